@@ -28,7 +28,7 @@ mod rules;
 mod tree;
 mod vendor;
 
-pub use faults::Mutation;
+pub use faults::{Effect, Mutation, Trouble};
 pub use files::driven_files;
 pub use fixture::FixtureError;
 pub(crate) use locks::FakeLockFile;
@@ -499,6 +499,17 @@ impl FakeHost {
     /// knob otherwise, or somebody else who writes it at once.
     pub fn takes_instead(&self, file: &str, value: &str) {
         self.machine().faults.instead = Some((file.to_owned(), value.to_owned()));
+    }
+
+    /// From now on this operation does not go as it should, and every other one does; until another one is named, or
+    /// [`FakeHost::no_trouble`].
+    pub fn trouble(&self, trouble: Trouble) {
+        self.machine().faults.trouble = (Some(trouble), 0);
+    }
+
+    /// Every operation goes as it should. Gives how often the one of [`FakeHost::trouble`] did not.
+    pub fn no_trouble(&self) -> u32 {
+        std::mem::take(&mut self.machine().faults.trouble).1
     }
 
     /// After `n` more mutations the agent is dead: everything fails with EIO, its locks are free, its

@@ -7,9 +7,10 @@ mod lost;
 mod moving;
 mod recreating;
 mod shared;
+mod values;
 
 use crate::drivers::apply::with_meaning;
-use crate::drivers::{affinity, cookies, members, policy, scheduler, text_for};
+use crate::drivers::{affinity, cookies, members, policy, scheduler};
 use crate::journal::{self, Contents, Record, Target};
 use crate::marks::{self, Mark};
 use commensal_core::errno::Errno;
@@ -20,6 +21,7 @@ use commensal_sensors::mounts::cgroup_mounts;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
+use values::{not_taken, put_back};
 
 /// How long to wait for killed processes of a dead lab run to leave their group.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -596,11 +598,14 @@ fn end_idle(host: &mut dyn Host, group: &Target, done: &mut Vec<String>) -> Resu
 fn take_cookies(host: &mut dyn Host, target: &Target) -> Result<Option<String>, Left> {
     let Some(dir) = open(host, &target.mount, &target.path, Some(target.inode))? else { return Ok(None) };
     let taken = cookies::take(host, dir);
+    // Those of a group or a kernel that is there are answered with the same numbers as those of one that is not.
+    let gone = matches!(&taken, Err(error) if matches!(error.errno, Errno::ENODEV | Errno::ENOENT))
+        && !cookies::any(host, dir);
     host.close(dir);
     let shown = text::path(&below(Path::new(&target.mount), &target.path));
     match taken {
         Ok(()) => Ok(Some(format!("threads of {shown} have no core-scheduling cookie any more"))),
-        Err(error) if matches!(error.errno, Errno::ENODEV | Errno::ENOENT) => Ok(None),
+        Err(_) if gone => Ok(None),
         Err(error) => Err(Left::Failed(error)),
     }
 }
@@ -676,14 +681,22 @@ fn remove(
         host.close(parent);
         removed
     });
+    let has_children = !host.children(dir).unwrap_or_default().is_empty();
     host.close(dir);
     let shown = text::path(&below(Path::new(mount), path));
     match removed {
         Ok(()) => Ok(Some(format!("removed {shown}"))),
-        Err(error) if error.errno == Errno::ENOENT => Ok(None),
+        Err(error) if error.errno == Errno::ENOENT => match open(host, mount, path, Some(dir.inode))? {
+            Some(dir) => {
+                host.close(dir);
+                Err(Left::Failed(error))
+            }
+            None => Ok(None),
+        },
         Err(error) if error.errno == Errno::EBUSY => {
             let because = match inside.len() {
-                0 => "it has groups below it".to_owned(),
+                0 if has_children => "it has groups below it".to_owned(),
+                0 => error.to_string(),
                 count => format!("it has {count} running processes"),
             };
             Err(Left::Busy(format!("{shown} was left: {because}")))
@@ -701,7 +714,16 @@ fn disable(host: &mut dyn Host, group: &Target, controller: &str) -> Result<Opti
     }
     let shown = text::path(&below(Path::new(&group.mount), &group.path));
     let written = match user_of(host, dir, controller) {
-        None => host.write(dir, "cgroup.subtree_control", &format!("-{controller}")).map(|()| None),
+        None => {
+            let off = format!("-{controller}");
+            host.write(dir, "cgroup.subtree_control", &off).and_then(|()| {
+                let enabled = host.read(dir, "cgroup.subtree_control")?;
+                match enabled.split_whitespace().any(|name| name == controller) {
+                    true => Err(not_taken(format!("{shown}/cgroup.subtree_control"), &off)),
+                    false => Ok(None),
+                }
+            })
+        }
         Some(user) => Ok(Some(user)),
     };
     host.close(dir);
@@ -710,8 +732,8 @@ fn disable(host: &mut dyn Host, group: &Target, controller: &str) -> Result<Opti
         Ok(Some(user)) => {
             Err(Left::Busy(format!("{controller} stays enabled in {shown}: group {user} uses it")))
         }
-        Err(error) if error.errno == Errno::EBUSY => Err(Left::Busy(format!(
-            "{controller} stays enabled in {shown}: a group below enables it as well"
+        Err(error) if error.errno == Errno::EBUSY && error.operation == "write" => Err(Left::Busy(format!(
+            "{controller} stays enabled in {shown}: a group below enables it as well ({error})"
         ))),
         Err(error) => Err(Left::Failed(error)),
     }
@@ -736,41 +758,4 @@ fn user_of(host: &mut dyn Host, dir: Dir, controller: &str) -> Option<String> {
         }
     }
     None
-}
-
-fn put_back(
-    host: &mut dyn Host,
-    group: &Target,
-    knob: &str,
-    file: &str,
-    device: Option<&str>,
-    value: &str,
-) -> Result<Option<String>, Left> {
-    let Some(dir) = open(host, &group.mount, &group.path, Some(group.inode))? else { return Ok(None) };
-    let now = host.read(dir, file).unwrap_or_default();
-    let result = if same(knob, file, device, &now, value) {
-        Ok(None)
-    } else {
-        let shown = text::path(&below(Path::new(&group.mount), &group.path).join(file));
-        let text = text_for(host, dir, (KnobId::from_name(knob), file), value.to_owned());
-        match host.write(dir, file, &text) {
-            Ok(()) => Ok(Some(format!("{shown} is {} again", value.trim()))),
-            Err(error) if matches!(error.errno, Errno::ENODEV | Errno::ENOENT) => Ok(None),
-            Err(error) => Err(Left::Failed(error)),
-        }
-    };
-    host.close(dir);
-    result
-}
-
-/// Whether the file already holds the original, compared as values.
-fn same(knob: &str, file: &str, device: Option<&str>, now: &str, value: &str) -> bool {
-    let device = device.and_then(|device| device.parse().ok());
-    let row = KnobId::from_name(knob).map(KnobId::row);
-    let files = [Version::V1, Version::V2].into_iter().filter_map(|version| row?.file(version));
-    let Some(file) = files.into_iter().find(|row| row.name == file) else {
-        return now.trim() == value.trim();
-    };
-    let original = file.parse(value, device);
-    original.is_ok() && original == file.parse(now, device)
 }

@@ -16,9 +16,37 @@ pub struct Mutation {
     pub value: String,
 }
 
+/// One operation on one file, group or socket that does not go as it should; see [`FakeHost::trouble`](super::FakeHost::trouble).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trouble {
+    /// As in [`Mutation`]; `ask` for a request.
+    pub operation: &'static str,
+    /// As in [`Mutation`]; of a cookie, whichever threads it is for.
+    pub path: String,
+    /// Only when this is written, or is part of the request.
+    pub value: Option<String>,
+    /// What comes of it.
+    pub effect: Effect,
+    /// Not only the first time.
+    pub lasts: bool,
+}
+
+/// What comes of an operation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// It fails.
+    Fails(Errno),
+    /// It succeeds, and nothing has changed. Groups are made, removed and renamed all the same.
+    Ignored,
+    /// A write succeeds with another value, or fails if that is none. Everything else is ignored.
+    Takes(String),
+}
+
 /// The faults that are set.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Faults {
+    /// One operation that does not go as it should, and how often that was so.
+    pub(super) trouble: (Option<Trouble>, u32),
     /// Successful mutations until (and including) the one that fails, and how it fails.
     pub(super) fail: Option<(u32, Errno)>,
     /// Successful mutations until cgroups take no change any more, and how they refuse it.
@@ -80,6 +108,32 @@ impl Machine {
             Kind::Setting if self.faults.unprivileged => Err(Errno::EACCES),
             Kind::State if self.faults.state_full => Err(Errno::ENOSPC),
             _ => Ok(()),
+        }
+    }
+
+    /// What comes of an operation, if that is not what is usual.
+    pub(super) fn troubled(
+        &mut self,
+        operation: &'static str,
+        path: &str,
+        value: &str,
+    ) -> Answer<Option<Effect>> {
+        let (trouble, times) = &mut self.faults.trouble;
+        let same_value = |wanted: &String| match operation {
+            "ask" => value.contains(wanted.as_str()),
+            _ => value.trim() == wanted.trim(),
+        };
+        let hit = trouble.as_ref().filter(|one| {
+            one.operation == operation
+                && (one.path == path || operation == "cookie")
+                && one.value.as_ref().is_none_or(same_value)
+                && (one.lasts || *times == 0)
+        });
+        let Some(hit) = hit else { return Ok(None) };
+        *times += 1;
+        match &hit.effect {
+            Effect::Fails(errno) => Err(*errno),
+            other => Ok(Some(other.clone())),
         }
     }
 

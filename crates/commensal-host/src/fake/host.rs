@@ -1,6 +1,6 @@
 //! [`Host`] for the fake: opens, checks the faults, asks the machine, words the error.
 
-use super::faults::Kind;
+use super::faults::{Effect, Kind};
 use super::locks::FakeLockFile;
 use super::tree::{Answer, Machine};
 use super::{FakeHost, OpenDir, own_pid};
@@ -195,9 +195,12 @@ impl Host for FakeHost {
     /// Nobody listens but where [`FakeHost::serve`] or [`FakeHost::answer`] has said so.
     fn ask(&self, path: &Path, request: &str, _patience: Duration) -> Result<String> {
         let mut machine = self.machine();
-        machine.alive(self.life).map_err(|errno| refused("ask", shown(path), errno))?;
+        let usual = machine.alive(self.life).and_then(|()| machine.troubled("ask", &shown(path), request));
+        let ignored = usual.map_err(|errno| refused("ask", shown(path), errno))?.is_some();
         if let Some(service) = machine.services.get_mut(path) {
-            return (service.0)(request).ok_or_else(|| refused("ask", shown(path), Errno::ETIMEDOUT));
+            // One that ignores it answers as if it did not.
+            let answer = if ignored { (service.clone().0)(request) } else { (service.0)(request) };
+            return answer.ok_or_else(|| refused("ask", shown(path), Errno::ETIMEDOUT));
         }
         let fits = |(at, begin): &&(PathBuf, String)| at == path && request.starts_with(begin);
         let key = machine.answers.keys().filter(fits).max_by_key(|(_, begin)| begin.len());
@@ -281,9 +284,15 @@ impl Host for FakeHost {
             machine.before_move(pid);
             machine.may_move(pid, inode).map_err(refuse)?;
         }
+        let effect = machine.troubled("write", &path, value).map_err(refuse)?;
         let instead = machine.faults.instead.take_if(|(name, _)| name == file);
-        let value = instead.as_ref().map_or(value, |(_, other)| other.as_str());
-        machine.write(inode, file, value, own_pid()).map_err(refuse)?;
+        let value = match (&effect, &instead) {
+            (Some(Effect::Takes(other)), _) | (_, Some((_, other))) => other.as_str(),
+            _ => value,
+        };
+        if effect != Some(Effect::Ignored) {
+            machine.write(inode, file, value, own_pid()).map_err(refuse)?;
+        }
         machine.changed("write", path.clone(), value);
         Ok(())
     }
@@ -293,7 +302,8 @@ impl Host for FakeHost {
         let (inode, path) = self.at(parent, name)?;
         let mut machine = self.machine();
         let allowed = machine.may_change(self.life, Kind::Group).and_then(|()| machine.takes(inode, ""));
-        let made = allowed.and_then(|()| machine.mkdir(inode, name));
+        let allowed = allowed.and_then(|()| machine.troubled("create", &path, ""));
+        let made = allowed.and_then(|_| machine.mkdir(inode, name));
         let made = made.map_err(|errno| refused("create", path.as_str(), errno))?;
         machine.changed("create", path.clone(), "");
         drop(machine);
@@ -305,7 +315,8 @@ impl Host for FakeHost {
         let (above, path) = self.at(parent, name)?;
         let mut machine = self.machine();
         let allowed = machine.may_change(self.life, Kind::Group).and_then(|()| machine.takes(above, ""));
-        let gone = allowed.and_then(|()| machine.rmdir(above, name, inode));
+        let allowed = allowed.and_then(|()| machine.troubled("remove", &path, ""));
+        let gone = allowed.and_then(|_| machine.rmdir(above, name, inode));
         gone.map_err(|errno| refused("remove", path.as_str(), errno))?;
         machine.changed("remove", path, "");
         Ok(())
@@ -319,7 +330,8 @@ impl Host for FakeHost {
         let done = machine
             .may_change(self.life, Kind::Group)
             .and_then(|()| machine.takes(above, ""))
-            .and_then(|()| machine.rename(above, from, inode, to));
+            .and_then(|()| machine.troubled("rename", &path, to))
+            .and_then(|_| machine.rename(above, from, inode, to));
         done.map_err(|errno| HostError {
             value: Some(to.to_owned()),
             ..refused("rename", path.as_str(), errno)
@@ -379,8 +391,10 @@ impl Host for FakeHost {
 
     fn write_setting(&mut self, path: &Path, value: &str) -> Result<()> {
         let mut machine = self.machine();
-        let done =
-            machine.may_change(self.life, Kind::Setting).and_then(|()| machine.write_setting(path, value));
+        let done = machine
+            .may_change(self.life, Kind::Setting)
+            .and_then(|()| machine.troubled("set", &shown(path), value))
+            .and_then(|effect| effect.map_or_else(|| machine.write_setting(path, value), |_| Ok(())));
         done.map_err(|errno| HostError {
             value: Some(value.to_owned()),
             ..refused("write", shown(path), errno)
@@ -465,8 +479,10 @@ impl Host for FakeHost {
 
     fn share_cookie(&mut self, cookie: Cookie, tids: &[u32]) -> Result<()> {
         let mut machine = self.machine();
-        let done =
-            machine.may_change(self.life, Kind::Other).and_then(|()| machine.share_cookie(cookie, tids));
+        let done = machine
+            .may_change(self.life, Kind::Other)
+            .and_then(|()| machine.troubled("cookie", "", &format!("{cookie:?}")))
+            .and_then(|effect| effect.map_or_else(|| machine.share_cookie(cookie, tids), |_| Ok(())));
         done.map_err(|errno| refused("give", "a core-scheduling cookie", errno))?;
         machine.changed("cookie", format!("{tids:?}"), &format!("{cookie:?}"));
         Ok(())
@@ -493,9 +509,13 @@ impl Host for FakeHost {
         let object = format!("thread {tid}");
         let refuse = |errno| refused("set the scheduling policy of", object.as_str(), errno);
         machine.may_change(self.life, Kind::Other).map_err(refuse)?;
-        let found = machine.processes.values_mut().find(|process| process.cookie(tid).is_some());
-        found.ok_or_else(|| refuse(Errno::ESRCH))?.policy = policy;
         let name = if policy == 0 { "normal".to_owned() } else { policy.to_string() };
+        let effect = machine.troubled("policy", &object, &name).map_err(refuse)?;
+        let found = machine.processes.values_mut().find(|process| process.cookie(tid).is_some());
+        let found = found.ok_or_else(|| refuse(Errno::ESRCH))?;
+        if effect.is_none() {
+            found.policy = policy;
+        }
         machine.changed("policy", object.clone(), &name);
         Ok(())
     }

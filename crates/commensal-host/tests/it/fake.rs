@@ -266,3 +266,43 @@ fn a_vendor_kernel_has_its_files() {
     host.write(group, "cpu.qos_level", "-1").unwrap();
     assert_eq!(host.read(group, "cpu.qos_level").unwrap(), "-1\n");
 }
+
+/// Only the named operation goes wrong, once or until it is cleared; what is ignored succeeds and changes nothing.
+#[test]
+fn one_operation_goes_wrong_and_no_other() {
+    use commensal_host::fake::{Effect, Trouble};
+    const WEIGHT: &str = "/sys/fs/cgroup/cpu/g/cpu.shares";
+    let mut host = FakeHost::v1(2, GIB);
+    let root = cpu_root(&mut host);
+    let trouble = |operation, path: &str, effect, lasts| Trouble {
+        operation,
+        path: path.to_owned(),
+        value: None,
+        effect,
+        lasts,
+    };
+    host.trouble(trouble("create", "/sys/fs/cgroup/cpu/g", Effect::Fails(Errno::EIO), false));
+    assert_eq!(errno(host.mkdir(root, "other")), "ok");
+    assert_eq!(errno(host.mkdir(root, "g")), "EIO");
+    let group = host.mkdir(root, "g").unwrap();
+    assert_eq!(host.no_trouble(), 1);
+    let cases = [
+        (Effect::Fails(Errno::ENODEV), "ENODEV", "1024\n"),
+        (Effect::Ignored, "ok", "1024\n"),
+        (Effect::Takes("7".to_owned()), "ok", "7\n"),
+    ];
+    for (effect, says, reads) in cases {
+        host.trouble(trouble("write", WEIGHT, effect, true));
+        for _ in 0..2 {
+            assert_eq!(errno(host.write(group, "cpu.shares", "5")), says);
+            assert_eq!(host.read(group, "cpu.shares").unwrap(), reads);
+        }
+        assert_eq!(errno(host.write(group, "cpu.cfs_period_us", "50000")), "ok");
+        assert_eq!(host.no_trouble(), 2);
+    }
+    // Only this value.
+    host.trouble(Trouble { value: Some("9".to_owned()), ..trouble("write", WEIGHT, Effect::Ignored, true) });
+    assert_eq!(errno(host.write(group, "cpu.shares", "8")), "ok");
+    assert_eq!(errno(host.write(group, "cpu.shares", "9")), "ok");
+    assert_eq!(host.read(group, "cpu.shares").unwrap(), "8\n");
+}

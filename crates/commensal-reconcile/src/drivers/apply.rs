@@ -2,6 +2,7 @@
 
 mod moving;
 mod record;
+mod taking_back;
 
 pub(crate) use moving::{alive, identity};
 pub(crate) use record::safe_records;
@@ -15,7 +16,7 @@ use commensal_core::actual::{ActualState, CgroupPath, CgroupRef, SCHEDULER};
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, File, KnobId, Value};
 use commensal_core::member::ProcessId;
-use commensal_core::plan::{Action, Step, undo};
+use commensal_core::plan::{Action, Step};
 use commensal_core::scheduler::Orders;
 use commensal_core::text::visible;
 use commensal_core::topology::Device;
@@ -133,6 +134,10 @@ pub struct Failure {
     pub description: String,
     /// Why.
     pub refusal: Refusal,
+    /// Whether that is because its group is gone.
+    pub vanished: bool,
+    /// Whether taking back has put fresh groups in the place of some.
+    pub recreated: bool,
     /// What could not be taken back; empty when the machine is as it was.
     pub left: Vec<String>,
 }
@@ -162,6 +167,7 @@ pub fn apply(host: &mut dyn Host, steps: &[Step], actual: &ActualState, journal:
         failed = work.run(steps, structure, journal).err();
     }
     if let Some((step, refusal)) = failed {
+        let vanished = steps.get(step).is_some_and(|step| work.has_vanished(step, &refusal));
         // A value that reached the kernel and then read back wrong has to go back as well.
         let touched = work.outcome.done.max(work.reached.map_or(0, |index| index + 1));
         let (mut left, again) = work.take_back(&steps[..touched], journal);
@@ -178,7 +184,8 @@ pub fn apply(host: &mut dyn Host, steps: &[Step], actual: &ActualState, journal:
             left.push(format!("records of the undo journal: {error}"));
         }
         let description = steps.get(step).map(|step| step.describe(actual)).unwrap_or_default();
-        work.outcome.failure = Some(Failure { step, description, refusal, left });
+        let recreated = !work.recreated.is_empty();
+        work.outcome.failure = Some(Failure { step, description, refusal, vanished, recreated, left });
     } else {
         work.settle(steps, journal);
         // As with the rest: the next apply tries again.
@@ -365,7 +372,11 @@ impl<'a> Work<'a> {
     fn run(&mut self, steps: &[Step], structure: usize, journal: &mut Journal) -> Result<(), Stop> {
         let mut created = Vec::new();
         for (index, step) in steps[..structure].iter().enumerate() {
-            self.step(step, journal).map_err(|refusal| (index, refusal))?;
+            self.step(step, journal).map_err(|refusal| {
+                let reached = matches!(refusal, Refusal::ReadBack { .. } | Refusal::Unread { .. });
+                self.reached = reached.then_some(index);
+                (index, refusal)
+            })?;
             self.outcome.done += 1;
             if let (Action::Create, Some(dir)) = (&step.action, self.dirs.get(&step.place).copied()) {
                 created.push(Record::Created(self.target(&step.place, dir)));
@@ -543,12 +554,22 @@ impl<'a> Work<'a> {
 
     fn subtree(&mut self, place: &CgroupRef, sign: char, controller: Controller) -> Result<(), Refusal> {
         let dir = self.dir(place)?;
+        const FILE: &str = "cgroup.subtree_control";
         let value = format!("{sign}{controller}");
-        let place = place.clone();
-        self.host.write(dir, "cgroup.subtree_control", &value).map_err(|error| match (sign, error.errno) {
-            ('+', Errno::EBUSY) => Refusal::Internal { place: self.actual.show(&place), controller, error },
+        self.host.write(dir, FILE, &value).map_err(|error| match (sign, error.errno) {
+            ('+', Errno::EBUSY) => Refusal::Internal { place: self.actual.show(place), controller, error },
             _ => host_error(error, None),
-        })
+        })?;
+        let place = self.actual.show(place);
+        let read = match self.host.read(dir, FILE) {
+            Ok(read) => read,
+            Err(error) => return Err(Refusal::Unread { place, file: FILE, because: error.to_string() }),
+        };
+        let enabled = read.split_whitespace().any(|name| name == controller.v2_name());
+        match enabled == (sign == '+') {
+            true => Ok(()),
+            false => Err(Refusal::ReadBack { place, file: FILE, want: value, read: read.trim().to_owned() }),
+        }
     }
 
     fn switch(&mut self, switch: Switch, to: i64) -> Result<(), Refusal> {
@@ -649,66 +670,6 @@ impl<'a> Work<'a> {
         let text = self.host.read(dir, file.name).map_err(|error| host_error(error, Some(knob)))?;
         let value = file.parse(&text, device).map_err(|error| Refusal::Plan(error.to_string()))?;
         file.encode(&value, device).map_err(|error| Refusal::Plan(error.to_string()))
-    }
-
-    /// Undoes the steps; gives what could not be undone, and the groups that had to be made anew.
-    fn take_back(&mut self, done: &[Step], journal: &mut Journal) -> (Vec<String>, Vec<Record>) {
-        let mut left = Vec::new();
-        let mut again = Vec::new();
-        for step in undo(done) {
-            match self.step(&step, journal) {
-                Err(refusal) => left.push(format!("{}: {refusal}", step.describe(self.actual))),
-                Ok(()) if step.action == Action::Create => {
-                    let Some(dir) = self.dirs.get(&step.place).copied() else { continue };
-                    again.push(Record::Created(self.target(&step.place, dir)));
-                    left.extend(self.fill_again(&step.place, dir));
-                }
-                Ok(()) => {}
-            }
-        }
-        (left, again)
-    }
-
-    /// Gives a group that was removed and had to be made again what it had; gives what it did not take. A setting can be in the
-    /// way of another (a weight of an idle group, a burst above the quota): as long as some go through, the others are tried
-    /// again.
-    fn fill_again(&mut self, place: &CgroupRef, dir: Dir) -> Vec<String> {
-        let Some(found) = self.actual.cgroups.get(place) else { return Vec::new() };
-        let mut waiting: Vec<(KnobId, Option<Device>, &Value)> =
-            found.values.iter().map(|((knob, device), value)| (*knob, *device, value)).collect();
-        loop {
-            let before = waiting.len();
-            let mut refused = Vec::new();
-            waiting.retain(|(knob, device, value)| match self.give(place, dir, *knob, *device, value) {
-                Ok(()) => false,
-                Err(refusal) => {
-                    refused.push(format!("{} {knob}: {refusal}", self.actual.show(place)));
-                    true
-                }
-            });
-            if waiting.is_empty() || waiting.len() == before {
-                return refused;
-            }
-        }
-    }
-
-    /// Writes a value, unless the group has it.
-    fn give(
-        &mut self,
-        place: &CgroupRef,
-        dir: Dir,
-        knob: KnobId,
-        device: Option<Device>,
-        value: &Value,
-    ) -> Result<(), Refusal> {
-        let file = self.file(place, knob)?;
-        let now = self.host.read(dir, file.name).map_err(|error| host_error(error, Some(knob)))?;
-        if file.parse(&now, device).is_ok_and(|now| file.holds(&now, value)) {
-            return Ok(());
-        }
-        let text = file.encode(value, device).map_err(|error| Refusal::Plan(error.to_string()))?;
-        let text = text_for(self.host, dir, (Some(knob), file.name), text);
-        self.host.write(dir, file.name, &text).map_err(|error| host_error(error, Some(knob)))
     }
 
     fn finish(self) -> Outcome {

@@ -59,6 +59,11 @@ pub(crate) fn take(host: &mut dyn Host, group: Dir) -> Result<(), HostError> {
     Err(restless())
 }
 
+/// Whether a thread of the group or below it has a cookie, as far as that can be read.
+pub(crate) fn any(host: &mut dyn Host, group: Dir) -> bool {
+    threads(host, group).is_ok_and(|found| found.iter().any(|(_, cookie)| *cookie != 0))
+}
+
 fn restless() -> HostError {
     let object = "a group whose threads appear faster than they get a core-scheduling cookie".to_owned();
     HostError { operation: "finish", object, value: None, errno: Errno::EBUSY }

@@ -78,7 +78,7 @@ fn replace(
     };
     let moved = match host.open_child(parent, name) {
         Ok(old) => {
-            let moved = empty(host, old, fresh, path, done);
+            let moved = empty(host, (old, fresh), path, true, done);
             host.close(old);
             moved.and_then(|()| host.rmdir(parent, name, old.inode))
         }
@@ -93,26 +93,40 @@ fn replace(
     named
 }
 
-/// Copies the settings, moves the members, and does the same for every child, which is then removed.
+/// Copies the settings, if asked to, moves the members, and does the same for every child, which is then removed. A child that
+/// is half replaced becomes one group again.
 fn empty(
     host: &mut dyn Host,
-    old: Dir,
-    fresh: Dir,
+    (old, fresh): (Dir, Dir),
     path: &str,
+    copies: bool,
     done: &mut Vec<Recreated>,
 ) -> Result<(), HostError> {
-    copy_settings(host, old, fresh)?;
-    for name in host.children(old)? {
-        let old_child = host.open_child(old, &name)?;
-        let fresh_child = match host.mkdir(fresh, &name) {
-            Err(error) if error.errno == Errno::EEXIST => host.open_child(fresh, &name)?,
-            made => made?,
+    if copies {
+        copy_settings(host, old, fresh)?;
+    }
+    let mut names = host.children(old)?;
+    // A group comes before the fresh one that stands beside it, which may not have all its settings yet.
+    names.sort();
+    for name in &names {
+        let half = [ASIDE, OLD_ASIDE].iter().find_map(|end| name.strip_suffix(end));
+        let to = half.unwrap_or(name);
+        let path = format!("{path}/{to}");
+        let old_child = host.open_child(old, name)?;
+        let (fresh_child, made) = match host.mkdir(fresh, to) {
+            Err(error) if error.errno == Errno::EEXIST => (host.open_child(fresh, to)?, false),
+            made => (made?, true),
         };
-        let moved = empty(host, old_child, fresh_child, &format!("{path}/{name}"), done);
+        let beside = half.is_some_and(|group| names.iter().any(|name| name == group));
+        let copies = made || (copies && !beside);
+        let moved = empty(host, (old_child, fresh_child), &path, copies, done);
+        if half.is_some() && !beside {
+            done.push(Recreated { path, old: 0, new: fresh_child.inode });
+        }
         host.close(fresh_child);
         host.close(old_child);
         moved?;
-        host.rmdir(old, &name, old_child.inode)?;
+        host.rmdir(old, name, old_child.inode)?;
     }
     move_members(host, old, fresh)?;
     done.push(Recreated { path: path.to_owned(), old: old.inode, new: fresh.inode });
@@ -143,7 +157,7 @@ fn copy_settings(host: &mut dyn Host, old: Dir, fresh: Dir) -> Result<(), HostEr
     loop {
         let before = waiting.len();
         let mut last = None;
-        waiting.retain(|(file, text)| match host.write(fresh, file, text) {
+        waiting.retain(|(file, text)| match write(host, fresh, file, text) {
             Ok(()) => false,
             Err(error) => {
                 last = Some(error);
@@ -154,6 +168,19 @@ fn copy_settings(host: &mut dyn Host, old: Dir, fresh: Dir) -> Result<(), HostEr
             None => return Ok(()),
             Some(error) if waiting.len() == before => return Err(error),
             Some(_) => {}
+        }
+    }
+}
+
+/// Writes a line that the file then has.
+fn write(host: &mut dyn Host, dir: Dir, file: &str, text: &str) -> Result<(), HostError> {
+    host.write(dir, file, text)?;
+    let now = host.read(dir, file)?;
+    match now.trim() == text || now.lines().any(|line| line.trim() == text) {
+        true => Ok(()),
+        false => {
+            let object = format!("a copied {file}, which reads {}", now.trim());
+            Err(HostError { operation: "keep", object, value: Some(text.to_owned()), errno: Errno::EBUSY })
         }
     }
 }
@@ -189,6 +216,10 @@ fn make_normal(host: &mut dyn Host, fresh: Dir) -> Result<(), HostError> {
         if is_idle(host, tid) {
             match host.set_policy(tid, 0) {
                 Err(error) if error.errno != Errno::ESRCH => return Err(error),
+                Ok(()) if is_idle(host, tid) => {
+                    let object = format!("the normal scheduling policy of thread {tid}");
+                    return Err(HostError { operation: "keep", object, value: None, errno: Errno::EBUSY });
+                }
                 _ => {}
             }
         }

@@ -30,9 +30,19 @@ pub fn tell(
     })
 }
 
-/// From now on these, and no others of their owner.
+/// From now on these, and no others of their owner; the scheduler is asked whether it has them.
 pub(crate) fn order(host: &dyn Host, socket: &Path, orders: &Orders) -> Result<(), Unanswered> {
-    tell(host, socket, &Request::Orders(orders.clone()), ORDERS_PATIENCE).map(drop)
+    tell(host, socket, &Request::Orders(orders.clone()), ORDERS_PATIENCE)?;
+    // It has said that they are carried out: only one that says otherwise is doubted.
+    let Ok(status) = status(host, socket, PATIENCE) else { return Ok(()) };
+    let found = status.orders.0.get(&orders.owner).cloned().unwrap_or_default();
+    match found.groups == orders.groups {
+        true => Ok(()),
+        false => Err(Unanswered::Refused(format!(
+            "the sched_ext scheduler took the orders of {} and has others of that owner",
+            orders.owner
+        ))),
+    }
 }
 
 /// Whether the scheduler runs and has these orders, as [`Orders::describe`]; what is otherwise, in words.

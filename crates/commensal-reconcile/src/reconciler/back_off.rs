@@ -2,11 +2,10 @@
 
 use super::refused::RefusedSteps;
 use super::steps::{file_of, inodes, key_of, manager_of};
-use crate::drivers::apply::{Failure, Refusal};
+use crate::drivers::apply::Failure;
 use crate::request::Planned;
 use commensal_core::actual::ActualState;
 use commensal_core::drift::{self, SettingKey};
-use commensal_core::errno::Errno;
 use commensal_core::plan::Step;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -82,14 +81,10 @@ impl BackOff {
         step: Option<&Step>,
         failure: &Failure,
     ) -> bool {
-        let vanished = match &failure.refusal {
-            Refusal::Vanished { .. } => true,
-            Refusal::Host { error, .. } => matches!(error.errno, Errno::ENODEV | Errno::ENOENT),
-            _ => false,
-        };
-        let Some(step) = step.filter(|_| !vanished) else { return false };
+        let Some(step) = step.filter(|_| !failure.vanished) else { return false };
         let reason = format!("{}: {}", failure.description, failure.refusal);
-        if let Some(key) = key_of(step, actual) {
+        // The key of a group that was recreated meanwhile is that of one which is gone.
+        if let Some(key) = key_of(step, actual).filter(|_| !failure.recreated) {
             self.others.forget(step);
             self.reasons.insert(key.clone(), reason);
             // The first refusal waits as well: nothing was changed by somebody else.

@@ -18,6 +18,9 @@ use std::path::Path;
 /// Looks at a group whose processes go on forking, before the rest is left.
 const LOOKS: u32 = 100;
 
+/// Tries to move one process that is there again each time.
+const TRIES: u32 = 3;
+
 /// Parents that are followed upwards.
 const GENERATIONS: u32 = 64;
 
@@ -64,7 +67,7 @@ fn empty(
     result: &mut Restored,
     failed: &mut BTreeSet<ProcessId>,
 ) {
-    let mut moved: BTreeMap<String, usize> = BTreeMap::new();
+    let mut moved: BTreeMap<ProcessId, (String, u32)> = BTreeMap::new();
     let mut stuck: BTreeSet<u32> = BTreeSet::new();
     for _ in 0..LOOKS {
         let inside = members::pids(host, dir).unwrap_or_default();
@@ -83,10 +86,20 @@ fn empty(
                 again |= identity(host, pid).is_none();
                 continue;
             };
+            if moved.get(&process).is_some_and(|(_, times)| *times >= TRIES) {
+                moved.remove(&process);
+                stuck.insert(pid);
+                failed.insert(process);
+                let (from, to) = (&group.path, &target.path);
+                result.failed.push(format!(
+                    "process {pid} was moved to {to} {TRIES} times and is in {from} again: somebody else moves it"
+                ));
+                continue;
+            }
             match put(host, process, target) {
                 Ok(true) => {
                     again = true;
-                    *moved.entry(target.path.clone()).or_default() += 1;
+                    moved.entry(process).or_insert_with(|| (target.path.clone(), 0)).1 += 1;
                 }
                 Ok(false) => {
                     stuck.insert(pid);
@@ -108,7 +121,11 @@ fn empty(
         }
     }
     let shown = text::path(&below(Path::new(&group.mount), &group.path));
-    result.done.extend(moved.into_iter().map(|(to, count)| {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for (to, _) in moved.into_values() {
+        *counts.entry(to).or_default() += 1;
+    }
+    result.done.extend(counts.into_iter().map(|(to, count)| {
         let processes = if count == 1 { "process" } else { "processes" };
         format!("{count} {processes} of {shown} back in {to}")
     }));

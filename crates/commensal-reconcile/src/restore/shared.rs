@@ -2,6 +2,7 @@
 //! else uses it any more.
 
 use super::Left;
+use super::values::not_taken;
 use crate::journal::Target;
 use commensal_core::errno::Errno;
 use commensal_core::knob::{KnobId, Version};
@@ -30,6 +31,10 @@ pub(super) fn switch_back(
                 )));
             }
             host.write_setting(path, value).map_err(Left::Failed)?;
+            let now = host.read_file(path).map_err(Left::Failed)?;
+            if now.trim() != value.trim() {
+                return Err(Left::Failed(not_taken(path.display().to_string(), value)));
+            }
             Ok(Some(format!("{switch} is {value} again")))
         }
         _ => Ok(None),
@@ -77,9 +82,12 @@ pub(super) fn copies_back(
         if known(path) || host.read(child, file).map_or(true, |held| held.trim() != now.trim()) {
             return false;
         }
-        match host.write(child, file, value) {
+        let shown = commensal_host::below(Path::new(&group.mount), path).join(file);
+        let written = host.write(child, file, value);
+        let still = host.read(child, file).is_ok_and(|held| held.trim() == now.trim());
+        match written {
+            Ok(()) if still => failed = Some(not_taken(shown.display().to_string(), value)),
             Ok(()) => {
-                let shown = commensal_host::below(Path::new(&group.mount), path).join(file);
                 done.push(format!(
                     "{} is {} again, copied from {}",
                     text::path(&shown),
@@ -87,7 +95,7 @@ pub(super) fn copies_back(
                     text::visible(&group.path)
                 ));
             }
-            Err(error) if matches!(error.errno, Errno::ENODEV | Errno::ENOENT) => {}
+            Err(error) if !still && matches!(error.errno, Errno::ENODEV | Errno::ENOENT) => {}
             Err(error) => failed = Some(error),
         }
         failed.is_some()

@@ -30,7 +30,7 @@ pub struct World {
 
 /// What is interrupted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Act {
+pub enum Act {
     /// `apply` of the text with this number, after those before it.
     Apply(usize),
     /// A round of the agent with it.
@@ -51,7 +51,7 @@ enum Fault {
 
 /// What an act says of itself.
 #[derive(Debug)]
-enum Said {
+pub enum Said {
     /// All of it is done, by these mechanisms and but for what the plan says that it cannot have.
     Done(Vec<String>),
     /// A step was refused, and so much could not be taken back.
@@ -73,7 +73,8 @@ const BOTH: [Then; 2] = [Then::Restore, Then::Again];
 /// All that there is to see of a machine, but for the state directory and the dead.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MachineState {
-    files: BTreeMap<String, String>,
+    /// Text by path.
+    pub files: BTreeMap<String, String>,
     switches: Vec<String>,
     /// By process: its groups, whether it is of the idle class, and whether threads have cookies.
     processes: BTreeMap<u32, (Vec<String>, bool, Vec<bool>)>,
@@ -103,19 +104,36 @@ pub fn see(fake: &FakeHost) -> MachineState {
 }
 
 /// Where nothing can be removed, the scratch cgroup of a survey stays until the next one, or `restore`.
-fn without_scratch(mut state: MachineState) -> MachineState {
+pub fn without_scratch(mut state: MachineState) -> MachineState {
     let scratch = format!("/{}/", instance().scratch);
     state.files.retain(|path, _| !path.contains(&scratch));
     state
 }
 
+impl MachineState {
+    /// The files of which the text is another one, or that one of the two lacks.
+    pub fn differing(&self, other: &MachineState) -> BTreeSet<String> {
+        let differ = |path: &&String| self.files.get(*path) != other.files.get(*path);
+        self.files.keys().chain(other.files.keys()).filter(differ).cloned().collect()
+    }
+
+    /// Whether everything but the files is the same.
+    pub fn same_beside_files(&self, other: &MachineState) -> bool {
+        self.switches == other.switches && self.processes == other.processes && self.orders == other.orders
+    }
+
+    /// Whether the orders of the scheduler are the same.
+    pub fn same_orders(&self, other: &MachineState) -> bool {
+        self.orders == other.orders
+    }
+}
+
 /// Says where two machines differ, instead of all that they have.
 pub fn same(left: &MachineState, right: &MachineState, what: &str) {
-    let differ = |path: &&String| left.files.get(*path) != right.files.get(*path);
-    let paths: BTreeSet<&String> = left.files.keys().chain(right.files.keys()).filter(differ).collect();
-    let lines = paths
+    let lines = left
+        .differing(right)
         .into_iter()
-        .map(|path| format!("{path}: {:?} instead of {:?}", left.files.get(path), right.files.get(path)));
+        .map(|path| format!("{path}: {:?} instead of {:?}", left.files.get(&path), right.files.get(&path)));
     let lines: Vec<String> = lines.collect();
     assert!(lines.is_empty(), "{what}\n{}", lines.join("\n"));
     assert_eq!(left, right, "{what}");
@@ -127,7 +145,7 @@ fn instance() -> Instance {
 
 impl Act {
     /// Does it, as the program does.
-    fn run(self, host: &mut FakeHost, world: &World) -> Said {
+    pub fn run(self, host: &mut FakeHost, texts: &[String]) -> Said {
         let number = match self {
             Act::Apply(number) | Act::Round(number) => number,
             Act::Restore => {
@@ -138,21 +156,15 @@ impl Act {
                 };
             }
         };
-        let specs = parse("groups.toml", &world.texts[number]).unwrap();
+        let specs = parse("groups.toml", &texts[number]).unwrap();
         let safe_specs = safe(&specs);
         let request = PlanRequest::all(&specs);
-        // A refused trial of a survey makes it another plan, which says so by other mechanisms or by what it lacks.
-        let terms = |planned: Planned| {
-            let unmet = planned.plan.unmet.iter().map(|one| format!("{}: {}", one.group, one.what));
-            let mechanisms = planned.plan.mechanisms.values().map(Mechanism::describe);
-            unmet.chain(mechanisms).collect()
-        };
         if let Act::Round(_) = self {
             let safe = Some(SafeRequest { specs: &safe_specs, floor: None });
             let request = PlanRequest { safe, ..request };
             let done = Reconciler::new(instance(), host).and_then(|mut one| one.round(host, 0, &request));
             return match done {
-                Ok(round) if round.problems.is_empty() => Said::Done(terms(round.planned)),
+                Ok(round) if round.problems.is_empty() => Said::Done(terms(&round.planned)),
                 Ok(round) => Said::Open(round.problems.join("\n")),
                 Err(error) => Said::Open(error.to_string()),
             };
@@ -162,7 +174,7 @@ impl Act {
             .and_then(|mut journal| enforce(&instance(), host, &request, &mut journal));
         match done {
             Ok((planned, Outcome { failure: None, stayed, .. })) if stayed.is_empty() => {
-                Said::Done(terms(planned))
+                Said::Done(terms(&planned))
             }
             Ok((_, Outcome { failure: Some(failure), .. })) => {
                 Said::Refused { why: failure.refusal.to_string(), left: failure.left }
@@ -186,11 +198,18 @@ impl Act {
     }
 }
 
+/// What a plan says of itself: a refused trial of a survey makes it another one, by other mechanisms or with what it lacks.
+pub fn terms(planned: &Planned) -> Vec<String> {
+    let unmet = planned.plan.unmet.iter().map(|one| format!("{}: {}", one.group, one.what));
+    let mechanisms = planned.plan.mechanisms.values().map(Mechanism::describe);
+    unmet.chain(mechanisms).collect()
+}
+
 /// The machine with the first texts in force.
 pub fn prepared(world: &World, texts: usize) -> FakeHost {
     let fake = (world.machine)();
     for number in 0..texts {
-        let said = Act::Apply(number).run(&mut fake.another(), world);
+        let said = Act::Apply(number).run(&mut fake.another(), &world.texts);
         assert!(matches!(said, Said::Done(_)), "{}: text {number}: {said:?}", world.name);
     }
     fake
@@ -222,7 +241,7 @@ impl Calm {
     fn of(world: &World, act: Act, before: &MachineState) -> Calm {
         let start = prepared(world, act.before(world));
         let fake = start.copy();
-        let said = act.run(&mut fake.another(), world);
+        let said = act.run(&mut fake.another(), &world.texts);
         let Said::Done(terms) = said else { panic!("{}: {act:?}: {said:?}", world.name) };
         let is_trial = |path: &str| path.split('/').any(|part| part == instance().scratch);
         let trials = fake.mutations().iter().map(|change| is_trial(&change.path)).collect();
@@ -249,7 +268,7 @@ fn once(world: &World, act: Act, (fault, n): (Fault, u32), next: &[Then], calm: 
         Fault::Refused(errno) => fake.fail_write(n + 1, errno),
         Fault::RefusedFrom(errno) => fake.refuse_from(n, errno),
     }
-    let said = act.run(&mut fake.another(), world);
+    let said = act.run(&mut fake.another(), &world.texts);
     let came = match fault {
         Fault::Crash => fake.is_crashed(),
         Fault::Refused(_) | Fault::RefusedFrom(_) => fake.mutations().len() >= n as usize,
@@ -279,7 +298,7 @@ fn once(world: &World, act: Act, (fault, n): (Fault, u32), next: &[Then], calm: 
         let last = number + 1 == next.len();
         let fake = if last { fake.another() } else { fake.copy() };
         if *then == Then::Again {
-            let again = act.run(&mut fake.another(), world);
+            let again = act.run(&mut fake.another(), &world.texts);
             assert!(matches!(&again, Said::Done(terms) if *terms == calm.terms), "{what}: {again:?}");
             same(&see(&fake), &calm.after, &what);
         }
@@ -482,7 +501,7 @@ fn refused_at_any_change_of_special_kernels() {
 }
 
 /// The kind of a step. A new one has no arm here, so it does not compile before somebody has thought of it.
-fn kind(step: &Step) -> &'static str {
+pub fn kind(step: &Step) -> &'static str {
     match step.action {
         Action::Create => "create",
         Action::Remove => "remove",
@@ -497,6 +516,21 @@ fn kind(step: &Step) -> &'static str {
         Action::Move(_) => "move",
     }
 }
+
+/// All that [`kind`] says.
+pub const KINDS: [&str; 11] = [
+    "create",
+    "remove",
+    "enable",
+    "disable",
+    "write",
+    "irreversible",
+    "recreate",
+    "switch",
+    "cookie",
+    "order",
+    "move",
+];
 
 // promise 13
 #[test]
@@ -518,20 +552,7 @@ fn every_step_and_limit_is_in_some_world() {
             }
         }
     }
-    let all = [
-        "create",
-        "remove",
-        "enable",
-        "disable",
-        "write",
-        "irreversible",
-        "recreate",
-        "switch",
-        "cookie",
-        "order",
-        "move",
-    ];
-    let missing: Vec<&str> = all.into_iter().filter(|kind| !kinds.contains(kind)).collect();
+    let missing: Vec<&str> = KINDS.into_iter().filter(|kind| !kinds.contains(kind)).collect();
     assert_eq!(missing, [""; 0], "kinds of steps in no world");
     let untried: Vec<&str> =
         LIMITS.iter().filter(|row| !knobs.contains(&row.knob().id)).map(|row| row.key).collect();

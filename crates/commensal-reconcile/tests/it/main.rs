@@ -7,6 +7,7 @@ mod crash;
 mod delegation;
 mod faults;
 mod fixtures;
+mod matrix;
 mod members;
 mod names;
 mod originals;

@@ -123,7 +123,17 @@ impl Work<'_> {
                 }
                 Err(refusal) => return Err(refusal),
             };
-            match self.write_number(&held, *hierarchy, dir, to)? {
+            let written = match self.write_number(&held, *hierarchy, dir, to) {
+                Ok(written) => written,
+                Err(refusal) => {
+                    // What was moved goes back also when the group is gone; and a number that is for a group which is gone may be
+                    // said of one that is there.
+                    let fate = self.put_back(&held, &done, refusal.to_string());
+                    let whole = matches!(fate, MoveOutcome::Stayed(_, true));
+                    return if whole && !self.is_there(&place) { Err(refusal) } else { Ok(fate) };
+                }
+            };
+            match written {
                 Written::Arrived => done.push((*hierarchy, from.clone())),
                 Written::Gone => return Ok(MoveOutcome::Gone),
                 Written::Refused(because) => return Ok(self.put_back(&held, &done, because)),

@@ -1,0 +1,105 @@
+//! After a refusal: whether it was one, and the steps before it turned round.
+
+use super::{Refusal, Work, host_error};
+use crate::drivers::text_for;
+use crate::journal::{Journal, Record};
+use commensal_core::actual::CgroupRef;
+use commensal_core::errno::Errno;
+use commensal_core::knob::{KnobId, Value};
+use commensal_core::plan::{Action, Step, undo};
+use commensal_core::topology::Device;
+use commensal_host::{Dir, below};
+use std::path::Path;
+
+impl Work<'_> {
+    /// Undoes the steps; gives what could not be undone, and the groups that had to be made anew.
+    pub(super) fn take_back(&mut self, done: &[Step], journal: &mut Journal) -> (Vec<String>, Vec<Record>) {
+        let mut left = Vec::new();
+        let mut again = Vec::new();
+        for step in undo(done) {
+            match self.step(&step, journal) {
+                Err(refusal) => left.push(format!("{}: {refusal}", step.describe(self.actual))),
+                Ok(()) if step.action == Action::Create => {
+                    let Some(dir) = self.dirs.get(&step.place).copied() else { continue };
+                    again.push(Record::Created(self.target(&step.place, dir)));
+                    left.extend(self.fill_again(&step.place, dir));
+                }
+                Ok(()) => {}
+            }
+        }
+        (left, again)
+    }
+
+    /// Gives a group that was removed and had to be made again what it had; gives what it did not take. A setting can be in the
+    /// way of another (a weight of an idle group, a burst above the quota): as long as some go through, the others are tried
+    /// again.
+    fn fill_again(&mut self, place: &CgroupRef, dir: Dir) -> Vec<String> {
+        let Some(found) = self.actual.cgroups.get(place) else { return Vec::new() };
+        let mut waiting: Vec<(KnobId, Option<Device>, &Value)> =
+            found.values.iter().map(|((knob, device), value)| (*knob, *device, value)).collect();
+        loop {
+            let before = waiting.len();
+            let mut refused = Vec::new();
+            waiting.retain(|(knob, device, value)| match self.give(place, dir, *knob, *device, value) {
+                Ok(()) => false,
+                Err(refusal) => {
+                    refused.push(format!("{} {knob}: {refusal}", self.actual.show(place)));
+                    true
+                }
+            });
+            if waiting.is_empty() || waiting.len() == before {
+                return refused;
+            }
+        }
+    }
+
+    /// Writes a value, unless the group has it.
+    fn give(
+        &mut self,
+        place: &CgroupRef,
+        dir: Dir,
+        knob: KnobId,
+        device: Option<Device>,
+        value: &Value,
+    ) -> Result<(), Refusal> {
+        let file = self.file(place, knob)?;
+        let now = self.host.read(dir, file.name).map_err(|error| host_error(error, Some(knob)))?;
+        if file.parse(&now, device).is_ok_and(|now| file.holds(&now, value)) {
+            return Ok(());
+        }
+        let text = file.encode(value, device).map_err(|error| Refusal::Plan(error.to_string()))?;
+        let text = text_for(self.host, dir, (Some(knob), file.name), text);
+        self.host.write(dir, file.name, &text).map_err(|error| host_error(error, Some(knob)))
+    }
+
+    /// Whether a step was refused because its group is gone. A file or a device that is not there is answered with the same numbers.
+    pub(super) fn has_vanished(&mut self, step: &Step, refusal: &Refusal) -> bool {
+        let number = match refusal {
+            Refusal::Vanished { .. } => return true,
+            Refusal::Host { error, .. } => error.errno,
+            _ => return false,
+        };
+        match &step.action {
+            _ if !matches!(number, Errno::ENODEV | Errno::ENOENT) => false,
+            // While a group is recreated it is there under another name.
+            Action::Recreate { .. } => false,
+            Action::Create => {
+                let parent = step.place.path.parent();
+                let hierarchy = step.place.hierarchy;
+                parent.is_none_or(|path| !self.is_there(&CgroupRef { hierarchy, path }))
+            }
+            _ => !self.is_there(&step.place),
+        }
+    }
+
+    /// Whether the group of this name is the one that was planned for, or that was made since.
+    pub(super) fn is_there(&mut self, place: &CgroupRef) -> bool {
+        let known = self.dirs.get(place).map(|dir| dir.inode).or_else(|| self.recreated.get(place).copied());
+        let known = known.or_else(|| self.actual.cgroups.get(place).map(|found| found.inode));
+        let path = below(Path::new(&self.mount(place)), place.path.as_str());
+        self.host.open(&path).is_ok_and(|dir| {
+            self.host.close(dir);
+            known == Some(dir.inode)
+        })
+    }
+}
