@@ -1,4 +1,4 @@
-//! The real machine: directories by descriptor and inode, control files on held descriptors.
+//! The real machine: directories by descriptor and inode, control files on cached descriptors.
 
 use crate::counters::{self, Counters, Event};
 use crate::open::{self, Guard};
@@ -20,24 +20,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How many control files stay open, as far as an eighth of the permitted descriptors goes. A held one
-/// makes a use several times cheaper than open, use, close, and costs the kernel a page. Beyond this
-/// number the oldest that was not used lately is closed.
+/// How many control files stay open, at most an eighth of the permitted descriptors. A cached descriptor makes an
+/// access several times cheaper than open, access, close, and costs the kernel a page. Beyond this number the oldest
+/// file that was not used lately is closed.
 const HELD_FILES: std::ops::RangeInclusive<u64> = 384..=2_048;
 
-/// Files that are opened anew for each read. In cgroup v1 an open list of processes goes on showing
-/// what it showed first, for a second and longer: a process that moved out is still there (seen on
-/// 6.18; `CGROUP_PIDLIST_DESTROY_DELAY`).
+/// Files that are opened anew for each read. In cgroup v1 an open process list keeps showing its first content for a
+/// second and longer: a process that moved out is still listed (seen on 6.18; `CGROUP_PIDLIST_DESTROY_DELAY`).
 pub(crate) const SNAPSHOTS: [&str; 3] = ["cgroup.procs", "cgroup.threads", "tasks"];
 
-/// Directories open at most; opening more fails with `EMFILE` as the kernel itself would, and says so
-/// here first because a leak of `Dir`s is our bug.
+/// Maximum number of open directories; opening more fails with `EMFILE` as the kernel itself would. The limit is
+/// checked here first because a leak of `Dir`s is a bug of commensal.
 const OPEN_DIRS: usize = 65_536;
 
-/// What an answer over a local socket may be at most, and how long its sender may be silent.
+/// Maximum size of an answer over a local socket.
 const ASK_MOST: usize = 8 << 20;
 
-/// What is read of a file at most, bytes: far more than any file here has, and little enough for every tick.
+/// Maximum number of bytes read of a file: far more than any file here has, and few enough for every tick.
 const LONGEST_FILE: u64 = 16 << 20;
 
 /// `CGROUP_SUPER_MAGIC` and `CGROUP2_SUPER_MAGIC` of linux/magic.h.
@@ -49,12 +48,12 @@ pub struct LinuxHost {
     dirs: Vec<Slot>,
     free: Vec<u32>,
     held: HashMap<(u32, String), HeldFile>,
-    /// Keys of `held`, those that go first in front.
+    /// Keys of `held`, in the order in which they are closed.
     order: VecDeque<(u32, String)>,
-    /// The limit of open files before we raised ours: what a started command gets back.
+    /// The limit of open files before this process raised it: commands that it starts get this one back.
     descriptors: Option<Rlimit>,
     pulse: Arc<AtomicU64>,
-    /// Folder of our own state files: see [`LinuxHost::guard_state`].
+    /// Directory of commensal's state files: see [`LinuxHost::guard_state`].
     guarded: Option<PathBuf>,
 }
 
@@ -69,14 +68,14 @@ struct OpenDir {
     fd: OwnedFd,
     /// For messages only.
     path: String,
-    /// Whether a file in it was held.
+    /// Whether a file in it was cached.
     files: bool,
 }
 
 #[derive(Debug)]
 struct HeldFile {
     fd: OwnedFd,
-    /// Since it was last passed over.
+    /// Whether the file was used since it was last skipped.
     used: Cell<bool>,
 }
 
@@ -102,7 +101,8 @@ pub(crate) fn component(operation: &'static str, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a cgroup's path that is not absolute or has `.`, `..` or an empty name in it: it would be another one than it says.
+/// Refuses a cgroup's path that is not absolute or has `.`, `..` or an empty component: it would name a different
+/// group.
 pub(crate) fn plain_path(path: &Path) -> Result<()> {
     let text = path.as_os_str().as_encoded_bytes();
     let below = text.strip_prefix(b"/").map(|below| below.strip_suffix(b"/").unwrap_or(below));
@@ -113,7 +113,8 @@ pub(crate) fn plain_path(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Bound aside and renamed: whoever connects meanwhile finds the old one or the new one.
+/// The socket is bound under a temporary name and renamed: clients that connect meanwhile find the old one or the new
+/// one.
 fn listen(path: &Path) -> std::result::Result<UnixListener, rustix::io::Errno> {
     use rustix::io::Errno;
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, socket_with};
@@ -124,7 +125,7 @@ fn listen(path: &Path) -> std::result::Result<UnixListener, rustix::io::Errno> {
             let asking = socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
             match connect(&asking, &SocketAddrUnix::new(path)?) {
                 Err(Errno::CONNREFUSED | Errno::NOENT) => {}
-                // EAGAIN: it listens, and too many wait.
+                // EAGAIN: a process listens, and its queue is full.
                 Ok(()) | Err(Errno::AGAIN) => return Err(Errno::ADDRINUSE),
                 Err(other) => return Err(other),
             }
@@ -139,7 +140,7 @@ fn listen(path: &Path) -> std::result::Result<UnixListener, rustix::io::Errno> {
     rustix::fs::fchmod(&listening, Mode::RUSR | Mode::WUSR)?;
     let addr = SocketAddrUnix::new(&aside)?;
     match bind(&listening, &addr) {
-        // Of an agent with this process number that died in between.
+        // Left by an agent with the same PID that died in between.
         Err(Errno::ADDRINUSE) => rustix::fs::unlink(&aside).and_then(|()| bind(&listening, &addr))?,
         other => other?,
     }
@@ -158,8 +159,9 @@ impl LinuxHost {
         LinuxHost { descriptors: raise_descriptor_limit(), ..LinuxHost::default() }
     }
 
-    /// From now on files and folders in `folder`, this one with all above it, and configuration ([`Host::read_trusted`]) must
-    /// belong to root or this user; where this user is root, nobody else may write them either.
+    /// From now on files and directories in `folder`, the directory itself and all above it, and configuration
+    /// ([`Host::read_trusted`]) must belong to root or this user; if this user is root, no other user may be able to
+    /// write them either.
     pub fn guard_state(&mut self, folder: &Path) {
         self.guarded = Some(folder.to_owned());
     }
@@ -199,7 +201,7 @@ impl LinuxHost {
         self.dir(dir).map_or_else(|_| name.to_owned(), |open| format!("{}/{name}", open.path))
     }
 
-    /// The control file on a held descriptor, opened read-write, or as far as permitted.
+    /// The control file's cached descriptor, opened read-write, or as far as permitted.
     fn file(&mut self, operation: &'static str, dir: Dir, name: &str) -> Result<BorrowedFd<'_>> {
         component(operation, name)?;
         let key = (dir.slot, name.to_owned());
@@ -231,7 +233,7 @@ impl LinuxHost {
         Ok(held.fd.as_fd())
     }
 
-    /// Closes files until one more may be held.
+    /// Closes files until one more may be cached.
     fn make_room(&mut self) {
         let permitted = self.descriptors.and_then(|limit| limit.maximum).unwrap_or(1_024);
         let most = (permitted / 8).clamp(*HELD_FILES.start(), *HELD_FILES.end());
@@ -245,9 +247,9 @@ impl LinuxHost {
         }
     }
 
-    /// Uses the control file, once more on a new descriptor if the held one says `ENODEV`: a v2
-    /// controller that was taken from the group and given back has new files. When there is no such
-    /// file any more the first answer stands, and the dead descriptor stays to repeat it.
+    /// Accesses the control file, and retries once on a new descriptor if the cached one returns `ENODEV`: a v2
+    /// controller that was disabled and enabled again has new files. If there is no such file any more the first error
+    /// is returned, and the dead descriptor is kept to return it again.
     fn again_if_stale<T>(
         &mut self,
         operation: &'static str,
@@ -281,8 +283,9 @@ pub(crate) fn text_of(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
-/// Reads a file from its start; control files are small. The kernel gives a page of a `seq_file` at a time, less the record
-/// that does not fit in; no record is half a page, so less than that is the end, and needs no second call to say so.
+/// Reads a file from its start; control files are small. The kernel returns a page of a `seq_file` at a time, less the
+/// record that does not fit; no record is longer than half a page, so a shorter read is the end, and no second call is
+/// needed.
 fn read_whole(fd: BorrowedFd<'_>) -> rustix::io::Result<String> {
     let mut text = Vec::new();
     let mut chunk = [0u8; 4096];
@@ -295,8 +298,8 @@ fn read_whole(fd: BorrowedFd<'_>) -> rustix::io::Result<String> {
     }
 }
 
-/// A plan over a thousand groups in five hierarchies holds five thousand directories; the soft limit
-/// of 1024 is raised to the hard one, which any process may do for itself. Gives the limit before.
+/// Raises the soft limit of open files (1024) to the hard one, which any process may do: a plan over a thousand groups
+/// in five hierarchies holds five thousand directories. Returns the old limit.
 fn raise_descriptor_limit() -> Option<Rlimit> {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -310,7 +313,7 @@ const ATTRIBUTE_NAMES_LEN: usize = 65_536;
 impl Host for LinuxHost {
     fn read_file(&self, path: &Path) -> Result<String> {
         self.pulse.fetch_add(1, Ordering::Relaxed);
-        // Neither a pipe nor a device without an end holds anybody up.
+        // Opening or reading must not block on a pipe or an endless device.
         let read = || {
             let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
             let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -374,7 +377,8 @@ impl Host for LinuxHost {
         let refuse = |errno| fail("open", object.clone(), None, errno);
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(refuse)?;
-        // These file systems have no symbolic links, so what is in one was not reached through a link below its mount.
+        // These file systems have no symbolic links, so a directory in one was not reached through a link below its
+        // mount.
         let kind = rustix::fs::fstatfs(&fd).map_err(refuse)?.f_type;
         if !CGROUP_FILE_SYSTEMS.iter().any(|cgroup| i128::from(*cgroup) == i128::from(kind)) {
             let object = format!("{object}, which is in no cgroup file system");
@@ -428,7 +432,7 @@ impl Host for LinuxHost {
         match written {
             Ok(count) if count == value.len() => Ok(()),
             Ok(_) => Err(refuse(rustix::io::Errno::IO)),
-            // Opened for reading first, because we may not write it: say so.
+            // The file was opened read-only because this user may not write it: report that.
             Err(rustix::io::Errno::BADF) => Err(refuse(rustix::io::Errno::ACCESS)),
             Err(errno) => Err(refuse(errno)),
         }
@@ -450,8 +454,8 @@ impl Host for LinuxHost {
         let object = self.object(parent, name);
         let fd = &self.dir(parent)?.fd;
         let refuse = |errno| fail("remove", object.clone(), None, errno);
-        // A group cannot be replaced by another of the same name without first being removed, and only
-        // we remove groups that we made; the check guards against a tree rebuilt since it was read.
+        // A group must be removed before another one can take its name, and only commensal removes its groups; the
+        // check guards against a tree rebuilt since it was read.
         let now = rustix::fs::statat(fd, name, AtFlags::SYMLINK_NOFOLLOW).map_err(refuse)?;
         if now.st_ino != inode {
             return Err(refuse(rustix::io::Errno::NOENT));
@@ -517,7 +521,7 @@ impl Host for LinuxHost {
     fn lock_group(&mut self, dir: Dir) -> Result<Option<Lock>> {
         let open = self.dir(dir)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        // A lock belongs to an opening: the one of the group is not given away.
+        // A lock belongs to an open file description: the group's own descriptor is not given away.
         let again = rustix::fs::openat(&open.fd, ".", flags, Mode::empty());
         let again = again.map_err(|errno| fail("open", open.path.clone(), None, errno))?;
         locks::try_on(again.into(), Path::new(&open.path))
@@ -614,7 +618,7 @@ impl Host for LinuxHost {
     }
 
     fn count(&mut self, dir: Dir, cpus: &CpuSet, events: &[Event]) -> Result<Counters> {
-        // Not the descriptor that is held, which only stands for the path.
+        // The cached descriptor cannot be used: it only represents the path (`O_PATH`).
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let group = rustix::fs::openat(&self.dir(dir)?.fd, ".", flags, Mode::empty());
         let group = group.map_err(|errno| fail("open", self.object(dir, "."), None, errno))?;
