@@ -31,8 +31,8 @@ pub use verdict::{Bounds, Verdict};
 /// A target of the probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Subject {
-    /// A cgroup of the CPU controller's hierarchy and everything below it, by cgroup ID (the inode of its directory). If
-    /// targets are nested, the innermost one counts.
+    /// A cgroup of the CPU controller's hierarchy and everything below it, by cgroup ID (the inode of its directory).
+    /// If targets are nested, the innermost one counts.
     Cgroup(u64),
     /// One process with all its threads, not its children.
     Process(u32),
