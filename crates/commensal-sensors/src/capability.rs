@@ -142,8 +142,9 @@ pub fn sweep(host: &mut dyn Host, hierarchies: &[Hierarchy], tenancy: &Tenancy, 
     removed
 }
 
-/// A container's cgroup namespace has its own processes in what looks like the root: no controller can be
-/// enabled there for groups that shall hold processes (cgroup-v2.rst, "no internal process constraint").
+/// Whether the root is only that of a container's cgroup namespace, which contains the container's processes: no
+/// controller can be enabled there for groups that must hold processes (cgroup-v2.rst, "no internal process
+/// constraint").
 fn namespaced_root(host: &mut dyn Host, hierarchy: &Hierarchy) -> bool {
     let Ok(root) = host.open(Path::new(&hierarchy.mount)) else { return false };
     // A v2 hierarchy without controllers, beside v1 ones, limits nothing and is not needed.
