@@ -1,4 +1,4 @@
-//! The loop: sense, decide, plan, apply, tell; once per tick, from one thread.
+//! The main loop: measure, decide, plan, apply, publish; once per tick, on one thread.
 
 mod canary;
 mod early_tick;
@@ -50,72 +50,73 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Pressure of the machine's disks from which on that of each group is looked at in every tick, per cent.
+/// Machine-wide disk pressure from which every group's disk pressure is read in every tick, per cent.
 const DISK_PRESSURE_PCT: f64 = 1.0;
-/// Writes and decisions that a snapshot shows.
+/// Number of writes and decisions in a snapshot.
 const SHOWN_ACTIONS: usize = 200;
-/// Ticks without a reason for a round have none, up to this …
+/// Without a reason, a round is made only after this time …
 const ROUND_EVERY: Duration = Duration::from_secs(10);
-/// … or so many times what the last round took …
+/// … or after this multiple of the last round's duration …
 const ROUND_SHARE: u32 = 5_000;
-/// … up to this.
+/// … but at the latest after this time.
 const ROUND_AT_LEAST: Duration = Duration::from_secs(300);
-/// A queue that is held closed opens by itself after so many ticks.
+/// A queue that is held closed reopens by itself after this many ticks.
 const HOLD_TICKS: u32 = 5;
-/// So many ticks follow each other at once: only two looks at counters make a rate.
+/// The first ticks, made without a pause in between: two samples of the counters are needed for a rate.
 const FIRST_TICKS: u64 = 3;
-/// Between two looks at the signals while the agent waits; with a target to meet, more often.
+/// How often signals are checked while the agent waits; more often when a group has a latency target.
 const PAUSE: Duration = Duration::from_millis(20);
 const LONG_PAUSE: Duration = Duration::from_millis(200);
-/// The agent looks at what it costs itself in one of so many ticks.
+/// The agent measures its own cost once in this many ticks.
 const COST_EVERY: u64 = 5;
-/// How often the machine itself is looked at again: CPUs come and go, controllers are mounted.
+/// How often the machine's hardware and mounts are surveyed again: CPUs are hot-plugged, controllers are mounted.
 const SURVEY_EVERY: Duration = Duration::from_secs(60);
-/// How long per tick a frozen v1 cgroup is thawed so that a pending SIGKILL takes effect. Shorter than any lease of the guard.
+/// How long per tick a frozen v1 cgroup is thawed so that a pending SIGKILL takes effect. Shorter than any lease of the
+/// guard.
 const DYING: Duration = Duration::from_millis(100);
-/// How long the agent waits for the one whose place it takes.
+/// How long the agent waits for the agent that it replaces.
 const HAND_OVER_PATIENCE: Duration = Duration::from_secs(10);
-/// How long it waits for a guard that it started.
+/// How long the agent waits for a guard that it started.
 const GUARD_PATIENCE: Duration = Duration::from_secs(5);
-/// How long it waits for another that is ending.
+/// How long the agent waits for another commensal that is exiting.
 const MASTER_PATIENCE: Duration = Duration::from_secs(1);
-/// A machine lock that others hold for so long is told.
+/// A problem is reported when other processes hold the machine lock for this long.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 
-/// What is left in force when the agent is asked to end.
+/// What stays in force when the agent is asked to exit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnExit {
     /// The safe state: offline work stays held back, no limit is left on online work.
     #[default]
     Safe,
-    /// Everything, as it is.
+    /// All settings, unchanged.
     Keep,
-    /// Nothing: every original value goes back.
+    /// No settings: every original value is restored.
     Restore,
 }
 
-/// How the agent works.
+/// Options of the agent.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Groups file or folder.
+    /// Groups file or directory.
     pub config: PathBuf,
     /// Length of a tick.
     pub interval: Duration,
-    /// How long the agent may be silent before the guard acts; `None`: no guard.
+    /// How long the agent may be silent before the guard acts; `None` means no guard.
     pub lease: Option<Duration>,
     /// Whether the probe may be loaded.
     pub probe: bool,
-    /// What it leaves.
+    /// What stays in force at exit.
     pub on_exit: OnExit,
-    /// Take the place of an agent that runs.
+    /// Whether to replace a running agent.
     pub takeover: bool,
-    /// This program, which is the guard as well.
+    /// Path of this program, which is also started as the guard.
     pub program: PathBuf,
     /// Version, for the snapshot.
     pub version: String,
-    /// Whether it may run beside another one with another state directory.
+    /// Whether the agent may run beside another commensal with another state directory.
     pub beside_others: bool,
-    /// Where metrics are served over TCP, read only.
+    /// TCP address at which metrics are served, read-only.
     pub metrics: Option<SocketAddr>,
     /// The socket that a group may look at it over.
     pub share: Option<Share>,
@@ -132,48 +133,48 @@ pub struct Share {
     pub insisted: bool,
 }
 
-/// What signals ask for.
+/// Requests made by signals.
 #[derive(Debug, Default)]
 pub struct Flags {
-    /// End.
+    /// Exit.
     pub stop: Arc<AtomicBool>,
     /// Read the groups again.
     pub reload: Arc<AtomicBool>,
-    /// Make room for another agent and leave everything as it is.
+    /// Make room for another agent and leave all settings unchanged.
     pub hand_over: Arc<AtomicBool>,
 }
 
-/// Why the agent could not start or go on.
+/// Why the agent could not start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// Another one keeps this machine.
+    /// Another agent runs with this state directory.
     #[error("an agent keeps the groups of this machine already{}; stop it, or take its place with --takeover", process(*.0))]
     Running(Option<u32>),
-    /// One with another state directory keeps them.
+    /// A commensal with another state directory manages the machine's cgroups.
     #[error(
         "another commensal keeps the cgroups of this machine{}\n  try: stop it, or use its state directory; or, if their groups have \
          nothing in common, --beside-others", .0.as_ref().map(|master| format!(": {master}")).unwrap_or_default()
     )]
     Master(Option<Master>),
-    /// The one that runs does not make room.
+    /// The running agent does not make room.
     #[error("the agent that runs{} did not make room within {} s", process(Some(*.0)), HAND_OVER_PATIENCE.as_secs())]
     StaysPut(u32),
-    /// There are no groups to keep.
+    /// The groups could not be loaded.
     #[error(transparent)]
     Groups(#[from] LoadError),
-    /// The machine cannot be kept.
+    /// The groups cannot be enforced.
     #[error(transparent)]
     Enforce(#[from] ReconcileError),
-    /// The system refused something.
+    /// A system call failed.
     #[error(transparent)]
     Host(#[from] HostError),
     /// The control socket cannot be served.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// The system gives no thread for the audit log.
+    /// The thread for the audit log could not be started.
     #[error("the thread of the audit log cannot be started: {0}")]
     Audit(std::io::Error),
-    /// The guard does not come up.
+    /// The guard does not start.
     #[error(
         "the guard does not come up: {0}; run without one with --no-guard, and nothing looks after the machine if the agent dies"
     )]
@@ -184,96 +185,96 @@ fn process(pid: Option<u32>) -> String {
     pid.map(|pid| format!(" (process {pid})")).unwrap_or_default()
 }
 
-/// The groups in force and where they came from.
+/// The groups in force and their files.
 struct Groups {
     texts: Texts,
-    /// Changes of the files; without it the next tick sees them.
+    /// Watches the files for changes; without it the next tick sees changes.
     changes: Option<Changes>,
     compiled: Compiled,
     state: snapshot::Config,
-    /// Texts that were refused, so that they are not tried again and again.
+    /// Texts that were rejected, so that they are not compiled again and again.
     refused: Option<Texts>,
-    /// Whether `texts` are on the disk, for a start with broken ones.
+    /// Whether `texts` have been saved on disk, for a start with broken groups files.
     kept: bool,
 }
 
-/// The current time, on two clocks: milliseconds on one that nobody sets, and the time of day for people.
+/// The current time, on two clocks: milliseconds on a monotonic clock, and the time of day for display.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Now {
     /// Milliseconds since the agent started.
     ms: u64,
-    /// RFC 3339.
+    /// Time of day, RFC 3339.
     text: String,
 }
 
-/// Whether what was asked for is in force.
+/// Whether the desired settings are in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Phase {
-    /// Something has changed, or the last round left something to do.
+    /// Something has changed, or the last round was not complete.
     #[default]
     Unsettled,
-    /// Members come one controller after the other: there is another round after the one that a change asked for.
+    /// New members appear in one controller after another, so the round after a change is followed by another one.
     OnceMore,
-    /// The last round left nothing to do.
+    /// The last round was complete.
     Settled,
-    /// Somebody said to write nothing.
+    /// The user has ordered a pause: the agent writes nothing.
     Paused,
 }
 
-/// What is measured between two ticks.
+/// Measurements between two ticks.
 struct Sensing {
     meters: Meters,
     blame_monitor: BlameMonitor,
-    /// What the probe saw between two ticks, and what the controllers were given last.
+    /// The probe's measurements between two ticks, and those that the controllers last got.
     judged: Option<blame_monitor::WaitSample>,
     shown_judged: Option<blame_monitor::WaitSample>,
     online_cpus: Option<f64>,
-    /// Memory that can be had without swapping, as of the last tick.
+    /// Memory available without swapping, as of the last tick.
     available: Option<Bytes>,
     disks_waited_for: bool,
     early_tick: EarlyTick,
 }
 
-/// What the controllers say to it.
+/// The controllers and their decisions.
 #[derive(Default)]
 struct Decisions {
     controllers: Controllers,
     decided: Decided,
-    /// Killed processes of frozen groups that have not had the time to die yet.
+    /// Killed processes of frozen groups that have not had the time to exit yet.
     dying: Vec<Process>,
     /// Groups whose queues are held closed.
     holding: BTreeSet<GroupName>,
 }
 
-/// What of it is in force.
+/// State of the settings in force.
 struct Actuation {
     phase: Phase,
     surveyed: Instant,
-    /// Since when others hold the machine's lock.
+    /// When other processes were first found to hold the machine lock.
     locked_out: Option<Instant>,
     last: Option<Round>,
-    /// What follows from it: whether every offline group yields by its class, and what is shown.
+    /// Results of the last round: whether every offline group yields by its class, and what is shown.
     yields: bool,
     fixed: BTreeMap<String, view::Fixed>,
-    /// Who runs beside online groups, as of the last round.
+    /// Siblings of online groups and their weights, as of the last round.
     beside: BTreeMap<GroupName, WeightInput>,
-    /// When the last round was, how long it took, and what it was for.
+    /// When the last round was made, how long it took, and what it was for.
     rounded: Option<Instant>,
     round_took: Duration,
     put_in_force: Option<(u64, Wants)>,
 }
 
-/// What others see of it.
+/// What is published: snapshots and the audit log.
 struct Publishing {
     started: Instant,
     ticks: u64,
     late_ticks: u64,
     cost: snapshot::Cost,
     actions: VecDeque<snapshot::Action>,
-    /// The same for others, until there is another.
+    /// The same actions as a shared copy, until there is a new one.
     shown_actions: Option<Arc<Vec<snapshot::Action>>>,
     audit: Audit,
-    /// What the audit log has not got yet.
+    /// Actions that were not yet passed to the audit log.
     unrecorded: Vec<snapshot::Action>,
 }
 
@@ -308,14 +309,14 @@ impl Actuation {
         }
     }
 
-    /// Members have changed.
+    /// Asks for another round because members have changed.
     fn ask_once_more(&mut self) {
         if self.phase != Phase::Paused {
             self.phase = Phase::OnceMore;
         }
     }
 
-    /// There is something to put in force again; a pause stays one.
+    /// Asks for a round; a pause stays in force.
     fn unsettle(&mut self) {
         if self.phase == Phase::Settled {
             self.phase = Phase::Unsettled;
@@ -323,10 +324,12 @@ impl Actuation {
     }
 }
 
-/// Runs until a signal asks to end. `tell` gets a snapshot after every tick. Gives what could not be put in order at the end.
+/// Runs until a signal asks to exit. `tell` gets a snapshot after every tick. Returns the problems that remained at
+/// exit.
 ///
 /// # Errors
-/// Before anything was written: another agent, no groups, a machine that cannot be kept, no guard.
+/// Before anything was written: another agent is running, there are no groups, they cannot be enforced, or there is no
+/// guard.
 pub fn run(
     host: &mut dyn Host,
     instance: Instance,
@@ -362,7 +365,7 @@ pub fn run(
         }
         None => None,
     };
-    // Without it values are looked at more often.
+    // Without a watch the values are checked more often.
     GroupWatch::new().into_iter().for_each(|watch| reconciler.see_writes(watch));
     let now = Instant::now();
     let sensing = Sensing {
@@ -431,7 +434,7 @@ impl Agent<'_> {
             let forced = flags.reload.swap(false, Ordering::Relaxed);
             let mut problems = Vec::new();
             self.reload(forced);
-            // First, so that nothing is in force that it does not know.
+            // The guard comes first, so that no setting is in force that it does not know.
             self.look_after_guard(&mut problems);
             self.keep_last_good(&mut problems);
             problems.extend(self.reconciler.look_after_journal(self.host));
@@ -470,7 +473,7 @@ impl Agent<'_> {
             let pause = if self.target_us().is_some() { PAUSE } else { LONG_PAUSE };
             let mut fast = Instant::now() + FAST;
             while Instant::now() < next && !asked() {
-                // To wait for the next tick is to live.
+                // Waiting for the next tick counts as being alive.
                 pulse.fetch_add(1, Ordering::Relaxed);
                 let until = if self.target_us().is_some() { next.min(fast) } else { next };
                 self.members.wait(pause.min(until.saturating_duration_since(Instant::now())));
@@ -490,7 +493,7 @@ impl Agent<'_> {
                 if Instant::now() >= fast && !self.isolation_is_off() {
                     fast = Instant::now() + FAST;
                     if self.online_waits() {
-                        // The next tick is now.
+                        // Start the next tick now.
                         break;
                     }
                 }
@@ -502,7 +505,7 @@ impl Agent<'_> {
         }
     }
 
-    /// Carries out what somebody ordered over the control socket; whether anything was.
+    /// Carries out the orders from the control socket; returns whether there were any.
     fn obey(&mut self, commands: &Receiver<Command>) -> bool {
         let mut any = false;
         while let Ok(Command { order, reply }) = commands.try_recv() {
@@ -544,7 +547,7 @@ impl Agent<'_> {
         any
     }
 
-    /// The strictest of the groups' targets, us.
+    /// The lowest latency target of all groups, us.
     fn target_us(&self) -> Option<f64> {
         let targets = self.groups.compiled.groups.iter().filter_map(|spec| spec.target_wakeup_p99);
         targets.min().map(|target| target.0 as f64)
@@ -555,7 +558,7 @@ impl Agent<'_> {
         Now { ms, text: humantime::format_rfc3339_millis(SystemTime::now()).to_string() }
     }
 
-    /// Takes changed groups into force, whole or not at all.
+    /// Puts changed groups files into force, completely or not at all.
     fn reload(&mut self, forced: bool) {
         let texts = match groups_file::texts(self.host, &self.options.config) {
             Ok(texts) => texts,
@@ -563,7 +566,7 @@ impl Agent<'_> {
                 let error = in_words(&error);
                 self.groups.state.error =
                     Some(format!("{error}\nthe groups that were in force last are kept"));
-                // What was wrong with the texts before is told again when they come back.
+                // If the earlier rejected texts come back, their errors are reported again.
                 self.groups.refused = None;
                 return;
             }
@@ -600,15 +603,16 @@ impl Agent<'_> {
         }
     }
 
-    /// What was used since the last tick, and what the controllers say to it.
+    /// Measures the use since the last tick and asks the controllers for decisions.
     fn decide(&mut self, now: &Now) -> Sample {
         let Some(round) = &self.actuation.last else { return Sample::default() };
         let planned = &round.planned;
         let hierarchies = &self.reconciler.survey.hierarchies;
-        // Without the probe the waits of online threads say what it would; no group waits for disks when the machine does not.
+        // Without the probe, run delay is needed in its place; while the machine has no disk pressure, no group has any
+        // either.
         let by_waits = self.target_us().is_some() && self.sensing.shown_judged.is_none();
         let by_disks = self.groups.compiled.io && self.sensing.disks_waited_for;
-        // Whether a quota binds decides about its period.
+        // The choice of the period depends on whether a quota throttles.
         let by_quota = !self.decisions.decided.wants.quotas.is_empty();
         let closely = |group: &DesiredGroup| match group.class {
             Class::Online if by_waits => WatchPrecision::All,
@@ -622,13 +626,13 @@ impl Agent<'_> {
         let online = planned.desired.groups.iter().filter(|group| group.class == Class::Online);
         let cpus = online.map(|group| sample.groups.get(group.name.as_str()).and_then(|rates| rates.cpus));
         self.sensing.online_cpus = cpus.sum();
-        // What was seen between the ticks is the newest that there is.
+        // The measurement between the ticks is the most recent one.
         let between = self.sensing.judged.take();
         let judged = match self.target_us() {
             Some(_) => between.or_else(|| self.sensing.blame_monitor.look(self.host, now.ms)),
             None => None,
         };
-        // A canary's windows are none of the controllers' doing.
+        // The effects of a canary's windows must not influence the controllers.
         let off = self.isolation_is_off();
         let before = off.then(|| self.decisions.decided.clone());
         let specs = canary::seen(off, &self.groups.compiled.groups);
@@ -671,7 +675,7 @@ impl Agent<'_> {
         sample
     }
 
-    /// Ends those who were chosen, if they still are who they were.
+    /// Kills the chosen processes, if they still have the same identity.
     fn kill(&mut self, now: &Now) {
         let began = Instant::now();
         let left = || DYING.saturating_sub(began.elapsed());
@@ -697,7 +701,7 @@ impl Agent<'_> {
         }
     }
 
-    /// The groups that hold a process still which is to die.
+    /// The frozen groups that keep a killed process from exiting.
     fn frozen_around(&mut self, pid: u32) -> Vec<Dir> {
         let Some(round) = &self.actuation.last else { return Vec::new() };
         let frozen = round.planned.desired.groups.iter().filter(|group| group.limits.frozen());
@@ -739,12 +743,12 @@ impl Agent<'_> {
         self.publishing.actions.push_back(action);
     }
 
-    /// The CPUs that offline work is left with without the agent, when it is kept to a frame.
+    /// The CPUs that offline work keeps without the agent, when it is confined to a frame.
     fn floor(&self) -> Option<CpuSet> {
         least(&self.reconciler.survey.machine.topology, self.decisions.decided.wants.cpu_set.as_ref()?)
     }
 
-    /// Puts the groups in force where the next agent finds them.
+    /// Saves the groups in force where the next agent finds them.
     fn keep_last_good(&mut self, problems: &mut Vec<String>) {
         if self.groups.kept {
             return;
@@ -758,7 +762,7 @@ impl Agent<'_> {
         }
     }
 
-    /// Starts another guard when the one that was there is gone, or stands still.
+    /// Starts a new guard when the old one is gone or hangs.
     fn look_after_guard(&mut self, problems: &mut Vec<String>) {
         let Some(lease) = &mut self.lease else { return };
         match lease.look_after(self.host, &self.reconciler.instance, self.options) {

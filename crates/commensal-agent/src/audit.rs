@@ -1,8 +1,9 @@
 //! The audit log: one line of JSON per write and decision, appended and never changed. `audit.log` is renamed to
 //! `audit.log.1` when it is full, so both together are bounded.
 //!
-//! The loop hands lines over and goes on: a thread writes them, because a disk may take its time, and offline work may be why.
-//! What a full disk or a full queue loses is counted, and told in the log itself once it takes lines again.
+//! The loop hands lines over to a thread that writes them, because the disk may be slow, possibly because of offline
+//! work. Lines that are lost because the disk or the queue is full are counted, and reported in the log itself once it
+//! accepts lines again.
 
 use crate::snapshot::Action;
 use commensal_host::{Host, HostError};
@@ -14,23 +15,24 @@ use std::thread::JoinHandle;
 
 /// Bytes of one file: about 40,000 lines. Two of them are kept.
 pub const MAX_BYTES: u64 = 8 << 20;
-/// Batches (ticks) that wait for the disk at most.
+/// Maximum number of batches (ticks) that wait for the disk.
 const BATCHES: usize = 256;
 
-/// The log's file and what it lost. Knows no thread.
+/// The log's file and its count of lost lines. Independent of threads.
 #[derive(Debug)]
 pub struct AuditLog {
     path: PathBuf,
     max_bytes: u64,
     len: u64,
-    /// Lines lost since the start, and those of them that the log does not tell of yet.
+    /// Lines lost since the start, and those of them not yet reported in the log.
     lost: u64,
     untold: u64,
     refused: Option<HostError>,
 }
 
 impl AuditLog {
-    /// Goes on with the file at `path`, in a folder that exists. `max_bytes` is for one of two files.
+    /// Opens the log at `path`, in an existing directory, to append to it. `max_bytes` is the limit of each of the two
+    /// files.
     #[must_use]
     pub fn open(host: &mut dyn Host, path: &Path, max_bytes: u64) -> AuditLog {
         let (text, refused) = match host.state_read(path) {
@@ -40,7 +42,7 @@ impl AuditLog {
         AuditLog { path: path.to_owned(), max_bytes, len: text.len() as u64, lost: 0, untold: 0, refused }
     }
 
-    /// Appends one line per action; of those that the disk refuses none is left half.
+    /// Appends one line per action; lines that the disk refuses leave no partial line behind.
     pub fn append(&mut self, host: &mut dyn Host, actions: &[Action]) {
         let mut rest = actions;
         while let Some(first) = rest.first() {
@@ -66,7 +68,7 @@ impl AuditLog {
         }
     }
 
-    /// The line that tells of lost ones.
+    /// The line that reports lost lines.
     fn told(&self, next: &Action) -> String {
         if self.untold == 0 {
             return String::new();
@@ -80,7 +82,7 @@ impl AuditLog {
         })
     }
 
-    /// Counts lines that never came here.
+    /// Counts lines that were lost before they reached the log.
     pub fn lose(&mut self, lines: u64) {
         self.lost += lines;
         self.untold += lines;
@@ -92,7 +94,7 @@ impl AuditLog {
             let mut old = self.path.clone().into_os_string();
             old.push(".1");
             match host.state_rename(&self.path, Path::new(&old)) {
-                // Somebody took the file away: begin anew.
+                // The file was removed by another program: start a new one.
                 Err(error) if error.errno != commensal_core::errno::Errno::ENOENT => return Err(error),
                 _ => self.len = 0,
             }
@@ -129,7 +131,7 @@ fn line(action: &Action) -> String {
     text
 }
 
-/// The thread that writes, and the loop's end of it.
+/// The writer thread, and the loop's handle to it.
 #[derive(Debug)]
 pub struct Audit {
     lines: Option<SyncSender<Vec<Action>>>,
@@ -139,17 +141,17 @@ pub struct Audit {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Lost because the queue was full; the thread takes them over.
+    /// Lines lost because the queue was full; the thread adds them to the log's count.
     dropped: AtomicU64,
     lost: AtomicU64,
     problem: Mutex<Option<String>>,
 }
 
 impl Audit {
-    /// Starts the thread, which has a host of its own.
+    /// Starts the thread with a separate host.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// When the thread cannot be started.
     pub fn start(host: Box<dyn Host + Send>, path: &Path, max_bytes: u64) -> std::io::Result<Audit> {
         let (lines, queue) = sync_channel(BATCHES);
         let state = Arc::new(State::default());
@@ -160,7 +162,7 @@ impl Audit {
         Ok(Audit { lines: Some(lines), state, thread: Some(thread) })
     }
 
-    /// Hands lines over. Never blocks: when too many wait for the disk these are lost, and counted.
+    /// Hands lines over. Never blocks: when too many wait for the disk, these are lost and counted.
     pub fn record(&self, actions: Vec<Action>) {
         let Some(lines) = self.lines.as_ref().filter(|_| !actions.is_empty()) else { return };
         if let Err(TrySendError::Full(actions) | TrySendError::Disconnected(actions)) =
@@ -188,7 +190,7 @@ impl Audit {
 }
 
 impl Drop for Audit {
-    /// Waits until what was handed over is on the disk.
+    /// Waits until all lines that were handed over are on disk.
     fn drop(&mut self) {
         self.lines = None;
         if let Some(thread) = self.thread.take() {
@@ -206,12 +208,12 @@ fn keep(
 ) {
     let mut log = AuditLog::open(host.as_mut(), path, max_bytes);
     while let Ok(mut actions) = queue.recv() {
-        // One fsync for all that waits.
+        // One fsync for everything that waits.
         actions.extend(queue.try_iter().take(BATCHES).flatten());
         let dropped = state.dropped.load(Ordering::Relaxed);
         log.lose(dropped);
         log.append(host.as_mut(), &actions);
-        // Counted twice for a moment rather than not at all.
+        // Better counted twice for a moment than not at all.
         state.lost.store(log.lost(), Ordering::Relaxed);
         state.dropped.fetch_sub(dropped, Ordering::Relaxed);
         *state.problem.lock().unwrap_or_else(PoisonError::into_inner) = log.problem();
@@ -321,7 +323,7 @@ mod tests {
         assert_eq!(lines(&mut host.another(), PATH), (0..100).map(action).collect::<Vec<_>>());
     }
 
-    /// The disk hangs: the loop goes on, and what found no room is counted.
+    /// The disk hangs: the loop goes on, and lines that do not fit into the queue are counted.
     // promise 34
     #[test]
     fn a_disk_that_hangs_never_stops_the_loop() {
@@ -332,7 +334,7 @@ mod tests {
         }
         assert_eq!(audit.lost(), 2 * (1_000 - BATCHES as u64));
         assert!(audit.problem().unwrap().contains("1488 lines"));
-        // It comes back.
+        // The disk works again.
         let (state, host) = (Arc::clone(&audit.state), host());
         drop(audit);
         keep(Box::new(host.another()), Path::new(PATH), MAX_BYTES, &queue, &state);

@@ -1,4 +1,4 @@
-//! The probe in the agent's service: who made online groups wait since the last tick.
+//! The agent's probe: attributes the waits of online groups since the last tick.
 
 use commensal_blame::{BlameError, Figures, Kind, Scope, Subject, WaitProbe};
 use commensal_core::actual::CgroupRef;
@@ -9,59 +9,59 @@ use commensal_host::{Capability, Host, raised};
 use commensal_reconcile::Planned;
 use std::collections::BTreeMap;
 
-/// A probe that could not be had, or could not follow other members, is tried again not more often than this, ms: loading it
-/// costs the kernel some 200 ms.
+/// Minimum time between two attempts to load the probe or to change its members, ms: loading costs the kernel some 200
+/// ms.
 const AGAIN_MS: u64 = 2_000;
 /// What the kernel wants to see of who loads it. Where unprivileged users may not use BPF, kernels of before 2022 want CAP_BPF for
 /// every look at a map as well.
 const TO_LOAD: [Capability; 2] = [Capability::Bpf, Capability::Perfmon];
 const TO_LOOK: [Capability; 1] = [Capability::Bpf];
 
-/// What was seen of one online group.
+/// Measurements of one online group.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct GroupWaits {
-    /// Wait blamed on offline work, ms per second that its threads had a CPU.
+    /// Wait blamed on offline work, ms per second of CPU time of its threads.
     pub blamed_ms_per_cpu_s: Option<f64>,
 }
 
-/// What was seen since the last look.
+/// Measurements since the last sample.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct WaitSample {
-    /// Of all online groups.
+    /// Over all online groups.
     pub judged: Judged,
     /// By group.
     pub groups: BTreeMap<String, GroupWaits>,
 }
 
-/// The probe, as long as it can be had.
+/// The probe, while it can be loaded.
 #[derive(Debug, Default)]
 pub struct BlameMonitor {
     probe: Option<WaitProbe>,
     scope: Scope,
-    /// Group of each online subject, in the scope's order.
+    /// Group of each online target, in the scope's order.
     names: Vec<String>,
-    /// What it is to be.
+    /// The scope and names that the probe should have.
     wanted: (Scope, Vec<String>),
     before: Option<(u64, Figures)>,
     tried_ms: Option<u64>,
     /// Why there is no probe.
     pub absent: Option<String>,
-    /// Whether nobody wants one.
+    /// Whether no probe is wanted.
     unwanted: bool,
 }
 
 impl BlameMonitor {
-    /// One that has not looked yet; if it is not wanted it never will.
+    /// A monitor without samples; if it is not wanted it never takes any.
     pub fn new(wanted: bool) -> BlameMonitor {
         BlameMonitor { unwanted: !wanted, ..BlameMonitor::default() }
     }
 
-    /// Who is online and who is offline from now on.
+    /// Sets the online and offline cgroups from now on.
     pub fn follow(&mut self, planned: &Planned) {
         self.wanted = scope(planned);
     }
 
-    /// Looks; `None` without a probe, and at the first look of one.
+    /// Takes a sample; `None` without a probe, and for its first sample.
     pub fn look(&mut self, host: &dyn Host, now_ms: u64) -> Option<WaitSample> {
         if self.unwanted {
             self.absent = Some("the agent runs with --no-probe".to_owned());
@@ -127,7 +127,7 @@ impl BlameMonitor {
     }
 }
 
-/// Every online and every offline cgroup of the CPU controller's hierarchy, or where there is none of the unified one.
+/// All online and offline cgroups of the CPU controller's hierarchy, or of the unified one if there is none.
 pub(crate) fn scope(planned: &Planned) -> (Scope, Vec<String>) {
     let actual = &planned.actual;
     let unified = actual.hierarchies.iter().position(|one| one.version == Version::V2);

@@ -1,6 +1,6 @@
-//! The canary as plain data: what is asked for, what its windows showed, and what a snapshot says of it. When windows begin
-//! and end is [`commensal_core::canary`]'s, how the loop carries it out [`crate::agent`]'s, and what the figures show
-//! [`commensal_core::windows`]'.
+//! The canary as plain data: the request, the measurements of its windows, and its part of a snapshot.
+//! [`commensal_core::canary`] decides when windows begin and end, [`crate::agent`] runs them in its loop, and
+//! [`commensal_core::windows`] has the statistics.
 
 use commensal_core::canary::{CanaryLimits, ERROR, Terms};
 use commensal_core::windows::{Effect, Series, effects};
@@ -8,29 +8,29 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Without a sign of who asked for so long, a canary ends.
+/// A canary ends when its client has sent no keep-alive for this long.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What is asked for; the body of `POST /v1/canary/start`.
+/// The parameters of a canary; the body of `POST /v1/canary/start`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Request {
-    /// The whole, ms; at most an hour.
+    /// Length of the canary, ms; at most an hour.
     pub length_ms: u64,
-    /// One window, ms.
+    /// Length of a window, ms.
     pub window_ms: u64,
-    /// Of that, what is left out at its beginning, ms.
+    /// Start of each window that is not measured, ms.
     pub settle_ms: u64,
     /// Largest share of the time without isolation, per cent; at most 50.
     pub off_pct: u32,
-    /// Of the order.
+    /// Seed of the order of the windows.
     pub seed: u64,
-    /// Whether it goes on to its end when an effect is shown before.
+    /// Whether the canary runs to its planned end even if an effect is shown earlier.
     pub whole: bool,
-    /// A window without isolation ends when an online group waits longer for offline work, ms per second that its threads
-    /// have a CPU.
+    /// A window without isolation ends when an online group waits longer for offline work, ms per second of CPU time of
+    /// its threads.
     pub max_blamed_ms: u32,
-    /// … or when its run delay is larger than with isolation by this factor.
+    /// … or when its run delay exceeds that with isolation by this factor.
     pub max_run_delay: u32,
 }
 
@@ -50,10 +50,10 @@ impl Default for Request {
 }
 
 impl Request {
-    /// From the body of a request; nothing at all is the default.
+    /// Parses the body of a request; an empty body means the defaults.
     ///
     /// # Errors
-    /// A sentence that says what is wrong with it.
+    /// A sentence that says what is wrong with the body.
     pub fn parse(body: &[u8]) -> Result<Request, String> {
         match body {
             [] => Ok(Request::default()),
@@ -61,7 +61,7 @@ impl Request {
         }
     }
 
-    /// When isolation is on and off.
+    /// The parameters that decide when isolation is on and off.
     #[must_use]
     pub fn terms(&self) -> Terms {
         Terms {
@@ -74,58 +74,58 @@ impl Request {
         }
     }
 
-    /// How much online work may suffer.
+    /// The limits on harm to online work.
     #[must_use]
     pub fn limits(&self) -> CanaryLimits {
         CanaryLimits { blamed_ms: self.max_blamed_ms, run_delay: self.max_run_delay }
     }
 }
 
-/// What a snapshot says of the canary that runs.
+/// The running canary, as shown in a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Shown {
-    /// Whether isolation is to be off now.
+    /// Whether isolation should be off now.
     pub off: bool,
-    /// Pairs of windows that are over, and how many there are to be.
+    /// Number of pairs of windows that have ended, and the planned number.
     pub pairs: [u64; 2],
-    /// Windows that were broken off.
+    /// Number of aborted windows.
     pub aborted: u32,
-    /// How long it has left, ms.
+    /// Remaining time, ms.
     pub left_ms: u64,
 }
 
-/// Everything about a canary.
+/// The full report of a canary.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Report {
-    /// What was asked for.
+    /// The parameters.
     pub request: Request,
-    /// Pairs of windows that were to be.
+    /// Planned number of pairs of windows.
     pub pairs: u64,
     /// When it began, RFC 3339.
     pub began: String,
-    /// Why it is over; `None` while it runs.
+    /// Why it ended; `None` while it runs.
     pub ended: Option<String>,
     /// How long it ran, s.
     pub seconds: f64,
-    /// Of that, how long isolation was to be off, s.
+    /// Time of that in which isolation was meant to be off, s.
     pub off_s: f64,
-    /// Windows that were broken off, or that nothing can be said of, and why.
+    /// Why each aborted or void window was aborted or void.
     pub aborted: Vec<String>,
-    /// The error on one side that a conclusion from it may make: what the looks at it have left of the whole.
+    /// The one-sided error allowed for a conclusion from this report: what the interim analyses have left of the total.
     pub level: Option<f64>,
-    /// Why nobody says who made online work wait, if nobody does. Until the next release an agent may call it `no_judge`.
+    /// Why waits are not attributed, if they are not. Until the next release an agent may call it `no_judge`.
     #[serde(alias = "no_judge")]
     pub no_probe: Option<String>,
-    /// Windows that were measured from beginning to end, in order.
+    /// Windows that were measured completely, in order.
     pub windows: Vec<Window>,
 }
 
-/// A figure's name and unit, and where it is.
+/// A figure's name and unit, and how to get it.
 type Row = (&'static str, fn(&Figures) -> Option<f64>);
 
-/// What is compared.
+/// The figures that are compared.
 const ROWS: [Row; 5] = [
     ("blamed wait, ms per CPU-s", |figures| figures.blamed_ms_per_cpu_s),
     ("run delay, ms/s", |figures| figures.run_delay_ms_per_s),
@@ -135,7 +135,7 @@ const ROWS: [Row; 5] = [
 ];
 
 impl Report {
-    /// What its windows show of each figure of each online group: those of the pairs that have both windows.
+    /// The effect on each figure of each online group, from the pairs that have both windows.
     #[must_use]
     pub fn effects(&self) -> Vec<Effect> {
         effects(&self.series(), self.level.unwrap_or(ERROR))
@@ -160,7 +160,7 @@ impl Report {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Window {
-    /// Of which pair, from 0.
+    /// Number of the pair, from 0.
     pub pair: u32,
     /// Whether isolation was off.
     pub off: bool,
@@ -172,11 +172,11 @@ pub struct Window {
     pub groups: BTreeMap<String, Figures>,
 }
 
-/// What was measured of an online group in a window. `None` is not known.
+/// Measurements of an online group in a window. `None` is not known.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Figures {
-    /// Wait blamed on offline work, ms per second that its threads had a CPU.
+    /// Wait blamed on offline work, ms per second of CPU time of its threads.
     pub blamed_ms_per_cpu_s: Option<f64>,
     /// Time that its threads waited for a CPU, ms per second.
     pub run_delay_ms_per_s: Option<f64>,

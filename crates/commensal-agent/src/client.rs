@@ -1,4 +1,4 @@
-//! Asks the agent over its control socket. One request per connection, with the host's bounds on size and silence.
+//! Client of the agent's control socket. One request per connection, with the host's limits on size and time.
 
 use crate::control::Refusal;
 use commensal_core::errno::Errno;
@@ -8,15 +8,16 @@ use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Silence of an agent that is waited for: it answers what is asked from a thread of its own.
+/// Timeout of requests that do not need the loop: the agent answers them from a separate thread.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Orders are carried out by the loop, which may be at work; longer than the agent itself waits for that.
+/// Timeout of orders, which the loop carries out and which may have to wait for it; longer than the agent's own
+/// timeout.
 const ORDER_PATIENCE: Duration = Duration::from_secs(12);
 
-/// Why there is no answer.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens.
+    /// Nothing listens on the socket.
     #[error(
         "no agent answers at {}: start one with `commensal agent -c /etc/commensal/groups.d` (as a service: `systemctl \
          start commensal-agent`), or name its --state-dir",
@@ -41,25 +42,25 @@ pub enum ClientError {
         .0.display()
     )]
     Silent(PathBuf),
-    /// Another problem of the system.
+    /// Another system error.
     #[error("the agent cannot be asked")]
     Host(#[source] HostError),
-    /// It says no.
+    /// The agent refused the request.
     #[error("{error}{}", way_out(.try_this))]
     Refused {
-        /// Status code of HTTP.
+        /// HTTP status code.
         status: u16,
         /// What is wrong.
         error: String,
-        /// What to do; may be empty.
+        /// What to do about it; may be empty.
         try_this: String,
     },
-    /// What came is no answer of an agent.
+    /// The response is not that of an agent.
     #[error("what answers at {} is not this version's agent ({because}): restart it after an upgrade", .socket.display())]
     Strange {
         /// The socket.
         socket: PathBuf,
-        /// What is wrong with the answer.
+        /// What is wrong with the response.
         because: String,
     },
 }
@@ -68,12 +69,12 @@ fn way_out(text: &str) -> String {
     if text.is_empty() { String::new() } else { format!("; {text}") }
 }
 
-/// An answer, and how long ago the loop made what it tells.
+/// A response, with the age of its data.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer<T> {
-    /// What was asked for.
+    /// The parsed body.
     pub body: T,
-    /// Zero where the agent says nothing.
+    /// Time since the loop produced the data; zero if the agent does not report it.
     pub age: Duration,
 }
 
@@ -176,7 +177,7 @@ fn ask<T: DeserializeOwned>(
         _ => ClientError::Host(error),
     })?;
     if text.is_empty() {
-        // It hangs up on users that it does not know.
+        // The agent closes the connection of other users.
         return Err(ClientError::NotYours(socket.to_owned()));
     }
     let strange = |because: String| ClientError::Strange { socket: socket.to_owned(), because };

@@ -1,4 +1,4 @@
-//! The control socket: HTTP/1.1 and JSON over a local socket that only its owner reaches, and, when asked for, some of it
+//! The control socket: HTTP/1.1 and JSON over a local socket that only its owner can use, and optionally a part of it
 //! read-only over TCP. `docs/reference/control-socket.md` is its reference.
 //!
 //! ```text
@@ -8,8 +8,8 @@
 //!                                                                          (owner and root only)
 //! ```
 //!
-//! Everything has a bound: connections, bytes of head and body, the time of a head and of a connection. A client that never
-//! reads holds up nobody else, and no client ever holds up the loop.
+//! Everything is limited: the number of connections, the size of head and body, the time for a head and for a
+//! connection. A client that never reads delays no other client, and no client ever delays the loop.
 
 mod answer;
 #[cfg(test)]
@@ -47,30 +47,30 @@ const CONNECTIONS: usize = 128;
 const SHARED_CONNECTIONS: usize = 32;
 /// The same over TCP, apart: whoever is out there takes none of the owner's.
 const TCP_CONNECTIONS: usize = 16;
-/// For the head of a request to arrive, and for a whole connection.
+/// Timeouts for the head of a request, and for a whole connection.
 const HEAD_TIME: Duration = Duration::from_secs(5);
 const CONNECTION_TIME: Duration = Duration::from_secs(30);
-/// Bytes of a request's head, and its fields.
+/// Maximum size of a request's head in bytes, and maximum number of its header fields.
 const HEAD_BYTES: usize = 16 * 1024;
 const HEAD_FIELDS: usize = 64;
-/// Commands that wait for the loop.
+/// Maximum number of commands that wait for the loop.
 const COMMANDS: usize = 16;
-/// After an `accept` that failed: others get the time to close their descriptors.
+/// Pause after a failed `accept`, so that other connections can close their descriptors.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Why the socket cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// Another agent has it.
+    /// Another agent listens on the socket.
     #[error(
         "an agent listens on {} already: ask it with `commensal status`; a second one needs its own --state-dir and groups",
         .0.display()
     )]
     Taken(PathBuf),
-    /// It is something else.
+    /// The path is not a socket.
     #[error("{} is not a socket: move it away, or name another --state-dir", .0.display())]
     NotASocket(PathBuf),
-    /// Anything else about it.
+    /// Another error with the socket.
     #[error(
         "the control socket cannot be made; its path can have about 90 characters, and its folder must be writable"
     )]
@@ -88,58 +88,58 @@ pub enum ControlError {
     Metrics {
         /// The address.
         addr: SocketAddr,
-        /// Why not.
+        /// The system's error.
         source: io::Error,
     },
-    /// No thread, or no epoll.
+    /// No thread or no epoll instance could be created.
     #[error("the thread of the control socket cannot be started")]
     Thread(#[source] io::Error),
 }
 
-/// What somebody wants the loop to do.
+/// An order for the loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// Read the configuration again, and take it into force if it is right.
+    /// Read the configuration again, and put it in force if it is valid.
     Reload,
-    /// Go on looking, and write nothing until [`Order::Resume`].
+    /// Continue to measure, but write nothing until [`Order::Resume`].
     Pause,
     /// Write again.
     Resume,
-    /// Take isolation away for short windows, and measure.
+    /// Start a canary: switch isolation off in short windows, and measure.
     Canary(canary::Request),
-    /// Somebody still waits for the canary: without this for [`canary::PATIENCE`] it ends.
+    /// Keep-alive of a canary's client: without it for [`canary::PATIENCE`] the canary ends.
     CanaryAlive,
-    /// End it.
+    /// End the canary.
     CanaryStop,
 }
 
 /// An order on its way to the loop.
 #[derive(Debug)]
 pub struct Command {
-    /// What.
+    /// The order.
     pub order: Order,
-    /// Where the outcome goes. Dropped, the client is told that the loop did not carry it out.
+    /// Channel for the outcome. If it is dropped, the client is told that the loop did not carry the order out.
     pub reply: Reply,
 }
 
-/// The way back to who gave an order.
+/// Channel for the reply to an order.
 #[derive(Debug)]
 pub struct Reply(oneshot::Sender<Result<String, Refusal>>);
 
 impl Reply {
-    /// Done; `what` in words, such as `generation 4 is in force`.
+    /// Replies that the order was carried out; `what` in words, such as `generation 4 is in force`.
     pub fn done(self, what: impl Into<String>) {
-        // Who asked may be gone.
+        // The client may be gone.
         let _ = self.0.send(Ok(what.into()));
     }
 
-    /// Not done.
+    /// Replies that the order was refused.
     pub fn refused(self, error: impl Into<String>, try_this: impl Into<String>) {
         let _ = self.0.send(Err(Refusal { error: error.into(), try_this: try_this.into() }));
     }
 }
 
-/// The way of commands to the loop: the sending end for [`Control::start`], the receiving end for the loop, which looks once
+/// Channel for commands to the loop: the sender for [`Control::start`], the receiver for the loop, which polls it once
 /// per tick with `try_recv`.
 #[must_use]
 pub fn commands() -> (SyncSender<Command>, Receiver<Command>) {
@@ -237,7 +237,7 @@ impl Control {
         Ok(Control { metrics, stop: Some(stop), thread: Some(thread.map_err(ControlError::Thread)?) })
     }
 
-    /// Where metrics are served over TCP.
+    /// The TCP address at which metrics are served.
     #[must_use]
     pub fn metrics_addr(&self) -> Option<SocketAddr> {
         self.metrics
@@ -277,7 +277,7 @@ async fn accept_local(
             tokio::time::sleep(PAUSE).await;
             continue;
         };
-        // The mode of the file keeps others out; this holds as well where somebody changed it.
+        // The file's mode keeps other users out; this check also holds if the mode was changed.
         let user = stream.peer_cred().ok().map(|peer| peer.uid());
         let origin = match user {
             Some(user) if user == owner || user == 0 => Origin::Owner,
@@ -309,7 +309,7 @@ async fn accept_tcp(listener: &tokio::net::TcpListener, router: &Arc<Router>) {
     }
 }
 
-/// One connection, for as long as it may last.
+/// Serves one connection, until its timeout.
 fn serve(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     router: Arc<Router>,
@@ -327,7 +327,7 @@ fn serve(
         .half_close(true)
         .serve_connection(TokioIo::new(stream), service);
     async move {
-        // A client that breaks off, or takes too long, is its own affair.
+        // A client that disconnects, or takes too long, needs no handling.
         let _ = tokio::time::timeout(CONNECTION_TIME, connection).await;
     }
 }

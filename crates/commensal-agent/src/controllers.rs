@@ -1,5 +1,5 @@
-//! The controllers at work: what each of them is given, what they say together, and how that changes what is wanted. One that
-//! panics is switched off and told; the others go on.
+//! Runs the controllers: collects their inputs, merges their decisions, and applies them to the desired state. A
+//! controller that panics is switched off and reported; the others go on.
 
 mod disks;
 #[cfg(test)]
@@ -37,13 +37,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// A cap this near to the whole machine is none.
+/// A cap above this share of the machine is no cap.
 const ALL: f64 = 0.99;
 
-/// What the loop knows when it asks for decisions.
+/// The loop's state when it asks for decisions.
 #[derive(Clone, Copy)]
 pub struct Observation<'a> {
-    /// Milliseconds on a clock that nobody sets.
+    /// Milliseconds on a monotonic clock.
     pub now_ms: u64,
     /// `[agent] headroom`.
     pub headroom: Headroom,
@@ -57,42 +57,42 @@ pub struct Observation<'a> {
     pub yields: bool,
     /// The machine.
     pub machine: &'a Machine,
-    /// What was used since the last tick.
+    /// Use since the last tick.
     pub sample: &'a Sample,
-    /// What the probe saw since the last tick; `None` where it does not run.
+    /// The probe's measurements since the last tick; `None` where it does not run.
     pub judged: Option<Judged>,
-    /// Run delay of online groups between two ticks, where somebody looked, ms per second.
+    /// Run delay of online groups between two ticks, if it was read, ms per second.
     pub run_delay_ms_per_s: Option<f64>,
-    /// Who runs beside online groups; `None` when their weights are left alone.
+    /// Siblings of online groups; `None` when weights are not managed.
     pub beside: Option<&'a BTreeMap<GroupName, WeightInput>>,
-    /// What a controller chose at the last round and this machine cannot give, with the reason.
+    /// Values that a controller chose at the last round and this machine cannot have, with the reason.
     pub declined: &'a BTreeMap<(GroupName, KnobId), String>,
     /// Disks that the kernel shares by weight.
     pub shared: &'a BTreeSet<Device>,
-    /// Memory that can be had without swapping.
+    /// Memory available without swapping.
     pub available: Option<Bytes>,
-    /// Memory of a group that no reclaim gets back.
+    /// Memory of a group that cannot be reclaimed.
     pub held: &'a dyn Fn(&DesiredGroup) -> Option<Bytes>,
     /// Lists the processes of a group, which is expensive: called only when a victim must be chosen.
     pub list: &'a dyn Fn(&DesiredGroup) -> Vec<Process>,
 }
 
-/// What decisions ask of the machine.
+/// Settings that the decisions require.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Wants {
     /// CPUs of offline groups.
     pub cpu_set: Option<CpuSet>,
     /// Quotas of offline groups, for each of their cgroups.
     pub quotas: BTreeMap<GroupName, MicroCpus>,
-    /// Period of these quotas, us; `None`: as found.
+    /// Period of these quotas, us; `None` keeps the current one.
     pub period: Option<u32>,
     /// Weights of online groups.
     pub weights: BTreeMap<GroupName, Weight>,
     /// Disk rates of offline groups, for each of their cgroups.
     pub disks: BTreeMap<GroupName, BTreeMap<Device, LimitSet<Limit>>>,
-    /// Groups whose share of disk time is to be the smallest.
+    /// Groups that must get the smallest share of disk time.
     pub least_disk: BTreeSet<GroupName>,
-    /// Groups whose tasks are to stand still.
+    /// Groups that must be frozen.
     pub frozen: BTreeSet<GroupName>,
 }
 
@@ -129,7 +129,7 @@ impl Kill {
 /// What the controllers say together.
 #[derive(Debug, Clone, Default)]
 pub struct Decided {
-    /// What is asked of the machine.
+    /// The required settings.
     pub wants: Wants,
     /// Groups that take no new work, and why.
     pub held: BTreeMap<GroupName, Arc<Explanation>>,
@@ -146,7 +146,7 @@ pub struct Decided {
 }
 
 impl Decided {
-    /// Changes what is wanted. What the user wrote is never widened.
+    /// Applies the decisions to the desired state. Limits that the user wrote are never widened.
     pub fn adjust(&self, desired: &mut DesiredState) {
         let wants = &self.wants;
         if let Some(frame) = &wants.cpu_set {
@@ -268,11 +268,11 @@ pub struct Controllers {
     node_froze: bool,
     weights: BTreeMap<GroupName, Weights>,
     io: Io,
-    /// Whether the pressure of an online group was ever seen.
+    /// Whether the pressure of an online group was ever readable.
     io_measurable: bool,
     /// When an online group last used a disk, ms.
     online_disks: BTreeMap<Device, u64>,
-    /// Controllers that panicked, with what they said.
+    /// Controllers that panicked, with their panic messages.
     broken: BTreeMap<&'static str, String>,
 }
 
@@ -305,7 +305,7 @@ fn shown(
     snapshot::Controller { name: name.to_owned(), group, off: None, value, why: explained(why) }
 }
 
-/// For people and programs.
+/// The explanation as plain data for a snapshot.
 pub fn explained(why: &Explanation) -> snapshot::Explanation {
     let input = |input: &commensal_core::control::Input| snapshot::Input {
         name: input.name.to_owned(),
@@ -320,7 +320,7 @@ pub fn explained(why: &Explanation) -> snapshot::Explanation {
 }
 
 impl Controllers {
-    /// Asks all of them.
+    /// Asks all controllers.
     pub fn decide(&mut self, seen: &Observation<'_>) -> Decided {
         let mut decided = Decided { parent: Some(seen.desired.offline_parent.clone()), ..Decided::default() };
         let cap = self.ask("latency", &mut decided, |all, decided| all.latency(seen, decided)).flatten();
@@ -339,7 +339,7 @@ impl Controllers {
         decided
     }
 
-    /// Asks one, unless it panicked before.
+    /// Asks one controller, unless it panicked before.
     fn ask<T>(
         &mut self,
         name: &'static str,
@@ -353,7 +353,7 @@ impl Controllers {
         match catch_unwind(AssertUnwindSafe(|| controller(self, decided))) {
             Ok(answer) => Some(answer),
             Err(panic) => {
-                // Nothing of half a decision.
+                // Discards the half-made decision.
                 *decided = before;
                 let text = panic.downcast_ref::<String>().cloned();
                 let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
@@ -398,7 +398,7 @@ impl Controllers {
         decision.cap
     }
 
-    /// By whole cores or by a quota.
+    /// Limits offline work by whole cores or by a quota.
     fn headroom(&mut self, seen: &Observation<'_>, cap: Option<f64>, decided: &mut Decided) {
         let (cpus, core) = size(seen.machine);
         let capped = cap.filter(|cap| *cap < cpus * ALL);
@@ -439,7 +439,7 @@ impl Controllers {
         }
     }
 
-    /// Which period of the quota makes online work wait least.
+    /// Chooses the quota's period with the shortest waits of online work.
     fn period(&mut self, seen: &Observation<'_>, decided: &mut Decided) {
         let rates = |class: Class| {
             let groups = seen.desired.groups.iter().filter(move |group| group.class == class);
@@ -454,7 +454,7 @@ impl Controllers {
         let decision = self.period.step(seen.now_ms, blamed_ms, binding);
         let value = format!("{} ms", f64::from(decision.period_us) / 1e3);
         decided.shown.push(shown("quota period", None, Some(value), &decision.why));
-        // The kernel's own is what a group has.
+        // The kernel's default is what a group has already.
         let tried = decision.trial || decision.period_us != DEFAULT_US;
         decided.wants.period = tried.then_some(decision.period_us);
         let why = Arc::new(decision.why);
@@ -480,7 +480,7 @@ impl Controllers {
             let spec = seen.specs.iter().find(|spec| spec.name == group.name);
             let wish = spec.and_then(|spec| spec.on_exceed);
             let (Some(limit), Some(on_exceed)) = (group.limits.get(MEMORY_MAX), wish) else { continue };
-            // The kernel does these by itself.
+            // The kernel handles these cases itself.
             if group.class == Class::Online || matches!(on_exceed, OnExceed::KillGroup) {
                 continue;
             }
@@ -589,7 +589,7 @@ fn used(seen: &Observation<'_>) -> Use {
     }
 }
 
-/// Whether an online group has CPUs for itself.
+/// Whether an online group has reserved CPUs.
 fn confined(group: &DesiredGroup) -> bool {
     group.limits.each.has(CPU_SET) && group.limits.each.has(CPU_PARTITION)
 }

@@ -1,4 +1,4 @@
-//! Why each number of a group is what it is: value, rule that won, formula with its inputs put in. Pure.
+//! Explains each setting of a group: value, rule that applied, formula with its inputs filled in. Pure.
 
 use crate::snapshot::{Action, Drift, Explanation, Group, Input, Member, Snapshot, Unmet};
 use commensal_core::text::visible;
@@ -9,13 +9,13 @@ use std::fmt::Write as _;
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Explained {
-    /// When, RFC 3339.
+    /// Time of the snapshot, RFC 3339.
     pub at: String,
     /// Its name.
     pub group: String,
     /// `online` or `offline`.
     pub class: String,
-    /// What makes it yield or protects it.
+    /// The mechanism that makes it yield or protects it.
     pub mechanism: Option<String>,
     /// Whether the agent has frozen it.
     pub frozen: bool,
@@ -23,13 +23,13 @@ pub struct Explained {
     pub members: Vec<Member>,
     /// Its limits.
     pub limits: Vec<Reason>,
-    /// What decides for it or, without a group of its own, for the whole machine.
+    /// Controllers that decide for the group or, if they have no group, for the whole machine.
     pub controllers: Vec<Reason>,
-    /// Why nobody is admitted from its queue now.
+    /// Why its queue admits no job now.
     pub queue_held: Option<String>,
-    /// What was asked for and cannot be had.
+    /// Requests that cannot be met.
     pub unmet: Vec<Unmet>,
-    /// Knobs of its members that somebody else writes.
+    /// Knobs of its members that another program also writes.
     pub drift: Vec<Drift>,
     /// Its last writes and decisions, newest last.
     pub actions: Vec<Action>,
@@ -41,21 +41,21 @@ pub struct Explained {
 pub struct Reason {
     /// Key of the groups file, or the controller's name.
     pub key: String,
-    /// The value, with a unit; `None` when it decides nothing.
+    /// The value, with a unit; `None` when the controller sets none.
     pub value: Option<String>,
-    /// Why it is that.
+    /// The explanation of the value.
     pub why: Explanation,
-    /// The formula with its inputs put in; `None` without a formula.
+    /// The formula with its inputs filled in; `None` without a formula.
     pub with: Option<String>,
     /// What the formula gives, in the unit of its inputs; `None` without a formula.
     pub derived: Option<f64>,
     /// Why a controller does not decide.
     pub off: Option<String>,
-    /// Whether it is decided for the whole machine.
+    /// Whether it applies to the whole machine.
     pub of_machine: bool,
 }
 
-/// Explains the group; `None` if there is none of this name.
+/// Explains the group; `None` if there is no group of this name.
 #[must_use]
 pub fn explain(snapshot: &Snapshot, name: &str) -> Option<Explained> {
     let group = snapshot.groups.iter().find(|group| group.name == name)?;
@@ -96,7 +96,7 @@ pub fn explain(snapshot: &Snapshot, name: &str) -> Option<Explained> {
     })
 }
 
-/// Whether the knob is one of a member or of something below it.
+/// Whether the knob belongs to a member or to a group below one.
 pub(crate) fn is_of(group: &Group, drift: &Drift) -> bool {
     group.members.iter().any(|member| {
         let below = drift.path.strip_prefix(&member.path);
@@ -149,7 +149,7 @@ fn amount(input: &Input) -> String {
 }
 
 impl Explained {
-    /// For reading in a terminal.
+    /// The explanation as text for a terminal.
     #[must_use]
     pub fn text(&self) -> String {
         let mut out = String::new();
@@ -199,7 +199,7 @@ fn reason(out: &mut String, of: &Reason) {
     }
 }
 
-/// Unmet, drift and actions, each with its heading.
+/// Appends unmet requests, drift and actions, each with a heading.
 pub(crate) fn lists(out: &mut String, unmet: &[Unmet], drift: &[Drift], actions: &[Action]) {
     if !unmet.is_empty() {
         out.push_str("\nnot to be had here\n");

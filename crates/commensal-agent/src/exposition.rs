@@ -1,6 +1,6 @@
-//! A snapshot in Prometheus' text format 0.0.4, in base units (seconds, bytes, ratios; CPU use is CPUs). What is unknown has no
-//! series, never a 0. Labels are groups, controllers and resources: what the groups file names, and nothing that grows by
-//! itself, such as paths or reasons, which `/v1/snapshot` has.
+//! A snapshot in Prometheus' text format 0.0.4, in base units (seconds, bytes, ratios; CPU use is CPUs). An unknown
+//! value has no series, never a 0. Labels are groups, controllers and resources, as named by the groups file; values
+//! without a bound, such as paths or reasons, are only in `/v1/snapshot`.
 
 use crate::snapshot::{Group, Pressure, Snapshot};
 use commensal_blame::exposition::{Sample, family};
@@ -9,7 +9,7 @@ use std::time::Duration;
 /// The value of `Content-Type`.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// All of it. `age` is how long ago the snapshot was made.
+/// The snapshot as text. `age` is how long ago the snapshot was made.
 #[must_use]
 pub fn prometheus(snapshot: &Snapshot, age: Duration) -> String {
     let mut out = Text(String::new());
@@ -32,7 +32,7 @@ impl Text {
     }
 }
 
-/// A figure without labels, if it is known.
+/// A series without labels, if the value is known.
 fn one(value: impl Into<Option<f64>>) -> Vec<Sample<'static>> {
     value.into().map(|value| (Vec::new(), value)).into_iter().collect()
 }
@@ -149,7 +149,7 @@ fn pressure<'a>(labels: &[(&'a str, String)], of: &Pressure) -> Vec<Sample<'a>> 
         .collect()
 }
 
-/// What is said of each group: name, whether it is a counter, help, value.
+/// A metric of each group: name, whether it is a counter, help, value.
 type Figure = (&'static str, bool, &'static str, fn(&Group) -> Option<f64>);
 
 const FIGURES: [Figure; 20] = [
@@ -254,7 +254,7 @@ mod tests {
     use commensal_core::text::is_hidden;
     use std::collections::{BTreeMap, BTreeSet};
 
-    /// A strict reader of the format: what it accepts, Prometheus does.
+    /// A strict parser of the format: whatever it accepts, Prometheus accepts too.
     #[derive(Debug, Default)]
     struct Parsed {
         kinds: BTreeMap<String, String>,
@@ -358,7 +358,7 @@ mod tests {
         assert!(parsed.kinds.keys().all(|name| name.starts_with("commensal_")));
     }
 
-    /// Unknown is no series; the families are there all the same.
+    /// An unknown value has no series, but its metric family is present.
     // promise 35
     #[test]
     fn an_empty_snapshot_has_every_family() {

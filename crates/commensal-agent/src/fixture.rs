@@ -1,4 +1,4 @@
-//! A snapshot with something of everything that a view can show, for golden tests. Its numbers go together.
+//! A consistent snapshot that contains an example of everything that a view can show, for golden tests.
 
 use crate::snapshot::{
     Action, Config, Controller, Cost, Drift, Explanation, Group, Input, Lease, Limit, Machine, Member,

@@ -1,4 +1,4 @@
-//! The groups file or folder: read whole, compiled whole.
+//! Reads and compiles a groups file or directory as a whole.
 
 use commensal_core::config::{self, ConfigError, Headroom};
 use commensal_core::group::{GroupSpec, Position};
@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What the files may be together, bytes: a thousand groups take a third of it. They are read in every tick, and the
-/// guard gets them in one line.
+/// Maximum total size of the files, bytes: a thousand groups take a third of it. They are read in every tick, and sent
+/// to the guard in one line.
 pub const LONGEST: usize = 1 << 20;
 
 /// Why groups could not be read.
@@ -26,18 +26,18 @@ pub enum LoadError {
         /// Why.
         source: HostError,
     },
-    /// More than anybody would write.
+    /// The files are too large.
     #[error(
         "the groups in {} are {bytes} bytes, which is more than {LONGEST}: is it a groups file? take out what is not (see --config)",
         text::path(.path)
     )]
     Long {
-        /// File or folder.
+        /// File or directory.
         path: PathBuf,
-        /// How long.
+        /// Total size.
         bytes: usize,
     },
-    /// Every mistake in them.
+    /// Every error in the files.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Mistakes(Vec<ConfigError>),
 }
@@ -45,10 +45,10 @@ pub enum LoadError {
 /// Texts of the groups files, by name.
 pub type Texts = Vec<(String, String)>;
 
-/// Reads the file, or every `*.toml` of the folder.
+/// Reads the file, or every `*.toml` of the directory.
 ///
 /// # Errors
-/// When there is none, one cannot be read, or they are too long.
+/// When there is none, one cannot be read, or they are too large.
 pub fn texts(host: &dyn Host, path: &Path) -> Result<Texts, LoadError> {
     let files = match host.list(path) {
         Ok(names) => {
@@ -72,16 +72,16 @@ pub fn texts(host: &dyn Host, path: &Path) -> Result<Texts, LoadError> {
     }
 }
 
-/// Tells when one of the files was written or exchanged.
+/// Watches the files for writes and replacements.
 #[derive(Debug)]
 pub struct Changes {
     watch: GroupWatch,
-    /// The file, when it is one among others.
+    /// The file's name, when only one file of a directory is watched.
     only: Option<String>,
 }
 
 impl Changes {
-    /// `None` where the kernel does not tell; then the next look sees them.
+    /// Starts watching; `None` where the kernel does not support it: then the next tick sees changes.
     pub fn of(host: &dyn Host, path: &Path) -> Option<Changes> {
         let is_folder = host.list(path).is_ok();
         let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -91,9 +91,9 @@ impl Changes {
         Some(Changes { watch, only: name.filter(|_| !is_folder) })
     }
 
-    /// Whether there was one since the last call.
+    /// Whether a file has changed since the last call.
     pub fn any(&self) -> bool {
-        // A folder that is exchanged as a whole, as Kubernetes does with `..data`, changes every file.
+        // A directory that is replaced as a whole, as Kubernetes does with `..data`, changes every file.
         let is_ours =
             |name: &str| self.only.as_ref().is_none_or(|only| name == only || name.starts_with(".."));
         let seen = self.watch.wait(Duration::ZERO).unwrap_or_default();
@@ -106,16 +106,16 @@ impl Changes {
     }
 }
 
-/// What the files say together.
+/// The compiled contents of all files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Compiled {
     /// The groups.
     pub groups: Vec<GroupSpec>,
     /// How the offline side is kept within its headroom.
     pub headroom: Headroom,
-    /// Whether online groups get more weight than what no group claims.
+    /// Whether online groups get more weight than siblings that belong to no group.
     pub weights: bool,
-    /// Whether the offline side's disks are held back while online groups wait for them.
+    /// Whether offline disk I/O is limited while online groups wait for the disks.
     pub io: bool,
 }
 
@@ -125,7 +125,7 @@ impl Default for Compiled {
     }
 }
 
-/// Compiles them; all mistakes in one error.
+/// Compiles the texts; one error contains all mistakes.
 ///
 /// # Errors
 /// Every mistake found.

@@ -1,8 +1,8 @@
-//! The guard: a process of its own that brings the machine into its safe state when the agent is gone or hangs.
+//! The guard: a separate process that puts the machine into its safe state when the agent is gone or hangs.
 //!
-//! The agent connects to the guard's socket and says who it is and how long its lease is, then sends a sign of life more often
-//! than that. When the connection ends without a farewell the agent is dead: the guard acts at once. When signs of life stop
-//! for the lease time the agent hangs: the guard ends it with SIGKILL and acts.
+//! The agent connects to the guard's socket and sends its identity and the length of its lease, then signs of life more
+//! often than that. If the connection closes without a farewell, the agent is dead, and the guard acts at once. If no
+//! sign of life comes for the lease time, the agent hangs, and the guard kills it with SIGKILL and acts.
 //!
 //! ```text
 //! agent ──{"pid":…,"lease_ms":…}\n, then "." each beat, "q" at the end──► guard
@@ -22,71 +22,71 @@ use std::time::{Duration, Instant};
 
 /// File name of the socket in the state directory.
 pub const SOCKET: &str = "guard.sock";
-/// A first line is not longer than this, bytes.
+/// Maximum length of the first line, bytes.
 const LONGEST_HELLO: u64 = 4 << 10;
-/// Between two looks for its first agent, of a guard that an agent has started.
+/// How often a guard that was started by an agent checks for its first connection.
 const PAUSE: Duration = Duration::from_millis(5);
 /// How long the guard waits for the first line.
 const HELLO_PATIENCE: Duration = Duration::from_secs(2);
-/// Between two signs of life.
+/// Shortest interval between two signs of life.
 const SHORTEST_BEAT: Duration = Duration::from_millis(20);
 const LONGEST_BEAT: Duration = Duration::from_millis(500);
 const BEAT: u8 = b'.';
 const FAREWELL: u8 = b'q';
 
-/// Who is guarded. What is to be done without it is on record ([`bring_safe_state`]).
+/// Identity of the guarded agent. What to do after its death is on record ([`bring_safe_state`]).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// The agent.
+    /// PID of the agent.
     pub pid: u32,
-    /// When it started, so that another process with its number is let alone.
+    /// Start time of the agent, so that another process with the same PID is not killed.
     pub start_ticks: u64,
     /// How long it may be silent, ms.
     pub lease_ms: u64,
 }
 
-/// The agent's end. Signs of life come from a thread of its own, so that a tick that takes long is not taken for the agent's death;
-/// they come only as long as the agent does something.
+/// The agent's end of the connection. A separate thread sends the signs of life, so that a long tick is not taken for
+/// the agent's death; it sends them only while the agent makes progress.
 #[derive(Debug)]
 pub struct Link {
     stream: UnixStream,
     beats: Arc<Beats>,
 }
 
-/// What the thread and the agent know of each other.
+/// State shared by the thread and the agent.
 #[derive(Debug, Default)]
 struct Beats {
     over: AtomicBool,
     /// The connection broke.
     gone: AtomicBool,
-    /// The guard has answered no sign of life for the lease.
+    /// The guard has not answered any sign of life for the lease time.
     silent: AtomicBool,
 }
 
-/// What the guard at the other end does.
+/// State of the guard at the other end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtGuard {
-    /// It answers.
+    /// The guard answers.
     Answers,
-    /// It is there and does nothing; its process.
+    /// The guard is connected but does not answer; with its PID.
     Silent(Option<u32>),
-    /// It is gone.
+    /// The guard is gone.
     Gone,
 }
 
 impl Link {
-    /// Connects to the guard of a state directory and says who the agent is and how long its lease is. From then on signs of life
-    /// go there, as long as `pulse` grows.
+    /// Connects to the guard of a state directory and sends the agent's identity and lease. From then on signs of life
+    /// are sent, as long as `pulse` grows.
     ///
     /// # Errors
-    /// When nobody listens there, or the guard is gone already.
+    /// When nothing listens there, or the guard is gone already.
     pub fn start(state_dir: &Path, hello: &Hello, pulse: Arc<AtomicU64>) -> io::Result<Link> {
         let mut stream = UnixStream::connect(state_dir.join(SOCKET))?;
         let mut line = serde_json::to_vec(hello)?;
         line.push(b'\n');
         stream.set_write_timeout(Some(HELLO_PATIENCE))?;
         stream.write_all(&line)?;
-        // A guard that does not read must not stop the agent.
+        // A guard that does not read must not block the agent.
         stream.set_nonblocking(true)?;
         let beats = Arc::new(Beats::default());
         let (of_thread, known) = (stream.try_clone()?, Arc::clone(&beats));
@@ -96,7 +96,7 @@ impl Link {
         Ok(Link { stream, beats })
     }
 
-    /// What the guard does.
+    /// State of the guard.
     #[must_use]
     pub fn guard(&self) -> AtGuard {
         if self.beats.gone.load(Ordering::Relaxed) {
@@ -108,13 +108,13 @@ impl Link {
         }
     }
 
-    /// The guard's process.
+    /// PID of the guard.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         peer(&self.stream).and_then(|(pid, _)| u32::try_from(pid).ok())
     }
 
-    /// Nothing is to be done: the agent ends in good order, or another takes over.
+    /// Tells the guard to do nothing: the agent exits normally, or another one takes over.
     pub fn farewell(mut self) {
         self.beats.over.store(true, Ordering::Relaxed);
         let _ = self.stream.set_nonblocking(false);
@@ -129,7 +129,7 @@ impl Drop for Link {
     }
 }
 
-/// Sends signs of life while the agent does something, and hears whether the guard answers them.
+/// Sends signs of life while the agent makes progress, and checks whether the guard answers them.
 fn beat(mut stream: UnixStream, lease: Duration, pulse: &AtomicU64, beats: &Beats) {
     let pause = (lease / 5).clamp(SHORTEST_BEAT, LONGEST_BEAT);
     let mut seen = None;
@@ -138,7 +138,7 @@ fn beat(mut stream: UnixStream, lease: Duration, pulse: &AtomicU64, beats: &Beat
         let now = pulse.load(Ordering::Relaxed);
         if seen.replace(now) != Some(now) {
             match stream.write(&[BEAT]) {
-                // It has a buffer full of signs of life that it has not read.
+                // The guard has a full buffer of unread signs of life.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Ok(_) => {}
                 Err(_) => return beats.gone.store(true, Ordering::Relaxed),
@@ -164,40 +164,40 @@ fn beat(mut stream: UnixStream, lease: Duration, pulse: &AtomicU64, beats: &Beat
 /// How a guarded agent ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// In good order.
+    /// Normally, with a farewell.
     Farewell,
     /// Its connection broke.
     Died,
-    /// It was silent for its lease time, and was killed.
+    /// It was silent for its lease time, and the guard killed it.
     Hung,
 }
 
-/// What the guard did.
+/// What the guard did after an agent's end.
 #[derive(Debug)]
 pub struct Acted {
-    /// Why.
+    /// How the agent ended.
     pub end: End,
-    /// From the end of the agent (or of its lease) to the safe state.
+    /// Time from the end of the agent (or of its lease) to the safe state.
     pub took: Duration,
-    /// What became of the machine.
+    /// Result of putting the machine into its safe state.
     pub state: SafeState,
 }
 
-/// Listens in the state directory. A socket that nobody listens on any more is replaced.
+/// Listens in the state directory. A stale socket is replaced.
 ///
 /// # Errors
-/// `EADDRINUSE` when another guard is there.
+/// `EADDRINUSE` when another guard listens there.
 pub fn listen(host: &mut dyn Host, state_dir: &Path) -> Result<UnixListener, HostError> {
     host.state_dir(state_dir)?;
     host.listen(&state_dir.join(SOCKET))
 }
 
-/// Guards one agent after the other. With `once`, the process that started it, it ends when its first agent has ended, or
-/// that process before an agent has come: then it is no longer the parent, and the safe state is brought as well. `tell` hears what
-/// was done.
+/// Guards one agent after the other. With `once`, the PID of the process that started it, the guard exits after its
+/// first agent, or when that process ends before an agent has connected (it is then no longer the parent); the safe
+/// state is applied in this case too. `tell` is called with what was done.
 ///
 /// # Errors
-/// When no connection can be taken any more.
+/// When no more connections can be accepted.
 pub fn guard(
     host: &mut dyn Host,
     state_dir: &Path,
@@ -210,7 +210,7 @@ pub fn guard(
         let stream = match listener.accept() {
             Ok((stream, _)) => stream,
             Err(error) if once.is_some() && error.kind() == io::ErrorKind::WouldBlock => {
-                // Dead before it said a word: what was in force before may be so still.
+                // The starter died before it connected: settings of an earlier agent may still be in force.
                 if once != Some(parent_id()) {
                     let since = Instant::now();
                     let state = bring_safe_state(host, state_dir, HELLO_PATIENCE);
@@ -248,7 +248,7 @@ fn read_hello(reader: &mut BufReader<UnixStream>, mut line: Vec<u8>) -> io::Resu
     Ok(serde_json::from_slice(&line)?)
 }
 
-/// Waits for the end of the agent; the last that it said of itself comes back.
+/// Waits for the end of the agent; returns the last identity that it sent.
 fn watch(
     host: &mut dyn Host,
     mut hello: Hello,
@@ -261,7 +261,8 @@ fn watch(
         let mut byte = [0; 1];
         match reader.read(&mut byte) {
             Ok(1) if byte[0] == BEAT => {
-                // So that the agent knows that somebody is there. One that does not read is none of the guard's business.
+                // Answers, so that the agent knows that the guard is alive. An agent that does not read the answers
+                // does not matter.
                 let _ = reader.get_ref().set_write_timeout(Some(PAUSE));
                 let mut answers = reader.get_ref();
                 let _ = answers.write(&[BEAT]);

@@ -1,4 +1,4 @@
-//! The agent: keeps groups in force while members come and go, load changes and others write the same files.
+//! The agent: enforces the groups while members come and go, load changes and other programs write the same files.
 //!
 //! ```text
 //! config ─► specs ─┐                                 ┌─► journal, audit log

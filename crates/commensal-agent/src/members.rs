@@ -1,4 +1,4 @@
-//! What comes and goes: a source of changes that waits on threads of its own, so that the loop never does.
+//! Reports members that come and go: it waits on separate threads, so that the loop never does.
 //!
 //! ```text
 //! engine ── GET /events ──► thread ── inspects, lists ──┐
@@ -6,12 +6,13 @@
 //! cgroup folders ── inotify ──► thread ─────────────────┘
 //! ```
 //!
-//! * A container is told once it runs: before, its runtime still writes the very files that a group's limits go to, and what
-//!   was there before would be recorded wrongly.
-//! * A connection to the engine that ends is opened again, at growing intervals, and everything is listed anew: nothing that
-//!   happened meanwhile is missed. The events are asked for before the list, so nothing falls in between.
-//! * The engine is asked on its thread only; one that does not answer holds up nothing else. What it said last stays.
-//! * Processes have no events that would be cheap: the loop scans for them.
+//! * A container is reported once it runs: before that, its runtime still writes the files that a group's limits go to,
+//!   and wrong original values would be recorded.
+//! * A lost connection to the engine is reopened with a growing back-off, and all containers are listed again, so that
+//!   nothing is missed. The events are requested before the list, so nothing falls in between.
+//! * Only a separate thread talks to the engine; an engine that does not answer delays nothing else. Its last list
+//!   stays valid.
+//! * Processes have no cheap events: the loop scans for them.
 
 mod engine;
 mod folders;
@@ -32,46 +33,46 @@ use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How long a thread waits at most before it looks whether it is to end.
+/// How often a waiting thread checks whether it must stop.
 const PATIENCE: Duration = Duration::from_millis(250);
 
-/// Something that may change who is in a group.
+/// An event that may change the members of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// The containers that run, all of them, at the engine of this socket.
+    /// The complete list of running containers of the engine at this socket.
     Containers {
-        /// Which engine.
+        /// Socket of the engine.
         socket: PathBuf,
-        /// What it runs.
+        /// Its running containers.
         running: Vec<Container>,
     },
-    /// The engine no longer answers, or not yet; what it said last still holds.
+    /// The engine does not answer (yet, or any more); its last list stays valid.
     EngineLost {
-        /// Which engine.
+        /// Socket of the engine.
         socket: PathBuf,
         /// Why, in words.
         because: String,
     },
     /// The engine answers (again); a list follows.
     EngineBack {
-        /// Which engine.
+        /// Socket of the engine.
         socket: PathBuf,
     },
-    /// A cgroup appeared or went.
+    /// A cgroup was created or removed.
     Cgroup {
-        /// Its folder.
+        /// Its directory.
         folder: PathBuf,
-        /// Appeared, or went.
+        /// True if created, false if removed.
         made: bool,
     },
-    /// Cgroups changed faster than could be followed, or cannot be watched: look at everything.
+    /// Cgroups changed too fast to follow, or cannot be watched: everything must be read again.
     Cgroups {
         /// Why, in words.
         because: String,
     },
 }
 
-/// What to follow.
+/// The sources to follow.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Follow {
     /// Sockets of container engines; empty when no group matches containers.
@@ -80,7 +81,7 @@ pub struct Follow {
     pub mounts: Vec<PathBuf>,
 }
 
-/// The threads. They end when this is dropped or the receiver is, as soon as the engine answers or has been silent for two
+/// The threads. They end when this or the receiver is dropped, as soon as the engine answers or has been silent for two
 /// seconds.
 #[derive(Debug)]
 pub struct Follower {
@@ -114,23 +115,23 @@ impl Drop for Follower {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // One that panicked has said so already.
+            // A thread that panicked has already printed its message.
             let _ = thread.join();
         }
     }
 }
 
-/// What the loop knows of members between two looks.
+/// The loop's knowledge of members between two readings.
 #[derive(Debug, Default)]
 pub struct Members {
-    /// By socket; nothing before the engine has said what it runs.
+    /// Running containers by socket; empty until the engine has listed them.
     running: BTreeMap<PathBuf, Vec<Container>>,
     lost: BTreeMap<PathBuf, String>,
     scanner: Scanner,
 }
 
 impl Members {
-    /// Takes a change in.
+    /// Processes an event.
     pub fn heed(&mut self, change: Change) {
         match change {
             Change::Containers { socket, running } => {
@@ -139,18 +140,19 @@ impl Members {
             }
             Change::EngineLost { socket, because } => drop(self.lost.insert(socket, because)),
             Change::EngineBack { socket } => drop(self.lost.remove(&socket)),
-            // The tree is read anew in every look.
+            // The cgroup tree is read again in every round.
             Change::Cgroup { .. } | Change::Cgroups { .. } => {}
         }
     }
 
-    /// Engines that do not answer, and why: problems, as long as a group matches containers.
+    /// Engines that do not answer, and why: a problem, as long as a group matches containers.
     #[must_use]
     pub fn lost(&self) -> &BTreeMap<PathBuf, String> {
         &self.lost
     }
 
-    /// Containers and processes that the groups match, into `found`, which has to know already what is ours. Asks no engine.
+    /// Adds the containers and processes that the groups match to `found`, which must already contain what commensal
+    /// created. Does not query any engine.
     pub fn fill(&mut self, host: &dyn Host, specs: &[GroupSpec], found: &mut ActualState) {
         let matches: Vec<&Match> = specs.iter().flat_map(|spec| &spec.matches).collect();
         let containers = facts(host, &found.hierarchies, self.running.values().flatten().cloned());
@@ -171,7 +173,7 @@ impl Members {
 }
 
 impl Members {
-    /// Whether processes that the groups match have come, gone or moved since `last` was found.
+    /// Whether processes that the groups match have started, exited or moved since `last` was found.
     pub fn processes_differ(&mut self, host: &dyn Host, specs: &[GroupSpec], last: &ActualState) -> bool {
         let matches: Vec<&Match> = specs.iter().flat_map(|spec| &spec.matches).collect();
         let moved: BTreeSet<_> = last.ours.moved.keys().copied().collect();
@@ -180,12 +182,12 @@ impl Members {
     }
 }
 
-/// Whether to go on.
+/// Whether the thread should continue.
 fn wanted(stop: &AtomicBool) -> bool {
     !stop.load(Ordering::Relaxed)
 }
 
-/// Waits, but not longer than it is wanted.
+/// Waits for `time`, or until the thread must stop.
 fn pause(stop: &AtomicBool, time: Duration) {
     let mut left = time;
     while wanted(stop) && !left.is_zero() {

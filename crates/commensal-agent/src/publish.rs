@@ -1,16 +1,16 @@
-//! The latest snapshot, for those who only look: the loop swaps a pointer, and no reader ever makes it wait.
+//! The latest snapshot, for readers: the loop swaps a pointer, and no reader ever makes it wait.
 
 use crate::snapshot::Snapshot;
 use arc_swap::ArcSwapOption;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Ticks without a new snapshot after which the loop is said to hang, and the least time for that: a tick that takes long is
-/// told by the loop itself.
+/// Number of ticks without a new snapshot after which the loop counts as hanging, and the minimum time for that: the
+/// loop itself reports a long tick.
 const STALE_TICKS: u32 = 5;
 const STALE_AT_LEAST: Duration = Duration::from_secs(5);
 
-/// Where the loop leaves its snapshots. Shared as `Arc<Published>`.
+/// Where the loop publishes its snapshots. Shared as `Arc<Published>`.
 #[derive(Debug, Default)]
 pub struct Published(ArcSwapOption<Stamped>);
 
@@ -25,12 +25,12 @@ struct Stamped {
 pub struct Latest {
     /// The snapshot.
     pub snapshot: Arc<Snapshot>,
-    /// Its age, on a clock that nobody sets.
+    /// Its age, on a monotonic clock.
     pub age: Duration,
 }
 
 impl Published {
-    /// Nothing yet.
+    /// No snapshot yet.
     #[must_use]
     pub fn new() -> Published {
         Published::default()
@@ -41,7 +41,7 @@ impl Published {
         self.0.store(Some(Arc::new(Stamped { snapshot, at: Instant::now() })));
     }
 
-    /// The last one; `None` before the first tick is over.
+    /// The latest snapshot; `None` before the first tick is over.
     #[must_use]
     pub fn latest(&self) -> Option<Latest> {
         let stamped = self.0.load_full()?;
@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(published.latest().unwrap().snapshot.ticks, 19_999);
     }
 
-    /// A reader that keeps what it got for long holds up nobody.
+    /// A reader that keeps a snapshot for long delays nothing.
     // promise 33
     #[test]
     fn a_reader_never_blocks_the_writer() {

@@ -1,4 +1,4 @@
-//! What the groups and the machine used since the last look: rates from counters on held descriptors.
+//! Use of the groups and the machine since the last sample: rates from counters on open descriptors.
 
 use commensal_core::actual::{CgroupPath, Hierarchy};
 use commensal_core::control::io::Rates;
@@ -15,13 +15,13 @@ use commensal_sensors::{machine, pressure};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
-/// Cgroups of which everything is read in one look. Where there are more they take turns: all of a thousand would take 100 ms.
-/// A figure is then the average since the last turn.
+/// Maximum number of cgroups whose counters are all read in one sample. More cgroups take turns: reading a thousand
+/// would take 100 ms. A rate is then the average since the cgroup's last turn.
 const IN_FULL: usize = 16;
-/// The same of the CPU time alone, of cgroups that used none lately; one that is at work is looked at every time.
+/// The same limit for the CPU time of cgroups that used none lately; an active cgroup is read in every sample.
 const IDLE: usize = 64;
 
-/// What one group used in a time. Sums over its cgroups; `None` where one of them could not be read.
+/// Use of one group in a time span. Sums over its cgroups; `None` where one of them could not be read.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct GroupRates {
     /// CPUs.
@@ -32,27 +32,27 @@ pub struct GroupRates {
     pub read_per_s: Option<f64>,
     /// Bytes written per second.
     pub write_per_s: Option<f64>,
-    /// The same by disk; without those on which nothing was done yet.
+    /// Rates by disk; without disks on which the group did nothing yet.
     pub disks: Option<BTreeMap<Device, Rates>>,
-    /// Tasks now.
+    /// Current number of tasks.
     pub tasks: Option<u64>,
     /// Time that its threads waited for a CPU, ms per second.
     pub run_delay_ms_per_s: Option<f64>,
-    /// Time that the quota stopped it, ms per second.
+    /// Time that the quota throttled the group, ms per second.
     pub throttled_ms_per_s: Option<f64>,
-    /// Share of the quota's periods in which it stopped the group, per cent; of the cgroup with the most. `None` without a
-    /// quota.
+    /// Share of the quota's periods in which the group was throttled, per cent; of the cgroup with the largest share.
+    /// `None` without a quota.
     pub throttled_pct: Option<f64>,
-    /// Processes killed for want of memory, since the cgroups exist.
+    /// Processes that the OOM killer killed, since the cgroups were created.
     pub oom_kills: Option<u64>,
     /// Share of the time in which some task waited, per cent: CPU, memory, disks. The largest of its cgroups.
     pub pressure_pct: [Option<f64>; 3],
 }
 
-/// What the machine used in a time.
+/// Use of the machine in a time span.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct MachineRates {
-    /// CPUs busy with anything.
+    /// Busy CPUs, whatever the use.
     pub busy: Option<f64>,
     /// CPUs taken by the hypervisor.
     pub steal: Option<f64>,
@@ -60,25 +60,25 @@ pub struct MachineRates {
     pub pressure_pct: [Option<f64>; 3],
 }
 
-/// A look.
+/// A sample.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Sample {
-    /// Since the look before, s; 0 at the first.
+    /// Time since the previous sample, s; 0 at the first.
     pub seconds: f64,
     /// The machine.
     pub machine: MachineRates,
-    /// Its groups by name.
+    /// The groups by name.
     pub groups: BTreeMap<String, GroupRates>,
 }
 
-/// How much has to be known of a group in a look.
+/// How completely a group must be read in a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WatchPrecision {
-    /// What its cgroups' turn is.
+    /// Only the cgroups whose turn it is.
     InTurn,
-    /// Everything of those that are at work.
+    /// Also all active cgroups.
     AtWork,
-    /// Everything: also who starves waits, without running.
+    /// All cgroups: starving threads wait without running.
     All,
 }
 
@@ -86,17 +86,17 @@ pub enum WatchPrecision {
 struct Meter {
     dirs: GroupDirs,
     delay: RunDelay,
-    /// When its turn is.
+    /// Position in the rotation.
     turn: usize,
     cpu: Option<(u64, u64)>,
-    /// Everything, when that was read last, and the CPU time by then.
+    /// The last complete reading: its time, the counters, and the CPU time at that moment.
     last: Option<(u64, GroupUse, Option<u64>)>,
     cpu_by_then: Option<u64>,
-    /// What is told of it until its next turn.
+    /// Rates reported until the next turn.
     rates: GroupRates,
 }
 
-/// Counters at the last look.
+/// Counters as of the last sample.
 #[derive(Debug, Default)]
 pub struct Meters {
     members: HashMap<CgroupPath, Meter>,
@@ -104,13 +104,13 @@ pub struct Meters {
     last_ms: Option<u64>,
     looks: usize,
     opened: usize,
-    /// What was told of each group last.
+    /// Last reported rates of each group.
     told: HashMap<String, GroupRates>,
 }
 
 impl Meters {
-    /// Looks at what [`Meters::follow`] was told of. `now_ms` is on a clock that nobody sets; `closely` says how much has
-    /// to be known of a group.
+    /// Samples the cgroups given to [`Meters::follow`]. `now_ms` is on a monotonic clock; `closely` says how completely
+    /// a group must be read.
     pub fn look(
         &mut self,
         host: &mut dyn Host,
@@ -136,7 +136,7 @@ impl Meters {
                 let known = meter.cpu.is_some();
                 looked |= meter.look(host, now_ms, closely, &due);
                 if known && meter.cpu.is_none() {
-                    // Gone, or replaced.
+                    // The cgroup was removed, or replaced.
                     meter.open_again(host, hierarchies, &member.path);
                 }
             }
@@ -162,13 +162,13 @@ impl Meters {
         meter.delay.read(host, meter.dirs.any()?)
     }
 
-    /// Memory of a cgroup that no reclaim gets back.
+    /// Memory of a cgroup that cannot be reclaimed.
     pub fn held(&self, host: &mut dyn Host, path: &CgroupPath) -> Option<u64> {
         self.members.get(path)?.dirs.held_bytes(host)
     }
 
-    /// The processes in a cgroup and below it, with what their death would free: anonymous and shared memory (proc(5),
-    /// `status`).
+    /// The processes in and below a cgroup, with the memory that killing each would free: anonymous and shared memory
+    /// (proc(5), `status`).
     pub fn processes(&self, host: &mut dyn Host, path: &CgroupPath) -> Vec<Process> {
         let Some(dir) = self.members.get(path).and_then(|meter| meter.dirs.any()) else { return Vec::new() };
         let mut pids = Vec::new();
@@ -176,7 +176,7 @@ impl Meters {
         pids.into_iter().filter_map(|pid| process(host, pid)).collect()
     }
 
-    /// The group of cgroup v1's freezer that this cgroup is, if the process is in it.
+    /// The directory of this cgroup in cgroup v1's freezer hierarchy, if the process is in it.
     pub fn freezer(&self, host: &mut dyn Host, path: &CgroupPath, pid: u32) -> Option<Dir> {
         let found = self.members.get(path)?.dirs.of(Controller::Freezer)?;
         let (Version::V1, dir) = found else { return None };
@@ -185,7 +185,7 @@ impl Meters {
         pids.contains(&pid).then_some(dir)
     }
 
-    /// Opens what is new and lets go of what is gone.
+    /// Opens counters of new cgroups and closes those of removed ones.
     pub fn follow(&mut self, host: &mut dyn Host, hierarchies: &[Hierarchy], desired: &DesiredState) {
         let wanted: BTreeSet<&CgroupPath> =
             desired.groups.iter().flat_map(|group| &group.members).map(|member| &member.path).collect();
@@ -284,7 +284,8 @@ impl Meter {
         std::mem::replace(self, Meter::new(dirs, self.turn)).dirs.close(host);
     }
 
-    /// Looks at what is `due` by its turn, which says so for so many at a time; whether at anything.
+    /// Reads the counters that are `due`: the rotation allows a limited number per sample. Returns whether anything was
+    /// read.
     fn look(
         &mut self,
         host: &mut dyn Host,
@@ -292,7 +293,7 @@ impl Meter {
         closely: WatchPrecision,
         due: &dyn Fn(usize, usize) -> bool,
     ) -> bool {
-        // Where the CPU time cannot be told, nobody knows who is at work.
+        // If the CPU time is unknown, the cgroup may be active.
         let at_work = self.rates.cpus.is_none_or(|cpus| cpus > 0.0);
         let in_full = match closely {
             WatchPrecision::All => true,
@@ -314,8 +315,8 @@ impl Meter {
         true
     }
 
-    /// Everything but the CPU time. Who did not run since the last time did nothing else either, but its memory may have been
-    /// reclaimed. Who starves waits without running.
+    /// All counters except the CPU time. A cgroup that did not run since the last reading did no I/O either, but its
+    /// memory may have been reclaimed. Starving threads wait without running.
     fn others(&mut self, host: &mut dyn Host, now_ms: u64, closely: WatchPrecision) -> GroupRates {
         let cpu_us = self.cpu.map(|(_, us)| us);
         let idle = std::mem::replace(&mut self.cpu_by_then, cpu_us) == cpu_us
@@ -359,7 +360,7 @@ impl Meter {
     }
 }
 
-/// The kernel counts periods only in which somebody wanted to run.
+/// Share of throttled periods; the kernel counts only periods in which a task wanted to run.
 fn throttled_pct(now: &GroupUse, before: &GroupUse) -> Option<f64> {
     let periods = now.nr_periods.filter(|periods| *periods > 0)?;
     let passed = periods.saturating_sub(before.nr_periods?);
@@ -367,7 +368,7 @@ fn throttled_pct(now: &GroupUse, before: &GroupUse) -> Option<f64> {
     Some(if passed == 0 { 0.0 } else { (throttled as f64 / passed as f64 * 100.0).min(100.0) })
 }
 
-/// A disk that was not there before counts from 0: the kernel shows one from its first request on.
+/// Disk rates. A disk that was absent before counts from 0: the kernel lists a disk from its first request on.
 fn disks(now: &GroupUse, before: &GroupUse, seconds: f64) -> Option<BTreeMap<Device, Rates>> {
     let before = before.io.as_ref()?;
     let of = |(device, now): (&Device, &DiskUse)| {
@@ -394,7 +395,7 @@ fn below(host: &mut dyn Host, dir: Dir, pids: &mut Vec<u32>) {
 }
 
 fn process(host: &mut dyn Host, pid: u32) -> Option<Process> {
-    /// Bit of SIGKILL in a mask of signals.
+    /// SIGKILL's bit in a signal mask.
     const KILL: u64 = 1 << 8;
     let start = host.process(pid).ok()?.start_ticks;
     let status = host.read_file(Path::new(&format!("/proc/{pid}/status"))).ok()?;

@@ -1,4 +1,4 @@
-//! Who runs beside online groups and belongs to no group: the weights of their siblings.
+//! The siblings of online groups that belong to no workload group, and their weights.
 
 use commensal_core::actual::{ActualState, CgroupPath, CgroupRef};
 use commensal_core::control::weights::WeightInput;
@@ -10,8 +10,8 @@ use commensal_host::Host;
 use commensal_reconcile::Planned;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Looks at the siblings of every online group that has cgroups of somebody else's; those below a parent of ours have
-/// none. One that vanished meanwhile is no sibling.
+/// Reads the siblings of every online group that has cgroups not created by commensal; those below a parent created by
+/// commensal have none. A sibling that vanished meanwhile is skipped.
 pub fn of(host: &mut dyn Host, planned: &Planned) -> BTreeMap<GroupName, WeightInput> {
     let (desired, actual) = (&planned.desired, &planned.actual);
     let Some(hierarchy) = actual.hierarchy_of(Controller::Cpu) else { return BTreeMap::new() };
@@ -40,7 +40,7 @@ pub fn of(host: &mut dyn Host, planned: &Planned) -> BTreeMap<GroupName, WeightI
     inputs
 }
 
-/// Cgroups in which no group has anything, by parent.
+/// Cgroups that contain no member of a group, by parent.
 fn unclaimed(
     desired: &DesiredState,
     actual: &ActualState,
@@ -58,7 +58,7 @@ fn unclaimed(
     let places = actual.cgroups.keys().filter(|place| place.hierarchy == hierarchy);
     for path in places.map(|place| &place.path).filter(|path| !claimed.contains(path)) {
         let Some(parent) = path.parent().filter(|parent| claimed.contains(parent)) else { continue };
-        // What is below a member is the member's.
+        // Groups below a member belong to the member.
         let of_member =
             members.contains(&parent) || parent.ancestors().iter().any(|path| members.contains(path));
         if !of_member {
@@ -68,7 +68,7 @@ fn unclaimed(
     children
 }
 
-/// What the group had before commensal wrote anything.
+/// The group's weight before commensal wrote anything.
 fn original(actual: &ActualState, hierarchy: usize, path: &CgroupPath) -> Option<Weight> {
     let place = CgroupRef { hierarchy, path: path.clone() };
     let key = (place.clone(), KnobId::CpuWeight, None);
@@ -94,7 +94,7 @@ fn of_value(value: &Value, version: Version) -> Option<Weight> {
     let number = u64::try_from(*number).ok()?;
     Some(match version {
         Version::V1 => Weight::from_v1_shares(number),
-        // A group that is idle reads 0, and its share is that of the smallest weight.
+        // An idle group reads 0, and its share is that of the smallest weight.
         Version::V2 => Weight::new(u16::try_from(number.clamp(1, 10_000)).ok()?)?,
     })
 }

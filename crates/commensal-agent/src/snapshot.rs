@@ -1,5 +1,5 @@
-//! What the agent knows and did, as plain data: made once per tick, shown by the control socket, `/metrics`, `status`, `top`
-//! and `explain`. Missing is `None`, never 0.
+//! The agent's state and actions as plain data: made once per tick, shown by the control socket, `/metrics`, `status`,
+//! `top` and `explain`. A missing value is `None`, never 0.
 
 use crate::canary;
 use commensal_core::control::formula::evaluate;
@@ -7,10 +7,10 @@ pub use commensal_reconcile::Drift;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// Format of the snapshot; changes when a reader would misunderstand.
+/// Format of the snapshot; changes when older readers would misunderstand it.
 pub const SCHEMA: &str = "commensal-agent/1";
 
-/// Everything, at one moment.
+/// The agent's whole state at one moment.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Snapshot {
@@ -18,44 +18,44 @@ pub struct Snapshot {
     pub schema: String,
     /// Version of the program.
     pub version: String,
-    /// Process number of the agent.
+    /// PID of the agent.
     pub pid: u32,
     /// When it was made, RFC 3339.
     pub at: String,
-    /// Seconds since the agent started, on a clock that nobody sets.
+    /// Seconds since the agent started, on a monotonic clock.
     pub uptime_s: f64,
     /// Ticks so far.
     pub ticks: u64,
-    /// What a tick is meant to take, ms.
+    /// Configured length of a tick, ms.
     pub interval_ms: u64,
-    /// What the last tick took, ms.
+    /// Duration of the last tick, ms.
     pub tick_ms: f64,
-    /// Whether it only looks: somebody said `pause`.
+    /// Whether the agent is paused by `pause`: it measures but writes nothing.
     pub paused: bool,
     /// The canary that runs: isolation is off for short windows.
     pub canary: Option<canary::Shown>,
-    /// Everything about it, or about the one before; asked for apart.
+    /// Report of the running or the last canary; served under a separate path.
     #[serde(skip)]
     pub canary_report: Option<Arc<canary::Report>>,
     /// The configuration in force.
     pub config: Config,
-    /// Who looks after the machine if the agent dies.
+    /// The guard and its lease, which cover the agent's death.
     pub lease: Option<Lease>,
     /// The machine.
     pub machine: Machine,
     /// Its groups, by name.
     pub groups: Vec<Group>,
-    /// What decides.
+    /// The controllers.
     pub controllers: Vec<Controller>,
-    /// What was asked for and cannot be had.
+    /// Requests that cannot be met.
     pub unmet: Vec<Unmet>,
-    /// Knobs that somebody else writes.
+    /// Knobs that another program also writes.
     pub drift: Vec<Drift>,
     /// The last writes and decisions, newest last.
     pub actions: Arc<Vec<Action>>,
-    /// What the agent itself costs.
+    /// The agent's own resource use.
     pub cost: Cost,
-    /// What is wrong now, in whole sentences; empty when all is well.
+    /// Current problems, in whole sentences; empty when all is well.
     pub problems: Vec<String>,
 }
 
@@ -63,33 +63,33 @@ pub struct Snapshot {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Config {
-    /// File or folder.
+    /// File or directory.
     pub path: String,
-    /// How often one was taken into force, from 1.
+    /// How many configurations were put in force, from 1.
     pub generation: u64,
-    /// When that was, RFC 3339.
+    /// When the current one was put in force, RFC 3339.
     pub loaded: String,
-    /// Why a newer one is not in force.
+    /// Why a newer configuration is not in force.
     pub error: Option<String>,
 }
 
-/// The lease on what is enforced.
+/// The agent's lease, which the guard watches.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Lease {
     /// How long after the agent's last sign of life the guard acts, ms.
     pub time_ms: u64,
-    /// The guard's process; `None` when it is not there.
+    /// PID of the guard; `None` when there is none.
     pub guard_pid: Option<u32>,
 }
 
-/// The machine now. CPU figures are CPUs over the last tick.
+/// Current state of the machine. CPU figures are CPUs over the last tick.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Machine {
     /// Logical CPUs.
     pub cpus: u32,
-    /// Busy with anything.
+    /// Busy CPUs, whatever the use.
     pub busy: Option<f64>,
     /// Used by online groups.
     pub online: Option<f64>,
@@ -101,7 +101,7 @@ pub struct Machine {
     pub steal: Option<f64>,
     /// Main memory, bytes.
     pub memory_bytes: u64,
-    /// Memory that can be had without swapping, bytes.
+    /// Memory available without swapping, bytes.
     pub memory_available_bytes: Option<u64>,
     /// Pressure.
     pub pressure: Pressure,
@@ -119,7 +119,7 @@ pub struct Pressure {
     pub io_pct: Option<f64>,
 }
 
-/// One group now.
+/// Current state of one group.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Group {
@@ -127,15 +127,15 @@ pub struct Group {
     pub name: String,
     /// `online` or `offline`.
     pub class: String,
-    /// What makes it yield or protects it, such as `cpu.idle`.
+    /// The mechanism that makes it yield or protects it, such as `cpu.idle`.
     pub mechanism: Option<String>,
     /// Its members.
     pub members: Arc<Vec<Member>>,
-    /// CPUs that it used.
+    /// CPUs used.
     pub cpus: Option<f64>,
-    /// Memory that it holds, bytes.
+    /// Memory held, bytes.
     pub memory_bytes: Option<u64>,
-    /// Its hard limit, bytes.
+    /// Hard limit of memory, bytes.
     pub memory_max_bytes: Option<u64>,
     /// Bytes read from disks per second.
     pub read_per_s: Option<f64>,
@@ -145,17 +145,19 @@ pub struct Group {
     pub tasks: Option<u64>,
     /// Time that its threads waited for a CPU, ms per second.
     pub run_delay_ms_per_s: Option<f64>,
-    /// Of that, what is blamed on offline work, ms per second that they had a CPU; only online groups, only with the probe.
+    /// Part of that blamed on offline work, ms per second of the threads' CPU time; only for online groups, with the
+    /// probe.
     pub blamed_ms_per_cpu_s: Option<f64>,
-    /// 99th percentile of the time that it took to get offline work off a CPU, us; likewise.
+    /// 99th percentile of the time that it took to get offline work off a CPU, us; only for online groups, with the
+    /// probe.
     pub preemption_p99_us: Option<f64>,
-    /// Share of its periods in which the quota stopped it, per cent.
+    /// Share of the quota's periods in which the group was throttled, per cent.
     pub throttled_pct: Option<f64>,
-    /// Processes that the kernel killed for want of memory.
+    /// Processes that the kernel's OOM killer killed.
     pub oom_kills: Option<u64>,
     /// Pressure.
     pub pressure: Pressure,
-    /// What is in force, and why.
+    /// Limits in force, and why.
     pub limits: Vec<Limit>,
     /// Its admission queue.
     pub queue: Option<Queue>,
@@ -169,9 +171,9 @@ pub struct Group {
 pub struct Member {
     /// Its path.
     pub path: String,
-    /// Made by commensal.
+    /// Whether commensal created it.
     pub own: bool,
-    /// What it was found by, such as `container web`.
+    /// The match that found it, such as `container web`.
     pub found_by: String,
 }
 
@@ -183,15 +185,15 @@ pub struct Limit {
     pub key: String,
     /// Its value, with a unit.
     pub value: String,
-    /// Why it is that.
+    /// The explanation of the value.
     pub why: Explanation,
 }
 
-/// Why a number is what it is.
+/// Why a value is what it is.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Explanation {
-    /// The rule that won, in words.
+    /// The rule that applied, in words.
     pub rule: String,
     /// The formula, in the names of its inputs; empty when the value was written by the user.
     pub formula: String,
@@ -213,74 +215,74 @@ impl Explanation {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Input {
-    /// Its name in the formula.
+    /// The input's name in the formula.
     pub name: String,
-    /// Its value.
+    /// The input's value.
     pub value: f64,
-    /// Its unit.
+    /// The input's unit.
     pub unit: String,
 }
 
-/// An admission queue now.
+/// Current state of an admission queue.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Queue {
-    /// Members that run.
+    /// Number of running members.
     pub running: u32,
-    /// Members that wait.
+    /// Number of waiting members.
     pub waiting: u32,
-    /// How many may run; `None` is without a bound.
+    /// Maximum number of running members; `None` is unlimited.
     pub max_concurrency: Option<u32>,
-    /// How many may wait; `None` is without a bound.
+    /// Maximum number of waiting members; `None` is unlimited.
     pub max_size: Option<u32>,
-    /// Why nobody is admitted now, if it is not the number that runs.
+    /// Why no member is admitted now, if the limit on running members is not the reason.
     pub held: Option<String>,
 }
 
-/// Something that decides.
+/// State of a controller.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Controller {
-    /// Such as `frame` or `suppress`.
+    /// Name, such as `frame` or `suppress`.
     pub name: String,
-    /// Whose, if not the machine's.
+    /// The group, if it does not decide for the whole machine.
     pub group: Option<String>,
-    /// Whether it decides, and if not, why.
+    /// Why it is off; `None` when it decides.
     pub off: Option<String>,
-    /// What it decided, with a unit.
+    /// Its decision, with a unit.
     pub value: Option<String>,
-    /// Why.
+    /// The explanation of the decision.
     pub why: Explanation,
 }
 
-/// What was asked for and cannot be had.
+/// A request that cannot be met.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Unmet {
-    /// Whose.
+    /// The group that asked.
     pub group: String,
-    /// What.
+    /// The request.
     pub what: String,
-    /// Why not.
+    /// Why it cannot be met.
     pub because: String,
-    /// The way out.
+    /// What to do about it.
     pub try_this: String,
 }
 
 impl Snapshot {
-    /// With renamed keys under their old names as well, for one release.
+    /// Serialises renamed keys under their old names as well, for one release.
     #[must_use]
     pub fn with_old_names(&self) -> WithOldNames<'_> {
         WithOldNames { snapshot: self, troubles: &self.problems }
     }
 }
 
-/// A snapshot as others get it.
+/// A snapshot as served to clients.
 #[derive(Debug, Serialize)]
 pub struct WithOldNames<'s> {
     #[serde(flatten)]
     snapshot: &'s Snapshot,
-    /// Until the next release the name of `problems`.
+    /// The old name of `problems`, until the next release.
     troubles: &'s [String],
 }
 
@@ -290,22 +292,22 @@ pub struct WithOldNames<'s> {
 pub struct Action {
     /// When, RFC 3339.
     pub at: String,
-    /// Whose, if not the machine's.
+    /// The group, if it does not concern the whole machine.
     pub group: Option<String>,
-    /// The cgroup and file, or what else was acted upon.
+    /// The cgroup and file, or another object of the action.
     pub what: String,
-    /// What it was.
+    /// Old value.
     pub old: Option<String>,
-    /// What it is now.
+    /// New value.
     pub new: Option<String>,
-    /// Why.
+    /// The reason.
     pub why: String,
     /// The decision behind it, with its formula and inputs; none where what the user wrote was put in force, or taken back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<Explanation>,
 }
 
-/// What the agent itself costs, since its start.
+/// The agent's own resource use since its start.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Cost {
@@ -317,6 +319,6 @@ pub struct Cost {
     pub writes: u64,
     /// Ticks that overran the configured interval.
     pub late_ticks: u64,
-    /// Lines that the audit log could not take.
+    /// Lines that the audit log lost.
     pub audit_lost: u64,
 }

@@ -1,4 +1,4 @@
-//! A snapshot in a few lines: what is in force, what is wrong. Pure.
+//! A snapshot in a few lines: what is in force and what is wrong. Pure.
 
 use crate::canary::Shown;
 use crate::explain::lists;
@@ -9,16 +9,16 @@ use commensal_core::units::Bytes;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// Actions that are shown.
+/// Number of actions shown.
 const ACTIONS: usize = 5;
 
-/// Whether all that was asked for is in force: no problem, nothing unmet, and a loop that runs.
+/// Whether everything requested is in force: no problem, nothing unmet, and a loop that does not hang.
 #[must_use]
 pub fn is_well(snapshot: &Snapshot, age: Duration) -> bool {
     problems(snapshot, age).is_empty() && snapshot.unmet.is_empty()
 }
 
-/// For reading in a terminal. `age` is how long ago the snapshot was made.
+/// The status as text for a terminal. `age` is how long ago the snapshot was made.
 #[must_use]
 pub fn text(snapshot: &Snapshot, age: Duration) -> String {
     let mut out = String::new();
@@ -38,7 +38,7 @@ pub fn text(snapshot: &Snapshot, age: Duration) -> String {
     out
 }
 
-/// What is wrong now, with what only the reader of a snapshot can know.
+/// Current problems, including those that only a reader can notice, such as an old snapshot.
 #[must_use]
 pub fn problems(snapshot: &Snapshot, age: Duration) -> Vec<String> {
     let mut problems = Vec::new();
@@ -110,7 +110,7 @@ fn agent(out: &mut String, snapshot: &Snapshot) {
     );
 }
 
-/// The canary that runs.
+/// The line about the running canary.
 pub(crate) fn canary_line(canary: &Shown) -> String {
     let [over, pairs] = canary.pairs;
     format!(

@@ -1,5 +1,5 @@
-//! The live view: what is on the screen for a snapshot, and what keys do. Knows no terminal and no clock; `commensal top` has
-//! both.
+//! The live view: the screen's contents for a snapshot, and the handling of keys. Independent of terminal and clock,
+//! which `commensal top` provides.
 
 mod draw;
 #[cfg(test)]
@@ -15,10 +15,10 @@ use std::time::Duration;
 
 pub use draw::draw;
 
-/// The least screen on which all is told; smaller ones are cut off.
+/// The smallest screen on which everything fits; on smaller ones text is cut off.
 pub const SCREEN: (u16, u16) = (80, 24);
 
-/// By what groups are ordered; the key is its first letter.
+/// The order of groups; each one's key is the first letter of its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sort {
     /// CPUs used, most first.
@@ -41,7 +41,7 @@ impl Sort {
     const ALL: [Sort; 7] =
         [Sort::Cpu, Sort::Memory, Sort::Delay, Sort::Throttled, Sort::Pressure, Sort::Io, Sort::Name];
 
-    /// Its name, whose first letter is its key.
+    /// Name of the order; its first letter is the key.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -71,18 +71,18 @@ impl Sort {
     }
 }
 
-/// What is looked at, and how.
+/// State of the view.
 #[derive(Debug, Clone)]
 pub struct Top {
-    /// The last snapshot that came, and its age.
+    /// The last snapshot received, and its age.
     pub latest: Option<(Arc<Snapshot>, Duration)>,
-    /// Why none came since, in words.
+    /// Why no newer snapshot was received, in words.
     pub gone: Option<String>,
     /// Order of groups.
     pub sort: Sort,
-    /// The other way round.
+    /// Whether the order is reversed.
     pub reversed: bool,
-    /// Groups above the first that is shown.
+    /// Number of groups scrolled past.
     pub skip: usize,
     /// Whether help is shown.
     pub help: bool,
@@ -90,25 +90,25 @@ pub struct Top {
     pub colour: bool,
 }
 
-/// What a key asks for.
+/// What a key requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
-    /// Draw again.
+    /// Redraw.
     Draw,
     /// Nothing.
     Nothing,
-    /// The end.
+    /// Quit.
     Quit,
 }
 
 impl Top {
-    /// Nothing yet.
+    /// A view without a snapshot.
     #[must_use]
     pub fn new(colour: bool) -> Top {
         Top { latest: None, gone: None, sort: Sort::Cpu, reversed: false, skip: 0, help: false, colour }
     }
 
-    /// Takes in a key.
+    /// Handles a key.
     pub fn key(&mut self, key: KeyEvent) -> Asked {
         if key.kind == KeyEventKind::Release {
             return Asked::Nothing;

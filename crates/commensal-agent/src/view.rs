@@ -1,4 +1,4 @@
-//! From what the loop knows to what is shown.
+//! Converts the loop's state to a snapshot.
 
 use crate::blame_monitor;
 use crate::controllers::{Decided, explained};
@@ -16,17 +16,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Clock ticks per second that the kernel counts in for programs, on every architecture (`USER_HZ`).
+/// Clock ticks per second in the kernel's interfaces to user space, on every architecture (`USER_HZ`).
 const USER_HZ: f64 = 100.0;
 
-/// What is shown of a group and changes only with a round.
+/// The part of a group's snapshot that changes only with a round.
 #[derive(Debug, Clone, Default)]
 pub struct Fixed {
     members: Arc<Vec<snapshot::Member>>,
     mechanism: Option<String>,
 }
 
-/// The same of every group, by name.
+/// That part for every group, by name.
 pub fn fixed(planned: &Planned) -> BTreeMap<String, Fixed> {
     let member = |member: &commensal_core::desired::Member| snapshot::Member {
         path: member.path.as_str().to_owned(),
@@ -43,7 +43,7 @@ pub fn fixed(planned: &Planned) -> BTreeMap<String, Fixed> {
     planned.desired.groups.iter().map(of).collect()
 }
 
-/// The machine and its groups; who the agent is, is left to fill in.
+/// The machine and its groups; the fields about the agent itself are left to fill in.
 pub fn of(
     machine: &Machine,
     planned: Option<&Planned>,
@@ -107,14 +107,14 @@ fn one(group: &DesiredGroup, fixed: Fixed, rates: &GroupRates) -> snapshot::Grou
         pressure: pressure(rates.pressure_pct),
         limits: limits(&group.limits),
         frozen: group.limits.frozen(),
-        // The probe's and the queue's.
+        // Filled in later, from the probe and the queue.
         blamed_ms_per_cpu_s: None,
         preemption_p99_us: None,
         queue: None,
     }
 }
 
-/// What its members yield by, or are protected by: of each kind one.
+/// The mechanisms that make its members yield or protect them, each named once.
 fn mechanism(group: &DesiredGroup, planned: &Planned) -> Option<String> {
     let of = planned.plan.mechanisms.iter().filter(|((name, _), _)| *name == group.name);
     let names: BTreeSet<String> = of.map(|(_, mechanism)| mechanism.describe()).collect();
@@ -125,7 +125,7 @@ fn pressure([cpu_pct, memory_pct, io_pct]: [Option<f64>; 3]) -> snapshot::Pressu
     snapshot::Pressure { cpu_pct, memory_pct, io_pct }
 }
 
-/// What the user wrote; what controllers decided replaces it.
+/// The limits that the user wrote; controllers' decisions replace them.
 fn limits(limits: &Limits) -> Vec<snapshot::Limit> {
     let why = snapshot::Explanation { rule: "written in the groups file".to_owned(), ..Default::default() };
     let one = |key: String, value: String| snapshot::Limit { key, value, why: why.clone() };
@@ -143,7 +143,7 @@ fn limits(limits: &Limits) -> Vec<snapshot::Limit> {
     list
 }
 
-/// Puts the controllers' reasons beside the limits that they decided.
+/// Adds the controllers' explanations to the limits that they decided.
 pub fn explain(groups: &mut [snapshot::Group], decided: &Decided) {
     for group in groups {
         let of_group = decided.why.iter().filter(|((name, _), _)| name.as_str() == group.name);
@@ -155,7 +155,7 @@ pub fn explain(groups: &mut [snapshot::Group], decided: &Decided) {
     }
 }
 
-/// Puts what the probe saw beside the groups.
+/// Adds the probe's measurements to the groups.
 pub fn judged(groups: &mut [snapshot::Group], seen: Option<&blame_monitor::WaitSample>) {
     for group in groups {
         let of = seen.and_then(|seen| seen.groups.get(&group.name));
@@ -166,7 +166,7 @@ pub fn judged(groups: &mut [snapshot::Group], seen: Option<&blame_monitor::WaitS
     }
 }
 
-/// What the agent itself costs (proc(5): `stat` fields 14 and 15, `status` line `VmRSS`).
+/// The agent's own resource use (proc(5): `stat` fields 14 and 15, `status` line `VmRSS`).
 pub fn cost(host: &dyn Host) -> snapshot::Cost {
     let stat = host.read_file(Path::new("/proc/self/stat")).unwrap_or_default();
     let stat = Stat::parse(&stat);

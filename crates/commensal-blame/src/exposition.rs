@@ -1,5 +1,5 @@
-//! Figures in Prometheus' text format 0.0.4, as counters since the probe came: for node_exporter's textfile collector, or to
-//! be served. Times are in seconds, as its conventions want.
+//! Figures in Prometheus' text format 0.0.4, as counters since the probe was attached: for node_exporter's textfile
+//! collector, or to be served. Times are in seconds, as Prometheus' conventions require.
 
 use crate::figures::{ByKind, Figures, Kind};
 use crate::histogram::{Histogram, low};
@@ -8,12 +8,12 @@ use commensal_core::text::visible;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// Time series per subject: the largest culprits have their own, the rest share one.
+/// Time series per target: the largest culprits have separate ones, the rest share one.
 const CULPRITS: usize = 50;
 /// Upper bounds of the histograms: powers of two from about 1 us to about 1 s.
 const BUCKETS: std::ops::RangeInclusive<usize> = 10..=30;
 
-/// All of it. `name` says what a cgroup is called.
+/// The figures as text. `name` returns a cgroup's name.
 #[must_use]
 pub fn prometheus(figures: &Figures, labels: &Labels, name: &dyn Fn(u64) -> String) -> String {
     let mut out = String::new();
@@ -130,7 +130,7 @@ fn of_the_machine(figures: &Figures) -> [(&'static str, &'static str, f64); 7] {
     ]
 }
 
-/// Kind, culprit and ns. Adds up to the wait of that kind.
+/// Rows of kind, culprit and ns, which add up to the wait of that kind.
 fn culprits(
     figures: &Figures,
     subject: usize,
@@ -151,7 +151,7 @@ fn culprits(
     named.truncate(CULPRITS);
     let rest = wait.saturating_sub(named.iter().map(|(_, ns)| ns).sum());
     let mut rows: Vec<(Kind, String, u64)> = named.into_iter().map(|(name, ns)| (kind, name, ns)).collect();
-    // Always there, also with 0: a series that comes and goes has gaps.
+    // Always present, even with 0: a series that comes and goes has gaps.
     rows.push((kind, String::new(), rest));
     rows
 }
@@ -192,7 +192,7 @@ fn histogram(out: &mut String, name: &str, help: &str, of: &Histogram) {
 /// One time series: its labels and its value.
 pub type Sample<'a> = (Vec<(&'a str, String)>, f64);
 
-/// Appends a family of time series. `kind` is `counter` or `gauge`; without rows it is announced all the same.
+/// Appends a family of time series. `kind` is `counter` or `gauge`; without rows it is still declared.
 pub fn family(out: &mut String, name: &str, kind: &str, help: &str, rows: &[Sample<'_>]) {
     let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
     for (labels, value) in rows {
@@ -247,7 +247,7 @@ mod tests {
         ] {
             assert!(text.lines().any(|have| have == line), "{line}\n{text}");
         }
-        // Every series belongs to a family that was announced.
+        // Every series belongs to a declared family.
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             let name = line.split(['{', ' ']).next().unwrap_or_default();
             let announced = |name: &str| text.contains(&format!("# TYPE {name} "));

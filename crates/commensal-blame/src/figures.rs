@@ -1,32 +1,32 @@
-//! What the probe counted, and what the sums mean. Times are nanoseconds; nothing is rounded here.
+//! The probe's counters, and what their sums mean. Times are nanoseconds; nothing is rounded here.
 
 use crate::Histogram;
 use commensal_core::mirror;
 use std::collections::BTreeMap;
 
-/// What a CPU did while somebody waited for it.
+/// The activity of a CPU while a thread waited for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// A task that is neither online nor offline here.
     Other,
-    /// A task of those that are looked at: a peer.
+    /// A task of an online target: a peer.
     Online,
-    /// A task of offline work, whose share is counted apart.
+    /// A task of offline work, whose share is counted separately.
     Offline,
     /// A kernel thread.
     Kernel,
-    /// Nothing: the CPU woke up, or the waiting group was throttled.
+    /// Nothing: the CPU was waking up, or the waiting group was throttled.
     Idle,
     /// An interrupt, as far as the kernel has events for it.
     Interrupt,
 }
 
 impl Kind {
-    /// In the order of the BPF program.
+    /// All kinds, in the order of the BPF program.
     pub const ALL: [Kind; 6] =
         [Kind::Other, Kind::Online, Kind::Offline, Kind::Kernel, Kind::Idle, Kind::Interrupt];
 
-    /// For programs.
+    /// The kind's name in machine-readable output.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -45,25 +45,25 @@ impl Kind {
 pub struct ByKind(pub [u64; 6]);
 
 impl ByKind {
-    /// Of one kind.
+    /// Time of one kind.
     #[must_use]
     pub fn of(&self, kind: Kind) -> u64 {
         self.0[kind as usize]
     }
 
-    /// Of all.
+    /// Time of all kinds.
     #[must_use]
     pub fn sum(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// Caused by others: neither by peers nor by nobody.
+    /// Time caused by others: all kinds except peers and idle.
     #[must_use]
     pub fn by_others(&self) -> u64 {
         [Kind::Other, Kind::Offline, Kind::Kernel, Kind::Interrupt].iter().map(|kind| self.of(*kind)).sum()
     }
 
-    /// Both together.
+    /// Adds another sum.
     pub fn add(&mut self, other: &ByKind) {
         for (sum, ns) in self.0.iter_mut().zip(other.0) {
             *sum += ns;
@@ -75,14 +75,14 @@ impl ByKind {
     }
 }
 
-/// Whose task held the CPU.
+/// The task that held the CPU during a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Culprit {
-    /// Index of the subject that waited.
+    /// Index of the target that waited.
     pub subject: u32,
-    /// What held it: other, online or offline.
+    /// Kind of the task: other, online or offline.
     pub kind: Kind,
-    /// Its cgroup; `None` when more tasks took turns during one wait than the probe tells apart.
+    /// Cgroup of the task; `None` when more tasks took turns during one wait than the probe distinguishes.
     pub cgroup: Option<u64>,
 }
 
@@ -104,7 +104,7 @@ pub struct Command {
 pub struct TargetStats {
     /// Time on a CPU.
     pub run_ns: u64,
-    /// Waits that ended.
+    /// Number of waits that ended.
     pub waits: u64,
     /// Time waited, by what held the CPU.
     pub wait: ByKind,
@@ -112,14 +112,14 @@ pub struct TargetStats {
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Plain counts and times, each since the probe came.
+        /// Plain counts and times, each since the probe was attached.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         pub struct Counters {
             $($(#[$doc])* pub $name: u64,)*
         }
 
         impl Counters {
-            /// Both together.
+            /// Adds other counters.
             pub fn add(&mut self, other: &Counters) {
                 $(self.$name += other.$name;)*
             }
@@ -130,7 +130,7 @@ fn since(&self, earlier: &Counters) -> Counters {
         }
 
         mirror! {
-            /// What the BPF program counts on one CPU.
+            /// Counters of the BPF program on one CPU.
             pub struct Totals = "totals" {
                 /// Waits by what held the CPU, ns.
                 wait: [u64; Kind::ALL.len()],
@@ -149,111 +149,112 @@ fn since(&self, earlier: &Counters) -> Counters {
 counters! {
     /// Wait that no kind accounts for, ns.
     unexplained_ns,
-    /// Time of the subjects on a CPU, ns.
+    /// Time of the targets' threads on a CPU, ns.
     run_ns,
-    /// Waits that ended.
+    /// Number of waits that ended.
     waits,
     /// Wake-ups.
     wakes,
-    /// Times that a thread left the CPU while it could have gone on.
+    /// Times that a thread was preempted: it left the CPU while still runnable.
     preempted,
     /// Migrations.
     migrations,
-    /// Of those, while waiting.
+    /// Migrations of waiting threads.
     migrations_waiting,
-    /// Wake-ups that queued behind something else while an offline task had another CPU (an upper bound: affinity is not
-    /// looked at).
+    /// Wake-ups that queued behind another task while an offline task had another CPU (an upper bound: affinity is not
+    /// considered).
     displaced,
-    /// Their waits, ns.
+    /// Time of these waits, ns.
     displaced_ns,
     /// Times that a thread was queued on a CPU while an offline task had it.
     inversions,
-    /// How long, ns: per CPU, however many waited.
+    /// Duration of these inversions, ns: per CPU, however many threads waited.
     inversion_ns,
-    /// Of those, ended because the waiting thread went to another CPU.
+    /// Inversions that ended because the waiting thread moved to another CPU.
     inversions_escaped,
-    /// Offline work on an SMT sibling while a subject ran, ns.
+    /// Time in which offline work ran on an SMT sibling of a target's thread, ns.
     overlap_ns,
-    /// SMT siblings that offline work left while a subject that had come later was there.
+    /// Times that offline work left an SMT sibling after a target's thread had come.
     evictions,
-    /// SMT siblings that had offline work when a subject came, and still had it when it left.
+    /// Times that offline work was on an SMT sibling when a target's thread came, and still there when the thread left.
     stayed,
-    /// Times that offline work came onto an SMT sibling of a running subject.
+    /// Times that offline work came onto an SMT sibling of a running target's thread.
     intrusions,
-    /// Context switches of the machine.
+    /// Context switches on the machine.
     switches,
-    /// Wake-ups of the machine.
+    /// Wake-ups on the machine.
     wakeups,
-    /// Threads that came onto a CPU without a wait that the probe saw begin.
+    /// Threads that got a CPU without a recorded start of the wait.
     no_start,
-    /// Waits, runs and sleeps whose end nobody told.
+    /// Waits, runs and sleeps whose end was not reported to the probe.
     lost,
-    /// Their time, ns.
+    /// Time of those, ns.
     lost_ns,
-    /// Threads that no memory could be had for.
+    /// Threads without storage, because memory could not be allocated.
     no_storage,
-    /// Second looks at a CPU that was just being written.
+    /// Repeated reads of a CPU's state that was being written.
     retries,
-    /// Switches that no tracer was told of.
+    /// Context switches that were not reported to tracers.
     missed,
-    /// Switches on CPUs where a subject's thread was queued: the ones that figures are made of.
+    /// Context switches on CPUs where a target's thread was queued: the ones that the figures depend on.
     relevant,
-    /// Of those, hidden.
+    /// Those of them that were not reported.
     relevant_missed,
-    /// Blames that found no room in the list of culprits.
+    /// Blamed waits that did not fit into the map of culprits.
     full,
-    /// Their time, ns.
+    /// Time of those waits, ns.
     full_ns,
-    /// Threads that ended.
+    /// Threads that exited.
     gone,
-    /// Their time on a CPU, ns.
+    /// CPU time of those threads, ns.
     gone_run_ns,
-    /// Their wait, ns.
+    /// Wait of those threads, ns.
     gone_wait_ns,
-    /// Waits that the kernel counted as well (only when comparing).
+    /// Waits that were compared with the kernel's figure (only with `verify`).
     checked,
-    /// Their sum here, ns.
+    /// Sum of those waits as measured by the probe, ns.
     checked_ns,
-    /// Their sum in the kernel (`sched_info.run_delay`), ns.
+    /// Sum of those waits in the kernel (`sched_info.run_delay`), ns.
     kernel_ns,
-    /// Waits that the kernel counted as 0: it reads a clock that it did not update.
+    /// Waits that the kernel counted as 0, because it reads a clock that was not updated.
     kernel_zero,
-    /// Their sum here, ns.
+    /// Sum of those waits as measured by the probe, ns.
     kernel_zero_ns,
-    /// Compared waits that are more than 20 us apart.
+    /// Compared waits that differ by more than 20 us.
     apart,
 }
 
-/// Everything the probe knows, since it came or between two readings.
+/// All figures of the probe, since it was attached or between two readings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// When it was read (CLOCK_MONOTONIC), or how long it lasted, ns.
+    /// Time of the reading (CLOCK_MONOTONIC), or length of the interval, ns.
     pub time_ns: u64,
-    /// Waits of all subjects.
+    /// Waits of all targets.
     pub wait: ByKind,
-    /// Counts and times of all subjects.
+    /// Counts and times of all targets.
     pub counters: Counters,
-    /// Wake-up to running.
+    /// Delay from wake-up to running.
     pub wake_delay: Histogram,
-    /// Wake-up on a CPU that an offline task has, to that task gone.
+    /// Delay from a wake-up on a CPU with an offline task until that task has left.
     pub preempt_delay: Histogram,
-    /// A subject came onto an SMT sibling of offline work, to that work gone ([`Counters::evictions`]).
+    /// Delay from a target's thread coming onto an SMT sibling of offline work until that work has left
+    /// ([`Counters::evictions`]).
     pub evict_delay: Histogram,
-    /// By subject, in the order of the scope.
+    /// Sums by target, in the order of the scope.
     pub subjects: Vec<TargetStats>,
-    /// Who held the CPU: adds up to the task kinds of the waits, with [`Counters::full_ns`].
+    /// Time by culprit: adds up to the waits for tasks, together with [`Counters::full_ns`].
     pub culprits: BTreeMap<Culprit, u64>,
     /// The same time of cgroups that are nobody's here, by command, where it was asked for. A part of it: who could not be asked
     /// for a name any more is not here, nor whoever came when too many were at work.
     pub commands: BTreeMap<Command, u64>,
     /// What the CPUs did all the time.
     pub cpu: ByKind,
-    /// Runs of the probe's programs that the kernel left out, because one was already at work there.
+    /// Runs of the probe's programs that the kernel skipped, because one was already running on that CPU.
     pub skipped: u64,
 }
 
 impl Figures {
-    /// What came since an earlier reading of the same probe.
+    /// The difference from an earlier reading of the same probe.
     #[must_use]
     pub fn since(&self, earlier: &Figures) -> Figures {
         let subjects = self.subjects.iter().enumerate().map(|(index, now)| {
@@ -287,7 +288,7 @@ impl Figures {
         }
     }
 
-    /// Adds the sums over all subjects of another difference of readings: of windows that belong together.
+    /// Adds the sums over all targets of another interval, for windows that belong together.
     pub fn add(&mut self, other: &Figures) {
         self.time_ns += other.time_ns;
         for (sum, ns) in self.wait.0.iter_mut().zip(other.wait.0) {
@@ -300,14 +301,15 @@ impl Figures {
         self.skipped += other.skipped;
     }
 
-    /// Wait of a kind per second that the subjects had a CPU, ms; `None` when they had none.
+    /// Wait of a kind per second of the targets' CPU time, ms; `None` without CPU time.
     #[must_use]
     pub fn per_cpu_second(&self, wait_ns: u64) -> Option<f64> {
         let run = self.counters.run_ns;
         (run > 0).then(|| wait_ns as f64 / run as f64 * 1e3)
     }
 
-    /// Share of the switches while somebody waited that the probe was not told of. Above half a per cent no verdict is given.
+    /// Share of the relevant context switches that were not reported to the probe. Above half a per cent no verdict is
+    /// given.
     #[must_use]
     pub fn missed_share(&self) -> f64 {
         match self.counters.relevant {
@@ -317,46 +319,46 @@ impl Figures {
     }
 }
 
-/// One thread of a subject.
+/// One thread of a target.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Thread {
-    /// Its number.
+    /// Thread ID.
     pub tid: u32,
-    /// Its process.
+    /// Process ID.
     pub pid: u32,
-    /// Index of its subject.
+    /// Index of its target.
     pub subject: u32,
-    /// What it does now.
+    /// Its current state.
     pub state: ThreadState,
     /// Waits by what held the CPU, ns.
     pub wait: ByKind,
-    /// Waits that ended, ns.
+    /// Time of the waits that ended, ns.
     pub waited_ns: u64,
-    /// How many.
+    /// Number of waits that ended.
     pub waits: u64,
-    /// On a CPU, up to the last time that it left one, ns.
+    /// CPU time, up to the last time that the thread left a CPU, ns.
     pub run_ns: u64,
-    /// Asleep, up to the last wake-up, ns.
+    /// Time asleep, up to the last wake-up, ns.
     pub slept_ns: u64,
-    /// One of them, and nobody told the probe which, ns.
+    /// Time that is running, waiting or sleeping, but was not reported to the probe, ns.
     pub lost_ns: u64,
-    /// Since when the sums count (CLOCK_MONOTONIC), ns.
+    /// Start of the sums (CLOCK_MONOTONIC), ns.
     pub seen_ns: u64,
-    /// Of this reading, ns.
+    /// Time of this reading, ns.
     pub now_ns: u64,
-    /// Since when it does what it does now, ns.
+    /// When the current state began, ns.
     pub began_ns: u64,
 }
 
-/// What a thread does.
+/// State of a thread.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ThreadState {
-    /// It sleeps.
+    /// The thread sleeps.
     #[default]
     Asleep,
-    /// It is queued.
+    /// The thread waits in a run queue.
     Waiting,
-    /// It has a CPU.
+    /// The thread has a CPU.
     Running,
 }
 

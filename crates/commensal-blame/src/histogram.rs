@@ -1,6 +1,6 @@
 //! Delays by size: eight slots per power of two, so that a quantile is right within 6 %.
 
-/// Slots of the BPF program.
+/// Number of slots in the BPF program.
 pub const SLOTS: usize = 320;
 
 /// Counts of delays, ns.
@@ -14,13 +14,13 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// From the program's counters.
+    /// Creates a histogram from the BPF program's counters.
     #[must_use]
     pub fn new(counts: Vec<u64>) -> Histogram {
         Histogram(counts)
     }
 
-    /// How many delays.
+    /// Number of delays.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.0.iter().sum()
@@ -42,7 +42,7 @@ impl Histogram {
         Some((low(at) + low(at + 1)) / 2.0)
     }
 
-    /// By slot.
+    /// Counts by slot.
     #[must_use]
     pub fn counts(&self) -> &[u64] {
         &self.0
@@ -54,13 +54,13 @@ impl Histogram {
         self.0.iter().enumerate().map(|(at, count)| *count as f64 * (low(at) + low(at + 1)) / 2.0).sum()
     }
 
-    /// What came since.
+    /// The difference from an earlier reading.
     #[must_use]
     pub fn since(&self, earlier: &Histogram) -> Histogram {
         Histogram(self.0.iter().zip(&earlier.0).map(|(now, then)| now.saturating_sub(*then)).collect())
     }
 
-    /// Both together.
+    /// Adds another histogram.
     pub fn add(&mut self, other: &Histogram) {
         for (sum, more) in self.0.iter_mut().zip(&other.0) {
             *sum += more;
@@ -81,7 +81,7 @@ pub(crate) fn low(slot: usize) -> f64 {
 mod tests {
     use super::*;
 
-    /// As the BPF program puts a delay away.
+    /// The slot that the BPF program uses for a delay.
     fn slot(ns: u64) -> usize {
         if ns < 8 {
             return ns as usize;

@@ -1,4 +1,4 @@
-//! Structures of `bpf/intf.h` that the probe's program and this reader share.
+//! Structures of `bpf/intf.h` that the probe's BPF program and user space share.
 
 use crate::figures::{ByKind, Kind, Totals};
 use crate::histogram::SLOTS;
@@ -6,7 +6,7 @@ use commensal_core::btf::{Btf, Layout};
 use commensal_core::mirror;
 
 const KINDS: usize = Kind::ALL.len();
-/// Other threads of a core that are told apart.
+/// Maximum number of other threads of a core that are distinguished.
 pub const SIBLINGS: usize = 3;
 /// Bytes of a process's name, with its end (`TASK_COMM_LEN`).
 pub const COMM: usize = 16;
@@ -16,71 +16,71 @@ pub const ASLEEP: u32 = 1;
 pub const RUNNING: u32 = 2;
 
 mirror! {
-    /// What user space alone writes.
+    /// Settings, written by user space only.
     pub struct Control = "control" {
-        /// 1 while it counts.
+        /// 1 while the probe counts.
         enabled: u32,
-        /// Of the classes.
+        /// Generation of the classes.
         generation: u32,
     }
 
     /// Key of the map of culprits.
     pub struct CulpritKey = "culprit" {
-        /// Whose task held the CPU; all ones when more took turns than the probe tells apart.
+        /// Cgroup of the task that held the CPU; all ones when more tasks took turns than the probe distinguishes.
         cgroup: u64,
-        /// Index of the subject that waited.
+        /// Index of the target that waited.
         target: u32,
-        /// [`Kind`].
+        /// [`Kind`] of the task.
         kind: u32,
     }
 
-    /// What a CPU does and has done.
+    /// State and counters of a CPU.
     pub struct CpuState = "cpu_state" {
         /// Time by kind.
         ns: [u64; KINDS],
-        /// Start of what is not in `ns` yet; 0 while it is written.
+        /// Start of the time that is not in `ns` yet; 0 while it is being written.
         since: u64,
-        /// What it does since then.
+        /// Kind of that time.
         kind: u32,
         /// Kind of the task on it.
         tenant: u32,
-        /// Of that task.
+        /// Cgroup of the task on it.
         cgroup: u64,
-        /// Its start.
+        /// When that task got the CPU.
         tenure: u64,
-        /// Interrupts since.
+        /// Time of interrupts since then.
         in_irq: u64,
-        /// Tenures put into the ring.
+        /// Number of tenures written to the ring.
         head: u64,
-        /// Threads of interest that are queued here.
+        /// Number of targets' threads queued here.
         waiters: i32,
-        /// Interrupts, one in another.
+        /// Nesting depth of interrupts.
         irq_depth: u32,
-        /// Since when one is queued while offline work has it.
+        /// Since when a target's thread is queued while offline work has the CPU.
         inversion: u64,
-        /// That began with a wake-up.
+        /// Whether that began with a wake-up.
         by_wakeup: u32,
-        /// Of the task on it.
+        /// PID of the task on it.
         pid: i32,
         /// CPUs of the same core; -1 is none.
         sibling: [i32; SIBLINGS],
-        /// Of the task on it.
+        /// Class of the task on it.
         class: u32,
-        /// Their offline time when a subject came here.
+        /// Offline time of the siblings when a target's thread came onto this CPU.
         sibling_was: [u64; SIBLINGS],
-        /// Since when a subject has it.
+        /// Since when a target's thread has the CPU.
         online: u64,
-        /// Since when offline work has it.
+        /// Since when offline work has the CPU.
         offline: u64,
-        /// Blamed last.
+        /// The culprit that was blamed last.
         last: CulpritKey,
-        /// With what is not in the map of culprits yet.
+        /// Time blamed on it that is not in the map of culprits yet.
         pending: u64,
-        /// Of the last wake-up, by the run queue's clock.
+        /// Time of the last wake-up, by the run queue's clock.
         wakeup: u64,
-        /// CLOCK_MONOTONIC less that clock.
+        /// CLOCK_MONOTONIC minus the run queue's clock.
         ahead: u64,
-        /// When that was found.
+        /// When that difference was measured.
         compared: u64,
         /// Process of the task on it; 0 unless it is nobody's here.
         tgid: u32,
@@ -108,51 +108,51 @@ mirror! {
 
     /// Histograms of a CPU.
     pub struct Delays = "delays" {
-        /// Wake-up to running.
+        /// Delay from wake-up to running.
         wake: [u64; SLOTS],
-        /// Wake-up on a CPU that offline work has, to that gone.
+        /// Delay from a wake-up on a CPU with offline work until that work has left.
         preempt: [u64; SLOTS],
-        /// Beside offline work on a core, to that gone.
+        /// Delay from arriving beside offline work on a core until that work has left.
         evict: [u64; SLOTS],
     }
 
-    /// Sums of a subject.
+    /// Sums of a target.
     pub struct Target = "target" {
         /// Time on a CPU.
         run_ns: u64,
-        /// Waits that ended.
+        /// Number of waits that ended.
         waits: u64,
-        /// By what held the CPU.
+        /// Wait by what held the CPU.
         wait: [u64; KINDS],
     }
 
-    /// A thread, as the kernel's list has it.
+    /// A thread, as returned by the kernel's task iterator.
     pub struct ThreadReading = "thread_reading" {
-        /// Its number.
+        /// Thread ID.
         pid: u32,
-        /// Its process.
+        /// Process ID.
         tgid: u32,
-        /// Index of its subject.
+        /// Index of its target.
         target: u32,
-        /// `enum state`.
+        /// State, of `enum state`.
         state: u32,
         /// Waits by kind.
         wait: [u64; KINDS],
-        /// Waits that ended.
+        /// Time of the waits that ended.
         waited_ns: u64,
-        /// How many.
+        /// Number of waits that ended.
         waits: u64,
-        /// On a CPU.
+        /// CPU time.
         run_ns: u64,
-        /// Asleep.
+        /// Time asleep.
         slept_ns: u64,
-        /// Nobody told.
+        /// Time whose end was not reported.
         lost_ns: u64,
-        /// Since when.
+        /// Start of the sums.
         seen_ns: u64,
-        /// Of this reading.
+        /// Time of this reading.
         now_ns: u64,
-        /// Of its state.
+        /// When the current state began.
         began_ns: u64,
     }
 }
@@ -169,7 +169,7 @@ pub const LAYOUTS: [Layout; 9] = [
     CommandKey::LAYOUT,
     CommandName::LAYOUT,
 ];
-/// Names of the numbers in C.
+/// Names of the constants in C.
 const NUMBERS: [(&str, u64); 8] = [
     ("CLASS_OTHER", Kind::Other as u64),
     ("CLASS_ONLINE", Kind::Online as u64),
@@ -181,7 +181,7 @@ const NUMBERS: [(&str, u64); 8] = [
     ("RUNNING", RUNNING as u64),
 ];
 
-/// What of an object is not as this reader has it.
+/// Differences between an object's structures and these.
 #[must_use]
 pub fn differences(btf: &Btf) -> Vec<String> {
     let mut wrong = btf.differences(&LAYOUTS);

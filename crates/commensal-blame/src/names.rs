@@ -1,4 +1,4 @@
-//! From what a person calls a service to cgroups and back. Reads only.
+//! Maps the names that users give to services to cgroups, and back. Reads only.
 
 use crate::Subject;
 use commensal_core::actual::{ActualState, CgroupPath, Hierarchy};
@@ -8,15 +8,15 @@ use commensal_sensors::containers::containers;
 use commensal_sensors::{SensorError, cgroups, mounts};
 use std::collections::BTreeMap;
 
-/// The cgroups by which the scheduler compares: those of the CPU controller, or of the unified hierarchy where no
-/// hierarchy has it.
+/// The cgroups by which the scheduler divides the CPU: those of the CPU controller, or of the unified hierarchy where
+/// no hierarchy has that controller.
 #[derive(Debug, Clone)]
 pub struct Cgroups {
     /// Whether they are of the unified hierarchy.
     pub unified: bool,
-    /// Where it is mounted.
+    /// Mount point of their hierarchy.
     pub mount: String,
-    /// Everything that is there.
+    /// The cgroups that exist.
     pub found: ActualState,
     /// Names of containers by their identifier.
     containers: BTreeMap<String, String>,
@@ -25,11 +25,11 @@ pub struct Cgroups {
 }
 
 impl Cgroups {
-    /// Looks; `None` where no such hierarchy is mounted, as in some containers. `engine` is where the Engine API is, as
-    /// `DOCKER_HOST` has it [`unix:///var/run/docker.sock`].
+    /// Reads the cgroups; `None` where no such hierarchy is mounted, as in some containers. `engine` is the address of
+    /// the Engine API, in the form of `DOCKER_HOST` [`unix:///var/run/docker.sock`].
     ///
     /// # Errors
-    /// When a hierarchy that is mounted cannot be read.
+    /// When a mounted hierarchy cannot be read.
     pub fn look(host: &mut dyn Host, engine: Option<&str>) -> Result<Option<Cgroups>, SensorError> {
         let hierarchies = mounts::hierarchies(host)?;
         let Some(chosen) = Hierarchy::of_threads(&hierarchies).cloned() else { return Ok(None) };
@@ -38,26 +38,26 @@ impl Cgroups {
         let by_id: BTreeMap<u64, CgroupPath> =
             found.cgroups.iter().map(|(place, one)| (one.inode, place.path.clone())).collect();
         let by_path = by_id.iter().map(|(id, path)| (path.clone(), *id)).collect();
-        // No engine is asked where nothing looks like one of its containers.
+        // No engine is queried if no cgroup looks like one of its containers.
         let any = by_id.values().any(|path| ids(path).next().is_some());
         let containers = if any { containers(host, engine) } else { Vec::new() };
         let containers = containers.into_iter().map(|one| (one.id, one.name)).collect();
         Ok(Some(Cgroups { unified, mount, found, containers, by_id, by_path }))
     }
 
-    /// The subject at a path.
+    /// The target at a path.
     #[must_use]
     pub fn subject(&self, path: &CgroupPath) -> Option<Subject> {
         self.by_path.get(path).copied().map(Subject::Cgroup)
     }
 
-    /// Where a cgroup is now.
+    /// The current path of a cgroup.
     #[must_use]
     pub fn path(&self, id: u64) -> Option<&CgroupPath> {
         self.by_id.get(&id)
     }
 
-    /// Paths of a systemd unit, of which the machine's own comes first; or of a container, by the beginning of its
+    /// Paths of a systemd unit, the one of the machine's systemd first; or of a container, by a prefix of its
     /// identifier.
     #[must_use]
     pub fn called(&self, asked: &Asked) -> Vec<CgroupPath> {
@@ -65,19 +65,19 @@ impl Cgroups {
         let user =
             |path: &CgroupPath| !path.ancestors().iter().skip(1).all(|one| one.name().ends_with(".slice"));
         paths.sort_by_key(|path| (user(path), path.depth(), path.clone()));
-        // What is inside another one of them is a part of it.
+        // Paths inside another matching path are part of it.
         let all = paths.clone();
         paths.retain(|path| !all.iter().any(|other| other != path && other.contains(path)));
         paths
     }
 
-    /// Adds the names of a later look; what is gone keeps the one that it had.
+    /// Adds the names of a later reading; cgroups that are gone keep their name.
     pub fn learn(&mut self, later: &Cgroups) {
         self.by_id.extend(later.by_id.iter().map(|(id, path)| (*id, path.clone())));
         self.containers.extend(later.containers.iter().map(|(id, name)| (id.clone(), name.clone())));
     }
 
-    /// The container whose group this is or is inside of, by the name that its owner gave it.
+    /// The name of the container that this group belongs to.
     fn container(&self, path: &CgroupPath) -> Option<&str> {
         ids(path).find_map(|id| self.containers.get(id)).map(String::as_str)
     }
@@ -88,7 +88,7 @@ impl Cgroups {
         self.containers.iter().find(|(_, called)| *called == name).map(|(id, _)| id.as_str())
     }
 
-    /// A short name of a culprit: its path, with the identifiers of containers cut as their tools do.
+    /// A short name of a culprit: its path, with container identifiers shortened as container tools do.
     #[must_use]
     pub fn name(&self, id: u64) -> String {
         match self.path(id) {
@@ -103,13 +103,13 @@ impl Cgroups {
     }
 }
 
-/// Identifiers of containers in a path: `docker-ID.scope`, `ID`, `cri-containerd-ID.scope`, `libpod-ID.scope`.
+/// Container identifiers in a path: `docker-ID.scope`, `ID`, `cri-containerd-ID.scope`, `libpod-ID.scope`.
 fn ids(path: &CgroupPath) -> impl Iterator<Item = &str> {
     let parts = path.parts().flat_map(|part| part.split(['-', '.', ':']));
     parts.filter(|part| part.len() == 64 && part.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
-/// Identifiers of 64 hexadecimal digits, cut to 12.
+/// The path with identifiers of 64 hexadecimal digits shortened to 12.
 #[must_use]
 pub fn short(path: &CgroupPath) -> String {
     let part = |part: &str| {
@@ -125,23 +125,23 @@ pub fn short(path: &CgroupPath) -> String {
     format!("/{}", parts.join("/"))
 }
 
-/// What somebody asked for, by its looks.
+/// A user's name for a target, by its form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Asked {
     /// A process.
     Process(u32),
     /// A cgroup.
     Cgroup(CgroupPath),
-    /// A unit of systemd.
+    /// A systemd unit.
     Unit(String),
-    /// A container by its identifier or the beginning of it.
+    /// A container by its identifier or a prefix of it.
     Container(String),
     /// A group of the groups file, or a container by its name.
     Name(String),
 }
 
 impl Asked {
-    /// Reads it; `mount` is where the hierarchy is, if there is one.
+    /// Parses a name; `mount` is the mount point of the hierarchy, if there is one.
     #[must_use]
     pub fn parse(text: &str, mount: Option<&str>) -> Asked {
         const UNITS: [&str; 3] = [".service", ".slice", ".scope"];

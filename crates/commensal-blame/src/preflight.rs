@@ -1,19 +1,20 @@
-//! What keeps the probe from working here, one sentence for each: asked before it is loaded, and when the kernel has refused it.
+//! Reasons why the probe cannot work here, one sentence each: checked before it is loaded, and when the kernel has
+//! refused it.
 
 use crate::BlameError;
 use commensal_host::Host;
 use std::path::Path;
 
-/// `bpf_task_storage` in programs that trace, and `iter/task`.
+/// Oldest kernel with `bpf_task_storage` in tracing programs, and `iter/task`.
 const OLDEST: (u32, u32) = (5, 12);
 /// Numbers of capabilities (`linux/capability.h`).
 const CAPABILITIES: [(u32, &str); 2] = [(38, "CAP_PERFMON"), (39, "CAP_BPF")];
 const SYS_ADMIN: u32 = 21;
 
-/// What can be seen without trying.
+/// Checks what can be known without loading.
 ///
 /// # Errors
-/// When the kernel is too old, or does not describe itself.
+/// When the kernel is too old, or has no type information (BTF).
 pub fn check(host: &dyn Host) -> Result<(), BlameError> {
     let release = text(host, "/proc/sys/kernel/osrelease");
     if version(&release).is_some_and(|version| version < OLDEST) {
@@ -24,7 +25,7 @@ pub fn check(host: &dyn Host) -> Result<(), BlameError> {
     if described { Ok(()) } else { Err(BlameError::NoBtf) }
 }
 
-/// Why the kernel has answered EPERM or EACCES: everything that is known to do that and is so here.
+/// Why the kernel has returned EPERM or EACCES: all known causes that apply here.
 #[must_use]
 pub fn forbidden(host: &dyn Host) -> String {
     let status = text(host, "/proc/self/status");

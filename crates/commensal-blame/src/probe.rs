@@ -1,4 +1,4 @@
-//! Loading the BPF program and reading its maps. It changes nothing, and is gone with the process that loaded it.
+//! Loads the BPF program and reads its maps. It changes nothing, and disappears with the process that loaded it.
 
 use crate::commands::Commands;
 use crate::figures::{ByKind, Counters, Culprit, Figures, Kind, TargetStats, Thread, ThreadState, Totals};
@@ -20,7 +20,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, transmute};
 
-/// `cargo xtask gen bpf` has compiled it from `bpf/probe`.
+/// Compiled from `bpf/probe` by `cargo xtask gen bpf`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../blame.bpf.o");
 
 const ONLINE: u32 = Kind::Online as u32;
@@ -28,9 +28,9 @@ const OFFLINE: u32 = Kind::Offline as u32;
 const MOST_SUBJECTS: usize = 255;
 const KINDS: usize = Kind::ALL.len();
 
-/// Program, and the tracepoint that it hangs on.
+/// A program, and the tracepoint that it is attached to.
 type Hook = (&'static str, &'static str);
-/// What is told of the scheduler's doings.
+/// Programs for scheduling events.
 const OF_SCHEDULING: [Hook; 5] = [
     ("blame_switch", "sched_switch"),
     ("on_migrate", "sched_migrate_task"),
@@ -44,7 +44,7 @@ const OF_INTERRUPTS: [Hook; 4] = [
     ("on_softirq_entry", "softirq_entry"),
     ("on_softirq_exit", "softirq_exit"),
 ];
-/// x86 has a vector of its own for the timer, which other machines handle as an interrupt.
+/// x86 has a separate interrupt vector for the timer, which other architectures handle as a normal interrupt.
 const OF_TIMER: [Hook; 2] = [("on_timer_entry", "local_timer_entry"), ("on_timer_exit", "local_timer_exit")];
 
 /// The maps that are read and written.
@@ -61,12 +61,12 @@ struct Maps {
     process_classes: HashMap<MapData, u32, u32>,
 }
 
-/// Attached; detached when dropped, and when the process dies.
+/// The attached probe; detached when dropped, and when the process dies.
 pub struct WaitProbe {
     maps: Maps,
-    /// The programs about scheduling.
+    /// Programs for scheduling events.
     programs: Vec<ProgramFd>,
-    /// Its list of threads is attached anew for each reading.
+    /// The loaded object; its task iterator is attached anew for each reading.
     loaded: Mutex<Ebpf>,
     control: Control,
     scope: Scope,
@@ -95,10 +95,10 @@ impl std::fmt::Debug for WaitProbe {
 }
 
 impl WaitProbe {
-    /// Loads and attaches it; from then on it counts.
+    /// Loads and attaches the probe; from then on it counts.
     ///
     /// # Errors
-    /// When the kernel lacks BTF, refuses, or there are too many subjects.
+    /// When the kernel lacks BTF, refuses, or there are too many targets.
     pub fn attach(host: &dyn Host, scope: &Scope) -> Result<WaitProbe, BlameError> {
         if scope.online.len() > MOST_SUBJECTS {
             return Err(BlameError::TooMany(scope.online.len()));
@@ -128,7 +128,7 @@ impl WaitProbe {
         probe.name_subjects(scope)?;
         probe.tell_siblings(host, cpus)?;
         probe.hook(&btf).map_err(|error| refused(host, "attach the probe")(error.into()))?;
-        // What the kernel says of itself is tens of MB here, and is needed no more.
+        // The kernel's type information takes tens of MB here, and is no longer needed.
         drop(btf);
         commensal_host::trim_memory();
         probe.began_ns = now();
@@ -136,7 +136,7 @@ impl WaitProbe {
         Ok(probe)
     }
 
-    /// Gives the programs to the kernel, which looks through them, and attaches them.
+    /// Loads the programs into the kernel, which verifies them, and attaches them.
     fn hook(&mut self, btf: &Btf) -> Result<(), ProgramError> {
         let loaded = self.loaded.get_mut().unwrap_or_else(PoisonError::into_inner);
         let timer =
@@ -175,12 +175,12 @@ impl WaitProbe {
         Ok(())
     }
 
-    /// Watches others from now on. That costs some entries of a map, where a new probe costs the kernel some 200 ms of looking
-    /// through its programs. The sums of [`WaitProbe::totals`] go on; those by subject mix old and new subjects. `false` when it
-    /// takes a new probe: processes are subjects, or more than subjects has changed.
+    /// Changes the targets. That costs some map entries, where a new probe costs the kernel some 200 ms of
+    /// verification. The sums of [`WaitProbe::totals`] continue; those by target mix old and new targets. `false` when
+    /// a new probe is needed: processes are targets, or more than the targets has changed.
     ///
     /// # Errors
-    /// When there are too many subjects, or a map cannot be written.
+    /// When there are too many targets, or a map cannot be written.
     pub fn follow(&mut self, scope: &Scope) -> Result<bool, BlameError> {
         if scope.online.len() > MOST_SUBJECTS {
             return Err(BlameError::TooMany(scope.online.len()));
@@ -201,7 +201,7 @@ impl WaitProbe {
             self.maps.classes.remove(gone).map_err(failed("name the subjects"))?;
         }
         self.name_subjects(scope)?;
-        // What threads remember of their class is stale now.
+        // Makes threads look up their class again.
         self.control.generation = self.control.generation.wrapping_add(1);
         self.order()?;
         self.scope = scope.clone();
@@ -239,13 +239,13 @@ impl WaitProbe {
         self.took
     }
 
-    /// The sums when it came: none.
+    /// The sums when it was attached: all zero.
     #[must_use]
     pub fn beginning(&self) -> Figures {
         Figures { time_ns: self.began_ns, ..Figures::default() }
     }
 
-    /// The sums over all subjects up to now: a single reading.
+    /// The current sums over all targets: a single reading.
     ///
     /// # Errors
     /// When a map cannot be read.
@@ -257,7 +257,7 @@ impl WaitProbe {
             figures.counters.add(&Counters::from(&one));
         }
         for one in self.maps.delays.get(&0, 0).map_err(failed("read the probe"))?.iter() {
-            // By reference: it is large.
+            // By reference, because it is large.
             let Ok(one) = Delays::read_from_bytes(one) else { continue };
             figures.wake_delay.add(&Histogram::new(one.wake.to_vec()));
             figures.preempt_delay.add(&Histogram::new(one.preempt.to_vec()));
@@ -267,7 +267,7 @@ impl WaitProbe {
         Ok(figures)
     }
 
-    /// The sums of each subject up to now, in the scope's order: a reading for each.
+    /// The current sums of each target, in the scope's order: one reading for each.
     ///
     /// # Errors
     /// When a map cannot be read.
@@ -285,7 +285,7 @@ impl WaitProbe {
         (0..self.scope.online.len()).map(one).collect()
     }
 
-    /// All sums up to now, by subject and culprit, too.
+    /// All current sums, including those by target and culprit.
     ///
     /// # Errors
     /// When a map cannot be read.
@@ -297,12 +297,12 @@ impl WaitProbe {
         for state in self.maps.cpus.iter() {
             let state: CpuState = transmute!(state.map_err(failed("read the probe"))?);
             cpu.add(&ByKind(state.ns));
-            // What goes on since the last switch; a CPU that is just writing is read without.
+            // Adds the time since the last switch, unless the CPU's state is just being written.
             let kind = state.kind as usize;
             if state.since > 0 && kind < KINDS {
                 cpu.0[kind] += now.saturating_sub(state.since);
             }
-            // Blamed, and not in the list of culprits yet.
+            // Blamed time that is not in the map of culprits yet.
             if state.pending > 0 {
                 *culprits.entry(culprit(state.last)).or_default() += state.pending;
             }
@@ -371,7 +371,7 @@ impl WaitProbe {
     /// The subjects' threads that are there now.
     ///
     /// # Errors
-    /// When the kernel's list cannot be read.
+    /// When the kernel's task iterator cannot be read.
     pub fn threads(&self) -> Result<Vec<Thread>, BlameError> {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         let told = |error: &dyn std::error::Error| BlameError::Refused {
@@ -416,14 +416,14 @@ impl WaitProbe {
     }
 }
 
-/// How many probes are at work on this machine, of whichever process; 0 where the kernel does not let this one look.
+/// Number of probes running on this machine, of all processes; 0 where the kernel does not permit this query.
 #[must_use]
 pub fn count() -> usize {
     let all = aya::programs::loaded_programs().filter_map(Result::ok);
     all.filter(|one| one.name() == OF_SCHEDULING[0].0.as_bytes()).count()
 }
 
-/// Makes the maps, and fits the programs to this kernel.
+/// Creates the maps, and relocates the programs for this kernel.
 fn load(btf: &Btf, scope: &Scope, cpus: usize) -> Result<Ebpf, EbpfError> {
     let processes =
         scope.online.iter().chain(&scope.offline).any(|subject| matches!(subject, Subject::Process(_)));
@@ -462,7 +462,7 @@ fn maps(loaded: &mut Ebpf) -> Result<Maps, EbpfError> {
     })
 }
 
-/// Compares the structures of the object with those here, once in a process.
+/// Compares the object's structures with those in Rust, once per process.
 fn agrees() -> Result<(), BlameError> {
     static WRONG: OnceLock<Vec<String>> = OnceLock::new();
     let wrong = WRONG.get_or_init(|| {
@@ -483,10 +483,10 @@ where
     loaded.program_mut(name).ok_or(ProgramError::NotLoaded)?.try_into()
 }
 
-/// Lines of an error that are kept.
+/// Number of lines of an error that are kept.
 const LINES: usize = 12;
 
-/// The error and what caused it: an error number alone says little about a program that the kernel refuses.
+/// The error and its causes: an error number alone says little about a program that the kernel refuses.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -497,7 +497,7 @@ fn chain(error: &dyn std::error::Error) -> String {
         }
         cause = one.source();
     }
-    // The verifier tells every step; what it does not like comes last.
+    // The verifier logs every step; the reason of the refusal comes last.
     let lines: Vec<&str> = text.lines().collect();
     match lines.len().checked_sub(LINES) {
         Some(left_out @ 1..) => format!("{}\n[{left_out} lines]\n{}", lines[0], lines[left_out..].join("\n")),
@@ -505,7 +505,7 @@ fn chain(error: &dyn std::error::Error) -> String {
     }
 }
 
-/// Whether the kernel forbids it: EPERM. EACCES is what its verifier says of a program that it does not take.
+/// Whether loading is not permitted: EPERM. EACCES is the verifier's answer to a program that it rejects.
 fn forbids(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(one) = cause {
@@ -559,7 +559,7 @@ fn thread(one: ThreadReading) -> Thread {
     }
 }
 
-/// The clock of the BPF program.
+/// The BPF program's clock.
 fn now() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64

@@ -1,4 +1,4 @@
-//! Figures as a person and a program want them.
+//! Figures prepared for people and for programs.
 
 mod picture;
 mod text;
@@ -11,43 +11,43 @@ use crate::verdict::{Bounds, Verdict};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What a single subject's peers are called.
+/// Name for the peers of a single target.
 const OWN_PEERS: &str = "its own peers";
-/// Culprits that are named; the rest are summed.
+/// Number of culprits that are named; the rest are summed.
 pub const NAMED: usize = 10;
 /// Commands of a culprit that are named; the rest are summed.
 pub const COMMANDS: usize = 8;
 /// Share of the wait from which on a cgroup is broken down by command.
 pub const BROKEN_DOWN: f64 = 0.1;
 
-/// Who waited and because of whom.
+/// Waits and their causes.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// Names of the subjects.
+    /// Names of the targets.
     pub subjects: Vec<String>,
-    /// Names of those whose share of the waits has a budget.
+    /// Names of the offline targets, whose share of the waits has a budget.
     pub against: Vec<String>,
-    /// How long it was looked, s.
+    /// Length of the measurement, s.
     pub seconds: f64,
-    /// Time that the subjects had a CPU, s.
+    /// CPU time of the targets, s.
     pub run_s: f64,
-    /// Waits that ended.
+    /// Number of waits that ended.
     pub waits: u64,
-    /// Time that they waited for a CPU, ms: summed over threads.
+    /// Time that the targets' threads waited for a CPU, ms: summed over threads.
     pub wait_ms: f64,
-    /// The same per second that they had one, ms; absent when they had none.
+    /// The same per second of their CPU time, ms; absent without CPU time.
     pub wait_ms_per_cpu_s: Option<f64>,
-    /// Of that, caused by others: tasks of other groups, the kernel, interrupts.
+    /// Part of that caused by others: tasks of other groups, the kernel, interrupts.
     pub by_others_ms_per_cpu_s: Option<f64>,
-    /// Who held the CPU meanwhile: largest first.
+    /// What held the CPU meanwhile: largest first.
     pub culprits: Vec<Row>,
-    /// Wake-up to running.
+    /// Delay from wake-up to running.
     pub wake: Delay,
-    /// Wake-up on a CPU that offline work has, to that work gone.
+    /// Delay from a wake-up on a CPU with offline work until that work has left.
     pub preemption: Delay,
     /// Time with offline work on the SMT sibling, ms.
     pub overlap_ms: f64,
-    /// Onto an SMT sibling of offline work, to that work gone.
+    /// Delay from coming onto an SMT sibling of offline work until that work has left.
     pub eviction: Delay,
     /// Times that offline work on the SMT sibling stayed for as long as the service ran.
     pub stayed: u64,
@@ -55,11 +55,11 @@ pub struct Report {
     pub intrusions: u64,
     /// Wait behind others while offline work had another CPU, ms (an upper bound).
     pub displaced_ms: f64,
-    /// By subject.
+    /// Figures by target.
     pub by_subject: Vec<SubjectRow>,
     /// Whether the figures can be trusted.
     pub evidence: Evidence,
-    /// About `against`, if anybody is.
+    /// Verdict about `against`, if there are any.
     pub verdict: Option<Judged>,
 }
 
@@ -68,13 +68,13 @@ pub struct Report {
 pub struct Row {
     /// A cgroup, or a description.
     pub name: String,
-    /// other, peers, offline, kernel, nobody or interrupts.
+    /// Kind: other, peers, offline, kernel, nobody or interrupts.
     pub kind: &'static str,
     /// Wait while it held the CPU, ms.
     pub ms: f64,
-    /// The same per second that the subjects had a CPU, ms.
+    /// The same per second of the targets' CPU time, ms.
     pub ms_per_cpu_s: Option<f64>,
-    /// Of the whole wait.
+    /// Share of the whole wait.
     pub share: f64,
     /// Of a cgroup that is neither online nor offline and has a tenth of the wait, with more than one command in it: who it was,
     /// largest first. Adds up to the row. Empty elsewhere.
@@ -106,25 +106,25 @@ impl CommandRow {
     }
 }
 
-/// One subject.
+/// One target.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SubjectRow {
-    /// Its name.
+    /// Name of the target.
     pub name: String,
     /// Time on a CPU, s.
     pub run_s: f64,
-    /// Waits that ended.
+    /// Number of waits that ended.
     pub waits: u64,
-    /// Time that they waited for a CPU, ms.
+    /// Time that its threads waited for a CPU, ms.
     pub wait_ms: f64,
-    /// Who held the CPU meanwhile: largest first.
+    /// What held the CPU meanwhile: largest first.
     pub culprits: Vec<Row>,
 }
 
 /// A distribution of delays.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Delay {
-    /// How many.
+    /// Number of delays.
     pub count: u64,
     /// Median, us.
     pub p50_us: Option<f64>,
@@ -149,41 +149,41 @@ impl Delay {
     }
 }
 
-/// Self-checks.
+/// Self-checks of the probe.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Evidence {
-    /// Context switches of the machine.
+    /// Context switches on the machine.
     pub switches: u64,
-    /// Of those, hidden from the probe.
+    /// Those of them that were not reported to the probe.
     pub missed: u64,
-    /// Context switches on CPUs where a subject was queued.
+    /// Context switches on CPUs where a target's thread was queued.
     pub relevant: u64,
-    /// Of those, hidden from the probe.
+    /// Those of them that were not reported to the probe.
     pub relevant_missed: u64,
-    /// Waits, runs and sleeps that were lost with them.
+    /// Waits, runs and sleeps whose end was not reported.
     pub lost: u64,
-    /// Runs of the probe that the kernel left out.
+    /// Runs of the probe's programs that the kernel skipped.
     pub skipped: u64,
-    /// Wait that nothing accounts for, ms.
+    /// Wait that no kind accounts for, ms.
     pub unexplained_ms: f64,
-    /// Wait whose culprit found no place, ms.
+    /// Wait whose culprit did not fit into the map of culprits, ms.
     pub unnamed_ms: f64,
-    /// Waits compared with the kernel's own figure, ours and its, ms; absent without comparison.
+    /// Comparison with the kernel's figures; absent without `verify`.
     pub kernel: Option<Agreement>,
 }
 
-/// This probe against `sched_info.run_delay`.
+/// Comparison of the probe with `sched_info.run_delay`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Agreement {
-    /// Waits that the kernel counted.
+    /// Number of waits that the kernel counted.
     pub waits: u64,
-    /// Their sum here, ms.
+    /// Their sum as measured by the probe, ms.
     pub ours_ms: f64,
     /// Their sum in the kernel, ms.
     pub kernel_ms: f64,
-    /// Waits that the kernel counted as 0.
+    /// Number of waits that the kernel counted as 0.
     pub kernel_zero: u64,
-    /// Their sum here, ms.
+    /// Their sum as measured by the probe, ms.
     pub kernel_zero_ours_ms: f64,
 }
 
@@ -204,9 +204,9 @@ impl Agreement {
 pub struct Judged {
     /// `within budget`, `over budget` or `unknown`.
     pub result: &'static str,
-    /// Why.
+    /// Reasons for the verdict.
     pub because: Vec<String>,
-    /// Until the next release the name of `result`, with its words: innocent, guilty or unknown.
+    /// The old key of `result`, with its old words (innocent, guilty or unknown), until the next release.
     #[serde(rename = "word")]
     old_word: &'static str,
 }
@@ -214,9 +214,9 @@ pub struct Judged {
 /// Names for a report.
 #[derive(Debug, Clone, Default)]
 pub struct Labels {
-    /// Of the subjects, in their order.
+    /// Names of the targets, in their order.
     pub subjects: Vec<String>,
-    /// Of those whose share of the waits has a budget.
+    /// Names of the offline targets, whose share of the waits has a budget.
     pub against: Vec<String>,
     /// Of users, by number.
     pub users: BTreeMap<u32, String>,
@@ -233,7 +233,7 @@ impl Labels {
 const MS: f64 = 1e6;
 
 impl Report {
-    /// Puts figures into words. `name` says what a cgroup is called.
+    /// Prepares a report. `name` returns a cgroup's name.
     #[must_use]
     pub fn new(figures: &Figures, labels: &Labels, bounds: Bounds, name: &dyn Fn(u64) -> String) -> Report {
         let counters = &figures.counters;
@@ -318,7 +318,7 @@ impl Report {
     }
 }
 
-/// The largest culprits, the rest in one row per kind, and what is no task. Adds up to the wait.
+/// The largest culprits, the rest in one row per kind, and what is not a task. Adds up to the wait.
 fn rows(wait: &ByKind, culprits: &[(Culprit, u64)], names: &Names<'_>) -> Vec<(String, Kind, u64)> {
     let mut left = *wait;
     let mut named: BTreeMap<(String, Kind), u64> = BTreeMap::new();
@@ -345,7 +345,7 @@ fn rows(wait: &ByKind, culprits: &[(Culprit, u64)], names: &Names<'_>) -> Vec<(S
             of_kind.map(|(_, ns)| ns).sum(),
         ));
     }
-    // What the ring of tenures or the list of culprits had no room for, or what has no name by intent.
+    // Time that did not fit into the ring of tenures or the map of culprits, or that is unnamed on purpose.
     let unnamed = "tasks that took turns too fast to name";
     for (kind, what) in [
         (Kind::Other, unnamed),
@@ -401,7 +401,7 @@ pub(crate) fn commands(
 
 /// How culprits are called.
 struct Names<'a> {
-    /// Whether there are several subjects: then peers have names, too.
+    /// Whether there are several targets: then peers are named too.
     several: bool,
     cgroup: &'a dyn Fn(u64) -> String,
 }
@@ -560,7 +560,7 @@ mod tests {
         assert!(eviction.p99_us.unwrap() < 1_000.0 && eviction.max_us.unwrap() > 30_000.0, "{eviction:?}");
         let html = report.html();
         assert!(html.contains("<tr><td>offline work off an SMT sibling<td>100<td>557 us<"), "{html}");
-        // Nobody left: that is no delay of 0.
+        // If no work left there is no delay, not a delay of 0.
         let nothing = Delay::of(&Histogram::default());
         assert_eq!((nothing.count, nothing.p50_us, nothing.max_us), (0, None, None));
     }

@@ -1,5 +1,5 @@
-//! Without BPF: run delay of the subjects' threads, which says how long they waited and not because of whom. It counts a
-//! wake-up that preempts at once as no wait at all, so good isolation looks better than it is.
+//! Without BPF: run delay of the targets' threads, which says how long they waited but not because of which task. A
+//! wake-up that preempts at once counts as no wait at all, so good isolation looks better than it is.
 
 use crate::Subject;
 use crate::names::Cgroups;
@@ -8,7 +8,7 @@ use commensal_host::{Dir, Host};
 use commensal_sensors::run_delay::{RunDelay, Schedstat};
 use std::path::Path;
 
-/// Counts from its first reading on.
+/// Run delay since its first reading.
 #[derive(Debug, Default)]
 pub struct Unattributed {
     sums: RunDelay,
@@ -16,7 +16,7 @@ pub struct Unattributed {
 }
 
 impl Unattributed {
-    /// What came since the first reading; `None` when the kernel does not count.
+    /// The difference from the first reading; `None` when the kernel does not count run delay.
     pub fn read(
         &mut self,
         host: &mut dyn Host,
@@ -45,7 +45,7 @@ impl Unattributed {
     }
 }
 
-/// Processes of a cgroup and of those below it.
+/// Processes in and below a cgroup.
 fn members(host: &mut dyn Host, mount: &str, path: &CgroupPath, pids: &mut Vec<u32>) {
     if let Ok(dir) = host.open(&commensal_host::below(Path::new(mount), path.as_str())) {
         below(host, dir, pids);

@@ -1,43 +1,44 @@
-//! Within its budget or over it: what the figures allow to say about offline work.
+//! Within its budget or over it: the conclusion about offline work that the figures allow.
 
 use crate::Figures;
 use crate::figures::Kind;
 
-/// Above this share of missed switches the figures are no evidence.
+/// Above this share of unreported context switches the figures are not evidence.
 pub const MOST_MISSED: f64 = 0.005;
-/// Fewer delays than these say nothing about a 99th percentile.
+/// Minimum number of delays for a 99th percentile.
 pub const FEWEST_DELAYS: u64 = 100;
 
-/// What offline work may do.
+/// The budget of offline work.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Bounds {
-    /// Wait blamed on it per second that online work had a CPU, ms.
+    /// Wait blamed on it per second of online CPU time, ms.
     pub blame_ms: f64,
-    /// 99th percentile of how long it stays on a CPU that online work was woken on, us.
+    /// 99th percentile of the time that it stays on a CPU after online work was woken there, us.
     pub preempt_us: f64,
 }
 
 impl Default for Bounds {
-    /// Protected groups stay below 40 ms and 30 us in every noise that was tried, unprotected ones are above 118 ms and
-    /// 1.9 ms (Linux 6.18, one CPU).
+    /// Protected groups stay below 40 ms and 30 us under every background load tested, unprotected ones are above 118
+    /// ms and 1.9 ms (Linux 6.18, one CPU).
     fn default() -> Bounds {
         Bounds { blame_ms: 50.0, preempt_us: 100.0 }
     }
 }
 
-/// What can be said.
+/// The verdict.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict {
-    /// Offline work made online work wait no more than allowed. Whether others did because of it is not in here.
+    /// Offline work made online work wait no more than allowed. Indirect effects through third parties are not
+    /// included.
     WithinBudget,
-    /// It did, by one measure or both.
+    /// Offline work exceeded the budget, by one measure or both.
     OverBudget(Vec<String>),
-    /// Too little was seen.
+    /// There are too few measurements.
     Unknown(String),
 }
 
 impl Verdict {
-    /// Compares what was seen with the bounds.
+    /// Compares the figures with the budget.
     #[must_use]
     pub fn of(figures: &Figures, bounds: Bounds) -> Verdict {
         let missed = figures.missed_share();
@@ -75,7 +76,7 @@ impl Verdict {
         }
     }
 
-    /// In words.
+    /// The verdict in words.
     #[must_use]
     pub fn words(&self) -> &'static str {
         match self {
@@ -85,7 +86,7 @@ impl Verdict {
         }
     }
 
-    /// What it was called before; programs are told it until the next release.
+    /// The verdict's old word, which programs still get until the next release.
     pub(crate) fn old_word(&self) -> &'static str {
         match self {
             Verdict::WithinBudget => "innocent",
@@ -100,7 +101,7 @@ mod tests {
     use super::*;
     use crate::{Histogram, histogram::SLOTS};
 
-    /// Run 1 s; offline blame in ms; `count` preemption delays in this slot.
+    /// Figures with 1 s of CPU time, this offline blame in ms, and `count` preemption delays in this slot.
     fn figures(blame_ms: u64, slot: usize, count: u64) -> Figures {
         let mut figures = Figures::default();
         figures.counters.run_ns = 1_000_000_000;

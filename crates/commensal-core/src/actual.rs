@@ -1,4 +1,4 @@
-//! What the machine has now: hierarchies, cgroups with their knob values, and what it can do.
+//! What the machine has now: hierarchies, cgroups with their knob values, and what the machine and its kernel can do.
 //!
 //! Sensors fill these in; nothing here reads a file. A value that could not be read is absent.
 
@@ -14,7 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Where a path belongs below `mount`: `/a/b` under `/sys/fs/cgroup` is `/sys/fs/cgroup/a/b`.
+/// The directory of cgroup `path` in the hierarchy mounted at `mount`: `/a/b` under `/sys/fs/cgroup` is
+/// `/sys/fs/cgroup/a/b`.
 #[must_use]
 pub fn below(mount: &Path, path: &str) -> PathBuf {
     mount.join(path.trim_start_matches('/'))
@@ -90,8 +91,8 @@ impl CgroupPath {
             || other.0.strip_prefix(&self.0).is_some_and(|rest| rest.starts_with('/'))
     }
 
-    /// The systemd unit that the group is or lies in: the longest start of the path whose every part is named like a
-    /// unit with a cgroup. `None` for the root and below a first part that is none (`/docker/x`).
+    /// The systemd unit that the group is or lies in: the longest prefix of the path whose every component is named
+    /// like a unit that has a cgroup. `None` for the root, and when the first component is not a unit (`/docker/x`).
     #[must_use]
     pub fn unit(&self) -> Option<CgroupPath> {
         const KINDS: [&str; 6] = [".slice", ".service", ".scope", ".mount", ".socket", ".swap"];
@@ -100,15 +101,15 @@ impl CgroupPath {
         (!parts.is_empty()).then(|| CgroupPath::new(&parts.join("/")))
     }
 
-    /// The group on the way to `self` that the kernel's scheduler compares with the one on the way to
-    /// `other`: the child of their lowest common ancestor. `None` when one contains the other.
+    /// The ancestor of `self` (or `self`) that the kernel's scheduler compares with the matching ancestor of `other`:
+    /// the child of their lowest common ancestor. `None` when one group contains the other.
     #[must_use]
     pub fn entity_against(&self, other: &CgroupPath) -> Option<CgroupPath> {
         let parts: Vec<&str> = self.parts().take(self.depth_against(other)?).collect();
         Some(CgroupPath::new(&parts.join("/")))
     }
 
-    /// How many parts of the path [`CgroupPath::entity_against`] has.
+    /// Number of path components of [`CgroupPath::entity_against`].
     #[must_use]
     pub fn depth_against(&self, other: &CgroupPath) -> Option<usize> {
         if self.contains(other) || other.contains(self) {
@@ -138,13 +139,13 @@ pub struct Hierarchy {
     pub version: Version,
     /// Mount point.
     pub mount: String,
-    /// Controllers bound to it; for v2 those its root offers.
+    /// Controllers bound to the hierarchy; for v2, those that the root offers.
     pub controllers: BTreeSet<Controller>,
 }
 
 impl Hierarchy {
-    /// The one by whose groups the CPU is divided among threads: that with the cpu controller, or the unified one where none
-    /// has it.
+    /// The hierarchy whose groups divide the CPU among threads: the one with the cpu controller, or the unified one
+    /// where none has it.
     #[must_use]
     pub fn of_threads(all: &[Hierarchy]) -> Option<&Hierarchy> {
         let with_cpu = |one: &&Hierarchy| one.controllers.contains(&Controller::Cpu);
@@ -177,20 +178,20 @@ pub struct CgroupRef {
 /// A knob of one cgroup, and the device if the knob is per device.
 pub type KnobKey = (KnobId, Option<Device>);
 
-/// One cgroup as found.
+/// One cgroup as read from the kernel.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cgroup {
-    /// Inode of its directory: with the hierarchy, its identity.
+    /// Inode of the cgroup's directory; together with the hierarchy it identifies the cgroup.
     pub inode: u64,
     /// Knob values that could be read, as the kernel has them.
     pub values: BTreeMap<KnobKey, Value>,
-    /// v2: controllers it enables for its children.
+    /// v2: controllers that the group enables for its children.
     pub subtree: BTreeSet<Controller>,
-    /// Whether processes are in it (not below it).
+    /// Whether the group itself holds processes (those of its children do not count).
     pub populated: bool,
-    /// Whether its manager has handed over what is below it (systemd's `Delegate=yes`).
+    /// Whether the group's manager has delegated the subtree (systemd's `Delegate=yes`).
     pub delegated: bool,
-    /// Core-scheduling cookies of its threads and those below it; `None` when nobody looked.
+    /// Core-scheduling cookies of the threads in and below the group; `None` when they were not read.
     pub cookies: Option<Cookies>,
 }
 
@@ -205,16 +206,16 @@ pub enum Manager {
     Systemd,
 }
 
-/// Core-scheduling cookies of the threads of a group and below it.
+/// Core-scheduling cookies of the threads in and below a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cookies {
-    /// There is no thread.
+    /// The group has no threads.
     Empty,
-    /// No thread has one.
+    /// No thread has a cookie.
     None,
-    /// Every thread has the same one.
+    /// Every thread has the same cookie.
     One,
-    /// Some threads have none, or not the same.
+    /// Some threads have no cookie, or their cookies differ.
     Mixed,
 }
 
@@ -223,13 +224,13 @@ pub enum Cookies {
 pub struct Ours {
     /// Groups that commensal created.
     pub created: BTreeSet<CgroupRef>,
-    /// Original values of knobs that commensal wrote in groups of others.
+    /// Original values of knobs that commensal wrote in groups that it did not create.
     pub originals: BTreeMap<(CgroupRef, KnobId, Option<Device>), Value>,
-    /// Original values of switches that commensal changed.
+    /// Original values of machine-wide switches that commensal changed.
     pub switches: BTreeMap<Switch, i64>,
-    /// Groups of others whose threads commensal gave a core-scheduling cookie.
+    /// Groups not created by commensal whose threads it gave a core-scheduling cookie.
     pub cookies: BTreeSet<CgroupRef>,
-    /// Processes that commensal moved into groups of its own.
+    /// Processes that commensal moved into cgroups that it created.
     pub moved: BTreeMap<ProcessId, MovedFrom>,
 }
 
@@ -238,17 +239,17 @@ pub struct Ours {
 pub struct ActualState {
     /// Mounted hierarchies.
     pub hierarchies: Vec<Hierarchy>,
-    /// Groups by place.
+    /// Cgroups by hierarchy and path.
     pub cgroups: BTreeMap<CgroupRef, Cgroup>,
     /// Who else manages the unified hierarchy.
     pub manager: Manager,
-    /// Below which group our own groups are made: the root, or one that was delegated to us.
+    /// The group below which commensal creates its groups: the root, or a group that was delegated to it.
     pub base: CgroupPath,
-    /// Why groups of our own cannot be made in the unified hierarchy although others can be written.
+    /// Why commensal cannot create groups in the unified hierarchy although it can write to existing ones.
     pub own_obstacle: Option<String>,
     /// Hierarchies in which no group can be made at all.
     pub closed: BTreeSet<usize>,
-    /// Where this process runs.
+    /// Cgroups that this process is in.
     pub here: BTreeSet<CgroupRef>,
     /// Whether this user can write only below [`ActualState::base`].
     pub confined: bool,
@@ -256,14 +257,14 @@ pub struct ActualState {
     pub switches: BTreeMap<Switch, i64>,
     /// Running containers.
     pub containers: Vec<ContainerFact>,
-    /// Why containers could not be asked for, if some match needs it.
+    /// Why the container engine could not be queried, if some match needs it.
     pub engine_obstacle: Option<String>,
-    /// Processes that some match takes, what they started, and those that were moved; not commensal's own, not the
-    /// kernel's.
+    /// Processes that some match selects, their children, and those that were moved; without commensal's processes and
+    /// kernel threads.
     pub processes: Vec<ProcessFact>,
-    /// The sched_ext scheduler; `None` when nobody asked.
+    /// The sched_ext scheduler; `None` when its state was not read.
     pub scheduler: Option<Scheduler>,
-    /// What is ours.
+    /// What commensal created or changed earlier.
     pub ours: Ours,
 }
 
@@ -280,7 +281,7 @@ impl ActualState {
         self.cgroups.keys().map(|place| &place.path).collect()
     }
 
-    /// The groups below `place`, in its hierarchy, with what was found.
+    /// The groups below `place`, in its hierarchy, with their state.
     pub fn below(&self, place: &CgroupRef) -> impl Iterator<Item = (&CgroupRef, &Cgroup)> {
         // With the slash, siblings such as `/a-b` of `/a` lie outside the range.
         let prefix = format!("{}/", place.path.0.trim_end_matches('/'));
@@ -294,9 +295,9 @@ impl ActualState {
             .filter(|(other, _)| other.path.0 != "/")
     }
 
-    /// The unit of systemd that manages this group and has not handed it over (the root for the root); `None` where we
-    /// may write. Only the unified hierarchy has a single-writer rule. Below a unit that was handed over somebody else
-    /// manages, a container's systemd for example; only a user's systemd is of the same kind.
+    /// The systemd unit that manages this group and has not delegated it (the root for the root); `None` where
+    /// commensal may write. Only the unified hierarchy has a single-writer rule. Below a delegated unit another program
+    /// manages the groups, such as a container's systemd; only a user's systemd follows the same rule there.
     #[must_use]
     pub fn managed_by(&self, place: &CgroupRef) -> Option<CgroupPath> {
         let version = self.hierarchies.get(place.hierarchy)?.version;
@@ -318,7 +319,7 @@ impl ActualState {
         (!handed_over).then_some(unit)
     }
 
-    /// Whether groups of our own can be made in this hierarchy.
+    /// Whether commensal can create groups in this hierarchy.
     #[must_use]
     pub fn own_possible(&self, hierarchy: usize) -> bool {
         let unified = self.hierarchies.get(hierarchy).is_some_and(|one| one.version == Version::V2);
@@ -326,14 +327,14 @@ impl ActualState {
         !managed && !self.closed.contains(&hierarchy)
     }
 
-    /// Its directory.
+    /// The group's directory.
     #[must_use]
     pub fn directory(&self, place: &CgroupRef) -> String {
         let mount = self.hierarchies.get(place.hierarchy).map(|one| one.mount.as_str()).unwrap_or_default();
         spelling::of_path(&below(Path::new(mount), place.path.as_str()))
     }
 
-    /// Whether the group stands still because the scheduler's guard has frozen it.
+    /// Whether the scheduler's guard has frozen the group.
     #[must_use]
     pub fn frozen_by_scheduler(&self, place: &CgroupRef) -> bool {
         self.scheduler.as_ref().is_some_and(|scheduler| scheduler.has_frozen(&self.directory(place)))
@@ -353,24 +354,24 @@ impl ActualState {
     }
 }
 
-/// Whether something works here.
+/// Whether a feature works here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Support {
-    /// Tried and read back.
+    /// Tested: a value was written and read back.
     Yes,
-    /// Should work; trying it would have changed something that is not ours.
+    /// Should work, but was not tested: a test would have changed something that commensal does not own.
     Untried {
-        /// What would have to be changed.
+        /// What a test would have had to change.
         because: String,
     },
-    /// Not there.
+    /// The kernel does not have it.
     No {
         /// Why, in words.
         because: String,
     },
-    /// There, but the kernel refused the try.
+    /// The kernel has it but refused the test.
     Refused {
-        /// With this number.
+        /// Error number of the refusal.
         errno: Errno,
         /// Why, in words.
         because: String,
@@ -394,13 +395,13 @@ impl Support {
 pub struct Capabilities {
     /// Why cgroups cannot be written at all; `None` when they can.
     pub cgroup_obstacle: Option<String>,
-    /// Each knob by trying it in a scratch group.
+    /// Whether each knob works, tested in a scratch group.
     pub knobs: BTreeMap<(KnobId, Version), Support>,
-    /// Everything else that was looked for: PSI, run delay, sched_ext, core scheduling.
+    /// Other features that were checked: PSI, run delay, sched_ext, core scheduling.
     pub features: BTreeMap<&'static str, Support>,
     /// What `cpu.qos_level` can do; `None` where it does not work.
     pub qos: Option<QosLevels>,
-    /// Hierarchies in which no group can be made, although it can in others.
+    /// Hierarchies in which no group can be created, although others allow it.
     pub closed: BTreeSet<usize>,
 }
 
@@ -418,7 +419,7 @@ pub const SCHED_EXT: &str = "sched_ext";
 pub const SCHEDULER: &str = "sched_ext scheduler";
 
 impl Capabilities {
-    /// Every knob of the table works but those of vendors: for tests and golden plans.
+    /// Every knob of the table works except vendors' knobs: for tests and golden plans.
     #[must_use]
     pub fn everything() -> Capabilities {
         let rows = crate::knob::TABLE.iter().filter(|knob| knob.vendor.is_none());

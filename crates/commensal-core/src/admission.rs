@@ -1,30 +1,30 @@
-//! Admission: who of those that wait for a group may begin. First come, first served; nobody overtakes.
+//! Admission: which of the jobs that wait for a group may start. First come, first served; no job overtakes another.
 //!
-//! Pure: the files and locks behind it are in `commensal-reconcile`' `queue`. Times are nanoseconds since the boot
-//! (`CLOCK_BOOTTIME`), which every process reads alike and nobody sets.
+//! Pure: the files and locks behind it are in `commensal-reconcile`'s `queue`. Times are nanoseconds since boot
+//! (`CLOCK_BOOTTIME`), a clock that all processes share and that cannot be set.
 
 use crate::group::{GroupSpec, OnExceed, Queue};
 use crate::units::Millis;
 use std::fmt;
 use std::time::Duration;
 
-/// A hold lasts at most this long, so that an agent that died closes no queue for good; it renews what is to last. Also
-/// what is left of an earlier boot, whose clock began anew, ends with it.
+/// A hold lasts at most this long, so that a dead agent does not keep a queue closed; a live agent renews its holds.
+/// This also limits a hold that is left from an earlier boot, whose clock started again at 0.
 pub const LONGEST_HOLD: Duration = Duration::from_secs(60);
 
-/// A place in the line: who has the smaller number came first. Never given twice in a boot.
+/// A job's position in the queue: lower numbers came first. No number is used twice in one boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Number(pub u64);
 
 impl Number {
-    /// The number of one that arrives at `now_ns`, after those that have `taken` ones. The clock keeps it above what those
-    /// had that are gone already; the ones taken, when the clock stood still or began anew.
+    /// The number of a job that arrives at `now_ns` while the numbers in `taken` are in use. The clock keeps it above
+    /// the numbers of jobs that have left; `taken` does so when the clock has stopped or restarted.
     pub fn next(taken: impl IntoIterator<Item = Number>, now_ns: u64) -> Number {
         let highest = taken.into_iter().max();
         Number(highest.map_or(now_ns, |highest| now_ns.max(highest.0.saturating_add(1))))
     }
 
-    /// The number in a file's name; `None` for a file that is none of ours.
+    /// Parses the number from a file name; `None` for a file that is not a queue ticket.
     #[must_use]
     pub fn parse(name: &str) -> Option<Number> {
         let ours = name.len() == 20 && name.bytes().all(|byte| byte.is_ascii_digit());
@@ -32,14 +32,14 @@ impl Number {
     }
 }
 
-/// As a file's name: twenty digits, so that names sort as numbers do.
+/// The number as a file name: twenty digits, so that names sort in numeric order.
 impl fmt::Display for Number {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:020}", self.0)
     }
 }
 
-/// A queue that is closed: nobody is admitted, whatever runs.
+/// A closed queue: no job is admitted, whatever is running.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hold {
     /// Why, in words.
@@ -58,7 +58,7 @@ impl Hold {
         Hold { reason: reason.to_owned(), since_ns: now_ns, until_ns: now_ns.saturating_add(time) }
     }
 
-    /// What is left of it; `None` when it is not in force: run out, or not possible on this boot's clock.
+    /// Time left until the hold ends; `None` when it has expired or is not possible on this boot's clock.
     #[must_use]
     pub fn left(&self, now_ns: u64) -> Option<Duration> {
         let possible = Duration::from_nanos(self.until_ns.saturating_sub(now_ns)) <= LONGEST_HOLD
@@ -68,29 +68,29 @@ impl Hold {
     }
 }
 
-/// A queue now.
+/// The current load of a queue.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Load {
     /// Jobs that run.
     pub running: u32,
     /// Jobs that wait.
     pub waiting: u32,
-    /// Why nobody is admitted, if the queue is held closed.
+    /// Why no job is admitted, if the queue is held closed.
     pub held: Option<String>,
 }
 
-/// What becomes of one that arrives.
+/// What happens to a job that arrives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
-    /// It begins at once.
+    /// The job starts at once.
     Begin,
-    /// It waits behind the others.
+    /// The job waits behind the others.
     Wait,
-    /// There is no room to wait.
+    /// The job is refused: the queue is full.
     Full,
 }
 
-/// What becomes of one that arrives now. One that need not wait is no matter of the queue's size.
+/// Decides what happens to a job that arrives now. A job that need not wait is admitted whatever the queue's size.
 #[must_use]
 pub fn arrive(queue: &Queue, load: &Load) -> Arrival {
     if load.waiting == 0 && turn(queue, load) {
@@ -102,21 +102,21 @@ pub fn arrive(queue: &Queue, load: &Load) -> Arrival {
     }
 }
 
-/// Whether the first in line may begin.
+/// Whether the first job in the queue may start.
 #[must_use]
 pub fn turn(queue: &Queue, load: &Load) -> bool {
     load.held.is_none() && load.running < queue.max_concurrency
 }
 
-/// How long one waits at most: what the group allows, or less if less is asked for.
+/// The longest time that a job waits: the group's timeout, or the requested one if that is shorter.
 #[must_use]
 pub fn longest_wait(queue: &Queue, asked: Option<Millis>) -> Option<Millis> {
     queue.timeout.into_iter().chain(asked).min()
 }
 
 impl GroupSpec {
-    /// The group's queue. A group with `memory.on-exceed = "queue"` has one without bounds, which only a hold closes; any
-    /// other group without the key has none, and its jobs begin at once.
+    /// The group's queue. A group with `memory.on-exceed = "queue"` has a queue without limits, which only a hold
+    /// closes; any other group without the `queue` key has none, and its jobs start at once.
     #[must_use]
     pub fn admission(&self) -> Option<Queue> {
         let unbounded = Queue { max_concurrency: u32::MAX, max_size: u32::MAX, timeout: None };
@@ -141,7 +141,7 @@ mod tests {
             (2, 0, None, Arrival::Wait),
             (2, 2, None, Arrival::Wait),
             (2, 3, None, Arrival::Full),
-            // A slot is free, and somebody is before us: nobody overtakes.
+            // A slot is free, but another job is ahead: no job overtakes.
             (1, 1, None, Arrival::Wait),
             (1, 3, None, Arrival::Full),
             (0, 0, held(), Arrival::Wait),
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(next(&[], 50), 50);
         assert_eq!(next(&[40, 30], 50), 50);
         assert_eq!(next(&[50], 50), 51);
-        // What an earlier boot left has larger numbers.
+        // Tickets of an earlier boot may have larger numbers.
         assert_eq!(next(&[9_000], 50), 9_001);
         assert_eq!(next(&[u64::MAX], 50), u64::MAX);
         assert_eq!(Number::parse(&Number(7).to_string()), Some(Number(7)));
@@ -186,7 +186,7 @@ mod tests {
         let long = Hold::new("memory", 100 * second, Duration::MAX);
         assert_eq!(long.left(100 * second), Some(LONGEST_HOLD));
         assert_eq!(long.left(161 * second), None);
-        // Somebody wrote it by hand.
+        // A file that was edited by hand.
         assert_eq!(Hold { until_ns: u64::MAX, ..hold }.left(101 * second), None);
     }
 

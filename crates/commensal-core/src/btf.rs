@@ -1,10 +1,10 @@
-//! What a compiled BPF object says of its structures (BTF, `Documentation/bpf/btf.rst`), and [`mirror!`](crate::mirror), which
-//! declares the same structures in Rust so that both can be compared. Pure: bytes in, sizes and offsets out. Finding the section
-//! `.BTF` in an object is the loader's.
+//! Reads the type information (BTF, `Documentation/bpf/btf.rst`) of a compiled BPF object; [`mirror!`](crate::mirror)
+//! declares the same structures in Rust so that both can be compared. Pure: bytes in, sizes and offsets out. The loader
+//! finds the section `.BTF` in the object.
 
 use std::collections::BTreeMap;
 
-/// Size and members of a structure of Rust that is to be the same in C.
+/// Size and members of a Rust structure that must match one in C.
 #[derive(Debug, Clone, Copy)]
 pub struct Layout {
     /// Its name in C.
@@ -29,7 +29,7 @@ macro_rules! mirror {
         }
 
         impl $name {
-            /// Compared with what the object says.
+            /// The layout to compare with the object's BTF.
             pub const LAYOUT: $crate::btf::Layout = $crate::btf::Layout {
                 name: $theirs,
                 size: size_of::<$name>(),
@@ -39,7 +39,7 @@ macro_rules! mirror {
     )*};
 }
 
-/// Structures and numbers of an object.
+/// Structures and enum constants of an object.
 #[derive(Debug, Clone, Default)]
 pub struct Btf {
     types: Vec<Type>,
@@ -50,9 +50,9 @@ pub struct Btf {
 struct Type {
     name: u32,
     kind: u32,
-    /// Bytes, or the number of another type.
+    /// Size in bytes, or the number of another type.
     size_or_type: u32,
-    /// Of an array: how many of which.
+    /// For an array: element type and number of elements.
     array: (u32, u32),
     /// Name, type or value, and offset in bytes.
     members: Vec<(u32, u32, u32)>,
@@ -63,9 +63,9 @@ const STRUCT: u32 = 4;
 const UNION: u32 = 5;
 const ENUM: u32 = 6;
 const PTR: u32 = 2;
-/// typedef, volatile, const, restrict, and a type's tag: they stand for another type.
+/// typedef, volatile, const, restrict and type tag: kinds that refer to another type.
 const STANDS_FOR: [u32; 5] = [8, 9, 10, 11, 18];
-/// Types that stand for others, one in another; a longer chain is a loop.
+/// Longest chain of types that refer to one another; a longer one is treated as a loop.
 const DEPTH: usize = 16;
 
 struct Words<'a>(&'a [u8]);
@@ -79,7 +79,7 @@ impl Words<'_> {
 }
 
 impl Btf {
-    /// From the section `.BTF`; `None` when it is something else, or of another byte order.
+    /// Parses the section `.BTF`; `None` when it is not BTF, or has another byte order.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Btf> {
         let mut head = Words(bytes);
@@ -119,7 +119,7 @@ impl Btf {
         None
     }
 
-    /// Everything about a mirror that the object sees otherwise; nothing when they agree.
+    /// All differences between the mirrors and the object; empty when they agree.
     #[must_use]
     pub fn differences(&self, mirrors: &[Layout]) -> Vec<String> {
         let mut wrong = Vec::new();
@@ -163,7 +163,7 @@ impl Btf {
         wrong
     }
 
-    /// Where a member of a structure begins, bytes; of structures of the kernel that are not mirrored as a whole.
+    /// Offset of a structure's member, bytes; for kernel structures that are not mirrored as a whole.
     #[must_use]
     pub fn offset(&self, name: &str, member: &str) -> Option<usize> {
         let theirs = self.types.iter().find(|one| one.kind == STRUCT && self.text(one.name) == name)?;
@@ -171,7 +171,7 @@ impl Btf {
         Some(found.2 as usize)
     }
 
-    /// The number of a name of an enum.
+    /// The value of an enum constant.
     #[must_use]
     pub fn number(&self, name: &str) -> Option<u64> {
         let enums = self.types.iter().filter(|one| one.kind == ENUM);
@@ -180,7 +180,7 @@ impl Btf {
     }
 }
 
-/// A type after its name.
+/// Parses a type; its name has been read already.
 fn one(name: u32, words: &mut Words<'_>) -> Option<Type> {
     let (info, size_or_type) = (words.next()?, words.next()?);
     let (count, kind, bitfields) = (info & 0xffff, info >> 24 & 0x1f, info >> 31 == 1);

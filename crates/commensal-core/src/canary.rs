@@ -1,6 +1,6 @@
-//! A canary: isolation is taken from offline work for short windows, so that its effect on online work can be shown. This is
-//! when it is on and off, and when that ends; the order and what pairs show are [`crate::windows`]', what is measured is the
-//! caller's.
+//! A canary: isolation is switched off for offline work in short windows, to measure its effect on online work. This
+//! module decides when isolation is on and off, and when the canary ends; [`crate::windows`] has the order of the
+//! windows and the statistics, and the caller measures.
 //!
 //! ```text
 //! on   ▔▔▔▔▔▔▔▔▔▔▔▔|        |▔▔▔▔▔▔▔▔|▔▔▔▔▔▔▔▔|        |▔▔▔▔
@@ -8,10 +8,10 @@
 //!       rest       |--- a pair ------|---- a pair -----|rest
 //! ```
 //!
-//! **Invariants.** The windows of a pair have one length, and which of them comes first is random, but half of every four
-//! pairs begins with each. A pair begins only when the time without isolation stays within its share of all time so far, at
-//! every moment; a late end of a window is made up for by a longer rest. A pair of which either window went beyond the limits
-//! is void. After every end isolation is on.
+//! **Invariants.** Both windows of a pair have the same length. Which of them comes first is random, but half of every
+//! four pairs begins with each side. A pair begins only when the time without isolation stays within its share of the
+//! elapsed time, at every moment; if a window ends late, the following rest is longer. A pair is void if either of its
+//! windows exceeded the limits. Whenever a canary ends, isolation is on.
 
 use crate::windows::{Looks, firsts};
 
@@ -25,31 +25,31 @@ pub const MOST_OFF_PCT: u32 = 50;
 pub const FEWEST_PAIRS: u64 = 6;
 /// More pairs are a longer report and no better answer.
 pub const MOST_PAIRS: u64 = 600;
-/// So many windows that had to be broken off end the canary.
+/// After this many aborted windows the canary ends.
 pub const MOST_ABORTED: u32 = 3;
-/// How often what a canary says is wrong, on one side, over all its figures and looks.
+/// Probability of a wrong conclusion, one-sided, over all figures and interim analyses of a canary.
 pub const ERROR: f64 = 0.025;
-/// The time in which harm is looked for, ms, and from how much of it on it is believed.
+/// Harm is measured over a sliding span of this length, ms, and counts once the span is at least [`HARM_FROM_MS`] long.
 pub const HARM_OVER_MS: u64 = 500;
 /// See [`HARM_OVER_MS`].
 pub const HARM_FROM_MS: u64 = 150;
-/// Online work that ran for less than this share of a CPU counts as having run so long: one wait of a service that sleeps
-/// is no harm.
+/// Online work that used less than this share of a CPU is counted as having used this much, so that a single wait of a
+/// mostly idle service does not count as harm.
 const LEAST_CPUS: f64 = 0.05;
-/// Run delay up to this is no harm whatever it was with isolation, ms per second.
+/// Run delay up to this is not harm, whatever the run delay was with isolation, ms per second.
 pub const DELAY_FLOOR_MS: f64 = 200.0;
 
 /// Whether isolation is in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Side {
-    /// It is.
+    /// Isolation is in force.
     On,
-    /// Offline work is not held back by its class, nor by controllers.
+    /// Neither class nor controllers hold offline work back.
     Off,
 }
 
 impl Side {
-    /// For people and programs.
+    /// The side's name, as shown to users.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -66,39 +66,39 @@ impl Side {
     }
 }
 
-/// What was asked for.
+/// The parameters of a canary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
-    /// The whole, ms.
+    /// Length of the canary, ms.
     pub length_ms: u64,
-    /// One window, ms.
+    /// Length of a window, ms.
     pub window_ms: u64,
-    /// Of that, what is left out at its beginning, ms: caches fill, queues empty.
+    /// Start of each window that is not measured, ms: caches fill and queues empty.
     pub settle_ms: u64,
     /// Largest share of the time without isolation, per cent.
     pub off_pct: u32,
-    /// Of the order.
+    /// Seed of the order of the windows.
     pub seed: u64,
-    /// Whether it goes on to its end when what it is to show is shown before.
+    /// Whether the canary runs to its planned end even if the result is clear earlier.
     pub whole: bool,
 }
 
 impl Terms {
-    /// The pairs that fit when nothing is late. The k-th begins when `k` windows without isolation and one more are within
-    /// their share.
+    /// Number of pairs that fit when nothing is late. The k-th pair begins when `k + 1` windows without isolation are
+    /// within their share of the time.
     #[must_use]
     pub fn pairs(&self) -> u64 {
         let rest = self.length_ms.saturating_sub(self.window_ms);
         rest * u64::from(self.off_pct) / (self.window_ms.max(1) * 100)
     }
 
-    /// How long a canary with so many pairs of such windows is, ms.
+    /// Length of a canary with this many pairs of these windows, ms.
     #[must_use]
     pub fn length_for(&self, pairs: u64) -> u64 {
         pairs * self.window_ms * 100 / u64::from(self.off_pct.max(1)) + self.window_ms
     }
 
-    /// Whether it can be.
+    /// Checks whether such a canary is possible.
     ///
     /// # Errors
     /// A sentence that says what is wrong and what would be right.
@@ -138,7 +138,7 @@ impl Terms {
         Ok(())
     }
 
-    /// After which pairs it is looked whether the canary is decided.
+    /// The numbers of pairs after which an interim analysis checks whether the canary is decided.
     #[must_use]
     pub fn looks(&self) -> Looks {
         let pairs = u32::try_from(self.pairs()).unwrap_or(u32::MAX);
@@ -152,28 +152,28 @@ impl Terms {
     }
 }
 
-/// Why a canary is over.
+/// Why a canary ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// Its time is over.
+    /// The planned time has passed.
     Complete,
-    /// What it is to show is shown.
+    /// The result is clear.
     Decided,
-    /// The pairs that can come are too few to show anything.
+    /// The remaining pairs are too few to show anything.
     Hopeless,
-    /// Too many windows had to be broken off.
+    /// Too many windows were aborted.
     Harm,
-    /// Somebody said so.
+    /// A user stopped it.
     Stopped,
-    /// Nobody waits for it any more.
+    /// The client has gone.
     ClientGone,
-    /// Nobody would put isolation back if the agent died.
+    /// No guard is running that would restore isolation if the agent died.
     Unguarded,
-    /// Other groups are in force.
+    /// The groups files were reloaded.
     Reloaded,
-    /// The agent is to write nothing.
+    /// The agent is paused and must not write.
     Paused,
-    /// The agent ends, or another one takes its place.
+    /// The agent exits, or another one takes over.
     Leaving,
 }
 
@@ -199,7 +199,7 @@ impl End {
 /// A window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
-    /// Of which pair, from 0.
+    /// Number of the pair, from 0.
     pub pair: u32,
     /// Which side.
     pub side: Side,
@@ -207,23 +207,23 @@ pub struct Window {
     pub from_ms: u64,
 }
 
-/// What a step brings; each is said once.
+/// A transition that a step reports; each is reported once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// The window begins: its side is to be in force from now on.
+    /// The window begins: its side must be in force from now on.
     Begins(Window),
-    /// What is measured counts from now on.
+    /// The settling time is over: measurements count from now on.
     Settled(Window),
-    /// The window is over, and was not broken off.
+    /// The window ended normally.
     Ends(Window),
-    /// The canary is.
+    /// The canary is over.
     Over(End),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Rest,
-    /// The first window of the pair is over.
+    /// The pair's first window is over.
     Between {
         side: Side,
     },
@@ -235,7 +235,7 @@ enum Stage {
     Over,
 }
 
-/// A canary under way. Times are milliseconds of one clock that nobody sets.
+/// A running canary. Times are milliseconds of one monotonic clock.
 #[derive(Debug, Clone)]
 pub struct Canary {
     terms: Terms,
@@ -245,13 +245,13 @@ pub struct Canary {
     pair: usize,
     off_ms: u64,
     aborted: u32,
-    /// Pairs that are no evidence, and whether the one under way is among them.
+    /// Number of void pairs, and whether the current pair is void.
     void: usize,
     is_void: bool,
 }
 
 impl Canary {
-    /// Begins, with a rest.
+    /// Starts a canary, with a rest.
     ///
     /// # Errors
     /// [`Terms::check`].
@@ -271,7 +271,7 @@ impl Canary {
         })
     }
 
-    /// Which side is to be in force.
+    /// The side that must be in force.
     #[must_use]
     pub fn side(&self) -> Side {
         match self.stage {
@@ -280,7 +280,7 @@ impl Canary {
         }
     }
 
-    /// The window that is open.
+    /// The current window.
     #[must_use]
     pub fn window(&self) -> Option<Window> {
         match self.stage {
@@ -289,13 +289,13 @@ impl Canary {
         }
     }
 
-    /// Pairs that are over, void or not.
+    /// Number of pairs that have ended, void or not.
     #[must_use]
     pub fn pairs_over(&self) -> u32 {
         u32::try_from(self.pair).unwrap_or(u32::MAX)
     }
 
-    /// Windows that were broken off.
+    /// Number of aborted windows.
     #[must_use]
     pub fn aborted(&self) -> u32 {
         self.aborted
@@ -311,7 +311,7 @@ impl Canary {
         self.off_ms + open
     }
 
-    /// When [`Canary::step`] has something to say next, ms; never again when it is over.
+    /// When [`Canary::step`] reports its next change, ms; `u64::MAX` once the canary is over.
     #[must_use]
     pub fn due_ms(&self) -> u64 {
         match self.stage {
@@ -323,8 +323,8 @@ impl Canary {
         }
     }
 
-    /// When the next pair may begin, if that leaves it time. From `(off + window) <= share * (elapsed + window)`: then the
-    /// share holds at the end of its window without isolation, also when that comes first.
+    /// When the next pair may begin, if enough time is left. From `(off + window) <= share * (elapsed + window)`: then
+    /// the share holds at the end of the pair's window without isolation even when that window comes first.
     fn next_pair_ms(&self) -> Option<u64> {
         (self.pair < self.order.len()).then_some(())?;
         let needed = ((self.off_ms + self.terms.window_ms) * 100).div_ceil(u64::from(self.terms.off_pct));
@@ -335,7 +335,7 @@ impl Canary {
         from_ms + 2 * self.terms.window_ms <= self.began_ms + self.terms.length_ms
     }
 
-    /// What has become of it by now; call again until there is nothing more.
+    /// The next change that is due by `now_ms`; call again until it returns `None`.
     pub fn step(&mut self, now_ms: u64) -> Option<Change> {
         match self.stage {
             Stage::Over => None,
@@ -383,13 +383,13 @@ impl Canary {
         (self.pair, self.stage, self.is_void) = (self.pair + 1, Stage::Rest, false);
     }
 
-    /// The pair of the window that is open, or was the last, is no evidence.
+    /// Marks the current or last window's pair as void.
     pub fn void(&mut self) {
         self.void += usize::from(!std::mem::replace(&mut self.is_void, true));
     }
 
-    /// Breaks the open window off, and with it its pair. The third time is the end, when isolation was off or could not be
-    /// switched; with isolation on there is no harm to be ended, and the pair is void alone.
+    /// Aborts the current window, and with it its pair. The third abort ends the canary if isolation was off or could
+    /// not be switched; with isolation on there is no harm to stop, and only the pair is void.
     pub fn abort(&mut self, now_ms: u64, harm: bool) -> Option<Change> {
         let Stage::Window { .. } = self.stage else { return None };
         self.off_ms = self.off_ms(now_ms);
@@ -403,7 +403,7 @@ impl Canary {
         Some(Change::Over(End::Harm))
     }
 
-    /// Ends it before its time.
+    /// Ends the canary early.
     pub fn end(&mut self, now_ms: u64) {
         self.off_ms = self.off_ms(now_ms);
         self.stage = Stage::Over;
@@ -415,20 +415,20 @@ impl Canary {
 pub struct CanaryLimits {
     /// Wait blamed on offline work, ms per second that the group's threads had a CPU.
     pub blamed_ms: u32,
-    /// Run delay, as a multiple of what it is with isolation.
+    /// Run delay, as a multiple of the run delay with isolation.
     pub run_delay: u32,
 }
 
 impl CanaryLimits {
-    /// Whether a group that waited `blamed_ms` for offline work and ran for `run_s` in `span_s` suffers too much: the wait
-    /// per CPU-second, if so.
+    /// Returns the wait per CPU-second if it exceeds the limit, for a group that waited `blamed_ms` for offline work
+    /// and ran for `run_s` in `span_s`.
     #[must_use]
     pub fn blamed(&self, blamed_ms: f64, run_s: f64, span_s: f64) -> Option<f64> {
         let per_cpu_s = blamed_ms / run_s.max(LEAST_CPUS * span_s);
         (per_cpu_s > f64::from(self.blamed_ms)).then_some(per_cpu_s)
     }
 
-    /// The run delay that is too much, ms per second, when it is `on_ms` with isolation.
+    /// The highest run delay allowed, ms per second, when it is `on_ms` with isolation.
     #[must_use]
     pub fn most_delay(&self, on_ms: f64) -> f64 {
         (on_ms * f64::from(self.run_delay)).max(DELAY_FLOOR_MS)
@@ -443,7 +443,7 @@ mod tests {
     const TERMS: Terms =
         Terms { length_ms: 300_000, window_ms: 5_000, settle_ms: 1_000, off_pct: 50, seed: 7, whole: false };
 
-    /// Runs one with a clock whose steps `step` gives; every change with its time.
+    /// Runs a canary with a clock that advances by `step`; returns every change with its time.
     fn run(
         terms: Terms,
         mut step: impl FnMut() -> u64,
@@ -533,7 +533,7 @@ mod tests {
 
     #[test]
     fn what_no_pairs_can_show_is_not_gone_on_with() {
-        // 29 pairs: after 24 void ones five can still come.
+        // 29 pairs: after 24 void ones five remain.
         let mut canary = Canary::new(TERMS, 0).unwrap();
         let (mut now, mut over) = (0, None);
         while over.is_none() {
@@ -543,10 +543,10 @@ mod tests {
                 Some(Change::Settled(window))
                     if window.side == Side::On && canary.pairs_over().is_multiple_of(2) =>
                 {
-                    // With isolation there is nothing to be ended, and its pair is void all the same.
+                    // With isolation on there is no harm to stop, but the pair is void all the same.
                     assert_eq!(canary.abort(now, false), None);
                 }
-                // Said twice of one pair, it is void once.
+                // A pair that is reported twice is void once.
                 Some(Change::Settled(_) | Change::Ends(_)) => canary.void(),
                 _ => {}
             }
@@ -582,7 +582,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is late and whatever is broken off: the share holds at every moment that is not itself late, windows
+        /// Whatever is late and whatever is aborted: the share holds at every moment that is not itself late, windows
         /// come in whole pairs or not at all, and isolation is on at the end.
         // promise 36
         #[test]

@@ -1,34 +1,34 @@
 //! How "offline yields to online" is done: the best mechanism this machine and this group allow.
 //!
-//! Class is a property of a group, relative to its siblings. `nice` and `SCHED_IDLE` on tasks inside
-//! a group of their own protect nobody outside it (measured: P90 +382 % with SCHED_IDLE in a shared
-//! autogroup), so they are the last resort and are called weak.
+//! Class is a property of a group, relative to its siblings. `nice` and `SCHED_IDLE` on tasks inside a group protect
+//! only the other tasks of that group (measured: P90 +382 % with SCHED_IDLE in a shared autogroup), so they are the
+//! last resort and are called weak.
 
 use crate::actual::{Capabilities, CgroupPath, SCHED_EXT, SCHEDULER};
 use crate::cpuset::CpuSet;
 use crate::knob::{KnobId, Value, Version};
 use crate::vendor::{BVT_OFFLINE, QOS_OFFLINE};
 
-/// What makes a group yield.
+/// The mechanism that makes a group yield.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mechanism {
     /// Anolis/Alibaba Group Identity: `cpu.bvt_warp_ns` -1, online groups 2.
     GroupIdentity,
     /// openEuler: `cpu.qos_level` -1.
     QosLevel,
-    /// The sched_ext scheduler: its threads run when no thread of another class wants the CPU, wherever their group is. The
-    /// mechanism underneath holds them when the scheduler is gone.
+    /// The sched_ext scheduler: offline threads run when no thread of another class wants the CPU, whatever group they
+    /// are in. The inner mechanism holds them back when the scheduler is not loaded.
     SchedExt(Box<Mechanism>),
     /// `cpu.idle` = 1: the group is `SCHED_IDLE` against its siblings.
     CpuIdle,
     /// The smallest weight (`cpu.weight` 1, `cpu.shares` 2), for the stated reason.
     MinWeight(String),
-    /// Nothing on groups is possible, for the stated reason.
+    /// Groups cannot be written at all, for the stated reason.
     Nothing(String),
 }
 
 impl Mechanism {
-    /// The knob and the value that it writes.
+    /// The knob, and the value to write to it.
     #[must_use]
     pub fn setting(&self, version: Version) -> Option<(KnobId, Value)> {
         match (self, version) {
@@ -42,7 +42,7 @@ impl Mechanism {
         }
     }
 
-    /// Name for people.
+    /// The mechanism's name, as shown to users.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -55,7 +55,7 @@ impl Mechanism {
         }
     }
 
-    /// The name, with what is underneath: `sched_ext scheduler, cpu.idle underneath`.
+    /// The name, with the mechanism underneath: `sched_ext scheduler, cpu.idle underneath`.
     #[must_use]
     pub fn describe(&self) -> String {
         match self {
@@ -67,7 +67,7 @@ impl Mechanism {
         }
     }
 
-    /// What is written: for the scheduler the mechanism underneath.
+    /// The mechanism whose knob is written: for the scheduler, the one underneath.
     #[must_use]
     pub fn written(&self) -> &Mechanism {
         match self {
@@ -80,16 +80,16 @@ impl Mechanism {
 /// One mechanism that makes offline work yield, best first, and why it cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rung {
-    /// Name for people, as [`Mechanism::name`].
+    /// Name shown to users, as [`Mechanism::name`].
     pub name: &'static str,
-    /// The knob that it writes; `None` for a scheduler.
+    /// The knob that the mechanism writes; `None` for a scheduler.
     pub knob: Option<KnobId>,
     /// Why it cannot be used here; `None` when it can.
     pub obstacle: Option<String>,
 }
 
-/// Every mechanism, best first (the order and its evidence: DESIGN 4). `identity` is an obstacle to Group
-/// Identity that only the state of the machine shows.
+/// Every mechanism, best first (the order and its evidence: DESIGN 4). `identity` is a reason against Group Identity
+/// that depends on the current state of the machine.
 #[must_use]
 pub fn ladder(caps: &Capabilities, version: Version, identity: Option<&str>) -> Vec<Rung> {
     let knob = |name: &'static str, knob: KnobId| Rung {
@@ -99,7 +99,7 @@ pub fn ladder(caps: &Capabilities, version: Version, identity: Option<&str>) -> 
     };
     let mut first = knob("Group Identity", KnobId::CpuBvtWarpNs);
     first.obstacle = first.obstacle.or_else(|| identity.map(str::to_owned));
-    // A kernel that cannot have one says why; only then whether one is there.
+    // First why the kernel cannot load a scheduler; if it can, whether one is loaded.
     let sched_ext = caps.feature_obstacle(SCHED_EXT).or_else(|| caps.feature_obstacle(SCHEDULER));
     vec![
         first,
@@ -110,8 +110,9 @@ pub fn ladder(caps: &Capabilities, version: Version, identity: Option<&str>) -> 
     ]
 }
 
-/// Who, besides us, writes the weight of a group: `cpu.idle` makes such a write fail with EINVAL and forgets
-/// the old value (and systemd 252 clears it to write the weight), so it is used only where the answer is nobody.
+/// Which other program writes the weight of a group. `cpu.idle` makes such a write fail with EINVAL and discards the
+/// old value (and systemd 252 clears `cpu.idle` to write the weight), so it is used only where there is no such
+/// program.
 #[must_use]
 pub fn weight_writer(path: &CgroupPath) -> Option<&'static str> {
     let container = ["docker", "kubepods", "containerd", "crio", "libpod", "lxc"];
@@ -139,7 +140,7 @@ pub fn offline_mechanism(
         let rung = rungs.iter().find(|rung| rung.knob == Some(knob));
         rung.map_or_else(|| Some("not on the ladder".to_owned()), |rung| rung.obstacle.clone())
     };
-    // Vendors' knobs do not touch the weight, so whoever writes that is not in the way.
+    // Vendors' knobs do not touch the weight, so another writer of the weight does not matter.
     if obstacle(KnobId::CpuBvtWarpNs).is_none() {
         return Mechanism::GroupIdentity;
     }
@@ -151,7 +152,7 @@ pub fn offline_mechanism(
     if scheduled { Mechanism::SchedExt(Box::new(weighed)) } else { weighed }
 }
 
-/// The best among those that every kernel has.
+/// The best of the mechanisms that every kernel has.
 fn by_weight(path: &CgroupPath, takeover: bool, obstacle: &dyn Fn(KnobId) -> Option<String>) -> Mechanism {
     let writer = weight_writer(path).filter(|_| !takeover);
     let no_idle = match (writer, obstacle(KnobId::CpuIdle)) {
@@ -169,14 +170,14 @@ fn by_weight(path: &CgroupPath, takeover: bool, obstacle: &dyn Fn(KnobId) -> Opt
     }
 }
 
-/// How a process is started when groups cannot be written: what a user may do to own tasks.
+/// How a process is started when cgroups cannot be written: what an unprivileged user may do to their processes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TaskPolicy {
     /// `SCHED_IDLE` and nice 19.
     pub idle: bool,
     /// CPUs it may use.
     pub cpus: Option<CpuSet>,
-    /// Why this is weak, in words; `None` when nothing is needed.
+    /// Why this is weak, in words; `None` when no policy is needed.
     pub weak: Option<String>,
 }
 
@@ -262,7 +263,7 @@ mod tests {
         caps.knobs.insert((KnobId::CpuQosLevel, Version::V1), Support::Yes);
         let vendor = offline_mechanism(&caps, Version::V1, &CgroupPath::new("/etl"), false, None);
         assert_eq!(vendor, Mechanism::QosLevel);
-        // Nothing can be written, and the threads are the scheduler's all the same.
+        // No cgroup can be written, but the scheduler still schedules the threads.
         caps.knobs.clear();
         assert_eq!(best(&caps, "/etl").describe(), "sched_ext scheduler, nothing underneath");
     }

@@ -1,7 +1,7 @@
-//! Text of a groups file to group specs; every error in one pass, with line and column.
+//! Parses a groups file into group specs; reports every error in one pass, with line and column.
 //!
-//! Only the shape is judged here: keys, types, units. Whether the limits fit a machine is
-//! [`crate::desired::resolve`]'s question.
+//! Only the form is checked here: keys, types, units. [`crate::desired::resolve`] checks whether the limits fit a
+//! machine.
 
 use crate::cpuset::CpuSet;
 use crate::desired::takes_everything;
@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 
 pub use crate::toml_reader::ConfigError;
 
-/// Keys of a group beside its limits.
+/// Keys of a group other than its limits.
 const OTHER_KEYS: &[FileKey] = &[
     key("class", Kind::Word(&["online", "offline"])),
     key("memory.on-exceed", Kind::Word(&["kill-largest", "kill-group", "freeze", "queue"])),
@@ -104,8 +104,8 @@ fn pattern(text: &str) -> Result<glob::Pattern, glob::PatternError> {
 /// How the agent keeps the offline side within its headroom: the machine's CPUs less a reserve and less what everybody else uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Headroom {
-    /// Only while an online group misses its `target-wakeup-p99`, and then by whole cores or by a quota, as fits the
-    /// machine: otherwise offline work may use all that its class leaves it.
+    /// Only while an online group misses its `target-wakeup-p99`, by whole cores or by a quota, as fits the machine;
+    /// otherwise offline work may use all that its class leaves it.
     #[default]
     Target,
     /// Always, by whole cores or by a quota, as fits the machine.
@@ -118,7 +118,7 @@ pub enum Headroom {
     Off,
 }
 
-/// What one file says.
+/// Contents of one groups file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GroupsFile {
     /// `[group.NAME]`.
@@ -127,14 +127,14 @@ pub struct GroupsFile {
     pub agent: Option<AgentKeys>,
 }
 
-/// `[agent]` of one file; each with where it is written.
+/// The `[agent]` table of one file; each key with its position.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AgentKeys {
     /// How the offline side is kept within its headroom.
     pub headroom: Option<(Headroom, Position)>,
-    /// Whether online groups get more weight than what no group claims.
+    /// Whether online groups get more weight than siblings that belong to no group.
     pub weights: Option<(bool, Position)>,
-    /// Whether the offline side's disks are held back while online groups wait for them.
+    /// Whether offline disk I/O is limited while online groups wait for the disks.
     pub io: Option<(bool, Position)>,
 }
 
@@ -146,7 +146,7 @@ pub fn parse(file: &str, text: &str) -> Result<Vec<GroupSpec>, Vec<ConfigError>>
     parse_file(file, text).map(|file| file.groups)
 }
 
-/// The same with what is for the agent.
+/// Like [`parse`], with the `[agent]` table.
 ///
 /// # Errors
 /// Every mistake found, in the order of the text.
@@ -177,7 +177,7 @@ pub fn parse_file(file: &str, text: &str) -> Result<GroupsFile, Vec<ConfigError>
     if reader.is_right() { Ok(read) } else { Err(reader.mistakes()) }
 }
 
-/// Until the next release `headroom` may have its old name `room`.
+/// Accepts the old name `room` for `headroom` until the next release.
 fn with_new_name(table: &TomlTable, reader: &mut Reader) -> TomlTable {
     let mut table = table.clone();
     if let Some(old) = table.remove("room") {
@@ -320,7 +320,7 @@ fn cross_checks(spec: &GroupSpec, keys: &Section, reader: &mut Reader) {
     }
 }
 
-/// Every limit, each as its unit is read.
+/// Every limit, each parsed as its unit requires.
 fn limits(keys: &Section) -> LimitSet<Written> {
     let mut limits = LimitSet::default();
     for row in LIMITS {
@@ -401,7 +401,7 @@ mod tests {
     use super::*;
     use crate::limit::{CPU_MAX, IO_READ};
 
-    /// Parses and gives either the groups' debug form lines that were asked for, or the errors.
+    /// Parses the text; returns the errors, or the parsed groups in debug form.
     fn errors(text: &str) -> String {
         match parse("groups.toml", text) {
             Ok(groups) => format!("ok: {} groups", groups.len()),

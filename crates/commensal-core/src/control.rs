@@ -1,22 +1,21 @@
-//! The agent's controllers: from what was measured to what offline work may have now, each with its reasons.
+//! The agent's controllers: they compute from measurements what offline work may use now, each with its reasons.
 //!
 //! | controller | from | to |
 //! |---|---|---|
 //! | [`frame`] | use of the machine | CPUs of offline work, whole cores |
-//! | [`suppress`] | the same equation | a quota, and its period, where whole cores would waste too much |
-//! | [`weights`] | weights beside online groups | weight of online groups |
+//! | [`suppress`] | use of the machine | a quota and its period, where whole cores would waste too much |
+//! | [`weights`] | weights of the siblings of online groups | weight of online groups |
 //! | [`latency`] | waits of online threads | a cap on offline CPUs, for [`frame`] and [`suppress`] |
-//! | [`memory`] | memory of groups and of the machine | queue held, frozen, one victim |
+//! | [`memory`] | memory of groups and of the machine | queue held, groups frozen, one process killed |
 //! | [`io`] | pressure of online groups | disk rates of offline groups |
 //!
-//! All shrink at once and grow slowly ([`regulator`]), and say why ([`explain`]).
+//! All of them shrink at once, grow slowly ([`regulator`]) and give their reasons ([`explain`]).
 //!
-//! **Missing is never 0.** A measurement that did not come is `None`: what is in force is held for
-//! [`MISSING_HOLD_MS`], then offline work falls back to its floor. What the machine cannot measure at all is
-//! said by the caller (`measurable`), and switches the controller off in words.
+//! **Missing is never 0.** A measurement that did not arrive is `None`: the current limits are kept for
+//! [`MISSING_HOLD_MS`], then offline work falls back to its floor. If the machine cannot measure something at all, the
+//! caller says so (`measurable`), and the controller switches itself off with a stated reason.
 //!
-//! **Time** is an argument, in milliseconds of any clock that only goes forward. One that jumps buys nothing:
-//! see [`Clock`].
+//! **Time** is an argument, in milliseconds of a monotonic clock. A clock that jumps gains nothing: see [`Clock`].
 
 pub mod explain;
 pub mod formula;
@@ -32,24 +31,23 @@ pub mod weights;
 
 pub use explain::{Explanation, Input};
 
-/// How long the last decision stays in force when measurements do not come, ms: five ticks of one second. One or
-/// two lost readings are normal (a group vanished while it was read); five in a row mean that the source is gone.
+/// How long the last decision stays in force when no measurements arrive, ms: five ticks of one second. One or two lost
+/// readings are normal (a group vanished while it was read); five in a row mean that the source is gone.
 pub const MISSING_HOLD_MS: u64 = 5_000;
 
-/// The longest time between two calls that counts as time in which growth was earned or a hold passed, ms: two ticks of
-/// one second. After more (the machine slept, the agent was stopped, the clock was set) nothing is known about
-/// the time between.
+/// The longest time between two calls that counts in full towards growth and holds, ms: two ticks of one second. After
+/// a longer gap (the machine slept, the agent was stopped, the clock was set) nothing is known about the time between.
 pub const LONGEST_STEP_MS: u64 = 2_000;
 
-/// Time between calls. A clock that goes back has passed no time; one that jumps ahead has passed
-/// [`LONGEST_STEP_MS`]. Deadlines are kept as time that is left, so neither can end or prolong them.
+/// Measures the time between calls. A clock that goes back counts as no time; one that jumps ahead counts as
+/// [`LONGEST_STEP_MS`]. Deadlines are stored as remaining time, so neither can end or prolong them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Clock {
     last_ms: Option<u64>,
 }
 
 impl Clock {
-    /// Time that counts since the last call, ms; 0 at the first.
+    /// Time that counts since the last call, ms; 0 at the first call.
     pub fn step(&mut self, now_ms: u64) -> u64 {
         let passed = self.last_ms.map_or(0, |last| now_ms.saturating_sub(last));
         self.last_ms = Some(now_ms);
@@ -57,27 +55,26 @@ impl Clock {
     }
 }
 
-/// A measurement that can be counted on: there, finite and not negative. Anything else is missing.
+/// A usable measurement: present, finite and not negative. Anything else counts as missing.
 #[must_use]
 pub fn sound(measured: Option<f64>) -> Option<f64> {
     measured.filter(|value| value.is_finite() && *value >= 0.0)
 }
 
-/// How long a source has been silent.
+/// How long a source has delivered nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Staleness {
     ms: u64,
 }
 
 impl Staleness {
-    /// Takes note of whether the source spoke; true when it has been silent for longer than
-    /// [`MISSING_HOLD_MS`].
+    /// Records whether the source delivered a value; true when it has been silent for longer than [`MISSING_HOLD_MS`].
     pub(crate) fn step(&mut self, passed_ms: u64, spoke: bool) -> bool {
         self.ms = if spoke { 0 } else { self.ms.saturating_add(passed_ms) };
         self.ms >= MISSING_HOLD_MS
     }
 
-    /// For how long, ms.
+    /// Time without a value, ms.
     pub(crate) fn ms(self) -> u64 {
         self.ms
     }

@@ -1,5 +1,5 @@
-//! Group specs against a machine: amounts become numbers, matches become cgroups, and what cannot be
-//! on this machine is refused with both values.
+//! Resolves group specs against a machine: amounts become numbers, matches become cgroups, and limits that this machine
+//! cannot have are refused with both values.
 
 mod containers;
 mod processes;
@@ -24,51 +24,51 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Member {
     /// Its path, the same in every hierarchy.
     pub path: CgroupPath,
-    /// Made and owned by commensal, or found.
+    /// Whether commensal created the cgroup; otherwise a match found it.
     pub own: bool,
-    /// What it was found by, such as `container web`; empty for our own.
+    /// The match that found it, such as `container web`; empty for a cgroup that commensal created.
     pub found_by: String,
 }
 
 /// A process that belongs in its group's own cgroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WantedProcess {
-    /// Which.
+    /// The process's identity.
     pub id: ProcessId,
-    /// Its number and program, for people.
+    /// PID and program, as shown to users.
     pub name: String,
-    /// The match that takes it, in words.
+    /// The match that selects it, in words.
     pub by: String,
 }
 
 /// Limits of one group in the units of this machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// For each of its cgroups.
+    /// Limits of each of the group's cgroups.
     pub each: LimitSet<Limit>,
-    /// For each of its cgroups on one disk.
+    /// Limits of each of the group's cgroups on one disk.
     pub on_disk: BTreeMap<Device, LimitSet<Limit>>,
-    /// Period of the CPU hard limit, us; `None`: as found.
+    /// Period of the CPU hard limit, us; `None` keeps the current one.
     pub cpu_period: Option<u32>,
     /// Kill the whole group at the memory hard limit.
     pub kill_group: bool,
-    /// Disks that its disk limits are about.
+    /// Disks to which the disk limits apply.
     pub disks: Vec<Disk>,
 }
 
 impl Limits {
-    /// One of them.
+    /// One limit.
     #[must_use]
     pub fn get<P: Pair>(&self, key: Key<P>) -> Option<P::Here> {
         self.each.get(key)
     }
 
-    /// Sets or takes away one of them.
+    /// Sets or removes one limit.
     pub fn set<P: Pair>(&mut self, key: Key<P>, amount: impl Into<Option<P::Here>>) {
         self.each.set(key, amount);
     }
 
-    /// Whether its tasks are stopped.
+    /// Whether the group's tasks are frozen.
     #[must_use]
     pub fn frozen(&self) -> bool {
         self.each.has(FROZEN)
@@ -84,21 +84,21 @@ pub struct DesiredGroup {
     pub class: Class,
     /// Its cgroups.
     pub members: Vec<Member>,
-    /// Processes that belong in its own cgroup.
+    /// Processes that belong in the cgroup that commensal creates for the group.
     pub processes: Vec<WantedProcess>,
     /// Its limits, for each member.
     pub limits: Limits,
-    /// Whether SMT siblings of online threads are kept free of it.
+    /// Whether SMT siblings of online threads are kept free of the group.
     pub expel: bool,
-    /// Whether class knobs go also where a manager writes the weight.
+    /// Whether class knobs are written even where a manager writes the weight.
     pub takeover: bool,
     /// Whether its class is not enforced for now: see [`DesiredState::without_isolation`].
     pub exposed: bool,
-    /// Knobs whose values a controller chose and nobody wrote: one that cannot be had breaks no promise.
+    /// Knobs whose values a controller chose, not the user: if one cannot be set, no promise is broken.
     pub chosen: BTreeSet<KnobId>,
-    /// What was asked for and is not a matter of a plan: (key, reason, way out).
+    /// Settings that a plan does not carry out: (key, reason, what to do instead).
     pub elsewhere: Vec<(String, String, String)>,
-    /// Cgroups that a pattern takes and that it must name in full: (match, cgroup, why).
+    /// Protected cgroups that a pattern matches but that must be named in full: (match, cgroup, why).
     pub left_out: Vec<(String, CgroupPath, &'static str)>,
 }
 
@@ -107,15 +107,15 @@ pub struct DesiredGroup {
 pub struct DesiredState {
     /// The groups, by name.
     pub groups: Vec<DesiredGroup>,
-    /// Parent of our own online groups.
+    /// Parent of the online groups that commensal creates.
     pub online_parent: CgroupPath,
-    /// Parent of our own offline groups.
+    /// Parent of the offline groups that commensal creates.
     pub offline_parent: CgroupPath,
-    /// Whether this is only a part of what is in force: see [`ResolveOptions::alone`].
+    /// Whether this is only a part of the groups in force: see [`ResolveOptions::alone`].
     pub alone: bool,
-    /// Groups of ours whose values an agent keeps: a command that joins one changes nothing there.
+    /// Groups created by commensal whose values an agent maintains: a command that joins one changes nothing there.
     pub kept: BTreeSet<CgroupRef>,
-    /// Where this process itself goes to make room in a delegated group.
+    /// Where this process moves itself to make room in a delegated group.
     pub aside: CgroupPath,
     /// All CPUs of the machine.
     pub cpus: CpuSet,
@@ -126,8 +126,8 @@ pub struct DesiredState {
 }
 
 impl DesiredState {
-    /// Keeps every offline group to `frame`. CPUs that the user chose for one are narrowed, and stay as they are when the
-    /// frame has none of them.
+    /// Confines every offline group to `frame`. CPUs that the user chose for a group are narrowed, or stay as they are
+    /// when the frame has none of them.
     pub fn keep_offline_to(&mut self, frame: &CpuSet) {
         for group in self.groups.iter_mut().filter(|group| group.class == Class::Offline) {
             let within = group.limits.get(CPU_SET).map(|own| own.intersection(frame));
@@ -140,8 +140,8 @@ impl DesiredState {
 }
 
 impl DesiredState {
-    /// Takes isolation away: offline groups keep what the user wrote (`written`, as resolved) and whether they stand still, and
-    /// lose their class and what controllers put on them. Online groups keep everything.
+    /// Removes isolation: offline groups keep what the user wrote (`written`, as resolved) and whether they are frozen,
+    /// and lose their class and the controllers' limits. Online groups keep everything.
     pub fn without_isolation(&mut self, written: &DesiredState) {
         for group in self.groups.iter_mut().filter(|group| group.class == Class::Offline) {
             group.exposed = true;
@@ -154,16 +154,17 @@ impl DesiredState {
     }
 }
 
-/// How to resolve.
+/// Options of [`resolve`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResolveOptions {
-    /// First part of the names of our own parent groups: `commensal` gives `/commensal-offline`.
+    /// First part of the names of commensal's parent groups: `commensal` gives `/commensal-offline`.
     pub prefix: String,
-    /// Groups that need a cgroup of their own although they have matches (for `run`).
+    /// Groups that need a cgroup created by commensal although they have matches (for `run`).
     pub own: BTreeSet<GroupName>,
-    /// These groups are a part of what others keep in force: nothing that they do not ask for is taken back.
+    /// These groups are a part of what another process keeps in force: settings that they do not ask for are not
+    /// undone.
     pub alone: bool,
-    /// An agent keeps them: it freezes and holds queues.
+    /// An agent maintains these groups: it freezes them and holds their queues.
     pub kept: bool,
 }
 
@@ -299,10 +300,10 @@ fn resolve_group(
     }
 }
 
-/// Cgroups, and what each was found by.
+/// Cgroups, and the match that found each.
 type Found = Vec<(CgroupPath, String)>;
 
-/// Cgroups that the match takes, with what each was found by; and containers that it takes and that have none.
+/// Cgroups that the match selects, with the match that found each; and selected containers that have no cgroup.
 fn find<'a>(
     one: &Match,
     actual: &'a ActualState,
@@ -328,7 +329,7 @@ fn find_paths(one: &Match, paths: &BTreeSet<&CgroupPath>, state: &DesiredState) 
     found.map(|path| (*path).clone()).collect()
 }
 
-/// Whether a match takes a cgroup by its path alone.
+/// Whether a match selects a cgroup by its path alone.
 #[must_use]
 pub fn takes_cgroup(one: &Match, path: &CgroupPath) -> bool {
     let options = glob::MatchOptions { require_literal_separator: true, ..glob::MatchOptions::new() };
@@ -340,8 +341,8 @@ pub fn takes_cgroup(one: &Match, path: &CgroupPath) -> bool {
     }
 }
 
-/// A unit of the machine's own systemd: everything above it is a slice. A unit of the same name inside a
-/// container (`/lxc.payload.x/system.slice/…`) or of a user's systemd (`…/user@1000.service/…`) is another.
+/// Whether the path is a unit of the machine's systemd: everything above it is a slice. A unit of the same name inside
+/// a container (`/lxc.payload.x/system.slice/…`) or of a user's systemd (`…/user@1000.service/…`) is another one.
 fn is_system_unit(path: &CgroupPath) -> bool {
     path.ancestors().iter().skip(1).all(|above| above.name().ends_with(".slice"))
 }
@@ -363,7 +364,7 @@ fn nothing_found(one: &Match, actual: &ActualState) -> (String, String) {
     }
 }
 
-/// Keys that hold for something other than kernel settings of a cgroup.
+/// Keys that are not carried out by writing kernel settings of a cgroup.
 fn not_by_plan(spec: &GroupSpec, kept: bool) -> Vec<(String, String, String)> {
     let mut list = Vec::new();
     let mut add = |key: &str, because: &str, try_this: &str| {
@@ -461,7 +462,7 @@ fn check_limits(spec: &GroupSpec, machine: &Machine, errors: &mut Vec<ConfigErro
     }
 }
 
-/// No cgroup in two groups; no online group inside an offline one's cgroup.
+/// Checks that no cgroup is in two groups, and no online group inside an offline one's cgroup.
 fn check_claims(
     groups: &[DesiredGroup],
     specs: &BTreeMap<&GroupName, &GroupSpec>,

@@ -1,18 +1,19 @@
-//! Knobs that somebody else writes: when to write again, and what to report. Two writers on one knob are told and backed
-//! off from, never fought in silence.
+//! Knobs that another program also writes: when to write again, and what to report. When two programs write one knob,
+//! commensal reports it and backs off; it never fights silently.
 
 use crate::knob::KnobId;
 use crate::topology::Device;
 use std::collections::BTreeMap;
 
-/// The first answer to a second writer comes at once; the second one waits this long, ms.
+/// Back-off before the second correction, ms; the first correction is immediate.
 pub const FIRST_BACK_OFF_MS: u64 = 1_000;
-/// Each further one doubles it up to this, ms: a config manager that runs every few minutes is met once per run.
+/// Each further correction doubles the back-off up to this, ms: a config manager that runs every few minutes is
+/// countered once per run.
 pub const LONGEST_BACK_OFF_MS: u64 = 300_000;
-/// A knob that kept its value for this many back-offs is forgiven.
+/// The back-off is reset once a knob has kept its value for this many back-off intervals.
 const CALM_BACK_OFFS: u64 = 10;
 
-/// A knob of one very cgroup.
+/// A knob of one particular cgroup, identified by inode.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SettingKey {
     /// Index of the hierarchy.
@@ -21,37 +22,37 @@ pub struct SettingKey {
     pub inode: u64,
     /// The knob.
     pub knob: KnobId,
-    /// For which device.
+    /// The device, for a knob per device.
     pub device: Option<Device>,
 }
 
-/// What happened to a knob.
+/// The history of a knob that was changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// How often it was found changed.
+    /// How often the knob was found changed.
     pub times: u64,
-    /// What was in force.
+    /// The value that commensal had set.
     pub want: String,
-    /// What was found.
+    /// The value that was found.
     pub found: String,
-    /// How long the next answer waits, ms; 0 for the first.
+    /// Back-off before the next correction, ms; 0 for the first.
     pub back_off_ms: u64,
-    /// From when on it may be written again, ms on the caller's clock.
+    /// When the knob may be written again, ms on the caller's clock.
     pub write_from_ms: u64,
     seen_ms: u64,
-    /// The last change has had no answer yet.
+    /// The last change has not been corrected yet.
     open: bool,
 }
 
-/// All of them.
+/// All knobs that were changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Table {
     entries: BTreeMap<SettingKey, Entry>,
 }
 
 impl Table {
-    /// A value that was in force is another now. `now_ms` never goes back. Calling it again before there was an answer
-    /// ([`Table::answered`]) is one event, not several.
+    /// Records that a knob no longer has the value in force. `now_ms` never goes back. Repeated calls before the change
+    /// is corrected ([`Table::answered`]) count as one event.
     pub fn changed(&mut self, now_ms: u64, key: SettingKey, want: String, found: String) {
         match self.entries.get_mut(&key) {
             Some(entry) if entry.open => entry.found = found,
@@ -72,7 +73,7 @@ impl Table {
         }
     }
 
-    /// The value is in force again, by whoever's hand: what comes now is another change.
+    /// Records that the value is in force again, whoever wrote it: a later difference is another change.
     pub fn answered(&mut self, key: &SettingKey) {
         if let Some(entry) = self.entries.get_mut(key) {
             entry.open = false;
@@ -85,7 +86,7 @@ impl Table {
         self.entries.get(key).is_none_or(|entry| now_ms >= entry.write_from_ms)
     }
 
-    /// Forgets knobs that have kept their value for long, and those whose cgroup is gone.
+    /// Forgets knobs that have kept their value for long enough, and those whose cgroup is gone.
     pub fn calm(&mut self, now_ms: u64, alive: impl Fn(&SettingKey) -> bool) {
         self.entries.retain(|key, entry| {
             let calm = entry.back_off_ms.max(FIRST_BACK_OFF_MS).saturating_mul(CALM_BACK_OFFS);
@@ -116,7 +117,7 @@ mod tests {
     #[test]
     fn the_first_answer_is_at_once_and_later_ones_wait_longer() {
         let (mut table, mut now, mut answers) = (Table::default(), 0, Vec::new());
-        // Somebody writes every 100 ms, and so does the agent when it may.
+        // Another program writes every 100 ms, and so does the agent when it may.
         let mut ours = true;
         while now < 1_000_000 {
             if !ours && table.may_write(now, &key()) {
@@ -128,7 +129,7 @@ mod tests {
                 ours = false;
                 table.changed(now, key(), "100".into(), "50".into());
             }
-            // It looks again and again meanwhile.
+            // The agent checks again and again meanwhile.
             table.changed(now + 1, key(), "100".into(), "50".into());
             now += 100;
         }
@@ -146,7 +147,7 @@ mod tests {
         table.answered(&key());
         for now in 10..5_000 {
             table.changed(now, key(), "1".into(), "2".into());
-            // Also when the wait is over: looking does not begin it anew.
+            // Also when the back-off is over: checking does not restart it.
             assert_eq!(table.may_write(now, &key()), now >= 10 + FIRST_BACK_OFF_MS, "{now}");
         }
         assert_eq!(table.iter().next().unwrap().1.times, 2);

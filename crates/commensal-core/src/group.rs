@@ -1,4 +1,5 @@
-//! Workload groups as the user means them: class, limits, members. No kernel names, no v1/v2 twins.
+//! Workload groups in the user's terms: class, limits, members. No kernel names, no differences between cgroup v1 and
+//! v2.
 
 use crate::limit::{LimitSet, Written};
 use crate::text::visible;
@@ -12,14 +13,14 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupName(String);
 
-/// Control files of cgroup v1 without a dot: a child group cannot have their name.
+/// Control files of cgroup v1 without a dot in their names: a child group cannot have such a name.
 const TAKEN: [&str; 3] = ["tasks", "release_agent", "notify_on_release"];
 
 impl GroupName {
     /// Checks the name.
     ///
     /// # Errors
-    /// A sentence that says what is wrong with it.
+    /// A sentence that says why the name is not valid.
     pub fn new(name: &str) -> Result<GroupName, String> {
         if name.is_empty() {
             return Err("a group name cannot be empty".to_owned());
@@ -52,13 +53,13 @@ impl fmt::Display for GroupName {
     }
 }
 
-/// Which side a group is on.
+/// A group's side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Class {
-    /// Latency-critical; must not notice the others.
+    /// Latency-critical; must not be slowed down by offline groups.
     Online,
-    /// Batch; takes what is left.
+    /// Batch; uses what online groups leave.
     Offline,
 }
 
@@ -84,32 +85,32 @@ pub enum OnExceed {
     Queue,
 }
 
-/// What the group is left with when the agent dies.
+/// The state that a group is left in when the agent dies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SafeState {
     /// Class knobs stay, limits on online groups are lifted.
     #[default]
     Protect,
-    /// Every original value is put back.
+    /// Every original value is restored.
     Restore,
 }
 
-/// Whether limits of a group with several cgroups hold for each or for all together.
+/// Whether limits of a group with several cgroups apply to each cgroup or to all together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LimitScope {
-    /// For each adopted member.
+    /// The limits apply to each adopted member.
     #[default]
     PerMember,
-    /// For all together, which needs a common parent that the group owns.
+    /// The limits apply to all members together, which needs a common parent that the group owns.
     Total,
 }
 
-/// Whether a group's CPUs are a scheduling domain of their own (`cpuset.cpus.partition`, cgroup v2).
+/// Whether a group's CPUs are a separate scheduling domain (`cpuset.cpus.partition`, cgroup v2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Partition {
-    /// Nobody else runs there; the scheduler balances within.
+    /// No other group runs there; the scheduler balances within.
     Root,
-    /// Nobody else runs there and the scheduler does not balance: for threads that are pinned one by one.
+    /// No other group runs there and the scheduler does not balance: for threads that are pinned one by one.
     Isolated,
 }
 
@@ -125,16 +126,16 @@ impl fmt::Display for Partition {
 /// Admission queue of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Queue {
-    /// Members that run at once.
+    /// Maximum number of members that run at once.
     pub max_concurrency: u32,
-    /// Members that wait at most; more are refused.
+    /// Maximum number of members that wait; more are refused.
     pub max_size: u32,
     /// Longest wait.
     pub timeout: Option<Millis>,
 }
 
 impl Queue {
-    /// How many may run, and how many may wait; `None` is without a bound.
+    /// Maximum numbers of running and of waiting members; `None` is unlimited.
     #[must_use]
     pub fn bounds(&self) -> (Option<u32>, Option<u32>) {
         let bound = |limit: u32| Some(limit).filter(|limit| *limit != u32::MAX);
@@ -145,11 +146,11 @@ impl Queue {
 /// Quality-of-service class of a pod (Kubernetes, "Pod Quality of Service Classes").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PodQos {
-    /// Asks for nothing and is promised nothing.
+    /// Has no requests or limits.
     BestEffort,
-    /// Is promised less than it may use.
+    /// Requests less than its limits.
     Burstable,
-    /// Is promised all that it may use.
+    /// Requests all that its limits allow.
     Guaranteed,
 }
 
@@ -174,9 +175,9 @@ pub enum Match {
     DockerLabel(String),
     /// Containers with this name.
     DockerName(String),
-    /// The pods of a quality-of-service class of Kubernetes; which cgroup that is, says [`crate::member::is_of_pods`].
+    /// The pods of a Kubernetes quality-of-service class; [`crate::member::is_of_pods`] tells which cgroup that is.
     Kubernetes(PodQos),
-    /// Processes, with what they have started; every given part must hold.
+    /// Processes with their descendants; every given part must match.
     Process {
         /// Path of the executable, or its last part.
         exe: Option<String>,
@@ -188,10 +189,10 @@ pub enum Match {
 }
 
 impl Match {
-    /// The cgroup at this path and no other.
+    /// A pattern that matches the cgroup at this path and no other.
     ///
     /// # Errors
-    /// A sentence, when no pattern can say so.
+    /// A sentence, when no pattern can express that.
     pub fn exactly(path: &str) -> Result<Match, String> {
         glob::Pattern::new(&glob::Pattern::escape(path)).map(Match::Cgroup).map_err(|error| error.to_string())
     }
@@ -216,7 +217,7 @@ impl fmt::Display for Match {
     }
 }
 
-/// A place in a text, for messages: line and column from 1.
+/// A position in a text, for messages: line and column from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
     /// Line.
@@ -228,29 +229,29 @@ pub struct Position {
 /// One group as written by the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupSpec {
-    /// Its name.
+    /// Name of the group.
     pub name: GroupName,
-    /// Its side.
+    /// Class of the group.
     pub class: Class,
-    /// Its limits.
+    /// Limits of the group.
     pub limits: LimitSet<Written>,
-    /// Consequence of reaching the memory hard limit.
+    /// What happens when the group reaches its memory hard limit.
     pub on_exceed: Option<OnExceed>,
-    /// Disks that its disk limits hold for, each on its own; none means every whole disk of the machine.
+    /// Disks that the disk limits apply to, to each separately; an empty list means every whole disk of the machine.
     pub disks: Vec<Device>,
     /// Remote-read rate, enforced by the SQL engine.
     pub remote_read: Option<BytesPerS>,
-    /// Admission queue, for what `commensal run` and the SQL engine start.
+    /// Admission queue, for jobs started by `commensal run` and by the SQL engine.
     pub queue: Option<Queue>,
     /// Keep the SMT sibling of online threads free (noise clean).
     pub expel: bool,
-    /// What the agent's death leaves behind.
+    /// State of the group when the agent dies.
     pub safe_state: SafeState,
     /// Write class knobs also where a container manager writes the weight.
     pub takeover: bool,
-    /// Scope of limits over several members.
+    /// Whether limits apply to each member or to all together.
     pub scope: LimitScope,
-    /// How long it may take to get offline work off a CPU for one of its threads (99th percentile).
+    /// Target for the time that it takes to get offline work off a CPU for a thread of this group (99th percentile).
     pub target_wakeup_p99: Option<Micros>,
     /// Members.
     pub matches: Vec<Match>,
@@ -263,7 +264,7 @@ pub struct GroupSpec {
 pub struct Source {
     /// File name.
     pub file: String,
-    /// Position of each key, such as `memory.max`; the group's own under the empty key.
+    /// Position of each key, such as `memory.max`; the group's own position has the empty key.
     pub positions: BTreeMap<String, Position>,
 }
 
@@ -279,7 +280,7 @@ impl Source {
 }
 
 impl GroupSpec {
-    /// A group that asks for nothing but its class.
+    /// A group with a class and nothing else.
     #[must_use]
     pub fn new(name: GroupName, class: Class) -> GroupSpec {
         GroupSpec {

@@ -1,4 +1,4 @@
-//! The knob table: one row per kernel setting, and what a row says.
+//! The knob table: one row per kernel setting, and the types of its columns.
 //!
 //! Validation, plan normalisation and order, the fake host's rules, `doctor`, the reference and the
 //! man page all derive from these rows; a knob exists in exactly one place (`knob/table.rs`).
@@ -19,7 +19,7 @@ use std::fmt;
 pub enum Controller {
     /// CPU time.
     Cpu,
-    /// CPU accounting, a controller of its own only in v1.
+    /// CPU accounting, a separate controller only in v1.
     Cpuacct,
     /// CPU and memory-node placement.
     Cpuset,
@@ -29,7 +29,7 @@ pub enum Controller {
     Io,
     /// Number of tasks.
     Pids,
-    /// Freezing, a controller of its own only in v1.
+    /// Freezing, a separate controller only in v1.
     Freezer,
     /// `cgroup.*` files of v2 that need no controller.
     Core,
@@ -48,7 +48,7 @@ impl Controller {
         Controller::Core,
     ];
 
-    /// Whether groups of this version have it without anybody enabling it.
+    /// Whether groups of this version have the controller without enabling it.
     #[must_use]
     pub fn built_in(self, version: Version) -> bool {
         version == Version::V1 || matches!(self, Controller::Core | Controller::Freezer)
@@ -121,7 +121,7 @@ pub enum Value {
     NoLimit,
     /// CPUs or memory nodes.
     List(CpuSet),
-    /// One of a few words.
+    /// One of a fixed set of words.
     Word(String),
 }
 
@@ -158,19 +158,19 @@ pub enum Form {
     DeviceKey(&'static str),
     /// One of these words.
     Word(&'static [&'static str]),
-    /// Words that stand for 0 and 1; further ones are read as 1 and never written.
+    /// Words that stand for 0 and 1; any further words are read as 1 and never written.
     Words(&'static [&'static str]),
-    /// v2 weight: `default N`, then lines of single devices, which commensal leaves alone.
+    /// v2 weight: `default N`, then lines for single devices, which commensal leaves alone.
     DefaultWeight,
-    /// v2 device line `major:minor key=0|1 …` whose other keys keep their values; without a line 0.
+    /// v2 device line `major:minor key=0|1 …` whose other keys keep their values; a missing line means 0.
     DeviceFlag(&'static str),
-    /// Anything; commensal shows it and does not write it.
+    /// Any text; commensal shows it and does not write it.
     Opaque,
-    /// A write makes something happen; reading is refused or empty.
+    /// A write triggers an action; the file cannot be read, or is empty.
     Trigger,
 }
 
-/// What the kernel makes of a value inside or outside the range.
+/// How the kernel treats a value inside or outside the range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Normalise {
     /// Kept as written; outside the range the write fails.
@@ -192,18 +192,18 @@ pub struct File {
     pub form: Form,
     /// Smallest and largest number.
     pub range: (i64, i64),
-    /// What a new group reads, in the kernel's spelling; empty where there is none.
+    /// Value of the file in a new group, in the kernel's spelling; empty where there is none.
     pub default: &'static str,
-    /// What the kernel makes of a value.
+    /// How the kernel treats a value.
     pub normalise: Normalise,
 }
 
-/// Whose kernel has a row's files, when no other has them.
+/// The vendor kernel that has a row's files, when no other kernel has them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Vendor {
-    /// Whose kernel.
+    /// Name of the kernel.
     pub kernel: &'static str,
-    /// What else must be set for it to work.
+    /// What else must be set for the knob to work.
     pub needs: &'static str,
 }
 
@@ -218,7 +218,7 @@ pub enum Scope {
     RootOnly,
 }
 
-/// What order the kernel's rules ask of writes to one knob across a tree, or within one group.
+/// The order that the kernel's rules require for writes to one knob across a tree, or within one group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KnobOrder {
     /// Any order.
@@ -227,11 +227,11 @@ pub enum KnobOrder {
     WithinParent,
     /// The period of a quota: a longer one before the quota, a shorter one after it.
     AroundQuota,
-    /// Not while `cpu.idle` is 1 (EINVAL): before it is set, after it is cleared.
+    /// Not writable while `cpu.idle` is 1 (EINVAL): written before it is set, or after it is cleared.
     NotWhileIdle,
-    /// Sets the class, or needs what the others set: last when set, first when cleared.
+    /// Sets the class, or depends on the other knobs: written last when set, first when cleared.
     Last,
-    /// Must stay at or above the named file of the same group.
+    /// Must not be less than the named file of the same group.
     AtLeast(&'static str),
 }
 
@@ -242,7 +242,7 @@ pub enum KnobStatus {
     Driven,
     /// commensal reads and shows it.
     Shown,
-    /// Known, described, not yet written; the text says what is missing.
+    /// Known and described, but not written yet; the text says what is missing.
     DriverToCome(&'static str),
 }
 
@@ -251,7 +251,7 @@ pub enum KnobStatus {
 pub struct ErrnoMeaning {
     /// The number.
     pub errno: Errno,
-    /// Why the kernel says so.
+    /// Why the kernel returns it.
     pub because: &'static str,
     /// What to do about it.
     pub try_this: &'static str,
@@ -260,11 +260,11 @@ pub struct ErrnoMeaning {
 /// One row of the table.
 #[derive(Debug, Clone, Copy)]
 pub struct Knob {
-    /// Its identity in code.
+    /// Identity of the row in code.
     pub id: KnobId,
-    /// Our name, which is the v2 name where there is one.
+    /// commensal's name for the knob: the v2 name where there is one.
     pub name: &'static str,
-    /// The controller that has it.
+    /// The controller that the knob belongs to.
     pub controller: Controller,
     /// Unit of its numbers.
     pub unit: &'static str,
@@ -272,7 +272,7 @@ pub struct Knob {
     pub v1: Option<File>,
     /// File in cgroup v2.
     pub v2: Option<File>,
-    /// Set when only a vendor's kernel has the files.
+    /// Set when only one vendor's kernel has the files.
     pub vendor: Option<Vendor>,
     /// Where the file exists.
     pub scope: Scope,
@@ -280,24 +280,24 @@ pub struct Knob {
     pub order: KnobOrder,
     /// Whether commensal writes it.
     pub status: KnobStatus,
-    /// The property of a systemd unit that does the same.
+    /// The property of a systemd unit with the same effect.
     pub systemd: Property,
-    /// Error numbers and their meaning here.
+    /// Error numbers and what they mean for this knob.
     pub errnos: &'static [ErrnoMeaning],
-    /// One sentence for the reference.
+    /// One sentence for the reference documentation.
     pub doc: &'static str,
 }
 
-/// A property of a systemd unit that does what a knob does (systemd.resource-control(5)).
+/// A property of a systemd unit with the same effect as a knob (systemd.resource-control(5)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Property {
-    /// No property does the same.
+    /// No property has the same effect.
     None,
-    /// It takes the knob's number as it is.
+    /// The property takes the knob's number as it is.
     Number(&'static str),
-    /// It takes a disk and the knob's number.
+    /// The property takes a disk and the knob's number.
     PerDisk(&'static str),
-    /// It takes the same amount in another form.
+    /// The property takes the same amount in another form.
     Converted(&'static str),
 }
 
@@ -311,7 +311,7 @@ impl Knob {
         }
     }
 
-    /// The meaning of `errno` from this knob.
+    /// What `errno` means for this knob.
     #[must_use]
     pub fn meaning(&self, errno: Errno) -> Option<&'static ErrnoMeaning> {
         self.errnos.iter().find(|meaning| meaning.errno == errno)
@@ -319,7 +319,7 @@ impl Knob {
 }
 
 impl KnobId {
-    /// The row.
+    /// The knob's row in the table.
     #[must_use]
     pub fn row(self) -> &'static Knob {
         &TABLE[self as usize]

@@ -1,11 +1,12 @@
-//! The limits of a group, one row each: everything that is the same for all of them follows from here.
+//! The limits of a group, one row each: parsing, planning and display are all derived from these rows.
 //!
 //! ```text
 //! groups file ── Written ──► resolve, on this machine ── Limit ──► Setting of the row's knob ──► plan
 //!                   └ the row's unit reads it                └ shown under the row's key
 //! ```
-//! A limit that is written as it stands (`Write::Plain`, `Write::PerDisk`) needs its row and nothing else. One that depends on the
-//! machine or on other groups (a quota's period, who yields to whom) has a planner of its own (`Write::Planned`).
+//! A limit that is written unchanged (`Write::Plain`, `Write::PerDisk`) needs its row and nothing else. One that
+//! depends on the machine or on other groups (a quota's period, which group yields to which) has a separate planner
+//! (`Write::Planned`).
 
 use crate::cpuset::CpuSet;
 use crate::group::Partition;
@@ -16,7 +17,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
-/// What a limit is an amount of; the rules of reading it are those of its type.
+/// The unit of a limit; it determines how the limit is parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// A weight from 1 to 10,000.
@@ -44,43 +45,43 @@ pub enum Unit {
 /// How a plan writes a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Write {
-    /// The amount, into the knob.
+    /// Writes the amount into the knob.
     Plain(KnobId),
-    /// The amount, into the knob of each of the group's disks.
+    /// Writes the amount into the knob of each of the group's disks.
     PerDisk(KnobId),
-    /// Into this knob, by a planner of its own.
+    /// A separate planner computes the value of this knob.
     Planned(KnobId),
 }
 
-/// Whether an online group keeps the limit when the agent is gone. (Offline groups keep all of theirs.)
+/// Whether an online group keeps the limit when the agent is gone. (Offline groups keep all their limits.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unattended {
-    /// It stays: it protects the group.
+    /// The limit stays: it protects the group.
     Stays,
-    /// It is lifted: nobody adapts it.
+    /// The limit is lifted: no agent adapts it any more.
     Lifted,
-    /// It stays where the group has the other one as well.
+    /// The limit stays if the group also has the named one.
     StaysWith(LimitId),
 }
 
 /// One limit.
 #[derive(Debug)]
 pub struct Row {
-    /// Its identity in code.
+    /// Identity of the row in code.
     pub id: LimitId,
-    /// Its key in a groups file.
+    /// The limit's key in a groups file.
     pub key: &'static str,
-    /// What it is an amount of.
+    /// The limit's unit.
     pub unit: Unit,
-    /// How a plan writes it.
+    /// How a plan writes the limit.
     pub write: Write,
-    /// What becomes of it on an online group without an agent.
+    /// What happens to the limit on an online group when the agent is gone.
     pub unattended: Unattended,
-    /// Why an online group cannot have it.
+    /// Why an online group cannot have the limit.
     pub not_online: Option<&'static str>,
-    /// Another one, without which it does nothing.
+    /// Another limit, without which this one has no effect.
     pub needs: Option<LimitId>,
-    /// One sentence for the reference.
+    /// One sentence for the reference documentation.
     pub doc: &'static str,
 }
 
@@ -182,7 +183,7 @@ limits! {
 }
 
 impl Row {
-    /// The knob that holds it in the kernel; planners may write others beside it.
+    /// The knob that holds the limit in the kernel; planners may write further knobs.
     #[must_use]
     pub fn knob(&self) -> &'static Knob {
         match self.write {
@@ -190,7 +191,8 @@ impl Row {
         }
     }
 
-    /// Whether it holds work back by itself and is written as it stands, without regard to the machine or to other limits.
+    /// Whether the limit holds work back by itself and is written unchanged, without regard to the machine or to other
+    /// limits.
     #[must_use]
     pub fn holds_back_plainly(&self) -> bool {
         !matches!(self.write, Write::Planned(_))
@@ -207,7 +209,7 @@ impl LimitId {
     }
 }
 
-/// A limit that is on or is not there.
+/// A limit that is either on or absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct On;
 
@@ -254,19 +256,19 @@ macro_rules! amounts {
     };
 }
 
-/// The types of a limit: as written, and on this machine.
+/// The two types of a limit: as written by the user, and on this machine.
 pub trait Pair {
     /// As written.
     type Written: Clone;
     /// On this machine.
     type Here: Clone;
-    /// What it is, if it is of this type.
+    /// The amount as this type, if it is one.
     fn from_written(amount: &Written) -> Option<&Self::Written>;
-    /// What it is, if it is of this type.
+    /// The amount as this type, if it is one.
     fn from_here(amount: &Limit) -> Option<&Self::Here>;
-    /// As one of all amounts.
+    /// The amount as a [`Written`].
     fn to_written(amount: Self::Written) -> Written;
-    /// As one of all amounts.
+    /// The amount as a [`Limit`].
     fn to_here(amount: Self::Here) -> Limit;
 }
 
@@ -284,7 +286,7 @@ amounts! {
 }
 
 impl Written {
-    /// On a machine.
+    /// The amount on a machine.
     #[must_use]
     pub fn on(&self, machine: &Machine) -> Limit {
         match self {
@@ -303,7 +305,7 @@ impl Written {
 }
 
 impl Limit {
-    /// As a knob takes it, where the amount is written as it stands.
+    /// The amount as a knob's value, for a limit that is written unchanged.
     #[must_use]
     pub fn value(&self) -> Value {
         let number = |number: u64| Value::Number(i64::try_from(number).unwrap_or(i64::MAX));
@@ -347,7 +349,7 @@ impl<P> Key<P> {
         Key(id, PhantomData)
     }
 
-    /// Which.
+    /// The row's identity.
     #[must_use]
     pub const fn id(&self) -> LimitId {
         self.0
@@ -361,7 +363,7 @@ macro_rules! keys {
             pub const $name: Key<($written, $here)> = Key::new(LimitId::$id);
         )*
 
-        /// Whether each key has the type that its row's unit is read as.
+        /// Whether each key has the type that its row's unit is parsed as.
         #[cfg(test)]
         fn keys() -> Vec<(LimitId, fn(&Limit) -> bool)> {
             vec![$((LimitId::$id, |limit| <($written, $here)>::from_here(limit).is_some())),*]
@@ -400,46 +402,46 @@ impl<A> Default for LimitSet<A> {
 }
 
 impl<A> LimitSet<A> {
-    /// Whether there is none.
+    /// Whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether it has one.
+    /// Whether the set has this limit.
     #[must_use]
     pub fn has<P>(&self, key: Key<P>) -> bool {
         self.0.contains_key(&key.0)
     }
 
-    /// Whether it has one, by its row.
+    /// Whether the set has the limit of this row.
     #[must_use]
     pub fn contains(&self, id: LimitId) -> bool {
         self.0.contains_key(&id)
     }
 
-    /// All, in the order of the rows.
+    /// All limits, in the order of the rows.
     pub fn iter(&self) -> impl Iterator<Item = (&'static Row, &A)> {
         self.0.iter().map(|(id, amount)| (id.row(), amount))
     }
 
-    /// One by its row.
+    /// The amount of the limit with this identity.
     #[must_use]
     pub fn amount(&self, id: LimitId) -> Option<&A> {
         self.0.get(&id)
     }
 
-    /// Puts one in by its row.
+    /// Inserts a limit by its identity.
     pub fn insert(&mut self, id: LimitId, amount: A) {
         self.0.insert(id, amount);
     }
 
-    /// Keeps those of which this holds.
+    /// Keeps the limits for whose rows `keep` returns true.
     pub fn retain(&mut self, mut keep: impl FnMut(&'static Row) -> bool) {
         self.0.retain(|id, _| keep(id.row()));
     }
 
-    /// Takes over what the other one has.
+    /// Adds the limits of another set, which win.
     pub fn extend(&mut self, other: LimitSet<A>) {
         self.0.extend(other.0);
     }
@@ -452,7 +454,7 @@ impl LimitSet<Written> {
         self.0.get(&key.0).and_then(P::from_written).cloned()
     }
 
-    /// Sets or takes away a limit.
+    /// Sets or removes a limit.
     pub fn set<P: Pair>(&mut self, key: Key<P>, amount: impl Into<Option<P::Written>>) {
         match amount.into() {
             Some(amount) => drop(self.0.insert(key.0, P::to_written(amount))),
@@ -468,7 +470,7 @@ impl LimitSet<Limit> {
         self.0.get(&key.0).and_then(P::from_here).cloned()
     }
 
-    /// Sets or takes away a limit.
+    /// Sets or removes a limit.
     pub fn set<P: Pair>(&mut self, key: Key<P>, amount: impl Into<Option<P::Here>>) {
         match amount.into() {
             Some(amount) => drop(self.0.insert(key.0, P::to_here(amount))),
@@ -482,7 +484,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// An amount of a unit.
+    /// An example amount of a unit.
     fn some(unit: Unit) -> Written {
         match unit {
             Unit::Weight => Written::Weight(Weight::MIN),

@@ -1,5 +1,5 @@
-//! Members that a path alone does not tell: containers, pods of Kubernetes, processes. Facts as sensors found them, and
-//! which match takes which; who is moved is [`crate::desired`]'s question.
+//! Members that a path alone does not identify: containers, Kubernetes pods, processes. Facts as the sensors found
+//! them, and which match selects which member; [`crate::desired`] decides which processes are moved.
 
 use crate::actual::{CgroupPath, Hierarchy};
 use crate::group::{Match, PodQos};
@@ -8,25 +8,25 @@ use crate::text::visible;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A running container, as its engine and the kernel tell.
+/// A running container, as reported by its engine and the kernel.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ContainerFact {
     /// Identifier: 64 hexadecimal digits.
     pub id: String,
-    /// As its owner calls it, without a slash.
+    /// Name given by the user, without a slash.
     pub name: String,
     /// Labels by key.
     pub labels: BTreeMap<String, String>,
-    /// Its first process, as the engine says.
+    /// PID of its first process, as reported by the engine.
     pub pid: Option<u32>,
-    /// Where that process is (`/proc/PID/cgroup`), by hierarchy; empty when it has ended meanwhile.
+    /// Cgroup of that process (`/proc/PID/cgroup`), by hierarchy; empty when it has exited meanwhile.
     pub paths: BTreeMap<usize, CgroupPath>,
 }
 
 impl ContainerFact {
-    /// The container's own cgroup: its first process's path up to the part that has the identifier in its name, because that
-    /// process may have made groups of its own inside. `None` when no part has it: then the process shares a cgroup with
-    /// others, or has the number of one that ended.
+    /// The container's cgroup: its first process's path up to the component that contains the identifier, because that
+    /// process may have created groups inside. `None` when no component contains it: then the process shares a cgroup
+    /// with others, or the PID was reused.
     #[must_use]
     pub fn cgroup(&self, hierarchy: Option<usize>) -> Option<CgroupPath> {
         let chosen = hierarchy.and_then(|index| self.paths.get(&index));
@@ -39,7 +39,8 @@ impl ContainerFact {
         chosen.into_iter().chain(self.paths.values()).find_map(own).filter(|_| usable)
     }
 
-    /// Whether it has the label: `key=value`, or `key` alone with any value, as `docker ps --filter label=` takes it.
+    /// Whether the container has the label: `key=value`, or `key` alone with any value, as in `docker ps --filter
+    /// label=`.
     #[must_use]
     pub fn has_label(&self, wanted: &str) -> bool {
         match wanted.split_once('=') {
@@ -49,10 +50,10 @@ impl ContainerFact {
     }
 }
 
-/// A process that cannot be mistaken for another.
+/// Identity of a process, safe against PID reuse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId {
-    /// Its number.
+    /// Process ID.
     pub pid: u32,
     /// Field 22 of `/proc/PID/stat`, clock ticks since boot.
     pub start_ticks: u64,
@@ -64,14 +65,14 @@ impl fmt::Display for ProcessId {
     }
 }
 
-/// A process that some group may want, as found. What was not asked for, or may not be read, is absent.
+/// A process that some group may select. Facts that were not needed, or cannot be read, are absent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessFact {
-    /// Which.
+    /// The process's identity.
     pub id: ProcessId,
-    /// The process that started it, or that took it over.
+    /// PID of its parent, or of the process that adopted it.
     pub parent: u32,
-    /// Path of its program in its own mount namespace, ` (deleted)` cut off.
+    /// Path of the executable in the process's mount namespace, without ` (deleted)`.
     pub exe: Option<String>,
     /// Effective user.
     pub uid: Option<u32>,
@@ -79,12 +80,12 @@ pub struct ProcessFact {
     pub users: Vec<String>,
     /// Arguments, joined by spaces.
     pub cmdline: Option<String>,
-    /// Where it is, by hierarchy.
+    /// The process's cgroups, by hierarchy.
     pub places: BTreeMap<usize, CgroupPath>,
 }
 
 impl ProcessFact {
-    /// Its program's name and number, for people.
+    /// Program name and PID, as shown to users.
     #[must_use]
     pub fn name(&self) -> String {
         let exe = self.exe.as_deref().and_then(|exe| exe.rsplit('/').next());
@@ -92,21 +93,21 @@ impl ProcessFact {
     }
 }
 
-/// Where a process that commensal moved came from and went to.
+/// The cgroups of a moved process before and after the move.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MovedFrom {
-    /// Where it was, by hierarchy, as far as the very same groups are still there.
+    /// Its cgroups before the move, by hierarchy, as far as those same groups still exist.
     pub from: BTreeMap<usize, CgroupPath>,
-    /// Where it went.
+    /// Its cgroups after the move.
     pub to: BTreeMap<usize, CgroupPath>,
-    /// Whether the move was carried out; otherwise it was only announced.
+    /// Whether the move was carried out; otherwise it was only recorded in advance.
     pub done: bool,
-    /// The match that took it, in words.
+    /// The match that selected it, in words.
     pub by: String,
 }
 
 impl Match {
-    /// Whether this match takes the container.
+    /// Whether this match selects the container.
     #[must_use]
     pub fn takes_container(&self, container: &ContainerFact) -> bool {
         match self {
@@ -116,8 +117,8 @@ impl Match {
         }
     }
 
-    /// Whether this match takes the process: every part that was given holds. `exe` with a slash is the whole path, without
-    /// one the last part; `user` is a name or a number; `cmdline` is a part of the arguments, joined by spaces.
+    /// Whether this match selects the process: every given part matches. `exe` with a slash is the whole path, without
+    /// one the last component; `user` is a name or a number; `cmdline` is a part of the arguments, joined by spaces.
     #[must_use]
     pub fn takes_process(&self, process: &ProcessFact) -> bool {
         let Match::Process { exe, user, cmdline } = self else { return false };
@@ -133,7 +134,8 @@ impl Match {
     }
 }
 
-/// Whether the program at this path is the wanted one: the whole path if that has a slash, else its last part.
+/// Whether the program at this path is the wanted one: compares the whole path if `wanted` has a slash, else the last
+/// component.
 #[must_use]
 pub fn is_program(path: &str, wanted: &str) -> bool {
     match wanted.contains('/') {
@@ -142,14 +144,14 @@ pub fn is_program(path: &str, wanted: &str) -> bool {
     }
 }
 
-/// Whether the user of this number and these names is the wanted one.
+/// Whether the user with this number and these names is the wanted one.
 #[must_use]
 pub fn is_user(uid: u32, names: &[String], wanted: &str) -> bool {
     names.iter().any(|name| name == wanted) || uid.to_string() == wanted
 }
 
-/// Whether the cgroup is, or lies in, one of a container: a part of its path has an identifier of 64 hexadecimal digits, or
-/// is named as LXC names its own.
+/// Whether the cgroup is, or lies in, a container's: a component of its path has an identifier of 64 hexadecimal
+/// digits, or is named as LXC names its groups.
 #[must_use]
 pub fn in_container(path: &CgroupPath) -> bool {
     let identifier = |word: &str| word.len() == 64 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -158,15 +160,15 @@ pub fn in_container(path: &CgroupPath) -> bool {
     })
 }
 
-/// Whether this cgroup is what is adopted for the class: of `besteffort` and `burstable` the cgroup of the whole class, in which
-/// kubelet makes every pod, so that a new pod is inside from its first instruction; of `guaranteed`, which has none, each pod's.
-/// kubelet's two layouts (`--cgroup-driver`, also below a `--cgroup-root`):
+/// Whether this is the cgroup to adopt for the class: for `besteffort` and `burstable` the cgroup of the whole class,
+/// in which kubelet creates every pod, so that a new pod is inside from its first instruction; for `guaranteed`, which
+/// has no such cgroup, each pod's. kubelet has two layouts (`--cgroup-driver`, also below a `--cgroup-root`):
 /// ```text
 /// cgroupfs  /kubepods/besteffort/podUID/ID        /kubepods/podUID/ID
 /// systemd   /kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-podUID.slice/cri-containerd-ID.scope
 ///           /kubepods.slice/kubepods-podUID.slice/cri-containerd-ID.scope
 /// ```
-/// Those of a kubelet that runs in a container are not this machine's.
+/// Groups of a kubelet that runs in a container do not count.
 #[must_use]
 pub fn is_of_pods(path: &CgroupPath, qos: PodQos) -> bool {
     let Some(above) = path.parent().filter(|above| above.depth() > 0 && !in_container(path)) else {
@@ -243,13 +245,13 @@ mod tests {
         check(&format!("/docker/{ID}/init.scope"), Some(&format!("/docker/{ID}")));
         let scope = format!("/system.slice/docker-{ID}.scope");
         check(&scope, Some(&scope));
-        // A container of an engine inside somebody else's container.
+        // A container of an engine that runs inside another container.
         check(&format!("/docker/{OTHER}/docker/{ID}/x"), Some(&format!("/docker/{OTHER}/docker/{ID}")));
-        // The number belongs to another process now, or the container shares its group.
+        // The PID belongs to another process now, or the container shares its group.
         check("/user.slice/session-1.scope", None);
         check(&format!("/docker/{OTHER}"), None);
         assert_eq!(container(&[]).cgroup(Some(0)), None);
-        // The chosen hierarchy first, then any.
+        // The chosen hierarchy is tried first, then any.
         let both = container(&["/", &format!("/docker/{ID}")]);
         assert_eq!(both.cgroup(Some(0)), Some(path(&format!("/docker/{ID}"))));
     }
@@ -336,7 +338,7 @@ mod tests {
             let one = Match::Process { exe: part(exe), user: part(user), cmdline: part(cmdline) };
             assert_eq!(one.takes_process(&process), want, "{one}");
         }
-        // What could not be read does not match.
+        // A fact that could not be read does not match.
         let unread = ProcessFact { exe: None, uid: None, users: Vec::new(), cmdline: None, ..process };
         let one = Match::Process { exe: None, user: None, cmdline: part("x") };
         assert!(!one.takes_process(&unread));

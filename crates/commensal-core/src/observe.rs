@@ -13,7 +13,7 @@ pub struct MachineCpu {
     pub system_us: u64,
     /// Idle, also while waiting for I/O (waiting is not work).
     pub idle_us: u64,
-    /// Taken by the hypervisor for somebody else; `None` on a kernel that does not count it.
+    /// Time taken by the hypervisor for other guests; `None` on a kernel that does not count it.
     pub steal_us: Option<u64>,
 }
 
@@ -24,7 +24,7 @@ impl MachineCpu {
         self.user_us + self.system_us
     }
 
-    /// What passed since `before`; a counter that went back counts as 0.
+    /// The time since `before`; a counter that went back counts as 0.
     #[must_use]
     pub fn since(&self, before: &MachineCpu) -> MachineCpu {
         MachineCpu {
@@ -69,32 +69,31 @@ pub struct DiskUse {
     pub writes: Option<u64>,
 }
 
-/// What the kernel counts of a group that ran out of memory, since its creation.
+/// The kernel's out-of-memory counters of a group, since its creation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OutOfMemory {
-    /// Processes that the kernel killed for want of memory, whoever's it was; v1 counts since Linux 4.13.
+    /// Processes that the kernel's OOM killer killed, in whatever group; v1 counts since Linux 4.13.
     pub kills: Option<u64>,
-    /// How often the group reached its own hard limit: v2 counts when nothing could be reclaimed any more, v1
-    /// every time.
+    /// How often the group reached its hard limit: v2 counts when nothing more could be reclaimed, v1 every time.
     pub limit_hits: Option<u64>,
 }
 
-/// What one group has used since its creation, and holds now.
+/// A group's use since its creation, and its current memory and tasks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GroupUse {
     /// CPU time, us.
     pub cpu_us: Option<u64>,
-    /// Periods of a quota in which it wanted to run.
+    /// Quota periods in which the group wanted to run.
     pub nr_periods: Option<u64>,
     /// Periods in which the quota was used up.
     pub nr_throttled: Option<u64>,
-    /// Time that its CPUs were stopped by the quota, us.
+    /// Time that the quota stopped the group on its CPUs, us.
     pub throttled_us: Option<u64>,
     /// Memory held now, page cache included, bytes.
     pub memory_bytes: Option<u64>,
-    /// Processes that the kernel killed for want of memory.
+    /// Processes that the kernel's OOM killer killed.
     pub oom_kills: Option<u64>,
-    /// Tasks now.
+    /// Current number of tasks.
     pub tasks: Option<u64>,
     /// I/O by device.
     pub io: Option<BTreeMap<Device, DiskUse>>,

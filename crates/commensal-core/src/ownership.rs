@@ -1,12 +1,13 @@
-//! Who may have written what root acts on: files and folders by owner and mode. Access control lists are not looked at.
+//! Checks by owner and mode who may have written the files and directories that root acts on. Access control lists are
+//! ignored.
 
 /// Write bits of group and others.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// In a folder with this bit only the owner of a file removes or renames it (`/tmp`).
+/// In a directory with this bit only a file's owner can remove or rename it (`/tmp`).
 const STICKY: u32 = 0o1000;
 
-/// Owner and mode of a file or folder, as `fstat(2)` says of what was opened.
+/// Owner and mode of a file or directory, from `fstat(2)` on the opened file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ownership {
     /// User number of the owner.
@@ -15,18 +16,19 @@ pub struct Ownership {
     pub mode: u32,
 }
 
-/// What is judged.
+/// What is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileRole {
-    /// A file, or a folder of our own: nobody else writes there.
+    /// A file, or one of commensal's directories: no other user may write there.
     Own,
-    /// A folder above it: a sticky one may be everybody's, as sshd(8) takes it.
+    /// A directory above it: a sticky one may be writable for all, as sshd(8) allows.
     Above,
     /// A symbolic link on the way; links have no mode.
     Link,
 }
 
-/// Why user `euid` must not act on what is at `path`, with the way out, or `None` when it may: others could have written it.
+/// Why user `euid` must not trust what is at `path`, because others could have written it, with what to do about it;
+/// `None` when it may be trusted.
 #[must_use]
 pub fn objection(path: &str, found: Ownership, place: FileRole, euid: u32) -> Option<String> {
     let Ownership { owner, mode } = found;
@@ -40,7 +42,7 @@ pub fn objection(path: &str, found: Ownership, place: FileRole, euid: u32) -> Op
             mode & 0o7777
         ));
     }
-    // Who is not root may share their own files with their group.
+    // A user other than root may share files with their group.
     let shared = place != FileRole::Link && mode & OTHERS_WRITE != 0;
     if euid != 0 || !shared || (place == FileRole::Above && mode & STICKY != 0) {
         return None;
@@ -78,7 +80,7 @@ mod tests {
         check((65_534, 0o1777), FileRole::Above, 0, "`chown 0 /x`");
         check((0, 0o777), FileRole::Link, 0, "fine");
         check((7, 0o777), FileRole::Link, 0, "`chown -h 0 /x`");
-        // As a user: one's own, shared with one's group or not, and root's.
+        // As a user: files of that user, shared with the group or not, and root's.
         check((1000, 0o664), FileRole::Own, 1000, "fine");
         check((0, 0o777), FileRole::Above, 1000, "fine");
         check((7, 0o644), FileRole::Own, 1000, "belongs to user 7 and neither to user 1000 nor to root");

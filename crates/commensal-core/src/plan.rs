@@ -1,10 +1,9 @@
-//! The plan: what to write, in which order and why, and what cannot be had here.
+//! The plan: what to write, in which order and why, and what this machine cannot provide.
 //!
-//! `plan(desired, actual, capabilities)` is pure, total and deterministic. Its result is data: the
-//! drivers carry it out without a choice of their own, `commensal plan` prints it. Applying a plan and
-//! planning again yields no steps; after any prefix of the steps the machine is legal, because parents
-//! are widened first and children tightened first; what the kernel cannot do is in `unmet` with its
-//! reason, never an error and never silence.
+//! `plan(desired, actual, capabilities)` is pure, total and deterministic. Its result is data: the drivers carry it out
+//! without any choices, `commensal plan` prints it. Applying a plan and planning again yields no steps. After any
+//! prefix of the steps the machine is in a legal state, because parents are widened first and children tightened first.
+//! What the kernel cannot do is listed in `unmet` with its reason: it is neither an error nor silently dropped.
 
 mod bounds;
 mod draft;
@@ -36,91 +35,91 @@ use std::collections::{BTreeMap, BTreeSet};
 pub enum Action {
     /// Create the group.
     Create,
-    /// Remove the group, which is ours and empty.
+    /// Remove an empty group that commensal created.
     Remove,
     /// v2: enable a controller for the group's children.
     Enable(Controller),
-    /// v2: disable it again.
+    /// v2: disable a controller for the group's children.
     Disable(Controller),
     /// Write a knob.
     Write {
-        /// Which.
+        /// The knob.
         knob: KnobId,
-        /// For which device, if it is per device.
+        /// The device, if the knob is per device.
         device: Option<Device>,
-        /// What it holds now.
+        /// Current value.
         from: Value,
-        /// What it will hold, as the kernel will read it back.
+        /// New value, as the kernel will read it back.
         to: Value,
     },
-    /// Write a knob that the kernel does not let back: undone by [`Action::Recreate`].
+    /// Write a knob that cannot be set back: undone by [`Action::Recreate`].
     Irreversible {
-        /// Which.
+        /// The knob.
         knob: KnobId,
-        /// What it holds now.
+        /// Current value.
         from: Value,
-        /// What it will hold.
+        /// New value.
         to: Value,
     },
-    /// Give an irreversible knob its old value back: the members move to a fresh group with the same settings, which
-    /// then takes the old one's name.
+    /// Restore an irreversible knob: the members move to a fresh group with the same settings, which then takes the old
+    /// group's name.
     Recreate {
-        /// Which.
+        /// The knob.
         knob: KnobId,
-        /// What it holds now.
+        /// Current value.
         from: Value,
-        /// What the fresh group will hold.
+        /// Value in the fresh group.
         to: Value,
     },
-    /// Change a machine-wide switch that knobs of this hierarchy need; the place is the hierarchy's root.
+    /// Change a machine-wide switch that knobs of this hierarchy need; the step's place is the hierarchy's root.
     Switch {
-        /// Which.
+        /// The switch.
         switch: Switch,
-        /// What it is now.
+        /// Current value.
         from: i64,
-        /// What it will be.
+        /// New value.
         to: i64,
     },
-    /// Give every thread of the group and below it one core-scheduling cookie of its own, or take it away.
+    /// Give all threads in and below the group one new core-scheduling cookie, or take it away.
     Cookie {
-        /// Give or take away.
+        /// True to give, false to take away.
         give: bool,
     },
-    /// Tell the sched_ext scheduler what its owner wants from now on; the place is the root of the cpu controller's hierarchy.
+    /// Send new orders to the sched_ext scheduler; the step's place is the root of the cpu controller's hierarchy.
     Order {
-        /// What is in force now.
+        /// Orders in force now.
         from: Orders,
-        /// What will be.
+        /// New orders.
         to: Orders,
     },
-    /// Move a process, in every hierarchy at once; the place is where it goes in the first of them. One that has ended, or
-    /// that is no longer where it was, is passed over.
+    /// Move a process, in every hierarchy at once; the step's place is its new cgroup in the first hierarchy. A process
+    /// that has exited, or that is no longer where it was, is skipped.
     Move(Movement),
 }
 
-/// A process on its way.
+/// The move of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Movement {
-    /// Which.
+    /// The process.
     pub process: ProcessId,
-    /// Its number and program, for people.
+    /// PID and program, as shown to users.
     pub name: String,
-    /// The match that takes it, in words; empty on the way back.
+    /// The match that selects it, in words; empty for a move back.
     pub by: String,
-    /// Where it is, by hierarchy.
+    /// Its current cgroups, by hierarchy.
     pub from: BTreeMap<usize, CgroupPath>,
-    /// Where it goes, in the same hierarchies.
+    /// Its new cgroups, in the same hierarchies.
     pub to: BTreeMap<usize, CgroupPath>,
 }
 
 impl Movement {
-    /// The same, back.
+    /// The reverse move.
     #[must_use]
     pub fn back(&self) -> Movement {
         Movement { from: self.to.clone(), to: self.from.clone(), ..self.clone() }
     }
 
-    /// Where it goes in the first hierarchy.
+    /// The new cgroup in the first hierarchy.
     #[must_use]
     pub fn place(&self) -> Option<CgroupRef> {
         self.to
@@ -129,45 +128,45 @@ impl Movement {
     }
 }
 
-/// One step: where, what, why.
+/// One step: the cgroup, the change and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
     /// The cgroup.
     pub place: CgroupRef,
     /// The change.
     pub action: Action,
-    /// The reason, with the numbers it came from.
+    /// The reason, with the numbers behind it.
     pub why: String,
 }
 
-/// Something that was asked for and cannot be done here.
+/// A request that cannot be met here.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Unmet {
     /// The group that asked.
     pub group: GroupName,
-    /// What it asked for.
+    /// The request.
     pub what: String,
-    /// Why it cannot be.
+    /// Why it cannot be met.
     pub because: String,
     /// What would help.
     pub try_this: String,
 }
 
-/// What to do, in order, and what cannot be done.
+/// The steps in order, and the requests that cannot be met.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
     /// The steps, in order.
     pub steps: Vec<Step>,
-    /// What this machine cannot give.
+    /// Requests that this machine cannot meet.
     pub unmet: Vec<Unmet>,
-    /// What a controller chose and this machine cannot give, with the reason: no promise is broken by it.
+    /// Values chosen by a controller that this machine cannot have, with the reason: no promise is broken by them.
     pub declined: BTreeMap<(GroupName, KnobId), String>,
-    /// Off the record once the steps are done: values that are back at what they were already, and identities that were only
-    /// copied from a group above.
+    /// Journal records that can be dropped once the steps are done: values that are back at their originals already,
+    /// and identities that were only copied from a parent group.
     pub settled: Vec<(CgroupRef, KnobId, Option<Device>)>,
-    /// Worth knowing: roundings, weaker mechanisms, groups left alone.
+    /// Notes for the user: roundings, weaker mechanisms, groups left alone.
     pub notes: Vec<String>,
-    /// How each offline group is made to yield, by group and cgroup.
+    /// The mechanism that makes each offline group yield, by group and cgroup.
     pub mechanisms: BTreeMap<(GroupName, CgroupRef), Mechanism>,
     /// Groups whose tasks start with the group's core-scheduling cookie.
     pub cookies: BTreeSet<GroupName>,
@@ -178,7 +177,7 @@ pub struct Plan {
 pub use safe_settings::{SafeSetting, safe_settings};
 pub use vendor::identity_obstacle;
 
-/// Plans.
+/// Computes the plan.
 #[must_use]
 pub fn plan(desired: &DesiredState, actual: &ActualState, caps: &Capabilities) -> Plan {
     let mut plan = Plan::default();
@@ -225,7 +224,7 @@ pub fn plan(desired: &DesiredState, actual: &ActualState, caps: &Capabilities) -
     plan
 }
 
-/// Everything that the planners want, fitted together.
+/// Everything that the planners want, made consistent.
 fn drafted<R>(
     desired: &DesiredState,
     actual: &ActualState,
@@ -265,13 +264,13 @@ fn without_cgroups(group: &DesiredGroup, obstacle: &str, plan: &mut Plan) {
 }
 
 impl Plan {
-    /// Whether the machine already is as wanted, as far as it can be.
+    /// Whether the machine is in the desired state already, as far as it can be.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }
 
-    /// The steps that make groups and enable controllers: always the first ones.
+    /// The steps that create groups and enable controllers: always the first ones.
     #[must_use]
     pub fn structure(&self) -> &[Step] {
         let end =
@@ -286,8 +285,8 @@ impl Plan {
     }
 }
 
-/// The steps that take `steps` back: reversed, each turned round. After every prefix of them the
-/// machine is in a state that a prefix of `steps` had, so each is as legal.
+/// The steps that undo `steps`: in reverse order, each inverted. After every prefix of them the machine is in a state
+/// that a prefix of `steps` had, so each is as legal.
 #[must_use]
 pub fn undo(steps: &[Step]) -> Vec<Step> {
     let turn = |step: &Step| Step {

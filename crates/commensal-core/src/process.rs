@@ -1,4 +1,4 @@
-//! Processes as plain data: signals, how one ended, what `/proc/PID/stat` says, and the scheduling that one is given.
+//! Processes as plain data: signals, exit status, `/proc/PID/stat`, and the scheduling policy of a new process.
 
 use crate::cpuset::CpuSet;
 
@@ -8,7 +8,7 @@ pub struct Signal(pub i32);
 
 #[allow(missing_docs, reason = "signal(7)")]
 impl Signal {
-    /// Nothing is sent; only whether the process is there is answered.
+    /// Sends nothing; only checks whether the process exists.
     pub const NONE: Signal = Signal(0);
     pub const INT: Signal = Signal(2);
     pub const KILL: Signal = Signal(9);
@@ -16,19 +16,19 @@ impl Signal {
     pub const USR2: Signal = Signal(12);
 }
 
-/// A core-scheduling cookie (Documentation/admin-guide/hw-vuln/core-scheduling.rst): threads with different ones
+/// A core-scheduling cookie (Documentation/admin-guide/hw-vuln/core-scheduling.rst): threads with different cookies
 /// never share a core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cookie {
-    /// One that nobody has yet.
+    /// A new cookie that no other thread has.
     New,
-    /// The one that this thread has.
+    /// The cookie of this thread.
     Of(u32),
-    /// None: what every thread has that nobody gave one.
+    /// No cookie, the default of every thread.
     None,
 }
 
-/// Scheduling that a child gives itself before its program starts.
+/// Scheduling policy that a child sets before it executes its program.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Policy {
     /// `SCHED_IDLE`.
@@ -37,23 +37,23 @@ pub struct Policy {
     pub fifo: Option<i32>,
     /// nice level.
     pub nice: Option<i32>,
-    /// CPUs it may use.
+    /// CPUs that it may use.
     pub cpus: Option<CpuSet>,
-    /// Core-scheduling cookie; unset, the child has its parent's.
+    /// Core-scheduling cookie; if unset, the child inherits its parent's.
     pub cookie: Option<Cookie>,
 }
 
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// With this status.
+    /// It exited with this status.
     Code(i32),
-    /// By this signal.
+    /// It was killed by this signal.
     Signal(i32),
 }
 
 impl Exit {
-    /// What a shell would report: the code, or 128 + n.
+    /// The status that a shell would report: the code, or 128 + n.
     #[must_use]
     pub fn status(self) -> i32 {
         match self {
@@ -63,7 +63,7 @@ impl Exit {
     }
 }
 
-/// The text of `/proc/PID/stat` or of a thread's (proc_pid_stat(5)), with fields by the manual's numbers.
+/// The text of `/proc/PID/stat` or of a thread's (proc_pid_stat(5)); fields have the manual's numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stat<'t> {
     /// From field 3 on.
@@ -71,8 +71,8 @@ pub struct Stat<'t> {
 }
 
 impl<'t> Stat<'t> {
-    /// Field 2 is the program's name, which may hold spaces and brackets: what follows counts from the last bracket. `None` when
-    /// there is none.
+    /// Parses the text. Field 2 is the program's name, which may contain spaces and brackets, so fields are counted
+    /// from the last bracket. `None` when there is no bracket.
     #[must_use]
     pub fn parse(text: &'t str) -> Option<Stat<'t>> {
         Some(Stat { fields: text.rsplit_once(')')?.1.split_whitespace().collect() })
@@ -90,19 +90,19 @@ impl<'t> Stat<'t> {
         self.text(number)?.parse().ok()
     }
 
-    /// Whether it has ended (field 3), although nobody may have waited for it yet.
+    /// Whether the process has exited (field 3), even if it is still a zombie.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         matches!(self.text(3), Some("Z" | "X" | "x"))
     }
 
-    /// The process that started it (field 4).
+    /// PID of the parent (field 4).
     #[must_use]
     pub fn parent(&self) -> Option<u32> {
         self.number(4)
     }
 
-    /// When it began, in clock ticks since boot (field 22): with the number it says who a process is.
+    /// Start time, in clock ticks since boot (field 22): together with the PID it identifies a process.
     #[must_use]
     pub fn start_ticks(&self) -> Option<u64> {
         self.number(22)

@@ -1,7 +1,7 @@
 //! A seeded random generator: xoshiro256++ (Blackman and Vigna) with its state filled by splitmix64.
 //!
-//! It is written out here because the stream belongs to the record of a run: `seed` in `run.json` must give the
-//! same order of arms with every later version. It is not for secrets.
+//! It is written out here because a run's record depends on the stream: `seed` in `run.json` must give the same order
+//! of arms in every later version. It is not for secrets.
 
 /// The state of one xoshiro256++ stream.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,12 +1,12 @@
-//! What is left in force when nobody looks after the machine any more: offline work stays held back, online work is not
-//! limited by anything that nobody adapts.
+//! The settings that stay in force when no agent runs any more: offline work stays held back, and online work has no
+//! limits that an agent would have to adapt.
 
 use crate::group::{Class, GroupSpec, SafeState};
 use crate::limit::Unattended;
 
-/// The groups as they are to be without an agent. Groups with `safe-state = "restore"` are left out, so that a plan takes
-/// back what was written for them; online groups keep what protects them (weights, memory that is not reclaimed, CPUs of
-/// their own) and lose every limit.
+/// The groups as they must be without an agent. Groups with `safe-state = "restore"` are left out, so that a plan
+/// undoes their settings; online groups keep what protects them (weights, protected memory, exclusive CPUs) and lose
+/// every limit.
 #[must_use]
 pub fn safe(specs: &[GroupSpec]) -> Vec<GroupSpec> {
     let kept = specs.iter().filter(|spec| spec.safe_state == SafeState::Protect);

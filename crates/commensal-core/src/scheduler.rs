@@ -1,7 +1,8 @@
-//! The sched_ext scheduler as a plan sees it: what it says of itself, and what it is told of groups.
+//! The sched_ext scheduler as seen by a plan: its reported state, and the orders for its groups.
 //!
-//! It is a program of its own that answers at a socket (`docs/reference/sched-control.md`); a plan has at most one step
-//! for it, which says all that one owner wants. The same types go over the socket; [`protocol`] is what else its text has.
+//! The scheduler is a separate program that listens on a socket (`docs/reference/sched-control.md`); a plan has at most
+//! one step for it, which contains all orders of one owner. The same types are sent over the socket; [`protocol`] has
+//! the rest of the messages.
 
 pub mod protocol;
 
@@ -11,53 +12,53 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-/// Name of its socket in the state directory.
+/// Name of the scheduler's socket in the state directory.
 pub const SOCKET: &str = "sched.sock";
 
 /// CPU time that a group may use in each period. The kernel does not enforce `cpu.max` on threads of a sched_ext scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Quota {
-    /// us.
+    /// Quota, us.
     pub quota_us: u64,
-    /// us.
+    /// Period, us.
     #[serde(default = "default_period_us")]
     pub period_us: u64,
 }
 
-/// That of `cpu.max`.
+/// The default period of `cpu.max`.
 fn default_period_us() -> u64 {
     100_000
 }
 
-/// What the scheduler is told of one cgroup.
+/// The order for one cgroup.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
-    /// Offline threads are the scheduler's; online ones stay with the kernel's own. A word that this program does not know is
-    /// an error of the whole request.
+    /// Offline threads are scheduled by sched_ext; online ones stay with the kernel's default class. An unknown word
+    /// makes the whole request invalid.
     pub class: Class,
-    /// Online: offline threads leave the siblings of a CPU that runs one of this group.
+    /// Online: offline threads leave the SMT siblings of a CPU that runs a thread of this group.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub expel: bool,
-    /// Offline: share against other offline groups; without one the scheduler reads the group's own.
+    /// Offline: share against other offline groups; without one the scheduler reads the group's weight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u64>,
-    /// Offline: hard limit.
+    /// Offline: hard limit of CPU time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<Quota>,
 }
 
-/// All that one owner wants.
+/// All orders of one owner.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Orders {
-    /// Who orders: the prefix of its cgroups' names. The orders of others stay as they are.
+    /// The owner: the prefix of its cgroups' names. Orders of other owners stay unchanged.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub owner: String,
-    /// By absolute directory in the hierarchy of the cpu controller, without a slash at the end.
+    /// Orders by absolute directory in the hierarchy of the cpu controller, without a trailing slash.
     #[serde(with = "protocol::list")]
     pub groups: BTreeMap<String, Order>,
-    /// For how long a thread of a core stays free after an expelling one has left it, us. No plan changes it.
+    /// How long SMT siblings stay free after an expelling thread has left the core, us. No plan changes it.
     #[serde(default)]
     pub hold_off_us: u64,
 }
@@ -75,7 +76,8 @@ impl Orders {
         }
     }
 
-    /// What makes other orders of these, cgroup by cgroup: `+` for a new one, `-` for one that goes, `~` for a changed one.
+    /// The differences between these orders and `to`, cgroup by cgroup: `+` for added, `-` for removed, `~` for
+    /// changed.
     pub fn changes<'a>(&'a self, to: &'a Orders) -> impl Iterator<Item = (char, &'a str)> {
         let come = to.groups.iter().filter_map(|(cgroup, order)| match self.groups.get(cgroup) {
             None => Some(('+', cgroup.as_str())),
@@ -86,25 +88,25 @@ impl Orders {
     }
 }
 
-/// What it does.
+/// State of the scheduler.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// On its way.
+    /// It is being loaded.
     #[default]
     Starting,
-    /// It has the offline threads.
+    /// It schedules the offline threads.
     Running,
-    /// Its guard has frozen the offline groups, because online work leaves them nothing.
+    /// Its guard has frozen the offline groups, because online work leaves them no CPU time.
     Frozen,
-    /// The kernel has taken it off, and it will be loaded again.
+    /// The kernel has unloaded it, and it will be loaded again.
     Ejected,
-    /// The kernel has taken it off, and it stays off.
+    /// The kernel has unloaded it, and it stays unloaded.
     GivenUp,
 }
 
 impl Mode {
-    /// For people.
+    /// The state in words, as shown to users.
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {
@@ -118,7 +120,7 @@ impl Mode {
 }
 
 impl fmt::Display for Mode {
-    /// The word of the socket.
+    /// The word used on the socket.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Mode::Starting => "starting",
@@ -130,29 +132,29 @@ impl fmt::Display for Mode {
     }
 }
 
-/// The scheduler of this state directory as it was found.
+/// The scheduler of this state directory, as found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Scheduler {
-    /// Where it listens.
+    /// Path of its socket.
     pub socket: PathBuf,
-    /// What it does; `None` when nobody answers there.
+    /// Its state; `None` when nothing answers on the socket.
     pub mode: Option<Mode>,
     /// Why it cannot be used; `None` when it can.
     pub obstacle: Option<String>,
-    /// The orders of our owner that are in force.
+    /// The orders of commensal's owner that are in force.
     pub orders: Orders,
 }
 
 impl Scheduler {
-    /// Whether offline groups under its orders stand still by its guard's hand: they are neither to be thawed nor is this
-    /// somebody who writes our knobs.
+    /// Whether the scheduler's guard has frozen this offline group: then commensal must neither thaw it nor treat the
+    /// freeze as a second writer.
     #[must_use]
     pub fn has_frozen(&self, cgroup: &str) -> bool {
         let order = self.orders.groups.get(cgroup);
         self.mode == Some(Mode::Frozen) && order.is_some_and(|order| order.class == Class::Offline)
     }
 
-    /// Whether it will be something else before long without anybody's doing.
+    /// Whether its state will soon change by itself.
     #[must_use]
     pub fn is_on_its_way(&self) -> bool {
         matches!(self.mode, Some(Mode::Starting | Mode::Ejected))

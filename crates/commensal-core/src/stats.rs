@@ -1,4 +1,4 @@
-//! The statistics that the lab's verdict and the agent's canary rest on, over plain slices of numbers.
+//! The statistics behind the lab's verdict and the agent's canary, over plain slices of numbers.
 //!
 //! Paired log-ratios go in; a Hodges-Lehmann estimate with exact signed-rank bounds comes out. The percentile
 //! bootstrap is left out on purpose: with 5 rounds it raises a false alarm 17 % of the time, with 12 still 9 %.
@@ -101,7 +101,7 @@ pub fn mean_t_interval(xs: &[f64]) -> Option<Interval> {
     Some(Interval { lo: m - half, hi: m + half })
 }
 
-/// The rounds that prove a harm of zero to be under a threshold with an error of 5 %, 80 % of the time.
+/// The number of rounds that prove a harm of zero to be under a threshold with an error of 5 %, 80 % of the time.
 ///
 /// `sd_log` is the standard deviation of the paired log-ratios and `margin_log` the distance from the true harm to the
 /// threshold on the log scale: `ln(1 + threshold)` when the harm is zero. Never below 6, because below that no two-sided 95 %
@@ -110,8 +110,8 @@ pub fn rounds_needed(sd_log: f64, margin_log: f64) -> Option<u32> {
     pairs_needed(sd_log, margin_log, 0.05).map(|rounds| rounds.max(6))
 }
 
-/// The pairs after which a bound with an error of `level` on its side is closer to the centre of differences than `margin`,
-/// 80 % of the time.
+/// The number of pairs after which a one-sided bound with error `level` is closer to the centre of the differences than
+/// `margin`, 80 % of the time.
 ///
 /// `K = ((z + 0.84) s / margin)^2`, where `z` leaves `level` above it in the normal distribution and `s` is the standard
 /// deviation of the differences, in the unit of the margin. `None` when the margin is not positive, the inputs are not

@@ -111,16 +111,17 @@ fn escaped(json: String) -> String {
     out
 }
 
-/// On which side of their columns cells stand.
+/// How cells are aligned in their columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
-    /// All to the left.
+    /// All cells to the left.
     Left,
     /// The first column to the left, figures to the right.
     Figures,
 }
 
-/// The cells in columns as wide as their widest cell, two spaces between, a line each. Rows may differ in length.
+/// Formats the cells in columns as wide as their widest cell, two spaces between, one line per row. Rows may differ in
+/// length.
 pub fn columns<R: AsRef<[String]>>(rows: &[R], align: Align) -> String {
     let mut widths: Vec<usize> = Vec::new();
     for row in rows {
@@ -143,8 +144,8 @@ pub fn columns<R: AsRef<[String]>>(rows: &[R], align: Align) -> String {
     out
 }
 
-/// The cells as a Markdown table, the first row as its head; so many columns stand to the left, the others, figures, to the right.
-/// `escape` keeps a cell one cell.
+/// Formats the cells as a Markdown table with the first row as its head; the given number of columns is left-aligned,
+/// the others (figures) right-aligned. `escape` escapes a cell's text.
 pub fn markdown_table<R: AsRef<[String]>>(
     rows: &[R],
     left: usize,
@@ -163,7 +164,8 @@ pub fn markdown_table<R: AsRef<[String]>>(
     out
 }
 
-/// Line and column, in characters and from 1, of a byte of `text`; of its end when `offset` is no place in it.
+/// Line and column, in characters and from 1, of a byte offset in `text`; of the end when `offset` is not a character
+/// boundary in it.
 pub fn line_and_column(text: &str, offset: usize) -> (usize, usize) {
     let before = text.get(..offset).unwrap_or(text);
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);

@@ -4,9 +4,9 @@
 //! text ── Reader::parse ──► TomlTable ── Reader::section, by rows of keys ──► Section ──► its owner's types
 //!                └──────────── every mistake with line and column ────────────┘
 //! ```
-//! A [`FileKey`] says what may stand there ([`Kind`]); everything that one value alone can be wrong about is told here, and what
-//! several contradict each other about is told by the owner, in the same pass ([`Reader::note`]). Of a text that is no TOML only
-//! the syntax errors are told: which keys it lacks is not known.
+//! A [`FileKey`] says which values a key may have ([`Kind`]). The reader reports every mistake that concerns a single
+//! value; the owner of a table reports contradictions between keys, in the same pass ([`Reader::note`]). For a text
+//! that is not TOML only the syntax errors are reported: which keys are missing is not known.
 
 use crate::group::Position;
 use crate::text::{printable, visible};
@@ -16,7 +16,7 @@ use std::str::FromStr;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
-/// Something wrong in a file.
+/// An error in a configuration file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
     /// `file:line:column`.
@@ -33,17 +33,17 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// A place in one of a reader's files.
+/// A position in one of a reader's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct TextPlace {
     file: usize,
     offset: usize,
 }
 
-/// A value and where it stands.
+/// A value and its position.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
-    /// Where its key begins; of an item of a list, where it begins itself.
+    /// Where the key begins; for an item of a list, where the item begins.
     pub key_at: TextPlace,
     /// Where the value begins.
     pub at: TextPlace,
@@ -54,18 +54,18 @@ pub struct Node {
 /// Keys of one table.
 pub type TomlTable = BTreeMap<String, Node>;
 
-/// A value of TOML.
+/// A TOML value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TomlValue {
     /// Text.
     Text(String),
-    /// A whole number; one too large for any key is as large as it can be.
+    /// A whole number; one that exceeds the type is saturated.
     Whole(i128),
-    /// A number with a fraction or an exponent, or one that is none.
+    /// A number with a fraction or an exponent, or NaN.
     Number(f64),
     /// `true` or `false`.
     Flag(bool),
-    /// A date or a time, which no key has.
+    /// A date or a time, which no key accepts.
     Time,
     /// A list.
     List(Vec<Node>),
@@ -86,49 +86,49 @@ impl TomlValue {
     }
 }
 
-/// Says what is wrong with a text.
+/// Checks a text; the error says what is wrong.
 pub type Check = fn(&str) -> Result<(), String>;
 
-/// Whether a text can be read as this type.
+/// Checks whether a text parses as this type.
 ///
 /// # Errors
-/// What the type says of it.
+/// The type's parse error.
 pub fn is<T: FromStr<Err: fmt::Display>>(text: &str) -> Result<(), String> {
     text.parse::<T>().map(drop).map_err(|error| error.to_string())
 }
 
-/// What a key may have.
+/// The values that a key accepts.
 #[derive(Debug, Clone, Copy)]
 pub enum Kind {
     /// Any text, also an empty one.
     AnyText,
-    /// Text with something in it.
+    /// Text that is not empty.
     Text,
     /// Text that passes a check.
     Checked(Check),
     /// An amount with its unit, as text that passes a check; a bare number is refused.
     Quantity(Check),
-    /// A number, or a text, such as `"60 %"`: what both must be, and the check of how it is written.
+    /// A number, or a text such as `"60 %"`: a description of the valid amounts, and the check of the text.
     NumberOrText(&'static str, Check),
     /// One of these words.
     Word(&'static [&'static str]),
-    /// A whole number from the first to the second.
+    /// A whole number within these bounds.
     Whole(u64, u64),
-    /// A number from the first to the second.
+    /// A number within these bounds.
     Number(f64, f64),
     /// A number above 0.
     Positive,
     /// `true` or `false`.
     Flag,
-    /// A list of texts that each pass a check.
+    /// A list of texts that all pass a check.
     Texts(Check),
-    /// A list of whole numbers from the first to the second.
+    /// A list of whole numbers within these bounds.
     Wholes(u64, u64),
     /// A command, as a list of texts: the program, then its arguments.
     Command,
     /// A list of commands.
     Commands,
-    /// Names of the file's own, each with a text.
+    /// A table with free key names, each with a text.
     Named,
     /// A table of these keys.
     Table(&'static [FileKey]),
@@ -175,27 +175,27 @@ fn names(keys: &[FileKey]) -> String {
 /// One key of a table.
 #[derive(Debug, Clone, Copy)]
 pub struct FileKey {
-    /// Its dotted path below the table.
+    /// Dotted path of the key below the table.
     pub path: &'static str,
-    /// What it may have.
+    /// The values that the key accepts.
     pub kind: Kind,
-    /// Whether it must be there.
+    /// Whether the key is mandatory.
     pub needed: bool,
 }
 
-/// A key that may be left out.
+/// An optional key.
 #[must_use]
 pub const fn key(path: &'static str, kind: Kind) -> FileKey {
     FileKey { path, kind, needed: false }
 }
 
-/// A key that must be there.
+/// A mandatory key.
 #[must_use]
 pub const fn needed(path: &'static str, kind: Kind) -> FileKey {
     FileKey { path, kind, needed: true }
 }
 
-/// A value that is as its key's kind wants it.
+/// A value that has passed its kind's check.
 #[derive(Debug, Clone, PartialEq)]
 enum Content {
     Text(String),
@@ -210,36 +210,36 @@ enum Content {
     Tables(Vec<Section>),
 }
 
-/// The keys that a table has, each checked. What was wrong is [given](Section::given), and reads as if it were not there.
+/// The checked keys of a table. A key with an invalid value is [given](Section::given), but reads as if it were absent.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Section {
     at: TextPlace,
     size: usize,
-    /// Where a key and its value stand, and the value itself unless it was wrong.
+    /// Positions of each key and its value, and the value unless it was invalid.
     keys: BTreeMap<String, (TextPlace, TextPlace, Option<Content>)>,
     /// Tables between the section and its keys.
     tables: BTreeMap<String, TextPlace>,
 }
 
 impl Section {
-    /// Whether a key is there, right or wrong.
+    /// Whether a key is present, valid or not.
     #[must_use]
     pub fn given(&self, key: &str) -> bool {
         self.keys.contains_key(key)
     }
 
-    /// How many keys the table itself has, known or not.
+    /// Number of keys in the table itself, known or not.
     #[must_use]
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// The keys that are there, with the places of key and value.
+    /// The keys that are present, with the positions of key and value.
     pub fn places(&self) -> impl Iterator<Item = (&str, TextPlace, TextPlace)> {
         self.keys.iter().map(|(key, (key_at, at, _))| (key.as_str(), *key_at, *at))
     }
 
-    /// Where a key's value begins, or the nearest table above it that is there.
+    /// Where a key's value begins, or else the nearest table above it that is present.
     #[must_use]
     pub fn at(&self, key: &str) -> TextPlace {
         let mut key = key;
@@ -257,25 +257,25 @@ impl Section {
         self.keys.get(key)?.2.as_ref()
     }
 
-    /// A text, a word or an amount as it is written.
+    /// A text, a word or an amount as written.
     #[must_use]
     pub fn text(&self, key: &str) -> Option<&str> {
         if let Some(Content::Text(text)) = self.content(key) { Some(text) } else { None }
     }
 
-    /// A text of its own.
+    /// A text as an owned string.
     #[must_use]
     pub fn owned(&self, key: &str) -> Option<String> {
         self.text(key).map(str::to_owned)
     }
 
-    /// What a text says.
+    /// A text, parsed.
     #[must_use]
     pub fn parsed<T: FromStr>(&self, key: &str) -> Option<T> {
         self.text(key)?.parse().ok()
     }
 
-    /// What a function reads out of a text.
+    /// A text, parsed by a function.
     pub fn with<T, E>(&self, key: &str, read: impl FnOnce(&str) -> Result<T, E>) -> Option<T> {
         read(self.text(key)?).ok()
     }
@@ -298,13 +298,13 @@ impl Section {
         if let Some(Content::Flag(flag)) = self.content(key) { Some(*flag) } else { None }
     }
 
-    /// Texts of a list, each with its place.
+    /// Texts of a list, each with its position.
     #[must_use]
     pub fn texts(&self, key: &str) -> Option<&[(String, TextPlace)]> {
         if let Some(Content::Texts(texts)) = self.content(key) { Some(texts) } else { None }
     }
 
-    /// Whole numbers of a list, each with its place.
+    /// Whole numbers of a list, each with its position.
     #[must_use]
     pub fn wholes(&self, key: &str) -> Option<&[(u64, TextPlace)]> {
         if let Some(Content::Wholes(numbers)) = self.content(key) { Some(numbers) } else { None }
@@ -316,13 +316,13 @@ impl Section {
         self.commands(key).into_iter().next()
     }
 
-    /// Commands; none where the key is not there.
+    /// Commands; empty if the key is absent.
     #[must_use]
     pub fn commands(&self, key: &str) -> Vec<Vec<String>> {
         if let Some(Content::Commands(commands)) = self.content(key) { commands.clone() } else { Vec::new() }
     }
 
-    /// Names of the file's own, each with its text and place.
+    /// Free key names of a table, each with its text and position.
     pub fn named(&self, key: &str) -> impl Iterator<Item = (&str, &str, TextPlace)> {
         let names = match self.content(key) {
             Some(Content::Named(names)) => Some(names),
@@ -344,18 +344,18 @@ impl Section {
     }
 }
 
-/// Reads files and collects what is wrong with them.
+/// Reads files and collects their errors.
 #[derive(Debug, Default)]
 pub struct Reader {
-    /// Names and texts.
+    /// Names and texts of the files.
     files: Vec<(String, String)>,
     mistakes: Vec<(TextPlace, String)>,
-    /// Whether the file is a part of a whole: then a missing key is no mistake, since another file may have it.
+    /// Whether the file is one of several: then a missing key is not an error, since another file may have it.
     part: bool,
 }
 
 impl Reader {
-    /// Reads one more file; `name` is what messages call it. Without a table what is wrong is noted.
+    /// Parses one more file; `name` is used in messages. Returns `None` when it is not TOML, and records the errors.
     pub fn parse(&mut self, name: &str, text: &str) -> Option<TomlTable> {
         let file = self.files.len();
         self.files.push((name.to_owned(), text.to_owned()));
@@ -367,12 +367,12 @@ impl Reader {
         syntax.is_empty().then(|| table(file, root.get_ref()))
     }
 
-    /// Notes a mistake.
+    /// Records an error.
     pub fn note(&mut self, at: TextPlace, message: impl Into<String>) {
         self.mistakes.push((at, message.into()));
     }
 
-    /// Notes a key that is not known, with what may have been meant.
+    /// Records an unknown key, with a suggestion.
     pub fn unknown(&mut self, at: TextPlace, key: &str, known: &[&str]) {
         let hint = match nearest(key, known) {
             Some(name) => format!("; did you mean {name:?}?"),
@@ -382,7 +382,7 @@ impl Reader {
         self.note(at, format!("unknown key {key:?}{hint}"));
     }
 
-    /// Line and column of a place.
+    /// Line and column of a position.
     #[must_use]
     pub fn position(&self, at: TextPlace) -> Position {
         let text = self.files.get(at.file).map_or("", |(_, text)| text);
@@ -390,13 +390,13 @@ impl Reader {
         Position { line, column }
     }
 
-    /// Whether nothing is wrong so far.
+    /// Whether no error has been found so far.
     #[must_use]
     pub fn is_right(&self) -> bool {
         self.mistakes.is_empty()
     }
 
-    /// Everything that is wrong, file by file, in the order of the text.
+    /// All errors, file by file, in the order of the text.
     #[must_use]
     pub fn mistakes(mut self) -> Vec<ConfigError> {
         self.mistakes.sort();
@@ -412,7 +412,7 @@ impl Reader {
         self.mistakes.iter().map(error).collect()
     }
 
-    /// Checks a table by its keys. `name` is what messages put before them, empty for a file's own.
+    /// Checks a table against its keys. `name` is the prefix of its keys in messages, empty for a file's top level.
     pub fn section(&mut self, name: &str, at: TextPlace, table: &TomlTable, keys: &[FileKey]) -> Section {
         let mut section = Section { at, size: table.len(), ..Section::default() };
         self.fill(&mut section, (name, ""), table, keys);
@@ -424,7 +424,7 @@ impl Reader {
         section
     }
 
-    /// Checks a table of which only a part is known: nothing is missing in it.
+    /// Checks a table that may be incomplete: no key is reported as missing.
     pub fn part(&mut self, table: &TomlTable, keys: &[FileKey]) {
         self.part = true;
         self.section("", TextPlace::default(), table, keys);
@@ -466,7 +466,7 @@ impl Reader {
         }
     }
 
-    /// A value as its kind wants it; what is wrong is noted.
+    /// Checks a value against its kind; records an error.
     fn content(&mut self, key: &str, kind: Kind, node: &Node) -> Option<Content> {
         let mut wrong = |at: TextPlace, message: String| {
             self.note(at, message);
@@ -485,7 +485,7 @@ impl Reader {
                 Ok(()) => Some(Content::Text(text.clone())),
                 Err(why) => wrong(node.at, refused(key, text, &why)),
             },
-            // Let the type itself say what it wants.
+            // The type's parse error says which unit is expected.
             (Kind::Quantity(check), TomlValue::Whole(_) | TomlValue::Number(_)) => {
                 let why = check(&written(&node.value)).err();
                 let why = why.unwrap_or_else(|| "write it as text with a unit".to_owned());
@@ -582,7 +582,7 @@ impl Reader {
             }
         }
         match kind {
-            // Tables stay, so that they are looked at as a whole.
+            // Keep the tables, so that they are checked as a whole.
             Kind::Tables(_) if items.is_empty() || !sections.is_empty() => Some(Content::Tables(sections)),
             _ if self.mistakes.len() > before => None,
             Kind::Texts(_) => Some(Content::Texts(texts)),
@@ -616,7 +616,7 @@ impl Reader {
     }
 }
 
-/// What is wrong with a text, which the sentence may have already.
+/// The message for an invalid text; `why` may mention the text already.
 fn refused(key: &str, text: &str, why: &str) -> String {
     match why.contains(&format!("{text:?}")) {
         true => format!("{key}: {why}"),
@@ -644,7 +644,7 @@ fn written(value: &TomlValue) -> String {
     }
 }
 
-/// Paths of keys, and with `tables` those of the tables that they stand in.
+/// Paths of keys, and with `tables` also those of the tables that contain them.
 fn known(name: &str, keys: &[FileKey], tables: bool) -> Vec<String> {
     let mut all: Vec<String> = keys.iter().map(|row| join(name, row.path)).collect();
     if tables {
@@ -686,25 +686,25 @@ fn node(file: usize, value: &Spanned<DeValue<'_>>) -> Node {
     Node { key_at: at, at, value }
 }
 
-/// So many names are told all.
+/// Up to this many known names are all listed.
 const FEW: usize = 6;
 
-/// How far a known name is from what was written.
+/// Edit distance between a known name and the written one.
 fn distance(given: &str, name: &str) -> usize {
     let last = |text: &str| text.rsplit('.').next().unwrap_or_default().to_owned();
     let whole = strsim::damerau_levenshtein(given, name);
-    // `cpu_max` or a key in the wrong table should still find `cpu.max`.
+    // `cpu_max` or a key in the wrong table should still suggest `cpu.max`.
     whole.min(strsim::damerau_levenshtein(&last(given), &last(name)) + 1)
 }
 
-/// The known name closest to what was written, if it is close enough to be a slip.
+/// The known name closest to the written one, if it is close enough to be a typo.
 #[must_use]
 pub fn nearest<'k>(given: &str, known: &[&'k str]) -> Option<&'k str> {
     let near = known.iter().map(|name| (distance(given, name), *name)).filter(|(far, _)| *far <= 3);
     near.min().map(|(_, name)| name)
 }
 
-/// The known names closest to what was written, however far they are: first those of the table of that name.
+/// The known names closest to the written one, however far: first those of the table of that name.
 fn nearest_ones<'k>(given: &str, known: &[&'k str]) -> Vec<&'k str> {
     let table = format!("{}.", given.split('.').next().unwrap_or(given));
     let mut all: Vec<_> =

@@ -1,6 +1,6 @@
 //! The machine as plain data: logical CPUs with their cores, siblings, caches and nodes, memory, disks.
 //!
-//! Filled in by the sensors; a fact that the machine does not tell is `None`.
+//! Filled in by the sensors; `None` for a fact that the machine does not report.
 
 use crate::cpuset::CpuSet;
 use crate::units::Bytes;
@@ -59,7 +59,7 @@ impl Topology {
         self.cpus.iter().map(|cpu| cpu.id).collect()
     }
 
-    /// CPUs by NUMA node; empty when the machine does not tell.
+    /// CPUs by NUMA node; empty when the machine does not report them.
     #[must_use]
     pub fn nodes(&self) -> BTreeMap<u32, CpuSet> {
         let mut nodes: BTreeMap<u32, CpuSet> = BTreeMap::new();
@@ -115,11 +115,11 @@ pub struct Disk {
     pub name: String,
     /// Its number.
     pub device: Device,
-    /// Its I/O scheduler, `bfq` or `mq-deadline` for example; `None` when the machine does not tell.
+    /// Its I/O scheduler, `bfq` or `mq-deadline` for example; `None` when the machine does not report one.
     pub scheduler: Option<String>,
 }
 
-/// What the machine is made of.
+/// Hardware of the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Machine {
     /// CPUs.

@@ -12,7 +12,7 @@ use std::str::FromStr;
 pub struct UnitError {
     /// What the user wrote.
     pub given: String,
-    /// What would have been right, with an example.
+    /// The expected form, with an example.
     pub expected: &'static str,
 }
 
@@ -201,7 +201,7 @@ impl fmt::Display for Ppm {
 pub enum CpuAmount {
     /// Share of all logical CPUs of the machine.
     OfMachine(Ppm),
-    /// So many logical CPUs.
+    /// A number of logical CPUs.
     Cpus(MicroCpus),
 }
 
@@ -280,7 +280,7 @@ impl FromStr for MemoryAmount {
 pub struct Weight(u16);
 
 impl Weight {
-    /// What the kernel gives a group that asked for nothing.
+    /// The kernel's default for a new group.
     pub const DEFAULT: Weight = Weight(100);
     /// The smallest share.
     pub const MIN: Weight = Weight(1);
@@ -304,7 +304,7 @@ impl Weight {
         ((u64::from(self.0) * 1024 + 50) / 100).max(2)
     }
 
-    /// The weight that cgroup v1 `cpu.shares` stands for; the nearest one where the kernel has more.
+    /// The weight that corresponds to cgroup v1 `cpu.shares`; the nearest one where `cpu.shares` is finer.
     #[must_use]
     pub fn from_v1_shares(shares: u64) -> Weight {
         let nearest = (shares.saturating_mul(100) + 512) / 1024;
@@ -322,7 +322,7 @@ impl fmt::Display for Weight {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Millis(pub u64);
 
-/// In the largest unit that shows it whole, as it may be written.
+/// Printed in the largest unit that represents it exactly, in the syntax of a groups file.
 impl fmt::Display for Millis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units = [(3_600_000, "h"), (60_000, "min"), (1_000, "s"), (1, "ms")];
@@ -352,7 +352,7 @@ impl FromStr for Millis {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Micros(pub u64);
 
-/// In the largest unit that shows it whole, as it may be written.
+/// Printed in the largest unit that represents it exactly, in the syntax of a groups file.
 impl fmt::Display for Micros {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units = [(1_000_000, "s"), (1_000, "ms"), (1, "us")];

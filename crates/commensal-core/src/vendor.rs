@@ -1,5 +1,5 @@
-//! What vendors' kernels need besides a knob: machine-wide switches, kernel ranges that must not be used,
-//! and how many levels `cpu.qos_level` has.
+//! What vendors' kernels need besides a knob: machine-wide switches, kernel releases that must not be used, and the
+//! number of levels of `cpu.qos_level`.
 //!
 //! Sources: openEuler kernel 5.10 (`kernel/sched/core.c`, `cpu_qos_write`) and rubik's documentation;
 //! Anolis kernel 5.10 (`kernel/sched/fair.c`, `update_bvt_warp_ns`) and Alibaba's page on Group Identity.
@@ -14,7 +14,7 @@ pub enum Switch {
     /// Anolis/Alibaba: turning it on or off clears the identity of every group; EBUSY while core scheduling
     /// is in use.
     GroupIdentity,
-    /// openEuler: `memory.qos_level` is refused and without effect while it is 0.
+    /// openEuler: while it is 0, `memory.qos_level` cannot be written and has no effect.
     MemcgQos,
 }
 
@@ -22,7 +22,7 @@ impl Switch {
     /// Every switch.
     pub const ALL: [Switch; 2] = [Switch::GroupIdentity, Switch::MemcgQos];
 
-    /// Its file.
+    /// Path of the switch's file.
     #[must_use]
     pub fn path(self) -> &'static str {
         match self {
@@ -54,7 +54,7 @@ impl Switch {
 }
 
 impl fmt::Display for Switch {
-    /// As sysctl(8) spells it.
+    /// The switch's name as sysctl(8) spells it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Switch::GroupIdentity => "kernel.sched_group_identity_enabled",
@@ -70,13 +70,13 @@ pub const BVT_OFFLINE: i64 = -1;
 /// `cpu.qos_level` and `memory.qos_level` of an offline group.
 pub const QOS_OFFLINE: i64 = -1;
 
-/// What `cpu.qos_level` can do here, found out in a scratch group.
+/// Abilities of `cpu.qos_level` on this kernel, tested in a scratch group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QosLevels {
-    /// -2 to 2; otherwise only -1 and 0.
+    /// Whether it has the levels -2 to 2; otherwise only -1 and 0.
     pub five: bool,
-    /// Whether an offline group can be made online again. Where it cannot, undo moves the members to a fresh
-    /// group of the same name.
+    /// Whether an offline group can be made online again. Where it cannot, undo moves the members to a fresh group of
+    /// the same name.
     pub reversible: bool,
 }
 
@@ -93,8 +93,8 @@ impl fmt::Display for QosLevels {
 
 /// Why Group Identity must not be used on a kernel of this release (`uname -r`), if so.
 ///
-/// Ranges from Alibaba's page "Group Identity feature": 4.19.91-25.1 to 25.5 can bring the machine down; in
-/// 4.19.91-26 to 26.3, 5.10.112-11 to 11.2 and 5.10.134-12 to 12.2 the feature is compiled in and off.
+/// Versions from Alibaba's page "Group Identity feature": 4.19.91-25.1 to 25.5 can crash the machine; in 4.19.91-26 to
+/// 26.3, 5.10.112-11 to 11.2 and 5.10.134-12 to 12.2 the feature is compiled in but off.
 #[must_use]
 pub fn identity_obstacle(release: &str) -> Option<String> {
     type Build = (u32, u32);

@@ -1,5 +1,5 @@
-//! Windows of time with different settings on work that goes on, and what pairs of them show: the one engine behind the lab's
-//! rounds and the agent's canary. Pure.
+//! Windows of time in which running work has different settings, and the statistics of pairs of windows: the engine
+//! shared by the lab's rounds and the agent's canary. Pure.
 //!
 //! ```text
 //! schedule   in which order      ░ alone ░ isolated ░ alone again ░ isolated ░ contended, long ░ …
@@ -11,9 +11,10 @@
 //! answer     beyond the threshold, within it, or open with the bound that was reached
 //! ```
 //!
-//! **Invariants.** An order is a function of its seed and of the cycle's number. All looks together, and all figures of a
-//! canary together, err at most as often as their one stated error says. A pair is evidence or it is not for reasons that
-//! look at both of its windows alike; otherwise what is left out is itself an effect.
+//! **Invariants.** An order is a function of its seed and of the cycle's number. All interim analyses together, and all
+//! figures of a canary together, are wrong at most as often as their one stated error. Whether a pair counts as
+//! evidence is decided by rules that treat both of its windows alike; otherwise leaving pairs out would itself create
+//! an effect.
 
 mod effect;
 mod looks;

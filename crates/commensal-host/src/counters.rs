@@ -7,12 +7,12 @@ use perf_event::{Builder, Counter, ReadFormat};
 use std::fs::File;
 use std::io;
 
-/// What can be counted.
+/// An event that can be counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// Cycles of the CPU while it was not halted; `ENOENT` without a performance monitoring unit.
     Cycles,
-    /// Instructions that retired; `ENOENT` likewise.
+    /// Retired instructions; `ENOENT` without a performance monitoring unit.
     Instructions,
     /// Nanoseconds on a CPU, as the scheduler sees them. Every kernel with perf events has it.
     TaskClock,
@@ -21,16 +21,17 @@ pub enum Event {
 /// Counters that run until they are dropped.
 #[derive(Debug)]
 pub struct Counters {
-    /// By CPU: the events, of which the first leads, so that all of one CPU count at the same times.
+    /// Counters by CPU, one per event; the first is the group leader, so that all events of a CPU are counted at the
+    /// same times.
     cpus: Vec<Vec<Counter>>,
 }
 
 impl Counters {
-    /// Counts so far, in the order in which the events were given, over all CPUs. Where the unit had to be shared with
-    /// other users, what was seen is scaled to the whole time.
+    /// Counts so far, summed over all CPUs, in the order in which the events were given. If the performance monitoring
+    /// unit was shared with other users, counts are scaled to the whole time.
     ///
     /// # Errors
-    /// What the kernel says, `EIO` included: a counter that was pinned away.
+    /// The kernel's error, including `EIO` for a counter that was displaced by a pinned one.
     pub fn read(&mut self) -> Result<Vec<u64>> {
         let mut sums = vec![0; self.cpus.first().map_or(0, Vec::len)];
         for events in &mut self.cpus {
@@ -78,7 +79,7 @@ pub(crate) fn open(group: &File, cpus: impl Iterator<Item = u32>, events: &[Even
 }
 
 fn failed(operation: &'static str, error: &io::Error) -> HostError {
-    // The library has no number where the kernel is older than its idea of an event.
+    // The library returns no error number when the kernel is too old for the event.
     let errno = error.raw_os_error().map_or(Errno::EOPNOTSUPP, Errno);
     HostError { operation, object: "a performance counter".to_owned(), value: None, errno }
 }

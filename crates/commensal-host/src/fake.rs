@@ -9,12 +9,12 @@
 //! Machine: hierarchies (tree, files), rules of writes (rules, limits), processes (procs), files (fixture)
 //! ```
 //!
-//! Files, defaults, ranges and normalisation come from the knob table; the rules that a row cannot say
-//! are in `fake/`. `tests/conformance.txt` runs on this host and on the kernel.
+//! Files, defaults, ranges and normalisation come from the knob table; rules that a row cannot express are in `fake/`.
+//! `tests/conformance.txt` runs on this host and on the kernel.
 //!
-//! **Faults and crashes count mutations that succeed**: write, mkdir, rmdir, spawn, signal, and
-//! `state_append`, `state_replace`, `state_rename`, `state_remove`. That is what [`FakeHost::mutations`] lists, so
-//! `for n in 0..mutations().len()` with [`FakeHost::crash_after`] visits every place to die.
+//! **Faults and crashes count successful mutations**: write, mkdir, rmdir, spawn, signal, and `state_append`,
+//! `state_replace`, `state_rename`, `state_remove`. [`FakeHost::mutations`] lists the same ones, so `for n in
+//! 0..mutations().len()` with [`FakeHost::crash_after`] tests a crash at every point.
 
 mod faults;
 mod files;
@@ -48,7 +48,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tree::Machine;
 
-/// Controllers with a hierarchy of their own in [`FakeHost::v1`].
+/// Controllers with a separate hierarchy in [`FakeHost::v1`].
 const V1: [Controller; 7] = [
     Controller::Cpu,
     Controller::Cpuacct,
@@ -61,7 +61,7 @@ const V1: [Controller; 7] = [
 const V2: [Controller; 5] =
     [Controller::Cpuset, Controller::Cpu, Controller::Io, Controller::Memory, Controller::Pids];
 
-/// Process number of a fake host's own process: the real one, so that code which asks finds itself.
+/// PID of a fake host's process: the real one, so that code which asks for its PID finds itself.
 fn own_pid() -> u32 {
     std::process::id()
 }
@@ -74,14 +74,14 @@ pub struct FakeHost {
     dirs: Vec<Option<OpenDir>>,
 }
 
-/// A directory as this host has it open.
+/// A directory that this host has open.
 #[derive(Debug)]
 struct OpenDir {
     inode: u64,
     path: PathBuf,
     generation: u32,
-    /// Control files used through it: like the real host, the fake has them open, and an open file of
-    /// a removed group says ENODEV where a new one says ENOENT.
+    /// Control files opened through it: like the real host, the fake keeps them open, and an open file of a removed
+    /// group returns ENODEV where opening it anew returns ENOENT.
     held: BTreeSet<String>,
 }
 
@@ -103,7 +103,7 @@ impl FakeHost {
         FakeHost::mounted(cpus, memory_bytes, &mounts, None)
     }
 
-    /// cgroup v2: one hierarchy with every controller at `/sys/fs/cgroup`; none is given to children yet.
+    /// cgroup v2: one hierarchy with every controller at `/sys/fs/cgroup`; none is enabled for children yet.
     #[must_use]
     pub fn v2(cpus: u32, memory_bytes: u64) -> FakeHost {
         FakeHost::mounted(cpus, memory_bytes, &[], Some(("/sys/fs/cgroup", &V2)))
@@ -117,7 +117,7 @@ impl FakeHost {
         FakeHost::mounted(cpus, memory_bytes, &mounts, Some(("/sys/fs/cgroup/unified", &[])))
     }
 
-    /// Any mixture: v1 hierarchies by mount point, and the unified one with what is left to it.
+    /// Any mixture: v1 hierarchies by mount point, and a unified one with the remaining controllers.
     #[must_use]
     pub fn mounted(
         cpus: u32,
@@ -148,9 +148,9 @@ impl FakeHost {
         FakeHost { machine: Arc::new(Mutex::new(machine)), life: 0, dirs: Vec::new() }
     }
 
-    /// Files from text: comment lines start with `#`, others are `path<TAB>value` with `\n` for a line
-    /// break, `\t` for a tab and `\\` for a backslash. Hierarchies are made for the cgroup mounts of its `/proc/mounts`;
-    /// their groups have just the files that the text names.
+    /// A machine from text: comment lines start with `#`, others are `path<TAB>value` with `\n` for a line break, `\t`
+    /// for a tab and `\\` for a backslash. Hierarchies are created for the cgroup mounts in its `/proc/mounts`; their
+    /// groups have only the files that the text names.
     ///
     /// # Errors
     /// When a line is not of that form.
@@ -174,24 +174,24 @@ impl FakeHost {
         self.machine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A host for another process of the same machine: it sees the same kernel, files, locks, faults.
-    /// It also serves to look at and change the machine while the code under test owns the first one.
+    /// A host for another process of the same machine: it shares kernel, files, locks and faults. Tests also use it to
+    /// inspect and change the machine while the code under test owns the first host.
     #[must_use]
     pub fn another(&self) -> FakeHost {
         FakeHost { machine: Arc::clone(&self.machine), life: self.machine().life, dirs: Vec::new() }
     }
 
-    /// A host of another machine, which is as this one is now: groups, files, processes, faults. Nothing that happens to one
-    /// of them happens to the other. On the new one no lock is held and [`FakeHost::mutations`] begin anew; who serves at a
-    /// socket does so on both, by a clone.
+    /// A host of another machine that is a copy of this one: groups, files, processes, faults. Later changes to one do
+    /// not affect the other. On the copy no lock is held and [`FakeHost::mutations`] is empty; services on sockets are
+    /// cloned.
     #[must_use]
     pub fn copy(&self) -> FakeHost {
         let machine = self.machine().copy();
         FakeHost { life: machine.life, machine: Arc::new(Mutex::new(machine)), dirs: Vec::new() }
     }
 
-    /// The agent is started again on the same machine: groups, processes and state files are as they
-    /// were; open directories, locks and faults are gone. Hosts from before answer EIO from now on.
+    /// Simulates a restart of the agent on the same machine: groups, processes and state files stay as they were; open
+    /// directories, locks and faults are gone. Earlier hosts return EIO from now on.
     #[must_use]
     pub fn restart(&self) -> FakeHost {
         let mut machine = self.machine();
@@ -202,8 +202,8 @@ impl FakeHost {
         self.another()
     }
 
-    /// Sets a file's text: a control file if the path is inside a group (no rule is asked, and the
-    /// file is made if it is not there), a plain file otherwise.
+    /// Sets a file's text: a control file if the path is inside a group (without checking rules; the file is created if
+    /// it does not exist), a plain file otherwise.
     pub fn set_file(&self, path: impl AsRef<Path>, text: &str) {
         let mut machine = self.machine();
         let path = path.as_ref();
@@ -217,16 +217,16 @@ impl FakeHost {
         }
     }
 
-    /// Puts something into the place of a state file that is none: `a named pipe`, `a directory`.
+    /// Replaces a state file by something that is not a regular file: `a named pipe`, `a directory`.
     pub fn set_kind(&self, path: impl Into<PathBuf>, kind: &'static str) {
         let path = path.into();
         let mut machine = self.machine();
-        // Its name is in the folder all the same.
+        // The directory still lists its name.
         machine.files.entry(path.clone()).or_default();
         machine.odd.insert(path, kind);
     }
 
-    /// Gives a file or folder an owner and a mode; what is not told belongs to root alone.
+    /// Sets owner and mode of a file or directory; by default it belongs to root, and only root may write.
     pub fn set_owner(&self, path: impl Into<PathBuf>, owner: u32, mode: u32) {
         self.machine().owners.insert(path.into(), Ownership { owner, mode });
     }
@@ -243,7 +243,7 @@ impl FakeHost {
         machine.files.remove(path);
     }
 
-    /// The device is unplugged: limits on it go, and writing one says ENODEV. Its files in `/sys` stay.
+    /// Unplugs the device: its limits disappear, and writing one returns ENODEV. Its files in `/sys` stay.
     pub fn unplug(&self, device: Device) {
         let mut machine = self.machine();
         machine.devices.remove(&device);
@@ -256,7 +256,7 @@ impl FakeHost {
         }
     }
 
-    /// The kernel does not have this file, in any group, now or later.
+    /// Removes this file from all existing and future groups, as if the kernel did not have it.
     pub fn without_file(&self, name: &str) {
         let mut machine = self.machine();
         machine.lacking.insert(name.to_owned());
@@ -300,22 +300,22 @@ impl FakeHost {
         }
     }
 
-    /// The kernel has core scheduling, and SMT is on or not (`ENODEV`).
+    /// Adds core scheduling to the kernel, with SMT on or off (`ENODEV`).
     pub fn core_scheduling(&self, smt: bool) {
         self.machine().core_sched = Some(smt);
     }
 
-    /// The process starts one more thread, with the cookie of its first one; gives its number.
+    /// Starts one more thread in the process, with the cookie of its first one; returns its TID.
     pub fn add_thread(&self, pid: u32) -> u32 {
         self.machine().add_thread(pid)
     }
 
-    /// The process starts one more thread while cookies are handed out for the next time.
+    /// Lets the process start one more thread during the next assignment of cookies.
     pub fn thread_appears(&self, pid: u32) {
         self.machine().faults.threads_appear.push(pid);
     }
 
-    /// Gives a thread a core-scheduling cookie, as somebody else would.
+    /// Sets a thread's core-scheduling cookie, as another program would.
     pub fn set_cookie(&self, tid: u32, cookie: u64) {
         let mut machine = self.machine();
         if let Some(process) = machine.processes.values_mut().find(|process| process.cookie(tid).is_some()) {
@@ -323,7 +323,7 @@ impl FakeHost {
         }
     }
 
-    /// The group belongs to user 1000, as a service manager delegates one.
+    /// Gives the group to user 1000, as a service manager does when it delegates.
     pub fn give_to_user(&self, group: impl AsRef<Path>) {
         let mut machine = self.machine();
         if let Ok(inode) = machine.group_at(group.as_ref())
@@ -333,7 +333,7 @@ impl FakeHost {
         }
     }
 
-    /// Groups keep no extended attributes.
+    /// Makes groups unable to store extended attributes.
     pub fn refuse_attributes(&self) {
         self.machine().faults.no_attributes = true;
     }
@@ -348,8 +348,7 @@ impl FakeHost {
         }
     }
 
-    /// Bytes that a group itself uses; they cannot be reclaimed. Nothing happens if there is no such
-    /// group.
+    /// Sets the bytes that a group itself uses; they cannot be reclaimed. Does nothing if there is no such group.
     pub fn set_usage(&self, group: impl AsRef<Path>, bytes: u64) {
         let mut machine = self.machine();
         if let Ok(inode) = machine.group_at(group.as_ref())
@@ -359,8 +358,8 @@ impl FakeHost {
         }
     }
 
-    /// A process that was there before us, in these groups (absolute paths) and else in the roots.
-    /// Returns its pid. A path that is no group is passed over.
+    /// Adds a process that existed before commensal, in these groups (absolute paths) and otherwise in the root groups.
+    /// Returns its PID. Paths that are not groups are ignored.
     pub fn add_process(&self, groups: &[&str]) -> u32 {
         let mut machine = self.machine();
         let pid = machine.new_pid();
@@ -368,7 +367,7 @@ impl FakeHost {
         pid
     }
 
-    /// The pid of a process that ended is given to a new one.
+    /// Gives the PID of a process that has exited to a new one.
     pub fn reuse_pid(&self, pid: u32, groups: &[&str]) {
         place(&mut self.machine(), pid, groups);
     }
@@ -380,31 +379,31 @@ impl FakeHost {
         }
     }
 
-    /// Right before the next write of this number to a `cgroup.procs`, its process ends and another one, in `groups` and
-    /// looking like `looks`, gets the number.
+    /// Before the next write of this PID to a `cgroup.procs`, the process exits, and a new one with attributes `looks`,
+    /// in `groups`, gets its PID.
     pub fn reuse_pid_before_move(&self, pid: u32, groups: &[&str], looks: FakeLooks) {
         let groups = groups.iter().map(|group| (*group).to_owned()).collect();
         self.machine().faults.reuse = Some((pid, groups, looks));
     }
 
-    /// Right before the next write to a `cgroup.procs`, this process starts a child like itself, where it is.
+    /// Before the next write to a `cgroup.procs`, this process starts an identical child in its groups.
     pub fn forks_before_move(&self, pid: u32) {
         self.machine().faults.forks = Some(pid);
     }
 
-    /// Right after somebody has read a list of processes with this one in it, it starts a child in the same groups and ends; then
-    /// the child, `times` in all.
+    /// After the next read of a process list that contains this process, it starts a child in the same groups and
+    /// exits; the child then does the same, `times` in all.
     pub fn hands_over(&self, pid: u32, times: u32) {
         self.machine().faults.hands_over = Some((pid, times));
     }
 
-    /// Whoever asks at the local socket `path` gets the answer of the longest of these beginnings of a request that fits.
+    /// Answers requests to the local socket `path`: if several prefixes of a request match, the longest wins.
     pub fn answer(&self, path: impl Into<PathBuf>, request: &str, answer: &str) {
         self.machine().answers.insert((path.into(), request.to_owned()), answer.to_owned());
     }
 
-    /// Whoever asks at the local socket `path` is answered by `service`, or waits in vain, until somebody else serves there.
-    /// It must not use this machine.
+    /// Lets `service` answer requests to the local socket `path`, or leave them unanswered, until it is replaced.
+    /// `service` must not use this machine.
     pub fn serve(
         &self,
         path: impl Into<PathBuf>,
@@ -413,12 +412,12 @@ impl FakeHost {
         self.machine().services.insert(path.into(), tree::Service(Box::new(service)));
     }
 
-    /// Nobody serves there any more.
+    /// Removes the service of a socket.
     pub fn hang_up(&self, path: impl AsRef<Path>) {
         self.machine().services.remove(path.as_ref());
     }
 
-    /// Moves a process as somebody else would, without asking any rule.
+    /// Moves a process as another program would, without checking any rule.
     pub fn move_process(&self, pid: u32, group: impl AsRef<Path>) {
         let mut machine = self.machine();
         if let Ok(inode) = machine.group_at(group.as_ref()) {
@@ -426,7 +425,7 @@ impl FakeHost {
         }
     }
 
-    /// A process ends by itself.
+    /// Lets a process exit by itself.
     pub fn end(&self, pid: u32, exit: Exit) {
         if let Some(process) = self.machine().processes.get(&pid) {
             process.running.end(exit);
@@ -436,36 +435,36 @@ impl FakeHost {
         }
     }
 
-    /// SIGTERM and SIGINT do nothing to this process.
+    /// Makes the process ignore SIGTERM and SIGINT.
     pub fn ignores_sigterm(&self, pid: u32) {
         if let Some(process) = self.machine().processes.get_mut(&pid) {
             process.ignores_sigterm = true;
         }
     }
 
-    /// Starting this program fails with ENOENT.
+    /// Makes starting this program fail with ENOENT.
     pub fn missing_program(&self, program: impl Into<PathBuf>) {
         self.machine().missing.insert(program.into());
     }
 
-    /// What a program started with [`crate::Stdout::Pipe`] has written (up to 64 KiB).
+    /// Sets the output (up to 64 KiB) of a program started with [`crate::Stdout::Pipe`].
     pub fn output_of(&self, program: impl Into<PathBuf>, text: &str) {
         self.machine().outputs.insert(program.into(), text.to_owned());
     }
 
-    /// Time passes.
+    /// Advances the clock.
     pub fn advance(&self, time: Duration) {
         self.machine().uptime += time;
     }
 
-    /// Every process ever, by pid.
+    /// Every process that ever existed, by PID.
     #[must_use]
     pub fn processes(&self) -> Vec<FakeProcess> {
         let machine = self.machine();
         machine.processes.iter().map(|(pid, process)| machine.describe(*pid, process)).collect()
     }
 
-    /// A group and all below it disappear; their processes go to its parent.
+    /// Removes a group and everything below it; their processes move to its parent.
     pub fn vanish(&self, group: impl AsRef<Path>) {
         let mut machine = self.machine();
         if let Ok(inode) = machine.group_at(group.as_ref()) {
@@ -473,7 +472,7 @@ impl FakeHost {
         }
     }
 
-    /// The mutation tried after `n - 1` more have succeeded fails with `errno`, once; 1 is the next.
+    /// Makes one mutation fail with `errno`: the one after `n - 1` more successful ones; 1 is the next.
     pub fn fail_write(&self, n: u32, errno: Errno) {
         self.machine().faults.fail = Some((n, errno));
     }
@@ -483,20 +482,21 @@ impl FakeHost {
         self.machine().faults.refuse = Some((n, errno));
     }
 
-    /// The file of this name takes nothing in any group, until [`FakeHost::refuse_nothing`]; `""`: no group can be made or removed.
+    /// Writes to files of this name fail in every group until [`FakeHost::refuse_nothing`]; `""`: groups cannot be
+    /// created or removed.
     pub fn refuse_file(&self, name: &str, errno: Errno) {
         self.machine().faults.closed = Some((name.to_owned(), errno));
     }
 
-    /// Changes of cgroups are taken again.
+    /// Changes of cgroups succeed again.
     pub fn refuse_nothing(&self) {
         let mut machine = self.machine();
         machine.faults.refuse = None;
         machine.faults.closed = None;
     }
 
-    /// The next write to a file of this name takes `value` instead and says nothing: a kernel that handles the
-    /// knob otherwise, or somebody else who writes it at once.
+    /// The next write to a file of this name silently stores `value` instead, like a kernel that handles the knob
+    /// differently, or another program that overwrites it at once.
     pub fn takes_instead(&self, file: &str, value: &str) {
         self.machine().faults.instead = Some((file.to_owned(), value.to_owned()));
     }
@@ -522,35 +522,35 @@ impl FakeHost {
         }
     }
 
-    /// Whether [`FakeHost::crash_after`] has come to pass.
+    /// Whether the crash of [`FakeHost::crash_after`] has happened.
     #[must_use]
     pub fn is_crashed(&self) -> bool {
         self.machine().faults.crashed
     }
 
-    /// The cgroup file systems are mounted read-only: EROFS.
+    /// Makes the cgroup file systems read-only: EROFS.
     pub fn read_only(&self, on: bool) {
         self.machine().faults.read_only = on;
     }
 
-    /// We are user 1000: cgroup writes say EACCES, signals to processes that are not ours EPERM.
+    /// Makes this process run as user 1000: cgroup writes return EACCES, signals to other users' processes EPERM.
     pub fn unprivileged(&self, on: bool) {
         self.machine().faults.unprivileged = on;
     }
 
-    /// The disk with the state files is full: ENOSPC, and nothing is written.
+    /// Makes the disk with the state files full: ENOSPC, and nothing is written.
     pub fn state_full(&self, on: bool) {
         self.machine().faults.state_full = on;
     }
 
-    /// Every knob of every group: absolute path and text. Two equal snapshots mean that the same
-    /// groups exist with the same settings; processes are not part of it.
+    /// Every knob of every group: absolute path and text. Two equal snapshots mean that the same groups exist with the
+    /// same settings; processes are not included.
     #[must_use]
     pub fn snapshot(&self) -> BTreeMap<String, String> {
         self.machine().snapshot()
     }
 
-    /// What was changed, oldest first.
+    /// The mutations, oldest first.
     #[must_use]
     pub fn mutations(&self) -> Vec<Mutation> {
         self.machine().mutations.clone()

@@ -1,4 +1,4 @@
-//! The one door to the operating system, and the root audit surface.
+//! All access to the operating system goes through this crate; it is the part to audit for code that runs as root.
 //!
 //! ```text
 //! sensors ──read──►  trait Host  ◄──write── drivers, lab
@@ -7,12 +7,12 @@
 //!              (dirfd+inode)          rules the kernel was measured to obey)
 //! ```
 //!
-//! * A cgroup is a [`Dir`]: an open directory and its inode. A path is only how one was found; when
-//!   the group is removed, every operation through the old `Dir` fails with `ENODEV` or `ENOENT`, also
-//!   after a new group of the same name appeared (measured on 6.18).
+//! * A cgroup is a [`Dir`]: an open directory and its inode. A path is only used to find it; when the group is removed,
+//!   every operation through the old `Dir` fails with `ENODEV` or `ENOENT`, even after a new group of the same name
+//!   appeared (measured on 6.18).
 //! * A process is a [`Process`]: its pid and start time, held by a pidfd.
-//! * [`Host::write`] is one `write(2)` of one value. Reading back is the caller's business, because
-//!   what to compare with is a matter of the knob table.
+//! * [`Host::write`] is one `write(2)` of one value. The caller reads the value back, because the expected value
+//!   depends on the knob table.
 //!
 //! The same conformance script (`tests/conformance.txt`) runs on both hosts.
 
@@ -49,22 +49,22 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-/// An operation that the system refused: what, on what, with which value, and the error number.
+/// An operation that the system refused: operation, object, value and error number.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{operation} {}{}: {errno}{}", visible(.object), with_value(.value), in_words(*.errno))]
 pub struct HostError {
-    /// What was tried: `open`, `read`, `write`, `create`, `remove`, `start`, `signal`, …
+    /// The operation: `open`, `read`, `write`, `create`, `remove`, `start`, `signal`, …
     pub operation: &'static str,
     /// The file, group or process.
     pub object: String,
-    /// What was to be written, if anything.
+    /// The value to be written, if any.
     pub value: Option<String>,
-    /// The kernel's answer.
+    /// The kernel's error number.
     pub errno: Errno,
 }
 
 impl HostError {
-    /// Whether something else is in the place of a state file: a directory, a pipe, a link.
+    /// Whether the path of a state file is not a regular file: a directory, a pipe, a link.
     #[must_use]
     pub fn is_no_file(&self) -> bool {
         self.operation == open::AS_A_FILE
@@ -92,17 +92,18 @@ pub type Result<T> = std::result::Result<T, HostError>;
 /// An open directory of a cgroup hierarchy. Cheap to copy; the host keeps the descriptor until [`Host::close`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Dir {
-    /// The host's table slot.
+    /// Slot in the host's table.
     pub(crate) slot: u32,
-    /// Distinguishes a reused slot.
+    /// Distinguishes different uses of one slot.
     pub(crate) generation: u32,
-    /// Inode of the directory: with the hierarchy, the identity of the group.
+    /// Inode of the directory; together with the hierarchy it identifies the group.
     pub inode: u64,
 }
 
-/// What sensors, drivers and the lab may do to the machine. Paths are absolute; cgroups are reached through [`Dir`].
+/// The operations that sensors, drivers and the lab may perform on the machine. Paths are absolute; cgroups are
+/// accessed through [`Dir`].
 pub trait Host {
-    /// Reads a small file (procfs, sysfs, configuration) whole.
+    /// Reads the whole of a small file (procfs, sysfs, configuration).
     fn read_file(&self, path: &Path) -> Result<String>;
 
     /// Reads a configuration file as [`Host::read_file`] does, but refuses (`EPERM`) one that others could have written, if
@@ -112,14 +113,14 @@ pub trait Host {
     /// Whether state and configuration that others could have written are refused.
     fn is_guarded(&self) -> bool;
 
-    /// Where a symbolic link points, such as `/proc/PID/exe`.
+    /// Target of a symbolic link, such as `/proc/PID/exe`.
     fn link(&self, path: &Path) -> Result<String>;
 
     /// Names in a directory, sorted.
     fn list(&self, path: &Path) -> Result<Vec<String>>;
 
-    /// Sends `request` to the local (Unix) socket at `path` and gives all that comes back until the other side closes: at
-    /// most 8 MiB. All of it, from connecting to the last byte, takes at most `patience` (`ETIMEDOUT`).
+    /// Sends `request` to the local (Unix) socket at `path` and returns everything received until the other side
+    /// closes: at most 8 MiB. The whole exchange takes at most `patience` (`ETIMEDOUT`).
     fn ask(&self, path: &Path, request: &str, patience: Duration) -> Result<String>;
 
     /// As [`Host::ask`], but says nothing unless root or this user listens at `path`, and nothing through a symbolic link
@@ -159,32 +160,33 @@ pub trait Host {
     /// Removes the child group `name`, if it still is the one with this inode (`ENOENT` otherwise).
     fn rmdir(&mut self, parent: Dir, name: &str, inode: u64) -> Result<()>;
 
-    /// Gives the child group `from`, if it still is the one with this inode, the name `to`. Only cgroup v1 can
-    /// (v2 says EPERM), and only to a name that is free (`EEXIST` otherwise).
+    /// Renames the child group `from` to `to`, if it still is the one with this inode. Only cgroup v1 supports this (v2
+    /// returns EPERM), and only to a name that is free (`EEXIST` otherwise).
     fn rename(&mut self, parent: Dir, from: &str, inode: u64, to: &str) -> Result<()>;
 
-    /// An extended attribute of a group, such as systemd's `trusted.delegate`; `None` if it has none, or the
-    /// hierarchy keeps none.
+    /// An extended attribute of a group, such as systemd's `trusted.delegate`; `None` if the group does not have it, or
+    /// the hierarchy stores none.
     fn attribute(&mut self, dir: Dir, name: &str) -> Result<Option<String>>;
 
-    /// Names of a group's extended attributes that begin with `prefix`, sorted; none where the hierarchy keeps none.
+    /// Names of a group's extended attributes that begin with `prefix`, sorted; empty where the hierarchy stores none.
     fn attributes(&mut self, dir: Dir, prefix: &str) -> Result<Vec<String>>;
 
-    /// Sets an extended attribute of a group, or removes it; not there is fine. Only root may write those that begin with
-    /// `trusted.`. They live as long as the group.
+    /// Sets an extended attribute of a group, or removes it (a missing one is not an error). Only root may write
+    /// attributes that begin with `trusted.`. Attributes exist as long as the group.
     fn set_attribute(&mut self, dir: Dir, name: &str, value: Option<&str>) -> Result<()>;
 
-    /// Takes the exclusive lock of a group's directory, or `None` when somebody else holds it. It is the same in every mount and
-    /// namespace, is advice and needs no rights, and ends with its holder.
+    /// Takes the exclusive lock of a group's directory, or returns `None` when another process holds it. The lock is
+    /// the same in every mount and namespace; it is advisory, needs no privileges, and is released when its holder
+    /// exits.
     fn lock_group(&mut self, dir: Dir) -> Result<Option<Lock>>;
 
-    /// Whether this user may write the control file; nothing is tried.
+    /// Whether this user may write the control file, without writing it.
     fn may_write(&mut self, dir: Dir, file: &str) -> bool;
 
     /// Writes a machine-wide kernel setting below `/proc/sys`.
     fn write_setting(&mut self, path: &Path, value: &str) -> Result<()>;
 
-    /// Lets go of the descriptors of `dir`.
+    /// Closes the descriptors of `dir`.
     fn close(&mut self, dir: Dir);
 
     /// Starts a process. It enters every group of the spec before the first instruction of its program.
@@ -193,25 +195,24 @@ pub trait Host {
     /// Identifies a running process; `ESRCH` if there is none.
     fn process(&mut self, pid: u32) -> Result<Process>;
 
-    /// Sends a signal to exactly this process; `ESRCH` once it is gone, also if its pid lives on.
+    /// Sends a signal to exactly this process; `ESRCH` once it is gone, even if its PID was reused.
     fn signal(&mut self, process: &Process, signal: Signal) -> Result<()>;
 
     /// Core-scheduling cookie of a thread; 0 is none. `EINVAL` without `CONFIG_SCHED_CORE`, `ENODEV` without SMT.
     fn cookie(&mut self, tid: u32) -> Result<u64>;
 
-    /// Gives every thread of `tids` the same core-scheduling cookie. Threads that have ended meanwhile are passed
-    /// over.
+    /// Gives every thread of `tids` the same core-scheduling cookie. Threads that have exited meanwhile are skipped.
     fn share_cookie(&mut self, cookie: Cookie, tids: &[u32]) -> Result<()>;
 
-    /// Keeps a thread to these CPUs (`sched_setaffinity(2)`). `EINVAL` when none of them is online and in its cpuset.
+    /// Pins a thread to these CPUs (`sched_setaffinity(2)`). `EINVAL` when none of them is online and in its cpuset.
     fn set_affinity(&mut self, tid: u32, cpus: &CpuSet) -> Result<()>;
 
-    /// Gives a thread a policy without a priority (`SCHED_NORMAL` is 0); its nice value stays.
+    /// Sets a thread's policy, one without a priority (`SCHED_NORMAL` is 0); its nice value stays.
     fn set_policy(&mut self, tid: u32, policy: i32) -> Result<()>;
 
-    /// Starts counters of what the tasks in a group and below do, on `cpus`. `ENOENT` when the group is not of the hierarchy
-    /// that has `perf_event` (the unified one, unless it is mounted for v1), and also without a performance monitoring unit
-    /// for one of the events.
+    /// Starts performance counters for the tasks in and below a group, on `cpus`. `ENOENT` when the group is not in the
+    /// hierarchy that has `perf_event` (the unified one, unless it is mounted for v1), and also without a performance
+    /// monitoring unit for one of the events.
     fn count(&mut self, dir: Dir, cpus: &CpuSet, events: &[Event]) -> Result<Counters>;
 
     /// Effective user number of this process.
@@ -223,53 +224,54 @@ pub trait Host {
     /// Reads a state file; `None` if there is none.
     fn state_read(&mut self, path: &Path) -> Result<Option<String>>;
 
-    /// Appends to a state file and returns when it is on the disk (`fsync`, also of the directory when
-    /// the file is new). When the disk refuses, nothing of `text` is left in the file.
+    /// Appends to a state file and returns when it is on disk (`fsync`, also of the directory when the file is new). If
+    /// the disk refuses, no part of `text` stays in the file.
     fn state_append(&mut self, path: &Path, text: &str) -> Result<()>;
 
-    /// Replaces a state file as a whole and durably (write aside, `fsync`, rename).
+    /// Replaces a state file as a whole and durably (write a temporary file, `fsync`, rename).
     fn state_replace(&mut self, path: &Path, text: &str) -> Result<()>;
 
-    /// Gives a state file another name, durably; what had that name is gone.
+    /// Renames a state file durably; an existing file of the new name is replaced.
     fn state_rename(&mut self, from: &Path, to: &Path) -> Result<()>;
 
-    /// Removes a state file; not there is fine.
+    /// Removes a state file; a missing one is not an error.
     fn state_remove(&mut self, path: &Path) -> Result<()>;
 
-    /// Removes a state folder with everything in it, without following symbolic links; not there is fine.
+    /// Removes a state directory with everything in it, without following symbolic links; a missing one is not an
+    /// error.
     fn state_remove_all(&mut self, path: &Path) -> Result<()>;
 
-    /// Bytes that this user may still write to the file system of `path`, or of the nearest folder above it that exists.
+    /// Bytes that this user may still write to the file system of `path`, or of its nearest existing parent directory.
     fn free_bytes(&self, path: &Path) -> Result<u64>;
 
-    /// Takes the exclusive lock of a file, or `None` when somebody else holds it. The kernel lets go
-    /// of it when the holder dies.
+    /// Takes the exclusive lock of a file, or returns `None` when another process holds it. The kernel releases it when
+    /// the holder dies.
     fn state_lock(&mut self, path: &Path) -> Result<Option<Lock>>;
 
-    /// Makes a state file with `text` whose lock is held from its beginning; `EEXIST` if there is one already, and nothing
-    /// is left when the disk refuses. Not durable: what a lock says ends with the boot.
+    /// Creates a state file with `text` and locks it from the beginning; `EEXIST` if it exists already, and nothing is
+    /// left when the disk refuses. Not durable: a lock is meaningless after a reboot.
     fn state_lock_new(&mut self, path: &Path, text: &str) -> Result<Lock>;
 
-    /// A state file of whose lock to ask, or to wait for; `None` if there is none.
+    /// Opens a state file to test its lock or to wait for it; `None` if there is none.
     fn state_lock_file(&self, path: &Path) -> Result<Option<LockFile>>;
 
-    /// Watches folders of state files. `EMFILE` when this user has as many watches as may be (`fs.inotify`).
+    /// Watches directories of state files. `EMFILE` when this user has too many watches (`fs.inotify`).
     fn state_watch(&self, folders: &[&Path]) -> Result<Watch>;
 
-    /// A number that grows with what this host is asked to do: who does not see it grow sees that nothing is done.
+    /// A counter that grows with every operation of this host: while it does not grow, the host does nothing.
     fn pulse(&self) -> Arc<AtomicU64>;
 
-    /// Time since the boot, sleep included (`CLOCK_BOOTTIME`): the same for every process, and set by nobody.
+    /// Time since boot, sleep included (`CLOCK_BOOTTIME`): the same for every process, and it cannot be set.
     fn boot_time(&self) -> Duration;
 }
 
-/// Gives what the allocator keeps of freed memory back to the machine (glibc's `malloc_trim`).
+/// Returns freed memory that the allocator keeps to the system (glibc's `malloc_trim`).
 pub fn trim_memory() {
     // SAFETY: takes no pointer, and may be called by any thread at any time.
     unsafe { libc::malloc_trim(0) };
 }
 
-/// Lets glibc keep freed memory until [`trim_memory`]: giving tens of MiB back again and again costs page faults.
+/// Lets glibc keep freed memory until [`trim_memory`]: returning tens of MiB again and again costs page faults.
 pub fn keep_memory() {
     // SAFETY: takes no pointer. 32 MiB is the most that glibc takes for the first, and any number for the second.
     unsafe {

@@ -1,4 +1,4 @@
-//! The real machine: directories by descriptor and inode, control files on held descriptors.
+//! The real machine: directories by descriptor and inode, control files on cached descriptors.
 
 use crate::counters::{self, Counters, Event};
 use crate::open::{self, Guard};
@@ -24,24 +24,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How many control files stay open, as far as an eighth of the permitted descriptors goes. A held one
-/// makes a use several times cheaper than open, use, close, and costs the kernel a page. Beyond this
-/// number the oldest that was not used lately is closed.
+/// How many control files stay open, at most an eighth of the permitted descriptors. A cached descriptor makes an
+/// access several times cheaper than open, access, close, and costs the kernel a page. Beyond this number the oldest
+/// file that was not used lately is closed.
 const HELD_FILES: std::ops::RangeInclusive<u64> = 384..=2_048;
 
-/// Files that are opened anew for each read. In cgroup v1 an open list of processes goes on showing
-/// what it showed first, for a second and longer: a process that moved out is still there (seen on
-/// 6.18; `CGROUP_PIDLIST_DESTROY_DELAY`).
+/// Files that are opened anew for each read. In cgroup v1 an open process list keeps showing its first content for a
+/// second and longer: a process that moved out is still listed (seen on 6.18; `CGROUP_PIDLIST_DESTROY_DELAY`).
 pub(crate) const SNAPSHOTS: [&str; 3] = ["cgroup.procs", "cgroup.threads", "tasks"];
 
-/// Directories open at most; opening more fails with `EMFILE` as the kernel itself would, and says so
-/// here first because a leak of `Dir`s is our bug.
+/// Maximum number of open directories; opening more fails with `EMFILE` as the kernel itself would. The limit is
+/// checked here first because a leak of `Dir`s is a bug of commensal.
 const OPEN_DIRS: usize = 65_536;
 
-/// What an answer over a local socket may be at most, and how long its sender may be silent.
+/// Maximum size of an answer over a local socket.
 const ASK_MOST: usize = 8 << 20;
 
-/// What is read of a file at most, bytes: far more than any file here has, and little enough for every tick.
+/// Maximum number of bytes read of a file: far more than any file here has, and few enough for every tick.
 const LONGEST_FILE: u64 = 16 << 20;
 
 /// `CGROUP_SUPER_MAGIC` and `CGROUP2_SUPER_MAGIC` of linux/magic.h.
@@ -55,12 +54,12 @@ pub struct LinuxHost {
     dirs: Vec<Slot>,
     free: Vec<u32>,
     held: HashMap<(u32, String), HeldFile>,
-    /// Keys of `held`, those that go first in front.
+    /// Keys of `held`, in the order in which they are closed.
     order: VecDeque<(u32, String)>,
-    /// The limit of open files before we raised ours: what a started command gets back.
+    /// The limit of open files before this process raised it: commands that it starts get this one back.
     descriptors: Option<Rlimit>,
     pulse: Arc<AtomicU64>,
-    /// Folder of our own state files: see [`LinuxHost::guard_state`].
+    /// Directory of commensal's state files: see [`LinuxHost::guard_state`].
     guarded: Option<PathBuf>,
 }
 
@@ -75,14 +74,14 @@ struct OpenDir {
     fd: OwnedFd,
     /// For messages only.
     path: String,
-    /// Whether a file in it was held.
+    /// Whether a file in it was cached.
     files: bool,
 }
 
 #[derive(Debug)]
 struct HeldFile {
     fd: OwnedFd,
-    /// Since it was last passed over.
+    /// Whether the file was used since it was last skipped.
     used: Cell<bool>,
 }
 
@@ -108,7 +107,8 @@ pub(crate) fn component(operation: &'static str, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a cgroup's path that is not absolute or has `.`, `..` or an empty name in it: it would be another one than it says.
+/// Refuses a cgroup's path that is not absolute or has `.`, `..` or an empty component: it would name a different
+/// group.
 pub(crate) fn plain_path(path: &Path) -> Result<()> {
     let text = path.as_os_str().as_encoded_bytes();
     let below = text.strip_prefix(b"/").map(|below| below.strip_suffix(b"/").unwrap_or(below));
@@ -147,7 +147,7 @@ fn listen(path: &Path, group: Option<u32>) -> std::result::Result<UnixListener, 
             let asking = socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
             match connect(&asking, &SocketAddrUnix::new(path)?) {
                 Err(Errno::CONNREFUSED | Errno::NOENT) => {}
-                // EAGAIN: it listens, and too many wait.
+                // EAGAIN: a process listens, and its queue is full.
                 Ok(()) | Err(Errno::AGAIN) => return Err(Errno::ADDRINUSE),
                 Err(other) => return Err(other),
             }
@@ -162,7 +162,7 @@ fn listen(path: &Path, group: Option<u32>) -> std::result::Result<UnixListener, 
     rustix::fs::fchmod(&listening, Mode::RUSR | Mode::WUSR)?;
     let addr = SocketAddrUnix::new(&aside)?;
     match bind(&listening, &addr) {
-        // Of an agent with this process number that died in between.
+        // Left by an agent with the same PID that died in between.
         Err(Errno::ADDRINUSE) => rustix::fs::unlink(&aside).and_then(|()| bind(&listening, &addr))?,
         other => other?,
     }
@@ -194,8 +194,9 @@ impl LinuxHost {
         LinuxHost { descriptors: raise_descriptor_limit(), ..LinuxHost::default() }
     }
 
-    /// From now on files and folders in `folder`, this one with all above it, and configuration ([`Host::read_trusted`]) must
-    /// belong to root or this user; where this user is root, nobody else may write them either.
+    /// From now on files and directories in `folder`, the directory itself and all above it, and configuration
+    /// ([`Host::read_trusted`]) must belong to root or this user; if this user is root, no other user may be able to
+    /// write them either.
     pub fn guard_state(&mut self, folder: &Path) {
         self.guarded = Some(folder.to_owned());
     }
@@ -235,7 +236,7 @@ impl LinuxHost {
         self.dir(dir).map_or_else(|_| name.to_owned(), |open| format!("{}/{name}", open.path))
     }
 
-    /// The control file on a held descriptor, opened read-write, or as far as permitted.
+    /// The control file's cached descriptor, opened read-write, or as far as permitted.
     fn file(&mut self, operation: &'static str, dir: Dir, name: &str) -> Result<BorrowedFd<'_>> {
         component(operation, name)?;
         let key = (dir.slot, name.to_owned());
@@ -267,7 +268,7 @@ impl LinuxHost {
         Ok(held.fd.as_fd())
     }
 
-    /// Closes files until one more may be held.
+    /// Closes files until one more may be cached.
     fn make_room(&mut self) {
         let permitted = self.descriptors.and_then(|limit| limit.maximum).unwrap_or(1_024);
         let most = (permitted / 8).clamp(*HELD_FILES.start(), *HELD_FILES.end());
@@ -281,9 +282,9 @@ impl LinuxHost {
         }
     }
 
-    /// Uses the control file, once more on a new descriptor if the held one says `ENODEV`: a v2
-    /// controller that was taken from the group and given back has new files. When there is no such
-    /// file any more the first answer stands, and the dead descriptor stays to repeat it.
+    /// Accesses the control file, and retries once on a new descriptor if the cached one returns `ENODEV`: a v2
+    /// controller that was disabled and enabled again has new files. If there is no such file any more the first error
+    /// is returned, and the dead descriptor is kept to return it again.
     fn again_if_stale<T>(
         &mut self,
         operation: &'static str,
@@ -327,8 +328,8 @@ fn read_whole(fd: BorrowedFd<'_>) -> rustix::io::Result<String> {
     }
 }
 
-/// A plan over a thousand groups in five hierarchies holds five thousand directories; the soft limit
-/// of 1024 is raised to the hard one, which any process may do for itself. Gives the limit before.
+/// Raises the soft limit of open files (1024) to the hard one, which any process may do: a plan over a thousand groups
+/// in five hierarchies holds five thousand directories. Returns the old limit.
 fn raise_descriptor_limit() -> Option<Rlimit> {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -362,7 +363,7 @@ fn with_rights<T>(attribute: &str, work: impl FnOnce() -> T) -> T {
 impl Host for LinuxHost {
     fn read_file(&self, path: &Path) -> Result<String> {
         self.pulse.fetch_add(1, Ordering::Relaxed);
-        // Neither a pipe nor a device without an end holds anybody up.
+        // Opening or reading must not block on a pipe or an endless device.
         let read = || {
             let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
             let file = OpenOptions::new().read(true).custom_flags(flags).open(spelling::path(path))?;
@@ -495,7 +496,7 @@ impl Host for LinuxHost {
         match written {
             Ok(count) if count == value.len() => Ok(()),
             Ok(_) => Err(refuse(rustix::io::Errno::IO)),
-            // Opened for reading first, because we may not write it: say so.
+            // The file was opened read-only because this user may not write it: report that.
             Err(rustix::io::Errno::BADF) => Err(refuse(rustix::io::Errno::ACCESS)),
             Err(errno) => Err(refuse(errno)),
         }
@@ -584,7 +585,7 @@ impl Host for LinuxHost {
     fn lock_group(&mut self, dir: Dir) -> Result<Option<Lock>> {
         let open = self.dir(dir)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        // A lock belongs to an opening: the one of the group is not given away.
+        // A lock belongs to an open file description: the group's own descriptor is not given away.
         let again = rustix::fs::openat(&open.fd, ".", flags, Mode::empty());
         let again = again.map_err(|errno| fail("open", open.path.clone(), None, errno))?;
         locks::try_on(again.into(), Path::new(&open.path))
@@ -681,7 +682,7 @@ impl Host for LinuxHost {
     }
 
     fn count(&mut self, dir: Dir, cpus: &CpuSet, events: &[Event]) -> Result<Counters> {
-        // Not the descriptor that is held, which only stands for the path.
+        // The cached descriptor cannot be used: it only represents the path (`O_PATH`).
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let group = rustix::fs::openat(&self.dir(dir)?.fd, ".", flags, Mode::empty());
         let group = group.map_err(|errno| fail("open", self.object(dir, "."), None, errno))?;

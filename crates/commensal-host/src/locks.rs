@@ -1,5 +1,5 @@
-//! Locks of state files (`flock(2)`): they belong to one opening of the file, so they last until its last descriptor is
-//! closed, in whatever process. Nobody has to clean up after a holder that was killed.
+//! Locks of state files (`flock(2)`): they belong to one open file description, so they last until its last descriptor
+//! is closed, in whatever process. No cleanup is needed after a holder that was killed.
 
 use crate::Result;
 #[cfg(feature = "fake")]
@@ -16,8 +16,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// An exclusive lock: held until it is released, or until all copies are dropped and every process that got one
-/// ([`crate::SpawnSpec::locks`]) has ended.
+/// An exclusive lock: held until it is released, or until all copies are dropped and every process that inherited it
+/// ([`crate::SpawnSpec::locks`]) has exited.
 #[derive(Debug, Clone)]
 pub struct Lock(pub(crate) Held);
 
@@ -33,7 +33,7 @@ impl Lock {
         Lock(Held::Real(Arc::new(file)))
     }
 
-    /// Lets go of it, also for the processes that got it.
+    /// Releases the lock, also for the processes that inherited it.
     pub fn release(&self) {
         match &self.0 {
             Held::Real(file) => drop(file.unlock()),
@@ -43,7 +43,7 @@ impl Lock {
     }
 }
 
-/// A file whose lock somebody may hold.
+/// A file whose lock may be held.
 #[derive(Debug)]
 pub struct LockFile(pub(crate) Lockable);
 
@@ -55,18 +55,18 @@ pub(crate) enum Lockable {
 }
 
 impl LockFile {
-    /// Whether somebody holds it now.
+    /// Whether the lock is held now.
     #[must_use]
     pub fn is_held(&self) -> bool {
         match &self.0 {
-            // Shared, so that those who ask do not see each other.
+            // A shared lock, so that several testers do not see each other.
             Lockable::Real(file) => file.try_lock_shared().map(|()| drop(file.unlock())).is_err(),
             #[cfg(feature = "fake")]
             Lockable::Fake(fake) => fake.is_held(),
         }
     }
 
-    /// Returns when nobody holds it. Blocks the thread; any number may wait.
+    /// Returns when the lock is free. Blocks the thread; any number may wait.
     pub fn wait(self) -> Result<()> {
         match self.0 {
             Lockable::Real(file) => {
@@ -77,8 +77,8 @@ impl LockFile {
         }
     }
 
-    /// Takes it as soon as it can be had. Blocks the thread; the kernel serves those who wait in the order in which they
-    /// came (since 5.0: fs/locks.c, `__locks_insert_block`).
+    /// Takes the lock as soon as it is free. Blocks the thread; the kernel serves waiting processes in the order of
+    /// their arrival (since 5.0: fs/locks.c, `__locks_insert_block`).
     pub fn lock(self) -> Result<Lock> {
         match self.0 {
             Lockable::Real(file) => match file.lock() {
@@ -91,12 +91,12 @@ impl LockFile {
     }
 }
 
-/// Tells of files that go, are moved in or are let go of by a writer in some folders (`inotify(7)`).
+/// Reports files in some directories that are removed, moved in or closed by a writer (`inotify(7)`).
 #[derive(Debug)]
 pub struct Watch(pub(crate) Option<OwnedFd>);
 
 impl Watch {
-    /// Waits for something to happen since the last wait, for `most` at the longest. Gives whether it did.
+    /// Waits for an event since the last wait, at most for `most`. Returns whether there was one.
     #[must_use]
     pub fn wait(&self, most: Duration) -> bool {
         let Some(fd) = &self.0 else {
@@ -105,13 +105,13 @@ impl Watch {
         };
         let timeout = Timespec::try_from(most).ok();
         let happened = poll(&mut [PollFd::new(fd, PollFlags::IN)], timeout.as_ref()) == Ok(1);
-        // What it was is for a look at the folder to say.
+        // The events are discarded: the caller reads the directory.
         while happened && rustix::io::read(fd, &mut [0u8; 4096]).is_ok() {}
         happened
     }
 }
 
-/// A holder has its file open for writing and one that only looks has not, so looking wakes nobody.
+/// A holder has its file open for writing and a tester has not, so testing wakes no waiter.
 pub(crate) fn watch(folders: &[&Path]) -> Result<Watch> {
     let wanted = WatchFlags::CLOSE_WRITE | WatchFlags::DELETE | WatchFlags::MOVED_TO;
     let fd = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)
@@ -127,7 +127,7 @@ pub(crate) fn try_lock(path: &Path, guard: Option<Guard<'_>>) -> Result<Option<L
     try_on(folder.open("open", name, OFlags::WRONLY | OFlags::CREATE)?, path)
 }
 
-/// Tries to lock what is open.
+/// Tries to lock an open file.
 pub(crate) fn try_on(file: File, path: &Path) -> Result<Option<Lock>> {
     match file.try_lock() {
         Ok(()) => Ok(Some(Lock::real(file))),
@@ -139,7 +139,7 @@ pub(crate) fn try_on(file: File, path: &Path) -> Result<Option<Lock>> {
 pub(crate) fn new(path: &Path, text: &str, guard: Option<Guard<'_>>) -> Result<Lock> {
     let (folder, name) = folder_of(path, guard)?;
     let mut file = folder.open("create", name, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?;
-    // Who looks at it between its creation and its lock lets go at once.
+    // A process that tests the lock between creation and locking releases it at once.
     file.lock().and_then(|()| file.write_all(text.as_bytes())).map_err(|error| {
         let _ = unlinkat(folder.fd(), name, AtFlags::empty());
         failed("write", path, &error)

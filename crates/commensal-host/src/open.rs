@@ -1,9 +1,10 @@
-//! Opens state and configuration files: by descriptor, from a folder that was looked at, and regular files only.
+//! Opens state and configuration files: by descriptor, from a verified directory, and regular files only.
 //!
-//! A file of ours lies where only its owner writes, so its folder is opened once, from the root on and name by name, and each
-//! folder and symbolic link on the way is judged by what was opened ([`commensal_core::ownership`]). The file itself is opened in
-//! that folder without following a link and without waiting, and its kind, owner and mode are those of the descriptor: a pipe, a
-//! device, a folder or another name for somebody else's file is refused, whenever it was put there.
+//! commensal's files lie in directories that only their owner can write. Such a directory is opened from the root on,
+//! component by component, and each directory and symbolic link on the path is checked after it was opened
+//! ([`commensal_core::ownership`]). The file itself is opened in that directory without following a link and without
+//! blocking, and its type, owner and mode are read from the descriptor: a pipe, a device, a directory or a hard link to
+//! another user's file is refused, whenever it was put there.
 
 use crate::{HostError, Result};
 use commensal_core::errno::Errno as Number;
@@ -17,16 +18,16 @@ use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
-/// What refuses a file that is no regular one, or has a second name.
+/// Operation named in the error for a file that is not a regular one, or has a second hard link.
 pub(crate) const AS_A_FILE: &str = "use as a state file";
 
-/// Symbolic links that a path may have, as for the kernel.
+/// Maximum number of symbolic links in a path, the same as the kernel's.
 const LINKS: u32 = 40;
 
-/// Folders in which files of ours lie, and whose user we are. Without it only the kinds of files are looked at.
+/// The directory that contains commensal's files, and the effective user. Without a guard only file types are checked.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Guard<'g> {
-    /// The folder.
+    /// The directory.
     pub(crate) folder: &'g Path,
     /// Effective user.
     pub(crate) euid: u32,
@@ -44,7 +45,7 @@ fn refused(operation: &'static str, path: &Path, errno: Errno) -> HostError {
     crate::linux::fail(operation, commensal_core::spelling::of_path(path), None, errno)
 }
 
-/// What a file is instead of a regular one.
+/// The type of a file that is not a regular one.
 fn kind(stat: &Stat) -> Option<(&'static str, Number)> {
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => None,
@@ -62,7 +63,7 @@ pub(crate) fn other_kind(path: &Path, is: &str, errno: Number) -> HostError {
     HostError { operation: AS_A_FILE, object, value: None, errno }
 }
 
-/// Refuses what others could have written.
+/// Refuses files and directories that others could have written.
 pub(crate) fn judge(path: &Path, found: Ownership, place: FileRole, euid: u32) -> Result<()> {
     match objection(&commensal_core::spelling::of_path(path), found, place, euid) {
         Some(object) => Err(HostError { operation: "rely on", object, value: None, errno: Number::EPERM }),
@@ -76,8 +77,8 @@ fn judge_open(fd: BorrowedFd<'_>, path: &Path, place: FileRole, euid: u32) -> Re
     Ok(stat)
 }
 
-/// Walks to a folder from the root on and judges everything on the way; `make` makes what is not there, for its owner alone. The
-/// last folder is `place`. Gives it by the name that it has without links.
+/// Opens a directory from the root on and checks everything on the path; `make` creates missing directories, accessible
+/// to their owner only. The last directory has the role `place`. Returns it with its path without links.
 fn walk(path: &Path, euid: u32, make: bool, place: FileRole) -> Result<(OwnedFd, PathBuf)> {
     let absolute = std::path::absolute(path).map_err(|error| crate::state::failed("open", path, &error))?;
     let names = |path: &Path| -> Vec<OsString> {
@@ -89,7 +90,7 @@ fn walk(path: &Path, euid: u32, make: bool, place: FileRole) -> Result<(OwnedFd,
     let folder = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = || openat(CWD, "/", folder, Mode::empty()).map_err(|errno| refused("open", path, errno));
     let (mut at, mut here) = (root()?, PathBuf::from("/"));
-    // Those still to go, the next one last.
+    // The remaining components, the next one last.
     let mut left: Vec<OsString> = names(&absolute).into_iter().rev().collect();
     let mut links = 0;
     loop {
@@ -136,7 +137,7 @@ fn walk(path: &Path, euid: u32, make: bool, place: FileRole) -> Result<(OwnedFd,
     }
 }
 
-/// Makes a folder of ours and those above it.
+/// Creates one of commensal's directories and its parents.
 pub(crate) fn make(path: &Path, guard: Guard<'_>) -> Result<()> {
     walk(path, guard.euid, true, FileRole::Own).map(drop)
 }
@@ -153,7 +154,7 @@ fn parts(path: &Path) -> Result<(&Path, &Path)> {
     Ok((folder, Path::new(name)))
 }
 
-/// Opens the folder of a file; what is below the guarded folder is judged.
+/// Opens the directory of a file; directories below the guarded one are checked.
 pub(crate) fn folder_of<'p, 'g>(path: &'p Path, guard: Option<Guard<'g>>) -> Result<(Folder<'g>, &'p Path)> {
     let (folder, name) = parts(path)?;
     let guard = guard.filter(|guard| folder.starts_with(guard.folder));
@@ -172,7 +173,8 @@ impl Folder<'_> {
         self.fd.as_fd()
     }
 
-    /// Opens a regular file of it: without following a link, and without waiting for the other end of a pipe.
+    /// Opens a regular file in the directory: without following a link, and without waiting for the other end of a
+    /// pipe.
     pub(crate) fn open(&self, operation: &'static str, name: &Path, flags: OFlags) -> Result<File> {
         let path = self.path.join(name);
         let ours = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
@@ -185,7 +187,7 @@ impl Folder<'_> {
         if let Some((is, errno)) = kind(&stat) {
             return Err(other_kind(&path, is, errno));
         }
-        // Writing to a second name of somebody's file would be writing to that file.
+        // Writing to a second hard link of another user's file would write to that file.
         if !(flags & OFlags::RWMODE).is_empty() && stat.st_nlink > 1 {
             return Err(other_kind(&path, "one of several names of a file", Number::EMLINK));
         }
@@ -195,7 +197,7 @@ impl Folder<'_> {
         Ok(File::from(fd))
     }
 
-    /// The name of a new file is on the disk only once its folder is.
+    /// Syncs the directory: only then is the name of a new file on disk.
     pub(crate) fn sync(&self) -> Result<()> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = openat(&self.fd, ".", flags, Mode::empty());
@@ -203,7 +205,8 @@ impl Folder<'_> {
     }
 }
 
-/// Reads a configuration file of at most `most` bytes, which may be reached by links, if nobody else could have written it.
+/// Reads a configuration file of at most `most` bytes, if no other user could have written it; it may be reached by
+/// links.
 pub(crate) fn read_trusted(path: &Path, euid: u32, most: u64) -> Result<Vec<u8>> {
     let mut path = path.to_owned();
     for _ in 0..LINKS {

@@ -1,5 +1,5 @@
-//! Starting and ending processes: inside their groups from the first instruction, identified by pid
-//! and start time, signalled through a pidfd.
+//! Starts and ends processes: inside their groups from the first instruction, identified by PID and start time,
+//! signalled through a pidfd.
 
 use crate::locks::Held;
 use crate::{Dir, HostError, Lock, Result};
@@ -23,7 +23,7 @@ use std::sync::Arc;
 /// Where a child's standard input comes from.
 #[derive(Debug, Clone)]
 pub enum Stdin {
-    /// Ours.
+    /// The parent's.
     Inherit,
     /// `/dev/null`.
     Null,
@@ -34,13 +34,13 @@ pub enum Stdin {
 /// Where a child's standard output goes.
 #[derive(Debug, Clone)]
 pub enum Stdout {
-    /// Ours.
+    /// The parent's.
     Inherit,
     /// `/dev/null`.
     Null,
     /// A pipe that the parent reads ([`Child::stdout`]).
     Pipe,
-    /// The end of this file, which is made for this user alone.
+    /// Appended to this file, which is created with access for this user only.
     Append(PathBuf),
     /// This descriptor.
     Fd(Arc<OwnedFd>),
@@ -49,17 +49,17 @@ pub enum Stdout {
 /// Where a child's standard error goes.
 #[derive(Debug, Clone)]
 pub enum Stderr {
-    /// Ours.
+    /// The parent's.
     Inherit,
     /// `/dev/null`.
     Null,
-    /// Where standard output goes.
+    /// The same destination as standard output.
     Stdout,
     /// This descriptor.
     Fd(Arc<OwnedFd>),
 }
 
-/// What to start, and where.
+/// The program to start, with its groups and options.
 #[derive(Debug, Clone)]
 pub struct SpawnSpec {
     /// Program, looked up in `PATH` unless it has a slash.
@@ -72,9 +72,9 @@ pub struct SpawnSpec {
     pub policy: Policy,
     /// Kill the child (SIGKILL) when the thread that started it dies.
     pub die_with_parent: bool,
-    /// Give the child a process group of its own, out of reach of the terminal's Ctrl-C.
+    /// Put the child in a new process group, out of reach of the terminal's Ctrl-C.
     pub own_process_group: bool,
-    /// Give the child a session of its own: neither our terminal nor our end ends it.
+    /// Put the child in a new session: neither the parent's terminal nor the parent's exit ends it.
     pub own_session: bool,
     /// Standard input.
     pub stdin: Stdin,
@@ -82,14 +82,14 @@ pub struct SpawnSpec {
     pub stdout: Stdout,
     /// Standard error.
     pub stderr: Stderr,
-    /// The folder that it starts in; ours if unset.
+    /// The child's working directory; the parent's if unset.
     pub folder: Option<PathBuf>,
-    /// Locks that the child, and what it starts, hold as well, also when we are gone.
+    /// Locks that the child and its descendants hold as well, even after the parent has exited.
     pub locks: Vec<Lock>,
 }
 
 impl SpawnSpec {
-    /// A program with nothing special.
+    /// A program with default options.
     pub fn new(program: impl Into<PathBuf>) -> SpawnSpec {
         SpawnSpec {
             program: program.into(),
@@ -115,42 +115,42 @@ impl SpawnSpec {
     }
 }
 
-/// A process that cannot be mistaken for another: pid, start time and, on a real host, a pidfd.
+/// A process, identified so that PID reuse cannot confuse it: PID, start time and, on a real host, a pidfd.
 #[derive(Debug, Clone)]
 pub struct Process {
-    /// Its number.
+    /// Process ID.
     pub pid: u32,
     /// Field 22 of `/proc/PID/stat`, in clock ticks since boot.
     pub start_ticks: u64,
     pub(crate) pidfd: Option<Arc<OwnedFd>>,
 }
 
-/// A process that we started.
+/// A process started by this one.
 #[derive(Debug)]
 pub struct Child {
     /// Its identity.
     pub process: Process,
-    /// Its output, if a pipe was asked for.
+    /// The reading end of its output, if a pipe was requested.
     pub stdout: Option<ChildStdout>,
     pub(crate) exit: Option<Exit>,
-    /// A child of the fake host ends here, since it has no pidfd.
+    /// State of a child of the fake host, which has no pidfd.
     #[cfg(feature = "fake")]
     pub(crate) running: Option<crate::fake::Running>,
 }
 
 impl Child {
-    /// The exit, if it ended; never blocks.
+    /// The exit status, if the child has exited; never blocks.
     ///
     /// # Errors
-    /// When the process is not our child any more.
+    /// When the process is no longer a child of this one.
     pub fn try_wait(&mut self) -> Result<Option<Exit>> {
         self.wait_with(WaitIdOptions::EXITED | WaitIdOptions::NOHANG)
     }
 
-    /// Waits for the end.
+    /// Waits for the child to exit.
     ///
     /// # Errors
-    /// When the process is not our child any more.
+    /// When the process is no longer a child of this one.
     pub fn wait(&mut self) -> Result<Exit> {
         loop {
             match self.wait_with(WaitIdOptions::EXITED) {
@@ -200,7 +200,7 @@ pub(crate) fn spawn(spec: &SpawnSpec, procs: Vec<OwnedFd>, descriptors: Option<R
     if let Some(folder) = &spec.folder {
         command.current_dir(folder);
     }
-    // Who leads a group already gets no session.
+    // A process group leader cannot start a session.
     if spec.own_process_group && !spec.own_session {
         command.process_group(0);
     }
@@ -225,14 +225,14 @@ pub(crate) fn spawn(spec: &SpawnSpec, procs: Vec<OwnedFd>, descriptors: Option<R
         });
     }
     let mut child = command.spawn().map_err(|error| start_failed(spec, &error))?;
-    // Our copies of the writing end would keep the pipe open.
+    // This process's copy of the writing end would keep the pipe open.
     drop(command);
     let stdout = piped.map(ChildStdout::from);
     // The child is not reaped until we wait for it, so its pid cannot have been reused here.
     let process = match identify(child.id()) {
         Ok(process) => process,
         Err(error) => {
-            // Nobody could wait for it.
+            // The child could not be waited for.
             let _ = child.kill();
             let _ = child.wait();
             return Err(error);
@@ -247,7 +247,7 @@ pub(crate) fn spawn(spec: &SpawnSpec, procs: Vec<OwnedFd>, descriptors: Option<R
     })
 }
 
-/// Sets both outputs; gives the reading end of a pipe, if one was asked for.
+/// Sets both outputs; returns the reading end of a pipe, if one was requested.
 fn outputs(spec: &SpawnSpec, command: &mut Command) -> io::Result<Option<OwnedFd>> {
     let (mut reading, mut writing) = (None, None);
     let stdout = match &spec.stdout {
@@ -282,7 +282,7 @@ fn start_failed(spec: &SpawnSpec, error: &io::Error) -> HostError {
     HostError { operation: "start", object: spelling::of_path(&spec.program), value: None, errno }
 }
 
-/// `0` means "the writer itself": no pid is formatted and no other process can be meant.
+/// Writes `0`, which means "the writing process": no PID is formatted and no other process can be meant.
 fn enter(procs: &[OwnedFd]) -> io::Result<()> {
     for fd in procs {
         rustix::io::write(fd, b"0")?;
@@ -290,7 +290,7 @@ fn enter(procs: &[OwnedFd]) -> io::Result<()> {
     Ok(())
 }
 
-/// The locks' descriptors stay open in the program.
+/// Keeps the locks' descriptors open in the program.
 fn keep(locks: &[Lock]) -> io::Result<()> {
     for lock in locks {
         #[allow(irrefutable_let_patterns, reason = "a fake host's lock is none")]
@@ -336,8 +336,7 @@ pub(crate) fn set_affinity(tid: u32, cpus: &CpuSet) -> Result<()> {
     })
 }
 
-/// `prctl(PR_SCHED_CORE, …)` on one thread; 0 is the calling one. rustix has no wrapper that names a thread
-/// and a scope.
+/// `prctl(PR_SCHED_CORE, …)` on one thread; 0 is the calling one. rustix has no wrapper with a thread and a scope.
 fn core_sched(command: libc::c_int, tid: u32, value: *mut u64) -> io::Result<()> {
     const THREAD: libc::c_ulong = 0;
     // SAFETY: the pointer is null or to a live u64, and only PR_SCHED_CORE_GET writes to it.
@@ -347,7 +346,7 @@ fn core_sched(command: libc::c_int, tid: u32, value: *mut u64) -> io::Result<()>
     }
 }
 
-/// The calling thread takes the cookie. Makes system calls only.
+/// Sets the calling thread's cookie. Makes system calls only.
 fn take_cookie(cookie: Cookie) -> io::Result<()> {
     let none = std::ptr::null_mut();
     match cookie {
@@ -369,12 +368,12 @@ fn cookie_failed(operation: &'static str, tid: u32, error: &io::Error) -> HostEr
     HostError { operation, object: format!("the core-scheduling cookie of thread {tid}"), value: None, errno }
 }
 
-/// A thread of our own takes the cookie, hands it on and ends, so that none of the others ever has it.
+/// A helper thread takes the cookie, passes it on and exits, so that no other thread of this process ever has it.
 pub(crate) fn share_cookie(cookie: Cookie, tids: &[u32]) -> Result<()> {
     let hand_on = || {
         take_cookie(cookie).map_err(|error| cookie_failed("make", 0, &error))?;
         if cookie == Cookie::None && cookie_of(0)? != 0 {
-            // We were started with a cookie ourselves and cannot hand on none.
+            // This process was started with a cookie, so it cannot pass on the absence of one.
             return Err(cookie_failed("clear", 0, &io::Error::from_raw_os_error(Errno::EBUSY.0)));
         }
         for tid in tids {
@@ -420,7 +419,7 @@ pub(crate) fn set_scheduler(policy: i32, priority: i32) -> io::Result<()> {
     }
 }
 
-/// Dies with the parent; if the parent died before this call, at once.
+/// Makes this process die with its parent; if the parent died before this call, at once.
 fn die_with(parent: Pid) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     if rustix::process::getppid() == Some(parent) {
@@ -430,7 +429,7 @@ fn die_with(parent: Pid) -> io::Result<()> {
     }
 }
 
-/// The process with this pid now.
+/// The process that has this PID now.
 pub(crate) fn identify(pid: u32) -> Result<Process> {
     let gone = |errno| failed("open", format!("pid {pid}"), errno);
     let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(|| gone(rustix::io::Errno::SRCH))?;
@@ -447,7 +446,7 @@ fn start_ticks(pid: u32) -> Option<u64> {
 pub(crate) fn send(process: &Process, signal: Signal) -> Result<()> {
     let object = || format!("pid {}", process.pid);
     let pidfd = process.pidfd.as_ref().ok_or_else(|| failed("signal", object(), rustix::io::Errno::SRCH))?;
-    // 0 asks whether it is there; a pidfd is readable once it has ended (pidfd_open(2)).
+    // Signal 0 checks whether the process exists; a pidfd is readable once it has exited (pidfd_open(2)).
     if signal.0 == 0 {
         let none = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut polled = [PollFd::new(pidfd, PollFlags::IN)];
@@ -460,14 +459,14 @@ pub(crate) fn send(process: &Process, signal: Signal) -> Result<()> {
     rustix::process::pidfd_send_signal(pidfd.as_fd(), raw).map_err(|errno| failed("signal", object(), errno))
 }
 
-/// Makes the calling thread real-time (`SCHED_FIFO` 1) and its timers exact (slack 1 ns), for load
-/// generation. `Err` says why it could not; the thread then stays as it was.
+/// Makes the calling thread real-time (`SCHED_FIFO` 1) and its timers exact (slack 1 ns), for load generation. On error
+/// the thread stays as it was.
 ///
 /// # Errors
 /// `EPERM` without `CAP_SYS_NICE`, or in a cgroup v1 group with no real-time budget.
 pub fn precise_thread() -> Result<()> {
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
-    // Children start as ordinary tasks: a real-time task is refused (EINVAL) by a group without a budget.
+    // Children start as ordinary tasks: a group without a real-time budget refuses a real-time task (EINVAL).
     set_scheduler(libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, 1).map_err(|error| HostError {
         operation: "set real-time scheduling of",
         object: "the load generator".to_owned(),

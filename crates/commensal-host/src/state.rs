@@ -25,7 +25,7 @@ pub(crate) fn make_dir(path: &Path, guard: Option<Guard<'_>>) -> Result<()> {
     }
 }
 
-/// What is there, or `None` when nothing is.
+/// The result, or `None` when the file does not exist.
 pub(crate) fn there<T>(found: Result<T>) -> Result<Option<T>> {
     match found {
         Ok(found) => Ok(Some(found)),
@@ -53,7 +53,7 @@ pub(crate) fn append(path: &Path, text: &str, guard: Option<Guard<'_>>) -> Resul
     };
     let before = file.metadata().map_err(|e| refuse(&e))?.len();
     if let Err(error) = file.write_all(text.as_bytes()).and_then(|()| file.sync_data()) {
-        // A torn line would read as damage later; the length before is the last good state.
+        // A partial line would later read as damage; the length before the write is the last valid state.
         let _ = file.set_len(before);
         if is_new {
             let _ = unlinkat(folder.fd(), name, AtFlags::empty());
@@ -67,7 +67,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8], guard: Option<Guard<'_>>) -> Re
     let (folder, name) = folder_of(path, guard)?;
     let aside = format!(".{}.{}.new", name.display(), std::process::id());
     let aside = Path::new(&aside);
-    // Of a process with this number that died in between.
+    // Left by a process with the same PID that died in between.
     let _ = unlinkat(folder.fd(), aside, AtFlags::empty());
     let mut file = folder.open("replace", aside, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?;
     let write = |file: &mut File| -> std::io::Result<()> {

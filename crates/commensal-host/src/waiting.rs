@@ -1,5 +1,5 @@
-//! What is waited for on a thread of its own: a local socket on which somebody tells what happens, and folders in which names
-//! appear. Neither is part of [`crate::Host`], because the loop never waits.
+//! Waits that need a separate thread: for events on a local socket, and for changes in directories. Neither is part of
+//! [`crate::Host`], because the loop never waits.
 
 use crate::linux::fail;
 use crate::privileges::{Capability, raised};
@@ -23,7 +23,7 @@ pub(crate) const BELIEVE: &str = "believe";
 /// The shortest wait.
 const LEAST: Duration = Duration::from_millis(5);
 
-/// An answer over a local (Unix) socket that comes bit by bit, for as long as the other side has something to say.
+/// A response over a local (Unix) socket that arrives in parts, for as long as the other side sends.
 #[derive(Debug)]
 pub struct Stream {
     socket: UnixStream,
@@ -34,7 +34,8 @@ impl Stream {
     /// Sends `request` to the socket at `path`.
     ///
     /// # Errors
-    /// When nobody listens there, or the other side has not taken the whole request after `patience` (`ETIMEDOUT`).
+    /// When nothing listens there, or the other side has not received the whole request within `patience`
+    /// (`ETIMEDOUT`).
     pub fn open(path: &Path, request: &str, patience: Duration) -> Result<Stream> {
         let object = spelling::of_path(path);
         let end = Instant::now() + patience;
@@ -87,7 +88,7 @@ impl Stream {
         Ok(Stream { socket, object })
     }
 
-    /// What has come; `None` after `patience` (more than 0) of silence, empty when the other side has closed.
+    /// The data received; `None` after `patience` (more than 0) without data, empty when the other side has closed.
     ///
     /// # Errors
     /// When the connection broke.
@@ -105,8 +106,8 @@ impl Stream {
     }
 }
 
-/// Connects before `end`: to a socket whose listener takes no connection, because its queue is full, a blocking connect waits for
-/// ever (`unix_stream_connect`, net/unix/af_unix.c).
+/// Connects before `end`: a blocking connect would wait for ever for a listener whose queue is full
+/// (`unix_stream_connect`, net/unix/af_unix.c).
 fn connect(path: &Path, end: Instant) -> rustix::io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -134,50 +135,51 @@ fn refused(object: &str, error: &std::io::Error) -> HostError {
     HostError { operation: "ask", object: object.to_owned(), value: None, errno }
 }
 
-/// Folders that are watched for folders that appear and go, or for writes to their files (inotify(7)); it works on cgroup
-/// hierarchies of both versions (seen on 6.18). Who writes through another cgroup namespace is not seen.
+/// Watches directories for subdirectories that are created and removed, or for writes to their files (inotify(7)); it
+/// works on cgroup hierarchies of both versions (seen on 6.18). Writes through another cgroup namespace are not
+/// reported.
 #[derive(Debug)]
 pub struct GroupWatch(OwnedFd);
 
-/// What a folder is watched for.
+/// The events that a directory is watched for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum For {
-    /// Folders that appear in it and go.
+    /// Subdirectories that are created and removed.
     Folders,
     /// Each write to one of its files.
     Writes,
-    /// Files that were written to their end, took another's name, or are gone.
+    /// Files that were written and closed, renamed or removed.
     Files,
 }
 
-/// Something that happened in a watched folder.
+/// An event in a watched directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FolderEvent {
-    /// A folder of this name appeared in the folder of this watch.
+    /// A subdirectory of this name was created in the directory of this watch.
     Made(i32, String),
-    /// It is gone.
+    /// The subdirectory was removed.
     Gone(i32, String),
-    /// Somebody wrote or moved this file of the folder of this watch, or the folder is gone itself.
+    /// This file in the directory of this watch was written or moved, or (`None`) the directory itself is gone.
     Touched(i32, Option<String>),
-    /// The kernel had to drop some: look at everything.
+    /// The kernel dropped events: everything must be read again.
     Lost,
 }
 
 impl GroupWatch {
-    /// Watches nothing yet.
+    /// A watch of no directories.
     ///
     /// # Errors
-    /// `EMFILE` when this user has too many already (`fs.inotify.max_user_instances`).
+    /// `EMFILE` when this user has too many instances (`fs.inotify.max_user_instances`).
     pub fn new() -> Result<GroupWatch> {
         inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)
             .map(GroupWatch)
             .map_err(|errno| fail("watch", "cgroups".to_owned(), None, errno))
     }
 
-    /// Watches one more folder; gives its number, the same one for the same folder.
+    /// Watches one more directory; returns its watch number, the same one for the same directory.
     ///
     /// # Errors
-    /// `ENOENT` when it is gone, `ENOSPC` when too many are watched (`fs.inotify.max_user_watches`).
+    /// `ENOENT` when the directory is gone, `ENOSPC` when too many are watched (`fs.inotify.max_user_watches`).
     pub fn add(&self, folder: &Path, what: For) -> Result<i32> {
         let flags = match what {
             For::Folders => WatchFlags::CREATE | WatchFlags::DELETE | WatchFlags::EXCL_UNLINK,
@@ -188,16 +190,16 @@ impl GroupWatch {
             .map_err(|errno| fail("watch", spelling::of_path(folder), None, errno))
     }
 
-    /// Watches a folder no longer.
+    /// Stops watching a directory.
     pub fn remove(&self, number: i32) {
-        // It went by itself with its folder.
+        // The kernel has already removed the watch with its directory.
         let _ = inotify::remove_watch(&self.0, number);
     }
 
-    /// What happened, after waiting for it for `patience` at most.
+    /// The events, after waiting at most `patience` for the first one.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// When the events cannot be read.
     pub fn wait(&self, patience: Duration) -> Result<Vec<FolderEvent>> {
         let refuse = |errno| fail("read", "watched cgroups".to_owned(), None, errno);
         let timeout = Timespec::try_from(patience).ok();
@@ -227,17 +229,17 @@ impl GroupWatch {
     }
 }
 
-/// A wish to be told when tasks wait more than so much (Documentation/accounting/psi.rst, triggers): the kernel tells at most
-/// once in a window.
+/// A trigger that fires when tasks wait longer than a threshold (Documentation/accounting/psi.rst, triggers), at most
+/// once per window.
 #[derive(Debug)]
 pub struct PressureTrigger(OwnedFd);
 
 impl PressureTrigger {
-    /// `path` is a pressure file of the machine or of a v2 group; it fires when some task waited for `stall` within
-    /// `window`, which has to be 0.5 to 10 s, and without `CAP_SYS_RESOURCE` a multiple of 2 s.
+    /// Sets a trigger on `path`, a pressure file of the machine or of a v2 group; it fires when some task waited for
+    /// `stall` within `window`, which has to be 0.5 to 10 s, and without `CAP_SYS_RESOURCE` a multiple of 2 s.
     ///
     /// # Errors
-    /// `EINVAL` for a window that the kernel does not take from this user, `EOPNOTSUPP` without PSI, `ENOENT`.
+    /// `EINVAL` for a window that the kernel does not allow this user, `EOPNOTSUPP` without PSI, `ENOENT`.
     pub fn new(path: &Path, stall: Duration, window: Duration) -> Result<PressureTrigger> {
         let wish = format!("some {} {}\0", stall.as_micros(), window.as_micros());
         let object = spelling::of_path(path);
@@ -251,10 +253,10 @@ impl PressureTrigger {
         })
     }
 
-    /// Which of them have fired since the last call, without waiting; `None` for one whose group is gone.
+    /// Which triggers have fired since the last call, without waiting; `None` for one whose group is gone.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    /// When polling fails.
     pub fn fired<'a>(all: impl Iterator<Item = &'a PressureTrigger>) -> Result<Vec<Option<bool>>> {
         let mut asked: Vec<PollFd<'_>> = all.map(|one| PollFd::new(&one.0, PollFlags::PRI)).collect();
         rustix::io::retry_on_intr(|| poll(&mut asked, Some(&Timespec::default())))

@@ -1,8 +1,8 @@
-//! The kernel's side of a step: how a value is written and read back, and taken back when it is refused.
+//! Carries out the steps of a plan in the kernel: how a value is written, read back, and undone when a step is refused.
 //!
-//! The knob table says how a value is spelled, so one writer serves every controller; a vendor whose knob needs more than a
-//! write has a file of its own here. Drivers choose nothing: they do the steps of a plan in its order, stop at the first
-//! refusal, say how far they got and take it back.
+//! The knob table says how a value is spelled, so one writer serves every controller; a vendor's knob that needs more
+//! than a write has a separate file here. Drivers make no choices: they carry out the steps of a plan in order, stop at
+//! the first refusal, report how far they got and undo it.
 
 pub(crate) mod affinity;
 pub(crate) mod apply;
@@ -17,7 +17,7 @@ pub mod scheduler;
 use commensal_core::knob::KnobId;
 use commensal_host::{Dir, Host};
 
-/// The text that changes one value and keeps what its file holds beside it: v2 `cpu.max` takes quota and period in one
+/// The text that changes one value and keeps the other values of its file: v2 `cpu.max` takes quota and period in one
 /// write, and a period alone cannot be written.
 pub(crate) fn text_for(
     host: &mut dyn Host,

@@ -1,5 +1,5 @@
-//! From specs to a machine that obeys them: plan, journal, apply. Where a controller has to be enabled first, its knobs
-//! cannot be tried before, so the structure comes first and the rest is planned against what is there then.
+//! Makes a machine obey specs: plan, journal, apply. Where a controller has to be enabled first, its knobs cannot be
+//! tested before, so the structure is created first and the rest is planned against the result.
 
 use crate::drivers::apply::{Outcome, apply};
 use crate::drivers::aside::step_aside;
@@ -10,14 +10,14 @@ use commensal_core::actual::CgroupPath;
 use commensal_core::plan::{Action, Step, undo};
 use commensal_host::Host;
 
-/// Looks after processes were moved: what they started meanwhile is where they were.
+/// Maximum number of passes after moves of processes: children that they started meanwhile are still in the old group.
 const LOOKS: usize = 10;
 
-/// Plans and carries out, and looks again as long as processes have to be moved.
+/// Plans and carries out the plan, and repeats that as long as processes have to be moved.
 ///
 /// # Errors
-/// When the machine cannot be read, a group does not fit it, or there is no room in a delegated group; a refusal by the
-/// kernel is in the outcome, and then everything is as it was.
+/// When the machine cannot be read, a group does not fit it, or there is no room in a delegated group. A refusal by the
+/// kernel is in the outcome, and then everything was undone.
 pub fn enforce(
     instance: &Instance,
     host: &mut dyn Host,
@@ -49,7 +49,7 @@ pub fn enforce(
     Ok((planned, outcome))
 }
 
-/// How many processes are to be moved.
+/// Number of processes to be moved.
 pub(crate) fn moves(steps: &[Step]) -> usize {
     steps.iter().filter(|step| matches!(step.action, Action::Move(_))).count()
 }
@@ -110,7 +110,7 @@ fn plan(
     instance.plan(host, &survey, request)
 }
 
-/// Groups that `run` made and these groups want as well no longer end with their last command.
+/// Takes over groups that `run` created and these specs want as well: they no longer end with their last command.
 ///
 /// # Errors
 /// When a journal cannot be read or written.

@@ -1,4 +1,4 @@
-//! One commensal on this machine: where its state is, how its cgroups are called, and which journals say what it did.
+//! One commensal on this machine: its state directory, the names of its cgroups, and its journals.
 
 use crate::JournalError;
 use crate::drivers::aside::DelegationError;
@@ -15,35 +15,35 @@ use commensal_host::{Host, HostError, Lock};
 use commensal_sensors::{SensorError, Survey, capability, delegation, machine, mounts, scheduler, survey};
 use std::path::{Path, PathBuf};
 
-/// Where and under which names.
+/// State directory and names of a commensal.
 #[derive(Debug, Clone)]
 pub struct Instance {
     /// State directory.
     pub state_dir: PathBuf,
-    /// First part of the names of our own cgroups.
+    /// First part of the names of its cgroups.
     pub prefix: String,
-    /// Below which cgroup our own go, if the user insists.
+    /// Parent of its cgroups, if the user has chosen one.
     pub cgroup_root: Option<CgroupPath>,
     /// `DOCKER_HOST`.
     pub engine: Option<String>,
-    /// Name of the scratch cgroup in which settings are tried.
+    /// Name of the scratch cgroup in which settings are tested.
     pub scratch: String,
-    /// Whether other commensals work on this machine: what they have left is theirs.
+    /// Whether other commensals work on this machine: their leftovers are not touched.
     pub beside_others: bool,
-    /// Journals that say which cgroups are ours; originals and processes are taken from the first one.
+    /// Journals that record which cgroups it created; originals and moved processes are read from the first one.
     pub journals: Vec<String>,
 }
 
 /// Why groups could not be put in force.
 #[derive(Debug, thiserror::Error)]
 pub enum ReconcileError {
-    /// The machine could not be looked at.
+    /// The machine could not be read.
     #[error("cannot read this machine")]
     Sensor(#[from] SensorError),
-    /// The undo journal could not be kept.
+    /// The undo journal could not be read or written.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The system refused something.
+    /// A system call failed.
     #[error(transparent)]
     Host(#[from] HostError),
     /// There is no room in a delegated group.
@@ -55,13 +55,13 @@ pub enum ReconcileError {
 }
 
 impl Instance {
-    /// The machine's own: with the names that are used unless somebody asks for others.
+    /// The machine's main instance, with the default names.
     #[must_use]
     pub fn new(state_dir: &Path) -> Instance {
         Instance::of_machine(state_dir, "commensal")
     }
 
-    /// The one that keeps lasting groups, with another prefix.
+    /// The instance that manages lasting groups, with another prefix.
     #[must_use]
     pub fn of_machine(state_dir: &Path, prefix: &str) -> Instance {
         Instance {
@@ -75,7 +75,8 @@ impl Instance {
         }
     }
 
-    /// One that lasts as long as this process: an experiment, whose journal and cgroups have the process's number in their names.
+    /// An instance that lasts as long as this process: an experiment, with the PID in the names of its journal and
+    /// cgroups.
     #[must_use]
     pub fn of_process(state_dir: &Path, prefix: &str, scratch: &str) -> Instance {
         let pid = std::process::id();
@@ -87,17 +88,18 @@ impl Instance {
         }
     }
 
-    /// The machine and what works on it, by trying in a scratch group. The caller holds the lock, if there can be one.
+    /// Surveys the machine and tests what works on it, in a scratch group. The caller holds the lock, if there can be
+    /// one.
     ///
     /// # Errors
-    /// When `/proc` or `/sys` lack what every Linux has there.
+    /// When `/proc` or `/sys` lack files that every Linux has.
     pub fn survey(&self, host: &mut dyn Host) -> Result<Survey, SensorError> {
         let mut survey = survey(host, &self.scratch, self.cgroup_root.as_ref())?;
         scheduler::capability(host, &self.state_dir, &self.prefix, &mut survey.caps);
         Ok(survey)
     }
 
-    /// The cgroups as they are now, and which of them are ours; without values and members.
+    /// The current cgroups, and which of them commensal created; without values and members.
     ///
     /// # Errors
     /// When the groups or the journals cannot be read.
@@ -107,7 +109,7 @@ impl Instance {
         Ok(found)
     }
 
-    /// Plans against an earlier survey and the groups as they are now.
+    /// Plans against an earlier survey and the current groups.
     ///
     /// # Errors
     /// When the groups or the journal cannot be read, or the specs do not fit.
@@ -128,7 +130,7 @@ impl Instance {
         self.plan_against(host, survey, request, found)
     }
 
-    /// Plans against an earlier survey and groups that were observed.
+    /// Plans against an earlier survey and an earlier observation of the groups.
     ///
     /// # Errors
     /// When the journal cannot be read, or the specs do not fit.
@@ -145,17 +147,17 @@ impl Instance {
             desired.kept = journal::ours(host, &self.state_dir, journal::MACHINE, &boot_id, &found)?.created;
         }
         survey.fill(host, &desired, &mut found);
-        // Last, so that what its guard froze is known to be its work.
+        // Read last, so that groups frozen by the scheduler's guard are known to be its work.
         if found.scheduler.is_none() {
             found.scheduler = Some(scheduler::look(host, &self.state_dir, &self.prefix));
         }
         Ok(Planned::new(survey, request, found, desired))
     }
 
-    /// Plans once more against a machine that is as it was found, with values that were written since.
+    /// Plans again against the same observation, updated with values that were written since.
     ///
     /// # Errors
-    /// When the specs do not fit; then everything is as it was.
+    /// When the specs do not fit; then nothing has changed.
     pub fn plan_again(
         &self,
         survey: &Survey,
@@ -167,7 +169,7 @@ impl Instance {
         Ok(())
     }
 
-    /// What the specs mean on this machine, with its groups and their members as they were found.
+    /// Resolves the specs for this machine, with its groups and their members as found.
     ///
     /// # Errors
     /// Every limit that this machine cannot have, and every cgroup that two groups claim.
@@ -188,7 +190,7 @@ impl Instance {
         Ok(desired)
     }
 
-    /// What we did to these cgroups, by our journals.
+    /// What commensal did to these cgroups, according to its journals.
     ///
     /// # Errors
     /// When a journal cannot be read.
@@ -205,7 +207,7 @@ impl Instance {
         Ok(ours)
     }
 
-    /// Name of the journal in which its own changes are.
+    /// Name of the journal for this instance's changes.
     #[must_use]
     pub fn journal_name(&self) -> &str {
         self.journals.first().map_or(journal::MACHINE, String::as_str)
@@ -214,32 +216,32 @@ impl Instance {
     /// Opens that journal.
     ///
     /// # Errors
-    /// When it is damaged or cannot be made.
+    /// When it is damaged or cannot be created.
     pub fn open_journal(&self, host: &mut dyn Host) -> Result<Journal, ReconcileError> {
         self.journal(host, self.journal_name())
     }
 
-    /// Opens a journal, [`journal::MACHINE`] or [`journal::RUN`], and finishes what it says was interrupted. The caller holds the
-    /// lock.
+    /// Opens a journal, [`journal::MACHINE`] or [`journal::RUN`], and completes operations that it records as
+    /// interrupted. The caller holds the lock.
     ///
     /// # Errors
-    /// When it is damaged or cannot be made.
+    /// When it is damaged or cannot be created.
     pub fn journal(&self, host: &mut dyn Host, name: &str) -> Result<Journal, ReconcileError> {
         let owner = Owner::this_process(host, name)?;
-        // What cannot be finished stays on record, and whoever wants the group is told that it is gone.
+        // What cannot be completed stays in the journal, and later users of the group get an error that it is gone.
         let _ = finish(host, &self.state_dir, &owner.boot_id, name);
         Ok(Journal::open(host, &self.state_dir, name, owner)?)
     }
 
-    /// Finishes what a killed commensal has left half done, which a plan would not find; gives what stays so, and why. The
-    /// caller holds the lock.
+    /// Completes operations that a killed commensal has left half done and that a plan would not notice; returns those
+    /// that cannot be completed, and why. The caller holds the lock.
     pub fn recover(&self, host: &mut dyn Host) -> Vec<String> {
         let boot_id = machine::boot_id(host).unwrap_or_default();
         let stuck =
             self.journals.iter().filter_map(|name| finish(host, &self.state_dir, &boot_id, name).err());
         let mut told: Vec<String> =
             stuck.map(|error| format!("a group is half replaced by a fresh one: {error}")).collect();
-        // Nothing can be written until that is repaired, and that is no news once it has to be.
+        // A damaged journal: nothing can be written until it is repaired, and other code reports that when it matters.
         for name in &self.journals {
             let path = journal::path(&self.state_dir, name);
             let text = host.state_read(&path).ok().flatten().unwrap_or_default();
@@ -254,11 +256,11 @@ impl Instance {
         told
     }
 
-    /// Writes the journal of lasting changes from what the cgroups tell, where there is none; how many records that were. The caller
-    /// may hold the lock or not: nobody else writes a journal that is not there.
+    /// Writes a missing journal of lasting changes anew from the marks on the cgroups; returns the number of records.
+    /// The caller need not hold the lock: no other process writes a missing journal.
     ///
     /// # Errors
-    /// When it cannot be written, or somebody else is changing the machine.
+    /// When it cannot be written, or another process is changing the machine.
     pub(crate) fn rebuild_journal(&self, host: &mut dyn Host) -> Result<usize, ReconcileError> {
         host.state_dir(&self.state_dir)?;
         let owner = self.state_dir.display().to_string();
@@ -273,8 +275,8 @@ impl Instance {
         Ok(records.len())
     }
 
-    /// Puts back everything that is on record in the state directory, whoever did it, and removes the scratch cgroups, of these
-    /// names and of this instance, that a killed survey has left. The caller holds the lock.
+    /// Restores everything in the journals of the state directory, whoever wrote it, and removes scratch cgroups, with
+    /// these names and this instance's, that a killed survey has left. The caller holds the lock.
     ///
     /// # Errors
     /// When the state directory or a journal cannot be read.
@@ -282,7 +284,7 @@ impl Instance {
         let boot_id = machine::boot_id(host).unwrap_or_default();
         let hierarchies = mounts::hierarchies(host)?;
         let tenancy = delegation::look(host, &hierarchies, self.cgroup_root.as_ref());
-        // First: a controller stays enabled as long as a group uses it.
+        // Scratch groups first: a controller stays enabled as long as a group uses it.
         let names = scratches.iter().chain([&self.scratch]);
         let mut done: Vec<String> =
             names.flat_map(|name| capability::sweep(host, &hierarchies, &tenancy, name)).collect();
@@ -292,20 +294,20 @@ impl Instance {
         Ok(restored)
     }
 
-    /// Tries to be the one commensal that keeps the cgroups of this kernel, or those that were delegated to it.
+    /// Tries to become the one commensal that manages the cgroups of this kernel, or those that were delegated to it.
     ///
     /// # Errors
-    /// When the cgroups cannot be looked at.
+    /// When the cgroups cannot be read.
     pub fn be_master(&self, host: &mut dyn Host) -> Result<Mastery, ReconcileError> {
         let hierarchies = mounts::hierarchies(host)?;
         let tenancy = delegation::look(host, &hierarchies, self.cgroup_root.as_ref());
         Ok(master::take(host, &self.state_dir, &hierarchies, &tenancy.base)?)
     }
 
-    /// Whoever changes the machine holds this lock; `None` when somebody else does.
+    /// Takes the lock that protects changes to the machine; `None` when another process holds it.
     ///
     /// # Errors
-    /// When the state directory cannot be made.
+    /// When the state directory cannot be created.
     pub fn try_lock(&self, host: &mut dyn Host) -> Result<Option<Lock>, HostError> {
         host.state_dir(&self.state_dir)?;
         host.state_lock(&self.state_dir.join("lock"))

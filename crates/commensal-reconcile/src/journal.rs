@@ -1,4 +1,4 @@
-//! The undo journal: what was there before, on the disk before the first write.
+//! The undo journal: the original values, on disk before the first write.
 //!
 //! One file per owner in the state directory: `machine.journal` for `apply`, whose changes stay until
 //! `restore`; `run.journal` for `run`, whose groups end with their last command; `lab-PID.journal` for a
@@ -25,13 +25,13 @@ use commensal_sensors::{machine, mounts};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
-/// Journal of `apply`, whose changes stay until `restore`.
+/// Journal of `apply`, whose changes last until `restore`.
 pub const MACHINE: &str = "machine";
-/// Journal of `run`, whose groups stay until their last command ends.
+/// Journal of `run`, whose groups last until their last command ends.
 pub const RUN: &str = "run";
-/// Journal of the scheduler, whose threads are switched as long as it is loaded.
+/// Journal of the scheduler, whose threads are switched while it is loaded.
 pub const SCHED: &str = "sched";
-/// First part of the name of a lab run's journal; its pid follows.
+/// First part of the name of a lab run's journal; its PID follows.
 pub const LAB: &str = "lab-";
 /// File name ending of every journal.
 const ENDING: &str = "journal";
@@ -39,10 +39,10 @@ const ENDING: &str = "journal";
 /// Why a journal cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// The system refused.
+    /// A system call failed.
     #[error("the undo journal cannot be kept, so nothing was written")]
     Host(#[from] HostError),
-    /// Lines that cannot be what was written.
+    /// Lines that commensal cannot have written.
     #[error(
         "{path} is damaged at line {line} ({reason}), so nothing was written; `commensal restore` puts back what can be read"
     )]
@@ -59,9 +59,9 @@ pub enum JournalError {
 /// A parsed journal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Contents {
-    /// Good records in order.
+    /// Valid records in order.
     pub records: Vec<Record>,
-    /// Damaged lines: number from 1, and what is wrong.
+    /// Damaged lines: line number from 1, and the reason.
     pub damaged: Vec<(usize, String)>,
     /// Whether a torn last line was dropped.
     pub torn: bool,
@@ -78,21 +78,22 @@ impl Contents {
     }
 }
 
-/// Spells one record as a line.
+/// Encodes one record as a line.
 #[must_use]
 pub fn line(record: &Record) -> String {
     let json = commensal_core::text::json(record).expect("records are plain strings and numbers");
     format!("{:08x} {json}\n", crc32fast::hash(json.as_bytes()))
 }
 
-/// Reads a journal's text; never fails, damage is part of the result.
+/// Parses a journal's text; never fails, damage is part of the result.
 #[must_use]
 pub fn parse(text: &str) -> Contents {
     parse_where(text, |_| None)
 }
 
-/// Reads a journal's text, and holds what it says against the knob table and what is mounted here: what cannot have been written
-/// by a commensal of this boot is damage, whatever its checksum. Of a journal of an earlier boot nothing is used.
+/// Parses a journal's text and checks it against the knob table and this machine's mounts: a record that no commensal
+/// of this boot can have written counts as damage, whatever its checksum. Nothing in a journal of an earlier boot is
+/// used.
 #[must_use]
 pub fn read(host: &dyn Host, text: &str) -> Contents {
     let (boot_id, mounts) = (machine::boot_id(host), mounts::kinds(host));
@@ -105,13 +106,13 @@ pub fn read(host: &dyn Host, text: &str) -> Contents {
     })
 }
 
-/// Whether a record that was found elsewhere can have been written here.
+/// Returns a check whether a record found elsewhere can have been written on this machine.
 pub(crate) fn can_be_ours(host: &dyn Host) -> impl Fn(&Record) -> bool + use<> {
     let mounts = mounts::kinds(host);
     move |record| fits::objection(record, &mounts).is_none()
 }
 
-/// `objection` says what is wrong with a record that can be read.
+/// Parses with a check: `objection` says what is wrong with a readable record.
 fn parse_where(text: &str, mut objection: impl FnMut(&Record) -> Option<String>) -> Contents {
     let mut contents = Contents::default();
     for (index, line) in text.split_inclusive('\n').enumerate() {
@@ -137,35 +138,34 @@ fn parse_line(line: &str) -> Result<Record, String> {
     serde_json::from_str(json).map_err(|error| format!("not a record of this version: {error}"))
 }
 
-/// An open journal: what is recorded already, and where to add.
+/// An open journal: the records so far, and the file to append to.
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
     owner: Owner,
-    /// What is in the file, the owner's line left out.
+    /// The records in the file, without the owner's line.
     records: Vec<Record>,
     originals: BTreeSet<Key>,
-    /// What each knob is to be without us, and of what kind its group is.
+    /// The safe value of each knob, and whether its group is online.
     safe: BTreeMap<Key, (String, bool)>,
-    /// Records that go to the disk with the next ones.
+    /// Records that are written together with the next ones.
     waiting: Vec<Record>,
-    /// What each of the records is about: a journal of many is not gone through for every step.
+    /// The subject of each record, so that a long journal is not searched for every step.
     known: HashSet<Record>,
 }
 
-/// A knob of a very group.
+/// A knob of one particular group.
 type Key = (Target, String, Option<String>);
 
-/// Records that another stands for are kept in the file up to so many, or as many as stand.
+/// The file may contain this many outdated records, or as many as valid ones if that is more.
 const STALE: usize = 256;
 
 impl Journal {
-    /// Opens the journal `name` in `dir`, creating the directory. The file itself appears with the first
-    /// record, so that a plan without steps leaves nothing behind.
+    /// Opens the journal `name` in `dir`, creating the directory. The file itself is created with the first record, so
+    /// that a plan without steps leaves nothing behind.
     ///
     /// # Errors
-    /// When the directory cannot be made, or an existing journal is damaged: then undo could not be
-    /// promised.
+    /// When the directory cannot be created, or an existing journal is damaged: then undo could not be guaranteed.
     pub fn open(host: &mut dyn Host, dir: &Path, name: &str, owner: Owner) -> Result<Journal, JournalError> {
         host.state_dir(dir)?;
         let path = path(dir, name);
@@ -177,7 +177,7 @@ impl Journal {
         }
         let stale = contents.owner().is_none_or(|written| written.boot_id != owner.boot_id);
         if stale || contents.torn {
-            // Groups of an earlier boot are gone; a torn line would run into the next one.
+            // Groups of an earlier boot are gone; a torn line would be joined with the next one.
             let kept: String =
                 if stale { String::new() } else { contents.records.iter().map(line).collect() };
             match kept.is_empty() {
@@ -206,13 +206,13 @@ impl Journal {
         self.known = self.records.iter().map(what).collect();
     }
 
-    /// Whether it is on record what this knob of this very group is to be without us.
+    /// Whether the safe value of this knob of this particular group is in the journal.
     pub(crate) fn has_safe(&self, group: &Target, knob: &str, device: Option<&str>) -> bool {
         self.safe.contains_key(&(group.clone(), knob.to_owned(), device.map(str::to_owned)))
     }
 
-    /// Has these records of what knobs are to be without us go to the disk with the next records, or by
-    /// [`Journal::append`] alone; what is on record already is left out.
+    /// Queues records of safe values, to be written with the next records, or by [`Journal::append`] alone; existing
+    /// ones are skipped.
     pub(crate) fn announce_safe(&mut self, records: impl IntoIterator<Item = Record>) {
         let new = records
             .into_iter()
@@ -220,19 +220,19 @@ impl Journal {
         self.waiting = new.collect();
     }
 
-    /// Whether the original of this knob of this very group is on record already.
+    /// Whether the original of this knob of this particular group is in the journal already.
     #[must_use]
     pub fn has_original(&self, group: &Target, knob: &str, device: Option<&str>) -> bool {
         self.originals.contains(&(group.clone(), knob.to_owned(), device.map(str::to_owned)))
     }
 
-    /// Whether a record of this kind is there already.
+    /// Whether a record about the same subject exists already.
     #[must_use]
     pub fn has(&self, record: &Record) -> bool {
         self.known.contains(&what(record))
     }
 
-    /// Threads with a policy of their own: number, start time and that policy.
+    /// Threads whose original policy is not the normal one: TID, start time and that policy.
     pub fn policies(&self) -> impl Iterator<Item = (u32, u64, i32)> {
         self.records.iter().filter_map(|record| match record {
             Record::Policy { tid, start_ticks, policy } => Some((*tid, *start_ticks, *policy)),
@@ -240,7 +240,7 @@ impl Journal {
         })
     }
 
-    /// Groups whose replacing was begun and is not over.
+    /// Groups whose replacement was begun and not completed.
     pub(crate) fn recreating(&self) -> impl Iterator<Item = &Target> {
         self.records.iter().filter_map(|record| match record {
             Record::Recreating(target) => Some(target),
@@ -248,8 +248,8 @@ impl Journal {
         })
     }
 
-    /// Groups that were replaced by fresh ones of the same name have other inodes now; what is on record of the
-    /// old ones holds for the new ones, and the replacing itself is over.
+    /// Updates the journal after groups were replaced by fresh ones of the same name: records get the new inodes, and
+    /// the replacement is marked as completed.
     ///
     /// # Errors
     /// When the file cannot be rewritten.
@@ -283,10 +283,10 @@ impl Journal {
         Ok(())
     }
 
-    /// Puts the records on the disk; when this returns they survive a crash.
+    /// Writes the records to disk; when this returns they survive a crash.
     ///
     /// # Errors
-    /// When they could not be written whole; then none of them is in the file.
+    /// When they could not be written completely; then none of them is in the file.
     pub fn append(&mut self, host: &mut dyn Host, records: &[Record]) -> Result<(), JournalError> {
         if records.is_empty() && self.waiting.is_empty() {
             return Ok(());
@@ -306,8 +306,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Drops what is on record of knobs without us that nobody wants anything of any more, as far as their groups are there: what
-    /// is written to those is their owner's affair.
+    /// Drops the safe values of knobs that are no longer wanted, if their groups still exist: those knobs belong to the
+    /// groups' owners again.
     pub(crate) fn forget_safe(
         &mut self,
         host: &mut dyn Host,
@@ -324,8 +324,8 @@ impl Journal {
         self.forget(host, |_, record| safe(record).is_some_and(|(key, _)| unwanted.contains(&key)))
     }
 
-    /// Drops records of what knobs are to be without us that later ones stand for, once they are many. What cannot be shortened
-    /// now is shortened another time.
+    /// Drops safe values that later records replace, once there are many. If that fails, it is tried again another
+    /// time.
     fn shorten(&mut self, host: &mut dyn Host) {
         let all = self.records.iter().filter(|record| matches!(record, Record::Safe { .. })).count();
         if all - self.safe.len().min(all) > STALE.max(self.safe.len()) {
@@ -340,7 +340,7 @@ impl Journal {
         }
     }
 
-    /// State directory and name.
+    /// State directory and journal name.
     fn names(&self) -> (&Path, &str) {
         let name = self.path.file_stem().and_then(|name| name.to_str());
         (self.path.parent().unwrap_or(Path::new("/")), name.unwrap_or_default())
@@ -351,7 +351,7 @@ impl Journal {
         self.names().0
     }
 
-    /// Marks the group of this record, which is on the disk already, as ours once more.
+    /// Sets the mark on the group of this record again; the record is on disk already.
     pub(crate) fn mark(&self, host: &mut dyn Host, record: &Record) {
         marks::set(host, self.names(), [record]);
     }
@@ -360,7 +360,7 @@ impl Journal {
         line(&Record::Owner(self.owner.clone()))
     }
 
-    /// The group of each value on record.
+    /// The group of each recorded value.
     pub(crate) fn groups_of_values(&self) -> impl Iterator<Item = &Target> {
         self.records.iter().filter_map(|record| match record {
             Record::Original { group, .. } | Record::Safe { group, .. } => Some(group),
@@ -368,33 +368,33 @@ impl Journal {
         })
     }
 
-    /// Processes on record.
+    /// Recorded processes.
     pub(crate) fn processes(&self) -> BTreeSet<ProcessId> {
         self.records.iter().filter_map(Record::process).collect()
     }
 
-    /// Groups that have values on record.
+    /// Groups that have recorded values.
     pub(crate) fn groups(&self) -> impl Iterator<Item = &Target> {
         self.originals.iter().chain(self.safe.keys()).map(|(group, ..)| group)
     }
 
-    /// How many records there are now: a mark for [`Journal::forget`].
+    /// Number of records: a position for [`Journal::forget`].
     #[must_use]
     pub fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// Whether nothing is on record.
+    /// Whether the journal has no records.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
-    /// Takes records off the file that stand for nothing any more: what was put back belongs to whoever
-    /// writes it next, and must not be put back a second time.
+    /// Removes outdated records from the file: a restored setting belongs to whoever writes it next, and must not be
+    /// restored a second time.
     ///
     /// # Errors
-    /// When the file cannot be rewritten; then it is as it was.
+    /// When the file cannot be rewritten; then it is unchanged.
     pub fn forget(
         &mut self,
         host: &mut dyn Host,
@@ -417,14 +417,14 @@ impl Journal {
         Ok(())
     }
 
-    /// Where it is.
+    /// Path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// Writes the new inodes into the records.
+/// Replaces old inodes by the new ones in the records.
 pub(crate) fn rename(records: &mut [Record], mount: &str, groups: &[Recreated]) {
     let new = |target: &Target| {
         let found = groups.iter().find(|group| group.path == target.path && target.mount == mount)?;
@@ -448,13 +448,13 @@ pub(crate) fn rename(records: &mut [Record], mount: &str, groups: &[Recreated]) 
     }
 }
 
-/// Those of `before` for which nothing in `now` stands.
+/// Records of `before` without a counterpart in `now`.
 pub(crate) fn without<'a>(before: &'a [Record], now: &[Record]) -> Vec<&'a Record> {
     let standing: BTreeSet<_> = now.iter().filter_map(marks::home).collect();
     before.iter().filter(|record| marks::home(record).is_some_and(|home| !standing.contains(&home))).collect()
 }
 
-/// What a record is about, whatever the value on it: the first value is the one that goes back.
+/// The subject of a record, without its value: only the first record of a subject counts, because it has the original.
 fn what(record: &Record) -> Record {
     let mut key = record.clone();
     match &mut key {
@@ -474,7 +474,7 @@ fn original(record: &Record) -> Option<Key> {
     }
 }
 
-/// The key and the value of what a knob is to be without us.
+/// Key and value of a record of a safe value.
 fn safe(record: &Record) -> Option<(Key, (String, bool))> {
     match record {
         Record::Safe { group, knob, device, value, online, .. } => {
@@ -484,8 +484,8 @@ fn safe(record: &Record) -> Option<(Key, (String, bool))> {
     }
 }
 
-/// Moves what the journal of `run` says about wanted groups into `into`: groups that `apply` now answers for
-/// must not end with the last command that was started in them.
+/// Moves the records of wanted groups from `run`'s journal into `into`: groups that `apply` now manages must not end
+/// with the last command that was started in them.
 ///
 /// # Errors
 /// When a journal cannot be read or written.
@@ -501,7 +501,7 @@ pub fn adopt(
         Record::Ordering { mount, path, .. } => {
             wanted(&Target { mount: mount.clone(), path: path.clone(), inode: 0 })
         }
-        // Enabled for groups that are wanted or not; `restore` disables what nobody uses.
+        // Controllers are enabled for wanted and other groups alike; `restore` disables those that no group uses.
         Record::Enabling { .. } => true,
         _ => false,
     };
@@ -529,11 +529,11 @@ pub fn names(host: &dyn Host, dir: &Path) -> Vec<String> {
     names.iter().filter_map(|name| name.strip_suffix(ENDING)?.strip_suffix('.').map(str::to_owned)).collect()
 }
 
-/// What the journal `name` says is ours, as far as the groups it means still exist. A journal of another boot
-/// says nothing: inode numbers start again, so a group could look like one of then.
+/// What the journal `name` records as created or changed by commensal, as far as the groups still exist. A journal of
+/// another boot is ignored: inode numbers start again, so a new group could be confused with an old one.
 ///
 /// # Errors
-/// When the file exists and cannot be read.
+/// When the file exists but cannot be read.
 pub fn ours(
     host: &mut dyn Host,
     dir: &Path,
@@ -591,7 +591,7 @@ pub fn ours(
     Ok(ours)
 }
 
-/// The place that a target means, if the very same group is still there.
+/// The cgroup of a target, if the same group still exists.
 fn find(actual: &ActualState, target: &Target) -> Option<CgroupRef> {
     let hierarchy = actual.hierarchies.iter().position(|hierarchy| hierarchy.mount == target.mount)?;
     let path = commensal_core::actual::CgroupPath::new(&target.path);

@@ -1,5 +1,5 @@
-//! Reconciling: making a machine what its groups say, keeping it so, and putting everything back. Everybody who changes
-//! groups on a machine calls this crate.
+//! Reconciles a machine with its groups: puts them in force, keeps them so, and restores everything. All code that
+//! changes groups on a machine calls this crate.
 //!
 //! ```text
 //!  specs ──────────────┐
@@ -12,27 +12,29 @@
 //!     └─────────────── Reconciler: again and again; drift and refusals back off ◄────────────────────────────┘
 //! ```
 //!
-//! - [`Instance`] is whose groups they are: state directory, names, journals. [`Instance::plan`] is the one place where a survey
-//!   and specs become a plan.
+//! - [`Instance`] identifies a commensal: state directory, names, journals. [`Instance::plan`] is the one place where a
+//!   survey and specs become a plan.
 //! - [`enforce`] carries a request out once: `apply`, `run`, the guard, the lab's and density's groups.
-//! - [`Reconciler`] does it again and again: the agent.
-//! - [`restore`] works from the journals alone, with whoever wrote them dead. It is idempotent: a second run finds nothing.
+//! - [`Reconciler`] does that repeatedly: the agent.
+//! - [`restore`] works from the journals alone, even if their writers are dead. It is idempotent: a second run has
+//!   nothing to do.
 //!
-//! What a plan may do: make and remove cgroups of our own, enable v2 controllers for them, write settings of groups that a spec
-//! claims, move processes that a spec matches, turn a vendor's switch that a group needs, order our scheduler. What it may never
-//! do, and why:
+//! A plan may create and remove commensal's cgroups, enable v2 controllers for them, write settings of groups that a
+//! spec claims, move processes that a spec matches, turn on a vendor's switch that a group needs, and send orders to
+//! commensal's scheduler. What it must never do, and why:
 //!
-//! - *Decide while it is carried out.* A plan is data: `commensal plan` prints exactly what `apply` does, and undo is the same
-//!   steps turned round. A driver that chose would be a plan that nobody has read.
-//! - *Write before the original is on the disk.* The process may end between any two steps, and `restore` must know what to put
-//!   back.
-//! - *Stop half way.* After a refusal at any step the steps before it are taken back, so that a machine is in the state before or
-//!   in the state after.
-//! - *Touch a cgroup that no spec claims*, but for controllers above our own groups: a mistake in a groups file must not reach a
-//!   neighbour.
-//! - *Write to the wrong group.* A cgroup is its inode, a process its start time: a path or number that was given to somebody else
-//!   between look and write is refused ([`Refusal::Vanished`]).
-//! - *Fight another writer.* A value that somebody else changes again and again is told, and written after longer and longer pauses.
+//! - *Decide while it is carried out.* A plan is data: `commensal plan` prints exactly what `apply` does, and undo is
+//!   the same steps inverted. If drivers made choices, nobody could have read the real plan beforehand.
+//! - *Write before the original is on disk.* The process may die between any two steps, and `restore` must know what to
+//!   restore.
+//! - *Stop half way.* After a refusal at any step the earlier steps are undone, so that a machine is in the state
+//!   before or in the state after.
+//! - *Touch a cgroup that no spec claims*, except for controllers above commensal's groups: a mistake in a groups file
+//!   must not affect a neighbour.
+//! - *Write to the wrong group.* A cgroup is identified by its inode, a process by its start time: a path or PID that
+//!   was reused between reading and writing is refused ([`Refusal::Vanished`]).
+//! - *Fight another writer.* A value that another program changes again and again is reported, and written with a
+//!   growing back-off.
 #![forbid(unsafe_code)]
 
 mod drivers;

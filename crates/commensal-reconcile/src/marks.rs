@@ -1,8 +1,9 @@
-//! What is on record of a cgroup, on the cgroup itself: extended attributes `trusted.commensal.*`, beside the journal.
+//! Copies of journal records on the cgroups themselves: extended attributes `trusted.commensal.*`.
 //!
-//! They live exactly as long as the cgroup, only root can write them, and every commensal on the machine sees them, whatever its
-//! state directory: a limit of one is never taken for an original by another, and a state directory that is lost loses nothing.
-//! Where the kernel or the user has none (a user who is not root, `EPERM`; old kernels, `EOPNOTSUPP`) the journal stands alone.
+//! They exist exactly as long as the cgroup, only root can write them, and every commensal on the machine sees them,
+//! whatever its state directory: no commensal takes another one's limit for an original, and losing a state directory
+//! loses nothing. Where they are not available (a user who is not root, `EPERM`; old kernels, `EOPNOTSUPP`) there is
+//! only the journal.
 
 use crate::journal::{Record, Target, can_be_ours};
 use commensal_core::errno::Errno;
@@ -11,21 +12,21 @@ use commensal_sensors::mounts::hierarchies;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// First part of every name.
+/// First part of every attribute's name.
 const PREFIX: &str = "trusted.commensal.";
 
-/// One record, and whose.
+/// One record, and its owner.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Mark {
-    /// State directory of whoever wrote it.
+    /// State directory of the commensal that wrote it.
     pub owner: String,
-    /// Name of the journal there.
+    /// Name of the journal in that directory.
     pub journal: String,
-    /// What is on record.
+    /// The record.
     pub record: Record,
 }
 
-/// The group that a record is about and the name of its mark; `None` for what is about no single group.
+/// The group of a record and the name of its mark; `None` for a record that does not concern a single group.
 pub(crate) fn home(record: &Record) -> Option<(&Target, String)> {
     let of = |kind: &str, knob: &str, device: &Option<String>| match device {
         Some(device) => format!("{PREFIX}{kind}.{knob}@{device}"),
@@ -52,7 +53,7 @@ pub(crate) fn home(record: &Record) -> Option<(&Target, String)> {
     }
 }
 
-/// The open group of a target, if it is the very one.
+/// Opens a target's group, if it is still the same one.
 fn open(host: &mut dyn Host, group: &Target) -> Option<Dir> {
     let dir = host.open(&below(Path::new(&group.mount), &group.path)).ok()?;
     if dir.inode == group.inode {
@@ -62,7 +63,7 @@ fn open(host: &mut dyn Host, group: &Target) -> Option<Dir> {
     None
 }
 
-/// Goes through the records, each with its group open; ends at the first that says `false`.
+/// Visits the records, each with its open group; stops when the callback returns `false`.
 fn each<'a>(
     host: &mut dyn Host,
     records: impl IntoIterator<Item = &'a Record>,
@@ -87,8 +88,8 @@ fn each<'a>(
     }
 }
 
-/// Marks the groups of these records, which are in the journal `name` of `state_dir`. Marks are a second copy: what cannot be
-/// marked is in the journal.
+/// Marks the groups of these records, which are in the journal `name` of `state_dir`. Marks are a second copy: a record
+/// that cannot be marked is still in the journal.
 pub(crate) fn set<'a>(
     host: &mut dyn Host,
     (state_dir, name): (&Path, &str),
@@ -105,7 +106,7 @@ pub(crate) fn set<'a>(
     });
 }
 
-/// Removes the marks of records that stand for nothing any more, unless they are of another owner by now.
+/// Removes the marks of outdated records, unless another owner has replaced them.
 pub(crate) fn clear<'a>(
     host: &mut dyn Host,
     state_dir: &Path,
@@ -123,13 +124,13 @@ fn read(host: &mut dyn Host, dir: Dir, attribute: &str) -> Option<Mark> {
     serde_json::from_str(&text).ok()
 }
 
-/// The mark on the group that says what this record says, whoever set it.
+/// The mark on the group with the same subject as this record, whoever set it.
 pub(crate) fn of(host: &mut dyn Host, dir: Dir, record: &Record) -> Option<Mark> {
     let (_, name) = home(record)?;
     read(host, dir, &name)
 }
 
-/// Every mark on this machine, with its group as it is found: where it is mounted here, and under its present name.
+/// Every mark on this machine, with its group's current mount point and path.
 pub(crate) fn all(host: &mut dyn Host) -> Vec<Mark> {
     let mut found = Vec::new();
     for hierarchy in hierarchies(host).unwrap_or_default() {
@@ -148,7 +149,7 @@ fn below_group(host: &mut dyn Host, (mount, path): (&str, &str), dir: Dir, found
     for name in host.attributes(dir, PREFIX).unwrap_or_default() {
         let Some(mut mark) = read(host, dir, &name) else { continue };
         let home_name = home(&mark.record).map(|(_, name)| name);
-        // One that was set under another name says nothing about this group.
+        // A mark under the wrong name is ignored.
         if home_name.as_deref() == Some(name.as_str()) {
             place(&mut mark.record, &target);
             found.push(mark);
@@ -163,7 +164,7 @@ fn below_group(host: &mut dyn Host, (mount, path): (&str, &str), dir: Dir, found
     }
 }
 
-/// Says of the record that it is about this very group.
+/// Sets the record's group to this one.
 fn place(record: &mut Record, target: &Target) {
     match record {
         Record::Created(group)

@@ -1,7 +1,8 @@
-//! One commensal keeps the cgroups of a kernel. Two that do not know of each other would undo each other's values for ever.
+//! One commensal manages the cgroups of a kernel. Two that do not know of each other would undo each other's values for
+//! ever.
 //!
-//! The lock is on the directory of the cgroup below which groups are kept, so it holds across mount, network and process
-//! namespaces, and ends with its holder. Who that is stands in an attribute of the same directory.
+//! The lock is on the directory of the cgroup below which groups are created, so it holds across mount, network and
+//! process namespaces, and is released when its holder exits. An attribute of the same directory names the holder.
 
 use commensal_core::actual::{CgroupPath, Hierarchy};
 use commensal_core::knob::{Controller, Version};
@@ -12,25 +13,25 @@ use std::path::{Path, PathBuf};
 /// The attribute that names the holder.
 const ATTRIBUTE: &str = "trusted.commensal.master";
 
-/// Who keeps the cgroups.
+/// The commensal that manages the cgroups.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Master {
-    /// Its process.
+    /// Its PID.
     pub pid: u32,
-    /// When it started, clock ticks since boot.
+    /// Its start time, clock ticks since boot.
     pub start_ticks: u64,
-    /// Where its state is.
+    /// Its state directory.
     pub state_dir: PathBuf,
 }
 
-/// What came of the attempt to be the one.
+/// Result of the attempt to become the master.
 #[derive(Debug)]
 pub enum Mastery {
-    /// It is this process, as long as the lock lives.
+    /// This process is the master, while it holds the lock.
     Ours(Lock),
-    /// It is somebody else; who, if that can be known.
+    /// Another process is the master; its identity, if known.
     Others(Option<Master>),
-    /// Somebody without rights to cgroups holds the lock: it means nothing. Its process.
+    /// A process without rights to cgroups holds the lock, so the lock means nothing. Its PID.
     Squatted(u32),
 }
 
@@ -40,10 +41,10 @@ impl std::fmt::Display for Master {
     }
 }
 
-/// Tries to be the one that keeps the cgroups below `base`.
+/// Tries to become the master of the cgroups below `base`.
 ///
 /// # Errors
-/// When no hierarchy can be looked at.
+/// When no hierarchy can be read.
 pub(crate) fn take(
     host: &mut dyn Host,
     state_dir: &Path,
@@ -80,7 +81,8 @@ fn in_directory(host: &mut dyn Host, state_dir: &Path, dir: Dir) -> Result<Maste
     Ok(holder(host, dir.inode).map_or(Mastery::Others(None), Mastery::Squatted))
 }
 
-/// The process that the kernel says holds a lock on this inode, if all those are of users without rights (`proc_locks(5)`).
+/// PID of the process that holds a lock on this inode according to the kernel, if all holders are users without rights
+/// (`proc_locks(5)`).
 fn holder(host: &dyn Host, inode: u64) -> Option<u32> {
     let locks = host.read_file(Path::new("/proc/locks")).ok()?;
     let of_inode = |line: &&str| {

@@ -1,5 +1,5 @@
-//! Admission queues: files and locks in the state directory. Nobody runs them: they work with and without an agent, and a
-//! process that was killed leaves its place by dying.
+//! Admission queues: files and locks in the state directory. There is no queue server: the queues work with and without
+//! an agent, and a killed process leaves its place because its locks are released.
 //!
 //! ```text
 //! queue/etl.lock              held for a moment by whoever enters the line or begins
@@ -12,8 +12,8 @@
 //!                └─► first:  wait for a slot, as files in running/ go ─► Slot
 //! ```
 //!
-//! A file without a holder is dead: nobody counts it, and the next one who holds the queue's lock removes it. Decided in
-//! `docs/decisions/0020-admission.md`; the rules are in `commensal_core::admission`.
+//! A file without a lock holder is dead: it is not counted, and the next process that holds the queue's lock removes
+//! it. Decided in `docs/decisions/0020-admission.md`; the rules are in `commensal_core::admission`.
 
 mod files;
 mod line;
@@ -31,29 +31,29 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::time::Duration;
 
-/// One that waits or runs.
+/// A job that waits or runs.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Job {
-    /// The process: the command once it runs, until then `commensal run`. 0 if it cannot be read.
+    /// PID of the command once it runs, until then of `commensal run`. 0 if it cannot be read.
     pub pid: u32,
     /// The command line.
     pub command: String,
-    /// When it asked to begin, nanoseconds since the boot.
+    /// When it arrived, nanoseconds since boot.
     pub arrived_ns: u64,
-    /// When it was admitted, likewise.
+    /// When it was admitted, nanoseconds since boot.
     pub started_ns: Option<u64>,
 }
 
-/// A queue now.
+/// The state of a queue.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct QueueView {
-    /// Those that run, in the order in which they arrived.
+    /// Running jobs, in the order of their arrival.
     pub running: Vec<Job>,
-    /// Those that wait; the first is the next.
+    /// Waiting jobs; the first is the next to run.
     pub waiting: Vec<Job>,
-    /// Why nobody is admitted, if the queue is held closed.
+    /// Why no job is admitted, if the queue is held closed.
     pub held: Option<Held>,
-    /// Nanoseconds since the boot at which this was so.
+    /// Time of this state, nanoseconds since boot.
     pub now_ns: u64,
 }
 
@@ -62,76 +62,76 @@ pub struct QueueView {
 pub struct Held {
     /// Why, in words.
     pub reason: String,
-    /// When it ends unless it is renewed, nanoseconds from now.
+    /// Time until it ends unless it is renewed, nanoseconds.
     pub left_ns: u64,
 }
 
-/// Why one was not admitted.
+/// Why a job was not admitted.
 #[derive(Debug, thiserror::Error)]
 pub enum QueueError {
-    /// As many wait as may.
+    /// The maximum number of jobs is waiting.
     #[error("group {group}: the queue is full: {}; try again later, or raise queue.max-size", figures(.load, *.size))]
     Full {
-        /// Whose queue.
+        /// Group of the queue.
         group: GroupName,
-        /// Who was there.
+        /// Load of the queue.
         load: Load,
-        /// How many may wait.
+        /// Maximum number of waiting jobs.
         size: u32,
     },
-    /// It would have to wait, and must not.
+    /// The job would have to wait, but must not.
     #[error("group {group}: {}; it would have to wait, which --no-wait forbids", state(.load))]
     WouldWait {
-        /// Whose queue.
+        /// Group of the queue.
         group: GroupName,
-        /// Who was there.
+        /// Load of the queue.
         load: Load,
     },
-    /// Its time to wait is over.
+    /// The wait timed out.
     #[error(
         "group {group}: waited {time} in the queue and did not get its turn ({}); try again when less runs, or allow \
          more with queue.timeout or queue.max-concurrency",
         state(.load)
     )]
     TimedOut {
-        /// Whose queue.
+        /// Group of the queue.
         group: GroupName,
         /// How long it waited.
         time: Millis,
-        /// Who is there now.
+        /// Current load of the queue.
         load: Load,
     },
-    /// Somebody removed its ticket.
+    /// The job's ticket was removed.
     #[error(
         "group {group}: this job's place in the queue was removed from {folder}, so nothing was started; start it again"
     )]
     Lost {
-        /// Whose queue.
+        /// Group of the queue.
         group: GroupName,
-        /// The folder.
+        /// The directory.
         folder: String,
     },
-    /// Somebody who is stopped has the queue's lock.
+    /// Another process, perhaps a stopped one, has held the queue's lock for too long.
     #[error(
         "group {group}: somebody has held the lock of the queue for {seconds} s, perhaps a stopped `commensal run`; \
          continue or end it (fuser {path} names it)"
     )]
     Busy {
-        /// Whose queue.
+        /// Group of the queue.
         group: GroupName,
-        /// For how long.
+        /// How long the lock was held.
         seconds: u64,
-        /// The lock.
+        /// Path of the lock.
         path: String,
     },
-    /// The files cannot be kept.
+    /// The queue's files cannot be read or written.
     #[error("group {group}: the admission queue in {folder} cannot be kept, so nothing was started")]
     Files {
-        /// Whose queue.
+        /// Group of the queue.
         group: GroupName,
-        /// The folder.
+        /// The directory.
         folder: String,
-        /// What was refused.
+        /// The error.
         #[source]
         source: HostError,
     },
@@ -150,11 +150,11 @@ fn state(load: &Load) -> String {
     }
 }
 
-/// Looks at a group's queue: who is alive, and what they say about themselves. Changes nothing. A group that never had a
-/// queue has an empty one.
+/// Reads a group's queue: the live jobs and their details. Changes nothing. A group that never had a queue has an empty
+/// one.
 ///
 /// # Errors
-/// When the folder is there and cannot be read.
+/// When the directory exists but cannot be read.
 pub fn read(host: &mut dyn Host, state_dir: &Path, group: &GroupName) -> Result<QueueView, HostError> {
     let folder = Folder::of(state_dir, group);
     let now_ns = files::now_ns(host);
@@ -167,11 +167,11 @@ pub fn read(host: &mut dyn Host, state_dir: &Path, group: &GroupName) -> Result<
     })
 }
 
-/// The same in numbers only, for somebody who looks every second: those that wait are not asked whether they live, so a
+/// Like [`read`], but only the numbers, for callers that poll every second: waiting jobs are not checked for life, so a
 /// killed one counts until its turn would have come.
 ///
 /// # Errors
-/// When the folder is there and cannot be read.
+/// When the directory exists but cannot be read.
 pub fn load(host: &mut dyn Host, state_dir: &Path, group: &GroupName) -> Result<Load, HostError> {
     let folder = Folder::of(state_dir, group);
     let now_ns = files::now_ns(host);
@@ -182,8 +182,8 @@ pub fn load(host: &mut dyn Host, state_dir: &Path, group: &GroupName) -> Result<
     })
 }
 
-/// Closes a group's queue for `time` from now, at most [`commensal_core::admission::LONGEST_HOLD`]: whoever is not admitted
-/// yet waits. To be renewed by whoever wants it to last.
+/// Closes a group's queue for `time` from now, at most [`commensal_core::admission::LONGEST_HOLD`]: jobs not yet
+/// admitted wait. The caller must renew the hold to make it last.
 ///
 /// # Errors
 /// When the file cannot be written.
@@ -200,7 +200,7 @@ pub fn hold(
     folder.write_hold(host, &hold)
 }
 
-/// Opens a group's queue again. One that is not closed stays open.
+/// Reopens a group's queue. One that is not closed stays open.
 ///
 /// # Errors
 /// When the file cannot be removed.

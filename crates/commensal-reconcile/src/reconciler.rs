@@ -1,5 +1,5 @@
-//! The loop: plan against the machine as it is now, leave alone what has to wait, carry out the rest, say what was changed
-//! and why; again and again.
+//! The reconciliation loop: plan against the current machine, skip steps in back-off, carry out the rest, and report
+//! changes with their reasons; repeatedly.
 
 mod back_off;
 mod in_force;
@@ -28,50 +28,50 @@ use safe::Announced;
 use std::collections::BTreeSet;
 use steps::{decided, inodes, lasts, orders, structure};
 
-/// How often a round plans again because a group vanished meanwhile, or a step was refused and is left out from then on.
+/// How often a round plans again because a group vanished meanwhile, or a step was refused and is then left out.
 const ATTEMPTS: usize = 8;
 
-/// Puts groups in force, again and again.
+/// Puts groups in force repeatedly.
 #[derive(Debug)]
 pub struct Reconciler {
-    /// Whose groups.
+    /// The commensal whose groups these are.
     pub instance: Instance,
-    /// The machine and what works on it.
+    /// The machine and its capabilities.
     pub survey: Survey,
-    /// Kernel files written so far.
+    /// Number of kernel files written so far.
     pub writes: u64,
     in_force: InForce,
     back_off: BackOff,
-    /// What is on record of the state without anybody.
+    /// The safe state that is in the journal.
     announced: Announced,
-    /// Whether something is in the undo journal.
+    /// Whether the undo journal has records.
     recorded: bool,
-    /// What a killed commensal has left half done and cannot be finished.
+    /// Operations that a killed commensal has left half done and that cannot be completed.
     half_done: Vec<String>,
-    /// The CPUs that were online when the machine was looked at.
+    /// The online CPUs at the last survey.
     cpus: String,
-    /// What the kernel said of schedulers at the last round, and whether ours was on its way to something else.
+    /// The kernel's state of schedulers at the last round, and whether commensal's was in transition.
     schedulers: String,
     waits_for_scheduler: bool,
-    /// How many cgroups there were at the last round, as the kernel counts them.
+    /// The kernel's counts of cgroups at the last round.
     population: String,
 }
 
-/// What a round did.
+/// Results of a round.
 #[derive(Debug)]
 pub struct Round {
-    /// What was planned last; what is in force now, but for what waits.
+    /// The last plan; it is in force now, except for steps in back-off.
     pub planned: Planned,
-    /// What was changed.
+    /// The changes made.
     pub changes: Vec<Change>,
-    /// What could not be done now, in whole sentences.
+    /// Problems of this round, in whole sentences.
     pub problems: Vec<String>,
-    /// Whether the planned machine has what was written, so that [`Reconciler::adjust`] can go on from it.
+    /// Whether `planned` includes the written values, so that [`Reconciler::adjust`] can continue from it.
     pub current: bool,
 }
 
 impl Reconciler {
-    /// Looks at the machine. The caller holds the machine's lock.
+    /// Surveys the machine. The caller holds the machine's lock.
     ///
     /// # Errors
     /// When the machine cannot be read.
@@ -95,16 +95,16 @@ impl Reconciler {
         })
     }
 
-    /// Subscribes to writes to managed control files (inotify). `watch` watches nothing yet.
+    /// Subscribes to writes to managed control files (inotify). `watch` must be empty.
     pub fn see_writes(&mut self, watch: GroupWatch) {
         self.in_force.see_writes(watch);
     }
 
-    /// Looks at the machine again, because it may have changed: a CPU came, a controller was enabled. The caller holds the
-    /// machine's lock.
+    /// Surveys the machine again, because it may have changed: a CPU was hot-plugged, a controller was enabled. The
+    /// caller holds the machine's lock.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// When the machine cannot be read.
     pub fn look_again(&mut self, host: &mut dyn Host) -> Result<(), ReconcileError> {
         self.half_done = self.instance.recover(host);
         self.cpus = machine::online_cpus(host);
@@ -112,23 +112,23 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Whether other CPUs are online than when the machine was looked at.
+    /// Whether the set of online CPUs has changed since the last survey.
     #[must_use]
     pub fn cpus_changed(&self, host: &dyn Host) -> bool {
         machine::online_cpus(host) != self.cpus
     }
 
-    /// Whether a scheduler has come or gone since the last round, or ours is about to.
+    /// Whether a scheduler was loaded or unloaded since the last round, or commensal's is about to be.
     #[must_use]
     pub fn scheduler_changed(&self, host: &dyn Host) -> bool {
         self.waits_for_scheduler || sched_ext::stamp(host) != self.schedulers
     }
 
-    /// Looks whether the undo journal is still there, if something is on record; one that is gone is written anew from what the
-    /// cgroups tell. What was wrong comes back.
+    /// Checks that the undo journal still exists, if it had records; a lost one is written anew from the marks on the
+    /// cgroups. Returns the problem.
     pub fn look_after_journal(&mut self, host: &mut dyn Host) -> Option<String> {
         let path = journal::path(&self.instance.state_dir, journal::MACHINE);
-        // One that cannot be looked at is told of by whoever needs it.
+        // If the journal cannot be opened, the code that needs it reports that.
         let gone = self.recorded && host.state_lock_file(&path).is_ok_and(|file| file.is_none());
         if !gone {
             return None;
@@ -148,8 +148,8 @@ impl Reconciler {
         })
     }
 
-    /// Whether a round would find something to do, by a look at few things: the number of cgroups, unless they are `followed`
-    /// in another way, and some of the values in force. What this misses the next round finds.
+    /// Whether a round would find something to do, judged from a few facts: the number of cgroups, unless they are
+    /// `followed` in another way, and some of the values in force. The next round finds what this misses.
     pub fn disturbed(&mut self, host: &mut dyn Host, followed: bool) -> bool {
         if !followed && population(host, &self.survey.hierarchies) != self.population {
             return true;
@@ -157,12 +157,12 @@ impl Reconciler {
         !self.in_force.all_hold(host, &self.survey.hierarchies)
     }
 
-    /// Makes the machine as asked for, as far as it can be now. The caller holds the machine's lock; `now_ms` is on a clock that
-    /// never goes back.
+    /// Puts the request in force, as far as possible now. The caller holds the machine's lock; `now_ms` is on a
+    /// monotonic clock.
     ///
     /// # Errors
-    /// When the machine cannot be read or the groups do not fit it. A refused step is no error: it is left out, told, and
-    /// tried again later.
+    /// When the machine cannot be read or the groups do not fit it. A refused step is not an error: it is left out,
+    /// reported, and retried later.
     pub fn round(
         &mut self,
         host: &mut dyn Host,
@@ -170,7 +170,7 @@ impl Reconciler {
         request: &PlanRequest<'_>,
     ) -> Result<Round, ReconcileError> {
         let mut changes = Vec::new();
-        // Once something vanished between look and write: what every look so far has seen.
+        // After a group vanished between reading and writing: the groups that existed in every reading so far.
         let mut lasting: Option<BTreeSet<(usize, u64)>> = None;
         for attempt in 1.. {
             let mut planned = self.look_and_plan(host, now_ms, request)?;
@@ -184,15 +184,15 @@ impl Reconciler {
             let young = all > steps.len();
             let structure = structure(&steps);
             let enables = steps[..structure].iter().any(|step| matches!(step.action, Action::Enable(_)));
-            // What is enabled can be tried only then; and what a new group's settings are to be without anybody goes on record
-            // before they are written, which needs to know the group.
+            // New controllers can be tested only after they are enabled; and the safe values of a new group are
+            // journalled before its settings are written, which requires the group to exist.
             let apart = enables || (structure > 0 && structure < steps.len() && request.safe.is_some());
             let first = if apart { &steps[..structure] } else { &steps[..] };
             let failure = self.carry_out(host, first, &planned, request, &mut changes)?;
-            // What moved processes started meanwhile is where they were.
+            // Children that moved processes started meanwhile are still in the old group.
             let moved = failure.is_none() && moves(first) > self.back_off.stayed.len();
             match failure {
-                // Nothing is wrong with the step, and no other can be put on record either.
+                // The step itself is fine, but no other step can be journalled either.
                 Some(Failure { refusal: Refusal::Journal(error), left, .. }) => {
                     let mut problems = self.problems(&planned);
                     problems.push(in_words(&error));
@@ -203,7 +203,7 @@ impl Reconciler {
                     if !self.back_off.failed(now_ms, &planned.actual, steps.get(failure.step), &failure) {
                         lasting.get_or_insert_with(|| inodes(&planned.actual));
                     }
-                    // A group that is half replaced is another one once that is finished: before the next look.
+                    // A half-replaced group changes its identity once that is completed: do so before the next reading.
                     if !failure.left.is_empty() {
                         self.half_done = self.instance.recover(host);
                     }
@@ -213,7 +213,7 @@ impl Reconciler {
                 None if moved && attempt < ATTEMPTS => {}
                 None => {
                     self.in_force.watch(host, &planned.actual);
-                    // What was left out for its youth is due in the next round.
+                    // Groups that were too new for this round are due in the next one.
                     self.population = match young {
                         true => String::new(),
                         false => population(host, &self.survey.hierarchies),
@@ -237,7 +237,7 @@ impl Reconciler {
         self.half_done.iter().cloned().chain(self.back_off.problems(planned)).collect()
     }
 
-    /// Plans against the machine as it is now, and notes what others have changed since.
+    /// Plans against the current machine, and records what other programs have changed since.
     fn look_and_plan(
         &mut self,
         host: &mut dyn Host,
@@ -252,12 +252,12 @@ impl Reconciler {
         Ok(planned)
     }
 
-    /// Puts in force what was decided anew, on the machine as the last round left it: no cgroup is looked for, so this is
-    /// quick however many there are. Whether that was possible; if not, a round is needed. The caller holds the machine's
-    /// lock, and knows that nothing else has changed.
+    /// Puts new decisions in force on the machine as the last round left it: no cgroup is searched for, so this is
+    /// quick however many there are. Returns whether that was possible; if not, a round is needed. The caller holds the
+    /// machine's lock, and knows that nothing else has changed.
     ///
     /// # Errors
-    /// When the journal cannot be kept or the groups do not fit the machine; then a round is needed as well.
+    /// When the journal cannot be written or the groups do not fit the machine; then a round is needed as well.
     pub fn adjust(
         &mut self,
         host: &mut dyn Host,
@@ -288,7 +288,7 @@ impl Reconciler {
         Ok(true)
     }
 
-    /// Takes into the planned machine what these steps wrote; whether that is all that they changed.
+    /// Applies the written values of these steps to the planned state; returns whether the steps changed nothing else.
     fn take_in(
         &self,
         host: &mut dyn Host,
@@ -311,7 +311,7 @@ impl Reconciler {
         Ok(true)
     }
 
-    /// Journal, then write; where a step was refused everything is as it was.
+    /// Journals, then writes; if a step is refused, all are undone.
     fn carry_out(
         &mut self,
         host: &mut dyn Host,
@@ -329,7 +329,7 @@ impl Reconciler {
             }
             return Ok(None);
         }
-        // Another commensal may have written to it since.
+        // Another commensal may have written to the journal since.
         let mut journal = self.instance.journal(host, journal::MACHINE)?;
         self.announce(host, steps, planned, request, &mut journal)?;
         forget_gone(host, &planned.actual, &mut journal)?;
@@ -348,7 +348,7 @@ impl Reconciler {
         Ok(outcome.failure)
     }
 
-    /// What is back in place is its owner's again, and groups that `run` made stay if they are wanted.
+    /// Drops records of restored settings, and takes over wanted groups that `run` created.
     fn settle(&mut self, host: &mut dyn Host, planned: &Planned) -> Result<(), ReconcileError> {
         let of_run = self.instance.state_dir.join(format!("{}.journal", journal::RUN));
         let runs = host.state_read(&of_run)?.is_some_and(|text| !text.is_empty());
@@ -362,14 +362,14 @@ impl Reconciler {
         Ok(forget_settled(host, &planned.plan.settled, &planned.actual, &mut journal)?)
     }
 
-    /// Settings that somebody else writes.
+    /// Settings that another program also writes.
     #[must_use]
     pub fn drift(&self, now_ms: u64, actual: &ActualState) -> Vec<Drift> {
         self.back_off.drift(now_ms, actual)
     }
 }
 
-/// An error with what it came from.
+/// An error with its causes.
 pub fn in_words(error: &dyn std::error::Error) -> String {
     let mut words = error.to_string();
     let mut source = error.source();

@@ -1,4 +1,4 @@
-//! What is asked of the machine, and the plan that answers it.
+//! A request to the machine, and the plan for it.
 
 use commensal_core::actual::{ActualState, Capabilities, SCHEDULER};
 use commensal_core::cpuset::CpuSet;
@@ -14,44 +14,43 @@ use std::collections::BTreeSet;
 /// No group.
 pub const NO_GROUPS: &BTreeSet<GroupName> = &BTreeSet::new();
 
-/// Groups to put in force, and what there is to know about them.
+/// Groups to put in force, with options.
 #[derive(Clone, Copy)]
 pub struct PlanRequest<'a> {
     /// The groups.
     pub specs: &'a [GroupSpec],
-    /// Those that need a cgroup of their own although they have matches.
+    /// Groups that need a cgroup created by commensal although they have matches.
     pub own: &'a BTreeSet<GroupName>,
-    /// The groups are added to those in force: nothing that they do not ask for is taken back.
+    /// The groups are added to those in force: settings that they do not ask for are not undone.
     pub alone: bool,
-    /// What controllers decided on top of it.
+    /// Applies the controllers' decisions.
     pub adjust: &'a dyn Fn(&mut DesiredState),
-    /// Finds containers and processes that the groups match; without it they are looked for on the spot.
+    /// Finds containers and processes that the groups match; without it they are searched for when planning.
     pub members: Option<FindMembers<'a>>,
-    /// What container engines said, when they were asked before; without it they are asked on the spot.
+    /// Answers of container engines, if they were queried before; without it they are queried when planning.
     pub engines: Option<&'a Found>,
-    /// Whether an agent keeps them in force from now on.
+    /// Whether an agent maintains the groups from now on.
     pub kept: bool,
-    /// What is to be left without anybody who looks after it, for whoever must bring that state; nothing is put on record for it
-    /// without this.
+    /// The safe state, for the process that must apply it when no agent runs; without it no safe state is journalled.
     pub safe: Option<SafeRequest<'a>>,
-    /// What the plan may use of what works here; everything without it.
+    /// Restricts the capabilities that the plan may use; `None` means all of them.
     pub mechanisms: Option<&'a dyn Fn(&Capabilities) -> Capabilities>,
 }
 
-/// What is to be left when nobody looks after the machine.
+/// The settings to be left when no agent runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SafeRequest<'a> {
     /// The groups.
     pub specs: &'a [GroupSpec],
-    /// CPUs that offline groups are left with, if they are kept to some.
+    /// CPUs that offline groups keep, if they are confined.
     pub floor: Option<&'a CpuSet>,
 }
 
-/// Fills in who is a member.
+/// Adds the members of groups.
 pub type FindMembers<'a> = &'a dyn Fn(&mut dyn Host, &mut ActualState);
 
 impl<'a> PlanRequest<'a> {
-    /// All groups that are to be in force, as they are written.
+    /// All groups that must be in force, as written.
     #[must_use]
     pub fn all(specs: &'a [GroupSpec]) -> PlanRequest<'a> {
         let (own, adjust) = (NO_GROUPS, &|_: &mut DesiredState| ());
@@ -68,13 +67,14 @@ impl<'a> PlanRequest<'a> {
         }
     }
 
-    /// Groups that are added to those in force: nothing of the others is taken back.
+    /// Groups that are added to those in force: settings of other groups are not undone.
     #[must_use]
     pub fn beside(specs: &'a [GroupSpec]) -> PlanRequest<'a> {
         PlanRequest { alone: true, ..PlanRequest::all(specs) }
     }
 
-    /// As [`PlanRequest::beside`], with a cgroup of its own for each group in `own`. Without any, as [`PlanRequest::all`].
+    /// Like [`PlanRequest::beside`], with a cgroup created by commensal for each group in `own`. Without any, like
+    /// [`PlanRequest::all`].
     #[must_use]
     pub fn with_own(specs: &'a [GroupSpec], own: &'a BTreeSet<GroupName>) -> PlanRequest<'a> {
         PlanRequest { own, alone: !own.is_empty(), ..PlanRequest::all(specs) }
@@ -97,11 +97,11 @@ impl std::fmt::Debug for PlanRequest<'_> {
 pub struct Planned {
     /// The machine's cgroups now.
     pub actual: ActualState,
-    /// What is wanted.
+    /// The desired state.
     pub desired: DesiredState,
-    /// What to do.
+    /// The plan.
     pub plan: Plan,
-    /// Why groups of our own cannot be made, if they cannot.
+    /// Why commensal cannot create groups, if so.
     pub obstacle: Option<String>,
 }
 
@@ -114,7 +114,7 @@ impl Planned {
     ) -> Planned {
         let caps = request.mechanisms.map(|allow| allow(&survey.caps));
         let caps = caps.as_ref().unwrap_or(&survey.caps);
-        // A plan learns of the scheduler from the state: one that may not use it must not see it.
+        // A plan sees the scheduler in the observed state, so it is hidden if the plan must not use it.
         let hidden = request.mechanisms.is_some() && caps.feature_obstacle(SCHEDULER).is_some();
         let scheduler = if hidden { found.scheduler.take() } else { None };
         let plan = plan(&desired, &found, caps);

@@ -1,7 +1,7 @@
-//! Putting back: every original value, every controller, and none of our groups left.
+//! Restores every original value and every controller, and removes all of commensal's groups.
 //!
-//! Works from the journals alone, with whoever wrote them dead; a second run finds nothing to do; a
-//! journal of an earlier boot means groups that no longer exist.
+//! Works from the journals alone, even if their writers are dead; a second run has nothing to do; a journal of an
+//! earlier boot refers to groups that no longer exist.
 
 mod lost;
 mod moving;
@@ -26,19 +26,19 @@ use values::{not_taken, put_back};
 /// How long to wait for killed processes of a dead lab run to leave their group.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// In messages about damaged lines.
+/// Used in messages about damaged lines.
 const DAMAGED: &str = "cannot be used";
 
-/// What a restore did.
+/// Results of a restore.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Restored {
-    /// Values put back, controllers disabled and groups removed, one line each.
+    /// Values restored, controllers disabled and groups removed, one line each.
     pub done: Vec<String>,
-    /// What was left as it is, with the reason: a group of ours with live processes, a running owner.
+    /// What was left unchanged, with the reason: a commensal group with live processes, a running owner.
     pub left: Vec<String>,
     /// What failed, or could not be read.
     pub failed: Vec<String>,
-    /// Process of a scheduler that is loaded: it keeps its record, by which it puts threads back when it goes.
+    /// PID of a loaded scheduler: it keeps its records, from which it restores threads when it is unloaded.
     pub scheduler: Option<u32>,
 }
 
@@ -50,8 +50,8 @@ impl Restored {
     }
 }
 
-/// Restores from every journal in `dir`, except those of a lab run that is still running, and from what the cgroups tell of
-/// journals of `dir` that are lost; with `of_all` of state directories that are lost as well.
+/// Restores from every journal in `dir`, except those of a lab run that is still running, and from the marks on cgroups
+/// for lost journals of `dir`; with `of_all` also for lost state directories of others.
 ///
 /// # Errors
 /// When the state directory or a journal cannot be read.
@@ -62,7 +62,7 @@ pub fn restore(host: &mut dyn Host, dir: &Path, boot_id: &str, of_all: bool) -> 
     restore_where(host, dir, boot_id, &marks, |_| true)
 }
 
-/// Removes files that somebody who was killed meanwhile had written half (`.NAME.PID.new`, before they take the name).
+/// Removes temporary files (`.NAME.PID.new`) of processes that were killed before the rename.
 fn sweep(host: &mut dyn Host, dir: &Path) {
     for name in host.list(dir).unwrap_or_default() {
         let aside = name.strip_prefix('.').and_then(|name| name.strip_suffix(".new"));
@@ -73,7 +73,7 @@ fn sweep(host: &mut dyn Host, dir: &Path) {
     }
 }
 
-/// Restores only what dead lab runs left behind: what a new lab run does first.
+/// Restores only what dead lab runs left behind: the first action of a new lab run.
 ///
 /// # Errors
 /// When the state directory or a journal cannot be read.
@@ -87,8 +87,8 @@ pub fn restore_stale(host: &mut dyn Host, dir: &Path, boot_id: &str) -> Result<R
 /// When the journal cannot be read or rewritten.
 pub fn restore_own(host: &mut dyn Host, dir: &Path, name: &str) -> Result<Restored, HostError> {
     let mut result = Restored::default();
-    // A group that we sit in ourselves can be left when the controllers above it are gone: as long as something moved, look
-    // again.
+    // The group that this process is in can be left only when the controllers above it are disabled: repeat as long as
+    // something changed.
     loop {
         let done = result.done.len();
         result.left.clear();
@@ -100,16 +100,16 @@ pub fn restore_own(host: &mut dyn Host, dir: &Path, name: &str) -> Result<Restor
     }
 }
 
-/// Finishes what the journal `name` says was interrupted half way in this boot: the replacing of groups by fresh ones. Nothing
-/// goes back.
+/// Completes operations in the journal `name` that were interrupted in this boot: the replacement of groups by fresh
+/// ones. Restores nothing.
 ///
 /// # Errors
-/// When the journal cannot be read, or the kernel refuses; then it is as before, and can be tried again.
+/// When the journal cannot be read, or the kernel refuses; then nothing has changed, and it can be tried again.
 pub fn finish(host: &mut dyn Host, dir: &Path, boot_id: &str, name: &str) -> Result<(), HostError> {
     let path = journal::path(dir, name);
     let text = host.state_read(&path)?.unwrap_or_default();
     let mut contents = journal::read(host, &text);
-    // Groups of an earlier boot are gone: finishing would make them anew.
+    // Groups of an earlier boot are gone: completing would create them again.
     if contents.owner().is_none_or(|owner| owner.boot_id != boot_id)
         || !contents.records.iter().any(|record| matches!(record, Record::Recreating(_)))
     {
@@ -129,7 +129,7 @@ fn restore_where(
     let mut result = Restored::default();
     let marked: BTreeSet<&str> = marks.iter().map(|mark| mark.journal.as_str()).collect();
     let mut marks = marks;
-    // What one journal made can keep what another made busy: as long as something moved, look again.
+    // A group of one journal can be kept busy by a group of another: repeat as long as something changed.
     loop {
         let done = result.done.len();
         result.left.clear();
@@ -137,13 +137,13 @@ fn restore_where(
         let mut names: BTreeSet<String> = journal::names(host, dir).into_iter().collect();
         names.extend(marked.iter().map(|name| (*name).to_owned()));
         for name in names.into_iter().filter(|name| wanted(name)) {
-            // One that cannot be read or is somebody else's keeps none of the others from going back.
+            // A journal that cannot be read or belongs to another process does not stop the others from being restored.
             if let Err(error) = eligible(host, dir, boot_id, &name, marks, &mut result) {
                 let path = journal::path(dir, &name);
                 result.failed.push(format!("{} was not carried out: {error}", path.display()));
             }
         }
-        // What is to be undone of them is in the journals now.
+        // The marks' records are in the journals now.
         marks = &[];
         if result.left.is_empty() || result.done.len() == done {
             return Ok(result);
@@ -151,7 +151,7 @@ fn restore_where(
     }
 }
 
-/// Undoes one journal, unless it is of an earlier boot or of a lab run that is still running.
+/// Restores from one journal, unless it is of an earlier boot or of a lab run that is still running.
 fn eligible(
     host: &mut dyn Host,
     dir: &Path,
@@ -178,8 +178,8 @@ fn eligible(
     one_journal(host, dir, name, marks, result)
 }
 
-/// Undoes one journal. Only a lab's groups hold nothing but the lab's own processes, so only they are
-/// emptied by force.
+/// Restores from one journal. Only a lab's groups contain nothing but the lab's processes, so only those are emptied by
+/// killing.
 fn one_journal(
     host: &mut dyn Host,
     dir: &Path,
@@ -194,20 +194,20 @@ fn one_journal(
         result.failed.push(format!("{} line {line} {DAMAGED}: {reason}", path.display()));
     }
     let mut contents = contents;
-    // What the journal has lost is on the groups.
+    // Records that the journal has lost are on the groups' marks.
     let known: BTreeSet<_> = contents.records.iter().filter_map(marks::home).collect();
     let of_name = marks.iter().filter(|mark| mark.journal == name).map(|mark| &mark.record);
     let lost = of_name.filter(|record| marks::home(record).is_some_and(|home| !known.contains(&home)));
     let lost: Vec<Record> = lost.cloned().collect();
     contents.records.extend(lost);
-    // A switch is for everything that `run` started, so it goes back with the last of them.
+    // A switch serves all groups started by `run`, so it is restored with the last of them.
     let mut waiting: Vec<Record> = match name == journal::RUN && in_use(host, &contents) {
         true => {
             contents.records.extract_if(.., |record| matches!(record, Record::Switching { .. })).collect()
         }
         false => Vec::new(),
     };
-    // Threads are the kernel's own scheduler's before anything that holds them back is gone.
+    // Threads return to the kernel's scheduler before any mechanism that holds them back is removed.
     let ordered: Vec<Record> =
         contents.records.extract_if(.., |record| matches!(record, Record::Ordering { .. })).collect();
     let busy = |host: &mut dyn Host, record: &Record| name == journal::RUN && is_busy(host, record);
@@ -219,7 +219,7 @@ fn one_journal(
     keep(host, &path, &contents, &kept, &text, result)
 }
 
-/// Whether a group on record has processes besides this one.
+/// Whether a recorded group contains processes other than this one.
 fn in_use(host: &mut dyn Host, contents: &Contents) -> bool {
     contents.records.iter().any(|record| {
         let Record::Created(target) = record else { return false };
@@ -230,7 +230,7 @@ fn in_use(host: &mut dyn Host, contents: &Contents) -> bool {
     })
 }
 
-/// Whether the group that the scheduler was told of has processes besides this one: a command of `run` is in it still.
+/// Whether the group in an order contains processes other than this one: then a command of `run` is still in it.
 fn is_busy(host: &mut dyn Host, record: &Record) -> bool {
     let Some(Ok(dir)) = record.ordered().map(|cgroup| host.open(Path::new(&cgroup))) else { return false };
     let used = members::others(host, dir);
@@ -238,7 +238,7 @@ fn is_busy(host: &mut dyn Host, record: &Record) -> bool {
     used
 }
 
-/// Takes orders away from the scheduler, one request for each owner; gives the records that still stand.
+/// Removes orders from the scheduler, one request for each owner; returns the records that remain.
 fn unorder(host: &mut dyn Host, dir: &Path, records: Vec<Record>, result: &mut Restored) -> Vec<Record> {
     let mut by_owner: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
     for record in &records {
@@ -262,8 +262,8 @@ fn unorder(host: &mut dyn Host, dir: &Path, records: Vec<Record>, result: &mut R
     records.into_iter().filter(stands).collect()
 }
 
-/// Rewrites the journal with what is still to be undone. Damaged lines go to a file beside it, for a person to
-/// look at; they must not stand in the way of the next apply.
+/// Rewrites the journal with the records that remain. Damaged lines are saved in a file beside it, for a person to
+/// read; they must not block the next apply.
 fn keep(
     host: &mut dyn Host,
     path: &Path,
@@ -282,7 +282,7 @@ fn keep(
             Ok(()) => {
                 result.failed.push(format!("the lines that {DAMAGED} are kept in {}", aside.display()));
             }
-            // What was done must not be done a second time, and what cannot be read must not be lost.
+            // Restored records must not be restored a second time, and unreadable lines must not be lost.
             Err(error) => {
                 result.failed.push(format!("the lines that {DAMAGED} stay in {}: {error}", path.display()));
                 unreadable = lines;
@@ -298,24 +298,25 @@ fn keep(
     host.state_replace(path, &(lines + &unreadable))
 }
 
-/// Values first, then processes, then our groups, then controllers, which the groups may use; each from the last to the first.
+/// Values first, then processes, then commensal's groups, then controllers, which the groups may use; each from the
+/// last to the first.
 fn rank(record: &Record) -> u8 {
     match record {
-        // Turning a switch clears what it governs; values that were there before can be written once more then.
+        // Turning a switch clears the knobs that it governs; their original values can be written after that.
         Record::Owner(_) | Record::Switching { .. } => 0,
-        // Taken back before, or gone with the original.
+        // Undone already, or obsolete with the original.
         Record::Ordering { .. } | Record::Safe { .. } => 0,
-        // All threads first, then those with a policy of their own.
+        // All threads first, then those whose original policy is not the normal one.
         Record::Scheduling => 0,
         Record::Original { .. } | Record::Cookied(_) | Record::Recreating(_) => 1,
-        // What a thread may use is cut to what its cpuset has.
+        // A thread's affinity is limited by its cpuset, so it is restored afterwards.
         Record::Moving { .. } | Record::Moved { .. } | Record::Affinity { .. } | Record::Policy { .. } => 2,
         Record::Creating { .. } | Record::Created(_) => 3,
         Record::Enabling { .. } => 4,
     }
 }
 
-/// Undoes the records in the order of [`rank`]; returns those that still stand, in the order of the journal.
+/// Undoes the records in the order of [`rank`]; returns those that remain, in the order of the journal.
 fn undo_all(
     host: &mut dyn Host,
     journal: &Path,
@@ -343,8 +344,8 @@ fn undo_all(
     let mut waiting = values.to_vec();
     let mut kept = BTreeSet::new();
     let first = result.failed.len();
-    // Originals of several plans can stand in each other's way (a weight while the group is still idle, a child
-    // wider than its parent): as long as some went back, the others are tried again.
+    // Originals of several plans can block each other (a weight while the group is still idle, a child wider than its
+    // parent): as long as some were restored, the others are retried.
     while !waiting.is_empty() {
         let before = result.failed.len();
         let failed = pass(host, contents, &waiting, &mut job, result, &mut kept);
@@ -361,29 +362,29 @@ fn undo_all(
     kept.extend(moving::back(host, contents, result));
     pass(host, contents, rest, &mut job, result, &mut kept);
     if !waiting.is_empty() {
-        // A group below that stood in the way is gone now, or the group itself: a crash between its making and the record of
-        // its inode had the next one take it for somebody else's.
+        // A child group that was in the way is gone now, or it was the group itself: after a crash between its creation
+        // and the record of its inode the next process took it for one that commensal did not create.
         result.failed.drain(first..second);
         let again: BTreeSet<usize> = waiting.iter().copied().collect();
         kept.retain(|index| !again.contains(index));
         pass(host, contents, &waiting, &mut job, result, &mut kept);
     }
     result.failed.extend(job.stuck.into_iter().map(|(_, error)| error));
-    // As they are now: a group that was replaced meanwhile has another inode.
+    // Their current form: a group that was replaced meanwhile has another inode.
     kept.into_iter().map(|index| contents.records[index].clone()).collect()
 }
 
-/// What holds for all records of a journal.
+/// Facts about all records of a journal.
 struct Job<'a> {
     journal: &'a Path,
     kill: bool,
-    /// Groups that are half replaced, and why they stay so: nothing of them or below them can be found now.
+    /// Half-replaced groups, and why they stay so: groups at or below their paths cannot be found now.
     stuck: Vec<(Target, String)>,
-    /// Mount and path of every group whose inode is on record.
+    /// Mount and path of every group whose inode is recorded.
     created: BTreeSet<(String, String)>,
-    /// Paths of every group on record.
+    /// Paths of all recorded groups.
     known: BTreeSet<String>,
-    /// Groups of which it is on record whether they were idle.
+    /// Groups for which it is recorded whether they were idle.
     idle: BTreeSet<Target>,
 }
 
@@ -414,7 +415,7 @@ impl Job<'_> {
     }
 }
 
-/// Paths of every group on record.
+/// Paths of all recorded groups.
 fn known_paths(contents: &Contents) -> BTreeSet<String> {
     let path = |record: &Record| match record {
         Record::Created(target) | Record::Cookied(target) => Some(target.path.clone()),
@@ -436,7 +437,7 @@ fn is_within(path: &str, known: &BTreeSet<String>) -> bool {
     false
 }
 
-/// Undoes these records; returns those that failed. What still stands is in `kept`.
+/// Undoes these records; returns those that failed. Records that remain are in `kept`.
 fn pass(
     host: &mut dyn Host,
     contents: &mut Contents,
@@ -465,7 +466,7 @@ fn pass(
         }
         let kill = job.kill;
         let undone = match record {
-            // Processes and orders went back before (see `moving` and `unorder`).
+            // Processes and orders were restored before (see `moving` and `unorder`).
             Record::Ordering { .. }
             | Record::Owner(_)
             | Record::Safe { .. }
@@ -484,9 +485,10 @@ fn pass(
                 policy::put_back(host, (*tid, *start_ticks), *policy).map_err(Left::Failed)
             }
             Record::Creating { mount, path } => {
-                // The inode was never learnt: either a `Created` follows, or the crash came between.
+                // The inode was never recorded: either a `Created` follows, or the crash came in between.
                 let known = job.created.contains(&(mount.clone(), path.clone()));
-                // Without an inode it may be somebody else's: removed if empty, never emptied by force.
+                // Without an inode it may be another program's group: it is removed if empty, but never emptied by
+                // killing.
                 if known { Ok(None) } else { remove(host, mount, path, None, false) }
             }
             Record::Created(target) => remove(host, &target.mount, &target.path, Some(target.inode), kill),
@@ -496,7 +498,7 @@ fn pass(
         match undone {
             Ok(Some(line)) => result.done.push(line),
             Ok(None) => {}
-            // Somebody else has begun to use what a lab run enabled: it is theirs now.
+            // Another program has begun to use a controller that a lab run enabled: it stays enabled.
             Err(Left::Busy(line)) if kill && matches!(record, Record::Enabling { .. }) => {
                 result.done.push(line)
             }
@@ -524,7 +526,7 @@ fn pass(
     failed
 }
 
-/// Puts one value back, unless it is for others as well and they use it.
+/// Restores one value, unless other groups share it and still use it.
 fn original(
     host: &mut dyn Host,
     job: &Job<'_>,
@@ -557,7 +559,7 @@ fn original(
         let file = text::path(&below(Path::new(&group.mount), &group.path).join(file));
         return Ok(Some(format!("{file} is for the commensal whose state is in {other} to put back")));
     }
-    // Refused half way, an earlier try has left a fresh group with the members in it, and no old one.
+    // After a refusal half way, an earlier attempt has left a fresh group with the members in it, and no old one.
     if recreating::is_half_done(host, group, knob) {
         return recreating::restore_by_recreating(host, journal, contents, group, file, value);
     }
@@ -577,10 +579,10 @@ fn original(
     }
 }
 
-/// A weight is not written to an idle group (EINVAL), and nothing that can be read says that the group was idle before: that
-/// record is damaged or cut off. A weight other than the default comes on record only while it can be written, so the group was
-/// not idle then; it became so afterwards, by us unless its owner has begun to use `cpu.idle` since, and the weight is what is
-/// known to be theirs. Gives whether the group is not idle any more.
+/// A weight cannot be written to an idle group (EINVAL), and no readable record says that the group was idle before:
+/// that record is damaged or torn. A weight other than the default is recorded only while it can be written, so the
+/// group was not idle then; it became so afterwards, by commensal unless its owner has begun to use `cpu.idle` since,
+/// and only the weight is known to be the owner's. Returns whether the group is no longer idle.
 fn end_idle(host: &mut dyn Host, group: &Target, done: &mut Vec<String>) -> Result<bool, Left> {
     let Some(dir) = open(host, &group.mount, &group.path, Some(group.inode))? else { return Ok(false) };
     let idle = KnobId::CpuIdle.row().v2.map_or("", |file| file.name);
@@ -615,7 +617,7 @@ enum Left {
     Failed(HostError),
 }
 
-/// Opens the very group that the journal means; `None` when it is gone.
+/// Opens the group of a journal record; `None` when it is gone.
 fn open(host: &mut dyn Host, mount: &str, path: &str, inode: Option<u64>) -> Result<Option<Dir>, Left> {
     match host.open(&below(Path::new(mount), path)) {
         Ok(dir) if inode.is_none_or(|inode| inode == dir.inode) => Ok(Some(dir)),
@@ -639,7 +641,7 @@ fn open(host: &mut dyn Host, mount: &str, path: &str, inode: Option<u64>) -> Res
     }
 }
 
-/// Whether a cgroup file system is mounted there: in a chroot or a container the host's may not be.
+/// Whether a cgroup file system is mounted there: in a chroot or a container the host's may be missing.
 fn mounted(host: &dyn Host, mount: &str) -> bool {
     cgroup_mounts(host).is_ok_and(|all| all.iter().any(|one| one.mount == mount))
 }
@@ -655,9 +657,9 @@ fn remove(
     let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
     let mut inside = members::pids(host, dir).unwrap_or_default();
     let own = std::process::id();
-    // Only from where `aside` put it: a commensal that was started inside a group stays there.
+    // Only from the group that `aside` moved it to: a commensal that was started inside a group stays there.
     if inside.contains(&own) && name.ends_with(crate::drivers::aside::ENDING) {
-        // This very process stepped aside into it (see `aside`), and goes back where it was.
+        // This process had moved itself into it (see `aside`), and moves back.
         let back = host.open(&below(Path::new(mount), above)).and_then(|parent| {
             let back = host.write(parent, "cgroup.procs", &own.to_string());
             host.close(parent);
@@ -670,7 +672,8 @@ fn remove(
         }
         inside.retain(|pid| *pid != own);
     }
-    // A command that is left running is not left stopped; and frozen tasks of cgroup v1 do not die before they thaw.
+    // A command that is left running must not stay frozen; and frozen tasks of cgroup v1 do not die before they are
+    // thawed.
     if !inside.is_empty() {
         members::thaw(host, dir);
     }
@@ -739,7 +742,8 @@ fn disable(host: &mut dyn Host, group: &Target, controller: &str) -> Result<Opti
     }
 }
 
-/// A child group that somebody gave a value of this controller since it was enabled: it would lose it.
+/// A child group with a value of this controller that was set since the controller was enabled: disabling would lose
+/// it.
 fn user_of(host: &mut dyn Host, dir: Dir, controller: &str) -> Option<String> {
     let controller = Controller::from_name(controller, Version::V2)?;
     let files: Vec<_> =

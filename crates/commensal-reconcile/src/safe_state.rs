@@ -1,13 +1,13 @@
-//! The safe state: what is left in force when nobody looks after the machine any more. Offline work stays held back, online work
-//! is limited by nothing.
+//! The safe state: the settings that stay in force when no agent runs any more. Offline work stays held back, online
+//! work has no limits.
 //!
 //! ```text
 //!  agent alive:  plan ─► unattended (core) ─► Record::Safe in the journal and on the cgroup ─► the write that it is about
 //!  agent dead:   journal ∪ cgroups ─► one value after the other, online first, read back ─► what could not be
 //! ```
 //!
-//! Nothing is decided here, and nobody is asked: no survey, no plan, no groups file, no container engine. One damaged record, one
-//! refused value, a journal that is gone, a state directory that takes no writes: none of them keeps the others from being written.
+//! Nothing is decided or queried here: no survey, no plan, no groups file, no container engine. A damaged record, a
+//! refused value, a lost journal, a read-only state directory: none of them keeps the other values from being written.
 
 use crate::drivers::apply::with_meaning;
 use crate::drivers::text_for;
@@ -23,27 +23,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Between two tries of what was refused, or to have the lock.
+/// Pause between two attempts to write refused values or to take the lock.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long whoever changes the machine now is waited for, at most.
+/// Longest wait for another process that is changing the machine.
 const LOCK_PATIENCE: Duration = Duration::from_millis(500);
-/// How long what is refused is tried again.
+/// How long refused values are retried.
 const TRY_PATIENCE: Duration = Duration::from_millis(400);
 
-/// What became of it.
+/// Result of applying the safe state.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SafeState {
-    /// Values that are as they are to be, those that were so before among them.
+    /// Number of values that are as they must be, including those that were so before.
     pub held: usize,
-    /// Values that were written.
+    /// Number of values written.
     pub written: usize,
-    /// What could not be written, or not be read, and why.
+    /// Values that could not be written or read, and why.
     pub failed: Vec<String>,
 }
 
-/// Makes every value on record what it is to be without anybody: all of them are tried, the refused ones again and again for a
-/// while. Groups that are gone need nothing. Whoever changes the machine now is waited for, but not for longer than the `lease` of
-/// whoever is gone, and no safe state depends on a lock.
+/// Sets every recorded safe value: all are tried, refused ones repeatedly for a while. Groups that are gone are
+/// skipped. If another process is changing the machine it is waited for, but not for longer than the dead agent's
+/// `lease`: no safe state depends on a lock.
 pub fn bring_safe_state(host: &mut dyn Host, state_dir: &Path, lease: Duration) -> SafeState {
     let mut state = SafeState::default();
     let lock = lock(host, state_dir, LOCK_PATIENCE.min(lease));
@@ -53,7 +53,7 @@ pub fn bring_safe_state(host: &mut dyn Host, state_dir: &Path, lease: Duration) 
     known.learn(of_journal(host, state_dir, &mut state));
     let first = known.wanted(&BTreeSet::new());
     let mut brought = all(host, state_dir, first, &known, end, &mut state);
-    // What the journal does not have, or has no more, is on the groups; looking at all of them takes longer.
+    // Values that are missing in the journal are in the marks on the groups; reading all of those takes longer.
     let owner = state_dir.display().to_string();
     let marks = marks::all(host).into_iter();
     let ours = marks.filter(|mark| mark.owner == owner && mark.journal == journal::MACHINE);
@@ -67,7 +67,7 @@ pub fn bring_safe_state(host: &mut dyn Host, state_dir: &Path, lease: Duration) 
     state
 }
 
-/// Brings these values, the refused ones again and again until `end`; gives those that hold.
+/// Sets these values, refused ones repeatedly until `end`; returns those that hold.
 fn all(
     host: &mut dyn Host,
     state_dir: &Path,
@@ -115,7 +115,7 @@ fn lock(host: &mut dyn Host, state_dir: &Path, patience: Duration) -> Result<Loc
     }
 }
 
-/// One value that is to be.
+/// One safe value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Wanted {
     group: Target,
@@ -142,14 +142,14 @@ impl Wanted {
     }
 }
 
-/// What is on record.
+/// The recorded facts.
 #[derive(Debug, Default)]
 struct Known {
-    /// What each value is to be: the newest word counts.
+    /// The safe value of each knob: the newest record counts.
     wanted: BTreeMap<Key, Wanted>,
-    /// Text of each original value.
+    /// Original value of each knob.
     originals: BTreeMap<Key, String>,
-    /// Groups of our own, which have no originals.
+    /// Groups created by commensal, which have no originals.
     created: BTreeSet<Target>,
 }
 
@@ -170,7 +170,7 @@ impl Known {
         }
     }
 
-    /// The journal has the last word, where it has any.
+    /// Adds records; where the journal has one, it wins.
     fn learn_missing(&mut self, records: impl IntoIterator<Item = Record>) {
         let mut others = Known::default();
         others.learn(records);
@@ -183,7 +183,8 @@ impl Known {
         self.created.append(&mut others.created);
     }
 
-    /// What is to be brought but for what was `tried`, online groups first, from the top: a child cannot be wider than its parent.
+    /// The values still to be set, without those in `tried`: online groups first, from the top, because a child cannot
+    /// be wider than its parent.
     fn wanted(&self, tried: &BTreeSet<Key>) -> Vec<Wanted> {
         let open = self.wanted.iter().filter(|(key, _)| !tried.contains(key));
         let mut open: Vec<Wanted> = open.map(|(_, one)| one.clone()).collect();
@@ -192,7 +193,7 @@ impl Known {
     }
 }
 
-/// What can be read of the journal, of this boot.
+/// The readable records of the journal, if it is of this boot.
 fn of_journal(host: &mut dyn Host, state_dir: &Path, state: &mut SafeState) -> Vec<Record> {
     let boot_id = machine::boot_id(host).unwrap_or_default();
     let path = journal::path(state_dir, journal::MACHINE);
@@ -204,18 +205,18 @@ fn of_journal(host: &mut dyn Host, state_dir: &Path, state: &mut SafeState) -> V
     let of_damage =
         |(line, why): &(usize, String)| format!("{} line {line} cannot be used: {why}", path.display());
     state.failed.extend(contents.damaged.iter().map(of_damage));
-    // Groups of an earlier boot are gone, and their numbers may be given to others.
+    // Groups of an earlier boot are gone, and their inodes may be reused.
     if contents.owner().is_some_and(|owner| owner.boot_id != boot_id) { Vec::new() } else { contents.records }
 }
 
 enum Failed {
-    /// Its group is gone, or another one has the name.
+    /// The group is gone, or another one has its name.
     Gone,
-    /// In whole sentences.
+    /// The reason, in whole sentences.
     Refused(String),
 }
 
-/// Makes one value what it is to be; whether that took a write.
+/// Sets one value; returns whether that needed a write.
 fn bring(host: &mut dyn Host, state_dir: &Path, wanted: &Wanted, known: &Known) -> Result<bool, Failed> {
     let (path, inode) = (below(Path::new(&wanted.group.mount), &wanted.group.path), wanted.group.inode);
     let dir = match host.open(&path) {
@@ -229,7 +230,7 @@ fn bring(host: &mut dyn Host, state_dir: &Path, wanted: &Wanted, known: &Known) 
     };
     host.close(dir);
     done.map_err(|why| {
-        // A file or a device that is not there is answered with the same numbers as a group that is not.
+        // A missing file or device gives the same error numbers as a missing group.
         let there = host.open(&path).is_ok_and(|again| {
             host.close(again);
             again.inode == inode
@@ -270,7 +271,7 @@ fn in_group(
     }
 }
 
-/// The row of the knob, its file, and the device: a record that names others is not ours.
+/// The knob's row, its file, and the device: a record with other names was not written by commensal.
 fn row(wanted: &Wanted) -> Result<(KnobId, &'static File, Option<Device>), String> {
     let knob = KnobId::from_name(&wanted.knob).ok_or("no setting of this name is known")?;
     let files = [Version::V1, Version::V2].into_iter().filter_map(|version| knob.row().file(version));
@@ -281,8 +282,8 @@ fn row(wanted: &Wanted) -> Result<(KnobId, &'static File, Option<Device>), Strin
     Ok((knob, file, device))
 }
 
-/// A value of somebody else's group whose original is not on record, because it was in place, is put on record before it is
-/// written: `restore` puts it back. What cannot be kept does not hold up the safe state.
+/// Journals the original of a group that commensal did not create before the value is written, if it is not recorded
+/// because it was in place: then `restore` restores it. A failure does not delay the safe state.
 fn keep_original(
     host: &mut dyn Host,
     state_dir: &Path,
@@ -306,7 +307,7 @@ fn keep_original(
         device: wanted.device.clone(),
         value,
     };
-    // The journal may have lost that it is there, or that the group is ours.
+    // The journal may have lost the record of it, or that commensal created the group.
     let created = Record::Created(wanted.group.clone());
     if [&record, &created].iter().any(|one| marks::of(host, dir, one).is_some()) {
         return;
@@ -316,7 +317,8 @@ fn keep_original(
     marks::set(host, (state_dir, journal::MACHINE), [&record]);
 }
 
-/// Takes off the record what is back at its original: what its owner sets from now on is theirs. It can wait for a `restore`.
+/// Removes records of values that are back at their originals: later changes by the owner must stay. This can wait for
+/// a `restore`.
 fn settle(host: &mut dyn Host, state_dir: &Path, brought: &[Wanted], known: &Known) {
     let back: BTreeSet<Key> = brought
         .iter()

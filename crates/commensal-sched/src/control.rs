@@ -1,5 +1,5 @@
-//! The socket: one JSON object per line, answered by one. A `status` is answered from what the daemon published last, so
-//! that it never waits for orders that take long; everything else is handed to the daemon, one at a time.
+//! The control socket: one JSON object per line, one answer per request. A `status` is answered from what the daemon
+//! published last, so it never waits for slow orders; every other request is handed to the daemon, one at a time.
 //! `docs/reference/sched-control.md` is its reference.
 
 use commensal_core::scheduler::protocol::{Done, Refusal, Request};
@@ -9,26 +9,26 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Longest line that is read: some ten thousand groups.
+/// Maximum length of a line, bytes: enough for some ten thousand groups.
 const MOST_BYTES: u64 = 4 << 20;
-/// Silence after which a connection is closed.
+/// Idle timeout of a connection.
 const SILENCE: Duration = Duration::from_secs(60);
-/// After an `accept` that failed.
+/// Pause after a failed `accept`.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What everybody may read at any time: a status as JSON.
+/// The last published status as JSON, readable at any time.
 pub type Published = Arc<Mutex<String>>;
 
 /// A request that waits for the daemon.
 #[derive(Debug)]
 pub struct Call {
-    /// What is wanted.
+    /// The request.
     pub request: Request,
-    /// Where the answer goes.
+    /// Channel for the answer.
     pub answer: Sender<Result<Done, String>>,
 }
 
-/// Serves the socket on threads of its own until the process ends.
+/// Serves the socket on separate threads until the process exits.
 #[must_use]
 pub fn serve(listener: UnixListener, published: &Published) -> Receiver<Call> {
     let (calls, daemon) = channel();
@@ -47,12 +47,12 @@ pub fn serve(listener: UnixListener, published: &Published) -> Receiver<Call> {
     daemon
 }
 
-/// Answers line by line until the client has had enough: closes its side, or sends an empty line.
+/// Answers line by line until the client closes its side or sends an empty line.
 fn converse(stream: &UnixStream, calls: &Sender<Call>, published: &Published) {
     let _ = stream.set_read_timeout(Some(SILENCE));
     let mut lines = BufReader::new(stream.take(MOST_BYTES)).lines();
     while let Some(Ok(line)) = lines.next() {
-        // Nothing more comes.
+        // The client sends nothing more.
         if line.is_empty() {
             return;
         }
@@ -93,7 +93,7 @@ mod tests {
     fn a_status_does_not_wait_for_the_daemon() {
         let (calls, daemon) = channel();
         let published: Published = Arc::new(Mutex::new(r#"{"ok":true}"#.to_owned()));
-        // Nobody takes calls, and it is answered.
+        // Nothing receives calls, yet a status is answered.
         assert_eq!(answer(r#"{"do":"status"}"#, &calls, &published), r#"{"ok":true}"#);
         assert!(answer("{", &calls, &published).contains("not a request"));
         let asked = std::thread::spawn({

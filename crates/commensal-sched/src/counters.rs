@@ -1,4 +1,4 @@
-//! What the programs in the kernel have counted, as numbers with names.
+//! Converts the counters of the BPF programs to named numbers.
 
 use crate::intf::{
     CLASS_EXPELLING, CLASS_IDLE, CLASS_IRQ, CLASS_KERNEL, CLASS_OFFLINE, CLASS_ONLINE, CLASS_OTHER, CLASSES,
@@ -6,7 +6,7 @@ use crate::intf::{
 };
 use commensal_core::scheduler::protocol::{self, Counters, SlotReading};
 
-/// Classes of the programs in the order of a report; kernel threads and interrupts are other.
+/// The BPF programs' classes in the order of a report; kernel threads and interrupts count as other.
 const REPORTED: [&[u64]; protocol::CLASSES] = [
     &[CLASS_IDLE],
     &[CLASS_OTHER, CLASS_KERNEL, CLASS_IRQ],
@@ -15,7 +15,7 @@ const REPORTED: [&[u64]; protocol::CLASSES] = [
     &[CLASS_EXPELLING],
 ];
 
-/// Adds a CPU; `now` closes what goes on.
+/// Adds a CPU's counters; time since its last update is included up to `now_ns`.
 pub fn add_cpu(sums: &mut Counters, cpu: &Cpu, now_ns: u64) {
     let mut ns = cpu.ns;
     let state = cpu.state as usize;
@@ -38,14 +38,14 @@ pub fn add_cpu(sums: &mut Counters, cpu: &Cpu, now_ns: u64) {
     sums.declined += cpu.starved;
 }
 
-/// Adds a core.
+/// Adds a core's counters.
 pub fn add_core(sums: &mut Counters, core: &Core) {
     sums.expelling_ns += core.expelling_ns;
     sums.overlap_ns += core.overlap_ns;
     sums.overlap_max_ns = sums.overlap_max_ns.max(core.overlap_max_ns);
 }
 
-/// From a slot.
+/// Converts a slot's counters.
 #[must_use]
 pub fn slot(slot: &Slot) -> SlotReading {
     SlotReading {

@@ -1,5 +1,5 @@
-//! The process that has the scheduler: carries orders out, follows threads, guards, and loads it again when it was taken
-//! off. It decides nothing that a pure module of this crate could decide.
+//! The process that loads the scheduler: carries orders out, switches threads, freezes starving groups, and reloads the
+//! scheduler after an ejection. Decisions that can be pure are in other modules of this crate.
 
 mod shown;
 mod told;
@@ -30,42 +30,42 @@ use std::time::Duration;
 use told::Told;
 use wanted::Wanted;
 
-/// What it is started with.
+/// Start options.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Where journal, socket and log are.
+    /// State directory with journal, socket and dump.
     pub state: PathBuf,
-    /// How the scheduler is loaded.
+    /// Settings for loading the scheduler.
     pub settings: Settings,
     /// When starving groups are frozen.
     pub bounds: Bounds,
-    /// Between two looks at the groups.
+    /// Interval at which the groups are read.
     pub round: Duration,
-    /// Take over from a daemon that is there.
+    /// Whether to take over from a running daemon.
     pub replace: bool,
-    /// Tests: nothing is frozen, so that the watchdog has something to see.
+    /// For tests: freeze nothing, so that the kernel's watchdog triggers.
     pub no_guard: bool,
 }
 
-/// Why it ended.
+/// Why the daemon ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Over {
-    /// Everything is put back.
+    /// Every thread has its original policy again.
     Unloaded,
-    /// Another process has the threads now.
+    /// Another process has taken over the threads.
     HandedOver,
 }
 
-/// File that the kernel's dump of an ejected scheduler goes to.
+/// File for the kernel's dump of an ejected scheduler.
 const DUMP: &str = "sched-dump.txt";
-/// A look at the machine's CPUs, in rounds.
+/// The machine's CPUs are read once in this many rounds.
 const CPUS_EVERY: u64 = 10;
 
-/// The state.
+/// State of the daemon.
 pub struct Daemon<'a> {
     host: &'a mut dyn Host,
     options: Options,
-    /// `None` while the kernel has none.
+    /// `None` while no scheduler is loaded.
     scheduler: Option<Scheduler>,
     reloads: Reloads,
     wanted: Wanted,
@@ -76,23 +76,23 @@ pub struct Daemon<'a> {
     rounds: u64,
 }
 
-/// Who is under the scheduler: changes as threads come, go and are killed.
+/// The threads under the scheduler: changes as threads start, exit and are killed.
 struct Threads {
     members: Members,
     journal: Journal,
-    /// The last time that one was killed, by the programs' count.
+    /// Time of the last fatal signal, by the BPF programs' clock.
     killed_at: u64,
-    /// One was killed in the round before.
+    /// Whether a thread was killed in the previous round.
     dying: bool,
 }
 
-/// What the guard sees and has done.
+/// The guard's measurements and actions.
 #[derive(Default)]
 struct Guarding {
     guard: Guard,
-    /// Counters of the round before.
+    /// Counters of the previous round.
     before: Counters,
-    /// Groups that it has frozen: others that stand still are somebody else's.
+    /// Groups that this guard has frozen; other frozen groups are not its to thaw.
     frozen: BTreeSet<String>,
 }
 
@@ -103,7 +103,7 @@ impl std::fmt::Debug for Daemon<'_> {
 }
 
 impl<'a> Daemon<'a> {
-    /// Loads the scheduler; threads follow with the orders. With `replace` it is loaded and not attached yet.
+    /// Loads the scheduler; threads are switched when orders arrive. With `replace` it is loaded but not attached yet.
     ///
     /// # Errors
     /// When it cannot be loaded, or the journal cannot be kept.
@@ -143,7 +143,7 @@ impl<'a> Daemon<'a> {
     /// Attaches the scheduler, and verifies that the kernel has it.
     ///
     /// # Errors
-    /// When it refuses or has another one.
+    /// When the kernel refuses, or has another scheduler.
     pub fn attach(&mut self) -> Result<(), LoadError> {
         let Some(scheduler) = &mut self.scheduler else { return Ok(()) };
         scheduler.attach()?;
@@ -159,20 +159,20 @@ impl<'a> Daemon<'a> {
         Ok(())
     }
 
-    /// How long the machine was without a scheduler when this one took over.
+    /// Records how long the machine was without a scheduler during the takeover.
     pub fn took_over(&mut self, gap: Duration) {
         self.shown.status.upgrade_gap_ms = Some(gap.as_secs_f64() * 1e3);
     }
 
-    /// Carries out what is wanted from now on.
+    /// Puts new orders in force.
     ///
     /// # Errors
-    /// What cannot be carried out; nothing of it is in force then.
+    /// What cannot be carried out; then the old orders stay in force.
     pub fn order(&mut self, standing: Standing) -> Result<(), String> {
         let before = std::mem::replace(&mut self.wanted.orders, standing.together()?);
         if let Err(error) = self.carry_out() {
             self.wanted.orders = before;
-            // What was in force is so again; it was once.
+            // The old orders are valid: they were in force before.
             let _ = self.carry_out();
             return Err(error);
         }
@@ -182,7 +182,7 @@ impl<'a> Daemon<'a> {
         Ok(())
     }
 
-    /// Serves calls and looks at the groups until it is over.
+    /// Serves calls and reads the groups until the daemon ends.
     pub fn run(&mut self, calls: &Receiver<Call>, ends: &dyn Fn() -> bool) -> Over {
         loop {
             let call = match calls.recv_timeout(self.options.round) {
@@ -214,10 +214,10 @@ impl<'a> Daemon<'a> {
                 self.scheduler = None;
                 (Ok(self.done(Vec::new())), Some(Over::HandedOver))
             }
-            // Answered from what is published.
+            // Answered from the published status.
             Request::Status => (Ok(self.done(Vec::new())), None),
         };
-        // A client that has gone needs no answer.
+        // The client may have disconnected.
         let _ = call.answer.send(answer);
         over
     }
@@ -231,8 +231,8 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    /// Everybody's own policy first, then the scheduler: the other way round a thread would be fair for a moment without
-    /// being told so.
+    /// Gives every thread its original policy first, then unloads the scheduler: in the other order a thread would be
+    /// in the fair class for a moment with a policy that does not say so.
     fn unload(&mut self) -> (Vec<String>, Over) {
         service::stopping();
         self.thaw();
@@ -246,7 +246,7 @@ impl<'a> Daemon<'a> {
         (left, Over::Unloaded)
     }
 
-    /// Groups and weights as they are now, told to the programs; then the threads.
+    /// Pushes the current groups and weights to the BPF programs, then switches the threads.
     fn carry_out(&mut self) -> Result<(), String> {
         self.wanted.look(self.host).map_err(|error| error.to_string())?;
         self.tell().map_err(|error| error.to_string())?;
@@ -259,7 +259,7 @@ impl<'a> Daemon<'a> {
         self.told.tell(self.host, scheduler, &self.wanted)
     }
 
-    /// Threads come under the scheduler and leave it.
+    /// Switches threads to the scheduler and back.
     fn follow(&mut self) -> Result<(), JournalError> {
         if self.guarding.guard.frozen() || self.scheduler.is_none() {
             return Ok(());
@@ -277,7 +277,7 @@ impl<'a> Daemon<'a> {
         Ok(())
     }
 
-    /// One look at everything.
+    /// One round: reads everything and acts on it.
     fn round(&mut self) {
         self.rounds += 1;
         self.shown.status.problems.clear();
@@ -296,7 +296,7 @@ impl<'a> Daemon<'a> {
         self.publish();
     }
 
-    /// Whether the kernel has taken it off, and whether it is time to load it again.
+    /// Checks whether the kernel has ejected the scheduler, and whether it is time to reload it.
     fn watch(&mut self) {
         let now = self.host.boot_time();
         if let Some((ended, dump)) = self.scheduler.as_ref().and_then(Scheduler::ended) {
@@ -351,7 +351,7 @@ impl<'a> Daemon<'a> {
         self.attach()
     }
 
-    /// Once for each killing, and once more a round later: a process's threads are told one after the other.
+    /// Runs once for each kill, and once more a round later: the threads of a process are reported one after the other.
     fn let_die(&mut self) {
         let at = self.scheduler.as_ref().map_or(0, Scheduler::killed_at);
         let threads = &mut self.threads;
@@ -362,7 +362,7 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    /// Freezes what starves, and lets it go on when there is room.
+    /// Freezes starving groups, and thaws them when there is idle CPU time.
     fn starve(&mut self) {
         let Some(scheduler) = &self.scheduler else { return };
         let Ok(counters) = scheduler.counters() else { return };
@@ -389,11 +389,11 @@ impl<'a> Daemon<'a> {
             "commensal-sched: offline threads have waited for {} ms; freezes their groups",
             oldest.as_millis()
         );
-        // Whoever plans meanwhile has to see whose doing it is.
+        // Other processes that plan meanwhile must see that the scheduler has frozen the groups.
         self.shown.status.mode = Mode::Frozen;
         self.publish();
-        // They have to run once more to stop, and what they starve in is this class. They leave it first: one of them may hold a
-        // lock of the kernel's that freezing takes.
+        // The threads have to run once more to be frozen, and they starve in the scheduler's class. So they leave it
+        // first: one of them may hold a kernel lock that freezing takes.
         let round = self.threads.members.release(self.host);
         self.shown.status.problems.extend(round.refused);
         for path in self.wanted.trees.keys().cloned().collect::<Vec<_>>() {
@@ -423,7 +423,7 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    /// Groups that nobody orders any more go on.
+    /// Thaws groups that no order covers any more.
     fn thaw_who_left(&mut self) {
         let left: Vec<String> = self
             .guarding
@@ -438,7 +438,7 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    /// Tells everybody what there is now.
+    /// Publishes the current status.
     pub fn publish(&mut self) {
         let status = &mut self.shown.status;
         status.threads = self.threads.members.count();
@@ -457,7 +457,7 @@ impl<'a> Daemon<'a> {
     }
 }
 
-/// The journal of the scheduler, as its owner from now on.
+/// Opens the scheduler's journal, with this process as its owner.
 ///
 /// # Errors
 /// When it cannot be read or is damaged.

@@ -1,20 +1,21 @@
-//! Starvation: when online work takes everything for long, offline groups are frozen, well before the kernel's watchdog
-//! would take the scheduler off; and thawed when there is room again. Pure: time and observations are arguments.
+//! Starvation: when online work takes all CPU time for long, offline groups are frozen, well before the kernel's
+//! watchdog would eject the scheduler, and thawed when there is idle time again. Pure: time and observations are
+//! arguments.
 //!
-//! A frozen thread is not runnable, so it waits for nothing and the watchdog has nothing to see. To get there it has to
-//! run once more, which a thread that starves cannot: so it goes back to the fair class first (where `cpu.idle` holds it
-//! down to almost nothing, which is enough to stop).
+//! A frozen thread is not runnable, so the watchdog ignores it. To be frozen it has to run once more, which a starving
+//! thread cannot: so it goes back to the fair class first (where `cpu.idle` limits it to almost nothing, which is
+//! enough to be frozen).
 
 use std::time::Duration;
 
-/// What the guard goes by.
+/// Thresholds of the guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// A thread that waited for longer starves.
+    /// A thread that has waited for longer counts as starving.
     pub patience: Duration,
-    /// Share of the machine that has to be idle, and open to offline work, before it comes back, in 1/1000.
+    /// Share of the machine that must be idle and open to offline work before groups are thawed, in 1/1000.
     pub room_permille: u64,
-    /// For how long, at first. Doubles with each relapse.
+    /// How long that share must be idle, at first. Doubles with each relapse.
     pub calm: Duration,
 }
 
@@ -24,18 +25,18 @@ impl Default for Bounds {
     }
 }
 
-/// The most that [`Bounds::calm`] grows to, as a factor.
+/// Maximum growth of [`Bounds::calm`], as a factor.
 const MOST_CALM: u32 = 32;
-/// Starving again within this is a relapse.
+/// Starving again within this time is a relapse.
 const RELAPSE: Duration = Duration::from_secs(60);
 
 impl Bounds {
-    /// What is wrong with them beside a watchdog of this length.
+    /// Checks these thresholds against a watchdog with this timeout.
     ///
     /// # Errors
-    /// When the watchdog would be first.
+    /// When the watchdog would trigger first.
     pub fn check(&self, watchdog: Duration) -> Result<(), String> {
-        // A group that starves has to be seen, sent back to the fair class and stopped within the rest.
+        // A starving group has to be noticed, sent back to the fair class and frozen within the remaining time.
         if self.patience * 2 > watchdog {
             let (patience, watchdog) = (self.patience.as_millis(), watchdog.as_millis());
             return Err(format!(
@@ -46,27 +47,27 @@ impl Bounds {
     }
 }
 
-/// What to do.
+/// The action that is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// Stop offline groups.
+    /// Freeze offline groups.
     Freeze,
-    /// Let them go on.
+    /// Thaw offline groups.
     Thaw,
 }
 
-/// What was seen.
+/// Measurements of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GuardSample {
-    /// Since the boot.
+    /// Time since boot.
     pub now: Duration,
     /// Longest wait of an offline thread.
     pub oldest: Duration,
-    /// Idle time open to offline work since the last look, of all CPUs' time, in 1/1000.
+    /// Idle time open to offline work since the last sample, of all CPUs' time, in 1/1000.
     pub room_permille: u64,
 }
 
-/// The state.
+/// State of the guard.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Guard {
     frozen_at: Option<Duration>,
@@ -84,13 +85,13 @@ impl Guard {
         self.frozen_at.is_some()
     }
 
-    /// Groups go on for another reason, such as the end of it all.
+    /// The state after groups were thawed for another reason, such as unloading.
     #[must_use]
     pub fn thawed(self) -> Guard {
         Guard { frozen_at: None, calm_since: None, ..self }
     }
 
-    /// Takes what was seen, and says what to do now.
+    /// Processes a sample; returns the action that is needed now.
     pub fn step(&mut self, bounds: &Bounds, seen: &GuardSample) -> Option<Action> {
         let now = seen.now;
         if self.frozen_at.is_none() {
@@ -133,7 +134,7 @@ mod tests {
         assert_eq!(guard.step(&bounds, &seen(1, 4, 0)), None);
         assert_eq!(guard.step(&bounds, &seen(2, 5, 0)), Some(Action::Freeze));
         assert_eq!(guard.step(&bounds, &seen(3, 0, 40)), None);
-        // Room has to last.
+        // Idle time has to last.
         assert_eq!(guard.step(&bounds, &seen(4, 0, 300)), None);
         assert_eq!(guard.step(&bounds, &seen(5, 0, 0)), None);
         assert_eq!(guard.step(&bounds, &seen(6, 0, 300)), None);
@@ -145,7 +146,7 @@ mod tests {
         assert_eq!(guard.step(&bounds, &seen(21, 0, 300)), None);
         assert_eq!(guard.step(&bounds, &seen(24, 0, 300)), None);
         assert_eq!(guard.step(&bounds, &seen(25, 0, 300)), Some(Action::Thaw));
-        // An hour later it is as at first.
+        // An hour later the relapse is forgotten.
         assert_eq!(guard.step(&bounds, &seen(4000, 6, 0)), Some(Action::Freeze));
         assert_eq!(guard.step(&bounds, &seen(4001, 0, 300)), None);
         assert_eq!(guard.step(&bounds, &seen(4003, 0, 300)), Some(Action::Thaw));

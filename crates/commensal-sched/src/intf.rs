@@ -1,103 +1,103 @@
-//! What the scheduler's half of `bpf/intf.h` says, in Rust: limits, classes and structures. A test, and the loader, compare them
-//! with what the compiled object says of itself.
+//! The scheduler's part of `bpf/intf.h` in Rust: limits, classes and structures. A test and the loader compare them
+//! with the type information of the compiled object.
 
 use commensal_core::btf::{Btf, Layout};
 use commensal_core::mirror;
 
-/// Most CPUs.
+/// Maximum number of CPUs.
 pub const MOST_CPUS: usize = 1024;
-/// Groups that are weighed apart; the last one takes all others.
+/// Number of slots: groups with separate weights; the last slot is shared by all others.
 pub const MOST_SLOTS: usize = 256;
-/// Last-level caches that are told apart.
+/// Maximum number of last-level caches that are distinguished.
 pub const MOST_LLCS: usize = 16;
-/// Hard limits; 0 is none.
+/// Number of hard limits; index 0 means none.
 pub const MOST_LIMITS: usize = 64;
-/// Other threads of a core.
+/// Maximum number of other threads of a core.
 pub const SIBLINGS: usize = 3;
 
-/// `CLASS_*`: an entry of this class is taken away.
+/// `CLASS_*`: removes the entry of a group.
 pub const CLASS_OTHER: u64 = 0;
-/// Not under the scheduler, and not to be hurt.
+/// Not under the scheduler, and protected from offline work.
 pub const CLASS_ONLINE: u64 = 1;
-/// Under it.
+/// Under the scheduler.
 pub const CLASS_OFFLINE: u64 = 2;
 /// A kernel thread, which the scheduler counts as other.
 pub const CLASS_KERNEL: u64 = 3;
-/// Nobody.
+/// No task.
 pub const CLASS_IDLE: u64 = 4;
-/// An interrupt, which the scheduler counts as what it interrupts.
+/// An interrupt, whose time the scheduler counts for the task that it interrupts.
 pub const CLASS_IRQ: u64 = 5;
-/// Online, and offline work leaves its cores.
+/// Online, and offline work leaves the cores that it runs on.
 pub const CLASS_EXPELLING: u64 = 6;
-/// How many there are.
+/// Number of classes.
 pub const CLASSES: usize = 7;
 
 mirror! {
-    /// Fixed when it is loaded.
+    /// Settings that are fixed at load time.
     pub struct Fixed = "settings" {
-        /// How long a thread runs.
+        /// Time slice of a thread.
         slice_ns: u64,
-        /// How long where many wait.
+        /// Time slice when many threads wait.
         short_slice_ns: u64,
-        /// Between two looks.
+        /// Interval of housekeeping.
         housekeeping_ns: u64,
         /// How long a CPU is kept idle.
         vacant_ns: u64,
-        /// How long two online threads share a CPU before another is vacated.
+        /// How long two online threads share a CPU before another CPU is vacated.
         crowded_ns: u64,
         /// Possible CPUs.
         nr_cpus: u32,
-        /// Caches.
+        /// Number of caches.
         nr_llcs: u32,
         /// Whether group paths in orders refer to cgroup v2; otherwise to the v1 cpu hierarchy.
         unified: u32,
-        /// No thread is asked to leave.
+        /// For tests: no thread is asked to leave, so that the tick has to do it.
         tick_alone: u32,
     }
 
-    /// What user space alone writes.
+    /// Orders, written by user space only.
     pub struct Orders = "orders" {
-        /// Of the orders.
+        /// Generation of the orders.
         generation: u64,
-        /// How long a CPU stays free.
+        /// Hold-off: how long a CPU stays free.
         hold_off_ns: u64,
     }
 
-    /// For user space to read.
+    /// Notes for user space.
     pub struct Notes = "notes" {
-        /// A fatal signal was sent.
+        /// When a fatal signal was last sent.
         killed_at: u64,
-        /// Why the kernel has taken it off.
+        /// Kind of exit, when the kernel has ejected the scheduler.
         kind: u64,
-        /// Its number.
+        /// Its exit code.
         code: u64,
-        /// When.
+        /// Time of the exit.
         at: u64,
-        /// In words.
+        /// Reason in words.
         reason: [u8; 128],
-        /// In more words.
+        /// Message with details.
         message: [u8; 1024],
     }
 
-    /// A group of offline threads that is weighed against the others.
+    /// A group of offline threads with one weight.
     pub struct Slot = "slot" {
-        /// In use.
+        /// Whether the slot is in use.
         used: u64,
-        /// Share.
+        /// Weight.
         weight: u64,
-        /// Its limit.
+        /// Index of its hard limit.
         limit: u64,
-        /// Its clock.
+        /// Virtual time of the slot.
         vtime: u64,
-        /// Of the thread that ran last.
+        /// Virtual time of the thread that ran last.
         thread_vtime: u64,
-        /// CPU time.
+        /// CPU time used.
         run_ns: u64,
-        /// Longest wait now.
+        /// Longest current wait.
         oldest_ns: u64,
-        /// Longest wait that ended.
+        /// Longest wait that has ended.
         waited_max_ns: u64,
-        /// Threads that wait.
+        /// Number of waiting threads.
         queued: u64,
     }
 
@@ -107,25 +107,25 @@ mirror! {
         quota_ns: u64,
         /// Period.
         period_ns: u64,
-        /// What is left.
+        /// CPU time left in this period.
         tokens_ns: i64,
-        /// When it was filled.
+        /// When it was last refilled.
         filled_at: u64,
-        /// Times that it ran dry.
+        /// How often it ran out.
         throttled: u64,
     }
 
     /// A core.
     pub struct Core = "core" {
-        /// When it was looked at.
+        /// Time of the last update.
         since: u64,
-        /// An expelling thread ran on it.
+        /// Time in which an expelling thread ran on the core.
         expelling_ns: u64,
-        /// And an offline one beside it.
+        /// Time of that with an offline thread beside it.
         overlap_ns: u64,
-        /// Longest.
+        /// Longest such overlap.
         overlap_max_ns: u64,
-        /// Of this stretch.
+        /// Length of the current overlap.
         overlap_now_ns: u64,
     }
 
@@ -133,65 +133,65 @@ mirror! {
     pub struct Cpu = "cpu" {
         /// CPUs of the same core; -1 is none.
         sibling: [i32; SIBLINGS],
-        /// First CPU of its core.
+        /// First CPU of the core.
         core: u32,
-        /// Its cache.
+        /// Number of the cache.
         llc: u32,
-        /// Class of what runs.
+        /// Class of the running task.
         state: u32,
-        /// About to run an offline thread.
+        /// Whether it is about to run an offline thread.
         claim: u32,
-        /// Has refused one.
+        /// Whether it has refused an offline thread.
         expelled: u32,
-        /// Of the state.
+        /// When that class began to run.
         since: u64,
-        /// A sibling wants it to leave.
+        /// When a sibling asked it to leave.
         asked_at: u64,
-        /// The tick has made it leave.
+        /// Whether the tick made the thread leave.
         by_tick: u64,
-        /// Hold-off.
+        /// End of the hold-off.
         resume_at: u64,
-        /// Kept idle.
+        /// Until when the CPU is kept idle.
         vacant_until: u64,
-        /// Online threads share it.
+        /// Since when several online threads share it.
         crowded_since: u64,
-        /// Another is being vacated for them.
+        /// Until when another CPU is being vacated for them.
         helped_until: u64,
-        /// For which CPU, plus one.
+        /// The CPU that it is vacated for, plus one.
         room_for: u64,
-        /// Its queue holds threads that are out of the way.
+        /// Whether its queue holds threads that must move to other CPUs.
         flush: u64,
         /// Time by class.
         ns: [u64; CLASSES],
-        /// Idle while offline work might have run.
+        /// Idle time that was open to offline work.
         room_ns: u64,
-        /// Siblings asked to leave.
+        /// Siblings that were asked to leave.
         kicks: u64,
-        /// Refused because of a sibling.
+        /// Offline threads refused because of a sibling.
         refusals: u64,
-        /// Let in again.
+        /// Times that offline work was let in again.
         resumes: u64,
-        /// Offline threads that left.
+        /// Offline threads that were made to leave.
         evictions: u64,
-        /// How long that took.
+        /// Total time that this took.
         evict_ns: u64,
-        /// At most.
+        /// Longest such time.
         evict_max_ns: u64,
-        /// By the tick.
+        /// Those that needed the tick.
         by_ticks: u64,
-        /// For an online thread.
+        /// Times that the CPU was vacated for an online thread.
         vacated: u64,
-        /// Let through to die or freeze.
+        /// Threads that were allowed to run to be killed or frozen.
         let_die: u64,
-        /// Refused because online threads wait.
+        /// Refusals because online threads wait.
         starved: u64,
     }
 }
 
-/// All that are shared.
+/// All shared structures.
 pub const LAYOUTS: [Layout; 7] =
     [Fixed::LAYOUT, Orders::LAYOUT, Notes::LAYOUT, Slot::LAYOUT, Limit::LAYOUT, Core::LAYOUT, Cpu::LAYOUT];
-/// Names of the numbers in C.
+/// Names of the constants in C.
 const NUMBERS: [(&str, u64); 8] = [
     ("CLASS_OTHER", CLASS_OTHER),
     ("CLASS_ONLINE", CLASS_ONLINE),
@@ -203,7 +203,7 @@ const NUMBERS: [(&str, u64); 8] = [
     ("CLASSES", CLASSES as u64),
 ];
 
-/// What of an object is not as user space has it.
+/// Differences between an object's structures and these.
 #[must_use]
 pub fn differences(btf: &Btf) -> Vec<String> {
     let mut wrong = btf.differences(&LAYOUTS);

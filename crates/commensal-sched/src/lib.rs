@@ -7,9 +7,9 @@
 //!                                 └─────► watch (reload) ─────┘     └────► counters ─► status
 //! ```
 //!
-//! In partial mode: the kernel ranks threads with policy `SCHED_EXT` below all others, so that a mistake here cannot
-//! take a CPU from an online thread. The scheduler goes with the process that loaded it; its threads are then as all
-//! others, held down by what the plan has put underneath (`cpu.idle`).
+//! It runs in partial mode: the kernel ranks threads with policy `SCHED_EXT` below all others, so a bug here cannot
+//! take a CPU from an online thread. The scheduler is unloaded when its process exits; its threads then run in the fair
+//! class, held back by the plan's mechanism underneath (`cpu.idle`).
 #![forbid(unsafe_code)]
 
 pub mod control;
@@ -26,13 +26,13 @@ pub mod verifier;
 pub mod watch;
 pub mod weights;
 
-/// Why there is no scheduler.
+/// Why the scheduler cannot be loaded or ordered.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// This machine cannot have it.
+    /// This machine cannot load it.
     #[error("the scheduler cannot be loaded here: {}", .0.join("; "))]
     Obstacles(Vec<String>),
-    /// An order that the scheduler does not know.
+    /// An order that the BPF programs do not accept.
     #[error(
         "the scheduler refuses class {class} for {cgroup}: it does not know it, or has no room for another group"
     )]
@@ -42,12 +42,12 @@ pub enum LoadError {
         /// The group.
         cgroup: String,
     },
-    /// Anything else that the kernel or libbpf says.
+    /// Another error of the kernel or libbpf.
     #[error("{what}: {because}")]
     Refused {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// What was answered.
+        /// The error.
         because: String,
     },
 }

@@ -1,4 +1,4 @@
-//! Loading the programs, attaching them, and what user space tells and reads. All of it is gone with this process.
+//! Loads and attaches the BPF programs, and exchanges data with them. All of it disappears when this process exits.
 
 use crate::LoadError;
 use crate::counters;
@@ -18,16 +18,16 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-/// The scheduler itself among the maps.
+/// Name of the scheduler among the maps.
 const OPS: &str = "commensal";
-/// Its structure, and what is set in it.
+/// Its structure type, and the member that is set.
 const OPS_STRUCT: (&str, &str) = ("sched_ext_ops", "timeout_ms");
 /// Sections that hold one structure each.
 const FIXED: &str = ".rodata.settings";
 const ORDERS: &str = ".data.orders";
 const NOTES: &str = ".data.notes";
 
-/// Functions that every kernel has to have in this form.
+/// Kernel functions that are called and must have the expected form.
 const CALLED: [&str; 8] = [
     "scx_bpf_create_dsq",
     "scx_bpf_dsq_nr_queued",
@@ -39,31 +39,31 @@ const CALLED: [&str; 8] = [
     "bpf_iter_scx_dsq_new",
 ];
 
-/// How it is loaded.
+/// Settings for loading.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
-    /// The kernel takes it off when a thread waits for longer.
+    /// The kernel ejects the scheduler when a thread waits for longer.
     pub watchdog: Duration,
-    /// Tests: no thread is asked to leave, so that the tick has to do it.
+    /// For tests: no thread is asked to leave, so that the tick has to do it.
     pub tick_alone: bool,
     /// Whether group paths in orders refer to cgroup v2; otherwise to the v1 cpu hierarchy.
     pub unified: bool,
 }
 
-/// What the verifier says of one program.
+/// The verifier's statistics of one program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verified {
     /// Its name.
     pub name: String,
-    /// Instructions that were looked at.
+    /// Number of instructions verified.
     pub instructions: u64,
-    /// States.
+    /// Number of states.
     pub states: u64,
 }
 
-/// Loaded, and attached or not; detached when dropped, and when the process dies.
+/// The loaded scheduler, attached or not; detached when dropped, and when the process dies.
 pub struct Scheduler {
-    // Before the programs that they belong to, and the scheduler before what feeds it.
+    // Dropped before the programs it belongs to, and the scheduler before the programs that support it.
     link: Option<Link>,
     traces: Vec<Link>,
     loaded: Object,
@@ -76,7 +76,7 @@ impl std::fmt::Debug for Scheduler {
     }
 }
 
-/// Functions of the kernel that are called, and names of their arguments, as the kernel describes them.
+/// The kernel functions that are called, with their argument names as the kernel describes them.
 #[must_use]
 pub fn functions() -> Vec<(String, Vec<String>)> {
     let Ok(btf) = Btf::from_vmlinux() else { return Vec::new() };
@@ -91,7 +91,7 @@ pub fn functions() -> Vec<(String, Vec<String>)> {
 }
 
 impl Scheduler {
-    /// Gives the programs to the kernel, which looks through them. Nothing runs yet.
+    /// Loads the programs into the kernel, which verifies them. Nothing runs yet.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -118,18 +118,18 @@ impl Scheduler {
         let loaded = open.load().map_err(refused("load the scheduler"))?;
         let scheduler = Scheduler { link: None, traces: Vec::new(), loaded, generation: 1 };
         for cpu in 0..cpus as u32 {
-            // Until a switch says otherwise.
+            // Valid until the first context switch.
             let mut state = Cpu::new_zeroed();
             (state.sibling, state.state) = ([-1; intf::SIBLINGS], CLASS_IDLE as u32);
             scheduler.write("cpus", cpu, &state)?;
         }
         scheduler.place(places)?;
-        // What no order covers.
+        // The slot for groups that no order covers.
         scheduler.set_slot(intf::MOST_SLOTS as u64 - 1, true, crate::weights::WHOLE, 0)?;
         Ok(scheduler)
     }
 
-    /// Loads the programs and says what the verifier had to look at.
+    /// Loads the programs and returns the verifier's statistics.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -150,7 +150,7 @@ impl Scheduler {
         Ok(verified(&log))
     }
 
-    /// Attaches what looks at switches, then the scheduler itself, which the kernel starts.
+    /// Attaches the programs that observe context switches, then the scheduler itself, which the kernel starts.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -166,10 +166,10 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Gives a cgroup and what is below it a class.
+    /// Sets the class of a cgroup and of the cgroups below it.
     ///
     /// # Errors
-    /// When the program in the kernel does not know the class, or has no room.
+    /// When the BPF program does not know the class, or has no room.
     pub fn set_group(&self, cgroup: u64, name: &str, class: u64, slot: u64) -> Result<(), LoadError> {
         match self.ask("set_group", &[cgroup, class, slot])? {
             0 => Ok(()),
@@ -177,34 +177,34 @@ impl Scheduler {
         }
     }
 
-    /// Weight and limit of a slot.
+    /// Sets weight and limit of a slot.
     ///
     /// # Errors
-    /// When the program in the kernel refuses.
+    /// When the BPF program refuses.
     pub fn set_slot(&self, index: u64, used: bool, weight: u64, limit: u64) -> Result<(), LoadError> {
         self.told(self.ask("set_slot", &[index, u64::from(used), weight, limit])?, "set a weight")
     }
 
-    /// Quota and period of a limit; a quota of 0 is none.
+    /// Sets quota and period of a limit; a quota of 0 means no limit.
     ///
     /// # Errors
-    /// When the program in the kernel refuses.
+    /// When the BPF program refuses.
     pub fn set_limit(&self, index: u64, quota: Duration, period: Duration) -> Result<(), LoadError> {
         let args = [index, quota.as_nanos() as u64, period.as_nanos() as u64];
         self.told(self.ask("set_limit", &args)?, "set a limit")
     }
 
-    /// All groups are told: what threads remember of their class is stale now.
+    /// Ends an update of the groups: threads then look up their class again.
     ///
     /// # Errors
-    /// When the program's memory is not there.
+    /// When the BPF program's memory cannot be accessed.
     pub fn ordered(&mut self, hold_off: Duration) -> Result<(), LoadError> {
         self.generation = self.generation.wrapping_add(1);
         let hold_off_ns = hold_off.as_nanos() as u64;
         self.write(ORDERS, 0, &Orders { generation: self.generation, hold_off_ns })
     }
 
-    /// Tells siblings, cores and caches of CPUs; what is counted of them stays.
+    /// Sets siblings, cores and caches of CPUs; their counters stay.
     ///
     /// # Errors
     /// When a map cannot be written.
@@ -221,7 +221,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Sums over the machine.
+    /// Counters summed over the machine.
     ///
     /// # Errors
     /// When a map cannot be read.
@@ -235,7 +235,7 @@ impl Scheduler {
         Ok(sums)
     }
 
-    /// What a slot has used, and how long its threads wait.
+    /// A slot's CPU time and the waits of its threads.
     ///
     /// # Errors
     /// When the map cannot be read.
@@ -243,13 +243,13 @@ impl Scheduler {
         Ok(counters::slot(&self.read::<Slot>("slots", index as u32)?))
     }
 
-    /// When a fatal signal was sent last, by the clock of the programs; 0 when none was.
+    /// When a fatal signal was last sent, by the BPF programs' clock; 0 if never.
     #[must_use]
     pub fn killed_at(&self) -> u64 {
         self.read::<Notes>(NOTES, 0).map_or(0, |notes| notes.killed_at)
     }
 
-    /// Why the kernel has taken it off, and its dump; `None` while it runs.
+    /// Why the kernel has ejected the scheduler, and its dump; `None` while it runs.
     #[must_use]
     pub fn ended(&self) -> Option<(Ended, String)> {
         self.link.as_ref()?;
@@ -266,7 +266,7 @@ impl Scheduler {
         Some((Ended { kind: notes.kind, code: notes.code, reason, message }, dump))
     }
 
-    /// Runs one of the programs that take orders.
+    /// Runs one of the BPF programs that take orders.
     fn ask(&self, program: &str, args: &[u64]) -> Result<i32, LoadError> {
         let mut context: Vec<u8> = args.iter().flat_map(|word| word.to_ne_bytes()).collect();
         let input = ProgramInput { context_in: Some(&mut context), ..ProgramInput::default() };
@@ -311,7 +311,7 @@ impl Scheduler {
     }
 }
 
-/// What the object says of its structures.
+/// The type information of the object.
 fn described() -> Result<commensal_core::btf::Btf, LoadError> {
     let file = object::File::parse(OBJECT).ok();
     let section = file.as_ref().and_then(|file| file.section_by_name(".BTF")?.data().ok());
@@ -324,7 +324,7 @@ fn open() -> Result<OpenObject, LoadError> {
     named.open_memory(OBJECT).map_err(refused("open the scheduler"))
 }
 
-/// Changes what a map has before it is loaded.
+/// Sets a map's initial content before loading.
 fn set(
     open: &mut OpenObject,
     name: &str,
@@ -334,14 +334,14 @@ fn set(
     map.initial_value_mut().and_then(change).ok_or_else(|| missing(name))
 }
 
-/// What libbpf said last: an error number alone says little about a program that the kernel refuses.
+/// libbpf's last messages: an error number alone says little about a program that the kernel refuses.
 static SAID: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
-/// Lines of it that are kept.
+/// Number of lines kept.
 const LINES: usize = 40;
-/// What the verifier counts.
+/// The verifier's statistics log.
 static LOG: Mutex<String> = Mutex::new(String::new());
 
-/// libbpf prints what it thinks; here it goes into errors.
+/// Collects libbpf's messages for errors instead of printing them.
 fn quiet() {
     SAID.lock().unwrap_or_else(PoisonError::into_inner).clear();
     libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Warn, |_, text| {
@@ -385,7 +385,7 @@ fn missing(what: &str) -> LoadError {
     LoadError::Refused { what: "read the scheduler", because: format!("{what} is not there") }
 }
 
-/// The clock of the programs.
+/// The BPF programs' clock.
 fn now_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64

@@ -1,5 +1,5 @@
-//! `commensal-sched`: loads the scheduler and stays with it, and puts back what a killed one has left. `commensal sched` is who
-//! asks it. Wiring only.
+//! `commensal-sched`: loads the scheduler and serves it until it ends, and restores threads that a killed process has
+//! left. `commensal sched` is its client. Wiring only.
 #![forbid(unsafe_code)]
 
 use anyhow::{Context, bail};
@@ -96,11 +96,11 @@ enum Verb {
     },
 }
 
-/// An answer may take as long as orders for ten thousand threads.
+/// Timeout of an answer: long enough for orders that cover ten thousand threads.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// The last answer leaves before the process does.
+/// Time for the last answer to be sent before the process exits.
 const LAST_WORDS: Duration = Duration::from_millis(50);
-/// Time for the kernel to have let go of the scheduler before.
+/// Timeout for the kernel to release the previous scheduler.
 const TAKE_OVER: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
@@ -173,9 +173,9 @@ fn load(cli: &Cli, host: &mut LinuxHost, socket: &Path) -> anyhow::Result<bool> 
     }
     let published = Arc::new(Mutex::new(String::new()));
     let mut other = LinuxHost::new();
-    // Before anything is looked at twice: who is there is asked for its orders, not for its place.
+    // Before anything is read twice: ask the running daemon for its orders, but do not end it yet.
     if *replace && wanted.is_none() {
-        // Of its status no more than that: the rest may be of another version.
+        // Only the orders are read from its status: other fields may be of another version.
         let before = raw_status(&other, socket, PATIENCE)?;
         wanted = Some(serde_json::from_value(before["orders"].clone()).context("orders of another version")?);
     }
@@ -215,13 +215,13 @@ fn load(cli: &Cli, host: &mut LinuxHost, socket: &Path) -> anyhow::Result<bool> 
     Ok(true)
 }
 
-/// Whether groups are known by cgroup v2: where v1 has the cpu controller, by that.
+/// Whether groups are identified by cgroup v2; where v1 has the cpu controller, by v1.
 fn by_v2(host: &mut dyn Host) -> anyhow::Result<bool> {
     let hierarchies = mounts::hierarchies(host).context("look at the cgroups")?;
     Ok(Hierarchy::of_threads(&hierarchies).is_none_or(|one| one.version == Version::V2))
 }
 
-/// A process that hands over has its socket for a moment longer.
+/// Listens on the socket, which a process that hands over keeps for a moment longer.
 fn listen(
     host: &mut LinuxHost,
     socket: &Path,
@@ -237,8 +237,8 @@ fn listen(
     }
 }
 
-/// Whether one of commensal answers. One that takes over just now attaches first and listens then; one whose process was killed
-/// stays with the kernel for a moment, and never answers.
+/// Whether a commensal-sched answers. One that is just taking over attaches first and listens afterwards; a killed one
+/// stays attached for a moment but never answers.
 fn taken_over(host: &dyn Host, socket: &Path) -> bool {
     let began = Instant::now();
     loop {

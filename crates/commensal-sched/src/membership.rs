@@ -1,5 +1,5 @@
-//! Which threads are under the scheduler: those of offline groups, as they come and go. What they start is under it by
-//! itself (a child has its parent's policy), so that nothing slips through between two looks.
+//! The threads under the scheduler: those of offline groups, as they start and exit. Their children are under it
+//! automatically (a child inherits its parent's policy), so none is missed between two rounds.
 
 use crate::weights::Node;
 use commensal_core::errno::Errno;
@@ -10,25 +10,25 @@ use commensal_reconcile::policy::{self, EXT, NORMAL, ThreadLook};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Deepest nesting of cgroups that is looked at.
+/// Maximum depth of nested cgroups that are read.
 const DEPTH: usize = 16;
-/// Share of the known threads that is looked at again in each round, so that all are after so many.
+/// Number of rounds after which every known thread has been checked again; each round checks this fraction.
 const AGAIN: usize = 25;
 
-/// A cgroup of an offline group, as found.
+/// A cgroup of an offline group, as read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tree {
-    /// Its weight, and those below it.
+    /// Its weight, and the cgroups below it.
     pub node: Node,
     /// Inode and path of every cgroup in it, the top first.
     pub cgroups: Vec<(u64, String)>,
     /// Threads.
     pub threads: Vec<u32>,
-    /// Whether `cpu.idle` holds it down when the scheduler is gone.
+    /// Whether `cpu.idle` holds it back when the scheduler is gone.
     pub fallback: bool,
 }
 
-/// Walks an ordered group; what has an order of its own is left out. `None` when it is gone.
+/// Walks an ordered group, without subgroups that have separate orders. `None` when it is gone.
 ///
 /// # Errors
 /// When it cannot be read.
@@ -59,7 +59,7 @@ pub fn walk(
     Ok(Some(tree))
 }
 
-/// Whether it is held down without the scheduler: by itself, or with a group that it is in.
+/// Whether the group is held back without the scheduler: `cpu.idle` is set on it or on a parent.
 fn idle(host: &dyn Host, path: &Path) -> bool {
     let of = |group: &Path| host.read_file(&group.join("cpu.idle")).is_ok_and(|text| text.trim() == "1");
     path.ancestors().any(of)
@@ -85,7 +85,7 @@ fn descend(
         if ordered.contains_key(&below) {
             continue;
         }
-        // It may go while we look.
+        // The child may vanish meanwhile.
         let Ok(child) = host.open_child(dir, &name) else { continue };
         let found = descend(host, (child, &below), ordered, tree, depth + 1);
         let weight = weight_in(host, child);
@@ -99,11 +99,11 @@ fn descend(
     Ok(node)
 }
 
-/// v2 has them in one file, v1 in another.
+/// Threads of the group; v1 and v2 have different files for them.
 fn threads(host: &mut dyn Host, dir: Dir) -> Result<Vec<u32>, HostError> {
     let text = match host.read(dir, "cgroup.threads") {
         Err(error) if error.errno == Errno::ENOENT => host.read(dir, "tasks")?,
-        // The root of threaded groups lists processes only; its threads are below.
+        // The root of a threaded subtree lists processes only; its threads are in the groups below.
         Err(error) if error.errno == Errno::EOPNOTSUPP => return Ok(Vec::new()),
         other => other?,
     };
@@ -129,20 +129,20 @@ fn own_weight(host: &mut dyn Host, path: &str) -> u64 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Member {
     start_ticks: u64,
-    /// The policy it had, or its parent had.
+    /// The policy that the thread, or its parent, had before.
     own: i32,
 }
 
-/// What a round has done.
+/// Results of a round.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Round {
-    /// Threads that came under the scheduler.
+    /// Number of threads switched to the scheduler.
     pub joined: usize,
-    /// Threads that got their own policy back.
+    /// Number of threads that got their original policy back.
     pub left: usize,
-    /// Threads that somebody had given another policy meanwhile.
+    /// Number of threads whose policy another program had changed.
     pub drifted: usize,
-    /// What was refused.
+    /// Changes that were refused.
     pub refused: Vec<String>,
 }
 
@@ -156,23 +156,24 @@ pub struct Members {
 }
 
 impl Members {
-    /// How many there are.
+    /// Number of threads under the scheduler.
     #[must_use]
     pub fn count(&self) -> usize {
         self.known.len()
     }
 
-    /// What a journal says of threads that an earlier process has switched.
+    /// Threads that an earlier process has switched, from its journal.
     #[must_use]
     pub fn inherit(journal: &Journal) -> Members {
         let known = journal.policies().map(|(tid, start_ticks, own)| (tid, Member { start_ticks, own }));
         Members { known: known.collect(), ..Members::default() }
     }
 
-    /// One look: threads of offline groups get the policy, and who is not among them any more gets its own back.
+    /// One round: switches threads of offline groups, and gives threads that left those groups their original policy
+    /// back.
     ///
     /// # Errors
-    /// When the journal cannot be kept; then no thread was switched that was not on record.
+    /// When the journal cannot be written; then no unrecorded thread was switched.
     pub fn round(
         &mut self,
         host: &mut dyn Host,
@@ -215,20 +216,20 @@ impl Members {
         Ok(round)
     }
 
-    /// Somebody was killed. Who has to die needs a CPU for it, and in this class there may be none for long: it dies as a thread
-    /// of the fair class.
+    /// Moves killed threads to the fair class: a thread needs a CPU to exit, and in the scheduler's class it may have
+    /// to wait for long.
     pub fn let_die(&mut self, host: &mut dyn Host) -> usize {
         let dying: Vec<u32> = self.known.keys().copied().filter(|tid| killed(host, *tid)).collect();
         for tid in &dying {
             self.known.remove(tid);
-            // Gone already, or as good as that.
+            // If this fails, the thread has exited already.
             let _ = policy::set(host, *tid, NORMAL);
             self.kept.insert(*tid);
         }
         dying.len()
     }
 
-    /// Everybody gets the own policy back.
+    /// Gives every thread its original policy back.
     pub fn release(&mut self, host: &mut dyn Host) -> Round {
         let mut round = Round::default();
         for tid in self.known.keys().copied().collect::<Vec<_>>() {
@@ -237,8 +238,8 @@ impl Members {
         round
     }
 
-    /// What policy a thread has of its own: one that is under the scheduler already was started by one of ours, unless it was
-    /// before any of them.
+    /// A thread's original policy: a thread that is under the scheduler already was started by one of these threads,
+    /// unless it had the policy before any of them.
     fn own(&self, tid: u32, look: ThreadLook, switched: bool, host: &dyn Host) -> ThreadLook {
         if look.policy != EXT || !switched {
             return look;
@@ -261,8 +262,8 @@ impl Members {
         }
     }
 
-    /// Looks at some of the known threads: a number that has been given to another thread is a new one, and a policy that
-    /// somebody else has set is set once more.
+    /// Checks some of the known threads: a reused TID counts as a new thread, and a policy that another program has
+    /// changed is set again.
     fn check_some(&mut self, host: &mut dyn Host, round: &mut Round) {
         let count = self.known.len().div_ceil(AGAIN);
         let mut some: Vec<u32> = self.known.range(self.cursor..).map(|(tid, _)| *tid).take(count).collect();
@@ -286,7 +287,7 @@ impl Members {
     }
 }
 
-/// Whether a fatal signal waits for the thread to run.
+/// Whether a fatal signal is pending for the thread.
 fn killed(host: &dyn Host, tid: u32) -> bool {
     const SIGKILL: u64 = 1 << 8;
     let Ok(status) = host.read_file(Path::new(&format!("/proc/{tid}/status"))) else { return false };
@@ -301,7 +302,7 @@ fn leader(host: &dyn Host, tid: u32) -> Option<u32> {
     status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
 }
 
-/// Threads of the whole machine that have the policy already, before any of ours has: somebody else's, and to be left so.
+/// Threads on the machine that had the policy before commensal switched any: they belong to other programs and keep it.
 #[must_use]
 pub fn foreign(host: &dyn Host) -> Vec<(u32, ThreadLook)> {
     let numbers = |path: &str| -> Vec<u32> {

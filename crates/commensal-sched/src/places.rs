@@ -1,23 +1,23 @@
-//! Where CPUs are: siblings, cores and caches, as the programs in the kernel want to have it. Pure.
+//! The position of each CPU (siblings, core and cache) in the form that the BPF programs need. Pure.
 
 use crate::intf::{MOST_LLCS, SIBLINGS};
 use commensal_core::topology::Topology;
 use std::collections::BTreeMap;
 
-/// Of one CPU.
+/// Position of one CPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CpuPlace {
-    /// Its number.
+    /// CPU number.
     pub cpu: u32,
-    /// Other threads of its core; -1 where there is none.
+    /// Other threads of its core; unused entries are -1.
     pub siblings: [i32; SIBLINGS],
     /// First thread of its core.
     pub core: u32,
-    /// Number of its last-level cache, from 0; caches past the sixteenth share numbers.
+    /// Number of its last-level cache, from 0; caches beyond the sixteenth share numbers.
     pub llc: u32,
 }
 
-/// Of every CPU that is online.
+/// Positions of all online CPUs.
 #[must_use]
 pub fn places(topology: &Topology) -> Vec<CpuPlace> {
     let mut caches: BTreeMap<u32, u32> = BTreeMap::new();
@@ -43,7 +43,7 @@ pub fn places(topology: &Topology) -> Vec<CpuPlace> {
     topology.cpus.iter().map(place).collect()
 }
 
-/// How many caches are told apart.
+/// Number of caches that are distinguished.
 #[must_use]
 pub fn llcs(places: &[CpuPlace]) -> u32 {
     places.iter().map(|place| place.llc + 1).max().unwrap_or(1)

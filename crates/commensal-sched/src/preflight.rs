@@ -1,9 +1,9 @@
-//! What keeps the scheduler from being loaded here, found out before anything is touched, with the way out.
+//! Reasons why the scheduler cannot be loaded here, found before anything is changed, with what to do about them.
 
 use commensal_sensors::sched_ext::Kernel;
 
-/// Everything in the way. `functions` are those that are called, as the kernel describes them: name, and names of their
-/// arguments. `replace` when one of ours may be loaded, because this one takes over from it.
+/// All obstacles. `functions` are the kernel functions that are called, as the kernel describes them: name and argument
+/// names. `replace`: a commensal scheduler may be loaded, because this one takes over from it.
 #[must_use]
 pub fn obstacles(kernel: &Kernel, functions: &[(String, Vec<String>)], replace: bool) -> Vec<String> {
     let mut wrong = kernel.obstacles();
@@ -28,7 +28,7 @@ pub fn obstacles(kernel: &Kernel, functions: &[(String, Vec<String>)], replace: 
     wrong
 }
 
-/// Those with the hidden argument, which only the kernel's own side of a function has.
+/// Functions with the hidden argument, which only the kernel's internal variant has.
 #[must_use]
 pub fn malformed(functions: &[(String, Vec<String>)]) -> Vec<String> {
     let hidden = |arguments: &[String]| arguments.last().is_some_and(|name| name == "aux");

@@ -1,31 +1,31 @@
-//! What the service manager is told: that the scheduler is loaded and answers, that the loop goes on, what it does, and that it
-//! ends. Where no manager listens nothing is sent.
+//! Notifications to the service manager: that the scheduler is loaded and answers, keep-alives of the loop, its status,
+//! and that it stops. Without a service manager nothing is sent.
 
 use commensal_core::scheduler::protocol::Status;
 use sd_notify::NotifyState;
 use std::time::Duration;
 
-/// Each sign wakes the service manager, so there are fewer of them than rounds.
+/// Keep-alives are less frequent than rounds, because each one wakes the service manager.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Whoever waits for the start goes on.
+/// Reports that the start is complete.
 pub fn ready() {
     tell(&[NotifyState::Ready]);
 }
 
-/// From now on it puts back what it has changed.
+/// Reports that the daemon is stopping and restores what it has changed.
 pub fn stopping() {
     tell(&[NotifyState::Stopping]);
 }
 
-/// Signs of life of the loop.
+/// Keep-alives of the loop.
 #[derive(Debug, Default)]
 pub struct Signs {
     last: Option<Duration>,
 }
 
 impl Signs {
-    /// The loop has come round, at this time since the boot; what there is now goes with it.
+    /// Reports that the loop has completed a round, with the status; `now` is the time since boot.
     pub fn alive(&mut self, now: Duration, status: &Status) {
         if self.due(now) {
             tell(&[NotifyState::Watchdog, NotifyState::Status(&line(status))]);
@@ -42,11 +42,11 @@ impl Signs {
 }
 
 fn tell(states: &[NotifyState<'_>]) {
-    // A manager that does not take it ends this process in time; nothing better can be done from here.
+    // A service manager that gets no keep-alive ends this process in time; nothing better can be done here.
     let _ = sd_notify::notify(states);
 }
 
-/// What `systemctl status` shows.
+/// The line that `systemctl status` shows.
 fn line(status: &Status) -> String {
     let (groups, threads) = (status.groups.len(), status.threads);
     format!("{}; offline groups: {groups}, their threads: {threads}", status.mode.words())

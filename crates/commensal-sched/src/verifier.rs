@@ -1,10 +1,10 @@
-//! What the kernel's verifier has to look at, against a baseline: a program that has grown much is nearer to being refused
-//! by another kernel. Pure.
+//! Compares the verifier's statistics with a baseline: a program that has grown much is more likely to be refused by
+//! another kernel. Pure.
 
 use crate::loader::Verified;
 use std::collections::BTreeMap;
 
-/// Growth that counts: kernels and compilers differ by some percent.
+/// Growth that is reported: kernels and compilers differ by some per cent.
 const GROWTH_PERCENT: u64 = 50;
 
 /// Programs that have grown or are not in the baseline (lines `PROGRAM INSTRUCTIONS STATES`, `#` begins a comment).

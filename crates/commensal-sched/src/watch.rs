@@ -1,64 +1,64 @@
-//! When the kernel takes the scheduler off: how long to wait until it is loaded again, and when not any more. Pure.
+//! Reloads after the kernel has ejected the scheduler: how long to wait, and when to give up. Pure.
 
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Why it went, in the kernel's words.
+/// Why the scheduler was ejected, in the kernel's words.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ended {
-    /// `enum scx_exit_kind`: below 1024 somebody asked for it.
+    /// `enum scx_exit_kind`: below 1024 the exit was requested.
     pub kind: u64,
-    /// Code of whoever asked.
+    /// Exit code given by the requester.
     pub code: u64,
-    /// Such as "runnable task stall".
+    /// Reason, such as "runnable task stall".
     pub reason: String,
-    /// Such as "stress-ng[1234] failed to run for 30.123s".
+    /// Details, such as "stress-ng[1234] failed to run for 30.123s".
     pub message: String,
 }
 
 impl Ended {
-    /// One line.
+    /// The ejection in one line.
     #[must_use]
     pub fn told(&self) -> String {
         let more = if self.message.is_empty() { String::new() } else { format!(": {}", self.message) };
         format!("{}{more} (kind {})", self.reason, self.kind)
     }
 
-    /// Whether it was the operator's key (SysRq S) or another program: then it does not come back by itself.
+    /// Whether the operator (SysRq S) or another program requested it: then the scheduler is not reloaded.
     #[must_use]
     pub fn wanted(&self) -> bool {
         (64..1024).contains(&self.kind)
     }
 }
 
-/// No more than so many reloads …
+/// Maximum number of reloads …
 const MOST: usize = 3;
-/// … in this time.
+/// … within this time.
 const WINDOW: Duration = Duration::from_secs(600);
-/// Wait before the first; four times as long before each next one.
+/// Back-off before the first reload; it is multiplied by four for each further one.
 const FIRST: Duration = Duration::from_secs(1);
 
-/// Reloads so far.
+/// The history of reloads.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reloads {
     done: VecDeque<Duration>,
     due: Option<Duration>,
-    /// All that ever were.
+    /// Total number of reloads.
     pub count: u64,
 }
 
-/// What follows an ejection.
+/// What to do after an ejection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// Load again then (time since the boot).
+    /// Reload at this time (since boot).
     At(Duration),
-    /// Not any more: the fallback stays.
+    /// Give up: the fallback stays.
     Never,
 }
 
 impl Reloads {
-    /// It was taken off now.
+    /// Handles an ejection.
     pub fn ejected(&mut self, now: Duration, ended: &Ended) -> Next {
         while self.done.front().is_some_and(|then| now.saturating_sub(*then) > WINDOW) {
             self.done.pop_front();
@@ -72,7 +72,7 @@ impl Reloads {
         Next::At(due)
     }
 
-    /// Whether it is time to load again; counts it when it is.
+    /// Whether a reload is due now; if so, it is counted.
     pub fn due(&mut self, now: Duration) -> bool {
         if self.due.is_none_or(|due| now < due) {
             return false;
@@ -103,7 +103,7 @@ mod tests {
         }
         assert_eq!(reloads.ejected(s(200), &stall), Next::Never);
         assert!(!reloads.due(s(10_000)));
-        // Later the first ones count no more.
+        // Later the first reloads no longer count.
         assert_eq!(reloads.ejected(s(720), &stall), Next::At(s(724)));
         assert_eq!(reloads.count, 3);
     }

@@ -1,24 +1,24 @@
-//! Weights of nested groups, flattened: what share of the offline CPU time each cgroup with threads has. Pure.
+//! Flattens the weights of nested groups: the share of the offline CPU time that each cgroup with threads gets. Pure.
 //!
-//! A cgroup's share is its parent's times its weight over those of its siblings that have threads somewhere; threads of
-//! the parent itself count as one child of weight 100, as in the kernel.
+//! A cgroup's share is its parent's share times its weight over the sum of the weights of siblings that contain
+//! threads; threads in the parent itself count as one child of weight 100, as in the kernel.
 
-/// A cgroup with what counts of it.
+/// A cgroup, as far as shares depend on it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Node {
     /// Inode of its directory.
     pub id: u64,
-    /// Its `cpu.weight`, or what the order says.
+    /// Its `cpu.weight`, or the weight in the order.
     pub weight: u64,
-    /// Whether it has threads of its own.
+    /// Whether the cgroup itself has threads.
     pub busy: bool,
-    /// Those below it.
+    /// Child cgroups.
     pub children: Vec<Node>,
 }
 
-/// Weight of a group's own threads against its children.
+/// Weight of the threads in a group itself against its children.
 const OWN: u64 = 100;
-/// Shares are given in these: enough that a small one is not 0.
+/// The sum of all shares: large enough that a small share is not 0.
 pub const WHOLE: u64 = 1_000_000;
 
 /// The share of each cgroup with threads, of [`WHOLE`].
@@ -68,11 +68,11 @@ mod tests {
     #[test]
     fn shares_multiply_down_the_tree() {
         check(&[leaf(1, 300), leaf(2, 100)], &[(1, 750_000), (2, 250_000)]);
-        // One without threads takes nothing.
+        // A group without threads gets nothing.
         check(&[leaf(1, 100), Node { busy: false, ..leaf(2, 900) }], &[(1, 1_000_000)]);
         let nested = Node { id: 1, weight: 100, busy: false, children: vec![leaf(3, 200), leaf(4, 600)] };
         check(&[nested.clone(), leaf(2, 100)], &[(3, 125_000), (4, 375_000), (2, 500_000)]);
-        // Its own threads stand beside its children.
+        // The group's own threads compete with its children.
         check(
             &[Node { busy: true, ..nested }, leaf(2, 100)],
             &[(1, 55_555), (3, 111_111), (4, 333_333), (2, 500_000)],

@@ -1,4 +1,4 @@
-//! The machine's cgroups as found: first the tree with identities, then the values that a plan needs.
+//! Reads the machine's cgroups: first the tree with identities, then the values that a plan needs.
 
 use crate::{SensorError, delegation};
 use commensal_core::actual::{ActualState, Cgroup, CgroupPath, CgroupRef, Hierarchy, Manager};
@@ -10,8 +10,8 @@ use commensal_host::{Dir, Host, below};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Groups per hierarchy that are looked at; beyond it the tree is cut and a machine so full is not
-/// planned for silently: the walk fails.
+/// Maximum number of groups read per hierarchy; with more, reading fails rather than planning silently for a part of
+/// the tree.
 const MAX_GROUPS: usize = 100_000;
 
 /// Every group of every hierarchy with its inode; no values yet.
@@ -45,7 +45,7 @@ fn walk(
         let what = format!("more than {MAX_GROUPS} cgroups");
         return Err(SensorError::Form { file: path.to_string(), what });
     }
-    // A group that vanishes while we look is a normal event, not an error.
+    // A group that vanishes while the tree is read is a normal event, not an error.
     let children = host.children(dir).unwrap_or_default();
     into.insert(
         CgroupRef { hierarchy, path: path.clone() },
@@ -61,8 +61,8 @@ fn walk(
     Ok(())
 }
 
-/// The places whose values a plan for `desired` looks at: members, everything above and below them, our
-/// parents, and what we made or changed before.
+/// The cgroups whose values a plan for `desired` needs: members, everything above and below them, commensal's parent
+/// groups, and groups that it created or changed before.
 #[must_use]
 pub fn places_of_interest(desired: &DesiredState, actual: &ActualState) -> BTreeSet<CgroupRef> {
     let mut paths: BTreeSet<CgroupPath> =
@@ -77,7 +77,7 @@ pub fn places_of_interest(desired: &DesiredState, actual: &ActualState) -> BTree
         desired.groups.iter().flat_map(|group| group.members.iter().map(|member| &member.path)).collect();
     let mut places: BTreeSet<CgroupRef> =
         actual.cgroups.keys().filter(|place| paths.contains(&place.path)).cloned().collect();
-    // Values come down from, or were copied from, groups of others that an earlier plan wrote.
+    // Values are inherited or copied from groups not created by commensal that an earlier plan wrote.
     let written: BTreeSet<&CgroupPath> =
         actual.ours.originals.keys().map(|(place, _, _)| &place.path).collect();
     let tops = [&desired.online_parent, &desired.offline_parent];
@@ -97,8 +97,8 @@ pub fn places_of_interest(desired: &DesiredState, actual: &ActualState) -> BTree
     places
 }
 
-/// Reads the driven knobs of `places` into `actual`. A group that vanished is dropped from it; a file
-/// that cannot be read leaves its value absent.
+/// Reads the driven knobs of `places` into `actual`. A group that vanished is removed from it; a file that cannot be
+/// read leaves its value absent.
 pub fn values(host: &mut dyn Host, actual: &mut ActualState, places: &BTreeSet<CgroupRef>, disks: &[Device]) {
     for place in places {
         let Some(hierarchy) = actual.hierarchies.get(place.hierarchy).cloned() else { continue };
@@ -115,7 +115,7 @@ pub fn values(host: &mut dyn Host, actual: &mut ActualState, places: &BTreeSet<C
     }
 }
 
-/// One value of one group, which nobody else needs; `Ok(None)` when it cannot be read.
+/// One value of one group, not stored in the state; `Ok(None)` when it cannot be read.
 ///
 /// # Errors
 /// When the group is gone.
@@ -157,7 +157,7 @@ fn group(host: &mut dyn Host, dir: Dir, hierarchy: &Hierarchy, disks: &[Device])
     found
 }
 
-/// Knobs that are written.
+/// Whether commensal writes the knob.
 fn wanted(row: &Knob) -> bool {
     matches!(row.status, KnobStatus::Driven)
 }

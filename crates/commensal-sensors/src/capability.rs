@@ -1,5 +1,5 @@
-//! What works here, by trying it in a scratch group: never by distribution name, and not by a file's
-//! existence alone. The scratch group is removed before the answer is given.
+//! Finds out what works here by testing it in a scratch group: never by distribution name, and not by a file's
+//! existence alone. The scratch group is removed before the result is returned.
 
 use crate::delegation::Tenancy;
 use crate::sched_ext;
@@ -13,8 +13,9 @@ use commensal_core::topology::Machine;
 use commensal_host::{Dir, Host, HostError, below};
 use std::path::Path;
 
-/// Tries every driven knob in a scratch group `name` at the root of each hierarchy. One that a killed probe of
-/// the same name left behind goes first; callers hold the state lock, so it is nobody's who lives.
+/// Tests every driven knob in a scratch group `name` at the root of each hierarchy. A scratch group of the same name
+/// that a killed process left behind is removed first; callers hold the state lock, so it does not belong to a live
+/// process.
 pub fn probe(
     host: &mut dyn Host,
     hierarchies: &[Hierarchy],
@@ -71,7 +72,7 @@ pub fn probe(
     caps
 }
 
-/// The group below which ours go in this hierarchy: only the unified one is delegated.
+/// The parent of commensal's groups in this hierarchy: only the unified one is delegated.
 fn base_of(hierarchy: &Hierarchy, tenancy: &Tenancy) -> CgroupPath {
     match hierarchy.version {
         Version::V1 => CgroupPath::root(),
@@ -79,7 +80,7 @@ fn base_of(hierarchy: &Hierarchy, tenancy: &Tenancy) -> CgroupPath {
     }
 }
 
-/// Without a group of our own to try in, a file in somebody's group is all there is to go by.
+/// Without a scratch group, only the existence of files in other groups can be checked.
 fn by_sight(host: &mut dyn Host, hierarchy: &Hierarchy, caps: &mut Capabilities) {
     let Ok(root) = host.open(Path::new(&hierarchy.mount)) else { return };
     let names = host.children(root).unwrap_or_default();
@@ -124,7 +125,7 @@ fn obstacle(host: &dyn Host, error: &HostError) -> String {
     }
 }
 
-/// Removes the scratch groups that a killed probe left; what was removed.
+/// Removes the scratch groups that a killed process left; returns what was removed.
 pub fn sweep(host: &mut dyn Host, hierarchies: &[Hierarchy], tenancy: &Tenancy, name: &str) -> Vec<String> {
     let mut removed = Vec::new();
     for hierarchy in hierarchies {
@@ -142,8 +143,9 @@ pub fn sweep(host: &mut dyn Host, hierarchies: &[Hierarchy], tenancy: &Tenancy, 
     removed
 }
 
-/// A container's cgroup namespace has its own processes in what looks like the root: no controller can be
-/// enabled there for groups that shall hold processes (cgroup-v2.rst, "no internal process constraint").
+/// Whether the root is only that of a container's cgroup namespace, which contains the container's processes: no
+/// controller can be enabled there for groups that must hold processes (cgroup-v2.rst, "no internal process
+/// constraint").
 fn namespaced_root(host: &mut dyn Host, hierarchy: &Hierarchy) -> bool {
     let Ok(root) = host.open(Path::new(&hierarchy.mount)) else { return false };
     // A v2 hierarchy without controllers, beside v1 ones, limits nothing and is not needed.
@@ -197,12 +199,12 @@ fn hierarchy_knobs(
             true if !delegated => {
                 Support::No { because: format!("{above} has no {name} controller to give") }
             }
-            // Without its files only a vendor's switch tells whose kernel it is.
+            // Without its files, only a vendor's switch identifies the vendor's kernel.
             true if row.vendor.is_some() && !vendor::has_switch(host, row.id) => {
                 let kernel = row.vendor.map_or("a vendor", |vendor| vendor.kernel);
                 Support::No { because: format!("not a kernel of {kernel}") }
             }
-            // Enabling it would change every group below the root: that is a plan's business.
+            // Enabling it would change every group below the root: only a plan may do that.
             true => Support::Untried {
                 because: format!("{above} does not enable {name} yet; a plan that needs it does"),
             },
@@ -217,14 +219,14 @@ fn hierarchy_knobs(
     }
 }
 
-/// Where knobs are tried.
+/// The scratch group in which knobs are tested.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scratch<'a> {
     pub root: Dir,
     pub dir: Dir,
     pub version: Version,
     pub machine: &'a Machine,
-    /// The group above it, in words.
+    /// Description of its parent group.
     pub above: &'a str,
 }
 
@@ -267,7 +269,7 @@ pub(crate) fn try_knob(host: &mut dyn Host, scratch: Scratch<'_>, row: &Knob) ->
     }
     let read = host.read(dir, file.name).ok().and_then(|text| file.parse(&text, device).ok());
     if read.as_ref() == Some(&value) {
-        // The next knob is tried on a group that is neither idle nor frozen.
+        // The next knob must be tested on a group that is neither idle nor frozen.
         if matches!(row.id, KnobId::CpuIdle | KnobId::CgroupFreeze) {
             let _ = host.write(dir, file.name, file.default);
         }
@@ -291,7 +293,7 @@ fn test_value(knob: KnobId, machine: &Machine) -> Value {
             Value::List(mems)
         }
         KnobId::CpuMax | KnobId::CpuPeriod => Value::Number(50_000),
-        // Not above that quota.
+        // Must not exceed the quota of the test.
         KnobId::CpuBurst => Value::Number(10_000),
         KnobId::CpuWeight | KnobId::PidsMax | KnobId::IoWeight | KnobId::IoBfqWeight => Value::Number(512),
         _ => Value::Number(1 << 30),

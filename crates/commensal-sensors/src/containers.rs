@@ -1,5 +1,5 @@
-//! Running containers, asked of the engine that runs them: Docker's Engine API, which Podman speaks as well. Read only, over
-//! the engine's local socket; where no match needs it, no engine is no error.
+//! Running containers, as reported by the engine that runs them: Docker's Engine API, which Podman supports too. Read
+//! only, over the engine's local socket; where no match needs containers, a missing engine is not an error.
 
 use crate::processes::places;
 use commensal_core::actual::Hierarchy;
@@ -12,12 +12,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Where engines listen, in this order. `DOCKER_HOST` comes first when it names a local socket.
+/// Default sockets of engines, in this order. `DOCKER_HOST` comes first when it names a local socket.
 const SOCKETS: [&str; 2] = ["/run/docker.sock", "/run/podman/podman.sock"];
 
-/// How long an engine may take for an answer.
+/// Timeout of one request to an engine.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long an engine may take for all answers together.
+/// Timeout of all requests to an engine together.
 const PATIENCE_IN_ALL: Duration = Duration::from_secs(5);
 
 /// A running container.
@@ -25,11 +25,11 @@ const PATIENCE_IN_ALL: Duration = Duration::from_secs(5);
 pub struct Container {
     /// 64 hexadecimal digits.
     pub id: String,
-    /// As its owner calls it.
+    /// Name given by the user.
     pub name: String,
     /// Labels by key.
     pub labels: BTreeMap<String, String>,
-    /// Its first process; only [`inspected`] knows it.
+    /// PID of its first process; only [`inspected`] sets it.
     pub pid: Option<u32>,
 }
 
@@ -73,7 +73,8 @@ pub fn sockets(docker_host: Option<&str>) -> Vec<PathBuf> {
     named.map_or_else(|| SOCKETS.map(PathBuf::from).to_vec(), |one| vec![one])
 }
 
-/// A request that every version since 1.24 of the API (Docker 1.12) answers. 1.0, because then the answer is not in chunks.
+/// The text of a request that every API version since 1.24 (Docker 1.12) answers. HTTP 1.0, so that the answer is not
+/// chunked.
 #[must_use]
 pub fn request(what: &str) -> String {
     format!("GET {what} HTTP/1.0\r\nHost: localhost\r\n\r\n")
@@ -87,13 +88,13 @@ pub fn containers(host: &dyn Host, docker_host: Option<&str>) -> Vec<Container> 
 /// All running containers of the engine at `socket`, without their processes.
 ///
 /// # Errors
-/// When nobody listens there, the answer takes longer than two seconds (`ETIMEDOUT`), or it is none (`EIO`).
+/// When nothing listens there, the answer takes longer than two seconds (`ETIMEDOUT`), or it is not valid (`EIO`).
 pub fn listed(host: &dyn Host, socket: &Path) -> Result<Vec<Container>, HostError> {
     let answer = host.ask(socket, &request("/containers/json"), PATIENCE)?;
     read(&answer).ok_or_else(|| no_answer(socket))
 }
 
-/// The container with its first process; `None` when it is not running (any more).
+/// The container with its first process; `None` when it is not (or no longer) running.
 ///
 /// # Errors
 /// As [`listed`].
@@ -113,7 +114,7 @@ pub fn inspected(host: &dyn Host, socket: &Path, id: &str) -> Result<Option<Cont
     }
 }
 
-/// Running containers for which `wanted` holds, with their processes, and why there is nothing if no engine answers.
+/// Running containers for which `wanted` holds, with their processes, and the reason if no engine answers.
 pub fn running(
     host: &dyn Host,
     docker_host: Option<&str>,
@@ -133,7 +134,7 @@ pub fn running(
                     }
                     match inspected(host, &socket, &one.id) {
                         Ok(one) => found.extend(one),
-                        // It has stopped answering: it would not answer for the others either.
+                        // The engine has stopped answering: it would not answer for the others either.
                         Err(error) => {
                             why = error.to_string();
                             answered = false;
@@ -150,17 +151,17 @@ pub fn running(
     (found, obstacle)
 }
 
-/// What engines say of the containers that groups match.
+/// The engines' reports about containers that groups match.
 #[derive(Debug, Clone, Default)]
 pub struct Found {
-    /// The containers, and where they are.
+    /// The containers, with their cgroups.
     pub containers: Vec<ContainerFact>,
     /// Why there are none, if no engine answers.
     pub obstacle: Option<String>,
 }
 
-/// Asks the engines for containers that the groups match; `None` when no group matches any. To be done before a lock is taken: an
-/// engine answers when it likes.
+/// Queries the engines for containers that the groups match; `None` when no group matches any. Must be called before a
+/// lock is taken, because an engine may be slow.
 pub fn find(
     host: &dyn Host,
     hierarchies: &[Hierarchy],
@@ -181,7 +182,7 @@ pub fn find(
     Some(Found { containers: facts(host, hierarchies, running), obstacle })
 }
 
-/// Where the containers are, by their first processes.
+/// Adds the containers' cgroups, read from their first processes.
 pub fn facts(
     host: &dyn Host,
     hierarchies: &[Hierarchy],
@@ -205,7 +206,7 @@ fn no_answer(socket: &Path) -> HostError {
     }
 }
 
-/// Status and body of an answer.
+/// Status and body of an HTTP response.
 fn body(answer: &str) -> Option<(u16, &str)> {
     let (head, body) = answer.split_once("\r\n\r\n")?;
     let status = head.lines().next()?.split_whitespace().nth(1)?.parse().ok()?;
@@ -216,7 +217,7 @@ fn read(answer: &str) -> Option<Vec<Container>> {
     let (_, body) = body(answer).filter(|(status, _)| *status == 200)?;
     let listed: Vec<Listed> = serde_json::from_str(body).ok()?;
     let container = |one: Listed| {
-        // `/web`; one with links has further names, with a slash inside.
+        // `/web`; a container with links has further names, with a slash inside.
         let name =
             one.names.iter().map(|name| name.trim_start_matches('/')).find(|name| !name.contains('/'))?;
         let labels = one.labels.unwrap_or_default();
@@ -263,7 +264,7 @@ mod tests {
             found.iter().map(|one| (one.id.as_str(), one.pid)).collect::<Vec<_>>(),
             [("a1", Some(42))]
         );
-        // One that stops answering in the middle is told; what is known by then stays.
+        // An engine that stops answering half way is reported; the facts up to then are kept.
         let (found, obstacle) = running(&fake, None, &|_| true);
         assert_eq!(found.len(), 1);
         assert!(obstacle.is_some_and(|text| text.contains("docker.sock")));

@@ -6,7 +6,7 @@ use commensal_host::{Host, below};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Looks at the threads of `places` and below them. Where the kernel has no core scheduling nothing is told.
+/// Reads the cookies of the threads in and below `places`. Does nothing where the kernel has no core scheduling.
 pub fn read(host: &mut dyn Host, actual: &mut ActualState, places: &BTreeSet<CgroupRef>) {
     for place in places {
         let below: Vec<CgroupRef> = actual.below(place).map(|(place, _)| place.clone()).collect();
@@ -16,7 +16,7 @@ pub fn read(host: &mut dyn Host, actual: &mut ActualState, places: &BTreeSet<Cgr
             for tid in threads(host, actual, place) {
                 match host.cookie(tid) {
                     Ok(cookie) => drop(found.insert(cookie)),
-                    // Ended meanwhile.
+                    // The thread has exited meanwhile.
                     Err(error) if error.errno == commensal_core::errno::Errno::ESRCH => {}
                     Err(_) => known = false,
                 }

@@ -1,38 +1,38 @@
-//! Who manages the unified hierarchy, and below which group we may make our own.
+//! Finds out who manages the unified hierarchy, and below which group commensal may create groups.
 //!
-//! * Root where nobody manages: the root of the hierarchy.
-//! * Where systemd manages: a unit with `Delegate=yes` that this process runs in. systemd marks such a
-//!   group with the extended attribute `trusted.delegate` (for its own use) and `user.delegate` (since 251).
-//! * Another user: the highest group above this process whose files were given to that user
-//!   (cgroup-v2.rst, "Model of Delegation"); for a user's systemd as above.
+//! * Root without a manager: the root of the hierarchy.
+//! * With systemd: a unit with `Delegate=yes` that this process runs in. systemd marks such a group with the extended
+//!   attribute `trusted.delegate` (for systemd itself) and `user.delegate` (since 251).
+//! * Another user: the highest group above this process whose files belong to that user (cgroup-v2.rst, "Model of
+//!   Delegation"); under a user's systemd as above.
 
 use commensal_core::actual::{CgroupPath, Hierarchy, Manager};
 use commensal_core::knob::Version;
 use commensal_host::{Dir, Host, below};
 use std::path::Path;
 
-/// What was found out.
+/// The manager of the unified hierarchy, and commensal's place in it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tenancy {
-    /// Who else manages the hierarchy.
+    /// The other manager of the hierarchy.
     pub manager: Manager,
-    /// Below which group our own groups go.
+    /// Parent of the groups that commensal creates.
     pub base: CgroupPath,
-    /// Why they cannot be made at all, if so.
+    /// Why commensal cannot create groups at all, if so.
     pub obstacle: Option<String>,
 }
 
-/// Looks at the unified hierarchy, if controllers are on it. `chosen` is what the user insists on.
+/// Examines the unified hierarchy, if it has controllers. `chosen` is the parent group chosen by the user.
 pub fn look(host: &mut dyn Host, hierarchies: &[Hierarchy], chosen: Option<&CgroupPath>) -> Tenancy {
     let unified = hierarchies.iter().find(|hierarchy| {
         hierarchy.version == Version::V2 && hierarchy.controllers.iter().any(|one| !one.built_in(Version::V2))
     });
     let Some(unified) = unified else { return Tenancy::default() };
-    // In a container that shares the host's tree only the tree itself tells whose it is.
+    // In a container that shares the host's tree, only the tree itself shows whether systemd manages it.
     let systemd = host.list(Path::new("/run/systemd/system")).is_ok()
         || open(host, unified, &CgroupPath::new("/init.scope")).map(|dir| host.close(dir)).is_some();
     if let Some(chosen) = chosen {
-        // The root of the hierarchy means: I know who manages it.
+        // Choosing the root of the hierarchy means that the user takes responsibility for the manager.
         let manager = if systemd && chosen.depth() > 0 { Manager::Systemd } else { Manager::Nobody };
         let there = open(host, unified, chosen).map(|dir| host.close(dir)).is_some();
         let obstacle = match there {
@@ -49,7 +49,7 @@ pub fn look(host: &mut dyn Host, hierarchies: &[Hierarchy], chosen: Option<&Cgro
     }
 }
 
-/// Whether a manager has handed over what is below the group.
+/// Whether a manager has delegated the subtree of the group.
 pub(crate) fn delegated(host: &mut dyn Host, dir: Dir) -> bool {
     ["trusted.delegate", "user.delegate"]
         .iter()
@@ -66,13 +66,14 @@ fn own(host: &dyn Host) -> Option<CgroupPath> {
     text.split('\n').find_map(|line| line.strip_prefix("0::")).map(CgroupPath::new)
 }
 
-/// The unit that this process runs in, if systemd has handed it over and we may write there.
+/// The unit that this process runs in, if systemd has delegated it and this process may write there.
 fn of_unit(host: &mut dyn Host, unified: &Hierarchy, manager: Manager) -> Tenancy {
     let own = own(host).unwrap_or_default();
     let unit = own.unit().and_then(|unit| Some((open(host, unified, &unit)?, unit)));
     let found = unit.and_then(|(dir, unit)| {
-        // To a user of the machine's systemd the files say enough; systemd before 251 marks them for root only. Below
-        // user@UID.service the files are the user's anyway, and the user's systemd is the writer.
+        // For a user under the machine's systemd the files' owner is enough; systemd before 251 marks delegated units
+        // for root only. Below user@UID.service the files always belong to the user, and the user's systemd is the
+        // writer.
         let files = host.may_write(dir, "cgroup.subtree_control");
         let of_user = unit.ancestors().iter().any(|above| above.name().starts_with("user@"));
         let usable = files && (delegated(host, dir) || (host.euid() != 0 && !of_user));
@@ -91,8 +92,8 @@ fn of_unit(host: &mut dyn Host, unified: &Hierarchy, manager: Manager) -> Tenanc
     }
 }
 
-/// Another user's process cannot be moved there unless the group above both is theirs too (cgroup-v2.rst,
-/// "Delegation Containment").
+/// Why another user's process cannot be moved there: the common ancestor of both groups must be theirs too
+/// (cgroup-v2.rst, "Delegation Containment").
 fn out_of_reach(host: &mut dyn Host, unified: &Hierarchy, chosen: &CgroupPath) -> Option<String> {
     let own = own(host).filter(|_| host.euid() != 0)?;
     let mut above = own.ancestors();
@@ -106,7 +107,7 @@ fn out_of_reach(host: &mut dyn Host, unified: &Hierarchy, chosen: &CgroupPath) -
     })
 }
 
-/// The highest group at or above our own that belongs to this user.
+/// The highest group at or above that of this process that belongs to this user.
 fn given(host: &mut dyn Host, unified: &Hierarchy) -> Option<CgroupPath> {
     let own = own(host)?;
     let mut above = own.ancestors();

@@ -1,7 +1,8 @@
-//! Kernel files to observations: mounts, topology, capabilities, cgroup values, containers, use, pressure, delay.
+//! Reads kernel files into observations: mounts, topology, capabilities, cgroup values, containers, use, pressure,
+//! delay.
 //!
-//! Everything is read through [`commensal_host::Host`]; a missing source is `None`, never 0 and never an
-//! error. The one thing written is a scratch group for [`capability::probe`], removed at once.
+//! Everything is read through [`commensal_host::Host`]; a missing source is `None`, never 0 and never an error. The
+//! only thing written is a scratch group for [`capability::probe`], removed at once.
 #![forbid(unsafe_code)]
 
 mod actual;
@@ -25,13 +26,13 @@ pub use survey::{Survey, survey};
 
 use commensal_host::HostError;
 
-/// A machine on which commensal cannot even look around.
+/// The machine cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum SensorError {
     /// A file that every Linux has could not be read.
     #[error(transparent)]
     Host(#[from] HostError),
-    /// A file has a form that no kernel writes.
+    /// A file's content does not have the kernel's format.
     #[error("{file} does not look like a kernel's: {what}")]
     Form {
         /// The file.

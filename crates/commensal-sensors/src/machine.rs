@@ -1,4 +1,4 @@
-//! Topology, memory, disks, and what else describes the machine in a report.
+//! Topology, memory, disks, and the machine's description for a report.
 
 use crate::SensorError;
 use commensal_core::cpuset::CpuSet;
@@ -15,7 +15,7 @@ fn text(host: &dyn Host, path: &str) -> Option<String> {
     host.read_file(Path::new(path)).ok().map(|text| text.trim().to_owned())
 }
 
-/// The list of online CPUs as the kernel writes it: cheap, to see whether it has changed. Empty when it cannot be read.
+/// The list of online CPUs as the kernel writes it: a cheap way to notice changes. Empty when it cannot be read.
 #[must_use]
 pub fn online_cpus(host: &dyn Host) -> String {
     text(host, "/sys/devices/system/cpu/online").unwrap_or_default()
@@ -71,7 +71,7 @@ fn last_level_cache(host: &dyn Host, cpu: u32) -> Option<CpuSet> {
     text(host, &format!("{}/shared_cpu_list", last_level(host, cpu)?))?.parse().ok()
 }
 
-/// The folder of the highest cache level of a CPU.
+/// The sysfs directory of a CPU's highest cache level.
 fn last_level(host: &dyn Host, cpu: u32) -> Option<String> {
     let base = format!("/sys/devices/system/cpu/cpu{cpu}/cache");
     let entries = host.list(Path::new(&base)).ok()?;
@@ -81,8 +81,8 @@ fn last_level(host: &dyn Host, cpu: u32) -> Option<String> {
     Some(format!("{base}/{}", highest.1))
 }
 
-/// Bytes of all last-level caches of the online CPUs together (`cache/index*/size` in sysfs, KiB with a K); `None` when the
-/// machine does not tell.
+/// Total bytes of all last-level caches of the online CPUs (`cache/index*/size` in sysfs, KiB with a K); `None` when
+/// the machine does not report them.
 #[must_use]
 pub fn last_level_bytes(host: &dyn Host) -> Option<u64> {
     let online: CpuSet = text(host, "/sys/devices/system/cpu/online")?.parse().ok()?;
@@ -109,7 +109,7 @@ fn nodes(host: &dyn Host) -> Vec<(u32, CpuSet)> {
     names.iter().filter_map(node).collect()
 }
 
-/// Whole disks: not loop, RAM, compressed memory, floppy or optical, not empty, not built from others.
+/// Whole disks: without loop, RAM, compressed-memory, floppy, optical, empty and stacked devices.
 fn disks(host: &dyn Host) -> Vec<Disk> {
     let names = host.list(Path::new("/sys/block")).unwrap_or_default();
     let disk = |name: &String| {
@@ -121,7 +121,7 @@ fn disks(host: &dyn Host) -> Vec<Disk> {
             return None;
         }
         let device = text(host, &format!("/sys/block/{name}/dev"))?.parse().ok()?;
-        // The one in use is in brackets: `none [mq-deadline] bfq`.
+        // The scheduler in use is in brackets: `none [mq-deadline] bfq`.
         let schedulers = text(host, &format!("/sys/block/{name}/queue/scheduler"));
         let scheduler =
             schedulers.and_then(|list| Some(list.split_once('[')?.1.split_once(']')?.0.to_owned()));
@@ -150,14 +150,14 @@ pub fn cpu_time(host: &dyn Host) -> Option<MachineCpu> {
     })
 }
 
-/// What a report says about the machine.
+/// Description of the machine in a report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// CPU model.
     pub cpu: Option<String>,
     /// Kernel release and version.
     pub kernel: String,
-    /// Hypervisor, if the CPU says that there is one.
+    /// Whether the CPU reports a hypervisor.
     pub virtualised: Option<bool>,
     /// Frequency governor of CPU 0.
     pub governor: Option<String>,
@@ -181,13 +181,13 @@ pub fn identity(host: &dyn Host) -> Identity {
     }
 }
 
-/// The random number of this boot, to tell a journal of an earlier one.
+/// The random ID of this boot, which identifies journals of earlier boots.
 #[must_use]
 pub fn boot_id(host: &dyn Host) -> Option<String> {
     text(host, "/proc/sys/kernel/random/boot_id")
 }
 
-/// Memory that can be had without swapping (`MemAvailable`, Linux 3.14 and newer).
+/// Memory available without swapping (`MemAvailable`, Linux 3.14 and newer).
 pub fn available(host: &dyn Host) -> Option<Bytes> {
     let text = host.read_file(Path::new("/proc/meminfo")).ok()?;
     field_kib(&text, "MemAvailable:").map(Bytes)

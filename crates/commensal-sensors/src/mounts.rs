@@ -7,7 +7,7 @@ use commensal_host::Host;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// The overall layout, for people.
+/// The overall layout, as shown to users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
     /// Only v1 hierarchies.
@@ -31,8 +31,8 @@ impl std::fmt::Display for Layout {
     }
 }
 
-/// Reads `/proc/mounts` and, for v2, `cgroup.controllers`. Named v1 hierarchies without controllers
-/// (`name=systemd`) are left out; of several mounts of one hierarchy the first counts.
+/// Reads `/proc/mounts` and, for v2, `cgroup.controllers`. Named v1 hierarchies without controllers (`name=systemd`)
+/// are left out; of several mounts of one hierarchy the first is used.
 ///
 /// # Errors
 /// When `/proc/mounts` cannot be read.
@@ -52,7 +52,7 @@ pub fn hierarchies(host: &mut dyn Host) -> Result<Vec<Hierarchy>, SensorError> {
             found.push(hierarchy);
         }
     }
-    // The unified hierarchy freezes groups by itself, unless v1 has the controller.
+    // The unified hierarchy can freeze groups without a controller, unless v1 has the freezer.
     let frozen_by_v1 = found.iter().any(|one| one.controllers.contains(&Controller::Freezer));
     for hierarchy in found.iter_mut().filter(|one| one.version == Version::V2 && !frozen_by_v1) {
         hierarchy.controllers.insert(Controller::Freezer);
@@ -60,7 +60,7 @@ pub fn hierarchies(host: &mut dyn Host) -> Result<Vec<Hierarchy>, SensorError> {
     Ok(found)
 }
 
-/// What is mounted where: the version of a cgroup hierarchy, `None` for everything else.
+/// The type of each mount: the version of a cgroup hierarchy, `None` for everything else.
 pub fn kinds(host: &dyn Host) -> BTreeMap<String, Option<Version>> {
     let text = host.read_file(Path::new("/proc/mounts")).unwrap_or_default();
     let kind = |line: &str| {
@@ -73,7 +73,7 @@ pub fn kinds(host: &dyn Host) -> BTreeMap<String, Option<Version>> {
         };
         Some((unescape(mount), version))
     };
-    // Of several at one place the last one is on top.
+    // Of several mounts on one path the last one is visible.
     text.lines().filter_map(kind).collect()
 }
 
@@ -106,7 +106,7 @@ pub fn cgroup_mounts(host: &dyn Host) -> Result<Vec<Mount>, SensorError> {
     Ok(text.split('\n').filter_map(mount).collect())
 }
 
-/// The layout that these hierarchies make.
+/// The layout of these hierarchies.
 #[must_use]
 pub fn layout(hierarchies: &[Hierarchy]) -> Layout {
     let has = |version| hierarchies.iter().any(|hierarchy| hierarchy.version == version);
@@ -147,8 +147,8 @@ fn unescape(mount: &str) -> String {
     text
 }
 
-/// How many cgroups there are, in the kernel's words: v1 in `/proc/cgroups`, v2 in `cgroup.stat` of its root (cgroup-v2.rst,
-/// `nr_descendants`). Two that differ mean that a cgroup has come or gone.
+/// The kernel's counts of cgroups: v1 in `/proc/cgroups`, v2 in `cgroup.stat` of the root (cgroup-v2.rst,
+/// `nr_descendants`). If two results differ, a cgroup was created or removed.
 #[must_use]
 pub fn population(host: &dyn Host, hierarchies: &[Hierarchy]) -> String {
     let mut text = host.read_file(Path::new("/proc/cgroups")).unwrap_or_default();

@@ -1,8 +1,8 @@
-//! Processes that a match takes, from `/proc`.
+//! Finds the processes that a match selects, in `/proc`.
 //!
-//! A look costs what it has to: the start time of every process that is not known, its program, user or arguments only if a
-//! match asks for them and the cheaper parts hold. A [`Scanner`] that is kept looks at new processes three times, because a
-//! program starts some time after its process, and at a tenth of the others per look.
+//! A scan reads only what it needs: the start time of every unknown process, and its program, user or arguments only if
+//! a match needs them and its cheaper conditions hold. A [`Scanner`] that is kept checks new processes three times,
+//! because a process executes its program some time after it was started, and a tenth of the others per scan.
 
 use commensal_core::actual::{CgroupPath, Hierarchy};
 use commensal_core::group::Match;
@@ -13,47 +13,47 @@ use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Looks after which every process has been looked at again.
+/// Number of scans after which every process has been checked again.
 const ROUND: u32 = 10;
-/// Looks at a new process before it is left to the round.
+/// Number of times that a new process is checked before it joins that rotation.
 const YOUNG: u8 = 3;
-/// Threads of the kernel (`PF_KTHREAD`, include/linux/sched.h).
+/// Flag of kernel threads (`PF_KTHREAD`, include/linux/sched.h).
 const KERNEL_THREAD: u64 = 0x20_0000;
 
-/// Finds processes, and remembers which it has looked at.
+/// Finds processes, and remembers which ones it has checked.
 #[derive(Debug, Default)]
 pub struct Scanner {
     seen: BTreeMap<u32, Remembered>,
     turn: u32,
 }
 
-/// What is remembered of a process.
+/// Remembered facts about a process.
 #[derive(Debug, Clone, Copy)]
 struct Remembered {
     start_ticks: u64,
     parent: u32,
-    /// Looks so far, up to [`YOUNG`].
+    /// Number of checks so far, up to [`YOUNG`].
     looks: u8,
-    /// Whether a match took it at the last look.
+    /// Whether a match selected it at the last check.
     taken: bool,
-    /// Of the kernel, or commensal itself.
+    /// Whether it is a kernel thread, or commensal itself.
     exempt: bool,
 }
 
-/// What is looked for.
+/// What to search for.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted<'a> {
-    /// Matches; those that are not about processes are passed over.
+    /// Matches; those that are not about processes are ignored.
     pub matches: &'a [&'a Match],
-    /// Processes that are told whatever matches, because they were moved.
+    /// Processes that are always returned, because they were moved.
     pub moved: &'a BTreeSet<ProcessId>,
-    /// Where processes are told to be.
+    /// Hierarchies in which the processes' cgroups are read.
     pub hierarchies: &'a [Hierarchy],
 }
 
 impl Scanner {
-    /// Processes that a match takes, and all that they have started, and those that were moved. Not told: the first
-    /// process, threads of the kernel, and processes that run this very program.
+    /// Processes that a match selects, with all their descendants, and those that were moved. Without PID 1, kernel
+    /// threads, and processes that run this program.
     pub fn scan(&mut self, host: &dyn Host, wanted: &Wanted<'_>) -> Vec<ProcessFact> {
         let matches: Vec<&Match> =
             wanted.matches.iter().copied().filter(|one| matches!(one, Match::Process { .. })).collect();
@@ -83,10 +83,10 @@ impl Scanner {
             let same = known.filter(|known| known.start_ticks == now.start_ticks);
             now.looks = same.map_or(0, |known| known.looks).saturating_add(1).min(YOUNG);
             now.exempt = now.exempt || pid == std::process::id();
-            // Every match is asked, so that what each of them needs is read.
+            // Every match is evaluated, so that the facts that each of them needs are read.
             let takers = matches.iter().filter(|one| !now.exempt && look.is_taken(one, &users)).count();
             if takers > 0 {
-                // Only now, because it is one more system call.
+                // Checked only now, because it takes another system call.
                 now.exempt = own.is_some() && look.exe() == own.as_deref();
                 now.taken = !now.exempt;
             }
@@ -101,7 +101,7 @@ impl Scanner {
         facts.into_values().collect()
     }
 
-    /// Adds what the processes have started, and what that has started.
+    /// Adds the descendants of the processes.
     fn children(&self, host: &dyn Host, hierarchies: &[Hierarchy], facts: &mut BTreeMap<u32, ProcessFact>) {
         let mut of: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for (pid, seen) in self.seen.iter().filter(|(_, seen)| !seen.exempt) {
@@ -146,7 +146,7 @@ fn users(host: &dyn Host) -> BTreeMap<u32, Vec<String>> {
     users
 }
 
-/// One process; each part is read when it is asked for.
+/// One process; each fact is read when it is needed.
 struct Look<'h> {
     host: &'h dyn Host,
     pid: u32,
@@ -173,7 +173,7 @@ impl<'h> Look<'h> {
             parent: stat.parent()?,
             looks: 0,
             taken: false,
-            // One that has ended goes nowhere any more.
+            // A process that has exited cannot be moved.
             exempt: flags & KERNEL_THREAD != 0 || stat.has_ended(),
         })
     }
@@ -186,7 +186,7 @@ impl<'h> Look<'h> {
         self.exe.get_or_init(read).as_deref()
     }
 
-    /// The effective one: the second number.
+    /// The effective user ID: the second number.
     fn uid(&self) -> Option<u32> {
         *self.uid.get_or_init(|| {
             let status = self.file("status")?;
@@ -203,7 +203,7 @@ impl<'h> Look<'h> {
         self.cmdline.get_or_init(read).as_deref()
     }
 
-    /// The cheapest part first; what fails early leaves the others unread.
+    /// Checks the cheapest condition first; if it fails, the facts for the others are not read.
     fn is_taken(&self, one: &Match, users: &BTreeMap<u32, Vec<String>>) -> bool {
         let Match::Process { exe, user, cmdline } = one else { return false };
         exe.as_ref().is_none_or(|wanted| self.exe().is_some_and(|has| is_program(has, wanted)))
@@ -273,17 +273,18 @@ mod tests {
         assert_eq!(found(&by("", "", "-j2 all")), [make, cc]);
         assert_eq!(found(&by("vi", "media", "")), [0; 0]);
         assert_eq!(found(&by("/usr/bin/tool", "7", "")), [deleted]);
-        // What one match takes early is read for the others as well.
+        // Facts that one match does not need are read for the others.
         let (first, second) = (by("make", "", ""), by("", "media", ""));
         let nothing = BTreeSet::new();
         let wanted = Wanted { matches: &[&first, &second], moved: &nothing, hierarchies: &[] };
         let facts = Scanner::default().scan(&fake, &wanted);
         assert!(facts.iter().filter(|fact| fact.id.pid == make).all(|fact| second.takes_process(fact)));
-        // Everybody of root, but the kernel's threads and ourselves.
+        // All of root's processes, except kernel threads and this program.
         assert_eq!(found(&by("", "root", "")), [other]);
     }
 
-    /// What starts another program later is found, at the latest after a round; what is new, at once.
+    /// A process that executes another program later is found after a whole rotation at the latest; a new process at
+    /// once.
     #[test]
     fn a_kept_scanner_finds_what_changes() {
         let fake = FakeHost::v1(2, 1 << 30);
@@ -300,7 +301,7 @@ mod tests {
         fake.set_looks(old, looks("/bin/ffmpeg", "ffmpeg", 0, 1));
         let later: Vec<Vec<u32>> = (0..ROUND).map(|_| pids(&mut scanner, &fake, &ffmpeg)).collect();
         assert_eq!(later.last().unwrap().len(), 2, "{later:?}");
-        // The number of one that was taken is another process's now.
+        // The PID of a selected process was reused.
         fake.reuse_pid(new, &[]);
         fake.set_looks(new, looks("/bin/vi", "vi", 0, 1));
         assert_eq!(pids(&mut scanner, &fake, &ffmpeg), [old]);

@@ -1,20 +1,21 @@
-//! sched_ext as the kernel tells of it: whether it is there, which scheduler is loaded, and what keeps one from being loaded.
+//! The kernel's state of sched_ext: whether it is available, which scheduler is loaded, and what prevents loading one.
 
 use commensal_host::Host;
 use std::fmt;
 use std::path::Path;
 
-/// Where the kernel tells of it.
+/// sysfs directory of sched_ext.
 const FOLDER: &str = "/sys/kernel/sched_ext";
 /// The file that every kernel with sched_ext has.
 pub const STATE: &str = "/sys/kernel/sched_ext/state";
 const LOADS: &str = "/sys/kernel/sched_ext/enable_seq";
-/// A list of CPUs.
+/// List of CPUs without a timer tick.
 const NOHZ_FULL: &str = "/sys/devices/system/cpu/nohz_full";
-/// The first kernel whose functions are as schedulers of today call them.
+/// The first kernel with the functions that current schedulers call.
 pub const OLDEST: &str = "6.13";
 
-/// What tells cheaply that a scheduler has come or gone: nobody is asked. Empty on a kernel that cannot have one.
+/// A text that changes when a scheduler is loaded or unloaded, read cheaply from the kernel. Empty on a kernel without
+/// sched_ext.
 #[must_use]
 pub fn stamp(host: &dyn Host) -> String {
     [STATE, LOADS].map(|file| host.read_file(Path::new(file)).unwrap_or_default()).concat()
@@ -25,13 +26,13 @@ pub fn stamp(host: &dyn Host) -> String {
 pub enum State {
     /// No scheduler is loaded.
     Disabled,
-    /// One comes.
+    /// A scheduler is being loaded.
     Enabling,
-    /// One is loaded.
+    /// A scheduler is loaded.
     Enabled,
-    /// One goes.
+    /// A scheduler is being unloaded.
     Disabling,
-    /// A word of another kernel.
+    /// A word of a newer kernel.
     Other(String),
 }
 
@@ -59,31 +60,31 @@ impl fmt::Display for State {
     }
 }
 
-/// What the kernel says.
+/// The kernel's state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kernel {
-    /// Whether this user may load anything.
+    /// Whether this user may load schedulers.
     pub root: bool,
     /// `uname -r`.
     pub release: String,
-    /// Whether the kernel describes itself.
+    /// Whether the kernel has type information (BTF).
     pub btf: bool,
-    /// `None` where it has no sched_ext.
+    /// State of sched_ext; `None` where the kernel does not have it.
     pub state: Option<State>,
-    /// Name of the scheduler that is loaded.
+    /// Name of the loaded scheduler.
     pub ops: Option<String>,
-    /// Threads that could not have it (`nr_rejected`).
+    /// Number of threads that were refused (`nr_rejected`).
     pub rejected: Option<u64>,
-    /// Whether it has every thread, not only those that asked (`switch_all`).
+    /// Whether it schedules every thread, not only those with the policy (`switch_all`).
     pub whole: Option<bool>,
-    /// Schedulers since the boot (`enable_seq`).
+    /// Number of schedulers loaded since boot (`enable_seq`).
     pub loads: Option<u64>,
-    /// CPUs without a tick.
+    /// CPUs without a timer tick.
     pub nohz_full: Option<String>,
 }
 
 impl Kernel {
-    /// Reads it.
+    /// Reads the state.
     #[must_use]
     pub fn read(host: &dyn Host) -> Kernel {
         let text = |path: &Path| host.read_file(path).ok().map(|text| text.trim().to_owned());
@@ -105,32 +106,32 @@ impl Kernel {
         }
     }
 
-    /// Whether the scheduler that is loaded is commensal's: the kernel shows the name with a version behind it.
+    /// Whether the loaded scheduler is commensal's: the kernel shows the name with a version appended.
     #[must_use]
     pub fn ours(&self) -> bool {
         self.ops.as_deref().is_some_and(|name| name == "commensal" || name.starts_with("commensal_"))
     }
 
-    /// The name of the scheduler that is loaded, if it is not commensal's.
+    /// The name of the loaded scheduler, if it is not commensal's.
     #[must_use]
     pub fn foreign(&self) -> Option<&str> {
         self.ops.as_deref().filter(|_| self.busy() && !self.ours())
     }
 
-    /// Whether anything is loaded, or comes or goes.
+    /// Whether a scheduler is loaded, being loaded or being unloaded.
     #[must_use]
     pub fn busy(&self) -> bool {
         self.state.as_ref().is_some_and(|state| *state != State::Disabled)
     }
 
-    /// What is loaded, in words.
+    /// The loaded scheduler in words.
     #[must_use]
     pub fn loaded(&self) -> String {
         let state = self.state.as_ref().map_or_else(|| "absent".to_owned(), ToString::to_string);
         format!("{} is {state}", self.ops.as_deref().unwrap_or("a scheduler without a name"))
     }
 
-    /// What keeps every scheduler from being loaded here, whichever it is.
+    /// What prevents any scheduler from being loaded here.
     #[must_use]
     pub fn obstacles(&self) -> Vec<String> {
         let mut wrong = Vec::new();
@@ -149,7 +150,8 @@ impl Kernel {
         wrong
     }
 
-    /// Why ours cannot come now because of one that is there. With `replace` it takes over from one of ours.
+    /// Why commensal's scheduler cannot be loaded because of the loaded one. With `replace` it may take over from a
+    /// commensal scheduler.
     #[must_use]
     pub fn taken(&self, replace: bool) -> Option<String> {
         if !self.busy() || (replace && self.ours()) {
@@ -165,7 +167,7 @@ impl Kernel {
         Some(format!("another sched_ext scheduler is there already ({}): {way}", self.loaded()))
     }
 
-    /// What keeps one from being loaded that goes nowhere beside another.
+    /// What prevents loading a scheduler that cannot coexist with another one.
     #[must_use]
     pub fn obstacles_to_another(&self) -> Vec<String> {
         let mut wrong = self.obstacles();

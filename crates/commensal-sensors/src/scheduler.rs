@@ -1,5 +1,6 @@
-//! The sched_ext scheduler of this state directory, asked at its socket (`docs/reference/sched-control.md`): whether it can
-//! be used, what it does, and which orders of ours are in force. Who orders something asks with `commensal_reconcile::scheduler`.
+//! Queries the sched_ext scheduler of this state directory over its socket (`docs/reference/sched-control.md`): whether
+//! it can be used, its state, and which of commensal's orders are in force. Orders are sent by
+//! `commensal_reconcile::scheduler`.
 
 use crate::sched_ext::Kernel;
 use commensal_core::actual::{Capabilities, SCHED_EXT, SCHEDULER, Support};
@@ -12,20 +13,20 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-/// It answers from memory, and no plan waits for one that does not.
+/// Timeout of a query: the scheduler answers from memory, and no plan waits longer for it.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// Why there is no answer that can be used.
+/// Why there is no usable answer.
 #[derive(Debug)]
 pub enum Unanswered {
-    /// Nobody listens, or nobody answers in time.
+    /// Nothing listens on the socket, or the query timed out.
     Host(HostError),
-    /// It refuses, or what it says cannot be read; in words.
+    /// The scheduler refused, or its answer is not valid; in words.
     Refused(String),
 }
 
 impl Unanswered {
-    /// Whether nobody listens: no scheduler is loaded with this state directory, or its process was killed.
+    /// Whether nothing listens: no scheduler is loaded with this state directory, or its process was killed.
     #[must_use]
     pub fn is_nobody(&self) -> bool {
         matches!(self, Unanswered::Host(error) if matches!(error.errno, Errno::ENOENT | Errno::ECONNREFUSED))
@@ -46,7 +47,7 @@ impl fmt::Display for Unanswered {
 
 impl std::error::Error for Unanswered {}
 
-/// Parses an answer of the scheduler, as it was read from its socket, into its JSON object.
+/// Parses the answer of the scheduler, as read from its socket, into its JSON object.
 ///
 /// # Errors
 /// [`Unanswered`].
@@ -54,7 +55,7 @@ pub fn heard(answer: Result<String, HostError>) -> Result<Value, Unanswered> {
     protocol::answer(&answer.map_err(Unanswered::Host)?).map_err(Unanswered::Refused)
 }
 
-/// What it does now, as it comes over the socket.
+/// The current status, as received from the socket.
 ///
 /// # Errors
 /// [`Unanswered`].
@@ -62,7 +63,7 @@ pub fn raw_status(host: &dyn Host, socket: &Path, patience: Duration) -> Result<
     heard(host.ask(socket, &Request::Status.text(), patience))
 }
 
-/// The same, read.
+/// The current status, parsed.
 ///
 /// # Errors
 /// [`Unanswered`].
@@ -70,7 +71,7 @@ pub fn status(host: &dyn Host, socket: &Path, patience: Duration) -> Result<Stat
     Status::read(raw_status(host, socket, patience)?).map_err(Unanswered::Refused)
 }
 
-/// Puts into `caps` whether the scheduler can be used, where the kernel can have one at all.
+/// Records in `caps` whether the scheduler can be used, if the kernel supports one at all.
 pub fn capability(host: &dyn Host, state_dir: &Path, owner: &str, caps: &mut Capabilities) {
     if caps.feature_obstacle(SCHED_EXT).is_none() {
         let support = match look(host, state_dir, owner).obstacle {
@@ -81,7 +82,7 @@ pub fn capability(host: &dyn Host, state_dir: &Path, owner: &str, caps: &mut Cap
     }
 }
 
-/// Asks the scheduler of this state directory. `owner` is in whose name we order.
+/// Queries the scheduler of this state directory. `owner` is the owner of commensal's orders.
 #[must_use]
 pub fn look(host: &dyn Host, state_dir: &Path, owner: &str) -> Scheduler {
     let socket = state_dir.join(SOCKET);
@@ -113,11 +114,11 @@ fn take(mut status: Status, owner: &str, found: &mut Scheduler) {
     };
     found.mode = Some(status.mode);
     found.orders = status.orders.0.remove(owner).unwrap_or_default();
-    // Orders that somebody gave without a name have none in them.
+    // Orders that were given without an owner have an empty one.
     found.orders.owner = owner.to_owned();
 }
 
-/// Why it cannot be used when it does not answer.
+/// Why the scheduler cannot be used when it does not answer.
 fn in_words(error: &Unanswered, kernel: &Kernel) -> String {
     match error {
         _ if error.is_nobody() && !kernel.busy() => "not loaded; `commensal sched load` loads it".to_owned(),
@@ -194,7 +195,7 @@ mod tests {
         assert_eq!(ask(&host).unwrap().pid, 7);
     }
 
-    /// As the scheduler spells it; what a plan does not need is passed over.
+    /// In the scheduler's format; fields that a plan does not need are ignored.
     #[test]
     fn a_status_with_orders() {
         let answer = r#"{"ok":true,"pid":7,"mode":"frozen","generation":2,"ejected":null,"problems":[],"orders":{"":{"groups":[{"cgroup":"/x","class":"offline","expel":false}],"hold_off_us":0},"me":{"owner":"me","groups":[{"cgroup":"/a/","class":"offline","expel":false,"weight":50,"limit":{"quota_us":20000,"period_us":100000}},{"cgroup":"/b","class":"online","expel":true}],"hold_off_us":5}},"groups":[],"counters":{}}"#;

@@ -1,4 +1,4 @@
-//! Everything that a plan is made against, in one look: machine, hierarchies, who manages them, what works.
+//! Everything that a plan is based on: machine, hierarchies, their manager, capabilities.
 
 use crate::containers::{Found, find};
 use crate::delegation::{self, Tenancy};
@@ -13,24 +13,24 @@ use commensal_host::Host;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// What was found.
+/// Results of a survey.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Survey {
     /// CPUs, memory, disks.
     pub machine: Machine,
     /// Mounted cgroup hierarchies.
     pub hierarchies: Vec<Hierarchy>,
-    /// Who manages the unified one, and where our own groups go.
+    /// The manager of the unified hierarchy, and the parent of commensal's groups.
     pub tenancy: Tenancy,
-    /// What works, by trying.
+    /// What works here, found by testing.
     pub caps: Capabilities,
 }
 
-/// Looks and tries, in a scratch group called `probe`. The caller holds the lock, if there can be one. Own groups go below
-/// `cgroup_root` if it is given.
+/// Surveys the machine and tests knobs in a scratch group called `probe`. The caller holds the lock, if there can be
+/// one. `cgroup_root` is the parent of commensal's groups, if the user has chosen one.
 ///
 /// # Errors
-/// When `/proc` or `/sys` lack what every Linux has there.
+/// When `/proc` or `/sys` lack files that every Linux has.
 pub fn survey(
     host: &mut dyn Host,
     probe: &str,
@@ -43,14 +43,14 @@ pub fn survey(
     Ok(Survey { machine, hierarchies, tenancy, caps })
 }
 
-/// The groups of this process.
+/// The cgroups of this process.
 fn here(host: &dyn Host, found: &ActualState) -> BTreeSet<CgroupRef> {
     let places = places(host, Path::new("/proc/self/cgroup"), &found.hierarchies);
     places.into_iter().map(|(hierarchy, path)| CgroupRef { hierarchy, path }).collect()
 }
 
 impl Survey {
-    /// The groups as they are now, without values.
+    /// The current groups, without values.
     ///
     /// # Errors
     /// When a mounted hierarchy cannot be opened, or has more than 100 000 groups.
@@ -66,8 +66,8 @@ impl Survey {
         Ok(found)
     }
 
-    /// Containers (as `engines` say, which are asked now if they were not before) and processes that the groups match, into
-    /// `found`, which has to know already what is ours. `docker_host` is the variable of that name.
+    /// Adds to `found` the containers (from `engines`, or queried now if that is missing) and processes that the groups
+    /// match; `found` must already contain what commensal created. `docker_host` is the variable of that name.
     pub fn members(
         &self,
         host: &dyn Host,
@@ -89,15 +89,15 @@ impl Survey {
         found.processes = Scanner::default().scan(host, &wanted);
     }
 
-    /// Reads the values of every group of the cpu controller into `found`.
+    /// Reads the values of all groups of the cpu controller into `found`.
     pub fn fill_all(&self, host: &mut dyn Host, found: &mut ActualState) {
         let cpu = found.hierarchy_of(Controller::Cpu);
         let places = found.cgroups.keys().filter(|place| Some(place.hierarchy) == cpu).cloned().collect();
         actual::values(host, found, &places, &[]);
     }
 
-    /// Reads into `found` what a plan for `desired` looks at. Cookies are looked at only where they may be wanted,
-    /// because that is a system call for every thread.
+    /// Reads into `found` the values that a plan for `desired` needs. Cookies are read only where they may be wanted,
+    /// because that takes a system call for every thread.
     pub fn fill(&self, host: &mut dyn Host, desired: &DesiredState, found: &mut ActualState) {
         let places = actual::places_of_interest(desired, found);
         let disks: Vec<Device> = self.machine.disks.iter().map(|disk| disk.device).collect();

@@ -1,4 +1,4 @@
-//! What a group has used, from whichever hierarchies there are; and what nobody's group used.
+//! CPU, memory and I/O use of a group, from all mounted hierarchies; and the use by no group.
 
 use crate::pressure;
 use commensal_core::actual::{CgroupPath, Hierarchy};
@@ -27,7 +27,7 @@ impl GroupDirs {
         GroupDirs { dirs }
     }
 
-    /// The directory that has `controller`.
+    /// The directory in the hierarchy with `controller`.
     #[must_use]
     pub fn of(&self, controller: Controller) -> Option<(Version, Dir)> {
         let found = self.dirs.iter().find(|(_, controllers, _)| controllers.contains(&controller));
@@ -46,14 +46,14 @@ impl GroupDirs {
         self.dirs.first().map(|(_, _, dir)| *dir)
     }
 
-    /// Lets go of the directories.
+    /// Closes the directories.
     pub fn close(self, host: &mut dyn Host) {
         for (_, _, dir) in self.dirs {
             host.close(dir);
         }
     }
 
-    /// Memory of the group and those below it that no reclaim gets back without swap: anonymous and shared
+    /// Memory in and below the group that cannot be reclaimed without swap: anonymous and shared
     /// (Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst, `memory.stat`), bytes.
     pub fn held_bytes(&self, host: &mut dyn Host) -> Option<u64> {
         let (version, dir) = self.of(Controller::Memory)?;
@@ -82,7 +82,7 @@ impl GroupDirs {
         }
     }
 
-    /// What the kernel counts when memory runs out.
+    /// The kernel's out-of-memory counters.
     pub fn out_of_memory(&self, host: &mut dyn Host) -> OutOfMemory {
         let Some((version, dir)) = self.of(Controller::Memory) else { return OutOfMemory::default() };
         let (events, limit_hits) = match version {
@@ -96,12 +96,12 @@ impl GroupDirs {
         OutOfMemory { kills: events.and_then(|text| field(&text, "oom_kill")), limit_hits }
     }
 
-    /// Everything that is counted.
+    /// All counters.
     pub fn read(&self, host: &mut dyn Host) -> GroupUse {
         GroupUse { cpu_us: self.cpu_us(host), ..self.others(host) }
     }
 
-    /// Memory of the group and those below it now, bytes.
+    /// Current memory in and below the group, bytes.
     pub fn memory_bytes(&self, host: &mut dyn Host) -> Option<u64> {
         let (version, dir) = self.of(Controller::Memory)?;
         let file = match version {
@@ -111,7 +111,7 @@ impl GroupDirs {
         number(host, dir, file)
     }
 
-    /// Everything that is counted but the CPU time.
+    /// All counters except the CPU time.
     pub fn others(&self, host: &mut dyn Host) -> GroupUse {
         let mut used = GroupUse::default();
         if let Some((version, dir)) = self.of(Controller::Cpu)
@@ -207,8 +207,8 @@ fn parse_blkio(bytes: &str, operations: Option<&str>) -> BTreeMap<Device, DiskUs
     disks
 }
 
-/// CPU time that nobody's group used, us: what the machine did less what our groups did, over the same
-/// span. `None` when a part is unknown; clock granularity can make it slightly negative, which is 0.
+/// CPU time used by no group, us: the machine's less that of the groups, over the same span. `None` when a part is
+/// unknown; clock granularity can make it slightly negative, which counts as 0.
 #[must_use]
 pub fn foreign_cpu_us(machine: &MachineCpu, groups_us: &[Option<u64>]) -> Option<u64> {
     let ours: u64 = groups_us.iter().copied().sum::<Option<u64>>()?;

@@ -1,4 +1,4 @@
-//! Trying what only vendors' kernels have, and core scheduling, which keeps company with one of them.
+//! Tests features that only vendors' kernels have, and core scheduling, which conflicts with one of them.
 
 use crate::capability::{Scratch, try_knob};
 use commensal_core::actual::{Capabilities, Support};
@@ -8,7 +8,7 @@ use commensal_core::vendor::{QosLevels, Switch, identity_obstacle};
 use commensal_host::Host;
 use std::path::Path;
 
-/// The switch of Alibaba Cloud Linux for core scheduling; other kernels have none.
+/// Alibaba Cloud Linux's switch for core scheduling; other kernels have none.
 const SCHED_CORE: &str = "/proc/sys/kernel/sched_core";
 
 fn number(host: &dyn Host, path: &str) -> Option<i64> {
@@ -29,13 +29,14 @@ fn absent(host: &mut dyn Host, scratch: Scratch<'_>, knob: KnobId) -> Option<Sup
         .then(|| Support::No { because: format!("not a kernel of {kernel}") })
 }
 
-/// Whether the machine-wide switch of the knob is there.
+/// Whether the knob's machine-wide switch exists.
 pub(crate) fn has_switch(host: &dyn Host, knob: KnobId) -> bool {
     Switch::of(knob).is_some_and(|switch| number(host, switch.path()).is_some())
 }
 
-/// `cpu.qos_level`: levels are told apart by a write of 1, which a kernel with two refuses; whether the way up is
-/// open by trying it. The scratch group is removed afterwards, so being stuck at -1 does not matter.
+/// `cpu.qos_level`: a write of 1 tells the number of levels, because a kernel with two levels refuses it; whether a
+/// level can be raised again is tested too. The scratch group is removed afterwards, so it does not matter if it stays
+/// at -1.
 pub(crate) fn qos(host: &mut dyn Host, scratch: Scratch<'_>, caps: &mut Capabilities) -> Support {
     const FILE: &str = "cpu.qos_level";
     if let Some(support) = absent(host, scratch, KnobId::CpuQosLevel) {
@@ -54,7 +55,7 @@ pub(crate) fn qos(host: &mut dyn Host, scratch: Scratch<'_>, caps: &mut Capabili
     support
 }
 
-/// Group Identity: a write that succeeds proves nothing while the switch is off.
+/// Group Identity: while the switch is off, a write that succeeds proves nothing.
 pub(crate) fn identity(host: &mut dyn Host, scratch: Scratch<'_>) -> Support {
     if let Some(support) = absent(host, scratch, KnobId::CpuBvtWarpNs) {
         return support;
@@ -87,8 +88,8 @@ fn switched(host: &mut dyn Host, scratch: Scratch<'_>, knob: KnobId) -> Support 
     }
 }
 
-/// Core scheduling, by asking for the cookie of our own thread: making one would switch the whole machine's scheduler for a
-/// moment.
+/// Core scheduling, tested by reading the cookie of this thread: creating one would switch the whole machine's
+/// scheduler for a moment.
 pub(crate) fn core_sched(host: &mut dyn Host) -> Support {
     if number(host, Switch::GroupIdentity.path()).is_some_and(|on| on != 0) {
         let because = "Group Identity is on, and the kernel allows only one of the two".to_owned();
@@ -111,8 +112,8 @@ pub(crate) fn core_sched(host: &mut dyn Host) -> Support {
     }
 }
 
-/// openEuler's SMT expulsion is chosen when the kernel is built and can be turned off at boot; nothing at run time
-/// tells, so what cannot be read is untried.
+/// openEuler's SMT expulsion is a build option and can be turned off at boot; it cannot be detected at run time, so the
+/// result is "untried" where it cannot be read.
 pub(crate) fn smt_expel(host: &mut dyn Host) -> Support {
     let line = host.read_file(Path::new("/proc/cmdline")).unwrap_or_default();
     if line.split_whitespace().any(|word| word == "nosmtexpell") {

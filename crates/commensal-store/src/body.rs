@@ -1,4 +1,4 @@
-//! Bodies: a file as a stream of pieces that are paid for, and a stream that is taken in only as it is paid for.
+//! Bodies: a file as a stream of pieces that are paid for, and a remote stream that is consumed only as it is paid for.
 
 use crate::query::{Paid, Query};
 use bytes::Bytes;
@@ -12,12 +12,12 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
-/// A piece of a body where there is no limit, in bytes.
+/// Size of a piece when there is no limit, in bytes.
 const FREE_PIECE: u64 = 1 << 20;
 
 /// The same result with a body that is paid for. `ahead` was paid before the request.
 ///
-/// A file never stays a file: who reads from it would go past the governor.
+/// A file is never passed on as a file: reading from it directly would bypass the governor.
 pub(crate) fn paid(result: GetResult, reads: &Query, ahead: Option<Paid>) -> GetResult {
     let GetResult { payload, meta, range, attributes } = result;
     let payload = match payload {
@@ -29,8 +29,8 @@ pub(crate) fn paid(result: GetResult, reads: &Query, ahead: Option<Paid>) -> Get
     GetResult { payload: GetResultPayload::Stream(payload), meta, range, attributes }
 }
 
-/// A file that the inner store has opened. Clones share it, and it stays what it was when somebody puts another in its
-/// place.
+/// A file that the inner store has opened. Clones share it, and its content stays the same even if the path is replaced
+/// by another file.
 #[derive(Debug, Clone)]
 pub(crate) struct OpenFile {
     file: Arc<File>,
@@ -48,7 +48,7 @@ impl OpenFile {
         self.meta.size
     }
 
-    /// Reads a range, with the errors of the store that opened the file: it does the reading, on the pool for blocking work.
+    /// Reads a range, on the thread pool for blocking work; errors are those of the store that opened the file.
     pub(crate) async fn read(&self, range: Range<u64>) -> Result<Bytes> {
         let file = self.file.try_clone().map_err(|source| object_store::Error::Generic {
             store: "GovernedStore",
@@ -59,9 +59,9 @@ impl OpenFile {
         GetResult { payload, meta, range, attributes: Attributes::default() }.bytes().await
     }
 
-    /// Puts what the file has in `places` behind what their rooms hold already, in one go: one way to the pool for blocking
-    /// work and back, however many there are. Only one such call at a time: they share the file's position. Paid for; bytes
-    /// that are on their way when nobody waits for them any more are paid for too.
+    /// Appends the file's contents at `places` to the buffers of their ranges, in one round trip to the thread pool for
+    /// blocking work, however many there are. Only one such call at a time: they share the file's position. The bytes
+    /// are paid for, even if the caller stops waiting while the read is under way.
     pub(crate) async fn fill_paid(
         &self,
         mut rooms: Vec<Vec<u8>>,
@@ -90,12 +90,12 @@ impl OpenFile {
             }
             Err(failed) => failed,
         };
-        // What is wrong is for the store to say.
+        // The store's read returns the error.
         self.read(range).await?;
         Err(object_store::Error::Generic { store: "GovernedStore", source: Box::new(error) })
     }
 
-    /// A range, paid for; bytes that are on their way when nobody waits for them any more are paid for too.
+    /// Reads a range and pays for it, even if the caller stops waiting while the read is under way.
     pub(crate) async fn read_paid(&self, range: Range<u64>, paid: &mut Paid) -> Result<Bytes> {
         paid.begin();
         let read = self.read(range).await;
@@ -109,13 +109,13 @@ impl OpenFile {
 /// A part of one of several ranges.
 #[derive(Debug, Clone)]
 pub(crate) struct RangePart {
-    /// Which of the ranges.
+    /// Index of the range.
     pub(crate) of: usize,
-    /// Where it lies in the object.
+    /// Position in the object.
     pub(crate) range: Range<u64>,
 }
 
-/// Reads a range behind what `room` holds, into memory that nobody has to clear first.
+/// Reads a range and appends it to `room`, without clearing the memory first.
 fn append(mut file: &File, range: &Range<u64>, room: &mut Vec<u8>) -> io::Result<()> {
     let size = range.end - range.start;
     file.seek(SeekFrom::Start(range.start))?;
@@ -126,7 +126,7 @@ fn append(mut file: &File, range: &Range<u64>, room: &mut Vec<u8>) -> io::Result
     Ok(())
 }
 
-/// The next piece of `range`, cut off it; `None` at its end.
+/// Cuts the next piece off `range`; `None` at its end.
 fn cut(range: &mut Range<u64>, reads: &Query) -> Option<Range<u64>> {
     if range.start >= range.end {
         return None;
@@ -138,7 +138,8 @@ fn cut(range: &mut Range<u64>, reads: &Query) -> Option<Range<u64>> {
     Some(cut)
 }
 
-/// While the consumer is busy with one piece, the next is paid for and read: so one slow consumer reaches the rate too.
+/// While the consumer is busy with one piece, the next is paid for and read, so that even a single slow consumer
+/// reaches the rate.
 fn of_file(file: OpenFile, range: Range<u64>, reads: Query) -> BoxStream<'static, Result<Bytes>> {
     let one = |file: OpenFile, range: Range<u64>, reads: Query| async move {
         let mut paid = reads.pay(range.end - range.start).await?;
@@ -167,8 +168,8 @@ fn of_file(file: OpenFile, range: Range<u64>, reads: Query) -> BoxStream<'static
     .boxed()
 }
 
-/// A body that comes from elsewhere: what it holds is handed on as it is paid for, and what is not taken from it stays with
-/// the sender (the window of TCP closes). Whatever the range says, everything that comes is paid for.
+/// A body from a remote source: its data is handed on as it is paid for; data that is not consumed stays with the
+/// sender (the TCP window closes). All received data is paid for, even beyond the range.
 fn of_stream(
     inner: BoxStream<'static, Result<Bytes>>,
     range: &Range<u64>,
@@ -185,9 +186,9 @@ struct Body {
     inner: BoxStream<'static, Result<Bytes>>,
     reads: Query,
     paid: Option<Paid>,
-    /// Bytes of the range that are to come.
+    /// Bytes of the range that are still expected.
     expected: u64,
-    /// Came already, and is not paid for.
+    /// Received already, but not paid for.
     held: Bytes,
 }
 

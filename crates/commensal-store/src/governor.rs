@@ -1,7 +1,8 @@
-//! The governor: a rate that readers share, and the clock that lets them pass. Shared by many stores and queries.
+//! The governor: a rate that readers share, with a timer that admits them. Shared by many stores and queries.
 //!
-//! All decisions are those of [`crate::limiter`]; here are the lock around it, the timer and what was counted. The timer is
-//! a task of its own, so that a reader that waits and is not polled holds nobody up. It lives while somebody waits.
+//! All decisions are those of [`crate::limiter`]; this module has the lock around it, the timer and the counters. The
+//! timer is a separate task, so that a waiting reader that is not polled delays no other reader. It exists while
+//! readers wait.
 
 use crate::limiter::{BytesPerS, Limiter, QueryId, Shape, Ticket, TicketId, Windows};
 use crate::query::{PayError, Query};
@@ -13,31 +14,33 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-/// The longest sleep of the timer before it looks again; what waits longer goes on waiting.
+/// Longest sleep of the timer before it checks again; longer waits continue after that.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3_600);
 
-/// What kind of store is governed: it decides how large requests are cut.
+/// The kind of store; it decides how large requests are cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reach {
-    /// A disk of this machine: files are opened once and read piece by piece.
+    /// A local disk: files are opened once and read piece by piece.
     Local,
-    /// Something behind a network: bodies are read as fast as they are paid for.
+    /// A store behind a network: bodies are read as fast as they are paid for.
     Remote,
 }
 
-/// How a governor shapes reads. [`Settings::of`] has the usual figures.
+/// How a governor shapes reads. [`Settings::of`] has the usual values.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// What is governed.
+    /// The kind of store.
     pub reach: Reach,
-    /// What may be saved up while nobody reads, as time at the rate, and how late a timer may be without loss.
+    /// Credit that accumulates while there are no reads, as time at the rate; also how late a timer may be without
+    /// loss.
     pub burst: Duration,
     /// How much is paid for at once, in bytes; less at low rates ([`Limiter::piece`]).
     pub piece: u64,
-    /// The largest range that one remote request asks for, in bytes. What the kernel's socket buffer takes in before it
-    /// is paid for is bounded by this.
+    /// The largest range of one remote request, in bytes. It bounds the data that the kernel's socket buffer receives
+    /// before it is paid for.
     pub request: u64,
-    /// Where the timer runs; `None`: on the runtime of whoever waits first. Give one here whose threads are always free.
+    /// Runtime for the timer; `None` means the runtime of the first reader that waits. Should have threads that are
+    /// never blocked.
     pub timer: Option<Handle>,
 }
 
@@ -49,30 +52,30 @@ impl Settings {
     }
 }
 
-/// What was read so far, by all queries of a governor.
+/// Counters of all queries of a governor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Statistics {
-    /// Bytes that readers asked for.
+    /// Bytes that readers requested.
     pub asked_bytes: u64,
-    /// Bytes that left the disk or the socket, with those between ranges that were read in one request. Files in the page
-    /// cache count as well: compare with the device's own count (`rbytes` of `io.stat`) over the same time. Where that is
-    /// less, the rest came from the page cache; where it is more, the kernel read ahead.
+    /// Bytes read from the disk or the socket, including gaps between ranges that were read in one request. Reads from
+    /// the page cache count as well: compare with the device's counter (`rbytes` of `io.stat`) over the same time. If
+    /// that is less, the rest came from the page cache; if it is more, the kernel read ahead.
     pub delivered_bytes: u64,
     /// Bytes delivered in the last full second.
     pub last_second_bytes: u64,
-    /// The most that was delivered within 100 ms.
+    /// Largest number of bytes delivered within 100 ms.
     pub most_100ms_bytes: u64,
-    /// The most that was delivered within 1 s.
+    /// Largest number of bytes delivered within 1 s.
     pub most_1s_bytes: u64,
-    /// Calls that read.
+    /// Number of read calls.
     pub requests: u64,
-    /// Calls that list; they are not limited.
+    /// Number of list calls; they are not limited.
     pub lists: u64,
-    /// Payments that had to wait.
+    /// Number of payments that had to wait.
     pub waits: u64,
-    /// How long they waited, all together.
+    /// Total time of those waits.
     pub waited: Duration,
-    /// Payments that wait now.
+    /// Number of payments that are waiting now.
     pub waiting: usize,
 }
 
@@ -86,10 +89,10 @@ pub struct Governor {
 struct Shared {
     settings: Settings,
     origin: Instant,
-    /// Without a limit nobody takes the lock in order to pass.
+    /// Whether there is a limit: without one, reads pass without taking the lock.
     limited: AtomicBool,
     state: Mutex<State>,
-    /// Somebody's turn may have come nearer.
+    /// Signals that the next admission may be due earlier.
     sooner: Notify,
 }
 
@@ -102,12 +105,12 @@ struct State {
     delivered: Windows,
 }
 
-/// How a payment was made.
+/// Result of a payment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Admission {
-    /// There was a limit that it was charged to.
+    /// Whether it was charged to a limit.
     pub(crate) charged: bool,
-    /// `None`: it did not wait.
+    /// How long it waited; `None` if it did not wait.
     pub(crate) waited: Option<Duration>,
 }
 
@@ -139,26 +142,26 @@ impl Governor {
         Governor { shared: Arc::new(shared) }
     }
 
-    /// A query that reads at this governor's rate, sharing it equally with the others. One id is one query, also when it
-    /// is given to several handles.
+    /// A query that reads at this governor's rate, sharing it equally with the others. Handles with the same id count
+    /// as one query.
     #[must_use]
     pub fn query(&self, id: QueryId) -> Query {
         Query::new(self.clone(), id)
     }
 
-    /// What is governed.
+    /// The kind of store.
     #[must_use]
     pub fn reach(&self) -> Reach {
         self.shared.settings.reach
     }
 
-    /// The rate in force.
+    /// The current rate.
     #[must_use]
     pub fn rate(&self) -> Option<BytesPerS> {
         self.shared.lock().limiter.rate()
     }
 
-    /// Another rate from now on, for those that wait as well.
+    /// Changes the rate, for waiting reads as well.
     pub fn set_rate(&self, rate: Option<BytesPerS>) {
         let mut state = self.shared.lock();
         state.limiter.set_rate(self.shared.now(), rate);
@@ -167,7 +170,7 @@ impl Governor {
         self.shared.sooner.notify_one();
     }
 
-    /// What was counted so far.
+    /// The counters so far.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         let mut state = self.shared.lock();
@@ -182,7 +185,7 @@ impl Governor {
         }
     }
 
-    /// How much is paid for at once now; `None`: there is no limit, whatever is asked for passes whole.
+    /// How much is paid for at once now; `None` when there is no limit: then reads are not cut.
     pub(crate) fn piece(&self) -> Option<u64> {
         if !self.shared.limited.load(Ordering::Acquire) {
             return None;
@@ -199,7 +202,7 @@ impl Governor {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
-    /// Waits for the turn of `query` to read `bytes`. Given up half-way, nothing was taken.
+    /// Waits until `query` may read `bytes`. If the future is dropped, nothing is charged.
     pub(crate) async fn admit(&self, query: QueryId, bytes: u64) -> Result<Admission, PayError> {
         if !self.shared.limited.load(Ordering::Acquire) {
             return Ok(Admission { charged: false, waited: None });
@@ -211,7 +214,7 @@ impl Governor {
             if place.turn().await {
                 break;
             }
-            // The runtime that the timer ran on has ended: the next reservation starts another.
+            // The timer's runtime has ended: the next reservation starts another timer.
         }
         let waited = waited.then(|| Duration::from_nanos(self.shared.now() - began));
         if let Some(waited) = waited {
@@ -222,7 +225,8 @@ impl Governor {
         Ok(Admission { charged: true, waited })
     }
 
-    /// `None`: paid at once. `again`: the timer ended, and is to run where this runs.
+    /// Makes a reservation; `None` if it is paid at once. `again`: the timer has ended and must be started on the
+    /// current runtime.
     fn reserve(&self, query: QueryId, bytes: u64, again: bool) -> Result<Option<Waiter>, PayError> {
         let shared = &self.shared;
         let mut state = shared.lock();
@@ -233,7 +237,7 @@ impl Governor {
         state.doors.insert(id, door);
         let starts = !state.timer_runs;
         state.timer_runs = true;
-        // A runtime that has ended drops what it is given at once, and that takes the lock.
+        // A runtime that has ended drops a new task at once, and that drop takes the lock.
         drop(state);
         let place = Waiter { shared: Arc::clone(shared), id, bytes, opened, passed: false };
         if starts {
@@ -257,13 +261,13 @@ impl Governor {
         self.shared.lock().counted.lists += 1;
     }
 
-    /// Counts what was delivered, and squares it with what was paid for it.
+    /// Counts delivered bytes, and settles them with the payment.
     pub(crate) fn delivered(&self, bytes: u64) {
         let now = self.shared.now();
         self.shared.lock().delivered.record(now, bytes);
     }
 
-    /// Squares what was paid for and charged with what came.
+    /// Settles a payment with the bytes received.
     pub(crate) fn settle(&self, paid: u64, received: u64) {
         if paid != received {
             self.shared.settle(paid, received);
@@ -276,7 +280,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nanoseconds since the governor was made.
+    /// Nanoseconds since the governor was created.
     fn now(&self) -> u64 {
         u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
@@ -293,10 +297,10 @@ impl Shared {
 }
 
 impl State {
-    /// Lets everybody pass whose turn has come.
+    /// Admits all reads that are due.
     fn open_doors(&mut self, now_ns: u64) {
         while let Some(granted) = self.limiter.grant(now_ns) {
-            // Who gives up takes its door along, under the same lock.
+            // A read that gives up removes its door under the same lock.
             if let Some(door) = self.doors.remove(&granted.id) {
                 let _ = door.send(());
             }
@@ -304,7 +308,7 @@ impl State {
     }
 }
 
-/// One that waits. Given up, it leaves as if it had never come.
+/// A waiting read. If it is dropped, its reservation is cancelled.
 #[derive(Debug)]
 struct Waiter {
     shared: Arc<Shared>,
@@ -315,7 +319,7 @@ struct Waiter {
 }
 
 impl Waiter {
-    /// Waits; `false`: the timer has ended, and with it this place.
+    /// Waits; `false` if the timer has ended, and with it this reservation.
     async fn turn(mut self) -> bool {
         let opened = (&mut self.opened).await.is_ok();
         self.passed = true;
@@ -340,10 +344,10 @@ impl Drop for Waiter {
     }
 }
 
-/// The task that opens doors in time.
+/// The task that admits reads when they are due.
 struct Timer {
     shared: Arc<Shared>,
-    /// Nobody waits any more: whoever comes next starts another.
+    /// Whether no read waits any more: the next one starts another timer.
     done: bool,
 }
 
@@ -358,7 +362,7 @@ impl Timer {
         }
     }
 
-    /// Opens what is due and says when to do so again.
+    /// Admits the reads that are due and returns when the next one will be.
     fn next(&mut self) -> Option<u64> {
         let mut state = self.shared.lock();
         let now = self.shared.now();
@@ -372,7 +376,8 @@ impl Timer {
 }
 
 impl Drop for Timer {
-    /// At the end of its runtime there may be some that wait on another one: they come again, and start another timer.
+    /// When its runtime ends, reads on other runtimes may still be waiting: they reserve again, and start another
+    /// timer.
     fn drop(&mut self) {
         if self.done {
             return;

@@ -6,23 +6,23 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::runtime::Handle;
 
-/// Where bytes come from.
+/// The source of bytes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Source {
-    /// A disk, by its device number (`st_dev` of a folder on it, which the caller looks up): two folders on one disk share
-    /// its limit.
+    /// A disk, by its device number (`st_dev` of a directory on it, which the caller looks up): directories on one disk
+    /// share its limit.
     Device {
         /// The major number.
         major: u32,
         /// The minor number.
         minor: u32,
     },
-    /// A remote store, by whatever tells it apart, such as `s3://bucket`.
+    /// A remote store, by a unique name such as `s3://bucket`.
     Store(String),
 }
 
 impl Source {
-    /// How it is read.
+    /// The kind of store.
     #[must_use]
     pub fn reach(&self) -> Reach {
         match self {
@@ -32,12 +32,12 @@ impl Source {
     }
 }
 
-/// A group's rates, each in force for every source of its kind by itself.
+/// A group's rates; each source of a kind has the full rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Rates {
-    /// `io.read`: each local device.
+    /// `io.read`: for each local device.
     pub local: Option<BytesPerS>,
-    /// `remote.read`: each remote store.
+    /// `remote.read`: for each remote store.
     pub remote: Option<BytesPerS>,
 }
 
@@ -50,7 +50,7 @@ impl Rates {
     }
 }
 
-/// One group's governors, made when a source is first asked for.
+/// One group's governors, created when a source is first used.
 #[derive(Debug, Default)]
 pub struct Governors {
     timer: Option<Handle>,
@@ -58,7 +58,7 @@ pub struct Governors {
 }
 
 impl Governors {
-    /// Governors at `rates`, whose timers run on `timer`, or where their readers do.
+    /// Governors at `rates`, whose timers run on `timer`, or on their readers' runtimes.
     #[must_use]
     pub fn new(rates: Rates, timer: Option<Handle>) -> Governors {
         Governors { timer, inner: Mutex::new((rates, BTreeMap::new())) }
@@ -75,7 +75,7 @@ impl Governors {
         governors.entry(source.clone()).or_insert_with(made).clone()
     }
 
-    /// Other rates from now on, for all sources, known and to come.
+    /// Changes the rates of all existing and future sources.
     pub fn set_rates(&self, rates: Rates) {
         let mut inner = self.lock();
         inner.0 = rates;
@@ -84,7 +84,7 @@ impl Governors {
         }
     }
 
-    /// All of them that were asked for, by source.
+    /// All governors so far, by source.
     pub fn each(&self) -> Vec<(Source, Governor)> {
         self.lock().1.iter().map(|(source, governor)| (source.clone(), governor.clone())).collect()
     }

@@ -1,18 +1,19 @@
-//! An [`object_store::ObjectStore`] that reads at a rate, shared fairly between queries: for anybody who uses `object_store`.
+//! An [`object_store::ObjectStore`] that reads at a limited rate, shared fairly between queries: for any user of
+//! `object_store`.
 //!
 //! ```text
 //! Governor (a rate) ◄── Query (who reads) ◄── GovernedStore (what is read)     many stores and queries, one governor
 //! ```
 //!
-//! **Paid for before it is read.** A read asks the [`Governor`] first and begins when its turn comes; large reads are cut
-//! into pieces, so that the rate holds in short windows too and a wait can be given up at any time. A limiter that charges
-//! afterwards lets everybody pass who woke up together: `cargo run --release -p commensal-store --example windows` shows
-//! both side by side. The algorithm is [`limiter`], which says what is guaranteed.
+//! **Paid for before it is read.** A read first asks the [`Governor`] and begins when it is admitted; large reads are
+//! cut into pieces, so that the rate holds in short windows too and a wait can be cancelled at any time. A limiter that
+//! charges afterwards admits all readers that wake up together: `cargo run --release -p commensal-store --example
+//! windows` shows both side by side. The algorithm and its guarantees are in [`limiter`].
 //!
 //! **Fair.** The queries of a governor get equal shares, however many partitions each of them reads in parallel.
 //!
-//! **Prompt.** [`Governor::set_rate`] holds at once, also for those that wait; [`Query::cancel`] ends waits; who drops a
-//! future that waits leaves the line. What was paid for and did not come goes back.
+//! **Prompt.** [`Governor::set_rate`] takes effect at once, for waiting reads as well; [`Query::cancel`] ends waits;
+//! dropping a waiting future removes it from the queue. Payment for bytes that were not received is refunded.
 //!
 //! ```
 //! use commensal_store::{BytesPerS, GovernedStore, Governor, QueryId, Reach};
@@ -36,10 +37,10 @@
 //! # Ok(()) }
 //! ```
 //!
-//! **What is counted** are the engine's bytes: those that left a file or a socket for a reader. Files in the page cache
-//! count, as a limiter cannot know beforehand where the kernel has them; [`Statistics::delivered_bytes`] says what to
-//! compare with. What the kernel's socket buffers take in ahead of a slow reader is not seen; [`Settings::request`] bounds
-//! it for ranges. Copies and renames are the store's own and are not counted. A connector that buffers bodies without a
+//! **The counted bytes** are those that left a file or a socket for a reader. Reads from the page cache count, as a
+//! limiter cannot know beforehand which data is cached; [`Statistics::delivered_bytes`] says what to compare with. Data
+//! that the kernel's socket buffers receive ahead of a slow reader is not counted; [`Settings::request`] bounds it for
+//! ranges. Copies and renames happen inside the store and are not counted. A connector that buffers bodies without a
 //! bound (`SpawnedReqwestConnector`) defeats the pacing of remote bodies.
 //!
 //! A limit needs a tokio runtime with its time driver; without one only reads without a limit work.

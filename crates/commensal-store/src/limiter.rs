@@ -1,13 +1,13 @@
-//! The rate limiter of a group's reads: who pays before it reads, in whose turn, and when that is.
+//! The rate limiter of a group's reads: each read is paid for in advance; the limiter decides the order and the time.
 //!
-//! A reservation is made **before** the bytes move, so that readers that wake together cannot all pass at once (which is
-//! what a limiter does that charges afterwards: at a limit of 100 MiB/s one was measured at 0 to 192 MiB/s). It is the
-//! generic cell rate algorithm, kept as a credit in exact integers: the credit grows with the rate up to the burst, a
-//! reservation is given when the credit covers it, and what is owed is owed in bytes, not in time, so that a new rate
-//! holds at once for old debts.
+//! A reservation is made **before** the bytes move, so that readers that wake together cannot all pass at once (as with
+//! a limiter that charges afterwards: at a limit of 100 MiB/s one was measured at 0 to 192 MiB/s). It is the generic
+//! cell rate algorithm, kept as a credit in exact integers: the credit grows with the rate up to the burst, a
+//! reservation is granted when the credit covers it, and debts are in bytes, not in time, so that a new rate applies to
+//! old debts at once.
 //!
-//! Those that wait are served by deficit round robin over the *queries* of the group (Shreedhar and Varghese, 1995): a
-//! query with 128 readers gets as much as one with a single reader that keeps asking.
+//! Waiting reservations are served by deficit round robin over the *queries* of the group (Shreedhar and Varghese,
+//! 1995): a query with 128 readers gets as much as one with a single reader that keeps asking.
 //!
 //! ```text
 //! reserve ──► Paid                        the credit covers it and nobody waits
@@ -15,10 +15,10 @@
 //! settle(paid, received)                  less came: the rest goes back; more came: it is owed
 //! ```
 //!
-//! **Bound:** in any window of length T, with the rate unchanged, at most `rate × T + max(burst, largest request)` bytes
-//! are given. **Work conserving:** while somebody waits, the credit is never left at the burst.
+//! **Bound:** in any window of length T, with the rate unchanged, at most `rate × T + max(burst, largest request)`
+//! bytes are granted. **Work conserving:** while a reservation waits, the credit never stays at the burst.
 //!
-//! Pure: times are nanoseconds of any clock that does not go back; one that does stands still until it has caught up.
+//! Pure: times are nanoseconds of a monotonic clock; if a clock goes back, time stands still until it has caught up.
 
 mod line;
 mod windows;
@@ -28,11 +28,12 @@ use std::fmt;
 use std::time::Duration;
 pub use windows::Windows;
 
-/// Billionths of a byte in a byte: with them a rate in bytes per second times nanoseconds is exact.
+/// Units per byte: credit is counted in billionths of a byte, so that a rate in bytes per second times nanoseconds is
+/// exact.
 const UNIT: i128 = 1_000_000_000;
-/// Bound of credit and debt, far from where sums overflow.
+/// Bound of credit and debt, far below an overflow of sums.
 const MOST: i128 = i128::MAX / 4;
-/// No piece is smaller, however low the rate: a page.
+/// Smallest piece, however low the rate: a page.
 const SMALLEST_PIECE: u64 = 4096;
 
 /// A rate.
@@ -45,46 +46,48 @@ impl fmt::Display for BytesPerS {
     }
 }
 
-/// Which query of the group asks; queries get equal shares.
+/// Identity of a query of the group; queries get equal shares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueryId(pub u64);
 
-/// One reservation that waits. Never given twice.
+/// Identity of a waiting reservation. Never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TicketId(pub u64);
 
-/// What a reservation became.
+/// Result of a reservation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ticket {
-    /// It may begin now.
+    /// The read may begin now.
     Paid,
-    /// It waits for [`Limiter::grant`].
+    /// The reservation waits for [`Limiter::grant`].
     Waits {
-        /// To recognise it by.
+        /// Its identity.
         id: TicketId,
-        /// When it would begin if nobody came, cancelled or changed the rate, and lines were first come, first served.
+        /// When it would begin if no other reservation came, none was cancelled, the rate stayed and service were first
+        /// come, first served.
         start_ns: u64,
     },
 }
 
-/// One whose turn came: it may begin, and has paid.
+/// A reservation that was granted: its read may begin, and is paid for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Granted {
-    /// Which reservation.
+    /// Identity of the reservation.
     pub id: TicketId,
-    /// Whose.
+    /// The query that made it.
     pub query: QueryId,
-    /// How much.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
-/// How a limiter shapes what it gives.
+/// Parameters of a limiter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
-    /// How much may be saved up while nobody asks, as time at the rate. It also is how late a timer may be without loss.
+    /// Credit that accumulates while there are no reads, as time at the rate. Also how late a timer may be without
+    /// loss.
     pub burst: Duration,
-    /// What one query may take in one turn, in bytes, less where [`Limiter::piece`] is less; a request may be larger and
-    /// then waits some turns.
+    /// Bytes that one query may take per turn, or less where [`Limiter::piece`] is less; a larger request waits for
+    /// several turns.
     pub quantum: u64,
 }
 
@@ -93,14 +96,14 @@ pub struct Shape {
 pub struct Limiter {
     rate: Option<BytesPerS>,
     shape: Shape,
-    /// Billionths of a byte that may be taken; below 0, owed.
+    /// Available credit in billionths of a byte; negative for a debt.
     credit: i128,
     seen_ns: u64,
     lines: Lines,
 }
 
 impl Limiter {
-    /// A limiter with a full burst at `now_ns`; without a rate it gives everything at once.
+    /// A limiter with a full burst at `now_ns`; without a rate every reservation is granted at once.
     #[must_use]
     pub fn new(rate: Option<BytesPerS>, shape: Shape, now_ns: u64) -> Limiter {
         let mut limiter = Limiter { rate: None, shape, credit: 0, seen_ns: now_ns, lines: Lines::default() };
@@ -108,19 +111,19 @@ impl Limiter {
         limiter
     }
 
-    /// The rate in force.
+    /// The current rate.
     #[must_use]
     pub fn rate(&self) -> Option<BytesPerS> {
         self.rate
     }
 
-    /// How many reservations wait.
+    /// Number of waiting reservations.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.lines.waiting()
     }
 
-    /// How large one reservation should be at this rate, of `preferred` bytes: not above half a burst, so that a timer
+    /// The best size of one reservation at this rate, at most `preferred` bytes: at most half a burst, so that a timer
     /// may be late by the other half and short windows stay even at low rates.
     #[must_use]
     pub fn piece(&self, preferred: u64) -> u64 {
@@ -129,7 +132,7 @@ impl Limiter {
         if self.rate.is_some() { preferred.min(most) } else { preferred }
     }
 
-    /// Reserves `bytes` for `query`. Those that wait already go first, whatever the credit.
+    /// Reserves `bytes` for `query`. Waiting reservations go first, whatever the credit.
     pub fn reserve(&mut self, now_ns: u64, query: QueryId, bytes: u64) -> Ticket {
         self.pass(now_ns);
         let idle = self.lines.waiting() == 0;
@@ -142,13 +145,13 @@ impl Limiter {
         Ticket::Waits { id: self.lines.join(query, bytes), start_ns }
     }
 
-    /// When the next of those that wait may begin: call [`Limiter::grant`] then. `None`: nobody waits.
+    /// When the next waiting reservation may begin: call [`Limiter::grant`] then. `None` if none waits.
     pub fn due(&mut self) -> Option<u64> {
         let next = self.lines.next()?;
         Some(self.when(self.needed(next.bytes)))
     }
 
-    /// Gives to the next of those that wait, if its time has come. To be called until it answers `None`.
+    /// Grants the next waiting reservation, if it is due. To be called until it returns `None`.
     pub fn grant(&mut self, now_ns: u64) -> Option<Granted> {
         self.pass(now_ns);
         let next = self.lines.next()?;
@@ -160,13 +163,13 @@ impl Limiter {
         Some(next)
     }
 
-    /// Takes a reservation back that still waits; those behind it move up. `false`: it does not wait (any more).
+    /// Cancels a waiting reservation; those behind it move up. `false` if it is not (or no longer) waiting.
     pub fn cancel(&mut self, id: TicketId) -> bool {
         self.lines.leave(id)
     }
 
-    /// Squares what was `paid` for with what was `received`, both in bytes: the rest goes back, an excess is owed and
-    /// makes the next ones wait. What goes back never makes more than one burst.
+    /// Settles the bytes `paid` for with those `received`: the difference is refunded, or becomes a debt that makes the
+    /// next reads wait. A refund never raises the credit above one burst.
     pub fn settle(&mut self, now_ns: u64, paid: u64, received: u64) {
         self.pass(now_ns);
         if self.rate.is_some() {
@@ -175,12 +178,12 @@ impl Limiter {
         }
     }
 
-    /// Another rate from `now_ns` on, for debts and waiting ones too; `None`: no limit, and what is owed is forgotten.
-    /// Ask for [`Limiter::due`] again afterwards.
+    /// Changes the rate from `now_ns` on, for debts and waiting reservations too; `None` means no limit, and debts are
+    /// forgotten. Call [`Limiter::due`] again afterwards.
     pub fn set_rate(&mut self, now_ns: u64, rate: Option<BytesPerS>) {
         self.pass(now_ns);
         let had_none = self.rate.is_none();
-        // A rate of 0 would be no rate but a stop; the smallest rate is one byte per second.
+        // A rate of 0 would stop all reads; the smallest rate is one byte per second.
         self.rate = rate.map(|rate| BytesPerS(rate.0.max(1)));
         self.credit = match (self.rate, had_none) {
             (None, _) => 0,
@@ -205,7 +208,8 @@ impl Limiter {
         }
     }
 
-    /// The credit that a request needs: its own size, but one larger than the burst goes with a full burst, into debt.
+    /// The credit that a request needs: its size, or a full burst if it is larger than the burst (it then causes a
+    /// debt).
     fn needed(&self, bytes: u64) -> i128 {
         (i128::from(bytes) * UNIT).min(self.burst_credit())
     }
@@ -215,7 +219,7 @@ impl Limiter {
         self.rate.map_or(0, |rate| times(rate, burst_ns))
     }
 
-    /// When the credit will be `wanted`.
+    /// When the credit will reach `wanted`.
     fn when(&self, wanted: i128) -> u64 {
         let Some(rate) = self.rate else { return self.seen_ns };
         let missing = wanted.saturating_sub(self.credit).max(0).unsigned_abs();
@@ -224,7 +228,7 @@ impl Limiter {
     }
 }
 
-/// What a rate gives in `ns` nanoseconds, in billionths of a byte.
+/// The credit that a rate gives in `ns` nanoseconds, in billionths of a byte.
 fn times(rate: BytesPerS, ns: u64) -> i128 {
     let product = u128::from(rate.0).saturating_mul(u128::from(ns));
     i128::try_from(product).map_or(MOST, |product| product.min(MOST))

@@ -1,4 +1,4 @@
-//! A query's handle: what it reads is paid for through it, it can be cancelled, and moved to another governor.
+//! A query's handle: its reads are paid for through it; it can be cancelled, and moved to another governor.
 
 use crate::governor::Governor;
 use crate::limiter::QueryId;
@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Why a read was not paid for.
+/// Why a read could not be paid for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PayError {
-    /// Somebody cancelled the query.
+    /// The query was cancelled.
     #[error("query {} was cancelled, so it reads no more", .0.0)]
     Cancelled(QueryId),
     /// A wait needs a timer.
@@ -26,16 +26,16 @@ impl From<PayError> for object_store::Error {
     }
 }
 
-/// What one query read so far.
+/// Counters of one query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct QueryStatistics {
-    /// Bytes that it asked for.
+    /// Bytes that it requested.
     pub asked_bytes: u64,
     /// Bytes that were delivered for it ([`crate::Statistics::delivered_bytes`]).
     pub delivered_bytes: u64,
-    /// Payments that had to wait.
+    /// Number of payments that had to wait.
     pub waits: u64,
-    /// How long they waited, all together; those of parallel readers add up.
+    /// Total time of those waits; waits of parallel readers add up.
     pub waited: Duration,
 }
 
@@ -55,7 +55,7 @@ struct Shared {
     waited_ns: AtomicU64,
 }
 
-/// Where the query pays.
+/// The governor that the query pays.
 #[derive(Debug, Clone)]
 struct Payer {
     governor: Governor,
@@ -74,7 +74,7 @@ impl Query {
         Query { id, shared: Arc::new(shared) }
     }
 
-    /// Its number.
+    /// The query's id.
     #[must_use]
     pub fn id(&self) -> QueryId {
         self.id
@@ -86,19 +86,19 @@ impl Query {
         self.shared.at.borrow().governor.clone()
     }
 
-    /// Ends its waits, and everything that it would read from now on, with [`PayError::Cancelled`].
+    /// Cancels its waiting and all future reads, with [`PayError::Cancelled`].
     pub fn cancel(&self) {
         self.shared.at.send_modify(|place| place.cancelled = true);
     }
 
-    /// Whether it was cancelled.
+    /// Whether the query was cancelled.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.shared.at.borrow().cancelled
     }
 
-    /// From now on it pays another governor: what waits leaves the line of the old one and joins that of the new one. What
-    /// it has paid for already stays with the old one.
+    /// Moves the query to another governor: its waiting reads leave the old queue and join the new one. Payments so far
+    /// stay with the old governor.
     pub fn move_to(&self, governor: &Governor) {
         self.shared.at.send_if_modified(|place| {
             let moves = !place.governor.is(governor);
@@ -107,7 +107,7 @@ impl Query {
         });
     }
 
-    /// What it read so far.
+    /// The counters so far.
     #[must_use]
     pub fn statistics(&self) -> QueryStatistics {
         QueryStatistics {
@@ -118,8 +118,8 @@ impl Query {
         }
     }
 
-    /// Waits until `bytes` may be read. For reads that go through no object store, such as those of spilled files; keep the
-    /// requests small ([`Limiter::piece`](crate::limiter::Limiter::piece) says how small and why).
+    /// Waits until `bytes` may be read. For reads that do not use an object store, such as those of spilled files;
+    /// requests should be small ([`Limiter::piece`](crate::limiter::Limiter::piece) says how small and why).
     ///
     /// # Errors
     /// The query was cancelled, or there is no runtime for a timer.
@@ -133,7 +133,7 @@ impl Query {
             let admission = tokio::select! {
                 biased;
                 admission = governor.admit(self.id, bytes) => admission?,
-                // The sender lives as long as this query does.
+                // The sender exists as long as this query.
                 _ = at.changed() => continue,
             };
             if let Some(waited) = admission.waited {
@@ -151,7 +151,7 @@ impl Query {
         }
     }
 
-    /// Counts and charges `bytes` that were read already without asking; the next reads wait for them. For callers that
+    /// Counts and charges `bytes` that were read already without asking; later reads wait for them. For callers that
     /// cannot wait, such as a spill that is written from synchronous code.
     pub fn owe(&self, bytes: u64) {
         let governor = self.governor();
@@ -164,7 +164,7 @@ impl Query {
         self.governor().asked(bytes);
     }
 
-    /// How much to pay for at once now; `None`: everything.
+    /// How much to pay for at once now; `None` means everything.
     pub(crate) fn piece(&self) -> Option<u64> {
         self.shared.at.borrow().governor.piece()
     }
@@ -175,7 +175,7 @@ impl Query {
     }
 }
 
-/// Bytes that may be read. What is not [spent](Paid::spend) goes back when this is dropped.
+/// Bytes that were paid for. What is not [spent](Paid::spend) is refunded when this is dropped.
 #[derive(Debug)]
 #[must_use = "what is not spent goes back"]
 pub struct Paid {
@@ -187,13 +187,13 @@ pub struct Paid {
 }
 
 impl Paid {
-    /// What may still be read, in bytes.
+    /// Bytes that may still be read.
     #[must_use]
     pub fn left(&self) -> u64 {
         self.left
     }
 
-    /// `bytes` came. More than is left is owed.
+    /// Records that `bytes` were received. An excess becomes a debt.
     pub fn spend(&mut self, bytes: u64) {
         self.query.count(&self.governor, bytes);
         let covered = bytes.min(self.left);
@@ -203,13 +203,13 @@ impl Paid {
         }
     }
 
-    /// From here on the read is on its way and moves its bytes whether or not somebody waits for them: dropped now, what is
-    /// left counts as spent. Until [`Paid::failed`].
+    /// Marks the read as under way: it moves its bytes even if the caller stops waiting, so if this is dropped now, the
+    /// rest counts as spent. Until [`Paid::failed`].
     pub(crate) fn begin(&mut self) {
         self.begun = true;
     }
 
-    /// The read failed: what is left goes back.
+    /// The read failed: the rest is refunded.
     pub(crate) fn failed(&mut self) {
         self.begun = false;
     }

@@ -14,19 +14,19 @@ use object_store::{
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Requests that one remote call keeps going, as `object_store` itself does.
+/// Maximum number of concurrent requests of one remote call, as in `object_store` itself.
 const PARALLEL: usize = 10;
-/// Requests of one stretch of a remote object that are paid for or under way at a time: one ahead.
+/// Maximum number of requests of one remote stretch that are paid for or under way: one ahead.
 const AHEAD: usize = 2;
-/// Pieces of one call that are read in one go at most.
+/// Maximum number of pieces of one call that are read at once.
 const AT_ONCE: usize = 16;
 
-/// A range that no store can mean.
+/// A range whose end is before its start.
 #[derive(Debug, thiserror::Error)]
 #[error("the range ends at {} before it starts at {}", .0.end, .0.start)]
 struct Backwards(Range<u64>);
 
-/// A store that does not give what its object has.
+/// A store returned less than its object contains.
 #[derive(Debug, thiserror::Error)]
 #[error("{came} bytes came of {} to {}", .range.start, .range.end)]
 struct Short {
@@ -53,7 +53,7 @@ pub(crate) async fn get<S: ObjectStore + ?Sized>(
         return Err(object_store::Error::Generic { store: "GovernedStore", source });
     }
     let reach = reads.governor().reach();
-    // A remote store reads what lies between ranges that are close together.
+    // A remote store also reads the gaps between ranges that are close together.
     let moves = match reach {
         Reach::Local => total(ranges),
         Reach::Remote => total(&merged(ranges)),
@@ -65,7 +65,7 @@ pub(crate) async fn get<S: ObjectStore + ?Sized>(
     }
 }
 
-/// The inner store's own call.
+/// Calls the inner store directly.
 async fn whole<S: ObjectStore + ?Sized>(
     inner: &S,
     reads: &Query,
@@ -79,15 +79,15 @@ async fn whole<S: ObjectStore + ?Sized>(
     paid.failed();
     let got = got?;
     let came: u64 = got.iter().map(|bytes| bytes.len() as u64).sum();
-    // What lay between came too; but a range that ends behind the object brings less.
+    // The gaps were received too; but a range beyond the object's end returns less.
     paid.spend(if came < total(ranges) { came } else { moves });
     Ok(got)
 }
 
-/// Where a local object is read from, piece by piece.
+/// The source of a local object, which is read piece by piece.
 enum Opened<S: ?Sized> {
     File(OpenFile),
-    /// A local store without files: the version keeps the pieces together.
+    /// A local store without files: the version ensures that all pieces are from the same object.
     Store(Arc<S>, ObjectMeta),
 }
 
@@ -107,7 +107,7 @@ impl<S: ObjectStore + ?Sized> Opened<S> {
         }
     }
 
-    /// Reads what was paid for, each part behind what the room of its range holds.
+    /// Reads the parts that were paid for, and appends each to the buffer of its range.
     async fn read(
         &self,
         mut rooms: Vec<Vec<u8>>,
@@ -139,18 +139,18 @@ fn same_version(meta: &ObjectMeta, range: Range<u64>) -> GetOptions {
         .with_version(meta.version.clone())
 }
 
-/// `bytes` came of what was paid for in these.
+/// Records that `bytes` were received for these payments.
 fn spend(paid: &mut [Paid], mut bytes: u64) {
     let count = paid.len();
     for (at, paid) in paid.iter_mut().enumerate() {
-        // What is more than was paid for is owed by the last one.
+        // The last payment gets the excess as a debt.
         let of_this = if at + 1 == count { bytes } else { bytes.min(paid.left()) };
         bytes -= of_this;
         paid.spend(of_this);
     }
 }
 
-/// Cuts ranges into parts, and puts small ones together: no batch is larger than `most` bytes.
+/// Cuts ranges into parts, and combines small ones: no batch is larger than `most` bytes.
 fn batches(ranges: impl Iterator<Item = (usize, Range<u64>)>, most: u64) -> Vec<Vec<RangePart>> {
     let most = most.max(1);
     let mut batches: Vec<Vec<RangePart>> = Vec::new();
@@ -172,7 +172,7 @@ fn batches(ranges: impl Iterator<Item = (usize, Range<u64>)>, most: u64) -> Vec<
     batches
 }
 
-/// Empty memory for what a range holds.
+/// An empty buffer with the capacity for a range.
 fn room(range: &Range<u64>) -> Result<Vec<u8>> {
     let size = usize::try_from(length(range)).map_err(|source| {
         let source = Box::new(source);
@@ -181,7 +181,7 @@ fn room(range: &Range<u64>) -> Result<Vec<u8>> {
     Ok(Vec::with_capacity(size))
 }
 
-/// A range as it is put together from its pieces, which come in order; one piece is not copied.
+/// A range that is assembled from its pieces, which arrive in order; a single piece is not copied.
 #[derive(Default)]
 struct Part {
     first: Bytes,
@@ -229,7 +229,8 @@ async fn local<S: ObjectStore + ?Sized>(
     };
     while let (Some(mut places), Some(paid)) = (batches.next(), ahead.take()) {
         let mut all = vec![paid];
-        // What can be had without waiting is read in the same go: where the limit does not bind, that is most of it.
+        // Pieces that can be paid for without waiting are read in the same batch: if the limit does not bind, that is
+        // most of them.
         while all.len() < AT_ONCE
             && let Some(paid) = batches.peek().and_then(|next| pay(next).now_or_never())
         {
@@ -251,7 +252,8 @@ fn inside(range: &Range<u64>, size: u64) -> bool {
     range.start < range.end && range.end <= size
 }
 
-/// An empty range, or one behind the object's end: the inner store says what that is, at the price of what there is.
+/// An empty range, or one beyond the object's end: the inner store decides the result, and the bytes that exist are
+/// paid for.
 async fn odd<S: ObjectStore + ?Sized>(
     inner: &Arc<S>,
     reads: &Query,
@@ -273,8 +275,8 @@ async fn odd<S: ObjectStore + ?Sized>(
     Ok(got.into_iter().next().unwrap_or_default())
 }
 
-/// Sorted, with those put together between which there is too little to be worth a request of its own, as
-/// `object_store::coalesce_ranges` does; that one panics where a range begins behind the end of the object.
+/// Sorts ranges, and merges those with gaps too small for separate requests, as `object_store::coalesce_ranges` does;
+/// that function panics if a range begins beyond the object's end.
 fn merged(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut sorted = ranges.to_vec();
     sorted.sort_unstable_by_key(|range| range.start);
@@ -314,7 +316,8 @@ async fn remote<S: ObjectStore + ?Sized>(
     Ok(ranges.iter().map(slice).collect())
 }
 
-/// One stretch of an object, in requests of a bounded size; the first one tells which version the others have to be of.
+/// Reads one stretch of an object, in requests of a bounded size; the first response determines the version that the
+/// others must have.
 async fn fetch<S: ObjectStore + ?Sized>(
     inner: Arc<S>,
     reads: Query,

@@ -1,4 +1,4 @@
-//! The governed store: an `ObjectStore` whose reads are paid for before they move.
+//! The governed store: an `ObjectStore` whose reads are paid for in advance.
 
 use crate::body;
 use crate::governor::Reach;
@@ -17,9 +17,10 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A store that reads for one query at its governor's rate. Cheap to make: one per query, all on the same inner store.
+/// A store that reads for one query at its governor's rate. Cheap to create: one per query, all on the same inner
+/// store.
 ///
-/// What it does with each call:
+/// Behaviour of each call:
 ///
 /// | call | |
 /// |---|---|
@@ -36,24 +37,24 @@ pub struct GovernedStore<S: ?Sized> {
 }
 
 impl<S: ObjectStore + ?Sized> GovernedStore<S> {
-    /// `inner`, read by `reads`.
+    /// A store on `inner` whose reads `reads` pays for.
     pub fn new(inner: Arc<S>, reads: Query) -> GovernedStore<S> {
         GovernedStore { inner, reads, writes: None }
     }
 
-    /// The same with its writes charged to `writes`.
+    /// The same store with its writes charged to `writes`.
     #[must_use]
     pub fn with_writes(self, writes: Query) -> GovernedStore<S> {
         GovernedStore { writes: Some(writes), ..self }
     }
 
-    /// The same inner store, read by another query. Its writes are charged nowhere.
+    /// The same inner store for another query. Its writes are not charged.
     #[must_use]
     pub fn for_query(&self, reads: Query) -> GovernedStore<S> {
         GovernedStore { inner: Arc::clone(&self.inner), reads, writes: None }
     }
 
-    /// Who pays for the reads.
+    /// The query that pays for the reads.
     #[must_use]
     pub fn reads(&self) -> &Query {
         &self.reads

@@ -1,10 +1,11 @@
-//! Writes that are charged: uploads in parts.
+//! Charged writes: uploads in parts.
 
 use crate::query::Query;
 use async_trait::async_trait;
 use object_store::{MultipartUpload, PutPayload, PutResult, Result, UploadPart};
 
-/// Waits until `bytes` may be written. They count as moved: how much of a write that fails was written nobody knows.
+/// Waits until `bytes` may be written. They count as moved even if the write fails, since it is unknown how much was
+/// written.
 pub(crate) async fn pay_for_write(writes: &Query, bytes: usize) -> Result<()> {
     let mut left = bytes as u64;
     writes.asked(left);
@@ -26,7 +27,8 @@ pub(crate) struct GovernedUpload {
 #[async_trait]
 impl MultipartUpload for GovernedUpload {
     fn put_part(&mut self, data: PutPayload) -> UploadPart {
-        // The order of these calls is the order of the parts, so the inner one is made now; it moves nothing until polled.
+        // The order of these calls is the order of the parts, so the inner future is created now; it moves nothing
+        // until polled.
         let bytes = data.content_length();
         let part = self.upload.put_part(data);
         let writes = self.writes.clone();

@@ -1,5 +1,5 @@
-//! The canary as the loop carries it out: windows with and without isolation, what online groups suffer in them, and an end
-//! that always leaves isolation on.
+//! Runs a canary in the agent's loop: windows with and without isolation, measurement of online groups in them, and an
+//! end that always restores isolation.
 
 mod measure;
 #[cfg(test)]
@@ -27,44 +27,46 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A window counts when so much of what was to be measured was.
+/// A window counts if at least this share of it was measured.
 const ENOUGH: f64 = 0.5;
-/// A shorter time than this says nothing about a run delay, s.
+/// Shortest time over which a run delay is meaningful, s.
 const DELAY_OVER_S: f64 = 0.2;
-/// Rounds that are made at once for one that would begin: one that makes or moves something is followed by one that finds it.
+/// Maximum number of rounds made at once before a canary begins: a round that creates or moves something needs another
+/// one to see the result.
 const SETTLING: u32 = 3;
-/// Longer than this between two looks, ms, the loop itself stood still.
+/// If two looks are further apart than this (ms), the agent's own loop was stalled.
 const STANDSTILL_MS: u64 = 500;
 
-/// One that runs.
+/// A running canary.
 pub(super) struct Running {
     canary: Canary,
     looks: Looks,
     limits: CanaryLimits,
     generation: u64,
     began_ms: u64,
-    /// For how long nothing was heard of who asked for it, ms, as of when; a loop that stood still itself heard nobody.
+    /// Time without a sign of life from the client, ms, and when it was last updated; time in which the agent's loop
+    /// was stalled does not count.
     silent_ms: u64,
     seen_ms: u64,
-    /// Which side the last round has brought.
+    /// The side that the last round put in force.
     in_force: Side,
-    /// When to look whether a switch that did not succeed can be made now, and when to look at the probe, ms.
+    /// When to retry a switch that failed, and when to read the probe, ms.
     retry_ms: u64,
     look_ms: u64,
     watch: Watch,
-    /// Sums of the window that is measured.
+    /// Sums of the current window's measurements.
     measured: Option<Measured>,
-    /// With isolation, by group: time, s, and run delay, ms.
+    /// By group, in windows with isolation: time, s, and run delay, ms.
     calm: BTreeMap<String, (f64, f64)>,
-    /// The same in the open window, since it was compared last.
+    /// The same in the current window, since the last comparison.
     recent: BTreeMap<String, (f64, f64)>,
-    /// Why the open window has to be broken off, or is no evidence.
+    /// Why the current window must be aborted, or its pair is void.
     hurts: Option<String>,
     report: Report,
 }
 
 impl Running {
-    /// Whether the loop has to look at it before the next tick.
+    /// Whether the loop must handle the canary before the next tick.
     fn calls(&mut self, now_ms: u64) -> bool {
         let side = self.canary.side();
         if now_ms >= self.look_ms {
@@ -78,21 +80,22 @@ impl Running {
         self.hurts.is_some() || switch || silent || now_ms >= self.canary.due_ms()
     }
 
-    /// Whether nobody waits for it any more.
+    /// Whether the client has been silent for too long.
     fn is_silent(&mut self, now_ms: u64) -> bool {
         let since_ms = now_ms.saturating_sub(self.seen_ms).min(STANDSTILL_MS);
         (self.silent_ms, self.seen_ms) = (self.silent_ms + since_ms, now_ms);
         self.silent_ms > u64::try_from(PATIENCE.as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Whether a window is open in which no more may be suffered than the limits say. With isolation there is nothing to be ended;
-    /// but if bad moments voided pairs only when they fell into windows without, what is left would show that those are better.
+    /// Whether the limits on online harm apply to the current window. With isolation on there is no harm to stop; but
+    /// if only bad windows without isolation voided their pairs, the remaining pairs would make windows without
+    /// isolation look better.
     fn is_held_to_limits(&self) -> bool {
         let open = self.canary.window().map(|window| window.side);
         open == Some(Side::Off) || open == Some(Side::On) && self.in_force == Side::On
     }
 
-    /// What a round has brought.
+    /// Notes that a round has put the wanted side in force.
     fn in_force(&mut self) {
         let side = self.canary.side();
         if std::mem::replace(&mut self.in_force, side) != side && side == Side::On {
@@ -100,7 +103,7 @@ impl Running {
         }
     }
 
-    /// Takes in what was used since the last tick.
+    /// Adds the use since the last tick.
     fn take_in(&mut self, sample: &Sample, online: &[String]) {
         if let Some(measured) = &mut self.measured {
             measured.add(sample, online);
@@ -121,13 +124,13 @@ impl Running {
             add(&mut self.recent);
             self.hurts = self.hurts.take().or_else(|| self.delayed());
         }
-        // What is beyond the limits is no measure for them.
+        // Measurements beyond the limits are not used to set the limits.
         if side == Side::On && self.hurts.is_none() {
             add(&mut self.calm);
         }
     }
 
-    /// Whether a group waits too long for a CPU, over the time since it was said last.
+    /// Whether a group's run delay is too high, over the time since it was last reported.
     fn delayed(&mut self) -> Option<String> {
         let (calm, limits) = (&self.calm, &self.limits);
         let mut too_much = None;
@@ -148,18 +151,18 @@ impl Running {
         too_much
     }
 
-    /// The window that was open is no evidence.
+    /// Aborts the current window.
     fn abort(&mut self, now_ms: u64, why: String) -> Option<Change> {
         let window = self.canary.window()?;
         self.measured = None;
         let side = window.side.name();
         self.report.aborted.push(format!("pair {}, isolation {side}: {why}", window.pair + 1));
-        // Isolation that cannot be put back is as bad as one that is missing.
+        // Failing to restore isolation is as bad as missing isolation.
         let harm = window.side == Side::Off || self.in_force == Side::Off;
         self.canary.abort(now_ms, harm)
     }
 
-    /// What has become of it; why it is over, if it is.
+    /// Advances the canary; returns why it ended, if it did.
     fn advance(&mut self, host: &dyn Host, now_ms: u64, planned: &Planned) -> Option<End> {
         if let Some(why) = self.hurts.take()
             && let Some(Change::Over(end)) = self.abort(now_ms, why)
@@ -214,7 +217,7 @@ impl Running {
         None
     }
 
-    /// Whether it is time to look, and an effect is shown.
+    /// Whether an interim analysis is due and shows an effect.
     fn is_decided(&self) -> bool {
         let over = self.canary.pairs_over();
         let level = Some(self.looks.level(over));
@@ -232,7 +235,7 @@ impl Running {
         }
     }
 
-    /// As it stands, or at its end: then no look will come that could err.
+    /// The report so far, or the final one: then no further interim analysis can err.
     fn report(&self, now_ms: u64, end: Option<End>) -> Report {
         let over = self.canary.pairs_over();
         let level = match end {
@@ -249,8 +252,8 @@ impl Running {
     }
 }
 
-/// The groups as controllers are shown them: while isolation is off they hold what they decided, because what they would see is not
-/// their doing.
+/// The groups as passed to the controllers: while isolation is off, the controllers keep their decisions, because the
+/// measurements do not result from them.
 pub(super) fn seen(off: bool, specs: &[GroupSpec]) -> Cow<'_, [GroupSpec]> {
     match off {
         false => Cow::Borrowed(specs),
@@ -258,7 +261,7 @@ pub(super) fn seen(off: bool, specs: &[GroupSpec]) -> Cow<'_, [GroupSpec]> {
     }
 }
 
-/// What was decided before isolation went off, with what is decided about memory now.
+/// The decisions from before isolation was switched off, with the current decisions about memory.
 pub(super) fn held(before: Decided, now: Decided) -> Decided {
     let wants = Wants { frozen: now.wants.frozen, ..before.wants };
     let frozen = |(_, key): &(GroupName, String)| key == FROZEN.key();
@@ -267,7 +270,7 @@ pub(super) fn held(before: Decided, now: Decided) -> Decided {
     Decided { wants, held: now.held, kill: now.kill, why, ..before }
 }
 
-/// Changes what is wanted by what was decided, with or without isolation.
+/// Applies the decisions to the desired state, with or without isolation.
 pub(super) fn adjust(off: bool, decided: &Decided, desired: &mut DesiredState) {
     let written = off.then(|| desired.clone());
     decided.adjust(desired);
@@ -282,18 +285,18 @@ fn online(planned: &Planned) -> Vec<String> {
 }
 
 impl Agent<'_> {
-    /// Whether a canary has taken isolation away for now.
+    /// Whether a canary has switched isolation off for now.
     pub(super) fn isolation_is_off(&self) -> bool {
         self.canary.as_ref().is_some_and(|running| running.canary.side() == Side::Off)
     }
 
-    /// Whether the canary needs a tick now. Cheap: a few counters of the probe, and that every 30 ms.
+    /// Whether the canary needs a tick now. Cheap: it reads a few counters of the probe, every 30 ms.
     pub(super) fn canary_calls(&mut self) -> bool {
         let now_ms = self.now().ms;
         self.canary.as_mut().is_some_and(|running| running.calls(now_ms))
     }
 
-    /// What a round has brought.
+    /// Passes the result of a round to the canary.
     pub(super) fn canary_in_force(&mut self, done: bool) {
         let now_ms = self.now().ms;
         let Some(running) = &mut self.canary else { return };
@@ -303,7 +306,7 @@ impl Agent<'_> {
         }
     }
 
-    /// Begins one, or says why not.
+    /// Starts a canary, or replies why it cannot start.
     pub(super) fn canary_start(&mut self, request: Request, reply: Reply) {
         match self.canary_new(request) {
             Ok(running) => {
@@ -384,8 +387,8 @@ impl Agent<'_> {
         })
     }
 
-    /// Makes the rounds that are due, so that the answer does not depend on which moment between two ticks it meets. What is wrong
-    /// with them is told by the next tick's.
+    /// Makes the rounds that are due, so that the reply does not depend on the moment within a tick. The next tick's
+    /// rounds report any problems.
     fn settle(&mut self) {
         for _ in 0..SETTLING {
             if self.actuation.phase == Phase::Settled {
@@ -400,7 +403,7 @@ impl Agent<'_> {
         }
     }
 
-    /// Whether the machine would be another without isolation, by the plan for that.
+    /// Whether switching isolation off would change anything on the machine, according to the plan for that.
     fn differs(&mut self) -> Result<(), (String, String)> {
         let (specs, decided) = (&self.groups.compiled.groups, &self.decisions.decided);
         let (reconciler, host) = (&self.reconciler, &mut *self.host);
@@ -433,7 +436,7 @@ impl Agent<'_> {
         Ok(())
     }
 
-    /// One tick of the canary: takes in what was measured, and lets it go on, break off or end.
+    /// One tick of the canary: adds the measurements, and continues, aborts a window or ends the canary.
     pub(super) fn canary_tick(&mut self, now: &Now, sample: &Sample) {
         let (Some(mut running), Some(round)) = (self.canary.take(), &self.actuation.last) else { return };
         running.take_in(sample, &online(&round.planned));
@@ -482,7 +485,7 @@ impl Agent<'_> {
         self.actuation.unsettle();
     }
 
-    /// Ends the canary, if one runs. Isolation comes back with the next round.
+    /// Ends the canary, if one runs. The next round restores isolation.
     pub(super) fn canary_end(&mut self, end: End) -> bool {
         let Some(running) = self.canary.take() else { return false };
         let now = self.now();
@@ -490,7 +493,7 @@ impl Agent<'_> {
         true
     }
 
-    /// Somebody still waits for it.
+    /// The client's keep-alive.
     pub(super) fn canary_alive(&mut self, reply: Reply) {
         match &mut self.canary {
             Some(running) => {
@@ -501,10 +504,10 @@ impl Agent<'_> {
         }
     }
 
-    /// Ends the canary and puts isolation back before anything else happens.
+    /// Ends the canary and restores isolation before anything else happens.
     ///
     /// # Errors
-    /// When that cannot be done now.
+    /// When isolation cannot be restored now.
     pub(super) fn canary_end_now(&mut self, end: End) -> Result<(), AgentError> {
         let off = self.isolation_is_off();
         if !self.canary_end(end) || !off {
@@ -518,7 +521,7 @@ impl Agent<'_> {
             PlanRequest { adjust: &adjust, kept: true, ..PlanRequest::all(&self.groups.compiled.groups) };
         let began = Instant::now();
         let round = self.reconciler.round(self.host, now_ms, &request)?;
-        // What is wrong is told by the next one.
+        // The next round reports problems.
         self.rounded(round, began);
         self.publishing.audit.record(std::mem::take(&mut self.publishing.unrecorded));
         Ok(())
@@ -536,7 +539,7 @@ impl Agent<'_> {
         });
     }
 
-    /// What a snapshot says of it.
+    /// The canary's part of a snapshot.
     pub(super) fn canary_shown(&self) -> Option<Shown> {
         let now_ms = self.now().ms;
         self.canary.as_ref().map(|running| running.shown(now_ms))

@@ -1,9 +1,9 @@
-//! What makes the next tick come at once: online work that waits, between two ticks.
+//! Triggers the next tick early: when online work waits between two ticks.
 //!
-//! With the probe a look at its counters, every [`FAST`]. Without it the run delay of online threads, which costs a file
-//! per thread; so it is looked at as often as costs a hundredth of a CPU at most. Besides, the kernel tells of pressure
-//! (PSI triggers): of the machine's memory, and of each online group of a v2 hierarchy. Its shortest window is 0.5 s, without
-//! `CAP_SYS_RESOURCE` 2 s, so that alone it would be too late for a wake-up.
+//! With the probe, its counters are read every [`FAST`]. Without it, the run delay of online threads is read, which
+//! costs a file per thread, so only as often as costs at most a hundredth of a CPU. Besides, the kernel reports
+//! pressure (PSI triggers): of the machine's memory, and of each online group of a v2 hierarchy. The shortest window of
+//! a trigger is 0.5 s, without `CAP_SYS_RESOURCE` 2 s, so triggers alone would be too late for a wake-up.
 
 use super::Agent;
 use commensal_core::control::latency::{LEAST_CPUS, PRESSURE_PCT, TOTAL_OVER_BLAMED, bound_ms};
@@ -14,34 +14,34 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Between two looks within a tick: an online group that waits is helped within 100 ms, although the look in which it begins
-/// sees too little of it, and the tick takes its time on a machine that is full.
+/// How often online waits are checked within a tick: a group that waits is helped within 100 ms, although the check in
+/// which the wait begins sees too little of it, and the tick itself takes time on a busy machine.
 pub(super) const FAST: Duration = Duration::from_millis(30);
-/// Looks at run delay cost no more than one part in so many of a CPU.
+/// Reading run delays costs at most this fraction (1 in 100) of a CPU.
 const SHARE: u32 = 100;
-/// Windows of a trigger: the shortest that the kernel takes with `CAP_SYS_RESOURCE` (`WINDOW_MIN_US`), and without
+/// Windows of a trigger: the shortest that the kernel accepts with `CAP_SYS_RESOURCE` (`WINDOW_MIN_US`), and without
 /// (`psi_write`, kernel/sched/psi.c).
 const WINDOWS: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(2)];
-/// Each v2 group with a trigger gets a kernel thread (`psimon`); beyond so many groups the ticks have to do.
+/// Each v2 group with a trigger gets a kernel thread (`psimon`); beyond this many groups only the ticks notice waits.
 const MOST_GROUPS: usize = 32;
 
-/// What is looked at between ticks.
+/// Signals that are checked between ticks.
 #[derive(Debug, Default)]
 pub(super) struct EarlyTick {
     triggers: BTreeMap<PathBuf, PressureTrigger>,
-    /// When the triggers were asked last: not more often than once in the shortest window, because that costs 0.1 ms.
+    /// When the triggers were last polled: at most once per shortest window, because a poll costs 0.1 ms.
     asked: Option<Instant>,
-    /// Files whose trigger was refused; not tried again.
+    /// Files whose trigger was refused; these are not retried.
     refused: BTreeSet<PathBuf>,
-    /// Run delay of all online groups at the last look, and when the next one may be.
+    /// Time and total of the last reading of run delay; `next` is the earliest time of the next one.
     delay: Option<(Instant, u64)>,
     next: Option<Instant>,
-    /// Run delay that the last look saw, ms per second.
+    /// Run delay at the last reading, ms per second.
     pub run_delay_ms_per_s: Option<f64>,
 }
 
 impl EarlyTick {
-    /// Sets triggers on these files, and takes the others back.
+    /// Sets triggers on these files, and removes all others.
     fn follow(&mut self, files: BTreeSet<PathBuf>) {
         self.triggers.retain(|file, _| files.contains(file));
         self.refused.retain(|file| files.contains(file));
@@ -59,7 +59,7 @@ impl EarlyTick {
         }
     }
 
-    /// Whether the kernel has told of pressure. A group that is gone loses its trigger.
+    /// Whether a trigger has fired. A group that is gone loses its trigger.
     pub fn pressed(&mut self) -> bool {
         if self.asked.is_some_and(|at| at.elapsed() < WINDOWS[0]) {
             return false;
@@ -94,7 +94,7 @@ impl Agent<'_> {
         self.sensing.early_tick.follow(files);
     }
 
-    /// Whether online work waits more than it may, right now. Cheap: a few counters of the probe, or of threads.
+    /// Whether online work waits more than allowed, right now. Cheap: a few counters of the probe, or of threads.
     pub(super) fn online_waits(&mut self) -> bool {
         let Some(target) = self.target_us() else { return false };
         let now = self.now();
@@ -114,7 +114,8 @@ impl Agent<'_> {
         delay.is_some_and(|ms| ms / online > bound_ms(target) * TOTAL_OVER_BLAMED)
     }
 
-    /// Run delay of all online groups since the last look, ms per second; `None` when it is too early for another.
+    /// Run delay of all online groups since the last reading, ms per second; `None` when it is too early for another
+    /// one.
     fn run_delay(&mut self) -> Option<f64> {
         let began = Instant::now();
         if self.sensing.early_tick.next.is_some_and(|next| began < next) {

@@ -1,4 +1,4 @@
-//! Members that come and go, as the loop follows them.
+//! Tracks members that come and go, for the loop.
 
 use crate::members::{Change, Follow, Follower, Members};
 use commensal_core::actual::CgroupPath;
@@ -11,26 +11,26 @@ use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
-/// How long the first word of an engine is waited for.
+/// How long to wait for an engine's first list of containers.
 const ENGINE_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Who comes and goes.
+/// The tracked members and the events about them.
 pub(super) struct Followed {
     pub members: Members,
     pub follow: Follow,
     follower: Option<Follower>,
     changes: (Sender<Change>, Receiver<Change>),
-    /// The first that came in a wait.
+    /// The first event that arrived during a wait.
     first: Option<Change>,
-    /// Whether an engine has said what it runs, and whether that was waited for.
+    /// Whether an engine has listed its containers, or the wait for that is over.
     pub heard: bool,
     waited: bool,
-    /// Whether cgroups came or went without being told.
+    /// Whether some creations or removals of cgroups were not reported.
     missed: bool,
 }
 
 impl Followed {
-    /// Nobody yet.
+    /// Tracks nothing yet.
     pub fn new() -> Followed {
         Followed {
             members: Members::default(),
@@ -44,7 +44,7 @@ impl Followed {
         }
     }
 
-    /// Follows what the groups match.
+    /// Tracks the members that the groups match.
     pub fn follow(
         &mut self,
         instance: &Instance,
@@ -70,12 +70,12 @@ impl Followed {
         Ok(())
     }
 
-    /// Whether it tells of every cgroup that comes or goes.
+    /// Whether every creation and removal of a cgroup is reported.
     pub fn complete(&self) -> bool {
         self.follower.is_some() && !self.follow.mounts.is_empty() && !self.missed
     }
 
-    /// Waits for the first word of a container engine, once, and not for long: what it says later is heeded then.
+    /// Waits once, briefly, for a container engine's first list; a later list is handled when it arrives.
     pub fn wait_for_engine(&mut self) {
         if self.follow.sockets.is_empty() || self.heard || std::mem::replace(&mut self.waited, true) {
             return;
@@ -87,7 +87,7 @@ impl Followed {
         }
     }
 
-    /// Waits until something happens, but not longer than this.
+    /// Waits for an event, at most for this long.
     pub fn wait(&mut self, time: Duration) {
         match self.first {
             Some(_) => std::thread::sleep(time),
@@ -95,7 +95,7 @@ impl Followed {
         }
     }
 
-    /// Takes in what happened; whether anything did that matters. `matters` says so of a cgroup.
+    /// Processes the events; returns whether any of them matters. `matters` decides that for a cgroup.
     pub fn heed(&mut self, matters: &dyn Fn(&CgroupPath) -> bool) -> bool {
         let mut any = false;
         while let Some(change) = self.first.take().or_else(|| self.changes.1.try_recv().ok()) {
@@ -120,8 +120,8 @@ impl Followed {
     }
 }
 
-/// Whether the plan may depend on a cgroup that came or went: a group matches it, or it is above, in or below a member or
-/// among our own.
+/// Whether the plan may depend on a cgroup that was created or removed: a group matches it, or it is above, in or below
+/// a member or among commensal's groups.
 pub(super) fn matters(path: &CgroupPath, specs: &[GroupSpec], desired: Option<&DesiredState>) -> bool {
     let Some(desired) = desired else { return true };
     let members = || desired.groups.iter().flat_map(|group| &group.members);

@@ -1,4 +1,5 @@
-//! The agent's lease: the guard that looks after the machine without it, found or started, and told that it lives.
+//! The agent's lease: finds or starts the guard that takes care of the machine when the agent dies, and sends it signs
+//! of life.
 
 use super::{AgentError, GUARD_PATIENCE, Options};
 use crate::guard::{AtGuard, Hello, Link, SOCKET};
@@ -11,12 +12,12 @@ use std::time::{Duration, Instant};
 pub(super) struct Lease {
     pub link: Option<Link>,
     pub child: Option<Child>,
-    /// Guards that were started before and are to be waited for once they have ended.
+    /// Guards that were started earlier and must be reaped once they have exited.
     pub former: Vec<Child>,
     pub time: Duration,
 }
 
-/// Who the agent is.
+/// The agent's identity, for the guard.
 fn hello(host: &mut dyn Host, lease: Duration) -> Hello {
     let pid = std::process::id();
     Hello {
@@ -27,12 +28,12 @@ fn hello(host: &mut dyn Host, lease: Duration) -> Hello {
 }
 
 impl Lease {
-    /// Lets go of guards that have ended.
+    /// Reaps guards that have exited.
     pub fn bury(&mut self) {
         self.former.retain_mut(|guard| matches!(guard.try_wait(), Ok(None)));
     }
 
-    /// Looks after the guard: one that is gone is replaced, and one that stands still is ended first. What was wrong comes back.
+    /// Checks the guard: one that is gone is replaced, and one that hangs is killed first. Returns the problems.
     pub fn look_after(
         &mut self,
         host: &mut dyn Host,
@@ -60,7 +61,7 @@ impl Lease {
         Ok(told)
     }
 
-    /// Finds the guard, or starts one.
+    /// Connects to the guard, or starts one.
     pub fn connect(
         &mut self,
         host: &mut dyn Host,
@@ -83,11 +84,11 @@ impl Lease {
         spec = spec
             .arg("guard")
             .arg("--once")
-            // It may come to itself when this process has been killed already.
+            // The guard may start running only after this process has been killed.
             .arg("--starter")
             .arg(std::process::id().to_string());
         (spec.stdin, spec.stdout) = (Stdin::Null, Stdout::Null);
-        // It outlives the agent: that is what it is for.
+        // The guard must outlive the agent.
         (spec.own_process_group, spec.die_with_parent) = (true, false);
         let mut child = host.spawn(&spec)?;
         let deadline = Instant::now() + GUARD_PATIENCE;

@@ -1,4 +1,4 @@
-//! The end of an agent.
+//! Exit of the agent.
 
 use super::start::machine_lock;
 use super::{Agent, AgentError, LOCK_PATIENCE, OnExit};
@@ -6,14 +6,14 @@ use commensal_core::canary::End;
 use commensal_reconcile::bring_safe_state;
 
 impl Agent<'_> {
-    /// Leaves behind what the options say; gives what could not be put in order.
+    /// Leaves the settings that the options ask for; returns the problems that remained.
     pub(super) fn leave(mut self, hand_over: bool) -> Vec<String> {
         // Before anything else: isolation may be off for a canary.
         let isolated = self.canary_end_now(End::Leaving);
         let left = isolated.and_then(|()| match self.options.on_exit {
             OnExit::Keep => Ok(Vec::new()),
             _ if hand_over => Ok(Vec::new()),
-            // As the guard does it, and with the same result.
+            // Done as the guard does it, with the same result.
             OnExit::Safe => {
                 Ok(bring_safe_state(self.host, &self.reconciler.instance.state_dir, LOCK_PATIENCE).failed)
             }

@@ -1,4 +1,4 @@
-//! When a tick changes the machine, and how much of it is looked at for that.
+//! Decides when a tick changes the machine, and how much of the machine is read for that.
 
 use super::Now;
 use super::{
@@ -17,20 +17,20 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// What a tick has to put in force.
+/// The work that a tick has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Due {
-    /// Nothing.
+    /// No work.
     No,
-    /// What was decided anew; nothing else has changed.
+    /// Only the controllers' new decisions; nothing else has changed.
     Decided,
-    /// Everything.
+    /// A whole round.
     Whole,
 }
 
 impl Agent<'_> {
-    /// Whether this tick needs a round: the groups or the decisions have changed, somebody changed the machine, the last round
-    /// left something to do, or it is long ago.
+    /// Whether this tick needs a round: the groups or the decisions have changed, another program changed the machine,
+    /// the last round was not complete, or it was long ago.
     fn round_is_due(&mut self) -> Due {
         let wants = (self.groups.state.generation, self.decisions.decided.wants.clone());
         let before = self.actuation.put_in_force.as_ref();
@@ -54,7 +54,7 @@ impl Agent<'_> {
         }
     }
 
-    /// Processes have no events: they are looked for in every tick.
+    /// Processes have no events, so they are searched for in every tick.
     fn processes_differ(&mut self) -> bool {
         let Some(round) = &self.actuation.last else { return true };
         let specs = &self.groups.compiled.groups;
@@ -63,10 +63,10 @@ impl Agent<'_> {
             && self.members.members.processes_differ(self.host, specs, &round.planned.actual)
     }
 
-    /// Takes over what a round that began then found and did; what was wrong comes back.
+    /// Stores the results of a round that began at `began`; returns its problems.
     pub(super) fn rounded(&mut self, mut round: Round, began: Instant) -> Vec<String> {
         (self.actuation.rounded, self.actuation.round_took) = (Some(Instant::now()), began.elapsed());
-        // One that made or moved something is followed by one that finds it.
+        // A round that created or moved something is followed by another one that sees the result.
         let done = round.problems.is_empty() && round.current;
         self.actuation.phase = match self.actuation.phase {
             Phase::Paused => Phase::Paused,
@@ -89,14 +89,15 @@ impl Agent<'_> {
         problems
     }
 
-    /// One round, if one is due and nobody else is changing the machine.
+    /// Makes one round, if one is due and no other process is changing the machine.
     pub(super) fn enforce(&mut self, now: &Now, problems: &mut Vec<String>) {
         let due = self.round_is_due();
         if due == Due::No {
             return;
         }
         self.actuation.unsettle();
-        // Before the lock, and only for so long: an engine answers when it likes, and other groups do not wait for it.
+        // Before the lock is taken, and for a limited time: an engine may be slow, and other groups must not wait for
+        // it.
         self.members.wait_for_engine();
         match self.reconciler.instance.try_lock(self.host) {
             Ok(Some(_lock)) => {

@@ -1,4 +1,4 @@
-//! What an agent needs before it begins: to be the only one, and groups.
+//! What an agent needs before it begins: the lock that makes it the only one, and groups.
 
 use super::{AgentError, Groups, HAND_OVER_PATIENCE, LOCK_PATIENCE, MASTER_PATIENCE, PAUSE};
 use crate::groups_file::{self, Changes, Texts};
@@ -11,14 +11,14 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Who the agent is, for the next one.
+/// The agent's identity, for its successor.
 #[derive(Debug, Serialize, Deserialize)]
 struct Card {
     pid: u32,
     start_ticks: u64,
 }
 
-/// The agent that keeps the machine's groups now, if there is one: its process, where that is known.
+/// The agent that manages this state directory now, if there is one, with its PID where known.
 ///
 /// # Errors
 /// When the state directory cannot be used.
@@ -31,7 +31,7 @@ pub fn running(host: &mut dyn Host, state_dir: &Path) -> Result<Option<Option<u3
     Ok(Some(serde_json::from_str::<Card>(&text).ok().map(|card| card.pid)))
 }
 
-/// The lock that one agent holds as long as it lives.
+/// Takes the lock that an agent holds while it runs.
 pub(super) fn only_one(host: &mut dyn Host, state_dir: &Path, takeover: bool) -> Result<Lock, AgentError> {
     let (path, card) = (state_dir.join("agent.lock"), state_dir.join("agent.json"));
     let lock = match host.state_lock(&path)? {
@@ -67,8 +67,8 @@ pub(super) fn only_one(host: &mut dyn Host, state_dir: &Path, takeover: bool) ->
     Ok(lock)
 }
 
-/// The lock that the one commensal of this kernel holds as long as it lives; `None` when somebody without rights to cgroups holds
-/// it, which is told. One that is just ending is waited for.
+/// Takes the lock that one commensal per kernel holds while it runs; `None` when a process without rights to cgroups
+/// holds it, which is reported. Waits for a holder that is exiting.
 pub(super) fn be_master(host: &mut dyn Host, instance: &Instance) -> Result<Option<Lock>, AgentError> {
     let deadline = Instant::now() + MASTER_PATIENCE;
     loop {
@@ -101,8 +101,8 @@ pub(super) fn machine_lock(host: &mut dyn Host, instance: &Instance) -> Result<L
     }
 }
 
-/// Leaves a delegated group in which the agent sits. A guard that it starts is where it is, and the kernel gives controllers
-/// only to groups below one without processes. Others who sit there are told of when that matters.
+/// Moves the agent out of the delegated group. A guard that it starts is in the same group, and the kernel enables
+/// controllers only below a group without processes. Other processes in the group are reported when that matters.
 pub(super) fn make_room(host: &mut dyn Host, instance: &Instance, survey: &Survey) -> Result<(), AgentError> {
     let base = &survey.tenancy.base;
     let unified = survey.hierarchies.iter().find(|one| one.version == Version::V2);
@@ -116,12 +116,12 @@ pub(super) fn make_room(host: &mut dyn Host, instance: &Instance, survey: &Surve
     }
 }
 
-/// Where the groups in force are kept, for a start with broken ones.
+/// File in which the groups in force are saved, for a start with broken groups files.
 pub(super) fn last_good(state_dir: &Path) -> PathBuf {
     state_dir.join("agent-groups.json")
 }
 
-/// The groups to begin with: those of the configuration, or if it is broken the last good ones.
+/// The groups to begin with: those of the configuration, or if it is invalid the last valid ones.
 pub(super) fn first_groups(
     host: &mut dyn Host,
     state_dir: &Path,
@@ -130,7 +130,7 @@ pub(super) fn first_groups(
     let loaded = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
     let mut state =
         snapshot::Config { path: config.display().to_string(), generation: 1, loaded, error: None };
-    // Before they are read: what changes afterwards is seen.
+    // Watch before reading, so that no later change is missed.
     let changes = Changes::of(host, config);
     let read = groups_file::texts(host, config).and_then(|texts| Ok((groups_file::compile(&texts)?, texts)));
     match read {

@@ -1,4 +1,4 @@
-//! From a request to an answer: paths, methods, and what may be asked from where.
+//! Routes requests to answers: paths, methods, and what may be requested over which transport.
 
 use super::{Command, Order, Reply};
 use crate::canary;
@@ -18,35 +18,35 @@ use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Header with the age of what is told, in milliseconds.
+/// Header with the age of the data, in milliseconds.
 pub const AGE: &str = "x-commensal-age-ms";
-/// Bytes of a request's body. One path needs some.
+/// Maximum size of a request's body in bytes. Only one path needs a body.
 const BODY_BYTES: usize = 4 * 1024;
-/// For the loop to carry an order out: it may be in the middle of a tick that takes long.
+/// Timeout for an order: the loop may be in the middle of a long tick.
 const ORDER_TIME: Duration = Duration::from_secs(10);
-/// What there is, for those who asked for something else.
+/// List of paths, for requests with an unknown path.
 const PATHS: &str = "there are GET /v1/snapshot, /v1/groups, /v1/groups/NAME, /v1/explain/NAME, /v1/actions, /v1/canary, \
                      /metrics, /healthz and POST /v1/reload, /v1/pause, /v1/resume, /v1/canary/start, /v1/canary/alive, \
                      /v1/canary/stop";
 const REMOTE_PATHS: &str =
     "there are GET /metrics, /healthz and /v1/snapshot; the rest is on the agent's local socket";
 
-/// Why not, as the body of every answer that is not 200.
+/// The body of every answer that is not 200.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Refusal {
     /// What is wrong.
     pub error: String,
-    /// The way out; may be empty.
+    /// What to do about it; may be empty.
     #[serde(rename = "try")]
     pub try_this: String,
 }
 
-/// What was done, as the answer to an order.
+/// The answer to an order that was carried out.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Done {
-    /// In words, such as `generation 4 is in force`.
+    /// The outcome in words, such as `generation 4 is in force`.
     pub done: String,
 }
 
@@ -104,7 +104,7 @@ fn path(text: &str) -> Option<Path<'_>> {
         #[cfg(test)]
         "/panic" => Path::Panic,
         _ => {
-            // Names of groups need no decoding: letters, digits, - and _.
+            // Group names need no decoding: they consist of letters, digits, - and _.
             let name = |start: &str| text.strip_prefix(start).filter(|name| !name.contains('/'));
             match (name("/v1/groups/"), name("/v1/explain/")) {
                 (Some(name), _) => Path::Group(name),
@@ -232,7 +232,7 @@ impl Router {
     }
 }
 
-/// Reads what came with the request, up to the bound.
+/// Reads the request's body, up to the limit.
 async fn drain(body: Incoming) -> Result<Bytes, Answer> {
     let most = BODY_BYTES as u64;
     let too_big = || {
@@ -252,7 +252,7 @@ async fn drain(body: Incoming) -> Result<Bytes, Answer> {
     }
 }
 
-/// What `make` makes; a panic in it ends this request and nothing else.
+/// The answer that `make` returns; a panic in it ends only this request.
 fn guarded(make: impl FnOnce() -> Answer) -> Answer {
     catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|_| {
         refuse(

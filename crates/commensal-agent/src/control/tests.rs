@@ -51,7 +51,7 @@ impl World {
     /// Sends and reads until the other side closes.
     fn raw(&self, request: &str) -> String {
         let mut stream = self.connect();
-        // A server that answers early may have hung up already.
+        // A server that answers early may have closed the connection already.
         let _ = stream.write_all(request.as_bytes());
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
@@ -97,7 +97,7 @@ fn every_view_is_served() {
     let metrics = world.raw("GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     assert!(metrics.contains("content-type: text/plain; version=0.0.4"), "{metrics}");
     assert!(body(&metrics).contains("commensal_group_used_cpus{group=\"etl\"} 3.5\n"), "{metrics}");
-    // An older program's snapshot, without what came later, and a newer one's, with more.
+    // A snapshot of an older program, without later fields, and one of a newer program, with unknown fields.
     let odd: Snapshot = serde_json::from_str(r#"{"pid": 7, "later": {}}"#).unwrap();
     assert_eq!(odd, Snapshot { pid: 7, ..Snapshot::default() });
 }
@@ -168,7 +168,7 @@ fn only_its_owner_reaches_the_socket() {
         println!("skipped: only_its_owner_reaches_the_socket: needs root to be another user");
         return;
     }
-    // Others are kept out by the mode, and hung up on where somebody changed it.
+    // The mode keeps other users out; where it was changed, their connections are closed.
     let ask = |socket: &Path| {
         let script = "import os,socket,sys\nos.setgroups([])\nos.setgid(65534)\nos.setuid(65534)\n\
                       s=socket.socket(socket.AF_UNIX)\n\
@@ -200,7 +200,7 @@ fn a_dead_agents_socket_is_replaced_and_a_living_ones_is_not() {
     assert!(world.socket().exists(), "as SIGKILL leaves it");
     assert!(matches!(world.get("/healthz"), Err(ClientError::NoAgent(_))));
     let second = world.second().unwrap();
-    // It has nothing to show yet, and says so.
+    // The agent has no snapshot yet, and says so.
     let (status, error, _) = refused(world.get("/v1/snapshot"));
     assert_eq!((status, error.contains("first look")), (503, true));
     drop(second);
@@ -213,11 +213,11 @@ fn a_dead_agents_socket_is_replaced_and_a_living_ones_is_not() {
     assert!(matches!(started, Err(ControlError::Socket(_))), "{started:?}");
 }
 
-/// A living agent whose queue of connections is full is a living one.
+/// A running agent whose connection queue is full must not be taken for a dead one.
 // promise 33
 #[test]
 fn a_full_queue_is_no_dead_socket() {
-    /// What the kernel takes before `connect` blocks: the queue of `listen`, and one.
+    /// Number of connections before `connect` blocks: the queue of `listen`, and one.
     const FULL: usize = 128 + 1;
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join(SOCKET);
@@ -265,7 +265,7 @@ fn sixty_four_clients_at_once() {
     });
 }
 
-/// Clients that send half a request, or ask and never read, hold up neither others nor the loop.
+/// Clients that send half a request, or never read the answer, delay neither other clients nor the loop.
 // promise 33
 #[test]
 fn slow_clients_hold_up_nobody() {
@@ -276,7 +276,7 @@ fn slow_clients_hold_up_nobody() {
         stream.set_nonblocking(true).unwrap();
         let request: &[u8] =
             if n % 2 == 0 { b"GET /v1/sn" } else { b"GET /v1/snapshot HTTP/1.1\r\nHost: a\r\n\r\n" };
-        // Until the server's answers fill what nobody reads.
+        // Until the unread answers fill the buffers.
         for _ in 0..if n % 2 == 0 { 1 } else { 500 } {
             if stream.write(request).is_err() {
                 break;
@@ -290,13 +290,13 @@ fn slow_clients_hold_up_nobody() {
             client::get(&LinuxHost::new(), &world.socket(), "/v1/snapshot").unwrap();
         assert_eq!(answer.body.ticks, ticks);
     }
-    // Half a request is given up in the end.
+    // A half-sent request times out in the end.
     let mut half = world.connect();
     half.write_all(b"GET /healthz HT").unwrap();
     let mut rest = Vec::new();
     let _ = half.read_to_end(&mut rest);
     assert!(rest.is_empty() || rest.starts_with(b"HTTP/1.1 4"), "{:?}", String::from_utf8_lossy(&rest));
-    // A client that has said all may close its half.
+    // A client that has sent everything may shut down its sending side.
     let mut polite = world.connect();
     polite.write_all(b"GET /v1/groups HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     polite.shutdown(std::net::Shutdown::Write).unwrap();
@@ -337,7 +337,7 @@ fn orders_reach_the_loop_and_their_outcome_comes_back() {
             over.store(true, Ordering::Relaxed);
             (done, not, lost, (canary.done, bad))
         });
-        // The loop, which looks once per tick.
+        // Stands in for the loop, which polls once per tick.
         while !over.load(Ordering::Relaxed) {
             match orders.try_recv() {
                 Ok(Command { order: Order::Reload, reply }) => reply.done("generation 4 is in force"),
@@ -359,7 +359,7 @@ fn orders_reach_the_loop_and_their_outcome_comes_back() {
     });
 }
 
-/// A loop that hangs takes no orders: the queue is bounded, and asking who is there still works.
+/// A loop that hangs takes no orders: the queue is bounded, and reading the snapshot still works.
 // promise 33
 #[test]
 fn a_loop_that_hangs_is_told() {
@@ -411,18 +411,18 @@ fn tcp_is_read_only_and_has_less() {
     assert!(plain("GET", "/v1/explain/etl").starts_with("HTTP/1.1 404 "));
     assert!(plain("POST", "/metrics").starts_with("HTTP/1.1 405 "));
     assert!(world.orders.try_recv().is_err());
-    // Whoever takes all its connections takes none of the owner's.
+    // A client that takes all TCP connections takes none of the owner's.
     let held: Vec<_> = (0..TCP_CONNECTIONS + 4).map(|_| TcpStream::connect(addr).unwrap()).collect();
     assert!(world.get("/v1/snapshot").is_ok());
     drop(held);
-    // Without being asked there is none; and a busy port is told.
+    // Without the option there is no TCP listener; and a busy port is an error.
     assert_eq!(World::new(false).control.as_ref().unwrap().metrics_addr(), None);
     let other = world.dir.path().join("other.sock");
     let taken = Control::start(&mut LinuxHost::new(), &other, None, Some(addr), Arc::default(), commands().0);
     assert!(matches!(taken, Err(ControlError::Metrics { .. })), "{taken:?}");
 }
 
-/// An agent that was stopped is told apart from one that is not there.
+/// A stopped agent is distinguished from one that is not running.
 // promise 35
 #[test]
 fn a_silent_agent_is_told() {

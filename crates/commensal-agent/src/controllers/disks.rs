@@ -1,4 +1,4 @@
-//! The offline side's disks, while online groups wait for them.
+//! Limits the offline side's disk I/O while online groups wait for the disks.
 
 use super::{Controllers, Decided, Observation, shown, written};
 use commensal_core::control::Explanation;
@@ -13,7 +13,8 @@ use commensal_core::units::{BytesPerS, Weight};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// A disk counts as used by online work for so long after its last request, ms: services write their logs now and then.
+/// A disk counts as used by online work for this long after its last request, ms: services write their logs now and
+/// then.
 const ONLINE_DISK_MS: u64 = 60_000;
 
 impl Controllers {
@@ -31,7 +32,7 @@ impl Controllers {
         let pressure = of(seen, Class::Online)
             .filter_map(|group| seen.sample.groups.get(group.name.as_str())?.pressure_pct[2]);
         let pressure_pct = pressure.reduce(f64::max);
-        // Once it could be measured a silence is a silence.
+        // Once pressure was readable, a missing value counts as missing.
         self.io_measurable |= pressure_pct.is_some();
         let input = IoInput {
             measurable: self.io_measurable,
@@ -78,7 +79,7 @@ fn of<'a>(seen: &Observation<'a>, class: Class) -> impl Iterator<Item = &'a Desi
     seen.desired.groups.iter().filter(move |group| group.class == class)
 }
 
-/// What groups of a class do on a disk; a disk that a group has not touched is not in its counters.
+/// Rates of a class's groups on a disk; a disk that a group has not used is not in its counters.
 fn sum(seen: &Observation<'_>, class: Class, device: Device) -> Rates {
     let plus = |a: Option<f64>, b: Option<f64>| Some(a? + b?);
     let none = Rates { read: Some(0.0), write: Some(0.0) };
@@ -94,7 +95,7 @@ fn rates(seen: &Observation<'_>, group: &DesiredGroup, device: Device) -> Rates 
     disks.map_or(Rates::default(), |disks| disks.get(&device).copied().unwrap_or(untouched))
 }
 
-/// Divides a disk's rates among the offline groups; what a group gets is for each of its cgroups.
+/// Divides a disk's rates among the offline groups; a group's share is for each of its cgroups.
 fn divided(seen: &Observation<'_>, device: Device, decision: &DiskDecision, decided: &mut Decided) {
     let groups: Vec<&DesiredGroup> =
         of(seen, Class::Offline).filter(|group| !group.members.is_empty()).collect();
@@ -155,7 +156,7 @@ fn divided(seen: &Observation<'_>, device: Device, decision: &DiskDecision, deci
     }
 }
 
-/// Where every disk of an offline group is shared by weight, it gets the smallest: nothing is wasted by that.
+/// An offline group whose disks are all shared by weight gets the smallest weight: that wastes nothing.
 fn least(seen: &Observation<'_>, by_weight: &BTreeSet<Device>, decided: &mut Decided) {
     let shared = |group: &&DesiredGroup| {
         let disks = &group.limits.disks;

@@ -112,7 +112,7 @@ fn offline_disks_are_cut_together_and_never_above_what_was_written() {
     }
     let (_, free) = world.decide();
     assert_eq!((limit(&free, "etl"), limit(&free, "batch")), (None, Some(20.0)));
-    // Online work waits more than it may: half of what was used is left, for both together.
+    // Online work waits more than allowed: half of the use is left, for both offline groups together.
     world.reads("web", 5.0, Some(15.0));
     let (decided, cut) = world.decide();
     let (etl, batch) = (limit(&cut, "etl").unwrap(), limit(&cut, "batch").unwrap());
@@ -142,7 +142,7 @@ fn nothing_is_cut_where_pressure_of_groups_cannot_be_had() {
         let (decided, _) = world.decide();
         assert!(decided.wants.disks.is_empty());
     }
-    // It could be had once, and then comes no more.
+    // Pressure was readable once, and then no longer.
     world.reads("web", 5.0, Some(0.0));
     world.decide();
     world.reads("web", 5.0, None);
@@ -188,7 +188,7 @@ fn weights_only_beside_offline_groups() {
     }
 }
 
-/// What nobody wrote and this machine does not give breaks no promise, and is told.
+/// A value that only a controller chose and this machine cannot have breaks no promise, and is reported.
 // promise 3
 #[test]
 fn a_chosen_weight_that_cannot_be_had_is_no_promise() {
@@ -202,7 +202,7 @@ fn a_chosen_weight_that_cannot_be_had_is_no_promise() {
     assert!(
         chosen.iter().all(|(group, knob)| { decided.why.contains_key(&(group.clone(), knob.to_string())) })
     );
-    // A user who can write only below a group that was handed over.
+    // A user who can write only below a delegated group.
     let mut actual = world.planned.actual.clone();
     (actual.confined, actual.base) = (true, CgroupPath::new("/elsewhere"));
     let root = CgroupRef { hierarchy: 0, path: CgroupPath::root() };

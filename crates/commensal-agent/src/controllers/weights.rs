@@ -1,4 +1,4 @@
-//! Weight of online groups over work that no group claims.
+//! Weight of online groups relative to siblings that belong to no group.
 
 use super::{Controllers, Decided, Observation, shown};
 use commensal_core::control::weights::WeightInput;
@@ -9,7 +9,7 @@ use commensal_core::limit::CPU_WEIGHT;
 use std::sync::Arc;
 
 impl Controllers {
-    /// Only beside offline groups: without them nobody gains from their yielding.
+    /// Only when there are offline groups: otherwise no third party gains from their yielding.
     pub(super) fn weights(&mut self, seen: &Observation<'_>, decided: &mut Decided) {
         let offline = |group: &DesiredGroup| group.class == Class::Offline && !group.members.is_empty();
         let Some(beside) = seen.beside.filter(|_| seen.desired.groups.iter().any(offline)) else {

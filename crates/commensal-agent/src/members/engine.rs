@@ -1,4 +1,4 @@
-//! Containers, by the events of their engine.
+//! Follows containers by the events of their engine.
 
 use super::{Change, PATIENCE, pause, wanted};
 use commensal_host::{LinuxHost, Stream};
@@ -12,14 +12,14 @@ use std::time::Duration;
 
 /// Events of containers only: `filters={"type":["container"]}`.
 const EVENTS: &str = "/events?filters=%7B%22type%22%3A%5B%22container%22%5D%7D";
-/// Waiting before the first and before every later try to connect again.
+/// Back-off before the first reconnection, and the longest one.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
-/// How long an engine may take to hear a request.
+/// Timeout for sending a request to an engine.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
-/// An event is well below that; a line that is longer is not one.
+/// Maximum length of an event's line; a longer line is not an event.
 const LONGEST_LINE: usize = 1 << 20;
 
-/// Docker says what happened as `status` and `id` as well, Podman too.
+/// An event; Docker and Podman both repeat the action and the container in `status` and `id`.
 #[derive(Debug, Deserialize)]
 struct Event {
     #[serde(rename = "Action", default)]
@@ -34,7 +34,7 @@ struct Actor {
     id: String,
 }
 
-/// Follows until nobody wants it any more.
+/// Follows until no longer needed.
 pub(super) fn follow(socket: &Path, tell: &Sender<Change>, stop: &AtomicBool) {
     let host = LinuxHost::new();
     let mut wait = BACK_OFF.0;
@@ -45,7 +45,7 @@ pub(super) fn follow(socket: &Path, tell: &Sender<Change>, stop: &AtomicBool) {
             Err(because) => because,
         };
         let came_back = told.is_none();
-        // The same problem is told once.
+        // The same problem is reported only once.
         if told.as_ref() != Some(&because) {
             let lost = Change::EngineLost { socket: socket.to_owned(), because: because.clone() };
             if tell.send(lost).is_err() {
@@ -58,7 +58,8 @@ pub(super) fn follow(socket: &Path, tell: &Sender<Change>, stop: &AtomicBool) {
     }
 }
 
-/// One connection: the events from now on, then all that runs, then what the events say. `Ok` when nobody wants it any more.
+/// One connection: subscribes to events, lists all running containers, then processes the events. `Ok` when no longer
+/// needed.
 fn session(
     host: &LinuxHost,
     socket: &Path,
@@ -108,7 +109,7 @@ fn all(host: &LinuxHost, socket: &Path) -> Result<BTreeMap<String, Container>, S
     Ok(running)
 }
 
-/// Whether the event has changed what runs.
+/// Processes an event; returns whether it has changed the set of running containers.
 fn heed(
     host: &LinuxHost,
     socket: &Path,
@@ -130,7 +131,7 @@ fn heed(
     }
 }
 
-/// The stream, cut into events: after the head of the answer, one object per line.
+/// Splits the stream into events: after the head of the response, one object per line.
 #[derive(Debug, Default)]
 struct Lines {
     pending: Vec<u8>,
@@ -155,7 +156,7 @@ impl Lines {
         let mut events = Vec::new();
         while let Some(end) = self.pending.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.pending.drain(..=end).collect();
-            // What is no event (a keep-alive, a kind to come) says nothing about containers.
+            // A line that is not an event (a keep-alive, an unknown kind) says nothing about containers.
             events.extend(serde_json::from_slice::<Event>(&line).ok());
         }
         self.too_long()?;

@@ -1,4 +1,4 @@
-//! Cgroups that appear and go, by inotify on every folder of a hierarchy.
+//! Follows cgroups that are created and removed, by inotify on every directory of a hierarchy.
 
 use super::{Change, PATIENCE, pause, wanted};
 use commensal_core::errno::Errno;
@@ -9,12 +9,12 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-/// Folders watched at most; a machine with more is looked at by the tick alone.
+/// Maximum number of watched directories; on a machine with more, only the ticks see changes.
 const MOST: usize = 20_000;
-/// Between two tries to watch, after one has failed.
+/// Time between two attempts to watch, after a failure.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// Follows until nobody wants it any more.
+/// Follows until no longer needed.
 pub(super) fn follow(mount: &Path, tell: &Sender<Change>, stop: &AtomicBool) {
     let mut host = LinuxHost::new();
     while wanted(stop) {
@@ -35,7 +35,7 @@ struct Tree {
     numbers: BTreeMap<PathBuf, i32>,
 }
 
-/// One try; `Ok` when nobody wants it any more.
+/// One attempt; `Ok` when no longer needed.
 fn session(
     host: &mut LinuxHost,
     mount: &Path,
@@ -79,8 +79,8 @@ fn session(
 }
 
 impl Tree {
-    /// Watches a folder and all below it, and tells each. The folder is watched before it is listed: whatever is made in it is
-    /// seen by the one or the other, or by both, and then told twice at most.
+    /// Watches a directory and everything below it, and reports each one. The directory is watched before it is listed,
+    /// so a group created in it is seen by the watch or the listing, or by both, and reported twice at most.
     fn add(&mut self, host: &mut LinuxHost, folder: &Path, made: &mut Vec<Change>) -> Result<(), String> {
         match host.open(folder) {
             Ok(dir) => {
@@ -93,7 +93,7 @@ impl Tree {
         }
     }
 
-    /// Forgets a folder and all below it.
+    /// Forgets a directory and everything below it.
     fn forget(&mut self, folder: &Path) {
         let below =
             self.numbers.range(folder.to_owned()..).take_while(|(known, _)| known.starts_with(folder));

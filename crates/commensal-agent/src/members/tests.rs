@@ -1,4 +1,4 @@
-//! The source of changes against an engine that does what the test says, and against folders.
+//! Tests with a scripted container engine and real directories.
 
 use super::{Change, Follow, Follower, Members};
 use commensal_core::actual::ActualState;
@@ -13,19 +13,19 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Longest wait for a change; nothing here depends on how long it takes.
+/// Longest wait for a change; no test depends on how long it takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Default)]
 struct State {
     running: BTreeSet<String>,
     listeners: Vec<UnixStream>,
-    /// Requests are taken and not answered.
+    /// Requests are accepted but not answered.
     stalled: bool,
     kept: Vec<UnixStream>,
 }
 
-/// An engine.
+/// A fake engine.
 #[derive(Clone)]
 struct Engine {
     state: Arc<Mutex<State>>,
@@ -88,13 +88,13 @@ impl Engine {
         state.listeners.retain_mut(|listener| listener.write_all(line.as_bytes()).is_ok());
     }
 
-    /// Everything that is connected loses its connection.
+    /// Closes all connections.
     fn hang_up(&self) {
         self.state.lock().unwrap().listeners.clear();
     }
 }
 
-/// Changes until `enough`.
+/// Collects changes until `enough` returns true.
 fn until(changes: &Receiver<Change>, enough: impl Fn(&Change) -> bool) -> Vec<Change> {
     let mut seen = Vec::new();
     let end = Instant::now() + PATIENCE;
@@ -132,7 +132,7 @@ fn containers_through_restarts_of_their_engine() {
     engine.say("exec_start: sh", "bb");
     engine.say("die", "aa");
     until(&changes, runs(&["bb"]));
-    // What happens while nobody is connected is in the list after it.
+    // Events while disconnected are covered by the list after reconnecting.
     {
         let mut state = engine.state.lock().unwrap();
         state.running = BTreeSet::from(["cc".to_owned()]);
@@ -141,18 +141,18 @@ fn containers_through_restarts_of_their_engine() {
     let seen = until(&changes, runs(&["cc"]));
     let kinds: Vec<bool> = seen.iter().map(|change| matches!(change, Change::EngineLost { .. })).collect();
     assert_eq!(kinds, [true, false, false], "lost, back, list: {seen:?}");
-    // It starts anew at the same place.
+    // The engine restarts at the same path.
     drop(engine);
     let engine = Engine::start(&socket);
     engine.say("start", "dd");
-    // The first one's connection ends with its listeners; here it does by hand.
+    // A real engine's connections end with it; here they are closed by hand.
     drop(follower);
     let (tell, changes) = channel();
     let _follower = Follower::start(follow.clone(), &tell).unwrap();
     until(&changes, runs(&["dd"]));
 }
 
-/// An engine that takes requests and answers none: told once, nothing is held up, and it comes back.
+/// An engine that accepts requests but answers none: reported once, it delays nothing, and it comes back.
 #[test]
 fn a_stalled_engine_blocks_nobody() {
     let dir = tempfile::tempdir().unwrap();
@@ -183,7 +183,8 @@ fn a_stalled_engine_blocks_nobody() {
     places.iter().for_each(|group| std::fs::remove_dir(group).unwrap());
 }
 
-/// The loop's side: what runs is kept while the engine is away, and what is told names it.
+/// On the loop's side: the list of running containers is kept while the engine is away, and the problem names the
+/// engine.
 #[test]
 fn what_the_loop_remembers() {
     let specs =
@@ -214,7 +215,7 @@ fn what_the_loop_remembers() {
     assert!(members.lost().is_empty());
 }
 
-/// A cgroup of the test's own in each hierarchy that can be written, and a line that says so when there is none.
+/// A cgroup of this test in each writable hierarchy; prints a line when there is none.
 fn places(test: &str) -> Vec<PathBuf> {
     let hierarchies = commensal_sensors::mounts::hierarchies(&mut LinuxHost::new()).unwrap_or_default();
     let mut places = Vec::new();
@@ -231,7 +232,7 @@ fn places(test: &str) -> Vec<PathBuf> {
     places
 }
 
-/// Every group of a tree that is made at once, and that they go.
+/// Every group of a tree that is created at once is reported, and so is its removal.
 #[test]
 fn groups_appear_and_go() {
     let places = places("groups_appear_and_go");

@@ -1,4 +1,4 @@
-//! Lays a snapshot out on a screen: a head, the groups, what is wrong, what was done, keys.
+//! Lays out a snapshot on a screen: header, groups, problems, actions, keys.
 
 use super::{SCREEN, Sort, Top};
 use crate::explain::action;
@@ -13,11 +13,11 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Clear, Paragraph, Row, Table};
 use std::time::Duration;
 
-/// Lines for what is wrong, for drift and for actions, at most.
+/// Maximum number of lines for problems, for drift and for actions each.
 const TROUBLES: usize = 3;
 const DRIFT: usize = 3;
 const ACTIONS: usize = 5;
-/// Groups that are shown before anything below them gets room.
+/// Number of groups shown before anything below them gets space.
 const GROUPS: usize = 5;
 
 /// Draws the whole screen.
@@ -51,11 +51,11 @@ fn style(top: &Top, colour: Color) -> Style {
 }
 
 fn bold(top: &Top) -> Style {
-    // Modifiers are no colours, and a reader of plain text sees neither.
+    // Modifiers are not colours, and plain text shows neither.
     if top.colour { Style::new().add_modifier(Modifier::BOLD) } else { Style::new() }
 }
 
-/// What is wrong comes first: it must be seen on the smallest screen.
+/// Problems come first: they must be visible on the smallest screen.
 fn head<'a>(top: &'a Top, snapshot: &'a Snapshot, age: Duration) -> Vec<Line<'a>> {
     let machine = &snapshot.machine;
     let guard = match &snapshot.lease {
@@ -120,7 +120,7 @@ const COLUMNS: [(&str, u16, bool); 11] = [
     ("IO", 4, true),
     ("", 11, false),
 ];
-/// Names of groups have at most 64 characters, and on a wide screen more of them.
+/// Index of the name column: names have at most 64 characters, and a wide screen shows more of them.
 const NAME: usize = 0;
 const NAME_MOST: u16 = 64;
 
@@ -165,7 +165,7 @@ fn groups(frame: &mut Frame<'_>, top: &Top, snapshot: &Snapshot, area: Rect) {
 
 fn cell(text: String, width: u16, figure: bool) -> Cell<'static> {
     let width = usize::from(width);
-    // What is too long shows that it is.
+    // Marks text that was cut off.
     if text.chars().count() > width {
         return Cell::new(text.chars().take(width - 1).chain(['~']).collect::<String>());
     }
@@ -225,7 +225,7 @@ fn short_bytes(value: f64) -> String {
     String::new()
 }
 
-/// Drift and the last actions, as far as groups leave room for them.
+/// Drift and the last actions, in the space that the groups leave.
 fn below<'a>(top: &'a Top, snapshot: &'a Snapshot, area: Rect) -> Vec<Line<'a>> {
     let mut lines = Vec::new();
     if !snapshot.unmet.is_empty() {

@@ -36,7 +36,7 @@ fn golden_top() {
     golden::check("top.txt", &text);
 }
 
-/// On the usual smallest screen nothing that matters is cut off.
+/// On an 80 x 24 screen nothing important is cut off.
 #[test]
 fn all_is_there_at_80_by_24() {
     let screen = top().screen(80, 24);

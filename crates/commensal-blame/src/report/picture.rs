@@ -1,6 +1,6 @@
-//! A report as a picture: one flame-like bar per waiter, whose width is its wait. Upon it lies what held the CPU meanwhile,
-//! by kind, and upon that by cgroup, outer groups below inner ones. Widths of all bars have one scale, so they add up and
-//! compare. One file, without scripts and without anything from elsewhere.
+//! A report as a picture: one flame-graph-like bar per waiting target, whose width is its wait. On top of it lies what
+//! held the CPU meanwhile, by kind, and on top of that by cgroup, outer groups below inner ones. All bars have the same
+//! scale, so they add up and can be compared. One file, without scripts or external resources.
 
 use super::text::{ms, time, us};
 use super::{Delay, Report, Row};
@@ -9,14 +9,14 @@ use std::fmt::Write as _;
 
 const WIDTH: f64 = 1000.0;
 const ROW: f64 = 22.0;
-/// Above a bar, for the name of its waiter.
+/// Height above a bar, for the target's name.
 const HEAD: f64 = 26.0;
-/// Of a character of the labels.
+/// Width of a character of the labels.
 const CHARACTER: f64 = 6.7;
-/// Narrower boxes are left out; their parents show them as a gap.
+/// Narrower boxes are left out; they appear as a gap above their parents.
 const NARROWEST: f64 = 0.3;
 
-/// A box of the picture and what lies upon it.
+/// A box of the picture and the boxes on top of it.
 #[derive(Debug, Default, PartialEq)]
 struct Node {
     name: String,
@@ -30,7 +30,7 @@ impl Node {
         1 + self.children.iter().map(Node::depth).max().unwrap_or(0)
     }
 
-    /// The child of this name, new if there is none.
+    /// The child of this name, created if there is none.
     fn child(&mut self, name: &str, kind: &'static str) -> &mut Node {
         let at = self.children.iter().position(|child| child.name == name && child.kind == kind);
         let at = at.unwrap_or_else(|| {
@@ -51,7 +51,7 @@ fn tree(name: &str, wait_ms: f64, culprits: &[Row]) -> Node {
     for row in culprits {
         let mut at = waiter.child(in_words(row.kind), row.kind);
         at.ms += row.ms;
-        // What is no cgroup says no more than its kind, except where there are cgroups beside it.
+        // A row that is not a cgroup adds nothing to its kind, unless there are cgroups beside it.
         let parts: Vec<&str> = match row.name.strip_prefix('/') {
             Some(path) => path.split('/').filter(|part| !part.is_empty()).collect(),
             None => vec![row.name.as_str()],
@@ -220,7 +220,7 @@ fn draw(out: &mut String, node: &Node, whole_ms: f64, (x, y): (f64, f64), scale:
     }
 }
 
-/// For text and attributes of HTML and XML. Names of cgroups and experiments are anybody's.
+/// Escapes text for HTML and XML, content and attributes. Names of cgroups and experiments are untrusted.
 #[must_use]
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());

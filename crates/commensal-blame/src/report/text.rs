@@ -1,4 +1,4 @@
-//! A report for a terminal: whole, and one line or one screen for the time since the last one.
+//! A report for a terminal: the whole report, and one line or one screen for the time since the last one.
 
 use super::{CommandRow, Delay, OWN_PEERS, Report, Row};
 use crate::figures::Kind;
@@ -6,7 +6,7 @@ use commensal_core::text::visible;
 use std::fmt::Write as _;
 
 impl Report {
-    /// For a terminal.
+    /// The report as text for a terminal.
     #[must_use]
     pub fn text(&self) -> String {
         let mut out = String::new();
@@ -117,7 +117,7 @@ impl Report {
         }
     }
 
-    /// One line for the time since the last one.
+    /// The report as one line.
     #[must_use]
     pub fn line(&self) -> String {
         let top = self.culprits.first();
@@ -136,7 +136,7 @@ impl Report {
 }
 
 impl Row {
-    /// Its name, with a mark when its share of the waits has a budget, or when it is another subject.
+    /// The row's name, with a mark if it is an offline target with a budget, or another online target.
     #[must_use]
     pub fn label(&self) -> String {
         let name = visible(&self.name);

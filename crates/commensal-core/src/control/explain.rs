@@ -1,5 +1,5 @@
-//! Why a number is what it is: the rule that won, the formula and the inputs. `commensal explain` and the audit log
-//! show it; nothing here decides.
+//! Why a decision has its value: the rule that applied, the formula and the inputs. `commensal explain` and the audit
+//! log show it; nothing here decides.
 
 use super::formula::evaluate;
 use std::borrow::Cow;
@@ -8,18 +8,18 @@ use std::fmt;
 /// A number that went into a decision.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Input {
-    /// Its name in the formula.
+    /// The input's name in the formula.
     pub name: &'static str,
-    /// Its value.
+    /// The input's value.
     pub value: f64,
-    /// Its unit, empty for a ratio.
+    /// The input's unit, empty for a ratio.
     pub unit: &'static str,
 }
 
-/// Why a decision is what it is. An input that was missing is not listed, and the rule says so.
+/// Why a decision has its value. A missing input is not listed, and the rule says so.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Explanation {
-    /// The rule that won, in words.
+    /// The rule that applied, in words.
     pub rule: String,
     /// The formula in the names of its inputs, by the grammar of [`super::formula`]; empty where nothing was computed.
     pub formula: Cow<'static, str>,
@@ -44,14 +44,14 @@ impl Explanation {
         self
     }
 
-    /// With one more input.
+    /// Adds an input.
     #[must_use]
     pub fn with(mut self, name: &'static str, value: f64, unit: &'static str) -> Explanation {
         self.inputs.push(Input { name, value, unit });
         self
     }
 
-    /// With one more input if it was there.
+    /// Adds an input if it has a value.
     #[must_use]
     pub fn maybe(self, name: &'static str, value: Option<f64>, unit: &'static str) -> Explanation {
         match value {

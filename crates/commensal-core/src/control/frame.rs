@@ -4,12 +4,12 @@
 //! headroom = theta * cpus - (busy + steal - offline - confined)
 //! ```
 //!
-//! with `cpus` all that no online group has for itself (`cpu.set`, `cpu.partition`), and `confined` what those groups
-//! use there, which is no load on the rest. Five peers use this equation (koordlet, katalyst, volcano-agent, sideloader,
-//! crane in part) and differ in constants. It is right for any size of the frame, because `busy - offline` does not
-//! depend on what offline work uses.
+//! `cpus` are all CPUs that no online group has reserved (`cpu.set`, `cpu.partition`), and `confined` is the use of
+//! those groups on their reserved CPUs, which is no load on the rest. Five peers use this equation (koordlet, katalyst,
+//! volcano-agent, sideloader, crane in part) and differ in constants. It is right for any size of the frame, because
+//! `busy - offline` does not depend on what offline work uses.
 //!
-//! A quota is [`super::suppress`]'s; what is written in which order, [`transition`]'s.
+//! [`super::suppress`] computes quotas; [`transition`] has the order of the writes.
 
 use super::explain::Explanation;
 use super::regulator::{Move, Params, Range, Regulator};
@@ -19,8 +19,8 @@ use crate::topology::Topology;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Share of the CPUs that may be busy where cores have several threads: two busy threads of a core get about
-/// 1.3 times the work of one, so 65 % of the threads is what the cores do alone (koordlet's default too).
+/// Share of the CPUs that may be busy with SMT: two busy threads of a core do about 1.3 times the work of one, so 65 %
+/// of the threads is what the cores can do (koordlet's default too).
 pub const THETA_SMT: f64 = 0.65;
 /// Share of the CPUs that may be busy without SMT: the rest is for bursts of online work within a tick
 /// (volcano-agent and sideloader: 80 % too).
@@ -29,24 +29,24 @@ pub const THETA: f64 = 0.80;
 /// What was used since the last tick, in CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Use {
-    /// By anything, interrupts included.
+    /// Use by everything, interrupts included.
     pub busy: Option<f64>,
-    /// By the hypervisor for somebody else; `None` on a kernel that does not count it, where it is part of no
-    /// figure.
+    /// Time taken by the hypervisor for other guests; `None` on a kernel that does not count it, where no other figure
+    /// includes it either.
     pub steal: Option<f64>,
-    /// By offline groups.
+    /// Use by offline groups.
     pub offline: Option<f64>,
-    /// By online groups that have CPUs for themselves. Missing is on the safe side: their use then
-    /// counts as a load on the rest.
+    /// Use by online groups that have reserved CPUs. Missing is on the safe side: their use then counts as a load on
+    /// the rest.
     pub confined: Option<f64>,
 }
 
-/// The headroom for offline work, in CPUs, or `None` when `busy` or `offline` is missing. May be negative.
-/// `cpus`: those that offline work may use at all.
+/// The headroom for offline work, in CPUs, or `None` when `busy` or `offline` is missing. May be negative. `cpus`: the
+/// number of CPUs that offline work may use at all.
 #[must_use]
 pub fn headroom(theta: f64, cpus: f64, used: Use) -> Option<f64> {
     let others = sound(used.busy)? + sound(used.steal).unwrap_or(0.0) - sound(used.offline)?;
-    // Counters are read one after the other, so that offline work may seem to use more than everybody.
+    // Counters are read one after the other, so offline work may seem to use more than the whole machine.
     let others = (others.max(0.0) - sound(used.confined).unwrap_or(0.0)).max(0.0);
     Some(theta * cpus - others)
 }
@@ -97,30 +97,30 @@ pub fn pool(topology: &Topology, reserved: &CpuSet) -> Vec<CpuSet> {
     cores
 }
 
-/// What a frame shrinks to when nobody moves it any more: its first whole core.
+/// What a frame shrinks to when no controller adjusts it any more: its first whole core.
 #[must_use]
 pub fn least(topology: &Topology, frame: &CpuSet) -> Option<CpuSet> {
     pool(topology, &CpuSet::new()).into_iter().find(|core| core.is_subset(frame))
 }
 
-/// What goes into a step.
+/// Inputs of a step.
 #[derive(Debug, Clone, Copy)]
 pub struct FrameInput<'a> {
-    /// The machine now; CPUs come and go.
+    /// The machine now; CPUs may be hot-plugged.
     pub topology: &'a Topology,
     /// CPUs of online groups with `cpu.set` or `cpu.partition`.
     pub reserved: &'a CpuSet,
-    /// What was used.
+    /// CPU use since the last tick.
     pub used: Use,
     /// The latency controller's cap, in CPUs; `None` when it sets none.
     pub cap: Option<f64>,
 }
 
-/// What offline work may use.
+/// The CPUs that offline work may use.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FrameDecision {
     /// Whole physical cores; `None` when every core is reserved for online groups. The kernel refuses an empty set
-    /// while there are tasks, so that nothing is to be written then, and the caller says so.
+    /// while the group has tasks, so nothing must be written then, and the caller reports it.
     pub cpus: Option<CpuSet>,
     /// What the regulator did.
     pub moved: Move,
@@ -128,23 +128,24 @@ pub struct FrameDecision {
     pub why: Explanation,
 }
 
-/// The controller. Keeps the cores that it chose and sheds those that it added last.
+/// The controller. It keeps the cores that it chose and releases the last added ones first.
 #[derive(Debug, Clone)]
 pub struct Frame {
     regulator: Option<Regulator>,
     start: CpuSet,
-    /// In the order in which they were added.
+    /// Chosen cores, in the order in which they were added.
     chosen: Vec<CpuSet>,
 }
 
 impl Frame {
-    /// Starts from the CPUs that offline work has already, for a hand-over; from the floor when that is empty.
+    /// Starts from the CPUs that offline work has already, when it takes over from another agent; from the floor when
+    /// that set is empty.
     #[must_use]
     pub fn new(in_force: CpuSet) -> Frame {
         Frame { regulator: None, start: in_force, chosen: Vec::new() }
     }
 
-    /// Decides. Without `busy` or `offline` the frame is held, then shrinks to its floor of one core.
+    /// Decides. Without `busy` or `offline` the frame first stays as it is, then shrinks to its floor of one core.
     pub fn step(&mut self, now_ms: u64, input: &FrameInput<'_>) -> FrameDecision {
         let pool = pool(input.topology, input.reserved);
         let (Some(quantum), Some(floor)) =
@@ -202,7 +203,7 @@ impl Frame {
         self.chosen.iter().map(|core| cpus(core.len())).sum()
     }
 
-    /// Forgets cores that are gone, changed or now reserved, and takes over what is in force at the first step.
+    /// Drops cores that are gone, changed or now reserved, and adopts the CPUs in force at the first step.
     fn adopt(&mut self, pool: &[CpuSet], params: Params) -> Regulator {
         self.chosen.retain(|core| pool.contains(core));
         match self.regulator.take() {
@@ -218,7 +219,8 @@ impl Frame {
         }
     }
 
-    /// Sheds the cores added last, or adds, so that the frame holds as many as fit in `allowed`, and at least one.
+    /// Adds cores, or releases the last added ones, so that the frame holds as many as fit in `allowed`, and at least
+    /// one.
     fn fit(&mut self, topology: &Topology, pool: &[CpuSet], allowed: f64) {
         while self.chosen.len() > 1 && self.have() > allowed + EPSILON {
             self.chosen.pop();
@@ -231,9 +233,9 @@ impl Frame {
         }
     }
 
-    /// The core that keeps the frame spread best: of the NUMA node, then of the last-level cache, that has given the
-    /// smallest share of its cores; then the highest number, because interrupts and kernel threads that
-    /// cannot move are on the lowest.
+    /// The core to add next, to keep the frame spread: from the NUMA node, then the last-level cache, of which the
+    /// frame has the smallest share; then the highest number, because interrupts and kernel threads that cannot move
+    /// are on the lowest.
     fn next(&self, topology: &Topology, pool: &[CpuSet]) -> Option<CpuSet> {
         let place: BTreeMap<u32, (Option<u32>, Option<&CpuSet>)> =
             topology.cpus.iter().map(|cpu| (cpu.id, (cpu.node, cpu.llc.as_ref()))).collect();
@@ -252,15 +254,16 @@ impl Frame {
     }
 }
 
-/// Sums of tenths do not come out even.
+/// Tolerance for rounding errors in sums of tenths.
 const EPSILON: f64 = 1e-6;
 
 fn cpus(count: usize) -> f64 {
     f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
-/// The size that the frame should have, `quantum` at a time from what it has: fewer as soon as the headroom is smaller, more
-/// only when the headroom is larger by the dead zone, so that headroom at the boundary of a core does not move it.
+/// The size that the frame should have, in steps of `quantum` from its current size: smaller as soon as the headroom is
+/// smaller, larger only when the headroom exceeds it by the dead zone, so that headroom at the boundary of a core does
+/// not move it.
 fn whole_cores(headroom: f64, have: f64, quantum: f64, dead_zone: f64) -> f64 {
     if headroom < have {
         return have - ((have - headroom) / quantum - EPSILON).ceil() * quantum;
@@ -268,12 +271,12 @@ fn whole_cores(headroom: f64, have: f64, quantum: f64, dead_zone: f64) -> f64 {
     have + ((headroom - have - dead_zone) / quantum).floor().max(0.0) * quantum
 }
 
-/// How to get from one set of CPUs to another: what to write, and in which order.
+/// How to get from one set of CPUs to another: which sets to write, in which order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transition {
-    /// First, parents before children; `None` when nothing is added.
+    /// Written first, parents before children; `None` when no CPU is added.
     pub widen: Option<CpuSet>,
-    /// Then, children before parents; `None` when nothing is taken away.
+    /// Written second, children before parents; `None` when no CPU is removed.
     pub narrow: Option<CpuSet>,
 }
 
@@ -284,7 +287,7 @@ impl Transition {
         then the new alone from the bottom";
 }
 
-/// From `old` to `new` by way of both together.
+/// From `old` to `new` by way of their union.
 #[must_use]
 pub fn transition(old: &CpuSet, new: &CpuSet) -> Transition {
     let both = old.union(new);

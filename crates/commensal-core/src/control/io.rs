@@ -1,9 +1,9 @@
 //! Disk rates of offline work from the I/O pressure of online groups: additive increase, multiplicative decrease, for
 //! each disk and direction.
 //!
-//! A direction is unlimited until online work waits. Then it gets half of what it used, and gets back a tenth of its best a
-//! second, until it has twice its best and the limit is lifted. Where the kernel shares the disk by cost (`io.cost`)
-//! or BFQ, weights do this better, work-conserving, and no rate is set.
+//! A direction is unlimited until online work waits. Then the limit is half of the current use, and grows by a tenth of
+//! the direction's best rate per second, until it is twice that rate and is lifted. Where the kernel shares the disk by
+//! cost (`io.cost`) or BFQ, weights do this better, work-conserving, and no rate is set.
 //!
 //! Pressure must be that of online *groups* (cgroup v2): the machine's contains the waits of offline work itself.
 
@@ -21,31 +21,32 @@ const MIB: f64 = 1_048_576.0;
 pub const PRESSURE_PCT: f64 = 5.0;
 /// Below this severity rates rise, as in [`super::latency`].
 pub const EASE_BELOW: f64 = 0.7;
-/// What a cut leaves of what is used.
+/// Share of the current use that remains after a cut.
 pub const CUT: f64 = 0.5;
-/// What it leaves above [`SEVERE`]: halving from a fast disk's rate would take ten cuts.
+/// Share that remains above severity [`SEVERE`]: halving from a fast disk's rate would take ten cuts.
 pub const CUT_SEVERE: f64 = 0.1;
-/// Severity of a severe case.
+/// Severity from which [`CUT_SEVERE`] applies.
 pub const SEVERE: f64 = 4.0;
-/// No second cut within so long, ms: what is queued in a disk is done by then, and the pressure is that of after.
+/// Minimum time between two cuts, ms: requests queued in a disk are done by then, so the pressure reflects the first
+/// cut.
 pub const CUT_SPACING_MS: u64 = 500;
-/// The least rate: what logs and metadata need, and 1 % of a slow disk.
+/// The lowest limit: enough for logs and metadata, and 1 % of a slow disk.
 pub const FLOOR: f64 = MIB;
-/// Growth in a second, as a share of the best rate since the limit, at least [`FLOOR`].
+/// Growth per second, as a share of the best rate since the limit was set, at least [`FLOOR`].
 pub const GROWTH_SHARE_PER_S: f64 = 0.10;
-/// Lifted when the limit is so many times the best rate: then it limits nothing.
+/// The limit is lifted at this multiple of the best rate: then it limits nothing.
 pub const LIFT_OVER_BEST: f64 = 2.0;
 
 /// What offline groups read from and wrote to one disk since the last call, bytes per second.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Rates {
-    /// Read.
+    /// Read rate.
     pub read: Option<f64>,
-    /// Written.
+    /// Write rate.
     pub write: Option<f64>,
 }
 
-/// What goes into a step.
+/// Inputs of a step.
 #[derive(Debug, Clone, Copy)]
 pub struct IoInput<'a> {
     /// Whether the I/O pressure of online groups can be measured here at all. If not, no limit is set, and the
@@ -54,7 +55,7 @@ pub struct IoInput<'a> {
     /// Share of the time in which some task of an online group waited for a disk, per cent; of the group that
     /// waited most.
     pub pressure_pct: Option<f64>,
-    /// The disks, with what offline groups do there.
+    /// The disks, with the rates of offline groups.
     pub offline: &'a BTreeMap<Device, Rates>,
     /// Disks that online groups use; `None` when unknown, which counts as all.
     pub online: Option<&'a BTreeSet<Device>>,
@@ -65,11 +66,11 @@ pub struct IoInput<'a> {
 /// Limits for one disk.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DiskDecision {
-    /// Reading; `None` is unlimited.
+    /// Read limit; `None` is unlimited.
     pub read: Option<BytesPerS>,
-    /// Writing; `None` is unlimited.
+    /// Write limit; `None` is unlimited.
     pub write: Option<BytesPerS>,
-    /// Weights are to do it.
+    /// Whether weights are used instead of rates.
     pub weights: bool,
     /// Whether this step lifted a limit.
     pub lifted: bool,
@@ -122,7 +123,7 @@ impl Default for Io {
     }
 }
 
-/// What is to happen to every direction.
+/// What happens to every direction in this step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Verdict {
     Cut(f64),
@@ -132,8 +133,8 @@ enum Verdict {
 }
 
 impl Io {
-    /// Decides for every disk of `input.offline`; a disk that is gone is forgotten. When the pressure does not come,
-    /// limits are held and then everything falls to the floor.
+    /// Decides for every disk of `input.offline`; a disk that is gone is forgotten. When the pressure is missing,
+    /// limits stay as they are, then all fall to the floor.
     pub fn step(&mut self, now_ms: u64, input: &IoInput<'_>) -> BTreeMap<Device, DiskDecision> {
         let passed_ms = self.clock.step(now_ms);
         self.since_cut_ms = self.since_cut_ms.saturating_add(passed_ms);

@@ -1,4 +1,4 @@
-//! A cap on offline CPUs from how long online threads wait for one, against `target-wakeup-p99`.
+//! A cap on offline CPUs, computed from how long online threads wait for a CPU compared with `target-wakeup-p99`.
 //!
 //! ```text
 //! severity = max(preemption_p99 / target, blamed / bound)        with the probe
@@ -6,11 +6,12 @@
 //! cap      = half of what is used above 1; up slowly below 0.7; as it is in between
 //! ```
 //!
-//! The dominant of several figures wins. The bound of blamed wait is 50 ms per CPU-second at a target of 100 us, in
-//! proportion up to 100 ms: on Linux 6.18 protected groups stayed below 40 in every noise, unprotected ones were above 118.
+//! The largest of the figures counts. The bound of blamed wait is 50 ms per CPU-second at a target of 100 us, and grows
+//! with the target up to 100 ms: on Linux 6.18 protected groups stayed below 40 under every background load,
+//! unprotected ones were above 118.
 //!
-//! Called every 30 ms with the probe's counters, a rise is answered by the next call. The cap goes into
-//! [`super::frame`] or [`super::suppress`] as their `cap`.
+//! Called every 30 ms with the probe's counters, it answers a rise at the next call. The cap goes into [`super::frame`]
+//! or [`super::suppress`] as their `cap`.
 
 use super::explain::Explanation;
 use super::own::Own;
@@ -19,56 +20,56 @@ use super::{Clock, sound};
 
 /// Blamed wait that is allowed at a target of 100 us, ms per online CPU-second.
 pub const BLAMED_MS: f64 = 50.0;
-/// The most that is allowed whatever the target, ms per CPU-second: below what every unprotected group showed.
+/// Upper limit of the bound for any target, ms per CPU-second: below what every unprotected group showed.
 pub const BLAMED_MOST_MS: f64 = 100.0;
 /// The target for which [`BLAMED_MS`] was measured, us.
 pub const TARGET_US: f64 = 100.0;
-/// Fewer delays say nothing about a 99th percentile.
+/// Minimum number of delays for a 99th percentile.
 pub const FEWEST_DELAYS: u64 = 100;
-/// Total wait that is allowed, over blamed wait: alone, the online side waited 2 to 50 ms per CPU-second.
+/// Ratio of the bound of total wait to that of blamed wait: alone, the online side waited 2 to 50 ms per CPU-second.
 pub const TOTAL_OVER_BLAMED: f64 = 2.0;
 /// CPU pressure of an online group that is allowed, per cent of the time (rubik acts at 5 % too).
 pub const PRESSURE_PCT: f64 = 5.0;
 /// Above this severity the cap falls: the bound itself.
 pub const CUT_ABOVE: f64 = 1.0;
-/// Above this one it falls to the floor: halving would take several reaction times.
+/// Above this severity the cap falls to the floor at once: halving would take several reaction times.
 pub const FLOOR_ABOVE: f64 = 4.0;
-/// Below this one it rises. In between is the dead zone: figures of one tick differ by a third.
+/// Below this severity the cap rises. In between is the dead zone: figures of one tick differ by a third.
 pub const EASE_BELOW: f64 = 0.7;
-/// What a cut leaves of what is used: additive increase with halving converges to the bound from both sides (Chiu and
-/// Jain 1989).
+/// Share of the current use that remains after a cut: additive increase with halving converges to the bound from both
+/// sides (Chiu and Jain 1989).
 pub const CUT: f64 = 0.5;
-/// No second cut within so long, ms: two fast ticks, so that the figures are from after the first.
+/// Minimum time between two cuts, ms: two fast ticks, so that the figures already reflect the first cut.
 pub const CUT_SPACING_MS: u64 = 100;
-/// Speed of growth relative to the frame's, which is the inner loop: two of the same speed chase each other.
+/// Growth rate relative to the frame's, which is the inner loop: two loops of the same speed would oscillate.
 pub const GROWTH_OVER_FRAME: f64 = 0.5;
-/// After a relapse growth stops at this share of what hurt …
+/// After a relapse, growth stops at this share of the harmful level …
 pub const CAUTION: f64 = 0.9;
-/// … for so long, ms: twice the longest hold. Then what hurt is taken to be more by the share that was left out, then
-/// by twice that share and so on, so that a bound is tried gently and an accident is forgotten in some minutes.
+/// … for this long, ms: twice the longest hold. Then the harmful level is raised by the share that was left out, then
+/// by twice that share and so on, so that a real bound is probed gently and an accident is forgotten in some minutes.
 pub const CAUTION_MS: u64 = 60_000;
-/// Online use below this counts as this, CPUs: one wait of a service that sleeps is no scandal.
+/// Online use below this counts as this, CPUs: a single wait of a mostly idle service does not matter.
 pub const LEAST_CPUS: f64 = 0.01;
 
-/// What the probe saw since the last call, of all online groups.
+/// What the probe measured since the last call, over all online groups.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Judged {
     /// Wait blamed on offline work, ms per second of time; 0 when no online thread waited.
     pub blamed_ms_per_s: Option<f64>,
     /// 99th percentile of the preemption delay, us.
     pub preemption_p99_us: Option<f64>,
-    /// Delays that it is from.
+    /// Number of delays behind the percentile.
     pub preemptions: u64,
 }
 
-/// What goes into a step.
+/// Inputs of a step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LatencyInput {
     /// `target-wakeup-p99`, us.
     pub target_us: f64,
     /// Whether this machine has any of the figures below at all. If not there is no cap, and the decision says so.
     pub measurable: bool,
-    /// By the probe; `None` where it does not run or gave nothing.
+    /// Measured by the probe; `None` where it does not run or gave no value.
     pub judged: Option<Judged>,
     /// CPUs that online groups used since the last call.
     pub online_cpus: Option<f64>,
@@ -89,9 +90,9 @@ pub struct LatencyInput {
 /// A cap on the offline side.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LatencyDecision {
-    /// CPUs; `None` when there is none.
+    /// The cap in CPUs; `None` when there is none.
     pub cap: Option<f64>,
-    /// How bad it is for online work, 1 at the bound; `None` when nothing was measured.
+    /// Measured wait relative to the bound (1 at the bound); `None` when nothing was measured.
     pub severity: Option<f64>,
     /// What the regulator did.
     pub moved: Move,
@@ -111,12 +112,12 @@ pub struct Latency {
     hurt: Option<Hurt>,
 }
 
-/// What offline work used when growing hurt online work.
+/// The level of offline CPU use at which growth hurt online work.
 #[derive(Debug, Clone, Copy)]
 struct Hurt {
     level: f64,
     left_ms: u64,
-    /// What the level is multiplied by when the time is over.
+    /// Factor by which the level is raised when the time is over.
     raise: f64,
 }
 
@@ -125,7 +126,7 @@ impl Hurt {
         Hurt { level, left_ms: CAUTION_MS, raise: 1.0 / CAUTION }
     }
 
-    /// `None` when it is forgotten, because everything may be used again.
+    /// Lets time pass; `None` when the level is forgotten, because offline work may use every CPU again.
     fn pass(self, passed_ms: u64, cpus: f64) -> Option<Hurt> {
         let left_ms = self.left_ms.saturating_sub(passed_ms);
         if left_ms > 0 {
@@ -149,7 +150,7 @@ struct Severity {
 }
 
 impl Latency {
-    /// Starts from the cap in force, for a hand-over; from the floor without one.
+    /// Starts from the cap in force, when it takes over from another agent; from the floor without one.
     #[must_use]
     pub fn new(in_force: Option<f64>) -> Latency {
         Latency {
@@ -163,7 +164,7 @@ impl Latency {
         }
     }
 
-    /// Decides. When no figure came the cap is held, then falls to the floor.
+    /// Decides. When every figure is missing the cap stays as it is, then falls to the floor.
     pub fn step(&mut self, now_ms: u64, input: &LatencyInput) -> LatencyDecision {
         let passed_ms = self.clock.step(now_ms);
         if !input.measurable {
@@ -216,7 +217,7 @@ impl Latency {
                 return (value, KEEP);
             }
             if self.since_growth_ms.take().is_some_and(|ms| ms <= RELAPSE_MS) {
-                // One burst while it is small must not keep it small.
+                // One burst while the cap is small must not keep it small.
                 let least = self.hurt.map_or(0.0, |hurt| hurt.level * CAUTION);
                 self.hurt = Some(Hurt::new(used.max(least)));
             }
@@ -282,7 +283,7 @@ fn count(number: u64) -> f64 {
     number as f64
 }
 
-/// The dominant figure: the probe's if it gave any, else those that do not say who is to blame.
+/// The largest figure: the probe's if it gave any, otherwise those that do not attribute waits.
 fn severity(input: &LatencyInput) -> Option<Severity> {
     let bound = bound_ms(input.target_us);
     let judged = input.judged.unwrap_or_default();
@@ -416,7 +417,7 @@ mod tests {
         let decision = latency.step(9_000, &LatencyInput { measurable: false, ..missing });
         assert_eq!(decision.cap, None);
         assert!(decision.why.rule.contains("no cap"), "{}", decision.why);
-        // Wait without online use cannot be put per CPU-second.
+        // Without online CPU use a wait per CPU-second cannot be computed.
         assert_eq!(
             latency.step(9_000, &LatencyInput { online_cpus: None, ..input(Some(90.0)) }).severity,
             None

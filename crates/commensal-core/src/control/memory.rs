@@ -1,11 +1,11 @@
-//! Memory of one group: queue new work, freeze, kill the largest; and of the machine: offline work gives way, never
-//! online. All figures are [`Bytes`]: a peer counted each victim a thousandfold, and stopped after the first.
+//! Memory of one group (queue new work, freeze, kill the largest process) and of the machine: offline work gives way,
+//! never online. All figures are [`Bytes`]: a peer counted each victim a thousandfold, and stopped after the first.
 //!
-//! *Held* memory is what cannot be given back without I/O or a death: `memory.current` less the file cache (`active_file`
-//! and `inactive_file` of `memory.stat`). With the cache every busy group is at its limit.
+//! *Held* memory is what cannot be reclaimed without I/O or a kill: `memory.current` less the file cache (`active_file`
+//! and `inactive_file` of `memory.stat`). Counting the cache, every busy group is at its limit.
 //!
-//! *Pending free* is the memory of processes that are dying already. It counts as free, so that there is exactly one
-//! victim when one is enough. There is no cool-down: it would look away while memory runs out.
+//! *Pending free* is the memory of processes that are dying already. It counts as free, so that only one process is
+//! killed when one is enough. There is no cool-down: it would ignore memory that runs out meanwhile.
 
 use super::explain::Explanation;
 use super::{Clock, MISSING_HOLD_MS, Staleness, sound};
@@ -13,46 +13,47 @@ use crate::group::{Class, OnExceed};
 use crate::units::{Bytes, Ppm};
 use std::collections::BTreeMap;
 
-/// From here on new work waits, of the limit: a running job's last growth must still fit.
+/// Share of the limit from which new work waits: a running job's last growth must still fit.
 pub const QUEUE_AT: Ppm = Ppm(900_000);
-/// Below this one new work is let in again.
+/// Share of the limit below which new work is admitted again.
 pub const QUEUE_BELOW: Ppm = Ppm(850_000);
-/// From here on the group is frozen, if `on-exceed = "freeze"`: half of what is left when the queue closes, which is
-/// for what the kernel still does for frozen tasks.
+/// Share of the limit from which the group is frozen, if `on-exceed = "freeze"`: half of what is left when the queue
+/// closes; the other half is for what the kernel still allocates for frozen tasks.
 pub const FREEZE_AT: Ppm = Ppm(950_000);
-/// Below this one it goes on: where new work waits, so that a group cannot flutter at one threshold.
+/// Share of the limit below which the group is thawed: where new work waits, so that the group does not oscillate at
+/// one threshold.
 pub const THAW_BELOW: Ppm = QUEUE_AT;
-/// A frozen group gives nothing back by itself; after so long somebody should be told, ms.
+/// A frozen group gives no memory back by itself; after this long it is reported as stuck, ms.
 pub const STUCK_MS: u64 = 60_000;
-/// A victim's memory counts as free for so long after the kill, ms (koordlet waits 4 s after one, too). A process that has
-/// not died by then is stuck in the kernel and gives nothing back soon.
+/// A victim's memory counts as free for this long after the kill, ms (koordlet waits 4 s after one, too). A process
+/// that has not died by then is stuck in the kernel and will not free its memory soon.
 pub const PENDING_MS: u64 = 4_000;
 
 /// A process that could be killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Process {
-    /// Its number.
+    /// Process ID.
     pub pid: u32,
-    /// Its start time, clock ticks since boot: with the number, its identity.
+    /// Start time, clock ticks since boot; together with the PID it identifies the process.
     pub start: u64,
-    /// What its death frees: anonymous and shared memory that nobody else maps.
+    /// Memory that killing it frees: anonymous and shared memory that no other process maps.
     pub held: Bytes,
-    /// Killed by somebody, or exiting.
+    /// Whether it was killed already, or is exiting.
     pub dying: bool,
 }
 
-/// Who dies.
+/// The process to kill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Victim {
-    /// Its number.
+    /// Process ID.
     pub pid: u32,
-    /// Its start time, clock ticks since boot.
+    /// Start time, clock ticks since boot.
     pub start: u64,
-    /// What its death frees.
+    /// Memory that killing it frees.
     pub held: Bytes,
 }
 
-/// Those who are dying, and for how long.
+/// Processes that are dying, and how long ago they were killed.
 #[derive(Debug, Clone, Default)]
 struct Dying(BTreeMap<(u32, u64), u64>);
 
@@ -61,7 +62,7 @@ impl Dying {
         self.0.values_mut().for_each(|ms| *ms = ms.saturating_add(passed_ms));
     }
 
-    /// Pending free memory. A process that is not listed any more has given its memory back.
+    /// Pending free memory. A process that is no longer listed has freed its memory.
     fn pending(&mut self, processes: &[Process]) -> u64 {
         let id = |process: &Process| (process.pid, process.start);
         self.0.retain(|known, _| processes.iter().any(|process| id(process) == *known));
@@ -72,7 +73,8 @@ impl Dying {
         processes.iter().filter(soon).fold(0, |sum, process| sum.saturating_add(process.held.0))
     }
 
-    /// The largest, the youngest of equals (it has lost least); nobody twice, and nobody whose death frees nothing.
+    /// Chooses the largest process, of equals the youngest (it loses the least work); never one twice, and none whose
+    /// death frees nothing.
     fn choose(&mut self, processes: &[Process]) -> Option<Victim> {
         let alive =
             |process: &&Process| process.held.0 > 0 && !self.0.contains_key(&(process.pid, process.start));
@@ -82,29 +84,30 @@ impl Dying {
     }
 }
 
-/// What goes into a step of a group.
+/// Inputs of a group's step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GroupInput<'a> {
-    /// What it holds, pages of the cache not counted.
+    /// Memory that the group holds, without the page cache.
     pub held: Option<Bytes>,
-    /// Its hard limit.
+    /// The group's hard limit.
     pub limit: Bytes,
-    /// What the user wants to happen.
+    /// What the user configured for an exceeded limit.
     pub on_exceed: OnExceed,
-    /// Whether the kernel enforces the limit on one cgroup. Then it also kills, sooner than anybody else could.
+    /// Whether the kernel enforces the limit on a single cgroup. Then the kernel also kills, sooner than the agent
+    /// could.
     pub by_kernel: bool,
-    /// Its processes; `None` when they were not listed, which is cheaper (see [`GroupDecision::list`]).
+    /// The group's processes; `None` when they were not listed, which is cheaper (see [`GroupDecision::list`]).
     pub processes: Option<&'a [Process]>,
 }
 
-/// What is to be done with a group.
+/// What to do with a group.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GroupDecision {
-    /// New work waits.
+    /// New work must wait.
     pub queue: bool,
-    /// Every task is stopped.
+    /// Every task must be stopped.
     pub frozen: bool,
-    /// It has been frozen for so long that somebody should be told.
+    /// The group has been frozen for [`STUCK_MS`] and should be reported.
     pub stuck: bool,
     /// Kill this process.
     pub kill: Option<Victim>,
@@ -126,14 +129,14 @@ pub struct GroupMemory {
 }
 
 impl GroupMemory {
-    /// Starts; `frozen` when the group has been frozen by a commensal before, for a hand-over.
+    /// Starts; `frozen` when an earlier agent has frozen the group, for a hand-over.
     #[must_use]
     pub fn new(frozen: bool) -> GroupMemory {
         GroupMemory { queue: frozen, frozen, ..GroupMemory::default() }
     }
 
-    /// Decides. When what it holds is missing everything stays, then new work waits; nobody is frozen or
-    /// killed unseen.
+    /// Decides. When the held memory is missing, everything first stays as it is, then new work waits; nothing is
+    /// frozen or killed without a measurement.
     pub fn step(&mut self, now_ms: u64, input: &GroupInput<'_>) -> GroupDecision {
         let passed_ms = self.clock.step(now_ms);
         self.dying.pass(passed_ms);
@@ -211,39 +214,40 @@ impl GroupMemory {
 
 /// Available memory below which offline work is frozen, as a share of the machine (rubik acts at 10 % too) …
 pub const LOW: Ppm = Ppm(100_000);
-/// … but no more than this: what some cores that fault pages in can take within a tick of one second.
+/// … but at most this much: what some cores that fault pages in can take within a tick of one second.
 pub const LOW_MOST: Bytes = Bytes(8 << 30);
-/// Available memory must be so many halves of the low level before offline work goes on.
+/// Offline work is thawed when available memory is this many halves of the low level.
 pub const EASE_HALVES: u64 = 3;
-/// A freeze must have had so long to show its effect before anybody is killed, ms: one tick.
+/// Time that a freeze has to show its effect before a process is killed, ms: one tick.
 pub const KILL_AFTER_MS: u64 = 1_000;
-/// First and longest time that offline work stays frozen at least, ms, doubled on relapse (sideloader: 10 to 30 s too).
+/// First and longest minimum duration of a freeze, ms, doubled on relapse (sideloader: 10 to 30 s too).
 pub const FROZEN_FIRST_MS: u64 = 10_000;
 /// See [`FROZEN_FIRST_MS`].
 pub const FROZEN_LONGEST_MS: u64 = 30_000;
-/// Low again so soon after it went on is a relapse, ms.
+/// Memory that is low again within this time after a thaw is a relapse, ms.
 pub const FROZEN_RELAPSE_MS: u64 = 30_000;
-/// After so long of low memory one offline process dies, so that the others can go on, ms: frozen ones give nothing back.
+/// After this long of low memory one offline process is killed so that the others can go on, ms: frozen processes free
+/// nothing.
 pub const FROZEN_LONG_MS: u64 = 60_000;
 /// Memory pressure (`some`) of the machine, per cent of the time, that is too much even when memory is available:
 /// tasks wait for reclaim half of the time (sideloader: 50 too).
 pub const PRESSURE_PCT: f64 = 50.0;
-/// … if it lasts for so long, ms.
+/// … if it lasts for this long, ms.
 pub const PRESSURE_MS: u64 = 10_000;
 
 /// A process of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate {
-    /// Its group's side. Only offline ones are ever chosen.
+    /// Class of the process's group. Only offline processes are ever chosen.
     pub class: Class,
-    /// It.
+    /// The process.
     pub process: Process,
 }
 
-/// What goes into a step for the machine.
+/// Inputs of the machine's step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct NodeInput<'a> {
-    /// What can be had without swapping (`MemAvailable`).
+    /// Memory available without swapping (`MemAvailable`).
     pub available: Option<Bytes>,
     /// Main memory.
     pub total: Bytes,
@@ -254,11 +258,11 @@ pub struct NodeInput<'a> {
     pub candidates: Option<&'a [Candidate]>,
 }
 
-/// What is to be done on the machine. On cgroup v1 a frozen process dies only when it is thawed, so that the
-/// caller kills it and then thaws its cgroup for a moment.
+/// What to do on the machine. On cgroup v1 a frozen process dies only when it is thawed, so the caller kills it and
+/// then thaws its cgroup for a moment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodeDecision {
-    /// All offline groups are frozen.
+    /// All offline groups must be frozen.
     pub freeze: bool,
     /// Kill this process, of an offline group.
     pub kill: Option<Victim>,
@@ -283,7 +287,7 @@ pub struct NodeMemory {
 }
 
 impl NodeMemory {
-    /// Starts; `frozen` when offline work has been frozen by a commensal before, for a hand-over.
+    /// Starts; `frozen` when an earlier agent has frozen offline work, for a hand-over.
     #[must_use]
     pub fn new(frozen: bool) -> NodeMemory {
         NodeMemory {
@@ -299,8 +303,8 @@ impl NodeMemory {
         }
     }
 
-    /// Decides. When available memory is missing everything stays, then offline work is frozen; nobody is
-    /// killed unseen.
+    /// Decides. When available memory is missing, everything first stays as it is, then offline work is frozen; nothing
+    /// is killed without a measurement.
     pub fn step(&mut self, now_ms: u64, input: &NodeInput<'_>) -> NodeDecision {
         let passed_ms = self.pass(now_ms);
         let lost = self.silence.step(passed_ms, input.available.is_some());
@@ -387,7 +391,7 @@ impl NodeMemory {
         (self.frozen, self.frozen_ms, self.low_ms) = (true, 0, 0);
     }
 
-    /// Frozen or not, and in words.
+    /// Updates the frozen state and describes it.
     fn level(&mut self, available: u64, low: u64, passed_ms: u64) -> &'static str {
         let pressed = self.pressed_ms >= PRESSURE_MS;
         if available < low || pressed {

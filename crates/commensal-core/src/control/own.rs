@@ -1,19 +1,20 @@
-//! What the online side waits for by its own doing: the control experiment against choking offline work for nothing.
+//! How long the online side waits because of itself, so that offline work is not held back for nothing.
 //!
-//! Run delay and pressure do not say who is to blame: two online threads on one CPU, without any offline work, waited
-//! 136 ms per CPU-second (measured, Linux 6.18), and a service that reads a slow disk has I/O pressure alone. So what
-//! remains while offline work is at its floor is taken for the online side's own, and only what is
-//! clearly above it counts. The probe's blame needs none of this.
+//! Run delay and pressure do not say what causes them: two online threads on one CPU, without any offline work, waited
+//! 136 ms per CPU-second (measured, Linux 6.18), and a service that reads a slow disk causes I/O pressure alone. So the
+//! wait that remains while offline work is at its floor is taken as the online side's baseline, and only what is
+//! clearly above it counts. The probe attributes waits and needs none of this.
 
-/// Offline work has to be at its floor for so long before the rest is taken for the online side's own, ms:
-/// requests that queued up before are answered by then.
+/// Offline work has to be at its floor for this long before the remaining wait is taken as the online side's baseline,
+/// ms: requests that queued up before are answered by then.
 pub const LEARN_MS: u64 = 5_000;
-/// What was learnt holds for so long, ms. Then it is found out again, at the price of some seconds at the floor.
+/// How long a baseline is valid, ms. Then it is measured again, at the price of some seconds at the floor.
 pub const KEEP_MS: u64 = 600_000;
-/// So many times its own is still the online side's own: such figures differ by a third between quiet seconds.
+/// Up to this multiple of the baseline a wait is not blamed on offline work: such figures differ by a third between
+/// quiet seconds.
 pub const MARGIN: f64 = 1.5;
 
-/// Learns from severities: measured wait over what is allowed, 1 at the bound.
+/// Learns the baseline from severities: measured wait over the allowed wait, 1 at the bound.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Own {
     sum: f64,
@@ -22,8 +23,8 @@ pub struct Own {
 }
 
 impl Own {
-    /// Severity that counts against offline work, from a measured one. `at_floor`: offline work has and uses no more than
-    /// its floor.
+    /// The severity that counts against offline work, from a measured one. `at_floor`: offline work is limited to its
+    /// floor and uses no more.
     pub fn step(&mut self, passed_ms: u64, severity: f64, at_floor: bool) -> f64 {
         self.known = self
             .known
@@ -42,7 +43,7 @@ impl Own {
         severity / (self.known.map_or(1.0, |(own, _)| own * MARGIN)).max(1.0)
     }
 
-    /// The online side's own severity, when it is known and above 1.
+    /// The baseline severity, when it is known and above 1.
     #[must_use]
     pub fn known(&self) -> Option<f64> {
         self.known.map(|(own, _)| own)

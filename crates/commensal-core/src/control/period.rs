@@ -1,42 +1,43 @@
-//! The period of the offline quota, chosen by what it does to online work on this machine.
+//! The period of the offline quota, chosen by its measured effect on online work.
 //!
 //! At the same average a short period made online threads wait longer (Linux 6.18, 20 % of a CPU: 262 ms of blamed wait
-//! per CPU-second at 10 ms, 132 ms at 100 ms), because every refill buys another burst that nothing preempts; a
-//! long one stops offline work, and what it holds, for longer. So: try each, keep the best, look again rarely.
+//! per CPU-second at 10 ms, 132 ms at 100 ms), because every refill buys another burst that nothing preempts; a long
+//! one stops offline work, and the locks and memory that it holds, for longer. So the chooser tries each period, keeps
+//! the best one and repeats the trials rarely.
 
 use super::explain::Explanation;
 use super::{Clock, sound};
 use crate::units::{MicroCpus, QUOTA_MIN_US};
 
-/// Tried in this order, us. 100 ms is the kernel's default and its own upper end of sense: longer ones stop a
-/// group for visible times.
+/// Periods in the order of the trials, us. 100 ms is the kernel's default and the longest sensible one: longer periods
+/// stop a group for noticeable times.
 pub const PERIODS_US: [u32; 4] = [100_000, 50_000, 20_000, 10_000];
 /// What the mean of blamed wait under each of them is called in an explanation.
 const MEANS: [&str; PERIODS_US.len()] = ["at_100ms", "at_50ms", "at_20ms", "at_10ms"];
 /// In force until something was measured: the kernel's default, and the best where it was measured.
 pub const DEFAULT_US: u32 = 100_000;
-/// Measured time that a period is judged by, ms: a hundred of the longest periods.
+/// Length of a trial, ms: a hundred of the longest periods.
 pub const TRIAL_MS: u64 = 10_000;
-/// After a change nothing is counted for so long, ms: ten of the longest periods, in which the old one's throttling ends.
+/// Time after a change that is not measured, ms: ten of the longest periods, in which the old period's throttling ends.
 pub const SETTLE_MS: u64 = 1_000;
-/// The best so far is looked at again after so long, ms: all trials together take 44 s, about 1 % of an hour.
+/// Time between two series of trials, ms: all trials together take 44 s, about 1 % of an hour.
 pub const AGAIN_MS: u64 = 3_600_000;
-/// A period must be better by this share to replace the one in force: the same arm differed by up to a tenth between
-/// rounds (128 to 147 ms).
+/// A period must be better by this share to replace the one in force: results of the same period differed by up to a
+/// tenth between rounds (128 to 147 ms).
 pub const MARGIN: f64 = 0.15;
 
 /// The period to be in force, and why.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PeriodDecision {
-    /// us.
+    /// The period, us.
     pub period_us: u32,
-    /// Whether it is being tried.
+    /// Whether the period is in force for a trial.
     pub trial: bool,
     /// Why.
     pub why: Explanation,
 }
 
-/// What a trial has seen: sum of figure times time, and time.
+/// Measurements of a trial: the time-weighted sum of the figure, and the time.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct TrialSum {
     sum: f64,
@@ -53,7 +54,7 @@ impl TrialSum {
 enum Phase {
     /// `index` of [`PERIODS_US`] is in force for a trial.
     Trying { index: usize, settle_ms: u64 },
-    /// The best is in force, for so long yet.
+    /// The best period is in force, for this much longer.
     Kept { left_ms: u64 },
 }
 
@@ -68,8 +69,8 @@ pub struct Period {
     seen: [TrialSum; PERIODS_US.len()],
 }
 
-/// A quota's period that the kernel takes, us: `chosen`, unless it makes the quota less than
-/// [`QUOTA_MIN_US`]; then the kernel's own.
+/// A valid period for a quota, us: `chosen`, unless it makes the quota less than [`QUOTA_MIN_US`]; then the kernel's
+/// default.
 #[must_use]
 pub fn fitting(quota: MicroCpus, chosen: u32) -> u32 {
     match quota.0.saturating_mul(u64::from(chosen)) / 1_000_000 < QUOTA_MIN_US {
@@ -91,9 +92,9 @@ impl Default for Period {
 }
 
 impl Period {
-    /// Decides. `blamed_ms` is the online side's wait blamed on offline work since the last call, ms per
-    /// CPU-second; `binding` whether the quota stopped offline work in that time. Without either the time does not count:
-    /// a period that stops nobody cannot be judged, and without the probe the default stays.
+    /// Decides. `blamed_ms` is the online side's wait blamed on offline work since the last call, ms per CPU-second;
+    /// `binding` whether the quota throttled offline work in that time. Without either the time does not count: a quota
+    /// that throttles nothing says nothing about its period, and without the probe the default stays.
     pub fn step(&mut self, now_ms: u64, blamed_ms: Option<f64>, binding: Option<bool>) -> PeriodDecision {
         let passed_ms = self.clock.step(now_ms);
         let measured = sound(blamed_ms).filter(|_| binding == Some(true));
@@ -142,7 +143,7 @@ impl Period {
 
     fn decision(&self, measured: Option<f64>) -> PeriodDecision {
         let (index, trial, rule) = match self.phase {
-            // Nothing to measure: back to the best known meanwhile.
+            // Nothing to measure: the best known period is in force meanwhile.
             Phase::Trying { .. } if measured.is_none() => {
                 (self.best, false, "no period is tried while the probe is silent or the quota stops nobody")
             }
@@ -178,7 +179,7 @@ impl Period {
 mod tests {
     use super::*;
 
-    /// Runs for `seconds` on a machine where `wait` tells what a period does; the period at the end.
+    /// Runs for `seconds` on a machine where `wait` gives a period's effect; returns the period at the end.
     fn run(period: &mut Period, now: &mut u64, seconds: u64, wait: impl Fn(u32) -> Option<f64>) -> u32 {
         let mut in_force = DEFAULT_US;
         for _ in 0..seconds {
@@ -195,7 +196,7 @@ mod tests {
         let (mut period, mut now) = (Period::default(), 0);
         assert_eq!(run(&mut period, &mut now, 60, short_is_worse), 100_000);
         assert!(!period.step(now, Some(1.0), Some(true)).trial);
-        // The machine changes; nobody looks for an hour, then the trials find out.
+        // The machine changes; no trial for an hour, then the trials find out.
         assert_eq!(run(&mut period, &mut now, 1_800, long_is_worse), 100_000);
         assert_eq!(run(&mut period, &mut now, 1_900, long_is_worse), 10_000);
     }

@@ -1,8 +1,8 @@
 //! The shared regulator: shrink at once, grow slowly, hold after a shrink, hold longer on relapse, never below a floor.
 //!
-//! It knows nothing about what it regulates: a number in some unit, CPUs unless said otherwise. All speeds are
-//! absolute: a rate in parts of the present value never comes back from a small one (a peer's quota of 9 thousandths
-//! of a CPU grew by 10 % to 9 for ever).
+//! It is independent of what it regulates: a number in some unit, CPUs unless said otherwise. All rates are absolute: a
+//! rate in per cent of the current value never recovers from a small one (a peer's quota of 9 thousandths of a CPU grew
+//! by 10 % to 9 for ever).
 
 use super::explain::Explanation;
 use super::{Clock, Staleness};
@@ -10,25 +10,26 @@ use super::{Clock, Staleness};
 /// First hold after a shrink, ms: five samples of one second, so that one quiet sample between two busy
 /// ones does not let offline work in again.
 pub const HOLD_FIRST_MS: u64 = 5_000;
-/// Longest hold, ms: what a service that is loaded in bursts costs offline work is bounded by half a minute a burst.
+/// Longest hold, ms: each burst of a bursty service costs offline work at most half a minute.
 pub const HOLD_LONGEST_MS: u64 = 30_000;
-/// A shrink so soon after growth is a relapse, ms: growth caused it, or the load comes in bursts. Either way the next
-/// growth should wait longer. Ten seconds is what the largest step (10 % of the machine a second) needs for everything.
+/// A shrink within this time after growth is a relapse, ms: growth caused it, or the load comes in bursts. Either way
+/// the next growth should wait longer. In ten seconds the largest step (10 % of the machine per second) goes from
+/// nothing to everything.
 pub const RELAPSE_MS: u64 = 10_000;
-/// A hold that was lengthened is halved after so long without a relapse, ms: twice the longest hold, so
-/// that a hold cannot forget what lengthened it while it lasts.
+/// A lengthened hold is halved after this long without a relapse, ms: twice the longest hold, so that a hold is not
+/// shortened while it lasts.
 pub const HOLD_DECAY_MS: u64 = 60_000;
-/// Growth in a second, as a share of the machine: from nothing to everything in ten seconds on a large one.
+/// Growth per second, as a share of the machine: from nothing to everything in ten seconds on a large one.
 pub const GROWTH_SHARE_PER_S: f64 = 0.10;
-/// Growth in a second, in cores, where that is more: a small machine must not need many ticks for its first core.
+/// Growth per second, in cores, if that is more: a small machine must not need many ticks for its first core.
 pub const GROWTH_CORES_PER_S: f64 = 1.0;
 /// Growth by less than this share of the machine is not worth a write (peers skip less than 1 % too).
 pub const DEAD_ZONE_SHARE: f64 = 0.01;
-/// … or by less than so many CPUs: one bandwidth slice (`sched_cfs_bandwidth_slice_us`, 5 ms by default) in
-/// a period of 100 ms, which is what the scheduler hands out at a time.
+/// … or by less than this many CPUs: one bandwidth slice (`sched_cfs_bandwidth_slice_us`, 5 ms by default) in a period
+/// of 100 ms, which is what the scheduler hands out at a time.
 pub const DEAD_ZONE_CPUS: f64 = 0.05;
 
-/// How fast, and how patient.
+/// Rates and hold times of a regulator.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Params {
     /// Growth per second at most.
@@ -42,7 +43,7 @@ pub struct Params {
 }
 
 impl Params {
-    /// For CPUs, on a machine of `machine` logical CPUs with `core` of them on each physical core.
+    /// Parameters for CPUs, on a machine of `machine` logical CPUs with `core` of them on each physical core.
     #[must_use]
     pub fn cpus(machine: f64, core: f64) -> Params {
         Params {
@@ -54,12 +55,12 @@ impl Params {
     }
 }
 
-/// Where the value may be.
+/// Bounds of the value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Range {
-    /// Never below, whatever is measured.
+    /// The value never goes below this, whatever is measured.
     pub floor: f64,
-    /// Never above; a ceiling below the floor counts as the floor.
+    /// The value never goes above this; a ceiling below the floor counts as the floor.
     pub ceiling: f64,
 }
 
@@ -70,29 +71,29 @@ pub enum Move {
     Began,
     /// Down, at once.
     Shrunk {
-        /// Growth just before was taken back, so the hold is longer.
+        /// The shrink followed recent growth, so the hold is longer.
         relapse: bool,
     },
-    /// Up, as fast as it may.
+    /// The value rose, at most at the growth rate.
     Grew,
-    /// There is room, and it waits.
+    /// The target is higher, but the hold is not over.
     Held {
-        /// For how long yet, ms.
+        /// Time until the hold ends, ms.
         left_ms: u64,
     },
-    /// Nothing to do.
+    /// The value is at its target.
     Steady,
-    /// No target came: as before.
+    /// The target is missing: the value stays as it is.
     Blind {
-        /// For how long, ms.
+        /// How long the target has been missing, ms.
         since_ms: u64,
     },
-    /// No target came for too long: the floor.
+    /// The target has been missing for too long: the value is the floor.
     FailSafe,
 }
 
 impl Move {
-    /// In words, for the rule of an explanation; `what` is the thing, such as `the frame`.
+    /// The move in words, for the rule of an explanation; `what` is the regulated thing, such as `the frame`.
     #[must_use]
     pub fn words(self, what: &str) -> String {
         let seconds = |ms: u64| ms.div_ceil(1_000);
@@ -120,8 +121,8 @@ impl Move {
     }
 }
 
-/// A value under regulation. Invariants: never below the floor, never above `max(target, floor)`, growth in a step is
-/// at most the rate times the time that counts, and none during a hold.
+/// A regulated value. Invariants: never below the floor, never above `max(target, floor)`, growth in a step is at most
+/// the rate times the time that counts, and no growth during a hold.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Regulator {
     params: Params,
@@ -130,7 +131,7 @@ pub struct Regulator {
     silence: Staleness,
     hold_ms: u64,
     hold_left_ms: u64,
-    /// Since the last growth; `None` before any and after a shrink that followed it.
+    /// Time since the last growth; `None` before any growth and after a shrink that followed it.
     grown_ms: Option<u64>,
     calm_ms: u64,
     last: Last,
@@ -148,7 +149,7 @@ struct Last {
 }
 
 impl Regulator {
-    /// Starts at `start`, which is what is in force already, or the floor.
+    /// Starts at `start`: the value in force already, or the floor.
     #[must_use]
     pub fn new(params: Params, start: f64) -> Regulator {
         Regulator {
@@ -164,26 +165,26 @@ impl Regulator {
         }
     }
 
-    /// What is in force.
+    /// The value in force.
     #[must_use]
     pub fn value(&self) -> f64 {
         self.value
     }
 
-    /// How long growth would wait after a shrink now, ms.
+    /// How long growth would be held after a shrink now, ms.
     #[must_use]
     pub fn hold_ms(&self) -> u64 {
         self.hold_ms
     }
 
-    /// Other speeds from now on, when the machine has changed.
+    /// Changes the parameters, when the machine has changed.
     pub fn retune(&mut self, params: Params) {
         self.hold_ms = self.hold_ms.clamp(params.hold_first_ms, params.hold_longest_ms);
         self.params = params;
     }
 
-    /// Brings the value towards `target`, within `range`. A target that is missing or no number is held,
-    /// then the floor.
+    /// Moves the value towards `target`, within `range`. While the target is missing or NaN the value first stays as it
+    /// is, then falls to the floor.
     pub fn step(&mut self, now_ms: u64, target: Option<f64>, range: Range) -> Move {
         let passed_ms = self.pass(now_ms);
         let target = target.filter(|target| target.is_finite());
@@ -251,7 +252,7 @@ impl Regulator {
     }
 
     fn approach(&mut self, goal: f64, floor: f64, passed_ms: u64) -> Move {
-        // A floor that rose is no growth that has to be earned.
+        // A rise of the floor is not growth, so it need not wait.
         self.value = self.value.max(floor);
         let Params { growth_per_s, dead_zone, hold_first_ms, hold_longest_ms } = self.params;
         if goal < self.value {
@@ -293,7 +294,7 @@ mod tests {
         Regulator::new(Params::cpus(16.0, 1.0), start)
     }
 
-    /// Runs at one call a second from `now`; the values after each call.
+    /// Steps once a second from `now`; returns the value after each call.
     fn run(regulator: &mut Regulator, now: &mut u64, targets: &[Option<f64>]) -> Vec<f64> {
         let mut values = Vec::new();
         for target in targets {
@@ -353,7 +354,7 @@ mod tests {
         run(&mut regulator, &mut now, &[Some(8.0)]);
         assert_eq!(run(&mut regulator, &mut now, &[None; 5]), [8.0, 8.0, 8.0, 8.0, 1.0]);
         assert_eq!(regulator.step(now + 1, Some(f64::NAN), RANGE), Move::FailSafe);
-        // And comes back slowly, after a hold.
+        // The value comes back slowly, after a hold.
         assert_eq!(run(&mut regulator, &mut now, &[Some(8.0); 5]), [1.0, 1.0, 1.0, 1.0, 2.6]);
     }
 

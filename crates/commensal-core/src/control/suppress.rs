@@ -1,8 +1,8 @@
 //! CPU suppress: the headroom of [`super::frame`] as a quota on the offline side, where whole cores would waste too much.
 //!
 //! A quota caps use; it does not protect wake-ups (measured on Linux 6.18: 20 % of a CPU as a quota, 128 to 267 ms of
-//! blamed wait per online CPU-second, `cpu.idle` 8 to 12). So it is used only for groups that yield by their class
-//! already, and what it adds is that online work finds idle CPUs and cool caches.
+//! blamed wait per online CPU-second, `cpu.idle` 8 to 12). So it is used only for groups that already yield by their
+//! class; the quota then leaves idle CPUs and warm caches to online work.
 
 use super::explain::Explanation;
 use super::frame::{self, Use, headroom};
@@ -10,26 +10,26 @@ use super::regulator::{Move, Params, Range, Regulator};
 use super::sound;
 use crate::units::MicroCpus;
 
-/// A frame is used where rounding to whole cores wastes no more than this share of the headroom. On average it wastes half a
-/// core, so that this means: a frame from 7 cores without SMT, from 8 with it, a quota below.
+/// A frame is used where rounding to whole cores wastes at most this share of the headroom. On average rounding wastes
+/// half a core, so this means a frame from 7 cores without SMT, from 8 with it, and a quota below.
 pub const MOST_LOST: f64 = 0.10;
 /// The least that offline work keeps, as a share of the machine (sideloader: 5 % too).
 pub const FLOOR_SHARE: f64 = 0.05;
-/// … and in CPUs: the kernel takes no quota below 1 ms (`min_cfs_quota_period`, kernel/sched/core.c), which in the
-/// shortest period used, 10 ms, is so much.
+/// … and in CPUs: the shortest quota of the kernel, 1 ms (`min_cfs_quota_period`, kernel/sched/core.c), in the shortest
+/// period used, 10 ms.
 pub const FLOOR_CPUS: f64 = 0.1;
 
-/// By what the offline side is kept within its headroom.
+/// The mechanism that keeps the offline side within its headroom.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Actuator {
-    /// [`super::frame`].
+    /// Whole cores, by [`super::frame`].
     Frame(Explanation),
-    /// [`Suppress`].
+    /// A quota, by [`Suppress`].
     Quota(Explanation),
 }
 
-/// Chooses, from what does not change while the machine runs: the share that may be busy, the CPUs that offline
-/// work may use at all, CPUs per physical core, and whether offline work yields by its class.
+/// Chooses the mechanism, from what does not change while the machine runs: the share that may be busy, the CPUs that
+/// offline work may use at all, CPUs per physical core, and whether offline work yields by its class.
 #[must_use]
 pub fn actuator(theta: f64, cpus: f64, core: f64, yields: bool) -> Actuator {
     let lost = core / 2.0 / (theta * cpus).max(f64::MIN_POSITIVE);
@@ -51,10 +51,10 @@ pub fn actuator(theta: f64, cpus: f64, core: f64, yields: bool) -> Actuator {
     Actuator::Frame(why("whole cores: they waste at most a tenth of the headroom"))
 }
 
-/// What goes into a step.
+/// Inputs of a step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SuppressInput {
-    /// Share that may be busy.
+    /// Share of the CPUs that may be busy.
     pub theta: f64,
     /// CPUs that offline work may use at all.
     pub cpus: f64,
@@ -62,7 +62,7 @@ pub struct SuppressInput {
     pub core: f64,
     /// Whether every offline group yields by its class (`cpu.idle`, a vendor's knob, the smallest weight).
     pub yields: bool,
-    /// What was used.
+    /// CPU use since the last tick.
     pub used: Use,
     /// The latency controller's cap, in CPUs; `None` when it sets none.
     pub cap: Option<f64>,
@@ -71,7 +71,7 @@ pub struct SuppressInput {
 /// A quota for the whole offline side.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SuppressDecision {
-    /// CPU time per time; `None` when there is to be no quota.
+    /// CPU time per time; `None` when no quota must be set.
     pub quota: Option<MicroCpus>,
     /// What the regulator did.
     pub moved: Move,
@@ -87,15 +87,15 @@ pub struct Suppress {
 }
 
 impl Suppress {
-    /// Starts from the quota that is in force, for a hand-over; from the floor without one.
+    /// Starts from the quota in force, when it takes over from another agent; from the floor without one.
     #[must_use]
     pub fn new(in_force: Option<MicroCpus>) -> Suppress {
         let start = in_force.map_or(0.0, |quota| quota.0 as f64 / 1e6);
         Suppress { regulator: None, start }
     }
 
-    /// Decides. Without `busy` or `offline` the quota is held, then falls to its floor. Without a class there is no
-    /// quota, and the next one starts from the floor.
+    /// Decides. Without `busy` or `offline` the quota first stays as it is, then falls to its floor. Without a class
+    /// there is no quota, and the next one starts from the floor.
     pub fn step(&mut self, now_ms: u64, input: &SuppressInput) -> SuppressDecision {
         if !input.yields {
             *self = Suppress::new(None);
@@ -127,7 +127,7 @@ pub fn floor(cpus: f64) -> f64 {
     (FLOOR_SHARE * cpus).max(FLOOR_CPUS).min(cpus)
 }
 
-/// Rounded down: a limit must not be more than was allowed.
+/// Converts CPUs, rounded down: a limit must not be more than was allowed.
 fn micro(cpus: f64) -> MicroCpus {
     MicroCpus((cpus * 1e6 + 1e-3).max(0.0) as u64)
 }
@@ -135,15 +135,15 @@ fn micro(cpus: f64) -> MicroCpus {
 /// A cgroup among which a quota is divided.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Part {
-    /// Its share where all want more, relative to the others.
+    /// The cgroup's weight when all of them want more CPU.
     pub weight: f64,
-    /// CPUs that it used; `None`, not measured, counts as wanting everything.
+    /// CPUs that the cgroup used; `None` (not measured) counts as wanting everything.
     pub used: Option<f64>,
 }
 
-/// Divides `total` CPUs among offline cgroups that have no parent of their own, by weight; what one does not
-/// use goes to the others. Each keeps room to grow: a fifth above its use, and at least an equal part of a tenth
-/// of the total. The sum is at most `total`.
+/// Divides `total` CPUs by weight among offline cgroups that have no common parent; what one does not use goes to the
+/// others. Each keeps room to grow: a fifth above its use, and at least an equal part of a tenth of the total. The sum
+/// is at most `total`.
 #[must_use]
 pub fn divide(total: f64, parts: &[Part]) -> Vec<f64> {
     if parts.is_empty() {
@@ -158,7 +158,7 @@ pub fn divide(total: f64, parts: &[Part]) -> Vec<f64> {
     let weight = |index: usize| parts[index].weight.max(f64::MIN_POSITIVE);
     let (mut given, mut left) = (vec![0.0; parts.len()], total);
     let mut open: Vec<usize> = (0..parts.len()).collect();
-    // Those who want less than their share get what they want, until nobody does.
+    // Cgroups that want less than their share get what they want, until none is left.
     while !open.is_empty() {
         let weights: f64 = open.iter().map(|index| weight(*index)).sum();
         let content = |index: &usize| want[*index] <= left * weight(*index) / weights;
@@ -175,7 +175,7 @@ pub fn divide(total: f64, parts: &[Part]) -> Vec<f64> {
         }
         open = rest;
     }
-    // Nobody wants more, so everybody may: an idle group must be able to start at once.
+    // All demands are met, so the rest is shared by weight: an idle group must be able to start at once.
     let weights: f64 = (0..parts.len()).map(weight).sum();
     given.iter().enumerate().map(|(index, given)| given + left.max(0.0) * weight(index) / weights).collect()
 }

@@ -1,37 +1,37 @@
-//! Weight of online groups over work that no group claims.
+//! Weight of online groups relative to siblings that belong to no group.
 //!
-//! `cpu.idle` and a small weight shield online work from offline work, not from third parties: with one on the same CPU,
-//! merely having a low-weight offline group beside made online work wait 1.4 to 3.3 times longer for it (measured,
-//! Linux 6.18). So online entities get more weight than their unclassified siblings. Only siblings count: the
-//! kernel compares entities below one parent. Every one of them is multiplied by the same number, so that what they had
-//! among each other stays.
+//! `cpu.idle` and a small weight shield online work from offline work, not from third parties: with a third party on
+//! the same CPU, the mere presence of a low-weight offline group made online work wait 1.4 to 3.3 times longer for it
+//! (measured, Linux 6.18). So online entities get more weight than their unclassified siblings. Only siblings count:
+//! the kernel compares entities below one parent. All online entities are multiplied by the same number, so that their
+//! ratios stay.
 
 use super::Clock;
 use super::explain::Explanation;
 use crate::units::Weight;
 
-/// Online weight over the heaviest unclassified sibling: that one keeps 1/11 of a contended CPU, enough for a shell, the
-/// agent and the container engine, which must not starve.
+/// Ratio of online weight to the heaviest unclassified sibling: the sibling keeps 1/11 of a contended CPU, enough for a
+/// shell, the agent and the container engine, which must not starve.
 pub const OVER_OTHER: u32 = 10;
-/// A weight is lowered only after so long, ms: siblings come and go (a login, a cron job), and each write of a weight
-/// costs the scheduler a re-weighting. The regulator's longest hold.
+/// A weight is lowered only after this long, ms: siblings come and go (a login, a cron job), and each write of a weight
+/// costs the scheduler a re-weighting. Equal to the regulator's longest hold.
 pub const LOWER_AFTER_MS: u64 = 30_000;
 
-/// What an online group is, and who is beside it.
+/// An online group's weights, and those of its siblings.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct WeightInput {
     /// `cpu.weight` of the groups file, which wins.
     pub written: Option<Weight>,
-    /// What it had before commensal wrote anything.
+    /// The group's weight before commensal wrote anything.
     pub original: Option<Weight>,
-    /// Weights of the unclassified siblings of its entity; `None` for one that could not be read.
+    /// Weights of the unclassified siblings of the group's entity; `None` for one that could not be read.
     pub siblings: Vec<Option<Weight>>,
 }
 
 /// The weight to be in force, and why.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WeightDecision {
-    /// `None` when nothing is to be written.
+    /// The weight; `None` when nothing must be written.
     pub weight: Option<Weight>,
     /// Why.
     pub why: Explanation,
@@ -46,13 +46,13 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Starts from what commensal has written already, for a hand-over.
+    /// Starts from the weight that commensal has written already, when it takes over from another agent.
     #[must_use]
     pub fn new(in_force: Option<Weight>) -> Weights {
         Weights { in_force, ..Weights::default() }
     }
 
-    /// Decides: raised at once, lowered late. With a sibling that could not be read nothing is lowered.
+    /// Decides: raises at once, lowers late. While a sibling's weight cannot be read, nothing is lowered.
     pub fn step(&mut self, now_ms: u64, input: &WeightInput) -> WeightDecision {
         let passed_ms = self.clock.step(now_ms);
         if input.written.is_some() {

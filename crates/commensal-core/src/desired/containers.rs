@@ -1,5 +1,5 @@
-//! Containers that two groups want. They come and go while groups are in force, so that is no mistake of the file that would stop
-//! everything else: the first group by name has the container, and the other one is told.
+//! Containers that two groups want. Containers come and go while groups are in force, so this is not an error of the
+//! file that would stop everything else: the first group by name gets the container, and the other one gets a message.
 
 use super::DesiredState;
 use crate::actual::{ActualState, CgroupPath};
@@ -7,7 +7,7 @@ use crate::group::Class;
 use crate::knob::Controller;
 use std::collections::BTreeSet;
 
-/// Takes containers from groups that cannot have them.
+/// Removes containers from groups that cannot have them.
 pub(super) fn share_out(actual: &ActualState, state: &mut DesiredState) {
     let cpu = actual.hierarchy_of(Controller::Cpu);
     let containers: BTreeSet<CgroupPath> =
@@ -32,8 +32,8 @@ pub(super) fn share_out(actual: &ActualState, state: &mut DesiredState) {
     }
 }
 
-/// Why the group of this index cannot have the container at `path`, and what would help. Groups after it in the order of names
-/// still have all that they want.
+/// Why the group with this index cannot have the container at `path`, and what would help. Groups later in the order of
+/// names still have all their matches at this point.
 fn obstacle(state: &DesiredState, index: usize, path: &CgroupPath) -> Option<(String, String)> {
     for (other, group) in state.groups.iter().enumerate().filter(|(other, _)| *other != index) {
         for member in group.members.iter().filter(|member| !member.own) {

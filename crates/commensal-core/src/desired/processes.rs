@@ -1,12 +1,12 @@
 //! Which process goes to which group.
 //!
-//! * A match takes a process, and with it what that process has started and what still sits where it sat: children that
-//!   are born after the move are in the group anyway, so those from before are to be there as well.
-//! * The first group by name has it. A process that is a member already, because a group claims the cgroup that it is in or
-//!   because it was started in a group of ours, stays there.
-//! * A process that was moved once stays until it ends, or until its group no longer has the match that took it.
-//! * What belongs to a container or to a unit of systemd, and what somebody has moved out again, is left where it is, and
-//!   told.
+//! * A match selects a process, and with it those descendants that are still in the cgroup it was in: children born
+//!   after the move are in the group anyway, so earlier ones should be there as well.
+//! * The first group by name gets the process. A process that is a member already, because a group claims its cgroup or
+//!   because it was started in a group that commensal created, stays there.
+//! * A process that was moved once stays until it exits, or until its group no longer has the match that selected it.
+//! * Processes of a container or of a systemd unit, and processes that another program has moved out again, are left
+//!   where they are and reported.
 
 use super::{DesiredState, WantedProcess};
 use crate::actual::{ActualState, CgroupPath, CgroupRef};
@@ -14,13 +14,13 @@ use crate::group::{GroupName, GroupSpec, Match};
 use crate::member::{ProcessFact, ProcessId, in_container};
 use std::collections::BTreeMap;
 
-/// Processes named in one message.
+/// Maximum number of processes named in one message.
 const NAMED: usize = 3;
 
 /// Group (by index) and match of each process.
 type Owners = BTreeMap<ProcessId, (usize, String)>;
 
-/// Fills in the processes of every group, and what stands in the way of some.
+/// Fills in the processes of every group, and the reasons why some cannot be moved.
 pub(super) fn assign(
     specs: &BTreeMap<&GroupName, &GroupSpec>,
     actual: &ActualState,
@@ -62,7 +62,7 @@ pub(super) fn assign(
     }
 }
 
-/// The processes that the group's matches take, and those that they took before.
+/// The processes that the group's matches select, and those that they selected before.
 fn directly(
     specs: &BTreeMap<&GroupName, &GroupSpec>,
     actual: &ActualState,
@@ -111,7 +111,7 @@ fn directly(
     }
 }
 
-/// Children of owned processes, and theirs, that sit where the parent sits or sat.
+/// Descendants of selected processes that are in the cgroup where the parent is or was.
 fn inherited(actual: &ActualState, owners: &mut Owners) {
     let by_pid: BTreeMap<u32, &ProcessFact> =
         actual.processes.iter().map(|process| (process.id.pid, process)).collect();
@@ -120,7 +120,7 @@ fn inherited(actual: &ActualState, owners: &mut Owners) {
         for process in actual.processes.iter().filter(|process| !owners.contains_key(&process.id)) {
             let Some(parent) = by_pid.get(&process.parent) else { continue };
             let Some(owner) = owners.get(&parent.id) else { continue };
-            // A parent is never younger: then the number is another process's by now.
+            // A parent is never younger than its child; if it seems to be, its PID was reused.
             if parent.id.start_ticks <= process.id.start_ticks && beside(process, parent, actual) {
                 more.insert(process.id, owner.clone());
             }
@@ -141,7 +141,8 @@ fn beside(child: &ProcessFact, parent: &ProcessFact, actual: &ActualState) -> bo
     })
 }
 
-/// Whether it is a member already: of a group that claims its cgroup, or of one of ours in which it was started.
+/// Whether the process is a member already: its cgroup belongs to a group, or it was started in a group that commensal
+/// created.
 fn settled_elsewhere(
     process: &ProcessFact,
     actual: &ActualState,

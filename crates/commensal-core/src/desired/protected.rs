@@ -1,14 +1,14 @@
-//! Cgroups that a pattern takes only by their full name: a `*` that is a little too wide must not hold back what the machine, and
-//! commensal itself, runs in.
+//! Cgroups that a pattern matches only by their full name: a `*` that is slightly too wide must not limit the groups
+//! that the machine's services, and commensal itself, run in.
 
 use crate::actual::{ActualState, CgroupPath};
 use crate::group::Match;
 use std::collections::BTreeSet;
 
-/// Endings of the names of our own groups (see `ResolveOptions::prefix`).
+/// Suffixes of the names of commensal's groups (see `ResolveOptions::prefix`).
 const OURS: [&str; 4] = ["-online", "-offline", "-self", "-probe"];
 
-/// Where this process is, and what is above that, in whatever hierarchy.
+/// The cgroups of this process and their ancestors, in every hierarchy.
 pub(super) fn own_places(actual: &ActualState) -> BTreeSet<CgroupPath> {
     let above = actual.here.iter().flat_map(|place| and_above(&place.path));
     above.filter(|path| path.depth() > 0).collect()
@@ -18,7 +18,7 @@ fn and_above(path: &CgroupPath) -> Vec<CgroupPath> {
     path.ancestors().into_iter().chain([path.clone()]).collect()
 }
 
-/// Why a pattern does not take this cgroup; `None` when it does, or names it in full. `here` is of [`own_places`].
+/// Why a pattern does not select this cgroup; `None` when it does, or names it in full. `here` is from [`own_places`].
 pub(super) fn objection(one: &Match, path: &CgroupPath, here: &BTreeSet<CgroupPath>) -> Option<&'static str> {
     let Match::Cgroup(pattern) = one else { return None };
     let (text, pattern) = (path.as_str(), pattern.as_str());
@@ -41,7 +41,7 @@ pub(super) fn objection(one: &Match, path: &CgroupPath, here: &BTreeSet<CgroupPa
     }
 }
 
-/// Whether the pattern has no component with a letter of its own: then it takes the whole machine.
+/// Whether no component of the pattern has a literal letter: then it selects the whole machine.
 pub(crate) fn takes_everything(pattern: &str) -> bool {
     let mut in_brackets = false;
     pattern.chars().all(|c| match c {

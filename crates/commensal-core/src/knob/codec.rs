@@ -1,24 +1,24 @@
-//! Values to kernel text and back, and what the kernel makes of a value.
+//! Converts values to kernel text and back, and predicts how the kernel normalises a value.
 
 use super::{File, Form, Normalise, Value};
 use crate::cpuset::CpuSet;
 use crate::topology::Device;
 
-/// Bytes in a page: memory limits are kept in whole pages.
+/// Page size in bytes: memory limits are kept in whole pages.
 const PAGE: i64 = 4096;
 
-/// Bytes in the largest page of any machine that Linux runs on.
+/// Bytes in the largest page size of any machine that Linux runs on.
 const LARGEST_PAGE: i64 = 65_536;
 
-/// Text that does not have the file's form.
+/// The text of a file does not have the expected form.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{file} holds {text:?}, which is not {expected}")]
 pub struct CodecError {
     /// Kernel file name.
     pub file: &'static str,
-    /// What was read.
+    /// The text that was read.
     pub text: String,
-    /// What the form would be.
+    /// The expected form.
     pub expected: &'static str,
 }
 
@@ -92,7 +92,7 @@ impl File {
     /// first line of a longer write and reports success for all of it (measured on 6.18, `blkio`).
     ///
     /// # Errors
-    /// When the value has another shape than the row, or a device file is given no device.
+    /// When the value's type does not fit the row, or a device is missing for a device file.
     pub fn encode(&self, value: &Value, device: Option<Device>) -> Result<String, CodecError> {
         let wrong =
             |expected: &'static str| CodecError { file: self.name, text: value.to_string(), expected };
@@ -100,7 +100,7 @@ impl File {
             (Form::Number | Form::MinusOne | Form::MaxWord | Form::Quota, Value::Number(n), _) => {
                 Ok(n.to_string())
             }
-            // As in a new group; who writes puts the quota in force in place of the word.
+            // As in a new group; the writer replaces the word with the quota in force.
             (Form::Period, Value::Number(n), _) => Ok(format!("max {n}")),
             (Form::MinusOne, Value::NoLimit, _) => Ok("-1".to_owned()),
             (Form::MaxWord | Form::Quota, Value::NoLimit, _) => Ok("max".to_owned()),
@@ -111,7 +111,7 @@ impl File {
             (Form::DeviceNumber, Value::NoLimit, Some(device)) => Ok(format!("{device} 0")),
             (Form::DeviceKey(key), Value::Number(n), Some(device)) => Ok(format!("{device} {key}={n}")),
             (Form::DeviceKey(key), Value::NoLimit, Some(device)) => Ok(format!("{device} {key}=max")),
-            // A partition that cannot be reads `root invalid (why)`, and takes `root`.
+            // A partition that is invalid reads `root invalid (why)`, but is written as `root`.
             (Form::Word(_), Value::Word(word), _) => {
                 Ok(word.split(' ').next().unwrap_or_default().to_owned())
             }
@@ -141,8 +141,8 @@ impl File {
         }
     }
 
-    /// Whether the file, reading `read`, holds what was wanted. Memory limits are kept in whole pages of the
-    /// machine's size, which is 64 KiB on some.
+    /// Whether the value read from the file, `read`, is the wanted one. Memory limits are kept in whole pages of the
+    /// machine's page size, which is 64 KiB on some machines.
     #[must_use]
     pub fn holds(&self, read: &Value, want: &Value) -> bool {
         match (self.normalise, read, want) {
@@ -171,7 +171,7 @@ fn max_or_number(word: &str) -> Option<Value> {
     if word == "max" { Some(Value::NoLimit) } else { word.parse().ok().map(Value::Number) }
 }
 
-/// What follows `device` on its line.
+/// The rest of the line that begins with `device`.
 fn device_line(text: &str, device: Option<Device>) -> Option<&str> {
     let wanted = device?.to_string();
     text.lines().find_map(|line| {
@@ -191,7 +191,7 @@ mod tests {
         knob.row().file(version).unwrap()
     }
 
-    /// `text` in the file reads as `value`, and `value` is written as `write`.
+    /// Checks that `text` in the file reads as `value`, and that `value` is written as `write`.
     fn check(knob: KnobId, version: Version, text: &str, value: Value, write: &str) {
         let file = file(knob, version);
         let device = file.per_device().then_some(DEV).flatten();

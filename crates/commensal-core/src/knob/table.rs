@@ -37,7 +37,7 @@ const BLANK: Knob = Knob {
 };
 
 const TOP: i64 = i64::MAX;
-/// `PAGE_COUNTER_MAX` in bytes: what v1 memory files read when there is no limit.
+/// `PAGE_COUNTER_MAX` in bytes: the value of v1 memory files without a limit.
 const MEMORY_TOP: i64 = 9_223_372_036_854_771_712;
 
 const fn file(name: &'static str, form: Form, range: (i64, i64), default: &'static str) -> Option<File> {
@@ -74,8 +74,8 @@ const fn device1(name: &'static str) -> Option<File> {
 const fn device2(name: &'static str, key: &'static str) -> Option<File> {
     file(name, Form::DeviceKey(key), (1, TOP), "")
 }
-/// v1 operations per second: the kernel silently keeps the low 32 bits of more (5000000000 reads back
-/// as 705032704, measured on 6.18).
+/// v1 operations per second: of a larger number the kernel silently keeps the low 32 bits (5000000000 reads back as
+/// 705032704, measured on 6.18).
 const fn device1_iops(name: &'static str) -> Option<File> {
     file(name, Form::DeviceNumber, (1, 4_294_967_294), "")
 }
@@ -188,7 +188,7 @@ const IO_COST_ERRNOS: &[ErrnoMeaning] = &[
 
 /// Name of openEuler's kernel in messages.
 const OPENEULER: &str = "openEuler";
-/// Name of the Anolis kernel, which Alibaba Cloud Linux has.
+/// Name of the Anolis kernel in messages; Alibaba Cloud Linux uses it too.
 const ANOLIS: &str = "Anolis/Alibaba";
 
 const NOT_DRIVEN: KnobStatus = KnobStatus::DriverToCome("driver to come: no group key uses it yet");

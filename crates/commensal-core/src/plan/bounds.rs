@@ -1,6 +1,5 @@
-//! Limits that cgroup v1 keeps within the parent's, against groups that nobody claims: a wanted value
-//! that a parent or a child of somebody else's contradicts is `unmet`, because widening the one or
-//! narrowing the other is not ours to do.
+//! Limits that cgroup v1 keeps within the parent's: a wanted value that conflicts with a parent or a child that belongs
+//! to no group is `unmet`, because commensal must not widen the one or narrow the other.
 //!
 //! v1 compares a quota with the nearest limited ancestor and descendant by share (quota / period,
 //! `tg_cfs_schedulable_down`, kernel/sched/core.c), and a cpuset with its parent and children
@@ -11,7 +10,7 @@ use crate::actual::CgroupRef;
 use crate::knob::{KnobId, KnobOrder, Value, Version};
 use std::collections::BTreeSet;
 
-/// Drops wanted values that cannot be, until the rest fit together.
+/// Drops wanted values that cannot be set, until the rest are consistent.
 pub(super) fn drop_impossible(draft: &mut Draft<'_>) {
     loop {
         let found = draft.wants.iter().find_map(|((place, knob, device), want)| {
@@ -29,8 +28,8 @@ pub(super) fn drop_impossible(draft: &mut Draft<'_>) {
     fit_bursts(draft);
 }
 
-/// The kernel takes no burst above the quota, and no quota below the burst that is there (EINVAL, `tg_set_cfs_bandwidth`). Where the
-/// quota is wanted the burst is lowered to it; where it stays as it is, a burst that is asked for is dropped.
+/// The kernel accepts no burst above the quota, and no quota below the current burst (EINVAL, `tg_set_cfs_bandwidth`).
+/// If a quota is wanted, the burst is lowered to it; if the quota stays, a requested burst above it is dropped.
 fn fit_bursts(draft: &mut Draft<'_>) {
     let about = |knob: KnobId| matches!(knob, KnobId::CpuMax | KnobId::CpuBurst);
     let places: BTreeSet<CgroupRef> =
@@ -61,7 +60,8 @@ fn fit_bursts(draft: &mut Draft<'_>) {
     }
 }
 
-/// The burst that the place will have: wanted, put back, or left as it is. A group of our own goes back to none.
+/// The burst after the plan: wanted, restored, or unchanged. In a group that commensal created, an unwanted burst goes
+/// back to 0.
 fn burst_to_come(draft: &Draft<'_>, place: &CgroupRef) -> Option<i64> {
     let key = (place.clone(), KnobId::CpuBurst, None);
     let desired = draft.desired;
@@ -75,7 +75,7 @@ fn burst_to_come(draft: &Draft<'_>, place: &CgroupRef) -> Option<i64> {
     }
 }
 
-/// What stands against the value, in words.
+/// Why the value cannot be set, in words.
 fn conflict(draft: &Draft<'_>, place: &CgroupRef, knob: KnobId, want: &Want) -> Option<String> {
     let actual = draft.actual;
     for path in place.path.ancestors().into_iter().rev() {
@@ -100,7 +100,7 @@ fn conflict(draft: &Draft<'_>, place: &CgroupRef, knob: KnobId, want: &Want) -> 
     })
 }
 
-/// The value that the place will have: wanted, or as it is.
+/// The value after the plan: wanted, or unchanged.
 fn value_of(draft: &Draft<'_>, place: &CgroupRef, knob: KnobId) -> Option<Value> {
     let wanted = draft.wants.get(&(place.clone(), knob, None)).map(|want| &want.value);
     wanted.or_else(|| draft.actual.cgroups.get(place)?.values.get(&(knob, None))).cloned()

@@ -1,4 +1,4 @@
-//! What the planners have wanted so far: they write here and know nothing of each other.
+//! Everything wanted so far: the planners write here and are independent of each other.
 
 use super::{Movement, Unmet};
 use crate::actual::{ActualState, Capabilities, CgroupRef};
@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Want {
     pub value: Value,
     pub why: String,
-    /// Who asked; nobody, when something goes back to what it was.
+    /// The group that asked; `None` when a value is restored.
     pub group: Option<GroupName>,
 }
 
@@ -32,15 +32,16 @@ pub(super) struct Draft<'a> {
     pub removes: BTreeSet<CgroupRef>,
     /// Machine-wide switches: value and reason.
     pub switches: BTreeMap<Switch, (i64, String)>,
-    /// Core-scheduling cookies: give or take, and reason.
+    /// Core-scheduling cookies: whether to give or take one, and the reason.
     pub cookies: BTreeMap<CgroupRef, (bool, String)>,
     /// Groups whose tasks start with a cookie.
     pub cookie_groups: BTreeSet<GroupName>,
-    /// Groups whose cookie of an earlier plan is still wanted.
+    /// Groups that still need the cookie of an earlier plan.
     pub kept_cookies: BTreeSet<CgroupRef>,
     /// Processes to move, and why.
     pub moves: Vec<(Movement, String)>,
-    /// Whether the sched_ext scheduler is the best mechanism here, what it is to be told, and of whom the plan speaks at all.
+    /// Whether the sched_ext scheduler is the best mechanism here, the orders for it, and the cgroups that the plan
+    /// covers.
     pub scheduled: bool,
     pub orders: BTreeMap<String, Order>,
     pub mentioned: BTreeSet<String>,
@@ -52,7 +53,7 @@ pub(super) struct Draft<'a> {
     pub mechanisms: BTreeMap<(GroupName, CgroupRef), Mechanism>,
 }
 
-/// A setting of a cgroup path, before it is known which hierarchy has it.
+/// A setting of a cgroup path, before its hierarchy is known.
 pub(super) struct Setting {
     pub knob: KnobId,
     pub device: Option<Device>,
@@ -97,7 +98,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Whether `cpu.qos_level` does not come up again once it was lowered.
+    /// Whether `cpu.qos_level` cannot be raised again once it was lowered.
     pub fn irreversible(&self) -> bool {
         self.caps.qos.is_some_and(|qos| !qos.reversible)
     }
@@ -106,7 +107,7 @@ impl<'a> Draft<'a> {
         self.unmet.push(Unmet { group: group.name.clone(), what, because, try_this: try_this.to_owned() });
     }
 
-    /// The same of a knob, which a controller may have chosen.
+    /// Like `unmet`, for a knob whose value a controller may have chosen.
     pub fn unmet_knob(
         &mut self,
         group: &DesiredGroup,
@@ -120,7 +121,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// A want that had to be dropped; one that nobody asked for is a note.
+    /// Reports a want that had to be dropped; if no group asked for it, it is only a note.
     pub fn unmet_for(&mut self, want: &Want, what: String, because: String, try_this: &str) {
         match &want.group {
             Some(group) => {

@@ -5,7 +5,7 @@ use crate::actual::{ActualState, SCHEDULER};
 use std::fmt::Write;
 
 impl Step {
-    /// One line: what, where, values.
+    /// One line: the change, the cgroup, the values.
     #[must_use]
     pub fn describe(&self, actual: &ActualState) -> String {
         let place = actual.show(&self.place);
@@ -40,7 +40,7 @@ impl Step {
         }
     }
 
-    /// Name of the kernel file that the step writes; `?` for one that writes none.
+    /// Name of the kernel file that the step writes; `?` for a step that writes none.
     #[must_use]
     pub fn file(&self, actual: &ActualState) -> &'static str {
         let (Action::Write { knob, .. } | Action::Irreversible { knob, .. } | Action::Recreate { knob, .. }) =
@@ -54,7 +54,7 @@ impl Step {
 }
 
 impl Unmet {
-    /// One paragraph: what, why not, what would help.
+    /// One paragraph: the request, why it cannot be met, what would help.
     #[must_use]
     pub fn describe(&self) -> String {
         format!(

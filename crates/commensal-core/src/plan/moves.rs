@@ -1,4 +1,4 @@
-//! Processes: into the own cgroup of the group that takes them, and back when none does any more.
+//! Processes: moved into the cgroup of the group that selects them, and back when no group does any more.
 
 use super::Movement;
 use super::draft::Draft;
@@ -8,7 +8,7 @@ use crate::member::ProcessFact;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Draft<'_> {
-    /// In every hierarchy in which the group has a cgroup, or is about to get one.
+    /// Moves the group's processes in every hierarchy in which the group has a cgroup, or will get one.
     pub(super) fn move_in(&mut self, group: &DesiredGroup) {
         let Some(own) = group.members.iter().find(|member| member.own).map(|member| member.path.clone())
         else {
@@ -35,7 +35,7 @@ impl Draft<'_> {
         }
     }
 
-    /// Processes that were moved and that nobody wants any more go back to where they were, if that is still there and they
+    /// Moved processes that no group selects any more go back to their original cgroup, if that still exists and they
     /// are still where they were put.
     pub(super) fn move_back(&mut self) {
         if self.desired.alone {

@@ -45,8 +45,7 @@ enum Phase {
     Remove,
 }
 
-/// Position of a step: phase, depth (from the top or the bottom), then names, so that the order is the
-/// same every time.
+/// Sort key of a step: phase, depth (from the top or the bottom), then names, so that the order is deterministic.
 type Key = (Phase, isize, u8, CgroupRef, Option<KnobId>, Option<Device>);
 
 fn depth(place: &CgroupRef) -> isize {
@@ -100,7 +99,7 @@ pub(super) fn steps(draft: &Draft<'_>, actual: &ActualState) -> Vec<Step> {
 fn writes(draft: &Draft<'_>, actual: &ActualState) -> Vec<(Key, Step)> {
     let mut keyed: Vec<(Key, Step)> = Vec::new();
     for ((place, knob, device), want) in &draft.wants {
-        // Turning its switch on clears what the knob holds.
+        // Turning on the switch that the knob needs clears the knob's value.
         let cleared = Switch::of(*knob).is_some_and(|switch| {
             actual.switches.get(&switch) == Some(&0) && draft.switches.contains_key(&switch)
         });
@@ -145,7 +144,7 @@ fn writes(draft: &Draft<'_>, actual: &ActualState) -> Vec<(Key, Step)> {
     keyed
 }
 
-/// Processes, in the order of their groups.
+/// The moves of processes, in the order of their groups.
 fn movements(draft: &Draft<'_>) -> impl Iterator<Item = (Key, Step)> {
     draft.moves.iter().enumerate().filter_map(|(index, (movement, why))| {
         let place = movement.place()?;
@@ -155,8 +154,8 @@ fn movements(draft: &Draft<'_>) -> impl Iterator<Item = (Key, Step)> {
     })
 }
 
-/// Wanted by nobody but the journal, and already as they were; and an identity that was only copied, which nobody should
-/// put back.
+/// Journal records to drop: values that no group wants and that are back at their originals, and identities that were
+/// only copied from a parent and must not be restored.
 pub(super) fn settled(draft: &Draft<'_>, actual: &ActualState) -> Vec<(CgroupRef, KnobId, Option<Device>)> {
     let of_journal = draft.wants.iter().filter(|(key, want)| {
         let back = current(actual, &key.0, key.1, key.2) == want.value;
@@ -169,7 +168,7 @@ pub(super) fn settled(draft: &Draft<'_>, actual: &ActualState) -> Vec<(CgroupRef
     of_journal.map(|(key, _)| key.clone()).collect()
 }
 
-/// The value now; for a group that does not exist yet, what the kernel will give it.
+/// The current value; for a group that does not exist yet, the kernel's default.
 pub(super) fn current(
     actual: &ActualState,
     place: &CgroupRef,
@@ -188,9 +187,8 @@ pub(super) fn current(
     file.and_then(|file| file.parse(file.default, None).ok()).unwrap_or(Value::NoLimit)
 }
 
-/// `cpu.idle` = 1 forgets the weight: when it is cleared the kernel starts from its default. So a weight that
-/// is not the default is first set to it, as a step of its own, which undo and the journal know how to turn
-/// round.
+/// Setting `cpu.idle` = 1 discards the weight: when it is cleared the kernel starts from its default. So a weight that
+/// is not the default is first set to it in a separate step, which undo and the journal can reverse.
 fn keep_weight(actual: &ActualState, place: &CgroupRef, depth: isize) -> Option<(Key, Step)> {
     let file = KnobId::CpuWeight.row().file(actual.hierarchies.get(place.hierarchy)?.version)?;
     let from = actual.cgroups.get(place)?.values.get(&(KnobId::CpuWeight, None))?.clone();
@@ -201,15 +199,15 @@ fn keep_weight(actual: &ActualState, place: &CgroupRef, depth: isize) -> Option<
     Some((key, Step { place: place.clone(), action, why }))
 }
 
-/// The writes that take a knob from one value to another, each with its phase.
+/// The writes that change a knob from one value to another, each with its phase.
 fn moves(knob: KnobId, from: Value, to: Value) -> Vec<(Phase, Value, Value)> {
     match knob.row().order {
-        // Back to the kernel's own value, which is 0 or a word that stands for it.
+        // Back to the kernel's default, which is 0 or a word that stands for it.
         KnobOrder::Last if to == Value::Number(0) || to == Value::Word("member".to_owned()) => {
             vec![(Phase::First, from, to)]
         }
         KnobOrder::Last => vec![(Phase::Last, from, to)],
-        // No two siblings may set the same CPUs aside: first everybody lets go of what goes.
+        // No two siblings may have the same exclusive CPUs: all of them first release what they lose.
         KnobOrder::WithinParent if knob == KnobId::CpusetCpusExclusive => match (&from, &to) {
             (Value::List(old), Value::List(new)) => {
                 let kept: crate::cpuset::CpuSet = old.iter().filter(|cpu| new.contains(*cpu)).collect();
@@ -241,8 +239,9 @@ fn moves(knob: KnobId, from: Value, to: Value) -> Vec<(Phase, Value, Value)> {
     }
 }
 
-/// A partition that loses all its CPUs, even for a moment, becomes invalid, and stays so whatever it is given then
-/// (measured on 7.2): one that changes all of them is none meanwhile. One that is invalid starts afresh as well.
+/// A partition that loses all its CPUs, even for a moment, becomes invalid and stays so whatever CPUs it is given later
+/// (measured on 7.2). So a partition whose CPUs all change is switched off meanwhile, and an invalid one is switched
+/// off and on.
 fn begun_again(
     draft: &Draft<'_>,
     actual: &ActualState,
@@ -270,7 +269,7 @@ fn begun_again(
     Some([(Phase::First, from.clone(), member.clone()), (Phase::Last, member, to.clone())])
 }
 
-/// The step of a knob that only goes down, and how it comes up again.
+/// The step of a knob that can only be lowered, and the step that raises it again.
 fn irreversible(knob: KnobId, from: Value, to: Value) -> (Phase, Action) {
     match to < from {
         true => (Phase::Last, Action::Irreversible { knob, from, to }),

@@ -1,5 +1,5 @@
-//! What each setting is to be when nobody looks after the machine any more, worked out while somebody still does: whoever
-//! brings the safe state then has a list of values to write and nothing to decide.
+//! The value that each setting must have when no agent runs any more, computed while one still does: the process that
+//! applies the safe state then only has a list of values to write and nothing to decide.
 
 use super::draft::Draft;
 use super::drafted;
@@ -12,17 +12,17 @@ use crate::knob::{KnobId, Value};
 use crate::topology::Device;
 use std::collections::BTreeMap;
 
-/// A setting without anybody who looks after it.
+/// The value of a setting when no agent runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SafeSetting {
-    /// What it is to be.
+    /// The value.
     pub value: Value,
-    /// Whether it is of an online group: those come first.
+    /// Whether the setting is of an online group: those are written first.
     pub online: bool,
 }
 
-/// Every setting that either the groups as they are in force (`desired`) or the safe ones (`safe`) want: as the safe ones want
-/// it, else as it was before.
+/// Every setting that either the groups in force (`desired`) or the safe groups (`safe`) want: with the value that the
+/// safe groups want, else the original value.
 #[must_use]
 pub fn safe_settings(
     desired: &DesiredState,
@@ -41,7 +41,7 @@ pub fn safe_settings(
         let mut online = desired.groups.iter().filter(|group| group.class == Class::Online);
         online.any(|group| group.members.iter().any(|member| member.path.contains(&place.path)))
     };
-    // The kernel forgets the weight of a group that it makes idle: what takes that back has to write the weight as well.
+    // The kernel discards the weight of a group that becomes idle, so undoing that must also write the weight.
     let weight = |(place, knob, _): &(CgroupRef, KnobId, Option<Device>)| {
         let idle = (place.clone(), KnobId::CpuIdle, None);
         let comes_back = *knob == KnobId::CpuIdle && !then.contains_key(&idle) && !is_idle(actual, place);
@@ -61,13 +61,13 @@ pub fn safe_settings(
     settings
 }
 
-/// Whether the group is idle now; then its weight reads a stand-in.
+/// Whether the group is idle now; then its weight reads as a placeholder.
 fn is_idle(actual: &ActualState, place: &CgroupRef) -> bool {
     let value = actual.cgroups.get(place).and_then(|found| found.values.get(&(KnobId::CpuIdle, None)));
     value == Some(&Value::Number(1))
 }
 
-/// What the setting was before anybody wanted anything of it.
+/// The setting's value before any group wanted it.
 fn before(
     desired: &DesiredState,
     actual: &ActualState,

@@ -1,4 +1,4 @@
-//! What the sched_ext scheduler is told: every group of the plan, in one step.
+//! The orders for the sched_ext scheduler: every group of the plan, in one step.
 
 use super::draft::Draft;
 use crate::actual::{ActualState, Capabilities, CgroupRef, SCHEDULER, SMT, Support};
@@ -12,10 +12,11 @@ use crate::units::{MicroCpus, QUOTA_MIN_US, Weight};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-/// Cgroups that the reason of the step names.
+/// Maximum number of cgroups named in the step's reason.
 const NAMED: usize = 3;
 
-/// The capabilities with the scheduler as it is now, which may have come or gone since they were looked for.
+/// The capabilities with the current state of the scheduler, which may have been loaded or removed since they were
+/// probed.
 pub(super) fn with_scheduler<'c>(caps: &'c Capabilities, actual: &ActualState) -> Cow<'c, Capabilities> {
     let now = match &actual.scheduler {
         Some(scheduler) => match &scheduler.obstacle {
@@ -42,7 +43,7 @@ pub(super) fn is_best(caps: &Capabilities, actual: &ActualState, identity: Optio
 }
 
 impl Draft<'_> {
-    /// One more group for the scheduler, if it is what is used here.
+    /// Adds a group to the orders, if the scheduler is used here.
     pub(super) fn order(&mut self, group: &DesiredGroup, member: &Member) {
         let Some(hierarchy) = self.actual.hierarchy_of(Controller::Cpu).filter(|_| self.scheduled) else {
             return;
@@ -71,7 +72,8 @@ impl Draft<'_> {
         self.orders.insert(cgroup, order);
     }
 
-    /// The weight that is written, or that the mechanism underneath has put aside; without one the scheduler reads the group's.
+    /// The weight to be written, or the one that the mechanism underneath has set aside; without one the scheduler
+    /// reads the group's.
     fn weight(&self, group: &DesiredGroup, place: &CgroupRef) -> Option<u64> {
         if let Some(weight) = group.limits.get(CPU_WEIGHT) {
             return Some(u64::from(weight.v2()));
@@ -85,12 +87,12 @@ impl Draft<'_> {
         let idle = values.get(&(KnobId::CpuIdle, None)) == Some(&Value::Number(1));
         let before = match self.actual.ours.originals.get(&weight) {
             Some(original) => Some(original),
-            // A group that is idle shows a stand-in.
+            // An idle group shows a placeholder.
             None if idle => None,
             None => values.get(&(KnobId::CpuWeight, None)),
         };
         let Some(Value::Number(number)) = before else { return None };
-        // The kernel's own is what an idle group comes back with, and what the scheduler takes for it.
+        // An idle group returns to the kernel's default, which the scheduler also assumes for it.
         let default = KnobId::CpuWeight.row().file(version)?.default == number.to_string();
         let number = u64::try_from(*number).ok().filter(|_| !default || self.wants.contains_key(&weight))?;
         Some(match version {
@@ -105,12 +107,12 @@ impl Draft<'_> {
         Quota { quota_us: exact.max(QUOTA_MIN_US), period_us }
     }
 
-    /// Whether the group's class is set on this very cgroup.
+    /// Whether the group's class is set on exactly this cgroup.
     pub(super) fn yields_at(&self, group: &DesiredGroup, place: &CgroupRef) -> bool {
         self.mechanisms.contains_key(&(group.name.clone(), place.clone()))
     }
 
-    /// The step, if other orders are wanted than those in force: both, and why.
+    /// The old orders, the new ones and the reason, if the new orders differ from those in force.
     pub(super) fn new_orders(&self) -> Option<(Orders, Orders, String)> {
         let scheduler = self.actual.scheduler.as_ref().filter(|found| found.obstacle.is_none())?;
         let from = scheduler.orders.clone();
@@ -129,7 +131,7 @@ impl Draft<'_> {
             }
         }
         if self.desired.alone {
-            // Others' expelling is not ours to end.
+            // Expelling by groups outside this plan must not be ended here.
             for (cgroup, order) in to.groups.iter_mut().filter(|(_, order)| order.class == Class::Online) {
                 order.expel |= from.groups.get(cgroup).is_some_and(|before| before.expel);
             }
@@ -138,19 +140,19 @@ impl Draft<'_> {
         (from != to).then_some((from, to, why))
     }
 
-    /// Whether an online group that this plan is not about, and leaves as it is, expels already.
+    /// Whether an online group that is not part of this plan, and stays unchanged, already expels.
     pub(super) fn expelling_in_force(&self) -> bool {
         let in_force = self.actual.scheduler.iter().flat_map(|found| found.orders.groups.values());
         self.desired.alone && in_force.into_iter().any(|order| order.expel)
     }
 
-    /// Groups of ours that nobody wants any more and that stay, because they are in use.
+    /// Groups created by commensal that are no longer wanted but stay because they are in use.
     fn left_alone(&self) -> BTreeSet<String> {
         let ours = self.actual.ours.created.iter().filter(|place| !self.removes.contains(place));
         ours.map(|place| self.actual.directory(place)).collect()
     }
 
-    /// What the scheduler's guard has frozen is its to thaw.
+    /// Leaves groups frozen that the scheduler's guard has frozen: the guard will thaw them.
     pub(super) fn leave_frozen(&mut self) {
         let actual = self.actual;
         self.wants.retain(|(place, knob, _), want| {
@@ -159,7 +161,7 @@ impl Draft<'_> {
         });
     }
 
-    /// Whether this group yields by the scheduler.
+    /// Whether the scheduler makes this group yield.
     pub(super) fn by_scheduler(&self, group: &DesiredGroup) -> bool {
         self.mechanisms
             .iter()

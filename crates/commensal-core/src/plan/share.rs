@@ -11,7 +11,7 @@ use crate::topology::Device;
 use crate::units::Weight;
 
 impl Draft<'_> {
-    /// v1 needs memory nodes and CPUs in every own group on the way before a process can enter.
+    /// v1 requires memory nodes and CPUs in every commensal group on the path before a process can enter.
     pub(super) fn cpuset(&mut self, group: &DesiredGroup, member: &Member, set: CpuSet) {
         let v1 =
             self.actual.hierarchy_of(Controller::Cpuset).map(|index| self.actual.hierarchies[index].version)
@@ -48,9 +48,9 @@ impl Draft<'_> {
         }
     }
 
-    /// v2: the CPUs are taken out of the reach of everybody else. A child of a group that is no partition
-    /// itself can be one since Linux 6.7, when every group above it sets the CPUs aside (a remote partition,
-    /// cgroup-v2.rst, "cpuset.cpus.exclusive").
+    /// v2: makes the CPUs exclusive to the group. A child of a group that is not a partition itself can be one since
+    /// Linux 6.7, when every group above it has the CPUs in its exclusive set (a remote partition, cgroup-v2.rst,
+    /// "cpuset.cpus.exclusive").
     fn partition(&mut self, group: &DesiredGroup, member: &Member, set: &CpuSet, partition: Partition) {
         let Some(hierarchy) = self.actual.hierarchy_of(Controller::Cpuset) else { return };
         let why = format!("cpu.partition = {partition}");
@@ -72,7 +72,7 @@ impl Draft<'_> {
                 let try_this = "match a cgroup below the root, or use Linux 6.7 or newer";
                 return self.unmet(group, "cpu.partition".to_owned(), because, try_this);
             }
-            // The parent has what its groups have, together.
+            // The parent's set is the union of its groups' sets.
             let exclusive = self.exclusive_of(&CgroupRef { hierarchy, path: above.clone() }).union(set);
             let setting = Setting::new(KnobId::CpusetCpusExclusive, Value::List(exclusive), why.clone());
             self.replace(group, &above, ours, setting);
@@ -95,7 +95,7 @@ impl Draft<'_> {
         self.desired.groups.iter().any(|group| group.members.iter().any(|member| member.path == *path))
     }
 
-    /// The CPUs set aside that are wanted so far; where others' groups are not part of this plan, also what is there.
+    /// The exclusive CPUs that are wanted so far; where other groups are not part of this plan, also those in force.
     fn exclusive_of(&self, place: &CgroupRef) -> CpuSet {
         let wanted =
             self.wants.get(&(place.clone(), KnobId::CpusetCpusExclusive, None)).map(|want| &want.value);
@@ -107,7 +107,7 @@ impl Draft<'_> {
         }
     }
 
-    /// Wants a value in place of one that was wanted before.
+    /// Replaces a value that was wanted before.
     fn replace(&mut self, group: &DesiredGroup, path: &CgroupPath, own: bool, setting: Setting) {
         if let Some(hierarchy) = self.actual.hierarchy_of(setting.knob.row().controller) {
             let place = CgroupRef { hierarchy, path: path.clone() };

@@ -1,4 +1,4 @@
-//! What to tell systemd where it is the only writer: the property that does what a knob would have done
+//! Alternatives where systemd is the only writer: the unit property with the same effect as a knob
 //! (systemd.resource-control(5)).
 
 use super::draft::Setting;
@@ -8,7 +8,7 @@ use crate::text::visible;
 use crate::topology::Device;
 use std::collections::BTreeMap;
 
-/// What stands in the way of a write to `path`, which `unit` manages.
+/// Why `path`, which `unit` manages, must not be written.
 pub(super) fn because(unit: &CgroupPath) -> String {
     match unit.depth() {
         0 => "systemd manages the root and is the only writer there".to_owned(),
@@ -16,7 +16,7 @@ pub(super) fn because(unit: &CgroupPath) -> String {
     }
 }
 
-/// The command that sets the same through systemd, or the ways around it. `path` is the group, in or below `unit`;
+/// The command that has the same effect through systemd, or a workaround. `path` is the group, in or below `unit`;
 /// `period_us` is the period of its quota.
 pub(super) fn instead(
     unit: &CgroupPath,
@@ -25,7 +25,7 @@ pub(super) fn instead(
     period_us: i64,
     disks: &BTreeMap<Device, String>,
 ) -> String {
-    // A property of the unit would be for everything in it.
+    // A property of the unit would apply to everything in it.
     if unit != path || unit.depth() == 0 {
         return "takeover = true writes it all the same".to_owned();
     }
@@ -49,7 +49,7 @@ pub(super) fn instead(
     }
 }
 
-/// Units below `user@UID.service` are of that user's own systemd.
+/// The command to use: units below `user@UID.service` belong to that user's systemd.
 fn systemctl(unit: &CgroupPath) -> &'static str {
     match unit.ancestors().iter().any(|above| above.name().starts_with("user@")) {
         true => "systemctl --user",
@@ -57,15 +57,15 @@ fn systemctl(unit: &CgroupPath) -> &'static str {
     }
 }
 
-/// The unit's name for a shell: names have backslashes (`dev-disk-by\\x2dlabel.swap`), and a directory whose name could be
-/// taken for a control file has an underscore in front.
+/// Quotes the unit's name for a shell: names have backslashes (`dev-disk-by\\x2dlabel.swap`), and a directory whose
+/// name could be taken for a control file has an underscore in front.
 fn quoted(name: &str) -> String {
     let name = name.strip_prefix('_').unwrap_or(name);
     let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.@:".contains(c));
     if plain { name.to_owned() } else { format!("'{}'", visible(name)) }
 }
 
-/// What makes systemd enable a controller for a unit: it does so for every group above one that has such a property.
+/// What makes systemd enable a controller for a unit: it does so for every group above a unit that has such a property.
 pub(super) fn enabling(unit: &CgroupPath, controller: Controller) -> String {
     let property = match controller {
         Controller::Cpu | Controller::Cpuacct => "CPUWeight=100",
@@ -77,7 +77,7 @@ pub(super) fn enabling(unit: &CgroupPath, controller: Controller) -> String {
     format!("{} set-property --runtime {} {property}", systemctl(unit), quoted(unit.name()))
 }
 
-/// How a group as a whole is made to yield to its siblings. Slices that everybody's units are in are no place for that.
+/// How to make a whole group yield to its siblings. Slices that contain all users' units are excluded.
 pub(super) fn yielding(entity: &CgroupPath) -> String {
     const SHARED: [&str; 5] = ["system.slice", "user.slice", "machine.slice", "app.slice", "session.slice"];
     match entity.unit() {
@@ -94,7 +94,7 @@ pub(super) fn yielding(entity: &CgroupPath) -> String {
 }
 
 const IDLE: &str = "CPUWeight=idle";
-/// For systemds that do not know that word.
+/// For versions of systemd without that setting.
 const OLDER: &str = "; before systemd 252 it is CPUWeight=1";
 
 fn property(knob: KnobId, disk: Option<&str>, value: &Value, period_us: i64) -> Option<String> {

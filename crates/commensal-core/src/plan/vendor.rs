@@ -1,4 +1,4 @@
-//! What vendors' knobs need around them: machine-wide switches, memory that yields too, and free SMT siblings.
+//! Settings that vendors' knobs depend on: machine-wide switches, memory that yields too, and free SMT siblings.
 
 use super::draft::{Draft, Setting};
 use crate::actual::{
@@ -10,8 +10,8 @@ use crate::group::Class;
 use crate::knob::{Controller, KnobId, Value};
 use crate::vendor::{QOS_OFFLINE, Switch};
 
-/// Why Group Identity is left alone although the kernel has it: it is off, and turning it on would wipe what
-/// somebody has stored in groups that nobody claims.
+/// Why Group Identity is not used although the kernel has it: it is off, and turning it on would clear values that are
+/// stored in groups that belong to no workload group.
 #[must_use]
 pub fn identity_obstacle(desired: Option<&DesiredState>, actual: &ActualState) -> Option<String> {
     if actual.switches.get(&Switch::GroupIdentity) != Some(&0) {
@@ -36,7 +36,7 @@ pub fn identity_obstacle(desired: Option<&DesiredState>, actual: &ActualState) -
 }
 
 impl Draft<'_> {
-    /// A knob is wanted that does nothing before this switch is on.
+    /// Turns on a switch without which a wanted knob has no effect.
     pub(super) fn switch_on(&mut self, switch: Switch, group: &DesiredGroup) {
         if self.actual.switches.contains_key(&switch) {
             let why = format!("group {} needs it: without it {} does nothing", group.name, switch.knob());
@@ -44,7 +44,7 @@ impl Draft<'_> {
         }
     }
 
-    /// Switches that an earlier plan turned on and nobody needs any more.
+    /// Turns off switches that an earlier plan turned on and no group needs any more.
     pub(super) fn leftover_switches(&mut self) {
         for (switch, original) in &self.actual.ours.switches {
             if let Some(user) = self.switch_user(*switch) {
@@ -65,7 +65,7 @@ impl Draft<'_> {
         }
     }
 
-    /// A group that will have a value which turning the switch off would clear.
+    /// A group with a value that turning the switch off would clear.
     fn switch_user(&self, switch: Switch) -> Option<String> {
         let knob = switch.knob();
         let at_end = |place: &CgroupRef, found: &Cgroup| {
@@ -73,7 +73,7 @@ impl Draft<'_> {
                 let key = (CgroupRef { hierarchy: place.hierarchy, path }, knob, None);
                 self.wants.get(&key).map(|want| want.value.clone())
             };
-            // The kernel takes a memory level down to the groups below.
+            // The kernel propagates a memory level to the groups below.
             let above = place.path.ancestors().into_iter().rev().filter(|_| switch == Switch::MemcgQos);
             let want = std::iter::once(place.path.clone()).chain(above).find_map(wanted);
             want.or_else(|| found.values.get(&(knob, None)).cloned())
@@ -85,7 +85,7 @@ impl Draft<'_> {
         self.actual.cgroups.iter().find(used).map(|(place, _)| self.actual.show(place))
     }
 
-    /// openEuler: on out-of-memory offline groups are killed first, where the kernel can.
+    /// openEuler: when memory runs out, offline groups are killed first, where the kernel supports it.
     pub(super) fn memory_yields(&mut self, group: &DesiredGroup, path: &CgroupPath, own: bool) {
         let Some(hierarchy) = self.actual.hierarchy_of(Controller::Memory) else { return };
         let version = self.actual.hierarchies[hierarchy].version;
@@ -132,8 +132,8 @@ impl Draft<'_> {
         self.expel_by_cookies(group);
     }
 
-    /// Whether the scheduler would keep siblings free of this group if it were loaded: the kernel can have it, and no better
-    /// mechanism is in its place.
+    /// Whether the scheduler would keep siblings free of this group if it were loaded: the kernel supports it, and no
+    /// better mechanism is used instead.
     fn scheduler_could_expel(&self, group: &DesiredGroup) -> bool {
         let mut here = self.mechanisms.iter().filter(|((name, _), _)| *name == group.name).peekable();
         self.caps.feature_obstacle(SCHED_EXT).is_none()
@@ -141,7 +141,8 @@ impl Draft<'_> {
             && here.all(|(_, one)| !matches!(one, Mechanism::GroupIdentity | Mechanism::QosLevel))
     }
 
-    /// One core-scheduling cookie for the group: the kernel lets no two threads with different cookies onto one core.
+    /// Gives the group one core-scheduling cookie: the kernel never runs two threads with different cookies on one
+    /// core.
     fn expel_by_cookies(&mut self, group: &DesiredGroup) {
         let identity_on = self.actual.switches.get(&Switch::GroupIdentity).is_some_and(|on| *on != 0)
             || self.switches.contains_key(&Switch::GroupIdentity);
@@ -166,9 +167,9 @@ impl Draft<'_> {
             let found = self.actual.cgroups.get(&place).and_then(|found| found.cookies);
             let ours = member.own || self.actual.ours.cookies.contains(&place);
             match found {
-                // Threads that start in the group get the cookie of those that are there.
+                // Threads that start in the group get the cookie of the existing ones.
                 None | Some(Cookies::Empty | Cookies::One) => {
-                    // Still wanted: not a leftover.
+                    // The cookie is still wanted, so it is not a leftover.
                     if ours && !member.own {
                         self.kept_cookies.insert(place);
                     }

@@ -44,7 +44,7 @@ impl Draft<'_> {
         self.leave_frozen();
     }
 
-    /// Our own group exists in every hierarchy that accounts or limits, so that usage can be read and
+    /// A group that commensal creates exists in every hierarchy that accounts or limits, so that usage can be read and
     /// limits added later without moving processes. cpuset only on demand: in v1 it must be filled in.
     fn own_group(&mut self, group: &DesiredGroup, path: &CgroupPath) {
         let actual = self.actual;
@@ -116,7 +116,7 @@ impl Draft<'_> {
         list
     }
 
-    /// `cpu.weight`, unless class is in its place.
+    /// `cpu.weight`, unless the class mechanism uses the knob.
     fn soft_limit(&mut self, group: &DesiredGroup, member: &Member, weight: Weight) -> Option<Setting> {
         let cpu = self.actual.hierarchy_of(Controller::Cpu).unwrap_or_default();
         let place = CgroupRef { hierarchy: cpu, path: member.path.clone() };
@@ -141,7 +141,7 @@ impl Draft<'_> {
         None
     }
 
-    /// What to tell systemd, in words.
+    /// How to set this through systemd, in words.
     pub fn through_systemd(&self, unit: &CgroupPath, place: &CgroupRef, setting: &Setting) -> String {
         let found =
             self.actual.cgroups.get(place).and_then(|found| found.values.get(&(KnobId::CpuPeriod, None)));
@@ -156,7 +156,7 @@ impl Draft<'_> {
         self.actual.hierarchy_of(Controller::Cpu).map(|index| self.actual.hierarchies[index].version)
     }
 
-    /// quota = CPUs x period, with the period that is wanted, or as found.
+    /// quota = CPUs x period, with the wanted period, or the current one.
     fn quota(&mut self, group: &DesiredGroup, member: &Member, amount: MicroCpus) -> Setting {
         let period_us = self.period_us(group, member);
         let exact = (u128::from(amount.0) * u128::from(period_us) / 1_000_000) as u64;
@@ -179,21 +179,21 @@ impl Draft<'_> {
             .actual
             .hierarchy_of(Controller::Cpu)
             .map(|hierarchy| CgroupRef { hierarchy, path: member.path.clone() });
-        // One that was ours and is not wanted any more goes back in the same plan.
+        // A period that commensal set and no longer wants is restored in the same plan.
         let found = place.and_then(|place| {
             let ours = self.actual.ours.originals.get(&(place.clone(), KnobId::CpuPeriod, None));
             ours.or_else(|| self.actual.cgroups.get(&place)?.values.get(&(KnobId::CpuPeriod, None)))
         });
         match (group.limits.cpu_period, found) {
             (Some(wanted), _) => u64::from(wanted),
-            // A group of ours goes back to what a new one has.
+            // A group created by commensal returns to the default of a new group.
             (None, _) if member.own => PERIOD_US,
             (None, Some(Value::Number(period))) => u64::try_from(*period).unwrap_or(PERIOD_US),
             _ => PERIOD_US,
         }
     }
 
-    /// One wanted value, if this machine can have it at all.
+    /// Adds one wanted value, if this machine can have it at all.
     pub fn want(&mut self, group: &DesiredGroup, path: &CgroupPath, own: bool, setting: Setting) {
         let Setting { knob, device, value, why } = setting;
         let row = knob.row();
@@ -272,7 +272,7 @@ impl Draft<'_> {
         });
     }
 
-    /// Whether the cgroup is there, or will be.
+    /// Whether the cgroup exists, or will.
     fn exists(
         &mut self,
         group: &DesiredGroup,
@@ -298,8 +298,8 @@ impl Draft<'_> {
         true
     }
 
-    /// v2: the controller must be enabled in every group above. Only the root and our own parents are
-    /// changed for that.
+    /// v2: the controller must be enabled in every group above. Only the root and commensal's parent groups are changed
+    /// for that.
     fn enable(&mut self, group: &DesiredGroup, place: &CgroupRef, (knob, what): (KnobId, &str)) -> bool {
         let controller = knob.row().controller;
         for above in place.path.ancestors() {
@@ -332,7 +332,7 @@ impl Draft<'_> {
         true
     }
 
-    /// What an earlier plan set and nobody wants any more goes back; empty groups of ours go away.
+    /// Restores what an earlier plan set and no group wants any more; removes empty groups that commensal created.
     fn leftovers(&mut self) {
         let actual = self.actual;
         if self.desired.alone {
@@ -350,9 +350,9 @@ impl Draft<'_> {
         }
         for ((place, knob, device), original) in &actual.ours.originals {
             let key = (place.clone(), *knob, *device);
-            // The weight comes back when the group is no longer idle; before, the kernel refuses it.
+            // The weight is restored when the group is no longer idle; until then the kernel refuses the write.
             let forgotten = *knob == KnobId::CpuWeight && self.wants_idle(place);
-            // A group above that keeps the value keeps it below as well.
+            // A parent group that keeps the value imposes it on this group as well.
             let imposed = self.imposed(place, *knob);
             if imposed {
                 continue;
@@ -360,7 +360,7 @@ impl Draft<'_> {
             if *knob == KnobId::CpuBvtWarpNs && !self.wants.contains_key(&key) {
                 self.identity_below(place, original);
             }
-            // It may be of a container that is wanted: an engine that does not answer lets nobody go.
+            // The group may belong to a wanted container: while the engine does not answer, no group is released.
             if actual.engine_obstacle.is_some() && !self.wants.contains_key(&key) {
                 self.notes.push(format!(
                     "{} keeps what it has: no container engine says whether a group matches it",
@@ -380,7 +380,7 @@ impl Draft<'_> {
             if own.contains(&place.path) {
                 self.reset(place, found);
             } else if actual.below(place).any(|(below, found)| {
-                // Groups that somebody made inside ours are theirs.
+                // Groups that another program made inside commensal's belong to that program.
                 found.populated || !actual.ours.created.contains(below)
             }) {
                 self.notes.push(format!(
@@ -399,7 +399,8 @@ impl Draft<'_> {
         }
     }
 
-    /// Whether a group above keeps this knob, which goes for everything below it, at another value than the kernel's own.
+    /// Whether a parent group keeps this knob, which applies to everything below it, at a value other than the kernel's
+    /// default.
     fn imposed(&self, place: &CgroupRef, knob: KnobId) -> bool {
         let comes_down = matches!(knob, KnobId::CpuQosLevel | KnobId::MemoryQosLevel | KnobId::CgroupFreeze);
         comes_down
@@ -409,7 +410,7 @@ impl Draft<'_> {
             })
     }
 
-    /// Groups made since have copied the identity that goes back now.
+    /// Groups that were created later have copied the identity that is now restored.
     fn identity_below(&mut self, place: &CgroupRef, original: &Value) {
         let key = |place: &CgroupRef| (place.clone(), KnobId::CpuBvtWarpNs, None);
         let value = |found: &crate::actual::Cgroup| found.values.get(&(KnobId::CpuBvtWarpNs, None)).cloned();
@@ -432,7 +433,7 @@ impl Draft<'_> {
         }
     }
 
-    /// A group of ours that is left alone with its processes is not left stopped.
+    /// A group created by commensal that is left alone with its processes must not stay frozen.
     fn thaw(&mut self, place: &CgroupRef, found: &crate::actual::Cgroup) {
         if found.values.get(&(KnobId::CgroupFreeze, None)) == Some(&Value::Number(1)) {
             let why = "no longer wanted: its processes go on".to_owned();
@@ -441,7 +442,7 @@ impl Draft<'_> {
         }
     }
 
-    /// Paths of our own members and of everything above them.
+    /// Paths of commensal's cgroups and of everything above them.
     fn own_paths(&self) -> BTreeSet<CgroupPath> {
         let members = self.desired.groups.iter().flat_map(|group| &group.members).filter(|member| member.own);
         let members =
@@ -449,7 +450,7 @@ impl Draft<'_> {
         members.chain([self.desired.aside.clone()]).collect()
     }
 
-    /// Driven knobs of our own group that no longer have a wanted value return to the kernel's default.
+    /// Driven knobs of a commensal group that no longer have a wanted value return to the kernel's default.
     fn reset(&mut self, place: &CgroupRef, found: &crate::actual::Cgroup) {
         let version = self.actual.hierarchies[place.hierarchy].version;
         for ((knob, device), value) in &found.values {
@@ -461,7 +462,7 @@ impl Draft<'_> {
                 continue;
             };
             let default = own_default(self.desired, (*knob, file), version, *device);
-            // A vendor's level comes down from the parent, and stays while the parent has it.
+            // A vendor's level is inherited from the parent, and stays while the parent has it.
             let from_above = row.vendor.is_some()
                 && place.path.ancestors().into_iter().any(|path| {
                     let above = (CgroupRef { hierarchy: place.hierarchy, path }, *knob, *device);
@@ -480,7 +481,7 @@ impl Draft<'_> {
     }
 }
 
-/// What a knob of a group of our own is when nobody wants anything of it.
+/// The value of a knob of a commensal group that no group wants.
 pub(super) fn own_default(
     desired: &DesiredState,
     (knob, file): (KnobId, &File),

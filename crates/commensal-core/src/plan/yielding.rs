@@ -1,4 +1,4 @@
-//! Class: which cgroup is made to yield or to come first, and by what.
+//! Class: which cgroup must yield or come first, and by which mechanism.
 
 use super::draft::{Draft, Setting};
 use crate::actual::{CgroupPath, CgroupRef};
@@ -10,9 +10,9 @@ use crate::limit::CPU_WEIGHT;
 use crate::vendor::BVT_ONLINE;
 use std::collections::BTreeMap;
 
-/// Weight of the parent of our own online groups: `cpu.idle` shields online work from offline work but
-/// not from third parties, which even gain from it (measured x1.4 to x3.3), so online groups get ten
-/// times the share of unclassified work.
+/// Weight of the parent of commensal's online groups: `cpu.idle` shields online work from offline work but not from
+/// third parties, which even gain from it (measured x1.4 to x3.3), so online groups get ten times the share of
+/// unclassified work.
 const ONLINE_WEIGHT: i64 = 1000;
 
 impl Draft<'_> {
@@ -60,7 +60,7 @@ impl Draft<'_> {
         })
     }
 
-    /// What does not hold when the scheduler is gone: the mechanism underneath is relative to siblings.
+    /// Notes what is lost when the scheduler is not loaded: the mechanism underneath only works relative to siblings.
     fn without_scheduler(&mut self, group: &DesiredGroup, path: &CgroupPath) {
         if !self.scheduled {
             return;
@@ -77,7 +77,7 @@ impl Draft<'_> {
         }
     }
 
-    /// Whether the mechanism for a group here does not depend on where it is.
+    /// Whether the mechanism for a group works independently of its position in the tree.
     fn anywhere(&self, path: &CgroupPath) -> bool {
         let cpu =
             self.actual.hierarchy_of(Controller::Cpu).map(|index| self.actual.hierarchies[index].version);
@@ -86,8 +86,8 @@ impl Draft<'_> {
         matches!(mechanism, Some(Mechanism::QosLevel | Mechanism::SchedExt(_)))
     }
 
-    /// Below a delegated group class holds among our own groups; against the rest of the machine that group as a whole
-    /// is compared, and its weight is its manager's to set.
+    /// Below a delegated group, class applies among commensal's groups only; against the rest of the machine the
+    /// delegated group is compared as a whole, and its manager sets its weight.
     fn base_against_the_rest(&mut self, group: &DesiredGroup, parent: &CgroupPath) {
         for (entity, online) in self.entities(parent) {
             let idle = self.actual.hierarchy_of(Controller::Cpu).is_some_and(|hierarchy| {
@@ -113,8 +113,8 @@ impl Draft<'_> {
         }
     }
 
-    /// The groups on the way to `path` that are compared with something online: for each online member
-    /// the child of the common ancestor; without any, the one at the top, against everything else.
+    /// The groups on the path to `path` that the scheduler compares with online ones: for each online member the child
+    /// of the common ancestor; without any, the topmost group, compared with everything else.
     fn entities(&self, path: &CgroupPath) -> BTreeMap<CgroupPath, String> {
         let online = self.desired.groups.iter().filter(|group| group.class == Class::Online);
         let members = online.flat_map(|group| group.members.iter());
@@ -201,8 +201,8 @@ impl Draft<'_> {
         self.mechanisms.insert((group.name.clone(), place), mechanism);
     }
 
-    /// The group and, when asked for, what is or will be below it: a child copies its parent's identity only when it is
-    /// made.
+    /// The group and, if requested, the groups that are or will be below it: a child copies its parent's identity only
+    /// when it is created.
     fn with_below(&self, hierarchy: usize, path: &CgroupPath, below: bool) -> Vec<CgroupPath> {
         let place = CgroupRef { hierarchy, path: path.clone() };
         let mut paths = vec![path.clone()];
@@ -244,7 +244,7 @@ impl Draft<'_> {
         }
         let path = if member.own { self.desired.online_parent.clone() } else { member.path.clone() };
         let why = "class online: Group Identity puts it first, also against SMT siblings".to_owned();
-        // What is offline inside stays offline.
+        // Offline groups inside stay offline.
         let members = self
             .desired
             .groups
@@ -260,7 +260,7 @@ impl Draft<'_> {
         }
     }
 
-    /// An online group that somebody made offline by `cpu.qos_level` goes back, where the kernel lets it.
+    /// Restores an online group that another program made offline by `cpu.qos_level`, where the kernel allows it.
     fn not_offline_by_others(&mut self, group: &DesiredGroup, member: &Member) {
         let Some(hierarchy) = self.actual.hierarchy_of(Controller::Cpu) else { return };
         let place = CgroupRef { hierarchy, path: member.path.clone() };
@@ -283,7 +283,7 @@ impl Draft<'_> {
         self.want(group, &member.path, member.own, setting);
     }
 
-    /// Whether the group is idle and not because of us: its weight cannot be written, and it yields already.
+    /// Whether another program made the group idle: its weight cannot be written, and it yields already.
     pub(super) fn idle_by_others(&self, place: &CgroupRef) -> bool {
         let idle =
             self.actual.cgroups.get(place).and_then(|found| found.values.get(&(KnobId::CpuIdle, None)));

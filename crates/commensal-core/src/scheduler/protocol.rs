@@ -1,5 +1,5 @@
-//! What goes over the scheduler's socket, one JSON object per line (`docs/reference/sched-control.md`): requests, answers, and the
-//! status. Orders are those of plans.
+//! Messages on the scheduler's socket, one JSON object per line (`docs/reference/sched-control.md`): requests, answers
+//! and the status. Orders are the same as in plans.
 
 use super::{Mode, Orders};
 use crate::group::Class;
@@ -7,21 +7,21 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// A line of a client.
+/// A request of a client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
-    /// From now on these groups of this owner and no others.
+    /// Replaces all groups of this owner.
     Orders(Orders),
-    /// What is in force and what it does.
+    /// Asks for the orders in force and the scheduler's state.
     Status,
-    /// Every thread gets its own policy back, then the scheduler goes.
+    /// Gives every thread its original policy back, then unloads the scheduler.
     Unload,
-    /// The scheduler goes and threads stay as they are, because another process takes over at once.
+    /// Unloads the scheduler and leaves threads as they are, because another process takes over at once.
     HandOver,
 }
 
-/// Orders as the socket has them: a list, each with its cgroup in it.
+/// Serialises orders as on the socket: a list whose items contain their cgroup.
 pub(super) mod list {
     use crate::scheduler::Order;
     use serde::de::Error;
@@ -60,13 +60,13 @@ pub(super) mod list {
     }
 }
 
-/// What everybody wants, by owner.
+/// The orders of all owners.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Standing(pub BTreeMap<String, Orders>);
 
 impl Standing {
-    /// The same with these orders in place of those that their owner had.
+    /// The same, with these orders in place of those of the same owner.
     #[must_use]
     pub fn with(&self, orders: Orders) -> Standing {
         let mut all = self.0.clone();
@@ -77,10 +77,10 @@ impl Standing {
         Standing(all)
     }
 
-    /// All groups; the longest hold-off counts.
+    /// All groups merged; the longest hold-off counts.
     ///
     /// # Errors
-    /// Groups that two owners want.
+    /// The groups that two owners want.
     pub fn together(&self) -> Result<Orders, String> {
         let mut together = Orders::default();
         let mut taken: BTreeMap<&str, &str> = BTreeMap::new();
@@ -104,43 +104,43 @@ impl Standing {
 const WEIGHTS: std::ops::RangeInclusive<u64> = 1..=10_000;
 /// Range of `cpu.max`'s period, us.
 const PERIODS: std::ops::RangeInclusive<u64> = 1_000..=1_000_000;
-/// More than that is no hold-off but a loss of half the machine.
+/// Longest hold-off accepted: a longer one would waste half of the machine.
 const MOST_HOLD_OFF_US: u64 = 1_000_000;
 
 /// The answer to a request that worked.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {
-    /// True.
+    /// Always true.
     pub ok: bool,
-    /// Number of the orders that are in force now.
+    /// Generation of the orders that are in force now.
     pub generation: u64,
-    /// Threads that are under the scheduler.
+    /// Number of threads that the scheduler schedules.
     pub threads: usize,
-    /// What was left as it is, with the reason.
+    /// Groups that were not changed, with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left: Vec<String>,
 }
 
-/// The answer to one that did not.
+/// The answer to a request that failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
-    /// False.
+    /// Always false.
     pub ok: bool,
-    /// Why, and the way out.
+    /// The error, and what to do about it.
     pub error: String,
 }
 
 impl Request {
-    /// As it is sent when nothing else comes: with the empty line the other side closes as soon as it has answered.
+    /// The text of a single request: after the empty line the other side closes the connection once it has answered.
     #[must_use]
     pub fn text(&self) -> String {
         crate::text::json(self).unwrap_or_default() + "\n\n"
     }
 
-    /// Reads a line.
+    /// Parses a line.
     ///
     /// # Errors
-    /// What is wrong with it, all in one.
+    /// Everything that is wrong with the line, in one text.
     pub fn parse(line: &str) -> Result<Request, String> {
         let request: Request =
             serde_json::from_str(line).map_err(|error| format!("not a request: {error}"))?;
@@ -155,7 +155,7 @@ impl Request {
 }
 
 impl Orders {
-    /// Everything that is wrong with them.
+    /// Everything that is wrong with the orders.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let mut wrong = Vec::new();
@@ -199,12 +199,12 @@ impl Orders {
     }
 }
 
-/// The object of an answer.
+/// Parses an answer as an object.
 ///
 /// # Errors
-/// That it is refused and why, or that it is no answer.
+/// When the request was refused, with the reason, or when the text is not an answer.
 pub fn answer(text: &str) -> Result<Value, String> {
-    // The other side closes after it; nothing else comes.
+    // The other side closes after one line; nothing else follows.
     let line = text.lines().next().unwrap_or_default();
     let value: Value =
         serde_json::from_str(line).map_err(|error| format!("no answer of commensal-sched: {error}"))?;
@@ -218,10 +218,10 @@ pub fn answer(text: &str) -> Result<Value, String> {
 }
 
 impl Status {
-    /// From an answer.
+    /// Reads the status from an answer.
     ///
     /// # Errors
-    /// As [`answer`], and that it is the status of another version.
+    /// As [`answer`], and when the status has another version.
     pub fn read(answer: Value) -> Result<Status, String> {
         serde_json::from_value(answer).map_err(|error| {
             format!(
@@ -232,118 +232,118 @@ impl Status {
     }
 }
 
-/// All that is told. One of another version may tell more; what one does not tell is 0.
+/// The scheduler's status. Another release may send more fields; missing ones are 0.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Status {
-    /// True.
+    /// Always true.
     pub ok: bool,
-    /// Process of the daemon.
+    /// PID of the daemon.
     pub pid: u32,
-    /// What is in force.
+    /// State of the scheduler.
     pub mode: Mode,
-    /// Number of the orders in force.
+    /// Generation of the orders in force.
     pub generation: u64,
     /// Seconds since the scheduler was loaded.
     pub loaded_s: u64,
-    /// Threads under the scheduler.
+    /// Number of threads that the scheduler schedules.
     pub threads: usize,
-    /// Real-time threads of offline groups, which it leaves alone.
+    /// Real-time threads of offline groups, which the scheduler leaves alone.
     pub realtime: usize,
-    /// Threads whose policy somebody else had changed and that were brought back.
+    /// Threads whose policy another program had changed and the daemon restored.
     pub drifted: u64,
-    /// Time without a scheduler when this one took over from another, ms.
+    /// Time without a scheduler during a takeover from another daemon, ms.
     pub upgrade_gap_ms: Option<f64>,
     /// How often offline groups were frozen.
     pub freezes: u64,
-    /// How often it was loaded again after an ejection.
+    /// How often the scheduler was loaded again after an ejection.
     pub reloads: u64,
-    /// Why the kernel took it off last.
+    /// Why the kernel last unloaded it.
     pub ejected: Option<String>,
-    /// What is refused or missing now.
+    /// Current errors and refused orders.
     pub problems: Vec<String>,
     /// The orders, by owner.
     pub orders: Standing,
     /// Each offline group.
     pub groups: Vec<GroupStatus>,
-    /// Of the machine since the scheduler was loaded.
+    /// Sums over the machine since the scheduler was loaded.
     pub counters: Counters,
 }
 
-/// An offline group.
+/// Status of an offline group.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GroupStatus {
-    /// Its directory.
+    /// Directory of its cgroup.
     pub cgroup: String,
-    /// Whether it is there.
+    /// Whether the cgroup exists.
     pub found: bool,
-    /// Threads in and below it.
+    /// Threads in and below the cgroup.
     pub threads: usize,
-    /// Cgroups in it that are weighed apart.
+    /// Cgroups in it that have separate weights.
     pub slots: usize,
-    /// Share of the offline CPU time, of 1.
+    /// Its share of the offline CPU time, 0 to 1.
     pub share: f64,
-    /// Whether `cpu.idle` holds it down when the scheduler is gone.
+    /// Whether `cpu.idle` holds it back when the scheduler is gone.
     pub fallback: bool,
-    /// Sums over its slots.
+    /// Sums over the group's slots.
     #[serde(flatten)]
     pub reading: SlotReading,
 }
 
-/// What may have a CPU: nobody, others, offline, online, expelling threads.
+/// Number of classes of threads that a CPU can run: none, others, offline, online, expelling.
 pub const CLASSES: usize = 5;
 
 /// Sums over the machine since the scheduler was loaded.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Counters {
-    /// Time of all CPUs by what had them: idle, other, offline, online, expelling; ns.
+    /// Time of all CPUs by class: idle, other, offline, online, expelling; ns.
     pub ns: [u64; CLASSES],
-    /// Idle time of CPUs on whose core nobody expels, ns.
+    /// Idle time of CPUs on cores that run no expelling thread, ns.
     pub room_ns: u64,
     /// Time in which an expelling thread ran on a core, summed over cores, ns.
     pub expelling_ns: u64,
-    /// … and an offline one beside it.
+    /// … while an offline thread ran beside it, ns.
     pub overlap_ns: u64,
-    /// The longest such stretch.
+    /// The longest such overlap, ns.
     pub overlap_max_ns: u64,
     /// Offline threads asked to leave at once.
     pub kicks: u64,
-    /// Times that an offline thread was not let in beside an expelling one.
+    /// Times that an offline thread was kept off a core with an expelling thread.
     pub refusals: u64,
-    /// CPUs woken because the expelling thread had left.
+    /// CPUs woken because the expelling thread had left the core.
     pub resumes: u64,
     /// Offline threads that left because an expelling one came.
     pub evictions: u64,
-    /// How long that took, summed.
+    /// Total time that these evictions took, ns.
     pub evict_ns: u64,
-    /// The longest.
+    /// The longest eviction, ns.
     pub evict_max_ns: u64,
-    /// Of the evictions those that took the tick, which is the backstop.
+    /// Evictions that needed the timer tick, which is the backstop.
     pub by_ticks: u64,
-    /// CPUs left idle so that an online thread that waited elsewhere is pulled there.
+    /// CPUs left idle so that an online thread that waited elsewhere is migrated there.
     pub vacated: u64,
-    /// Threads that were being killed or frozen and were let through.
+    /// Threads that were being killed or frozen and were allowed to run.
     pub let_die: u64,
-    /// Times that the kernel's deadline server offered a CPU that others wait for, and was refused.
+    /// Times that the kernel's deadline server offered a CPU that other threads wait for, and the scheduler refused it.
     pub declined: u64,
 }
 
 impl Counters {
-    /// Share of the expelling time in which offline work ran beside it; `None` when nobody expelled.
+    /// Share of the expelling time in which offline work ran on the same core; `None` when no thread expelled.
     #[must_use]
     pub fn overlap(&self) -> Option<f64> {
         (self.expelling_ns > 0).then(|| self.overlap_ns as f64 / self.expelling_ns as f64)
     }
 
-    /// How long offline threads took to leave on average, us; `None` when nobody had to.
+    /// Mean time that offline threads took to leave, us; `None` when there was no eviction.
     #[must_use]
     pub fn evict_mean_us(&self) -> Option<f64> {
         (self.evictions > 0).then(|| self.evict_ns as f64 / 1e3 / self.evictions as f64)
     }
 
-    /// Idle time open to offline work since `before`, of all CPUs' time, in 1/1000.
+    /// Idle time that was open to offline work since `before`, in 1/1000 of all CPUs' time.
     #[must_use]
     pub fn room_permille(&self, before: &Counters) -> u64 {
         let all: u64 = self.ns.iter().sum::<u64>().saturating_sub(before.ns.iter().sum());
@@ -351,15 +351,15 @@ impl Counters {
     }
 }
 
-/// A slot: a group of threads that is weighed.
+/// Counters of a slot: a group of threads with one weight.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SlotReading {
     /// CPU time, ns.
     pub run_ns: u64,
-    /// Longest wait among those who wait, ns; a sample of a tenth of a second ago.
+    /// Longest current wait, ns; sampled every tenth of a second.
     pub oldest_ns: u64,
-    /// Longest wait that ended, ns.
+    /// Threads that wait, from the same sample.
     pub waited_max_ns: u64,
     /// Threads that wait; the same sample.
     pub queued: u64,
@@ -413,7 +413,7 @@ mod tests {
         let less = both.with(of("a", &["/w"], 0));
         assert_eq!(names(&less), ["/w", "/z"]);
         assert_eq!(names(&less.with(of("b", &[], 0))), ["/w"]);
-        // A hold-off may be ordered by itself.
+        // A hold-off may be ordered without groups.
         assert_eq!(less.with(of("c", &[], 20)).together().unwrap().hold_off_us, 20);
         let error = both.with(of("c", &["/z"], 0)).together().unwrap_err();
         assert!(error.contains(r#""b" and "c" both"#), "{error}");
@@ -445,7 +445,7 @@ mod tests {
         assert_eq!(serde_json::from_str::<Status>(&json).unwrap(), status);
     }
 
-    /// The bytes of version 0.1.0: either side may be replaced before the other.
+    /// The bytes of version 0.1.0: either side may be upgraded first.
     #[test]
     fn either_side_may_be_of_the_first_version() {
         let orders = concat!(

@@ -18,7 +18,7 @@ pub enum Tail {
     OneSided95,
     /// 2.5 % on each side: the interval that is displayed.
     TwoSided95,
-    /// This error on the one side that is asked about: what one of several looks may spend.
+    /// This error on the side in question: the part of the error that one of several interim analyses may spend.
     OneSided(f64),
 }
 
@@ -161,8 +161,8 @@ impl SignedRank {
     }
 }
 
-/// Where the standard normal distribution function reaches `p`, within 1e-5 for `p` of 1e-3 to 1 - 1e-3 and 1e-2 for 1e-5 to
-/// 1 - 1e-5.
+/// The quantile of the standard normal distribution for `p`, within 1e-5 for `p` of 1e-3 to 1 - 1e-3 and 1e-2 for 1e-5
+/// to 1 - 1e-5.
 pub fn normal_quantile(p: f64) -> f64 {
     let (mut low, mut high) = (-8.0_f64, 8.0_f64);
     for _ in 0..60 {
@@ -172,8 +172,8 @@ pub fn normal_quantile(p: f64) -> f64 {
     f64::midpoint(low, high)
 }
 
-/// The spending function of Lan and DeMets in the manner of O'Brien and Fleming: how much of the error `alpha` a run may have
-/// spent when it has the share `t` of its data.
+/// The spending function of Lan and DeMets in the manner of O'Brien and Fleming: how much of the error `alpha` a run
+/// may have spent once it has the share `t` of its data.
 pub fn obrien_fleming(alpha: f64, t: f64) -> f64 {
     if t <= 0.0 {
         return 0.0;
@@ -347,7 +347,7 @@ mod tests {
             let cells: Vec<&str> = line.split(" | ").collect();
             if let ["quantile", p, want] = cells[..] {
                 let (p, want): (f64, f64) = (p.parse().unwrap(), want.parse().unwrap());
-                // As far as the distribution function is off, where it is that flat.
+                // The tolerance is the error of the distribution function, scaled up where the function is flat.
                 let tolerance = 2e-7 / ((-want * want / 2.0).exp() / std::f64::consts::TAU.sqrt());
                 assert!((normal_quantile(p) - want).abs() <= tolerance, "{line}: {}", normal_quantile(p));
                 quantiles += 1;

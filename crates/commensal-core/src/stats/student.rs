@@ -40,8 +40,8 @@ pub fn t_quantile(p: f64, df: u32) -> Option<f64> {
     Some(if p < 0.5 { -t } else { t })
 }
 
-/// The probability that a t variable with `df` degrees of freedom is at least as far from 0 as `t`; `None` for what is no
-/// number, or no degrees of freedom.
+/// The probability that a t variable with `df` degrees of freedom is at least as far from 0 as `t`; `None` when `t` is
+/// NaN or `df` is 0.
 pub fn t_two_sided(t: f64, df: u32) -> Option<f64> {
     if t.is_nan() || df == 0 {
         return None;

@@ -1,5 +1,5 @@
-//! Is what a canary says as reliable as it says? Seeded simulations of whole canaries: their order, looks, ends and limits,
-//! and windows with bursts of other people's work.
+//! Tests whether a canary's results are as reliable as stated: seeded simulations of whole canaries with their order,
+//! interim analyses, ends and limits, and windows with bursts of third-party work.
 //!
 //! Errors that should be at most 5 % may come out at 7 % in 1,000 repetitions (three standard errors).
 
@@ -13,33 +13,34 @@ const FIGURES: usize = 3;
 const TERMS: Terms =
     Terms { length_ms: 300_000, window_ms: 5_000, settle_ms: 1_000, off_pct: 50, seed: 0, whole: false };
 
-/// What windows are like.
+/// Parameters of the simulated windows.
 #[derive(Debug, Clone, Copy)]
 struct Nature {
-    /// How much longer online work waits without isolation, of the 10 that it waits with it.
+    /// Extra wait of online work without isolation; with isolation it waits 10.
     effect: f64,
-    /// Share of the windows that somebody else's burst falls into.
+    /// Share of the windows that contain a third party's burst.
     bursts: f64,
-    /// Wait above which a window is left out: one without isolation always, one with it where `alike` is set.
+    /// Wait above which a window is left out: always for a window without isolation, for one with it only where `alike`
+    /// is set.
     limit: f64,
-    /// Whether a window with isolation is held to the limit as well, as it has to be.
+    /// Whether the limit also applies to windows with isolation, as it has to.
     alike: bool,
 }
 
-/// What became of the repetitions, in per cent of them.
+/// Results of the repetitions, in per cent of them.
 #[derive(Debug, Default)]
 struct Rates {
-    /// Some figure is said to have an effect, or its reverse.
+    /// Some figure shows an effect, or the reverse of it.
     shown: f64,
     reverse: f64,
-    /// The first figure's interval does not have the effect that was built in.
+    /// The first figure's interval does not contain the simulated effect.
     missed: f64,
     decided_early: f64,
-    /// Windows that were measured.
+    /// Number of windows that were measured.
     windows: f64,
 }
 
-/// One canary from its beginning to its end, as the agent conducts it.
+/// Simulates a whole canary, as the agent runs it.
 fn canary(rng: &mut Rng, nature: Nature, seed: u64) -> (Vec<Effect>, End, usize) {
     let terms = Terms { seed, ..TERMS };
     let (looks, mut canary) = (terms.looks(), Canary::new(terms, 0).unwrap());
@@ -119,8 +120,8 @@ fn a_canary_seldom_shows_what_is_not_there() {
     }
 }
 
-/// Why a window with isolation is held to the limits as well: what only voids pairs whose window without was bad shows, where
-/// there is nothing, that online work waits longer with isolation.
+/// Why the limits also apply to windows with isolation: if only bad windows without isolation voided their pairs, then
+/// without any real effect online work would seem to wait longer with isolation.
 // promise 36
 #[test]
 fn a_limit_on_one_side_alone_would_be_an_effect_of_its_own() {
@@ -134,7 +135,7 @@ fn a_limit_on_one_side_alone_would_be_an_effect_of_its_own() {
 // promise 36
 #[test]
 fn a_canary_shows_what_is_there_and_stops_early() {
-    // Half as long again, and among bursts of 20 to 200 five times as long.
+    // An effect of half the wait, and among bursts of 20 to 200 an effect of five times the wait.
     for (effect, bursts, power, early) in [(5.0, 0.0, 99.0, 99.0), (40.0, 0.15, 85.0, 70.0)] {
         let got = rates(Nature { effect, bursts, ..QUIET });
         assert!(got.shown >= power && got.reverse == 0.0, "{got:?}");

@@ -1,43 +1,43 @@
-//! What paired windows with and without something show of several figures: how large its effect on each is, and whether it is
-//! shown.
+//! Effect of a setting on several figures, measured in paired windows with and without it: how large it is, and whether
+//! it is statistically shown.
 //!
-//! Several figures are several chances to err, so Holm's procedure decides over all of them, on both sides together, within the
-//! error that this look may spend: what is shown has an interval without 0.
+//! Every figure is one more chance of a false alarm, so Holm's procedure decides over all of them, on both sides
+//! together, within the error that this interim analysis may spend: a shown effect has an interval without 0.
 
 use super::Paired;
 use crate::stats::{fewest_pairs, holm, median, pairs_needed};
 use serde::Serialize;
 
-/// More pairs than these are called out of reach.
+/// More pairs than this are reported as out of reach.
 const PRACTICAL: u32 = 1_000;
 
-/// One figure of somebody, once with and once without in each pair.
+/// One figure of one subject, with and without the setting in each pair.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
-    /// Whose.
+    /// The subject, such as a group.
     pub subject: String,
-    /// What, with its unit.
+    /// The figure, with its unit.
     pub figure: String,
-    /// (with, without), in that unit.
+    /// (with, without) the setting, in that unit.
     pub pairs: Vec<(f64, f64)>,
 }
 
-/// What is said of a figure.
+/// The conclusion about a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shown {
-    /// It is larger without.
+    /// The figure is larger without the setting.
     Effect,
-    /// It is larger with.
+    /// The figure is larger with the setting.
     Reverse,
-    /// Neither, so far.
+    /// No effect shown so far.
     Nothing,
-    /// Nothing, and so few pairs show nothing whatever they say.
+    /// No effect shown, and this few pairs could not show one.
     TooFew,
 }
 
 impl Shown {
-    /// In words.
+    /// The conclusion in words.
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {
@@ -48,45 +48,46 @@ impl Shown {
         }
     }
 
-    /// Whether more windows are not needed for it.
+    /// Whether the conclusion needs no more windows.
     #[must_use]
     pub fn is_decided(self) -> bool {
         matches!(self, Shown::Effect | Shown::Reverse)
     }
 }
 
-/// What one figure shows. In its unit.
+/// The effect on one figure, in the figure's unit.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Effect {
-    /// Whose.
+    /// The subject.
     pub subject: String,
-    /// What, with its unit.
+    /// The figure, with its unit.
     pub figure: String,
-    /// Pairs of windows.
+    /// Number of pairs of windows.
     pub pairs: usize,
-    /// Median with.
+    /// Median with the setting.
     pub with: Option<f64>,
-    /// Median without.
+    /// Median without the setting.
     pub without: Option<f64>,
-    /// How much larger it is without (Hodges-Lehmann estimate).
+    /// How much larger the figure is without the setting (Hodges-Lehmann estimate).
     pub difference: Option<f64>,
-    /// An interval of that which holds at 95 % although the run has looked before; `None` where so few pairs have none.
+    /// Interval of the difference that holds at 95 % in spite of earlier interim analyses; `None` when there are too
+    /// few pairs.
     pub ci95: Option<[f64; 2]>,
-    /// What is said of it.
+    /// The conclusion.
     pub shown: Shown,
-    /// Pairs after which a difference as large as this would be shown, 80 % of the time; `None` when it is shown, or when no
-    /// practical number of them would do.
+    /// Number of pairs after which a difference of this size would be shown, 80 % of the time; `None` when it is shown
+    /// already, or when no practical number would do.
     pub pairs_needed: Option<u32>,
 }
 
 /// Judges all figures together, at an error of `level` on each side.
 #[must_use]
 pub fn effects(series: &[Series], level: f64) -> Vec<Effect> {
-    /// What [`holm`] shares out.
+    /// The error that [`holm`] distributes.
     const HOLM: f64 = 0.05;
     let judged: Vec<Option<Paired>> =
         series.iter().map(|one| Paired::new(&differences(one), 0.0, level)).collect();
-    // A figure that is the same everywhere, such as the pressure of a disk that nobody uses, is no chance to err.
+    // A figure that never changes, such as the pressure of an unused disk, cannot cause a false alarm.
     let gates: Vec<usize> = (0..series.len()).filter(|&i| varies(&series[i])).collect();
     let of_both = 2.0 * level;
     let p_values: Vec<f64> = gates
@@ -108,7 +109,7 @@ pub fn effects(series: &[Series], level: f64) -> Vec<Effect> {
         let side = |pick: fn(&(f64, f64)) -> f64| median(&one.pairs.iter().map(pick).collect::<Vec<f64>>());
         let more = |judged: &Paired| {
             let needed = pairs_needed(judged.standard_deviation?, judged.estimate.abs(), level)?.max(fewest);
-            // The estimate of what is needed is itself noisy; what was not enough is not offered again.
+            // The estimate is itself noisy, so a number that was not enough is not suggested again.
             let more = judged.pairs.saturating_add(judged.pairs.div_ceil(4));
             Some(needed.max(more)).filter(|needed| *needed <= PRACTICAL)
         };
@@ -148,7 +149,7 @@ mod tests {
         Series { subject: "web".to_owned(), figure: figure.to_owned(), pairs }
     }
 
-    /// `pairs` with noise of 1 and `effect` without.
+    /// `pairs` with noise of 1, and `effect` added without the setting.
     fn noisy(rng: &mut Rng, pairs: usize, effect: f64) -> Vec<(f64, f64)> {
         (0..pairs).map(|_| (10.0 + rng.normal(), 10.0 + effect + rng.normal())).collect()
     }
@@ -184,7 +185,7 @@ mod tests {
         let found = effects(&[still("memory pressure"), moved.clone(), still("disk pressure")], LEVEL);
         let shown: Vec<Shown> = found.iter().map(|one| one.shown).collect();
         assert_eq!(shown, [Shown::Nothing, Shown::Effect, Shown::Nothing], "{found:?}");
-        // With more figures that do change, six pairs are too few for any.
+        // With more figures that change, six pairs are too few for any.
         let others = (0..3).map(|i| series(&format!("{i}"), noisy(&mut rng, 6, 0.0)));
         let found = effects(&others.chain([moved]).collect::<Vec<_>>(), LEVEL);
         assert!(found.iter().all(|one| one.shown == Shown::TooFew), "{found:?}");
@@ -196,9 +197,9 @@ mod tests {
         let of = |pairs| effects(&[series("run delay", pairs)], LEVEL)[0].clone();
         let small = of(noisy(&mut rng, 8, 1.0));
         assert!(!small.shown.is_decided() && small.pairs_needed.unwrap() >= 10, "{small:?}");
-        // Three pairs that all say the same need three more, not none.
+        // Three pairs that all agree need three more, not none.
         assert_eq!(of(vec![(1.0, 3.0), (1.0, 3.1), (1.0, 3.2)]).pairs_needed, Some(6));
-        // Nothing to be seen of is not to be had at any price.
+        // Differences around 0 cannot be shown with any number of pairs.
         assert_eq!(of(vec![(1.0, 1.1), (1.1, 1.0), (1.0, 1.2), (1.2, 1.0), (1.0, 1.0)]).pairs_needed, None);
     }
 }

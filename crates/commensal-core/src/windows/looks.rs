@@ -1,28 +1,28 @@
-//! Several looks at data that grows, and what each of them may err.
+//! Interim analyses ("looks") of growing data, and the error that each of them may spend.
 
 use crate::stats::{fewest_pairs, obrien_fleming};
 
-/// At how many pairs a run looks whether it is decided, and how the looks share one error.
+/// The numbers of pairs at which a run checks whether it is decided, and how these looks share one error.
 ///
-/// They share it by a spending function of Lan and DeMets (1983) in the manner of O'Brien and Fleming: early looks get little
-/// of it. What each look gets is the growth of that function since the last one, so that all together err at most as often
-/// as it says, whatever the looks have to do with each other.
+/// They share it by a spending function of Lan and DeMets (1983) in the manner of O'Brien and Fleming: early looks get
+/// little of the error. Each look gets the growth of that function since the previous look, so that all looks together
+/// are wrong at most as often as stated, however they are correlated.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Looks {
     at: Vec<u32>,
-    /// On one side.
+    /// The error on one side.
     error: f64,
 }
 
 impl Looks {
-    /// Looks at these numbers of pairs, ascending; none at all is one look at the end, however far that is.
+    /// Looks at these numbers of pairs, ascending; an empty list means one look at the end, however far that is.
     #[must_use]
     pub fn new(error: f64, at: Vec<u32>) -> Looks {
         Looks { at, error }
     }
 
-    /// Looks at half, three quarters and all of the pairs. One at which even pairs that all agree would decide nothing is left
-    /// out, because it would spend error for nothing.
+    /// Looks at half, three quarters and all of the pairs. A look at which even pairs that all agree would decide
+    /// nothing is left out, because it would waste error.
     #[must_use]
     pub fn plan(error: f64, pairs: u32) -> Looks {
         let mut at = vec![pairs.div_ceil(2), (pairs * 3).div_ceil(4), pairs];
@@ -40,20 +40,20 @@ impl Looks {
         }
     }
 
-    /// The pairs at which it looks.
+    /// The numbers of pairs at which looks take place.
     #[must_use]
     pub fn at(&self) -> &[u32] {
         &self.at
     }
 
-    /// Whether after so many pairs it is looked whether a run can end. At the plan's end it does so anyway.
+    /// Whether a look takes place after this many pairs that may end the run. At the planned end the run ends anyway.
     #[must_use]
     pub fn is_due(&self, pairs: u32) -> bool {
         self.at.last() != Some(&pairs) && self.at.contains(&pairs)
     }
 
-    /// The error on one side that a conclusion may make which is drawn after so many pairs and is one of these looks, or the
-    /// next one to come.
+    /// The one-sided error allowed for a conclusion at this number of pairs: that of the current look, or of the next
+    /// one.
     #[must_use]
     pub fn level(&self, pairs: u32) -> f64 {
         let Some(last) = self.at.len().checked_sub(1) else { return self.error };
@@ -61,8 +61,8 @@ impl Looks {
         self.spent(look + 1) - self.spent(look)
     }
 
-    /// What is left of the error after so many pairs, for a conclusion after which no look will come: a run that ends at its
-    /// plan's end, or before it for a reason that has nothing to do with what the looks look at.
+    /// The remaining error after this many pairs, for a conclusion that no further look follows: when a run ends as
+    /// planned, or earlier for a reason that is unrelated to the data of the looks.
     #[must_use]
     pub fn rest(&self, pairs: u32) -> f64 {
         let last = self.at.len().saturating_sub(1);
@@ -70,7 +70,7 @@ impl Looks {
         self.error - self.spent(made)
     }
 
-    /// The error of the first so many looks together.
+    /// The cumulative error of the first `looks` looks.
     fn spent(&self, looks: usize) -> f64 {
         let at = |look: usize| self.at.get(look).map(|at| f64::from(*at));
         match (looks.checked_sub(1).and_then(at), at(looks), self.at.last()) {
@@ -101,7 +101,7 @@ mod tests {
         let due: Vec<u32> = (0..60).filter(|pairs| looks.is_due(*pairs)).collect();
         assert_eq!(due, [20, 30]);
         close([20, 30, 40].map(|look| looks.level(look)).iter().sum(), 0.05);
-        // What is left when it ends: all of it before the first look, and at the planned end what its look has.
+        // The remaining error at the end: all of it before the first look, and at the planned end that of its look.
         for (pairs, rest) in [(0, 0.05), (19, 0.05), (20, 0.0444), (35, 0.0264), (40, 0.0264), (99, 0.0264)] {
             close(looks.rest(pairs), rest);
         }

@@ -1,47 +1,48 @@
-//! What the differences within pairs say about one threshold.
+//! Compares the differences within pairs with one threshold.
 
 use crate::stats::{EXACT_UP_TO, Interval, SignedRank, Tail, mean, mean_t_interval, standard_deviation};
 
 /// Where the centre of the differences lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// Below the threshold, for certain within the error.
+    /// Below the threshold, within the error.
     Within,
-    /// Above it, likewise.
+    /// Above the threshold, within the error.
     Beyond,
-    /// Either, or nobody knows.
+    /// Not decided.
     Open,
 }
 
-/// Differences within pairs, judged. In their unit; a logarithm of a ratio is a difference.
+/// Statistics of the differences within pairs, in the unit of the differences; a logarithm of a ratio is a difference.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Paired {
-    /// How many.
+    /// Number of pairs.
     pub pairs: u32,
-    /// The Hodges-Lehmann estimate of their centre.
+    /// The Hodges-Lehmann estimate of the differences' centre.
     pub estimate: f64,
-    /// The two-sided 95 % interval of one look; `None` below six pairs.
+    /// The two-sided 95 % interval of a single analysis; `None` below six pairs.
     pub ci95: Option<Interval>,
-    /// Each end is a bound on one side at the level that was asked for; `None` where so few pairs have none.
+    /// One-sided bounds at the requested level, one at each end; `None` when there are too few pairs.
     pub bounds: Option<Interval>,
-    /// The probability of such differences, were the centre at most the threshold.
+    /// The one-sided p-value of "the centre is at most the threshold".
     pub p_beyond: f64,
-    /// … were it 0, on both sides.
+    /// The two-sided p-value of "the centre is 0".
     pub p_equal: f64,
-    /// The arithmetic mean, for readers who expect it; as its interval and the standard deviation it decides nothing.
+    /// The arithmetic mean, for readers who expect it; like its interval and the standard deviation it decides nothing.
     pub mean: f64,
     /// Student's interval of the mean.
     pub mean_t_ci95: Option<Interval>,
-    /// Of the differences.
+    /// Standard deviation of the differences.
     pub standard_deviation: Option<f64>,
-    /// Whether the probabilities are exact, or those of a normal approximation.
+    /// Whether the p-values are exact; otherwise they are normal approximations.
     pub exact: bool,
-    /// By the bounds.
+    /// The conclusion from the bounds.
     pub answer: Answer,
 }
 
 impl Paired {
-    /// Judges differences at an error of `level` on each side; `None` without any, or when one is not finite.
+    /// Computes the statistics at an error of `level` on each side; `None` without differences, or when one is not
+    /// finite.
     #[must_use]
     pub fn new(differences: &[f64], threshold: f64, level: f64) -> Option<Paired> {
         let ranks = SignedRank::new(differences)?;
@@ -78,7 +79,7 @@ mod tests {
             (0.5, 0.05, Answer::Beyond),
             (3.5, 0.05, Answer::Open),
             (6.5, 0.05, Answer::Within),
-            // On the bound is neither.
+            // A threshold on the bound decides nothing.
             (2.0, 0.05, Answer::Open),
             (5.0, 0.05, Answer::Open),
             (0.5, 0.001, Answer::Open),

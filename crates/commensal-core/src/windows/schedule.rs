@@ -1,16 +1,16 @@
-//! In which order settings take their turns.
+//! The order in which settings take turns.
 
 use crate::rng::Rng;
 
-/// Pairs of which half begin with each side.
+/// In this many pairs, half begin with each side.
 const BALANCED: u32 = 4;
 
-/// How often a setting has its turn.
+/// How often a setting has a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Turns {
-    /// In a cycle that has it.
+    /// Number of turns in a cycle that includes the setting.
     pub times: u32,
-    /// Cycles from one that has it to the next; the first one does.
+    /// The setting is included in every n-th cycle, beginning with the first.
     pub every: u32,
 }
 
@@ -22,14 +22,14 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Settings are known by their place in `turns`.
+    /// A schedule; settings are identified by their index in `turns`.
     #[must_use]
     pub fn new(seed: u64, turns: Vec<Turns>) -> Schedule {
         Schedule { seed, turns }
     }
 
-    /// The settings of a cycle, one a window. It depends on nothing but seed, turns and number, so that a run that is gone on
-    /// with has the order that it would have had.
+    /// The settings of a cycle, one per window. They depend only on seed, turns and number, so that a resumed run has
+    /// the same order as an uninterrupted one.
     #[must_use]
     pub fn cycle(&self, number: u32) -> Vec<usize> {
         let mut rng = Rng::new(self.seed.wrapping_mul(1_000_003).wrapping_add(u64::from(number)));
@@ -43,8 +43,8 @@ impl Schedule {
     }
 }
 
-/// With which of two settings each pair of windows begins: random, but half of every four pairs with each, so that neither
-/// drift nor a load with the period of the windows looks like an effect.
+/// Which of two settings each pair of windows begins with: random, but half of every four pairs with each, so that
+/// neither drift nor a load with the period of the windows looks like an effect.
 #[must_use]
 pub fn firsts(seed: u64, pairs: u32) -> Vec<usize> {
     let schedule = Schedule::new(seed, vec![Turns { times: BALANCED / 2, every: 1 }; 2]);
@@ -52,9 +52,9 @@ pub fn firsts(seed: u64, pairs: u32) -> Vec<usize> {
     cycles.take(pairs as usize).collect()
 }
 
-/// Randomised complete blocks: each round holds every setting `0..settings` once, in an order of its own. Running all of one
-/// setting before the next gets worse with more repeats when the machine drifts: false alarms grow from 12 % at 3 rounds to
-/// 52 % at 20.
+/// Randomised complete blocks: each round has every setting `0..settings` once, in random order. Running all rounds of
+/// one setting before the next gets worse with more repeats when the machine drifts: false alarms grow from 12 % at 3
+/// rounds to 52 % at 20.
 ///
 /// `apart` names two settings that must not be neighbours in every round, such as two identical ones: the noise between them
 /// would be that of neighbouring blocks while other comparisons span more time. Whole designs are drawn until one

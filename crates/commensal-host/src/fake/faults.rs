@@ -1,4 +1,4 @@
-//! What can go wrong on purpose, and the record of what was done.
+//! Faults that tests can set, and the record of mutations.
 
 use super::FakeLooks;
 use super::tree::{Answer, Machine};
@@ -12,7 +12,7 @@ pub struct Mutation {
     pub operation: &'static str,
     /// File, group or process.
     pub path: String,
-    /// What was written.
+    /// The value written.
     pub value: String,
 }
 
@@ -49,31 +49,32 @@ pub(super) struct Faults {
     pub(super) trouble: (Option<Trouble>, u32),
     /// Successful mutations until (and including) the one that fails, and how it fails.
     pub(super) fail: Option<(u32, Errno)>,
-    /// Successful mutations until cgroups take no change any more, and how they refuse it.
+    /// Number of successful mutations until all changes of cgroups fail, and their error.
     pub(super) refuse: Option<(u32, Errno)>,
-    /// A file that takes nothing in any group (`""`: no group can be made or removed), and how it refuses it.
+    /// A file whose writes fail in every group (`""`: groups cannot be created or removed), and the error.
     pub(super) closed: Option<(String, Errno)>,
-    /// Successful mutations left before the crash.
+    /// Number of successful mutations left before the crash.
     pub(super) crash: Option<u32>,
     pub(super) crashed: bool,
     pub(super) read_only: bool,
     pub(super) unprivileged: bool,
     pub(super) state_full: bool,
-    /// Groups keep no extended attributes, as in old kernels.
+    /// Whether groups cannot store extended attributes, as in old kernels.
     pub(super) no_attributes: bool,
-    /// The next write to this file is taken with that value instead.
+    /// A file, and the value that its next write stores instead.
     pub(super) instead: Option<(String, String)>,
-    /// Processes that start a thread during the next handing out of cookies.
+    /// Processes that start a thread during the next assignment of cookies.
     pub(super) threads_appear: Vec<u32>,
-    /// A process that ends before the next write of its number, and the groups and looks of the one that gets it.
+    /// A process that exits before the next write of its PID, and the groups and attributes of the process that gets
+    /// its PID.
     pub(super) reuse: Option<(u32, Vec<String>, FakeLooks)>,
     /// A process that starts a child before the next move.
     pub(super) forks: Option<u32>,
-    /// A process that starts a child and ends, so many times, each time right after a list with it was read.
+    /// A process that starts a child and exits after a list with it was read, and how many times this repeats.
     pub(super) hands_over: Option<(u32, u32)>,
 }
 
-/// Which permissions and faults a mutation is subject to.
+/// The permissions and faults that apply to a mutation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Something in a cgroup file system.
@@ -87,12 +88,12 @@ pub(super) enum Kind {
 }
 
 impl Machine {
-    /// Refuses everything after a crash and to a host of an earlier life.
+    /// Fails after a crash, and for a host from before a restart.
     pub(super) fn alive(&self, life: u32) -> Answer<()> {
         if self.faults.crashed || life != self.life { Err(Errno::EIO) } else { Ok(()) }
     }
 
-    /// Whether a mutation may be tried.
+    /// Fails if a mutation is not allowed now.
     pub(super) fn may_change(&mut self, life: u32, kind: Kind) -> Answer<()> {
         self.alive(life)?;
         if let Some((0 | 1, errno)) = self.faults.fail {
@@ -145,9 +146,9 @@ impl Machine {
         }
     }
 
-    /// Whether this user may write this file of a group (or make and remove groups in it, for `""`). A user who is not
-    /// root may do so below a group that was given to them; of that group itself they get only the files that
-    /// cgroup-v2.rst names under "Model of Delegation".
+    /// Fails if this user may not write this file of a group (or create and remove groups in it, for `""`). A user who
+    /// is not root may do so below a group that was delegated to them; in that group itself they may write only the
+    /// files that cgroup-v2.rst names under "Model of Delegation".
     pub(super) fn permitted(&self, inode: u64, file: &str) -> Answer<()> {
         if !self.faults.unprivileged {
             return Ok(());
@@ -164,8 +165,8 @@ impl Machine {
         if own || below { Ok(()) } else { Err(Errno::EACCES) }
     }
 
-    /// v2: a user who is not root moves a process only within what was given to them: the group above both places must
-    /// be theirs too (cgroup-v2.rst, "Delegation Containment").
+    /// v2: a user who is not root may move a process only within a delegated subtree: the common ancestor of both
+    /// groups must be theirs too (cgroup-v2.rst, "Delegation Containment").
     pub(super) fn may_move(&self, pid: u32, to: u64) -> Answer<()> {
         let (Some(group), Some(process)) = (self.groups.get(&to), self.processes.get(&pid)) else {
             return Ok(());
@@ -182,7 +183,7 @@ impl Machine {
         }
     }
 
-    /// What happens between a look at a process and its move.
+    /// Simulates what happens between reading a process's identity and its move.
     pub(super) fn before_move(&mut self, pid: u32) {
         if let Some((_, groups, looks)) = self.faults.reuse.take_if(|(reused, ..)| *reused == pid) {
             let groups: Vec<&str> = groups.iter().map(String::as_str).collect();
@@ -196,7 +197,7 @@ impl Machine {
         }
     }
 
-    /// Gives a process a child like itself, where it is.
+    /// Starts an identical child of a process in the same groups.
     fn fork(&mut self, parent: u32) -> Option<u32> {
         let (groups, looks) =
             self.processes.get(&parent).map(|one| (one.groups.clone(), one.looks.clone()))?;
@@ -208,7 +209,7 @@ impl Machine {
         Some(child)
     }
 
-    /// Somebody has read who is in a group.
+    /// Called when the process list of a group has been read.
     pub(super) fn listed(&mut self, inode: u64) {
         let Some((parent, times)) = self.faults.hands_over else { return };
         if !self.members(inode).contains(&parent) {
@@ -242,7 +243,7 @@ impl Machine {
         }
     }
 
-    /// The agent dies: with it go its locks and the children that were to die with it.
+    /// Crashes the agent: its locks are released, and its children started with `die_with_parent` are killed.
     pub(super) fn crash(&mut self) {
         self.faults.crash = None;
         self.faults.crashed = true;

@@ -1,4 +1,4 @@
-//! Which files a group has: the knob table's, and a short list of those that are no knobs (statistics,
+//! The files that a group has: those of the knob table, and a short list of files that are not knobs (statistics,
 //! process lists).
 
 use super::tree::Machine;
@@ -7,8 +7,8 @@ use commensal_core::knob::{Controller, Form, KnobId, KnobStatus, Scope, TABLE, V
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
-/// Files of the table that a usual kernel is built without (6.18: CFQ is gone; uclamp, io.latency and
-/// ioprio are configuration).
+/// Files of the table that a usual kernel is built without (6.18: CFQ was removed; uclamp, io.latency and ioprio are
+/// optional).
 const NOT_BUILT: [&str; 9] = [
     "cpu.uclamp.min",
     "cpu.uclamp.max",
@@ -21,7 +21,7 @@ const NOT_BUILT: [&str; 9] = [
     "io.prio.class",
 ];
 
-/// A file that is no knob: its name, what it reads (`None`: computed), and where it exists.
+/// A file that is not a knob: its name, its content (`None`: computed), and where it exists.
 type Plain = (&'static str, Option<&'static str>, Scope);
 
 const NO_PRESSURE: &str = "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n\
@@ -123,7 +123,7 @@ impl Machine {
                 }
             }
         }
-        // What the core of v2 has without a controller comes with the core.
+        // v2 files that need no controller are added with the core.
         let core = version == Version::V2 && controllers.contains(&Controller::Core);
         let wanted = |one: Controller| controllers.contains(&one) || (core && one.built_in(version));
         for knob in TABLE.iter().filter(|knob| wanted(knob.controller)) {
@@ -138,12 +138,12 @@ impl Machine {
         }
         files.retain(|name, _| !self.lacking.contains(name));
         if let Some(known) = &self.trees[group.tree].known {
-            // Of a controller that no group of the fixture has, nothing is known.
+            // If no group of the fixture has the controller, nothing is known about its files.
             let controller = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
             let told: BTreeSet<String> = known.iter().map(|name| controller(name)).collect();
             files.retain(|name, _| known.contains(name) || !told.contains(&controller(name)));
         }
-        // Defaults that the table cannot say in one word.
+        // Defaults that the table cannot express in one word.
         for (name, text) in [
             ("blkio.bfq.weight_device", "default 100"),
             ("cpu.identity", "0"),
@@ -156,19 +156,20 @@ impl Machine {
         }
         if let Some(group) = self.groups.get_mut(&inode) {
             for (name, text) in files {
-                // cpu.stat is there without the controller and outlives it.
+                // cpu.stat exists without the controller and outlives it.
                 group.files.entry(name).or_insert(text);
             }
         }
     }
 
-    /// Whether a fixture says that groups of this hierarchy have the file.
+    /// Whether the fixture has this file in groups of this hierarchy.
     fn is_known(&self, inode: u64, file: &str) -> bool {
         let known = self.groups.get(&inode).and_then(|group| self.trees[group.tree].known.as_ref());
         known.is_some_and(|known| known.contains(file))
     }
 
-    /// Vendors' kernels are of 5.10, which has no `cpu.idle`; Alibaba has brought it back since 5.10.134-16.
+    /// Whether the kernel has the knob. Vendors' kernels are based on 5.10, which has no `cpu.idle`; Alibaba backported
+    /// it in 5.10.134-16.
     fn has(&self, knob: KnobId) -> bool {
         knob != KnobId::CpuIdle || !matches!(self.vendor, Some(VendorKernel::OpenEuler { .. }))
     }
@@ -187,8 +188,8 @@ impl Machine {
     }
 }
 
-/// Whether a knob's file exists in the root: cgroup v1 has almost all of them there (measured on 6.18;
-/// writing them is another matter), v2 has none that is non-root.
+/// Where a knob's file exists: cgroup v1 has almost all files in the root (measured on 6.18; whether they can be
+/// written is another matter), v2 has no non-root file there.
 fn scope_in(version: Version, scope: Scope, controller: Controller, file: &str) -> Scope {
     let root_has_none =
         matches!(controller, Controller::Pids | Controller::Freezer) || file.starts_with("blkio.bfq");
@@ -207,17 +208,17 @@ fn exists(scope: Scope, root: bool) -> bool {
     }
 }
 
-/// Whether the file only acts; reading it is refused.
+/// Whether writing the file only triggers an action; it cannot be read.
 pub(super) fn triggers(version: Version, file: &str) -> bool {
     names(version).triggers.contains(file)
 }
 
-/// Whether the file keeps what is written to it.
+/// Whether the file keeps the written value.
 pub(super) fn keeps(version: Version, file: &str) -> bool {
     file == "cgroup.subtree_control" || names(version).kept.contains(file)
 }
 
-/// Names of the table's files, by what the files do: asked at every read, for which the table is too long.
+/// Names of the table's files by behaviour: needed at every read, for which searching the table is too slow.
 struct Names {
     triggers: BTreeSet<&'static str>,
     kept: BTreeSet<&'static str>,
@@ -239,7 +240,7 @@ fn names(version: Version) -> &'static Names {
     }
 }
 
-/// Files by controller that commensal writes; the conformance script has to mention each.
+/// Files that commensal writes, by version; the conformance script has to mention each.
 #[must_use]
 pub fn driven_files(version: Version) -> BTreeSet<&'static str> {
     let driven = TABLE.iter().filter(|knob| knob.status == KnobStatus::Driven);

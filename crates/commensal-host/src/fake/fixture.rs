@@ -36,7 +36,7 @@ pub(super) fn trees() -> std::io::Result<Vec<(String, String)>> {
     Ok(trees)
 }
 
-/// Fills in what sensors read, consistent with the machine's CPUs and mounts.
+/// Adds the files that sensors read, consistent with the machine's CPUs and mounts.
 pub(super) fn machine_files(machine: &mut Machine, memory_bytes: u64) {
     let mut files = cpu_files(&machine.cpus);
     files.extend(memory_files(memory_bytes));
@@ -208,8 +208,8 @@ pub(super) fn read(text: &str) -> Result<Machine, FixtureError> {
     Ok(machine)
 }
 
-/// New groups of the machine have the files that its groups below the root have; those that only a vendor has
-/// tell whose kernel it is.
+/// New groups of the machine get the files that the fixture's groups below the root have; files that only one vendor's
+/// kernel has identify the vendor.
 fn learn_files(machine: &mut Machine) {
     for index in 0..machine.trees.len() {
         let groups = machine.groups.values().filter(|group| group.tree == index && group.parent.is_some());
@@ -224,7 +224,7 @@ fn learn_files(machine: &mut Machine) {
             machine.trees[index].known = Some(known);
         }
     }
-    // A kernel with core scheduling counts the time that siblings were kept idle.
+    // A kernel with core scheduling counts the time that siblings were forced idle.
     let counts = |group: &Group| machine.text(group, "cpu.stat").contains("core_sched.force_idle_usec");
     if machine.groups.values().any(counts) {
         let siblings = Path::new("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list");
@@ -248,7 +248,7 @@ fn mount_line(machine: &mut Machine, line: &str) {
     }
 }
 
-/// Puts a file into its group, making the groups on the way.
+/// Puts a file into its group, creating the groups on the path.
 fn add_group_file(machine: &mut Machine, mut at: u64, left: &Path, text: &str) {
     let mut names: Vec<String> =
         left.components().map(|part| part.as_os_str().to_string_lossy().into_owned()).collect();
@@ -266,7 +266,7 @@ fn add_group_file(machine: &mut Machine, mut at: u64, left: &Path, text: &str) {
     }
     let words = text.split_whitespace();
     match file.as_str() {
-        // These are computed from what is there.
+        // These files are computed from the machine's state.
         "cgroup.procs" => {
             for pid in words.filter_map(|word| word.parse().ok()) {
                 if !machine.processes.contains_key(&pid) {

@@ -1,4 +1,4 @@
-//! [`Host`] for the fake: opens, checks the faults, asks the machine, words the error.
+//! Implements [`Host`] for the fake: opens, checks the faults, asks the machine, builds the error.
 
 use super::faults::{Effect, Kind};
 use super::locks::FakeLockFile;
@@ -51,7 +51,7 @@ impl FakeHost {
         Ok((open.inode, shown(&open.path.join(name))))
     }
 
-    /// Opens a control file, as far as it is not held already.
+    /// Opens a control file, if it is not open yet.
     fn hold(&mut self, dir: Dir, file: &str) -> Answer<()> {
         let there = |machine: &Machine| {
             machine.groups.get(&dir.inode).is_some_and(|group| group.files.contains_key(file))
@@ -75,7 +75,7 @@ impl FakeHost {
     ) -> Result<()> {
         let kind = if operation == "forget" { Kind::Other } else { Kind::State };
         let mut machine = self.machine();
-        // Removing and replacing ask nothing of the file that goes.
+        // Removing and replacing do not check the file that is removed.
         match (operation, path.parent()) {
             ("replace" | "forget", Some(folder)) => machine.trusted(folder, false)?,
             _ => machine.trusted(path, true)?,
@@ -129,7 +129,8 @@ impl Machine {
         Ok(names.into_iter().collect())
     }
 
-    /// Judges a state or configuration file and all above it, as the real host does where it is told to; `as_file`: its kind too.
+    /// Checks a state or configuration file and all directories above it, as the real host does when guarded;
+    /// `as_file`: also its file type.
     fn trusted(&self, path: &Path, as_file: bool) -> Result<()> {
         if let Some(kind) = self.odd.get(path).filter(|_| as_file) {
             return Err(other_kind(path, kind, Errno::EINVAL));
@@ -148,8 +149,8 @@ impl Machine {
         if known { Ok(()) } else { Err(Errno::ENOENT) }
     }
 
-    /// Files in the folder and below it, and the file of this path itself: paths are ordered by their parts, so these are
-    /// side by side.
+    /// Files in and below the directory, and the file of this path itself: paths are sorted by component, so these are
+    /// adjacent.
     fn files_below<'a>(&'a self, folder: &'a Path) -> impl Iterator<Item = &'a PathBuf> {
         self.files
             .range(folder.to_owned()..)
@@ -192,7 +193,7 @@ impl Host for FakeHost {
         names.map_err(|errno| refused("list", shown(path), errno))
     }
 
-    /// Nobody listens but where [`FakeHost::serve`] or [`FakeHost::answer`] has said so.
+    /// Answers only where [`FakeHost::serve`] or [`FakeHost::answer`] was called.
     fn ask(&self, path: &Path, request: &str, _patience: Duration) -> Result<String> {
         let mut machine = self.machine();
         let usual = machine.alive(self.life).and_then(|()| machine.troubled("ask", &shown(path), request));
@@ -244,7 +245,7 @@ impl Host for FakeHost {
         let (inode, path) = self.at(dir, "")?;
         let machine = self.machine();
         machine.alive(self.life).map_err(|errno| refused("list", path, errno))?;
-        // An open directory that was removed is empty.
+        // A removed directory that is still open is empty.
         Ok(machine
             .groups
             .get(&inode)
@@ -256,7 +257,7 @@ impl Host for FakeHost {
         component("read", file)?;
         let (inode, path) = self.at(dir, file)?;
         let alive = self.machine().alive(self.life);
-        // Process lists are opened anew for each read, so that a removed group's is not found.
+        // Process lists are opened anew for each read, so that reading a removed group's list returns ENOENT.
         let held = |host: &mut Self| if SNAPSHOTS.contains(&file) { Ok(()) } else { host.hold(dir, file) };
         let text = alive.and_then(|()| held(self)).and_then(|()| self.machine().read(inode, file));
         if text.is_ok() && file == "cgroup.procs" {
@@ -352,7 +353,7 @@ impl Host for FakeHost {
         let machine = self.machine();
         machine.alive(self.life).map_err(|errno| refused("list the attributes of", path, errno))?;
         let all = machine.groups.get(&inode).into_iter().flat_map(|group| group.attributes.keys());
-        // Who is not root does not see that there are any.
+        // Users other than root do not see them at all.
         let seen = |name: &&String| !machine.faults.unprivileged || !name.starts_with("trusted.");
         Ok(all.filter(seen).filter(|name| name.starts_with(prefix)).cloned().collect())
     }
@@ -637,7 +638,7 @@ impl Host for FakeHost {
     }
 
     fn pulse(&self) -> Arc<AtomicU64> {
-        // It does whatever it is asked at once.
+        // The fake never blocks, so its pulse need not grow.
         Arc::default()
     }
 
@@ -646,10 +647,10 @@ impl Host for FakeHost {
     }
 }
 
-/// A real pipe that holds `text`, closed at the writing end.
+/// A real pipe that contains `text`, with its writing end closed.
 fn pipe_with(text: &str) -> std::result::Result<std::process::ChildStdout, rustix::io::Errno> {
     let (reader, writer) = rustix::pipe::pipe()?;
-    // A pipe takes 64 KiB without a reader; more would block.
+    // A pipe holds 64 KiB without a reader; more would block.
     rustix::io::write(&writer, &text.as_bytes()[..text.len().min(65_536)])?;
     Ok(std::process::ChildStdout::from(reader))
 }

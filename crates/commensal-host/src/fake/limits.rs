@@ -88,7 +88,7 @@ impl Machine {
             return Err(Errno::EINVAL);
         }
         match self.version(group) {
-            // v2 takes the smaller of the two instead.
+            // v2 uses the smaller of the two instead.
             Version::V2 => Ok(()),
             Version::V1 => {
                 let root = self.trees[group.tree].root;
@@ -113,15 +113,15 @@ impl Machine {
         self.text(group, file).parse().unwrap_or_default()
     }
 
-    /// What a group may really use. v1: its own set. v2: what of its set the parent has too, or all
-    /// that the parent has.
+    /// The CPUs or nodes that a group may really use. v1: its own set. v2: the intersection with the parent's, or all
+    /// of the parent's if that is empty.
     pub(super) fn effective(&self, group: &Group, file: &str, all: &CpuSet) -> CpuSet {
         let own = self.set_of(group, file);
         if self.version(group) == Version::V1 {
             return own;
         }
         let Some(mut parent) = self.parent(group) else { return all.clone() };
-        // A group without the controller is of its nearest ancestor with it.
+        // A group without the controller uses the set of its nearest ancestor with it.
         while !parent.files.contains_key(file) {
             match self.parent(parent) {
                 Some(above) => parent = above,
@@ -157,7 +157,7 @@ impl Machine {
                 return Err(Errno::EINVAL);
             }
         }
-        // In v2 too, up to 6.18 at least.
+        // Also in v2, up to 6.18 at least.
         if new.is_empty() && !self.set_of(group, file).is_empty() && !self.members(inode).is_empty() {
             return Err(Errno::ENOSPC);
         }
@@ -166,7 +166,7 @@ impl Machine {
         Ok(())
     }
 
-    /// v2: CPUs set aside for a partition at or below the group. No two siblings may name the same.
+    /// v2: sets the exclusive CPUs for a partition at or below the group. No two siblings may have the same.
     pub(super) fn set_aside(&mut self, inode: u64, text: &str) -> Answer<()> {
         let limit = self.cpus.iter().last().map_or(0, |last| last + 1);
         let new = parse::list(text, limit)?;
@@ -174,7 +174,7 @@ impl Machine {
         let siblings = self.parent(group).map(|parent| parent.children.values()).into_iter().flatten();
         let mut others =
             siblings.filter(|sibling| **sibling != inode).filter_map(|other| self.groups.get(other));
-        // Nor may a sibling be left with nothing but what is set aside.
+        // Nor may a sibling be left with exclusive CPUs of others only.
         let clashes = |other: &Group| {
             let (aside, set) =
                 (self.set_of(other, "cpuset.cpus.exclusive"), self.set_of(other, "cpuset.cpus"));
@@ -206,7 +206,7 @@ impl Machine {
         matches!(self.text(group, "cpuset.cpus.partition"), "root" | "isolated")
     }
 
-    /// What of the CPUs set aside the groups above set aside as well; a partition without any has its own set.
+    /// The exclusive CPUs that are exclusive in all groups above as well; a partition without any uses its own set.
     pub(super) fn set_aside_in(&self, group: &Group) -> CpuSet {
         let named = self.set_of(group, "cpuset.cpus.exclusive");
         let own = match named.is_empty() && self.is_partition(group) {
@@ -222,7 +222,7 @@ impl Machine {
         }
     }
 
-    /// v2: what cannot be is kept, and shown as invalid with the reason (texts of Linux 7.2).
+    /// v2: stores an impossible partition, and shows it as invalid with the reason (texts of Linux 7.2).
     pub(super) fn set_partition(&mut self, inode: u64, text: &str) -> Answer<()> {
         let word = text.trim();
         if !["member", "root", "isolated"].contains(&word) {
@@ -249,7 +249,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Whether `set` shares a CPU with a sibling although one of the two is to be exclusive.
+    /// Whether `set` shares a CPU with a sibling although one of the two must be exclusive.
     fn overlaps(&self, inode: u64, file: &str, set: &CpuSet, exclusive: bool) -> bool {
         let parent = self.groups.get(&inode).and_then(|group| self.parent(group));
         let siblings = parent.map(|parent| parent.children.values()).into_iter().flatten();

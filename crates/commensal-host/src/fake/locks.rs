@@ -1,4 +1,4 @@
-//! Locks of state files: held by a process of ours, or by a child that got one and still runs.
+//! Locks of state files: held by a process of the test, or by a child that inherited one and still runs.
 
 use super::FakeHost;
 use super::tree::Machine;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// One opening of a locked file.
+/// One open file description of a locked file.
 #[derive(Debug, Clone)]
 pub(crate) struct Token(Arc<Opening>);
 
@@ -24,11 +24,11 @@ impl Token {
     }
 }
 
-/// Who has the lock of a file.
+/// The holder of a file's lock.
 #[derive(Debug, Clone)]
 pub(super) struct Holder {
     opening: Weak<Opening>,
-    /// The process that took it has died; children may have it still.
+    /// Whether the process that took it has died; children may still hold it.
     orphaned: bool,
 }
 
@@ -68,7 +68,7 @@ impl Machine {
     }
 }
 
-/// A file whose lock somebody may hold.
+/// A file whose lock may be held.
 #[derive(Debug)]
 pub(crate) struct FakeLockFile {
     host: FakeHost,

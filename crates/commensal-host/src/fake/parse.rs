@@ -14,8 +14,8 @@ fn base(text: &str) -> (u32, &str) {
     }
 }
 
-/// `kstrtoull(…, 0)`: decimal, `0x` or octal; one line break at the end and a plus sign are fine,
-/// blanks are not. A number too large is ERANGE.
+/// `kstrtoull(…, 0)`: decimal, `0x` or octal; a trailing line break and a plus sign are allowed, blanks are not. A
+/// number that is too large is ERANGE.
 pub(super) fn unsigned(text: &str) -> Answer<u64> {
     let text = text.strip_suffix('\n').unwrap_or(text);
     let (radix, digits) = base(text.strip_prefix('+').unwrap_or(text));
@@ -36,8 +36,8 @@ pub(super) fn number(text: &str) -> Answer<i64> {
     }
 }
 
-/// `memparse`: a number that wraps at 2^64, with an optional K, M, G, T, P or E; anything after it is
-/// EINVAL, nothing at all is 0.
+/// `memparse`: a number that wraps at 2^64, with an optional K, M, G, T, P or E; any further text is EINVAL, empty text
+/// is 0.
 pub(super) fn size(text: &str) -> Answer<u64> {
     let (radix, digits) = base(text);
     let end = digits.find(|digit: char| !digit.is_digit(radix)).unwrap_or(digits.len());
@@ -58,8 +58,8 @@ pub(super) fn size(text: &str) -> Answer<u64> {
     Ok(value << shift)
 }
 
-/// A list such as `0-3,8`; blanks separate too, and `0-7:1/2` takes one of every two. Numbers from
-/// `limit` on are ERANGE.
+/// A list such as `0-3,8`; blanks separate too, and `0-7:1/2` takes one of every two. Numbers of `limit` and above are
+/// ERANGE.
 pub(super) fn list(text: &str, limit: u32) -> Answer<CpuSet> {
     let mut set = CpuSet::new();
     for part in text.split([',', ' ', '\t', '\n']).filter(|part| !part.is_empty()) {

@@ -1,5 +1,4 @@
-//! Fake processes: exactly one group per hierarchy, an identity of pid and start time, an end that the
-//! parent can wait for.
+//! Fake processes: exactly one group per hierarchy, identity of PID and start time, exit status for the parent.
 
 use super::tree::{Answer, Machine};
 use crate::{Exit, Signal, SpawnSpec};
@@ -9,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Shared between a fake process and the [`crate::Child`] that its parent holds.
+/// State shared by a fake process and the [`crate::Child`] that its parent holds.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Running(Arc<Mutex<State>>);
 
@@ -24,12 +23,12 @@ impl Running {
         act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The same state, from now on of another process.
+    /// A copy of the state, for a process of another machine.
     pub(super) fn apart(&self) -> Running {
         Running(Arc::new(Mutex::new(self.with(|state| state.clone()))))
     }
 
-    /// The first end counts.
+    /// Ends the process; only the first call counts.
     pub(super) fn end(&self, exit: Exit) {
         self.with(|state| state.exit = state.exit.or(Some(exit)));
     }
@@ -42,7 +41,7 @@ impl Running {
         self.with(|state| state.reaped)
     }
 
-    /// What the parent sees without blocking; the pid is free from then on.
+    /// Result of a non-blocking wait; if the process has exited, its PID is free from then on.
     pub(crate) fn poll(&self) -> Option<Exit> {
         self.with(|state| {
             state.reaped |= state.exit.is_some();
@@ -50,7 +49,7 @@ impl Running {
         })
     }
 
-    /// What the parent sees when it waits: a process that nobody ended has run to its end, with 0.
+    /// Result of a blocking wait: a process that no test has ended exits with 0.
     pub(crate) fn wait(&self) -> Exit {
         self.end(Exit::Code(0));
         self.poll().unwrap_or(Exit::Code(0))
@@ -61,32 +60,32 @@ impl Running {
 #[derive(Debug, Clone)]
 pub(super) struct Proc {
     pub(super) start_ticks: u64,
-    /// Inode of its group in each hierarchy, in the order of the trees.
+    /// Inode of the process's group in each hierarchy, in the order of the trees.
     pub(super) groups: Vec<u64>,
     pub(super) spec: Option<SpawnSpec>,
     pub(super) running: Running,
     pub(super) ignores_sigterm: bool,
     pub(super) signals: Vec<Signal>,
-    /// Of sched(7): 0 is normal, 5 `SCHED_IDLE`.
+    /// Scheduling policy of sched(7): 0 is normal, 5 `SCHED_IDLE`.
     pub(super) policy: i32,
-    /// Core-scheduling cookie by thread; the first thread has the process's number.
+    /// Core-scheduling cookie by thread; the first thread's TID is the PID.
     pub(super) threads: BTreeMap<u32, u64>,
-    /// What it looks like in `/proc`.
+    /// Attributes shown in `/proc`.
     pub(super) looks: FakeLooks,
 }
 
-/// What a process looks like in `/proc`.
+/// Attributes of a process shown in `/proc`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FakeLooks {
-    /// Path of its program; empty for a thread of the kernel.
+    /// Path of its executable; empty for a kernel thread.
     pub exe: String,
     /// Its arguments; the program's name if empty.
     pub cmdline: String,
-    /// Its user.
+    /// User ID.
     pub uid: u32,
-    /// Who started it.
+    /// PID of its parent.
     pub parent: u32,
-    /// Its process group; 0 is its own.
+    /// Process group; 0 means a group with its own PID.
     pub pgrp: u32,
 }
 
@@ -113,11 +112,11 @@ impl Proc {
 /// A process as a test sees it.
 #[derive(Debug, Clone)]
 pub struct FakeProcess {
-    /// Its number.
+    /// Process ID.
     pub pid: u32,
-    /// Its start time, which tells it from an earlier process of the same number.
+    /// Start time, which distinguishes it from an earlier process with the same PID.
     pub start_ticks: u64,
-    /// How it was started; `None` for a process that was there before.
+    /// How it was started; `None` for a process that existed before.
     pub spec: Option<SpawnSpec>,
     /// Absolute paths of its groups, one per hierarchy.
     pub groups: Vec<PathBuf>,
@@ -125,7 +124,7 @@ pub struct FakeProcess {
     pub exit: Option<Exit>,
     /// Signals it got, oldest first.
     pub signals: Vec<Signal>,
-    /// `SCHED_IDLE`.
+    /// Whether its policy is `SCHED_IDLE`.
     pub idle: bool,
     /// Core-scheduling cookie by thread.
     pub threads: BTreeMap<u32, u64>,
@@ -145,7 +144,7 @@ impl Machine {
         processes.flat_map(|process| process.threads.keys().copied()).collect()
     }
 
-    /// A process that can still be named: alive, or dead and not yet waited for.
+    /// A process that still has a PID: alive, or a zombie.
     pub(super) fn present(&self, pid: u32) -> Answer<&Proc> {
         self.processes.get(&pid).filter(|process| !process.running.reaped()).ok_or(Errno::ESRCH)
     }
@@ -177,7 +176,7 @@ impl Machine {
         self.trees.iter().map(|tree| tree.root).collect()
     }
 
-    /// A write to `cgroup.procs`. `caller` is the process that writes.
+    /// Handles a write to `cgroup.procs`. `caller` is the process that writes.
     pub(super) fn attach_text(&mut self, inode: u64, text: &str, caller: u32) -> Answer<()> {
         let number = super::parse::number(text.trim()).map_err(|_| Errno::EINVAL)?;
         let pid = match i32::try_from(number) {
@@ -209,9 +208,8 @@ impl Machine {
         }
     }
 
-    /// v2: whether a group that gives these controllers to its children may hold processes too. It
-    /// may not, unless all of them are threaded ones and no child has processes: then the group could
-    /// become a thread root.
+    /// v2: whether a group that enables these controllers for its children may also hold processes. It may not, unless
+    /// all of them are threaded controllers and no child has processes: then the group could become a thread root.
     pub(super) fn takes_both(&self, inode: u64, enabled: &std::collections::BTreeSet<Controller>) -> bool {
         let threaded = [Controller::Cpu, Controller::Cpuset, Controller::Pids];
         let below = self.subtree(inode);
@@ -240,7 +238,7 @@ impl Machine {
             let tree = self.group(*inode)?.tree;
             places[tree] = *inode;
         }
-        // A v1 cpu group has no real-time budget until somebody gives it one.
+        // A v1 cpu group has no real-time budget until one is written.
         let budget = |inode: &u64| {
             let group = self.groups.get(inode)?;
             group.files.get("cpu.rt_runtime_us")?.as_deref()
@@ -267,7 +265,7 @@ impl Machine {
         let process = self.processes.get_mut(&pid).filter(|_| same).ok_or(Errno::ESRCH)?;
         process.signals.push(signal);
         let ignored = process.ignores_sigterm && (signal == Signal::TERM || signal == Signal::INT);
-        // Signal 0 only asks whether the process is there.
+        // Signal 0 only checks whether the process exists.
         if signal.0 != 0 && !ignored {
             process.running.end(Exit::Signal(signal.0));
         }
@@ -294,7 +292,7 @@ impl Machine {
                 let pgrp = if *pgrp == 0 { pid } else { *pgrp };
                 // PF_KTHREAD, include/linux/sched.h.
                 let flags = if exe.is_empty() { 0x20_0000 } else { 4_194_304 };
-                // Up to field 41, the policy.
+                // Fields up to 41, the policy.
                 let policy = process.policy;
                 let between = "0 ".repeat(18);
                 Some(format!(

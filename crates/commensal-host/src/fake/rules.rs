@@ -1,5 +1,5 @@
-//! What a write does: the knob table's range, form and normalisation, and the rules that a row cannot
-//! say. Each was measured on Linux 6.18 or is marked as documented in `tests/conformance.txt`.
+//! The effects of a write: the knob table's range, form and normalisation, and the rules that a row cannot express.
+//! Each was measured on Linux 6.18 or is marked as documented in `tests/conformance.txt`.
 
 use super::parse;
 use super::tree::{Answer, Machine};
@@ -34,7 +34,7 @@ impl Machine {
             TABLE.iter().find_map(|knob| Some((knob, knob.file(version)?)).filter(|row| row.1.name == file));
         match row {
             Some((knob, row)) => self.write_knob(inode, knob, row, text),
-            // A statistic: the file opens for root, the write is refused.
+            // A statistic: root can open the file for writing, but the write is refused.
             None => self.write_plain(inode, file, text),
         }
     }
@@ -85,7 +85,8 @@ impl Machine {
                 return self.set_exclusive(inode, row.name, text);
             }
             "memory.use_hierarchy" if parse::unsigned(text)? != 1 => return Err(Errno::EINVAL),
-            // Kept for old programs: moving charges is gone, and the kernel-memory limit does nothing.
+            // Kept by the kernel for old programs: moving charges was removed, and the kernel-memory limit has no
+            // effect.
             "memory.move_charge_at_immigrate" if parse::unsigned(text)? != 0 => return Err(Errno::EINVAL),
             "memory.kmem.limit_in_bytes" => return parse::size(text.trim()).map(|_| ()),
             "memory.oom_control" => {
@@ -120,7 +121,7 @@ impl Machine {
             _ if row.name.starts_with("cpuset.") && row.range == (0, 1) => {
                 u8::from(parse::unsigned(text)? != 0).to_string()
             }
-            // cgroup.freeze says ERANGE where other flags say EINVAL.
+            // cgroup.freeze returns ERANGE where other flags return EINVAL.
             _ if row.name == "cgroup.freeze" => match parse::number(text.trim())? {
                 flag @ (0 | 1) => flag.to_string(),
                 _ => return Err(Errno::ERANGE),
@@ -143,7 +144,7 @@ impl Machine {
             Version::V1 => ("cpu.shares", IDLE_SHARES, "1024"),
             Version::V2 => ("cpu.weight", "1", "100"),
         };
-        // The weight from before is forgotten in both directions.
+        // The earlier weight is lost in both directions.
         self.store(inode, file, if flag == "1" { idle } else { normal }.to_owned());
         self.store(inode, row.name, flag);
         Ok(())
@@ -179,7 +180,7 @@ impl Machine {
             "memory.limit_in_bytes" | "memory.memsw.limit_in_bytes" if bytes < self.usage(inode) => {
                 return Err(Errno::EBUSY);
             }
-            // v2 accepts, and then kills until it fits.
+            // v2 accepts the limit, and then kills until the usage fits.
             "memory.max" => self.shrink_usage(inode, bytes),
             _ => {}
         }
@@ -202,7 +203,7 @@ impl Machine {
         if file == "memory.force_empty" {
             return if self.group(inode)?.parent.is_none() { Err(Errno::EINVAL) } else { Ok(()) };
         }
-        // What a fake group uses is not reclaimable.
+        // The memory that a fake group uses is not reclaimable.
         match parse::size(text.trim())? {
             0 => Ok(()),
             _ => Err(Errno::EAGAIN),
@@ -251,12 +252,12 @@ impl Machine {
         Ok(())
     }
 
-    /// v2: gives controllers to the children or takes them away.
+    /// v2: enables controllers for the children, or disables them.
     fn give(&mut self, inode: u64, text: &str) -> Answer<()> {
         let (mut on, mut off) = (BTreeSet::new(), BTreeSet::new());
         for word in text.split_whitespace() {
             let name = word.get(1..).unwrap_or_default();
-            // The kernel knows a few more controllers than the table.
+            // The kernel has a few more controllers than the table.
             let known = Controller::from_name(name, Version::V2)
                 .filter(|one| !matches!(one, Controller::Cpuacct | Controller::Freezer));
             match (word.as_bytes().first(), known) {
@@ -304,25 +305,25 @@ impl Machine {
         let Some(group) = self.groups.get_mut(&inode) else { return };
         let belongs =
             |name: &str| off.iter().any(|controller| name.starts_with(&format!("{}.", controller.v2_name())));
-        // Pressure and CPU time are the core's.
+        // Pressure and CPU time belong to the core.
         group.files.retain(|name, _| name.ends_with(".pressure") || name == "cpu.stat" || !belongs(name));
     }
 }
 
-/// v1: what the write leaves for the device; `None` removes the line.
+/// v1: the device's limit after the write; `None` removes the line.
 fn one_limit(file: &str, rest: &str) -> Answer<Option<u64>> {
     let limit = parse::leading(rest.trim()).ok_or(Errno::EINVAL)?;
     if limit == 0 || limit == u64::MAX {
         return Ok(None);
     }
-    // IOPS are 32 bits wide and the kernel cuts without a word.
+    // IOPS are 32 bits wide, and the kernel truncates silently.
     let narrow = u64::from(u32::MAX);
     Ok(Some(limit)
         .map(|limit| if file.contains("iops") { limit & narrow } else { limit })
         .filter(|limit| !file.contains("iops") || *limit != narrow))
 }
 
-/// io.cost: the line after `rest` is applied to `old`; keys that are not named stay.
+/// io.cost: applies the text `rest` of the line to `old`; keys that are not named stay.
 fn cost_line(old: &str, rest: &str) -> Answer<String> {
     let mut enable = if old.contains("enable=1") { "1" } else { "0" };
     for word in rest.split_whitespace() {
@@ -336,7 +337,7 @@ fn cost_line(old: &str, rest: &str) -> Answer<String> {
     Ok(format!("enable={enable} ctrl=auto rpct=0.00 rlat=250000 wpct=0.00 wlat=250000 min=1.00 max=10000.00"))
 }
 
-/// v2: the line after `rest` is applied to `old`; keys that are not named stay.
+/// v2: applies the text `rest` of the line to `old`; keys that are not named stay.
 fn four_limits(old: &str, rest: &str) -> Answer<Option<String>> {
     const KEYS: [&str; 4] = ["rbps", "wbps", "riops", "wiops"];
     let mut limits = KEYS.map(|key| {
@@ -364,7 +365,7 @@ fn four_limits(old: &str, rest: &str) -> Answer<Option<String>> {
     Ok(Some(words.join(" ")))
 }
 
-/// A number as the row allows it: clamped, or refused with the row's own error number.
+/// A number within the row's range: clamped, or refused with the row's error number.
 fn in_range(knob: &Knob, row: &File, text: &str) -> Answer<String> {
     let number = match row.range.0 {
         0.. => i64::try_from(parse::unsigned(text)?).unwrap_or(i64::MAX),

@@ -1,6 +1,6 @@
-//! The in-memory hierarchies: groups, which files each has, and what a read answers.
+//! The in-memory hierarchies: groups, their files, and the results of reads.
 //!
-//! Which files a group has is in `files.rs`, what a write does in `rules.rs`.
+//! `files.rs` decides which files a group has, `rules.rs` the effect of a write.
 
 use super::faults::{Faults, Mutation};
 use super::files::{keeps, triggers};
@@ -19,7 +19,7 @@ use std::time::Duration;
 
 pub(super) type Answer<T> = Result<T, Errno>;
 
-/// The kernel's own order of controllers in `cgroup.controllers`.
+/// The kernel's order of controllers in `cgroup.controllers`.
 const V2_ORDER: [Controller; 5] =
     [Controller::Cpuset, Controller::Cpu, Controller::Io, Controller::Memory, Controller::Pids];
 
@@ -36,7 +36,7 @@ pub(super) struct Group {
     pub(super) children: BTreeMap<String, u64>,
     /// Text by file name; `None` is computed when read.
     pub(super) files: BTreeMap<String, Option<String>>,
-    /// v2: controllers given to the children.
+    /// v2: controllers enabled for the children.
     pub(super) enabled: BTreeSet<Controller>,
     /// Bytes that the group itself holds, without its children.
     pub(super) usage: u64,
@@ -53,14 +53,14 @@ pub(super) struct Tree {
     pub(super) version: Version,
     pub(super) controllers: Vec<Controller>,
     pub(super) root: u64,
-    /// Files that this kernel's groups have, where a fixture says so.
+    /// Files that this kernel's groups have, if a fixture defines them.
     pub(super) known: Option<BTreeSet<String>>,
 }
 
-/// Somebody who answers every request at a local socket, or stays silent.
+/// A service that answers every request at a local socket, or stays silent.
 pub(super) struct Service(pub(super) Box<dyn Answering>);
 
-/// Answers a request; `None` closes. Each copy of a machine has its own.
+/// Answers a request; `None` closes the connection. Each copy of a machine has a separate one.
 pub(super) trait Answering: FnMut(&str) -> Option<String> + Send {
     fn copied(&self) -> Box<dyn Answering>;
 }
@@ -83,16 +83,16 @@ impl std::fmt::Debug for Service {
     }
 }
 
-/// Everything that outlives the host's process.
+/// Everything that survives a restart of the host's process.
 #[derive(Debug, Clone)]
 pub(super) struct Machine {
     pub(super) trees: Vec<Tree>,
     pub(super) groups: BTreeMap<u64, Group>,
     pub(super) files: BTreeMap<PathBuf, String>,
     pub(super) folders: BTreeSet<PathBuf>,
-    /// What is no regular file, by its kind in words.
+    /// Paths that are not regular files, with a description of their type.
     pub(super) odd: BTreeMap<PathBuf, &'static str>,
-    /// Files and folders that are not root's, or that others write.
+    /// Files and directories that do not belong to root, or that others may write.
     pub(super) owners: BTreeMap<PathBuf, Ownership>,
     pub(super) locks: BTreeMap<PathBuf, Holder>,
     pub(super) processes: BTreeMap<u32, Proc>,
@@ -103,17 +103,17 @@ pub(super) struct Machine {
     /// Control files that the kernel does not have.
     pub(super) lacking: BTreeSet<String>,
     pub(super) outputs: BTreeMap<PathBuf, String>,
-    /// What is answered at local sockets, by the beginning of the request.
+    /// Answers of local sockets, by prefix of the request.
     pub(super) answers: BTreeMap<(PathBuf, String), String>,
-    /// Who answers at local sockets.
+    /// Services on local sockets.
     pub(super) services: BTreeMap<PathBuf, Service>,
     pub(super) vendor: Option<VendorKernel>,
-    /// Core scheduling: `None` without it, `Some(false)` without SMT.
+    /// Core scheduling: `None` if the kernel lacks it, `Some(false)` without SMT.
     pub(super) core_sched: Option<bool>,
     pub(super) next_cookie: u64,
     pub(super) faults: Faults,
     pub(super) mutations: Vec<Mutation>,
-    /// Which life of the agent this is; a host of an earlier one is dead.
+    /// Number of restarts of the agent; hosts from before a restart are dead.
     pub(super) life: u32,
     pub(super) next_inode: u64,
     pub(super) next_pid: u32,
@@ -154,10 +154,10 @@ impl Machine {
         }
     }
 
-    /// The same machine once more: nothing that happens to one happens to the other.
+    /// An independent copy of the machine: later changes to one do not affect the other.
     pub(super) fn copy(&self) -> Machine {
         let mut copy = self.clone();
-        // Those who hold locks are with the first one.
+        // The holders of the locks stay with the original machine.
         copy.locks.clear();
         copy.mutations.clear();
         for process in copy.processes.values_mut() {
@@ -294,7 +294,7 @@ impl Machine {
         }
     }
 
-    /// Somebody else removes a group and all below it, after moving the processes to its parent.
+    /// Removes a group and everything below it as another program would, after moving the processes to its parent.
     pub(super) fn vanish(&mut self, inode: u64) {
         let Some(parent) = self.groups.get(&inode).and_then(|group| group.parent) else { return };
         let below = self.subtree(inode);
@@ -342,7 +342,7 @@ impl Machine {
         crate::below(&mount.unwrap_or_default(), &self.path(inode))
     }
 
-    /// The group at an absolute path, with what of the path is left after the last group.
+    /// The group at an absolute path, and the rest of the path after the last group.
     pub(super) fn locate(&self, path: &Path) -> Option<(u64, PathBuf)> {
         let tree = self
             .trees
@@ -366,7 +366,7 @@ impl Machine {
         }
     }
 
-    /// What a control file reads, with the kernel's trailing line break.
+    /// Content of a control file, with the kernel's trailing line break.
     pub(super) fn read(&self, inode: u64, file: &str) -> Answer<String> {
         let group = self.group(inode)?;
         let stored = group.files.get(file).ok_or(Errno::ENOENT)?;

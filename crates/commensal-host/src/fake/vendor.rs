@@ -9,19 +9,19 @@ use commensal_core::errno::Errno;
 use commensal_core::vendor::Switch;
 use std::path::Path;
 
-/// Whose kernel a fake machine runs.
+/// The vendor kernel that a fake machine runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VendorKernel {
     /// `cpu.qos_level` and `memory.qos_level`.
     OpenEuler {
-        /// -2 to 2 instead of -1 and 0.
+        /// Whether the levels are -2 to 2 instead of -1 and 0.
         five_levels: bool,
         /// Whether an offline group may become online again.
         reversible: bool,
     },
     /// `cpu.bvt_warp_ns` and `cpu.identity`.
     Anolis {
-        /// Whether there is a switch for the machine; without it Group Identity is always on.
+        /// Whether there is a machine-wide switch; without it Group Identity is always on.
         switch: bool,
     },
 }
@@ -83,7 +83,7 @@ impl Machine {
         if !(-2..=2).contains(&value) {
             return Err(Errno::ERANGE);
         }
-        // Children keep theirs. While the switch is off the value is kept and does nothing.
+        // Children keep their values. While the switch is off the value is stored but has no effect.
         self.store(inode, "cpu.bvt_warp_ns", value.to_string());
         self.store(inode, "cpu.identity", identity(value).to_string());
         Ok(())
@@ -133,7 +133,7 @@ impl Machine {
         Ok(())
     }
 
-    /// A task that enters an offline group is `SCHED_IDLE` from then on; one that leaves stays so.
+    /// Makes a task that enters an offline group `SCHED_IDLE`; it stays so when it leaves.
     pub(super) fn enters_offline(&mut self, inode: u64, pid: u32) {
         let offline = self.level(inode, "cpu.qos_level") < 0;
         if let Some(process) = self.processes.get_mut(&pid)
@@ -143,7 +143,7 @@ impl Machine {
         }
     }
 
-    /// What a new group has from its parent.
+    /// The values that a new group inherits from its parent.
     pub(super) fn inherit(&mut self, parent: u64, child: u64) {
         for file in ["cpu.bvt_warp_ns", "cpu.identity", "cpu.qos_level", "memory.qos_level"] {
             let Some(above) = self.groups.get(&parent) else { return };
@@ -159,7 +159,7 @@ impl Machine {
         self.files.get(Path::new(switch.path()))?.trim().parse().ok()
     }
 
-    /// A write below `/proc/sys`.
+    /// Handles a write below `/proc/sys`.
     pub(super) fn write_setting(&mut self, path: &Path, text: &str) -> Answer<()> {
         if !self.files.contains_key(path) {
             return Err(Errno::ENOENT);
@@ -175,7 +175,7 @@ impl Machine {
         if switch == Switch::GroupIdentity && value == 1 && in_use {
             return Err(Errno::EBUSY);
         }
-        // Group Identity is cleared in both directions, memory's levels when it goes off.
+        // Switching either way clears Group Identity; switching off clears the memory levels.
         let cleared: &[&str] = match (switch, value) {
             (Switch::GroupIdentity, _) => &["cpu.bvt_warp_ns", "cpu.identity"],
             (Switch::MemcgQos, 0) => &["memory.qos_level"],
@@ -190,8 +190,8 @@ impl Machine {
         Ok(())
     }
 
-    /// `PR_SCHED_CORE` on this kernel at all: EINVAL without it, ENODEV without SMT, refused beside Group Identity
-    /// (which number is not documented).
+    /// Whether `PR_SCHED_CORE` works on this kernel: EINVAL without it, ENODEV without SMT, refused together with Group
+    /// Identity (the error number is not documented).
     fn core_sched(&self) -> Answer<()> {
         match self.core_sched {
             None => Err(Errno::EINVAL),
@@ -209,7 +209,7 @@ impl Machine {
         self.processes.values().find_map(|process| process.cookie(tid)).ok_or(Errno::ESRCH)
     }
 
-    /// The number that a cookie stands for.
+    /// The cookie's number.
     pub(super) fn resolve_cookie(&mut self, cookie: Cookie) -> Answer<u64> {
         self.core_sched()?;
         match cookie {
@@ -224,7 +224,7 @@ impl Machine {
 
     pub(super) fn share_cookie(&mut self, cookie: Cookie, tids: &[u32]) -> Answer<()> {
         let number = self.resolve_cookie(cookie)?;
-        // A thread that starts while we are at it has the cookie of the one that started it, as it is now.
+        // A thread that starts meanwhile inherits the current cookie of the thread that started it.
         for pid in std::mem::take(&mut self.faults.threads_appear) {
             self.add_thread(pid);
         }
@@ -237,7 +237,7 @@ impl Machine {
         Ok(())
     }
 
-    /// One more thread of a process, with the cookie of its first one.
+    /// Adds a thread to a process, with the cookie of its first one.
     pub(super) fn add_thread(&mut self, pid: u32) -> u32 {
         let tid = self.new_pid();
         if let Some(process) = self.processes.get_mut(&pid) {

@@ -1,4 +1,4 @@
-//! Single threads on single CPUs, such as the vCPUs of a VM: what a thread was kept to before is in the journal first.
+//! Pins single threads to CPUs, such as the vCPUs of a VM: the thread's previous affinity is journalled first.
 
 use crate::journal::{Journal, JournalError, Record};
 use commensal_core::cpuset::CpuSet;
@@ -7,10 +7,10 @@ use commensal_core::process::Stat;
 use commensal_host::{Host, HostError};
 use std::path::Path;
 
-/// Keeps a thread to these CPUs. `false` when it already was.
+/// Pins a thread to these CPUs. `false` when it already was.
 ///
 /// # Errors
-/// When there is no such thread, its cpuset has none of the CPUs, or the journal cannot be kept.
+/// When there is no such thread, its cpuset has none of the CPUs, or the journal cannot be written.
 pub fn pin_thread(
     host: &mut dyn Host,
     tid: u32,
@@ -32,10 +32,10 @@ pub fn pin_thread(
     Ok(true)
 }
 
-/// Lets a thread go where it might before; `None` when it has ended.
+/// Restores a thread's affinity; `None` when it has exited.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub(crate) fn put_back(
     host: &mut dyn Host,
     (tid, started): (u32, u64),
@@ -44,7 +44,7 @@ pub(crate) fn put_back(
     if start_ticks(host, tid) != Some(started) {
         return Ok(None);
     }
-    // The line on the disk is whole, and was read from the kernel.
+    // The journal line is complete, and its value was read from the kernel.
     let set = cpus.parse().unwrap_or_default();
     match host.set_affinity(tid, &set) {
         Ok(()) => Ok(Some(format!("thread {tid} may run on CPUs {cpus} again"))),

@@ -1,4 +1,4 @@
-//! Carrying out a plan: journal, create, write, read back; at the first refusal take it all back.
+//! Carries out a plan: journal, create, write, read back; at the first refusal everything is undone.
 
 mod moving;
 mod record;
@@ -34,30 +34,30 @@ pub struct Applied {
     pub place: String,
     /// Kernel file.
     pub file: &'static str,
-    /// What was wanted.
+    /// The wanted value.
     pub want: String,
-    /// What the file reads.
+    /// The value that the file reads.
     pub read: String,
 }
 
 /// Why a step was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// The kernel said no.
+    /// The kernel refused the operation.
     #[error("{}", with_meaning(.error, *.knob))]
     Host {
-        /// Its answer.
+        /// The kernel's error.
         error: HostError,
-        /// The knob that was written, for the meaning of the number.
+        /// The knob that was written, to explain the error number.
         knob: Option<KnobId>,
     },
-    /// The group is not the one that was planned for, or is gone.
+    /// The group is gone, or another one has its path.
     #[error("{place} vanished between planning and applying; plan again")]
     Vanished {
         /// The group.
         place: String,
     },
-    /// v2: processes sit in a group whose children are to get a controller.
+    /// v2: a controller cannot be enabled because the group contains processes.
     #[error(
         "{error}\n  because: {place} has processes of its own, and the kernel gives {controller} only to groups below one that has \
          none\n  try: move them into a child group, or start commensal elsewhere"
@@ -65,12 +65,12 @@ pub enum Refusal {
     Internal {
         /// The group.
         place: String,
-        /// What was to be given.
+        /// The controller to be enabled.
         controller: Controller,
-        /// The kernel's answer.
+        /// The kernel's error.
         error: HostError,
     },
-    /// The kernel took the value and shows another.
+    /// The kernel accepted the value but shows another one.
     #[error(
         "{place} {file}: wrote {want}, reads {read}; something else writes it, or this kernel handles it otherwise"
     )]
@@ -79,12 +79,12 @@ pub enum Refusal {
         place: String,
         /// Kernel file.
         file: &'static str,
-        /// What was written.
+        /// The value written.
         want: String,
-        /// What it reads.
+        /// The value that the file reads.
         read: String,
     },
-    /// The kernel took the value, and it could not be read back.
+    /// The kernel accepted the value, but it could not be read back.
     #[error("{place} {file} was written and cannot be read back: {because}")]
     Unread {
         /// The group.
@@ -94,7 +94,7 @@ pub enum Refusal {
         /// Why.
         because: String,
     },
-    /// Another commensal keeps it.
+    /// Another commensal manages this setting.
     #[error(
         "{place} {file} is kept by the commensal whose state is in {owner}, which is running\n  try: leave this group to it, or stop it"
     )]
@@ -103,21 +103,21 @@ pub enum Refusal {
         place: String,
         /// Kernel file.
         file: &'static str,
-        /// State directory of the other one.
+        /// State directory of the other commensal.
         owner: String,
     },
-    /// The scheduler said no, or nothing that can be read.
+    /// The scheduler refused the orders, or its answer is not valid.
     #[error("{0}")]
     Orders(String),
-    /// The journal could not be kept.
+    /// The journal could not be written.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The plan names something that the table does not have: our bug.
+    /// The plan names something that is not in the knob table: a bug in commensal.
     #[error("the plan cannot be carried out: {0}")]
     Plan(String),
 }
 
-/// The error with what its number means for the knob, and the way out.
+/// The error, with the meaning of its number for the knob, and what to do about it.
 pub(crate) fn with_meaning(error: &HostError, knob: Option<KnobId>) -> String {
     match knob.and_then(|knob| knob.row().meaning(error.errno)) {
         Some(meaning) => format!("{error}\n  because: {}\n  try: {}", meaning.because, meaning.try_this),
@@ -125,10 +125,10 @@ pub(crate) fn with_meaning(error: &HostError, knob: Option<KnobId>) -> String {
     }
 }
 
-/// The step at which it stopped.
+/// The step that failed.
 #[derive(Debug)]
 pub struct Failure {
-    /// Index in the steps that were given.
+    /// Index of the step.
     pub step: usize,
     /// The step in words.
     pub description: String,
@@ -142,21 +142,21 @@ pub struct Failure {
     pub left: Vec<String>,
 }
 
-/// How far it got.
+/// Result of carrying out a plan.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// Steps done (and, after a failure, taken back).
+    /// Number of steps carried out (and, after a failure, undone).
     pub done: usize,
     /// Values written and read back.
     pub applied: Vec<Applied>,
-    /// Processes that were to be moved and could not be, with the reasons.
+    /// Processes that could not be moved, with the reasons.
     pub stayed: Vec<String>,
     /// The refusal, if there was one.
     pub failure: Option<Failure>,
 }
 
-/// Carries out `steps` in order. `actual` is what they were planned against. At the first refusal it
-/// stops and takes back what it did.
+/// Carries out `steps` in order. `actual` is the state that they were planned for. At the first refusal it stops and
+/// undoes its steps.
 pub fn apply(host: &mut dyn Host, steps: &[Step], actual: &ActualState, journal: &mut Journal) -> Outcome {
     let mark = journal.len();
     let mut work = Work::new(host, actual);
@@ -179,7 +179,7 @@ pub fn apply(host: &mut dyn Host, steps: &[Step], actual: &ActualState, journal:
             true => journal.forget(work.host, |index, _| index >= mark),
             false => Ok(()),
         };
-        // A group of ours that was removed and made again has another inode now.
+        // A commensal group that was removed and created again has a new inode.
         if let Err(error) = forgotten.and_then(|()| journal.append(work.host, &again)) {
             left.push(format!("records of the undo journal: {error}"));
         }
@@ -188,13 +188,13 @@ pub fn apply(host: &mut dyn Host, steps: &[Step], actual: &ActualState, journal:
         work.outcome.failure = Some(Failure { step, description, refusal, vanished, recreated, left });
     } else {
         work.settle(steps, journal);
-        // As with the rest: the next apply tries again.
+        // If this fails, the next apply tries again.
         let _ = work.settle_moves(steps, journal);
     }
     work.finish()
 }
 
-/// Orders among what was applied.
+/// The applied entry for orders.
 fn ordered(to: &Orders, read: String) -> Applied {
     Applied { place: SCHEDULER.to_owned(), file: "orders", want: to.describe(), read }
 }
@@ -204,17 +204,17 @@ struct Work<'a> {
     actual: &'a ActualState,
     dirs: BTreeMap<CgroupRef, Dir>,
     outcome: Outcome,
-    /// The last step whose write the kernel took.
+    /// The last step whose write the kernel accepted.
     reached: Option<usize>,
     /// Inodes of groups that were replaced by fresh ones.
     recreated: BTreeMap<CgroupRef, u64>,
-    /// What became of processes.
+    /// Results of the moves of processes.
     fates: BTreeMap<ProcessId, MoveOutcome>,
-    /// Processes that were on record before.
+    /// Processes that were in the journal before.
     known: BTreeSet<ProcessId>,
 }
 
-/// Whether the agent of a state directory runs.
+/// Whether the agent of a state directory is running.
 pub(crate) fn lives(host: &dyn Host, state_dir: &str) -> bool {
     let lock = host.state_lock_file(&Path::new(state_dir).join("agent.lock"));
     lock.ok().flatten().is_some_and(|lock| lock.is_held())
@@ -234,8 +234,8 @@ impl<'a> Work<'a> {
         Work { host, actual, dirs, outcome, reached: None, recreated, fates, known }
     }
 
-    /// Opens every existing group, checks that it is the one planned for, and puts on record what is
-    /// about to be created, enabled or overwritten.
+    /// Opens every existing group, checks that it is the one in the plan, and journals what is about to be created,
+    /// enabled or overwritten.
     fn prepare(&mut self, steps: &[Step], structure: usize, journal: &mut Journal) -> Result<(), Stop> {
         let mut records = Vec::new();
         let mut seen = BTreeSet::new();
@@ -246,7 +246,7 @@ impl<'a> Work<'a> {
             .collect();
         for (index, step) in steps.iter().enumerate() {
             let stop = |refusal| (index, refusal);
-            // Where a process goes is opened when it is its turn: the groups of others may go before.
+            // The destination of a move is opened when it is needed: groups not owned by commensal may vanish before.
             let later = created.contains(&step.place) || matches!(step.action, Action::Move(_));
             let target_dir = match later {
                 true => None,
@@ -257,7 +257,7 @@ impl<'a> Work<'a> {
                     let mount = self.mount(&step.place);
                     records.push(Record::Creating { mount, path: step.place.path.as_str().to_owned() });
                 }
-                // In a group of our own it ends with the group.
+                // In a group created by commensal the controller is disabled when the group is removed.
                 (Action::Enable(controller), Some(dir))
                     if !self.actual.ours.created.contains(&step.place) =>
                 {
@@ -295,8 +295,9 @@ impl<'a> Work<'a> {
                         }
                         records.extend(record);
                     }
-                    // The kernel forgets a weight while the group is idle. A plan writes the default first, which puts the other
-                    // one on record; but where that write was refused and is left out now, nobody would know it any more.
+                    // The kernel discards a weight while the group is idle. A plan writes the default first, which
+                    // journals the old weight; but if that write was refused and is left out now, the old weight would
+                    // be lost.
                     let weight = (step.place.clone(), KnobId::CpuWeight, None);
                     let idles = matches!(&step.action, Action::Write { to, .. } if *to == Value::Number(1));
                     if *knob == KnobId::CpuIdle && idles && !seen.contains(&weight) {
@@ -317,7 +318,7 @@ impl<'a> Work<'a> {
         journal.append(self.host, &records).map_err(|error| (0, Refusal::Journal(error)))
     }
 
-    /// The record of what a setting is before its first write, unless there is one.
+    /// The journal record with a setting's value before its first write, unless there is one already.
     fn put_on_record(
         &mut self,
         step: &Step,
@@ -334,7 +335,8 @@ impl<'a> Work<'a> {
                 (group.clone(), name.clone(), file.name.to_owned(), device_name.clone());
             Record::Original { group, knob, file, device, value }
         };
-        // What another commensal has written is no original: it has told on the group what was there before.
+        // A value that another commensal has written is not an original: its mark on the group has the value from
+        // before.
         let mark = marks::of(self.host, dir, &record(String::new()));
         let other = mark.as_ref().filter(|mark| Path::new(&mark.owner) != journal.state_dir());
         if let Some(other) = other.filter(|other| lives(self.host, &other.owner)) {
@@ -354,7 +356,8 @@ impl<'a> Work<'a> {
         Ok(None)
     }
 
-    /// v2: controllers above that another commensal has enabled and that this knob needs. Whoever of them goes last disables them.
+    /// v2: controllers in parent groups that another commensal has enabled and that this knob needs. Whichever of them
+    /// stops last disables them.
     fn enabled_by_others(&mut self, place: &CgroupRef, knob: KnobId, journal: &Journal) -> Vec<Record> {
         let mut records = Vec::new();
         for path in place.path.ancestors() {
@@ -393,7 +396,7 @@ impl<'a> Work<'a> {
             self.step(step, journal).map_err(|refusal| {
                 let reached = match &refusal {
                     Refusal::ReadBack { .. } | Refusal::Unread { .. } => true,
-                    // Orders that nobody has waited for are carried out all the same, and in their order.
+                    // Orders without an answer in time may still be carried out, and then in their order.
                     Refusal::Host { error, .. } => ordered && error.errno == Errno::ETIMEDOUT,
                     _ => false,
                 };
@@ -405,7 +408,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Groups of others on record that are gone: what they had goes back nowhere.
+    /// Journalled groups that commensal did not create and that are gone: nothing can be restored in them.
     fn dead(&mut self, journal: &Journal) -> BTreeSet<Target> {
         let hierarchy = |mount: &str| self.actual.hierarchies.iter().position(|one| one.mount == mount);
         let unseen = |target: &&Target| {
@@ -427,7 +430,7 @@ impl<'a> Work<'a> {
 
     /// Drops journal records whose value is restored or whose cgroup no longer exists.
     fn settle(&mut self, steps: &[Step], journal: &mut Journal) {
-        // The last write of a knob counts: a set may pass through a wider one.
+        // The last write of a knob counts: a CPU set may pass through a wider one.
         let mut last = BTreeMap::new();
         let mut gone = BTreeSet::new();
         let mut switches = BTreeMap::new();
@@ -471,8 +474,8 @@ impl<'a> Work<'a> {
             }
         }
         let dead = self.dead(journal);
-        // Not being able to shorten the journal is no reason to refuse what was done; the next apply finds
-        // the value in place and tries again.
+        // If the journal cannot be shortened, the steps still count as done; the next apply finds the value in place
+        // and tries again.
         let _ = journal.forget(self.host, |_, record| match record {
             Record::Original { group, knob, device, value, .. } => {
                 dead.contains(group)
@@ -512,7 +515,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// What is about to be ordered for the first time, or anew.
+    /// Journal records for cgroups in the orders that are new or changed.
     fn ordering(&self, place: &CgroupRef, from: &Orders, to: &Orders) -> impl Iterator<Item = Record> {
         let (owner, mount) = (to.owner.clone(), self.mount(place));
         let new = from.changes(to).filter(|(sign, _)| *sign != '-').map(|(_, cgroup)| cgroup.to_owned());
@@ -584,7 +587,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// The members move to a fresh group; on record first, so that what is interrupted can be finished.
+    /// Moves the members to a fresh group; journalled first, so that an interruption can be completed later.
     fn recreate(
         &mut self,
         place: &CgroupRef,
@@ -595,7 +598,7 @@ impl<'a> Work<'a> {
         let dir = self.dir(place)?;
         let (mount, target) = (self.mount(place), self.target(place, dir));
         journal.append(self.host, &[Record::Recreating(target)])?;
-        // What is open below the group would be of groups that are gone.
+        // Open directories below the group belong to groups that are gone now.
         let stale = self
             .dirs
             .keys()
@@ -623,7 +626,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// One value, one write, read back and compared after normalisation.
+    /// Writes one value, reads it back and compares it after normalisation.
     fn write(
         &mut self,
         place: &CgroupRef,
@@ -654,7 +657,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// The text that puts the knob back to what it is now.
+    /// The text that restores the knob's current value.
     fn original(
         &mut self,
         dir: Dir,
@@ -662,8 +665,8 @@ impl<'a> Work<'a> {
         file: &File,
         device: Option<Device>,
     ) -> Result<String, Refusal> {
-        // While a group is idle its weight reads a stand-in (3 in v1, 1 in v2); what it will have without
-        // cpu.idle is the kernel's default, because any other weight was put on record before (see the plan).
+        // While a group is idle its weight reads a placeholder (3 in v1, 1 in v2); without cpu.idle it will have the
+        // kernel's default, because any other weight was journalled before (see the plan).
         if knob == KnobId::CpuWeight && self.host.read(dir, "cpu.idle").is_ok_and(|idle| idle.trim() == "1") {
             return Ok(file.default.to_owned());
         }
@@ -705,7 +708,7 @@ impl<'a> Work<'a> {
         self.dir(&CgroupRef { hierarchy: place.hierarchy, path })
     }
 
-    /// The open group; opened once, and only if it is the one that was planned for.
+    /// The open group; opened once, and only if it is the one in the plan.
     fn dir(&mut self, place: &CgroupRef) -> Result<Dir, Refusal> {
         if let Some(dir) = self.dirs.get(place) {
             return Ok(*dir);

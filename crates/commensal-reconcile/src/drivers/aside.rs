@@ -1,6 +1,6 @@
-//! Room in a delegated group: the kernel gives controllers only to the children of a group without processes of its
-//! own (cgroup-v2.rst, "No Internal Process Constraint"), and a process that was started in a delegated group sits
-//! right in it. So this process, and no other, moves into a child group before controllers are enabled.
+//! Makes room in a delegated group: the kernel enables controllers only for the children of a group that contains no
+//! processes (cgroup-v2.rst, "No Internal Process Constraint"), and a process that was started in a delegated group is
+//! in exactly that group. So this process, and no other, moves into a child group before controllers are enabled.
 
 use crate::journal::{Journal, JournalError, Record, Target};
 use commensal_core::actual::{ActualState, CgroupPath, CgroupRef};
@@ -10,19 +10,19 @@ use commensal_core::text::visible;
 use commensal_host::{Dir, Host, HostError, below};
 use std::path::Path;
 
-/// End of the name of the group that this process moves into.
+/// Suffix of the name of the group that this process moves into.
 pub(crate) const ENDING: &str = "-self";
 
-/// Why there is no room.
+/// Why controllers cannot be enabled in the delegated group.
 #[derive(Debug, thiserror::Error)]
 pub enum DelegationError {
-    /// The system refused.
+    /// A system call failed.
     #[error(transparent)]
     Host(#[from] HostError),
-    /// The undo journal could not be kept.
+    /// The undo journal could not be written.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// Others are in the way.
+    /// Other processes are in the group.
     #[error(
         "{group} was delegated but has processes of its own ({pids}), and the kernel gives controllers only to groups below \
          one that has none; start commensal as the only process of its unit (systemd-run --scope -p Delegate=yes \
@@ -36,11 +36,11 @@ pub enum DelegationError {
     },
 }
 
-/// Moves this process out of the way, if `steps` enable controllers in a delegated group in which it sits. It goes to
-/// the child group `name`, which is put on record first. Gives whether it had to.
+/// Moves this process to the child group `name` if `steps` enable controllers in a delegated group that it is in; the
+/// child group is journalled first. Returns whether that was necessary.
 ///
 /// # Errors
-/// When somebody else sits there, or the system or the journal refuses; then this process is where it was.
+/// When other processes are in the group, or the system or the journal refuses; then this process is where it was.
 pub fn step_aside(
     host: &mut dyn Host,
     steps: &[Step],
@@ -62,8 +62,8 @@ pub fn step_aside(
     moved
 }
 
-/// The same at once, before this process starts others: they would sit where it sits. `prefix` begins the names of our own
-/// groups. Gives whether it had to.
+/// Moves this process at once, before it starts children, which would be in its group. `prefix` begins the names of
+/// commensal's groups. Returns whether that was necessary.
 ///
 /// # Errors
 /// As [`step_aside`].
@@ -103,7 +103,7 @@ fn leave(
     let target = format!("{path}/{name}");
     journal.append(host, &[Record::Creating { mount: mount.to_owned(), path: target.clone() }])?;
     let group = match host.mkdir(base, name) {
-        // Of an earlier command in the same unit.
+        // Left by an earlier command in the same unit.
         Err(error) if error.errno == Errno::EEXIST => host.open_child(base, name)?,
         made => made?,
     };

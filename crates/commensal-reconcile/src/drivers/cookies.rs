@@ -1,20 +1,20 @@
-//! Core scheduling: one cookie for every thread of a group, also for threads that appear meanwhile.
+//! Core scheduling: gives one cookie to every thread of a group, including threads that start meanwhile.
 //!
-//! A new thread has the cookie of the one that started it, so a thread without the cookie can only come from
-//! another such thread. Whoever is found without is given it, and the lists are read again until a whole look
-//! finds nobody.
+//! A new thread inherits the cookie of the thread that started it, so a thread without the cookie can only come from
+//! another such thread. Every thread without the cookie gets it, and the lists are read again until a complete pass
+//! finds none.
 
 use commensal_core::errno::Errno;
 use commensal_host::{Cookie, Dir, Host, HostError};
 use std::collections::BTreeMap;
 
-/// Looks before it is given up: a fork bomb of threads without cookies is not a group to be measured by.
+/// Maximum number of passes: only a fork bomb of threads without cookies needs more.
 const LOOKS: u32 = 100;
 
-/// Gives all threads of the group and below it one cookie, the commonest that they have or a new one.
+/// Gives all threads in and below the group one cookie: the most common one that they have, or a new one.
 ///
 /// # Errors
-/// When the kernel refuses, or threads appear faster than they can be given it.
+/// When the kernel refuses, or threads start faster than they can get the cookie.
 pub(crate) fn give(host: &mut dyn Host, group: Dir) -> Result<(), HostError> {
     for _ in 0..LOOKS {
         let found = threads(host, group)?;
@@ -35,7 +35,7 @@ pub(crate) fn give(host: &mut dyn Host, group: Dir) -> Result<(), HostError> {
         }
         let cookie = common.map_or(Cookie::New, |(_, tid)| Cookie::Of(tid));
         match host.share_cookie(cookie, &without) {
-            // The one to copy from has ended.
+            // The thread to copy from has exited.
             Err(error) if error.errno == Errno::ESRCH => {}
             other => other?,
         }
@@ -43,7 +43,7 @@ pub(crate) fn give(host: &mut dyn Host, group: Dir) -> Result<(), HostError> {
     Err(restless())
 }
 
-/// Takes the cookies of all threads of the group and below it away.
+/// Takes away the cookies of all threads in and below the group.
 ///
 /// # Errors
 /// As [`give`].
@@ -69,7 +69,7 @@ fn restless() -> HostError {
     HostError { operation: "finish", object, value: None, errno: Errno::EBUSY }
 }
 
-/// Threads of the group and below it, with their cookies. One that ended meanwhile is left out.
+/// Threads in and below the group, with their cookies. A thread that exited meanwhile is left out.
 fn threads(host: &mut dyn Host, group: Dir) -> Result<Vec<(u32, u64)>, HostError> {
     let mut found = Vec::new();
     // Only cgroup v1 has `tasks`.

@@ -1,32 +1,32 @@
-//! Groups that stand still for a while outside of any plan, on record: the scheduler's guard freezes what starves.
+//! Freezes groups outside of any plan, with a journal record: the scheduler's guard freezes starving groups.
 
 use crate::journal::{Journal, JournalError, Record, Target};
 use commensal_core::errno::Errno;
 use commensal_host::{Host, HostError};
 use std::path::Path;
 
-/// Of cgroup v2: `1` while the group stands still.
+/// cgroup v2: the file reads `1` while the group is frozen.
 const FILE: &str = "cgroup.freeze";
 
-/// Why a group goes on.
+/// Why a group was not frozen.
 #[derive(Debug, thiserror::Error)]
 pub enum FreezeError {
-    /// On cgroup v1 the freezer is a hierarchy of its own, and the group that is meant is one of another.
+    /// On cgroup v1 the freezer is a separate hierarchy, and the given group is in another one.
     #[error("{0} cannot be frozen: it has no {FILE}")]
     NoFreezer(String),
-    /// It is not on record, so it is not frozen.
+    /// The journal could not be written, so the group was not frozen.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The kernel says no.
+    /// The kernel refused.
     #[error(transparent)]
     Host(#[from] HostError),
 }
 
-/// Freezes the group of this directory, on record. Whether it was not frozen before: one that was is somebody else's, and so is
-/// its thawing. A group that is not there is no error.
+/// Freezes the group of this directory and journals it. Returns false if it was frozen already: then another program
+/// froze it and must thaw it. A missing group is not an error.
 ///
 /// # Errors
-/// [`FreezeError`]; then the group goes on.
+/// [`FreezeError`]; then the group is not frozen.
 pub fn freeze(host: &mut dyn Host, path: &str, journal: &mut Journal) -> Result<bool, FreezeError> {
     let group = match host.open(Path::new(path)) {
         Ok(group) => group,
@@ -56,10 +56,10 @@ pub fn freeze(host: &mut dyn Host, path: &str, journal: &mut Journal) -> Result<
     done
 }
 
-/// Lets the group of this directory go on; nothing happens to one that does, or that is gone.
+/// Thaws the group of this directory; does nothing if it is not frozen, or gone.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn thaw(host: &mut dyn Host, path: &str) -> Result<(), HostError> {
     let Ok(group) = host.open(Path::new(path)) else { return Ok(()) };
     let frozen = host.read(group, FILE).is_ok_and(|state| state.trim() == "1");
@@ -100,7 +100,7 @@ mod tests {
         for _ in 0..2 {
             assert!(freeze(&mut host, GROUP, &mut journal).unwrap());
             assert_eq!(state(&mut host), "1");
-            // Somebody's: not to be thawed by who asks now.
+            // Frozen by another program, so this caller must not thaw it.
             assert!(!freeze(&mut host, GROUP, &mut journal).unwrap());
             thaw(&mut host, GROUP).unwrap();
             thaw(&mut host, GROUP).unwrap();

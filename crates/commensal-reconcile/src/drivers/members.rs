@@ -1,4 +1,4 @@
-//! Processes of our groups: starting them inside, and ending all of them.
+//! Processes of commensal's groups: lists them, thaws them and kills them.
 
 use crate::drivers::apply::identity;
 use commensal_core::errno::Errno;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const FREEZER: &str = "freezer.state";
 const THAWED: &str = "THAWED";
 
-/// Processes in the group now.
+/// PIDs of the processes in the group now.
 ///
 /// # Errors
 /// When the group is gone.
@@ -18,7 +18,7 @@ pub fn pids(host: &mut dyn Host, group: Dir) -> Result<Vec<u32>, HostError> {
     Ok(text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect())
 }
 
-/// Whether the group or one below it has processes besides this one.
+/// Whether processes other than this one are in or below the group.
 pub(crate) fn others(host: &mut dyn Host, group: Dir) -> bool {
     let own = std::process::id();
     if pids(host, group).is_ok_and(|pids| pids.iter().any(|pid| *pid != own)) {
@@ -32,7 +32,7 @@ pub(crate) fn others(host: &mut dyn Host, group: Dir) -> bool {
     })
 }
 
-/// Lets frozen tasks of the group go on. Where nothing freezes, or nobody is frozen, nothing happens.
+/// Thaws the group. Does nothing where it is not frozen or there is no freezer.
 pub fn thaw(host: &mut dyn Host, group: Dir) {
     for (file, thawed) in [("cgroup.freeze", "0"), (FREEZER, THAWED)] {
         if host.read(group, file).is_ok_and(|state| state.trim() != thawed) {
@@ -41,13 +41,13 @@ pub fn thaw(host: &mut dyn Host, group: Dir) {
     }
 }
 
-/// Kills one process with SIGKILL. In a frozen group of cgroup v1 the signal is heard only once the group goes on
-/// (kernel/cgroup/legacy_freezer.c; the v2 freezer lets the killed go): such groups, given as `frozen`, go on for as long as the
-/// process dies, at most `patience`, and stand still again afterwards. Whether it has ended is known only where it had to be
-/// waited for; elsewhere it will.
+/// Kills one process with SIGKILL. In a frozen group of cgroup v1 the signal takes effect only once the group is thawed
+/// (kernel/cgroup/legacy_freezer.c; the v2 freezer lets killed tasks exit): such groups, given as `frozen`, are thawed
+/// until the process has exited, at most for `patience`, and then frozen again. Returns whether it has exited, which is
+/// known only if it had to be waited for; otherwise it will exit soon.
 ///
 /// # Errors
-/// When it is gone already, or may not be killed.
+/// When it has exited already, or may not be killed.
 pub fn kill(
     host: &mut dyn Host,
     process: &Process,
@@ -55,7 +55,7 @@ pub fn kill(
     patience: Duration,
 ) -> Result<bool, HostError> {
     host.signal(process, Signal::KILL)?;
-    // A zombie has given its memory back.
+    // A zombie has freed its memory.
     let dies = |host: &mut dyn Host| {
         identity(host, process.pid).is_some_and(|(start_ticks, ..)| start_ticks == process.start_ticks)
     };
@@ -75,14 +75,14 @@ pub fn kill(
     Ok(ended)
 }
 
-/// Kills every process of the group with SIGKILL and waits until the kernel has let go of them, so that
-/// the group can be removed. A process that forks faster than we read is caught by a later look.
+/// Kills every process of the group with SIGKILL and waits until the kernel has removed them, so that the group can be
+/// removed. A process that forks meanwhile is caught by a later pass.
 ///
 /// # Errors
-/// `EBUSY` when some are still there after `patience`.
+/// `EBUSY` when processes remain after `patience`.
 pub fn kill_all(host: &mut dyn Host, group: Dir, patience: Duration) -> Result<(), HostError> {
     let deadline = Instant::now() + patience;
-    // v2 kills all of them at once, also those that are just being forked (Linux 5.14 and newer).
+    // v2 kills all of them at once, including those being forked (Linux 5.14 and newer).
     let _ = host.write(group, "cgroup.kill", "1");
     loop {
         let left = match pids(host, group) {
@@ -98,8 +98,8 @@ pub fn kill_all(host: &mut dyn Host, group: Dir, patience: Duration) -> Result<(
             return Err(HostError { operation: "end", object, value: None, errno: Errno::EBUSY });
         }
         for pid in left {
-            // Identified first, so that a number reused in between is not hit: the pidfd is of the
-            // process that has the number now, and it is signalled only if it still is in the group.
+            // The process is identified first, in case its PID was reused: the pidfd refers to the process that has the
+            // PID now, and it is signalled only if it is still in the group.
             let Ok(process) = host.process(pid) else { continue };
             if pids(host, group).is_ok_and(|now| now.contains(&pid)) {
                 let _ = host.signal(&process, Signal::KILL);

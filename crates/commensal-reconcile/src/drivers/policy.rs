@@ -1,7 +1,8 @@
-//! Policies of threads: those of offline groups are `SCHED_EXT` while the scheduler is loaded, and get their own back.
+//! Scheduling policies of threads: threads of offline groups are `SCHED_EXT` while the scheduler is loaded, and get
+//! their original policy back.
 //!
-//! On record are threads whose own policy is not the normal one, and once that any thread was switched at all: what
-//! they have started since inherits `SCHED_EXT`, and has the normal policy when all is over.
+//! The journal has the threads whose original policy is not the normal one, and one record that threads were switched
+//! at all: threads that they have started since inherit `SCHED_EXT`, and get the normal policy in the end.
 
 use crate::journal::{Journal, JournalError, Record};
 use commensal_core::errno::Errno;
@@ -13,30 +14,30 @@ use std::path::Path;
 pub const NORMAL: i32 = 0;
 /// `SCHED_EXT`, which rustix and libc do not know yet.
 pub const EXT: i32 = 7;
-/// `SCHED_BATCH` and `SCHED_IDLE`: those without a priority, besides the normal one.
+/// `SCHED_BATCH` and `SCHED_IDLE`: the policies without a priority, besides the normal one.
 pub(crate) const PLAIN: [i32; 2] = [3, 5];
 
-/// Who a thread is, and its policy.
+/// A thread's identity and policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ThreadLook {
-    /// Process that started it, or its process's.
+    /// PID of its parent process.
     pub parent: u32,
-    /// Clock ticks since boot: with the number, who it is.
+    /// Start time in clock ticks since boot; together with the TID it identifies the thread.
     pub start_ticks: u64,
-    /// Its policy.
+    /// Scheduling policy.
     pub policy: i32,
 }
 
 impl ThreadLook {
-    /// Whether the scheduler may have it: not those with a real-time or deadline policy.
+    /// Whether the scheduler may take the thread: not one with a real-time or deadline policy.
     #[must_use]
     pub fn plain(&self) -> bool {
         self.policy == NORMAL || self.policy == EXT || PLAIN.contains(&self.policy)
     }
 }
 
-/// Reads the thread's own `stat`, `None` when there is no such thread. The one of the process has sums over all threads, which
-/// takes the kernel as long as there are threads.
+/// Reads the thread's `stat`; `None` when there is no such thread. The process's `stat` has sums over all threads,
+/// which the kernel computes in time proportional to their number.
 #[must_use]
 pub fn look(host: &dyn Host, tid: u32) -> Option<ThreadLook> {
     parse(&host.read_file(Path::new(&format!("/proc/{tid}/task/{tid}/stat"))).ok()?)
@@ -47,10 +48,10 @@ fn parse(stat: &str) -> Option<ThreadLook> {
     Some(ThreadLook { parent: stat.parent()?, start_ticks: stat.start_ticks()?, policy: stat.policy()? })
 }
 
-/// Puts on record that threads are about to be switched, and which of these have a policy of their own.
+/// Journals that threads are about to be switched, and which of these do not have the normal policy.
 ///
 /// # Errors
-/// When the journal cannot be kept; then no thread may be switched.
+/// When the journal cannot be written; then no thread may be switched.
 pub fn record(
     host: &mut dyn Host,
     threads: &[(u32, ThreadLook)],
@@ -66,7 +67,7 @@ pub fn record(
     journal.append(host, &records)
 }
 
-/// Every thread that is `SCHED_EXT` is normal again; those on record follow by themselves.
+/// Gives every `SCHED_EXT` thread the normal policy; journalled threads get theirs separately.
 pub(crate) fn all_back(host: &mut dyn Host) -> Result<Option<String>, HostError> {
     let mut count = 0;
     for pid in numbers(&host.list(Path::new("/proc"))?) {
@@ -80,7 +81,7 @@ pub(crate) fn all_back(host: &mut dyn Host) -> Result<Option<String>, HostError>
     Ok((count > 0).then(|| format!("{count} threads have their own scheduling policy again")))
 }
 
-/// Gives a thread on record its policy; `None` when it has ended, or has got another one meanwhile.
+/// Restores a journalled thread's policy; `None` when it has exited, or has got another policy meanwhile.
 pub(crate) fn put_back(
     host: &mut dyn Host,
     (tid, started): (u32, u64),
@@ -93,10 +94,10 @@ pub(crate) fn put_back(
     Ok(set(host, tid, policy)?.then(|| format!("thread {tid} has scheduling policy {policy} again")))
 }
 
-/// Sets it; `false` when the thread has ended.
+/// Sets a thread's policy; `false` when the thread has exited.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn set(host: &mut dyn Host, tid: u32, policy: i32) -> Result<bool, HostError> {
     match host.set_policy(tid, policy) {
         Ok(()) => Ok(true),

@@ -1,12 +1,12 @@
-//! Undoing what has no way back: the members move to a fresh group with the same settings, which then takes the
-//! old one's name. Only cgroup v1 can rename groups, and only its `cpu.qos_level` (openEuler) needs it.
+//! Undoes an irreversible setting: the members move to a fresh group with the same settings, which then takes the old
+//! one's name. Only cgroup v1 can rename groups, and only its `cpu.qos_level` (openEuler) needs this.
 //!
 //! ```text
 //! /a/x (-1)            /a/x (-1)  members ─►  /a/x.commensal-recreate (0)         /a/x (0)
 //!   members     ──►    then the old one goes, and the fresh one has its name ──►    members
 //! ```
-//! Whatever is interrupted here is finished by doing it again: settings are copied again, members that are
-//! left move, and a fresh group without an old one only lacks its name.
+//! An interruption is completed by running it again: settings are copied again, remaining members are moved, and a
+//! fresh group without an old one only needs its name.
 
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Form, KnobId, TABLE, Version};
@@ -15,12 +15,12 @@ use commensal_host::{Dir, Host, HostError, below};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// End of the name of a fresh group until it has the old one's.
+/// Suffix of a fresh group's name until it gets the old one's name.
 pub(crate) const ASIDE: &str = ".commensal-recreate";
-/// The same of the release before this one, which may have been killed in the middle.
+/// The suffix in the previous release, which may have been killed in the middle.
 const OLD_ASIDE: &str = ".commensal-renew";
 
-/// How long members may go on forking while they are moved.
+/// How long to keep moving members that fork.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A group that was replaced.
@@ -28,17 +28,17 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) struct Recreated {
     /// Its path.
     pub path: String,
-    /// Inode of the group that is gone; 0 when it was gone before.
+    /// Inode of the old group; 0 when it was gone already.
     pub old: u64,
-    /// Inode of the one that has its name now.
+    /// Inode of the group that has its name now.
     pub new: u64,
 }
 
-/// Replaces the group at `path` by a fresh one and gives its members the normal scheduling policy, which leaving
-/// an offline group does not give back. What each group of the subtree became is in the result.
+/// Replaces the group at `path` by a fresh one and gives its members the normal scheduling policy, which leaving an
+/// offline group does not restore. The result lists the replacement of each group of the subtree.
 ///
 /// # Errors
-/// When the kernel refuses a step; doing it again goes on from there.
+/// When the kernel refuses a step; calling it again continues from there.
 pub(crate) fn recreate(host: &mut dyn Host, mount: &str, path: &str) -> Result<Vec<Recreated>, HostError> {
     let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
     let parent = host.open(&below(Path::new(mount), above))?;
@@ -48,7 +48,7 @@ pub(crate) fn recreate(host: &mut dyn Host, mount: &str, path: &str) -> Result<V
     result.map(|()| done)
 }
 
-/// Whether a replacing of the group at `path` was begun and not finished.
+/// Whether a replacement of the group at `path` was begun and not completed.
 pub(crate) fn is_begun(host: &mut dyn Host, mount: &str, path: &str) -> bool {
     [ASIDE, OLD_ASIDE].iter().any(|end| {
         let aside = host.open(&below(Path::new(mount), &format!("{path}{end}")));
@@ -72,7 +72,7 @@ fn replace(
         Err(_) => format!("{name}{ASIDE}"),
     };
     let fresh = match host.mkdir(parent, &aside) {
-        // Of an earlier try: nobody else uses this name.
+        // Left by an earlier attempt: no other program uses this name.
         Err(error) if error.errno == Errno::EEXIST => host.open_child(parent, &aside)?,
         made => made?,
     };
@@ -133,14 +133,14 @@ fn empty(
     Ok(())
 }
 
-/// Every knob but the one that has no way back. Some need another to be set first (a quota its period), so those
-/// that are refused are tried again as long as some go through.
+/// Copies every knob except the irreversible one. Some need another one to be set first (a quota its period), so
+/// refused ones are retried as long as some succeed.
 fn copy_settings(host: &mut dyn Host, old: Dir, fresh: Dir) -> Result<(), HostError> {
     let idle = host.read(old, "cpu.idle").is_ok_and(|text| text.trim() == "1");
     let mut waiting: Vec<(&str, String)> = Vec::new();
     for row in TABLE.iter().filter(|row| row.id != KnobId::CpuQosLevel) {
         let Some(file) = row.file(Version::V1) else { continue };
-        // While a group is idle its weight reads a stand-in and cannot be written.
+        // While a group is idle its weight reads a placeholder and cannot be written.
         let shown_only =
             matches!(file.form, Form::Opaque | Form::Trigger) || (idle && row.id == KnobId::CpuWeight);
         if shown_only {
@@ -197,7 +197,7 @@ fn move_members(host: &mut dyn Host, old: Dir, fresh: Dir) -> Result<(), HostErr
         for tid in tids {
             match host.write(fresh, "tasks", &tid.to_string()) {
                 Ok(()) => {}
-                // It has ended; a dead one that nobody has waited for yet cannot be moved either.
+                // The thread has exited; a zombie cannot be moved either.
                 Err(error) if error.errno == Errno::ESRCH => {}
                 Err(error) => return Err(error),
             }
@@ -209,7 +209,7 @@ fn move_members(host: &mut dyn Host, old: Dir, fresh: Dir) -> Result<(), HostErr
     }
 }
 
-/// Everybody in the fresh group, also those that an interrupted try moved.
+/// Gives all threads in the fresh group the normal policy, including those moved by an interrupted attempt.
 fn make_normal(host: &mut dyn Host, fresh: Dir) -> Result<(), HostError> {
     let text = host.read(fresh, "tasks")?;
     for tid in text.split_whitespace().filter_map(|tid| tid.parse().ok()) {

@@ -1,5 +1,5 @@
-//! What is ordered of the sched_ext scheduler of this state directory, over its socket (`docs/reference/sched-control.md`). Asking
-//! what it does is `commensal_sensors::scheduler`.
+//! Sends orders to the sched_ext scheduler of this state directory, over its socket
+//! (`docs/reference/sched-control.md`). `commensal_sensors::scheduler` reads its state.
 
 use commensal_core::scheduler::protocol::{Done, Request};
 use commensal_core::scheduler::{Mode, Orders, SOCKET};
@@ -9,15 +9,15 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long a status may take: it is answered from memory.
+/// Timeout of a status request, which is answered from memory.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// How long the orders of a plan may take: every thread of a new group changes its policy. Less than a lease of the agent.
+/// Timeout of a plan's orders: every thread of a new group changes its policy. Less than a lease of the agent.
 const ORDERS_PATIENCE: Duration = Duration::from_secs(4);
 
-/// Makes a request that changes something; the answer, once it is carried out.
+/// Sends a request that changes something; returns the answer once it is carried out.
 ///
 /// # Errors
-/// [`Unanswered`]; when nobody answered in time, it may be carried out later.
+/// [`Unanswered`]; after a timeout the request may still be carried out later.
 pub fn tell(
     host: &dyn Host,
     socket: &Path,
@@ -45,7 +45,7 @@ pub(crate) fn order(host: &dyn Host, socket: &Path, orders: &Orders) -> Result<(
     }
 }
 
-/// Whether the scheduler runs and has these orders, as [`Orders::describe`]; what is otherwise, in words.
+/// Whether the scheduler runs with these orders: [`Orders::describe`] if so, otherwise the difference in words.
 pub(crate) fn in_force(host: &dyn Host, socket: &Path, orders: &Orders) -> String {
     let status = match status(host, socket, PATIENCE) {
         Ok(status) => status,
@@ -62,7 +62,7 @@ pub(crate) fn in_force(host: &dyn Host, socket: &Path, orders: &Orders) -> Strin
     }
 }
 
-/// The owner wants nothing for these cgroups any more; how many it did. Without a scheduler there is nothing to do.
+/// Removes the owner's orders for these cgroups; returns how many there were. Does nothing without a scheduler.
 pub(crate) fn forget(
     host: &dyn Host,
     state_dir: &Path,

@@ -1,5 +1,5 @@
-//! Whether a record can be one that was written here: right checksums are anybody's to compute, and what a record says is written
-//! by root.
+//! Checks whether commensal can have written a record on this machine: anybody can compute a valid checksum, and root
+//! writes what a record says.
 
 use super::{Record, Target};
 use crate::drivers::policy::{EXT, NORMAL, PLAIN};
@@ -9,11 +9,11 @@ use commensal_core::topology::Device;
 use commensal_core::vendor::Switch;
 use std::collections::BTreeMap;
 
-/// What is mounted where, by mount point; see [`commensal_sensors::mounts::kinds`].
+/// Mounted cgroup hierarchies, by mount point; see [`commensal_sensors::mounts::kinds`].
 type Mounts = BTreeMap<String, Option<Version>>;
 
-/// Why this record was not written by us, or `None`. Whether its cgroup or process is still the same one is for those who use
-/// it: they hold inode and start time against what is there.
+/// Why commensal cannot have written this record, or `None`. Callers check whether its cgroup or process is still the
+/// same one, by inode or start time.
 pub(super) fn objection(record: &Record, mounts: &Mounts) -> Option<String> {
     let targets = |groups: &[Target]| groups.iter().find_map(place);
     match record {
@@ -54,7 +54,7 @@ fn place(group: &Target) -> Option<String> {
     cgroup(&group.mount, &group.path)
 }
 
-/// A group of our own is never a root.
+/// A group created by commensal is never a root.
 fn made(mount: &str, path: &str) -> Option<String> {
     if path == "/" {
         return Some("a root cgroup is never made".to_owned());
@@ -69,14 +69,14 @@ fn cgroup(mount: &str, path: &str) -> Option<String> {
                 below.split('/').all(|name| !matches!(name, "" | "." | "..") && !name.contains('\0'))
             })
     };
-    // What is mounted there is asked when it is opened: in a container it may be something else.
+    // Whether a hierarchy is mounted there is checked when it is opened: in a container the mounts may differ.
     if !is_plain(mount) {
         return Some(format!("{mount:?} is no mount point"));
     }
     (!is_plain(path)).then(|| format!("{path:?} is no path of a cgroup"))
 }
 
-/// The file has to be the knob's, and the value one that is written to put it back (see `Work::original`).
+/// The file has to belong to the knob, and the value must be one that restores it (see `Work::original`).
 fn original(
     version: Option<Version>,
     (knob, file): (&str, &str),
@@ -136,10 +136,10 @@ mod tests {
         };
         check(&original("cpu", "cpu.weight", "cpu.shares", "null", "512"), "fits");
         check(&original("pids", "pids.max", "notify_on_release", "null", "1"), "is not the file of pids.max");
-        // The file of the other version.
+        // The file belongs to the other version.
         check(&original("cpu", "cpu.weight", "cpu.weight", "null", "100"), "is not the file of cpu.weight");
         check(&original("unified", "cpu.weight", "cpu.weight", "null", "100"), "fits");
-        // In a hierarchy that is not mounted here either of them.
+        // If the hierarchy is not mounted here, either file is accepted.
         check(&original("gone", "cpu.weight", "cpu.weight", "null", "100"), "fits");
         check(&original("cpu", "cpu.weight", "cpu.shares", "null", "512\\n1024"), "cannot have been");
         check(&original("cpu", "cpu.weight", "cpu.shares", "null", "many"), "cannot have been \"many\"");

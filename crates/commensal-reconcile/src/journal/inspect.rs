@@ -1,4 +1,4 @@
-//! Looking at journals: nothing is locked or written, and one record at a time is in memory.
+//! Inspects journals: nothing is locked or written, and one record at a time is in memory.
 
 use super::{Owner, Record, Target, fits, parse_line, path};
 use commensal_host::Host;
@@ -7,53 +7,53 @@ use serde::Serialize;
 use std::fmt::Write;
 use std::path::Path;
 
-/// Damaged lines that are told one by one.
+/// Number of damaged lines that are listed individually.
 pub const TOLD: usize = 100;
 
-/// Whether a journal means what is here now.
+/// Whether a journal is from the current boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Boot {
-    /// It was written in this boot of this machine.
+    /// Written in the current boot of this machine.
     Present,
-    /// It was written in another boot, or on another machine: its cgroups are gone, and `restore` drops it.
+    /// Written in another boot, or on another machine: its cgroups are gone, and `restore` drops it.
     Another,
-    /// The line that says so cannot be read; `restore` takes it for one of this boot.
+    /// The owner's line cannot be read; `restore` treats the journal as one of this boot.
     Unknown,
 }
 
-/// What one journal is.
+/// Summary of a journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Inspected {
     /// File name in the state directory.
     pub file: String,
-    /// Who wrote it, as far as that can be read.
+    /// Its owner, if that line can be read.
     pub owner: Option<Owner>,
-    /// Whether that process still runs.
+    /// Whether the owner's process is still running.
     pub owner_runs: bool,
-    /// Of which boot it is.
+    /// The boot that it is from.
     pub boot: Boot,
-    /// Records that can be used, the owner's left out.
+    /// Number of usable records, without the owner's line.
     pub records: usize,
-    /// How many lines cannot.
+    /// Number of damaged lines.
     pub damaged: usize,
-    /// The first [`TOLD`] of them: number from 1, and what is wrong.
+    /// The first [`TOLD`] damaged lines: line number from 1, and the reason.
     pub damaged_lines: Vec<(usize, String)>,
-    /// Whether a last line was cut off by a crash before the write that it announces; that is no damage.
+    /// Whether the last line was torn by a crash before the write that it announces; that is not damage.
     pub torn: bool,
-    /// Why it cannot be read at all.
+    /// Why the journal cannot be read at all.
     pub unreadable: Option<String>,
 }
 
 impl Inspected {
-    /// Whether all of it can be used.
+    /// Whether all of the journal can be used.
     #[must_use]
     pub fn is_fine(&self) -> bool {
         self.damaged == 0 && self.unreadable.is_none()
     }
 }
 
-/// Looks at the journal `name` and gives each of its records, with the number of its line, to `each`.
+/// Reads the journal `name` and passes each of its records, with its line number, to `each`.
 pub fn inspect(
     host: &mut dyn Host,
     dir: &Path,
@@ -113,7 +113,7 @@ pub fn inspect(
 }
 
 impl Record {
-    /// What it says, in words; what others may name is escaped.
+    /// The record in words; names that others may choose are escaped.
     #[must_use]
     pub fn in_words(&self) -> String {
         let at = |mount: &str, path: &str| {
@@ -172,7 +172,7 @@ fn setting((group, file, device): (&Target, &str, Option<&str>), verb: &str, val
     format!("{}/{}{device} {verb} {value}", plain(&group), plain(file))
 }
 
-/// Without characters that a terminal would act on, or that change the direction of what follows.
+/// Escapes characters that a terminal would act on, or that change the text direction.
 #[must_use]
 pub fn plain(text: &str) -> String {
     let show = |c: char| match c {

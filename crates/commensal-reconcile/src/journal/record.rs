@@ -1,4 +1,4 @@
-//! What a line of a journal says, and who wrote it.
+//! The records of a journal, and its owner.
 
 use commensal_core::member::ProcessId;
 use commensal_core::process::Stat;
@@ -7,14 +7,14 @@ use commensal_sensors::machine;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// Who wrote a journal, and in which boot.
+/// The process that wrote a journal, and its boot.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Owner {
     /// `machine`, `run` or `lab`.
     pub kind: String,
-    /// Process number of the owner.
+    /// PID of the owner.
     pub pid: u32,
-    /// Its start time in clock ticks since boot.
+    /// Start time of the owner in clock ticks since boot.
     pub start_ticks: u64,
     /// `/proc/sys/kernel/random/boot_id`; cgroups do not survive a boot.
     pub boot_id: String,
@@ -24,7 +24,7 @@ impl Owner {
     /// This process, as the owner of a journal of this name.
     ///
     /// # Errors
-    /// When the process cannot be looked at.
+    /// When the process's identity cannot be read.
     pub fn this_process(host: &mut dyn Host, name: &str) -> Result<Owner, HostError> {
         let pid = std::process::id();
         let start_ticks = host.process(pid)?.start_ticks;
@@ -33,8 +33,7 @@ impl Owner {
         Ok(Owner { kind, pid, start_ticks, boot_id })
     }
 
-    /// Whether it is still there; a process that has its number by now is another one, and one that is dead and stays in the
-    /// table until its parent looks does nothing any more.
+    /// Whether the owner is still running; another process that reused its PID does not count, nor does a zombie.
     pub fn runs(&self, host: &mut dyn Host) -> bool {
         host.process(self.pid).is_ok_and(|process| process.start_ticks == self.start_ticks)
             && !self.is_dead(host)
@@ -57,11 +56,11 @@ pub struct Target {
     pub inode: u64,
 }
 
-/// One line.
+/// One line of a journal.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "record", rename_all = "kebab-case")]
 pub enum Record {
-    /// First line: whose journal this is.
+    /// First line: the journal's owner.
     Owner(Owner),
     /// A group is about to be created; its inode is not known yet.
     Creating {
@@ -83,83 +82,83 @@ pub enum Record {
     Switching {
         /// Its name, as sysctl(8) spells it.
         switch: String,
-        /// Value to write to put it back.
+        /// Value to write to restore it.
         value: String,
     },
-    /// The threads of somebody else's group are about to get a core-scheduling cookie.
+    /// The threads of a group that commensal did not create are about to get a core-scheduling cookie.
     Cookied(Target),
-    /// The scheduler is about to be told of a cgroup.
+    /// The scheduler is about to get an order for a cgroup.
     Ordering {
-        /// In whose name.
+        /// Owner of the order.
         owner: String,
         /// Mount point of the hierarchy of the cpu controller.
         mount: String,
         /// Path of the cgroup.
         path: String,
     },
-    /// A thread is about to be kept to other CPUs.
+    /// A thread is about to be pinned to other CPUs.
     Affinity {
-        /// Its number.
+        /// TID of the thread.
         tid: u32,
-        /// Its start time, clock ticks since boot.
+        /// Start time of the thread, clock ticks since boot.
         start_ticks: u64,
-        /// CPUs that it may use until then, as a list.
+        /// CPUs that it may use before the change, as a list.
         cpus: String,
     },
     /// Threads are about to become `SCHED_EXT`.
     Scheduling,
-    /// A thread with a policy of its own is about to become `SCHED_EXT`.
+    /// A thread without the normal policy is about to become `SCHED_EXT`.
     Policy {
-        /// Its number.
+        /// TID of the thread.
         tid: u32,
-        /// Its start time, clock ticks since boot.
+        /// Start time of the thread, clock ticks since boot.
         start_ticks: u64,
-        /// That policy.
+        /// Its original policy.
         policy: i32,
     },
-    /// A group is about to be replaced by a fresh one of the same name. The release before wrote `renewing`.
+    /// A group is about to be replaced by a fresh one of the same name. The previous release wrote `renewing`.
     #[serde(alias = "renewing")]
     Recreating(Target),
-    /// A process is about to be moved into groups of ours.
+    /// A process is about to be moved into a commensal group.
     Moving {
-        /// Its number.
+        /// PID of the process.
         pid: u32,
-        /// Its start time, clock ticks since boot.
+        /// Start time of the process, clock ticks since boot.
         start_ticks: u64,
-        /// Its process group: what it starts and leaves behind is known by it.
+        /// Its process group, by which children that outlive it are recognised.
         pgrp: u32,
-        /// The match that took it.
+        /// The match that selected it.
         by: String,
-        /// Where it is, one per hierarchy.
+        /// Its current groups, one per hierarchy.
         from: Vec<Target>,
-        /// Where it goes.
+        /// Its new groups.
         to: Vec<Target>,
     },
-    /// It was moved.
+    /// A process was moved.
     Moved {
-        /// Its number.
+        /// PID of the process.
         pid: u32,
-        /// Its start time.
+        /// Start time of the process.
         start_ticks: u64,
     },
-    /// A knob of somebody else's group is about to be written for the first time.
+    /// A knob of a group that commensal did not create is about to be written for the first time.
     Original {
         /// The group.
         group: Target,
-        /// Our name of the knob.
+        /// commensal's name of the knob.
         knob: String,
         /// Kernel file.
         file: String,
         /// Device, if the file has one line per device.
         device: Option<String>,
-        /// Text to write to put it back.
+        /// Text to write to restore it.
         value: String,
     },
-    /// What a knob is to be when nobody looks after the machine; a later one of the same knob stands for it.
+    /// The safe value of a knob, for when no agent runs; a later record of the same knob replaces it.
     Safe {
         /// The group.
         group: Target,
-        /// Our name of the knob.
+        /// commensal's name of the knob.
         knob: String,
         /// Kernel file.
         file: String,
@@ -167,13 +166,13 @@ pub enum Record {
         device: Option<String>,
         /// Text to write.
         value: String,
-        /// Whether it is of an online group: those come first.
+        /// Whether the group is online: those are written first.
         online: bool,
     },
 }
 
 impl Record {
-    /// The directory that the scheduler was told of.
+    /// The directory of the cgroup that the scheduler has an order for.
     #[must_use]
     pub fn ordered(&self) -> Option<String> {
         let Record::Ordering { mount, path, .. } = self else { return None };

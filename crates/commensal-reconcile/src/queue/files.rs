@@ -1,4 +1,4 @@
-//! Where a queue's files are, which of them are alive, and what is written in them.
+//! The files of a queue: where they are, which of them are alive, and their contents.
 
 use super::Job;
 use commensal_core::admission::{Hold, Number};
@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A group's folder in the state directory.
+/// A group's directory in the state directory.
 #[derive(Debug, Clone)]
 pub(super) struct Folder {
     pub(super) path: PathBuf,
 }
 
-/// What `held` says.
+/// Contents of the file `held`.
 #[derive(Debug, Serialize, Deserialize)]
 struct Closed {
     reason: String,
@@ -36,7 +36,7 @@ impl Folder {
         self.path.join("running")
     }
 
-    /// Beside the folder, which is watched: taking the lock is no news. No group's name has a dot.
+    /// Outside the watched directory, so that taking the lock causes no event. No group's name has a dot.
     pub(super) fn mutex(&self) -> PathBuf {
         self.path.with_extension("lock")
     }
@@ -50,7 +50,7 @@ impl Folder {
         host.state_dir(&self.running())
     }
 
-    /// Numbers in a folder, ascending. Other files are nobody's business; no folder is an empty one.
+    /// Numbers of the files in a directory, ascending. Other files are ignored; a missing directory counts as empty.
     pub(super) fn numbers(&self, host: &dyn Host, folder: &Path) -> Result<Vec<Number>, HostError> {
         match host.list(folder) {
             Ok(names) => Ok(names.iter().filter_map(|name| Number::parse(name)).collect()),
@@ -59,7 +59,7 @@ impl Folder {
         }
     }
 
-    /// The numbers whose files have a holder, ascending.
+    /// Numbers of the files whose lock is held, ascending.
     pub(super) fn living(&self, host: &dyn Host, folder: &Path) -> Result<Vec<Number>, HostError> {
         let mut living = Vec::new();
         for number in self.numbers(host, folder)? {
@@ -70,7 +70,7 @@ impl Folder {
         Ok(living)
     }
 
-    /// Those of a folder that are alive, with what they say.
+    /// Live jobs of a directory, with their details.
     pub(super) fn jobs(&self, host: &mut dyn Host, folder: &Path) -> Result<Vec<Job>, HostError> {
         let living = self.living(host, folder)?;
         let read = |number: Number| {
@@ -80,7 +80,7 @@ impl Folder {
         Ok(living.into_iter().map(read).collect())
     }
 
-    /// What `held` says, in force or not. What cannot be understood says nothing: it must not close a queue for ever.
+    /// The hold in the file `held`, expired or not. Invalid contents are ignored: they must not close a queue for ever.
     pub(super) fn hold(&self, host: &mut dyn Host) -> Result<Option<Hold>, HostError> {
         let text = host.state_read(&self.held_file())?;
         let closed: Option<Closed> = text.and_then(|text| serde_json::from_str(&text).ok());
@@ -102,12 +102,12 @@ impl Folder {
     }
 }
 
-/// Whether a file has a holder.
+/// Whether a file's lock is held.
 pub(super) fn is_alive(host: &dyn Host, folder: &Path, number: Number) -> Result<bool, HostError> {
     Ok(ticket(host, folder, number)?.is_some_and(|file| file.is_held()))
 }
 
-/// The file of a number; what is no file is nobody's ticket.
+/// The file of a number; something that is not a regular file is not a ticket.
 pub(super) fn ticket(host: &dyn Host, folder: &Path, number: Number) -> Result<Option<LockFile>, HostError> {
     match host.state_lock_file(&folder.join(number.to_string())) {
         Err(error) if error.is_no_file() => Ok(None),
@@ -116,12 +116,12 @@ pub(super) fn ticket(host: &dyn Host, folder: &Path, number: Number) -> Result<O
 }
 
 impl Job {
-    /// Its file's text: a line when it is made, and one more with the command's process once that is known.
+    /// Contents of the job's file: one line when it is created, and another with the command's PID once that is known.
     pub(super) fn text(&self) -> String {
         line(self)
     }
 
-    /// The last line that can be understood; the number tells at least when it arrived.
+    /// Parses the last valid line; the number gives at least the time of arrival.
     fn parse(number: Number, text: &str) -> Job {
         let last = text.lines().rev().find_map(|line| serde_json::from_str(line).ok());
         last.unwrap_or(Job { arrived_ns: number.0, ..Job::default() })

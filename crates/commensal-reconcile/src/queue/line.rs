@@ -1,4 +1,4 @@
-//! The line: entering it, whom one waits for, beginning, leaving. Nothing here blocks or waits.
+//! The queue's order: entering, finding the job ahead, starting, leaving. Nothing here blocks or waits.
 
 use super::files::{self, Folder};
 use super::{Job, QueueError};
@@ -7,16 +7,16 @@ use commensal_core::group::{GroupName, Queue};
 use commensal_host::{Host, HostError, Lock, LockFile};
 use std::path::{Path, PathBuf};
 
-/// What became of one that entered.
+/// Result of entering.
 #[derive(Debug)]
 pub(super) enum Entered {
-    /// It may begin.
+    /// The job may start.
     Begins(Slot),
-    /// It waits; the load is what was there before it.
+    /// The job waits; the load is that before it entered.
     Waits(Ticket, Load),
 }
 
-/// A place in the line. Dropping it gives it up; leaving also removes its file.
+/// A job's place in the queue. Dropping it gives the place up; leaving also removes its file.
 #[derive(Debug)]
 pub(super) struct Ticket {
     line: Line,
@@ -25,7 +25,8 @@ pub(super) struct Ticket {
     lock: Lock,
 }
 
-/// Leave to run. It ends with [`Slot::leave`], or when this process and every one that got [`Slot::lock`] have ended.
+/// Permission to run. It ends with [`Slot::leave`], or when this process and every process that inherited
+/// [`Slot::lock`] have exited.
 #[derive(Debug)]
 pub struct Slot {
     path: PathBuf,
@@ -33,7 +34,7 @@ pub struct Slot {
     job: Job,
 }
 
-/// A group's line; also the door to its files for everybody here.
+/// A group's queue; all code in this module accesses its files through it.
 #[derive(Debug, Clone)]
 pub(super) struct Line {
     pub(super) group: GroupName,
@@ -50,7 +51,7 @@ impl Line {
         QueueError::Files { group: self.group.clone(), folder, source }
     }
 
-    /// Who is there now; looks at each.
+    /// Current load; checks whether each job is alive.
     pub(super) fn load(&self, host: &mut dyn Host) -> Result<Load, QueueError> {
         let now_ns = files::now_ns(host);
         let count = |folder: &Path| self.folder.living(host, folder).map(|living| files::count(living.len()));
@@ -60,8 +61,8 @@ impl Line {
         load().map_err(|error| self.files(error))
     }
 
-    /// Removes what is dead in a folder, as far as `until`; gives the number of the living there. The queue's lock is held:
-    /// nobody else makes or removes files of others.
+    /// Removes dead files from a directory until `until` live ones were found; returns the number of live ones. The
+    /// queue's lock is held, so no other process creates or removes files.
     fn sweep(&self, host: &mut dyn Host, folder: &Path, until: usize) -> Result<u32, HostError> {
         let mut living = 0;
         for number in self.folder.numbers(host, folder)? {
@@ -71,14 +72,15 @@ impl Line {
             if files::is_alive(host, folder, number)? {
                 living += 1;
             } else {
-                // Somebody else's folder of that name, or a file system that turned read-only: it stays dead.
+                // It may be another user's directory of that name, or a read-only file system: the file stays, but is
+                // dead.
                 let _ = host.state_remove(&folder.join(number.to_string()));
             }
         }
         Ok(files::count(living))
     }
 
-    /// Makes a slot. The queue's lock is held.
+    /// Creates a slot. The queue's lock is held.
     fn begin(&self, host: &mut dyn Host, number: Number, job: &Job) -> Result<Slot, QueueError> {
         let job = Job { started_ns: Some(files::now_ns(host)), ..job.clone() };
         let path = self.folder.running().join(number.to_string());
@@ -87,10 +89,10 @@ impl Line {
     }
 }
 
-/// Enters a group's line. `_mutex` is the lock of [`Line`]'s `mutex`, taken after its folder was made.
+/// Enters a group's queue. `_mutex` is the lock of [`Line`]'s `mutex`, taken after its directory was created.
 ///
 /// # Errors
-/// When there is no room, or the files cannot be kept; then no file is left.
+/// When the queue is full, or the files cannot be written; then no file is left.
 pub(super) fn enter(
     host: &mut dyn Host,
     state_dir: &Path,
@@ -104,7 +106,7 @@ pub(super) fn enter(
     let arrived_ns = files::now_ns(host);
     let mut look = || {
         let files = line.folder.numbers(host, &waiting)?.len();
-        // Whether anybody waits; how many exactly only where it matters.
+        // Usually it is enough to know whether any job waits; the exact number is needed only near the limit.
         let exactly = files >= queue.max_size as usize;
         let living = line.sweep(host, &waiting, if exactly { usize::MAX } else { 1 })?;
         let mut taken = line.folder.numbers(host, &waiting)?;
@@ -134,7 +136,7 @@ impl Ticket {
         self.line.folder.waiting().join(self.number.to_string())
     }
 
-    /// Whoever is alive before this one, nearest first.
+    /// Live jobs ahead of this one, nearest first.
     fn before(&self, host: &dyn Host) -> Result<Vec<Number>, QueueError> {
         let folder = self.line.folder.waiting();
         let mut numbers = self.line.folder.numbers(host, &folder).map_err(|error| self.line.files(error))?;
@@ -149,11 +151,11 @@ impl Ticket {
         QueueError::Lost { group: self.line.group.clone(), folder }
     }
 
-    /// The lock to wait for: that of the nearest one before it that is alive; `None` when it is the first. Once first,
-    /// always first, since numbers only grow.
+    /// The lock to wait for: that of the nearest live job ahead; `None` when this one is first. A job that is first
+    /// stays first, since numbers only grow.
     ///
     /// # Errors
-    /// When somebody removed the ticket, or the files cannot be read.
+    /// When the ticket was removed, or the files cannot be read.
     pub(super) fn behind(&self, host: &dyn Host) -> Result<Option<LockFile>, QueueError> {
         let folder = self.line.folder.waiting();
         for number in self.before(host)? {
@@ -166,7 +168,7 @@ impl Ticket {
         Ok(None)
     }
 
-    /// Place in the line, from 1.
+    /// Position in the queue, from 1.
     ///
     /// # Errors
     /// As [`Ticket::behind`].
@@ -176,10 +178,10 @@ impl Ticket {
         Ok(self.before(host)?.iter().filter(|number| alive(number)).count() + 1)
     }
 
-    /// Begins, if this is the first in line and a slot is free. `_mutex` is the queue's lock.
+    /// Starts the job, if it is first and a slot is free. `_mutex` is the queue's lock.
     ///
     /// # Errors
-    /// As [`Ticket::behind`], and when the slot's file cannot be made; the ticket stays.
+    /// As [`Ticket::behind`], and when the slot's file cannot be created; the ticket stays.
     pub(super) fn begin(
         &mut self,
         host: &mut dyn Host,
@@ -193,7 +195,7 @@ impl Ticket {
         let now_ns = files::now_ns(host);
         let mut look = || {
             let running = line.sweep(host, &line.folder.running(), usize::MAX)?;
-            // This one is alive: up to it, what is dead goes.
+            // This job is alive: dead files ahead of it are removed.
             line.sweep(host, &line.folder.waiting(), 1)?;
             Ok(Load { running, waiting: 1, held: line.folder.held(host, now_ns)? })
         };
@@ -206,7 +208,7 @@ impl Ticket {
         Ok(Some(slot))
     }
 
-    /// When it entered, nanoseconds since the boot.
+    /// Time of arrival, nanoseconds since boot.
     pub(super) fn arrived_ns(&self) -> u64 {
         self.job.arrived_ns
     }
@@ -216,7 +218,7 @@ impl Ticket {
         self.give_up(host);
     }
 
-    /// The file first, so that nobody finds it without a holder.
+    /// Removes the file before the lock is released, so that it is never found without a holder.
     fn give_up(&self, host: &mut dyn Host) {
         let _ = host.state_remove(&self.path());
         self.lock.release();
@@ -224,32 +226,32 @@ impl Ticket {
 }
 
 impl Slot {
-    /// The lock that makes it taken: for the command to hold too ([`commensal_host::SpawnSpec::locks`]), so that it stays
-    /// taken when this process is killed and the command is not.
+    /// The lock that marks the slot as taken. The command should inherit it ([`commensal_host::SpawnSpec::locks`]), so
+    /// that the slot stays taken when this process is killed but the command is not.
     #[must_use]
     pub fn lock(&self) -> Lock {
         self.lock.clone()
     }
 
-    /// When it asked to begin, nanoseconds since the boot; no two of one group at the same time.
+    /// Time of arrival, nanoseconds since boot; unique within a group.
     #[must_use]
     pub fn arrived_ns(&self) -> u64 {
         self.job.arrived_ns
     }
 
-    /// When it was admitted, nanoseconds since the boot; no two of one group at the same time.
+    /// Time of admission, nanoseconds since boot; unique within a group.
     #[must_use]
     pub fn started_ns(&self) -> u64 {
         self.job.started_ns.unwrap_or_default()
     }
 
-    /// Notes the command's process, for those who look. That it cannot be noted is no reason to end the command.
+    /// Records the command's PID, for status displays. A failure is ignored: it is no reason to end the command.
     pub fn runs(&self, host: &mut dyn Host, pid: u32) {
         let job = Job { pid, ..self.job.clone() };
         let _ = host.state_append(&self.path, &job.text());
     }
 
-    /// The command has ended: the slot is free, also if it left something running in the background.
+    /// Frees the slot when the command has ended, even if it left something running in the background.
     pub fn leave(self, host: &mut dyn Host) {
         let _ = host.state_remove(&self.path);
         self.lock.release();

@@ -1,5 +1,6 @@
-//! Waiting for one's turn. Nobody polls: one behind another sleeps in the kernel until that one's lock is free, the first
-//! sleeps until a file of the queue is let go of. Threads do the sleeping, so that signals and time-outs are heard.
+//! Waits for a job's turn without polling: a job sleeps in the kernel until the lock of the job ahead is free; the
+//! first one sleeps until a file of the queue is released. Separate threads do the sleeping, so that signals and
+//! timeouts are handled.
 
 use super::files;
 use super::line::{Entered, Line, Slot, Ticket, enter};
@@ -12,33 +13,33 @@ use std::path::Path;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
-/// How long somebody may hold the queue's lock, which takes a millisecond.
+/// How long another process may hold the queue's lock, which normally takes a millisecond.
 const MUTEX_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Between looks of the first in line when nothing is heard: limits may have changed, and there are file systems that do
-/// not tell.
+/// How often the first job checks the queue without an event: limits may have changed, and some file systems report no
+/// events.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// After something was heard: the kernel tells of a closed file just before it lets go of its lock.
+/// Delay of a second check after an event: the kernel reports a closed file just before it releases its lock.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
-/// Looks without having heard anything, where nothing can be heard (no more watches for this user).
+/// How often the queue is checked where events are not available (no more watches for this user).
 const LOOK_DEAF: Duration = Duration::from_millis(200);
 
-/// What somebody who waits can hear.
+/// Events for a waiting job.
 #[derive(Debug)]
 pub enum Event {
     /// A signal to this process, by number.
     Signal(i32),
-    /// The queue's lock.
+    /// The result of taking the queue's lock.
     Locked(Result<Lock, HostError>),
-    /// The one before is gone, or cannot be waited for.
+    /// The job ahead is gone, or cannot be waited for.
     Free(Result<(), HostError>),
-    /// Something happened among the files, or nothing did for a while.
+    /// The files have changed, or the timeout of the watch has passed.
     Changed(Watch, bool),
 }
 
-/// Where events arrive.
+/// Channel of events.
 #[derive(Debug)]
 pub struct Inbox {
     sender: Sender<Event>,
@@ -53,17 +54,17 @@ impl Default for Inbox {
 }
 
 impl Inbox {
-    /// For whoever has something to say, such as a thread that receives signals.
+    /// For event sources, such as a thread that receives signals.
     #[must_use]
     pub fn sender(&self) -> Sender<Event> {
         self.sender.clone()
     }
 
-    /// The next signal; blocks. Everything else is of a wait that is over.
+    /// Blocks until the next signal. Other events belong to an earlier wait and are ignored.
     #[must_use]
     pub fn signal(&self) -> i32 {
         loop {
-            // A sender is here: the channel never closes.
+            // This struct holds a sender, so the channel never closes.
             if let Ok(Event::Signal(signal)) = self.events.recv() {
                 return signal;
             }
@@ -71,28 +72,29 @@ impl Inbox {
     }
 }
 
-/// Who wants to begin, and how.
+/// A request for admission.
 #[derive(Debug)]
 pub struct Request<'a> {
     /// The state directory.
     pub state_dir: &'a Path,
-    /// Whose queue.
+    /// Group of the queue.
     pub group: &'a GroupName,
-    /// Its limits.
+    /// Limits of the queue.
     pub queue: Queue,
-    /// Who.
+    /// The job.
     pub job: Job,
-    /// To wait less than the group allows.
+    /// Timeout, if shorter than the group's.
     pub at_most: Option<Millis>,
-    /// Not to wait at all.
+    /// Whether to fail instead of waiting.
     pub no_wait: bool,
 }
 
-/// Asked of the caller while it waits.
+/// Callbacks during the wait.
 pub struct Asked<'a> {
-    /// Called once, when it turns out that there is a wait.
+    /// Called once, when the job has to wait.
     pub told: &'a mut dyn FnMut(&Waits),
-    /// The limits as they are now, for the first in line: at most once a second. `None` when there is no queue any more.
+    /// Returns the current limits, for the first job: called at most once a second. `None` when there is no queue any
+    /// more.
     pub limits: &'a mut dyn FnMut() -> Option<Queue>,
 }
 
@@ -102,21 +104,21 @@ impl std::fmt::Debug for Asked<'_> {
     }
 }
 
-/// What somebody who has to wait is told.
+/// Information about a wait that begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waits {
-    /// Place in the line, from 1.
+    /// Position in the queue, from 1.
     pub place: usize,
-    /// What was there.
+    /// Load of the queue.
     pub load: Load,
-    /// How long it waits at most.
+    /// Timeout of the wait.
     pub at_most: Option<Millis>,
 }
 
-/// How a wait ended.
+/// Result of a wait.
 #[derive(Debug)]
 pub enum Admission {
-    /// It may begin.
+    /// The job may start.
     Admitted(Slot),
     /// A signal ended it; no ticket is left.
     Signalled(i32),
@@ -135,15 +137,15 @@ impl From<QueueError> for Stop {
     }
 }
 
-/// SIGHUP, SIGINT, SIGQUIT and SIGTERM end a wait. Others are for the command, which there is none yet.
+/// SIGHUP, SIGINT, SIGQUIT and SIGTERM end a wait. Other signals are for the command, which has not started yet.
 fn ends(signal: i32) -> bool {
     matches!(signal, 1 | 2 | 3 | 15)
 }
 
-/// Waits for leave to begin: first come, first served. However it ends, nothing is left in the line.
+/// Waits for admission: first come, first served. However it ends, no ticket is left in the queue.
 ///
 /// # Errors
-/// [`QueueError`]: full, timed out, would have to wait; the line was removed, or its files cannot be kept.
+/// [`QueueError`]: full, timed out, or it would have to wait; the ticket was removed, or the files cannot be used.
 pub fn admit(
     host: &mut dyn Host,
     request: &Request<'_>,
@@ -174,7 +176,7 @@ impl Wait<'_> {
         let Request { state_dir, group, queue, job, .. } = request;
         self.line.folder.make(self.host).map_err(|error| self.line.files(error))?;
         let mutex = self.mutex()?;
-        // Not to wait is to find no room where one would wait.
+        // Without waiting the queue has no room, so a job that would wait is refused.
         let limits = if self.request.no_wait { Queue { max_size: 0, ..*queue } } else { *queue };
         let entered = enter(self.host, state_dir, group, &limits, job, &mutex);
         mutex.release();
@@ -202,7 +204,7 @@ impl Wait<'_> {
         stopped
     }
 
-    /// Until this is the first in line.
+    /// Waits until this job is first.
     fn behind(&mut self, ticket: &Ticket) -> Result<(), Stop> {
         while let Some(before) = ticket.behind(self.host)? {
             let sender = self.inbox.sender();
@@ -220,9 +222,9 @@ impl Wait<'_> {
         Ok(())
     }
 
-    /// Until a slot is free.
+    /// Waits until a slot is free.
     fn first(&mut self, ticket: &mut Ticket, asked: &mut Asked<'_>) -> Result<Slot, Stop> {
-        // Watched before looking: nothing is missed in between.
+        // The watch starts before the check, so that no event is missed in between.
         let folders = [self.line.folder.running(), self.line.folder.path.clone()];
         let mut watch = self.host.state_watch(&[&folders[0], &folders[1]]).ok();
         let mut limits = (asked.limits)();
@@ -258,7 +260,7 @@ impl Wait<'_> {
         }
     }
 
-    /// Until the thread that watches has something to say.
+    /// Waits for the watching thread.
     fn changed(&mut self) -> Result<(Option<Watch>, bool), Stop> {
         loop {
             if let Some(Event::Changed(watch, happened)) = self.hear(None)? {
@@ -267,7 +269,7 @@ impl Wait<'_> {
         }
     }
 
-    /// The queue's lock, which others hold for a moment only.
+    /// Takes the queue's lock, which other processes hold only for a moment.
     fn mutex(&mut self) -> Result<Lock, Stop> {
         let path = self.line.folder.mutex();
         let lock = self.host.state_lock(&path).map_err(|error| self.line.files(error))?;
@@ -292,18 +294,18 @@ impl Wait<'_> {
         }
     }
 
-    /// The next event, or nothing within `most`. Stops at a signal that ends the wait, and when its time is over.
+    /// The next event, or nothing within `most`. Stops at a signal that ends the wait, and at the timeout.
     fn hear(&self, most: Option<Duration>) -> Result<Option<Event>, Stop> {
         let now_ns = files::now_ns(self.host);
         let left = self.deadline_ns.map(|deadline| Duration::from_nanos(deadline.saturating_sub(now_ns)));
         let Some(patience) = most.into_iter().chain(left).min() else {
-            // Without an end; a sender is here, so the channel never closes.
+            // No timeout; this struct holds a sender, so the channel never closes.
             return self.sorted(self.inbox.events.recv().ok());
         };
         match self.inbox.events.recv_timeout(patience) {
             Ok(event) => self.sorted(Some(event)),
             Err(RecvTimeoutError::Disconnected) => Ok(None),
-            // The host's clock says when the time is over, not how long this slept.
+            // The host's clock decides about the timeout, not the duration of this sleep.
             Err(RecvTimeoutError::Timeout)
                 if self.deadline_ns.is_some_and(|deadline| deadline <= files::now_ns(self.host)) =>
             {

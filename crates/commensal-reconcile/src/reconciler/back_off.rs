@@ -1,4 +1,4 @@
-//! What has to wait before it is tried again: settings that somebody else writes, and steps that were refused.
+//! Back-off: settings that another program also writes, and steps that were refused.
 
 use super::refused::RefusedSteps;
 use super::steps::{file_of, inodes, key_of, manager_of};
@@ -10,7 +10,7 @@ use commensal_core::plan::Step;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A setting that somebody else writes.
+/// A setting that another program also writes.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Drift {
@@ -18,33 +18,33 @@ pub struct Drift {
     pub path: String,
     /// Kernel file.
     pub file: String,
-    /// What was in force.
+    /// The value that commensal had set.
     pub want: String,
-    /// What was found.
+    /// The value that was found.
     pub found: String,
-    /// How often.
+    /// How often it was changed.
     pub times: u64,
-    /// Who does it, as far as can be told.
+    /// The writer, if known.
     pub by: Option<String>,
-    /// How long it is now left alone before it is written again, ms; `None` when it is given up until the next configuration.
+    /// Back-off before it is written again, ms; `None` when commensal has given up until the next configuration.
     pub back_off_ms: Option<u64>,
 }
 
-/// Nothing is written again before its time; each further change or refusal doubles it (`commensal_core::drift`).
+/// The state of all back-offs; each further change or refusal doubles the back-off (`commensal_core::drift`).
 #[derive(Debug, Default)]
 pub(super) struct BackOff {
     pub(super) drift: drift::Table,
     refused: drift::Table,
-    /// Why the steps in `refused` were.
+    /// Reasons of the refusals in `refused`.
     reasons: BTreeMap<SettingKey, String>,
-    /// Refused steps that have no such setting.
+    /// Refused steps that do not concern a setting of an existing group.
     others: RefusedSteps,
     /// Processes that could not be moved in the last round, and why.
     pub(super) stayed: Vec<String>,
 }
 
 impl BackOff {
-    /// The steps that need not wait.
+    /// The steps that are not in back-off.
     pub(super) fn ready(&self, now_ms: u64, planned: &Planned) -> Vec<Step> {
         let waits = |step: &&Step| {
             let key = key_of(step, &planned.actual);
@@ -56,7 +56,7 @@ impl BackOff {
         planned.plan.steps.iter().filter(waits).cloned().collect()
     }
 
-    /// Forgets what was refused in groups that are gone, or long ago.
+    /// Forgets refusals in groups that are gone, and old ones.
     pub(super) fn calm(&mut self, now_ms: u64, actual: &ActualState) {
         if self.refused.iter().next().is_some() {
             let there = inodes(actual);
@@ -64,7 +64,7 @@ impl BackOff {
         }
     }
 
-    /// A step was carried out.
+    /// Records that a step was carried out.
     pub(super) fn done(&mut self, step: &Step, key: Option<&SettingKey>) {
         if let Some(key) = key {
             self.refused.forget(key);
@@ -73,7 +73,8 @@ impl BackOff {
         self.others.forget(step);
     }
 
-    /// A step was refused: it waits. Whether it was: a group that vanished meanwhile is nobody's refusal.
+    /// Records that a step was refused and puts it in back-off. Returns false if its group vanished meanwhile, which is
+    /// not a refusal.
     pub(super) fn failed(
         &mut self,
         now_ms: u64,
@@ -87,13 +88,13 @@ impl BackOff {
         if let Some(key) = key_of(step, actual).filter(|_| !failure.recreated) {
             self.others.forget(step);
             self.reasons.insert(key.clone(), reason);
-            // The first refusal waits as well: nothing was changed by somebody else.
+            // The first refusal has a back-off too: the cause is not another program's change.
             if self.refused.iter().all(|(known, _)| *known != key) {
                 self.refused.changed(now_ms, key.clone(), String::new(), String::new());
                 self.refused.answered(&key);
             }
             self.refused.changed(now_ms, key.clone(), String::new(), String::new());
-            // Each try is one.
+            // Each attempt counts as one event.
             self.refused.answered(&key);
         } else {
             self.others.add(now_ms, step, reason);
@@ -101,7 +102,7 @@ impl BackOff {
         true
     }
 
-    /// What was refused and still is, in whole sentences.
+    /// Steps that are still refused, in whole sentences.
     pub(super) fn problems(&mut self, planned: &Planned) -> Vec<String> {
         let refused: BTreeSet<&SettingKey> = self.refused.iter().map(|(key, _)| key).collect();
         self.reasons.retain(|key, _| refused.contains(key));
@@ -111,7 +112,7 @@ impl BackOff {
         settings.chain(others).chain(self.stayed.iter().cloned()).collect()
     }
 
-    /// Settings that somebody else writes.
+    /// Settings that another program also writes.
     pub(super) fn drift(&self, now_ms: u64, actual: &ActualState) -> Vec<Drift> {
         let known = self.drift.iter().filter_map(|(key, entry)| {
             let (place, file) = file_of(key, actual)?;

@@ -1,4 +1,4 @@
-//! Values that were written, and cheap looks at whether they still hold.
+//! Values that were written, and cheap checks whether they still hold.
 
 use super::steps::{key_of, values};
 use commensal_core::actual::{ActualState, Hierarchy};
@@ -11,9 +11,10 @@ use std::ops::Bound;
 use std::path::Path;
 use std::time::Duration;
 
-/// In so many looks every value in force was looked at once …
+/// After this many checks every value in force was read once …
 const PARTS: usize = 5;
-/// … but where the kernel tells of every write, no more values than this are looked at in one: for what changes without one.
+/// … but where the kernel reports every write, at most this many values are read per check: for changes without a
+/// write.
 const UNTOLD: usize = 8;
 
 /// A cgroup by its hierarchy and inode.
@@ -22,7 +23,7 @@ type At = (usize, u64);
 #[derive(Debug, Clone, Copy)]
 struct Watched {
     dir: Dir,
-    /// The kernel tells of writes to its files, by this number.
+    /// Number of the watch that reports writes to its files.
     told: Option<i32>,
 }
 
@@ -30,35 +31,35 @@ struct Watched {
 #[derive(Debug, Default)]
 pub(super) struct InForce {
     values: BTreeMap<SettingKey, Value>,
-    /// Their cgroups, opened; and which of the values is looked at next.
+    /// Their cgroups, opened; and which of the values is checked next.
     watched: BTreeMap<At, Watched>,
     next: Option<SettingKey>,
-    /// Tells of writes to their files, and which watch is about which.
+    /// Reports writes to their files, and which watch belongs to which cgroup.
     writes: Option<GroupWatch>,
     watches: HashMap<i32, At>,
 }
 
 impl InForce {
-    /// Subscribes to writes to the control files of the cgroups (inotify). `watch` watches nothing yet.
+    /// Subscribes to writes to the control files of the cgroups (inotify). `watch` must be empty.
     pub(super) fn see_writes(&mut self, watch: GroupWatch) {
         self.writes = Some(watch);
     }
 
-    /// A step was carried out.
+    /// Records that a step was carried out.
     pub(super) fn written(&mut self, step: &Step, actual: &ActualState) -> Option<SettingKey> {
         let (key, (_, to)) = key_of(step, actual).zip(values(step))?;
         self.values.insert(key.clone(), to.clone());
         Some(key)
     }
 
-    /// Tells `drift` which values are not what was written, and forgets those of groups that are gone.
+    /// Reports to `drift` which values differ from the written ones, and forgets those of groups that are gone.
     pub(super) fn find_drift(&mut self, now_ms: u64, actual: &ActualState, drift: &mut drift::Table) {
         let mut seen = BTreeSet::new();
         for (place, cgroup) in &actual.cgroups {
             let idle = cgroup.values.get(&(KnobId::CpuIdle, None)) == Some(&Value::Number(1));
             for ((knob, device), value) in &cgroup.values {
                 if idle && *knob == KnobId::CpuWeight {
-                    // Being idle is what changed it, and nobody can write it meanwhile.
+                    // The value changed because the group is idle, and it cannot be written meanwhile.
                     continue;
                 }
                 let key = SettingKey {
@@ -69,7 +70,7 @@ impl InForce {
                 };
                 let Some(want) = self.values.get(&key) else { continue };
                 if *knob == KnobId::CgroupFreeze && want != value && actual.frozen_by_scheduler(place) {
-                    // The scheduler's guard stops what starves, and lets it go on; that is nobody's mistake.
+                    // The scheduler's guard freezes and thaws starving groups; that is not drift.
                     continue;
                 }
                 match want == value {
@@ -79,13 +80,13 @@ impl InForce {
                 seen.insert(key);
             }
         }
-        // A value that nobody looks at any more is nobody's.
+        // Values that are no longer checked are forgotten.
         self.values.retain(|key, _| seen.contains(key));
         drift.calm(now_ms, |key| seen.contains(key));
     }
 
-    /// Whether all values that are looked at hold: those whose files were written since the last look, and a part of the
-    /// others, a different one each time. What this misses the next round finds.
+    /// Whether all checked values hold: those whose files were written since the last check, and a part of the others,
+    /// a different one each time. The next round finds what this misses.
     pub(super) fn all_hold(&mut self, host: &mut dyn Host, hierarchies: &[Hierarchy]) -> bool {
         let Some(touched) = self.touched() else { return false };
         let mut looked_at: Vec<(&SettingKey, &Value)> = Vec::new();
@@ -117,7 +118,7 @@ impl InForce {
         read.is_ok_and(|text| file.parse(&text, key.device).is_ok_and(|value| value == *want))
     }
 
-    /// Cgroups whose files were written since the last call, by whomever; `None` when some were missed.
+    /// Cgroups whose files were written since the last call, by any program; `None` when events were lost.
     fn touched(&self) -> Option<BTreeSet<At>> {
         let Some(watch) = &self.writes else { return Some(BTreeSet::new()) };
         let mut touched = BTreeSet::new();
@@ -131,7 +132,7 @@ impl InForce {
         Some(touched)
     }
 
-    /// Opens the cgroups of the values in force, and lets go of others.
+    /// Opens the cgroups of the values in force, and closes others.
     pub(super) fn watch(&mut self, host: &mut dyn Host, actual: &ActualState) {
         let wanted: BTreeSet<At> = self.values.keys().map(|key| (key.hierarchy, key.inode)).collect();
         let gone: Vec<At> = self.watched.keys().filter(|place| !wanted.contains(place)).copied().collect();

@@ -1,5 +1,6 @@
-//! Steps that were refused and that no setting of a group which is there stands for: a group that cannot be made, a limit of one
-//! that was just made, orders for the scheduler. Told, left out with what needs them, and tried again later.
+//! Refused steps that do not concern a setting of an existing group: a group that cannot be created, a limit of a group
+//! that was just created, orders for the scheduler. They are reported, left out together with dependent steps, and
+//! retried later.
 
 use commensal_core::drift::{FIRST_BACK_OFF_MS, LONGEST_BACK_OFF_MS};
 use commensal_core::knob::Controller;
@@ -13,12 +14,12 @@ struct Refused {
     reason: String,
 }
 
-/// What was refused last, each step once.
+/// The last refusals, each step once.
 #[derive(Debug, Default)]
 pub(super) struct RefusedSteps(Vec<Refused>);
 
 impl RefusedSteps {
-    /// Refused now: the first time it waits for a second, then for twice as long as before.
+    /// Records a refusal: the back-off is a second at first, and doubles with each further one.
     pub(super) fn add(&mut self, now_ms: u64, step: &Step, reason: String) {
         let before = self.0.iter().find(|one| same(&one.step, step)).map(|one| one.back_off_ms);
         self.forget(step);
@@ -30,25 +31,25 @@ impl RefusedSteps {
         self.0.push(Refused { step: step.clone(), back_off_ms, again_from_ms, reason });
     }
 
-    /// It was carried out, or its group is there now and its setting waits by itself.
+    /// Forgets a step that was carried out, or whose group exists now, so that its setting has a separate back-off.
     pub(super) fn forget(&mut self, step: &Step) {
         self.0.retain(|one| !same(&one.step, step));
     }
 
-    /// Whether a step may be tried now: neither it nor what it needs has to wait.
+    /// Whether a step may be tried now: neither it nor a step that it needs is in back-off.
     pub(super) fn may_try(&self, now_ms: u64, step: &Step) -> bool {
         let waits = |one: &Refused| now_ms < one.again_from_ms;
         !self.0.iter().any(|one| waits(one) && (same(&one.step, step) || needs(step, &one.step)))
     }
 
-    /// Why those that are still planned were refused. Forgets the others.
+    /// Reasons of the refusals whose steps are still planned. Forgets the others.
     pub(super) fn reasons(&mut self, planned: &[Step]) -> Vec<String> {
         self.0.retain(|one| planned.iter().any(|step| same(&one.step, step)));
         self.0.iter().map(|one| one.reason.clone()).collect()
     }
 }
 
-/// Whether two steps lead to the same; what was there before may differ.
+/// Whether two steps have the same result, whatever the value before.
 fn same(one: &Step, other: &Step) -> bool {
     let to = |step: &Step| match &step.action {
         Action::Write { knob, device, to, .. } => Some((*knob, *device, to.clone())),

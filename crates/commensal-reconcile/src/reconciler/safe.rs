@@ -1,4 +1,4 @@
-//! What every setting is to be without anybody who looks after the machine goes on record before it is written.
+//! Journals the safe value of every setting before the setting is written.
 
 use super::Reconciler;
 use super::steps::key_of;
@@ -13,12 +13,12 @@ use commensal_core::group::GroupSpec;
 use commensal_core::plan::{Step, safe_settings};
 use commensal_host::Host;
 
-/// What is on record: of which groups, and the CPUs left to offline ones.
+/// The journalled safe state: its groups, and the CPUs left to offline ones.
 #[derive(Debug, Default)]
 pub(super) struct Announced(Option<(Vec<GroupSpec>, Option<CpuSet>)>);
 
 impl Announced {
-    /// Whether something else is asked for.
+    /// Whether the request differs from it.
     pub(super) fn differs(&self, request: &PlanRequest<'_>) -> bool {
         request.safe.is_some_and(|safe| {
             self.0.as_ref().is_none_or(|(specs, floor)| specs != safe.specs || floor.as_ref() != safe.floor)
@@ -31,8 +31,8 @@ impl Announced {
 }
 
 impl Reconciler {
-    /// Has the journal keep, with its next records, what the settings are to be without anybody; those that are on record
-    /// already and still stand are left alone.
+    /// Queues the safe values in the journal, to be written with its next records; those that are recorded already and
+    /// still valid are skipped.
     pub(super) fn announce(
         &mut self,
         host: &mut dyn Host,
@@ -56,7 +56,7 @@ impl Reconciler {
         let desired = self.instance.desired(&self.survey.machine, &alone, &planned.actual)?;
         let settings = safe_settings(&planned.desired, &desired, &planned.actual, &self.survey.caps);
         let records = safe_records(host, &planned.actual, &settings);
-        // Nobody knows whose container a group is while the engine does not answer.
+        // While the engine does not answer, it is unknown which container a group belongs to.
         if planned.actual.engine_obstacle.is_none() {
             journal.forget_safe(host, &planned.actual, &records)?;
         }
@@ -66,7 +66,7 @@ impl Reconciler {
     }
 }
 
-/// Whether it is on record what the setting that a step writes is to be without anybody.
+/// Whether the safe value of the setting that a step writes is in the journal.
 fn is_known(step: &Step, actual: &ActualState, journal: &Journal) -> bool {
     let Some(key) = key_of(step, actual) else { return true };
     let mount = actual.hierarchies.get(key.hierarchy).map(|one| one.mount.clone()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What one step is about: the setting that it writes, its old and new value, its group, in words.
+//! Facts about a step: the setting that it writes, old and new value, group, description.
 
 use crate::request::Planned;
 use commensal_core::actual::{ActualState, Cgroup, CgroupRef};
@@ -12,13 +12,13 @@ use std::collections::BTreeSet;
 /// A step that was carried out.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Change {
-    /// The group that it is about, if it is not the machine.
+    /// The group, if it does not concern the whole machine.
     pub group: Option<String>,
-    /// The cgroup and file, or what else was changed.
+    /// The cgroup and file, or another object of the change.
     pub what: String,
-    /// What it was.
+    /// Old value.
     pub old: Option<String>,
-    /// What it is now.
+    /// New value.
     pub new: Option<String>,
     /// Why.
     pub why: String,
@@ -48,7 +48,7 @@ impl Change {
         let file = key_of(step, &planned.actual).and_then(|key| file_of(&key, &planned.actual));
         let what = match file {
             Some((place, file)) => format!("{} {file}", place.path),
-            // A group that has just been made was not found yet.
+            // A group that was just created is not in the observed state yet.
             None if values(step).is_some() => format!("{path} {}", step.file(&planned.actual)),
             None => step.describe(&planned.actual),
         };
@@ -73,7 +73,7 @@ pub(super) fn values(step: &Step) -> Option<(&Value, &Value)> {
     }
 }
 
-/// The setting that a step changes and its new value, if it is one that controllers decide and that changes nothing else.
+/// The setting that a step changes and its new value, if controllers decide it and the step changes nothing else.
 pub(super) fn decided(step: &Step) -> Option<((KnobId, Option<Device>), &Value)> {
     const DECIDED: [KnobId; 9] = [
         KnobId::CpusetCpus,
@@ -92,7 +92,7 @@ pub(super) fn decided(step: &Step) -> Option<((KnobId, Option<Device>), &Value)>
     }
 }
 
-/// What a step tells the scheduler.
+/// The orders that a step sends to the scheduler.
 pub(super) fn orders(step: &Step) -> Option<&Orders> {
     match &step.action {
         Action::Order { to, .. } => Some(to),
@@ -100,12 +100,12 @@ pub(super) fn orders(step: &Step) -> Option<&Orders> {
     }
 }
 
-/// How many of the steps, at the beginning, make groups and enable controllers.
+/// How many steps at the beginning create groups and enable controllers.
 pub(super) fn structure(steps: &[Step]) -> usize {
     steps.iter().take_while(|step| matches!(step.action, Action::Create | Action::Enable(_))).count()
 }
 
-/// The setting of the very group that a step writes.
+/// The setting that a step writes, with the group's inode.
 pub(super) fn key_of(step: &Step, actual: &ActualState) -> Option<SettingKey> {
     let (knob, device): (KnobId, Option<Device>) = match &step.action {
         Action::Write { knob, device, .. } => (*knob, *device),
@@ -116,7 +116,7 @@ pub(super) fn key_of(step: &Step, actual: &ActualState) -> Option<SettingKey> {
     Some(SettingKey { hierarchy: step.place.hierarchy, inode, knob, device })
 }
 
-/// Where a setting is, and the kernel file that has it; `None` when the group is gone.
+/// The cgroup of a setting, and its kernel file; `None` when the group is gone.
 pub(super) fn file_of(key: &SettingKey, actual: &ActualState) -> Option<(CgroupRef, String)> {
     let same = |(place, cgroup): &(&CgroupRef, &Cgroup)| {
         place.hierarchy == key.hierarchy && cgroup.inode == key.inode
@@ -132,13 +132,13 @@ pub(super) fn inodes(actual: &ActualState) -> BTreeSet<(usize, u64)> {
     actual.cgroups.iter().map(|(place, cgroup)| (place.hierarchy, cgroup.inode)).collect()
 }
 
-/// Whether a step is about a group that was there in every look so far, or about one that it makes.
+/// Whether a step concerns a group that existed in every reading so far, or one that it creates.
 pub(super) fn lasts(step: &Step, actual: &ActualState, lasting: Option<&BTreeSet<(usize, u64)>>) -> bool {
     let found = actual.cgroups.get(&step.place).zip(lasting);
     found.is_none_or(|(cgroup, lasting)| lasting.contains(&(step.place.hierarchy, cgroup.inode)))
 }
 
-/// Who else writes a group's files, as far as its place tells.
+/// Which other program writes a group's files, judged from the group's path.
 pub(super) fn manager_of(actual: &ActualState, place: &CgroupRef) -> Option<String> {
     if let Some(unit) = actual.managed_by(place) {
         return Some(format!("systemd, whose unit {unit} it is"));

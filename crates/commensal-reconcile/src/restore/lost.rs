@@ -1,4 +1,4 @@
-//! What the cgroups tell of journals that are lost, and of other commensals.
+//! Finds lost journals and other commensals by the marks on cgroups.
 
 use super::open;
 use crate::drivers::apply::lives;
@@ -8,7 +8,8 @@ use commensal_host::Host;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The marks of this state directory; with `of_all` those of others that are lost as well: there is no journal, and nobody runs.
+/// The marks of this state directory; with `of_all` also those of other lost ones: without a journal and without a
+/// running process.
 pub(super) fn orphans(host: &mut dyn Host, dir: &Path, marks: Vec<Mark>, of_all: bool) -> Vec<Mark> {
     let mut lost = BTreeMap::new();
     let mut is_lost = |host: &mut dyn Host, mark: &Mark| {
@@ -33,7 +34,7 @@ pub(super) fn orphans(host: &mut dyn Host, dir: &Path, marks: Vec<Mark>, of_all:
     found
 }
 
-/// Whose the original is by now, when another commensal has taken it over from this journal.
+/// The owner of the original, when another commensal has taken it over from this journal.
 pub(super) fn kept_by_another(
     host: &mut dyn Host,
     journal: &Path,
@@ -45,7 +46,7 @@ pub(super) fn kept_by_another(
     host.close(dir);
     mark.map(|mark| mark.owner).filter(|owner| {
         let here = journal.parent() == Some(Path::new(owner));
-        // One that is lost puts nothing back.
+        // A lost commensal restores nothing.
         !here
             && host
                 .state_read(&journal::path(Path::new(owner), journal::MACHINE))

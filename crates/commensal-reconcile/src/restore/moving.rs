@@ -1,8 +1,9 @@
-//! Processes go back to the cgroups that they came from, with what they have started since.
+//! Moves processes back to their original cgroups, with their descendants.
 //!
-//! Whoever is in the group now is looked at, not who was moved then: a process on record goes where the record says; one
-//! that is not goes with the nearest process above it that is, or with one of the same process group, whose number nobody
-//! else can get while it has a member. Whose cgroup is gone stays, and so does the group.
+//! The processes that are in the group now matter, not those that were moved: a recorded process goes to its recorded
+//! group; another one goes with its nearest recorded ancestor, or with a recorded process of the same process group,
+//! whose ID cannot be reused while it has members. A process whose original cgroup is gone stays, and so does the
+//! group.
 
 use super::Restored;
 use crate::drivers::apply::{alive, identity};
@@ -15,7 +16,7 @@ use commensal_host::{Dir, Host, HostError, below};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Looks at a group whose processes go on forking, before the rest is left.
+/// Maximum number of passes over a group whose processes keep forking.
 const LOOKS: u32 = 100;
 
 /// Tries to move one process that is there again each time.
@@ -24,15 +25,15 @@ const TRIES: u32 = 3;
 /// Parents that are followed upwards.
 const GENERATIONS: u32 = 64;
 
-/// What the journal says of one process.
+/// The journal's facts about one process.
 #[derive(Debug, Default)]
 struct Origin {
     pgrp: u32,
-    /// By mount point: the first place on record is where it came from.
+    /// By mount point: the first recorded group is the original one.
     from: BTreeMap<String, Target>,
 }
 
-/// Moves processes back. Gives the places in `contents` of the records that still stand.
+/// Moves processes back. Returns the indices in `contents` of the records that remain.
 pub(super) fn back(host: &mut dyn Host, contents: &Contents, result: &mut Restored) -> BTreeSet<usize> {
     let mut origins: BTreeMap<ProcessId, Origin> = BTreeMap::new();
     let mut groups: BTreeSet<&Target> = BTreeSet::new();
@@ -71,7 +72,7 @@ fn empty(
     let mut stuck: BTreeSet<u32> = BTreeSet::new();
     for _ in 0..LOOKS {
         let inside = members::pids(host, dir).unwrap_or_default();
-        // Who was moved, or has ended since the list was read, may have started others meanwhile.
+        // A process that was moved, or has exited since the list was read, may have started others meanwhile.
         let mut again = false;
         for pid in inside.into_iter().filter(|pid| *pid != std::process::id()) {
             if stuck.contains(&pid) {
@@ -131,8 +132,8 @@ fn empty(
     }));
 }
 
-/// Where in this hierarchy the process came from, or the nearest one above it of which that is on record: who was born while
-/// its parent was moved had its first place in our group, where the parent had arrived already.
+/// The original group of the process in this hierarchy, or of its nearest recorded ancestor: a process that was born
+/// while its parent was moved had its first group in the new place, where the parent had arrived already.
 fn home_of<'o>(
     host: &dyn Host,
     process: ProcessId,
@@ -153,7 +154,7 @@ fn home_of<'o>(
     origins.values().filter(|origin| Some(origin.pgrp) == group).find_map(|origin| origin.from.get(mount))
 }
 
-/// Whether the place is still the same one and took the process.
+/// Moves the process if the group is still the same one; returns whether it did.
 fn put(host: &mut dyn Host, process: ProcessId, target: &Target) -> Result<bool, HostError> {
     let dir = match host.open(&below(Path::new(&target.mount), &target.path)) {
         Err(error) if matches!(error.errno, Errno::ENOENT | Errno::ENODEV) => return Ok(false),
@@ -168,7 +169,7 @@ fn put(host: &mut dyn Host, process: ProcessId, target: &Target) -> Result<bool,
     written.map(|()| same)
 }
 
-/// A number that has changed hands since the list was read is not written; one that does so in the very moment is told.
+/// A PID that was reused since the list was read is not written; a reuse in the very moment of the write is reported.
 fn write_number(host: &mut dyn Host, process: ProcessId, dir: Dir) -> Result<(), HostError> {
     let held = host.process(process.pid)?;
     let object = format!("pid {}", process.pid);

@@ -1,7 +1,7 @@
-//! Restoring through a fresh group, and finishing what was interrupted on the way.
+//! Restores by recreating groups, and completes interrupted replacements.
 //!
-//! The journal says so before a group is replaced, and has the new inodes right after: whatever moment a crash chooses,
-//! the next restore finds either the old group, or the fresh one beside it, or the fresh one in its place.
+//! The journal has a record before a group is replaced, and the new inodes right after: whenever a crash happens, the
+//! next restore finds the old group, or the fresh one beside it, or the fresh one in its place.
 
 use super::Left;
 use crate::drivers::recreate;
@@ -11,7 +11,7 @@ use commensal_core::text;
 use commensal_host::{Host, HostError, below};
 use std::path::Path;
 
-/// Finishes every replacing that was begun; gives those that could not be, and why.
+/// Completes every replacement that was begun; returns those that failed, and why.
 pub(super) fn finish(
     host: &mut dyn Host,
     journal: &Path,
@@ -39,7 +39,7 @@ pub(super) fn finish(
     stuck
 }
 
-/// Finishes one; gives what that was, in words.
+/// Completes one replacement; returns a description.
 pub(super) fn again(
     host: &mut dyn Host,
     journal: &Path,
@@ -54,12 +54,12 @@ pub(super) fn again(
     Ok(format!("{shown} is a fresh group with the same settings and members"))
 }
 
-/// Whether the group of this original is half replaced: then nothing of it or below it can be found by its inode.
+/// Whether the group of this original is half replaced: then groups at or below its path cannot be found by inode.
 pub(super) fn is_half_done(host: &mut dyn Host, group: &Target, knob: &str) -> bool {
     knob == KnobId::CpuQosLevel.to_string() && recreate::is_begun(host, &group.mount, &group.path)
 }
 
-/// A level that the kernel does not let up again: the members move to a fresh group.
+/// Restores a level that the kernel does not raise again: the members move to a fresh group.
 pub(super) fn restore_by_recreating(
     host: &mut dyn Host,
     journal: &Path,
@@ -78,14 +78,14 @@ pub(super) fn restore_by_recreating(
     Ok(Some(format!("{shown} is {value} again, in a fresh group with the same settings and members")))
 }
 
-/// Whether another group has the name already, and none is waiting beside it.
+/// Whether another group has the name already, and no fresh one is waiting beside it.
 fn replaced(host: &mut dyn Host, target: &Target) -> bool {
     let Ok(dir) = host.open(&below(Path::new(&target.mount), &target.path)) else { return false };
     host.close(dir);
     dir.inode != target.inode && !recreate::is_begun(host, &target.mount, &target.path)
 }
 
-/// What is on record of the group and of those below it holds for the ones that are there now.
+/// Applies the records of the group and of those below it to the groups that exist now.
 fn over(
     host: &mut dyn Host,
     journal: &Path,
@@ -108,7 +108,7 @@ fn over(
             host.close(dir);
         }
     }
-    // Its place stays, so that the others keep theirs: a group that is recreated already needs nothing more.
+    // The record keeps its index, so that the others keep theirs: a group that was recreated needs nothing more.
     for record in &mut contents.records {
         if *record == Record::Recreating(target.clone()) {
             *record = Record::Creating {
@@ -117,7 +117,7 @@ fn over(
             };
         }
     }
-    // Lines that cannot be read have to be kept aside first.
+    // Damaged lines have to be saved first.
     if contents.damaged.is_empty() {
         let text: String = contents.records.iter().map(journal::line).collect();
         host.state_replace(journal, &text)?;

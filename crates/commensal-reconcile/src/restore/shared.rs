@@ -1,5 +1,5 @@
-//! What one change is for many groups: machine-wide switches, and cost-based control of a disk. It goes back when nobody
-//! else uses it any more.
+//! Settings that many groups share: machine-wide switches, and cost-based control of a disk. They are restored when no
+//! other group uses them any more.
 
 use super::Left;
 use super::values::not_taken;
@@ -12,7 +12,7 @@ use commensal_host::{Dir, Host, HostError};
 use commensal_sensors::mounts::{Mount, cgroup_mounts};
 use std::path::Path;
 
-/// Turns a switch back, unless groups that are not on record have a value that it would clear.
+/// Restores a switch, unless groups that are not recorded have a value that it would clear.
 pub(super) fn switch_back(
     host: &mut dyn Host,
     switch: &str,
@@ -41,7 +41,7 @@ pub(super) fn switch_back(
     }
 }
 
-/// A group that nobody of us answers for and that has a value of this knob. `ours` judges paths below the mount.
+/// A group that no commensal record covers and that has a value of this knob. `ours` judges paths below the mount.
 pub(super) fn user(host: &mut dyn Host, knob: KnobId, ours: &dyn Fn(&str) -> bool) -> Option<String> {
     let row = knob.row();
     for Mount { mount, version, options } in cgroup_mounts(host).unwrap_or_default() {
@@ -63,8 +63,8 @@ pub(super) fn user(host: &mut dyn Host, knob: KnobId, ours: &dyn Fn(&str) -> boo
     None
 }
 
-/// Groups made since have copied the identity that is about to go back, and lose it first. `known` judges paths below the
-/// mount; returns what was written.
+/// Groups created later have copied the identity that is about to be restored; theirs is cleared first. `known` judges
+/// paths below the mount; returns what was written.
 pub(super) fn copies_back(
     host: &mut dyn Host,
     group: &Target,

@@ -1,4 +1,4 @@
-//! What everybody may read: the status at the socket, and the signs of life for the service manager.
+//! The published status of the socket, and the keep-alives for the service manager.
 
 use crate::control::Published;
 use crate::service::Signs;
@@ -6,13 +6,13 @@ use commensal_core::scheduler::protocol::Status;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-/// Changes at every round.
+/// Published state; changes at every round.
 pub(super) struct Shown {
     published: Published,
     signs: Signs,
-    /// What is published next.
+    /// The status to be published next.
     pub status: Status,
-    /// Since the boot.
+    /// When the scheduler was loaded, since boot.
     pub loaded_at: Duration,
 }
 
@@ -23,7 +23,7 @@ impl Shown {
         Shown { published, signs: Signs::default(), status, loaded_at: now }
     }
 
-    /// Tells everybody the status, at this time since the boot.
+    /// Publishes the status; `now` is the time since boot.
     pub fn publish(&mut self, now: Duration) {
         self.status.loaded_s = now.saturating_sub(self.loaded_at).as_secs();
         self.signs.alive(now, &self.status);

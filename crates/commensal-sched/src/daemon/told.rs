@@ -1,4 +1,5 @@
-//! What the BPF programs know: groups with their classes, slots, limits and the hold-off. Only what changes is pushed.
+//! The configuration in the BPF programs: groups with their classes, slots, limits and the hold-off. Only changes are
+//! pushed.
 
 use super::wanted::Wanted;
 use crate::LoadError;
@@ -12,15 +13,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
-/// Of one loading of the programs: a new one knows nothing.
+/// Configuration of the currently loaded programs; newly loaded ones have none.
 #[derive(Debug, Default)]
 pub(super) struct Told {
-    /// Class, slot and directory of each cgroup, by its number.
+    /// Class, slot and directory of each cgroup, by cgroup ID.
     groups: BTreeMap<u64, (u64, u64, String)>,
     hold_off: Option<Duration>,
     /// The slot of each offline cgroup.
     pub slots: BTreeMap<u64, u64>,
-    /// The number of each limit, by the group's directory.
+    /// Index of each limit, by the group's directory.
     limits: BTreeMap<String, u64>,
 }
 
@@ -28,7 +29,7 @@ impl Told {
     /// Pushes changed configuration into the BPF maps.
     ///
     /// # Errors
-    /// What the kernel refuses, or too many limits.
+    /// When the kernel refuses, or there are too many limits.
     pub fn tell(
         &mut self,
         host: &mut dyn Host,
@@ -57,7 +58,8 @@ impl Told {
             wanted.iter().filter(|(_, entry)| entry.0 == CLASS_OFFLINE).map(|(id, _)| *id).collect();
         let freed: Vec<u64> = self.slots.keys().copied().filter(|id| !alive.contains(id)).collect();
         for id in freed {
-            // Its queues may have threads until they are looked at again, so a slot stays in use with the least weight.
+            // The slot's queues may still hold threads until the next round, so the slot stays in use with the smallest
+            // weight.
             if let Some(slot) = self.slots.remove(&id) {
                 scheduler.set_slot(slot, true, 1, 0)?;
             }
@@ -91,7 +93,7 @@ impl Told {
         Ok(())
     }
 
-    /// The number of a group's limit; 0 without one.
+    /// The index of a group's limit; 0 without one.
     fn limit(&mut self, scheduler: &Scheduler, path: &str, limit: Option<&Quota>) -> Result<u64, LoadError> {
         let Some(limit) = limit else { return Ok(0) };
         let free = || (1..).find(|index| self.limits.values().all(|taken| taken != index));
@@ -107,7 +109,7 @@ impl Told {
         Ok(index)
     }
 
-    /// Limits of groups that have none any more are for others.
+    /// Frees the limits of groups that no longer have one.
     fn forget_limits(&mut self, scheduler: &Scheduler, orders: &Orders) -> Result<(), LoadError> {
         let limited = |path: &String| orders.groups.get(path).is_some_and(|order| order.limit.is_some());
         let over: Vec<String> = self.limits.keys().filter(|path| !limited(path)).cloned().collect();
@@ -120,12 +122,12 @@ impl Told {
     }
 }
 
-/// Weights are of 1 … 10000 as in the kernel, from shares of [`WHOLE`].
+/// Converts a share of [`WHOLE`] to a weight of 1 … 10000, as in the kernel.
 fn weight_of(share: u64) -> u64 {
     (share * 10_000 / WHOLE).max(1)
 }
 
-/// The slot of a cgroup, a free one if it has none; the last when all are taken.
+/// The slot of a cgroup, a free one if it has none; the last one when all are taken.
 fn slot_for(slots: &mut BTreeMap<u64, u64>, id: u64) -> u64 {
     if let Some(slot) = slots.get(&id) {
         return *slot;

@@ -1,4 +1,4 @@
-//! What everybody wants, and the groups that are there.
+//! The orders of all owners, and the groups that exist.
 
 use crate::membership::{Tree, walk};
 use crate::weights::{self, WHOLE};
@@ -8,16 +8,16 @@ use commensal_core::scheduler::protocol::{GroupStatus, SlotReading, Standing};
 use commensal_host::{Host, HostError};
 use std::collections::BTreeMap;
 
-/// Changes with orders, and with each look at the groups.
+/// Changes with orders, and in each round.
 #[derive(Debug, Default)]
 pub(super) struct Wanted {
-    /// By owner.
+    /// Orders by owner.
     pub standing: Standing,
-    /// All of it together.
+    /// All orders merged.
     pub orders: Orders,
-    /// The offline groups that are there, by directory.
+    /// The existing offline groups, by directory.
     pub trees: BTreeMap<String, Tree>,
-    /// Share of each of their cgroups, of [`WHOLE`].
+    /// Share of each cgroup in them, of [`WHOLE`].
     pub shares: Vec<(u64, u64)>,
 }
 
@@ -25,7 +25,7 @@ impl Wanted {
     /// Walks the offline groups.
     ///
     /// # Errors
-    /// When one cannot be read that is there.
+    /// When an existing group cannot be read.
     pub fn look(&mut self, host: &mut dyn Host) -> Result<(), HostError> {
         let ordered: BTreeMap<String, Class> =
             self.orders.groups.iter().map(|(path, order)| (path.clone(), order.class)).collect();
@@ -40,7 +40,7 @@ impl Wanted {
         Ok(())
     }
 
-    /// Each offline group as it is told; `slot_of` has what the programs count for a cgroup.
+    /// Status of each offline group; `slot_of` returns the counters of a cgroup's slot.
     pub fn groups(&self, slot_of: &dyn Fn(u64) -> Option<SlotReading>) -> Vec<GroupStatus> {
         let offline = self.orders.groups.iter().filter(|(_, order)| order.class == Class::Offline);
         let of = |path: &String| {

@@ -1,24 +1,25 @@
-//! Those that wait for a limiter: one line per query, and deficit round robin between the lines.
+//! Waiting reservations: one queue per query, and deficit round robin between the queues.
 
 use super::{Granted, QueryId, TicketId};
 use std::collections::{HashMap, VecDeque};
 
-/// One query's line.
+/// One query's queue.
 #[derive(Debug, Default)]
 struct Line {
     waiting: VecDeque<(TicketId, u64)>,
-    /// Bytes that the query may still take in this turn, and what is left of turns that did not suffice.
+    /// Bytes that the query may still take in this turn, including the rest of earlier turns that were not enough.
     deficit: u128,
-    /// Whether it got its quantum for the turn that it has now.
+    /// Whether it got its quantum for the current turn.
     in_turn: bool,
 }
 
-/// All lines. Only queries that wait have one; who comes back joins at the end, with nothing saved up.
+/// All queues. Only queries with waiting reservations have one; a query that returns joins at the end, without
+/// accumulated credit.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
-    /// Above 0.
+    /// Always above 0.
     quantum: u128,
-    /// In order of their turns; the first has its turn.
+    /// Queries in the order of their turns; the first one has its turn now.
     ring: VecDeque<QueryId>,
     lines: HashMap<QueryId, Line>,
     whose: HashMap<TicketId, QueryId>,
@@ -27,7 +28,7 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// What a query may take in one turn, from the next turn on.
+    /// Sets what a query may take per turn, from the next turn on.
     pub(super) fn set_quantum(&mut self, bytes: u64) {
         self.quantum = u128::from(bytes.max(1));
     }
@@ -36,7 +37,7 @@ impl Lines {
         self.whose.len()
     }
 
-    /// What all that wait asked for together.
+    /// Total bytes of all waiting reservations.
     pub(super) fn bytes(&self) -> u128 {
         self.bytes
     }
@@ -54,7 +55,7 @@ impl Lines {
         id
     }
 
-    /// The one whose turn it is; the same until it is served, leaves, or its line ends.
+    /// The reservation to be served next; it stays the same until it is served or cancelled.
     pub(super) fn next(&mut self) -> Option<Granted> {
         let mut passed_over = 0;
         loop {
@@ -78,8 +79,8 @@ impl Lines {
         }
     }
 
-    /// A whole round in which nobody may take anything is repeated by arithmetic, or a huge request would take as many
-    /// rounds as it has quanta.
+    /// Skips rounds in which no query can be served, by arithmetic: otherwise a huge request would take as many rounds
+    /// as it has quanta.
     fn skip_rounds(&mut self) {
         let quantum = self.quantum;
         let missing = self.lines.values().filter_map(|line| {
@@ -92,7 +93,7 @@ impl Lines {
         }
     }
 
-    /// The one that [`Lines::next`] named is served and leaves.
+    /// Removes the reservation that [`Lines::next`] returned, as served.
     pub(super) fn serve(&mut self) {
         let Some(Granted { id, query, bytes }) = self.next() else { return };
         if let Some(line) = self.lines.get_mut(&query) {

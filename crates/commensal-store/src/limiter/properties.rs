@@ -1,22 +1,22 @@
-//! What holds for the limiter whatever happens.
+//! Properties of the limiter that hold for any sequence of calls.
 
 use super::*;
 use proptest::prelude::*;
 use std::collections::HashMap;
 
-/// What somebody does to a limiter.
+/// A call to a limiter.
 #[derive(Debug, Clone)]
 enum Act {
     Reserve {
         query: u64,
         bytes: u64,
     },
-    /// Everybody whose time has come.
+    /// Grants all reservations that are due.
     Grant,
     Cancel {
         which: usize,
     },
-    /// Gives back, or owes, a part of something given.
+    /// Refunds a part of a granted reservation, or makes it a debt.
     Settle {
         paid: u64,
         received: u64,
@@ -33,7 +33,7 @@ fn act(largest: u64) -> impl Strategy<Value = Act> {
     ]
 }
 
-/// Steps of the clock in nanoseconds: mostly small, at times none, back, or hours.
+/// Steps of the clock in nanoseconds: mostly small, sometimes 0, negative, or hours.
 fn step() -> impl Strategy<Value = i64> {
     prop_oneof![
         6 => 0i64..20_000_000,
@@ -48,8 +48,8 @@ fn anything() -> impl Strategy<Value = u64> {
 }
 
 proptest! {
-    /// Whatever is asked, cancelled and given back, and however the clock runs: no window gets more than the rate, one
-    /// burst (or one larger request), and what came back in it. Lines are first come, first served. Who waits is served.
+    /// For any reservations, cancellations, refunds and clock: no window gets more than the rate, one burst (or one
+    /// larger request), and the refunds in it. Each query is served in order, and every waiting reservation is served.
     #[test]
     fn no_window_gets_more_and_nobody_is_forgotten(
         rate in 1u64..1_000_000_000, burst_ms in 0u64..50, quantum in 1u64..2_000_000,
@@ -58,7 +58,7 @@ proptest! {
         let shape = Shape { burst: Duration::from_millis(burst_ms), quantum };
         let mut limiter = Limiter::new(Some(BytesPerS(rate)), shape, 0);
         let (mut clock, mut seen, mut largest) = (0u64, 0u64, 0u64);
-        // When, given, came back.
+        // Time, granted bytes, refunded bytes.
         let mut log: Vec<(u64, u64, u64)> = Vec::new();
         let mut waiting: Vec<TicketId> = Vec::new();
         let mut last_of: HashMap<QueryId, TicketId> = HashMap::new();
@@ -109,7 +109,7 @@ proptest! {
                 prop_assert!(given <= most, "{given} given where {most} may be");
             }
         }
-        // Each time that the limiter names suffices for one more.
+        // Each due time of the limiter suffices for one more grant.
         for left in (0..waiting.len()).rev() {
             let due = limiter.due().expect("somebody waits");
             prop_assert!(limiter.grant(due).is_some());
@@ -117,7 +117,7 @@ proptest! {
         }
     }
 
-    /// While somebody waits, nothing of the rate is lost.
+    /// While reservations wait, nothing of the rate is lost.
     #[test]
     fn it_is_work_conserving(
         rate in 1_000u64..1_000_000_000, burst_ms in 0u64..50,
@@ -144,7 +144,8 @@ proptest! {
         prop_assert!(given + rounding + 1 >= could, "{given} given where {could} could be");
     }
 
-    /// Queries that wait all the time get the same, however many readers they have and however large these read.
+    /// Queries that always have waiting reservations get the same, however many readers they have and however large
+    /// their reads are.
     #[test]
     fn shares_are_fair(
         quantum in 1_000u64..1_000_000,
@@ -164,7 +165,7 @@ proptest! {
             let granted = limiter.grant(due).unwrap();
             let query = usize::try_from(granted.query.0).unwrap();
             got[query] += granted.bytes;
-            // It asks for the same again: with two readers or more somebody of it always waits.
+            // The query asks for the same again: with two readers or more it always has a waiting reservation.
             limiter.reserve(due, granted.query, queries[query].1);
         }
         let alone: Vec<u64> = queries.iter().map(|(_, bytes)| *bytes).collect();
@@ -173,7 +174,7 @@ proptest! {
         prop_assert!(most - least <= slack, "{got:?}, sizes {alone:?}, quantum {quantum}");
     }
 
-    /// No number makes it panic, and it always ends.
+    /// No number causes a panic or an endless loop.
     #[test]
     fn nothing_overflows(
         rate in prop::option::of(anything()), burst_ns in anything(), quantum in anything(), start in anything(),

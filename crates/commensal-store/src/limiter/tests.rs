@@ -9,7 +9,7 @@ const SHAPE: Shape = Shape { burst: Duration::from_millis(20), quantum: MIB };
 const A: QueryId = QueryId(1);
 const B: QueryId = QueryId(2);
 
-/// 100 MiB/s with nothing saved up at 0.
+/// 100 MiB/s without credit at time 0.
 fn empty() -> Limiter {
     let mut limiter = Limiter::new(Some(BytesPerS(100 * MIB)), SHAPE, 0);
     assert_eq!(limiter.reserve(0, QueryId(0), 2 * MIB), Ticket::Paid);
@@ -23,7 +23,7 @@ fn waits(ticket: Ticket) -> (TicketId, u64) {
     }
 }
 
-/// Serves everybody who waits, each at its time; when, whose and how much.
+/// Serves all waiting reservations, each when it is due; returns time, query and bytes.
 fn drain(limiter: &mut Limiter) -> Vec<(u64, QueryId, u64)> {
     let mut served = Vec::new();
     while let Some(due) = limiter.due() {
@@ -42,7 +42,7 @@ fn the_burst_then_the_rate() {
     let starts = [0; 3].map(|_| waits(limiter.reserve(0, A, MIB)).1);
     assert_eq!(starts, [10 * MS, 20 * MS, 30 * MS]);
     assert_eq!(drain(&mut limiter).iter().map(|served| served.0).collect::<Vec<_>>(), starts);
-    // Idle for long: the burst and no more.
+    // After a long idle time the credit is the burst and no more.
     assert_eq!(limiter.reserve(9 * S, A, 2 * MIB), Ticket::Paid);
     assert_eq!(waits(limiter.reserve(9 * S, A, 1)).1, 9 * S + 10);
 }
@@ -72,7 +72,7 @@ fn what_was_not_read_goes_back_and_an_excess_is_owed() {
     assert_eq!(limiter.reserve(0, A, MIB), Ticket::Paid);
     limiter.settle(0, MIB, 11 * MIB);
     assert_eq!(waits(limiter.reserve(0, A, MIB)).1, 110 * MS);
-    // Not more than a burst comes back, however much is given back.
+    // Refunds never raise the credit above one burst.
     let mut limiter = empty();
     limiter.settle(0, 500 * MIB, 0);
     assert_eq!(limiter.reserve(0, A, 2 * MIB), Ticket::Paid);
@@ -96,7 +96,7 @@ fn a_new_rate_holds_for_old_debts() {
     waits(limiter.reserve(0, A, MIB));
     limiter.set_rate(0, None);
     assert_eq!(drain(&mut limiter), [(0, A, MIB)]);
-    // A limit again: the debt of before is forgotten.
+    // When a limit is set again, the earlier debt is forgotten.
     limiter.set_rate(0, Some(BytesPerS(100 * MIB)));
     assert_eq!(limiter.reserve(0, A, MIB), Ticket::Paid);
 }
@@ -118,7 +118,7 @@ fn cancelling_moves_the_others_up() {
     assert!(limiter.cancel(second) && limiter.cancel(first));
     assert!(!limiter.cancel(first), "twice");
     assert_eq!(drain(&mut limiter), [(10 * MS, A, MIB)]);
-    // One that was given is no longer there to be cancelled.
+    // A reservation that was granted can no longer be cancelled.
     let last = waits(limiter.reserve(10 * MS, B, MIB)).0;
     drain(&mut limiter);
     assert!(!limiter.cancel(last));
@@ -138,7 +138,7 @@ fn queries_take_turns() {
     assert_eq!(turns, [1, 2, 2, 1, 2, 1, 1, 1, 1]);
 }
 
-/// The one reader asks again as soon as it was served; the others of the crowd wait all the time.
+/// The single reader asks again as soon as it was served; the crowd's readers wait all the time.
 #[test]
 fn a_crowd_of_128_does_not_starve_one() {
     let mut limiter = empty();
@@ -156,7 +156,7 @@ fn a_crowd_of_128_does_not_starve_one() {
     assert_eq!(got, [0, 200, 200]);
 }
 
-/// New queries without end, each of which asks once: the one that was there before needs three turns and gets them.
+/// An endless series of new queries, each of which asks once: the earlier one needs three turns and gets them.
 #[test]
 fn newcomers_do_not_starve_a_large_request() {
     let mut limiter = empty();

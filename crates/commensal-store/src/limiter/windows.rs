@@ -1,27 +1,27 @@
-//! How much moved in short windows of time: what a limit is judged by.
+//! Bytes moved in short windows of time, by which a limit is judged.
 
 /// Length of the short window.
 const SHORT_NS: u64 = 100_000_000;
 /// Short windows in a long one.
 const IN_LONG: usize = 10;
 
-/// Bytes by time: the total, what moved in the last second, and the most that ever moved in 100 ms and in 1 s.
+/// Bytes by time: the total, those of the last second, and the largest numbers ever moved in 100 ms and in 1 s.
 ///
-/// A short window begins at each full 100 ms of the clock; the long one is any ten of them in a row, the present one with
-/// what it has so far. Elapsed time decides, not how often somebody asks.
+/// A short window begins at each full 100 ms of the clock; the long one is any ten of them in a row, including the
+/// unfinished current one. Elapsed time decides, not the frequency of calls.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Windows {
     total: u64,
-    /// The number of the present short window since the clock's start.
+    /// Number of the current short window since the clock's start.
     number: u64,
-    /// The present one, and the ten before it, newest first.
+    /// Bytes of the current short window and of the ten before it, newest first.
     recent: [u64; IN_LONG + 1],
     most_100ms: u64,
     most_1s: u64,
 }
 
 impl Windows {
-    /// Counts `bytes` that moved at `now_ns`; a time before one already counted counts as that.
+    /// Counts `bytes` that moved at `now_ns`; a time that goes back counts as the latest time so far.
     pub fn record(&mut self, now_ns: u64, bytes: u64) {
         self.pass(now_ns);
         self.total = self.total.saturating_add(bytes);
@@ -36,19 +36,19 @@ impl Windows {
         self.total
     }
 
-    /// What moved in the last full second, in bytes: the present rate.
+    /// Bytes moved in the last full second: the current rate.
     pub fn last_second(&mut self, now_ns: u64) -> u64 {
         self.pass(now_ns);
         sum(&self.recent[1..])
     }
 
-    /// The most that moved in one window of 100 ms, in bytes.
+    /// Largest number of bytes moved in one window of 100 ms.
     #[must_use]
     pub fn most_100ms(&self) -> u64 {
         self.most_100ms
     }
 
-    /// The most that moved in one window of 1 s, in bytes.
+    /// Largest number of bytes moved in one window of 1 s.
     #[must_use]
     pub fn most_1s(&self) -> u64 {
         self.most_1s

@@ -1,4 +1,4 @@
-//! What online groups suffer in a window: sums of the ticks' samples, and a probe of the canary's own.
+//! Measures online groups in a window: sums of the ticks' samples, and a separate probe for the canary.
 
 use crate::blame_monitor;
 use crate::canary::Figures;
@@ -9,31 +9,31 @@ use commensal_host::Host;
 use commensal_reconcile::Planned;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Sums over a part of a window.
+/// Sums over the measured part of a window.
 #[derive(Debug, Default)]
 pub(super) struct Measured {
     pub(super) seconds: f64,
     /// By group: run delay, ms; pressure, per cent times seconds; CPU time, s.
     sums: BTreeMap<String, [Option<f64>; 5]>,
-    /// The probe's counters at its beginning.
+    /// The probe's counters at the start of the measurement.
     blamed: Option<BTreeMap<String, Of>>,
 }
 
 /// Wait for offline work and time on a CPU of one group, ns.
 pub(super) type Of = (u64, u64);
 
-/// The probe, apart from the controllers' own: it counts through a whole window.
+/// The canary's probe, separate from the controllers': it counts through a whole window.
 #[derive(Default)]
 pub(super) struct Watch {
     probe: Option<WaitProbe>,
     scope: Scope,
     names: Vec<String>,
-    /// The last looks within a window, with their times, ms.
+    /// The last samples within a window, with their times, ms.
     looks: VecDeque<(u64, BTreeMap<String, Of>)>,
 }
 
 impl Watch {
-    /// Attaches where the members are others than before. Why there is no probe, if there is none.
+    /// Attaches the probe when the members have changed. Returns why there is no probe, if there is none.
     pub(super) fn follow(&mut self, host: &dyn Host, planned: &Planned) -> Option<String> {
         let (scope, names) = blame_monitor::scope(planned);
         if self.probe.is_some() && self.scope == scope {
@@ -52,7 +52,7 @@ impl Watch {
         error
     }
 
-    /// Counters by group, since the probe came.
+    /// Counters by group, since the probe was attached.
     pub(super) fn totals(&mut self) -> Option<BTreeMap<String, Of>> {
         let subjects = self.probe.as_ref()?.subjects().ok()?;
         let mut groups: BTreeMap<String, Of> = BTreeMap::new();
@@ -64,12 +64,12 @@ impl Watch {
         Some(groups)
     }
 
-    /// A window begins: what was seen before it is none of its harm.
+    /// Starts a window: earlier waits are not counted as its harm.
     pub(super) fn begin(&mut self) {
         self.looks.clear();
     }
 
-    /// Looks, and says which group suffers more than it may.
+    /// Reads the probe, and reports a group that waits more than allowed.
     pub(super) fn harm(&mut self, now_ms: u64, limits: &CanaryLimits) -> Option<String> {
         let now = self.totals()?;
         while self.looks.front().is_some_and(|(at, _)| now_ms.saturating_sub(*at) > HARM_OVER_MS) {
@@ -98,7 +98,7 @@ fn since(now: Of, then: Of) -> (f64, f64) {
 }
 
 impl Measured {
-    /// Nothing yet; with the probe's counters now.
+    /// Empty sums; with the probe's current counters.
     pub(super) fn new(blamed: Option<BTreeMap<String, Of>>) -> Measured {
         Measured { blamed, ..Measured::default() }
     }
@@ -119,7 +119,7 @@ impl Measured {
         self.seconds += seconds;
     }
 
-    /// What it says of each group, with the probe's counters at its end.
+    /// The figures of each group, with the probe's counters at the end of the window.
     pub(super) fn figures(&self, end: Option<&BTreeMap<String, Of>>) -> BTreeMap<String, Figures> {
         let rate = |sum: Option<f64>| sum.filter(|_| self.seconds > 0.0).map(|sum| sum / self.seconds);
         let of = |(name, sums): (&String, &[Option<f64>; 5])| {

@@ -19,7 +19,7 @@ const GROUPS: &str = "[group.etl]\nclass = \"offline\"\ncpu.max = \"2 cores\"\nm
     [group.web]\nclass = \"online\"\ncpu.weight = 500\nmatch = [{ cgroup = \"/web\" }]\n\
     [group.db]\nclass = \"online\"\n";
 
-/// A machine with groups `/batch` and `/web` of somebody else's.
+/// A machine with groups `/batch` and `/web` that commensal did not create.
 fn machine(v2: bool) -> FakeHost {
     let fake = if v2 { FakeHost::v2(4, MEMORY) } else { FakeHost::v1(4, MEMORY) };
     let mut host = fake.another();
@@ -40,7 +40,7 @@ fn name(text: &str) -> GroupName {
     GroupName::new(text).unwrap()
 }
 
-/// A frame, a quota, and one group that stands still for want of memory.
+/// A frame, a quota, and one group that is frozen for lack of memory.
 fn decided() -> Decided {
     let wants = Wants {
         cpu_set: Some("2-3".parse().unwrap()),
@@ -83,7 +83,7 @@ fn without_isolation_there_are_originals_and_what_the_user_wrote() {
             let done = round(&mut reconciler, &mut host, ms, true);
             assert!(!done.changes.is_empty() && done.problems.is_empty(), "{:?}", done.problems);
             let off = fake.snapshot();
-            // What is compared with online work is as it was; what the user wrote stays.
+            // The groups that compete with online work have their original values; what the user wrote stays.
             for group in ["commensal-offline", "batch"] {
                 let idle = file(&off, &format!("cpu/{group}/cpu.idle"), &format!("{group}/cpu.idle"));
                 assert_eq!(idle, "0", "v2 {v2}: {group}");
@@ -97,7 +97,7 @@ fn without_isolation_there_are_originals_and_what_the_user_wrote() {
             let memory = file(&off, "memory/commensal-offline/etl/memory.limit_in_bytes", memory);
             assert_eq!(memory, (1u64 << 30).to_string());
             assert_eq!(file(&off, "pids/batch/pids.max", "batch/pids.max"), "100");
-            // Who stands still for want of memory does so, and online groups keep everything.
+            // Groups frozen for lack of memory stay frozen, and online groups keep everything.
             let frozen = file(&off, "freezer/batch/freezer.state", "batch/cgroup.freeze");
             assert!(["FROZEN", "1"].contains(&frozen.as_str()), "{frozen}");
             for online in ["web", "commensal-online"] {
@@ -119,7 +119,7 @@ fn without_isolation_there_are_originals_and_what_the_user_wrote() {
     }
 }
 
-/// Killed at any write of a switch, either way: the next round brings isolation back, and `restore` everything.
+/// Killed at any write of a switch, either way: the next round restores isolation, and `restore` restores everything.
 // promise 36
 #[test]
 fn killed_while_isolation_is_switched() {
@@ -131,7 +131,7 @@ fn killed_while_isolation_is_switched() {
                 let fake = machine(v2);
                 let mut host = fake.another();
                 let mut first = reconciler(&mut host);
-                // Not only from where a canary begins: without isolation there is no frame yet, and its groups are made.
+                // Also from a state without isolation: then there is no frame yet, and its groups must be created.
                 round(&mut first, &mut host, 0, !to_off);
                 let on = {
                     let calm = machine(v2);
@@ -184,15 +184,15 @@ fn sums_of_a_window_are_weighted_and_missing_stays_missing() {
     let figures = measured.figures(Some(&of((31_000_000, 500_000_000))))["web"];
     assert_eq!((figures.run_delay_ms_per_s, figures.blamed_ms_per_cpu_s), (Some(40.0), Some(60.0)));
     assert_eq!((figures.pressure_pct, figures.cpus), ([Some(10.0), None, Some(0.0)], Some(0.5)));
-    // A thread that never left its CPU, a probe that went away, a look that failed.
+    // A thread that never left its CPU, a probe that went away, a sample that failed.
     assert_eq!(measured.figures(Some(&of((1_000_000, 0))))["web"].blamed_ms_per_cpu_s, Some(0.0));
     assert_eq!(measured.figures(None)["web"].blamed_ms_per_cpu_s, None);
     measured.add(&sample(1.0, None), &online);
     assert_eq!(measured.figures(None)["web"].run_delay_ms_per_s, None);
 }
 
-/// A canary on a machine in memory, without a probe, with a tick every half second of its own clock. `delay` says how long `web`
-/// waits for a CPU in the tick before this moment, ms per second.
+/// Runs a canary on a machine in memory, without a probe, with a tick every half second of a simulated clock. `delay`
+/// gives the time that `web` waits for a CPU in the tick before this moment, ms per second.
 fn conduct(request: Request, mut delay: impl FnMut(Side, Option<u32>, u64) -> f64) -> Report {
     const TICK_MS: u64 = 500;
     let fake = machine(true);
@@ -231,7 +231,7 @@ fn conduct(request: Request, mut delay: impl FnMut(Side, Option<u32>, u64) -> f6
     unreachable!("it ends")
 }
 
-/// What a group waits while nothing special happens.
+/// The wait of a group when nothing special happens.
 fn calm(at_ms: u64) -> f64 {
     20.0 + (at_ms / 500 * 7 % 11) as f64
 }
@@ -241,19 +241,20 @@ fn a_canary_ends_when_it_is_decided_or_hopeless() {
     let harmed = |side: Side, at_ms: u64| calm(at_ms) + if side == Side::Off { 60.0 } else { 0.0 };
     let ended = |report: &Report| report.ended.clone().unwrap();
     let shown = |report: &Report| report.effects().iter().any(|one| one.shown == Shown::Effect);
-    // 29 pairs, and looks after 15 and 22 of them.
+    // 29 pairs, and interim analyses after 15 and 22 of them.
     let early = conduct(Request::default(), |side, _, at| harmed(side, at));
     assert_eq!((ended(&early), early.windows.len()), (End::Decided.words().to_owned(), 30), "{early:?}");
     assert!(shown(&early) && early.level.unwrap() < 0.002, "{:?}", early.level);
-    // Whoever wants all of it gets it, and has the whole error left.
+    // A client that wants the whole canary gets it, with the whole error left.
     let whole = conduct(Request { whole: true, ..Request::default() }, |side, _, at| harmed(side, at));
     assert_eq!((ended(&whole), whole.windows.len()), (End::Complete.words().to_owned(), 58));
     assert!(shown(&whole) && whole.level == Some(0.025), "{:?}", whole.level);
-    // Nothing to be seen: to its end, with what the looks have left.
+    // No effect: the canary runs to its end, with the error that the interim analyses have left.
     let nothing = conduct(Request::default(), |_, _, at| calm(at));
     assert_eq!(ended(&nothing), End::Complete.words());
     assert!(!shown(&nothing) && (0.01..0.02).contains(&nothing.level.unwrap()), "{:?}", nothing.level);
-    // Somebody else's burst in every window: nearly all are void, whichever side they hit, and there is no use in going on.
+    // A third party's burst in every window: nearly all pairs are void, whichever side is hit, and continuing is
+    // useless.
     let burst = |side, pair: Option<u32>, at| match pair {
         Some(pair) if pair > 1 && side == Side::On => 900.0,
         _ => calm(at),

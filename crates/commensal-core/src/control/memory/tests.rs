@@ -85,7 +85,7 @@ fn as_many_as_are_needed_by_real_bytes_and_a_stuck_one_only_once() {
         [5, 4, 3],
         "the youngest of equals"
     );
-    // None of them dies: after a while they count no more, and others follow, nobody twice.
+    // None of the victims dies: after a while they no longer count as free, and others are killed, none twice.
     for second in 1..20 {
         killed
             .extend(memory.step(second * 1_000, &group(12.5, OnExceed::KillLargest, Some(&processes))).kill);
@@ -157,7 +157,7 @@ fn low_memory_freezes_offline_work_first_and_then_kills_its_largest() {
     let victim = memory.step(2_000, &node(0.5, Some(&all))).kill.unwrap();
     assert_eq!(victim.pid, 3);
     assert_eq!(memory.step(3_000, &node(0.5, Some(&all))).kill, None, "its 2 GiB are pending");
-    // It goes, and that is enough: the hold passes, offline work goes on.
+    // The victim dies, and that is enough: the hold passes, offline work goes on.
     let rest: Vec<Candidate> = all.iter().filter(|one| one.process.pid != 3).copied().collect();
     let freezes: Vec<bool> =
         (4..14).map(|second| memory.step(second * 1_000, &node(2.5, Some(&rest))).freeze).collect();

@@ -1,8 +1,9 @@
-//! Moving processes: in every hierarchy or in none, and never a stranger.
+//! Moves processes: in every hierarchy or in none, and never a process that reused the PID.
 //!
-//! The kernel moves a number, not a process. So the process is held by a pidfd and its start time compared, and it is looked at
-//! before and after each write: if it was alive both times, the number was its own in between. If it had ended afterwards, the
-//! number may have been another's already; a stranger that was hit goes where its parent is, because that is where it was born.
+//! The kernel moves a PID, not a process. So a pidfd of the process is held, its start time is compared, and it is
+//! checked before and after each write: if it was alive both times, the PID was its own in between. If it had exited
+//! afterwards, the PID may have been reused; a process that was moved by mistake goes back to its parent's group,
+//! because that is where it was born.
 
 use super::{Refusal, Work, host_error};
 use crate::journal::{Journal, JournalError, Record, Target};
@@ -16,18 +17,18 @@ use commensal_sensors::processes::places;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// What became of a process.
+/// Result of the move of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum MoveOutcome {
-    /// It is where it was to go.
+    /// The process was moved.
     Moved,
-    /// It has ended.
+    /// The process has exited.
     Gone,
-    /// It is where it was, for this reason; with whether that is true in every hierarchy.
+    /// The process was not moved, for this reason; the flag says whether it is in its old group in every hierarchy.
     Stayed(String, bool),
 }
 
-/// How one write ended.
+/// Result of one write.
 enum Written {
     Arrived,
     Gone,
@@ -41,18 +42,18 @@ pub(crate) fn identity(host: &dyn Host, pid: u32) -> Option<(u64, u32, u32)> {
     (!stat.has_ended()).then_some((stat.start_ticks()?, stat.parent()?, stat.number(5)?))
 }
 
-/// Whether the process that is held has not ended.
+/// Whether the process of this pidfd is still running.
 pub(crate) fn alive(host: &mut dyn Host, held: &Process) -> bool {
     host.signal(held, Signal::NONE).is_ok()
 }
 
-/// Whether it is alive and the same.
+/// Whether the process is running and has the same identity.
 pub(crate) fn is(host: &dyn Host, process: ProcessId) -> bool {
     identity(host, process.pid).is_some_and(|(start_ticks, ..)| start_ticks == process.start_ticks)
 }
 
 impl Work<'_> {
-    /// Puts on record where the processes come from that are about to be moved into groups of ours.
+    /// Journals the current groups of the processes that are about to be moved into commensal groups.
     pub(super) fn announce(&mut self, steps: &[Step], journal: &mut Journal) -> Result<(), JournalError> {
         self.known = journal.processes();
         let mut records = Vec::new();
@@ -74,7 +75,7 @@ impl Work<'_> {
         journal.append(self.host, &records)
     }
 
-    /// The groups as they are now, those that are gone left out.
+    /// The groups' current identities, without those that are gone.
     fn targets(&mut self, paths: &BTreeMap<usize, CgroupPath>) -> Vec<Target> {
         let mut targets = Vec::new();
         for (hierarchy, path) in paths {
@@ -117,7 +118,7 @@ impl Work<'_> {
             let place = CgroupRef { hierarchy: *hierarchy, path: to.clone() };
             let dir = match self.dir(&place) {
                 Ok(dir) => dir,
-                // Groups of ours are in the plan's hand; one of somebody else's may go whenever it likes.
+                // Groups of commensal are under the plan's control; others may vanish at any time.
                 Err(Refusal::Vanished { place }) if movement.by.is_empty() => {
                     return Ok(self.put_back(&held, &done, format!("{place} is gone")));
                 }
@@ -173,7 +174,7 @@ impl Work<'_> {
         })
     }
 
-    /// The number was another's when it was written, or became so later: whoever has it now is to be where its parent is.
+    /// The PID was reused, before the write or after: the process that has it now must be in its parent's group.
     fn stranger(&mut self, pid: u32, hierarchy: usize, to: &CgroupPath) {
         let Some((_, parent, _)) = identity(self.host, pid) else { return };
         let now = self.whereabouts(pid).remove(&hierarchy);
@@ -196,7 +197,7 @@ impl Work<'_> {
         ));
     }
 
-    /// All hierarchies or none.
+    /// Moves a process back in all hierarchies after a failure in one.
     fn put_back(&mut self, held: &Process, done: &[(usize, CgroupPath)], because: String) -> MoveOutcome {
         let mut whole = true;
         for (hierarchy, from) in done {
@@ -220,7 +221,8 @@ impl Work<'_> {
         places(self.host, Path::new(&format!("/proc/{pid}/cgroup")), &self.actual.hierarchies)
     }
 
-    /// What was moved is on record as done; what stayed, has ended, or is back where it was, is off it.
+    /// Updates the journal: completed moves are recorded as done; processes that stayed, exited or are back are
+    /// removed.
     pub(super) fn settle_moves(&mut self, steps: &[Step], journal: &mut Journal) -> Result<(), JournalError> {
         if self.fates.is_empty() {
             return Ok(());
@@ -250,7 +252,7 @@ impl Work<'_> {
     }
 }
 
-/// A process that goes into a group of ours.
+/// The movement, if the step moves a process into a commensal group.
 fn into_ours(step: &Step) -> Option<&Movement> {
     match &step.action {
         Action::Move(movement) if !movement.by.is_empty() => Some(movement),

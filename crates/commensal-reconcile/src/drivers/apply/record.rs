@@ -1,5 +1,4 @@
-//! What is on record beside a plan: taken off when it stands for nothing any more, put on for the state without anybody, and read
-//! again.
+//! Journal work besides a plan's steps: removes outdated records, records the safe state, and reads values back.
 
 use super::{Applied, Work, ordered};
 use crate::drivers::scheduler::in_force;
@@ -11,7 +10,7 @@ use commensal_core::topology::Device;
 use commensal_host::Host;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Takes originals off the record that are back in place already: values that a plan wanted back and found so.
+/// Removes originals from the journal that a plan wanted to restore and found in place already.
 ///
 /// # Errors
 /// When the journal cannot be rewritten.
@@ -36,7 +35,7 @@ pub fn forget_settled(
     })
 }
 
-/// What goes on record of the state without anybody: one record for each setting whose group is there.
+/// Records of the safe state: one for each setting whose group exists.
 pub(crate) fn safe_records(
     host: &mut dyn Host,
     actual: &ActualState,
@@ -54,11 +53,12 @@ pub(crate) fn safe_records(
     settings.iter().filter_map(record).collect()
 }
 
-/// Originals of vanished groups that are kept on record whatever else there is.
+/// Number of vanished groups' originals that are always kept in the journal.
 const GONE: usize = 64;
 
-/// Takes the originals of groups that are gone off the record, once they are many and more than the others: where groups come
-/// and go all the time the file would grow for ever. `actual` is from after the last change that is on record.
+/// Removes the originals of vanished groups from the journal, once there are many and more than the others: where
+/// groups come and go all the time the file would grow for ever. `actual` must be newer than the last journalled
+/// change.
 ///
 /// # Errors
 /// When the file cannot be rewritten.
@@ -85,8 +85,8 @@ pub fn forget_gone(
     journal.forget(host, |_, record| of_value(record))
 }
 
-/// Reads again what the writes of `steps` left: whether a policy still is in force. A value that cannot be read
-/// is told in words in its place.
+/// Reads back the values written by `steps`, to see whether a policy is still in force. A value that cannot be read is
+/// replaced by the reason.
 pub fn verify(host: &mut dyn Host, steps: &[Step], actual: &ActualState) -> Vec<Applied> {
     let mut work = Work::new(host, actual);
     for step in steps {
@@ -112,7 +112,7 @@ pub fn verify(host: &mut dyn Host, steps: &[Step], actual: &ActualState) -> Vec<
             Err(because) => because,
         };
         let place = actual.show(&step.place);
-        // The last step that writes a knob says what is wanted.
+        // The last step that writes a knob has the wanted value.
         work.outcome.applied.retain(|one| one.place != place || one.file != file.name);
         work.outcome.applied.push(Applied { place, file: file.name, want, read });
     }
