@@ -160,7 +160,7 @@ impl GateEntry {
     }
 }
 
-/// Description of the machine without the kernel's patch level.
+/// Description of the machine without its kernel, so that a kernel update does not start a new series.
 fn machine(run: &Run) -> String {
     let of = &run.machine;
     let memory = of.memory_bytes.map(|bytes| format!(", {:.0} GiB", bytes as f64 / f64::from(1 << 30)));
@@ -532,7 +532,7 @@ pub(crate) mod tests {
         let all = series(&entries);
         assert!(all[0].runs[1].changes.is_empty());
         assert_eq!(all[0].runs[2].changes[0].since, entries[0].started);
-        // A different patch level of the kernel is still the same machine; other hardware, plan or experiment is
+        // A kernel update leaves the machine the same; other hardware, plan or experiment is
         // another series.
         let check = |alter: fn(&mut Entry), want: usize| {
             let mut entries = vec![entry(1, "0.1.0", 0.0), entry(2, "0.1.0", 0.0)];

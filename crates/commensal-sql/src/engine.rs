@@ -104,7 +104,7 @@ impl Options {
     }
 }
 
-/// Names of these files in the state folder.
+/// File names of the definitions in the state folder.
 const GROUPS_FILE: &str = "sql-groups.toml";
 const SQL_FILE: &str = "sql.toml";
 

@@ -246,7 +246,7 @@ impl Threads {
     fn begin(&self) {
         let thread = thread_id();
         lock(&self.alive).insert(thread);
-        // The thread keeps its inherited nice value if it is the same.
+        // 0 means that the thread keeps its inherited nice value.
         let nice = self.nice.load(Relaxed);
         if nice != 0 {
             set_nice(thread, nice);

@@ -353,7 +353,7 @@ impl GroupMemory {
             let holders = ledger.holders(&rules);
             let chosen = victim::choose(&holders, total - limit);
             if chosen.contains(&number) {
-                // No other query needs to be ended. The operator may get along with less; it retries or fails.
+                // The requester itself is the victim, so no other query ends. It may get along with less, or it fails.
                 return Answer::Less(self.text(&ledger, &rules, number, "hard limit", ""));
             }
             if chosen.is_empty() && victim::pending_free(&holders) == 0 {

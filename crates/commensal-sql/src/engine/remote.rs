@@ -112,7 +112,7 @@ impl Remote {
                 address.endpoint, address.endpoint
             )));
         }
-        // No timeouts: requests last as long as the group's rate requires, and queries as long as the session allows.
+        // No timeout of requests: they last as long as the group's rate requires, and queries as long as the session allows.
         let client = ClientOptions::new()
             .with_timeout_disabled()
             .with_connect_timeout(CONNECT)

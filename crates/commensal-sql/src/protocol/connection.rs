@@ -370,7 +370,7 @@ impl Served {
         Ok(Ok(()))
     }
 
-    /// Stores a piece of a value. The protocol has no response to it, so errors are reported at the execution.
+    /// Stores a piece of a value. The protocol has no response to it, so too large a value closes the connection.
     fn piece(&mut self, bytes: &[u8]) -> Result<(), PacketError> {
         let mut bytes = PayloadReader(bytes);
         let (Some(id), Some(at)) = (bytes.u32(), bytes.u16()) else { return Ok(()) };
