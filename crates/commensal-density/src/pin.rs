@@ -1,4 +1,4 @@
-//! Which CPUs a VM is pinned to: whole cores, all in one NUMA node where they fit, and nobody else's.
+//! Chooses the CPUs to which a VM is pinned: whole cores, in one NUMA node where possible, not shared with other VMs.
 
 use crate::scenario::ScenarioError;
 use commensal_core::cpuset::CpuSet;
@@ -11,23 +11,23 @@ use std::path::Path;
 /// The CPUs of one VM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pinned {
-    /// CPUs of its vCPUs, in their order: threads of one core are neighbours, as the guest is to be told.
+    /// CPUs of its vCPUs, in their order: threads of the same core are adjacent, and the guest should be told so.
     pub vcpus: Vec<u32>,
     /// All CPUs of its cores.
     pub cpus: CpuSet,
-    /// NUMA nodes that they are in; empty when the machine does not tell.
+    /// NUMA nodes of these CPUs; empty when unknown.
     pub nodes: Vec<u32>,
 }
 
-/// VMs that cannot be pinned.
+/// Why VMs cannot be pinned.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize)]
 pub enum PinError {
-    /// More vCPU than there are threads in whole cores.
+    /// A VM needs more vCPUs than the threads of the remaining cores.
     #[error(
         "VM {vm} needs {needed} whole cores for {vcpu} vCPU, and {left} of {cores} are left; pin fewer VMs, or let them float"
     )]
     TooMany {
-        /// Which VM, from 1.
+        /// Number of the VM, from 1.
         vm: usize,
         /// Its vCPU.
         vcpu: u32,
@@ -43,12 +43,12 @@ pub enum PinError {
     Empty,
 }
 
-/// Assigns cores to VMs, in their order. The first `reserve` cores stay with the host.
+/// Assigns cores to VMs, in their order. The first `reserve` cores are reserved for the host.
 ///
 /// # Errors
 /// See [`PinError`].
 pub fn assign(topology: &Topology, vcpus: &[u32], reserve: usize) -> Result<Vec<Pinned>, PinError> {
-    // A core is known by its first thread; the order of the map is that of the CPUs.
+    // A core is identified by its first thread; the map is ordered by CPU.
     let mut cores: BTreeMap<(u32, u32), Vec<u32>> = BTreeMap::new();
     for cpu in &topology.cpus {
         let first = cpu.siblings.iter().next().unwrap_or(cpu.id);
@@ -87,7 +87,8 @@ pub fn assign(topology: &Topology, vcpus: &[u32], reserve: usize) -> Result<Vec<
     Ok(pinned)
 }
 
-/// Takes whole cores with so many threads out of `free`: from the node with the least room that is enough, else from several.
+/// Takes whole cores with this number of threads from `free`: from the node with the fewest sufficient cores, else from
+/// several nodes.
 fn take(free: &mut Vec<(u32, Vec<u32>)>, threads: usize) -> Option<Vec<(u32, Vec<u32>)>> {
     let mut room: BTreeMap<u32, usize> = BTreeMap::new();
     for (node, cpus) in free.iter() {
