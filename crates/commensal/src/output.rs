@@ -1,9 +1,9 @@
-//! Standard output and standard error, for the whole program: [`println!`] and its sisters mean these here.
+//! Standard output and standard error of the whole program: [`println!`] and the related macros are redefined here.
 //!
-//! A reader that goes away, as in `commensal queue | head -1`, is no trouble: what it does not want is not printed, and the
-//! verb ends by itself, with its own exit status. (The standard macros panic there. Death by SIGPIPE, what most programs
-//! do, would leave a half-done `apply` behind, or an agent without a log reader dead.) Any other failure, such as a full
-//! disk, is told at the end, and is trouble. Standard error has nobody to be told about.
+//! A reader that closes the pipe, as in `commensal queue | head -1`, is no error: the rest is not printed, and the
+//! command ends normally, with its own exit status. (The standard macros panic then. Death by SIGPIPE, as in most
+//! programs, would leave a half-done `apply` behind, or kill an agent that lost its log reader.) Any other failure,
+//! such as a full disk, is reported at the end as trouble. Failures of standard error cannot be reported.
 
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write};
@@ -21,12 +21,12 @@ pub fn err(text: Arguments<'_>) {
     let _ = std::io::stderr().lock().write_fmt(text);
 }
 
-/// Lets a reader see now what was written.
+/// Flushes standard output.
 pub fn flush() {
     note(|| std::io::stdout().lock().flush());
 }
 
-/// Writes what is left, and gives what went wrong with standard output, unless its reader went away.
+/// Flushes standard output, and returns its first error, unless the reader closed it.
 ///
 /// # Errors
 /// The first failure of a write.
@@ -39,7 +39,7 @@ pub fn end() -> std::io::Result<()> {
     }
 }
 
-/// Writes, unless that failed before.
+/// Writes, unless an earlier write failed.
 fn note(write: impl FnOnce() -> std::io::Result<()>) {
     let Ok(mut failed) = FAILED.lock() else { return };
     if failed.is_none() {
@@ -47,24 +47,24 @@ fn note(write: impl FnOnce() -> std::io::Result<()>) {
     }
 }
 
-/// As the standard one, by [`out`].
+/// Like the standard macro, using [`out`].
 macro_rules! print {
     ($($text:tt)*) => { $crate::output::out(format_args!($($text)*)) };
 }
 
-/// As the standard one, by [`out`].
+/// Like the standard macro, using [`out`].
 macro_rules! println {
     () => { $crate::output::out(format_args!("\n")) };
     ($($text:tt)*) => { $crate::output::out(format_args!("{}\n", format_args!($($text)*))) };
 }
 
-/// As the standard one, by [`err`].
+/// Like the standard macro, using [`err`].
 macro_rules! eprintln {
     () => { $crate::output::err(format_args!("\n")) };
     ($($text:tt)*) => { $crate::output::err(format_args!("{}\n", format_args!($($text)*))) };
 }
 
-/// As the standard one, by [`err`].
+/// Like the standard macro, using [`err`].
 macro_rules! eprint {
     ($($text:tt)*) => { $crate::output::err(format_args!($($text)*)) };
 }
