@@ -1,6 +1,7 @@
-//! What the tests of several crates need: waiting for a condition, signals, and what the kernel says of a process.
+//! Helpers for the tests of several crates: waiting for a condition, signals, and the kernel's information on a
+//! process.
 //!
-//! Nothing that ships uses it.
+//! Not used by shipped programs.
 
 #![forbid(unsafe_code)]
 #![allow(

@@ -1,4 +1,4 @@
-//! Who is meant by what was typed.
+//! Resolves the targets named on the command line.
 
 use super::Blame;
 use crate::context::Context;
@@ -12,14 +12,14 @@ use commensal_reconcile::PlanRequest;
 use commensal_sensors::machine;
 use std::path::Path;
 
-/// A subject and what it is called.
+/// A target and its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Named {
     pub name: String,
     pub subject: Subject,
 }
 
-/// Whose waits, and whose share of them.
+/// The targets whose waits are measured, and those whose share of the waits has a budget.
 #[derive(Debug, Default)]
 pub struct Who {
     pub online: Vec<Named>,
@@ -32,7 +32,7 @@ pub fn look(context: &mut Context) -> anyhow::Result<Option<Cgroups>> {
     Ok(Cgroups::look(&mut context.host, engine.as_deref())?)
 }
 
-/// Finds everybody. Without a target: the online groups of the groups file against the offline ones.
+/// Resolves all targets. By default: the online groups of the groups file against the offline ones.
 pub fn find(context: &mut Context, cgroups: Option<&Cgroups>, options: &Blame) -> anyhow::Result<Who> {
     let mut who = Who::default();
     if options.target.is_empty() {
@@ -138,7 +138,7 @@ fn group(
     }
 }
 
-/// Cgroups of those groups that are wanted, named after their group.
+/// Cgroups of the selected groups, named after their group.
 fn members(
     context: &mut Context,
     cgroups: &Cgroups,
