@@ -126,14 +126,15 @@ pub fn libvirt_xml(pinned: &Pinned) -> String {
     out
 }
 
-/// The number of the vCPU that a thread of QEMU is, by its name: `CPU 3/KVM`, `CPU 3/TCG` (softmmu, `-name debug-threads=on`).
+/// The index of the vCPU that a QEMU thread runs, from its name: `CPU 3/KVM`, `CPU 3/TCG` (softmmu, `-name
+/// debug-threads=on`).
 #[must_use]
 pub fn vcpu_of_thread(name: &str) -> Option<u32> {
     let (number, kind) = name.trim().strip_prefix("CPU ")?.split_once('/')?;
     if matches!(kind, "KVM" | "TCG") { number.parse().ok() } else { None }
 }
 
-/// The thread of each vCPU of a process of QEMU, by their names.
+/// The threads of a QEMU process's vCPUs, identified by name.
 ///
 /// # Errors
 /// When there is no such process.
@@ -152,7 +153,7 @@ mod tests {
     use super::*;
     use commensal_core::topology::LogicalCpu;
 
-    /// Cores of two threads, as a server numbers them: siblings are `cores` apart; nodes are halves.
+    /// Cores of two threads, numbered as on a server: siblings are `cores` apart; each half is a node.
     fn server(cores: u32) -> Topology {
         let cpu = |id: u32| {
             let core = id % cores;
@@ -167,7 +168,7 @@ mod tests {
     fn whole_cores_of_one_node() {
         let pinned = assign(&server(8), &[4, 2, 4, 2], 0).unwrap();
         let sets: Vec<String> = pinned.iter().map(|one| one.cpus.to_string()).collect();
-        // The second VM goes where less is left; the third does not fit there any more.
+        // The second VM is placed in the node with less space left; the third does not fit there any more.
         assert_eq!(sets, ["0-1,8-9", "2,10", "4-5,12-13", "3,11"]);
         assert_eq!(pinned[0].vcpus, [0, 8, 1, 9]);
         assert!(pinned.iter().all(|one| one.nodes.len() == 1));
@@ -186,7 +187,7 @@ mod tests {
         assert!(error.contains("VM 3 needs 1 whole cores for 1 vCPU, and 0 of 4 are left"), "{error}");
         assert!(assign(&server(4), &[8], 1).is_err());
         assert_eq!(assign(&server(4), &[0], 0), Err(PinError::Empty));
-        // The reserve stays with the host.
+        // The reserved core belongs to the host.
         assert_eq!(assign(&server(4), &[2], 1).unwrap()[0].cpus.to_string(), "1,5");
     }
 

@@ -134,7 +134,7 @@ impl Data {
         Ok(Data { store, writer, known: Known::default() })
     }
 
-    /// Whether the files of a table with that name would be below the data folder.
+    /// Whether a table with that name can be written: its folder is below the data folder, or does not exist yet.
     #[must_use]
     pub fn may_be_table(&self, database: &str, table: &str) -> bool {
         let plain = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == '-';

@@ -84,7 +84,7 @@ pub struct Spill {
 }
 
 impl Spill {
-    /// Files of `files` on `device`, paid for by `query`.
+    /// Files of `files` on `device`, charged to `query`.
     #[must_use]
     pub fn new(files: &Arc<DiskManager>, query: &Arc<Query>, device: Device) -> Spill {
         let reader = query.reader(&disk(device));
@@ -107,7 +107,7 @@ struct Spilled {
 
 impl SpillFile for Spilled {
     fn path(&self) -> Option<&Path> {
-        // Nobody may read it past the limit.
+        // No raw path, since reads through it would bypass the limit.
         None
     }
 
@@ -136,7 +136,7 @@ impl SpillFile for Spilled {
     }
 }
 
-/// Writes are counted; the limits of a group are on what it reads.
+/// Counts writes; the limits of a group only apply to reads.
 struct Writer {
     file: Box<dyn SpillWriter>,
     query: Arc<Query>,

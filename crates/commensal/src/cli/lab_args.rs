@@ -138,7 +138,7 @@ pub struct LabProfile {
     #[arg(default_value = "quickstart")]
     pub name: String,
 
-    /// Antagonists, in place of all: cpu,vector,l2,l3,memory,page-cache,fork,disk,network.
+    /// Antagonists, instead of all: cpu,vector,l2,l3,memory,page-cache,fork,disk,network.
     #[arg(long, value_name = "KINDS", value_delimiter = ',')]
     pub against: Vec<commensal_lab::workload::antagonist::Kind>,
 
@@ -146,7 +146,8 @@ pub struct LabProfile {
     #[arg(long)]
     pub isolated: bool,
 
-    /// Offered loads: requests per second, or shares of the most that the service sustains alone, such as 20%,60%.
+    /// Offered loads: requests per second, or shares of the highest rate that the service sustains alone, such as
+    /// 20%,60%.
     #[arg(long, value_name = "RATES", value_delimiter = ',')]
     pub load: Vec<String>,
 
@@ -176,7 +177,7 @@ pub struct LabRun {
     /// The experiment: a name of `lab list`, or a file.
     pub name: String,
 
-    /// How long a run by short windows may take; one that is decided ends earlier [default: the experiment's].
+    /// Time limit of a run with short windows; a run that is decided earlier ends earlier [default: the experiment's].
     #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
     pub within: Option<Duration>,
 
@@ -192,7 +193,7 @@ pub struct LabRun {
     #[arg(long)]
     pub seed: Option<u64>,
 
-    /// Harm that still counts as none, in per cent [default: the experiment's].
+    /// Harm up to this size still counts as no harm, in per cent [default: the experiment's].
     #[arg(long, value_name = "PER CENT")]
     pub threshold: Option<f64>,
 
@@ -200,7 +201,7 @@ pub struct LabRun {
     #[arg(long, value_name = "RATE")]
     pub load: Option<String>,
 
-    /// Arms, in place of the experiment's: baseline,baseline2,contended,isolated:cpu.idle,…
+    /// Arms, instead of the experiment's: baseline,baseline2,contended,isolated:cpu.idle,…
     #[arg(long, value_name = "ARMS", value_delimiter = ',')]
     pub arms: Option<Vec<String>>,
 

@@ -38,8 +38,7 @@ pub enum BaselineVerb {
 /// `commensal lab history`.
 #[derive(Debug, Args)]
 pub struct LabHistory {
-    /// Experiments whose runs to show, or records (run.json) in place of the runs that are remembered [default: all that are
-    /// remembered].
+    /// Experiments whose runs to show, or records (run.json) instead of the history [default: all runs in the history].
     #[arg(value_name = "EXPERIMENT|FILE")]
     pub what: Vec<String>,
 

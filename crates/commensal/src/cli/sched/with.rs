@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// Poll interval of the kernel's state.
 const TURN: Duration = Duration::from_millis(100);
-/// An ending program unloads its scheduler first: how long to wait for its exit after that.
+/// Delay before an unloaded scheduler is reported, since a program that ends unloads its scheduler first.
 const GOING: Duration = Duration::from_secs(1);
 
 /// Reasons why a third-party scheduler cannot be loaded. Commensal's own scheduler reloads itself after the kernel has
