@@ -10,7 +10,7 @@ use std::process::Stdio;
 #[derive(Debug)]
 pub struct Artifact {
     pub package: String,
-    /// The package's own.
+    /// The package's folder.
     pub folder: PathBuf,
     pub kind: String,
     pub name: String,
@@ -22,7 +22,7 @@ impl Artifact {
     pub fn read(line: &str) -> Option<Artifact> {
         let message: Value = serde_json::from_str(line).ok()?;
         let text = |value: &Value| value.as_str().map(str::to_owned);
-        // The form of package_id has changed between versions of cargo; the folder's name has not.
+        // The format of package_id differs between versions of cargo; the folder's name does not.
         let folder = Path::new(message["manifest_path"].as_str()?).parent()?.to_owned();
         Some(Artifact {
             package: folder.file_name()?.to_str()?.to_owned(),
@@ -35,7 +35,7 @@ impl Artifact {
     }
 }
 
-/// Builds the tests of these packages, or finds them built, and returns cargo's messages.
+/// Builds the tests of these packages, unless they are built already, and returns cargo's messages.
 pub fn messages(which: &[&str]) -> anyhow::Result<String> {
     let mut command = crate::cargo();
     command.args(["test", "--no-run"]).args(which).arg("--message-format=json-render-diagnostics");
@@ -46,7 +46,7 @@ pub fn messages(which: &[&str]) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&done.stdout).into_owned())
 }
 
-/// The same as programs that hold tests.
+/// The same, returned as test programs.
 pub fn tests(which: &[&str]) -> anyhow::Result<Vec<Artifact>> {
     let found = messages(which)?;
     Ok(found.lines().filter_map(Artifact::read).filter(|one| one.is_test).collect())

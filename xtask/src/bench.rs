@@ -1,4 +1,4 @@
-//! What DESIGN promises, measured as ratios within one run, on the running kernel in scratch groups.
+//! Benchmarks of the goals in DESIGN, as ratios within one run, on the running kernel in scratch cgroups.
 
 mod agent;
 mod blame;
@@ -20,27 +20,27 @@ const GROUPS: usize = 1_000;
 const WRITES: u32 = 20_000;
 const REPEATS: usize = 5;
 
-/// What can be measured alone.
+/// Parts that can be measured separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Part {
     /// Writing knobs, and the plan of a thousand groups.
     Groups,
     /// The cost of `commensal blame`.
     Blame,
-    /// Load generators beside each other.
+    /// Comparison of load generators.
     Load,
-    /// What the agent costs, and how fast it reacts.
+    /// Cost and reaction time of the agent.
     Agent,
-    /// Only what it costs.
+    /// Only its cost.
     AgentCost,
-    /// Only how fast it reacts.
+    /// Only its reaction time.
     AgentReaction,
 }
 
 impl Part {
     const ALL: [Self; 4] = [Self::Groups, Self::Blame, Self::Load, Self::Agent];
 
-    /// Whether this very program is measured, and not others that it starts.
+    /// Whether this very program is measured, rather than others that it starts.
     fn inside(self) -> bool {
         matches!(self, Self::Groups | Self::Blame | Self::Load)
     }
@@ -57,7 +57,7 @@ impl Part {
     }
 }
 
-/// Runs these parts, or every one, and prints figure, goal and ratio.
+/// Runs these parts, or all, and prints figure, goal and ratio.
 pub fn run(parts: &[Part]) -> anyhow::Result<()> {
     let parts = if parts.is_empty() { &Part::ALL } else { parts };
     if cfg!(debug_assertions) && parts.iter().any(|part| part.inside()) {
@@ -87,7 +87,7 @@ pub fn run(parts: &[Part]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Its figures as tables, and as JSON beside the program.
+/// Prints the agent's figures as tables, and writes them as JSON next to the program.
 fn the_agent(cost: bool, reaction: bool) -> anyhow::Result<()> {
     let program = stage::release()?;
     let measure = |wanted: bool, run: fn(&Path) -> anyhow::Result<serde_json::Value>| match wanted {
@@ -115,7 +115,7 @@ fn report(what: &str, time: Duration, goal: Duration, ratio: &str) {
     println!("{what:<58} {time:>10.1?}   goal {goal:.0?} {verdict}   {ratio}");
 }
 
-/// A scratch group in the cpu hierarchy, gone at the end.
+/// A scratch cgroup in the cpu hierarchy, removed at the end.
 struct Scratch {
     host: LinuxHost,
     path: std::path::PathBuf,
@@ -201,7 +201,7 @@ impl World {
         Ok(World { host, instance, survey, specs })
     }
 
-    /// The plan, and how long reading the machine for it took.
+    /// Plans, and measures how long reading the machine for that took.
     fn plan(&mut self) -> anyhow::Result<(Planned, Duration)> {
         let start = Instant::now();
         let request = PlanRequest::all(&self.specs);
@@ -209,7 +209,7 @@ impl World {
         Ok((planned, start.elapsed()))
     }
 
-    /// Plans once more against what was read, and applies; how long that took.
+    /// Plans again from the same data, and applies the plan; returns the time taken.
     fn carry_out(
         &mut self,
         planned: &mut Planned,
@@ -268,7 +268,7 @@ fn thousand_groups() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The same mkdirs and writes by path, without journal, identity or reading back: what the kernel itself costs.
+/// The same mkdirs and writes by path, without journal, identity checks or reading back: the kernel's own cost.
 fn bare_writes(plan: &commensal_core::plan::Plan, actual: &ActualState) -> anyhow::Result<Duration> {
     use commensal_core::plan::Action;
     let path = |step: &commensal_core::plan::Step| {

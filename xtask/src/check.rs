@@ -1,11 +1,11 @@
-//! One crate's answer in seconds: format, lints, its own tests, and the tests of others that hold it to its contract.
+//! Checks one crate in seconds: format, lints, its own tests, and tests of other crates that depend on its behaviour.
 
 use crate::ci::step;
 use crate::root;
 use anyhow::{Context, bail};
 use std::time::Instant;
 
-/// Whose tests say that a crate still does what those above rely on: a package and a filter of its tests.
+/// For each crate, tests of dependent crates: a package and a filter of its tests.
 const CONTRACTS: [(&str, &[(&str, &str)]); 5] = [
     ("commensal-core", &[("commensal-core", "golden"), ("commensal-reconcile", "properties::")]),
     ("commensal-host", &[("commensal-host", "conforms"), ("commensal-reconcile", "undo::")]),
@@ -22,7 +22,7 @@ pub struct Args {
     name: String,
 }
 
-/// Checks it; the first thing that is wrong ends it.
+/// Checks the crate; stops at the first failure.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let name = package(&args.name)?;
     let began = Instant::now();
@@ -50,7 +50,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The whole name of a package of ours.
+/// The full name of one of our packages.
 fn package(name: &str) -> anyhow::Result<String> {
     let long = format!("commensal-{name}");
     let known = |name: &String| root().join("crates").join(name).join("Cargo.toml").exists();

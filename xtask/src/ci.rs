@@ -56,7 +56,7 @@ fn oldest_compiler() -> anyhow::Result<()> {
         println!("skipped: oldest compiler: rustup toolchain install {version} --profile minimal");
         return Ok(());
     }
-    // Beside what the other compiler has built, which it would throw away.
+    // A separate target folder, so that the other compiler's build is not discarded.
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
     let status = Command::new("rustup")
         .args(["run", &version, "cargo", "check", "--quiet"])
@@ -74,7 +74,7 @@ fn oldest_compiler() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Licences and unwanted packages of everything that is depended on (deny.toml).
+/// Checks licences and banned packages of all dependencies (deny.toml).
 fn licences() -> anyhow::Result<()> {
     let there =
         crate::cargo().args(["deny", "--version"]).output().is_ok_and(|output| output.status.success());

@@ -1,13 +1,13 @@
-//! What cargo is told to leave out: the scheduler's loader, where the libraries that it links are absent.
+//! Cargo features that are left out: the scheduler's loader, where the libraries that it links are missing.
 
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 const WITHOUT: [&str; 2] = ["--exclude", "commensal-sched"];
-/// What libbpf is built against.
+/// Headers that libbpf needs.
 const HEADERS: &str = "#include <gelf.h>\n#include <zlib.h>\n";
 
-/// Arguments that leave out the scheduler where it cannot be built, which is printed.
+/// Arguments that leave out the scheduler where it cannot be built; prints a message then.
 pub fn without_scheduler() -> &'static [&'static str] {
     let Some(why) = no_scheduler() else { return &[] };
     println!("without commensal-sched, so its tests are skipped: {why}");

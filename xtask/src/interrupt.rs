@@ -1,4 +1,4 @@
-//! Signals that ask xtask to end: it first ends what it started and removes what is temporary.
+//! Signals that ask xtask to end: it first ends its child processes and removes temporary files.
 
 use anyhow::Context;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 /// Whether a signal asked us to end since `watch`.
 static INTERRUPTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// From now on a signal does not end xtask at once.
+/// From now on a signal only sets the flag, instead of ending xtask at once.
 pub fn watch() -> anyhow::Result<()> {
     let flag = INTERRUPTED.get_or_init(Arc::default);
     for signal in [SIGINT, SIGTERM, SIGHUP] {

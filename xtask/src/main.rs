@@ -35,37 +35,37 @@ struct Xtask {
 enum Task {
     /// Everything that must hold before a change lands: format, lints, tidy, generated files, `test --all`.
     Ci {
-        /// The long runs as well: many property cases, a whole quickstart.
+        /// Also the long runs: many property cases, a whole quickstart.
         #[arg(long)]
         long: bool,
     },
-    /// Run the tests of the default members on the running kernel, in some minutes; or all that there are.
+    /// Run the tests of the default members on the running kernel, in some minutes; or all tests.
     Test(test::Args),
-    /// Check one crate in seconds: format, lints, its tests and those of others that rely on it.
+    /// Check one crate in seconds: format, lints, its tests and those of crates that rely on it.
     Check(check::Args),
-    /// Rules of the tree that no compiler checks.
+    /// Check rules of the tree that the compiler does not check.
     Tidy,
-    /// List what is promised, and the tests that hold it.
+    /// List the promises, and the tests that verify them.
     Promises,
-    /// Write the knob reference and the compiled BPF programs; with --out what a package has beside the program.
+    /// Write the knob reference and the compiled BPF programs; with --out the additional files of a package.
     Gen {
         /// What to write [default: everything; the BPF programs where their compiler is].
         #[arg(value_enum)]
         part: Option<generate::Part>,
-        /// Only say whether they are up to date.
+        /// Only report whether they are up to date.
         #[arg(long)]
         check: bool,
         /// Write man pages, completions and JSON Schemas into this folder.
         #[arg(long, value_name = "DIR", conflicts_with_all = ["part", "check"])]
         out: Option<PathBuf>,
     },
-    /// Measure what DESIGN promises, as ratios within one run.
+    /// Measure the goals in DESIGN, as ratios within one run.
     Bench {
         /// What to measure [default: everything].
         #[arg(value_enum)]
         parts: Vec<bench::Part>,
     },
-    /// Run agents for long under everything that may happen to them, and look what they lose. Needs root.
+    /// Run agents for a long time under everything that may happen to them, and check for leaks. Needs root.
     Soak(soak::Args),
     /// Run the kernel tests, or a command, on kernels in virtual machines.
     Vm(vm::Args),
@@ -102,8 +102,8 @@ fn run() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Cargo as a person's shell starts it. `cargo run` has told this program which package it is, and build scripts look at
-/// that (ring's asks to be run again when it changes): after it everything above ring would be built anew, in each clone.
+/// Cargo with the environment of a user's shell. `cargo run` sets variables for this package, and build scripts depend
+/// on them (ring's is rerun when they change), so everything that depends on ring would be rebuilt in each clone.
 fn cargo() -> std::process::Command {
     let mut command = std::process::Command::new(env!("CARGO"));
     for (name, _) in std::env::vars_os() {

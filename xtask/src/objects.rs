@@ -1,6 +1,6 @@
-//! The compiled BPF programs: made from `bpf/` by one compiler and laid into the crates that load them, with the SHA-256 of every
-//! source and object in `bpf/SHA256SUMS` (as `sha256sum` writes it, from the top of the tree). The same compiler makes the same
-//! bytes on every machine.
+//! The compiled BPF programs: built from `bpf/` by one pinned compiler and stored in the crates that load them, with
+//! the SHA-256 of every source and object in `bpf/SHA256SUMS` (in the format of `sha256sum`, relative to the top of the
+//! tree). The same compiler produces identical bytes on every machine.
 
 use anyhow::{Context, bail};
 use sha2::{Digest, Sha256};
@@ -8,19 +8,19 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The compiler that makes them. Another one makes other bytes.
+/// The pinned compiler. Others produce different bytes.
 pub const CLANG: &str = "19.1.7";
-/// Source below `bpf/`, and where its object is laid.
+/// Source below `bpf/`, and the path of its object.
 const OBJECTS: [(&str, &str); 2] = [
     ("probe/blame.bpf.c", "crates/commensal-blame/blame.bpf.o"),
     ("sched/commensal.bpf.c", "crates/commensal-sched-bpf/commensal.bpf.o"),
 ];
 const SUMS: &str = "bpf/SHA256SUMS";
-/// Has libbpf's headers for BPF programs, which are never copied into this tree.
+/// Package with libbpf's headers for BPF programs, which are not copied into this tree.
 const HEADERS: &str = "libbpf-sys";
 
-/// Compiles the objects and writes them, or says which are stale. A machine that cannot compile them says why, which is an error
-/// when they are to be written (`must`), and compares the recorded sums.
+/// Compiles the objects and writes them, or reports which are stale. On a machine that cannot compile them, prints why,
+/// which is an error when they must be written (`must`), and compares the recorded sums.
 pub fn run(root: &Path, check: bool, must: bool) -> anyhow::Result<()> {
     match compiled(root)? {
         Ok(objects) => {
@@ -57,7 +57,7 @@ pub fn run(root: &Path, check: bool, must: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Files that are not as they were when the objects were made.
+/// Files that changed since the objects were built.
 pub fn differences(root: &Path) -> anyhow::Result<Vec<String>> {
     let recorded = std::fs::read_to_string(root.join(SUMS)).context(SUMS)?;
     let recorded: BTreeMap<String, String> = recorded
@@ -101,10 +101,10 @@ fn text(sums: &BTreeMap<String, String>) -> String {
     sums.iter().map(|(name, sum)| format!("{sum}  {name}\n")).collect()
 }
 
-/// Where it is laid, and its bytes.
+/// Path of an object, and its bytes.
 type Object = (&'static str, Vec<u8>);
 
-/// The objects, or why this machine cannot make them.
+/// The compiled objects, or why this machine cannot compile them.
 fn compiled(root: &Path) -> anyhow::Result<Result<Vec<Object>, String>> {
     let Some((clang, strip)) = compiler() else {
         return Ok(Err(format!(
@@ -116,13 +116,13 @@ fn compiled(root: &Path) -> anyhow::Result<Result<Vec<Object>, String>> {
         Err(error) => return Ok(Err(format!("{HEADERS} and its headers of libbpf: {error:#}"))),
     };
     let folder = tempfile::tempdir()?;
-    // The programs include <bpf/...>, as they do where libbpf is installed.
+    // The programs include <bpf/...>, as on a system with libbpf installed.
     std::os::unix::fs::symlink(&headers, folder.path().join("bpf"))?;
     let mut objects = Vec::new();
     for (source, name) in OBJECTS {
         let object = folder.path().join("object.o");
         let mut command = Command::new(&clang);
-        // Paths as the tree has them: nothing of this machine is in the object.
+        // Relative paths, so that the object contains nothing specific to this machine.
         command.current_dir(root).args([
             "-target",
             "bpf",
@@ -165,7 +165,7 @@ fn compiler() -> Option<(String, String)> {
     right.then_some(pair)
 }
 
-/// The version in what the compiler says of itself.
+/// The version in the compiler's output.
 fn version(text: &str) -> Option<&str> {
     text.split("version ").nth(1)?.split(|one: char| one != '.' && !one.is_ascii_digit()).next()
 }

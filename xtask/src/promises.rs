@@ -1,19 +1,19 @@
-//! Which tests hold which promise: `PROMISES.md` has a numbered list, a test says `// promise N` above itself.
+//! Maps promises to tests: `PROMISES.md` has a numbered list, a test has a comment `// promise N`.
 
 use anyhow::Context;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The promises, each with its sentence and the tests that hold it.
+/// The promises, each with its sentence and the tests that verify it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Promises {
     all: BTreeMap<u32, (String, Vec<String>)>,
-    /// What does not fit together, in whole sentences.
+    /// Inconsistencies, in whole sentences.
     pub problems: Vec<String>,
 }
 
 impl Promises {
-    /// Reads the list and the sources.
+    /// Parses the list and the sources.
     pub fn read(root: &Path, sources: &[PathBuf]) -> anyhow::Result<Promises> {
         let list = std::fs::read_to_string(root.join("PROMISES.md")).context("PROMISES.md")?;
         let mut promises = Promises::listed(&list);
@@ -30,7 +30,7 @@ impl Promises {
         Ok(promises)
     }
 
-    /// The numbered lines of the list.
+    /// Parses the numbered lines of the list.
     fn listed(text: &str) -> Promises {
         let mut promises = Promises::default();
         for line in text.lines() {
@@ -45,7 +45,7 @@ impl Promises {
         promises
     }
 
-    /// Notes which promises the tests of a file hold.
+    /// Adds the promises that the tests of a file verify.
     fn held_in(&mut self, file: &str, text: &str) {
         let mut said: Vec<u32> = Vec::new();
         let mut is_test = false;

@@ -15,14 +15,14 @@ use std::process::Command;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-/// How often somebody who waits is told how far it is.
+/// Interval of progress messages.
 const PROGRESS: Duration = Duration::from_secs(30);
-/// How soon a signal is seen.
+/// Poll interval for signals.
 const POLL: Duration = Duration::from_millis(100);
-/// So many of the longest tests are named at the end.
+/// Number of slowest tests named at the end.
 const LONGEST: usize = 10;
 
-/// The package whose tests the configuration names.
+/// The package for whose tests the configuration defines groups.
 const GROUPED: &str = "commensal";
 
 /// One test.
@@ -34,14 +34,14 @@ struct Test<'p> {
 }
 
 impl Test<'_> {
-    /// As a person finds it: with the package, since names of modules repeat.
+    /// Display name: with the package, since module names repeat.
     fn title(&self) -> String {
         format!("{} {}", self.program.package, self.name)
     }
 }
 
-/// Runs the tests of these programs that `profile` wants and whose names contain one of `filters` (all without any), with
-/// more variables in their environment.
+/// Runs the tests of these programs that are in `profile` and whose names contain one of `filters` (all if there is
+/// none), with additional environment variables.
 pub fn run(
     programs: &[Artifact],
     profile: &str,
@@ -73,7 +73,7 @@ pub fn run(
             bail!("no test is called {} ({})", unused.join(" or "), config::FILE);
         }
     }
-    // A stable sort: tests of a program stay in the order of their names.
+    // Stable, so that tests of a program stay sorted by name.
     waiting.sort_by_key(|test| std::cmp::Reverse(test.terms.priority));
     interrupt::watch()?;
     Schedule { config, all: waiting.len(), waiting, running: Vec::new(), begun: Instant::now() }
@@ -81,7 +81,7 @@ pub fn run(
     Ok(tally)
 }
 
-/// The tests that a program has.
+/// Lists the tests of a program.
 fn names(program: &Artifact) -> anyhow::Result<Vec<String>> {
     let mut command = Command::new(&program.executable);
     let output = command.args(["--list", "--format", "terse"]).current_dir(&program.folder).output();
@@ -97,7 +97,7 @@ struct Schedule<'p> {
     config: Config,
     all: usize,
     waiting: Vec<Test<'p>>,
-    /// Titles, groups and threads.
+    /// Titles, groups and numbers of threads.
     running: Vec<(String, Option<String>, usize)>,
     begun: Instant,
 }
@@ -150,7 +150,7 @@ impl<'p> Schedule<'p> {
         Ok(())
     }
 
-    /// The first test that waits and may run now.
+    /// The first waiting test that may start now.
     fn next(&mut self) -> Option<Test<'p>> {
         let group_has_room = |test: &Test| match &test.terms.group {
             None => true,
@@ -160,7 +160,7 @@ impl<'p> Schedule<'p> {
             }
         };
         let index = self.waiting.iter().position(group_has_room)?;
-        // One that takes more threads is not overtaken by those that take fewer: it would never have its turn.
+        // A test that needs more threads is not overtaken by smaller ones, or it would never start.
         let taken: usize = self.running.iter().map(|(.., threads)| threads).sum();
         (taken + self.waiting[index].terms.threads <= self.config.threads).then(|| self.waiting.remove(index))
     }
@@ -171,7 +171,7 @@ impl<'p> Schedule<'p> {
         println!("{:4} s  {done} of {}; now {}", self.begun.elapsed().as_secs(), self.all, names.join(", "));
     }
 
-    /// Counts the test, and shows what a failed one printed.
+    /// Counts the test, and prints the output of a failed one.
     fn told(&self, title: &str, done: &Done, tally: &mut Tally) {
         tally.test(title, done.failure.is_none(), &done.output);
         let Some(failure) = &done.failure else { return };

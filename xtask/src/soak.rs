@@ -1,5 +1,5 @@
-//! A soak: one agent after the other under everything that may happen to it, and at last one of them for long, so that what it
-//! loses shows. `cargo xtask soak`, and a part of the long tier.
+//! A soak test: a series of agents under everything that may happen to them, and finally one agent for a long time, to
+//! detect leaks. `cargo xtask soak`, and a part of the long tier.
 //!
 //! ```text
 //! first half    cgroups and processes come and go, groups files change (some are broken), another writer, offline load, queued
@@ -22,39 +22,39 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-/// Says how long the soak of the long tier is.
+/// Variable with the duration of the soak in the long tier.
 const TIME_VARIABLE: &str = "COMMENSAL_SOAK";
 const RECORD_EVERY: Duration = Duration::from_secs(5);
 const KILL_EVERY: Duration = Duration::from_secs(15);
 const LULL_EVERY: Duration = Duration::from_secs(60);
-/// How long a lull lasts before its sample is taken: longer than the agent's longest way between two rounds here.
+/// Length of a lull before its sample is taken: longer than the agent's longest interval between two rounds here.
 const LULL: Duration = Duration::from_secs(12);
-/// So long that no agent is ended for being slow on a machine that is full of other work: here that would be a fault.
+/// Long enough that no agent is ended for being slow on a busy machine, which would count as a failure here.
 const LEASE: [&str; 2] = ["--lease", "30s"];
 const STEP: Duration = Duration::from_millis(250);
-/// What an agent may hold more at the end than in the second lull: descriptors, and memory in KiB. A leak of one of either per
-/// change would be some hundred.
+/// What an agent may hold more at the end than in the second lull: descriptors, and memory in KiB. A leak of one
+/// descriptor or 1 KiB per change would add up to some hundred.
 const MORE_FDS: f64 = 8.0;
 const MORE_KIB: f64 = 2_048.0;
-/// Fewer lulls say nothing about growth.
+/// With fewer lulls growth cannot be judged.
 const FEWEST_LULLS: usize = 4;
 
-/// What a soak is asked for.
+/// Options of a soak.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// How long.
+    /// Duration.
     #[arg(long = "for", value_name = "TIME", default_value = "20m", value_parser = humantime::parse_duration)]
     time: Duration,
-    /// Of what happens when.
+    /// Seed of the random events.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Keep a line of JSON per look there.
+    /// File for a line of JSON per sample.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
 }
 
 impl Args {
-    /// The long tier's.
+    /// The options used in the long tier.
     pub fn of_ci() -> Args {
         let asked = std::env::var(TIME_VARIABLE).ok();
         let time = asked.and_then(|text| humantime::parse_duration(&text).ok());
@@ -62,15 +62,15 @@ impl Args {
     }
 }
 
-/// Why there can be no soak here.
+/// Why a soak cannot run here.
 pub fn obstacle() -> Option<String> {
     Stage::new("soak", Path::new("commensal")).err().map(|error| format!("{error:#}"))
 }
 
-/// Runs it.
+/// Runs the soak.
 ///
 /// # Errors
-/// When something did not hold; all of it is printed before.
+/// When a check failed; all failures are printed before.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let program = stage::release()?;
     let mut soak = Soak::new(args, Stage::new("soak", &program)?)?;
@@ -92,11 +92,11 @@ fn last_lines(text: &str, count: usize) -> String {
 struct Soak {
     churn: Churn,
     agent: Child,
-    /// Whether it was killed here.
+    /// Whether the soak itself killed the agent.
     killed: bool,
     started: Instant,
     record: Option<std::fs::File>,
-    /// What every file said before.
+    /// Contents of every file before the soak.
     before: BTreeMap<PathBuf, String>,
     lulls: Vec<(f64, Used, Option<Used>)>,
     looks: Vec<Value>,
@@ -150,7 +150,7 @@ impl Soak {
         Ok(())
     }
 
-    /// Everything as at the start, for as long as the agent needs to see it.
+    /// Puts everything back as at the start, for as long as the agent needs to notice.
     fn lull(&mut self) -> anyhow::Result<()> {
         self.churn.rest()?;
         let end = Instant::now() + LULL;
@@ -198,7 +198,7 @@ impl Soak {
         self.wrong.extend(self.churn.limited().map(|what| format!("{at:.1} s: {what}")));
     }
 
-    /// SIGKILL for one or both, or another takes over.
+    /// Sends SIGKILL to agent, guard or both, or lets another agent take over.
     fn kill(&mut self) -> anyhow::Result<()> {
         let guard = self.guard();
         match self.churn.below(4) {
@@ -230,7 +230,7 @@ impl Soak {
         Ok(())
     }
 
-    /// As a service manager would; an agent that ended without having been killed is a fault.
+    /// Restarts ended processes like a service manager; an agent that ended without being killed is a failure.
     fn revive(&mut self) -> anyhow::Result<()> {
         let Some(status) = self.agent.try_wait()? else { return Ok(()) };
         if std::os::unix::process::ExitStatusExt::signal(&status) != Some(9) {
@@ -244,7 +244,7 @@ impl Soak {
         Ok(())
     }
 
-    /// Ends the agent, restores, compares, and prints the figures; what was wrong comes back.
+    /// Ends the agent, restores, compares, and prints the figures; returns what was wrong.
     fn finish(mut self) -> anyhow::Result<Vec<String>> {
         self.churn.rest()?;
         stage::signal(self.agent.id(), "TERM");
@@ -282,9 +282,9 @@ impl Soak {
         Ok(self.wrong)
     }
 
-    /// What the last agent held more of from lull to lull.
+    /// Checks what the last agent held more of from lull to lull.
     fn growth(&mut self) {
-        // The first lull is the warm-up's.
+        // The first lull belongs to the warm-up.
         let lulls = self.lulls.get(1..).unwrap_or_default();
         if lulls.len() < FEWEST_LULLS - 1 {
             println!("growth: not measured: {} lulls, and {FEWEST_LULLS} are needed", self.lulls.len());
@@ -355,7 +355,7 @@ impl Soak {
         }
     }
 
-    /// Share of a core of the last agent, per cent, and over how long, minutes.
+    /// CPU use of the last agent, per cent of a core, and over how many minutes.
     fn cpu(&self) -> Option<(f64, f64)> {
         let last = self.looks.last()?;
         let first = self.looks.iter().find(|look| look["pid"] == last["pid"])?;
@@ -365,7 +365,7 @@ impl Soak {
     }
 }
 
-/// Least squares.
+/// Slope by least squares.
 fn slope(points: &[(f64, f64)]) -> f64 {
     let count = points.len() as f64;
     let mean = |pick: fn(&(f64, f64)) -> f64| points.iter().map(pick).sum::<f64>() / count;

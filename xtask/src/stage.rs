@@ -1,5 +1,5 @@
-//! A stage for agents: cgroups of our own in every hierarchy, the release build of commensal with a state directory of its own,
-//! processes in those cgroups, and what the kernel counts of a process. Nothing is left of it when it is dropped.
+//! A test environment for agents: separate cgroups in every hierarchy, the release build of commensal with its own
+//! state directory, processes in those cgroups, and the kernel's counters of a process. Dropping it removes everything.
 
 use anyhow::{Context, bail};
 use commensal_host::LinuxHost;
@@ -12,24 +12,24 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long anything may take at most before it counts as stuck: this machine is shared.
+/// Timeout for any operation; generous because the machine is shared.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Variable that names a build of commensal to be used as it is.
+/// Environment variable with the path of a build to use as it is.
 const PROGRAM: &str = "COMMENSAL_PROGRAM";
 
-/// The stage.
+/// The test environment.
 #[derive(Debug)]
 pub struct Stage {
-    /// Name of the cgroup that all others are in.
+    /// Name of the cgroup that contains all others.
     pub top: String,
-    /// Where every hierarchy that can be used is mounted.
+    /// Mount points of all usable hierarchies.
     pub mounts: Vec<PathBuf>,
-    /// Holds the groups file and the state directory.
+    /// Folder of the groups file and the state directory.
     pub dir: TempDir,
     program: PathBuf,
 }
 
-/// Builds commensal as it is shipped: optimised. [`PROGRAM`] names another build.
+/// Builds commensal as shipped (optimised). [`PROGRAM`] selects another build.
 pub fn release() -> anyhow::Result<PathBuf> {
     if let Some(program) = std::env::var_os(PROGRAM) {
         return Ok(PathBuf::from(program));
@@ -45,7 +45,7 @@ pub fn release() -> anyhow::Result<PathBuf> {
 }
 
 impl Stage {
-    /// Makes the top group. `program` is a build of commensal.
+    /// Creates the top cgroup. `program` is a build of commensal.
     pub fn new(what: &str, program: &Path) -> anyhow::Result<Stage> {
         let mut host = LinuxHost::new();
         let found = mounts::hierarchies(&mut host)?;
@@ -59,12 +59,12 @@ impl Stage {
         Ok(stage)
     }
 
-    /// Makes a cgroup below the top, in every hierarchy.
+    /// Creates a cgroup below the top one, in every hierarchy.
     pub fn make(&self, path: &str) -> anyhow::Result<()> {
         for mount in &self.mounts {
             let dir = mount.join(&self.top).join(path);
             std::fs::create_dir(&dir).with_context(|| format!("make {}", dir.display()))?;
-            // An empty cpuset of cgroup v1 takes no process.
+            // In cgroup v1 a cpuset without CPUs accepts no process.
             for file in ["cpuset.cpus", "cpuset.mems"] {
                 let above =
                     dir.parent().map(|above| above.join(file)).filter(|_| mount.join("tasks").exists());
@@ -76,7 +76,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Removes a cgroup and what is below it, in every hierarchy; whether all of it is gone.
+    /// Removes a cgroup and its descendants, in every hierarchy; returns whether all are gone.
     pub fn remove(&self, path: &str) -> bool {
         let mut gone = true;
         for mount in &self.mounts {
@@ -85,7 +85,7 @@ impl Stage {
         gone
     }
 
-    /// Its cgroup in the hierarchy that has `file`.
+    /// The path of `file` in the hierarchy that has it.
     pub fn file(&self, path: &str, file: &str) -> Option<PathBuf> {
         let of = |mount: &PathBuf| mount.join(&self.top).join(path).join(file);
         self.mounts.iter().map(of).find(|file| file.exists())
@@ -98,17 +98,17 @@ impl Stage {
         Ok(std::fs::rename(aside, self.config())?)
     }
 
-    /// The groups file.
+    /// Path of the groups file.
     pub fn config(&self) -> PathBuf {
         self.dir.path().join("groups.toml")
     }
 
-    /// The state directory.
+    /// Path of the state directory.
     pub fn state(&self) -> PathBuf {
         self.dir.path().join("state")
     }
 
-    /// `commensal ARGS`, on this stage.
+    /// `commensal ARGS`, in this environment.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command
@@ -122,12 +122,12 @@ impl Stage {
         command
     }
 
-    /// First part of the names of commensal's own groups here.
+    /// Prefix of the names of commensal's own cgroups here.
     pub fn prefix(&self) -> String {
         format!("{}-own", self.top)
     }
 
-    /// Starts an agent, which may load the `probe` or not, and waits until it has put the groups in force.
+    /// Starts an agent, with or without the `probe`, and waits until the groups are in force.
     pub fn agent(&self, more: &[&str], probe: bool) -> anyhow::Result<Child> {
         let config = self.config().display().to_string();
         let args = [&["agent", "-c", &config][..], more].concat();
@@ -154,7 +154,7 @@ impl Stage {
         Ok(std::fs::OpenOptions::new().create(true).append(true).open(self.dir.path().join("agent.log"))?)
     }
 
-    /// What agents have said.
+    /// Output of the agents.
     pub fn said(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("agent.log")).unwrap_or_default()
     }
@@ -164,7 +164,7 @@ impl Stage {
         serde_json::from_str(&self.ask("GET", "/v1/snapshot").ok()?).ok()
     }
 
-    /// Asks the agent; the body of its answer.
+    /// Sends the agent a request; returns the body of the response.
     pub fn ask(&self, method: &str, path: &str) -> anyhow::Result<String> {
         let mut stream = UnixStream::connect(self.state().join("control.sock"))?;
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
@@ -188,7 +188,7 @@ impl Stage {
         Ok(shell.spawn()?)
     }
 
-    /// Every file below the stage's cgroups that can be written and read, with what it says.
+    /// Every readable and writable file in this environment's cgroups, with its content.
     pub fn settings(&self) -> BTreeMap<PathBuf, String> {
         let mut found = BTreeMap::new();
         for mount in &self.mounts {
@@ -197,7 +197,7 @@ impl Stage {
         found
     }
 
-    /// cgroups of this stage and of its agents.
+    /// Cgroups of this environment and of its agents.
     pub fn cgroups(&self) -> Vec<PathBuf> {
         let own = |dir: &Path| {
             let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
@@ -207,7 +207,7 @@ impl Stage {
         self.mounts.iter().flat_map(|mount| own(mount)).collect()
     }
 
-    /// Processes whose command line names this stage.
+    /// Processes whose command line contains the environment's name.
     pub fn processes(&self) -> Vec<(u32, String)> {
         let name = self.dir.path().display().to_string();
         let pids = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -238,7 +238,7 @@ impl Drop for Stage {
 
 fn settings(dir: &Path, found: &mut BTreeMap<PathBuf, String>) {
     use std::os::unix::fs::PermissionsExt;
-    // Lists and counters, and what the kernel moves by itself.
+    // Lists, counters, and files that the kernel changes by itself.
     const NOT: [&str; 8] = ["procs", "tasks", "threads", "usage", "failcnt", "peak", "pressure", "stat"];
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
@@ -275,7 +275,7 @@ pub fn end(child: &mut Child) {
     let _ = child.wait();
 }
 
-/// What the kernel counts of a process.
+/// The kernel's counters of a process.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Used {
     /// CPU time of its threads, s (field 1 of `schedstat`).
@@ -288,7 +288,7 @@ pub struct Used {
     pub threads: usize,
 }
 
-/// Looks at a process; `None` when it is gone.
+/// Reads the counters of a process; `None` when it is gone.
 pub fn used(pid: u32) -> Option<Used> {
     let proc = PathBuf::from(format!("/proc/{pid}"));
     let mut used = Used::default();

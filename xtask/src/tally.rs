@@ -1,27 +1,28 @@
-//! Counts what test runs print: results, skipped tests, and rows of the conformance script by kernel.
+//! Counts results in the output of test runs: passed, failed and skipped tests, and rows of the conformance script by
+//! kernel.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// What the runs of one place (this machine, or one guest) came to, and then of all of them.
+/// Totals of the runs in one place (this machine, or one guest), and then of all places.
 #[derive(Debug, Default)]
 pub struct Tally {
     pub passed: usize,
     pub failed: usize,
-    /// Tests that returned early, which the harness has counted as passed, and their reasons.
+    /// Tests that returned early, which the harness counted as passed, with their reasons.
     returned: BTreeMap<String, Vec<String>>,
-    /// `what: reason`, of what was not even started.
+    /// `what: reason`, for things that were not even started.
     not_started: Vec<String>,
     /// Rows of the conformance script that did not run, by kernel and reason.
     rows: BTreeMap<(String, String), usize>,
-    /// Rows of the conformance script that ran and that did not, by kernel.
+    /// Numbers of rows of the conformance script that ran and did not run, by kernel.
     kernels: Vec<(String, usize, usize)>,
     /// Tests that failed, by name.
     failures: Vec<String>,
 }
 
 impl Tally {
-    /// Takes one line of what a whole test program prints, in a guest.
+    /// Processes a line of a test program's output, in a guest.
     pub fn line(&mut self, line: &str) {
         if let Some(rest) = line.strip_prefix("test result:") {
             self.passed += number_before(rest, " passed");
@@ -38,7 +39,7 @@ impl Tally {
         }
     }
 
-    /// Takes one test that was a process of its own.
+    /// Processes the result of a test that ran as a process of its own.
     pub fn test(&mut self, title: &str, passed: bool, output: &[String]) {
         output.iter().for_each(|line| self.rows(line));
         if !passed {
@@ -60,7 +61,7 @@ impl Tally {
         }
     }
 
-    /// Takes what the conformance script says of its rows.
+    /// Processes the conformance script's line on its rows.
     fn rows(&mut self, line: &str) {
         if let Some(rest) = line.strip_prefix("row skipped: ") {
             let reason = rest.rsplit(": ").next().unwrap_or(rest).to_owned();
@@ -76,12 +77,12 @@ impl Tally {
         self.kernels.iter().map(|(_, ran, _)| ran).sum()
     }
 
-    /// Something that could not be started at all.
+    /// Records something that could not be started at all.
     pub fn skip(&mut self, what: String) {
         self.not_started.push(what);
     }
 
-    /// Says on which kernel everything so far happened; `skips` stands in front of what was skipped.
+    /// Records the kernel of everything so far; `skips` is a prefix for what was skipped.
     pub fn on(mut self, kernel: &str, skips: Option<&str>) -> Tally {
         self.rows =
             self.rows.into_iter().map(|((_, why), count)| ((kernel.to_owned(), why), count)).collect();
@@ -112,16 +113,16 @@ impl Tally {
         }
     }
 
-    /// Counts a whole run of the lab.
+    /// Counts a complete run of the lab.
     pub fn long_run(&mut self, status: Option<i32>) {
-        // Every verdict is a result; only trouble is a failure.
+        // Every verdict counts as passed; only trouble is a failure.
         match status {
             Some(0 | 1 | 3 | 4) => self.passed += 1,
             _ => self.failed += 1,
         }
     }
 
-    /// Closes with `N passed, N failed, N skipped`.
+    /// Prints the summary, which ends with `N passed, N failed, N skipped`.
     pub fn print(&self, started: Instant) {
         println!();
         for ((kernel, reason), count) in &self.rows {
@@ -150,18 +151,18 @@ impl Tally {
     }
 }
 
-/// The number that stands right before `word`; 0 when there is none.
+/// The number directly before `word`; 0 when there is none.
 fn number_before(text: &str, word: &str) -> usize {
     let before = text.split(word).next().unwrap_or_default();
     before.split_whitespace().next_back().and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-/// Leaves out what passed tests printed, and rows that were skipped: both are there to be counted.
+/// Hides the output of passed tests, and skipped rows: both are only counted.
 #[derive(Debug, Default)]
 pub struct Quiet(bool);
 
 impl Quiet {
-    /// Whether a person wants to see the line.
+    /// Whether the line is worth showing.
     pub fn shows(&mut self, line: &str) -> bool {
         match line {
             "successes:" => self.0 = true,
@@ -170,8 +171,8 @@ impl Quiet {
         }
         let closes = line.starts_with("test result:");
         self.0 &= !closes;
-        // A failed run of the conformance script would drown its wrong rows in those. What a harness counts is added up
-        // at the end: in the middle it reads as if a run closed there.
+        // In a failed run of the conformance script the skipped rows would hide the wrong ones. Summaries of single
+        // harness runs are hidden, too, since the totals are printed at the end.
         !self.0 && !closes && !line.starts_with("row skipped: ")
     }
 }

@@ -8,26 +8,26 @@ use anyhow::{Context, bail};
 use std::process::Stdio;
 use std::time::Instant;
 
-/// Run the tests of the default members on the running kernel, in some minutes; or all that there are.
+/// Run the tests of the default members on the running kernel, in some minutes; or all tests.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Everything: also the tests of the SQL engine and of xtask, a browser, containers, and kernels in virtual machines.
+    /// All tests: also those of the SQL engine and of xtask, a browser, containers, and kernels in virtual machines.
     #[arg(long)]
     all: bool,
-    /// Only tests whose names contain one of these; with --all those in virtual machines are left out.
+    /// Only tests whose names contain one of these; with --all those in virtual machines are skipped.
     filters: Vec<String>,
 }
 
-/// What only `--all` runs.
+/// Tests that only `--all` runs.
 const LEFT_OUT: [&str; 2] = [
     "commensal-sql and xtask: their tests run with `cargo xtask test --all` (DataFusion is built for them)",
     "kernel tests in VMs: they run with `cargo xtask test --all`",
 ];
 
-/// The SQL engine is built by itself: together with it the other crates would be built with what its dependencies want
-/// of theirs, and not as they are shipped.
+/// The SQL engine is built separately: built together with it, the other crates would get features that its
+/// dependencies enable, unlike in shipped builds.
 pub const SQL: &str = "commensal-sql";
-/// As README has it.
+/// As in README.
 const QUICKSTART: &str = "cargo run --release -- lab run quickstart";
 
 /// `cargo xtask test`.
@@ -45,7 +45,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What tests need that programs do not: the fake host. The scheduler's programs are left out, since they take clang.
+/// The fake host, which only tests need. The scheduler's programs are left out, since they need clang.
 const FAKE: [&str; 2] = ["--features", "commensal-host/fake"];
 
 /// The default members.
@@ -60,7 +60,7 @@ fn quick(filters: &[String]) -> anyhow::Result<Tally> {
     Ok(tally)
 }
 
-/// All tests; with `long` those that take long as well.
+/// All tests; with `long` including those that take long.
 pub fn everything(long: bool) -> anyhow::Result<Tally> {
     let mut tally = of_all_packages(long, &[])?;
     step("`cargo run` is the program");
@@ -88,7 +88,7 @@ fn of_all_packages(long: bool, filters: &[String]) -> anyhow::Result<Tally> {
     Ok(tally.on(&here(), None))
 }
 
-/// What the long tier asks of tests that can do more.
+/// Settings with which the long tier makes tests do more.
 const LONG: [(&str, &str); 4] = [
     ("PROPTEST_CASES", "2000"),
     ("COMMENSAL_SCENARIOS", "6x2"),
@@ -111,9 +111,9 @@ fn soaked(tally: &mut Tally) {
     tally.long_run(done.ok().map(|()| 0));
 }
 
-/// What README tells everybody to begin with `cargo run` at the top of the tree: with a second program among the default
-/// members cargo does not know which one is meant, unless a manifest says so. The features
-/// are those of the tests; dependencies that tests want otherwise are built once more for it.
+/// Checks the command that README recommends first, `cargo run` at the top of the tree: with a second program among the
+/// default members cargo needs a manifest entry to choose one. The features are those of the tests; dependencies with
+/// other features are built once more for it.
 fn runs_the_program() -> anyhow::Result<()> {
     let mut command = crate::cargo();
     command.args(["run", "--quiet"]).args(["--all-features", "--", "--version"]);
@@ -127,7 +127,7 @@ fn runs_the_program() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// README's first command, with more rounds; the record of somebody's own run stays as it is.
+/// README's first command, with more rounds; an existing record of a user is kept.
 fn quickstart() -> anyhow::Result<Option<i32>> {
     let mut command = crate::cargo();
     command.args(QUICKSTART.split(' ').skip(1));

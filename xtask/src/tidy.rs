@@ -1,4 +1,5 @@
-//! Rules of the tree: crate edges, file headers and sizes, where unsafe may be, promises with their tests.
+//! Rules of the tree: dependencies between crates, file headers and sizes, where unsafe is allowed, promises with their
+//! tests.
 
 mod words;
 
@@ -7,7 +8,7 @@ use anyhow::Context;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Which crate may depend on which of ours: data flows one way.
+/// Allowed dependencies between our crates: data flows one way.
 const EDGES: [(&str, &[&str]); 15] = [
     ("commensal-core", &[]),
     ("commensal-store", &[]),
@@ -68,7 +69,7 @@ const EDGES: [(&str, &[&str]); 15] = [
     ),
 ];
 
-/// Lines of a source file; tables are one idea repeated and exempt.
+/// Maximum number of lines of a source file; files that are mostly a table are exempt.
 const MAX_LINES: usize = 800;
 const TABLES: [&str; 1] = ["crates/commensal-core/src/knob/table.rs"];
 /// Lines of the root audit surface, without the fake.
@@ -87,7 +88,7 @@ const JSON_CRATES: [&str; 8] = [
     "commensal-sched",
 ];
 
-/// Everything that is wrong.
+/// All violations.
 pub fn problems(root: &Path) -> anyhow::Result<Vec<String>> {
     let mut problems = Vec::new();
     edges(root, &mut problems)?;

@@ -27,41 +27,40 @@ pub struct Layout {
     /// Debian's suite and the flavour of its kernel.
     pub suite: &'static str,
     pub flavour: &'static str,
-    /// Which of the suite's kernels; the newest when none is named.
+    /// Kernel of the suite; by default the newest.
     release: Option<&'static str>,
     pub first: First,
-    /// Which tests run in it every time; with none it is for the long tier.
+    /// Tests that always run in it; if empty, the guest is only used in the long tier.
     tests: guest::Filters,
-    /// Which run in the long tier, and when somebody asks for this guest.
+    /// Tests that run in the long tier, and when this guest is requested.
     all: guest::Filters,
     memory_mib: u32,
     cores: u32,
-    /// Of each core.
+    /// Threads per core.
     threads: u32,
     /// Wall-clock limit of a boot, s.
     limit_s: u64,
-    /// CPUs take turns in one thread of the emulator: slower, and nobody sees code that is being patched.
+    /// Whether CPUs take turns in one thread of the emulator: slower, but no CPU sees code while it is being patched.
     turns: bool,
-    /// Rows of the conformance script that run here at least; fewer mean that a controller is missing.
+    /// Minimum number of conformance rows that run here; fewer mean that a controller is missing.
     rows: usize,
 }
 
 /// The first process of a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum First {
-    /// A script, on a tree that has only what tests need.
+    /// A script, on a file system with only what tests need.
     Ours,
-    /// systemd, on Debian's tree. Tests of the long tier: the tree takes a minute to make, and root.
+    /// systemd, on Debian's file system. For the long tier: creating the file system takes a minute, and root.
     Systemd,
 }
 
-/// `v1`: every v1 controller below /sys/fs/cgroup, a bare v2 at unified. Later kernels of Debian lack v1's
-/// memory and cpuset. `v2`: the unified hierarchy on the newest kernel, with all controllers given away;
-/// `v2-old`: the same on the kernel that a stable Debian has. `systemd`: the unified hierarchy in the hands of
-/// that Debian's systemd; `systemd-sched`: the same on the newest kernel, with CPUs that take turns; `sched`: as
-/// `v2`, with the tests of the scheduler; `sched-loads`: the same with CPUs that take turns, for what loads it often;
-/// `sched-wide`: on four cores with a cache for each two; `sched-smt4`: on cores of four threads; `sched-broken`: on a
-/// kernel that describes its own functions wrongly.
+/// `v1`: every v1 controller below /sys/fs/cgroup, an empty v2 at unified; later Debian kernels lack v1's memory and
+/// cpuset. `v2`: the unified hierarchy on the newest kernel, with all controllers enabled; `v2-old`: the same on the
+/// kernel of a stable Debian. `systemd`: the unified hierarchy managed by that Debian's systemd; `systemd-sched`: the
+/// same on the newest kernel, with CPUs that take turns. `sched`: like `v2`, with the scheduler's tests; `sched-loads`:
+/// the same with CPUs that take turns, for tests that load it often; `sched-wide`: four cores with a cache for each
+/// two; `sched-smt4`: cores of four threads; `sched-broken`: a kernel with wrong BTF function descriptions.
 pub const LAYOUTS: [Layout; 10] = [
     ours("v1", "bookworm", 350, guest::OF_KERNELS),
     ours("v2-old", "bookworm", 200, guest::OF_KERNELS),
@@ -75,9 +74,10 @@ pub const LAYOUTS: [Layout; 10] = [
         turns: true,
         ..SYSTEMD
     },
-    // Ten thousand threads have ten thousand stacks.
+    // Ten thousand threads need memory for ten thousand stacks.
     Layout { memory_mib: 2048, limit_s: LONG_LIMIT_S, ..long("sched", "sid", guest::ALL_OF_SCHED) },
-    // What every run has of the scheduler is here: an emulated CPU that runs patched code costs a guest.
+    // The scheduler tests that always run use this guest, because an emulated CPU that runs patched code can crash a
+    // guest.
     Layout {
         turns: true,
         tests: guest::OF_SCHED,
@@ -88,15 +88,15 @@ pub const LAYOUTS: [Layout; 10] = [
     Layout { threads: 4, ..long("sched-smt4", "sid", guest::OF_SCHED_SMT4) },
     Layout { release: Some(MALFORMED), ..long("sched-broken", "trixie-backports", guest::OF_SCHED_BROKEN) },
 ];
-/// systemd is Debian 12's whatever the kernel.
+/// systemd is that of Debian 12, whatever the kernel.
 const SYSTEMD: Layout = Layout {
     first: First::Systemd,
-    // Its files are in memory twice while the kernel unpacks them.
+    // The files are in memory twice while the kernel unpacks them.
     memory_mib: 2048,
     ..long("systemd", rootfs::SUITE, guest::OF_SYSTEMD)
 };
 const FLAVOUR: &str = "cloud-amd64";
-/// Built with a pahole that leaves hidden arguments in what the kernel says of its functions.
+/// A kernel built with a pahole that leaves hidden arguments in the BTF of functions.
 const MALFORMED: &str = "7.2.12+deb13-cloud-amd64";
 
 const fn ours(name: &'static str, suite: &'static str, rows: usize, tests: guest::Filters) -> Layout {
@@ -117,7 +117,7 @@ const fn ours(name: &'static str, suite: &'static str, rows: usize, tests: guest
     }
 }
 
-/// One that takes part in the long tier only.
+/// A layout for the long tier only.
 const fn long(name: &'static str, suite: &'static str, all: guest::Filters) -> Layout {
     Layout { tests: &[], ..ours(name, suite, 0, all) }
 }
@@ -141,10 +141,10 @@ const NEEDS: [(&str, &str); 14] = [
 ];
 
 const TIME_LIMIT_S: u64 = 900;
-/// Of the scheduler's guest, with what takes minutes.
+/// Time limit of the scheduler's guest with tests that take minutes, s.
 const LONG_LIMIT_S: u64 = 3_600;
 
-/// Where the guest died or reached its limit, a shell sees what `timeout` would give.
+/// Exit status when the guest died or reached its limit, like that of `timeout`.
 const STATUS_LIMIT: u8 = 124;
 const STATUS_DIED: u8 = 125;
 const STATUS_INTERRUPTED: u8 = 130;
@@ -153,23 +153,24 @@ const STATUS_INTERRUPTED: u8 = 130;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// v2 (Debian sid's kernel, unified hierarchy), v2-old (Debian 12's), v1 (Debian 12's, one hierarchy per
-    /// controller), systemd (Debian 12 with its systemd as the first process), systemd-sched (the same on sid's kernel, with
-    /// the scheduler's unit), sched, sched-loads, sched-wide or sched-smt4
-    /// (as v2, with the scheduler's tests, on two cores, with CPUs that take turns, four cores, cores of four threads), sched-broken (a kernel that cannot have it); tests
-    /// run in v1, v2-old, v2 and sched-loads (there those that take no minutes), and a command in v2.
+    /// controller), systemd (Debian 12 with its systemd as the first process), systemd-sched (the same on sid's kernel,
+    /// with the scheduler's unit), sched, sched-loads, sched-wide or sched-smt4 (like v2, with the scheduler's tests:
+    /// on two cores, with CPUs that take turns, four cores, cores of four threads), sched-broken (a kernel that cannot
+    /// load the scheduler). By default tests run in v1, v2-old, v2 and sched-loads (there without tests that take
+    /// minutes), and a command in v2.
     #[arg(long, value_parser = layout)]
     layout: Option<&'static Layout>,
     /// Boot this kernel instead of Debian's: a bzImage with virtio's PCI bus, console and disks, devtmpfs and cgroups
     /// built in.
     #[arg(long, value_name = "FILE")]
     kernel: Option<PathBuf>,
-    /// Boot a kernel of another suite of Debian's, such as trixie-backports.
+    /// Boot a kernel of another Debian suite, such as trixie-backports.
     #[arg(long, conflicts_with = "kernel")]
     suite: Option<String>,
-    /// Boot this kernel of the suite, such as 6.18.15+deb13-cloud-amd64, and not its newest.
+    /// Boot this kernel of the suite, such as 6.18.15+deb13-cloud-amd64, instead of its newest.
     #[arg(long, conflicts_with = "kernel")]
     release: Option<String>,
-    /// Keep the kernel's messages there.
+    /// Write the kernel's messages to this file.
     #[arg(long, value_name = "FILE")]
     keep_console: Option<PathBuf>,
     /// Wall-clock limit of a boot, s [default: 900; of all tests of the scheduler 3600].
@@ -182,10 +183,10 @@ pub struct Args {
     /// the rest to /.
     #[arg(short, value_name = "SRC[:DST]")]
     file: Vec<String>,
-    /// Receive what the command leaves in /out.
+    /// Copy what the command leaves in /out to this folder.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Run this instead of the tests, and end with its status.
+    /// Run this instead of the tests, and exit with its status.
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
@@ -230,15 +231,15 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The layouts that take part when none was chosen.
+/// The layouts that are used by default.
 fn by_default(long: bool) -> Vec<&'static Layout> {
     LAYOUTS.iter().filter(|layout| long || !layout.tests.is_empty()).collect()
 }
 
-/// What a layout boots that does not come from this tree.
+/// Boot files of a layout that are not from this tree.
 struct Base {
     kernel: Kernel,
-    /// The archive of its root file system, if it needs more than ours.
+    /// Archive of its root file system, if it needs more than ours.
     tree: Option<PathBuf>,
 }
 
@@ -259,7 +260,7 @@ impl Base {
     }
 }
 
-/// The tests in every layout, as a step of CI: what is missing is a skip, what goes wrong a failure.
+/// Runs the tests in every layout, as a step of CI: missing requirements are skips, errors are failures.
 pub fn kernels(long: bool) -> anyhow::Result<Tally> {
     let mut all = Tally::default();
     if let Some(reason) = missing() {
@@ -287,7 +288,7 @@ pub fn kernels(long: bool) -> anyhow::Result<Tally> {
                 let tests = if long { layout.all } else { layout.tests };
                 all.add(tests_in(layout, tests, &base, &suite, &args)?);
             }
-            // What was stopped in the middle is not missing.
+            // An interrupted step is not skipped.
             Err(_) if interrupt::interrupted() => return Err(Trouble::Interrupted.into()),
             Err(error) => all.skip(format!("kernel tests in VMs: {}: {error:#}", layout.name)),
         }
@@ -308,7 +309,7 @@ fn tests_in(
         image.text("/etc/command", &suite.script(tests), 0o644)
     };
     let (mut tally, release) = run_in(layout, base, args, fill)?;
-    // What a kernel of somebody's has is not known.
+    // A user's kernel may lack controllers.
     if args.kernel.is_none() && tally.rows_ran() < layout.rows {
         let ran = tally.rows_ran();
         eprintln!(
@@ -320,7 +321,7 @@ fn tests_in(
     Ok(tally.on(&format!("VM {} {release}", layout.name), Some(layout.name)))
 }
 
-/// Boots one guest for tests, prints what a person wants to see of it, and counts. Also returns the kernel's release.
+/// Boots one guest for tests, prints relevant output, and counts results. Also returns the kernel's release.
 fn run_in(
     layout: &Layout,
     base: &Base,
@@ -351,7 +352,7 @@ fn run_in(
             (report.status != 0).then(|| format!("the tests ended with status {}", report.status))
         }
         Err(error) => match error.downcast_ref() {
-            // Neither is a reason to lose what other places have found.
+            // Neither discards the results of other guests.
             Some(Trouble::LimitReached { out, .. } | Trouble::Died { out, .. }) => {
                 count(out);
                 tally.failed += 1;
@@ -368,7 +369,7 @@ fn run_in(
     Ok((tally, release))
 }
 
-/// Boots the layout's kernel with what `fill` puts into the image, and takes everything temporary away.
+/// Boots the layout's kernel with what `fill` adds to the image, and removes temporary files.
 fn in_guest(
     layout: &Layout,
     base: &Base,
@@ -412,19 +413,19 @@ fn in_guest(
     Ok(report)
 }
 
-/// A temporary folder, held by a lock: one that nobody holds was left by a run that was killed, and goes.
+/// A temporary folder with a lock. Folders whose lock is free were left by a killed run, and are removed.
 fn scratch() -> anyhow::Result<(TempDir, File)> {
     const PREFIX: &str = "commensal-vm.";
     for entry in std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
         let ours = entry.file_name().to_string_lossy().starts_with(PREFIX);
         let lock = ours.then(|| File::open(entry.path().join("lock")).ok()).flatten();
         if lock.is_some_and(|lock| lock.try_lock().is_ok()) {
-            // Somebody else's folder cannot be removed, and need not be.
+            // A folder of another user cannot be removed, and need not be.
             let _ = std::fs::remove_dir_all(entry.path());
         }
     }
     let scratch = tempfile::Builder::new().prefix(PREFIX).tempdir().context("make a temporary folder")?;
-    // Locked before it has its name: to another run a folder without a lock is one in use.
+    // Locked before it gets its name: other runs treat a folder without a lock file as in use.
     let early = scratch.path().join("lock.new");
     let lock = File::create(&early).with_context(|| format!("create {}", early.display()))?;
     lock.lock().context("lock a temporary folder")?;
@@ -448,7 +449,7 @@ fn placed(file: &str) -> (PathBuf, PathBuf) {
 
 /// Why no guest can be booted here.
 fn missing() -> Option<String> {
-    // Tests are built for this machine, and guests are its kind.
+    // Tests are built for this machine's architecture, so guests must have it, too.
     if std::env::consts::ARCH != "x86_64" {
         return Some(format!("guests are x86-64 and this machine is {}", std::env::consts::ARCH));
     }
@@ -459,7 +460,7 @@ fn missing() -> Option<String> {
     (!packages.is_empty()).then(|| format!("missing; apt-get install --no-install-recommends {list}"))
 }
 
-/// depmod and its like are in folders that are not in everybody's PATH.
+/// depmod and similar tools are in folders that are not in every user's PATH.
 fn tool_path() -> OsString {
     let mut path = std::env::var_os("PATH").unwrap_or_default();
     path.push(":/usr/sbin:/sbin:/usr/bin:/bin");
@@ -468,7 +469,7 @@ fn tool_path() -> OsString {
 
 fn tool(name: &str) -> Command {
     let mut command = Command::new(name);
-    // Output is read, and so has to be in no language.
+    // The output is parsed, so it must not be translated.
     command.env("PATH", tool_path()).env("LC_ALL", "C");
     command
 }
@@ -486,7 +487,7 @@ mod tests {
         let names = |long| by_default(long).iter().map(|layout| layout.name).collect::<Vec<_>>();
         assert_eq!(names(false), ["v1", "v2-old", "v2", "sched-loads"]);
         assert!(LAYOUTS.iter().all(|layout| !layout.all.is_empty()));
-        // What runs every time is a part of what runs at all.
+        // The tests that always run are a subset of all tests.
         let pairs = |tests: guest::Filters| -> Vec<(&str, &str)> {
             tests.iter().flat_map(|(package, all)| all.iter().map(move |one| (*package, *one))).collect()
         };

@@ -1,6 +1,6 @@
-//! Cells on this machine: a cgroup each, with weight, memory limit, quota and cores, through the plan and drivers that
-//! `apply` uses. They are in a journal before they exist, so a run killed at any moment is undone by the next one or by
-//! `commensal restore`.
+//! Cells on this machine: a cgroup each, with weight, memory limit, quota and cores, created through the same plan and
+//! drivers as `apply`. They are in a journal before they exist, so that the next run or `commensal restore` can undo a
+//! run killed at any moment.
 
 use crate::experiment::Cell;
 use crate::pin::{self, PinError, Pinned};
@@ -16,19 +16,19 @@ use commensal_sensors::{Survey, machine};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How long the processes of a cell may take to die.
+/// Timeout for the processes of a cell to die.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Why there are no cells.
+/// Why cells could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum CellsError {
-    /// Their groups could not be made or removed.
+    /// Their cgroups could not be created or removed.
     #[error(transparent)]
     Testbed(#[from] TestbedError),
-    /// They cannot have cores of their own.
+    /// They cannot be pinned to cores.
     #[error(transparent)]
     Pin(#[from] PinError),
-    /// The machine offers no groups.
+    /// The machine has no usable cgroups.
     #[error("cells need cgroups of their own: {0}")]
     NoGroups(String),
 }
@@ -39,10 +39,10 @@ impl From<commensal_host::HostError> for CellsError {
     }
 }
 
-/// The machine for the length of a run; nobody else measures meanwhile.
+/// The machine during a run; a lock keeps other runs from measuring at the same time.
 #[derive(Debug)]
 pub struct Field {
-    /// What was found.
+    /// Survey of the machine.
     pub survey: Survey,
     /// What an earlier, killed run had left and was removed first.
     pub cleaned: Vec<String>,
@@ -50,22 +50,22 @@ pub struct Field {
     _lock: Lock,
 }
 
-/// Cells under way.
+/// Existing cells.
 #[derive(Debug)]
 pub struct Cells {
-    /// Their groups.
+    /// Their cgroups.
     pub groups: Vec<GroupDirs>,
-    /// The CPUs of each, where they have their own.
+    /// The CPUs of each cell, if pinned.
     pub pins: Vec<Pinned>,
-    /// What the plan could not do, in words.
+    /// Wishes that the plan could not fulfil, in words.
     pub unmet: Vec<String>,
 }
 
 impl Field {
-    /// Looks at the machine and removes what dead runs left.
+    /// Surveys the machine and removes what dead runs left.
     ///
     /// # Errors
-    /// When somebody else measures, or no cgroup can be had.
+    /// When another run is measuring, or no cgroup can be used.
     pub fn open(
         host: &mut dyn Host,
         state_dir: PathBuf,
@@ -90,10 +90,10 @@ impl Field {
         Ok(Field { survey, cleaned, instance, _lock: lock })
     }
 
-    /// Makes `count` cells.
+    /// Creates `count` cells.
     ///
     /// # Errors
-    /// When the kernel refuses a step, then nothing is left; or when there are fewer cores than pinned cells need.
+    /// When the kernel refuses a step, or there are fewer cores than pinned cells need; then nothing is left.
     pub fn cells(
         &self,
         host: &mut dyn Host,
@@ -131,8 +131,8 @@ impl Field {
         Ok(Cells { groups, pins: Vec::new(), unmet })
     }
 
-    /// Ends everything in the cells and removes them. What could not be removed is told, and stays in the journal for
-    /// `commensal restore`.
+    /// Kills all processes in the cells and removes the cells. Returns what could not be removed; it stays in the
+    /// journal for `commensal restore`.
     ///
     /// # Errors
     /// When a process survives SIGKILL, or the journal cannot be read or rewritten.
@@ -151,7 +151,7 @@ impl Field {
     }
 }
 
-/// The groups of cells.
+/// Specs of the cells' cgroups.
 fn specs(cell: &Cell, count: u32, pins: &[Pinned]) -> Result<Vec<GroupSpec>, CellsError> {
     let weight = u16::try_from(cell.vcpu.saturating_mul(100)).unwrap_or(u16::MAX).min(10_000);
     let spec = |index: usize| {
@@ -170,7 +170,7 @@ fn specs(cell: &Cell, count: u32, pins: &[Pinned]) -> Result<Vec<GroupSpec>, Cel
 }
 
 impl Cells {
-    /// Starts a program inside a cell; it dies with this process.
+    /// Starts a program inside a cell; it is killed when this process dies.
     ///
     /// # Errors
     /// When it cannot be started there.

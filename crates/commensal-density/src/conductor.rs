@@ -1,10 +1,10 @@
-//! Climbs a ladder: every repeat is all rungs of all placements in random order, each recorded as it ends.
+//! Runs a ladder: every repeat consists of all rungs of all placements in random order, each recorded as it ends.
 //!
 //! ```text
 //! repeat ─ rung: [cells made, programs started] all ready ─ GO ─ all done, or failed ─ [all ended, cells removed]
 //! ```
-//! Cells are made anew for every attempt, so that no attempt inherits memory, caches of a group or processes. A rung of a
-//! repeat in several placements is a pair: what the machine did meanwhile is in both.
+//! Cells are created anew for every attempt, so that no attempt inherits memory, cgroup caches or processes. Attempts
+//! of the same rung and repeat in several placements are a pair, so that disturbances of the machine affect both.
 
 mod attempt;
 mod watch;
@@ -28,22 +28,22 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Why a ladder was not climbed to its end.
+/// Why a ladder was not completed.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// Cells could not be made or removed.
+    /// Cells could not be created or removed.
     #[error(transparent)]
     Cells(#[from] CellsError),
-    /// There are no VMs to be had.
+    /// VMs cannot be started here.
     #[error(transparent)]
     Vm(#[from] VmError),
-    /// The ladder cannot be climbed here.
+    /// The ladder is impossible on this machine.
     #[error("{0}")]
     Impossible(String),
-    /// The record to go on with is of another ladder.
+    /// The record to continue belongs to another ladder.
     #[error("this record cannot be gone on with: {0}")]
     Resume(String),
-    /// A pipe to a cell could not be made.
+    /// A pipe to a cell could not be created.
     #[error("a cell cannot be spoken with")]
     Pipe(#[source] std::io::Error),
     /// The user asked to stop.
@@ -57,31 +57,31 @@ impl From<commensal_host::HostError> for RunError {
     }
 }
 
-/// How a ladder is climbed on this machine.
+/// Options of a run on this machine.
 #[derive(Debug, Clone)]
 pub struct RunOptions {
     /// This program: its hidden verb is the built-in load.
     pub program: PathBuf,
     /// Where the journal is.
     pub state_dir: PathBuf,
-    /// Where `prepare` has put engines and data.
+    /// Folder where `prepare` has put engines and data.
     pub data_dir: PathBuf,
     /// Name of the scratch group in which knobs are tried before the run.
     pub probe_name: String,
-    /// Below which cgroup the cells go, if the user insists.
+    /// Cgroup below which cells are created, if the user chose one.
     pub cgroup_root: Option<CgroupPath>,
     /// Command line, for the record.
     pub args: Vec<String>,
     /// Version, for the record.
     pub version: String,
-    /// What an interrupted run of this ladder had recorded.
+    /// Record of an interrupted run of this ladder, to be continued.
     pub earlier: Option<Ladder>,
 }
 
-/// What happens, for a progress display and for saving as it goes.
+/// Progress, for display and for saving the record as the run goes on.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// The machine was looked at; what was cleaned up.
+    /// The machine was surveyed; also tells what was cleaned up.
     Ready(&'a Field),
     /// An attempt begins.
     Attempt {
@@ -89,16 +89,16 @@ pub enum Event<'a> {
         done: usize,
         /// Attempts in all.
         total: usize,
-        /// Which.
+        /// Description of the attempt.
         what: String,
     },
     /// An attempt is recorded.
     Recorded(&'a Ladder),
-    /// What could not be removed, which `commensal restore` will try again.
+    /// What could not be removed, which `commensal restore` will retry.
     Left(Vec<String>),
 }
 
-/// One attempt that is planned.
+/// One planned attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Step {
     placement: usize,
@@ -106,10 +106,10 @@ struct Step {
     concurrency: u32,
 }
 
-/// Climbs the ladder.
+/// Runs the ladder.
 ///
 /// # Errors
-/// See [`RunError`]. What was measured before was told as it was recorded; nothing is left of the cells.
+/// See [`RunError`]. Attempts measured before the error were reported as they were recorded; all cells are removed.
 pub fn run(
     host: &mut dyn Host,
     experiment: &Experiment,
@@ -117,7 +117,7 @@ pub fn run(
     stop: &AtomicBool,
     tell: &mut dyn FnMut(Event<'_>),
 ) -> Result<Ladder, RunError> {
-    // Cells and a lab's run would measure each other.
+    // Density and lab runs would disturb each other.
     let _claim = Claim::take(host).map_err(CellsError::from)?;
     let field =
         Field::open(host, conduct.state_dir.clone(), &conduct.probe_name, conduct.cgroup_root.as_ref())?;
@@ -176,17 +176,18 @@ pub fn run(
     Ok(ladder)
 }
 
-/// Removes what the servers of killed cells have left.
+/// Removes what the servers of killed cells left behind.
 fn sweep(host: &mut dyn Host, experiment: &Experiment, conduct: &RunOptions) {
     for load in &experiment.loads {
         let Kind::Postgres(tpcds) = &load.kind else { continue };
         let spec = engines::sweep(&conduct.data_dir, tpcds.scale_milli);
-        // What it could not remove, it tells, and the next one tries again.
+        // The command reports what it could not remove, and the next run tries again.
         let _ = host.spawn(&spec).and_then(|mut child| child.wait());
     }
 }
 
-/// In the first repeat: before each step the same one of the first placement, whose time is the other's measure.
+/// In the first repeat, places the same step of the first placement before each step, because its time sets the time
+/// limit.
 fn references_first(order: Vec<Step>) -> Vec<Step> {
     let mut sorted = Vec::with_capacity(order.len());
     for step in order {
@@ -199,7 +200,7 @@ fn references_first(order: Vec<Step>) -> Vec<Step> {
     sorted
 }
 
-/// How long a step may take, and where that comes from.
+/// Time limit of a step, and how it was derived.
 fn limit(ladder: &Ladder, experiment: &Experiment, step: Step) -> (Duration, String) {
     let limits = &experiment.limits;
     let first = find(ladder, experiment, Step { placement: 0, ..step }).filter(|_| step.placement > 0);
@@ -214,7 +215,7 @@ fn limit(ladder: &Ladder, experiment: &Experiment, step: Step) -> (Duration, Str
     }
 }
 
-/// Refuses what cannot be on this machine, before anything is made.
+/// Refuses a ladder that is impossible on this machine, before anything is created.
 fn possible(experiment: &Experiment, field: &Field) -> Result<(), RunError> {
     let machine = &field.survey.machine;
     for (cells, pinned) in &experiment.placements {
@@ -279,7 +280,7 @@ fn placement_name(cells: u32, pinned: bool) -> String {
     format!("N{cells}{}", if pinned { " pinned" } else { "" })
 }
 
-/// Takes over what an interrupted run had recorded, if it was this very one.
+/// Takes over the record of an interrupted run, if it was a run of this very ladder.
 fn go_on(ladder: &mut Ladder, earlier: &Ladder) -> Result<(), RunError> {
     let refuse = |what: &str| Err(RunError::Resume(format!("{what} is not the same")));
     if (&earlier.name, &earlier.source, earlier.seed) != (&ladder.name, &ladder.source, ladder.seed) {
@@ -294,7 +295,7 @@ fn go_on(ladder: &mut Ladder, earlier: &Ladder) -> Result<(), RunError> {
     }
     let attempts: usize = earlier.rungs.iter().map(|rung| rung.attempts.len()).sum();
     ladder.started.clone_from(&earlier.started);
-    // The record is of the command that began it; those that went on with it are in the notes.
+    // The record keeps the command that started it; commands that continued it are in the notes.
     let later = std::mem::replace(&mut ladder.tool, earlier.tool.clone());
     ladder.rungs.clone_from(&earlier.rungs);
     ladder.results.clone_from(&earlier.results);
@@ -335,7 +336,7 @@ fn recorded(ladder: &Ladder, experiment: &Experiment, step: Step, repeat: u32) -
     find(ladder, experiment, step).is_some_and(|rung| rung.attempts.iter().any(|one| one.repeat == repeat))
 }
 
-/// Leaves a rung out when so many lower ones have failed in every attempt; it counts as failed, with the reason.
+/// Skips a rung when enough lower ones have failed in every attempt; it counts as failed, with the reason.
 fn leave_out(ladder: &mut Ladder, experiment: &Experiment, step: Step) -> bool {
     let (load, placement) = (&experiment.loads[step.load], ladder.placements[step.placement].name.clone());
     let failed: Vec<u32> = (load.concurrency.iter().copied())
@@ -388,7 +389,7 @@ fn push(ladder: &mut Ladder, experiment: &Experiment, step: Step, attempt: Attem
     }
 }
 
-/// About how long the ladder takes at most, were every rung to reach its limit; and the attempts there are.
+/// Number of attempts of the ladder.
 #[must_use]
 pub fn size(experiment: &Experiment) -> usize {
     steps(experiment).len() * experiment.repeats as usize
@@ -432,14 +433,14 @@ mod tests {
         push(&mut ladder, &experiment, step(1), failed(0));
         assert!(!leave_out(&mut ladder, &experiment, step(8)));
         push(&mut ladder, &experiment, step(4), failed(0));
-        // A lower one is still tried, a higher one is not.
+        // A lower rung is still tried, a higher one is skipped.
         assert!(!leave_out(&mut ladder, &experiment, step(2)));
         assert!(leave_out(&mut ladder, &experiment, step(8)));
         assert_eq!(
             find(&ladder, &experiment, step(8)).unwrap().skipped.as_deref(),
             Some("the rungs at 1 and 4 failed")
         );
-        // The other placement is not concerned.
+        // The other placement is not affected.
         assert!(!leave_out(&mut ladder, &experiment, Step { placement: 0, ..step(8) }));
         push(
             &mut ladder,
@@ -469,7 +470,7 @@ mod tests {
         let same = Ladder { tool: tool(&["density", "run", "x"]), ..same };
         ladder.tool = tool(&["density", "run", "x", "--resume", "density.json"]);
         go_on(&mut ladder, &same).unwrap();
-        // Begun by one command, gone on with by another.
+        // Started by one command, continued by another.
         assert_eq!(ladder.tool, same.tool);
         let note = ladder.notes.last().unwrap();
         assert!(note.contains("was interrupted after 0 attempts"), "{note}");
@@ -491,11 +492,11 @@ mod tests {
         }
         let (most, why) = limit(&ladder, &experiment, step(1));
         assert_eq!((most, why.as_str()), (Duration::from_secs(36), ", 3 times what N1 takes,"));
-        // Itself it is no measure of.
+        // A step of the first placement is limited by `timeout`.
         assert_eq!(limit(&ladder, &experiment, step(0)).0, experiment.limits.timeout);
         experiment.limits.times_first = None;
         assert_eq!(limit(&ladder, &experiment, step(1)).0, experiment.limits.timeout);
-        // In the first repeat the measure comes first, and nothing is lost or doubled.
+        // In the first repeat the reference comes first, and no step is lost or doubled.
         let all = steps(&experiment);
         let mut order = all.clone();
         Rng::new(7).shuffle(&mut order);

@@ -1,44 +1,44 @@
-//! TPC-DS in a cell: the commands that start an engine, and what they need.
+//! TPC-DS in a cell: the commands that start an engine, and the files that they need.
 
 use crate::experiment::{Cell, Tpcds};
 use commensal_host::SpawnSpec;
 use std::path::{Path, PathBuf};
 
-/// The Python program that obtains the engine, makes the data, and is a cell's client.
+/// The Python program that downloads the engine, generates the data, and is a cell's client.
 pub const SCRIPT: &str = include_str!("tpcds.py");
 
-/// Where the script is.
+/// Path of the script.
 #[must_use]
 pub fn script(data_dir: &Path) -> PathBuf {
     data_dir.join("tpcds.py")
 }
 
-/// The Python of the environment that `prepare` makes.
+/// The Python interpreter of the environment that `prepare` creates.
 #[must_use]
 pub fn python(data_dir: &Path) -> PathBuf {
     data_dir.join("python/bin/python")
 }
 
-/// The database of a scale.
+/// The database of a scale factor.
 #[must_use]
 pub fn database(data_dir: &Path, scale_milli: u32) -> PathBuf {
     data_dir.join(format!("tpcds-{scale_milli}.duckdb"))
 }
 
-/// Where engines put what does not fit into their memory.
+/// Folder for spill files of engines.
 #[must_use]
 pub fn scratch(data_dir: &Path) -> PathBuf {
     data_dir.join("cells")
 }
 
-/// What is known of the queries of a database: for PostgreSQL only those that it can run.
+/// File with the facts about a database's queries; for PostgreSQL only those that it can run.
 #[must_use]
 pub fn facts(data_dir: &Path, scale_milli: u32, postgres: bool) -> PathBuf {
     let engine = if postgres { ".postgres" } else { "" };
     data_dir.join(format!("tpcds-{scale_milli}.duckdb{engine}.json"))
 }
 
-/// How many queries a session has, from the text of [`facts`].
+/// Number of queries of a session, from the text of [`facts`].
 #[must_use]
 pub fn queries(facts: &str, lite: bool) -> Option<u32> {
     let facts: serde_json::Value = serde_json::from_str(facts).ok()?;
@@ -46,7 +46,7 @@ pub fn queries(facts: &str, lite: bool) -> Option<u32> {
     u32::try_from(count).ok()
 }
 
-/// A process of an engine with its client: `vcpu` threads compute for `sessions` sessions.
+/// Command of an engine process with its client: `vcpu` threads compute for `sessions` sessions.
 #[must_use]
 pub fn cell(data_dir: &Path, engine: &str, tpcds: Tpcds, (cell, sessions): (&Cell, u32)) -> SpawnSpec {
     let mut spec = SpawnSpec::new(python(data_dir))
@@ -70,7 +70,7 @@ pub fn cell(data_dir: &Path, engine: &str, tpcds: Tpcds, (cell, sessions): (&Cel
     spec
 }
 
-/// What removes the copies of clusters whose cells were killed.
+/// Command that removes the copies of clusters whose cells were killed.
 #[must_use]
 pub fn sweep(data_dir: &Path, scale_milli: u32) -> SpawnSpec {
     SpawnSpec::new(python(data_dir))

@@ -30,43 +30,43 @@ use regex::Regex;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A ladder to climb.
+/// The definition of a ladder.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Experiment {
     /// Its name.
     pub name: String,
-    /// What it is about.
+    /// Description.
     pub about: String,
     /// The file as it was read.
     pub source: String,
     /// The cells.
     pub cell: Cell,
-    /// Cores that the host keeps.
+    /// Number of cores reserved for the host.
     pub reserve: f64,
-    /// Numbers of cells and whether each has cores of its own; the first is the reference.
+    /// Numbers of cells, and whether each cell is pinned to its own cores; the first is the reference.
     pub placements: Vec<(u32, bool)>,
-    /// What they do.
+    /// The loads.
     pub loads: Vec<Load>,
     /// Attempts per rung.
     pub repeats: u32,
     /// Seed of the order.
     pub seed: u64,
-    /// When to give up.
+    /// Limits at which rungs fail or are skipped.
     pub limits: Limits,
-    /// What is counted as a warning in log files.
+    /// Patterns in log files that count as warnings.
     pub warnings: Vec<Pattern>,
 }
 
-/// What stands for a VM.
+/// A cell: a VM, or the cgroup that stands for one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cell {
-    /// Threads at most, and weight.
+    /// Number of vCPUs: maximum number of threads, and weight.
     pub vcpu: u32,
-    /// Memory hard limit; of a VM, the guest's memory.
+    /// Memory hard limit; for a VM, the guest's memory.
     pub memory: Option<Bytes>,
-    /// Whether a quota of `vcpu` CPUs stands guard.
+    /// Whether the cell also has a quota of `vcpu` CPUs.
     pub quota: bool,
-    /// What it is made of.
+    /// How cells are implemented.
     pub backend: Backend,
 }
 
@@ -81,7 +81,7 @@ impl Cell {
     }
 }
 
-/// What a cell is made of.
+/// How cells are implemented.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Backend {
     /// Processes in a cgroup.
@@ -90,34 +90,34 @@ pub enum Backend {
     Qemu(Vm),
 }
 
-/// A VM.
+/// Settings of a VM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Vm {
-    /// The guest's kernel; unset, the one that runs here.
+    /// The guest's kernel; by default that of this machine.
     pub kernel: Option<PathBuf>,
-    /// What runs the guest's instructions.
+    /// How the guest's instructions are executed.
     pub accel: Accel,
 }
 
-/// What runs a guest's instructions.
+/// How a guest's instructions are executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Accel {
-    /// The CPU.
+    /// By the CPU, using KVM.
     Kvm,
-    /// A translator in QEMU: shows that all parts work, and nothing of times and steal.
+    /// By QEMU's translator: shows that all parts work, but times and steal mean nothing.
     Tcg,
 }
 
-/// What every cell does.
+/// The load of every cell.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Load {
     /// Its name.
     pub name: String,
-    /// Of which kind.
+    /// Kind of load.
     pub kind: Kind,
-    /// Units of work of one session.
+    /// Units of work per session.
     pub work: u32,
-    /// Memory hard limit of a cell, in place of the ladder's: less than the data makes a load one of the disk.
+    /// Memory hard limit of a cell, instead of the ladder's: below the size of the data, the load becomes disk-bound.
     pub memory: Option<Bytes>,
     /// Sessions of each cell, ascending.
     pub concurrency: Vec<u32>,
@@ -128,31 +128,33 @@ pub struct Load {
 pub enum Kind {
     /// Threads that compute.
     Spin,
-    /// Threads that copy arrays of so many bytes each: how `density calibrate` finds the memory's bandwidth. No file has it.
+    /// Threads that copy arrays of this size each, by which `density calibrate` measures memory bandwidth. Files cannot
+    /// request it.
     Stream(Bytes),
     /// Steps of computing with a barrier over all cells after each, by datagrams.
     Mpp,
     /// TPC-DS by one DuckDB process per cell.
     Duckdb(Tpcds),
-    /// TPC-DS by one PostgreSQL server per cell: those queries that it can run.
+    /// TPC-DS by one PostgreSQL server per cell, with the queries that it can run.
     Postgres(Tpcds),
-    /// A program that speaks the protocol of cells (see [`crate::protocol`]).
+    /// A program that implements the protocol of cells (see [`crate::protocol`]).
     Program(Vec<String>),
 }
 
-/// Which part of TPC-DS.
+/// Parameters of TPC-DS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tpcds {
     /// Scale factor in thousandths.
     pub scale_milli: u32,
-    /// Only the 51 queries that were fastest on this machine, as the document's "lite"; else all 99.
+    /// Whether to use only the 51 queries that were fastest on this machine, like the document's "lite", instead of all
+    /// 99.
     pub lite: bool,
-    /// Drop the page cache's copy of the data before each attempt.
+    /// Whether to drop the data from the page cache before each attempt.
     pub cold: bool,
 }
 
 impl Experiment {
-    /// A cell under a load.
+    /// The cell with a load's own limits.
     #[must_use]
     pub fn cell_of(&self, load: &Load) -> Cell {
         Cell { memory: load.memory.or(self.cell.memory), ..self.cell.clone() }
@@ -173,35 +175,35 @@ impl Kind {
     }
 }
 
-/// When to give up.
+/// Limits at which rungs fail or are skipped.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Limits {
-    /// A rung that takes longer has failed.
+    /// Time limit of a rung.
     pub timeout: Duration,
-    /// So has one that takes so many times as long as the same rung of the first placement; `timeout` then holds where
-    /// that is not known.
+    /// Time limit as a multiple of the time of the same rung in the first placement; where that is unknown, `timeout`
+    /// is used.
     pub times_first: Option<f64>,
-    /// So many failed rungs of one test and placement, and the higher ones are left out.
+    /// After this number of failed rungs of one test and placement, higher rungs are skipped.
     pub stop_after: u32,
-    /// A rung with more steal has failed, per cent.
+    /// Maximum steal of a rung, per cent; above it the rung has failed.
     pub max_steal_pct: Option<f64>,
 }
 
-/// A warning in a log file.
+/// A pattern for warnings in a log file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
-    /// What it is called.
+    /// Name of the warning.
     pub name: String,
     /// The file.
     pub file: String,
-    /// What a line of it contains.
+    /// Strings that a line must contain.
     pub contains: Vec<String>,
-    /// What a line of it matches, too.
+    /// Regular expression that a line must match as well.
     pub regex: Option<Expression>,
 }
 
 impl Pattern {
-    /// Whether a line is such a warning.
+    /// Whether a line matches.
     #[must_use]
     pub fn is_in(&self, line: &str) -> bool {
         self.contains.iter().all(|part| line.contains(part.as_str()))
@@ -221,7 +223,7 @@ impl PartialEq for Expression {
 
 impl Eq for Expression {}
 
-/// Most cells, sessions and repeats: beyond them a slip is likelier than a wish.
+/// Maximum number of cells, sessions and repeats: larger numbers are likely to be mistakes.
 const MOST: u64 = 4096;
 
 /// Every key of a ladder's file.
@@ -290,7 +292,7 @@ fn time(text: &str) -> Result<(), String> {
     }
 }
 
-/// A time, or so many times as long as the first placement took.
+/// Checks a timeout: a duration, or a multiple of the time of the first placement.
 fn timeout(text: &str) -> Result<(), String> {
     match text.strip_suffix('x').map(|times| times.trim().parse::<f64>()) {
         None => time(text),
@@ -299,10 +301,10 @@ fn timeout(text: &str) -> Result<(), String> {
     }
 }
 
-/// Reads a ladder's file.
+/// Parses a ladder's file.
 ///
 /// # Errors
-/// Every mistake.
+/// All mistakes in the file.
 pub fn parse(name: &str, text: &str) -> Result<Experiment, FileError> {
     let mut reader = Reader::default();
     let read = reader.parse(name, text).and_then(|table| {
@@ -320,7 +322,7 @@ fn numbers<'s>(keys: &'s Section, key: &str) -> impl Iterator<Item = (u32, TextP
     all.iter().filter_map(|(number, at)| Some((u32::try_from(*number).ok()?, *at)))
 }
 
-/// A ladder, unless what it must have is missing or wrong.
+/// Builds the ladder, unless a required key is missing or wrong.
 fn experiment(name: &str, text: &str, keys: &Section, reader: &mut Reader) -> Option<Experiment> {
     if keys.wholes("ladder.cells").is_some_and(<[_]>::is_empty) {
         let message = "ladder.cells is empty: give numbers of cells, such as [1, 2, 4]";
@@ -371,7 +373,7 @@ fn experiment(name: &str, text: &str, keys: &Section, reader: &mut Reader) -> Op
     })
 }
 
-/// Memory of a guest that is told nothing else, and the least that a kernel starts with.
+/// Default memory of a guest, and the least with which a kernel boots.
 const GUEST_MEMORY: Bytes = Bytes(256 << 20);
 const LEAST_GUEST_MEMORY: Bytes = Bytes(128 << 20);
 
@@ -414,7 +416,7 @@ fn pattern(keys: &Section, reader: &mut Reader) -> Option<Pattern> {
     })
 }
 
-/// How long a rung may take where the file does not say it.
+/// Default time limit of a rung.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
 fn limits(keys: &Section, reader: &mut Reader) -> Limits {
@@ -595,7 +597,7 @@ mod tests {
         assert!(!is_in("regex = '^retries'", line));
         assert!(!is_in("contains = [\"ERROR\"]\nregex = 'retries'", line));
         let wrong = file("regex = 'seg(\\d+'").unwrap_err().to_string();
-        // What is wrong, and under which character.
+        // Both the mistake and its column.
         assert!(wrong.contains("x:16:9: warning.regex") && wrong.contains("unclosed group"), "{wrong}");
         assert!(wrong.lines().any(|line| line.trim() == "^"), "{wrong}");
         assert!(file("").unwrap_err().to_string().contains("say what a line contains"));

@@ -17,22 +17,22 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Placed {
-    /// A name, for people.
+    /// A name, for display.
     pub name: String,
-    /// How many servers are like this one.
+    /// Number of servers like this one.
     #[serde(default = "one")]
     pub count: u32,
     /// Physical cores.
     pub cores: u32,
     /// Logical CPUs.
     pub threads: u32,
-    /// Cores that the host keeps.
+    /// Cores reserved for the host.
     #[serde(default)]
     pub reserve: f64,
     /// Physical cores of the smallest NUMA node.
     #[serde(default)]
     pub node_cores: Option<u32>,
-    /// VMs on each.
+    /// VMs on each server.
     pub vms: Vec<Vms>,
 }
 
@@ -46,25 +46,25 @@ struct File {
     server: Vec<Placed>,
 }
 
-/// A fleet that cannot be read.
+/// Why a fleet's file was refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum FleetError {
-    /// Not the form of the file.
+    /// The file cannot be parsed.
     #[error("{file}: {message}")]
     Form {
         /// The file.
         file: String,
-        /// What the parser says, with its place.
+        /// The parser's message, with position.
         message: String,
     },
-    /// A server that cannot be.
+    /// A server with impossible numbers.
     #[error("{file}: server {name:?}: {source}")]
     Server {
         /// The file.
         file: String,
         /// The server.
         name: String,
-        /// What is wrong with it; part of the sentence, because all of them are told at once.
+        /// What is wrong with it. Part of the message, because all of them are reported at once.
         #[source]
         source: ScenarioError,
     },
@@ -73,7 +73,7 @@ pub enum FleetError {
 /// Reads and classifies a fleet.
 ///
 /// # Errors
-/// Every server that cannot be, in one pass; or the one place where the file has another form.
+/// Every impossible server in one pass; or the first syntax error of the file.
 pub fn read(file: &str, text: &str) -> Result<Vec<(Placed, Classified)>, Vec<FleetError>> {
     let form = |message: String| FleetError::Form { file: file.to_owned(), message };
     let parsed: File = toml::from_str(text).map_err(|error| vec![form(error.to_string())])?;
@@ -90,7 +90,7 @@ pub fn read(file: &str, text: &str) -> Result<Vec<(Placed, Classified)>, Vec<Fle
 }
 
 impl Placed {
-    /// The server alone.
+    /// The server's hardware without its VMs.
     #[must_use]
     pub fn server(&self) -> Server {
         let Placed { cores, threads, reserve, node_cores, .. } = *self;
@@ -98,7 +98,7 @@ impl Placed {
     }
 }
 
-/// The fleet as lines: one per kind of server, and how many servers are of each class.
+/// The fleet as text: one line per kind of server, and the number of servers of each class.
 #[must_use]
 pub fn describe(fleet: &[(Placed, Classified)]) -> String {
     let width = fleet.iter().map(|(placed, _)| placed.name.chars().count()).max().unwrap_or(0);

@@ -9,7 +9,7 @@
 //! pin                        whole cores for VMs
 //! topology_notes             what the CPU topology that a VM is shown may hide
 //! ```
-//! The record is the truth: table, answer and pictures are computed from it.
+//! The record is the primary data: table, answer and charts are computed from it.
 #![forbid(unsafe_code)]
 
 pub mod cells;

@@ -1,56 +1,57 @@
-//! Two bounds for what density costs, from four numbers that can be calibrated in minutes. They make a band, never an answer:
-//! document 003 lies within it in its second scenario and above it in its third.
+//! Two bounds for the cost of density, from four numbers that can be calibrated in minutes. They give a band, not an
+//! answer: document 003 lies within it in its second scenario and above it in its third.
 //!
-//! With P cores of s threads each, a gain g of a core whose threads all compute, and n runnable vCPUs, the server does the
-//! work of
+//! With P cores of s threads each, a throughput gain g of a core when all its threads compute, and n runnable vCPUs,
+//! the server does the work of
 //!
 //! ```text
 //! C(n) = f(n) · n                             n <= P
 //!        f(P) · (P + (n − P) (g − 1)/(s − 1)) P < n <= T
 //!        f(P) · P g                           beyond
 //! ```
-//! cores that run alone, where f falls from 1 to the all-core speed. Independent work loses `n / C(n) − 1` on average. Work
-//! that waits for its slowest part at a barrier loses what a thread on a shared core loses: `s/g · max(1, n/T) / f − 1`. Work
-//! that does nothing but copy memory ends where the bandwidth does, at that of B cores: it loses `n / min(C(n), B) − 1`. The
-//! lower end of the band is the first, the upper end the worst of all.
+//! cores that run alone, where f falls from 1 to the all-core speed. Independent work loses `n / C(n) − 1` on average.
+//! Work that waits for its slowest part at a barrier loses as much as a thread on a shared core: `s/g · max(1, n/T) / f
+//! − 1`. Work that only copies memory is limited by the bandwidth, which B cores use up: it loses `n / min(C(n), B) −
+//! 1`. The lower end of the band is the first of these, the upper end the worst of all.
 //!
-//! A VM runs as many vCPUs as its sessions keep busy: `b = min(vCPU, sessions · threads of a query)`, so that with few sessions
-//! even a full server has idle cores. How many threads a query has follows from one placement ([`threads_of_a_query`]): its
-//! times stay the same up to `vCPU / threads` sessions and grow with them beyond. With it the mean end of the band, fitted on
-//! nothing, is within 3 % of document 003 in the median (`docs/decisions/0057`).
+//! A VM runs as many vCPUs as its sessions keep busy: `b = min(vCPU, sessions · threads of a query)`, so with few
+//! sessions even a full server has idle cores. The threads of a query are derived from one placement
+//! ([`threads_of_a_query`]): its times stay the same up to `vCPU / threads` sessions and grow in proportion beyond.
+//! With this the mean end of the band, without any fitting, is within 3 % of document 003 in the median
+//! (`docs/decisions/0057`).
 
 use crate::scenario::{Scenario, Server};
 use serde::Serialize;
 
-/// What was measured of a server's cores.
+/// Measured properties of a server's cores.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Calibration {
-    /// Work of a core with all its threads busy, in cores with one; 1 without SMT.
+    /// Throughput of a core with all its threads busy, relative to one busy thread; 1 without SMT.
     pub smt_gain: f64,
-    /// Speed of a core when all cores are busy, of its speed alone: frequency and shared caches.
+    /// Speed of a core when all cores are busy, relative to its speed alone: frequency and shared caches.
     pub all_core: f64,
-    /// Cores whose copying uses up the memory's bandwidth; `None` when all of them do not reach it.
+    /// Number of copying cores that use up the memory bandwidth; `None` when all cores together do not.
     pub bandwidth_cores: Option<f64>,
 }
 
-/// What copying of large arrays came to.
+/// Measured bandwidth of copying large arrays.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Bandwidth {
-    /// Read and written by one core alone, GB/s.
+    /// Bandwidth of one core alone, read and written, GB/s.
     pub one_gb_s: f64,
-    /// By all cores at once, GB/s.
+    /// Bandwidth of all cores at once, GB/s.
     pub all_gb_s: f64,
     /// Cores that copied at once.
     pub cores: u32,
-    /// Last-level cache that the arrays exceed several times, bytes; what the machine does not tell is assumed.
+    /// Size of the last-level cache, bytes, which the arrays exceed several times; a default if unknown.
     pub cache_bytes: u64,
 }
 
-/// All cores together reach less than this share of what as many single ones would: then the memory binds.
+/// The memory is the limit if all cores together reach less than this share of the sum of single ones.
 const BINDS: f64 = 0.9;
 
 impl Bandwidth {
-    /// Cores that use it up; `None` when all of them do not.
+    /// Number of cores that use up the bandwidth; `None` when all of them do not.
     #[must_use]
     pub fn cores_that_use_it_up(&self) -> Option<f64> {
         let cores = self.all_gb_s / self.one_gb_s;
@@ -59,37 +60,37 @@ impl Bandwidth {
 }
 
 impl Calibration {
-    /// Cores that do not disturb each other: a gain of `smt_gain`, and nothing else.
+    /// Cores that do not slow each other: a gain of `smt_gain`, and no other effect.
     #[must_use]
     pub fn ideal(smt_gain: f64) -> Calibration {
         Calibration { smt_gain, all_core: 1.0, bandwidth_cores: None }
     }
 }
 
-/// What density costs, per cent of time; the two ends of the band.
+/// Predicted cost of density, per cent of time; the two ends of the band.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Band {
-    /// Of independent work that computes.
+    /// For independent, compute-bound work.
     pub mean_pct: f64,
-    /// Of work that waits for its slowest part, or for memory alone where that is worse.
+    /// For work that waits for its slowest part, or for memory-bound work where that is worse.
     pub straggler_pct: f64,
-    /// Whether the upper end is that of the memory's bandwidth.
+    /// Whether the upper end is due to memory bandwidth.
     pub memory_binds: bool,
 }
 
-/// Threads of one core.
+/// Threads per core.
 fn threads_per_core(server: &Server) -> f64 {
     f64::from(server.threads) / f64::from(server.cores)
 }
 
-/// Speed of a core while `busy` are, of its speed alone.
+/// Speed of a core while `busy` cores are, relative to its speed alone.
 fn speed(server: &Server, calibration: &Calibration, busy: f64) -> f64 {
     let cores = server.cores_left();
     let share = if cores > 1.0 { ((busy - 1.0) / (cores - 1.0)).clamp(0.0, 1.0) } else { 0.0 };
     1.0 - (1.0 - calibration.all_core) * share
 }
 
-/// Work done by `runnable` vCPUs that compute, in cores that run alone.
+/// Work done by `runnable` compute-bound vCPUs, in units of a core that runs alone.
 #[must_use]
 pub fn capacity(server: &Server, calibration: &Calibration, runnable: f64) -> f64 {
     let (cores, threads) = (server.cores_left(), server.threads_left());
@@ -99,21 +100,22 @@ pub fn capacity(server: &Server, calibration: &Calibration, runnable: f64) -> f6
     speed(server, calibration, runnable) * (runnable.min(cores) + beyond * extra)
 }
 
-/// The same of vCPUs that only copy memory.
+/// The same for vCPUs that only copy memory.
 #[must_use]
 pub fn memory_capacity(server: &Server, calibration: &Calibration, runnable: f64) -> f64 {
     let work = capacity(server, calibration, runnable);
     calibration.bandwidth_cores.map_or(work, |most| work.min(most))
 }
 
-/// Rungs that tell how many threads a query has: where a closed system is full, more sessions say nothing new.
+/// Number of rungs used to derive the threads of a query: once a closed system is full, more sessions add no
+/// information.
 const TELLING: usize = 5;
-/// Spreads of logarithms that differ by no more are the same but for rounding.
+/// Spreads of logarithms that differ by less are equal up to rounding.
 const ALIKE: f64 = 1e-9;
 
-/// Threads that one session keeps busy in a VM of `vcpu`, from (sessions, seconds) of one placement in ascending order: the number
-/// under which times are closest to `sessions / min(vcpu, sessions · threads)`, the largest of several. `None` with fewer than two
-/// rungs.
+/// Number of threads that one session keeps busy in a VM of `vcpu`, from (sessions, seconds) of one placement in
+/// ascending order: the number for which times are closest to proportional to `sessions / min(vcpu, sessions ·
+/// threads)`; among equal ones the largest. `None` with fewer than two rungs.
 #[must_use]
 pub fn threads_of_a_query(rungs: &[(u32, f64)], vcpu: u32) -> Option<u32> {
     let rungs = &rungs[..rungs.len().min(TELLING)];
@@ -130,7 +132,7 @@ pub fn threads_of_a_query(rungs: &[(u32, f64)], vcpu: u32) -> Option<u32> {
     }
     let spreads: Vec<f64> = (1..=vcpu).map(|threads| spread(&threads)).collect();
     let least = spreads.iter().copied().fold(f64::INFINITY, f64::min);
-    // Where no rung fills the VM several do equally well: the most threads cost the most.
+    // If no rung fills the VM, several numbers fit equally well; the largest is the most pessimistic.
     let like = |index: &usize| spreads[*index] <= least + ALIKE;
     (0..spreads.len()).rev().find(like).and_then(|index| u32::try_from(index + 1).ok())
 }
@@ -141,7 +143,7 @@ pub fn busy_vcpus(vcpu: u32, threads_of_a_query: u32, sessions: u32) -> f64 {
     f64::from(vcpu).min(f64::from(threads_of_a_query) * f64::from(sessions))
 }
 
-/// The band for `runnable` vCPUs, against one VM of `alone` vCPU on the same server.
+/// The band for `runnable` vCPUs, relative to one VM of `alone` vCPU on the same server.
 #[must_use]
 pub fn predict(server: &Server, calibration: &Calibration, (runnable, alone): (f64, f64)) -> Band {
     let per_vcpu = |vcpu: f64| capacity(server, calibration, vcpu) / vcpu;
@@ -185,8 +187,8 @@ mod tests {
         near(band(128.0, 1.333).straggler_pct, 100.0);
     }
 
-    /// Document 003 by arithmetic alone: a gain of 1.3 and an all-core speed of 0.75 are usual for such a server and fitted on
-    /// nothing; the threads of a query come from scenario 1.
+    /// Document 003 by arithmetic alone: a gain of 1.3 and an all-core speed of 0.75 are usual for such a server and
+    /// not fitted; the threads of a query come from scenario 1.
     #[test]
     fn document_003_by_arithmetic() {
         let ladder = crate::document::arenadata();
@@ -222,7 +224,7 @@ mod tests {
                 }
             }
         }
-        // The article says that each VM has 6 segments; nobody told the arithmetic.
+        // The article says that each VM has 6 segments; the arithmetic did not use that.
         assert_eq!(threads, [6, 9]);
         let (median, worst) =
             (commensal_lab::stats::median(&errors).unwrap(), errors.iter().copied().fold(0.0, f64::max));
@@ -241,9 +243,9 @@ mod tests {
             assert_eq!(threads_of_a_query(&times(threads, 16), 16), Some(threads));
         }
         assert_eq!(threads_of_a_query(&times(3, 16)[..1], 16), None);
-        // Up to eight sessions of one thread or of two never wait for each other.
+        // Up to eight sessions with one or two threads never wait for each other.
         assert_eq!(threads_of_a_query(&times(1, 16), 16), Some(2));
-        // Without idle vCPUs at any rung there is nothing to tell them apart; then the VM is full, which is all that counts.
+        // If no rung has idle vCPUs, the number of threads is unknown; then the VM is full, which is all that matters.
         let full = threads_of_a_query(&times(16, 16)[1..], 16).unwrap();
         assert_eq!(busy_vcpus(16, full, 2), 16.0);
     }
@@ -270,11 +272,11 @@ mod tests {
         near(last, 48.0 * 1.3 * 0.9);
         let narrow = Calibration { bandwidth_cores: Some(20.0), ..calibration };
         near(memory_capacity(&SERVER, &narrow, 96.0), 20.0);
-        // What computes does not feel it.
+        // Compute-bound work is not affected.
         near(capacity(&SERVER, &narrow, 200.0), last);
     }
 
-    /// One VM of 16 copies at full speed; four of them share what 20 cores use up: 64/20 times as long.
+    /// One VM of 16 copies at full speed; four share the bandwidth of 20 cores, so they take 64/20 times as long.
     #[test]
     fn memory_is_the_upper_end_where_it_binds() {
         let band = |bandwidth_cores, vcpu| {
@@ -285,7 +287,7 @@ mod tests {
         assert!(!free.memory_binds && bound.memory_binds);
         near(bound.straggler_pct, 220.0);
         near(bound.mean_pct, free.mean_pct);
-        // 40 cores' worth is more than the shared cores lose anyway.
+        // A bandwidth of 40 cores costs less than sharing cores does anyway.
         assert!(!band(Some(60.0), 64.0).memory_binds);
         assert!(!band(Some(20.0), 16.0).memory_binds);
     }
@@ -298,7 +300,7 @@ mod tests {
         assert_eq!(cores(10.0, 60.0, 48), Some(6.0));
         assert_eq!(cores(10.0, 19.5, 2), None);
         assert_eq!(cores(10.0, 10.0, 1), None);
-        // Two that disturb each other are no less than one.
+        // Even if two cores reach less together than one alone, the result is at least one.
         assert_eq!(cores(10.0, 8.0, 2), Some(1.0));
     }
 }

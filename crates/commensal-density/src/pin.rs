@@ -1,4 +1,4 @@
-//! Which CPUs a VM is pinned to: whole cores, all in one NUMA node where they fit, and nobody else's.
+//! Chooses the CPUs to which a VM is pinned: whole cores, in one NUMA node where possible, not shared with other VMs.
 
 use crate::scenario::ScenarioError;
 use commensal_core::cpuset::CpuSet;
@@ -11,23 +11,23 @@ use std::path::Path;
 /// The CPUs of one VM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pinned {
-    /// CPUs of its vCPUs, in their order: threads of one core are neighbours, as the guest is to be told.
+    /// CPUs of its vCPUs, in their order: threads of the same core are adjacent, and the guest should be told so.
     pub vcpus: Vec<u32>,
     /// All CPUs of its cores.
     pub cpus: CpuSet,
-    /// NUMA nodes that they are in; empty when the machine does not tell.
+    /// NUMA nodes of these CPUs; empty when unknown.
     pub nodes: Vec<u32>,
 }
 
-/// VMs that cannot be pinned.
+/// Why VMs cannot be pinned.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize)]
 pub enum PinError {
-    /// More vCPU than there are threads in whole cores.
+    /// A VM needs more vCPUs than the threads of the remaining cores.
     #[error(
         "VM {vm} needs {needed} whole cores for {vcpu} vCPU, and {left} of {cores} are left; pin fewer VMs, or let them float"
     )]
     TooMany {
-        /// Which VM, from 1.
+        /// Number of the VM, from 1.
         vm: usize,
         /// Its vCPU.
         vcpu: u32,
@@ -43,12 +43,12 @@ pub enum PinError {
     Empty,
 }
 
-/// Assigns cores to VMs, in their order. The first `reserve` cores stay with the host.
+/// Assigns cores to VMs, in their order. The first `reserve` cores are reserved for the host.
 ///
 /// # Errors
 /// See [`PinError`].
 pub fn assign(topology: &Topology, vcpus: &[u32], reserve: usize) -> Result<Vec<Pinned>, PinError> {
-    // A core is known by its first thread; the order of the map is that of the CPUs.
+    // A core is identified by its first thread; the map is ordered by CPU.
     let mut cores: BTreeMap<(u32, u32), Vec<u32>> = BTreeMap::new();
     for cpu in &topology.cpus {
         let first = cpu.siblings.iter().next().unwrap_or(cpu.id);
@@ -87,7 +87,8 @@ pub fn assign(topology: &Topology, vcpus: &[u32], reserve: usize) -> Result<Vec<
     Ok(pinned)
 }
 
-/// Takes whole cores with so many threads out of `free`: from the node with the least room that is enough, else from several.
+/// Takes whole cores with this number of threads from `free`: from the node with the fewest sufficient cores, else from
+/// several nodes.
 fn take(free: &mut Vec<(u32, Vec<u32>)>, threads: usize) -> Option<Vec<(u32, Vec<u32>)>> {
     let mut room: BTreeMap<u32, usize> = BTreeMap::new();
     for (node, cpus) in free.iter() {
@@ -125,14 +126,15 @@ pub fn libvirt_xml(pinned: &Pinned) -> String {
     out
 }
 
-/// The number of the vCPU that a thread of QEMU is, by its name: `CPU 3/KVM`, `CPU 3/TCG` (softmmu, `-name debug-threads=on`).
+/// The index of the vCPU that a QEMU thread runs, from its name: `CPU 3/KVM`, `CPU 3/TCG` (softmmu, `-name
+/// debug-threads=on`).
 #[must_use]
 pub fn vcpu_of_thread(name: &str) -> Option<u32> {
     let (number, kind) = name.trim().strip_prefix("CPU ")?.split_once('/')?;
     if matches!(kind, "KVM" | "TCG") { number.parse().ok() } else { None }
 }
 
-/// The thread of each vCPU of a process of QEMU, by their names.
+/// The threads of a QEMU process's vCPUs, identified by name.
 ///
 /// # Errors
 /// When there is no such process.
@@ -151,7 +153,7 @@ mod tests {
     use super::*;
     use commensal_core::topology::LogicalCpu;
 
-    /// Cores of two threads, as a server numbers them: siblings are `cores` apart; nodes are halves.
+    /// Cores of two threads, numbered as on a server: siblings are `cores` apart; each half is a node.
     fn server(cores: u32) -> Topology {
         let cpu = |id: u32| {
             let core = id % cores;
@@ -166,7 +168,7 @@ mod tests {
     fn whole_cores_of_one_node() {
         let pinned = assign(&server(8), &[4, 2, 4, 2], 0).unwrap();
         let sets: Vec<String> = pinned.iter().map(|one| one.cpus.to_string()).collect();
-        // The second VM goes where less is left; the third does not fit there any more.
+        // The second VM is placed in the node with less space left; the third does not fit there any more.
         assert_eq!(sets, ["0-1,8-9", "2,10", "4-5,12-13", "3,11"]);
         assert_eq!(pinned[0].vcpus, [0, 8, 1, 9]);
         assert!(pinned.iter().all(|one| one.nodes.len() == 1));
@@ -185,7 +187,7 @@ mod tests {
         assert!(error.contains("VM 3 needs 1 whole cores for 1 vCPU, and 0 of 4 are left"), "{error}");
         assert!(assign(&server(4), &[8], 1).is_err());
         assert_eq!(assign(&server(4), &[0], 0), Err(PinError::Empty));
-        // The reserve stays with the host.
+        // The reserved core belongs to the host.
         assert_eq!(assign(&server(4), &[2], 1).unwrap()[0].cpus.to_string(), "1,5");
     }
 

@@ -1,9 +1,10 @@
-//! How many VMs fit on a server before it costs more than X %, from a recorded ladder.
+//! Computes from a recorded ladder how many VMs fit on a server if work may take at most X % longer.
 //!
-//! The harm of a density is the median over the rungs of `ln(time / time of the first placement)`, taken within each repeat,
-//! so that what the machine did meanwhile is in both times. Over the repeats stand the Hodges-Lehmann estimate and the
-//! one-sided 95 % signed-rank bound, and the bounds are made non-decreasing in the density (pool adjacent violators), since
-//! more VMs on a server never make it faster. The answer is the largest density whose bound keeps X, with nothing failed.
+//! The harm of a density is the median over the rungs of `ln(time / time of the first placement)`, computed within each
+//! repeat, so that disturbances of the machine affect both times. From the values of all repeats the Hodges-Lehmann
+//! estimate and the one-sided 95 % signed-rank bound are computed, and the bounds are made non-decreasing in the
+//! density (pool adjacent violators), since more VMs on a server never make it faster. The answer is the largest
+//! density whose bound is at most X and at which nothing failed.
 
 use crate::model::{Band, Calibration, busy_vcpus, predict, threads_of_a_query};
 use crate::record::{Ladder, Placement, Test};
@@ -12,62 +13,62 @@ use crate::table::{Flag, Table, pairs, table};
 use commensal_lab::stats::{SignedRank, Tail, median};
 use serde::Serialize;
 
-/// Harm may seem to fall by so much (log) from one density to the next before the ladder is refused.
+/// Largest apparent decrease of harm (log) from one density to the next; beyond it the ladder is refused.
 const TOLERANCE: f64 = 0.10;
 /// Repeats below which no 95 % bound exists.
 const LEAST_REPEATS: usize = 5;
 
-/// What is asked.
+/// The question.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Question {
-    /// Most that the work may take longer, per cent.
+    /// Largest allowed increase of the time, per cent.
     pub max_harm_pct: f64,
     /// Only rungs of this test.
     pub test: Option<String>,
     /// Only rungs at this concurrency.
     pub concurrency: Option<u32>,
-    /// Most warnings of any rung.
+    /// Maximum number of warnings of any rung.
     pub max_warnings: Option<f64>,
-    /// Most steal of any attempt, per cent.
+    /// Maximum steal of any attempt, per cent.
     pub max_steal_pct: Option<f64>,
     /// VMs of the whole fleet.
     pub fleet: Option<u32>,
-    /// Plan with means where no single attempts are known, and without a bound.
+    /// Whether means are accepted where no single attempts are known, without a bound.
     pub accept_means: bool,
-    /// What was measured of the cores, for the model's band.
+    /// Calibration of the cores, for the model's band.
     pub calibration: Calibration,
 }
 
-/// A density that was measured, and what speaks for and against it.
+/// A measured density, with its evidence.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Candidate {
     /// Placement.
     pub placement: String,
     /// VMs per server.
     pub per_server: u32,
-    /// Whether VMs have cores of their own.
+    /// Whether VMs are pinned to their own cores.
     pub pinned: bool,
     /// The class of the placement.
     pub scenario: Scenario,
     /// vCPU per physical core.
     pub vcpu_per_core: f64,
-    /// Estimate, per cent; `None` when nothing completed.
+    /// Estimated harm, per cent; `None` when nothing completed.
     pub harm_pct: Option<f64>,
     /// One-sided 95 % upper bound, per cent; `None` without enough repeats.
     pub upper_pct: Option<f64>,
-    /// Repeats that the bound rests on.
+    /// Number of repeats behind the bound.
     pub repeats: usize,
-    /// Most warnings of a rung.
+    /// Highest number of warnings of a rung.
     pub warnings: Option<f64>,
-    /// Most steal of an attempt, per cent.
+    /// Highest steal of an attempt, per cent.
     pub steal_pct: Option<f64>,
-    /// Work per server against the first placement, by test.
+    /// Work per server relative to the first placement, by test.
     pub work_per_server: Vec<(String, f64)>,
-    /// What the two-bound model says.
+    /// The band of the two-bound model.
     pub model: Band,
-    /// Why it is out, whatever the harm; empty when nothing is.
+    /// Reasons that exclude the density regardless of its harm.
     pub out: Vec<String>,
-    /// Why its harm cannot be believed, if so.
+    /// Why its harm is unreliable, if it is.
     pub doubt: Option<String>,
 }
 
@@ -75,20 +76,20 @@ pub struct Candidate {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "answer", rename_all = "kebab-case")]
 pub enum Answer {
-    /// So many fit.
+    /// A density fits.
     Fits {
         /// The density.
         fits: Candidate,
-        /// The next one that was measured, and why it does not fit; `None` when the ladder ends.
+        /// The next measured density, and why it does not fit; `None` when the ladder ends.
         next: Option<(Candidate, String)>,
     },
-    /// The evidence does not decide between two densities.
+    /// The data does not decide between two densities.
     Between {
-        /// Fits for certain.
+        /// The density that certainly fits.
         fits: Candidate,
-        /// May fit.
+        /// The density that may fit.
         perhaps: Candidate,
-        /// Why it is open.
+        /// Why this is undecided.
         why: String,
     },
     /// No answer, and why.
@@ -98,19 +99,19 @@ pub enum Answer {
     },
 }
 
-/// The answer with what it was chosen from.
+/// The answer, with the candidates that it was chosen from.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Planned {
     /// The answer.
     #[serde(flatten)]
     pub answer: Answer,
-    /// Every density, least first.
+    /// Every density, in ascending order.
     pub candidates: Vec<Candidate>,
-    /// Servers for the fleet at one VM each, and at the answer.
+    /// Servers needed for the fleet: at one VM each, and at the answer.
     pub servers: Option<(u32, u32)>,
 }
 
-/// Answers.
+/// Answers the question.
 #[must_use]
 pub fn plan(ladder: &Ladder, question: &Question) -> Planned {
     let table = table(ladder);
@@ -198,7 +199,8 @@ fn candidate(ladder: &Ladder, table: &Table, placement: &Placement, question: &Q
     }
 }
 
-/// vCPUs of a VM that the sessions asked about keep busy; all of them where the ladder does not tell, or nothing is asked.
+/// vCPUs of a VM that the selected sessions keep busy; all of them where the ladder does not tell, or no selection was
+/// made.
 fn busy(ladder: &Ladder, question: &Question) -> f64 {
     let all = f64::from(ladder.vcpu);
     let (Some(sessions), Some(first)) = (question.concurrency, ladder.placements.first()) else { return all };
@@ -213,7 +215,7 @@ fn busy(ladder: &Ladder, question: &Question) -> f64 {
     ladder.tests.iter().filter(asked).map(of).reduce(f64::max).unwrap_or(all)
 }
 
-/// Estimate, bound and number of repeats.
+/// Estimate, bound and number of repeats of the harm.
 fn harm(
     ladder: &Ladder,
     placement: &Placement,
@@ -246,7 +248,7 @@ fn harm(
     (median(&rows.iter().filter_map(|row| change(&row)).collect::<Vec<_>>()), None, 0)
 }
 
-/// Pools bounds that fall where density rises, so that a lucky denser one cannot be let in.
+/// Pools bounds that decrease with density, so that a denser placement is not accepted by luck.
 fn make_monotone(candidates: &mut [Candidate]) {
     let bounds: Vec<f64> = candidates.iter().filter_map(|one| one.upper_pct).collect();
     let mut pooled = pool_adjacent_violators(&bounds).into_iter();
@@ -274,7 +276,7 @@ pub fn pool_adjacent_violators(values: &[f64]) -> Vec<f64> {
     pools.into_iter().flat_map(|(value, count)| std::iter::repeat_n(value, count)).collect()
 }
 
-/// What a density is, against the question.
+/// Result of a density for the question.
 enum Judged {
     Fits,
     Out(String),
@@ -354,13 +356,13 @@ fn decide(candidates: &[Candidate], question: &Question) -> Answer {
 }
 
 impl Planned {
-    /// Whether there is an answer.
+    /// Whether there is a definite answer.
     #[must_use]
     pub fn answered(&self) -> bool {
         matches!(self.answer, Answer::Fits { .. })
     }
 
-    /// Whether so many VMs per server fit, for certain.
+    /// Whether this number of VMs per server certainly fits.
     #[must_use]
     pub fn fits_at_least(&self, per_server: u32) -> bool {
         match &self.answer {
@@ -517,7 +519,7 @@ mod tests {
         let (harm, upper) = (fits.harm_pct.unwrap(), fits.upper_pct.unwrap());
         assert!((3.0..4.5).contains(&harm) && upper >= harm && upper < 5.0, "{harm} {upper}");
         assert!(planned.describe().contains("50.0 % fewer"), "{}", planned.describe());
-        // A bound that the estimate keeps and the upper end does not.
+        // A threshold above the estimate but below the upper bound.
         let open = plan(&ladder, &question((harm + upper) / 2.0));
         assert!(matches!(open.answer, Answer::Between { .. }), "{open:?}");
         assert!(!open.answered());
@@ -539,7 +541,8 @@ mod tests {
         assert!(fits.per_server == 1 && why.contains("attempts failed: t at 1"), "{why}");
     }
 
-    /// Few sessions keep only some of a VM's vCPUs busy, so the model expects less harm of them; as many as fill it are like all.
+    /// Few sessions keep only some of a VM's vCPUs busy, so the model predicts less harm for them; with enough sessions
+    /// the VM is full.
     #[test]
     fn the_model_answers_for_the_sessions_that_were_asked_about() {
         let ladder = arenadata();

@@ -18,25 +18,25 @@
 /// A line of a program.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Said {
-    /// It listens here.
+    /// The port on which it listens.
     Port(u16),
-    /// It can begin.
+    /// It is ready to start.
     Ready,
-    /// So many warnings of this name.
+    /// A number of warnings with this name.
     Warn(String, u64),
-    /// What a unit of work gave.
+    /// The result of a unit of work.
     Result(String, String),
-    /// CPU time that was stolen from all vCPUs between `go` and `done`, as the guest's kernel counts it, seconds.
+    /// Steal of all vCPUs between `go` and `done`, as the guest's kernel counts it, seconds.
     Steal(f64),
     /// A unit of work failed.
     Fail(String),
-    /// All sessions have ended, so many seconds after `go`.
+    /// All sessions have ended, this many seconds after `go`.
     Done(f64),
     /// Anything else: kept as evidence.
     Other(String),
 }
 
-/// Reads a line.
+/// Parses a line.
 #[must_use]
 pub fn line(text: &str) -> Said {
     let text = text.trim_end();

@@ -1,5 +1,5 @@
-//! The model of a recorded ladder, schema `commensal.density/1`. The attempts are the truth: the table, the planner and
-//! every picture are computed from them. Missing is `None`, never 0.
+//! The model of a recorded ladder, schema `commensal.density/1`. The attempts are the primary data: the table, the
+//! planner and all charts are computed from them. A missing value is `None`, never 0.
 
 use crate::scenario::Server;
 use commensal_lab::record::{Machine, Tool};
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The name in the `schema` field of every ladder that this version reads and writes.
 pub const SCHEMA: &str = "commensal.density/1";
 
-/// A ladder of concurrency, climbed in every placement.
+/// A ladder of increasing concurrency, measured in every placement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Ladder {
     /// Always `commensal.density/1`.
@@ -19,53 +19,53 @@ pub struct Ladder {
     pub schema: String,
     /// Its name.
     pub name: String,
-    /// What recorded it; `None` for one that was typed in from a document.
+    /// The program that recorded it; `None` for figures copied from a document.
     #[serde(default)]
     pub tool: Option<Tool>,
-    /// When it was begun, RFC 3339.
+    /// When the run started, RFC 3339.
     #[serde(default)]
     pub started: Option<String>,
-    /// Seed of the order.
+    /// Seed of the random order.
     #[serde(default)]
     pub seed: u64,
-    /// Attempts per rung that were planned.
+    /// Planned attempts per rung.
     pub repeats: u32,
-    /// Where it ran.
+    /// The machine.
     #[serde(default)]
     pub machine: Option<Machine>,
     /// The experiment file as it was read.
     #[serde(default)]
     pub source: Option<String>,
-    /// vCPU of one VM.
+    /// Number of vCPUs of a VM.
     pub vcpu: u32,
-    /// The placements; the first one is what the others are compared with.
+    /// The placements; the first one is the reference for the others.
     #[schemars(length(min = 1))]
     pub placements: Vec<Placement>,
     /// The tests, in the order of the table.
     #[schemars(length(min = 1))]
     pub tests: Vec<Test>,
-    /// What was measured: one entry per test, concurrency and placement.
+    /// The measurements: one entry per test, concurrency and placement.
     pub rungs: Vec<Rung>,
-    /// What each unit of work gave, by test and unit: a digest that every later attempt is compared with.
+    /// Digest of the result of each unit of work, by test and unit; later attempts are compared with it.
     #[serde(default)]
     pub results: BTreeMap<String, String>,
-    /// What a reader must know.
+    /// Remarks that a reader must know.
     #[serde(default)]
     pub notes: Vec<String>,
 }
 
-/// VMs on servers.
+/// A number of VMs on a number of servers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Placement {
     /// Its name, such as `S1`.
     pub name: String,
-    /// VMs in all.
+    /// Total number of VMs.
     pub vms: u32,
-    /// Servers that they are on, equally many on each.
+    /// Number of servers, each with equally many VMs.
     pub servers: u32,
-    /// One server.
+    /// Hardware of one server.
     pub server: Server,
-    /// Whether each VM has whole cores of its own.
+    /// Whether each VM is pinned to whole cores of its own.
     #[serde(default)]
     pub pinned: bool,
 }
@@ -78,17 +78,17 @@ impl Placement {
     }
 }
 
-/// What the sessions do.
+/// The work of the sessions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Test {
     /// Its name, such as `Lite`.
     pub name: String,
-    /// Units of work of one session.
+    /// Units of work per session.
     pub work: f64,
     /// The unit, such as `queries`.
     pub unit: String,
-    /// Whether every VM takes part in every unit of work, as in an MPP database: a session then is one of the whole
-    /// placement. Otherwise each VM has `concurrency` sessions of its own.
+    /// Whether all VMs work together on every unit, as in an MPP database: then the whole placement shares the
+    /// sessions. Otherwise each VM has `concurrency` sessions of its own.
     #[serde(default)]
     pub spanning: bool,
 }
@@ -98,17 +98,17 @@ pub struct Test {
 pub struct Rung {
     /// Name of the test.
     pub test: String,
-    /// Sessions at once.
+    /// Number of concurrent sessions.
     pub concurrency: u32,
     /// Name of the placement.
     pub placement: String,
     /// Every attempt, in the order of measurement.
     #[serde(default)]
     pub attempts: Vec<Attempt>,
-    /// What a document says instead of attempts.
+    /// Published figures, for a ladder without attempts.
     #[serde(default)]
     pub published: Option<Published>,
-    /// Why it was not tried, if it was not.
+    /// Why the rung was skipped, if it was.
     #[serde(default)]
     pub skipped: Option<String>,
 }
@@ -118,11 +118,11 @@ pub struct Rung {
 pub struct Published {
     /// Mean of the completed attempts, seconds.
     pub mean_s: Option<f64>,
-    /// Attempts that completed.
+    /// Number of completed attempts.
     pub completed: u32,
-    /// Attempts that were made.
+    /// Number of attempts.
     pub attempted: u32,
-    /// Warnings, as published: whether sum or mean is not always told.
+    /// Warnings, as published; documents do not always say whether this is a sum or a mean.
     #[serde(default)]
     pub warnings: Option<f64>,
 }
@@ -130,20 +130,20 @@ pub struct Published {
 /// One attempt at one rung.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Attempt {
-    /// Which repeat it belongs to, from 0: attempts of one repeat in several placements are a pair.
+    /// Repeat, from 0: attempts of the same repeat in several placements are a pair.
     pub repeat: u32,
-    /// When it began, seconds since the start of the run.
+    /// Start, seconds since the start of the run.
     #[serde(default)]
     pub at_s: f64,
     /// Time from the first session's start to the last one's end, seconds; `None` when it failed.
     pub seconds: Option<f64>,
-    /// Why it failed, and what is left to look at.
+    /// Why the attempt failed, with evidence.
     #[serde(default)]
     pub failure: Option<Failure>,
-    /// Warnings by name; one that cannot be counted here is missing.
+    /// Warnings by name; those that cannot be counted here are missing.
     #[serde(default)]
     pub warnings: BTreeMap<String, u64>,
-    /// What the kernel counted meanwhile, by name: datagrams dropped, periods throttled, processes killed.
+    /// Kernel counters during the attempt, by name: datagrams dropped, periods throttled, processes killed.
     #[serde(default)]
     pub counters: BTreeMap<String, u64>,
     /// CPU use of all VMs, per cent of their vCPU.
@@ -155,13 +155,13 @@ pub struct Attempt {
     /// Steal as the kernels of real VMs count it, per cent of their vCPU.
     #[serde(default)]
     pub guest_steal_pct: Option<f64>,
-    /// CPU time of threads that lived too briefly to be looked at, per cent of all: their steal is not in `steal_pct`.
+    /// CPU time of threads that lived too briefly to be sampled, per cent of all: their steal is not in `steal_pct`.
     #[serde(default)]
     pub unseen_pct: Option<f64>,
-    /// Steal that this machine itself suffered, per cent of its CPUs.
+    /// Steal of this machine itself, per cent of its CPUs.
     #[serde(default)]
     pub outer_steal_pct: Option<f64>,
-    /// Seconds of each VM's own last session: the spread between VMs.
+    /// Duration of each VM's last session, seconds: shows the spread between VMs.
     #[serde(default)]
     pub vm_seconds: Vec<f64>,
     /// One entry per second.
@@ -172,7 +172,7 @@ pub struct Attempt {
 /// One second of one attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Tick {
-    /// End of it, seconds since the attempt began.
+    /// End of the second, since the attempt began.
     pub t_s: f64,
     /// CPU use of all VMs, per cent of their vCPU.
     pub usage_pct: Option<f64>,
@@ -183,11 +183,11 @@ pub struct Tick {
 /// Why an attempt failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Failure {
-    /// What kind.
+    /// Kind of failure.
     pub kind: FailureKind,
-    /// In words, with figures.
+    /// Description with figures.
     pub reason: String,
-    /// The last that was said, and counters; empty when there is nothing.
+    /// Last lines of output, and counters; may be empty.
     #[serde(default)]
     pub evidence: Vec<String>,
 }
@@ -196,30 +196,30 @@ pub struct Failure {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum FailureKind {
-    /// It took longer than allowed.
+    /// The attempt timed out.
     TimedOut,
     /// The kernel killed a VM's process because its memory ran out.
     OutOfMemory,
-    /// A VM's process ended.
+    /// A VM's process ended early.
     Ended,
     /// A unit of work failed.
     Query,
-    /// A unit of work gave another result than it gave alone.
+    /// A unit of work gave another result than when run alone.
     WrongResult,
-    /// Steal went beyond the limit.
+    /// Steal exceeded the limit.
     Steal,
 }
 
-/// A record that is none.
+/// A document that is not a valid record.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum RecordError {
-    /// Not JSON of this form.
+    /// It is not JSON of this form.
     #[error("it is not a recorded ladder: {0}")]
     Form(String),
-    /// Of another version.
+    /// It has another schema version.
     #[error("its schema is {found:?}, and this program reads {SCHEMA:?}")]
     Schema {
-        /// What it says.
+        /// The name in its `schema` field.
         found: String,
     },
     /// It contradicts itself.
@@ -323,23 +323,23 @@ impl Ladder {
     }
 }
 
-/// The attempts of a rung in short.
+/// Summary of the attempts of a rung.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Summary {
     /// Mean of the completed ones, seconds.
     pub mean_s: Option<f64>,
-    /// Completed.
+    /// Number of completed attempts.
     pub completed: u32,
-    /// Made.
+    /// Number of attempts.
     pub attempted: u32,
-    /// Fastest and slowest; `None` where only a mean is known.
+    /// Shortest and longest time; `None` where only a mean is known.
     pub range_s: Option<(f64, f64)>,
-    /// Warnings of all attempts together; `None` when nothing was counted.
+    /// Warnings of all attempts together; `None` when none were counted.
     pub warnings: Option<f64>,
 }
 
 impl Rung {
-    /// The attempts in short.
+    /// Summarizes the attempts.
     #[must_use]
     pub fn summary(&self) -> Summary {
         if let Some(published) = &self.published {
@@ -363,7 +363,7 @@ impl Rung {
     }
 }
 
-/// The name of the schema of this version. It names, it does not locate: nothing is fetched.
+/// Identifier of this version of the schema. It is only a name: nothing is fetched from there.
 const ID: &str = "urn:commensal:density:1";
 
 /// The JSON Schema (draft 2020-12) of a recorded ladder, indented, with a final newline.

@@ -54,16 +54,16 @@ fn drawn(kind: &Kind, ladder: &Ladder, table: &Table) -> Result<(String, String)
     Ok((svg(WIDE, "w")?, svg(NARROW, "n")?))
 }
 
-/// A chart alone.
+/// A standalone chart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chart {
-    /// Its name, fit for a file.
+    /// Its name, usable in file names.
     pub name: String,
-    /// The picture, or why there is none.
+    /// The chart as SVG, or why there is none.
     pub svg: Result<String, String>,
 }
 
-/// Every chart, alone.
+/// All charts, standalone.
 #[must_use]
 pub fn charts(ladder: &Ladder) -> Vec<Chart> {
     let table = table(ladder);
@@ -102,7 +102,7 @@ fn first_screen(ladder: &Ladder, table: &Table) -> String {
     out
 }
 
-/// What the densest placement costs, and what it saves.
+/// Cost and savings of the densest placement.
 fn headline(table: &Table) -> String {
     let of = |index: usize| {
         let median = table.medians.first()?.all.get(index)?.as_ref()?.0;
@@ -118,7 +118,7 @@ fn headline(table: &Table) -> String {
     if parts.is_empty() { "Nothing to compare".to_owned() } else { format!("{}.", parts.join("; ")) }
 }
 
-/// A table; the first line is its head.
+/// A table; the first line is its header.
 fn grid(label: &str, lines: &[Vec<String>]) -> String {
     let mut out = format!(
         "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{}\"><table class=\"main\">\n",
@@ -194,7 +194,7 @@ mod tests {
         ] {
             assert!(page.contains(want), "{want}");
         }
-        // No series: the six charts of use and steal say so.
+        // Without a series, the six charts of use and steal say so.
         assert_eq!(page.matches("was not recorded second by second").count(), 6);
         assert!(!page.contains("<script") && !page.contains("http://") && !page.contains("https://"));
         assert!(page.len() < 300_000, "{}", page.len());

@@ -1,19 +1,20 @@
-//! Which of document 003's three scenarios a placement is: the sum of vCPU against physical cores P and threads T.
+//! Classifies a placement by document 003's three scenarios: the sum of vCPU against physical cores P and threads T.
 //!
 //! ```text
 //! ideal           V <= P − R
 //! shared-core     P − R < V <= T − R·T/P
 //! oversubscribed  beyond
 //! ```
-//! V is the sum of vCPU, R the cores that the host keeps for itself. The document's own bounds leave gaps (`<` on both
-//! sides); a placement on a bound belongs to the better class, because every vCPU still has its core or its thread.
+//! V is the sum of vCPU, R the number of cores reserved for the host. The document's own bounds leave gaps (`<` on both
+//! sides); here a placement on a bound belongs to the better class, because every vCPU still has a core or a thread of
+//! its own.
 
 use commensal_core::topology::Topology;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What a server offers.
+/// Hardware of a server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Server {
@@ -21,22 +22,22 @@ pub struct Server {
     pub cores: u32,
     /// Logical CPUs, T.
     pub threads: u32,
-    /// Cores that the host keeps for itself, R.
+    /// Cores reserved for the host, R.
     #[serde(default)]
     pub reserve: f64,
     /// Physical cores of the smallest NUMA node; `None` when not known.
     #[serde(default)]
     pub node_cores: Option<u32>,
-    /// Physical cores that share a last-level cache, the fewest; `None` when not known.
+    /// Smallest number of physical cores that share a last-level cache; `None` when not known.
     #[serde(default)]
     pub llc_cores: Option<u32>,
 }
 
-/// VMs of one size.
+/// VMs of the same size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Vms {
-    /// How many.
+    /// Number of VMs.
     pub count: u32,
     /// Virtual CPUs of each.
     pub vcpu: u32,
@@ -76,7 +77,7 @@ impl std::str::FromStr for Scenario {
 /// A placement that cannot be classified.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ScenarioError {
-    /// A server without CPUs, or with fewer threads than cores.
+    /// The numbers of cores and threads are impossible.
     #[error(
         "a server of {cores} cores and {threads} threads cannot be; give physical cores and logical CPUs, such as 48 and 96"
     )]
@@ -86,7 +87,7 @@ pub enum ScenarioError {
         /// Threads given.
         threads: u32,
     },
-    /// The host keeps more than there is.
+    /// The reserve is larger than the server.
     #[error(
         "a reserve of {reserve} cores leaves nothing of {cores}; it must be 0 or more, and less than the cores"
     )]
@@ -96,7 +97,7 @@ pub enum ScenarioError {
         /// Cores there are.
         cores: u32,
     },
-    /// VMs that need nothing.
+    /// VMs without vCPUs.
     #[error("{count} VMs of {vcpu} vCPU cannot be placed: both numbers must be 1 or more")]
     Vms {
         /// VMs given.
@@ -110,7 +111,7 @@ pub enum ScenarioError {
 }
 
 impl Server {
-    /// The server that this topology is. A core of which some thread is offline counts as a core.
+    /// The server of a topology. A core with an offline thread still counts as a core.
     #[must_use]
     pub fn of(topology: &Topology, reserve: f64) -> Server {
         let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
@@ -130,7 +131,7 @@ impl Server {
         }
     }
 
-    /// Refuses what no server is.
+    /// Checks that the numbers are possible.
     ///
     /// # Errors
     /// See [`ScenarioError`].
@@ -157,7 +158,7 @@ impl Server {
         f64::from(self.threads) - self.reserve * f64::from(self.threads) / f64::from(self.cores)
     }
 
-    /// The class of so many vCPU.
+    /// The class for this number of vCPUs.
     #[must_use]
     pub fn scenario(&self, vcpu: f64) -> Scenario {
         if vcpu <= self.cores_left() {
@@ -181,9 +182,9 @@ pub struct Classified {
     pub per_thread: f64,
     /// vCPU per physical core, V/P.
     pub per_core: f64,
-    /// The largest V that still is ideal.
+    /// The largest V that is still ideal.
     pub ideal_up_to: u64,
-    /// The largest V that still is shared-core; the same as `ideal_up_to` without SMT.
+    /// The largest V that is still shared-core; equal to `ideal_up_to` without SMT.
     pub shared_up_to: u64,
     /// vCPU of the largest VM.
     pub largest: u32,
@@ -191,7 +192,7 @@ pub struct Classified {
     pub fits_node: Option<bool>,
     /// The same within one last-level cache.
     pub fits_llc: Option<bool>,
-    /// What a reader must know.
+    /// Remarks that a reader must know.
     pub notes: Vec<String>,
 }
 
@@ -251,7 +252,7 @@ impl Classified {
         }
     }
 
-    /// What there is to say besides, one line each.
+    /// Further facts, one line each.
     #[must_use]
     pub fn facts(&self, server: &Server) -> Vec<String> {
         let Server { cores, threads, reserve, .. } = server;
@@ -308,7 +309,7 @@ mod tests {
         }
     }
 
-    /// The document writes `<` on both sides of a bound, which leaves the bound itself without a class.
+    /// The document writes `<` on both sides of a bound, so a placement on the bound has no class there.
     #[test]
     fn a_placement_on_a_bound_is_in_the_better_class() {
         let server = server(48, 96, 0.0);

@@ -1,4 +1,4 @@
-//! What is measured to answer a question: the density by bisection, and what a core loses by sharing.
+//! Measurements that answer a question: the maximum density by bisection, and the loss of a core that is shared.
 
 use crate::conductor::{self, Event, RunError, RunOptions};
 use crate::experiment::{Backend, Cell, Experiment, Kind, Limits, Load};
@@ -12,8 +12,8 @@ use commensal_sensors::machine;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// The largest number up to `most` for which `fits` holds, and the smallest tried for which it does not. Assumes that what
-/// does not fit fits no better with more.
+/// The largest number up to `most` for which `fits` holds, and the smallest tried for which it does not. Assumes that
+/// `fits` does not hold for any number above one for which it fails.
 ///
 /// # Errors
 /// The first error of `fits`.
@@ -22,7 +22,7 @@ pub fn bisect<E>(
     fits: &mut dyn FnMut(u32) -> Result<bool, E>,
 ) -> Result<(Option<u32>, Option<u32>), E> {
     let (mut good, mut bad) = (None, None);
-    // Doubling first: the answer usually is small against the limit.
+    // Doubles first, since the answer is usually small compared with the limit.
     let mut next = 2.min(most);
     while bad.is_none() && good < Some(most) {
         if fits(next)? {
@@ -43,7 +43,7 @@ pub fn bisect<E>(
     Ok((good, bad))
 }
 
-/// Measures how many cells fit: each candidate beside one cell alone, in the same repeats.
+/// Measures how many cells fit: each candidate is compared with one cell alone, in the same repeats.
 ///
 /// # Errors
 /// See [`RunError`].
@@ -76,7 +76,7 @@ fn candidates(cells: u32) -> Vec<(u32, bool)> {
     if cells == 1 { vec![(1, false)] } else { vec![(1, false), (cells, false)] }
 }
 
-/// Both ladders as one: the repeats of the second one follow those of the first, so that pairs stay pairs.
+/// Combines two ladders: the repeats of the second are numbered after those of the first, so that pairs stay pairs.
 #[must_use]
 pub fn merged(mut before: Ladder, after: Ladder) -> Ladder {
     let shift = before.repeats;
@@ -107,32 +107,32 @@ pub fn merged(mut before: Ladder, after: Ladder) -> Ladder {
     before
 }
 
-/// Chunks of a session of a calibration: about a second each.
+/// Chunks per session of a calibration: about a second.
 const CHUNKS: u32 = 1000;
-/// Times that each part is measured; the fastest counts, since noise only adds.
+/// Number of measurements of each part; the fastest counts, since noise only slows.
 const TRIES: u32 = 3;
 
-/// Times that an array is copied: a second or so.
+/// Number of copies of an array: about a second.
 const COPIES: u32 = 10;
-/// Arrays are so many times as large as the last-level cache, all together.
+/// Total size of the arrays as a multiple of the last-level cache.
 const BEYOND_CACHE: u64 = 6;
-/// Last-level cache of a machine that does not tell, bytes.
+/// Assumed last-level cache of a machine that does not report it, bytes.
 const CACHE: u64 = 64 << 20;
 
-/// What was measured of a machine.
+/// Result of a calibration.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Calibrated {
-    /// What the model takes.
+    /// Parameters for the model.
     pub calibration: Calibration,
-    /// Of its memory.
+    /// Memory bandwidth.
     pub bandwidth: Bandwidth,
 }
 
-/// Measures what a core loses when others are busy, what its threads gain together, and how many cores use up the memory's
-/// bandwidth, by cells with cores of their own.
+/// Measures by pinned cells how much a core slows when others are busy, how much its threads gain together, and how
+/// many cores use up the memory bandwidth.
 ///
 /// # Errors
-/// See [`RunError`]. The machine is told by `topology`.
+/// See [`RunError`].
 pub fn calibrate(
     host: &mut dyn Host,
     topology: &Topology,
@@ -156,7 +156,7 @@ pub fn calibrate(
     let per_core = threads / cores;
     let smt_gain =
         if per_core > 1 { f64::from(per_core) * alone / fastest(Kind::Spin, per_core, 1)? } else { 1.0 };
-    // Two arrays per cell; read and written.
+    // Two arrays per cell, one read and one written.
     let mut copied = |cells: u32| -> Result<f64, RunError> {
         let bytes = (cache_bytes * BEYOND_CACHE / u64::from(2 * cells)).max(1);
         let seconds = fastest(Kind::Stream(Bytes(bytes)), 1, cells)?;
@@ -169,7 +169,7 @@ pub fn calibrate(
     Ok(Calibrated { calibration, bandwidth })
 }
 
-/// One part of a calibration: cells of `vcpu` with cores of their own.
+/// One part of a calibration: pinned cells of `vcpu`.
 fn part(kind: Kind, vcpu: u32, cells: u32) -> Experiment {
     let work = if kind == Kind::Spin { CHUNKS } else { COPIES };
     let load = Load { name: "part".to_owned(), kind, work, memory: None, concurrency: vec![vcpu] };
@@ -209,7 +209,7 @@ mod tests {
                     Ok::<bool, ()>(n <= last)
                 })
                 .unwrap();
-                // One alone is the reference: it is not tried unless it is the limit.
+                // One cell alone is the reference: it is only tried if it is the limit.
                 let want = (
                     if last == 1 && most > 1 { None } else { Some(last) },
                     (last < most).then_some(last + 1),

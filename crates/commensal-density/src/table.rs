@@ -1,9 +1,9 @@
-//! The table of document 003 from a recorded ladder, with what that document leaves out: failures counted as failures, work
-//! per server and per core, and rungs that cannot be believed.
+//! The table of document 003 from a recorded ladder, with what that document lacks: failures counted as failures, work
+//! per server and per core, and marks on unreliable rungs.
 //!
 //! A change is `(time / time of the first placement − 1)`, positive when slower, from unrounded means. A failed rung is
-//! worse than any time: the second median counts it as infinite, because a median of the survivors alone gets better the
-//! more rungs fail.
+//! worse than any time: the second median counts it as infinite, because a median of only the completed rungs would
+//! improve as more rungs fail.
 
 pub mod print;
 
@@ -14,21 +14,21 @@ use serde::Serialize;
 
 /// The plateau begins at the first rung whose throughput is within this share of the best.
 pub const PLATEAU: f64 = 0.03;
-/// Steal of the machine itself above which an attempt cannot be believed, per cent of its CPUs.
+/// Steal of the machine itself, per cent of its CPUs, above which an attempt is unreliable.
 pub const OUTER_STEAL_PCT: f64 = 1.0;
-/// A rung that has lost more than this share against one before it and one after it did not run like its neighbours.
+/// A rung whose throughput is lower by this share than both an earlier and a later one is marked as unreliable.
 pub const VALLEY: f64 = 0.10;
 
 /// The table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Table {
-    /// Names of the placements; the first one is what the others are compared with.
+    /// Names of the placements; the first one is the reference for the others.
     pub placements: Vec<String>,
     /// One row per test and concurrency.
     pub rows: Vec<Row>,
-    /// Over all rungs first, then by test if there are several.
+    /// Medians over all rungs first, then by test if there are several.
     pub medians: Vec<Medians>,
-    /// By test and placement.
+    /// Capacities by test and placement.
     pub capacity: Vec<Capacity>,
 }
 
@@ -37,9 +37,9 @@ pub struct Table {
 pub struct Row {
     /// Name of the test.
     pub test: String,
-    /// Sessions at once.
+    /// Number of concurrent sessions.
     pub concurrency: u32,
-    /// By placement.
+    /// Cells by placement.
     pub cells: Vec<TableCell>,
 }
 
@@ -48,27 +48,27 @@ pub struct Row {
 pub struct TableCell {
     /// Mean of the completed attempts, seconds.
     pub mean_s: Option<f64>,
-    /// Fastest and slowest.
+    /// Shortest and longest time, seconds.
     pub range_s: Option<(f64, f64)>,
     /// Attempts that completed.
     pub completed: u32,
     /// Attempts that were made.
     pub attempted: u32,
-    /// Why it failed or was left out, each reason once.
+    /// Why it failed or was skipped, each reason once.
     pub reasons: Vec<String>,
-    /// Against the first placement; `None` for the first placement itself, and where that one has no time.
+    /// Change against the first placement; `None` for the first placement itself, and where that has no time.
     pub change: Option<Change>,
-    /// Least and greatest ratio of attempts to attempts of the first placement, as changes in per cent.
+    /// Smallest and largest ratio to attempts of the first placement, as changes in per cent.
     pub change_range_pct: Option<(f64, f64)>,
     /// Warnings of all attempts together.
     pub warnings: Option<f64>,
-    /// Units of work per hour, of all servers together.
+    /// Units of work per hour, all servers together.
     pub per_hour: Option<f64>,
-    /// How much longer the slowest VM took than the fastest, per cent; median of the attempts.
+    /// Excess time of the slowest VM over the fastest, per cent; median of the attempts.
     pub spread_pct: Option<f64>,
     /// Steal, per cent of vCPU time; median of the attempts.
     pub steal_pct: Option<f64>,
-    /// What a reader must know before using it.
+    /// Remarks on the reliability of the figures.
     pub flags: Vec<Flag>,
 }
 
@@ -78,36 +78,36 @@ pub struct TableCell {
 pub enum Change {
     /// Per cent; positive is slower.
     Pct(f64),
-    /// It never ended.
+    /// The rung failed.
     Failed,
 }
 
-/// What is to be said of a rung.
+/// A remark on a rung.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Flag {
-    /// From the first rung on that is within 3 % of the best throughput: more sessions only test stability.
+    /// On or after the plateau's first rung, within 3 % of the best throughput: more sessions only test stability.
     Plateau,
-    /// Less throughput than both before and after it: something else happened meanwhile.
+    /// Lower throughput than both an earlier and a later rung: the measurement was disturbed.
     NonMonotone,
     /// A single attempt completed although more were made.
     SingleRun,
-    /// The machine itself lost CPU time to its hypervisor in most attempts.
+    /// The hypervisor took CPU time from the machine itself in most attempts.
     OuterSteal,
 }
 
-/// Medians of the changes of each placement but the first.
+/// Median changes of each placement except the first.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Medians {
-    /// The test; `None` for all of them.
+    /// The test; `None` for all tests.
     pub test: Option<String>,
-    /// Over rungs that completed in both placements: the value, and of how many rungs.
+    /// Over rungs completed in both placements: the median, and the number of rungs.
     pub survivors: Vec<Option<(f64, usize)>>,
-    /// Over all rungs that the first placement completed, a failed one counted as infinite.
+    /// Over all rungs completed in the first placement, a failed one counted as infinite.
     pub all: Vec<Option<(Change, usize)>>,
 }
 
-/// What one placement can do in one test.
+/// Capacity of a placement in a test.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Capacity {
     /// The test.
@@ -116,15 +116,15 @@ pub struct Capacity {
     pub placement: String,
     /// The unit of work.
     pub unit: String,
-    /// Median of the plateau, units per hour of all servers.
+    /// Median of the plateau, units per hour on all servers.
     pub per_hour: Option<f64>,
-    /// The same of one server.
+    /// Units per hour and server.
     pub per_server: Option<f64>,
-    /// The same of one physical core.
+    /// Units per hour and physical core.
     pub per_core: Option<f64>,
-    /// Work per server against the first placement.
+    /// Work per server relative to the first placement.
     pub times_first: Option<f64>,
-    /// How much longer the slowest VM took than the fastest, per cent; median of the rungs.
+    /// Excess time of the slowest VM over the fastest, per cent; median of the rungs.
     pub spread_pct: Option<f64>,
     /// Steal, per cent of vCPU time; median of the rungs.
     pub steal_pct: Option<f64>,
@@ -202,7 +202,7 @@ fn cell(rung: Option<&Rung>, (test, placement): (&Test, &Placement), concurrency
     }
 }
 
-/// How much longer the slowest VM of an attempt took than the fastest, per cent.
+/// Excess time of an attempt's slowest VM over the fastest, per cent.
 fn spread_pct(attempt: &Attempt) -> Option<f64> {
     let of = || attempt.vm_seconds.iter().copied();
     let (least, most) = (of().min_by(f64::total_cmp)?, of().max_by(f64::total_cmp)?);
@@ -210,7 +210,7 @@ fn spread_pct(attempt: &Attempt) -> Option<f64> {
 }
 
 impl TableCell {
-    /// Whether the rung was tried, or left out because lower ones failed, and never completed.
+    /// Whether the rung was tried, or skipped because lower ones failed, and never completed.
     #[must_use]
     pub fn failed(&self) -> bool {
         self.mean_s.is_none() && (self.attempted > 0 || !self.reasons.is_empty())
@@ -226,7 +226,7 @@ fn flag(column: &mut [TableCell]) {
     for (index, cell) in column.iter_mut().enumerate() {
         let Some(rate) = rates[index] else { continue };
         let beside = best(&rates[..index]).min(best(&rates[index + 1..]));
-        // Noise slows single attempts: where they are known, even the fastest one has to be too slow.
+        // Noise slows single attempts: where attempts are known, even the fastest one must be too slow.
         let at_best = cell.range_s.zip(cell.mean_s).map_or(rate, |((least, _), mean)| rate * mean / least);
         if at_best < beside * (1.0 - VALLEY) {
             cell.flags.push(Flag::NonMonotone);

@@ -1,4 +1,4 @@
-//! What a reader must know of the topology that this machine shows: CPUs that do not count, cores that may not be cores.
+//! Notes on the topology that this machine reports: CPUs that are offline, cores that may not be physical.
 
 use commensal_core::cpuset::CpuSet;
 use commensal_core::topology::Topology;
@@ -6,7 +6,7 @@ use commensal_host::Host;
 use commensal_sensors::machine;
 use std::path::Path;
 
-/// A line for each.
+/// One line per note.
 #[must_use]
 pub fn notes(host: &dyn Host, topology: &Topology) -> Vec<String> {
     let mut notes = Vec::new();
@@ -31,7 +31,7 @@ mod tests {
     use crate::scenario::{Scenario, Server, Vms, classify};
     use commensal_host::fake::FakeHost;
 
-    /// The notes of a fake machine, and what placement and pinning make of it.
+    /// The notes for a fake machine, and the resulting server and pinning.
     fn seen(host: &FakeHost) -> (Vec<String>, Server, Topology) {
         let topology = machine::topology(host).unwrap();
         (notes(host, &topology), Server::of(&topology, 0.0), topology)
@@ -46,7 +46,7 @@ mod tests {
         let (notes, server, topology) = seen(&host);
         assert!(notes.contains(&"1 of 4 CPUs are offline and do not count".to_owned()), "{notes:?}");
         assert_eq!((server.cores, server.threads), (3, 3));
-        // Nobody is pinned to the one that is off.
+        // No VM is pinned to the offline CPU.
         let pinned = assign(&topology, &[1, 1, 1], 0).unwrap();
         let cpus: Vec<String> = pinned.iter().map(|one| one.cpus.to_string()).collect();
         assert_eq!(cpus, ["0", "2", "3"]);

@@ -1,6 +1,6 @@
-//! Cells that are real VMs: QEMU with a kernel, and an initramfs of busybox and an init that computes. They speak the protocol
-//! of cells over the serial line, so to the conductor they are programs like others; what the guest's kernel counts as steal
-//! comes with the last lines.
+//! Cells that are real VMs: QEMU with a kernel, and an initramfs of busybox and an init that computes. They implement
+//! the protocol of cells on the serial line, so the conductor treats them like other programs; the guest kernel's steal
+//! count comes with the last lines.
 
 use crate::experiment::{Accel, Cell, Vm};
 use commensal_host::{Child, Host, HostError, Signal, SpawnSpec, Stderr, Stdin, Stdout};
@@ -12,48 +12,48 @@ use std::time::{Duration, Instant};
 
 /// The guest's first process.
 const INIT: &str = include_str!("init.sh");
-/// What QEMU itself needs beside the guest's memory.
+/// Memory that QEMU itself needs in addition to the guest's, bytes.
 pub const OVERHEAD: u64 = 256 << 20;
-/// How long a guest may take to its init when KVM is tried; it takes a second or two.
+/// Timeout for a guest to reach its init when KVM is tested; it normally takes a second or two.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// One whose kernel says nothing for so long stands still.
+/// A guest whose kernel prints nothing for this long counts as hung.
 const SILENCE: Duration = Duration::from_secs(6);
-/// Memory of the guest that KVM is tried with, MiB.
+/// Memory of the guest that tests KVM, MiB.
 const PROBE_MIB: u64 = 256;
-/// What QEMU says when the CPU refuses, and then stands still.
+/// Messages that QEMU prints when KVM fails, after which it hangs.
 const REFUSALS: [&str; 3] = ["KVM internal error", "emulation failure", "failed to initialize"];
 
-/// Why there are no VMs.
+/// Why VMs cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum VmError {
     /// QEMU is missing.
     #[error("QEMU cannot be started; Debian has it as qemu-system-x86")]
     Qemu(#[source] HostError),
-    /// There is no kernel to boot.
+    /// The kernel to boot does not exist.
     #[error("there is no kernel {} for the guests; name one: cell.kernel = \"/boot/vmlinuz-…\"", .0.display())]
     Kernel(PathBuf),
-    /// The initramfs could not be made.
+    /// The initramfs could not be created.
     #[error(
         "the guests' files cannot be made in {} (status {status}); that takes a static busybox, which Debian has as busybox-static",
         .dir.display()
     )]
     Files {
-        /// Where.
+        /// The folder.
         dir: PathBuf,
-        /// Of the shell that makes them.
+        /// Exit status of the shell that creates them.
         status: i32,
     },
-    /// KVM boots no guest here.
+    /// KVM cannot boot a guest here.
     #[error(
         "KVM boots no guest here: {0}; accel = \"tcg\" shows that all parts work, and nothing of times and steal"
     )]
     Kvm(String),
-    /// The system refused.
+    /// A system call failed.
     #[error(transparent)]
     Host(#[from] HostError),
 }
 
-/// What guests boot.
+/// Files that guests boot from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Guest {
     kernel: PathBuf,
@@ -62,7 +62,7 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Finds the kernel and makes the initramfs in `dir`. Where the guests are to run by KVM, boots one to see whether it can.
+    /// Finds the kernel and creates the initramfs in `dir`. If guests use KVM, boots one to test whether that works.
     ///
     /// # Errors
     /// See [`VmError`].
@@ -85,17 +85,17 @@ impl Guest {
         Ok(guest)
     }
 
-    /// QEMU with a guest of so many vCPU and MiB, whose kernel is told these words. Its standard input and output are the
-    /// serial line.
+    /// Command line of QEMU for a guest with this number of vCPUs and MiB, and `words` appended to its kernel command
+    /// line. Standard input and output are the serial line.
     fn command(&self, (vcpu, memory_mib): (u32, u64), words: &str) -> SpawnSpec {
-        // Emulated CPUs stand still when the machine is busy: watchdogs would call that a lockup.
+        // Emulated CPUs pause when the machine is busy, which watchdogs would report as a lockup.
         let line = format!(
             "console=ttyS0 panic=-1 reboot=t random.trust_cpu=1 nosoftlockup nowatchdog \
              rcupdate.rcu_cpu_stall_suppress=1 {words}"
         );
         let (accel, cpu) = match self.accel {
             Accel::Kvm => ("kvm", "host"),
-            // Linux before 6.6 or so wants an extension of AMD's that the translator lacks.
+            // Linux before about 6.6 requires an AMD extension that the translator lacks.
             Accel::Tcg => ("tcg,thread=multi,tb-size=64", "max,vendor=GenuineIntel"),
         };
         let words = ["-machine", "q35", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"];
@@ -122,17 +122,17 @@ impl Guest {
             .arg("chardev:line")
     }
 
-    /// The command of a cell whose init has `sessions` with `work` chunks each.
+    /// Command line for a cell whose init runs `sessions` sessions with `work` chunks each.
     #[must_use]
     pub fn cell(&self, cell: &Cell, sessions: u32, work: u32) -> SpawnSpec {
         let memory = cell.memory.map_or(PROBE_MIB, |memory| memory.0 >> 20);
         self.command((cell.vcpu, memory), &format!("quiet sessions={sessions} work={work}"))
     }
 
-    /// Boots a guest to its init: a device that is there and a module that is loaded prove nothing.
+    /// Boots a guest up to its init: an existing device and a loaded module prove nothing.
     fn boots(&self, host: &mut dyn Host) -> Result<(), VmError> {
         let (input, ours) = std::io::pipe().map_err(|error| VmError::Kvm(format!("no pipe: {error}")))?;
-        // With all that its kernel has to say: the last of it tells how far it came.
+        // With all kernel messages, since the last ones show how far it got.
         let mut spec = self.command((1, PROBE_MIB), "earlyprintk=ttyS0 sessions=1 work=1");
         spec.stdin = Stdin::Fd(Arc::new(input.into()));
         spec.stdout = Stdout::Pipe;
@@ -141,14 +141,14 @@ impl Guest {
         let mut child = host.spawn(&spec).map_err(VmError::Qemu)?;
         let answer = hear(&mut child);
         drop(ours);
-        // One that stands still does not end by itself.
+        // A hung guest does not end by itself.
         let _ = host.signal(&child.process, Signal::KILL);
         child.wait()?;
         answer.map_err(VmError::Kvm)
     }
 }
 
-/// Waits for `ready` on the serial line, or says why it does not come.
+/// Waits for `ready` on the serial line; otherwise returns the reason.
 fn hear(child: &mut Child) -> Result<(), String> {
     let (tell, said) = channel();
     if let Some(output) = child.stdout.take() {
@@ -167,7 +167,7 @@ fn hear(child: &mut Child) -> Result<(), String> {
         match said.recv_timeout(left.min(SILENCE)) {
             Ok(line) if line == "ready" => return Ok(()),
             Ok(line) if REFUSALS.iter().any(|words| line.contains(words)) => {
-                // The next line says which refusal.
+                // The next line names the failure.
                 let more = said.recv_timeout(Duration::from_secs(1)).unwrap_or_default();
                 return Err(format!("QEMU says {:?}", format!("{line} {more}").trim_end()));
             }
@@ -182,7 +182,7 @@ fn hear(child: &mut Child) -> Result<(), String> {
     }
 }
 
-/// Makes the initramfs: busybox and the init, packed by busybox itself.
+/// Creates the initramfs: busybox and the init, packed by busybox itself.
 fn files(host: &mut dyn Host, dir: &Path) -> Result<PathBuf, VmError> {
     let root = dir.join("guest");
     host.state_remove_all(&root)?;

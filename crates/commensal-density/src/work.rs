@@ -1,5 +1,5 @@
-//! What a cell of the built-in kinds does: as many worker threads as it has vCPU, and its sessions as tasks upon them, as a
-//! guest's scheduler would have it. Speaks the [protocol](crate::protocol) of cells.
+//! The work of a cell of the built-in kinds: as many worker threads as it has vCPUs, which run the sessions as tasks,
+//! like a guest's scheduler. Implements the [protocol](crate::protocol) of cells.
 
 mod barrier;
 mod stream;
@@ -15,37 +15,37 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Chunks of one step between barriers.
+/// Chunks per step between barriers.
 const STEP_CHUNKS: u32 = 5;
-/// How long a worker without work sleeps before it looks again.
+/// Sleep of an idle worker before it checks for work again.
 const NAP: Duration = Duration::from_micros(500);
 
-/// What to do.
+/// Parameters of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CellOptions {
     /// Whether there is a barrier over all cells after each step.
     pub barrier: bool,
-    /// Worker threads at most.
+    /// Maximum number of worker threads.
     pub vcpu: u32,
-    /// Sessions.
+    /// Number of sessions.
     pub sessions: u32,
-    /// Chunks or steps of each session.
+    /// Number of chunks or steps of each session.
     pub work: u32,
-    /// Which cell this is, from 0, in the order of the ports.
+    /// Index of this cell, from 0, in the order of the ports.
     pub cell: u16,
-    /// Bytes of each of two arrays per worker that are copied, in place of computing.
+    /// Size in bytes of each of two arrays per worker that are copied, instead of computing.
     pub stream: Option<usize>,
-    /// After which an unanswered datagram is sent again.
+    /// Delay after which an unanswered datagram is resent.
     pub timeout: Duration,
 }
 
 /// Why a cell could not do its work.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkError {
-    /// Nothing to do it with.
+    /// There are no threads, sessions or units of work.
     #[error("a cell has at least one vCPU, one session and one unit of work")]
     Nothing,
-    /// The conductor did not say what it must.
+    /// The conductor sent an unexpected message.
     #[error("the conductor said {0:?}; a cell waits for \"go\" and the ports of all cells")]
     Conductor(String),
     /// A socket, thread or pipe failed.
@@ -53,7 +53,7 @@ pub enum WorkError {
     Io(#[from] std::io::Error),
 }
 
-/// A session's next piece of work: one chunk.
+/// A session's next unit of work: one chunk.
 #[derive(Debug, Clone, Copy)]
 struct Task {
     session: u32,
@@ -61,15 +61,15 @@ struct Task {
     chunks: u32,
 }
 
-/// What the workers share.
+/// State shared by the workers.
 struct State {
     runnable: VecDeque<Task>,
-    /// Sessions that have not ended.
+    /// Number of sessions that have not ended.
     left: u32,
     barrier: Option<Barrier>,
 }
 
-/// Does the work of one cell.
+/// Runs the work of one cell.
 ///
 /// # Errors
 /// See [`WorkError`].
@@ -95,7 +95,7 @@ pub fn run(options: CellOptions) -> Result<(), WorkError> {
     let state = Mutex::new(State { runnable: (0..sessions).map(task).collect(), left: sessions, barrier });
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| -> Result<(), WorkError> {
-        // More workers than sessions would have nothing to do.
+        // More workers than sessions would be idle.
         for worker in 1..vcpu.min(sessions) {
             let name = format!("vcpu-{worker}");
             std::thread::Builder::new()
@@ -114,15 +114,15 @@ pub fn run(options: CellOptions) -> Result<(), WorkError> {
     serve_until_end(&state)
 }
 
-/// Waits for the conductor; gives the ports of all cells.
+/// Waits for the conductor's start message; returns the ports of all cells.
 fn wait_for_go() -> Result<Vec<u16>, WorkError> {
     let mut line = String::new();
-    // Not held: the end of the input is waited for later.
+    // The lock on standard input is not held, because its end is waited for later.
     std::io::stdin().lock().read_line(&mut line)?;
     ports(&line)
 }
 
-/// Peers may wait for our answers until the conductor lets go.
+/// Continues to answer peers until the conductor ends the cell.
 fn serve_until_end(state: &Mutex<State>) -> Result<(), WorkError> {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -165,13 +165,13 @@ fn worker_loop(state: &Mutex<State>, options: CellOptions, ended: &AtomicBool) {
                 Some(barrier) => barrier.arrive(task.session, task.step),
                 None => state.left -= 1,
             },
-            // Behind the others: sessions share the vCPUs in turn.
+            // Queued behind the others, so that sessions share the vCPUs in turn.
             chunks => state.runnable.push_back(Task { chunks: chunks - 1, ..task }),
         }
     }
 }
 
-/// Answers datagrams, sends again what was not answered, and lets sessions whose barrier is open go on; `work` steps each.
+/// Answers datagrams, resends unanswered ones, and continues sessions whose barrier is open; each has `work` steps.
 fn serve(state: &mut State, work: u32) {
     let Some(barrier) = &mut state.barrier else { return };
     for (session, step) in barrier.serve(Instant::now()) {

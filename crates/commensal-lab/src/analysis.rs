@@ -1,4 +1,4 @@
-//! From recorded blocks to comparisons: pure functions of the run.
+//! Computes comparisons from recorded blocks: pure functions of the run.
 //!
 //! A percentile is read from the histogram of one block and never from pooled requests. Arms are paired by
 //! round, and only where both blocks are valid. The statistic of a pair is the log-ratio, with the sign that
@@ -23,7 +23,7 @@ use crate::verdict;
 use commensal_core::windows::Paired;
 use std::collections::BTreeMap;
 
-/// What the comparison of the arms gives.
+/// The results of comparing the arms.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Findings {
     /// Every comparison: all arms against the baseline, isolated arms also against the contended one.
@@ -34,13 +34,13 @@ pub struct Findings {
     pub attribution: Vec<Attribution>,
 }
 
-/// Computes everything that follows from the blocks and stores it in the run, replacing what was there.
+/// Computes everything derived from the blocks and stores it in the run, replacing earlier results.
 pub fn conclude(run: &mut Run) {
     let (samples, notes) = Samples::of(run);
     conclude_from(run, &samples, notes);
 }
 
-/// As [`conclude`], from values that were already read; `notes` come first among the notes of the run.
+/// Like [`conclude`], with samples that were already extracted; `notes` are placed first among the notes of the run.
 pub fn conclude_from(run: &mut Run, samples: &Samples, mut notes: Vec<String>) {
     let findings = compare(&run.arms, &run.design, samples);
     run.results = findings.results;
@@ -63,10 +63,10 @@ pub fn compare(arms: &[Arm], design: &Design, samples: &Samples) -> Findings {
     let find = |role| arms.iter().position(|arm| arm.role == role);
     let mut findings = Findings::default();
     let Some(baseline) = find(Role::Baseline) else { return findings };
-    // What arms with offline work are compared with: the service alone, with the same online side.
+    // Arms with offline work are compared with the service alone, with the same online settings.
     let reference = find(Role::PolicyOnly).unwrap_or(baseline);
     let warm = find(Role::Warm);
-    // Of the same offline work, where arms differ in it.
+    // The contended arm with the same offline work, where arms differ in it.
     let contended_for = |arm: &Arm| {
         arms.iter().position(|other| other.role == Role::Contended && other.offline == arm.offline)
     };
@@ -86,7 +86,7 @@ pub fn compare(arms: &[Arm], design: &Design, samples: &Samples) -> Findings {
         }
     }
     if let Some(baseline2) = find(Role::Baseline2) {
-        // Five rounds have no 95 % interval; the widest that they have, of 94 %, is their floor.
+        // Five rounds have no 95 % interval; the widest that exists, of 94 %, is used.
         let floor = |r: &Comparison| r.ci95.or(r.one_sided).map(|[lo, hi]| (r.metric, (hi - lo) / 2.0));
         let (a, b) = (&arms[baseline2].name, &arms[baseline].name);
         findings.noise_floor_pct =
@@ -176,9 +176,9 @@ fn compare_logs(
 struct Trio {
     isolated: usize,
     contended: usize,
-    /// What the contended arm is compared with.
+    /// The arm with which the contended arm is compared.
     baseline: usize,
-    /// What the isolated arm is compared with: alone, with the same online side.
+    /// The arm with which the isolated arm is compared: the service alone with the same online settings.
     reference: usize,
 }
 
@@ -333,7 +333,7 @@ mod tests {
         assert_eq!(run, once);
     }
 
-    /// A gate on a query: proven harm fails the run, and blocks without a value are no pairs.
+    /// A gate on a query: proven harm fails the run, and blocks without a value are not paired.
     #[test]
     fn answers_of_prometheus_take_part() {
         let mut run = fixture::small_run();
@@ -367,7 +367,7 @@ mod tests {
         assert!(crate::report::html(&run).contains("<th scope=\"col\">p95 of checkout</th>"));
         let again = Run::from_json(run.to_json().unwrap().as_bytes()).unwrap();
         assert_eq!(again, run);
-        // A server that was down, and a value that no ratio can be made of.
+        // A server that was down, and a value that has no logarithm.
         for block in run.blocks.iter_mut().filter(|block| block.round < 2) {
             block.queried.insert(hits, 0.0);
             block.queried.remove(&slow);

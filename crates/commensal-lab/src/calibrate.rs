@@ -1,15 +1,17 @@
-//! Is the verdict right on this machine? Runs with harms of known size in place of isolation, and the count of what the lab says
-//! of them.
+//! Checks whether verdicts are right on this machine: runs with harms of known size instead of isolation, and
+//! statistics of the verdicts.
 //!
-//! The service, the load, the windows, the statistics and the verdict are those of `quickstart`. Only the offline work is missing:
-//! in place of isolation an arm has a service that takes a known time longer for each request. One run has an arm for each harm,
-//! and each is judged as the one isolated arm of a run of its own, at the same looks, so that a run gives one answer per harm.
+//! Service, load, windows, statistics and verdict are those of `quickstart`, without offline work: in place of an
+//! isolated arm the service adds a known delay to each request. One run has an arm for each harm, and each is judged
+//! like the single isolated arm of a run of its own, with the same interim analyses, so that a run gives one answer per
+//! harm.
 //!
-//! **What is true.** An answer comes `d` later, spun by the service and counted by it. A request holds its worker equally long
-//! in every arm, those alone among them: there the time comes after the answer. So load and queues are the same everywhere, a
-//! percentile `Q` of the latencies becomes `Q + d`, and the harm is `d / Q`, with `Q` of the service alone in the same rounds.
-//! Throughput is not harmed. A service that loses its CPU within `d` answers later still; it counts how often and by how much,
-//! and the truth is the percentile of the latencies alone with that on top of as many of them.
+//! **The true harm.** Answers are delayed by `d`; the service spins for that time and measures it. A request occupies
+//! its worker equally long in every arm, including those of the service alone, where the time is spent after the
+//! answer. So load and queues are the same everywhere, a percentile `Q` of the latencies becomes `Q + d`, and the harm
+//! is `d / Q`, with `Q` of the service alone in the same rounds. Throughput is not harmed. A service that loses its CPU
+//! within `d` answers even later; it counts how often and by how much, and the truth is the percentile of the latencies
+//! alone with that excess added to as many of them.
 
 mod answer;
 mod record;
@@ -26,34 +28,34 @@ use crate::record::{Arm, KnownHarm, Metric, Role};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The harms of a calibration whose user names none.
+/// Default harms of a calibration.
 pub const HARMS: &str = "0,3,5,10,30";
-/// What is added beside a neighbour: the gross harm that has to be found there.
+/// The harm added in runs beside a neighbour: a gross harm that must be found.
 pub const GROSS: &str = "p90:30";
-/// Most that a harm may be, per cent.
+/// Largest harm allowed, per cent.
 const MOST_PCT: f64 = 1_000.0;
-/// Most harms of a run.
+/// Maximum number of harms in a run.
 const MOST_HARMS: usize = 12;
 
-/// What is planned; runs of different plans are not counted together.
+/// The plan; runs of different plans are not combined.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// The harms, in the order of the table.
     pub harms: Vec<KnownHarm>,
-    /// How long a run may take, seconds.
+    /// Time limit of a run, seconds.
     pub seconds: f64,
-    /// Seed of the first run; each later one has the next.
+    /// Seed of the first run; each later one uses the next number.
     pub seed: u64,
     /// The neighbour.
     pub beside: Option<String>,
-    /// Whether the waits were judged as well.
+    /// Whether waits were judged as well.
     pub blame: bool,
 }
 
-/// Reads a list such as `0,3,5,10,30,p90:30`: per cent of the median, or of the percentile named.
+/// Parses a list such as `0,3,5,10,30,p90:30`: per cent of the median, or of the percentile named.
 ///
 /// # Errors
-/// A sentence on what is wrong with it.
+/// A sentence on what is wrong with the list.
 pub fn harms(text: &str) -> Result<Vec<KnownHarm>, String> {
     let mut harms: Vec<KnownHarm> = Vec::new();
     for word in text.split(',').map(str::trim) {
@@ -79,7 +81,7 @@ pub fn harms(text: &str) -> Result<Vec<KnownHarm>, String> {
     Ok(harms)
 }
 
-/// The name of an arm.
+/// Name of the arm for a harm.
 fn name(pct: f64, of: Metric) -> String {
     let step = if pct.fract() == 0.0 { 1.0 } else { 0.1 };
     match of {
@@ -88,10 +90,10 @@ fn name(pct: f64, of: Metric) -> String {
     }
 }
 
-/// The quickstart within a time.
+/// The quickstart experiment with a time limit.
 ///
 /// # Errors
-/// When the time is not one that a run may have.
+/// When the time limit is out of range.
 fn quickstart(seed: u64, seconds: f64) -> Result<Experiment, String> {
     let within =
         Duration::try_from_secs_f64(seconds).map_err(|error| format!("--for {seconds} s: {error}"))?;
@@ -103,10 +105,10 @@ fn quickstart(seed: u64, seconds: f64) -> Result<Experiment, String> {
 }
 
 impl Plan {
-    /// The plan of a user's words.
+    /// The plan for given options.
     ///
     /// # Errors
-    /// A sentence on what is wrong with the harms or with the time.
+    /// A sentence on what is wrong with the harms or the time limit.
     pub fn new(
         harms_text: Option<&str>,
         seconds: f64,
@@ -119,7 +121,7 @@ impl Plan {
         plan.experiment(0).map(|_| plan)
     }
 
-    /// The experiment of one run, from 0: that of `quickstart` with other arms.
+    /// The experiment of a run, numbered from 0: that of `quickstart` with other arms.
     ///
     /// # Errors
     /// When a run cannot take that long.
@@ -143,7 +145,7 @@ impl Plan {
         Ok(experiment)
     }
 
-    /// The time in which `quickstart` has as many rounds, seconds.
+    /// The time in which `quickstart` completes as many rounds, seconds.
     ///
     /// # Errors
     /// When a run cannot take as long as planned.
@@ -198,7 +200,7 @@ mod tests {
         let beside = Plan::new(None, 90.0, 7, Some(&Beside::Busy(1.0))).unwrap();
         assert_eq!(beside.harms.last().map(|harm| harm.arm.as_str()), Some("+30 % of P90"));
         assert_eq!(beside.beside.as_deref(), Some("busy:1"));
-        // Nothing is planned that would be measured by long blocks in silence.
+        // An impossible time limit is refused, instead of silently switching to long blocks.
         for seconds in [0.5, -1.0, f64::NAN, 1e6, 1e300] {
             let said = Plan::new(None, seconds, 7, None).unwrap_err();
             assert!(said.contains("--for"), "{seconds}: {said}");

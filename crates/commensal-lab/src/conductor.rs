@@ -4,8 +4,8 @@
 //! round ─ start the service ─┬─ block: [offline starts] settle, warm up, MEASURE, [offline ends] ─┐
 //!                            └────────────────── one per arm, in random order ────────────────────┘
 //! ```
-//! The service is restarted each round, because an instance can settle on a level of its own; all arms of a
-//! round share one. In the isolated arm the policy is on before the first offline instruction runs.
+//! The service is restarted each round, because instances can differ in performance; all arms of a round share one. In
+//! the isolated arm the policy is on before the first offline instruction runs.
 
 mod batch;
 mod beside;
@@ -44,35 +44,35 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 pub(crate) use validity::judge_round;
 
-/// How long a command of an experiment may take that prepares something.
+/// Timeout of a command that prepares an experiment.
 const PREPARE: Duration = Duration::from_secs(600);
 
 /// Why a run ended without a result.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
-    /// Its place on the machine could not be made or kept.
+    /// The testbed could not be created or kept.
     #[error(transparent)]
     Testbed(#[from] TestbedError),
-    /// The load could not be made.
+    /// The load could not be generated.
     #[error("the load generator failed")]
     Load(#[source] LoadError),
-    /// The service did not come up.
+    /// The service did not become ready.
     #[error("the online service did not start: {0}")]
     Service(String),
-    /// What the experiment is attached to is not there.
+    /// The service or offline work that the experiment attaches to does not exist.
     #[error("{0}")]
     Attached(String),
     /// The offline work could not be counted.
     #[error("the offline work cannot be counted")]
     Counter(#[source] std::io::Error),
-    /// No port could be had.
+    /// The port could not be bound.
     #[error(
         "port {port} on 127.0.0.1 is already in use, or cannot be had: stop its owner, choose another port, or 0 for any free one"
     )]
     Port {
         /// The port asked for.
         port: u16,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: std::io::Error,
     },
     /// A command of the experiment failed.
@@ -82,19 +82,19 @@ pub enum LabError {
         command: String,
         /// Its exit status.
         status: i32,
-        /// The last that it said.
+        /// The end of its output.
         said: String,
     },
     /// The latencies of a block cannot be recorded.
     #[error("the latencies cannot be recorded")]
     Latencies(#[from] HistogramError),
-    /// What a tool printed is not what it prints.
+    /// The output of a tool could not be parsed.
     #[error("the load tool's output cannot be read")]
     Tool(#[source] ParseError),
-    /// A metric cannot be asked for, as was found out before the first block.
+    /// A metric cannot be queried, as found out before the first block.
     #[error("metric: {0}")]
     Query(QueryError),
-    /// The record to go on with is of another run.
+    /// The record to continue belongs to another run.
     #[error("this record cannot be gone on with: {0}")]
     Resume(String),
     /// The user asked to stop.
@@ -108,7 +108,7 @@ impl From<commensal_host::HostError> for LabError {
     }
 }
 
-/// How a run is done on this machine.
+/// Options of a run on this machine.
 #[derive(Debug, Clone)]
 pub struct RunOptions {
     /// This program: its hidden verbs are the built-in workloads.
@@ -117,11 +117,11 @@ pub struct RunOptions {
     pub state_dir: PathBuf,
     /// Name of the scratch group in which knobs are tried before the run.
     pub probe_name: String,
-    /// Below which cgroup the run's groups go, if the user insists.
+    /// Cgroup below which the run's cgroups are created, if the user chose one.
     pub cgroup_root: Option<commensal_core::actual::CgroupPath>,
     /// Port of the service; 0 is any free one.
     pub port: u16,
-    /// Whether the wait probe is to look.
+    /// Whether the wait probe is used.
     pub blame: bool,
     /// Command line, for the record.
     pub args: Vec<String>,
@@ -129,18 +129,18 @@ pub struct RunOptions {
     pub version: String,
     /// Versions of the programs of the experiment, for the record.
     pub programs: Vec<(String, String)>,
-    /// What an interrupted run of this experiment had recorded.
+    /// Record of an interrupted run of this experiment, to be continued.
     pub earlier: Option<Run>,
-    /// Arms of short windows in which the built-in service is slower by a known time.
+    /// Arms of short windows in which the built-in service adds a known delay.
     pub harms: Vec<KnownHarm>,
-    /// A neighbour that takes no part, and runs as long as the run does.
+    /// A process outside the experiment that runs as long as the run does.
     pub beside: Option<Beside>,
 }
 
-/// What happens, for a progress display and for saving as it goes.
+/// Progress, for display and for saving the record as the run goes on.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// The place is made: what it is and what was cleaned up.
+    /// The testbed is ready; it also tells what was cleaned up.
     Ready(&'a Testbed),
     /// A block begins.
     Block {
@@ -153,18 +153,18 @@ pub enum Event<'a> {
     },
     /// A block is recorded.
     Recorded(&'a Run),
-    /// What the service can do alone was looked for: requests per second.
+    /// The highest rate that the service sustains alone was measured: requests per second.
     Knee(f64),
-    /// The run is over, however it ended; what it made and could not remove, which `commensal restore` will
-    /// try again.
+    /// The run is over, whatever the outcome; lists what it created and could not remove, which `commensal restore`
+    /// will retry.
     Closed(&'a [String]),
 }
 
-/// Runs an experiment to its end and concludes.
+/// Runs an experiment to its end and computes the conclusion.
 ///
 /// # Errors
-/// When it could not be carried out or was stopped. Whatever happens, what it made on the machine is removed
-/// before this returns; the blocks finished by then were told as [`Event::Recorded`].
+/// When it could not be carried out or was stopped. In every case, what it created on the machine is removed before
+/// this returns; finished blocks were reported as [`Event::Recorded`].
 pub fn run(
     host: &mut dyn Host,
     experiment: &Experiment,
@@ -187,7 +187,7 @@ pub fn run(
         conduct.cgroup_root.as_ref(),
         &wanted,
     )?;
-    // Where offline work cannot be frozen and thawed, the same is measured by long blocks.
+    // Where offline work cannot be frozen and thawed, the experiment is measured with long blocks instead.
     let carries_over = site.carries_over().filter(|_| experiment.design.windows.is_some());
     let long = carries_over.is_some().then(|| experiment.by_long_blocks());
     let experiment = long.as_ref().unwrap_or(experiment);
@@ -211,7 +211,7 @@ pub fn run(
     });
     let removed = host.state_remove_all(&folder);
     let left = site.close(host)?;
-    // It finds nothing, and has ended before this program says that it is done.
+    // The guard has nothing left to restore, and exits before this program reports the end.
     let watched = guard.map(Guard::end).transpose();
     tell(Event::Closed(&left));
     let mut run = result?;
@@ -232,13 +232,13 @@ struct Conductor<'a> {
     tell: &'a mut dyn FnMut(Event<'_>),
     /// Offered requests per second.
     rate_per_s: f64,
-    /// Where the built-in service is to listen; 0 is any free port.
+    /// Port of the built-in service; 0 is any free port.
     port: u16,
-    /// Why the run has long blocks in place of the short windows that were planned.
+    /// Why the run has long blocks instead of the planned short windows.
     carries_over: Option<String>,
 }
 
-/// An arm that takes place, and which policy it has.
+/// Index of an arm that takes place, and of its policy.
 type Chosen = (usize, Option<usize>);
 
 impl Conductor<'_> {
@@ -272,7 +272,7 @@ impl Conductor<'_> {
         Ok(run)
     }
 
-    /// The arms that this machine can have. The others are left out, and the record says why.
+    /// Chooses the arms that this machine supports. The others are left out, and the record says why.
     fn choose(&mut self, run: &mut Run) -> Vec<Chosen> {
         let mut policies = 0..;
         let all: Vec<Chosen> = (self.experiment.arms.iter().enumerate())
@@ -290,7 +290,7 @@ impl Conductor<'_> {
         let first = possible.iter().find_map(|(_, policy)| *policy);
         let mut chosen = Vec::new();
         for (index, (_, policy)) in possible.into_iter().enumerate() {
-            // The service alone under the policy: under the first one.
+            // The service alone under a policy gets the first policy.
             let under = matches!(run.arms[index].role, Role::PolicyOnly | Role::Warm);
             chosen.push((index, if under { first } else { policy }));
         }
@@ -324,7 +324,7 @@ impl Conductor<'_> {
         }
     }
 
-    /// The most that the service sustains alone, where the load is a share of it.
+    /// Measures the highest rate that the service sustains alone, when the load is a fraction of it.
     fn find_knee(&mut self, run: &mut Run, service: &mut Option<Running>) -> Result<(), LabError> {
         let Load::Http { rate: Rate::OfKnee(share), .. } = self.experiment.load else { return Ok(()) };
         if let (Some(rate), Some(_)) = (run.design.offered_per_s, run.design.knee_per_s) {
@@ -340,7 +340,7 @@ impl Conductor<'_> {
                 LoadError::Stopped => LabError::Stopped,
                 other => LabError::Load(other),
             })?;
-        // The service has seen the worst by now: the rounds get a fresh one.
+        // The service has been overloaded by now, so the rounds start with a fresh instance.
         self.end(service)?;
         (self.tell)(Event::Knee(found.per_s));
         self.rate_per_s = found.per_s * share;
@@ -371,11 +371,11 @@ impl Conductor<'_> {
         let rounds = usize::try_from(experiment.design.rounds).unwrap_or(usize::MAX);
         let order = blocks(experiment.seed, rounds, chosen.len(), pair);
         let total = rounds.saturating_mul(chosen.len());
-        // A run that was gone on with continues the time of its first part.
+        // A continued run goes on with the time of its first part.
         let before = run.blocks.iter().filter_map(|block| Some(block.at_s? + block.measure_s));
         let before = before.fold(0.0, f64::max);
         for (round, arms) in (0..).zip(&order) {
-            // Every arm of a round meets the very same requests.
+            // All arms of a round get exactly the same requests.
             let seed = experiment.seed.wrapping_mul(1_000_003).wrapping_add(u64::from(round));
             for (pos, arm) in (0..).zip(arms) {
                 let (arm, policy) = chosen[*arm];
@@ -431,16 +431,16 @@ impl Conductor<'_> {
         };
         recorded.online_crashed = crashed;
         if crashed {
-            // The other arms of the round get an instance of their own.
+            // The other arms of the round get a fresh instance.
             self.end(service)?;
         }
         Ok(recorded)
     }
 }
 
-/// Whether the online side has what the policies give it in arms of this role: what is compared with each other has the same.
-/// Offline work without isolation is compared with the service as it is, all else with the service under the policy, and where no
-/// arm shows that, the service alone has it, too.
+/// Whether the online settings of the policies are applied in arms of this role: arms that are compared with each other
+/// have the same. Contended arms are compared with the service without them, all others with the service with them; if
+/// no arm is the service under the policy, the service alone has them, too.
 fn favoured(run: &Run, role: Role) -> bool {
     match role {
         Role::Contended => false,
@@ -449,20 +449,20 @@ fn favoured(run: &Run, role: Role) -> bool {
     }
 }
 
-/// Whether a run that looks more than once is decided by now. Each look has its share of the error.
+/// Whether an interim analysis already decides the run. The analyses share the error rate.
 fn decided(run: &Run, rounds: u32) -> bool {
     if !run.design.looks.contains(&rounds) {
         return false;
     }
     let mut now = run.clone();
     analysis::conclude(&mut now);
-    // Of several values each is to be answered.
+    // In a sweep, the question is open until every value has an answer.
     let open = |_: &Sweep| now.arm_verdicts.values().any(|verdict| *verdict == Verdict::Inconclusive);
     !run.design.sweep.as_ref().is_some_and(open)
         && matches!(now.verdict, Some(Verdict::Pass | Verdict::Fail | Verdict::Broken))
 }
 
-/// Takes over what an interrupted run had recorded, if it was this very one.
+/// Takes over the record of an interrupted run, if it was a run of this very experiment.
 fn go_on(run: &mut Run, earlier: &Run) -> Result<(), LabError> {
     let refuse = |what: &str| Err(LabError::Resume(format!("{what} is not the same")));
     if (&earlier.experiment, &earlier.source) != (&run.experiment, &run.source) {
@@ -471,11 +471,11 @@ fn go_on(run: &mut Run, earlier: &Run) -> Result<(), LabError> {
     if earlier.machine.fingerprint != run.machine.fingerprint {
         return refuse("the machine");
     }
-    // What was found out on the way is taken over; what was planned must be equal.
+    // Values measured along the way are taken over; planned values must be equal.
     let mut planned = earlier.design.clone();
     (planned.offered_per_s, planned.knee_per_s) = (run.design.offered_per_s, run.design.knee_per_s);
     if planned.windows.is_some() && run.design.windows.is_some() {
-        // Their length follows the load and what was seen of the first rounds.
+        // The length of windows follows the load and the results of the first rounds.
         (planned.windows, planned.rounds) = (run.design.windows, run.design.rounds);
         planned.looks.clone_from(&run.design.looks);
     }
@@ -495,7 +495,7 @@ fn go_on(run: &mut Run, earlier: &Run) -> Result<(), LabError> {
     Ok(())
 }
 
-/// What every block says is said once.
+/// Moves a note that every block carries to the run.
 fn note_once(run: &mut Run) {
     let mut notes: Vec<(String, usize)> = Vec::new();
     for note in run.blocks.iter().flat_map(|block| &block.notes) {
@@ -511,7 +511,7 @@ fn note_once(run: &mut Run) {
     }
 }
 
-/// A file in memory for what a program says.
+/// Creates a file in memory for the output of a program.
 fn log() -> Result<Arc<OwnedFd>, LabError> {
     memory_file("")
 }
@@ -521,7 +521,7 @@ fn memory_file(text: &str) -> Result<Arc<OwnedFd>, LabError> {
     let file = memfd_create("commensal-lab", MemfdFlags::CLOEXEC).map_err(failed)?;
     let mut left = text.as_bytes();
     let mut at = 0;
-    // Written beside the position, which the program starts at.
+    // Written with explicit offsets: the file position stays at 0, where the program starts reading.
     while !left.is_empty() {
         let written = rustix::io::pwrite(&file, left, at).map_err(failed)?;
         at += written as u64;
@@ -530,7 +530,7 @@ fn memory_file(text: &str) -> Result<Arc<OwnedFd>, LabError> {
     Ok(Arc::new(file))
 }
 
-/// The last that a program said, as the end of a sentence.
+/// The end of a program's output, phrased as the end of a sentence.
 fn tail(log: &Arc<OwnedFd>) -> String {
     const LAST: u64 = 600;
     let size = rustix::fs::fstat(log.as_ref()).map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0));
@@ -575,7 +575,7 @@ fn run_command(
     }
 }
 
-/// A run before its first block.
+/// The record of a run before its first block.
 fn record(host: &mut dyn Host, experiment: &Experiment, conduct: &RunOptions, site: &Testbed) -> Run {
     let mut caveats: Vec<String> = experiment.left_out.clone();
     for (policy, arm) in
@@ -614,7 +614,7 @@ fn record(host: &mut dyn Host, experiment: &Experiment, conduct: &RunOptions, si
     }
 }
 
-/// What a record says of the machine.
+/// Describes the machine for the record.
 #[must_use]
 pub fn describe(host: &dyn Host, of: &topology::Machine, hierarchies: &[Hierarchy]) -> Machine {
     let identity = machine::identity(host);

@@ -1,5 +1,5 @@
-//! Can this machine support the verdict you want, and how long would it take? The experiment's two identical arms alone, for about
-//! a minute where it has short windows.
+//! Estimates whether this machine can support the wanted verdict, and how long that takes: runs only the experiment's
+//! two identical arms, for about a minute where it has short windows.
 
 use crate::analysis::{Samples, compare};
 use crate::experiment::Experiment;
@@ -8,13 +8,13 @@ use crate::record::{Metric, Run};
 use crate::stats::rounds_needed;
 use serde::Serialize;
 
-/// More rounds of long blocks than this is not a practical answer.
+/// Maximum practical number of rounds with long blocks.
 const MAX_ROUNDS: u32 = 60;
-/// A longer run than this by short windows is none, seconds.
+/// Maximum practical duration of a run with short windows, seconds.
 const MAX_S: f64 = 1_800.0;
-/// Fewer rounds than this give no interval.
+/// Minimum number of rounds for an interval.
 const LEAST_ROUNDS: u32 = 6;
-/// Spare on the estimated spread: a few rounds know it only roughly.
+/// Safety factor on the estimated spread: a few rounds give only a rough estimate.
 const SPARE: f64 = 1.25;
 
 /// The answer for one gate metric.
@@ -28,34 +28,34 @@ pub struct GateReach {
     pub rounds: Option<u32>,
 }
 
-/// The whole answer.
+/// The complete answer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
     /// Wanted threshold, per cent.
     pub threshold_pct: f64,
-    /// By gate metric.
+    /// One entry per gate metric.
     pub gates: Vec<GateReach>,
-    /// Blocks that broke a validity rule, and how many there were.
+    /// Number of blocks that broke a validity rule, and total number of blocks.
     pub invalid_blocks: (usize, usize),
     /// Reasons of the invalid blocks, each once.
     pub invalid_reasons: Vec<String>,
-    /// CPU that nobody's group used, and CPU taken by the hypervisor, medians in CPUs.
+    /// CPU use of other programs, and steal, medians in CPUs.
     pub other_cpus: Option<f64>,
     /// See `other_cpus`.
     pub steal_cpus: Option<f64>,
-    /// Rounds that the whole verdict needs; `None` when this machine cannot give it now.
+    /// Number of rounds that the whole verdict needs; `None` when this machine cannot support it now.
     pub rounds: Option<u32>,
-    /// How long the experiment with so many rounds takes, seconds.
+    /// Duration of the experiment with that number of rounds, seconds.
     pub duration_s: Option<f64>,
-    /// Rounds that the experiment has by itself.
+    /// The experiment's default number of rounds.
     pub default_rounds: u32,
-    /// Smallest threshold that those could decide, per cent.
+    /// Smallest threshold that this number could decide, per cent.
     pub threshold_with_default_rounds_pct: Option<f64>,
-    /// Whether the experiment is measured by short windows: then its time is chosen, else its rounds.
+    /// Whether the experiment uses short windows: then its duration is configurable, otherwise its rounds.
     pub by_windows: bool,
 }
 
-/// Judges a finished check; `of` is the experiment that it is for.
+/// Evaluates a finished check for the experiment `of`.
 #[must_use]
 pub fn judge(run: &Run, of: &Experiment) -> Report {
     let (samples, _) = Samples::of(run);
@@ -89,7 +89,7 @@ pub fn judge(run: &Run, of: &Experiment) -> Report {
         longer.design.rounds = rounds;
         longer.duration_s()
     };
-    // Gates may have thresholds of their own: that of the whole grows by what the worst of them needs.
+    // Gates may have thresholds of their own: the overall one is scaled by the factor that the worst gate needs.
     let reach = |gate: &GateReach| {
         Some(decidable_pct(gate.sd_log?, of.design.rounds) / of.design.threshold_of(gate.metric))
     };
@@ -114,13 +114,13 @@ pub fn judge(run: &Run, of: &Experiment) -> Report {
     }
 }
 
-/// The margin at which `rounds_needed` gives so many rounds: its formula solved for it.
+/// The margin that this number of rounds can decide: the formula of `rounds_needed`, solved for it.
 fn decidable_pct(sd_log: f64, rounds: u32) -> f64 {
     ((1.645 + 0.84) * sd_log * SPARE / f64::from(rounds).sqrt()).exp_m1() * 100.0
 }
 
 impl Report {
-    /// PASS when the machine can do it, INVALID when not.
+    /// PASS when the machine can support the verdict, INVALID when not.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         if self.rounds.is_some() { Verdict::Pass } else { Verdict::Invalid }

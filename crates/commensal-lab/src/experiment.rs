@@ -1,6 +1,6 @@
-//! What a run is made of: sides, load, arms, rounds, times, gates. Plain data, decided before the first block.
+//! The definition of a run: sides, load, arms, rounds, times, gates. Plain data, fixed before the first block.
 //!
-//! Each is a file ([`parse`]); some are shipped ([`SHIPPED`]), `quickstart` first.
+//! Each experiment is a file ([`parse`]); some are shipped ([`SHIPPED`]), `quickstart` first.
 
 mod base;
 mod file;
@@ -26,50 +26,50 @@ use crate::workload::antagonist::Kind;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Requests per second of the built-in service where a file says nothing of its load: 2 100 requests of 100 us each are a fifth of
-/// one CPU.
+/// Default request rate of the built-in service, per second: 2 100 requests of 100 us each are a fifth of one CPU.
 const RATE_PER_S: f64 = 2_100.0;
 
 /// CPU time of one request, us.
 pub const REQUEST_US: u64 = 100;
 
-/// What the built-in service is asked for: `{count}` is what takes [`REQUEST_US`] on this machine.
+/// Request target of the built-in service: `{count}` is replaced by the iterations that take [`REQUEST_US`] on this
+/// machine.
 pub const BUILT_IN_PATH: &str = "/cpu?cpu=1&count={count}";
 
-/// An experiment: who is online, who is offline, how load is made, which arms there are.
+/// An experiment: the online service, the offline work, the load and the arms.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Experiment {
     /// Its name.
     pub name: String,
-    /// What it is about, in a sentence or two.
+    /// Description in a sentence or two.
     pub about: String,
     /// Seed of the order of arms and of the request schedules.
     pub seed: u64,
-    /// The plan of the run, as it is recorded: by long blocks, until [`Experiment::by_windows`].
+    /// The plan of the run, as it is recorded: with long blocks, until [`Experiment::by_windows`] is called.
     pub design: Design,
-    /// How it is measured by short windows, or why it cannot be.
+    /// The plan with short windows, or why there is none.
     pub short: Result<Short, String>,
     /// The arms.
     pub arms: Vec<Arm>,
-    /// Arms that the plan has no place for, and why.
+    /// Arms that the plan has no time for, and why.
     pub left_out: Vec<String>,
-    /// How the isolated arms isolate, in their order.
+    /// Mechanisms of the isolated arms, in the order of the arms.
     pub isolations: Vec<Isolation>,
     /// The service.
     pub online: Online,
-    /// How load is made and read.
+    /// How load is generated and its result read.
     pub load: Load,
     /// The batch work.
     pub offline: Offline,
-    /// When the service is started anew.
+    /// When the service is restarted.
     pub restart: Restart,
-    /// What must be there.
+    /// Programs that must be installed.
     pub requires: Vec<Requirement>,
     /// Free disk space that is needed, bytes.
     pub disk_bytes: u64,
-    /// Only root can run it.
+    /// Whether the experiment needs root.
     pub root: bool,
-    /// The file, if it came from one, with those that it is based on as comments.
+    /// The text of the experiment file, if any, with the files that it is based on as comments.
     pub source: Option<String>,
 }
 
@@ -78,41 +78,41 @@ pub struct Experiment {
 pub enum Online {
     /// The HTTP service of this program.
     BuiltIn,
-    /// A server that is started for the run and ended with it.
+    /// A server that the run starts and stops.
     Program(Service),
-    /// A service that runs already, and goes on afterwards.
+    /// A service that already runs and continues afterwards.
     Attached(Attached),
 }
 
-/// A service of the machine's.
+/// A service that already runs on the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attached {
-    /// A unit of systemd, a cgroup's path, or a container by name or identifier.
+    /// A systemd unit, a cgroup path, or the name or identifier of a container.
     pub to: String,
-    /// Where it serves.
+    /// Address on which it serves.
     pub addr: std::net::SocketAddr,
 }
 
-/// A server of somebody else's.
+/// A third-party server.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Service {
     /// Files that are written into `{dir}` before anything starts, by name.
     pub files: BTreeMap<String, String>,
-    /// Commands that are run once, before the first round, one after the other.
+    /// Commands that are run once, one after the other, before the first round.
     pub prepare: Vec<Vec<String>>,
-    /// What starts it, in the foreground.
+    /// Command line that starts it in the foreground.
     pub command: Vec<String>,
-    /// How to know that it serves.
+    /// How to detect that it is ready.
     pub ready: Ready,
-    /// How long that may take.
+    /// Timeout for becoming ready.
     pub ready_within: Duration,
-    /// Commands that are run each time once it serves.
+    /// Commands that are run after each start, once it is ready.
     pub setup: Vec<Vec<String>>,
-    /// What removes what a killed server leaves outside of its group, such as a container; run after each stop.
+    /// Commands that remove what a killed server leaves outside its cgroup, such as a container; run after each stop.
     pub cleanup: Vec<Vec<String>>,
 }
 
-/// How to know that a server serves.
+/// How to detect that a server is ready.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Ready {
     /// It accepts connections on `{port}`.
@@ -124,41 +124,41 @@ pub enum Ready {
     Command(Vec<String>),
 }
 
-/// How load is made.
+/// How load is generated.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Load {
     /// The open-loop generator of this program.
     Http {
         /// Request target.
         path: String,
-        /// How many.
+        /// Request rate.
         rate: Rate,
-        /// Connections.
+        /// Number of connections.
         connections: usize,
-        /// How requests are spread.
+        /// Distribution of the arrivals.
         arrival: Arrival,
     },
-    /// A tool whose output is read. It runs once for the warm-up and once for the measurement.
+    /// A tool whose output is parsed. It runs once for the warm-up and once for the measurement.
     Tool {
-        /// Whose output.
+        /// The tool, which decides how the output is parsed.
         tool: Tool,
-        /// What starts it; `{seconds}` is how long it is to run.
+        /// Its command line; `{seconds}` is replaced by the duration.
         command: Vec<String>,
         /// Its standard input.
         stdin: Option<String>,
-        /// The file that it writes its result to, when that is not its output.
+        /// The file that it writes its result to, when that is not standard output.
         output: Option<String>,
-        /// Requests under way at any time.
+        /// Number of requests in flight.
         concurrency: Option<u32>,
     },
 }
 
-/// How many requests.
+/// Request rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Rate {
-    /// Per second.
+    /// Requests per second.
     PerSecond(f64),
-    /// Of the most that the service sustains alone, which is looked for before the first round.
+    /// Fraction of the highest rate that the service sustains alone, which is measured before the first round.
     OfKnee(f64),
 }
 
@@ -169,65 +169,66 @@ pub enum Offline {
     BuiltIn(Kind),
     /// A program that is started for each block with offline work.
     Program(Batch),
-    /// Work that runs already and goes on afterwards: it is frozen while a block has none, and its work is its CPU time.
+    /// Work that already runs and continues afterwards. It is frozen in blocks without offline work; its CPU time is
+    /// its work.
     Attached {
-        /// A unit of systemd, a cgroup's path, or a container by name or identifier.
+        /// A systemd unit, a cgroup path, or the name or identifier of a container.
         to: String,
-        /// CPUs that it uses with nothing beside it.
+        /// CPUs that it uses when it runs alone.
         expected_cpus: Option<f64>,
     },
 }
 
-/// Batch work of somebody else's.
+/// Third-party batch work.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Batch {
     /// Files that are written into `{dir}`, by name.
     pub files: BTreeMap<String, String>,
     /// Commands that are run once, before the first round.
     pub prepare: Vec<Vec<String>>,
-    /// What starts it; it must not end by itself.
+    /// Its command line; it must not end by itself.
     pub command: Vec<String>,
     /// How its work is counted.
     pub work: WorkKind,
-    /// CPUs that it uses with nothing beside it; what it does not reach by far in the contended arm is no contention.
+    /// CPUs that it uses when it runs alone. If it stays far below that in the contended arm, there is no contention.
     pub expected_cpus: Option<f64>,
-    /// What removes what it leaves outside of its group, such as a container; run after each block.
+    /// Commands that remove what it leaves outside its cgroup, such as a container; run after each block.
     pub cleanup: Vec<Vec<String>>,
 }
 
-/// When the service is started anew.
+/// When the service is restarted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Restart {
     /// For every block.
     Block,
-    /// For every round: an instance can settle on a level of its own, and all arms of a round share one.
+    /// Once per round: instances can differ in performance, and all arms of a round then share one.
     #[default]
     Round,
     /// Never.
     Never,
 }
 
-/// A program that must be there.
+/// A program that must be installed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Requirement {
     /// Its name in `PATH`.
     pub program: String,
-    /// The Debian package that has it.
+    /// The Debian package that contains it.
     pub package: String,
     /// Arguments that make it print its version, which goes into the record.
     pub version: Vec<String>,
-    /// The oldest version that will do.
+    /// The oldest version that is accepted.
     pub at_least: Option<String>,
 }
 
-/// How a run by short windows is planned.
+/// The plan of a run with short windows.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Short {
-    /// The windows; they are as much longer as the load needs.
+    /// The windows; they are lengthened as far as the load requires.
     pub windows: Windows,
-    /// How long the run may take, seconds.
+    /// Time limit of the run, seconds.
     pub within_s: f64,
-    /// Rounds of the same experiment by long blocks.
+    /// Rounds of the same experiment with long blocks.
     pub long_rounds: u32,
 }
 
@@ -246,7 +247,8 @@ impl Default for Short {
     }
 }
 
-/// The service of an experiment against each of these antagonists, and with `isolated` against each under isolation as well.
+/// The service of an experiment against each of these antagonists, and with `isolated` also against each one under
+/// isolation.
 #[must_use]
 pub fn profile(of: &Experiment, kinds: &[Kind], isolated: bool) -> Experiment {
     let arm = |name: &str, role| Arm { name: name.to_owned(), role, policy: None, offline: None };
@@ -264,10 +266,10 @@ pub fn profile(of: &Experiment, kinds: &[Kind], isolated: bool) -> Experiment {
 }
 
 impl Short {
-    /// As long as the load and the isolations ask for.
+    /// Windows as long as the load and the isolation mechanisms require.
     #[must_use]
     pub fn windows_for(&self, design: &Design, isolations: &[Isolation]) -> Windows {
-        // A quota's period is 100 ms, and what is thawed has a whole one to spend at once.
+        // A quota's period is 100 ms, and a thawed group can spend a whole quota at once.
         const OF_QUOTA: (f64, f64, u32) = (0.5, 0.2, 4);
         let mut windows = self.windows;
         let quota = isolations.iter().any(Isolation::has_quota);
@@ -280,18 +282,18 @@ impl Short {
     }
 }
 
-/// Rounds of the check of the machine by long blocks, and the time of the one by short windows, seconds.
+/// For the check of the machine: rounds with long blocks, and the time of the variant with short windows, seconds.
 const CHECK: (u32, f64) = (4, 60.0);
 
 impl Experiment {
-    /// Plans short windows that end within a time, where the experiment has them.
+    /// Plans short windows that end within a time limit, where the experiment has a plan for them.
     pub fn by_windows(&mut self, within_s: f64) {
         let Ok(short) = &mut self.short else { return };
         short.within_s = within_s;
         let short = *short;
         // Offline work alone has no requests, and the load goes on all the time.
         self.arms.retain(|arm| arm.role != Role::OfflineAlone);
-        // The file asks for short windows: mechanisms that act slowly are for its long blocks.
+        // The file asks for short windows: mechanisms that act slowly are only measured with its long blocks.
         let mut isolations = std::mem::take(&mut self.isolations).into_iter();
         let (mut arms, mut left_out) = (Vec::new(), Vec::new());
         for arm in std::mem::take(&mut self.arms) {
@@ -311,7 +313,7 @@ impl Experiment {
         self.design.by_windows(windows, &self.arms, within_s);
     }
 
-    /// The same by long blocks, without the arms that only short windows have time for.
+    /// The same with long blocks, without the arms that only short windows have time for.
     #[must_use]
     pub fn by_long_blocks(&self) -> Experiment {
         let mut long = self.clone();
@@ -324,7 +326,7 @@ impl Experiment {
         long
     }
 
-    /// The two identical arms alone: what the machine itself does to this measurement.
+    /// The two identical arms alone: how much the machine itself disturbs this measurement.
     #[must_use]
     pub fn check_of_machine(&self) -> Experiment {
         let mut check = self.clone();
@@ -340,7 +342,7 @@ impl Experiment {
         check
     }
 
-    /// How long it will take, seconds: blocks with their settling, warm-up and draining, and restarts of the service.
+    /// Expected duration, seconds: blocks with settling, warm-up and draining, and restarts of the service.
     #[must_use]
     pub fn duration_s(&self) -> f64 {
         if let Some(windows) = self.design.windows {
@@ -369,13 +371,13 @@ impl Experiment {
         online.into_iter().chain(offline).flatten()
     }
 
-    /// Whether something besides this program is started.
+    /// Whether any program besides this one is started.
     #[must_use]
     pub fn has_programs(&self) -> bool {
         !self.commands().is_empty()
     }
 
-    /// What is started on each side besides this program, as command lines.
+    /// Command lines of the programs that are started on each side besides this one.
     #[must_use]
     pub fn commands(&self) -> Vec<String> {
         let mut commands = Vec::new();

@@ -1,4 +1,4 @@
-//! Synthetic runs for the tests: a 2-CPU machine, four arms, harms that are built in.
+//! Synthetic runs for tests: a 2-CPU machine, four arms, known harms.
 
 use crate::analysis::{Samples, conclude_from};
 use crate::record::{
@@ -129,8 +129,8 @@ pub fn small_run() -> Run {
     run
 }
 
-/// A concluded run whose per-block values follow from built-in harms (as fractions) of the A/A twin, the
-/// contended and the isolated arm, and a per-block standard deviation on the log scale.
+/// A concluded run whose per-block values have known harms (as fractions) of the A/A twin, the contended and the
+/// isolated arm, and a given per-block standard deviation on the log scale.
 pub fn concluded(rounds: u32, harms: [f64; 3], sd: f64) -> Run {
     let mut run = bare_run(rounds);
     let samples = simulate(&mut Rng::new(17), rounds, harms, (sd, 0.0), &run.design.gates);

@@ -8,27 +8,27 @@ pub fn delta_pct(arm: f64, base: f64) -> f64 {
     (arm - base) / base * 100.0
 }
 
-/// The harm, per cent, that a log-ratio stands for. Its size is limited so that the result is always finite.
+/// The harm in per cent that corresponds to a log-ratio, limited so that the result is always finite.
 pub fn pct_of_log(log_ratio: f64) -> f64 {
     // Adding zero turns -0 into 0, which is what a reader of the JSON expects.
     log_ratio.clamp(-30.0, 30.0).exp_m1() * 100.0 + 0.0
 }
 
-/// The log-ratio that stands for a harm in per cent.
+/// The log-ratio that corresponds to a harm in per cent.
 pub fn log_of_pct(pct: f64) -> f64 {
     (pct / 100.0).max(-1.0 + 1e-13).ln_1p()
 }
 
-/// The signed change of the metric itself, per cent, behind a harm in per cent.
+/// The signed change of the metric itself, per cent, for a harm in per cent.
 ///
-/// They are the same for latency. Throughput that is harmed by 100 % (each answer costs twice the time) has
-/// changed by -50 %.
+/// For latency both are the same. A harm of 100 % to throughput (each answer takes twice the time) is a change of -50
+/// %.
 pub fn change_pct(metric: Metric, harm_pct: f64) -> f64 {
     if metric.more_is_better() { pct_of_log(-log_of_pct(harm_pct)) } else { harm_pct }
 }
 
-/// The step in which a figure may be printed, given its noise floor in the same unit: the largest power of ten
-/// up to a tenth of the floor, within 0.01 and 100. Without a known floor, whole numbers.
+/// The rounding step of a figure, given its noise floor in the same unit: the largest power of ten up to a tenth of the
+/// floor, between 0.01 and 100. Without a known floor, whole numbers.
 pub fn quantum(noise_floor: Option<f64>) -> f64 {
     match noise_floor {
         Some(floor) if floor.is_finite() => {

@@ -1,9 +1,9 @@
-//! What is remembered of finished runs: one line each, how the answer moved from one to the next, and whether by more than
-//! chance. Pure; [`crate::keep`] has the file.
+//! The history of finished runs: one line each, how the result changed from run to run, and whether the change is
+//! significant. Pure; [`crate::keep`] accesses the file.
 //!
-//! Two runs differ when Welch's t-test on the log-ratios of their rounds says so: mean, standard deviation and number of
-//! rounds of both are in their lines, so that the test needs no record. It compares the two runs. What the machine did on
-//! the two days is part of the difference, so releases are only compared where each has several runs.
+//! Two runs differ when Welch's t-test on the log-ratios of their rounds says so. Each line stores mean, standard
+//! deviation and number of rounds, so the test does not need the records. The test compares two runs; a change of the
+//! machine between the two days is part of the difference, so releases are only compared when each has several runs.
 
 use crate::format::{log_of_pct, pct_of_log};
 use crate::record::Verdict;
@@ -15,7 +15,7 @@ use std::fmt::Write as _;
 
 /// The name in the `schema` field of every line.
 pub const SCHEMA: &str = "commensal.history/1";
-/// A change with a smaller p-value is called one.
+/// A change with a smaller p-value is called significant.
 pub const LEVEL: f64 = 0.01;
 /// Runs that a release needs before it is compared with another.
 pub const RUNS_OF_A_RELEASE: usize = 3;
@@ -31,20 +31,20 @@ pub struct Entry {
     pub version: String,
     /// Kernel release.
     pub kernel: String,
-    /// The machine in words, without its kernel: runs with the same text are of one machine.
+    /// Description of the machine without its kernel: runs with the same text are from the same machine.
     pub machine: String,
     /// Digest of the machine with its kernel, as in the record.
     pub fingerprint: String,
     /// Name of the experiment.
     pub experiment: String,
-    /// What was planned, in words: runs with the same text measured the same.
+    /// Description of the plan: runs with the same text measured the same thing.
     pub plan: String,
     /// The conclusion.
     pub verdict: Option<Verdict>,
-    /// Why, where it is not PASS: the first reason.
+    /// The first reason, unless the verdict is PASS.
     #[serde(default)]
     pub reason: Option<String>,
-    /// CPUs that programs used that take no part, on average; `None` when nobody counted.
+    /// CPUs used on average by programs that are not part of the experiment; `None` when not counted.
     pub foreign_cpus: Option<f64>,
     /// Each isolated arm.
     pub arms: Vec<ArmEntry>,
@@ -70,7 +70,7 @@ pub struct ArmEntry {
 pub struct GateEntry {
     /// The metric.
     pub metric: Metric,
-    /// The harm that is still called none, per cent.
+    /// Harm up to this size, per cent, still counts as no harm.
     pub threshold_pct: f64,
     /// The arm of the service alone that it is compared with.
     pub vs: String,
@@ -78,7 +78,7 @@ pub struct GateEntry {
     pub harm_pct: f64,
     /// Its two-sided 95 % interval.
     pub ci95: Option<[f64; 2]>,
-    /// The most that the harm can be, per cent: the upper bound that the verdict rests on.
+    /// Upper bound of the harm, per cent, on which the verdict is based.
     pub bound_pct: Option<f64>,
     /// Mean of the log-ratios of the rounds, positive is worse.
     pub mean_log: f64,
@@ -89,7 +89,7 @@ pub struct GateEntry {
 }
 
 impl Entry {
-    /// The line of a concluded run.
+    /// The line for a concluded run.
     pub fn of(run: &Run, record: &str) -> Self {
         let isolated = run.arms.iter().filter(|arm| arm.role == Role::Isolated);
         let arms: Vec<ArmEntry> = isolated.map(|arm| ArmEntry::of(run, &arm.name)).collect();
@@ -110,7 +110,7 @@ impl Entry {
         }
     }
 
-    /// The line as it is stored, with its end.
+    /// The line as it is stored, including the newline.
     ///
     /// # Errors
     /// Only if a figure cannot be written.
@@ -160,7 +160,7 @@ impl GateEntry {
     }
 }
 
-/// The machine without what a patch of its kernel changes.
+/// Description of the machine without its kernel, so that a kernel update does not start a new series.
 fn machine(run: &Run) -> String {
     let of = &run.machine;
     let memory = of.memory_bytes.map(|bytes| format!(", {:.0} GiB", bytes as f64 / f64::from(1 << 30)));
@@ -176,12 +176,12 @@ fn machine(run: &Run) -> String {
     )
 }
 
-/// What makes two runs of an experiment comparable. More or fewer rounds measure the same.
+/// Description of the plan; equal for runs that can be compared. The number of rounds does not matter.
 fn plan(run: &Run) -> String {
     let design: &Design = &run.design;
     let arms: Vec<&str> = run.arms.iter().map(|arm| arm.name.as_str()).collect();
     let gates = design.gates.iter().map(|gate| format!("{} {}", gate.label(), design.threshold_of(*gate)));
-    // A load that was calibrated is not offered to the last request again.
+    // A calibrated load differs slightly from run to run, so it is rounded.
     let load = design.offered_per_s.map_or("closed loop".to_owned(), |rate| {
         let step = 10.0_f64.powf(rate.max(1.0).log10().floor() - 1.0);
         format!("about {}/s", (rate / step).round() * step)
@@ -193,13 +193,13 @@ fn plan(run: &Run) -> String {
     format!("{}; {block}; {load}; gates {}", arms.join(", "), gates.collect::<Vec<_>>().join(", "))
 }
 
-/// CPUs that programs used that take no part, on average over the blocks.
+/// CPUs used by programs that are not part of the experiment, on average over the blocks.
 fn foreign_cpus(run: &Run) -> Option<f64> {
     let of = |block: &Block| Some((block.cpu.other? - block.cpu.client.unwrap_or(0.0)).max(0.0));
     mean(&run.blocks.iter().filter_map(of).collect::<Vec<_>>())
 }
 
-/// Reads lines; what is no entry is told, and left out.
+/// Parses lines. Lines that are not entries are left out and returned as messages.
 pub fn parse(file: &str, text: &str) -> (Vec<Entry>, Vec<String>) {
     let (mut entries, mut told) = (Vec::new(), Vec::new());
     let whole = text.ends_with('\n');
@@ -224,7 +224,7 @@ pub fn parse(file: &str, text: &str) -> (Vec<Entry>, Vec<String>) {
     (entries, told)
 }
 
-/// The runs of one experiment, with one plan, on one machine, and one of their isolated arms; oldest first.
+/// Runs of the same experiment, plan and machine, and of one isolated arm; oldest first.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Series {
     /// The experiment.
@@ -237,7 +237,7 @@ pub struct Series {
     pub arm: String,
     /// Its runs.
     pub runs: Vec<Point>,
-    /// Releases with several runs each against the release before, where there are any.
+    /// Each release with several runs, compared with the release before.
     pub releases: Vec<Change>,
 }
 
@@ -252,32 +252,32 @@ pub struct Point {
     pub kernel: String,
     /// The verdict on the arm, or of the run.
     pub verdict: Option<Verdict>,
-    /// The first reason where it is not PASS.
+    /// The first reason, unless the verdict is PASS.
     pub reason: Option<String>,
     /// Offline work kept, per cent.
     pub offline_kept_pct: Option<f64>,
-    /// CPUs that others used.
+    /// CPUs that other programs used.
     pub foreign_cpus: Option<f64>,
     /// The gates.
     pub gates: Vec<GateEntry>,
-    /// Against the last run before it whose measurement was not broken.
+    /// Compared with the last earlier run whose measurement was valid.
     pub changes: Vec<Change>,
     /// Where the record was written.
     pub record: String,
 }
 
-/// How one gate moved.
+/// How the harm on one gate changed between runs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Change {
-    /// What is compared: the start of the earlier run, or the two releases.
+    /// The earlier side: the start of that run, or the two releases that are compared.
     pub since: String,
     /// The gate.
     pub metric: Metric,
-    /// The later mean harm over the earlier one, per cent; positive is worse.
+    /// Change of the mean harm, later over earlier, per cent; positive is worse.
     pub moved_pct: f64,
     /// Two-sided p-value of "nothing changed", times the number of gates that were tested (Bonferroni).
     pub p: f64,
-    /// Whether it is below [`LEVEL`].
+    /// Whether `p` is below [`LEVEL`].
     pub significant: bool,
 }
 
@@ -300,7 +300,7 @@ pub fn welch((m1, s1, n1): Sample, (m2, s2, n2): Sample) -> Option<f64> {
     t_two_sided(t, degrees.floor().clamp(1.0, 1e6) as u32)
 }
 
-/// One gate between two samples of log-ratios.
+/// Compares one gate between two samples of log-ratios.
 fn change(since: &str, metric: Metric, before: Sample, now: Sample, tested: usize) -> Option<Change> {
     let p = (welch(before, now)? * tested.max(1) as f64).min(1.0);
     let moved_pct = pct_of_log(now.0 - before.0);
@@ -311,16 +311,16 @@ fn sample(gate: &GateEntry) -> Option<Sample> {
     Some((gate.mean_log, gate.sd_log?, gate.rounds))
 }
 
-/// Whether the figures of a run may be compared with others.
+/// Whether the figures of a run may be compared with those of others.
 fn sound(point: &Point) -> bool {
     !matches!(point.verdict, None | Some(Verdict::Invalid | Verdict::Broken)) && !point.gates.is_empty()
 }
 
-/// Sorts entries into series, with the changes within each. The order is that of their first runs.
+/// Groups entries into series in the order of their first runs, and computes the changes within each.
 pub fn series(entries: &[Entry]) -> Vec<Series> {
     let mut sorted: Vec<&Entry> = entries.iter().collect();
     sorted.sort_by(|a, b| a.started.cmp(&b.started));
-    // A run that is read from its record and stands in the history as well is one run.
+    // A run that is both in the history and given as a record counts once.
     sorted.dedup_by(|a, b| {
         a.started == b.started && a.experiment == b.experiment && a.fingerprint == b.fingerprint
     });
@@ -392,7 +392,7 @@ fn changes(before: &Point, now: &Point) -> Vec<Change> {
     pairs.iter().filter_map(one).collect()
 }
 
-/// Each release with enough runs against the last one before it that has enough: there the spread is that from run to run.
+/// Compares each release that has enough runs with the last such release before it. The spread is that between runs.
 fn releases(runs: &[Point]) -> Vec<Change> {
     let mut groups: Vec<(&str, Vec<&Point>)> = Vec::new();
     for point in runs.iter().filter(|point| sound(point)) {
@@ -422,7 +422,7 @@ fn releases(runs: &[Point]) -> Vec<Change> {
     out
 }
 
-/// The line that says how a change was tested, for every table that calls one so.
+/// One sentence on how changes are tested, printed with every table that calls a change significant.
 pub fn test_in_words() -> String {
     let mut out = String::new();
     let _ = write!(
@@ -517,7 +517,7 @@ pub(crate) mod tests {
                 .map(|(n, harm)| day(n, if n < 4 { "0.1.0" } else { "0.2.0" }, harm));
             series(&runs.collect::<Vec<_>>())[0].releases.clone()
         };
-        // Two runs differ by far more than their rounds allow for, and no release is better than the other.
+        // The two runs differ by far more than the spread of their rounds, yet neither release is better.
         let same = moved([[0.00, 0.03, 0.06], [0.01, 0.05, 0.04]]);
         assert!(same.len() == 3 && same.iter().all(|change| !change.significant), "{same:?}");
         let worse = moved([[0.00, 0.002, 0.004], [0.05, 0.052, 0.054]]);
@@ -532,7 +532,8 @@ pub(crate) mod tests {
         let all = series(&entries);
         assert!(all[0].runs[1].changes.is_empty());
         assert_eq!(all[0].runs[2].changes[0].since, entries[0].started);
-        // A patch of the kernel is the same machine; other hardware, plan or experiment is another series.
+        // A kernel update leaves the machine the same; other hardware, plan or experiment is
+        // another series.
         let check = |alter: fn(&mut Entry), want: usize| {
             let mut entries = vec![entry(1, "0.1.0", 0.0), entry(2, "0.1.0", 0.0)];
             alter(&mut entries[1]);
@@ -546,7 +547,7 @@ pub(crate) mod tests {
         check(|one| one.started = "2026-11-01T10:00:00Z".into(), 1);
     }
 
-    /// Checked against scipy.stats.ttest_ind_from_stats(equal_var=False); degrees of freedom are rounded down here.
+    /// Checked against scipy.stats.ttest_ind_from_stats(equal_var=False); here degrees of freedom are rounded down.
     #[test]
     fn welch_is_that_of_the_textbook() {
         let check = |a, b, want: f64| {
@@ -561,7 +562,7 @@ pub(crate) mod tests {
         assert_eq!(welch((0.0, f64::NAN, 5), (1.0, 1.0, 5)), None);
     }
 
-    /// Identical releases are called different in at most as many cases as is stated.
+    /// Identical releases are called different at most as often as stated.
     // promise 49
     #[test]
     fn chance_is_called_a_change_as_often_as_is_stated() {

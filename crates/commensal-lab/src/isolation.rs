@@ -1,7 +1,7 @@
-//! How an isolated arm isolates: by the best mechanism there is, or by named ones, so that they can be ranked side by side.
+//! The isolation of an arm: the best available mechanism, or named mechanisms, so that they can be ranked side by side.
 //!
-//! A named arm is planned as if the machine had nothing else: other mechanisms are taken off its capabilities before the plan is
-//! made, so what it writes goes the way of every plan.
+//! A named arm is planned as if the machine had no other mechanism: the others are removed from its capabilities before
+//! the plan is made, so everything else works as in any plan.
 
 use commensal_core::actual::{Capabilities, SCHEDULER, Support};
 use commensal_core::class::{Mechanism, ladder};
@@ -24,7 +24,7 @@ pub enum NamedMechanism {
     QosLevel,
     /// The scheduler that commensal loads.
     SchedExt,
-    /// Another sched_ext scheduler: its program and arguments. It runs while the arm's policy is on.
+    /// A third-party sched_ext scheduler: its program and arguments. It runs while the arm's policy is on.
     Scheduler(Vec<String>),
     /// `cpu.idle`.
     CpuIdle,
@@ -36,13 +36,13 @@ pub enum NamedMechanism {
     Nice,
     /// Offline work on this many of the machine's last cores, online work on the others; half of them when 0.
     CpuSplit(usize),
-    /// The moving big frame: offline work on whole cores, as many as the others leave.
+    /// The moving frame: offline work gets as many whole cores as online work leaves free.
     Frame,
     /// A CPU quota.
     Quota(CpuAmount),
     /// A limit on what offline work reads from and writes to each disk.
     Disk(BytesPerS),
-    /// Another limit of the offline group, with its key in a groups file.
+    /// Another limit of the offline group, by its key in a groups file.
     Limit(String, LimitSet<Written>),
 }
 
@@ -51,11 +51,11 @@ pub fn limits() -> impl Iterator<Item = &'static str> {
     limit::LIMITS.iter().filter(|row| row.holds_back_plainly()).map(|row| row.key)
 }
 
-/// The names in an experiment's list of arms.
+/// The names allowed in an experiment's list of arms.
 const NAMES: &str = "best, bvt, qos_level, sched_ext, cpu.idle, weight, sched-idle, nice, cpuset, cpuset=CORES, frame, quota=20% (or cpu.max=20%), io=10MiB/s, memory.max=1GiB and other limits of a groups file, scheduler=PROGRAM";
-/// Why a named arm has none of the other mechanisms.
+/// Reason stated when a named arm lacks the other mechanisms.
 pub const WITHOUT: &str = "this arm does without";
-/// What [`NamedMechanism::Quota`] leaves when no amount is given.
+/// Default amount of [`NamedMechanism::Quota`].
 const QUOTA: &str = "20 %";
 
 impl NamedMechanism {
@@ -92,7 +92,7 @@ impl NamedMechanism {
         Ok(mechanism)
     }
 
-    /// The knob by which groups yield, if it is one.
+    /// The knob that makes groups yield, if the mechanism is one.
     fn class_knob(&self) -> Option<KnobId> {
         match self {
             NamedMechanism::GroupIdentity => Some(KnobId::CpuBvtWarpNs),
@@ -111,7 +111,7 @@ impl NamedMechanism {
         }
     }
 
-    /// Its name on the ladder of class mechanisms.
+    /// Name of the mechanism in the ranking of class mechanisms.
     fn rung(&self) -> Option<&'static str> {
         match self {
             NamedMechanism::GroupIdentity => Some("Group Identity"),
@@ -130,23 +130,23 @@ impl NamedMechanism {
         }
     }
 
-    /// Whether it is one of those of which there is one at a time.
+    /// Whether it is a class mechanism, of which only one can be used at a time.
     fn is_class(&self) -> bool {
         self.rung().is_some() || matches!(self, NamedMechanism::Scheduler(_))
     }
 }
 
-/// An amount as in a groups file: `20 %` of the machine, `1.5 cores`.
+/// Parses an amount as in a groups file: `20 %` of the machine, `1.5 cores`.
 fn quota(name: &str, text: &str) -> Result<CpuAmount, String> {
     text.parse::<CpuAmount>().map_err(|why| format!("{name}={text}: {why}"))
 }
 
-/// A limit of an offline group, read as a groups file is.
+/// Parses a limit of an offline group as in a groups file.
 fn limited(key: &str, value: &str) -> Result<LimitSet<Written>, String> {
     let value = value.trim();
     let quoted = match value.parse::<u64>() {
         Ok(number) => number.to_string(),
-        // JSON escapes text as TOML does.
+        // JSON escapes strings like TOML.
         Err(_) => serde_json::Value::String(value.to_owned()).to_string(),
     };
     let text = format!("[group.batch]\nclass = \"offline\"\n{key} = {quoted}\n");
@@ -164,9 +164,9 @@ fn limited(key: &str, value: &str) -> Result<LimitSet<Written>, String> {
 /// The isolation of one arm.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Isolation {
-    /// Whether the plan takes the best mechanism there is.
+    /// Whether the plan uses the best available mechanism.
     pub best: bool,
-    /// What is named; all together.
+    /// The named mechanisms, which are used together.
     pub named: Vec<NamedMechanism>,
 }
 
@@ -177,10 +177,10 @@ impl Default for Isolation {
 }
 
 impl Isolation {
-    /// Reads the part after `isolated:`, such as `cpu.idle` or `cpu.idle+sched-idle`.
+    /// Parses the part after `isolated:`, such as `cpu.idle` or `cpu.idle+sched-idle`.
     ///
     /// # Errors
-    /// A sentence with the name and those that there are.
+    /// A sentence with the unknown name and the allowed ones.
     pub fn parse(text: &str) -> Result<Isolation, String> {
         let parts = || text.split('+').map(str::trim);
         let best = parts().any(|part| part == "best");
@@ -195,7 +195,7 @@ impl Isolation {
         Ok(Isolation { best, named })
     }
 
-    /// In words.
+    /// Description in words.
     #[must_use]
     pub fn describe(&self) -> String {
         let word = |mechanism: &NamedMechanism| match mechanism {
@@ -212,7 +212,7 @@ impl Isolation {
         self.named.iter().map(word).collect::<Vec<_>>().join(" + ")
     }
 
-    /// Why it cannot be switched on and off within milliseconds; `None` when it can.
+    /// Why the isolation cannot be switched on and off within milliseconds; `None` when it can.
     #[must_use]
     pub fn carries_over(&self) -> Option<String> {
         self.named.iter().find_map(|mechanism| {
@@ -245,7 +245,7 @@ impl Isolation {
         self.named.contains(mechanism)
     }
 
-    /// Program and arguments of another scheduler.
+    /// Program and arguments of a third-party scheduler.
     #[must_use]
     pub fn scheduler(&self) -> Option<&[String]> {
         self.named.iter().find_map(|mechanism| match mechanism {
@@ -266,14 +266,14 @@ impl Isolation {
         self.has(&NamedMechanism::Nice).then_some(19)
     }
 
-    /// No mechanism at all: what groups have while no policy is on.
+    /// No mechanism at all: the state while no policy is on.
     #[must_use]
     pub fn none() -> Isolation {
         Isolation { best: false, named: Vec::new() }
     }
 
-    /// What the sides' groups need so that [`Isolation::limit`] can be switched on and off: a cpuset takes no task before it has
-    /// CPUs (cgroup v1).
+    /// Prepares the specs of the groups so that [`Isolation::limit`] can be switched on and off: in cgroup v1 a cpuset
+    /// accepts no task before it has CPUs.
     pub fn make_room(&self, specs: &mut [GroupSpec], machine: &Machine) {
         let splits = self
             .named
@@ -284,12 +284,12 @@ impl Isolation {
         }
     }
 
-    /// What the sides' groups ask for.
+    /// Adds this isolation's limits to the specs of the groups.
     pub fn limit(&self, specs: &mut [GroupSpec], machine: &Machine) {
         for mechanism in &self.named {
             let split = match mechanism {
                 NamedMechanism::CpuSplit(cores) => split(machine, *cores),
-                // It starts at its floor, and online work may run everywhere.
+                // The frame starts at its minimum, and online work may run everywhere.
                 NamedMechanism::Frame => split(machine, 1).and_then(|_| {
                     let all = machine.topology.all();
                     Some((all.clone(), least(&machine.topology, &all)?))
@@ -323,7 +323,7 @@ impl Isolation {
         }
     }
 
-    /// The machine as the plan of this arm is to see it.
+    /// The capabilities that the plan of this arm may use.
     #[must_use]
     pub fn restrict(&self, caps: &Capabilities) -> Capabilities {
         let mut caps = caps.clone();
@@ -333,12 +333,12 @@ impl Isolation {
         let mut wanted: Vec<KnobId> =
             self.named.iter().filter_map(|mechanism| mechanism.class_knob()).collect();
         if self.has_scheduler() {
-            // What is underneath holds when it is gone, and changes nothing for its threads.
+            // What lies beneath the scheduler applies when it is gone, and has no effect on its threads.
             wanted.extend([KnobId::CpuIdle, KnobId::CpuWeight]);
         }
         let classes = [KnobId::CpuBvtWarpNs, KnobId::CpuQosLevel, KnobId::CpuIdle, KnobId::CpuWeight];
         for knob in classes.into_iter().filter(|knob| !wanted.contains(knob)) {
-            // Class also means that online work has weight over third parties: with every mechanism that makes groups yield.
+            // The class also gives online work weight over third parties, with every mechanism that makes groups yield.
             if knob == KnobId::CpuWeight && !wanted.is_empty() {
                 continue;
             }
@@ -359,7 +359,8 @@ impl Isolation {
         self.best || self.has(&NamedMechanism::SchedExt)
     }
 
-    /// Why this arm cannot be here; `None` when it can. `caps` is the machine as it is, `plan` the arm's own.
+    /// Why this arm is impossible here; `None` when it is possible. `caps` are the machine's capabilities, `plan` is
+    /// the arm's plan.
     #[must_use]
     pub fn obstacle(
         &self,
@@ -406,8 +407,8 @@ impl Isolation {
     }
 }
 
-/// The CPUs of the online and of the offline side: the machine's last cores are offline. `None` where one of them would have
-/// none.
+/// Splits the CPUs into an online and an offline part: the last cores are offline. `None` where one part would be
+/// empty.
 fn split(machine: &Machine, cores: usize) -> Option<(CpuSet, CpuSet)> {
     let mut by_core: Vec<CpuSet> = Vec::new();
     let topology = &machine.topology;

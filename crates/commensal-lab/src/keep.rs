@@ -1,4 +1,4 @@
-//! What is kept of runs in the state directory: baselines under a name, each the record of a run, and the history, one line a
+//! What the state directory stores of runs: named baselines, each the record of a run, and the history, one line per
 //! run.
 //!
 //! ```text
@@ -14,17 +14,17 @@ use commensal_host::{Host, HostError};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Size at which the history is begun anew, bytes: some thousand runs. The part before it is kept, older ones are not.
+/// Size at which the history is rotated, bytes: some thousand runs. One older file is kept.
 pub const HISTORY_BYTES: usize = 4 << 20;
-/// How long to wait for another run that writes its line.
+/// How long to wait for another run that is writing its line.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Longest name of a baseline.
 const LONGEST_NAME: usize = 64;
 
-/// Why something could not be kept or found.
+/// Why a file could not be written or found.
 #[derive(Debug, thiserror::Error)]
 pub enum KeepError {
-    /// The name would not make a file.
+    /// The name cannot be a file name.
     #[error(
         "{0:?} cannot name a baseline: up to {LONGEST_NAME} letters, digits, points, dashes and underscores, the first a letter or a digit"
     )]
@@ -34,12 +34,12 @@ pub enum KeepError {
     Unknown {
         /// The name.
         name: String,
-        /// Where they are.
+        /// The folder of baselines.
         folder: String,
-        /// Those that there are.
+        /// Names of existing baselines.
         known: Vec<String>,
     },
-    /// A baseline is there and cannot be read.
+    /// The baseline exists but cannot be read.
     #[error("baseline {name:?} is not a record, `commensal lab baseline rm {name}` removes it: {file}")]
     Damaged {
         /// The name.
@@ -49,21 +49,21 @@ pub enum KeepError {
         /// What is wrong.
         source: Box<RecordError>,
     },
-    /// Somebody else has been writing the history all the time.
+    /// Another process held the lock of the history the whole time.
     #[error("another run holds {0} for more than 10 s")]
     Busy(String),
-    /// The line could not be made.
+    /// The line could not be serialized.
     #[error("the run has a figure that cannot be written")]
     Line(#[from] serde_json::Error),
-    /// The record could not be made.
+    /// The record could not be serialized.
     #[error("the record cannot be written")]
     Record(#[from] RecordError),
-    /// The system refused.
+    /// A system call failed.
     #[error("{what} (--state-dir names another place)")]
     Refused {
-        /// What could not be done.
+        /// The operation that failed.
         what: String,
-        /// How the system put it.
+        /// The error of the system.
         source: HostError,
     },
 }
@@ -89,7 +89,7 @@ pub fn baselines_dir(state_dir: &Path) -> PathBuf {
 /// The file of a baseline.
 ///
 /// # Errors
-/// When the name is none.
+/// When the name is not allowed.
 pub fn baseline_file(state_dir: &Path, name: &str) -> Result<PathBuf, KeepError> {
     let plain = |c: char| c.is_ascii_alphanumeric();
     let fine = name.len() <= LONGEST_NAME
@@ -113,10 +113,10 @@ pub fn baseline_names(host: &dyn Host, state_dir: &Path) -> Vec<String> {
     names
 }
 
-/// Keeps a record under a name, in place of what had it; gives its file.
+/// Stores a record under a name, replacing the previous one; returns the path of its file.
 ///
 /// # Errors
-/// See [`KeepError`]; what had the name is then still there.
+/// See [`KeepError`]; the previous baseline of that name is then still there.
 pub fn save_baseline(
     host: &mut dyn Host,
     state_dir: &Path,
@@ -131,7 +131,7 @@ pub fn save_baseline(
     Ok(file)
 }
 
-/// The record that has a name, as it was kept.
+/// Reads the record stored under a name.
 ///
 /// # Errors
 /// See [`KeepError`].
@@ -154,7 +154,7 @@ fn unknown(host: &dyn Host, state_dir: &Path, name: &str) -> KeepError {
     }
 }
 
-/// Forgets a baseline, whatever its file holds.
+/// Removes a baseline, even if its file is damaged.
 ///
 /// # Errors
 /// See [`KeepError`].
@@ -205,16 +205,16 @@ pub fn remember(host: &mut dyn Host, state_dir: &Path, entry: &Entry) -> Result<
         let earlier = earlier_file(state_dir);
         host.state_rename(&file, &earlier).map_err(refused("the history cannot be moved to", &earlier))?;
     } else if !before.is_empty() && !before.ends_with('\n') {
-        // Whoever was writing it is dead: its line ends here, and is left out by those who read.
+        // A previous writer died in the middle of its line: this ends the torn line, which readers skip.
         line.insert(0, '\n');
     }
     host.state_append(&file, &line).map_err(refused("the run cannot be added to", &file))
 }
 
-/// All runs that are remembered, oldest first, and what was left out and why.
+/// All runs in the history, oldest first, and the lines that were skipped, with reasons.
 ///
 /// # Errors
-/// When a file is there and cannot be read.
+/// When a file exists but cannot be read.
 pub fn remembered(host: &mut dyn Host, state_dir: &Path) -> Result<(Vec<Entry>, Vec<String>), KeepError> {
     let (mut entries, mut told) = (Vec::new(), Vec::new());
     for file in [earlier_file(state_dir), history_file(state_dir)] {

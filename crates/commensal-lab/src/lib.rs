@@ -1,4 +1,4 @@
-//! The lab: what co-location costs, measured honestly.
+//! The lab: measures the cost of co-location.
 //!
 //! ```text
 //! experiment ─► conductor ─► blocks ─► run.json ─► analysis ─► verdict ─► report
@@ -12,7 +12,7 @@
 //! calibrate ─► the same with a harm of known size in place of isolation: how often the verdict is right
 //! ```
 //!
-//! `run.json` is the truth: everything printed can be computed again from its blocks.
+//! `run.json` is the primary data: everything printed can be recomputed from its blocks.
 #![forbid(unsafe_code)]
 
 pub mod analysis;

@@ -1,7 +1,7 @@
-//! One question to a Prometheus server: an instant query that gives one number, or none.
+//! A minimal Prometheus client: an instant query that returns one number, or none.
 //!
-//! Plain HTTP over one connection, and nothing of a reply is trusted: it has a deadline and a greatest length, and must be what
-//! the API documents (`GET /api/v1/query`, stable since Prometheus 2.0).
+//! Plain HTTP over one connection. The response is not trusted: it has a deadline and a maximum length, and must have
+//! the documented form (`GET /api/v1/query`, stable since Prometheus 2.0).
 
 use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
 use hyper::Request;
@@ -17,21 +17,21 @@ use std::str::FromStr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::net::TcpStream;
 
-/// How long one question may take.
+/// Timeout of a query.
 pub const PATIENCE: Duration = Duration::from_secs(5);
-/// Longest reply, bytes: one number takes 200.
+/// Maximum length of a response, bytes: one number takes 200.
 const LONGEST: usize = 1 << 20;
-/// Longest query, bytes: it goes into the address.
+/// Maximum length of a query, bytes: it is part of the URL.
 pub const LONGEST_QUERY: usize = 4_096;
-/// Series that are named in a message.
+/// Maximum number of series that a message names.
 const NAMED: usize = 3;
 
-/// Where a server is, such as `http://127.0.0.1:9090` or `http://host:9090/prometheus`.
+/// URL of a server, such as `http://127.0.0.1:9090` or `http://host:9090/prometheus`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Url {
     host: String,
     port: u16,
-    /// Without a slash at its end.
+    /// Path without a trailing slash.
     path: String,
 }
 
@@ -73,7 +73,7 @@ impl fmt::Display for Url {
     }
 }
 
-/// Why a question has no answer: what was asked of whom, what came, and the way out.
+/// Why a query failed: query, server, error, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("Prometheus at {url}, asked {query:?}: {why}; {way_out}")]
 pub struct QueryError {
@@ -81,20 +81,20 @@ pub struct QueryError {
     pub url: String,
     /// The query.
     pub query: String,
-    /// What came.
+    /// The error.
     pub why: String,
     /// What to do.
     pub way_out: &'static str,
 }
 
-/// What came instead of an answer, and what to do.
+/// An error, and what to do.
 type Wrong = (String, &'static str);
 
 const IS_IT_THERE: &str = "see that it runs and that url names it";
 const IS_IT_PROMETHEUS: &str = "see that url names a Prometheus server";
 const ASK_FOR_LESS: &str = "ask for less, such as one number by sum() or max()";
 
-/// Asks what a query came to at a moment. `None`: no series matches then, or the answer is no finite number.
+/// Evaluates a query at a moment. `None` when no series matches, or the result is not a finite number.
 ///
 /// # Errors
 /// [`QueryError`], within [`PATIENCE`].
@@ -123,17 +123,17 @@ fn encoded(text: &str) -> String {
     out
 }
 
-/// Status, the place that a redirect names, and body.
+/// Status, target of a redirect, and body.
 type Reply = (u16, Option<String>, Bytes);
 
-/// Asks once, and waits for the whole reply no longer than that. Looking up the server's name counts as waiting.
+/// Sends a request, and waits at most `patience` for the complete response, including name resolution.
 fn get(url: &Url, target: &str, patience: Duration) -> Result<Reply, Wrong> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| unreachable(&error.to_string()))?;
     let reply = runtime.block_on(async { tokio::time::timeout(patience, exchange(url, target)).await });
-    // A name that is still being looked up is not waited for.
+    // A name resolution that is still in progress is abandoned.
     runtime.shutdown_background();
     reply.unwrap_or_else(|_| {
         let why = format!("no whole reply within {} s", patience.as_secs_f64());
@@ -160,7 +160,7 @@ async fn exchange(url: &Url, target: &str) -> Result<Reply, Wrong> {
         let to = head.headers.get(LOCATION).map(|to| String::from_utf8_lossy(to.as_bytes()).into_owned());
         Ok((head.status.as_u16(), to, body.to_bytes()))
     };
-    // The connection moves the bytes; the reply says how it went.
+    // The connection transfers the bytes; the response tells the outcome.
     tokio::pin!(reply, connection);
     tokio::select! {
         reply = &mut reply => reply,
@@ -210,7 +210,7 @@ struct Series {
     value: (f64, String),
 }
 
-/// What a reply says.
+/// Interprets a response.
 fn answer(status: u16, redirect: Option<&str>, body: &[u8]) -> Result<Option<f64>, Wrong> {
     const MEND: &str = "mend the query, or see that url names a Prometheus server";
     let reply: Option<Said> = serde_json::from_slice(body).ok();
@@ -258,7 +258,7 @@ fn answer(status: u16, redirect: Option<&str>, body: &[u8]) -> Result<Option<f64
             return Err((why, "ask for an instant value: rate(x[$window]) and not x[$window]"));
         }
     };
-    // Go's spelling of floats, of which +Inf and NaN are no values of a block.
+    // Go's notation of floats; +Inf and NaN are not values of a block.
     match value.trim_start_matches('+').parse::<f64>() {
         Ok(number) => Ok(Some(number).filter(|number| number.is_finite())),
         Err(_) => Err((format!("{:?} is no number", short(&value)), IS_IT_PROMETHEUS)),
@@ -276,7 +276,7 @@ fn several(series: &[Series]) -> String {
     format!("{} series instead of one: {}{more}", series.len(), names.join(", "))
 }
 
-/// The first words of what somebody else said, in one line.
+/// The first words of a server's message, on one line.
 fn short(text: &str) -> String {
     const MOST: usize = 300;
     let line: String = text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).take(MOST).collect();

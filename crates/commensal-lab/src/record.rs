@@ -1,8 +1,8 @@
 //! The model of `run.json`, schema `commensal.lab/1`: what a run recorded, and what was concluded from it.
 //!
-//! The blocks are the truth; `results` and everything after them can be computed again from the blocks. Missing
-//! is `None`, never 0: a machine without PSI has no PSI. Units are last in the names, or in the documentation of
-//! the fields that a block has had since the first version. Later versions only add fields.
+//! The blocks are the primary data; `results` and everything after it can be recomputed from them. A missing value is
+//! `None`, never 0: a machine without PSI has no PSI figures. Units are the last part of a name, or are given in the
+//! documentation of fields that date from the first version. Later versions only add fields.
 
 mod blamed;
 mod block;
@@ -36,7 +36,7 @@ use std::collections::BTreeMap;
 /// The name in the `schema` field of every document this version reads and writes.
 pub const SCHEMA: &str = "commensal.lab/1";
 
-/// How often a conclusion is wrong, on one side, over all looks.
+/// One-sided error rate of a conclusion, shared by all interim analyses.
 const ERROR: f64 = 0.05;
 
 /// One run of the lab, as stored.
@@ -59,7 +59,7 @@ pub struct Run {
     /// The experiment file as it was read; `None` for a built-in experiment.
     #[serde(default)]
     pub source: Option<String>,
-    /// What ran on each side, as command lines.
+    /// Command lines of the programs that ran on each side.
     #[serde(default)]
     pub commands: Vec<String>,
     /// Versions of the programs that ran.
@@ -82,8 +82,8 @@ pub struct Run {
     /// Comparisons of arms, computed from the blocks.
     #[serde(default)]
     pub results: Vec<Comparison>,
-    /// Half-width of the two-sided 95 % interval between the two identical arms, in per cent, per metric; of five rounds, of
-    /// their widest interval, which is one of 94 %.
+    /// Half-width of the two-sided 95 % interval between the two identical arms, in per cent, per metric. With five
+    /// rounds it is the widest interval that exists, which is one of 94 %.
     #[serde(default)]
     pub noise_floor_pct: BTreeMap<Metric, f64>,
     /// The share of the harm that each isolated arm removes.
@@ -95,10 +95,10 @@ pub struct Run {
     /// Latency by the time since the last switch, where rounds are made of short windows.
     #[serde(default)]
     pub since_switch: Vec<SinceSwitch>,
-    /// What the service added to the requests of each arm, by order of a calibration.
+    /// Delay that the service added to the requests of each arm in a calibration.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub added_time: Vec<AddedTime>,
-    /// What became of the offline work, one entry per isolated arm.
+    /// How much of the offline work was done, one entry per isolated arm.
     #[serde(default)]
     pub offline: Vec<OfflineKept>,
     /// Who made online work wait, one entry per arm with offline work that the probe saw.
@@ -113,7 +113,7 @@ pub struct Run {
     /// Why the verdict is what it is, in whole sentences.
     #[serde(default)]
     pub reasons: Vec<String>,
-    /// What the analysis has to say besides the verdict: what is not printed and why, what was found.
+    /// Remarks of the analysis besides the verdict, such as figures that are not printed and why.
     #[serde(default)]
     pub notes: Vec<String>,
 }
@@ -127,7 +127,7 @@ pub struct Tool {
     pub args: Vec<String>,
 }
 
-/// The machine under test, as seen from where the lab ran.
+/// The machine under test, as visible to the lab (in a container or guest, not the hardware below it).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Machine {
     /// CPU model.
@@ -166,7 +166,7 @@ pub struct Design {
     /// The most requests per second that the service sustains alone; `None` when nobody measured it.
     #[serde(default)]
     pub knee_per_s: Option<f64>,
-    /// The harm that is still called none, per cent.
+    /// Harm up to this size, per cent, still counts as no harm.
     #[schemars(extend("exclusiveMinimum" = 0))]
     pub threshold_pct: f64,
     /// Thresholds of single metrics that differ from `threshold_pct`, per cent.
@@ -174,16 +174,17 @@ pub struct Design {
     pub threshold_overrides_pct: BTreeMap<Metric, f64>,
     /// The metrics that decide the verdict.
     pub gates: Vec<Metric>,
-    /// The percentiles for which blocks were planned large enough; empty means all that turn out to be.
+    /// The percentiles for which blocks were planned large enough; empty means every percentile that has enough
+    /// requests.
     #[serde(default)]
     pub percentiles: Vec<Metric>,
-    /// What offline work may do to the waits of online work; those of `commensal blame` when absent.
+    /// Limits on how long offline work may make online work wait; the defaults of `commensal blame` when absent.
     #[serde(default)]
     pub blame: Option<BlameBounds>,
     /// What made the load: `built-in` (open loop, latency from the intended start), or the name of a tool.
     #[serde(default)]
     pub load: Option<String>,
-    /// Requests under way at any time, when the load is a closed loop.
+    /// Number of requests in flight when the load is a closed loop.
     #[serde(default)]
     pub concurrency: Option<u32>,
     /// The service level objective, if there is one.
@@ -192,63 +193,65 @@ pub struct Design {
     /// The least share of the offline work that an isolated arm must keep, per cent of the contended arm's.
     #[serde(default)]
     pub min_offline_pct: Option<f64>,
-    /// Rounds after which the run looks whether it is decided; empty means once, at the end.
+    /// Rounds after which an interim analysis may end the run; empty means one analysis, at the end.
     #[serde(default)]
     pub looks: Vec<u32>,
-    /// The short windows that a round is made of, where it is; `None` where a block is one stretch of time.
+    /// The short windows that make up a round; `None` when each block is one continuous measurement.
     #[serde(default)]
     pub windows: Option<Windows>,
-    /// The table style that fits: openeuler, alinux, plugsched or default.
+    /// Preferred table style of the report: openeuler, alinux, plugsched or default.
     #[serde(default)]
     pub style: Option<String>,
-    /// What differs from isolated arm to isolated arm, where arms are values of one thing.
+    /// The setting that is varied between the isolated arms, when they are values of one setting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sweep: Option<Sweep>,
-    /// What Prometheus is asked about every block.
+    /// Prometheus queries that are evaluated for every block.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub queries: Vec<Query>,
 }
 
-/// A question to Prometheus about every block.
+/// A Prometheus query that is evaluated for every block.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Query {
-    /// What its answer is called, and which way is better.
+    /// Name of the result, and whether higher or lower is better.
     pub metric: Metric,
     /// The query; `$window` stands for the measured part of the block.
     pub query: String,
-    /// The server.
+    /// URL of the Prometheus server.
     pub url: String,
-    /// How often the server scrapes what the query reads, seconds.
+    /// Scrape interval of the queried series, seconds.
     pub scrape_s: f64,
 }
 
-/// Short windows: the offline work lives all along and is frozen and thawed, and what the windows of one arm in one round
-/// saw together is that round's block.
+/// Short windows: the offline work runs throughout and is frozen and thawed. All windows of one arm in one round
+/// together form that arm's block of the round.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Windows {
     /// Measured part of a window, seconds.
     pub window_s: f64,
-    /// Discarded after each switch, seconds.
+    /// Discarded time after each switch, seconds.
     pub guard_s: f64,
-    /// Before the next switch, seconds: a request that is due so late counts nowhere, since it may not end before the switch.
+    /// Time before the next switch, seconds. Requests due in it are not counted, since they may not end before the
+    /// switch.
     #[serde(default)]
     pub tail_s: f64,
-    /// Windows of each arm in a round.
+    /// Number of windows of each arm in a round.
     pub per_round: u32,
-    /// Measured part of the one window of a contended arm, seconds: harm without isolation takes a second or two to settle.
+    /// Measured part of the single window of a contended arm, seconds: harm without isolation takes a second or two to
+    /// settle.
     pub contended_s: f64,
-    /// Rounds from one with contended windows to the next.
+    /// One round in this many has contended windows.
     pub contended_every: u32,
 }
 
 impl Windows {
-    /// What a switch takes beside its guard, seconds: writes to the kernel, and counters that are read.
+    /// Time of a switch besides its guard, seconds: writes to the kernel and reading counters.
     const SWITCH_S: f64 = 0.006;
 
-    /// Longest window that a rate may ask for, seconds.
+    /// Longest window that a low request rate can lead to, seconds.
     const LONGEST_S: f64 = 5.0;
 
-    /// The turns of an arm: harm without isolation is gross, so few windows show it.
+    /// Windows of an arm in a round. Contended arms get few: harm without isolation is large enough to show in them.
     #[must_use]
     pub fn turns(&self, role: Role) -> Turns {
         match role {
@@ -257,14 +260,14 @@ impl Windows {
         }
     }
 
-    /// As long as it takes for the windows of an arm in a round to hold so many requests, and for the one window of a contended
-    /// arm. Requests come at random: one arm and round in some thousands has fewer.
+    /// Lengthens the windows until those of an arm in one round hold `requests` requests, and so does the one window of
+    /// a contended arm. Arrivals are random: about one block in some thousands has fewer.
     #[must_use]
     pub fn for_load(self, rate_per_s: Option<f64>, requests: u64) -> Windows {
         const ERRORS: f64 = 3.5;
         let Some(rate) = rate_per_s else { return self };
         let takes_s = (requests as f64 + ERRORS * (requests as f64).sqrt()) / rate;
-        // In whole milliseconds, as people read it.
+        // Rounded up to whole milliseconds, for readability.
         let each_s = (takes_s / f64::from(self.per_round.max(1)) * 1e3).ceil() / 1e3;
         let takes_s = (takes_s * 1e3).ceil() / 1e3;
         let window_s = each_s.max(self.window_s).min(Self::LONGEST_S.max(self.window_s));
@@ -273,7 +276,7 @@ impl Windows {
         Windows { window_s, contended_s, ..self }
     }
 
-    /// How long a round takes on average, seconds, with so many arms of short windows and so many contended ones.
+    /// Average length of a round, seconds, with `short` arms of short windows and `contended` contended arms.
     #[must_use]
     pub fn round_s(&self, short: usize, contended: usize) -> f64 {
         let around = self.guard_s + self.tail_s + Self::SWITCH_S;
@@ -282,14 +285,14 @@ impl Windows {
     }
 }
 
-/// Latency by the time since the last switch: the check for what one window carries over into the next.
+/// Latency by the time since the last switch. It shows whether one window affects the next.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SinceSwitch {
     /// The arm.
     pub arm: String,
-    /// Milliseconds since the switch, from and to.
+    /// Start and end of the interval, milliseconds since the switch.
     pub ms: [u32; 2],
-    /// Requests that were due then.
+    /// Requests that were due in the interval.
     pub requests: u64,
     /// Their median latency, microseconds.
     pub p50_us: f64,
@@ -297,59 +300,62 @@ pub struct SinceSwitch {
     pub p90_us: f64,
 }
 
-/// A known harm: every answer of an arm is delayed by a share of a latency percentile that the service has without delays.
+/// A known harm: every answer of an arm is delayed by a fraction of a latency percentile of the undelayed service.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct KnownHarm {
     /// The arm.
     pub arm: String,
-    /// The share, per cent.
+    /// Size of the delay, per cent of that percentile.
     pub pct: f64,
-    /// Of which percentile.
+    /// The percentile.
     pub of: Metric,
 }
 
-/// By how much the service made the answers of an arm come later, by its own count.
+/// The delays that the service added to the answers of an arm, as the service measured them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AddedTime {
     /// The arm.
     pub arm: String,
-    /// What it was told to add to each request, nanoseconds.
+    /// Configured delay per request, nanoseconds.
     pub asked_ns: u64,
-    /// Requests that it served while the arm was on, in guards as well.
+    /// Requests served while the delay was on, including those in guard times.
     pub requests: u64,
-    /// What it added to all of them, nanoseconds by the clock.
+    /// Sum of the delays that the service added to them, nanoseconds of wall clock.
     pub added_ns: u64,
-    /// By how much answers came later than asked, microseconds, and how many did; the others came within one.
+    /// Overshoot of the delay in microseconds, with the number of such answers; all others overshot by less than one.
     pub over_us: Vec<(f64, u64)>,
 }
 
-/// The share of an isolated arm's requests over a latency, against the service alone.
+/// Share of an isolated arm's requests that exceed a latency threshold, compared with the service alone.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct OverObjective {
     /// The isolated arm.
     pub arm: String,
     /// The arm it is compared with.
     pub vs: String,
-    /// The latency, microseconds: the objective's, or the 99th percentile of the service alone.
+    /// The latency threshold, microseconds: that of the objective, or the 99th percentile of the service alone.
     pub objective_us: f64,
-    /// Requests over it alone, per cent.
+    /// Requests over the threshold when the service runs alone, per cent.
     pub alone_pct: f64,
-    /// Requests over it in this arm, per cent.
+    /// Requests over the threshold in this arm, per cent.
     pub arm_pct: f64,
     /// Hodges-Lehmann estimate of the difference over the rounds, percentage points.
     pub difference_pct: f64,
     /// Its one-sided bounds, percentage points.
     pub one_sided: Option<[f64; 2]>,
-    /// Whether the hypervisor took no more from this arm, significantly and by 0.05 CPUs: else the tail may be its doing.
+    /// Whether steal time was not significantly higher in this arm (by 0.05 CPUs); otherwise the hypervisor may have
+    /// caused the tail.
     pub steal_alike: bool,
-    /// How much more it took from this arm, CPUs, over the rounds; `None` where the machine does not tell.
+    /// How much higher steal time was in this arm, CPUs, over the rounds; `None` where the machine does not report
+    /// steal.
     #[serde(default)]
     pub steal_more: Option<f64>,
-    /// FAIL when half as many again, and 0.1 % of the requests, are proven to be over it; PASS when fewer are.
+    /// FAIL when it is proven that at least 1.5 times as many requests, and 0.1 % of all, exceed the threshold; PASS
+    /// when it is proven that fewer do.
     pub verdict: Verdict,
 }
 
-/// A service level objective: a percentile of every window within a latency.
+/// A service level objective: in every window, a percentile must stay within a latency.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Slo {
     /// The percentile.
@@ -366,20 +372,21 @@ impl Design {
         self.threshold_overrides_pct.get(&metric).copied().unwrap_or(self.threshold_pct)
     }
 
-    /// The error that the conclusion after so many rounds may make on one side: 5 %, shared by the looks.
+    /// One-sided error rate of the conclusion after this many rounds: 5 %, divided among the interim analyses.
     #[must_use]
     pub fn level(&self, rounds: u32) -> f64 {
         Looks::new(ERROR, self.looks.clone()).level(rounds)
     }
 
-    /// The same of one arm. What is found without isolation never ends a run, so looks do not share its error.
+    /// The same for one arm. Results without isolation never end a run, so interim analyses do not reduce their error
+    /// rate.
     #[must_use]
     pub fn level_of(&self, role: Role, rounds: u32) -> f64 {
         if role == Role::Contended { ERROR } else { self.level(rounds) }
     }
 
-    /// The requests that a block needs for the percentiles that decide, and for those that are to be printed up to P95: P99 is
-    /// printed where the load is high enough for it anyway.
+    /// Requests that a block needs for the percentiles that decide, and for those up to P95 that are to be printed. P99
+    /// is printed wherever the load is high enough for it.
     #[must_use]
     pub fn requests_wanted(&self) -> u64 {
         let of =
@@ -387,17 +394,17 @@ impl Design {
         of(&self.gates).max(of(&self.percentiles).min(Metric::P95.requests_needed()))
     }
 
-    /// How long a round of windows takes with these arms, seconds.
+    /// Length of a round of windows with these arms, seconds.
     #[must_use]
     pub fn round_s(&self, windows: Windows, arms: &[Arm]) -> f64 {
         let contended = arms.iter().filter(|arm| arm.role == Role::Contended).count();
         windows.round_s(arms.len() - contended, contended)
     }
 
-    /// Plans rounds of windows that end within a time, with looks before the last one.
+    /// Plans as many rounds of windows as fit in `seconds`, with interim analyses before the last one.
     pub fn by_windows(&mut self, windows: Windows, arms: &[Arm], seconds: f64) {
         const LEAST: u32 = 6;
-        /// Contended windows that are wanted for an interval.
+        /// Contended windows needed for a confidence interval.
         const ENOUGH: u32 = 9;
         let fit =
             |windows: Windows| (seconds / self.round_s(windows, arms)).floor().min(MAX_ROUNDS as f64) as u32;
@@ -406,7 +413,8 @@ impl Design {
             windows.contended_every = 1;
         }
         self.rounds = fit(windows).max(LEAST);
-        // A run that ends at a look is to say what harm is without isolation, too: an interval takes six of its rounds.
+        // A run that ends at an interim analysis must also state the harm without isolation: its interval takes six
+        // rounds.
         let first = (LEAST - 1) * windows.contended_every + 1;
         let look = |at: &u32| (*at).max(first.min(self.rounds));
         self.looks = Looks::plan(ERROR, self.rounds).at().iter().map(look).collect();
@@ -420,7 +428,7 @@ impl Design {
         Metric::ALL.into_iter().chain(self.queries.iter().map(|query| query.metric)).collect()
     }
 
-    /// Whether the plan makes room for this metric.
+    /// Whether blocks are planned large enough for this metric.
     pub fn plans_for(&self, metric: Metric) -> bool {
         metric.quantile().is_none() || self.percentiles.is_empty() || self.percentiles.contains(&metric)
     }
@@ -440,10 +448,10 @@ pub enum Role {
     Isolated,
     /// Online work alone under the policy, with the offline work frozen: what the policy itself does to the service.
     PolicyOnly,
-    /// Online work under the policy, beside threads of the idle class that keep every CPU from idling: an idle CPU wakes up
-    /// more slowly, and what a busy neighbour gains for the service is no merit of isolation.
+    /// Online work under the policy, beside threads of the idle class that keep every CPU from idling. An idle CPU
+    /// wakes up more slowly; what the service gains from a busy neighbour must not be credited to isolation.
     Warm,
-    /// Offline work alone: what it can do at most.
+    /// Offline work alone: its maximum throughput.
     OfflineAlone,
 }
 
@@ -452,12 +460,13 @@ pub enum Role {
 pub struct Arm {
     /// Its name, unique in the run.
     pub name: String,
-    /// What it is for. A run has at most one arm of each role except `isolated`, and of `contended` one for each offline work.
+    /// Role of the arm. A run has at most one arm per role, except for `isolated`, and for `contended`, which may have
+    /// one per offline workload.
     pub role: Role,
     /// The isolation under test, in arms that have one.
     #[serde(default)]
     pub policy: Option<Policy>,
-    /// The built-in offline work of this arm, where arms differ in it.
+    /// The built-in offline workload of this arm, where arms differ in it.
     #[serde(default)]
     pub offline: Option<String>,
 }
@@ -470,7 +479,7 @@ pub struct Policy {
     /// Why this driver protects less than the name suggests; `None` when it does not.
     #[serde(default)]
     pub weak: Option<String>,
-    /// Every control file it wrote.
+    /// Every control file that the driver wrote.
     #[serde(default)]
     pub applied: Vec<Applied>,
 }
@@ -524,7 +533,7 @@ pub struct Comparison {
     pub p_equal: Option<f64>,
     /// Standard deviation of the paired log-ratios; `None` below 2 rounds.
     pub sd_log: Option<f64>,
-    /// Rounds in which both arms gave this metric.
+    /// Rounds in which both arms have a value of this metric.
     pub rounds: u32,
     /// `hl-signed-rank` with the exact null distribution, `hl-signed-rank-normal` above 50 rounds.
     pub method: String,
@@ -543,7 +552,7 @@ pub struct Attribution {
     pub ci95: Option<[f64; 2]>,
 }
 
-/// What became of the offline work in an isolated arm.
+/// How much offline work an isolated arm still did.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct OfflineKept {
     /// The isolated arm.
@@ -554,7 +563,7 @@ pub struct OfflineKept {
     pub kept_vs_contended_ci95: Option<[f64; 2]>,
     /// Offline work in this arm over that of the offline work alone, per cent (medians).
     pub kept_vs_alone_pct: Option<f64>,
-    /// CPU used by offline work over the CPU that the online side, the rest and the hypervisor leave, per cent.
+    /// CPU used by offline work, per cent of the CPU that the online side, other programs and the hypervisor leave.
     pub cpu_left_used_pct: Option<f64>,
     /// Effective machine utilisation, per cent; needs `knee_per_s` and an arm with offline work alone.
     pub emu_pct: Option<f64>,
@@ -566,7 +575,7 @@ impl Run {
         self.arms.iter().find(|arm| arm.role == role)
     }
 
-    /// The service alone with the online side that isolated arms have: what they are compared with.
+    /// The service alone, with the same online settings as in isolated arms: the arm that they are compared with.
     pub fn reference(&self) -> Option<&Arm> {
         self.arm_with(Role::PolicyOnly).or_else(|| self.arm_with(Role::Baseline))
     }

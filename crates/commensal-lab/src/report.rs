@@ -1,4 +1,4 @@
-//! What people and programs read, rendered from a stored run alone.
+//! Reports for people and programs, rendered from a stored run only.
 
 mod answer;
 mod charts;
@@ -16,7 +16,7 @@ mod summary;
 mod sweep;
 mod terminal;
 
-/// What pages and pictures are made of, for reports of others that look like ours.
+/// Building blocks of pages and charts, for reports of other crates with the same look.
 pub mod draw {
     pub use super::charts::{
         Canvas, NARROW, Scale, WIDE, escape, extent, log_steps, round_steps, trimmed, words,

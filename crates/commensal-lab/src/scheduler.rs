@@ -1,57 +1,57 @@
-//! A sched_ext scheduler of somebody else's: starting its program, waiting until the kernel has it, ending it.
+//! Third-party sched_ext schedulers: starts the program, waits until the kernel has loaded its scheduler, and ends it.
 //!
-//! What such a scheduler does is its own business. Here is only that it is loaded while its program runs, and that nothing is
-//! loaded any more when it has ended.
+//! The behaviour of such a scheduler is not checked. This module only ensures that it is loaded while its program runs,
+//! and that no scheduler is loaded when the program has ended.
 
 use commensal_core::errno::Errno;
 use commensal_host::{Child, Exit, Host, HostError, Process, Signal, SpawnSpec};
 use commensal_sensors::sched_ext::{Kernel, State};
 use std::time::{Duration, Instant};
 
-/// Time for a program to have its scheduler loaded: the verifier alone takes seconds on a busy machine.
+/// Timeout for loading a scheduler: the verifier alone takes seconds on a busy machine.
 pub const TO_LOAD: Duration = Duration::from_secs(10);
-/// Time for a program to end by itself, and for the kernel to let go of the scheduler.
+/// Timeout for the program to end by itself, and for the kernel to unload the scheduler.
 pub const TO_END: Duration = Duration::from_secs(5);
 const TURN: Duration = Duration::from_millis(20);
 
-/// Why another scheduler is not in force.
+/// Why a third-party scheduler is not in force.
 #[derive(Debug, thiserror::Error)]
 pub enum SchedulerError {
-    /// The program does not start.
+    /// The program could not be started.
     #[error(transparent)]
     Start(#[from] HostError),
-    /// It ended before the kernel had its scheduler.
+    /// The program ended before its scheduler was loaded.
     #[error("{program} ended {} before the kernel had a scheduler of it", in_words(.exit))]
     Ended {
-        /// What was started.
+        /// The program.
         program: String,
-        /// How it ended.
+        /// Its exit status.
         exit: Exit,
     },
-    /// It runs, and loads nothing.
+    /// The program runs but loads no scheduler.
     #[error(
         "{program} had no scheduler loaded after {} s (sched_ext is {state}), and was ended: is it one that loads a sched_ext \
          scheduler, and stays?",
         TO_LOAD.as_secs()
     )]
     Late {
-        /// What was started.
+        /// The program.
         program: String,
-        /// What the kernel says.
+        /// State of sched_ext in the kernel.
         state: String,
     },
-    /// Nobody wants it any more.
+    /// The caller asked to stop.
     #[error("{program} was ended before the kernel had a scheduler of it, as was asked")]
     Stopped {
-        /// What was started.
+        /// The program.
         program: String,
     },
-    /// It ended, and left the kernel with a scheduler.
+    /// The program ended, but a scheduler is still loaded.
     #[error("{0}, although its program has ended: end what it started")]
     Stays(String),
 }
 
-/// How a program ended, as the end of a sentence.
+/// An exit status, phrased as the end of a sentence.
 #[must_use]
 pub fn in_words(exit: &Exit) -> String {
     match exit {
@@ -60,11 +60,11 @@ pub fn in_words(exit: &Exit) -> String {
     }
 }
 
-/// Starts the program and waits until the kernel has its scheduler. If that does not come, or `stop` says that nobody wants it
-/// any more, the program is ended.
+/// Starts the program and waits until its scheduler is loaded. On a timeout, or when `stop` says so, the program is
+/// ended.
 ///
 /// # Errors
-/// [`SchedulerError`]; then it does not run.
+/// [`SchedulerError`]; the program then does not run.
 pub fn enable(
     host: &mut dyn Host,
     spec: &SpawnSpec,
@@ -94,20 +94,20 @@ pub fn enable(
     }
 }
 
-/// Ends the program of a scheduler, and verifies that the kernel has let go of it.
+/// Ends the program of a scheduler, and verifies that the kernel has unloaded it.
 ///
 /// # Errors
-/// When it cannot be ended, or a scheduler stays.
+/// When the program cannot be ended, or a scheduler stays loaded.
 pub fn disable(host: &mut dyn Host, child: &mut Child) -> Result<(), SchedulerError> {
     let process = child.process.clone();
     end(host, &process, &mut |_| child.try_wait().is_ok_and(|exit| exit.is_some()))?;
     gone(host)
 }
 
-/// Ends a process, at first gently; `ended` says whether it has.
+/// Ends a process, first with SIGTERM, then with SIGKILL; `ended` says whether it has ended.
 ///
 /// # Errors
-/// `ETIMEDOUT` when it survives even the signal that nobody survives.
+/// `ETIMEDOUT` when it survives SIGKILL.
 pub fn end(
     host: &mut dyn Host,
     process: &Process,
@@ -130,10 +130,10 @@ pub fn end(
     Err(HostError { operation: "end", object, value: None, errno: Errno::ETIMEDOUT })
 }
 
-/// Waits until the kernel has no scheduler any more.
+/// Waits until the kernel has no scheduler loaded.
 ///
 /// # Errors
-/// When it keeps one.
+/// When one stays loaded.
 pub fn gone(host: &dyn Host) -> Result<(), SchedulerError> {
     let began = Instant::now();
     loop {
@@ -165,7 +165,7 @@ mod tests {
         let mut host = with("enabled\n", "simple\n");
         let mut child = enable(&mut host, &SpawnSpec::new("scx_simple"), &|| false).unwrap();
         let pid = child.process.pid;
-        // The kernel keeps it although its program is gone.
+        // The scheduler stays loaded although its program has ended.
         let error = disable(&mut host, &mut child).unwrap_err().to_string();
         assert!(error.contains("simple is enabled, although its program has ended"), "{error}");
         assert!(host.another().process(pid).is_err());

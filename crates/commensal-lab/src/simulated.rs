@@ -1,5 +1,5 @@
-//! Is the verdict as reliable as it says? Seeded simulations through the real analysis and verdict; `calibrate` asks the same
-//! of a real machine.
+//! Tests the reliability of the verdict: seeded simulations through the real analysis and verdict; `calibrate` does the
+//! same on a real machine.
 //!
 //! Blocks carry a log-normal noise of 3 %, optionally with 15 % of the blocks slowed by up to 65 %. Errors that
 //! should be at most 5 % may come out at 7 % in 2000 repetitions (4 standard errors).
@@ -13,7 +13,7 @@ use crate::rng::Rng;
 const REPETITIONS: u32 = 2_000;
 const SD: f64 = 0.03;
 
-/// What happened in the repetitions, in per cent of them.
+/// Frequencies of outcomes over the repetitions, in per cent.
 #[derive(Debug, Default)]
 struct Rates {
     /// The two-sided interval of the isolated arm excludes zero.
@@ -86,7 +86,7 @@ fn a_clear_harm_fails_and_no_harm_passes() {
     assert_eq!(harmed.pass, 0.0, "{harmed:?}");
     let harmless = rates(12, 0.0, 0.0, &[Metric::P90]);
     assert!(harmless.pass > 80.0, "{harmless:?}");
-    // The A/A gate costs about as many runs as it has error: it refuses the unlucky, not the quiet.
+    // The A/A gate refuses about as many runs as its error rate, independently of how quiet the machine is.
     assert!(harmless.invalid < 12.0, "{harmless:?}");
 }
 
@@ -97,7 +97,7 @@ fn the_interval_of_the_harm_removed_covers_the_truth() {
     let mut rng = Rng::new(77);
     let (mut missed, mut claimed) = (0_u32, 0_u32);
     for _ in 0..REPETITIONS {
-        // 5 % of harm is left of 50 %: 90 % is removed.
+        // 5 % of harm remain of 50 %: 90 % is removed.
         let samples = simulate(&mut rng, 12, [0.0, 0.5, 0.05], (SD, 0.0), &run.design.gates);
         conclude_from(&mut run, &samples, Vec::new());
         for [lo, hi] in run.attribution.iter().filter_map(|a| a.ci95) {

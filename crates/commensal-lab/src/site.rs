@@ -1,7 +1,7 @@
-//! The place where a run happens: its groups, its policy switched on and off, its processes, its end.
+//! The testbed of a run: creates its cgroups, switches policies on and off, starts processes and cleans up.
 //!
-//! Everything written goes through plan, drivers and journal, so that a run killed at any moment is undone
-//! by the next one or by `commensal restore`. The groups are the run's own: two parents named after its pid.
+//! Everything is written through plan, drivers and journal, so that the next run or `commensal restore` can undo a run
+//! killed at any moment. The run's cgroups are two parents named after its pid.
 
 mod claim;
 mod guard;
@@ -33,10 +33,10 @@ use std::time::{Duration, Instant};
 /// Why a run could not take place or had to end.
 #[derive(Debug, thiserror::Error)]
 pub enum TestbedError {
-    /// The run's groups could not be put in force.
+    /// Creating or configuring the run's cgroups failed.
     #[error(transparent)]
     Reconcile(#[from] ReconcileError),
-    /// The system refused something.
+    /// A system call failed.
     #[error(transparent)]
     Host(#[from] HostError),
     /// A step of the plan was refused.
@@ -45,27 +45,27 @@ pub enum TestbedError {
     /// Two runs at once would measure each other.
     #[error("another lab run is using this machine (it holds {0}); two at once would measure each other")]
     Busy(String),
-    /// So would two with state directories of their own.
+    /// Two runs with different state directories would disturb each other, too.
     #[error(
         "another lab run is using this machine: process {pid}{command}; two at once would measure each other: wait for it, or \
          end it with kill -INT {pid}"
     )]
     Claimed {
-        /// The process that runs it; in another pid namespace it is 0.
+        /// Pid of the other run; 0 when it is in another pid namespace.
         pid: i32,
-        /// What that is, in brackets; empty where it is not known.
+        /// Its command line in brackets; empty when unknown.
         command: String,
     },
-    /// Offline work that runs already has to stand still in some blocks.
+    /// Offline work that already runs must be frozen in some blocks, and cannot be.
     #[error("{0} cannot be frozen for the blocks without offline work: {1}")]
     Pause(String, String),
-    /// What lets frozen work go on could not be started.
+    /// The guard, which thaws frozen work if this program dies, could not be started.
     #[error("the guard that lets frozen work go on cannot be started: {0}")]
     Guard(String),
-    /// The scheduler of an arm is not in force.
+    /// The arm's scheduler is not active.
     #[error("the scheduler of the arm is not in force: {0}")]
     Scheduler(String),
-    /// Our own groups could not be planned: our bug.
+    /// Planning our own cgroups failed: a bug.
     #[error("the run's own groups cannot be planned: {0}")]
     Plan(String),
 }
@@ -84,7 +84,7 @@ fn refused(failure: &Failure) -> String {
     format!("step {} was refused: {}\n  {}\n  {left}", failure.step + 1, failure.description, failure.refusal)
 }
 
-/// How long a process may take to die of SIGKILL: on a busy machine one of the idle class waits for a CPU to do so.
+/// How long a process may take to die of SIGKILL: on a busy machine, one of the idle class must first get a CPU.
 const LAST_MOMENTS: Duration = Duration::from_secs(15);
 
 /// Which side of the experiment a process is on.
@@ -94,58 +94,59 @@ pub enum Side {
     Online,
     /// The batch work.
     Offline,
-    /// A program that makes the load: online, too, and counted apart from the service.
+    /// A program that generates load: treated as online, but accounted separately from the service.
     Client,
-    /// Threads of the idle class that keep every CPU from idling: offline, and counted apart from the batch work.
+    /// Threads of the idle class that keep every CPU from idling: treated as offline, but accounted separately from the
+    /// batch work.
     Warm,
 }
 
-/// What a run asks of the machine.
+/// What a run needs from the machine.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Wanted<'a> {
-    /// How the isolated arms isolate, in their order.
+    /// Mechanisms of the isolated arms, in the order of the arms.
     pub isolations: &'a [Isolation],
-    /// The groups of a service and of offline work that run already, in place of the run's own.
+    /// Cgroups of a service and of offline work that already run, used instead of the run's own.
     pub attached: [Option<&'a CgroupPath>; 2],
-    /// Whether the run freezes and thaws its own offline side, too.
+    /// Whether the run also freezes and thaws offline work that it started itself.
     pub freezes: bool,
 }
 
-/// A run's place on the machine.
+/// The testbed of a run.
 #[derive(Debug)]
 pub struct Testbed {
-    /// What the machine is made of.
+    /// CPU topology of the machine.
     pub machine: Machine,
     /// Its cgroup hierarchies.
     pub hierarchies: Vec<Hierarchy>,
-    /// How each isolated arm isolates, in their order.
+    /// Policies of the isolated arms, in the order of the arms.
     pub policies: Vec<ArmPolicy>,
-    /// What gives the online groups what every policy of the run gives them, and whether they have it.
+    /// Steps that apply the online settings common to all policies of the run, and whether they are applied.
     online: (Vec<Step>, bool),
-    /// What freezes the offline side and the warm one, and whether each is frozen.
+    /// Steps that freeze the offline side and the warm side, and whether each is frozen.
     pauses: [(Vec<Step>, bool); 2],
-    /// Why the run's own offline work cannot be frozen, where it was asked for and cannot.
+    /// Why the run's own offline work cannot be frozen although the plan asks for it.
     stays_hot: Option<String>,
-    /// The policy that is on.
+    /// Index of the active policy.
     on: Option<usize>,
-    /// The frame that moves now.
+    /// The controller that currently moves limits.
     moving: Option<moving::Moving>,
-    /// The scheduler that is on.
+    /// The active scheduler.
     scheduled: Option<scheduled::Scheduled>,
-    /// What an earlier, killed run had left and was removed first.
+    /// What an earlier, killed run had left and this one removed first.
     pub cleaned: Vec<String>,
     instance: Instance,
     journal: Journal,
     actual: ActualState,
     survey: Survey,
-    /// By [`Side`].
+    /// Paths of the cgroups, indexed by [`Side`].
     paths: [CgroupPath; 4],
     groups: [GroupDirs; 4],
-    /// Nobody else measures meanwhile.
+    /// Held so that no other lab run measures at the same time.
     _lock: Lock,
 }
 
-/// Looks at the machine, removes what dead runs left, and makes the groups of this run.
+/// Surveys the machine, removes what dead runs left, and creates the cgroups of this run.
 ///
 /// # Errors
 /// When the machine cannot be read, the journal cannot be kept, or the kernel refuses a group; then nothing
@@ -167,7 +168,7 @@ pub fn open(
         ..Instance::of_process(&state_dir, policies::PREFIX, probe_name)
     };
     let journal_name = instance.journal_name().to_owned();
-    // Whatever goes wrong on the way: what was made by then is removed.
+    // On any error, everything created so far is removed.
     build(host, instance, wanted, lock).inspect_err(|_| {
         let _ = restore_own(host, &state_dir, &journal_name);
     })
@@ -182,7 +183,7 @@ fn build(
     let boot_id = machine::boot_id(host).unwrap_or_default();
     let cleaned = restore_stale(host, &instance.state_dir, &boot_id)?.done;
     let mut journal = instance.open_journal(host)?;
-    // The groups, and what they have while no policy is on.
+    // The cgroups, and their values while no policy is active.
     let mut specs = policies::specs(wanted)?;
     let machine = machine::machine(host)?;
     wanted.isolations.iter().for_each(|isolation| isolation.make_room(&mut specs, &machine));
@@ -193,7 +194,7 @@ fn build(
     if let Some(failure) = outcome.failure {
         return Err(TestbedError::Refused(Box::new(failure)));
     }
-    // What the root did not enable before could not be tried before.
+    // Controllers that the root cgroup had not enabled could not be probed before.
     let looked = instance.survey(host)?;
     let found = instance.observe(host, &looked)?;
     let plans = policies::Planner { instance: &instance, survey: &looked, wanted };
@@ -211,7 +212,7 @@ fn build(
                 policies::add(&mut structure, &needed);
                 pause.0 = steps;
             }
-            // Its own work can be started and ended instead.
+            // The run's own offline work can be started and stopped instead.
             Err(why) if wanted.attached[Side::Offline as usize].is_none() => stays_hot = Some(why),
             Err(why) => return Err(TestbedError::Pause(path, why)),
         }
@@ -248,15 +249,15 @@ fn build(
     })
 }
 
-/// The groups of all sides; none where groups of our own cannot be.
+/// Opens the cgroups of all sides; none where the run has no cgroups of its own.
 fn open_groups(host: &mut dyn Host, look: &Survey, paths: &[CgroupPath; 4]) -> [GroupDirs; 4] {
     let possible = look.caps.cgroup_obstacle.is_none() && look.tenancy.obstacle.is_none();
     let hierarchies = if possible { look.hierarchies.as_slice() } else { &[] };
     [0, 1, 2, 3].map(|side| GroupDirs::open(host, hierarchies, &paths[side]))
 }
 
-/// Removes empty groups of the run's names from hierarchies where it made none: a container engine that was given one of
-/// ours as a parent makes it in every hierarchy. The names have the run's pid in them, so they are nobody else's.
+/// Removes empty cgroups with the run's names from hierarchies where the run created none: a container engine that gets
+/// one of our cgroups as a parent creates it in every hierarchy. The names contain the run's pid, so they are ours.
 fn sweep(host: &mut dyn Host, paths: &[CgroupPath; 4], prefix: &str) {
     let parents = paths.iter().filter_map(CgroupPath::parent);
     let all = paths.iter().cloned().chain(parents);
@@ -266,7 +267,7 @@ fn sweep(host: &mut dyn Host, paths: &[CgroupPath; 4], prefix: &str) {
             let Some(above) = path.parent() else { continue };
             let Ok(dir) = host.open(&below(Path::new(&mount), above.as_str())) else { continue };
             if let Ok(group) = host.open_child(dir, path.name()) {
-                // Not empty is not ours to say here: what the journal knows was tried already.
+                // Cgroups that are not empty are not reported here: those in the journal were tried already.
                 let _ = host.rmdir(dir, path.name(), group.inode);
                 host.close(group);
             }
@@ -276,7 +277,7 @@ fn sweep(host: &mut dyn Host, paths: &[CgroupPath; 4], prefix: &str) {
 }
 
 impl Testbed {
-    /// Why arms cannot follow each other within milliseconds here; `None` when they can.
+    /// Why arms cannot alternate within milliseconds on this machine; `None` when they can.
     #[must_use]
     pub fn carries_over(&self) -> Option<String> {
         let of_tasks = self.policies.iter().filter(|policy| policy.obstacle.is_none()).find_map(|policy| {
@@ -287,7 +288,7 @@ impl Testbed {
         frozen.or(of_tasks)
     }
 
-    /// Freezes the offline side or the warm one, or lets it go on; nothing where the run does not freeze it.
+    /// Freezes or thaws the offline side or the warm side; does nothing when the run does not freeze that side.
     ///
     /// # Errors
     /// When the kernel refuses a step.
@@ -302,8 +303,8 @@ impl Testbed {
         Ok(())
     }
 
-    /// Gives the online groups what the policies of the run give them, or takes it away: arms that are compared with each
-    /// other have the same online side, so that only the offline side's treatment differs.
+    /// Applies the online settings common to the run's policies, or undoes them. Arms that are compared with each other
+    /// have the same online settings, so that only the treatment of the offline side differs.
     ///
     /// # Errors
     /// When the kernel refuses a step.
@@ -320,7 +321,7 @@ impl Testbed {
     /// Switches the isolation of one arm on.
     ///
     /// # Errors
-    /// When the kernel refuses a step, or does not get the arm's scheduler; then the policy is off.
+    /// When the kernel refuses a step, or the arm's scheduler does not load; then the policy is off.
     pub fn isolate(&mut self, host: &mut dyn Host, policy: usize) -> Result<(), TestbedError> {
         let steps = self.policies[policy].steps.clone();
         self.steps(host, &steps)?;
@@ -339,10 +340,10 @@ impl Testbed {
         self.on
     }
 
-    /// Switches the policy that is on off again, if one is.
+    /// Switches the active policy off, if there is one.
     ///
     /// # Errors
-    /// When the kernel refuses a step, or keeps the arm's scheduler.
+    /// When the kernel refuses a step, or the arm's scheduler does not unload.
     pub fn release(&mut self, host: &mut dyn Host) -> Result<(), TestbedError> {
         let Some(policy) = self.on.take() else { return Ok(()) };
         self.moving = None;
@@ -352,7 +353,8 @@ impl Testbed {
         ended
     }
 
-    /// Reads again what isolation set: whether it still is in force, and for one of tasks whether the task has it.
+    /// Reads the policy's settings back: whether they are still in force, and for a per-task policy whether the task
+    /// has them.
     pub fn policy_now(&self, host: &mut dyn Host, policy: usize, offline: Option<&Child>) -> Vec<Applied> {
         let policy = &self.policies[policy];
         let mut now = verify(host, &policy.steps, &self.actual);
@@ -374,7 +376,7 @@ impl Testbed {
         }
     }
 
-    /// A level without a way back was undone by fresh groups of the same names.
+    /// After a setting that cannot be reverted: adopts the new cgroups that were created under the same names.
     fn recreated(&mut self, host: &mut dyn Host) -> Result<(), TestbedError> {
         let fresh = self.survey.tree(host)?;
         for (place, found) in &mut self.actual.cgroups {
@@ -387,14 +389,14 @@ impl Testbed {
         Ok(())
     }
 
-    /// The groups of one side.
+    /// The cgroups of one side.
     #[must_use]
     pub fn group(&self, side: Side) -> &GroupDirs {
         &self.groups[side as usize]
     }
 
-    /// Starts a process of one side inside its groups; it dies with this one. `policy` is the arm's, if it isolates: it may
-    /// be one of tasks.
+    /// Starts a process of one side inside its cgroups; it is killed when this program dies. `policy` is that of an
+    /// isolated arm, which may apply to tasks instead of cgroups.
     ///
     /// # Errors
     /// When the program cannot be started there.
@@ -417,16 +419,16 @@ impl Testbed {
         Ok(host.spawn(&spec)?)
     }
 
-    /// Where the groups of a side are, for a program that starts processes there itself.
+    /// Path of the cgroups of a side, for a program that starts processes there itself.
     #[must_use]
     pub fn path(&self, side: Side) -> &CgroupPath {
         &self.paths[side as usize]
     }
 
-    /// Ends a process and everything else in the groups of its side, and waits until it is gone.
+    /// Kills a process and everything else in the cgroups of its side, and waits until all are gone.
     ///
     /// # Errors
-    /// `ETIMEDOUT` when something survives SIGKILL for fifteen seconds.
+    /// `ETIMEDOUT` when a process survives SIGKILL for fifteen seconds.
     pub fn stop(&self, host: &mut dyn Host, side: Side, child: &mut Child) -> Result<(), TestbedError> {
         let deadline = Instant::now() + LAST_MOMENTS;
         match host.signal(&child.process, commensal_host::Signal::KILL) {
@@ -448,8 +450,8 @@ impl Testbed {
         Ok(())
     }
 
-    /// Removes everything that this run made. What could not be removed is told, and stays in the journal
-    /// for `commensal restore`.
+    /// Removes everything that this run created. Returns what could not be removed; it stays in the journal for
+    /// `commensal restore`.
     ///
     /// # Errors
     /// When the journal cannot be read or rewritten.

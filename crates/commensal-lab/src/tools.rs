@@ -1,4 +1,4 @@
-//! What programs of others print, turned into numbers: text in, [`Reading`] out. Nothing is started or read here.
+//! Parsers for the output of other programs: text in, [`Reading`] out. Nothing is started or read here.
 //!
 //! A load generator's output is not trusted. Numbers must be finite and within bounds, percentiles must ascend, and
 //! a closed loop must obey Little's law; what does not fit is an error or a note, never a figure. No input makes a
@@ -21,13 +21,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-/// The longest latency that is believed, microseconds (11 days): larger ones are corrupt output.
+/// Longest plausible latency, microseconds (11 days): larger ones are corrupt output.
 const MAX_US: f64 = 1e12;
-/// The most requests, and requests per second, that are believed.
+/// Highest plausible number of requests, and of requests per second.
 const MAX_COUNT: f64 = 1e15;
-/// How far a mean may be from the one that Little's law gives, as a fraction of the mean.
+/// Largest deviation of a mean from the one that Little's law gives, as a fraction of the mean.
 pub const LITTLES_LAW_BOUND: f64 = 0.05;
-/// The most characters of a line that an error shows.
+/// Maximum number of characters of a line that an error quotes.
 const SHOWN: usize = 120;
 
 /// A unit of time in a tool's output that does not name it.
@@ -43,7 +43,7 @@ pub enum TimeUnit {
 }
 
 impl TimeUnit {
-    /// Microseconds in one of these.
+    /// Microseconds per unit.
     fn in_us(self) -> f64 {
         match self {
             Self::Ns => 1e-3,
@@ -73,7 +73,7 @@ pub enum Tool {
 }
 
 impl Tool {
-    /// The names that [`Tool::from_str`] knows, with the tools.
+    /// Names accepted by [`Tool::from_str`], with the tools.
     pub const NAMES: [(&'static str, Self); 9] = [
         ("clickhouse-benchmark", Self::ClickhouseBenchmark),
         ("wrk", Self::Wrk),
@@ -154,14 +154,14 @@ impl Reading {
     }
 }
 
-/// Why an output could not be read.
+/// Why an output could not be parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParseError {
     /// The tool whose output it should be.
     pub tool: Tool,
     /// What was expected.
     pub expected: String,
-    /// The first line that is not that, with its number from 1; `None` when the output is empty.
+    /// The first line that does not match, with its number from 1; `None` when the output is empty.
     pub line: Option<(usize, String)>,
 }
 
@@ -178,13 +178,13 @@ impl fmt::Display for ParseError {
 impl std::error::Error for ParseError {}
 
 impl ParseError {
-    /// A line that is wrong; `index` counts from 0.
+    /// An error at a line; `index` counts from 0.
     fn at(tool: Tool, expected: impl Into<String>, index: usize, line: &str) -> Self {
         let line = line.trim().chars().take(SHOWN).collect();
         Self { tool, expected: expected.into(), line: Some((index + 1, line)) }
     }
 
-    /// Something that no line has: shows the first that is not blank.
+    /// An error for something that is missing in all lines: shows the first line that is not blank.
     fn missing(tool: Tool, expected: impl Into<String>, text: &str) -> Self {
         let first = text.lines().enumerate().find(|(_, line)| !line.trim().is_empty());
         match first {
@@ -194,11 +194,11 @@ impl ParseError {
     }
 }
 
-/// Reads the output of a tool. `concurrency` is the number of requests under way at any time, if the caller knows
-/// it; a tool that prints its own is believed when the caller does not.
+/// Parses the output of a tool. `concurrency` is the number of requests in flight, if the caller knows it; otherwise
+/// the value that the tool prints is used.
 ///
 /// # Errors
-/// When the text is not a whole output of this tool, or holds numbers that cannot be.
+/// When the text is not the complete output of this tool, or has impossible numbers.
 pub fn parse(tool: Tool, text: &str, concurrency: Option<u32>) -> Result<Reading, ParseError> {
     let (mut reading, own) = match tool {
         Tool::ClickhouseBenchmark => clickhouse::parse(text, concurrency)?,
@@ -212,7 +212,7 @@ pub fn parse(tool: Tool, text: &str, concurrency: Option<u32>) -> Result<Reading
     reading.read_histogram();
     believe(tool, text, &mut reading)?;
     let concurrency = concurrency.or(own).filter(|c| *c > 0);
-    // What clickhouse-benchmark prints has been held against the law already.
+    // The output of clickhouse-benchmark was checked against the law already.
     if let (Some(concurrency), Some(mean)) =
         (concurrency.filter(|_| tool != Tool::ClickhouseBenchmark), reading.mean_us)
         && reading.per_s > 0.0
@@ -223,7 +223,7 @@ pub fn parse(tool: Tool, text: &str, concurrency: Option<u32>) -> Result<Reading
     Ok(reading)
 }
 
-/// Refuses numbers that no run has, and drops percentiles of zero, which tools print when they measured nothing.
+/// Rejects impossible numbers, and drops percentiles of zero, which tools print when they measured nothing.
 fn believe(tool: Tool, text: &str, reading: &mut Reading) -> Result<(), ParseError> {
     let within = |value: f64, most: f64| value.is_finite() && (0.0..=most).contains(&value);
     let sane = within(reading.per_s, MAX_COUNT)
@@ -278,7 +278,7 @@ fn number(text: &str) -> Option<f64> {
     text.trim().parse().ok().filter(|value: &f64| value.is_finite() && *value >= 0.0)
 }
 
-/// A count that fits.
+/// A non-negative integer that fits in the type.
 fn whole(text: &str) -> Option<u64> {
     text.trim().parse().ok().filter(|value| *value <= MAX_COUNT as u64)
 }
@@ -290,12 +290,12 @@ fn whole_json(value: &serde_json::Value) -> Option<u64> {
     value.as_u64().or_else(float).filter(|value| *value <= MAX_COUNT as u64)
 }
 
-/// A JSON number that is not negative (JSON has no other numbers that are not finite than too large ones).
+/// A JSON number that is finite and not negative.
 fn number_json(value: &serde_json::Value) -> Option<f64> {
     value.as_f64().filter(|value| value.is_finite() && *value >= 0.0)
 }
 
-/// The percentile with this number of per cent, if it is one that arms are compared on.
+/// The metric of this percentile, if arms are compared on it.
 fn metric_at(percent: f64) -> Option<Metric> {
     Metric::ALL
         .into_iter()

@@ -1,4 +1,4 @@
-//! The conclusion of a run, and why.
+//! The verdict of a run, with reasons.
 //!
 //! PASS needs every gate metric's one-sided upper bound below the threshold; FAIL needs some gate's harm
 //! proven to be at or above it, under Holm's correction over the gates of one arm. Both rest on plain pairs of blocks:
@@ -20,11 +20,11 @@ use std::collections::BTreeMap;
 pub struct Judgement {
     /// The verdict.
     pub verdict: Verdict,
-    /// That of each isolated arm on its own, where the environment allows any.
+    /// The verdict of each isolated arm, where the environment allows any.
     pub arms: BTreeMap<String, Verdict>,
-    /// Why, in whole sentences.
+    /// Reasons, in whole sentences.
     pub reasons: Vec<String>,
-    /// What else a reader must know.
+    /// Remarks that a reader must know.
     pub notes: Vec<String>,
 }
 
@@ -83,7 +83,7 @@ fn conclusion(
         }
         notes.extend(arm::gains(run, arm, &gates));
         arms.insert(arm.name.clone(), verdict);
-        // The arms that decide come first.
+        // The arms that decide are listed first.
         if verdict.rank() > worst.rank() {
             why.append(&mut reasons);
             reasons = why;
@@ -95,14 +95,14 @@ fn conclusion(
     (worst, reasons)
 }
 
-/// What an arm is judged by beside its gates.
+/// A criterion for an arm besides its gates.
 pub(crate) struct Part {
     pub name: &'static str,
     pub verdict: Verdict,
     pub reasons: Vec<String>,
 }
 
-/// Every part of the judgement on an isolated arm that is there beside its gates: waits, tail, offline work, rare failures.
+/// Every criterion for an isolated arm besides its gates: waits, tail, offline work, rare failures.
 pub(crate) fn beside_gates(run: &Run, arm: &Arm) -> Vec<Part> {
     let part = |name, (verdict, reasons)| Part { name, verdict, reasons };
     let one = |(verdict, reason)| (verdict, vec![reason]);
@@ -117,8 +117,8 @@ pub(crate) fn beside_gates(run: &Run, arm: &Arm) -> Vec<Part> {
     all.into_iter().flatten().collect()
 }
 
-/// What the tail adds. An objective that the user named is a gate; without one, only a tail that is significantly worse than
-/// alone counts, and such an arm passes only when it is proven to stay within its bound.
+/// The criterion of the tail. An objective that the user named is a gate. Without one, only a tail that is
+/// significantly worse than alone counts, and such an arm passes only when the tail is proven to stay within its bound.
 fn tail(run: &Run, arm: &str) -> Option<(Verdict, String)> {
     let tail = run.over_objective.iter().find(|tail| tail.arm == arm)?;
     let harmed = tail.one_sided.is_some_and(|[lo, _]| lo > 0.0);
@@ -150,8 +150,8 @@ fn tail(run: &Run, arm: &str) -> Option<(Verdict, String)> {
     Some((tail.verdict, why))
 }
 
-/// Whether an isolated arm keeps as much of the offline work as is asked for; `None` when that is proven, or nothing is asked
-/// for. Isolation that stops the offline work protects perfectly.
+/// Whether an isolated arm keeps the required share of the offline work; `None` when that is proven, or not required.
+/// Isolation that stops the offline work would protect perfectly.
 fn enough_offline(run: &Run, arm: &str) -> Option<(Verdict, String)> {
     let least = run.design.min_offline_pct?;
     let kept = run.offline.iter().find(|kept| kept.arm == arm);
@@ -166,7 +166,7 @@ fn enough_offline(run: &Run, arm: &str) -> Option<(Verdict, String)> {
     }
 }
 
-/// The gates the plan makes room for; says which it does not.
+/// The gates for which the plan has enough requests; notes name the others.
 fn planned_gates(run: &Run, notes: &mut Vec<String>) -> Vec<Metric> {
     let mut gates = Vec::new();
     for &gate in &run.design.gates {
@@ -182,7 +182,7 @@ fn planned_gates(run: &Run, notes: &mut Vec<String>) -> Vec<Metric> {
     gates
 }
 
-/// The comparison of an arm with the service alone on one metric: with the same online side, where the run has such an arm.
+/// Compares an arm with the service alone on one metric, using the same online settings where the run has such an arm.
 pub(crate) fn against_baseline<'a>(run: &'a Run, arm: &str, metric: Metric) -> Option<&'a Comparison> {
     let role = run.arms.iter().find(|other| other.name == arm)?.role;
     let alone = match role {
@@ -192,8 +192,8 @@ pub(crate) fn against_baseline<'a>(run: &'a Run, arm: &str, metric: Metric) -> O
     run.comparison(arm, &alone.name, metric)
 }
 
-/// The comparison that the verdict on an isolated arm rests on: against the cold or the warm service alone, whichever leaves
-/// more room for harm. What a service gains from a CPU that never idles is no merit of isolation.
+/// The comparison on which the verdict on an isolated arm is based: against the cold or the warm service alone,
+/// whichever shows more harm. What a service gains from a CPU that never idles must not be credited to isolation.
 pub(crate) fn against_strictest<'a>(run: &'a Run, arm: &str, metric: Metric) -> Option<&'a Comparison> {
     let cold = against_baseline(run, arm, metric);
     let warm = run.arm_with(Role::Warm).and_then(|warm| run.comparison(arm, &warm.name, metric));
@@ -297,7 +297,7 @@ mod tests {
         conclude_from(&mut run, &samples, Vec::new());
         let thrice = bounds(&run);
         assert!(thrice[0] < once[0] && thrice[1] > once[1], "{once:?} {thrice:?}");
-        // What harm is without isolation ends no run early.
+        // Harm without isolation does not end a run early.
         let contended =
             |run: &Run| run.comparison("contended", "baseline", Metric::P50).unwrap().one_sided.unwrap();
         let looked = contended(&run);
@@ -324,7 +324,7 @@ mod tests {
             block.invalid_reason = Some("generator late".into());
         }
         check(&run, Verdict::Invalid, "10 of 48 blocks are invalid");
-        // Figures do not make reasons different ones.
+        // Reasons that differ only in figures count as the same.
         for (index, block) in run.blocks.iter_mut().take(10).enumerate() {
             let late = index < 4;
             let reason = if late { "generator late".to_owned() } else { format!("used {index}.5 CPUs") };
@@ -357,7 +357,7 @@ mod tests {
         for block in run.blocks.iter_mut().filter(|b| b.arm == "isolated") {
             block.load.errors = 60;
             block.load.timeouts = 30;
-            // Too many errors also make a block invalid; that is no excuse.
+            // Too many errors also make a block invalid, which must not hide the failure.
             block.valid = false;
         }
         check(&run, Verdict::Broken, "1.1 % of the requests");

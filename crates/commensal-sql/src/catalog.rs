@@ -1,10 +1,11 @@
-//! What SQL has defined: groups, policies, users with their properties, roles, privileges, and the configuration.
+//! Everything defined through SQL: groups, policies, users with their properties, roles, privileges, and the
+//! configuration.
 //!
-//! [`Catalog::execute`] carries a statement out, or refuses it and changes nothing. Rules and texts are those of Apache
-//! Doris (`WorkloadGroupMgr`, `WorkloadSchedPolicyMgr`, `UserProperty`), except that revoking is thorough: a group that
-//! is dropped takes the privileges on it along, where Doris lets them come back with a new group of the same name.
+//! [`Catalog::execute`] executes a statement, or refuses it and changes nothing. Rules and messages are those of Apache
+//! Doris (`WorkloadGroupMgr`, `WorkloadSchedPolicyMgr`, `UserProperty`), with one exception: dropping a group also
+//! removes the privileges on it, while in Doris they apply again to a new group of the same name.
 //!
-//! A machine is one backend, so a group's name is unique on it, whatever compute group it is in.
+//! The machine is one backend, so a group's name is unique on it, across all compute groups.
 
 mod access;
 mod config;
@@ -30,9 +31,9 @@ pub use policy::{Action, Condition, Metric, Metrics, Operator, Policy};
 pub use rows::{GroupRow, PolicyRow, PrivilegeRow, show_groups};
 pub use store::{Kernel, StoreError};
 
-/// The group of who names none.
+/// The default group.
 pub const NORMAL: &str = "normal";
-/// Who may do everything and is always there.
+/// The user that has all privileges and cannot be dropped.
 pub const ROOT: &str = "root";
 /// The id of the first group. Doris' ids look like this, so that they are not taken for counts.
 const FIRST_ID: u64 = 10_001;
@@ -40,10 +41,10 @@ const FIRST_ID: u64 = 10_001;
 /// Why a statement is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CatalogError {
-    /// It does not fit what is there.
+    /// The statement conflicts with existing definitions.
     #[error("{0}")]
     Refused(String),
-    /// Who asks may not do it (MySQL's error 1227).
+    /// The user lacks the privilege (MySQL's error 1227).
     #[error("{0}")]
     Denied(String),
     /// A property of a group is out of its range.
@@ -58,8 +59,8 @@ pub(crate) fn refuse<T>(text: impl Into<String>) -> Result<T, CatalogError> {
 /// Arrow's kernel of `LIKE` or of `ILIKE`.
 pub type LikeKernel = fn(&dyn Datum, &dyn Datum) -> Result<BooleanArray, ArrowError>;
 
-/// Whether a text is like a pattern: `%` stands for any characters, `_` for one, a backslash takes their meaning away. A
-/// pattern that is too large for the kernel is like nothing.
+/// Whether a text matches a pattern: `%` stands for any characters, `_` for one, a backslash escapes them. A pattern
+/// that is too large for the kernel matches nothing.
 #[must_use]
 pub fn is_like(kernel: LikeKernel, pattern: &str, text: &str) -> bool {
     let answer = kernel(&StringArray::new_scalar(text), &StringArray::new_scalar(pattern));
@@ -69,13 +70,13 @@ pub fn is_like(kernel: LikeKernel, pattern: &str, text: &str) -> bool {
 /// A workload group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupDefinition {
-    /// Its number, for ever.
+    /// Its number, which is never reused.
     pub id: u64,
     /// Its name.
     pub name: GroupName,
     /// Grows by one with every change.
     pub version: u64,
-    /// What it has.
+    /// Its properties.
     pub properties: GroupProperties,
 }
 
@@ -91,7 +92,7 @@ pub struct Catalog {
     roles: BTreeMap<String, Role>,
     /// `default_workload_group` by the user's name.
     default_groups: BTreeMap<String, String>,
-    /// `max_user_connections` by the user's name; who is not there has as many as the server.
+    /// `max_user_connections` by the user's name; users without an entry have the server's maximum.
     max_connections: BTreeMap<String, u32>,
     config: Config,
 }
@@ -104,7 +105,7 @@ impl Default for Catalog {
 
 impl Catalog {
     /// A catalogue with the group `normal` and the user `root`, who has no password. `memory_base` is the share of the
-    /// machine's memory that percents are of.
+    /// machine's memory that percentages refer to.
     #[must_use]
     pub fn new(memory_base: Ppm) -> Catalog {
         let mut catalog = Catalog {
@@ -123,7 +124,7 @@ impl Catalog {
         catalog
     }
 
-    /// Adds what is always there.
+    /// Adds the built-in group and user where they are missing.
     fn complete(&mut self) {
         if !self.groups.contains_key(NORMAL)
             && let Ok(name) = GroupName::new(NORMAL)
@@ -142,13 +143,13 @@ impl Catalog {
         id
     }
 
-    /// The share of the machine's memory that percents are of.
+    /// The share of the machine's memory that percentages refer to.
     #[must_use]
     pub fn memory_base(&self) -> Ppm {
         self.memory_base
     }
 
-    /// Grows with every change: whoever keeps something derived looks at it.
+    /// Version that grows with every change, for callers that cache derived data.
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.changes
@@ -170,7 +171,7 @@ impl Catalog {
         self.policies.values()
     }
 
-    /// What `ADMIN SET FRONTEND CONFIG` has set.
+    /// The values set by `ADMIN SET FRONTEND CONFIG`.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
@@ -220,7 +221,7 @@ mod tests {
             let answers = (is_like(like, pattern, text), is_like(ilike, pattern, text));
             assert_eq!(answers, (with_case, without_case), "{text:?} like {pattern:?}");
         }
-        // Would take for ever if it tried every way.
+        // Backtracking over all possibilities would never end.
         assert!(!is_like(like, &"%a".repeat(40), &"b".repeat(20_000)));
         assert!(!is_like(like, &"_".repeat(1_000_000), "a"));
     }

@@ -1,4 +1,4 @@
-//! The engine: what is defined, the groups that run, who is connected, and one base that every query starts from.
+//! The engine: the catalogue, the groups in force, the connections, and the base state that every query starts from.
 //!
 //! ```text
 //! protocol ── Session ──► catalogue (definitions) ──► groups in force
@@ -69,34 +69,34 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use worker::{Launcher, Worker, Workers};
 
-/// What a server is started with.
+/// Options of a server.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Folder with the data.
     pub data: PathBuf,
-    /// Statements may add files to it.
+    /// Whether statements may add files to the data folder.
     pub writable: bool,
-    /// Folder for what was defined; nothing survives without one.
+    /// Folder for definitions; without one, definitions are lost when the server ends.
     pub state: Option<PathBuf>,
     /// File for the groups, in the format of `groups.d`; in the state folder when it is not given.
     pub groups: Option<PathBuf>,
-    /// Folder for spill files, in which each server has one of its own.
+    /// Folder for spill files, in which each server creates a subfolder.
     pub spill: PathBuf,
     /// Remote stores that may be read.
     pub s3: Allowed,
-    /// Memory that percents are of, in bytes; a part of the machine's when it is not given.
+    /// Memory that percentages refer to, in bytes; by default a share of the machine's memory.
     pub memory: Option<u64>,
-    /// CPUs that percents are of.
+    /// Number of CPUs that percentages refer to.
     pub cpus: usize,
-    /// How offline groups get processes of their own; without, they run on threads of this one.
+    /// How worker processes for offline groups are started; without it, their queries run on threads of this process.
     pub workers: Option<Workers>,
 }
 
-/// Part of the machine's memory that percents of groups are of, as Doris's `mem_limit`.
+/// Share of the machine's memory that percentages of groups refer to, like Doris's `mem_limit`.
 pub const MEMORY_BASE: Ppm = Ppm(900_000);
 
 impl Options {
-    /// The files of what was defined: the groups, in the format of `groups.d`, and what only SQL knows.
+    /// The files that store definitions: the groups, in the format of `groups.d`, and what only SQL needs.
     fn files(&self) -> Option<(PathBuf, PathBuf)> {
         let state = self.state.as_ref()?;
         let groups = self.groups.clone().unwrap_or_else(|| state.join(GROUPS_FILE));
@@ -104,40 +104,40 @@ impl Options {
     }
 }
 
-/// Their names in the state folder.
+/// File names of the definitions in the state folder.
 const GROUPS_FILE: &str = "sql-groups.toml";
 const SQL_FILE: &str = "sql.toml";
 
-/// How long nothing has run when freed memory is given back.
+/// How long no query must have run before freed memory is returned to the kernel.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// How often limits that are not kept on the spot are looked at.
+/// How often limits that are not enforced immediately are checked.
 pub const TICK: Duration = Duration::from_millis(100);
 
-/// The engine. One in a process.
+/// The engine; one per process.
 pub struct Engine {
-    /// What it was started with.
+    /// Options that it was started with.
     pub options: Options,
     /// The data folder.
     pub data: Data,
-    /// Its device.
+    /// Device of the data folder.
     pub data_device: Device,
     scratch: Arc<Scratch>,
     /// Spill files of all queries.
     pub spill: Arc<DiskManager>,
-    /// Their device.
+    /// Device of the spill files.
     pub spill_device: Device,
-    /// What every query's state is made from.
+    /// The state from which each query's state is built.
     pub base: SessionState,
-    /// Who is connected.
+    /// The open connections.
     pub connections: Connections,
-    /// Bytes that percents of memory are of.
+    /// Bytes that percentages of memory refer to.
     pub memory_bytes: u64,
     launcher: Option<Arc<Launcher>>,
     catalog: Mutex<Catalog>,
     groups: ArcSwap<Groups>,
     queries: Mutex<BTreeMap<u64, Arc<Query>>>,
-    /// When the last of them has ended, until its memory was given back.
+    /// When the last query ended; `None` once the freed memory was returned to the kernel.
     ended: Mutex<Option<Instant>>,
 }
 
@@ -159,8 +159,8 @@ fn machine_memory() -> Option<u64> {
 }
 
 impl Engine {
-    /// Opens the data folder, reads what was defined, and starts the groups. Timers, limits and statements run on the
-    /// runtime that this is called on.
+    /// Opens the data folder, loads the definitions, and starts the groups. Timers, limits and statements run on the
+    /// runtime from which this is called.
     ///
     /// # Errors
     /// A folder is missing, or a file of definitions is damaged.
@@ -173,7 +173,7 @@ impl Engine {
         let scratch = Arc::new(Scratch::new(&options.spill)?);
         let mode = DiskManagerMode::Directories(vec![scratch.path().to_owned()]);
         let spill = Arc::new(DiskManagerBuilder::default().with_mode(mode).build()?);
-        // A list that is kept would hide new files.
+        // Without a cache of folder listings, which would hide new files.
         let runtime = RuntimeEnvBuilder::new().with_object_list_cache_limit(0).build_arc()?;
         let config = SessionConfig::new()
             .with_create_default_catalog_and_schema(false)
@@ -213,17 +213,17 @@ impl Engine {
         Ok(Arc::new(engine))
     }
 
-    /// Removes what was spilled, at the end of the process: queries that still run may fail.
+    /// Removes all spill files, when the process ends: queries that still run may fail.
     pub fn close(&self) {
         self.scratch.remove();
     }
 
-    /// Looks at what is defined.
+    /// Calls `look` with the catalogue.
     pub fn with_catalog<T>(&self, look: impl FnOnce(&Catalog) -> T) -> T {
         look(&lock(&self.catalog))
     }
 
-    /// Whether a user may do everything.
+    /// Whether a user has all privileges.
     #[must_use]
     pub fn is_admin(&self, user: &UserName) -> bool {
         self.with_catalog(|catalog| catalog.is_admin(user))
@@ -235,11 +235,11 @@ impl Engine {
         self.groups.load_full()
     }
 
-    /// Carries out a statement that changes what is defined: kept first, then in force at once, also for queries that run.
-    /// The answer are warnings; `None` for any other statement.
+    /// Executes a statement that changes definitions: stores the change, then applies it at once, also to running
+    /// queries. Returns warnings; `None` for any other statement.
     ///
     /// # Errors
-    /// A rule of the catalogue, or it cannot be kept; nothing has changed then.
+    /// A rule of the catalogue is broken, or the change cannot be stored; then nothing has changed.
     pub fn change(
         &self,
         statement: &Statement,
@@ -259,8 +259,8 @@ impl Engine {
         Ok(Some(done.warnings))
     }
 
-    /// Makes the groups that run what is defined. A group that is gone runs on until its last query has ended. The answer
-    /// says what holds in this process but not in a worker's cgroup.
+    /// Brings the running groups in line with the catalogue. A dropped group remains until its last query has ended.
+    /// Returns what is enforced in this process but not in a worker's cgroup.
     fn put_in_force(&self, catalog: &Catalog) -> Result<Vec<String>, Error> {
         let mut warnings = Vec::new();
         let old = self.groups.load();
@@ -285,14 +285,14 @@ impl Engine {
         Ok(warnings)
     }
 
-    /// The worker process for a query of a group; `None` when it runs on threads of this process.
+    /// The worker process for a query of this group; `None` when the query runs on threads of this process.
     pub async fn worker(&self, group: &Arc<Group>) -> Option<Arc<Worker>> {
         let launcher = self.launcher.as_ref()?;
         let kernel = || self.with_catalog(|catalog| self.kernel(catalog, group));
         group.worker.worker(launcher, group, kernel).await
     }
 
-    /// The groups file with the limits that the kernel is to keep for a group's worker.
+    /// A groups file with the limits that the kernel enforces for a group's worker.
     fn kernel(&self, catalog: &Catalog, group: &Group) -> Option<String> {
         let settings = group.settings();
         let file = self.options.files().map(|(groups, _)| groups);
@@ -308,7 +308,7 @@ impl Engine {
         }
     }
 
-    /// A worker that runs gets other limits. The answer is what did not work, for the user.
+    /// Changes the limits of a running worker. Returns what failed, for the user.
     fn change_worker(&self, catalog: &Catalog, group: &Arc<Group>) -> Option<String> {
         let launcher = self.launcher.as_ref().filter(|_| group.settings().worker)?;
         let kernel = self.kernel(catalog, group)?;
@@ -319,7 +319,7 @@ impl Engine {
         Some(format!("the limits of the kernel for {} are as they were: {error}", group.name))
     }
 
-    /// What a definition means on this machine.
+    /// The settings that a definition means on this machine.
     fn settings(&self, catalog: &Catalog, group: &crate::catalog::GroupDefinition) -> Settings {
         let properties = &group.properties;
         let cpu = catalog.cpu_hard_limit(group).map(|amount| amount.on(self.options.cpus));
@@ -333,7 +333,7 @@ impl Engine {
         let none = Rules::NONE;
         let timeout = Duration::from_millis(u64::from(properties.queue_timeout_ms));
         Settings {
-            // A limit of the whole machine is none.
+            // A limit equal to the whole machine is no limit.
             cpu_max: cpu.filter(|cpu| *cpu < all).map(|cpu| cpu.0),
             memory: Rules {
                 limit: memory.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX)),
@@ -355,32 +355,32 @@ impl Engine {
         }
     }
 
-    /// Queries that wait or run, by number.
+    /// Waiting and running queries, by number.
     #[must_use]
     pub fn queries(&self) -> Vec<Arc<Query>> {
         lock(&self.queries).values().cloned().collect()
     }
 
-    /// A query is there.
+    /// Adds a query to the list of queries.
     pub fn remember(&self, query: &Arc<Query>) {
         lock(&self.queries).insert(query.number, Arc::clone(query));
     }
 
-    /// A query is gone.
+    /// Removes a query from the list of queries.
     pub fn forget(&self, query: &Query) {
         lock(&self.queries).remove(&query.number);
         *lock(&self.ended) = Some(Instant::now());
     }
 
-    /// What the allocator keeps of the memory of queries goes back to the machine: after one that was ended for its memory,
-    /// and when nothing has run for [`QUIET`].
+    /// Returns free memory that the allocator keeps to the kernel: after a query was ended because of its memory, and
+    /// when no query has run for [`QUIET`].
     pub fn give_memory_back(&self) {
         if let Some(group) = self.groups().values().next() {
             group.timer.spawn_blocking(commensal_host::trim_memory);
         }
     }
 
-    /// One look at what is not kept on the spot; to be called every [`TICK`].
+    /// Checks limits that are not enforced immediately; to be called every [`TICK`].
     pub fn tick(&self) {
         let host = LinuxHost::new();
         let time = threads_time(&host);
@@ -389,7 +389,7 @@ impl Engine {
             group.settle(group.threads_cpu_ns(&time));
             group.measure(self.options.cpus);
             group.worker.rest();
-            // Memory may have come back.
+            // Memory may have been freed.
             group.queue.admit();
         }
         let memories: Vec<_> = groups.values().map(|group| Arc::clone(&group.memory)).collect();
@@ -410,11 +410,11 @@ impl Engine {
     }
 }
 
-/// Memory of a worker process beside what its queries reserve: the program itself, batches under way, what the allocator
-/// keeps. Measured 60 to 90 MiB; the process ends queries long before the kernel would end it.
+/// Memory of a worker process besides what its queries reserve: the program itself, batches in flight, what the
+/// allocator keeps. Measured 60 to 90 MiB; the process ends queries long before the kernel would kill it.
 const RESERVE: u64 = 256 << 20;
 
-/// The CPU time of a thread of this process, by its number.
+/// Reads the CPU time of a thread of this process, given its thread ID.
 fn threads_time(host: &LinuxHost) -> impl Fn(u32) -> Option<Duration> {
     |thread| {
         let text = host.read_file(Path::new(&format!("/proc/self/task/{thread}/schedstat"))).ok()?;
@@ -422,7 +422,7 @@ fn threads_time(host: &LinuxHost) -> impl Fn(u32) -> Option<Duration> {
     }
 }
 
-/// What starts workers, if there are to be any: they see the same data with the same rights.
+/// The launcher of workers, if workers are configured: they get the same data folder with the same access.
 fn launcher(options: &Options, memory_bytes: u64, scratch: &Arc<Scratch>) -> Option<Arc<Launcher>> {
     let workers = options.workers.clone()?;
     let mut arguments: Vec<OsString> = vec!["--data".into(), options.data.clone().into()];
@@ -437,14 +437,14 @@ fn launcher(options: &Options, memory_bytes: u64, scratch: &Arc<Scratch>) -> Opt
     Some(Arc::new(Launcher::new(workers, arguments, Arc::clone(scratch))))
 }
 
-/// The CPU weight of a group.
+/// The CPU weight of a group, from its class and properties.
 fn weight(group: &crate::catalog::GroupDefinition) -> u16 {
     group.properties.weight().unwrap_or(Weight::DEFAULT).v2()
 }
 
-/// Weights as nice values: one step is a factor of 1.25 (`sched_prio_to_weight` in the kernel). The heaviest group has 0,
-/// since the groups are weighed against each other and not against the rest of the machine. None is a tenth of another
-/// or less: a thread that hardly ever runs may hold a lock that others wait for.
+/// Converts a weight to a nice value: one step is a factor of 1.25 (`sched_prio_to_weight` in the kernel). The heaviest
+/// group has nice 0, since groups are weighed against each other and not against the rest of the machine. The range is
+/// limited to a factor of ten: a thread that hardly ever runs may hold a lock that others wait for.
 fn nice(weight: u16, heaviest: u16, class: Class) -> i8 {
     let steps = (f64::from(heaviest) / f64::from(weight.max(1))).ln() / 1.25_f64.ln();
     let least = if class == Class::Offline { STEPS_TO_A_TENTH } else { 0.0 };
@@ -454,7 +454,7 @@ fn nice(weight: u16, heaviest: u16, class: Class) -> i8 {
 /// 1.25 to this power is about ten.
 const STEPS_TO_A_TENTH: f64 = 10.0;
 
-/// What was defined before.
+/// Loads the stored definitions.
 fn load(options: &Options) -> Result<Catalog, Error> {
     let (Some(folder), Some((groups, sql))) = (&options.state, options.files()) else {
         return Ok(Catalog::new(MEMORY_BASE));
@@ -474,8 +474,8 @@ fn load(options: &Options) -> Result<Catalog, Error> {
     Ok(catalog)
 }
 
-/// Keeps what is defined: each file whole or not at all, SQL's own one last, since a group that it does not know has
-/// defaults, and what it knows of a group that is not there is dropped.
+/// Stores the definitions: each file whole or not at all, SQL's own file last. A group that is missing in SQL's file
+/// has defaults, and entries there for a group that no longer exists are dropped.
 fn store(groups: &Path, sql: &Path, catalog: &Catalog) -> Result<(), Error> {
     let mut host = LinuxHost::new();
     let words = |error: crate::catalog::StoreError| Error::Engine(error.to_string());

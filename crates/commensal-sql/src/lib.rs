@@ -7,7 +7,7 @@
 //!                      └─ engine: queue, memory, CPU, reads of each group ◄────────────────── groups in force
 //! ```
 //!
-//! `statement`, `catalog` and `property` open no file, read no clock and know of no query engine.
+//! `statement`, `catalog` and `property` open no files, read no clocks and do not use the query engine.
 #![forbid(unsafe_code)]
 
 pub mod catalog;

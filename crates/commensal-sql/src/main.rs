@@ -33,20 +33,20 @@ struct Args {
     /// Address to listen at. Users without a password can connect from this machine only.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9030")]
     listen: SocketAddr,
-    /// Folder where groups, policies and users are kept; without one they are forgotten at the end.
+    /// Folder where groups, policies and users are stored; without one they are lost when the server ends.
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
-    /// File where groups are kept, in the format of groups.d, so that it may lie there; DIR/sql-groups.toml of --state if
-    /// not given.
+    /// File where groups are stored, in the format of groups.d, so that it may be in that folder; DIR/sql-groups.toml
+    /// of --state if not given.
     #[arg(long, value_name = "FILE", requires = "state")]
     groups: Option<PathBuf>,
-    /// Folder for what queries spill to disk; the system's folder for temporary files if not given.
+    /// Folder for files to which queries spill; the system's folder for temporary files if not given.
     #[arg(long, value_name = "DIR")]
     spill: Option<PathBuf>,
     /// Endpoint that S3(...) may read from, such as https://s3.example.org; may be repeated.
     #[arg(long = "s3-endpoint", value_name = "URL")]
     s3_endpoint: Vec<String>,
-    /// Memory in MiB that percents of groups are of; nine tenths of the machine's if not given.
+    /// Memory in MiB that percentages of groups refer to; nine tenths of the machine's if not given.
     #[arg(long, value_name = "MIB")]
     memory: Option<u64>,
     /// Whether queries of offline groups run in worker processes, each in the cgroup of its group. They are started with
@@ -102,24 +102,24 @@ struct WorkerArgs {
     /// As for the server.
     #[arg(long = "s3-endpoint")]
     s3_endpoint: Vec<String>,
-    /// Memory that percents are of, in bytes.
+    /// Memory that percentages refer to, in bytes.
     #[arg(long)]
     memory_bytes: u64,
-    /// CPUs that percents are of.
+    /// Number of CPUs that percentages refer to.
     #[arg(long)]
     cpus: usize,
 }
 
-/// Where offline groups run.
+/// Where queries of offline groups run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Mode {
-    /// In worker processes, if they can be had.
+    /// In worker processes, if they can be started.
     Auto,
     /// On threads of the server.
     Off,
 }
 
-/// Verbs that the program `commensal-sql-bench` has.
+/// Subcommands that moved to the program `commensal-sql-bench`.
 const MOVED: [&str; 4] = ["generate", "queries", "bench", "replay"];
 
 fn main() -> anyhow::Result<()> {
@@ -137,9 +137,9 @@ fn main() -> anyhow::Result<()> {
     if let Some(Verb::Worker(worker)) = args.verb {
         return Ok(process::run(worker.options(), worker.id, &worker.name)?);
     }
-    // Not in workers, which answer for what their process holds.
+    // Not in workers, whose memory counts against their group's limit.
     commensal_host::keep_memory();
-    // The control plane: sockets, timers and limits have threads of their own, so that no group keeps them waiting.
+    // The control plane: sockets, timers and limits have threads of their own, so that no group delays them.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name("control")
@@ -219,7 +219,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
             }
         });
     }
-    // Tests and scripts that asked for any port read it here.
+    // Tests and scripts that let the system choose a port read it here.
     println!("listening on {}", server.address()?);
     let mut term = signal(SignalKind::terminate())?;
     let outcome = tokio::select! {

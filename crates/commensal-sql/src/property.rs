@@ -1,20 +1,20 @@
-//! Properties of a workload group: Apache Doris' two vocabularies, validated, and one truth behind them.
+//! Properties of a workload group: Apache Doris' two vocabularies, validated, and one internal form behind both.
 //!
-//! The truth has the names of Doris 4.0 (`min_cpu_percent`, `max_cpu_percent`, `min_memory_percent`,
-//! `max_memory_percent`). The older names mean the same things and are accepted everywhere: `cpu_hard_limit` is
+//! The internal form has the names of Doris 4.0 (`min_cpu_percent`, `max_cpu_percent`, `min_memory_percent`,
+//! `max_memory_percent`). The older names mean the same and are accepted everywhere: `cpu_hard_limit` is
 //! `max_cpu_percent`, `memory_limit` is `max_memory_percent`, `tag` is `compute_group`, `spill_threshold_*_watermark`
-//! is `memory_*_watermark`. `cpu_share` is a share of its own; `enable_memory_overcommit` says whether the memory limit
-//! is soft, which is the default for a limit that was written as `memory_limit` and not for `max_memory_percent`.
+//! is `memory_*_watermark`. `cpu_share` is a separate property. `enable_memory_overcommit` says whether the memory
+//! limit is soft, which is the default for a limit written as `memory_limit`, but not for `max_memory_percent`.
 //!
-//! **Texts of errors** are those of Doris, of the version whose name was used: 4.0 for the new names and those that
-//! both have, 3.x for `cpu_share`, `cpu_hard_limit` and the sums of both limits, 2.1 for `memory_limit`,
+//! **Error messages** are those of the Doris version whose name was used: 4.0 for the new names and those that both
+//! have, 3.x for `cpu_share`, `cpu_hard_limit` and the sums of both limits, 2.1 for `memory_limit`,
 //! `enable_memory_overcommit`, `spill_threshold_*`, and for the sums of groups that have a `tag`.
 //!
 //! **Extensions**: percents may have fractions (kept to a thousandth of a percent), memory limits may be sizes
 //! (`'1690MB'`), CPU limits numbers of CPUs (`'2.5 cores'`), rates may have units (`'100 MiB/s'`), and `class` is
 //! `online` or `offline`. The default class is online, because a group that runs inside the server shares locks with
-//! everybody else in it: its limits are kept cooperatively, never by the kernel. An offline group gets a process of its
-//! own, and then the kernel keeps its limits.
+//! all others in it: its limits are enforced cooperatively, never by the kernel. An offline group gets a process of its
+//! own, whose limits the kernel enforces.
 
 mod check;
 mod set;
@@ -31,13 +31,13 @@ pub use table::{
     Cell, EnforcedBy, GroupProperties, OnlySql, PropertyRow, ROWS, Shown, columns, not_enforced, shown,
 };
 
-/// The compute group of who names none.
+/// The compute group when none is named.
 pub const DEFAULT_COMPUTE_GROUP: &str = "default";
-/// The largest number of queries at once, which is the default.
+/// The largest concurrency limit, which is the default.
 pub const UNLIMITED: u32 = i32::MAX as u32;
-/// The whole.
+/// 100 percent.
 pub const WHOLE: Ppm = Ppm(1_000_000);
-/// What percents of memory are of, as a share of the machine's memory (`mem_limit` in Doris' be.conf).
+/// Share of the machine's memory that percentages refer to (`mem_limit` in Doris' be.conf).
 pub const MEMORY_BASE: Ppm = Ppm(900_000);
 
 /// Why a property is refused, in Doris' words.
@@ -45,7 +45,7 @@ pub const MEMORY_BASE: Ppm = Ppm(900_000);
 #[error("{0}")]
 pub struct PropertyError(pub String);
 
-/// Which era's name a limit was written with: it decides which sums are checked and how it is shown.
+/// Whether a limit was written with its old or new name: it decides which sums are checked and how it is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Named {
     /// `cpu_hard_limit`, `memory_limit`, `tag`.
@@ -55,7 +55,7 @@ pub enum Named {
     New,
 }
 
-/// A memory limit as SQL means it.
+/// A memory limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryLimit {
     /// Share of the memory base, not of the machine.
@@ -64,12 +64,12 @@ pub enum MemoryLimit {
     Size(Bytes),
 }
 
-/// A limit and the name it was written with.
+/// A limit and the name that it was written with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit<T> {
-    /// How much.
+    /// The limit.
     pub amount: T,
-    /// By which name.
+    /// Old or new name.
     pub named: Named,
 }
 
@@ -77,12 +77,12 @@ pub struct Limit<T> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SlotPolicy {
-    /// Evenly among those that run; a query may have more while others have less.
+    /// Evenly among running queries; a query may use more while others use less.
     #[default]
     None,
-    /// By a query's slots of all that there are (`max_concurrency`); who has more spills.
+    /// In proportion to a query's share of all slots (`max_concurrency`); a query above its share spills.
     Fixed,
-    /// By a query's slots of those in use; who has more spills.
+    /// In proportion to a query's share of the slots in use; a query above its share spills.
     Dynamic,
 }
 
@@ -101,10 +101,10 @@ impl GroupProperties {
     pub const LOW_WATERMARK: u32 = 75;
     /// Percent of the memory limit above which queries wait, by default (Doris 4.0).
     pub const HIGH_WATERMARK: u32 = 85;
-    /// Percent of memory for what is being written, by default (Doris 3.1 and later).
+    /// Percent of memory for write buffers, by default (Doris 3.1 and later).
     pub const WRITE_BUFFER_RATIO: u32 = 20;
 
-    /// A new group's properties.
+    /// Builds the properties of a new group.
     ///
     /// # Errors
     /// [`PropertyError`] for the first property that is unknown or out of its range, or when two contradict each other.
@@ -112,8 +112,8 @@ impl GroupProperties {
         GroupProperties::default().altered(given)
     }
 
-    /// These properties with some of them changed, and judged as a whole again. A property of one vocabulary replaces
-    /// what was said by its other name.
+    /// These properties with some of them changed, validated again as a whole. A property of one vocabulary replaces
+    /// the value set by its other name.
     ///
     /// # Errors
     /// As [`GroupProperties::new`].

@@ -1,11 +1,11 @@
-//! The server's side of the MySQL protocol: who may connect, packets within limits, statements in and rows out.
+//! The server's side of the MySQL protocol: authentication, packets within limits, statements in and rows out.
 //!
 //! ```text
 //! greeting ─ tls ─ auth ──► connection: command ──► Session ──► answer: words, rows
 //! packets, read ahead ─────────┘  └ values of prepared statements     └ days
 //! ```
-//! Passwords are proven by `mysql_native_password` or `caching_sha2_password`, with a salt of its own for each connection. A
-//! client that goes away while its query runs is noticed, since packets are read meanwhile.
+//! Passwords are proven by `mysql_native_password` or `caching_sha2_password`, with a random salt for each connection.
+//! Packets are also read while a query runs, so a client that disconnects meanwhile is noticed.
 
 mod answer;
 mod auth;
@@ -28,16 +28,16 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 
-/// What connections are held to.
+/// Limits of connections.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Connections at the same time.
+    /// Maximum number of connections at the same time.
     pub connections: usize,
-    /// Bytes of a packet that a client sends.
+    /// Maximum size of a packet from a client, in bytes.
     pub packet: usize,
-    /// Prepared statements of a connection.
+    /// Maximum number of prepared statements per connection.
     pub statements: usize,
-    /// How long a login may take, with the handshake of TLS.
+    /// Timeout of a login, including the TLS handshake.
     pub login: Duration,
 }
 
@@ -47,17 +47,17 @@ impl Default for Limits {
     }
 }
 
-/// What all connections of a server share.
+/// State shared by all connections of a server.
 #[derive(Debug)]
 struct Terms {
     engine: Arc<Engine>,
     limits: Limits,
     tls: Option<Arc<Tls>>,
-    /// Who comes from another machine has to encrypt.
+    /// Whether clients on other machines must use TLS.
     tls_required: bool,
 }
 
-/// A server that listens.
+/// A listening server.
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
@@ -70,14 +70,14 @@ impl Server {
     /// Listens at an address.
     ///
     /// # Errors
-    /// Somebody else does, or the address is not this machine's.
+    /// The address is in use, or is not an address of this machine.
     pub async fn bind(address: SocketAddr, engine: Arc<Engine>, limits: Limits) -> std::io::Result<Server> {
         let listener = TcpListener::bind(address).await?;
         let terms = Arc::new(Terms { engine, limits, tls: None, tls_required: false });
         Ok(Server { listener, terms, open: Arc::default(), numbers: AtomicU32::new(1) })
     }
 
-    /// Offers TLS to clients; with `required`, those of other machines are refused without it.
+    /// Offers TLS to clients; with `required`, clients on other machines are refused without it.
     #[must_use]
     pub fn with_tls(mut self, tls: Arc<Tls>, required: bool) -> Server {
         let Terms { ref engine, limits, .. } = *self.terms;
@@ -86,18 +86,18 @@ impl Server {
         self
     }
 
-    /// Where it listens.
+    /// The address on which it listens.
     ///
     /// # Errors
-    /// The socket is gone.
+    /// The socket was closed.
     pub fn address(&self) -> std::io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Takes connections until it is dropped.
+    /// Accepts connections until the future is dropped.
     ///
     /// # Errors
-    /// Never ends by itself but when the socket fails.
+    /// The listening socket failed; otherwise this never returns.
     pub async fn run(&self) -> std::io::Result<()> {
         let engine = Arc::clone(&self.terms.engine);
         let ticker = tokio::spawn(async move {
@@ -112,7 +112,7 @@ impl Server {
         loop {
             match self.listener.accept().await {
                 Ok((stream, peer)) => self.serve(stream, peer),
-                // Out of descriptors, or a client that was gone already: others may have more luck a little later.
+                // Out of descriptors, or the client has disconnected already: retry a little later.
                 Err(error) => {
                     tracing::warn!("cannot take a connection: {error}");
                     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -150,7 +150,7 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// One of the connections that are open.
+/// Counts an open connection until it is dropped.
 struct Open {
     all: Arc<AtomicUsize>,
     number: usize,

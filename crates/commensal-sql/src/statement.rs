@@ -1,9 +1,8 @@
-//! Text to statements: what Apache Doris has for workload groups, policies, users and session variables.
+//! Parser for the statements that Apache Doris has for workload groups, policies, users and session variables.
 //!
-//! The grammar follows Doris' `DorisParser.g4` (4.x) and takes the spelling of 2.1 as well. Words of the language are
-//! matched without regard to case, names may be plain, in backticks or quoted. Everything that is not ours is handed
-//! on as [`PassedOn`], with the text as it was written. No input makes this panic, and no message repeats what stands
-//! in quotes, because that may be a password.
+//! The grammar follows Doris' `DorisParser.g4` (4.x) and also accepts the spelling of 2.1. Keywords are matched without
+//! regard to case; names may be plain, in backticks or quoted. Every other statement is returned as [`PassedOn`], with
+//! its text as written. No input makes this panic, and no message repeats quoted text, because that may be a password.
 
 mod access;
 mod cursor;
@@ -22,7 +21,7 @@ pub use split::split;
 /// Properties as written: key in lower case, value as text without quotes.
 pub type Properties = BTreeMap<String, String>;
 
-/// Why a text is no statement: where, what was expected, and what stands there.
+/// A syntax error: its position, what was expected, and what was found.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("syntax error at line {line}, column {column}: {problem}")]
 pub struct SyntaxError {
@@ -43,23 +42,23 @@ pub enum Statement {
     CreateGroup {
         /// The new group.
         group: GroupRef,
-        /// No error when it is there.
+        /// `IF NOT EXISTS`: no error when the group exists.
         if_not_exists: bool,
-        /// What it shall have.
+        /// Its properties.
         properties: Properties,
     },
     /// `ALTER WORKLOAD GROUP name [FOR compute_group] PROPERTIES(…)`.
     AlterGroup {
-        /// Which.
+        /// The group to change.
         group: GroupRef,
-        /// What changes; the rest stays.
+        /// The properties to change; all others keep their values.
         properties: Properties,
     },
     /// `DROP WORKLOAD GROUP [IF EXISTS] name [FOR compute_group]`.
     DropGroup {
-        /// Which.
+        /// The group to drop.
         group: GroupRef,
-        /// No error when it is not there.
+        /// `IF EXISTS`: no error when the group does not exist.
         if_exists: bool,
     },
     /// `SHOW WORKLOAD GROUPS [LIKE 'pattern']`.
@@ -71,16 +70,16 @@ pub enum Statement {
     CreatePolicy(NewPolicy),
     /// `ALTER WORKLOAD [SCHEDULE] POLICY name PROPERTIES(…)`.
     AlterPolicy {
-        /// Which.
+        /// The policy to change.
         name: String,
-        /// What changes.
+        /// The properties to change.
         properties: Properties,
     },
     /// `DROP WORKLOAD [SCHEDULE] POLICY [IF EXISTS] name`.
     DropPolicy {
-        /// Which.
+        /// The policy to drop.
         name: String,
-        /// No error when it is not there.
+        /// `IF EXISTS`: no error when the policy does not exist.
         if_exists: bool,
     },
     /// `SHOW WORKLOAD [SCHEDULE] POLICY`, which Doris 2.1 had.
@@ -89,51 +88,51 @@ pub enum Statement {
     Grant(Grant),
     /// `SHOW [ALL] GRANTS [FOR user]`.
     ShowGrants {
-        /// Of every user.
+        /// `ALL`: grants of every user.
         all: bool,
-        /// Of this one; nobody named is who asks.
+        /// The user whose grants are shown; `None` is the current user.
         user: Option<UserName>,
     },
     /// `CREATE USER …`, `ALTER USER …`.
     User(UserChange),
     /// `DROP USER [IF EXISTS] user`.
     DropUser {
-        /// Whom.
+        /// The user to drop.
         user: UserName,
-        /// No error when there is none.
+        /// `IF EXISTS`: no error when the user does not exist.
         if_exists: bool,
     },
     /// `SET PASSWORD [FOR user] = …`.
     SetPassword {
-        /// Whose; nobody named is who asks.
+        /// The user whose password is set; `None` is the current user.
         user: Option<UserName>,
-        /// The new one.
+        /// The new password.
         password: Secret,
     },
     /// `CREATE ROLE [IF NOT EXISTS] name`.
     CreateRole {
         /// Its name.
         name: String,
-        /// No error when it is there.
+        /// `IF NOT EXISTS`: no error when the role exists.
         if_not_exists: bool,
     },
     /// `DROP ROLE [IF EXISTS] name`.
     DropRole {
         /// Its name.
         name: String,
-        /// No error when it is not there.
+        /// `IF EXISTS`: no error when the role does not exist.
         if_exists: bool,
     },
     /// `SET PROPERTY [FOR 'user'] 'key' = 'value', …`.
     SetProperty {
-        /// Whose, without a host; nobody named is who asks.
+        /// The user, without a host; `None` is the current user.
         user: Option<String>,
-        /// What changes.
+        /// The properties to change.
         properties: Properties,
     },
     /// `SHOW PROPERTY [FOR 'user'] [LIKE 'pattern']`.
     ShowProperty {
-        /// Whose; nobody named is who asks.
+        /// The user; `None` is the current user.
         user: Option<String>,
         /// SQL pattern for the key.
         like: Option<String>,
@@ -158,11 +157,11 @@ pub enum Statement {
     },
     /// `KILL [QUERY|CONNECTION] id`.
     Kill(Kill),
-    /// `SHOW WARNINGS`: of the statement before.
+    /// `SHOW WARNINGS`: the warnings of the previous statement.
     ShowWarnings,
     /// `SHOW [FULL] PROCESSLIST`.
     ShowProcesslist {
-        /// Whole texts.
+        /// `FULL`: shows statements untruncated.
         full: bool,
     },
     /// Anything else, for the query engine.
@@ -178,18 +177,18 @@ pub struct GroupRef {
     pub compute_group: Option<String>,
 }
 
-/// `CREATE WORKLOAD POLICY`, not yet judged.
+/// `CREATE WORKLOAD POLICY`, not yet validated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewPolicy {
     /// Its name.
     pub name: String,
-    /// No error when it is there.
+    /// `IF NOT EXISTS`: no error when the policy exists.
     pub if_not_exists: bool,
-    /// All must hold: metric, operator, value.
+    /// Conditions (metric, operator, value), all of which must hold.
     pub conditions: Vec<ConditionText>,
-    /// What happens then: action, argument.
+    /// Actions that then happen, with their arguments.
     pub actions: Vec<ActionText>,
-    /// Enabled, priority, group.
+    /// Properties: enabled, priority, group.
     pub properties: Properties,
 }
 
@@ -200,7 +199,7 @@ pub struct ConditionText {
     pub metric: String,
     /// `>`, `>=`, `<`, `<=` or `=`.
     pub operator: &'static str,
-    /// What it is compared with.
+    /// The value that the metric is compared with.
     pub value: String,
 }
 
@@ -213,7 +212,7 @@ pub struct ActionText {
     pub argument: Option<String>,
 }
 
-/// Who logs in from where. Doris' default host is every host, `%`.
+/// A user and the host that it logs in from. Doris' default host is every host, `%`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UserName {
     /// Name.
@@ -223,7 +222,7 @@ pub struct UserName {
 }
 
 impl UserName {
-    /// This name from every host.
+    /// The user of this name on every host.
     #[must_use]
     pub fn anywhere(name: &str) -> UserName {
         UserName { name: name.to_owned(), host: "%".to_owned() }
@@ -237,7 +236,7 @@ impl fmt::Display for UserName {
     }
 }
 
-/// Who is given something.
+/// Who receives or loses a privilege.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Grantee {
     /// A user.
@@ -251,9 +250,9 @@ pub enum Grantee {
 pub struct Grant {
     /// `REVOKE`.
     pub revoke: bool,
-    /// What.
+    /// What is granted or revoked.
     pub what: Granted,
-    /// To whom, or from whom.
+    /// The user or role that it is granted to, or revoked from.
     pub grantee: Grantee,
 }
 
@@ -266,7 +265,7 @@ pub enum Granted {
     Objects {
         /// Such as `SELECT_PRIV`.
         privileges: Vec<String>,
-        /// Three parts.
+        /// Catalog, database and table.
         object: [String; 3],
     },
     /// Roles, to a user.
@@ -276,13 +275,13 @@ pub enum Granted {
 /// `CREATE USER` and `ALTER USER`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserChange {
-    /// Whom.
+    /// The user.
     pub user: UserName,
-    /// `CREATE`, not `ALTER`.
+    /// Whether this is `CREATE`, not `ALTER`.
     pub create: bool,
     /// `IF NOT EXISTS` of `CREATE`, `IF EXISTS` of `ALTER`.
     pub lenient: bool,
-    /// The password; none written leaves it as it is, or empty.
+    /// The password; `None` leaves it unchanged, or empty for a new user.
     pub password: Option<Secret>,
     /// `DEFAULT ROLE`.
     pub role: Option<String>,
@@ -290,7 +289,7 @@ pub struct UserChange {
     pub tls: Option<bool>,
 }
 
-/// A password as written in a statement. Neither is ever printed.
+/// A password as written in a statement. Neither form is ever printed.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Secret {
     /// The password itself.
@@ -310,13 +309,13 @@ impl fmt::Debug for Secret {
 pub struct Assignment {
     /// `GLOBAL`.
     pub global: bool,
-    /// Name in lower case; `@x` is a user's variable.
+    /// Name in lower case; `@x` is a user-defined variable.
     pub name: String,
     /// Its new value.
     pub value: Value,
 }
 
-/// A value that a session variable is given.
+/// A value that is assigned to a session variable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
     /// A text, a number or a word, without quotes.
@@ -334,7 +333,7 @@ pub enum Kill {
     Query(u64),
     /// The query with this id.
     QueryId(String),
-    /// The connection with what runs on it; plain `KILL` means this.
+    /// The connection, with the query that runs on it; plain `KILL` means this.
     Connection(u64),
 }
 
@@ -343,11 +342,11 @@ pub enum Kill {
 pub struct PassedOn {
     /// Its text as written, without blanks and semicolons at the end.
     pub text: String,
-    /// What `/*+SET_VAR(…)*/` hints of its selects set for this statement, in their order.
+    /// Assignments from `/*+SET_VAR(…)*/` hints of its selects, which hold for this statement only, in their order.
     pub variables: Vec<Assignment>,
 }
 
-/// Without the text, in which there may be keys to object stores.
+/// Omits the text, which may contain keys to object stores.
 impl fmt::Debug for PassedOn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "PassedOn({} bytes, {:?})", self.text.len(), self.variables)
@@ -357,8 +356,8 @@ impl fmt::Debug for PassedOn {
 /// Reads one statement; a semicolon at its end is allowed.
 ///
 /// # Errors
-/// [`SyntaxError`] with the place, when a statement of ours is not written as it has to be, when quotes or comments
-/// do not end, and when there is more than one statement ([`split`] takes them apart).
+/// [`SyntaxError`] with the position, when a statement handled here is malformed, when quotes or comments do not end,
+/// and when there is more than one statement ([`split`] takes them apart).
 pub fn parse(text: &str) -> Result<Statement, SyntaxError> {
     let parts = split(text);
     let Some(first) = parts.first() else { return Ok(Statement::Empty) };

@@ -1,12 +1,12 @@
-//! What std does not offer for files.
+//! File operations that std lacks.
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::path::Path;
 
-/// Puts each in the other's place, in one step that nobody sees half done.
+/// Exchanges two files atomically.
 ///
 /// # Panics
-/// When one of them is not there, or the file system cannot do it.
+/// When one of them does not exist, or the file system does not support it.
 #[track_caller]
 pub fn exchange(one: &Path, other: &Path) {
     renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).expect("two names on one file system");

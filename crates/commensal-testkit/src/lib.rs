@@ -1,6 +1,6 @@
 //! What the tests of several crates need: waiting for a condition, signals, what the kernel says of a process, and odd names.
 //!
-//! Nothing that ships uses it.
+//! Not used by shipped programs.
 
 #![forbid(unsafe_code)]
 #![allow(

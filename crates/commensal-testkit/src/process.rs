@@ -1,4 +1,4 @@
-//! Signals, and what the kernel says of a process.
+//! Sends signals, and reads the kernel's information on a process.
 
 use crate::until;
 use rustix::process::{Pid, Signal, kill_process};
@@ -8,7 +8,7 @@ use std::time::Duration;
 /// Sends a signal; `false` when there is no such process.
 ///
 /// # Panics
-/// When the process is somebody else's.
+/// When the process belongs to another user.
 #[track_caller]
 pub fn signal(pid: u32, signal: Signal) -> bool {
     let id = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a process id");
@@ -27,51 +27,51 @@ pub fn field_of_stat(pid: u32, number: usize) -> Option<String> {
     rest.split_whitespace().nth(number.checked_sub(3)?).map(str::to_owned)
 }
 
-/// Whether it is gone, or has ended and nobody has waited for it yet.
+/// Whether the process is gone, or is a zombie.
 pub fn ended(pid: u32) -> bool {
     field_of_stat(pid, 3).is_none_or(|state| matches!(state.as_str(), "Z" | "X"))
 }
 
-/// Whether a signal has stopped it.
+/// Whether a signal has stopped the process.
 pub fn stopped_by(pid: u32) -> bool {
     field_of_stat(pid, 3).is_some_and(|state| state == "T")
 }
 
-/// The numbers of `/proc/PID/schedstat`: CPU time, run delay (nanoseconds), time slices.
+/// The fields of `/proc/PID/schedstat`: CPU time, run delay (nanoseconds), time slices.
 fn schedstat(pid: u32) -> Option<[u64; 3]> {
     let text = read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
     let numbers: Vec<u64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     numbers.try_into().ok()
 }
 
-/// CPU time of the process's first thread; `None` when it is gone.
+/// CPU time of the process's first thread; `None` when the process is gone.
 pub fn cpu_time(pid: u32) -> Option<Duration> {
     schedstat(pid).map(|[ns, ..]| Duration::from_nanos(ns))
 }
 
-/// How long the process's first thread waited for a CPU; `None` when it is gone.
+/// Run delay of the process's first thread; `None` when the process is gone.
 pub fn run_delay(pid: u32) -> Option<Duration> {
     schedstat(pid).map(|[_, ns, _]| Duration::from_nanos(ns))
 }
 
-/// How many threads it has; 0 when it is gone.
+/// Number of threads; 0 when the process is gone.
 pub fn threads(pid: u32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
 }
 
-/// Memory that it holds (`VmRSS`); `None` when it is gone.
+/// Resident memory (`VmRSS`); `None` when the process is gone.
 pub fn resident_bytes(pid: u32) -> Option<u64> {
     let status = read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     line.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
-/// A process that stands still; it goes on when this is dropped.
+/// A process stopped by SIGSTOP; it continues when this is dropped.
 #[derive(Debug)]
 pub struct Stopped(u32);
 
 impl Stopped {
-    /// Stops it, and waits until it has left its CPU.
+    /// Stops the process, and waits until it has left its CPU.
     pub fn new(pid: u32) -> Stopped {
         signal(pid, Signal::STOP);
         let stopped = Stopped(pid);

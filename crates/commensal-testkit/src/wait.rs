@@ -6,22 +6,22 @@ use std::time::{Duration, Instant};
 /// How long anything may take before it counts as stuck. Nobody waits for it on a machine with CPUs to spare; an emulated
 /// machine beside a compiler is a hundred times as slow.
 pub const PATIENCE: Duration = Duration::from_secs(120);
-/// Between two looks at a condition.
+/// Poll interval of conditions.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Waits until the condition holds.
 ///
 /// # Panics
-/// When it does not within [`PATIENCE`]; `what` names it.
+/// When the condition does not hold within [`PATIENCE`]; `what` names it.
 #[track_caller]
 pub fn until(what: impl Display, holds: impl FnMut() -> bool) {
     within(PATIENCE, what, holds);
 }
 
-/// Waits until the condition holds, for what may take longer or must be sooner than [`PATIENCE`].
+/// Waits until the condition holds, with a timeout other than [`PATIENCE`].
 ///
 /// # Panics
-/// When it does not within `time`; `what` names it.
+/// When the condition does not hold within `time`; `what` names it.
 #[track_caller]
 pub fn within(time: Duration, what: impl Display, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + time;
@@ -31,10 +31,10 @@ pub fn within(time: Duration, what: impl Display, mut holds: impl FnMut() -> boo
     }
 }
 
-/// Waits until there is a value, and gives it.
+/// Waits until there is a value, and returns it.
 ///
 /// # Panics
-/// When there is none within [`PATIENCE`]; `what` names it.
+/// When there is no value within [`PATIENCE`]; `what` names it.
 #[track_caller]
 pub fn until_some<T>(what: impl Display, mut value: impl FnMut() -> Option<T>) -> T {
     let mut found = None;

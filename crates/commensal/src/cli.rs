@@ -1,5 +1,5 @@
-//! Verbs and options, and what their exit status means: 0 the promise holds, 1 it does not, 2 trouble; the
-//! lab adds 3 inconclusive and 4 environment invalid; `run` gives the command's own status.
+//! Commands and options, and their exit status: 0 the check holds, 1 it does not, 2 trouble; the lab adds 3
+//! inconclusive and 4 environment invalid; `run` returns the command's own status.
 
 mod agent;
 mod agent_args;
@@ -52,25 +52,25 @@ use std::time::Duration;
 #[derive(Debug, Parser)]
 #[command(name = "commensal", version, propagate_version = true, max_term_width = 100)]
 pub struct Cli {
-    /// Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal].
+    /// Directory of the undo journal [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal].
     #[arg(long, global = true, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
 
-    /// First part of the names of commensal's own cgroups: NAME-online and NAME-offline.
+    /// Prefix of the names of commensal's own cgroups: NAME-online and NAME-offline.
     #[arg(long, global = true, value_name = "NAME", default_value = "commensal")]
     pub cgroup_prefix: String,
 
-    /// Make commensal's own cgroups below this one [default: the root; as another user, or where systemd manages the
-    /// tree, the cgroup that was delegated to this process]. `/` insists on the root although systemd manages it.
+    /// Create commensal's own cgroups below this one [default: the root; as another user, or where systemd manages the
+    /// tree, the cgroup that was delegated to this process]. `/` forces the root although systemd manages it.
     #[arg(long, global = true, value_name = "CGROUP")]
     pub cgroup_root: Option<String>,
 
-    /// Work on cgroups although another commensal with another state directory keeps some of this machine. Groups that it keeps
-    /// are left to it.
+    /// Work on cgroups although another commensal with another state directory manages some on this machine. Its groups
+    /// are not touched.
     #[arg(long, global = true)]
     pub beside_others: bool,
-    /// Go on although others than root (or than this user) could have written the state directory, a file in it or a groups
-    /// file.
+    /// Continue although users other than root (or this user) could have written the state directory, a file in it or a
+    /// groups file.
     #[arg(long, global = true)]
     pub insecure_permissions: bool,
 
@@ -78,51 +78,51 @@ pub struct Cli {
     #[arg(long, short, global = true, hide = true)]
     pub verbose: bool,
 
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub verb: Verb,
 }
 
-/// What to do.
+/// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
-    /// Say what this machine can enforce, by trying it in a scratch cgroup; what is missing and what would help.
+    /// Report what this machine can enforce, by trying it in a scratch cgroup; also what is missing and how to get it.
     Doctor(Json),
     /// Show every write that `apply` would make, in order, with its reason. Changes nothing: knobs are tried in
     /// an empty scratch cgroup only.
     Plan(Groups),
-    /// Make it so, once; every original value is kept in the undo journal.
+    /// Put the groups in force, once; every original value is kept in the undo journal.
     Apply(Groups),
     /// Put back every original value and remove commensal's own cgroups. Needs no running agent or guard.
     Restore(Json),
-    /// Look at the undo journals. Changes nothing and takes no lock.
+    /// Inspect the undo journals. Changes nothing and takes no lock.
     Journal(Journal),
     /// Start a command inside a group; signals and the exit status pass through.
     Run(Run),
-    /// Keep the groups in force: follow members, put back what others change, guard the machine if the agent dies. SIGHUP reads
-    /// the groups again, SIGTERM ends it.
+    /// Keep the groups in force: follow members, revert changes by others, guard the machine if the agent dies. SIGHUP
+    /// reads the groups again, SIGTERM ends it.
     Agent(Agent),
     /// Bring the machine into its safe state when the agent is gone or hangs (started by the agent, or as a unit of its own).
     Guard(Guard),
-    /// Say what is in force: groups, limits, queues, and what is wrong. Exit status 1 when not all that was asked for is, 2
-    /// without an agent.
+    /// Show what is in force: groups, limits, queues, and problems. Exit status 1 when not everything requested is in
+    /// force, 2 without an agent.
     Status(Json),
-    /// Say why each limit of a group is what it is: the rule that won, and the formula with its inputs.
+    /// Explain the value of each limit of a group: the rule that won, and the formula with its inputs.
     Explain(Explain),
-    /// Watch the groups live; ? tells the keys.
+    /// Watch the groups live; ? shows the keys.
     Top(Top),
-    /// Show who runs and who waits in the admission queues, and whether one is held closed. Changes nothing.
+    /// Show running and waiting commands in the admission queues, and whether a queue is held closed. Changes nothing.
     Queue(Groups),
-    /// Say who held the CPU while a service waited for it: exactly, from inside the kernel, and without a change to the
-    /// machine. Needs root (or CAP_BPF and CAP_PERFMON).
+    /// Report what held the CPU while a service waited for it: exactly, measured inside the kernel, without changing
+    /// the machine. Needs root (or CAP_BPF and CAP_PERFMON).
     Blame(Blame),
-    /// Measure what co-location costs.
+    /// Measure the cost of co-location.
     Lab(Lab),
-    /// Say how many VMs or databases fit on a server, and what it costs.
+    /// Report how many VMs or databases fit on a server, and at what cost.
     Density(Density),
     /// Load, watch and unload the scheduler that keeps offline work off the CPU while the machine runs.
     Sched(Sched),
-    /// Print what completes this command line in a shell, such as for `source <(commensal completions bash)`.
+    /// Print a completion script for a shell, such as for `source <(commensal completions bash)`.
     Completions {
         /// The shell.
         #[arg(value_enum)]
@@ -133,7 +133,7 @@ pub enum Verb {
     Workload(Workload),
 }
 
-/// Output for programs.
+/// Output format.
 #[derive(Debug, Args)]
 pub struct Json {
     /// Print JSON.
@@ -144,7 +144,7 @@ pub struct Json {
 /// `commensal journal`.
 #[derive(Debug, Args)]
 pub struct Journal {
-    /// What to say of them.
+    /// The subcommand.
     #[command(subcommand)]
     pub verb: JournalVerb,
 }
@@ -152,15 +152,15 @@ pub struct Journal {
 /// `commensal journal …`.
 #[derive(Debug, Subcommand)]
 pub enum JournalVerb {
-    /// List every journal in the state directory: whose, of which boot, how many records, and damaged lines with the reason.
-    /// Exit status 2 when one is damaged.
+    /// List every journal in the state directory: its owner, boot, number of records, and damaged lines with the
+    /// reason. Exit status 2 when one is damaged.
     Check(Json),
-    /// Say what each journal would have `restore` put back, a line for each record (with --json a line of JSON). Exit status 2
-    /// when one is damaged.
+    /// Show what `restore` would put back from each journal, a line for each record (with --json a line of JSON). Exit
+    /// status 2 when one is damaged.
     Show(Json),
 }
 
-/// Which groups.
+/// The groups to use.
 #[derive(Debug, Args)]
 pub struct Groups {
     /// A groups file, or a folder of *.toml.
@@ -183,12 +183,12 @@ pub struct Run {
     #[arg(long, short, value_name = "PATH", default_value = "/etc/commensal/groups.d")]
     pub config: PathBuf,
 
-    /// Fail at once when the group's queue would make it wait.
+    /// Fail at once instead of waiting in the group's queue.
     #[arg(long)]
     pub no_wait: bool,
 
-    /// Wait in the group's queue for at most this long, such as 30s or 10min [default: the group's queue.timeout, which
-    /// also is the most].
+    /// Wait in the group's queue for at most this long, such as 30s or 10min [default and maximum: the group's
+    /// queue.timeout].
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, conflicts_with = "no_wait")]
     pub queue_timeout: Option<Duration>,
 
@@ -211,7 +211,7 @@ pub struct Explain {
 /// `commensal top`.
 #[derive(Debug, Args)]
 pub struct Top {
-    /// Print one screen as text, with every group; so does an output that is no terminal.
+    /// Print one screen as text, with every group; also the default when the output is not a terminal.
     #[arg(long)]
     pub once: bool,
 }
@@ -219,27 +219,27 @@ pub struct Top {
 /// `commensal blame`.
 #[derive(Debug, Args)]
 pub struct Blame {
-    /// Who waited: a systemd unit, a cgroup (/path), a process by its number, a container by its name or identifier, or a
-    /// group of the groups file [default: its online groups, against its offline ones].
+    /// What waited: a systemd unit, a cgroup (/path), a process by its number, a container by its name or identifier,
+    /// or a group of the groups file [default: its online groups, against its offline ones].
     pub target: Vec<String>,
 
-    /// Whose share of the waits has a budget; named in the same ways. May be given several times.
+    /// Targets whose share of the waits has a budget; named in the same ways. May be given several times.
     #[arg(long, value_name = "WHO")]
     pub against: Vec<String>,
 
-    /// How long to look, such as 30s or 5min [default: until Ctrl-C].
+    /// How long to measure, such as 30s or 5min [default: until Ctrl-C].
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     pub r#for: Option<Duration>,
 
-    /// Exit with 1 when those of --against are over their budget, and with 3 when nothing can be said.
+    /// Exit with 1 when the targets of --against are over budget, and with 3 when the data does not decide.
     #[arg(long)]
     pub check: bool,
 
-    /// Wait blamed on them that is allowed, ms per second that the targets had a CPU [default: 50].
+    /// Budget for the wait that they cause, ms per second of the targets' CPU time [default: 50].
     #[arg(long, value_name = "MS", value_parser = bound)]
     pub blame_below: Option<f64>,
 
-    /// How long they may stay on a CPU that a target was woken on, us, 99th percentile [default: 100].
+    /// Budget for how long they keep a CPU on which a target was woken, us, 99th percentile [default: 100].
     #[arg(long, value_name = "US", value_parser = bound)]
     pub preempt_below: Option<f64>,
 
@@ -251,11 +251,11 @@ pub struct Blame {
     #[arg(long, conflicts_with = "json")]
     pub top: bool,
 
-    /// Write a picture with a flame-like bar per waiter and culprit; - prints it.
+    /// Write an SVG chart with a flame-like bar per waiter and culprit; - prints it.
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
 
-    /// Write picture and figures as one HTML file; - prints it.
+    /// Write chart and figures as one HTML file; - prints it.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 
@@ -264,7 +264,7 @@ pub struct Blame {
     #[arg(long, value_name = "FILE")]
     pub prometheus: Option<PathBuf>,
 
-    /// Leave interrupts to the tasks that they interrupt: a little cheaper.
+    /// Attribute interrupts to the tasks that they interrupt: a little cheaper.
     #[arg(long)]
     pub no_interrupts: bool,
 
@@ -280,7 +280,7 @@ pub struct Blame {
 /// `commensal workload`.
 #[derive(Debug, Args)]
 pub struct Workload {
-    /// Which one.
+    /// The workload.
     #[command(subcommand)]
     pub verb: WorkloadVerb,
 }
@@ -297,7 +297,7 @@ pub enum WorkloadVerb {
         #[arg(long, default_value_t = 2)]
         workers: usize,
     },
-    /// The fastest HTTP service that one thread can be, with stalls.
+    /// A minimal single-threaded HTTP service, as fast as possible, with stalls.
     Responder {
         /// Port on 127.0.0.1; 0 is any free one.
         #[arg(long, default_value_t = 0)]
@@ -305,13 +305,13 @@ pub enum WorkloadVerb {
         /// Length of a stall, ms.
         #[arg(long, default_value_t = 0)]
         stall_ms: u64,
-        /// From one stall to the next, seconds.
+        /// Interval between stalls, seconds.
         #[arg(long, default_value_t = 5)]
         stall_every_s: u64,
     },
     /// Threads that sleep for random times and then compute.
     Pulse {
-        /// Threads.
+        /// Number of threads.
         #[arg(long, default_value_t = 1)]
         threads: usize,
         /// Mean sleep, us.
@@ -320,16 +320,16 @@ pub enum WorkloadVerb {
         /// CPU time of one piece of work, us.
         #[arg(long, default_value_t = 1000)]
         work_us: u64,
-        /// Of the sleeps.
+        /// Seed of the sleeps.
         #[arg(long, default_value_t = 1)]
         seed: u64,
-        /// How long [default: until killed].
+        /// Duration [default: until killed].
         #[arg(long)]
         seconds: Option<u64>,
     },
-    /// Waits until standard input ends, then lets go on what a killed lab run left frozen, and removes the rest of it.
+    /// Waits until standard input ends, then thaws what a killed lab run left frozen, and removes its remains.
     ThawGuard,
-    /// Threads that disturb in one way, and count their work in the file given as standard input.
+    /// Threads that stress one resource, and count their work in the file given as standard input.
     Antagonist {
         /// cpu, vector, l2, l3, memory, page-cache, fork, disk or network.
         kind: commensal_lab::workload::antagonist::Kind,
@@ -339,22 +339,22 @@ pub enum WorkloadVerb {
         /// Bytes of memory or file per thread [default: that of the kind].
         #[arg(long)]
         size: Option<u64>,
-        /// Where the files of page-cache and disk live, without a name.
+        /// Folder for the unnamed files of page-cache and disk.
         #[arg(long, default_value = "/var/tmp")]
         dir: PathBuf,
-        /// How long [default: until killed].
+        /// Duration [default: until killed].
         #[arg(long)]
         seconds: Option<u64>,
     },
-    /// What a cell of a density ladder does.
+    /// The work of a cell of a density ladder.
     Cell {
-        /// A barrier over all cells after each step.
+        /// Whether there is a barrier over all cells after each step.
         #[arg(long)]
         barrier: bool,
-        /// Bytes of each of two arrays that are copied, in place of computing.
+        /// Size in bytes of each of two arrays that are copied, instead of computing.
         #[arg(long, value_name = "BYTES", conflicts_with = "barrier")]
         stream: Option<usize>,
-        /// Which cell this is, from 0.
+        /// Index of this cell, from 0.
         #[arg(long, default_value_t = 0)]
         cell: u16,
         /// Worker threads.
@@ -366,7 +366,7 @@ pub enum WorkloadVerb {
         /// Chunks or steps of each session.
         #[arg(long, default_value_t = 1)]
         work: u32,
-        /// After which an unanswered datagram is sent again, ms.
+        /// Delay after which an unanswered datagram is resent, ms.
         #[arg(long, default_value_t = 20)]
         timeout_ms: u64,
     },
@@ -378,7 +378,7 @@ pub enum WorkloadVerb {
     },
 }
 
-/// Parses the command line, does it, and gives the exit status.
+/// Parses the command line, runs the command, and returns the exit status.
 #[must_use]
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -396,7 +396,7 @@ pub fn main() -> ExitCode {
             });
         }
     };
-    // `run` leaves 1 to 124 to the command that it runs.
+    // `run` reserves 1 to 124 for the command that it runs.
     let trouble = if matches!(cli.verb, Verb::Run(_)) { 125 } else { 2 };
     let done = dispatch(cli);
     let printed = output::end().map_err(|error| anyhow!("standard output cannot be written: {error}"));
@@ -409,7 +409,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// What is allowed: a number that can be exceeded.
+/// Parses a limit: a non-negative finite number.
 fn bound(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(number) if number.is_finite() && number >= 0.0 => Ok(number),
@@ -418,7 +418,7 @@ fn bound(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Whether the command line, although it cannot be parsed, is one of `run`.
+/// Whether the command line, although it cannot be parsed, calls `run`.
 fn is_run() -> bool {
     let verbs = [
         "doctor",
@@ -444,7 +444,7 @@ fn is_run() -> bool {
     first.is_some_and(|verb| verb == "run")
 }
 
-/// What completes the command line in a shell.
+/// The completion script for a shell.
 ///
 /// # Errors
 /// Never in practice: the text is UTF-8.

@@ -1,4 +1,4 @@
-//! What every verb needs: the host, where state is kept, and how groups become a plan.
+//! State shared by all commands: the host, the state directory, and how groups become a plan.
 
 use anyhow::{Context as _, anyhow, bail};
 use commensal_agent::control::{SHARED_SOCKET, SOCKET};
@@ -22,18 +22,18 @@ pub struct Context<H: Host = LinuxHost> {
     pub host: H,
     /// State directory.
     pub state_dir: PathBuf,
-    /// First part of the names of our own cgroups.
+    /// Prefix of the names of our own cgroups.
     pub prefix: String,
-    /// Below which cgroup our own go, if the user insists.
+    /// Cgroup below which our own are created, if the user chose one.
     pub cgroup_root: Option<CgroupPath>,
-    /// Whether another commensal may keep cgroups of this machine at the same time.
+    /// Whether another commensal may manage cgroups on this machine at the same time.
     pub beside_others: bool,
-    /// What container engines said.
+    /// Answers of container engines.
     pub engines: Option<Found>,
 }
 
 impl Context {
-    /// For this user on this machine.
+    /// The context for this user on this machine.
     pub fn new(
         state_dir: Option<PathBuf>,
         prefix: String,
@@ -42,7 +42,7 @@ impl Context {
         let host = LinuxHost::new();
         GroupName::new(&prefix).map_err(|message| anyhow!("--cgroup-prefix: {message}"))?;
         let state_dir = match state_dir {
-            // The same from everywhere: it is what tells one commensal from another.
+            // Absolute, because the path distinguishes one commensal from another.
             Some(dir) => {
                 std::path::absolute(&dir).with_context(|| format!("--state-dir {}", dir.display()))?
             }
@@ -54,7 +54,7 @@ impl Context {
 }
 
 impl<H: Host> Context<H> {
-    /// What the agent needs to know of it.
+    /// The part that the agent needs.
     pub fn instance(&self) -> Instance {
         let engine = std::env::var("DOCKER_HOST").ok();
         let cgroup_root = self.cgroup_root.clone();
@@ -87,7 +87,8 @@ impl<H: Host> Context<H> {
         Ok(groups_file::compile(&groups_file::texts(&self.host, path)?)?)
     }
 
-    /// Asks container engines for what these groups match: before a lock is taken, since an engine answers when it likes.
+    /// Asks container engines for the containers that these groups match. Done before taking a lock, since engines may
+    /// answer slowly.
     pub fn ask_engines(&mut self, specs: &[GroupSpec]) -> anyhow::Result<()> {
         let hierarchies = mounts::hierarchies(&mut self.host)?;
         let engine = self.instance().engine;
@@ -95,7 +96,7 @@ impl<H: Host> Context<H> {
         Ok(())
     }
 
-    /// Looks at the machine and plans.
+    /// Surveys the machine and plans.
     pub fn plan(&mut self, request: PlanRequest<'_>) -> anyhow::Result<Planned> {
         let survey = self.survey()?;
         self.plan_on(&survey, request)
@@ -108,7 +109,7 @@ impl<H: Host> Context<H> {
         Ok(instance.plan(&mut self.host, survey, &request)?)
     }
 
-    /// Plans and carries out.
+    /// Plans and executes the plan.
     pub fn enforce(
         &mut self,
         request: PlanRequest<'_>,
@@ -119,22 +120,22 @@ impl<H: Host> Context<H> {
         Ok(enforce(&instance, &mut self.host, &request, journal)?)
     }
 
-    /// The machine and what works on it, by trying in a scratch group. The caller holds the lock, if there can be one.
+    /// Surveys the machine and tests what works in a scratch cgroup. The caller holds the lock, if there is one.
     pub fn survey(&mut self) -> anyhow::Result<Survey> {
         Ok(self.instance().survey(&mut self.host)?)
     }
 
-    /// Name of the scratch group in which knobs are tried.
+    /// Name of the scratch cgroup in which knobs are tried.
     pub fn probe_name(&self) -> String {
         self.instance().scratch
     }
 
-    /// The same for lab runs, which have a lock of their own.
+    /// The same for lab runs, which use another lock.
     pub fn lab_probe_name(&self) -> String {
         format!("{}-lab-probe", self.prefix)
     }
 
-    /// The lock for verbs that only look: without a state directory of one's own there is none to share.
+    /// The lock for read-only commands; `None` when this user has no state directory.
     pub fn lock_to_look(&mut self) -> anyhow::Result<Option<Lock>> {
         match self.host.state_dir(&self.state_dir) {
             Ok(()) => self.lock().map(Some),
@@ -147,13 +148,13 @@ impl<H: Host> Context<H> {
         Ok(self.instance().journal(&mut self.host, name)?)
     }
 
-    /// Whether an agent keeps this machine's groups.
+    /// Whether an agent manages this machine's groups.
     fn kept(&mut self) -> bool {
         commensal_agent::agent::running(&mut self.host, &self.state_dir)
             .is_ok_and(|running| running.is_some())
     }
 
-    /// Refuses what an agent would undo at once.
+    /// Refuses commands whose changes an agent would revert at once.
     pub fn without_agent(&mut self, instead: &str) -> anyhow::Result<()> {
         if let Some(pid) = commensal_agent::agent::running(&mut self.host, &self.state_dir)? {
             let process = pid.map(|pid| format!(" (process {pid})")).unwrap_or_default();
@@ -162,7 +163,8 @@ impl<H: Host> Context<H> {
         Ok(())
     }
 
-    /// Refuses to change what another commensal, with another state directory, keeps. The lock lasts as long as the value.
+    /// Refuses to change what another commensal with another state directory manages. The lock is held as long as the
+    /// returned value.
     pub fn as_master(&mut self) -> anyhow::Result<Option<Lock>> {
         if self.beside_others {
             return Ok(None);
@@ -181,7 +183,7 @@ impl<H: Host> Context<H> {
         }
     }
 
-    /// Refuses a target that is not a file, or a folder that cannot be written: before the work, not after it.
+    /// Refuses an output path that is not a file, or whose folder is not writable: before the work, not after it.
     pub fn writable(&mut self, out: &Path) -> anyhow::Result<()> {
         let cannot = || format!("{} cannot be written", out.display());
         if let Ok(kind) = out.metadata()
@@ -195,7 +197,7 @@ impl<H: Host> Context<H> {
         self.host.state_remove(&try_out).with_context(cannot)
     }
 
-    /// One at a time changes the machine; the lock ends with the returned value or with the process.
+    /// The lock for changing the machine, held as long as the returned value.
     pub fn lock(&mut self) -> anyhow::Result<Lock> {
         let instance = self.instance();
         let deadline = Instant::now() + LOCK_PATIENCE;

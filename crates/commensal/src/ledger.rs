@@ -1,6 +1,6 @@
-//! The capability ledger: what this machine can enforce, by trying, and by what offline work yields here.
+//! The capability ledger: what this machine can enforce, found by trying, and which mechanism makes offline work yield.
 //!
-//! Built from a survey of any host, so the goldens of other machines are made from fixtures.
+//! Built from a survey of any host, so golden files of other machines can be generated from fixtures.
 
 use anyhow::Context as _;
 use commensal_core::actual::{CgroupPath, Manager, SCHEDULER, Support};
@@ -14,28 +14,28 @@ use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::Path;
 
-/// What was found, ready to be told.
+/// The findings, ready to be printed.
 #[derive(Debug)]
 pub struct Ledger {
     identity: machine::Identity,
     survey: Survey,
-    /// Name of the mechanism by which a group of our own yields.
+    /// The mechanism by which a group of ours yields.
     yields_by: String,
-    /// Why that is weak, if it is.
+    /// Why that mechanism is weak, if it is.
     weak: Option<String>,
     rungs: Vec<Rung>,
     root: bool,
 }
 
-/// Whether something works: yes, not tried, no, refused; and a remark.
+/// Name, result (yes, not tried, no, refused) and a remark.
 type Entry<'a> = (String, &'static str, String);
 
 impl Ledger {
-    /// Looks at the machine. Knobs are tried in a scratch cgroup called `probe`; own groups are called `prefix-…`; a scheduler
-    /// of ours listens in `state_dir`.
+    /// Surveys the machine. Knobs are tried in a scratch cgroup called `probe`; our groups are called `prefix-…`; our
+    /// scheduler listens in `state_dir`.
     ///
     /// # Errors
-    /// When `/proc` or `/sys` lack what every Linux has there.
+    /// When `/proc` or `/sys` lack files that every Linux has.
     pub fn look(
         host: &mut dyn Host,
         probe: &str,
@@ -59,13 +59,13 @@ impl Ledger {
         Ok(Ledger { identity, survey, yields_by, weak, rungs, root })
     }
 
-    /// Whether offline work can only be held back by weak mechanisms.
+    /// Whether only weak mechanisms can hold back offline work.
     #[must_use]
     pub fn is_weak(&self) -> bool {
         self.weak.is_some()
     }
 
-    /// For people.
+    /// Text output.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = String::new();
@@ -116,7 +116,7 @@ impl Ledger {
         );
     }
 
-    /// Every knob and feature with what was found, in the order of the table.
+    /// Every knob and feature with its result, in the order of the table.
     fn entries(&self) -> Vec<Entry<'_>> {
         let mut entries = Vec::new();
         let caps = &self.survey.caps;
@@ -124,7 +124,7 @@ impl Ledger {
             let file = knob.row().file(*version).map_or("", |file| file.name);
             entries.push(entry(&knob.to_string(), &format!("cgroup {version} {file}"), support));
         }
-        // What the machine's cgroup version cannot do at all, so that nobody searches for it.
+        // Includes what the machine's cgroup version lacks, so that users do not search for it.
         for knob in TABLE.iter().filter(|knob| knob.status == KnobStatus::Driven) {
             let version = self.version_of(knob.controller);
             let Some(version) = version.filter(|version| knob.file(*version).is_none()) else { continue };
@@ -194,7 +194,7 @@ impl Ledger {
         }
     }
 
-    /// For programs.
+    /// JSON output.
     #[must_use]
     pub fn json(&self) -> Value {
         let (facts, identity, caps) = (&self.survey.machine, &self.identity, &self.survey.caps);
@@ -238,7 +238,7 @@ impl Ledger {
     }
 }
 
-/// The first kernel with sched_ext calls its functions by other names than all later ones.
+/// The first kernel with sched_ext uses other function names than all later ones.
 fn lacks(kernel: &str) -> bool {
     kernel
         .strip_prefix("Linux 6.12")
@@ -255,7 +255,7 @@ fn entry<'a>(name: &str, file: &str, support: &Support) -> Entry<'a> {
     (name.to_owned(), word, remark)
 }
 
-/// What stands against turning Group Identity on, which only the values of all groups tell.
+/// Why Group Identity cannot be turned on, as found in the values of all groups.
 fn stored_identity(host: &mut dyn Host, survey: &Survey) -> anyhow::Result<Option<String>> {
     let mut found = survey.tree(host)?;
     if !found.switches.contains_key(&Switch::GroupIdentity) {
@@ -265,7 +265,7 @@ fn stored_identity(host: &mut dyn Host, survey: &Survey) -> anyhow::Result<Optio
     Ok(identity_obstacle(None, &found))
 }
 
-/// The mechanism for a group of our own, why it is weak if it is, and the ladder.
+/// The mechanism for a group of ours, why it is weak if it is, and the ranking of mechanisms.
 fn mechanism(survey: &Survey, prefix: &str, identity: Option<&str>) -> (String, Option<String>, Vec<Rung>) {
     let caps = &survey.caps;
     let cpu = survey.hierarchies.iter().find(|hierarchy| hierarchy.controllers.contains(&Controller::Cpu));
@@ -308,7 +308,7 @@ mod tests {
     use super::*;
     use commensal_host::fake::FakeHost;
 
-    /// The first kernel that has sched_ext cannot have the scheduler, and is not told to load it.
+    /// The first kernel with sched_ext cannot run the scheduler, so the ledger does not suggest loading it.
     #[test]
     fn a_kernel_whose_sched_ext_is_too_old_is_told_so() {
         let check = |release: &str, part: &str| {

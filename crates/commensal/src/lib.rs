@@ -1,5 +1,5 @@
-//! The command line of commensal. It decides nothing: specs come from files, plans from `commensal-core`,
-//! writes go through `commensal-reconcile`, experiments through `commensal-lab`.
+//! The command line of commensal. It makes no decisions: specs come from files, plans from `commensal-core`, writes go
+//! through `commensal-reconcile`, experiments through `commensal-lab`.
 //!
 //! A library so that `xtask gen` derives man pages, completions and the reference from the same definition.
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! Standard output and standard error, for the whole program: [`println!`] and its sisters mean these here.
+//! Standard output and standard error of the whole program: [`println!`] and the related macros are redefined here.
 //!
 //! A reader that goes away, as in `commensal queue | head -1`, is no trouble: what it does not want is not printed, and the
 //! verb ends by itself, with its own exit status. (The standard macros panic there. Death by SIGPIPE, what most programs
@@ -30,12 +30,12 @@ pub fn paint(text: &str) {
     note(|| std::io::stdout().lock().write_all(text.as_bytes()));
 }
 
-/// Lets a reader see now what was written.
+/// Flushes standard output.
 pub fn flush() {
     note(|| std::io::stdout().lock().flush());
 }
 
-/// Writes what is left, and gives what went wrong with standard output, unless its reader went away.
+/// Flushes standard output, and returns its first error, unless the reader closed it.
 ///
 /// # Errors
 /// The first failure of a write.
@@ -48,7 +48,7 @@ pub fn end() -> std::io::Result<()> {
     }
 }
 
-/// Writes, unless that failed before.
+/// Writes, unless an earlier write failed.
 fn note(write: impl FnOnce() -> std::io::Result<()>) {
     let Ok(mut failed) = FAILED.lock() else { return };
     if failed.is_none() {
@@ -56,24 +56,24 @@ fn note(write: impl FnOnce() -> std::io::Result<()>) {
     }
 }
 
-/// As the standard one, by [`out`].
+/// Like the standard macro, using [`out`].
 macro_rules! print {
     ($($text:tt)*) => { $crate::output::out(format_args!($($text)*)) };
 }
 
-/// As the standard one, by [`out`].
+/// Like the standard macro, using [`out`].
 macro_rules! println {
     () => { $crate::output::out(format_args!("\n")) };
     ($($text:tt)*) => { $crate::output::out(format_args!("{}\n", format_args!($($text)*))) };
 }
 
-/// As the standard one, by [`err`].
+/// Like the standard macro, using [`err`].
 macro_rules! eprintln {
     () => { $crate::output::err(format_args!("\n")) };
     ($($text:tt)*) => { $crate::output::err(format_args!("{}\n", format_args!($($text)*))) };
 }
 
-/// As the standard one, by [`err`].
+/// Like the standard macro, using [`err`].
 macro_rules! eprint {
     ($($text:tt)*) => { $crate::output::err(format_args!($($text)*)) };
 }

@@ -1,4 +1,4 @@
-//! What the agent costs: CPU time, memory and the length of its ticks, on a machine with many cgroups that has nothing to do.
+//! Cost of the agent: CPU time, memory and length of ticks, on a machine with many idle cgroups.
 
 use crate::stage::{self, Stage, Used, used};
 use anyhow::Context;
@@ -8,13 +8,13 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 const GROUPS: usize = 100;
-/// Of them, online; one more is the slice that all offline ones are in.
+/// Number of online cgroups; one more is the slice that contains all offline ones.
 const ONLINE: usize = 20;
-/// After the start: the first round, and probes that come.
+/// Time after the start that is not measured: the first round, and loading of probes.
 const WARM_UP: Duration = Duration::from_secs(15);
-/// While it is counted nobody asks the agent anything.
+/// Measured time, during which no client queries the agent.
 const COUNTED: Duration = Duration::from_secs(60);
-/// Ticks whose length is asked for afterwards.
+/// Number of ticks whose length is queried afterwards.
 const TICKS: usize = 30;
 const GOAL_PCT: f64 = 0.2;
 const GOAL_MIB: f64 = 20.0;
@@ -51,7 +51,7 @@ const CASES: [Case; 5] = [
     },
 ];
 
-/// Measures and prints; the figures as JSON.
+/// Measures and prints; returns the figures as JSON.
 pub fn run(program: &Path) -> anyhow::Result<Value> {
     println!(
         "\nthe agent's cost at a tick of 1 s: {} s from {} s after its start; ticks: {TICKS} after that",
@@ -108,7 +108,7 @@ fn group(number: usize) -> (&'static str, String) {
     (side, format!("{side}/g{number}"))
 }
 
-/// Makes the cgroups; the groups file.
+/// Creates the cgroups; returns the groups file.
 fn layout(stage: &Stage, case: &Case) -> anyhow::Result<String> {
     let top = &stage.top;
     let mut text = format!("[agent]\nheadroom = \"{}\"\n", case.headroom);
@@ -131,7 +131,7 @@ fn layout(stage: &Stage, case: &Case) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// A process that sleeps, in the first cgroup of each group.
+/// Starts a sleeping process in the first cgroup of each group.
 fn tenants(stage: &Stage) -> anyhow::Result<Vec<Child>> {
     (0..GROUPS - 1).map(|number| stage.start(&format!("{}/c0", group(number).1), "exec sleep 3600")).collect()
 }

@@ -1,4 +1,4 @@
-//! What `commensal blame` costs: two threads on one CPU that do nothing but switch, in pairs with and without the probe.
+//! Cost of `commensal blame`: two threads on one CPU that only switch, in pairs of runs with and without the probe.
 
 use anyhow::{Context, bail};
 use commensal_blame::{Scope, Subject, WaitProbe};
@@ -8,25 +8,25 @@ use std::process::Command;
 use std::time::Instant;
 
 const PAIRS: usize = 30;
-/// Runs of a half of a pair; the quarter-fastest counts: what a neighbour or a hypervisor takes only ever adds.
+/// Number of runs in each half of a pair. The fastest quartile counts: neighbours and hypervisors can only add time.
 const RUNS: usize = 24;
 /// Round trips of a run: two switches and two wake-ups each.
 const TRIPS: u32 = 1_500;
 const GOAL_NS: f64 = 300.0;
 
-/// Runs and prints.
+/// Measures and prints.
 pub fn run() -> anyhow::Result<()> {
     let host = LinuxHost::new();
     let machine = commensal_sensors::machine::machine(&host)?;
     let last = machine.topology.all().iter().last().unwrap_or(0);
     let me = std::process::id();
-    // Threads that are started from now on are there as well.
+    // Applies to threads started from now on as well.
     let pinned = Command::new("taskset").args(["-a", "-pc", &last.to_string(), &me.to_string()]).output();
     if !pinned.context("taskset")?.status.success() {
         bail!("taskset does not keep this process on CPU {last}");
     }
     let service = Scope { online: vec![Subject::Process(me)], ..Scope::default() };
-    // Somebody who does not switch: the probe looks at these threads and lets them be.
+    // A process that does not switch: the probe sees the measured threads but does not track them.
     let bystander = Scope { online: vec![Subject::Process(1)], ..Scope::default() };
     let arms = [
         ("as the service", Scope { interrupts: true, ..service.clone() }),
@@ -46,7 +46,7 @@ pub fn run() -> anyhow::Result<()> {
 fn measure(who: &str, host: &LinuxHost, scope: &Scope) -> anyhow::Result<()> {
     let (mut base, mut added) = (Vec::new(), Vec::new());
     for pair in 0..PAIRS {
-        // Half of the pairs the other way round: what drifts cancels out.
+        // Half of the pairs run in reverse order, so that drift cancels out.
         let order = if pair % 2 == 0 { [false, true] } else { [true, false] };
         let mut ns = [0.0; 2];
         for with in order {
@@ -72,7 +72,7 @@ fn measure(who: &str, host: &LinuxHost, scope: &Scope) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A byte goes to and fro; ns per switch.
+/// Passes a byte back and forth; ns per switch.
 fn ping_pong() -> anyhow::Result<f64> {
     let (mut here, mut there_to_here) = std::io::pipe()?;
     let (mut there, mut here_to_there) = std::io::pipe()?;

@@ -1,7 +1,8 @@
-//! This load generator beside others: what each says of a service that stalls, and what a request costs it.
+//! Compares this load generator with others: the latencies that each reports for a service that stalls, and the CPU
+//! cost per request.
 //!
-//! The service is the built-in responder: one thread, one answer, and stalls at known times. So what a perfect observer
-//! would have seen can be computed. The tools take turns, several times, and medians are printed.
+//! The service is the built-in responder: one thread, one response, and stalls at known times. So the latencies that a
+//! perfect observer would see can be computed. The tools take turns, several times, and medians are printed.
 
 use super::REPEATS;
 use anyhow::{Context, bail};
@@ -9,39 +10,39 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Requests per second asked of tools that can be asked.
+/// Requests per second, for tools that support a rate.
 const RATE: u32 = 2_000;
 const CONNECTIONS: u32 = 50;
 const STALL_MS: u64 = 500;
 const EVERY_S: u64 = 5;
-/// Length of a run against the fast service, and against the one that stalls: three stalls.
+/// Duration of a run against the fast service, and against the stalling one: three stalls.
 const FAST_S: u64 = 5;
 const STALLS_S: u64 = 15;
-/// Rates at which the generator's own lateness is looked at, and its goal.
+/// Rates at which the generator's own lateness is measured, and its goal.
 const LADDER: [u32; 3] = [10_000, 20_000, 50_000];
 const LATENESS_GOAL_US: f64 = 100.0;
 const LADDER_S: u64 = 5;
 const LADDER_REPEATS: usize = 5;
 
-/// What wrk prints at its end: requests, microseconds of the run, then P50, P99 and P99.9 in microseconds.
+/// Output format of wrk: requests, microseconds of the run, then P50, P99 and P99.9 in microseconds.
 const WRK_SCRIPT: &str = r#"done = function(summary, latency, requests)
   io.write(string.format("said %d %d %f %f %f\n", summary.requests, summary.duration,
     latency:percentile(50), latency:percentile(99), latency:percentile(99.9)))
 end
 "#;
 
-/// A tool in one way of use.
+/// A tool with certain options.
 struct Tool {
     name: &'static str,
     program: &'static str,
-    /// Where to get it.
+    /// Package that contains it.
     package: &'static str,
     paced: bool,
     args: fn(url: &str, seconds: u64, script: &Path) -> Vec<String>,
     read: fn(&str) -> Option<Said>,
 }
 
-/// What a tool said, milliseconds.
+/// Latencies reported by a tool, milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Said {
     per_s: f64,
@@ -160,7 +161,7 @@ fn oha_said(text: &str) -> Option<Said> {
     Some(Said { per_s, requests, p50: ms("p50")?, p99: ms("p99")?, p999: ms("p99.9") })
 }
 
-/// Runs and prints.
+/// Measures and prints.
 pub fn run() -> anyhow::Result<()> {
     let mut build = crate::cargo();
     build.args(["build", "--release", "--quiet", "--package", "commensal"]);
@@ -231,15 +232,16 @@ fn compare(program: &Path, script: &Path, what: &str, seconds: u64, stalls: &[&s
     Ok(())
 }
 
-/// Latency at a quantile when requests come at random and wait for the end of the stall that they meet; `None` when
-/// that quantile meets none. What is due within the stall waits for between nothing and all of it, evenly.
+/// Latency at a quantile when requests arrive at random and wait for the end of a stall; `None` when that quantile is
+/// not affected by stalls. Requests due within the stall wait between nothing and its whole length, uniformly
+/// distributed.
 fn observed_ms(quantile: f64) -> Option<f64> {
     let stalled = STALL_MS as f64 / (EVERY_S as f64 * 1e3);
     let beyond = (1.0 - quantile) / stalled;
     (beyond < 1.0).then_some(STALL_MS as f64 * (1.0 - beyond))
 }
 
-/// One run: what the tool said, and the CPU seconds that it took; `None` when there is no such tool.
+/// One run: the reported latencies, and the CPU seconds used; `None` when the tool is not installed.
 fn once(
     program: &Path,
     tool: &Tool,
@@ -252,7 +254,7 @@ fn once(
         return Ok(None);
     }
     let mut shell = Command::new("sh");
-    // The shell tells what its children took.
+    // The shell prints the CPU time of its children.
     shell.args(["-c", "\"$@\"; times", "sh"]).arg(&path).args((tool.args)(url, seconds, script));
     let output = shell.stderr(Stdio::piped()).output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -262,7 +264,7 @@ fn once(
     Ok(Some((said, cpu_s)))
 }
 
-/// User and system time of the children in what `times` printed last: `0m1.20s 0m0.34s`.
+/// User and system time of the children in the last line of `times`: `0m1.20s 0m0.34s`.
 fn children_s(text: &str) -> Option<f64> {
     let mut sum = 0.0;
     for word in text.lines().next_back()?.split_whitespace() {
@@ -272,7 +274,7 @@ fn children_s(text: &str) -> Option<f64> {
     Some(sum)
 }
 
-/// How late the generator itself is, by rate.
+/// Lateness of the generator itself, by rate.
 fn ladder(program: &Path) -> anyhow::Result<()> {
     println!("how late the generator is, {LADDER_S} s per run, medians of {LADDER_REPEATS} runs");
     println!("| requested/s | achieved | lateness P50 | lateness P99 (worst run) | its CPU | believed | |");
@@ -314,7 +316,7 @@ fn middle(mut of: Vec<f64>) -> f64 {
     of.get(of.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// The responder, which ends with this value.
+/// The responder; it is killed when this is dropped.
 struct Service {
     child: Child,
     addr: String,
@@ -368,7 +370,7 @@ mod tests {
 
     #[test]
     fn what_a_perfect_observer_sees() {
-        // A tenth of the time is stalled: the worst hundredth of all requests are the worst tenth of those.
+        // A tenth of the time is stalled: the worst hundredth of all requests is the worst tenth of those in stalls.
         assert_eq!(observed_ms(0.5), None);
         assert!((observed_ms(0.99).unwrap_or_default() - 450.0).abs() < 1e-9);
         assert!((observed_ms(0.999).unwrap_or_default() - 495.0).abs() < 1e-9);

@@ -1,11 +1,11 @@
-//! How fast the agent reacts: from the moment that offline work begins to hurt an online group to the first write that squeezes
-//! it.
+//! Reaction time of the agent: from the moment that offline work starts to harm an online group to the first write that
+//! restricts it.
 //!
-//! The online group's threads sleep and compute for 1 ms; the offline group's threads, one per CPU, stand still and are told to
-//! go on (SIGCONT) at a random moment of a tick. Both are at the same level with the same weight, so that their class holds
-//! nobody back and the controller has to act. The clock (CLOCK_MONOTONIC) starts before the signal is sent and stops when the
-//! kernel tells (inotify) that the CPUs of the offline group were written and they are fewer. The agent is a new one in every
-//! trial: one that has seen harm is careful for minutes.
+//! The online group's threads alternately sleep and compute for 1 ms; the offline group's threads, one per CPU, are
+//! stopped and resumed (SIGCONT) at a random moment of a tick. Both groups are at the same level with the same weight,
+//! so that their class alone restricts neither and the controller must act. The clock (CLOCK_MONOTONIC) starts before
+//! the signal is sent and stops when the kernel reports (inotify) that the CPUs of the offline group were written, and
+//! they are fewer. Each trial uses a new agent, since one that has seen harm is cautious for minutes.
 
 use super::agent::verdict;
 use crate::stage::{self, Stage};
@@ -17,19 +17,19 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-/// Trials with the probe, and without it; the variable of this name says another number.
+/// Number of trials with and without the probe; the environment variable of this name overrides it.
 const TRIALS: usize = 100;
 const TRIALS_VARIABLE: &str = "COMMENSAL_TRIALS";
 const GOAL_MS: f64 = 100.0;
-/// How long an agent may take until nothing is held back, and to react.
+/// Timeout for an agent to hold nothing back, and for its reaction.
 const CALM: Duration = Duration::from_secs(30);
-/// So many trials in a row that cannot begin, because offline work is held back already, end the series.
+/// Number of trials in a row that cannot start, because offline work is already held back, after which the series ends.
 const HELD: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Nothing is held back for so long before offline work goes on.
+/// Time without any restriction before offline work is resumed.
 const QUIET: Duration = Duration::from_millis(1_500);
 
-/// Measures and prints; the figures as JSON.
+/// Measures and prints; returns the figures as JSON.
 pub fn run(program: &Path) -> anyhow::Result<Value> {
     let trials = std::env::var(TRIALS_VARIABLE).ok().and_then(|text| text.parse().ok()).unwrap_or(TRIALS);
     println!(
@@ -76,14 +76,14 @@ pub fn run(program: &Path) -> anyhow::Result<Value> {
     Ok(json!(rows))
 }
 
-/// How a trial went.
+/// Outcome of a trial.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Outcome {
-    /// The reaction came after so many milliseconds.
+    /// The agent reacted after this number of milliseconds.
     After(f64),
-    /// None came.
+    /// The agent did not react.
     None,
-    /// Offline work was held back before it did anything.
+    /// Offline work was held back before it started.
     Held,
 }
 
@@ -142,7 +142,7 @@ fn reaction(stage: &Stage, offline: &[u32], wait: Duration) -> anyhow::Result<Ou
         std::fs::read_to_string(file).is_ok_and(|text| text == all || text.trim().is_empty())
     };
     let deadline = Instant::now() + CALM;
-    // The probe comes with the second tick, and a new agent begins with offline work held back.
+    // The probe is loaded in the second tick, and a new agent starts with offline work held back.
     let calm = |seen: &Value| seen["ticks"].as_u64() > Some(3);
     while !(free(&file) && stage.snapshot().is_some_and(|seen| calm(&seen))) {
         if Instant::now() > deadline {

@@ -1,5 +1,5 @@
-//! Reads `.config/nextest.toml`: the keys and filters that stand there. What this reader does not know is an error, so that
-//! `cargo nextest run` and `cargo xtask test` never mean different things by one file.
+//! Parser for `.config/nextest.toml`: the keys and filters used there. Anything unknown is an error, so that `cargo
+//! nextest run` and `cargo xtask test` never interpret the file differently.
 
 use anyhow::{Context, bail};
 use serde::Deserialize;
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-/// The file, from the top of the tree.
+/// Path of the file, relative to the top of the tree.
 pub const FILE: &str = ".config/nextest.toml";
 const DEFAULT: &str = "default";
 
@@ -53,20 +53,20 @@ struct Override {
     priority: Option<i8>,
 }
 
-/// One profile, with what it takes from the default one.
+/// A profile, merged with the default one.
 #[derive(Debug)]
 pub struct Config {
-    /// How many tests run at a time.
+    /// Number of tests that run at a time.
     pub threads: usize,
     limit: Duration,
-    /// Which tests the profile runs.
+    /// Tests that the profile runs.
     wanted: Filter,
     rules: Vec<Rule>,
-    /// How many tests of a group run at a time.
+    /// Number of tests of a group that run at a time.
     pub groups: BTreeMap<String, usize>,
 }
 
-/// What holds for some tests.
+/// Settings for some tests.
 #[derive(Debug)]
 struct Rule {
     filter: Filter,
@@ -76,19 +76,19 @@ struct Rule {
     priority: Option<i8>,
 }
 
-/// What holds for one test.
+/// Effective settings of one test.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Terms {
     pub group: Option<String>,
     pub limit: Duration,
-    /// How many of the threads it takes.
+    /// Number of threads that the test occupies.
     pub threads: usize,
-    /// Higher ones start first.
+    /// Priority; higher ones start first.
     pub priority: i8,
 }
 
 impl Config {
-    /// Reads the profile of this name.
+    /// Parses the profile with this name.
     pub fn read(root: &Path, profile: &str) -> anyhow::Result<Config> {
         let path = root.join(FILE);
         let text = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
@@ -111,7 +111,7 @@ impl Config {
         }
         let timeout = own.slow_timeout.or(default.slow_timeout).context("there is no slow-timeout")?;
         let filter = own.default_filter.or(default.default_filter).unwrap_or_else(|| "all()".to_owned());
-        // The profile's own come first: the first match of each setting counts.
+        // The profile's own overrides come first: for each setting the first match applies.
         let overrides = own.overrides.into_iter().chain(default.overrides);
         let rules = overrides.map(Rule::parse).collect::<anyhow::Result<Vec<_>>>()?;
         let groups: BTreeMap<String, usize> =
@@ -140,13 +140,13 @@ impl Config {
         Terms {
             group: rules().find_map(|rule| rule.group.clone()),
             limit: rules().find_map(|rule| rule.limit).unwrap_or(self.limit),
-            // More than there are would wait for ever.
+            // A test that occupies more threads than exist would wait for ever.
             threads: rules().find_map(|rule| rule.threads).unwrap_or(1).min(self.threads),
             priority: rules().find_map(|rule| rule.priority).unwrap_or(0),
         }
     }
 
-    /// Patterns that match none of these tests: a renamed module would leave its group without a word.
+    /// Patterns that match none of these tests, such as after renaming a module, whose group would be lost silently.
     pub fn unused(&self, tests: &[&str]) -> Vec<String> {
         let filters = self.rules.iter().map(|rule| &rule.filter).chain([&self.wanted]);
         let patterns = filters.flat_map(|filter| &filter.patterns);
@@ -168,7 +168,7 @@ impl Rule {
 }
 
 impl SlowTimeout {
-    /// After how long nextest ends the test.
+    /// Time after which nextest ends the test.
     fn limit(&self) -> anyhow::Result<Duration> {
         let period = humantime::parse_duration(&self.period).with_context(|| self.period.clone())?;
         Ok(period * self.terminate_after)
@@ -179,7 +179,7 @@ impl SlowTimeout {
 #[derive(Debug)]
 struct Filter {
     patterns: Vec<glob::Pattern>,
-    /// Whether it matches what none of the patterns does.
+    /// Whether the filter is negated.
     not: bool,
 }
 

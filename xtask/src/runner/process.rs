@@ -11,20 +11,20 @@ use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often the end of a test is looked for: at first often, since most tests take milliseconds.
+/// Poll interval for the end of a test: short at first, since most tests take milliseconds.
 const POLL: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(20));
 const AT_FIRST: Duration = Duration::from_millis(200);
-/// How long a test that is told to end may take for it.
+/// Timeout after SIGTERM.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long output is waited for once the test has ended: a process that it left behind may hold the pipe for ever.
+/// How long to wait for output once the test has ended: a process that it left behind may hold the pipe open for ever.
 const REST: Duration = Duration::from_secs(1);
 
-/// A test that has ended.
+/// A finished test.
 #[derive(Debug)]
 pub struct Done {
-    /// Why it has not passed.
+    /// Why it failed, if it did.
     pub failure: Option<String>,
-    /// Lines of the test itself.
+    /// Output of the test itself.
     pub output: Vec<String>,
     pub took: Duration,
 }
@@ -43,7 +43,7 @@ pub fn run(
     command.envs(variables.iter().copied()).stdin(Stdio::null()).process_group(0);
     command.stdout(writer.try_clone().context("share a pipe")?).stderr(writer);
     let mut child = command.spawn().with_context(|| program.executable.display().to_string())?;
-    // With it go this process's own ends for writing.
+    // Closes this process's write ends of the pipe.
     drop(command);
     let (lines, all) = collect(reader);
     let failure = match wait(&mut child, begun, limit)? {
@@ -59,7 +59,7 @@ pub fn run(
     Ok(Done { failure, output, took })
 }
 
-/// Reads to the end of the pipe, and says when that is.
+/// Reads to the end of the pipe, and then signals that.
 fn collect(reader: PipeReader) -> (Arc<Mutex<Vec<String>>>, Receiver<()>) {
     let lines = Arc::new(Mutex::new(Vec::new()));
     let (whole, all) = mpsc::channel();
@@ -74,7 +74,7 @@ fn collect(reader: PipeReader) -> (Arc<Mutex<Vec<String>>>, Receiver<()>) {
     (lines, all)
 }
 
-/// Its status; `None` when it had to be ended.
+/// Waits for the exit status; `None` when the test was killed at the limit.
 fn wait(child: &mut Child, begun: Instant, limit: Duration) -> anyhow::Result<Option<ExitStatus>> {
     loop {
         if let Some(status) = child.try_wait().context("wait for a test")? {
@@ -87,7 +87,7 @@ fn wait(child: &mut Child, begun: Instant, limit: Duration) -> anyhow::Result<Op
         std::thread::sleep(if since < AT_FIRST { POLL.0 } else { POLL.1 });
     }
     let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw).context("a process has a number")?;
-    // What it started may have ended already; then there is nothing to tell.
+    // Processes that the test started may have ended already.
     let _ = kill_process_group(group, Signal::TERM);
     let told = Instant::now();
     while child.try_wait().context("wait for a test")?.is_none() && told.elapsed() < GRACE {
@@ -98,9 +98,10 @@ fn wait(child: &mut Child, begun: Instant, limit: Duration) -> anyhow::Result<Op
     Ok(None)
 }
 
-/// The line without what the harness adds to it; `None` for lines that are the harness's alone.
+/// The line without the harness's additions; `None` for lines of the harness itself.
 fn of_the_test<'l>(name: &str, line: &'l str) -> Option<&'l str> {
-    // On one CPU the harness names the test before it runs, and the test's first line follows on the same one.
+    // On one CPU the harness prints the test's name before running it, and the test's first line follows on the same
+    // line.
     let line = line.strip_prefix(&format!("test {name} ... ")).unwrap_or(line);
     let harness = ["running 1 test", "test result: ", "failures:", "successes:"];
     let verdict = ["", "ok", "FAILED"].contains(&line) || line.trim() == name;
@@ -112,7 +113,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    /// A program that takes the harness's arguments.
+    /// A program that accepts the harness's arguments.
     fn program(folder: &tempfile::TempDir, script: &str) -> Artifact {
         let executable = folder.path().join("it");
         std::fs::write(&executable, format!("#!/bin/sh\n{script}\n")).unwrap();
@@ -148,7 +149,7 @@ mod tests {
         let hangs = done("sleep 1000 & echo $!; wait", Duration::from_millis(300));
         assert!(hangs.failure.unwrap().contains("did not end within"));
         let proc = format!("/proc/{}/stat", hangs.output[0]);
-        // Nobody waits for an orphan but the first process, which may take its time.
+        // Orphans are only reaped by the init process, which may take a while.
         let gone = || std::fs::read_to_string(&proc).map_or(true, |stat| stat.contains(") Z "));
         let begun = Instant::now();
         while !gone() {

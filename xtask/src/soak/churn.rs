@@ -1,4 +1,4 @@
-//! Everything that may happen to an agent: what comes and goes, what is changed, and by whom.
+//! Everything that may happen to an agent: cgroups and processes that come and go, changed files, other writers.
 
 use crate::stage::{self, Stage};
 use commensal_lab::rng::Rng;
@@ -6,25 +6,25 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Child, Stdio};
 
-/// cgroups that are there all along.
+/// Cgroups that exist throughout.
 const ONLINE: [&str; 2] = ["on/a", "on/b"];
 const OFFLINE: [&str; 2] = ["off/a", "off/b"];
-/// At most so many of each come and go.
+/// Maximum number of temporary cgroups, processes and other objects of each kind.
 const MOST: usize = 12;
-/// Settings of the agent that take turns.
+/// Agent settings that are used in turn.
 const HEADROOMS: [&str; 4] = ["target", "frame", "quota", "off"];
 
-/// A cgroup that came, with who lives there.
+/// A temporary cgroup and its processes.
 struct Extra {
     path: String,
     tenant: Child,
 }
 
-/// What happens, in an order that depends on the seed only.
+/// Random events, whose order depends on the seed only.
 pub struct Churn {
     pub stage: Stage,
     pub seed: u64,
-    /// How often what happened.
+    /// Number of events of each kind.
     pub counts: BTreeMap<&'static str, u64>,
     rng: Rng,
     made: u32,
@@ -35,7 +35,7 @@ pub struct Churn {
 }
 
 impl Churn {
-    /// Makes what is there all along.
+    /// Creates what exists throughout.
     pub fn new(stage: Stage, seed: u64) -> anyhow::Result<Churn> {
         for path in ["on", "off"].iter().chain(&ONLINE).chain(&OFFLINE) {
             stage.make(path)?;
@@ -55,7 +55,7 @@ impl Churn {
         Ok(churn)
     }
 
-    /// A number below `end`.
+    /// A random number below `end`.
     pub fn below(&mut self, end: u64) -> u64 {
         self.rng.u64() % end
     }
@@ -64,7 +64,7 @@ impl Churn {
         *self.counts.entry(what).or_default() += 1;
     }
 
-    /// How many cgroups there are now.
+    /// Number of cgroups.
     pub fn groups(&self) -> usize {
         ONLINE.len() + OFFLINE.len() + self.extra.len()
     }
@@ -82,12 +82,12 @@ impl Churn {
         )
     }
 
-    /// A time to sleep that nobody else asks for.
+    /// A unique sleep time that identifies a process.
     fn token(&self) -> String {
         format!("3600.{}", std::process::id())
     }
 
-    /// Something happens, or nothing.
+    /// One random event, or none.
     pub fn step(&mut self) -> anyhow::Result<()> {
         self.reap();
         match self.below(24) {
@@ -110,7 +110,7 @@ impl Churn {
         Ok(())
     }
 
-    /// Everything as at the start.
+    /// Puts everything back as at the start.
     pub fn rest(&mut self) -> anyhow::Result<()> {
         while !self.extra.is_empty() {
             self.go();
@@ -120,7 +120,7 @@ impl Churn {
         }
         (self.load, self.matched) = (None, Vec::new());
         for job in &mut self.jobs {
-            // It passes the signal on.
+            // `run` forwards the signal.
             stage::signal(job.id(), "TERM");
             let _ = job.wait();
         }
@@ -186,20 +186,20 @@ impl Churn {
         self.stage.groups(&self.config(headroom, percent))
     }
 
-    /// Another writer, on the cgroups that the agent keeps.
+    /// Another program writes to the cgroups that the agent manages.
     fn meddle(&mut self) {
         self.count("values written by another");
         let path = OFFLINE[self.rng.u64() as usize % OFFLINE.len()];
         let values = [("cpu.cfs_quota_us", "-1"), ("cpu.max", "max"), ("pids.max", "max")];
         for (file, value) in values {
             if let Some(file) = self.stage.file(path, file) {
-                // It may be refused; the agent writes there as well.
+                // The write may be refused; the agent writes there as well.
                 let _ = std::fs::write(file, value);
             }
         }
     }
 
-    /// Offline load comes, or goes.
+    /// Starts or stops offline load.
     fn load(&mut self) -> anyhow::Result<()> {
         match self.load.take() {
             Some(mut load) => stage::end(&mut load),
@@ -223,7 +223,7 @@ impl Churn {
         Ok(())
     }
 
-    /// An online cgroup that is limited in any way.
+    /// An online cgroup that has any limit.
     pub fn limited(&self) -> Option<String> {
         let extra = self.extra.iter().map(|one| one.path.as_str()).filter(|path| path.starts_with("on/"));
         type Free = (&'static str, fn(&str) -> bool);

@@ -1,9 +1,9 @@
-//! Names of types: no two public ones are the same in a crate, and none is a name that was retired for a clearer one.
+//! Checks names of types: no two public ones in a crate are the same, and none is a retired name.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Names of types that were replaced by a word of the field, and that word.
+/// Retired names of types, with their replacement.
 const RETIRED: [(&str, &str); 28] = [
     ("Keeper", "Reconciler"),
     ("Deciders", "Controllers"),
@@ -38,7 +38,7 @@ const RETIRED: [(&str, &str); 28] = [
 /// Keywords that begin the definition of a type.
 const KINDS: [&str; 4] = ["struct ", "enum ", "trait ", "type "];
 
-/// Looks at all sources.
+/// Checks all sources.
 pub fn check(root: &Path, files: &[PathBuf], problems: &mut Vec<String>) -> anyhow::Result<()> {
     let mut types: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
     for path in files {

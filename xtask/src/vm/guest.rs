@@ -1,4 +1,4 @@
-//! The kernel tests as a guest runs them: which, where their programs are, and the script that starts them.
+//! Kernel tests in guests: which ones run, where their programs are, and the script that starts them.
 
 use super::image::Image;
 use crate::artifact::{self, Artifact};
@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// Some tests, by package: filters of the one integration binary.
+/// A selection of tests, by package: filters of its integration test program.
 pub type Filters = &'static [(&'static str, &'static [&'static str])];
 const OF_HOST: (&str, &[&str]) = ("commensal-host", &["kernel_conforms", "real::"]);
-/// Which tests say something about a kernel.
+/// Tests whose result depends on the kernel.
 pub const OF_KERNELS: Filters = &[
     OF_HOST,
     (
@@ -20,18 +20,18 @@ pub const OF_KERNELS: Filters = &[
             "limits::",
             "unified::",
             "expel::",
-            // What depends on the kernel's structures and hierarchies; the rest of it in one guest.
+            // Tests that depend on the kernel's structures and hierarchies; the others run in one guest only.
             "blame::agreement::",
             "other_groups",
             "the_nearest_group_counts",
             "a_report_for_people",
-            // What the agent reads and writes; how it ends is the same on every kernel.
+            // What the agent reads and writes; how it ends does not depend on the kernel.
             "agent::it_puts_back",
             "agent::offline_work_is_kept",
         ],
     ),
 ];
-/// The same, and what takes a core with two threads, a disk or a CPU that may go.
+/// The same, and tests that need a core with two threads, a disk or a CPU that can go offline.
 pub const OF_NEWEST: Filters = &[
     OF_HOST,
     (
@@ -55,7 +55,8 @@ pub const OF_NEWEST: Filters = &[
         ],
     ),
 ];
-/// The same with all of the probe's, which the machine's own kernel has to pass every time: an emulated CPU takes five minutes.
+/// The same with all tests of the probe. They always run on the machine's own kernel; an emulated CPU takes five
+/// minutes.
 pub const ALL_OF_NEWEST: Filters = &[
     OF_HOST,
     (
@@ -77,12 +78,12 @@ pub const ALL_OF_NEWEST: Filters = &[
         ],
     ),
 ];
-/// Which tests say something about life beside systemd.
+/// Tests of coexistence with systemd.
 pub const OF_SYSTEMD: Filters = &[("commensal", &["systemd::"])];
 /// The scheduler's unit.
 pub const OF_SYSTEMD_SCHED: Filters = &[("commensal", &["systemd::scheduler::"])];
-/// The scheduler, on two cores, in two minutes: what it refuses, that it comes and goes, and the verbs. Nothing of this is a
-/// matter of how steadily an emulated CPU runs.
+/// Tests of the scheduler on two cores that take two minutes: what it refuses, loading and unloading, and the commands.
+/// None depends on how steadily an emulated CPU runs.
 pub const OF_SCHED: Filters = &[
     (
         "commensal-sched",
@@ -96,23 +97,23 @@ pub const OF_SCHED: Filters = &[
     ),
     ("commensal", &["sched::"]),
 ];
-/// The same with what takes minutes.
+/// The same with tests that take minutes.
 pub const ALL_OF_SCHED: Filters =
     &[("commensal-sched", &["smt2::", "obstacles::", "probe::"]), ("commensal", &["sched::"])];
-/// What loads it again and again while work goes on.
+/// Tests that load the scheduler repeatedly while work goes on.
 pub const OF_SCHED_LOADS: Filters = &[("commensal-sched", &["long::"])];
-/// What more cores make different.
+/// Tests that depend on a larger number of cores.
 pub const OF_SCHED_WIDE: Filters =
     &[("commensal-sched", &["wide::", "online_threads", "groups_share", "affinity_hotplug"])];
 /// Cores of four threads.
 pub const OF_SCHED_SMT4: Filters = &[("commensal-sched", &["smt4::"])];
-/// A kernel that cannot have it.
+/// A kernel that cannot load the scheduler.
 pub const OF_SCHED_BROKEN: Filters = &[("commensal-sched", &["broken::"])];
 /// The name of the integration binaries, and of the program that tests start by its absolute path.
 const INTEGRATION: &str = "it";
 const PROGRAMS: [&str; 2] = ["commensal", "commensal-sched"];
 
-/// What the tests need of the build.
+/// The test programs of a build.
 #[derive(Debug)]
 pub struct Suite {
     /// Package, its folder and its test program.
@@ -121,14 +122,14 @@ pub struct Suite {
 }
 
 impl Suite {
-    /// Builds the tests, or finds them built.
+    /// Builds the tests, unless they are built already.
     pub fn build() -> anyhow::Result<Suite> {
         // The SQL engine has no tests of kernels, and takes long to build.
         let which = ["--workspace", "--exclude", crate::test::SQL, "--all-features"];
         Suite::find(&artifact::messages(&[&which, crate::features::without_scheduler()].concat())?)
     }
 
-    /// Finds the programs in cargo's messages.
+    /// Finds the test programs in cargo's messages.
     fn find(messages: &str) -> anyhow::Result<Suite> {
         let artifacts: Vec<Artifact> = messages.lines().filter_map(Artifact::read).collect();
         let mut tests = Vec::new();
@@ -150,7 +151,7 @@ impl Suite {
         Ok(Suite { tests, programs })
     }
 
-    /// Puts everything at the same place as here: tests have paths compiled in.
+    /// Copies everything to the same paths as here, because tests have paths compiled in.
     pub fn add_to(&self, image: &Image, wanted: Filters) -> anyhow::Result<()> {
         for program in &self.programs {
             image.add_stripped(program, program)?;
@@ -159,7 +160,7 @@ impl Suite {
             image.add_stripped(test, test)?;
             image.folder(folder)?;
         }
-        // A test that needs it says so where it is not.
+        // A test that needs it is skipped with a message where it is missing.
         let stress = Path::new("/usr/bin/stress-ng");
         if wanted == OF_SCHED_LOADS && stress.exists() {
             image.add(stress, stress)?;
@@ -167,13 +168,13 @@ impl Suite {
         Ok(())
     }
 
-    /// The command that runs these tests, in a shell.
+    /// The shell script that runs these tests.
     pub fn script(&self, wanted: Filters) -> String {
-        // One stream, so that a panic stands beside its test.
+        // One stream, so that a panic appears next to its test.
         let mut script = "exec 2>&1\nstatus=0\n".to_owned();
         for (folder, test, filters) in self.programs(wanted) {
             let (folder, test) = (quoted(&folder.display().to_string()), quoted(&test.display().to_string()));
-            // A filter that matches nothing would pass without a word.
+            // A filter that matches nothing would pass silently.
             for filter in filters {
                 let _ = writeln!(
                     script,
@@ -198,7 +199,7 @@ impl Suite {
     }
 }
 
-/// A word for a shell, whatever is in it.
+/// Quotes a word for a shell.
 pub fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }

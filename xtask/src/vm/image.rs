@@ -1,5 +1,5 @@
-//! The initramfs of a guest: busybox, the init, modules, and files of this machine with their libraries; for a
-//! guest with systemd on top of Debian's tree.
+//! The initramfs of a guest: busybox, the init, modules, and files of this machine with their libraries; for a guest
+//! with systemd in addition to Debian's tree.
 
 use super::kernel::{Kernel, output, run};
 use super::{First, find_tool, tool};
@@ -11,33 +11,33 @@ use std::path::{Path, PathBuf};
 /// Started by the kernel as the first process.
 const INIT: &str = include_str!("init.sh");
 const INIT_SYSTEMD: &str = include_str!("init-systemd.sh");
-/// What either does in the end.
+/// Script that both kinds of init run at the end.
 const REPORT: &str = include_str!("report.sh");
-/// All that systemd starts, and the slice that its init has made.
+/// The units that systemd starts, and the slice that its init creates.
 const UNITS: [(&str, &str); 3] = [
     ("default.target", include_str!("units/default.target")),
     ("command.service", include_str!("units/command.service")),
     ("patches.slice", include_str!("units/patches.slice")),
 ];
-/// Folders that are links in Debian's tree: as folders they would replace the links.
+/// Folders that are symbolic links in Debian's tree; real folders would replace the links.
 const MERGED: [&str; 4] = ["bin", "sbin", "lib", "lib64"];
-/// What a stock kernel may have as modules: the bus, the ports of results, the scratch disks.
+/// Modules that a stock kernel may need: the bus, the ports for results, the scratch disks.
 const MODULES: [&str; 3] = ["virtio_pci", "virtio_console", "virtio_blk"];
-/// Busybox has these as well, without the options that tests use.
+/// Tools that busybox also has, but without the options that tests use.
 const TOOLS: [&str; 5] = ["unshare", "setpriv", "taskset", "chrt", "dd"];
 const FOLDERS: [&str; 15] = [
     "bin", "sbin", "usr/bin", "usr/sbin", "lib", "lib64", "proc", "sys", "dev", "etc", "modules", "out",
     "root", "run", "tmp",
 ];
 
-/// The files of a guest, as they are gathered.
+/// The files of a guest, while they are collected.
 #[derive(Debug)]
 pub struct Image {
     root: PathBuf,
 }
 
 impl Image {
-    /// What the guests of this kind have.
+    /// The files common to guests of this kind.
     pub fn new(root: PathBuf, kernel: &Kernel, first: First) -> anyhow::Result<Image> {
         let image = Image { root };
         match first {
@@ -50,12 +50,12 @@ impl Image {
         Ok(image)
     }
 
-    /// All that a guest has.
+    /// All files of a guest without systemd.
     fn whole(&self) -> anyhow::Result<()> {
         for folder in FOLDERS {
             self.folder(&Path::new("/").join(folder))?;
         }
-        // The shell of Debian, as on the machines that tests know. Busybox's would prefer its own commands.
+        // Debian's shell, as on the machines on which tests usually run. Busybox's would prefer its own commands.
         self.add(&find_tool("sh").context("needs sh")?, Path::new("/bin/sh"))?;
         for name in TOOLS {
             let source = find_tool(name).with_context(|| format!("needs {name}"))?;
@@ -70,8 +70,8 @@ impl Image {
         self.text("/etc/group", "root:x:0:\nnogroup:x:65534:\n", 0o644)
     }
 
-    /// What Debian's tree lacks. The libraries of the programs that come later replace the tree's own: a program
-    /// needs those that it was built with, and the tree's are content with newer ones.
+    /// Files that Debian's tree lacks. The libraries of programs added later replace the tree's own: a program needs
+    /// those that it was built with, and the tree's programs work with newer ones.
     fn over_debian(&self) -> anyhow::Result<()> {
         for folder in MERGED {
             let usr = Path::new("usr").join(folder);
@@ -84,12 +84,12 @@ impl Image {
         for (name, text) in UNITS {
             self.text(&format!("/etc/systemd/system/{name}"), text, 0o644)?;
         }
-        // Without one systemd takes the boot for the first one of a machine that has to be set up.
+        // Without a machine ID systemd treats the boot as the first one and sets up the machine.
         self.text("/etc/machine-id", "c0ffee00c0ffee00c0ffee00c0ffee00\n", 0o444)?;
         self.text("/etc/hostname", "guest\n", 0o644)
     }
 
-    /// A text of ours.
+    /// Adds a text file.
     pub fn text(&self, path: &str, text: &str, mode: u32) -> anyhow::Result<()> {
         let path = self.inside(Path::new(path))?;
         fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
@@ -97,27 +97,27 @@ impl Image {
         Ok(())
     }
 
-    /// A file or folder of this machine; a program brings its shared libraries.
+    /// Adds a file or folder of this machine; for a program also its shared libraries.
     pub fn add(&self, source: &Path, path: &Path) -> anyhow::Result<()> {
         let inside = self.inside(path)?;
         run(tool("cp").arg("-aL").arg("-T").arg(source).arg(&inside))?;
         self.add_libraries(source)
     }
 
-    /// A program without its debug information: that is most of its size, and a guest has to unpack it.
+    /// Adds a program without its debug information, which is most of its size and would have to be unpacked.
     pub fn add_stripped(&self, source: &Path, path: &Path) -> anyhow::Result<()> {
         let inside = self.inside(path)?;
         run(tool("objcopy").arg("--strip-debug").arg(source).arg(&inside))?;
         self.add_libraries(source)
     }
 
-    /// An empty folder.
+    /// Adds an empty folder.
     pub fn folder(&self, path: &Path) -> anyhow::Result<()> {
         let inside = self.inside(path)?;
         fs::create_dir_all(&inside).with_context(|| format!("create {}", inside.display()))
     }
 
-    /// Where a path of the guest is here; the folders above it are made.
+    /// The path on this machine of a path in the guest; creates its parent folders.
     fn inside(&self, path: &Path) -> anyhow::Result<PathBuf> {
         let Ok(below) = path.strip_prefix("/") else {
             bail!("{}: a path in the guest begins with /", path.display());
@@ -135,7 +135,7 @@ impl Image {
         if !executable {
             return Ok(());
         }
-        // A script or a static program is no error: ldd fails, and there is nothing to bring.
+        // For a script or a static program ldd fails, and there are no libraries to add.
         let done = tool("ldd").arg(program).output().context("start ldd")?;
         for library in libraries(&String::from_utf8_lossy(&done.stdout)) {
             let inside = self.inside(&library)?;
@@ -146,7 +146,7 @@ impl Image {
         Ok(())
     }
 
-    /// Modules and what they depend on, decompressed, and their order for the init.
+    /// Adds modules and their dependencies, decompressed, and their loading order for the init.
     fn modules(&self, kernel: &Kernel) -> anyhow::Result<()> {
         let mut order: Vec<String> = Vec::new();
         for (tree, name) in kernel.modules.iter().flat_map(|tree| MODULES.map(|name| (tree, name))) {
@@ -179,8 +179,8 @@ impl Image {
         self.text("/modules/order", &order.join("\n"), 0o644)
     }
 
-    /// Writes the archive, behind that of a whole tree if there is one: the kernel unpacks one after the other. It
-    /// is not compressed: QEMU reads it at once, an emulated CPU would unpack for long.
+    /// Writes the archive, after that of a whole tree if there is one: the kernel unpacks both in turn. It is not
+    /// compressed: QEMU reads it at once, while an emulated CPU would unpack it slowly.
     pub fn pack(self, path: &Path, tree: Option<&Path>) -> anyhow::Result<()> {
         let mut to = File::create(path).with_context(|| format!("create {}", path.display()))?;
         if let Some(tree) = tree {
@@ -196,11 +196,11 @@ impl Image {
 /// The paths that ldd prints: `name => /path (address)`, or `/path (address)` for the loader.
 fn libraries(ldd: &str) -> Vec<PathBuf> {
     let words = ldd.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
-    // ldd says `PATH:` above an error about the file itself.
+    // ldd prints `PATH:` before an error about the file itself.
     words.filter(|word| !word.ends_with(':')).map(PathBuf::from).collect()
 }
 
-/// The files that `modprobe --show-depends` would load, in order; what is built in needs none.
+/// The files that `modprobe --show-depends` would load, in order; built-in modules need none.
 fn insmods(modprobe: &str) -> Vec<PathBuf> {
     let files = modprobe.lines().filter_map(|line| line.strip_prefix("insmod "));
     files.filter_map(|rest| rest.split_whitespace().next()).map(PathBuf::from).collect()

@@ -1,5 +1,5 @@
-//! Kernels for the guests: Debian's own packages, fetched with apt state of our own and unpacked in a cache
-//! folder, so that the system's sources, lists and packages stay as they are.
+//! Kernels for the guests: Debian's own packages, fetched with a separate apt state and unpacked in a cache folder, so
+//! that the system's sources, lists and packages are not changed.
 
 use super::tool;
 use anyhow::{Context, anyhow, bail};
@@ -8,45 +8,44 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-/// A suite is asked for a newer kernel once a day: its index is 10 MB, and a boot takes seconds.
+/// How often a suite is checked for a newer kernel: its index is 10 MB, while a boot takes seconds.
 const FRESH: Duration = Duration::from_secs(24 * 3600);
-/// Unpacked kernels that are kept of one suite; a tree has about 120 MB.
+/// Number of unpacked kernels of a suite that are kept; each takes about 120 MB.
 const KEPT: usize = 2;
-/// In a finished tree; its time is when this kernel was last known to be the newest.
+/// Marker file in a complete tree; its modification time is when this kernel was last known to be the newest.
 const CHECKED: &str = "checked";
 
 /// A kernel to boot.
 #[derive(Debug)]
 pub struct Kernel {
-    /// As `uname -r` and the module folder have it; of a file that somebody built, its name.
+    /// Name as in `uname -r` and in the module folder; for a user-built kernel, its file name.
     pub release: String,
     /// The bootable file.
     pub image: PathBuf,
-    /// `lib/modules/<release>` is below it; `None` where everything is built in.
+    /// Folder that contains `lib/modules/<release>`; `None` where everything is built in.
     pub modules: Option<PathBuf>,
 }
 
-/// A kernel that somebody built, with all that a guest needs built in.
+/// A user-built kernel, with everything that a guest needs built in.
 pub fn own(image: &Path) -> anyhow::Result<Kernel> {
     let image = fs::canonicalize(image).with_context(|| format!("find {}", image.display()))?;
     let release = image.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     Ok(Kernel { release, image, modules: None })
 }
 
-/// The newest kernel of a suite, or the `release` that is asked for; without a network the newest one that is
-/// cached.
+/// The newest kernel of a suite, or the given `release`; without a network the newest cached one.
 pub fn obtain(suite: &str, flavour: &str, release: Option<&str>) -> anyhow::Result<Kernel> {
     let cache = cache()?;
     let trees = cache.join("kernels").join(suite);
     fs::create_dir_all(&trees).with_context(|| format!("create {}", trees.display()))?;
-    // Held until the tree is complete: apt's folders are shared, and one download is enough for two runs.
+    // Held until the tree is complete: apt's folders are shared, and a second run then uses the same download.
     let _lock = lock(&cache.join("lock"))?;
     let mut cached = cached(&trees)?;
     if let Some(release) = release {
         if let Some((_, tree)) = cached.iter().find(|(_, tree)| tree.ends_with(release)) {
             return Ok(kernel_at(tree));
         }
-        // It was never another one.
+        // A specific release never becomes stale.
         cached.clear();
     }
     if let Some((checked, kernel)) = cached.first()
@@ -59,7 +58,7 @@ pub fn obtain(suite: &str, flavour: &str, release: Option<&str>) -> anyhow::Resu
             for (_, old) in
                 cached.iter().filter(|(_, old)| Some(old) != kernel.modules.as_ref()).skip(KEPT - 1)
             {
-                // Only room on the disk is at stake.
+                // A failure only wastes disk space.
                 let _ = fs::remove_dir_all(old);
             }
             Ok(kernel)
@@ -79,7 +78,7 @@ pub fn obtain(suite: &str, flavour: &str, release: Option<&str>) -> anyhow::Resu
     }
 }
 
-/// Where everything that is fetched is kept.
+/// The cache folder.
 pub fn cache() -> anyhow::Result<PathBuf> {
     let folder = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = folder("XDG_CACHE_HOME").or_else(|| folder("HOME").map(|home| home.join(".cache")));
@@ -88,7 +87,7 @@ pub fn cache() -> anyhow::Result<PathBuf> {
         .join("commensal-vm"))
 }
 
-/// Held by one run at a time, until the file is dropped.
+/// Takes a lock that one run holds at a time, until the file is dropped.
 pub fn lock(path: &Path) -> anyhow::Result<File> {
     let file = File::create(path).with_context(|| format!("create {}", path.display()))?;
     match file.try_lock() {
@@ -104,7 +103,7 @@ pub fn lock(path: &Path) -> anyhow::Result<File> {
     Ok(file)
 }
 
-/// Complete trees, the one that was last known to be the newest first.
+/// Complete trees, starting with the one last known to be the newest.
 fn cached(trees: &Path) -> anyhow::Result<Vec<(SystemTime, PathBuf)>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(trees).with_context(|| format!("list {}", trees.display()))? {
@@ -122,7 +121,7 @@ fn kernel_at(tree: &Path) -> Kernel {
     Kernel { release, image: tree.join("vmlinuz"), modules: Some(tree.to_owned()) }
 }
 
-/// Asks the suite for its newest kernel and unpacks it unless it is there.
+/// Finds the suite's newest kernel, and unpacks it unless it is cached.
 fn fetch(
     (suite, flavour): (&str, &str),
     release: Option<&str>,
@@ -142,7 +141,7 @@ fn fetch(
     let tree = trees.join(&release);
     if !tree.join(CHECKED).exists() {
         eprintln!("xtask: fetches Debian {}'s kernel {release}", suite);
-        // Aside and renamed: a run that is stopped in between leaves nothing that looks complete.
+        // Unpacked under another name and then renamed: an interrupted run leaves nothing that looks complete.
         let aside = trees.join(format!("{release}.new"));
         let _ = fs::remove_dir_all(&aside);
         fs::create_dir_all(&aside).with_context(|| format!("create {}", aside.display()))?;
@@ -156,7 +155,7 @@ fn fetch(
 
 /// Downloads the packages of one kernel and lays them out as modprobe expects it.
 fn unpack(apt: &Apt, release: &str, tree: &Path) -> anyhow::Result<()> {
-    // Up to 6.x one package holds all; later it is split, and its parts bear the same release.
+    // Up to 6.x one package contains everything; later it is split into parts of the same release.
     let mut packages = vec![format!("linux-image-{release}")];
     let mut next = 0;
     while let Some(package) = packages.get(next) {
@@ -184,11 +183,11 @@ fn unpack(apt: &Apt, release: &str, tree: &Path) -> anyhow::Result<()> {
     std::os::unix::fs::symlink(if usr { "files/usr/lib" } else { "files/lib" }, tree.join("lib"))?;
     // Some builds of kmod look below usr.
     std::os::unix::fs::symlink(".", tree.join("usr"))?;
-    // The lists of dependencies are made when a package is installed, which this is not.
+    // Module dependency lists are normally generated at installation, which this is not.
     run(tool("depmod").arg("-b").arg(tree).arg(release))
 }
 
-/// The first regular file below the folder whose name begins so.
+/// The first regular file below the folder whose name starts with `name`.
 fn find(folder: &Path, name: &str) -> anyhow::Result<Option<PathBuf>> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
@@ -205,7 +204,7 @@ fn find(folder: &Path, name: &str) -> anyhow::Result<Option<PathBuf>> {
     Ok(None)
 }
 
-/// apt with sources, lists and downloads of its own.
+/// apt with separate sources, lists and downloads.
 struct Apt {
     options: Vec<String>,
 }
@@ -255,7 +254,7 @@ impl Apt {
     }
 }
 
-/// Where this machine gets Debian's main archive from.
+/// The mirror of Debian's main archive that this machine uses.
 pub fn mirror() -> anyhow::Result<String> {
     let format = "$(REPO_URI) $(ORIGIN) $(CODENAME)";
     let targets = output(tool("apt-get").args(["indextargets", "--format", format, "Created-By: Packages"]))?;
@@ -280,7 +279,7 @@ fn main_archive(uris: &str) -> Option<String> {
     })
 }
 
-/// The package names of every `Depends:` field; of alternatives the first.
+/// The package names in every `Depends:` field; the first one of alternatives.
 fn depends(show: &str) -> Vec<String> {
     let fields = show.lines().filter_map(|line| line.strip_prefix("Depends: "));
     let names = fields.flat_map(|field| field.split(',')).filter_map(|one| one.split_whitespace().next());
@@ -300,12 +299,12 @@ fn parts(depends: &[String], release: &str) -> Vec<String> {
     depends.iter().filter(ours).cloned().collect()
 }
 
-/// Runs a tool to its end; what it says goes into the error.
+/// Runs a tool to its end; on failure its output is part of the error.
 pub fn run(command: &mut Command) -> anyhow::Result<()> {
     output(command).map(drop)
 }
 
-/// What a tool prints.
+/// Runs a tool and returns its output.
 pub fn output(command: &mut Command) -> anyhow::Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let done = command.output().with_context(|| format!("start {name}"))?;

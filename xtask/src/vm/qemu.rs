@@ -11,40 +11,40 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-/// Emulated CPUs stand still when the machine is busy: watchdogs would call that a lockup.
+/// Emulated CPUs pause when the machine is busy, which watchdogs would report as a lockup.
 const COMMAND_LINE: &str = "console=ttyS0 panic=-1 mitigations=off random.trust_cpu=1 psi=1 tsc=reliable \
     nosoftlockup nowatchdog rcupdate.rcu_cpu_stall_suppress=1";
 const DISKS: usize = 2;
 const DISK_BYTES: u64 = 256 << 20;
-/// The ports of `init.sh`.
+/// The virtio-serial ports that `init.sh` uses.
 const PORTS: [&str; 4] = ["out", "err", "state", "files"];
-/// A guest that has not reached its init by then hangs; a boot takes 5 to 40 s.
+/// Timeout for reaching the init; a boot takes 5 to 40 s.
 const BOOT_LIMIT: Duration = Duration::from_secs(240);
-/// Attempts when a guest ends or hangs without having had its say.
+/// Number of attempts when a guest ends or hangs before its command has printed anything.
 const ATTEMPTS: usize = 3;
-/// On the console of a guest that died of the emulator.
+/// Text on the console of a guest that died of an emulator bug.
 const HALF_PATCHED: &str = "Oops: int3";
-/// How long a guest may take to power off.
+/// Timeout for powering off.
 const POWER_OFF: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(50);
-/// Lines of the console in an error.
+/// Number of console lines that an error quotes.
 const CONSOLE_LINES: usize = 30;
 
-/// What to boot.
+/// Parameters of a boot.
 #[derive(Debug)]
 pub struct Boot<'a> {
-    /// Disks, results and the console go here.
+    /// Folder for disks, results and the console.
     pub scratch: &'a Path,
     pub kernel: PathBuf,
     pub initrd: PathBuf,
     pub memory_mib: u32,
     pub cores: u32,
-    /// Of each core.
+    /// Threads per core.
     pub threads: u32,
-    /// CPUs take turns in one thread.
+    /// Whether CPUs take turns in one thread.
     pub turns: bool,
     pub limit: Duration,
-    /// Copy the command's output on as it comes.
+    /// Whether the command's output is also printed as it arrives.
     pub live: bool,
     pub keep_console: Option<&'a Path>,
 }
@@ -54,21 +54,21 @@ pub struct Boot<'a> {
 pub struct Report {
     /// `uname -r`.
     pub release: String,
-    /// Of the command.
+    /// Exit status of the command.
     pub status: u8,
     pub out: Vec<u8>,
-    /// Of the whole boot.
+    /// Wall-clock time of the whole boot.
     pub wall: Duration,
-    /// Until the init was ready for the command, by the guest's clock.
+    /// Time until the init was ready for the command, by the guest's clock.
     pub ready_s: f64,
 }
 
 /// Why there is no report.
 #[derive(Debug)]
 pub enum Trouble {
-    /// The command ran when the time was over; what it had printed, and the kernel's release.
+    /// The command was still running at the time limit; has its output, and the console.
     LimitReached { limit: Duration, out: Vec<u8>, console: String },
-    /// The guest ended, or never reached its init; what its command had printed.
+    /// The guest ended, or never reached its init; has its output, and the console.
     Died { how: String, out: Vec<u8>, console: String },
     /// A signal asked xtask to end.
     Interrupted,
@@ -92,12 +92,12 @@ impl fmt::Display for Trouble {
 
 impl std::error::Error for Trouble {}
 
-/// Boots, again when the guest itself failed, never when its command did.
+/// Boots; retries when the guest itself failed, but never when its command did.
 pub fn boot(boot: &Boot) -> anyhow::Result<Report> {
     let mut attempt = 1;
     loop {
         match once(boot) {
-            // Once the command has printed something its say counts, also if the guest died of it.
+            // Once the command has printed something its result counts, even if the guest died of it.
             Err(error)
                 if attempt < ATTEMPTS
                     && matches!(error.downcast_ref(), Some(Trouble::Died { out, .. }) if out.is_empty()) =>
@@ -110,7 +110,7 @@ pub fn boot(boot: &Boot) -> anyhow::Result<Report> {
     }
 }
 
-/// Ends with its owner, whatever the way.
+/// A running QEMU, which is killed when this is dropped.
 struct Running(Child);
 
 impl Drop for Running {
@@ -131,8 +131,8 @@ fn once(boot: &Boot) -> anyhow::Result<Report> {
         made.with_context(|| format!("create {}", path.display()))?;
     }
     let started = Instant::now();
-    // When xtask is killed, so is QEMU: setpriv asks the kernel for that and becomes QEMU. It holds for the
-    // thread that starts it, and that is the main one.
+    // When xtask is killed, so is QEMU: setpriv requests that from the kernel and then executes QEMU. It is tied to the
+    // thread that starts QEMU, which is the main one.
     let mut command = tool("setpriv");
     command.args(["--pdeathsig", "KILL", "qemu-system-x86_64"]).args(arguments(boot));
     let log = File::create(file("qemu.log"))?;
@@ -154,7 +154,7 @@ fn once(boot: &Boot) -> anyhow::Result<Report> {
         }
         let state = fs::read_to_string(file("state")).unwrap_or_default();
         let ready = !state.is_empty();
-        // A guest that has reported and does not power off has nothing more to say.
+        // A guest that has reported but does not power off has nothing more to report.
         if State::read(&state).done.is_some()
             && *reported.get_or_insert_with(Instant::now) + POWER_OFF < Instant::now()
         {
@@ -177,8 +177,8 @@ fn once(boot: &Boot) -> anyhow::Result<Report> {
         let (release, ready_s) = (release.clone(), *ready_s);
         return Ok(Report { release, status, out, wall: started.elapsed(), ready_s });
     }
-    // The emulator's own doing (QEMU 7.2): the kernel had patched its code, and a CPU ran half of the old instruction. What the
-    // command had said counts no more.
+    // An emulator bug (QEMU 7.2): the kernel had patched its code, and a CPU executed half of the old instruction. The
+    // command's output is discarded then.
     let text = String::from_utf8_lossy(&console);
     let out = if text.contains(HALF_PATCHED) { Vec::new() } else { out };
     let console = tail(&text, &fs::read_to_string(file("qemu.log"))?);
@@ -199,9 +199,9 @@ fn arguments(boot: &Boot) -> Vec<String> {
     add("-machine", "q35".to_owned());
     // Never KVM: not every machine that has the device can run a stock kernel with it.
     add("-accel", format!("tcg,thread={}", if boot.turns { "single" } else { "multi" }));
-    // Linux 6.1 sees siblings on this vendor's CPUs only: it wants an extension of AMD's that TCG lacks.
+    // Linux 6.1 only detects sibling threads on CPUs of this vendor: it requires an AMD extension that TCG lacks.
     add("-cpu", "max,vendor=GenuineIntel".to_owned());
-    // Guests see siblings, so that placement by cores has something to decide, and a cache for each two cores.
+    // Guests have sibling threads, so that placement by cores matters, and a cache for each two cores.
     let (cores, threads) = (boot.cores, boot.threads);
     add("-smp", format!("{},sockets={},cores=2,threads={threads}", cores * threads, cores / 2));
     add("-m", boot.memory_mib.to_string());
@@ -225,12 +225,12 @@ fn arguments(boot: &Boot) -> Vec<String> {
     args
 }
 
-/// QEMU wants a comma inside a value twice.
+/// Escapes a value for QEMU, where commas are doubled.
 fn comma(value: &str) -> String {
     value.replace(',', ",,")
 }
 
-/// What the init said of itself.
+/// The status that the init reported.
 #[derive(Debug, Default, PartialEq)]
 struct State {
     ready: Option<(String, f64)>,
@@ -253,7 +253,7 @@ impl State {
     }
 }
 
-/// Copies what came since; gives how many bytes that were.
+/// Copies what was appended since `offset`; returns the number of bytes.
 fn copy(from: &Path, offset: u64, to: &mut impl Write) -> anyhow::Result<u64> {
     let mut file = File::open(from)?;
     file.seek(SeekFrom::Start(offset))?;
@@ -264,7 +264,7 @@ fn copy(from: &Path, offset: u64, to: &mut impl Write) -> anyhow::Result<u64> {
     Ok(bytes.len() as u64)
 }
 
-/// The last lines of the console, and of what QEMU itself said.
+/// The last lines of the console, and of QEMU's own output.
 fn tail(console: &str, qemu: &str) -> String {
     let last = |text: &str, count: usize| {
         let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();

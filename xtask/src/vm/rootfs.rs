@@ -1,5 +1,5 @@
-//! The root file system of guests whose first process is systemd: Debian's own packages as debootstrap installs
-//! them, packed once into an archive that lies before the files of a run in the guest's initramfs.
+//! The root file system of guests whose first process is systemd: Debian packages installed by debootstrap, packed once
+//! into an archive that precedes the files of a run in the guest's initramfs.
 
 use super::kernel::{cache, lock, mirror, run};
 use super::{find_tool, tool};
@@ -9,14 +9,14 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The Debian whose systemd guests have, whatever kernel is below it.
+/// The Debian release that provides systemd, independent of the guest's kernel.
 pub const SUITE: &str = "bookworm";
-/// A stable suite changes by security updates only, and no guest has a network.
+/// How long an archive is used: a stable suite only gets security updates, and no guest has a network.
 const FRESH: Duration = Duration::from_secs(30 * 24 * 3600);
-/// On top of what Debian calls essential.
+/// Packages in addition to Debian's essential ones.
 const PACKAGES: &str = "systemd,systemd-sysv,dbus,util-linux";
-/// What no guest reads: an emulated CPU has to unpack all that is there. Units that systemd starts by default and
-/// its generators are left out as well, so that a guest starts what its own units ask for and nothing else.
+/// Files that no guest needs, since an emulated CPU must unpack everything. systemd's default units and generators are
+/// left out as well, so that a guest starts only what its own units require.
 const LEFT_OUT: [&str; 17] = [
     "./boot/*",
     "./dev/*",
@@ -37,12 +37,12 @@ const LEFT_OUT: [&str; 17] = [
     "./var/lib/*/*",
 ];
 
-/// The archive of the suite; without a network, root or debootstrap the one that is cached.
+/// The archive of the suite; without a network, root or debootstrap the cached one.
 pub fn obtain(suite: &str) -> anyhow::Result<PathBuf> {
     let cache = cache()?;
     let folder = cache.join("roots");
     fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
-    // Held until the archive is complete: one download is enough for two runs.
+    // Held until the archive is complete, so that a second run uses the same download.
     let _lock = lock(&cache.join("lock"))?;
     let (archive, recipe) = (folder.join(format!("{suite}.cpio")), folder.join(format!("{suite}.recipe")));
     let made = fs::metadata(&archive).and_then(|data| data.modified()).ok();
@@ -63,7 +63,7 @@ pub fn obtain(suite: &str) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// What an archive is made of: one that was made otherwise is not fresh.
+/// Description of how an archive is made; if it differs, the archive is rebuilt.
 fn recipe() -> String {
     format!("{PACKAGES}\nwithout\n{}\n", LEFT_OUT.join("\n"))
 }
@@ -76,13 +76,13 @@ fn make(suite: &str, folder: &Path, archive: &Path) -> anyhow::Result<()> {
         bail!("missing; apt-get install --no-install-recommends debootstrap");
     }
     eprintln!("xtask: makes a root file system of Debian {suite}");
-    // Beside the archive and then gone; only the archive is kept, which needs no root to be read.
+    // A temporary folder; only the archive, which can be read without root, is kept.
     let tree = folder.join(format!("{suite}.new"));
     if tree.exists() {
         fs::remove_dir_all(&tree).with_context(|| format!("remove {}", tree.display()))?;
     }
-    // What debootstrap mounts goes away with its namespace, so nothing that is removed here can be a mount; and when
-    // xtask is killed, everything in the namespace of processes is.
+    // debootstrap's mounts disappear with its namespace, so nothing removed here can be a mount. When xtask is killed,
+    // everything in the pid namespace is, too.
     let mut command = tool("setpriv");
     command.args(["--pdeathsig", "KILL", "unshare", "--mount", "--propagation", "private"]);
     command.args(["--pid", "--fork", "--kill-child", "debootstrap", "--variant=minbase"]);
@@ -92,7 +92,7 @@ fn make(suite: &str, folder: &Path, archive: &Path) -> anyhow::Result<()> {
     made.and(removed)
 }
 
-/// Aside and renamed: a run that is stopped in between leaves nothing that looks complete.
+/// Written under another name and renamed: an interrupted run leaves nothing that looks complete.
 fn pack(tree: &Path, archive: &Path) -> anyhow::Result<()> {
     let aside = archive.with_extension("cpio.new");
     let to = File::create(&aside).with_context(|| format!("create {}", aside.display()))?;

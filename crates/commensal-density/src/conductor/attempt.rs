@@ -1,4 +1,5 @@
-//! One attempt: cells made, programs started in them, all of them let go at once, and everything removed however it ended.
+//! One attempt: creates the cells, starts the programs in them, lets them go at the same moment, and removes everything
+//! at the end, whatever the outcome.
 
 use super::watch::{CellSample, Watch, killed};
 use super::{RunError, RunOptions};
@@ -21,34 +22,35 @@ use std::time::{Duration, Instant};
 
 /// Name of the counter of processes that the kernel killed for memory.
 pub(super) const KILLED: &str = "oom-kills";
-/// How long a program may take until it is ready: an engine may have to load its data, a guest to boot.
+/// Timeout for a program to become ready: an engine may have to load its data, a guest to boot.
 const READY: Duration = Duration::from_secs(240);
-/// How long programs may take to end when they are told to.
+/// Timeout for programs to end when told to.
 const GRACE: Duration = Duration::from_secs(5);
-/// How often something is looked at.
+/// Poll interval.
 const LOOK: Duration = Duration::from_millis(20);
-/// From one entry of the series to the next.
+/// Interval between entries of the series.
 const TICK: Duration = Duration::from_secs(1);
-/// Guests and host count the same, but not at the same moments: so many per cent of the vCPU they may differ, or a fifth.
+/// Guests and host measure the same steal, but at different moments: tolerated difference in per cent of the vCPU, or a
+/// fifth.
 const STEAL_APART: f64 = 3.0;
-/// With more than so many per cent of the CPU time unseen, steal is said to be too low.
+/// If more than this per cent of the CPU time was not sampled, a remark says that steal is under-stated.
 const UNSEEN: f64 = 5.0;
-/// Lines of a program that are kept as evidence.
+/// Number of a program's last output lines that are kept as evidence.
 const EVIDENCE: usize = 8;
 
-/// What an attempt is made with.
+/// Parameters of an attempt.
 pub(super) struct Trial<'a> {
     pub experiment: &'a Experiment,
     pub conduct: &'a RunOptions,
     pub field: &'a Field,
-    /// What VMs boot, where cells are VMs.
+    /// Boot files of VMs, where cells are VMs.
     pub guest: Option<&'a Guest>,
-    /// How long it may take, and why so long.
+    /// Time limit, and how it was derived.
     pub limit: (Duration, String),
     pub stop: &'a AtomicBool,
 }
 
-/// What came of it.
+/// Result of an attempt.
 pub(super) struct Tried {
     pub attempt: Attempt,
     pub notes: Vec<String>,
@@ -59,7 +61,7 @@ pub(super) struct Tried {
 /// The programs of an attempt.
 struct Crew {
     children: Vec<Child>,
-    /// Their input; closing it lets them end.
+    /// Their standard inputs; closing one lets its program end.
     inputs: Vec<PipeWriter>,
     said: Receiver<(usize, Said)>,
     ports: Vec<Option<u16>>,
@@ -87,9 +89,9 @@ impl Trial<'_> {
         if let Ok(attempt) = &outcome {
             notes.extend(self.remarks(&load.name, attempt));
         }
-        // Whatever happened, nothing stays.
+        // Everything is removed, whatever happened.
         let left = self.field.clear(host, cells)?;
-        // What engines spilled, and were killed with.
+        // Spill files of engines that were killed.
         host.state_remove_all(&engines::scratch(&self.conduct.data_dir))?;
         Ok(Tried { attempt: outcome?, notes, left })
     }
@@ -130,13 +132,13 @@ impl Trial<'_> {
         Ok(crew.attempt((wall_s, vcpus), seen))
     }
 
-    /// Keeps each vCPU thread of pinned VMs to its CPU.
+    /// Pins each vCPU thread of pinned VMs to its CPU.
     fn pin(&self, host: &mut dyn Host, cells: &Cells, crew: &Crew) -> Result<(), RunError> {
         if self.guest.is_none() {
             return Ok(());
         }
         for (pinned, child) in cells.pins.iter().zip(&crew.children) {
-            // One that has ended meanwhile is found out by its exit.
+            // A process that has ended meanwhile is noticed by its exit.
             for (vcpu, tid) in vcpu_threads(host, child.process.pid).unwrap_or_default() {
                 let Some(cpu) = pinned.vcpus.get(vcpu as usize) else { continue };
                 let one: CpuSet = [*cpu].into_iter().collect();
@@ -149,7 +151,7 @@ impl Trial<'_> {
         Ok(())
     }
 
-    /// What a reader of the attempt must know.
+    /// Remarks on the attempt that a reader must know.
     fn remarks(&self, load: &str, attempt: &Attempt) -> Vec<String> {
         let mut notes = Vec::new();
         let emulated = matches!(&self.experiment.cell.backend, Backend::Qemu(vm) if vm.accel == Accel::Tcg);
@@ -245,7 +247,8 @@ impl Trial<'_> {
         spec
     }
 
-    /// Hears what programs say until `enough`, a failure, or `patience` is over; `meanwhile` is called again and again.
+    /// Processes messages of the programs until `enough`, a failure, or the timeout `patience`; `meanwhile` is called
+    /// repeatedly.
     fn wait(
         &self,
         crew: &mut Crew,
@@ -259,7 +262,7 @@ impl Trial<'_> {
             match crew.said.recv_timeout(LOOK) {
                 Ok((cell, said)) => crew.hear(cell, said),
                 Err(RecvTimeoutError::Timeout) => {}
-                // All outputs are closed: the exits are told below.
+                // All outputs are closed; exits are handled below.
                 Err(RecvTimeoutError::Disconnected) => std::thread::sleep(LOOK),
             }
             meanwhile(crew);
@@ -278,7 +281,7 @@ impl Trial<'_> {
     }
 }
 
-/// Passes on what a program says.
+/// Forwards a program's output.
 fn listen(output: impl BufRead, cell: usize, tell: &Sender<(usize, Said)>) {
     for text in output.split(b'\n').map_while(Result::ok) {
         if tell.send((cell, line(&String::from_utf8_lossy(&text)))).is_err() {
@@ -312,7 +315,7 @@ impl Crew {
         }
     }
 
-    /// The first failure counts: later ones follow from it.
+    /// Records a failure. Only the first one counts, since later ones follow from it.
     fn fail(&mut self, kind: FailureKind, reason: String, cell: Option<usize>) {
         if self.failure.is_some() {
             return;
@@ -328,11 +331,11 @@ impl Crew {
         self.failure = Some(Failure { kind, reason, evidence });
     }
 
-    /// Whether a program ended before its time.
+    /// Checks whether a program ended early.
     fn look_after(&mut self) -> Result<(), RunError> {
         for cell in 0..self.children.len() {
             let Some(exit) = self.children[cell].try_wait()? else { continue };
-            // What it said last may still be on its way.
+            // Its last output may still be in transit.
             while let Ok((from, said)) = self.said.recv_timeout(LOOK) {
                 self.hear(from, said);
             }
@@ -346,12 +349,12 @@ impl Crew {
         let ports: Vec<String> = self.ports.iter().flatten().map(u16::to_string).collect();
         let line = format!("go {}\n", ports.join(" "));
         for input in &mut self.inputs {
-            // One that has ended meanwhile is found out by its exit.
+            // A program that has ended meanwhile is noticed by its exit.
             let _ = input.write_all(line.as_bytes());
         }
     }
 
-    /// What the kernel killed for memory is no other failure, whatever came of it.
+    /// If the kernel killed a process because of memory, that replaces any other failure.
     fn out_of_memory(&mut self, kills: Option<u64>) {
         if kills.is_some_and(|kills| kills > 0) {
             let before = self.failure.take().map(|failure| failure.reason);
@@ -361,7 +364,7 @@ impl Crew {
         }
     }
 
-    /// What only the counters, or all cells together, tell.
+    /// Checks for failures that only show in the counters, or in all cells together.
     fn judge(
         &mut self,
         seen: &CellSample,
@@ -392,7 +395,8 @@ impl Crew {
         }
     }
 
-    /// Lets the programs end; those that do not are killed with their groups. A serial line has no end to be seen.
+    /// Lets the programs end; those that do not are killed with their cgroups. On a serial line the end of input is not
+    /// visible.
     fn end(&mut self, serial: bool) {
         for input in self.inputs.iter_mut().filter(|_| serial) {
             let _ = input.write_all(b"end\n");

@@ -19,17 +19,17 @@ struct Sum {
     at: Instant,
     run_ns: u64,
     delay_ns: u64,
-    /// CPU time as the groups count it, of all threads there ever were; `None` where nobody counts.
+    /// CPU time from the cgroups' counters, including ended threads; `None` where there is no counter.
     used_ns: Option<u64>,
 }
 
-/// What is watched.
+/// Samples the counters of an attempt.
 #[derive(Debug)]
 pub(super) struct Watch {
     delays: Vec<RunDelay>,
-    /// vCPU of all cells.
+    /// Number of vCPUs of all cells.
     vcpus: f64,
-    /// Whether all of a cell's threads are looked at: of a VM only those that are its vCPUs.
+    /// Whether all threads of a cell are sampled; in a VM only the vCPU threads are.
     all: bool,
     first: Option<Sum>,
     last: Option<Sum>,
@@ -40,7 +40,7 @@ pub(super) struct Watch {
     pub series: Vec<Tick>,
 }
 
-/// What there was between start and end.
+/// Results of an attempt's counters.
 #[derive(Debug, Default)]
 pub(super) struct CellSample {
     pub usage_pct: Option<f64>,
@@ -70,7 +70,7 @@ impl Watch {
             logs: warnings(host, patterns),
             series: Vec::new(),
         };
-        // The groups are new: who was killed before the start counts as well.
+        // The cgroups are new, so kills before the start count as well.
         watch.counters.remove(super::attempt::KILLED);
         watch.first = watch.sum(host, cells);
         watch.last = watch.first;
@@ -90,21 +90,21 @@ impl Watch {
         Some(sum)
     }
 
-    /// Per cent of the cells' vCPU between two moments: CPU time, then steal.
+    /// CPU time and steal between two samples, per cent of the cells' vCPU time.
     fn pct(&self, from: Sum, to: Sum) -> Option<(f64, f64)> {
         let wall_ns = (to.at - from.at).as_nanos() as f64 * self.vcpus;
         let pct = |from: u64, to: u64| to.saturating_sub(from) as f64 / wall_ns * 100.0;
         (wall_ns > 0.0).then(|| (pct(from.run_ns, to.run_ns), pct(from.delay_ns, to.delay_ns)))
     }
 
-    /// CPU time of threads that came and went between two looks, per cent of all.
+    /// CPU time of threads that started and ended between two samples, per cent of all.
     fn unseen_pct(from: Sum, to: Sum) -> Option<f64> {
         let used = to.used_ns?.saturating_sub(from.used_ns?) as f64;
         let seen = to.run_ns.saturating_sub(from.run_ns) as f64;
         (used > 0.0).then(|| ((used - seen) / used * 100.0).max(0.0))
     }
 
-    /// One second is over.
+    /// Adds an entry to the series, once per second.
     pub fn tick(&mut self, host: &mut dyn Host, cells: &Cells) {
         let now = self.sum(host, cells);
         if let (Some(first), Some(last), Some(now)) = (self.first, self.last, now) {
@@ -146,13 +146,15 @@ impl Watch {
     }
 }
 
-/// Processes that the kernel killed in these groups for memory, since they were made; `None` where nobody counts.
+/// Number of processes in these cgroups that the kernel killed because of memory, since the cgroups were created;
+/// `None` without such a counter.
 pub(super) fn killed(host: &mut dyn Host, cells: &Cells) -> Option<u64> {
     let kills: Vec<u64> = cells.groups.iter().filter_map(|group| group.out_of_memory(host).kills).collect();
     (!kills.is_empty()).then(|| kills.iter().sum())
 }
 
-/// What the kernel counts: datagrams that found no room (`/proc/net/snmp`), periods throttled, processes killed for memory.
+/// Kernel counters: datagrams dropped for lack of buffer space (`/proc/net/snmp`), periods throttled, processes killed
+/// because of memory.
 fn counters(host: &mut dyn Host, cells: &Cells) -> BTreeMap<String, u64> {
     let mut counters = BTreeMap::new();
     let snmp = host.read_file(Path::new("/proc/net/snmp")).unwrap_or_default();
@@ -173,10 +175,10 @@ fn udp_dropped(snmp: &str) -> Option<u64> {
     lines.next()?.split_whitespace().nth(place)?.parse().ok()
 }
 
-/// Longest log that is read: of a longer one the host gives the beginning only, where nothing new is found.
+/// Largest log that is read, bytes: of a larger one the host returns only the beginning, which has nothing new.
 const LONGEST_LOG: usize = 16 << 20;
 
-/// Lines of log files that are warnings; a file that cannot be read whole is missing, not 0.
+/// Numbers of log lines that are warnings; a file that cannot be read completely is missing, not 0.
 fn warnings(host: &dyn Host, patterns: &[Pattern]) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
     for pattern in patterns {

@@ -1,18 +1,18 @@
-//! The pictures: time against sessions, what density costs against what it brings, use and steal over time.
+//! Charts: time against sessions, cost of density against its benefit, CPU use and steal over time.
 
 use crate::record::Ladder;
 use crate::table::{Change, Table, print};
 use commensal_lab::report::draw::{Canvas, Scale, extent, log_steps, round_steps, trimmed};
 
-/// A picture.
+/// A chart.
 pub(super) struct Kind {
-    /// Its name, fit for a file and an anchor.
+    /// Its name, usable in file names and anchors.
     pub name: String,
     /// Its heading.
     pub title: String,
-    /// What is to be seen, and how to read it.
+    /// What the chart shows, and how to read it.
     pub caption: &'static str,
-    /// Draws it at a width, or says why not.
+    /// Draws it at a given width, or returns why it cannot be drawn.
     pub draw: Draw,
 }
 
@@ -21,20 +21,20 @@ type Draw = Box<dyn Fn(&Ladder, &Table, f64) -> Result<Canvas, String>>;
 
 /// Height of a panel, pixels.
 const HEIGHT: f64 = 260.0;
-/// Colours of curves, so many that neighbours differ.
+/// Colours of curves, enough that neighbours differ.
 const COLOURS: [u8; 6] = [0, 3, 2, 4, 5, 6];
 
 fn colour(index: usize) -> u8 {
     COLOURS[index % COLOURS.len()]
 }
 
-/// A name for files: letters and digits, the rest as dashes.
+/// A name for files: letters and digits, all else as dashes.
 fn slug(text: &str) -> String {
     let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     text.chars().map(letter).collect()
 }
 
-/// All pictures of a ladder, in the order of a page.
+/// All charts of a ladder, in the order of the page.
 pub(super) fn kinds(ladder: &Ladder) -> Vec<Kind> {
     let mut kinds = Vec::new();
     for test in &ladder.tests {

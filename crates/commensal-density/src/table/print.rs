@@ -1,10 +1,11 @@
-//! The table as text: the document's columns, then what it leaves out.
+//! The table as text: the document's columns, then what the document lacks.
 
 use super::{Change, Flag, Medians, Table, TableCell};
 use commensal_core::text::{Align, columns};
 use commensal_lab::format::{signed, three_digits};
 
-/// A time as the document writes it, `h:mm:ss`; below 100 s seconds with a digit, so that changes can be checked by hand.
+/// A time in the document's format, `h:mm:ss`; below 100 s in seconds with a decimal, so that changes can be checked by
+/// hand.
 #[must_use]
 pub fn time(seconds: f64) -> String {
     if seconds < 100.0 {
@@ -14,7 +15,7 @@ pub fn time(seconds: f64) -> String {
     format!("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60)
 }
 
-/// A change in whole per cent without a sign of its own, as the document writes it; `x` for what never ended.
+/// A change in whole per cent without a plus sign, in the document's format; `x` for a failed rung.
 #[must_use]
 pub fn change(change: Change) -> String {
     match change {
@@ -46,7 +47,7 @@ pub fn document(table: &Table) -> String {
     columns(&document_lines(table), Align::Figures)
 }
 
-/// The same as cells, the head first.
+/// The same as cells, the header first.
 #[must_use]
 pub fn document_lines(table: &Table) -> Vec<Vec<String>> {
     let names = &table.placements;
@@ -73,7 +74,7 @@ pub fn document_lines(table: &Table) -> Vec<Vec<String>> {
     lines
 }
 
-/// Two lines: of the rungs that completed, and with failures counted.
+/// Two lines: medians over completed rungs, and with failures counted.
 fn median_lines(medians: &Medians, placements: usize) -> [Vec<String>; 2] {
     let of = medians.test.clone().map_or("Median %".to_owned(), |test| format!("Median % {test}"));
     let blank = |name: &str, what: &str| {
@@ -95,13 +96,13 @@ fn median_lines(medians: &Medians, placements: usize) -> [Vec<String>; 2] {
     [survivors, all]
 }
 
-/// What the document leaves out: work per server and per core, where trouble begins.
+/// Columns that the document lacks: work per server and per core, and where failures begin.
 #[must_use]
 pub fn capacity(table: &Table) -> String {
     columns(&capacity_lines(table), Align::Figures)
 }
 
-/// The same as cells, the head first.
+/// The same as cells, the header first.
 #[must_use]
 pub fn capacity_lines(table: &Table) -> Vec<Vec<String>> {
     let mut lines = vec![
@@ -139,7 +140,7 @@ pub fn capacity_lines(table: &Table) -> Vec<Vec<String>> {
     lines
 }
 
-/// Footnotes: failures with their reasons, and rungs that cannot be believed.
+/// Footnotes: failures with their reasons, and unreliable rungs.
 #[must_use]
 pub fn remarks(table: &Table) -> Vec<String> {
     let mut lines = Vec::new();
@@ -182,7 +183,7 @@ pub fn remarks(table: &Table) -> Vec<String> {
     lines
 }
 
-/// The whole as text.
+/// The complete text.
 #[must_use]
 pub fn text(table: &Table) -> String {
     let mut out = format!("{}\n{}", document(table), capacity(table));

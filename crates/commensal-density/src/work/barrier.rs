@@ -1,6 +1,6 @@
-//! A barrier over all cells by datagrams, with acknowledgement and retry, as Greenplum's interconnect does it over UDP: who
-//! has reached a step tells every other cell, and repeats it until each has acknowledged. Every 100 repetitions in a row
-//! without an answer are one warning (document 003).
+//! A barrier over all cells by datagrams, with acknowledgement and retry, like Greenplum's interconnect over UDP: a
+//! cell that has reached a step tells every other cell, and resends until each has acknowledged. Every 100 resends in a
+//! row without an answer count as one warning (document 003).
 
 use super::CellOptions;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// Retries in a row that make a warning.
 pub const WARN_AFTER: u32 = 100;
 
-/// "I have reached this step", and "I know that you have".
+/// Message kinds: "I have reached this step", and its acknowledgement.
 const REACHED: u8 = 0;
 const KNOWN: u8 = 1;
 /// Kind, cell, session and step.
@@ -30,15 +30,15 @@ pub struct Barrier {
     peers: Vec<(u16, SocketAddr)>,
     cell: u16,
     timeout: Duration,
-    /// By session and step: cells that have reached it, this one included.
+    /// Cells that have reached a step, this one included, by session and step.
     reached: BTreeMap<(u32, u32), BTreeSet<u16>>,
-    /// By session, step and peer.
+    /// Unacknowledged datagrams by session, step and peer.
     open: BTreeMap<(u32, u32, u16), Open>,
-    /// Steps of each session that are over: what comes late for them is only acknowledged.
+    /// Number of completed steps of each session: late datagrams for them are only acknowledged.
     over: BTreeMap<u32, u32>,
     /// Warnings so far.
     pub warnings: u64,
-    /// Repetitions so far.
+    /// Resends so far.
     pub retries: u64,
 }
 
@@ -61,7 +61,7 @@ impl Barrier {
         }
     }
 
-    /// This cell has reached a step of a session.
+    /// Records that this cell has reached a step of a session, and tells the others.
     pub fn arrive(&mut self, session: u32, step: u32) {
         self.reached.entry((session, step)).or_default().insert(self.cell);
         let sent = Instant::now();
@@ -78,11 +78,11 @@ impl Barrier {
         bytes[1..3].copy_from_slice(&self.cell.to_le_bytes());
         bytes[3..7].copy_from_slice(&session.to_le_bytes());
         bytes[7..].copy_from_slice(&step.to_le_bytes());
-        // A datagram that is not sent is one that is lost: it is sent again.
+        // A failed send is like a lost datagram: it is resent.
         let _ = self.socket.send_to(&bytes, to);
     }
 
-    /// Reads what came, repeats what was not acknowledged, and gives the sessions whose step is over, with the step.
+    /// Reads datagrams, resends unacknowledged ones, and returns the sessions whose step is complete, with the step.
     pub fn serve(&mut self, now: Instant) -> Vec<(u32, u32)> {
         let mut bytes = [0; 64];
         while let Ok((SIZE, from)) = self.socket.recv_from(&mut bytes) {
@@ -184,7 +184,7 @@ mod tests {
         let [mut a, b] = two();
         a.arrive(3, 7);
         let mut now = Instant::now();
-        // The other side does not read: 250 time-outs are 250 retries and two warnings.
+        // The other side does not read: 250 timeouts are 250 retries and two warnings.
         for _ in 0..250 {
             now += Duration::from_millis(21);
             assert!(a.serve(now).is_empty());
@@ -210,7 +210,7 @@ mod tests {
             (0..1000).flat_map(|_| [a.serve(now), b.serve(now)].concat()).count()
         };
         assert_eq!(both(&mut a, &mut b), 2);
-        // The same once more, late: acknowledged, and nobody passes again.
+        // A late duplicate is acknowledged, and the barrier does not open again.
         b.send(REACHED, 0, 0, a.socket.local_addr().unwrap());
         assert_eq!(both(&mut a, &mut b), 0);
     }

@@ -1,15 +1,15 @@
-//! Copying of large arrays, as STREAM's Copy (J. D. McCalpin, "Memory Bandwidth and Machine Balance in Current High Performance
-//! Computers", 1995): how fast memory is when nothing is in a cache. Plain copies, because the standard library's copy is as
-//! fast in a debug build as in any other.
+//! Copies large arrays, like STREAM's Copy (J. D. McCalpin, "Memory Bandwidth and Machine Balance in Current High
+//! Performance Computers", 1995): measures memory bandwidth beyond the caches. Plain copies, because the standard
+//! library's copy is equally fast in debug and release builds.
 
 use super::{CellOptions, WorkError, say, wait_for_go};
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Each worker copies its own array of `bytes` as often as `work` says.
+/// Each worker copies its own array of `bytes`, `work` times.
 pub(super) fn run(options: CellOptions, bytes: usize) -> Result<(), WorkError> {
     let bytes = bytes.max(1);
-    // Written once before it counts, so that every page is there.
+    // Written once before the measurement, so that every page is allocated.
     let mut arrays: Vec<(Vec<u8>, Vec<u8>)> =
         (0..options.vcpu).map(|_| (vec![1; bytes], vec![2; bytes])).collect();
     say("ready")?;

@@ -1,4 +1,5 @@
-//! The waits of online work, by who had the CPU: scheduling judged apart from latency, and usable where latency is noise.
+//! The waits of online work by occupant of the CPU: scheduling judged separately from latency, and usable where latency
+//! is noisy.
 
 use super::samples::online_failed;
 use crate::record::Verdict;
@@ -6,18 +7,18 @@ use crate::record::{ArmBlame, BlameBounds, Blamed, Role, Run};
 use crate::stats::{Interval, SignedRank, Tail, median};
 use commensal_blame::verdict::{FEWEST_DELAYS, MOST_MISSED};
 
-/// Delays below this are all the same, microseconds.
+/// Delays below this are treated as equal, microseconds.
 const LEAST_US: f64 = 0.1;
 
 impl Default for BlameBounds {
-    /// Those of `commensal blame`.
+    /// The defaults of `commensal blame`.
     fn default() -> BlameBounds {
         let bounds = commensal_blame::Bounds::default();
         BlameBounds { wait_ms_per_cpu_s: bounds.blame_ms, preemption_p99_us: bounds.preempt_us }
     }
 }
 
-/// Every arm with offline work that the probe saw.
+/// Results for every arm with offline work that the probe measured.
 pub fn blamed(run: &Run) -> Vec<ArmBlame> {
     let arms = run.arms.iter().filter(|arm| matches!(arm.role, Role::Contended | Role::Isolated));
     arms.filter_map(|arm| of_arm(run, &arm.name)).collect()
@@ -41,7 +42,7 @@ fn of_arm(run: &Run, arm: &str) -> Option<ArmBlame> {
         .collect();
     let differences = SignedRank::new(&differences);
     let p99s: Vec<f64> = seen.iter().filter_map(|(_, one)| one.preemption.p99_us).collect();
-    // On the logarithm, where a round with a burst counts as one round.
+    // On a logarithmic scale, so that a round with a burst counts as one round.
     let logs: Vec<f64> = p99s.iter().map(|us| us.max(LEAST_US).ln()).collect();
     let preemption = SignedRank::new(&logs);
     let tail = Tail::OneSided(run.design.level_of(role, run.rounds_begun()));
@@ -68,8 +69,8 @@ fn of_arm(run: &Run, arm: &str) -> Option<ArmBlame> {
     Some(result)
 }
 
-/// What the probe saw of an arm, by round, as far as it is evidence. Latency's own rules do not matter here: a load generator
-/// that was late has still made work whose waits are exact.
+/// The probe's valid measurements of an arm, by round. Validity rules for latency do not apply: even with a late load
+/// generator the waits are exact.
 fn evidence<'a>(run: &'a Run, arm: &'a str) -> Vec<(u32, &'a Blamed)> {
     let blocks = run.blocks_of(arm).filter(|block| !online_failed(block));
     let seen = blocks.filter_map(|block| Some((block.round, block.blame.as_ref()?)));
@@ -77,13 +78,14 @@ fn evidence<'a>(run: &'a Run, arm: &'a str) -> Vec<(u32, &'a Blamed)> {
     if run.design.windows.is_none() {
         return seen.filter(|(_, one)| told(one)).collect();
     }
-    // Of the arm as a whole: a block of short windows has few switches, and a handful of them are much of it.
+    // Checked for the arm as a whole: a block of short windows has few context switches, of which a handful is a large
+    // share.
     let seen: Vec<(u32, &Blamed)> = seen.collect();
     let missed: f64 = seen.iter().map(|(_, one)| one.missed_share).sum();
     if missed > MOST_MISSED * seen.len() as f64 { Vec::new() } else { seen }
 }
 
-/// ms per second.
+/// Milliseconds per second.
 fn per_cpu_second(of: &Blamed, wait_s: f64) -> Option<f64> {
     (of.run_s > 0.0).then(|| wait_s / of.run_s * 1e3)
 }
@@ -108,7 +110,7 @@ fn judge(arm: &ArmBlame, bounds: BlameBounds) -> (Verdict, Vec<String>) {
     }
     let mut few = Vec::new();
     match (arm.preemption_p99_us, arm.preemption_p99_one_sided) {
-        // No gap in the proof where the blamed wait is below its bound: then the two hardly met on a CPU.
+        // No gap in the proof if the blamed wait is below its limit: then the two sides hardly shared a CPU.
         _ if arm.preemptions < FEWEST_DELAYS => few.push(format!(
             "arm {name}: not enough wake-ups for a preemption delay: {} on CPUs with offline work, {FEWEST_DELAYS} are needed",
             arm.preemptions
@@ -127,7 +129,8 @@ fn judge(arm: &ArmBlame, bounds: BlameBounds) -> (Verdict, Vec<String>) {
         )),
     }
     match arm.total_difference_one_sided {
-        // Blame proves that work made others wait, not that it did no harm: work that had no CPU time can make others hold it longer, and that shows in the total only.
+        // Blame proves that offline work made online work wait, not that it did no harm: offline work without CPU time
+        // can still make other work occupy the CPU longer, which only shows in the total.
         Some([lo, _]) if lo > most => proven.push(format!(
             "arm {name}: online work waits {:.1} ms per CPU-second longer than alone, whoever has the CPU, more than {most}",
             arm.total_difference_ms_per_cpu_s.unwrap_or(lo)
@@ -198,7 +201,7 @@ mod tests {
         assert!(verdict == Verdict::Fail && why.contains("makes online work wait 60.0 ms"), "{why}");
         let (verdict, why) = said(&run_with(|_| (8.0, 0.0, 1_900.0, 900)));
         assert!(verdict == Verdict::Fail && why.contains("within 1900 µs (P99)"), "{why}");
-        // The second order: offline had nothing, and third parties held online up.
+        // Indirect harm: offline work got no CPU, and third parties delayed online work.
         let (verdict, why) = said(&run_with(|_| (0.0, 900.0, 14.0, 900)));
         assert!(verdict == Verdict::Fail && why.contains("longer than alone"), "{why}");
         let (verdict, why) = said(&run_with(|_| (8.0, 0.0, 14.0, 3)));
@@ -224,7 +227,7 @@ mod tests {
             // Three of six below.
             ([20.0, 220.0, 25.0, 400.0, 22.0, 310.0], Verdict::Inconclusive),
             ([20.0, 30.0, 25.0, 240.0, 220.0, 31.0], Verdict::Inconclusive),
-            // One burst is more than six rounds can bear.
+            // One burst is too many for six rounds.
             ([20.0, 30.0, 25.0, 9_000.0, 22.0, 31.0], Verdict::Inconclusive),
         ] {
             assert_eq!(verdict(p99s), expect, "{p99s:?}");

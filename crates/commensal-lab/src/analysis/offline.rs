@@ -1,10 +1,10 @@
-//! What became of the offline work: isolation that simply stops it would protect the service perfectly.
+//! How much offline work was done: isolation that simply stops it would protect the service perfectly.
 
 use super::samples::online_failed;
 use crate::record::{Arm, Block, OfflineKept, Role, Run};
 use crate::stats::{SignedRank, Tail, emu_pct, median, work_kept_pct};
 
-/// The offline figures of each isolated arm. What a machine or a run does not provide stays `None`.
+/// The offline figures of each isolated arm. Figures that a machine or a run cannot provide are `None`.
 pub fn offline_kept(run: &Run) -> Vec<OfflineKept> {
     let isolated = run.arms.iter().filter(|arm| arm.role == Role::Isolated);
     isolated.map(|arm| of_arm(run, arm)).collect()
@@ -41,12 +41,12 @@ fn of_arm(run: &Run, of: &Arm) -> OfflineKept {
     kept
 }
 
-/// The blocks of an arm that may be used.
+/// The valid blocks of an arm.
 fn usable<'a>(run: &'a Run, arm: &'a str) -> impl Iterator<Item = &'a Block> {
     run.blocks_of(arm).filter(|block| block.valid && !online_failed(block))
 }
 
-/// Offline CPU over the CPU that is left by the online side, the rest and the hypervisor, per cent.
+/// Offline CPU use, per cent of the CPU that the online side, other programs and the hypervisor leave.
 fn cpu_left_used_pct(run: &Run, block: &Block) -> Option<f64> {
     let cpu = block.cpu;
     let left = f64::from(run.machine.threads) - cpu.online? - cpu.other? - cpu.steal?;

@@ -1,4 +1,4 @@
-//! One number per arm, round and metric, read from the blocks that may be used.
+//! One number per arm, round and metric, from the valid blocks.
 
 use crate::format::count;
 use crate::record::{Block, Metric, Role, Run, decode_histogram, percentile_us};
@@ -11,7 +11,7 @@ pub struct Samples {
     arms: Vec<BTreeMap<u32, BTreeMap<Metric, f64>>>,
 }
 
-/// Whether the online service died in this block, or answered nothing of what was due.
+/// Whether the online service died in this block, or answered no request.
 pub fn online_failed(block: &Block) -> bool {
     block.online_crashed
         || (block.load.offered_requests > 0 && block.load.achieved_per_s.is_some_and(|qps| qps <= 0.0))
@@ -57,7 +57,7 @@ impl Samples {
         self.rounds(arm).filter_map(|round| self.get(arm, round, metric)).collect()
     }
 
-    /// Reads the valid blocks of a run, and says which percentiles they cannot give.
+    /// Extracts the values from the valid blocks of a run, and notes which percentiles have too few requests.
     ///
     /// Histograms that do not decode count as missing; `Run::from_json` has already refused them.
     pub fn of(run: &Run) -> (Self, Vec<String>) {
@@ -97,7 +97,7 @@ impl Samples {
     }
 }
 
-/// One sentence for each query that has no value, or none that a ratio can be made of, in some usable blocks.
+/// A sentence for each query that lacks a value, or has one without a logarithm, in some valid blocks.
 fn unanswered(run: &Run) -> Vec<String> {
     let online = |arm: &str| run.arms.iter().any(|one| one.name == arm && one.role != Role::OfflineAlone);
     let blocks: Vec<&Block> = run.blocks.iter().filter(|block| block.valid && online(&block.arm)).collect();

@@ -1,31 +1,32 @@
-//! What a sweep comes to: up to which of its values isolation holds.
+//! Result of a sweep: up to which of its values isolation holds.
 //!
-//! Values are judged in their order, from the one that asks least, and the first that does not hold ends it: so tested, the
-//! claim about the largest value errs no more often than that about a single one (a fixed sequence), however many there are.
+//! Values are judged in order, from the least demanding one up to the first that does not hold. With this fixed
+//! sequence the claim about the largest value has the error rate of a claim about a single value, whatever their
+//! number.
 
 use crate::record::Verdict;
 use crate::record::{Role, Run, Sweep, SweepPoint};
 use crate::verdict::{Judgement, threshold_words};
 
-/// Up to which value it holds.
+/// The boundary up to which isolation holds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SweepKnee<'a> {
     /// The sweep.
     pub sweep: &'a Sweep,
     /// The largest value that holds, as all before it do.
     pub holds: Option<&'a SweepPoint>,
-    /// The first that does not, and what was concluded there.
+    /// The first value that does not hold, with its verdict.
     pub ends: Option<(&'a SweepPoint, Verdict)>,
 }
 
-/// The knee of a run's sweep, by the verdicts on its isolated arms; `None` where no arm has one.
+/// The boundary of a run's sweep, from the verdicts on its isolated arms; `None` where no arm has one.
 #[must_use]
 pub fn knee<'a>(
     run: &'a Run,
     verdicts: &std::collections::BTreeMap<String, Verdict>,
 ) -> Option<SweepKnee<'a>> {
     let sweep = run.design.sweep.as_ref()?;
-    // A value that this machine cannot have was left out.
+    // Values that are impossible on this machine were left out.
     let judged = sweep.points.iter().filter_map(|point| {
         let verdict = verdicts.get(point.isolated.as_ref()?)?;
         Some((point, *verdict))
@@ -41,10 +42,10 @@ pub fn knee<'a>(
     (knee.holds.is_some() || knee.ends.is_some()).then_some(knee)
 }
 
-/// Makes of the verdicts on the values that of the run, and says what they come to.
+/// Derives the verdict of the run from the verdicts on the values, and its summary.
 ///
-/// A ramp claims that isolation holds at every value, so the worst decides. To vary a limit asks which value holds: the run
-/// passes when the least does, fails when that is proven not to, and is open otherwise.
+/// A ramp claims that isolation holds at every value, so the worst decides. Varying a limit asks which value holds: the
+/// run passes when the lowest value holds, fails when that is proven not to hold, and is undecided otherwise.
 pub(super) fn settle(run: &Run, judgement: &mut Judgement) {
     if !matches!(judgement.verdict, Verdict::Pass | Verdict::Fail | Verdict::Inconclusive) {
         return;
@@ -112,7 +113,7 @@ fn said(run: &Run, knee: &SweepKnee<'_>) -> String {
     }
 }
 
-/// The sentence of a concluded run that is a sweep.
+/// The summary of a concluded sweep.
 #[must_use]
 pub fn answered(run: &Run) -> Option<String> {
     let concluded = matches!(run.verdict?, Verdict::Pass | Verdict::Fail | Verdict::Inconclusive);
@@ -120,7 +121,7 @@ pub fn answered(run: &Run) -> Option<String> {
     Some(said(run, &knee))
 }
 
-/// Whether an arm is a value that is judged although it need not hold: one of a limit that is varied.
+/// Whether an arm is a value that is judged but need not hold: a value of a varied limit.
 #[must_use]
 pub fn need_not_hold(run: &Run, arm: &str) -> bool {
     let varied = run.design.sweep.as_ref().filter(|sweep| !sweep.ramp);
@@ -217,7 +218,7 @@ mod tests {
                 Fail,
                 "it is not decided whether",
             ),
-            // Luck of a larger value is no claim.
+            // A larger value that holds by chance is no claim.
             (&[0.3, 0.0], Fail, "no cpu.max that was tried", Fail, "beside 20 %"),
             (&[0.0, 0.048], Pass, "40 % is not decided", Inconclusive, "beside 40 % it is not decided"),
         ] {
@@ -263,7 +264,7 @@ mod tests {
         let csv = crate::report::csv(&run);
         assert!(csv.lines().next().unwrap().ends_with(",\"cpu.max, %\""), "{csv}");
         assert!(csv.lines().any(|line| line.contains(",isolated:1,") && line.ends_with(",40")), "{csv}");
-        // Values that need not hold fail no build; what the sweep came to is a case.
+        // Values that need not hold do not fail a build; the result of the sweep is a case.
         let junit = crate::report::junit(&run, true);
         assert!(junit.contains("failures=\"0\"") && junit.contains("some cpu.max holds"), "{junit}");
         assert!(crate::report::junit(&swept(&[0.3, 0.6], false), false).contains("failures=\"1\""));

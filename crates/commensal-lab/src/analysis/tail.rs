@@ -1,5 +1,6 @@
-//! The tail of an isolated arm: the share of requests over an objective, compared with the service alone. A percentile far out
-//! needs more requests than a block of short windows has; counts over a fixed latency can be paired and bounded all the same.
+//! The tail of an isolated arm: the share of requests over a latency threshold, compared with the service alone. A high
+//! percentile needs more requests than a block of short windows has; counts above a fixed latency can be paired and
+//! bounded nevertheless.
 
 use crate::record::Verdict;
 use crate::record::{Block, LatencyHistogram, OverObjective, Role, Run, decode_histogram};
@@ -7,24 +8,24 @@ use crate::stats::SignedRank;
 use commensal_core::windows::{Answer, Paired};
 use std::collections::BTreeMap;
 
-/// The objective, where the user names none, is this percentile of the service alone.
+/// Without an objective of the user, the threshold is this percentile of the service alone.
 const OF_ALONE: f64 = 0.99;
-/// How much more of the requests than alone may be over the objective, as a share of those alone.
+/// Allowed increase of the share of requests over the threshold, relative to the service alone.
 pub const MOST_MORE: f64 = 0.5;
-/// As many may be over it in any case, per cent of the requests: half as many again of hardly any is hardly any.
+/// Increase that is always allowed, per cent of the requests: half as many again of very few is still very few.
 pub const AT_LEAST_PCT: f64 = 0.1;
-/// Steal that the isolated arm must have more of, CPUs, for the hypervisor to be a suspect.
+/// Additional steal of the isolated arm, CPUs, from which the hypervisor is suspected.
 const STEAL: f64 = 0.05;
-/// Significance level of that difference in steal.
+/// Significance level of the difference in steal.
 const SURE: f64 = 0.05;
-/// Fewest requests over an objective that nobody named, alone or isolated, for a share to mean anything.
+/// Minimum number of requests over a threshold that the user did not name, alone or isolated.
 const FEWEST: f64 = 100.0;
 
 fn histogram(block: &Block) -> Option<LatencyHistogram> {
     decode_histogram(block.histograms.latency.as_deref()?).ok()
 }
 
-/// Every isolated arm against the service alone.
+/// Compares every isolated arm with the service alone.
 pub fn over_objective(run: &Run) -> Vec<OverObjective> {
     let Some(alone) = run.reference() else { return Vec::new() };
     let of = |arm: &str| -> BTreeMap<u32, LatencyHistogram> {
@@ -50,7 +51,7 @@ pub fn over_objective(run: &Run) -> Vec<OverObjective> {
         .collect()
 }
 
-/// The comparison that leaves more room for harm, as the gates have it.
+/// The comparison that shows more harm, as for the gates.
 fn strictest(cold: Option<OverObjective>, warm: Option<OverObjective>) -> Option<OverObjective> {
     let beyond = |one: &OverObjective| one.one_sided.map(|[_, hi]| hi - allowed(one.alone_pct));
     match (cold, warm) {
@@ -59,12 +60,12 @@ fn strictest(cold: Option<OverObjective>, warm: Option<OverObjective>) -> Option
     }
 }
 
-/// How many more of the requests than alone may be over the objective, percentage points.
+/// Allowed increase of the share over the threshold, percentage points.
 fn allowed(alone_pct: f64) -> f64 {
     (alone_pct * MOST_MORE).max(AT_LEAST_PCT)
 }
 
-/// The percentile of all blocks together.
+/// The percentile of all blocks combined.
 fn percentile(blocks: &BTreeMap<u32, LatencyHistogram>) -> Option<f64> {
     let mut all = blocks.values();
     let mut sum = all.next()?.clone();
@@ -99,7 +100,8 @@ fn one(
         return None;
     }
     let steal = steal_beside(run, arm, vs);
-    // More of it in the isolated arm makes a tail that is not isolation's; a harm in spite of less of it is.
+    // With more steal in the isolated arm, a worse tail is not attributed to isolation; a worse tail with less steal
+    // is.
     let alike = steal.is_none_or(|(more, p)| more <= STEAL || p >= SURE);
     let paired = Paired::new(&differences, allowed(alone_pct), run.design.level(run.rounds_begun()))?;
     let harmed = paired.bounds.is_some_and(|ends| ends.lo > 0.0);
@@ -123,8 +125,8 @@ fn one(
     })
 }
 
-/// How much more the hypervisor took from one arm than from another in the same round, CPUs, and how likely that is chance;
-/// `None` where the machine does not tell.
+/// Additional steal of one arm over another in the same round, CPUs, with its p-value; `None` where the machine does
+/// not report steal.
 fn steal_beside(run: &Run, arm: &str, vs: &str) -> Option<(f64, f64)> {
     let of = |arm: &str| -> BTreeMap<u32, f64> {
         run.blocks_of(arm).filter_map(|block| Some((block.round, block.cpu.steal?))).collect()
@@ -142,7 +144,8 @@ mod tests {
     use crate::fixture::small_run;
     use crate::record::{Arm, Metric, Slo, encode_histogram, new_histogram};
 
-    /// Twelve rounds in which so many of 20,000 requests take long in each arm, with so much steal in the isolated one.
+    /// Twelve rounds in which this many of 20,000 requests take long in each arm, with this much steal in the isolated
+    /// one.
     fn run_with(over: [u64; 3], steal: [f64; 2], slo: bool) -> Run {
         let mut run = small_run();
         let again = run.blocks.clone().into_iter().map(|block| Block { round: block.round + 6, ..block });
@@ -172,7 +175,7 @@ mod tests {
         run
     }
 
-    /// What the run says of the tail: by itself and in the end, and a part of the reasons.
+    /// Checks the verdict on the tail, the final verdict, and part of the reasons.
     fn check(over: [u64; 3], steal: [f64; 2], slo: bool, [tail, whole]: [Verdict; 2], says: &str) {
         let run = run_with(over, steal, slo);
         let said = format!(
@@ -201,7 +204,7 @@ mod tests {
         );
         check([60, 60, 200], [0.0; 2], true, [Fail, Fail], "1.05 % of the requests take longer than 5000 µs");
         check([60, 60, 95], [0.0; 2], true, [Inconclusive, Inconclusive], "may be on either side");
-        // Hardly any alone is no licence for many, and none for one in ten thousand.
+        // With hardly any when alone, many are still too many, and one in ten thousand is acceptable.
         check([0, 0, 200], [0.0; 2], true, [Fail, Fail], "1.05 %");
         check([0, 0, 2], [0.0; 2], true, [Pass, Pass], "0.06 %");
         // Warm CPUs are the stricter comparison where their service is the better one.
@@ -230,7 +233,7 @@ mod tests {
     fn steal_excuses_a_tail_and_passes_none() {
         use Verdict::{Fail, Inconclusive, Pass};
         check([60, 60, 200], [0.01, 0.3], true, [Inconclusive; 2], "the hypervisor took 0.29 CPUs more");
-        // Too little of it, or less than alone, is no excuse.
+        // Too small a difference in steal, or less than alone, is no excuse.
         check([60, 60, 200], [0.01, 0.04], true, [Fail, Fail], "1.05 %");
         check([60, 60, 200], [0.3, 0.01], true, [Fail, Fail], "1.05 %");
         check([60, 60, 60], [0.01, 0.3], true, [Pass, Pass], "");

@@ -1,4 +1,4 @@
-//! What one run says of each known harm, next to what is true.
+//! What one run reports about each known harm, next to the true harm.
 
 use crate::analysis::{Samples, conclude};
 use crate::conductor::judge_round;
@@ -14,39 +14,40 @@ use std::collections::BTreeMap;
 /// The percentiles whose true harm is known.
 pub const KNOWN: [Metric; 2] = [Metric::P50, Metric::P90];
 
-/// What a run says of one harm.
+/// What a run reports about one harm.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
     /// The harm.
     pub harm: KnownHarm,
-    /// What the service was told to add to each request, microseconds.
+    /// Configured delay per request, microseconds.
     pub asked_us: f64,
-    /// What it added on average, by its own count.
+    /// Average delay that the service added, as it measured it itself.
     pub counted_us: Option<f64>,
-    /// CPU time that it used more per request than alone, by the kernel's accounting: hardly any, since load is to be the same.
+    /// CPU time per request beyond that of the service alone, from the kernel's accounting; near zero, since the load
+    /// should be equal.
     pub cpu_us: Option<f64>,
     /// The verdict that `quickstart` would have given.
     pub verdict: Verdict,
-    /// After how many rounds.
+    /// Number of rounds after which it was reached.
     pub rounds: u32,
-    /// The error that the bounds of that look may make on one side.
+    /// One-sided error rate of the bounds at that analysis.
     pub level: f64,
-    /// By gate whose truth is known.
+    /// One entry per gate whose true harm is known.
     pub gates: Vec<GateAnswer>,
-    /// Why.
+    /// Reasons of the verdict.
     pub reasons: Vec<String>,
 }
 
-/// One percentile, shown and true.
+/// One percentile: reported and true harm.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GateAnswer {
     /// The percentile.
     pub metric: Metric,
-    /// The harm that still counts as none, per cent.
+    /// Harm up to this size, per cent, still counts as no harm.
     pub threshold_pct: f64,
     /// The true harm, per cent.
     pub true_pct: f64,
-    /// The harm shown, per cent, with its interval and its one-sided bounds.
+    /// The reported harm, per cent, with its interval and its one-sided bounds.
     pub harm_pct: f64,
     /// See `harm_pct`.
     pub ci95: Option<[f64; 2]>,
@@ -57,14 +58,14 @@ pub struct GateAnswer {
 }
 
 impl GateAnswer {
-    /// Whether the interval has the truth in it; `None` without an interval.
+    /// Whether the interval contains the true harm; `None` without an interval.
     #[must_use]
     pub fn covers(&self) -> Option<bool> {
         self.ci95.map(|[lo, hi]| lo <= self.true_pct && self.true_pct <= hi)
     }
 }
 
-/// One block as the statistics saw it: enough to compute every figure again.
+/// One block with the values that enter the statistics: enough to recompute every figure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BlockSample {
     /// The arm.
@@ -79,13 +80,13 @@ pub struct BlockSample {
     pub p90_us: Option<f64>,
     /// Requests answered per second.
     pub qps: Option<f64>,
-    /// Every latency, where it is kept.
+    /// Histogram of the latencies, where it is stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hist: Option<String>,
 }
 
-/// The run of one harm: its arm in the place of the isolated one, beside the service alone and alone again, its blocks judged
-/// as those of an isolated arm are.
+/// The run for one harm: the harmed arm takes the place of the isolated arm, beside the two arms of the service alone,
+/// and its blocks are judged like those of an isolated arm.
 fn run_of(run: &Run, harm: &KnownHarm) -> Run {
     let mut one = run.clone();
     one.arms.retain(|arm| matches!(arm.role, Role::Baseline | Role::Baseline2) || arm.name == harm.arm);
@@ -100,7 +101,7 @@ fn run_of(run: &Run, harm: &KnownHarm) -> Run {
     one
 }
 
-/// The run as it was after so many rounds, concluded.
+/// The run as it was after `rounds` rounds, concluded.
 fn after(run: &Run, rounds: u32) -> Run {
     let mut then = run.clone();
     then.blocks.retain(|block| block.round < rounds);
@@ -108,7 +109,7 @@ fn after(run: &Run, rounds: u32) -> Run {
     then
 }
 
-/// What the lab says at the first look that decides, or at the last.
+/// The conclusion at the first interim analysis that decides, or at the end.
 fn concluded(run: &Run) -> Run {
     let decides = |verdict| matches!(verdict, Some(Verdict::Pass | Verdict::Fail | Verdict::Broken));
     let begun = run.rounds_begun();
@@ -161,8 +162,9 @@ fn answer(run: &Run, harm: &KnownHarm) -> Option<Answer> {
     })
 }
 
-/// The harm over the rounds, per cent: what a percentile of the service alone (both identical arms together) becomes when each
-/// latency has what was asked on top, and as many as the service counted have what was too much as well.
+/// The true harm over the rounds, per cent: how much a percentile of the service alone (both identical arms together)
+/// rises when every latency gets the configured delay, and as many latencies as the service counted also get the
+/// excess.
 fn true_pct(run: &Run, added: &AddedTime, metric: Metric) -> Option<f64> {
     let quantile = metric.quantile()?;
     let alone = [run.arm_with(Role::Baseline)?, run.arm_with(Role::Baseline2)?].map(|arm| arm.name.as_str());
@@ -180,7 +182,7 @@ fn true_pct(run: &Run, added: &AddedTime, metric: Metric) -> Option<f64> {
     median(&harms).map(pct_of_log)
 }
 
-/// Latencies, microseconds: how many were at most so long.
+/// Cumulative distribution of latencies: upper bound in microseconds, and number of latencies up to it.
 struct Latencies(Vec<(f64, u64)>);
 
 impl Latencies {
@@ -199,7 +201,7 @@ impl Latencies {
         Latencies(counts.into_iter().map(&mut up_to).collect())
     }
 
-    /// How many are at most so long.
+    /// Number of latencies up to this bound.
     fn within(&self, us: f64) -> f64 {
         let at = self.0.partition_point(|(value, _)| *value <= us);
         at.checked_sub(1).map_or(0.0, |at| self.0[at].1 as f64)
@@ -214,7 +216,7 @@ impl Latencies {
         self.0.iter().find(|(_, up_to)| *up_to as f64 >= rank).map(|(us, _)| *us)
     }
 
-    /// The percentile of the same latencies with what was added, whichever had how much of it.
+    /// The percentile of the same latencies with the delays added, assuming that delays and latencies are independent.
     fn later(&self, added: &AddedTime, quantile: f64) -> Option<f64> {
         let asked_us = added.asked_ns as f64 / 1e3;
         let requests = added.requests.max(1) as f64;
@@ -233,7 +235,7 @@ impl Latencies {
         let mut hi = self.0.last()?.0 + parts.iter().map(|(later, _)| *later).fold(0.0, f64::max);
         while hi - lo > 0.01 {
             let middle = f64::midpoint(lo, hi);
-            // A hair of rounding is no request.
+            // Tolerance for rounding.
             if within(middle) >= rank - 1e-6 { hi = middle } else { lo = middle }
         }
         Some(hi)
@@ -257,7 +259,7 @@ fn cpu_us(run: &Run, arm: &str) -> Option<f64> {
     Some(per_request(arm)? - mean(&alone?)?)
 }
 
-/// Every block as the statistics saw it; `whole` keeps its latencies.
+/// Every block with the values that enter the statistics; with `whole`, histograms are included.
 #[must_use]
 pub fn seen(run: &Run, whole: bool) -> Vec<BlockSample> {
     let (samples, _) = Samples::of(run);
@@ -284,8 +286,8 @@ mod tests {
     use crate::record::{encode_histogram, new_histogram};
     use crate::rng::Rng;
 
-    /// A run of the plan in which requests take a log-normal time, a harmed arm's a constant longer, and a round is as slow as
-    /// its luck has it.
+    /// A simulated run of the plan: requests take a log-normal time, those of a harmed arm a constant longer, and each
+    /// round has a random slowdown.
     pub fn simulated(plan: &Plan, seed: u64, noise: f64) -> Run {
         const BASE_US: f64 = 160.0;
         let experiment = plan.experiment(0).unwrap();
@@ -345,8 +347,8 @@ mod tests {
         run
     }
 
-    /// Of the logistic form of the normal distribution, `u = 1 / (1 + exp(-(1.5976 z + 0.07056 z^3)))`: good to a per cent, which
-    /// is all that is asked. The cubic has one real root, which is known in closed form.
+    /// Quantile from the logistic approximation of the normal distribution, `u = 1 / (1 + exp(-(1.5976 z + 0.07056
+    /// z^3)))`: exact to a per cent, which suffices here. The cubic has one real root, which is known in closed form.
     fn inverse_normal(u: f64) -> f64 {
         let (logit, cubic) = ((u / (1.0 - u)).ln(), 0.070_56);
         let (p, q) = (1.5976 / cubic, logit / cubic);
@@ -369,9 +371,9 @@ mod tests {
         };
         check(vec![], 0.5, 162.5);
         check(vec![], 0.9, 202.5);
-        // All of them 40 too late is 40 more.
+        // If all are 40 too late, the percentile rises by 40.
         check(vec![(40.0, 100)], 0.5, 202.5);
-        // A tenth far too late: the median is that of the others at 50 of 90, P90 where the others end.
+        // A tenth is far too late: the median is that of the others at 50 of 90, P90 is where the others end.
         check(vec![(1_000.0, 10)], 0.5, 100.0 + 50.0 / 0.9 + 12.5);
         check(vec![(1_000.0, 10)], 0.9, 212.5);
     }
@@ -391,12 +393,12 @@ mod tests {
             assert_eq!((p50.threshold_pct, p90.threshold_pct), (5.0, 10.0));
             let of = if one.harm.of == Metric::P50 { p50 } else { p90 };
             assert!((of.true_pct - one.harm.pct).abs() < 0.1 * one.harm.pct + 0.01, "{one:?}");
-            // The same time is less of P90 than of the median.
+            // The same delay is a smaller share of P90 than of the median.
             assert!(one.harm.pct == 0.0 || p90.true_pct < p50.true_pct);
             assert!((of.harm_pct - of.true_pct).abs() < 1.0, "{of:?}");
             assert_eq!(p90.beyond, p90.true_pct > 15.0, "{p90:?}");
         }
-        // A decided answer ends at its look.
+        // A decided answer ends at its interim analysis.
         assert!(
             all[4].rounds < run.design.rounds && run.design.looks.contains(&all[4].rounds),
             "{:?}",
@@ -419,7 +421,7 @@ mod tests {
             }
         }
         assert_eq!(of, 40 * 3 * 2);
-        // 95 % and three standard deviations; P50 and P90 of a block share their luck.
+        // 95 % less three standard deviations; P50 and P90 of a block are correlated.
         assert!(covered > 214, "{covered} of {of}");
         assert!(open > 20, "{open}");
         assert_eq!(wrong, 0);
@@ -443,7 +445,7 @@ mod tests {
             .filter(|block| block.arm == "+0 %")
             .for_each(|block| block.load.errors = 100);
         assert_eq!(answers(&broken, &plan.harms)[0].verdict, Verdict::Broken);
-        // Every block is seen, with its latencies where they are kept.
+        // Every block is listed, with its latencies where they are stored.
         let seen_all = seen(&run, true);
         assert_eq!(seen_all.len(), run.blocks.len());
         assert_eq!(seen_all.iter().filter(|one| one.arm == "+0 %").count(), twin.len());

@@ -1,5 +1,5 @@
-//! The record of a calibration: its plan and every finished run. It is rewritten whole after each run, so that an interrupted
-//! calibration goes on.
+//! The record of a calibration: its plan and every finished run. The whole file is rewritten after each run, so that an
+//! interrupted calibration can be continued.
 
 use super::{Answer, BlockSample, Plan, answers, seen};
 use crate::record::{Machine, Run, Tool};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// The name in the `schema` field.
 pub const SCHEMA: &str = "commensal.calibration/1";
 
-/// Why a document is not the record to go on with.
+/// Why a document is not a record that can be continued.
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrationError {
     /// It is not JSON, or a field is missing or of the wrong type.
@@ -18,7 +18,7 @@ pub enum CalibrationError {
     /// It is a document of another kind or version.
     #[error("it has schema {0:?}, and this version reads {SCHEMA:?}")]
     Schema(String),
-    /// It was made in another way.
+    /// It was made with another plan or version.
     #[error("it is of another calibration: {0}; name another file, or ask for the same")]
     Other(String),
 }
@@ -30,7 +30,7 @@ pub struct Calibration {
     pub schema: String,
     /// What recorded it.
     pub tool: Tool,
-    /// Where; `None` before the first run.
+    /// The machine; `None` before the first run.
     pub machine: Option<Machine>,
     /// What was planned.
     pub plan: Plan,
@@ -51,11 +51,11 @@ pub struct Done {
     pub offered_per_s: Option<f64>,
     /// Median of the service alone, microseconds: its median over the rounds.
     pub alone_us: Option<f64>,
-    /// CPUs used by programs that take no part, on average; a neighbour is one of them.
+    /// CPUs used on average by programs that are not part of the calibration; a neighbour is one of them.
     pub foreign_cpus: Option<f64>,
-    /// CPUs taken by the hypervisor, on average.
+    /// CPUs stolen by the hypervisor, on average.
     pub steal_cpus: Option<f64>,
-    /// One per harm.
+    /// One answer per harm.
     pub answers: Vec<Answer>,
     /// Every block.
     pub blocks: Vec<BlockSample>,
@@ -64,7 +64,7 @@ pub struct Done {
 }
 
 impl Done {
-    /// What a run came to; the first one keeps its latencies, for whoever wants to compute the figures again.
+    /// The result of a run; histograms are only stored for the first one, so that its figures can be recomputed.
     fn of(run: &Run, plan: &Plan, first: bool) -> Done {
         let average = |of: fn(&crate::record::Block) -> Option<f64>| {
             mean(&run.blocks.iter().filter_map(of).collect::<Vec<f64>>())
@@ -90,16 +90,16 @@ impl Done {
 }
 
 impl Calibration {
-    /// One without runs.
+    /// A record without runs.
     #[must_use]
     pub fn new(plan: Plan, tool: Tool) -> Calibration {
         Calibration { schema: SCHEMA.to_owned(), tool, machine: None, plan, runs: Vec::new() }
     }
 
-    /// Reads a record.
+    /// Parses a record.
     ///
     /// # Errors
-    /// [`CalibrationError`], when it is none.
+    /// [`CalibrationError`], when the text is not a record.
     pub fn from_json(text: &str) -> Result<Calibration, CalibrationError> {
         let value: serde_json::Value = serde_json::from_str(text)?;
         let schema = value.get("schema").and_then(serde_json::Value::as_str).unwrap_or_default();
@@ -112,7 +112,7 @@ impl Calibration {
     /// The record as text.
     ///
     /// # Errors
-    /// None that a record of ours can have.
+    /// Never, for a record of this program.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
         Ok(commensal_core::text::json(self)? + "\n")
     }
@@ -120,7 +120,7 @@ impl Calibration {
     /// Whether runs of this plan by this version may be added.
     ///
     /// # Errors
-    /// [`CalibrationError::Other`] with what differs.
+    /// [`CalibrationError::Other`] with the differences.
     pub fn may_go_on(&self, plan: &Plan, tool: &Tool) -> Result<(), CalibrationError> {
         let mine = &self.plan;
         let names =
@@ -147,7 +147,7 @@ impl Calibration {
     /// Adds a finished run.
     ///
     /// # Errors
-    /// [`CalibrationError::Other`] when it is of another machine.
+    /// [`CalibrationError::Other`] when the run is from another machine.
     pub fn add(&mut self, run: &Run) -> Result<&Done, CalibrationError> {
         let here = self.machine.get_or_insert_with(|| run.machine.clone());
         if here.fingerprint != run.machine.fingerprint {

@@ -1,4 +1,5 @@
-//! How often the lab was right: counted by harm, against the goals, as text for a terminal and as Markdown.
+//! Summary of a calibration: how often the verdicts were right, by harm and against the goals, as text for a terminal
+//! and as Markdown.
 
 use super::answer::KNOWN;
 use super::{Answer, Calibration, Done, GateAnswer};
@@ -9,32 +10,32 @@ use crate::stats::{mean, median};
 use commensal_core::text::{Align, columns, markdown_table};
 use serde::Serialize;
 
-/// How far from its threshold a harm must be for an answer to be right or wrong, as a factor.
+/// A verdict counts as right or wrong only if the harm differs from its threshold by this factor.
 const APART: f64 = 1.5;
-/// The goals.
+/// The goals: maximum and minimum shares.
 const MOST_FALSE: f64 = 0.05;
 const LEAST_COVERED: f64 = 0.93;
 const LEAST_FOUND: f64 = 0.95;
-/// A gross harm of P90, per cent.
+/// A gross harm on P90, per cent.
 const GROSS_PCT: f64 = 30.0;
-/// What must be left of it where the machine could not be given all of it.
+/// True harm that must remain of it, per cent, where the machine could not add the full delay.
 const GROSS_TRUE_PCT: f64 = 20.0;
-/// Fewer answers than that say little about a share of 5 %.
+/// With fewer answers than this, a share of 5 % is uncertain.
 const ENOUGH: usize = 100;
 
-/// What the answer to a harm should be.
+/// The expected verdict for a harm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Expected {
-    /// Every gate is far below its threshold.
+    /// The harm is far below the threshold on every gate.
     Pass,
-    /// Some gate is far above.
+    /// The harm is far above the threshold on some gate.
     Fail,
-    /// Neither: within a factor of a threshold, where both answers can be had.
+    /// The harm is within a factor of a threshold, where either verdict is acceptable.
     Either,
 }
 
-/// What should be said of it.
+/// The expected verdict of an answer.
 fn expected(answer: &Answer) -> Expected {
     let times = |gate: &GateAnswer| gate.true_pct / gate.threshold_pct;
     if answer.gates.iter().any(|gate| times(gate) >= APART) {
@@ -46,12 +47,12 @@ fn expected(answer: &Answer) -> Expected {
     }
 }
 
-/// The answers to one harm.
+/// All answers to one harm.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
     /// The harm.
     pub harm: String,
-    /// Answers.
+    /// Number of answers.
     pub answers: usize,
     /// PASS.
     pub pass: usize,
@@ -61,19 +62,19 @@ pub struct Row {
     pub open: usize,
     /// INVALID.
     pub invalid: usize,
-    /// Those that must be PASS or FAIL by what is true, and are.
+    /// Number of answers that must be PASS or FAIL according to the true harm, and are.
     pub right: usize,
-    /// Those that are the opposite.
+    /// Number of answers with the opposite verdict.
     pub wrong: usize,
-    /// Those of which either can be said.
+    /// Number of answers for which either verdict is acceptable.
     pub either: usize,
-    /// What the service was told to add to a request, and what it counted, microseconds (medians).
+    /// Configured and measured delay per request, microseconds (medians).
     pub asked_us: Option<f64>,
     /// See `asked_us`.
     pub counted_us: Option<f64>,
-    /// CPU time more per request by the kernel's accounting, microseconds (median).
+    /// CPU time per request beyond that of the service alone, microseconds (median).
     pub cpu_us: Option<f64>,
-    /// By percentile.
+    /// One entry per percentile.
     pub gates: Vec<Shown>,
 }
 
@@ -84,32 +85,32 @@ pub struct Shown {
     pub metric: Metric,
     /// The true harm, per cent (median).
     pub true_pct: Option<f64>,
-    /// The harm shown, per cent (median).
+    /// The reported harm, per cent (median).
     pub harm_pct: Option<f64>,
-    /// Intervals, of answers that are not INVALID, and those that have the truth in them.
+    /// Number of intervals in answers that are not INVALID; `covered` of them contain the true harm.
     pub intervals: usize,
     /// See `intervals`.
     pub covered: usize,
-    /// The upper bound reached, per cent (median).
+    /// The upper bound, per cent (median).
     pub bound_pct: Option<f64>,
-    /// Answers in which all rounds prove on this percentile alone a harm beyond its threshold.
+    /// Number of answers in which all rounds prove, on this percentile alone, a harm beyond the threshold.
     pub beyond: usize,
 }
 
 /// A goal.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Goal {
-    /// What.
+    /// Description.
     pub what: &'static str,
-    /// How often, of how many.
+    /// Number of cases, out of `of`.
     pub count: usize,
     /// See `count`.
     pub of: usize,
-    /// The share that is allowed or asked for.
+    /// The required share.
     pub share: f64,
-    /// Whether the share is the most, or the least.
+    /// Whether the share is a maximum rather than a minimum.
     pub most: bool,
-    /// Whether it holds; `None` where there was nothing to count.
+    /// Whether the goal is met; `None` where there was nothing to count.
     pub holds: Option<bool>,
 }
 
@@ -136,16 +137,16 @@ impl Goal {
     }
 }
 
-/// All of it.
+/// The summary of a calibration.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CalibrationSummary {
-    /// Runs.
+    /// Number of runs.
     pub runs: usize,
-    /// By harm, in the order of the plan.
+    /// One row per harm, in the order of the plan.
     pub rows: Vec<Row>,
     /// The goals.
     pub goals: Vec<Goal>,
-    /// What else a reader must know.
+    /// Further facts that a reader must know.
     pub facts: Vec<String>,
 }
 
@@ -158,7 +159,7 @@ impl CalibrationSummary {
     }
 }
 
-/// Counts.
+/// Computes the summary.
 #[must_use]
 pub fn summarise(record: &Calibration) -> CalibrationSummary {
     let of = |harm: &crate::record::KnownHarm| -> Vec<&Answer> {
@@ -325,7 +326,7 @@ fn number(value: Option<f64>, step: f64) -> String {
 }
 
 fn answer_cells(row: &Row) -> Vec<String> {
-    // Nothing can be right or wrong of what either can be said.
+    // Where either verdict is acceptable, none is right or wrong.
     let judged = |count: usize| if row.either == row.answers { "-".to_owned() } else { count.to_string() };
     let counts = [row.answers, row.pass, row.fail, row.open, row.invalid].map(|count| count.to_string());
     let mut cells = vec![row.harm.clone()];
@@ -351,7 +352,7 @@ fn interval_cells(row: &Row) -> Vec<Vec<String>> {
     row.gates.iter().map(one).collect()
 }
 
-/// Two tables, the heads first.
+/// Both tables, each with its header row.
 fn tables(summary: &CalibrationSummary) -> [Vec<Vec<String>>; 2] {
     let head = |titles: &[&str]| titles.iter().map(|title| (*title).to_owned()).collect();
     let (mut answers, mut intervals) = (vec![head(&ANSWERS)], vec![head(&INTERVALS)]);
@@ -360,7 +361,7 @@ fn tables(summary: &CalibrationSummary) -> [Vec<Vec<String>>; 2] {
     [answers, intervals]
 }
 
-/// The tables, the goals and what else must be known, for a terminal.
+/// The tables, the goals and the facts, for a terminal.
 #[must_use]
 pub fn terminal(summary: &CalibrationSummary) -> String {
     let mut text = format!("{} runs\n", summary.runs);
@@ -473,7 +474,7 @@ mod tests {
         }
         check("0", Broken, (0, 1, 0));
         check("10", Broken, (1, 0, 0));
-        // Within a factor of its threshold either may be said.
+        // Within a factor of the threshold either verdict is acceptable.
         for verdict in [Pass, Fail, Inconclusive] {
             check("3.5", verdict, (0, 0, 1));
             check("5", verdict, (0, 0, 1));
@@ -498,7 +499,7 @@ mod tests {
         uncovered.runs[0].answers[0].verdict = Invalid;
         assert_eq!(holds(&uncovered), [Some(true), Some(true), None]);
         assert_eq!(holds(&record("p90:30", &[&[Fail]])), [Some(true), Some(true), Some(true)]);
-        // Not found because nothing was said, and not by the median in its place.
+        // The harm was not found, because there was no verdict.
         assert_eq!(holds(&record("p90:30", &[&[Invalid]]))[2], Some(false));
         let mut by_median = record("p90:30", &[&[Fail]]);
         by_median.runs[0].answers[0].gates[1].beyond = false;

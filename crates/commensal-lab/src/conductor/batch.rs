@@ -1,4 +1,4 @@
-//! The offline side of one block: started, its work counted, ended.
+//! The offline side of one block: starts the work, counts it, and ends it.
 
 use super::run_command;
 use super::run_dir::RunDir;
@@ -18,32 +18,32 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long a program may take to print what it did.
+/// How long a program may take to print its results at the end.
 const GRACE: Duration = Duration::from_secs(3);
 
 /// Prefix of the note recorded when the batch workload exits early.
 pub(super) const ENDED: &str = "the offline work ended";
 
-/// Batch work that runs.
+/// Running batch work.
 pub(super) struct Running {
-    /// `None` when it is not ours.
+    /// The process; `None` if the run is attached to existing work.
     pub child: Option<Child>,
     work: Counter,
     expected_cpus: Option<f64>,
     log: Option<Arc<OwnedFd>>,
 }
 
-/// How its work is known.
+/// How the work is counted.
 enum Counter {
-    /// Of a built-in antagonist.
+    /// By the counter of a built-in antagonist.
     Antagonist(WorkCounter, Kind),
-    /// From what it prints.
+    /// From the program's output.
     Output { reader: Arc<Mutex<WorkReader>>, kind: WorkKind, thread: Option<JoinHandle<()>> },
-    /// By its CPU time.
+    /// By CPU time.
     Cpu,
 }
 
-/// What starting and ending it takes.
+/// Starts and ends batch work.
 pub(super) struct BatchRunner<'a> {
     pub host: &'a mut dyn Host,
     pub site: &'a mut Testbed,
@@ -52,7 +52,7 @@ pub(super) struct BatchRunner<'a> {
 }
 
 impl BatchRunner<'_> {
-    /// What has to be done once, before the first block.
+    /// Runs the preparation commands, once before the first block.
     pub fn prepare(&mut self, experiment: &Experiment, stop: &AtomicBool) -> Result<(), LabError> {
         let batch = match &experiment.offline {
             Offline::Program(batch) => batch,
@@ -65,7 +65,7 @@ impl BatchRunner<'_> {
         Ok(())
     }
 
-    /// Starts it; `policy` is that of the arm, if it isolates.
+    /// Starts the batch work; `policy` is that of an isolated arm.
     pub fn start(
         &mut self,
         experiment: &Experiment,
@@ -84,12 +84,12 @@ impl BatchRunner<'_> {
         }
     }
 
-    /// Starts what keeps every CPU from idling; it is of the idle class while a policy is on.
+    /// Starts the threads that keep every CPU from idling; they are in the idle class while a policy is on.
     pub fn warm(&mut self) -> Result<Child, LabError> {
         let threads = self.site.machine.topology.threads();
         let spec = SpawnSpec::new(&self.conduct.program).arg("workload").arg("burn");
         let mut spec = spec.arg("--threads").arg(threads.to_string());
-        // Where its work would be counted.
+        // A counter file for the work, which is ignored.
         spec.stdin = Stdin::Fd(Arc::new(
             WorkCounter::new(threads)
                 .and_then(|counter| counter.fd().try_clone_to_owned())
@@ -98,7 +98,7 @@ impl BatchRunner<'_> {
         Ok(self.site.start(self.host, Side::Warm, None, spec)?)
     }
 
-    /// Starts a built-in antagonist with so many threads; without a number with one for each CPU, so that none is left idle.
+    /// Starts a built-in antagonist with this number of threads, by default one per CPU, so that no CPU is idle.
     fn antagonist(
         &mut self,
         kind: Kind,
@@ -111,13 +111,13 @@ impl BatchRunner<'_> {
         let mut spec = SpawnSpec::new(&self.conduct.program).arg("workload");
         spec = match kind {
             Kind::Cpu => spec.arg("burn"),
-            // Files without a name, in the run's own folder.
+            // Unnamed files, in the run's own folder.
             kind => spec.arg("antagonist").arg(kind.to_string()).arg("--dir").arg(self.place.dir.as_os_str()),
         };
         spec = spec.arg("--threads").arg(threads.to_string());
         spec.stdin = Stdin::Fd(Arc::new(fd));
         let child = self.site.start(self.host, Side::Offline, policy, spec)?;
-        // What waits for a device or for other processes uses as much CPU as that leaves it.
+        // Kinds that wait for a device or for other processes use a varying amount of CPU.
         let computes = matches!(kind, Kind::Cpu | Kind::Vector | Kind::L2 | Kind::L3 | Kind::Memory);
         let expected_cpus = computes.then_some(threads as f64);
         let child = Some(child);
@@ -147,14 +147,15 @@ impl BatchRunner<'_> {
         Ok(Running { child: Some(child), work, expected_cpus: batch.expected_cpus, log: Some(log) })
     }
 
-    /// Ends it, and gives what it says of its work as a rate, if it says so only then. Nothing of it is left in its group.
+    /// Ends the batch work, and returns the rate if the program reports it only at the end. No process is left in its
+    /// cgroup.
     pub fn end(&mut self, experiment: &Experiment, running: &mut Running) -> Result<Option<f64>, LabError> {
         let Some(child) = &mut running.child else {
             self.site.pause(self.host, Side::Offline, true)?;
             return Ok(None);
         };
         if let Counter::Output { kind: WorkKind::StressNg, .. } = &running.work {
-            // It prints when it is asked to end, and only then.
+            // It prints its figures only when it is asked to end.
             let _ = self.host.signal(&child.process, Signal::INT);
             let deadline = Instant::now() + GRACE;
             while child.try_wait()?.is_none() && Instant::now() < deadline {
@@ -207,7 +208,8 @@ impl Running {
         self.work.total()
     }
 
-    /// The work of a block: between two totals, or what the program said at its end, or its CPU time.
+    /// The work of a block: the difference of two totals, the rate that the program printed at its end, or its CPU
+    /// time.
     pub fn work(
         &self,
         totals: Option<(f64, f64)>,
@@ -229,7 +231,7 @@ impl Running {
         Work { offline, unit: offline.map(|_| unit), expected_cpus: self.expected_cpus }
     }
 
-    /// How it ended before it was asked to, with the last that it said.
+    /// How the program ended before it was asked to, with its last output.
     pub fn ended(&mut self, host: &mut dyn Host, site: &Testbed) -> Result<Option<String>, LabError> {
         let Some(child) = &mut self.child else {
             let pids = site.group(Side::Offline).any().map(|dir| members::pids(host, dir));

@@ -1,6 +1,6 @@
-//! A neighbour that takes no part in a run: what the run says must hold beside it, too.
+//! A neighbour that is not part of a run: the run's results should hold beside it, too.
 //!
-//! It is in a group of its own beside the service, as a build in another session is, and is counted as foreign.
+//! It is in a separate cgroup beside the service, like a build in another session, and is counted as foreign.
 
 use super::{Conductor, LabError};
 use crate::site::Side;
@@ -8,17 +8,17 @@ use commensal_host::{Child, SpawnSpec, Stderr, Stdout};
 use std::fmt;
 use std::str::FromStr;
 
-/// How long a built-in neighbour computes at a stretch, us.
+/// How long a built-in neighbour computes at a time, us.
 const STRETCH_US: f64 = 20_000.0;
-/// Most CPUs of a built-in neighbour.
+/// Maximum number of CPUs of a built-in neighbour.
 const MOST_CPUS: f64 = 64.0;
 
 /// The neighbour.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Beside {
-    /// Threads that compute and sleep, and use so many CPUs where they get them.
+    /// Threads that compute and sleep, and use this number of CPUs if available.
     Busy(f64),
-    /// A line for the shell; it is started again whenever it ends.
+    /// A shell command; it is restarted whenever it ends.
     Command(String),
 }
 
@@ -39,7 +39,7 @@ impl Beside {
                     .arg("--period-us")
                     .arg(format!("{sleep_us:.0}"))
             }
-            // A line that fails at once would keep the shell busy with starting it.
+            // A command that fails at once would make the shell restart it constantly.
             Beside::Command(line) => SpawnSpec::new("sh")
                 .arg("-c")
                 .arg(format!("while :; do\n{line}\n[ $? = 0 ] || sleep 1\ndone")),

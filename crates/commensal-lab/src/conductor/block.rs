@@ -1,5 +1,5 @@
-//! One block: policy on, offline work on, settle, warm up, measure, offline work off, policy off; and what was counted
-//! meanwhile.
+//! One block: policy on, offline work on, settle, warm up, measure, offline work off, policy off; and the counters of
+//! the measured part.
 
 use super::batch::{self, BatchRunner};
 use super::probe::{Probe, Snapshot, counters, fill, wait_probe};
@@ -22,19 +22,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
-/// How long the generator polls before a request is due: waking an idle virtual CPU takes most of 100 us, which
-/// is the lateness that a valid block may have. It costs a fifth of one CPU, the same in every arm.
+/// How long the generator spins before a request is due: waking an idle virtual CPU takes most of 100 us, which is the
+/// lateness allowed in a valid block. It costs a fifth of one CPU, the same in every arm.
 const SPIN: Duration = Duration::from_micros(100);
-/// Between two looks at the counters.
+/// Interval between samples of the counters.
 const TICK: Duration = Duration::from_secs(1);
-/// Between two looks whether a program has ended.
+/// Poll interval while waiting for a program to end.
 const PAUSE: Duration = Duration::from_millis(5);
-/// What a tool may take longer than it was told to.
+/// How much longer than its configured duration a tool may run.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Output of a tool that is kept.
+/// Maximum output of a tool that is kept, bytes.
 const MOST_OUTPUT: u64 = 256 << 20;
 
-/// The requests of one block; `rate_per_s` is what a share of the knee came to.
+/// Parameters of the load of one block; `rate_per_s` is the resolved rate.
 pub(super) fn requests(
     experiment: &Experiment,
     place: &RunDir,
@@ -56,7 +56,7 @@ pub(super) fn requests(
     })
 }
 
-/// What a block needs.
+/// What is needed to run a block.
 pub(super) struct Runner<'a> {
     pub host: &'a mut dyn Host,
     pub site: &'a mut Testbed,
@@ -65,16 +65,16 @@ pub(super) struct Runner<'a> {
     pub stop: &'a AtomicBool,
 }
 
-/// A block without its work, the totals of that at start and end, and when the measured part ended.
+/// A block without its work, totals of the work at start and end, and the end time of the measured part.
 type Measured = (Block, Option<(f64, f64)>, SystemTime);
 
-/// What a load came to.
+/// Result of a load.
 enum Answers {
-    /// Of our generator.
+    /// Result of the built-in generator.
     Own(Box<LoadResult>),
-    /// Of a tool, or what it said when it failed.
+    /// Result of a tool, or its error output.
     Tool(Result<Reading, String>),
-    /// Offline work was alone.
+    /// No load: offline work ran alone.
     None,
 }
 
@@ -123,13 +123,14 @@ impl Runner<'_> {
         };
         let measured = self.measure(experiment, arm.role, load, offline.as_mut());
         if let Some(policy) = policy {
-            // At the end of the block: a policy that somebody undid meanwhile was not in force.
+            // Checked at the end of the block: a policy that was reverted meanwhile was not in force.
             let child = offline.as_ref().and_then(|offline| offline.child.as_ref());
             let now = self.site.policy_now(self.host, policy, child);
             note_policy(arm, &self.site.policies[policy], &now);
         }
         let lost = self.site.scheduler_lost(self.host).map(|why| format!("{UNSCHEDULED}: {why}"));
-        // Before the offline work is ended: on a busy machine a thread of the idle class gets no CPU to die on.
+        // Must be done before ending the offline work: on a busy machine a thread of the idle class gets no CPU to die
+        // on.
         self.site.release(self.host)?;
         if let Some(child) = &mut warm {
             self.site.stop(self.host, Side::Warm, child)?;
@@ -183,7 +184,7 @@ impl Runner<'_> {
             Answers::None => block.series = probe.series(&[]),
         }
         if role == Role::Warm {
-            // The threads that keep CPUs from idling are the run's own, and no foreigners.
+            // The threads that keep CPUs from idling belong to the run.
             let own = block.cpu.client.unwrap_or(0.0) + after.warm_cpus(&before).unwrap_or(0.0);
             block.cpu.client = Some(own);
             block.series.iter_mut().for_each(|tick| tick.cpu.client = Some(own));
@@ -228,7 +229,7 @@ impl Runner<'_> {
         Ok((before, probe.take(self.host, self.site, total()), Answers::None))
     }
 
-    /// The generator has a thread of its own, so that this one can read counters meanwhile.
+    /// The generator has its own thread, so that this one can sample counters meanwhile.
     fn own(
         &mut self,
         spec: &LoadSpec,
@@ -241,7 +242,7 @@ impl Runner<'_> {
         let mut refused = None;
         let result = std::thread::scope(|scope| {
             let generator = scope.spawn(move || {
-                // Where it is not allowed to, the record says so already.
+                // If this is not permitted, the record already says so.
                 let _ = precise_thread();
                 loadgen::run(spec, stop, &mut |phase| {
                     let _ = send.send(phase);
@@ -264,7 +265,7 @@ impl Runner<'_> {
                         if before.is_some() && after.is_none() {
                             probe.tick(self.host, self.site);
                         }
-                        // Told when the generator has ended.
+                        // Reported when the generator has ended.
                         refused = refused.take().or(self.site.follow(self.host).err());
                     }
                     Err(RecvTimeoutError::Disconnected) => break,
@@ -278,7 +279,7 @@ impl Runner<'_> {
         let load = match result.unwrap_or(Err(LoadError::Stopped)) {
             Ok(load) => load,
             Err(LoadError::Stopped) => return Err(LabError::Stopped),
-            // The service died before its first request: that is a result of the block, not the end of the run.
+            // The service died before its first request: that is a result of the block, not a reason to end the run.
             Err(error @ LoadError::Connect { .. }) => {
                 let before = probe.take(self.host, self.site, None);
                 self.sleep(TICK.as_secs_f64())?;
@@ -300,7 +301,7 @@ impl Runner<'_> {
     ) -> Result<(Snapshot, Snapshot, Answers), LabError> {
         let design = &experiment.design;
         if design.warmup_s > 0.0 {
-            // What it says then does not matter, and why it fails shows again.
+            // Output and errors of the warm-up are ignored; an error will occur again.
             let _ = self.run_tool(load, design.warmup_s, None)?;
         }
         let total = || offline.and_then(batch::Running::total);
@@ -321,7 +322,7 @@ impl Runner<'_> {
         Ok((before, after, Answers::Tool(reading)))
     }
 
-    /// Runs the tool once; what it printed or wrote, or why it failed.
+    /// Runs the tool once; returns what it printed or wrote, or why it failed.
     fn run_tool(
         &mut self,
         load: &Load,
@@ -339,7 +340,7 @@ impl Runner<'_> {
             spec.stdin = Stdin::Fd(memory_file(&self.place.fill(text))?);
         }
         spec.stdout = Stdout::Pipe;
-        // Some print their figures there.
+        // Some tools print their figures to standard error.
         spec.stderr = Stderr::Stdout;
         let mut child = self.site.start(self.host, Side::Client, None, spec)?;
         let reader = child.stdout.take().map(|pipe| {
@@ -374,8 +375,8 @@ impl Runner<'_> {
     }
 }
 
-/// Asks Prometheus what the measured part of a block came to, once the offline work is gone. What it does not answer is lost to
-/// this block alone.
+/// Queries Prometheus for the measured part of a block, once the offline work has ended. A missing result only affects
+/// this block.
 fn ask(block: &mut Block, queries: &[Query], ended: SystemTime) {
     for query in queries {
         match answer(query, block.measure_s, ended) {
@@ -396,12 +397,12 @@ fn answer(query: &Query, window_s: f64, at: SystemTime) -> Result<Option<f64>, Q
     prometheus::ask(&url, &text, at)
 }
 
-/// Asks each query once before the first block: a mistake is told now, and not after an hour.
+/// Evaluates each query once before the first block, so that mistakes are reported at once and not after an hour.
 pub(super) fn try_queries(queries: &[Query], window_s: f64) -> Result<(), QueryError> {
     queries.iter().try_for_each(|query| answer(query, window_s, SystemTime::now()).map(|_| ()))
 }
 
-/// What a tool came to: `file` is what it wrote, where that is read.
+/// Parses the result of a tool; `file` is the file that it wrote, where that is used.
 fn result(
     status: Option<i32>,
     tool: Tool,
@@ -453,7 +454,7 @@ fn tool_answers(
             block.notes.extend(reading.notes);
         }
         Err(why) => {
-            // Nobody was answered: one request that failed.
+            // No request was answered: recorded as one failed request.
             block.load = LoadFigures {
                 achieved_per_s: Some(0.0),
                 offered_requests: 1,
@@ -466,16 +467,16 @@ fn tool_answers(
     Ok(())
 }
 
-/// How a block's note begins whose scheduler was not in force.
+/// Prefix of a block's note when the scheduler was not in force.
 pub(super) const UNSCHEDULED: &str = "the scheduler of the arm was not in force";
 
-/// A block that did not take place, and why: the service is not to blame.
+/// A block that did not take place, with the reason; the service is not to blame.
 fn unscheduled(arm: &str, why: &str) -> Block {
     let notes = vec![format!("{UNSCHEDULED}: {why}")];
     Block { arm: arm.to_owned(), notes, ..Block::default() }
 }
 
-/// Keeps for each knob what it read; a value that was wrong in any round stays on record.
+/// Records the values read back for each knob; a value that was wrong in any round stays recorded.
 pub(super) fn note_policy(arm: &mut Arm, policy: &ArmPolicy, applied: &[commensal_reconcile::Applied]) {
     let entry = |one: &commensal_reconcile::Applied| Applied {
         path: one.place.clone(),

@@ -1,4 +1,4 @@
-//! Counters of a block: read at its start, every second and at its end, and what the differences say.
+//! Counters of a block: read at its start, every second and at its end, and evaluated as differences.
 
 use crate::record::{Blamed, Block, CpuUse, Delays, GroupPsi, PerSide, Psi, Tick, WaitByKind};
 use crate::site::{Side, Testbed};
@@ -17,16 +17,16 @@ use std::time::{Duration, Instant};
 pub(super) struct Probe {
     online_delay: RunDelay,
     offline_delay: RunDelay,
-    /// Who looks at the waits.
+    /// The wait probe.
     pub wait_probe: Option<WaitProbe>,
-    /// Cycles and instructions of the online and the offline side, where the machine counts them.
+    /// Cycles and instructions of the online and the offline side, if the machine has such counters.
     pub counters: [Option<Counters>; 2],
     ticks: Vec<Tick>,
     last: Option<Cheap>,
     began: Option<Instant>,
 }
 
-/// Counters at one moment; a source that is missing is `None`.
+/// Counters at one moment; `None` for a missing source.
 pub(super) struct Snapshot {
     pub at: Instant,
     machine: Option<MachineCpu>,
@@ -34,19 +34,19 @@ pub(super) struct Snapshot {
     offline: GroupUse,
     client: GroupUse,
     warm_us: Option<u64>,
-    /// CPU time of this process, which makes the load.
+    /// CPU time of this process, which generates the load.
     pub own: Duration,
     online_delay_us: Option<u64>,
     offline_delay_us: Option<u64>,
     pressure: Pressures,
-    /// Offline work.
+    /// Total offline work.
     pub total: Option<f64>,
     pub blame: Option<Figures>,
     /// Cycles and instructions: online, offline.
     counted: [Option<(u64, u64)>; 2],
 }
 
-/// What is read every second.
+/// Counters that are read every second.
 #[derive(Clone, Copy)]
 struct Cheap {
     at: Instant,
@@ -54,9 +54,9 @@ struct Cheap {
     sides: [Option<u64>; 3],
 }
 
-/// Who looks at the waits of the online side of this run.
+/// Loads the wait probe for the online side of this run.
 pub(super) fn wait_probe(host: &dyn Host, site: &Testbed) -> Result<WaitProbe, BlameError> {
-    // Where no hierarchy has the CPU controller, threads belong to their group of the unified one.
+    // If no hierarchy has the CPU controller, the threads' cgroup in the unified hierarchy is used.
     let of = |side| {
         let dirs = site.group(side);
         let cpu = dirs.of(Controller::Cpu).map(|(version, dir)| (version == Version::V2, dir));
@@ -77,7 +77,7 @@ pub(super) fn wait_probe(host: &dyn Host, site: &Testbed) -> Result<WaitProbe, B
     WaitProbe::attach(host, &scope)
 }
 
-/// Starts to count the cycles and instructions of one side.
+/// Starts counting the cycles and instructions of one side.
 pub(super) fn counters(host: &mut dyn Host, site: &Testbed, side: Side) -> Result<Counters, HostError> {
     let mut refused = HostError {
         operation: "count",
@@ -88,7 +88,7 @@ pub(super) fn counters(host: &mut dyn Host, site: &Testbed, side: Side) -> Resul
     for dir in site.group(side).all() {
         match host.count(dir, &site.machine.topology.all(), &[Event::Cycles, Event::Instructions]) {
             Ok(counters) => return Ok(counters),
-            // Perhaps not the hierarchy that has perf_event.
+            // This hierarchy may not be the one with perf_event.
             Err(error) => refused = error,
         }
     }
@@ -96,7 +96,7 @@ pub(super) fn counters(host: &mut dyn Host, site: &Testbed, side: Side) -> Resul
 }
 
 impl Snapshot {
-    /// CPUs that the warm threads used since an earlier look.
+    /// CPUs used by the warm threads since an earlier snapshot.
     pub fn warm_cpus(&self, before: &Snapshot) -> Option<f64> {
         let us = self.warm_us?.saturating_sub(before.warm_us?);
         Some(us as f64 / 1e6 / (self.at - before.at).as_secs_f64().max(1e-9))
@@ -110,7 +110,7 @@ fn process_cpu_time() -> Duration {
 }
 
 impl Probe {
-    /// Everything, at the start or the end.
+    /// Takes a complete snapshot, at the start or the end.
     pub fn take(&mut self, host: &mut dyn Host, site: &Testbed, total: Option<f64>) -> Snapshot {
         let (online_dir, offline_dir) = (site.group(Side::Online).any(), site.group(Side::Offline).any());
         Snapshot {
@@ -133,14 +133,14 @@ impl Probe {
         }
     }
 
-    /// Begins or goes on with the series: one tick since the last call.
+    /// Starts or continues the series: adds an entry for the time since the last call.
     pub fn tick(&mut self, host: &mut dyn Host, site: &Testbed) {
         let sides = [Side::Online, Side::Offline, Side::Client].map(|side| site.group(side).cpu_us(host));
         let now = Cheap { at: Instant::now(), machine: machine::cpu_time(host), sides };
         let began = *self.began.get_or_insert(now.at);
         if let Some(then) = self.last.replace(now) {
             let seconds = (now.at - then.at).as_secs_f64();
-            // A rest of a second says little, and a division by nothing says nothing.
+            // A fraction of a second gives no useful rate, and avoids a division by zero.
             if seconds < 0.1 {
                 return;
             }
@@ -151,7 +151,7 @@ impl Probe {
         }
     }
 
-    /// The series so far, with what the load generator knows of the same seconds.
+    /// The series so far, combined with the load generator's figures for the same seconds.
     pub fn series(&mut self, load: &[Tick]) -> Vec<Tick> {
         let mut ticks = std::mem::take(&mut self.ticks);
         (self.last, self.began) = (None, None);
@@ -175,7 +175,7 @@ fn cpu_use(passed: Option<MachineCpu>, used_us: [Option<u64>; 3], seconds: f64) 
     }
 }
 
-/// What passed between two snapshots, as far as it is not about requests or work.
+/// A block with the differences of two snapshots, except requests and work.
 pub(super) fn fill(before: &Snapshot, after: &Snapshot) -> Block {
     let seconds = (after.at - before.at).as_secs_f64();
     let delta = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then?) as f64 / 1e6);

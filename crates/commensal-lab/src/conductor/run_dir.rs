@@ -1,4 +1,4 @@
-//! Where the programs of a run live: a folder of its own, free ports, and the words that commands are filled with.
+//! The environment of a run's programs: a private folder, free ports, and the placeholders in commands.
 
 use super::LabError;
 use crate::experiment::{Experiment, Offline};
@@ -9,18 +9,19 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
-/// Folder and words of a run.
+/// Folder and placeholders of a run.
 #[derive(Debug)]
 pub(super) struct RunDir {
     /// The run's own folder.
     pub dir: PathBuf,
-    /// Where the service listens.
+    /// Port of the service.
     pub port: u16,
     words: BTreeMap<&'static str, String>,
 }
 
 impl RunDir {
-    /// Makes the folder, writes the experiment's files into it and chooses free ports. What a dead run left there goes first.
+    /// Creates the folder, writes the experiment's files into it and chooses free ports. Remains of a dead run are
+    /// removed first.
     pub fn make(
         host: &mut dyn Host,
         experiment: &Experiment,
@@ -28,7 +29,7 @@ impl RunDir {
         program: &Path,
         (state_dir, port): (&Path, u16),
     ) -> Result<RunDir, LabError> {
-        // One run at a time: the site holds the lock.
+        // Only one run at a time: the testbed holds the lock.
         let dir = state_dir.join("lab-files");
         host.state_remove_all(&dir)?;
         let (listeners, port) = ports(port)?;
@@ -74,17 +75,17 @@ impl RunDir {
         Ok(())
     }
 
-    /// Where the service listens.
+    /// Port of the service.
     pub fn addr(&self) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))
     }
 
-    /// Sets another word.
+    /// Sets another placeholder.
     pub fn set(&mut self, name: &'static str, value: String) {
         self.words.insert(name, value);
     }
 
-    /// Puts the words in wherever their names are in braces.
+    /// Replaces placeholders in braces.
     pub fn fill(&self, text: &str) -> String {
         let mut out = String::with_capacity(text.len());
         let mut rest = text;
@@ -106,7 +107,7 @@ impl RunDir {
         out + rest
     }
 
-    /// A command as it is to be started.
+    /// A command with placeholders replaced.
     pub fn command(&self, command: &[String]) -> SpawnSpec {
         let mut words = command.iter().map(|word| self.fill(word));
         let mut spec = SpawnSpec::new(words.next().unwrap_or_default());
@@ -116,7 +117,7 @@ impl RunDir {
     }
 }
 
-/// Ports that are free now, held so that they are different; the first is the one asked for, unless that is 0.
+/// Ports that are free now, kept open so that they are different; the first is the requested one, unless that is 0.
 fn ports(wanted: u16) -> Result<(Vec<TcpListener>, u16), LabError> {
     let bind = |port| {
         TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(|source| LabError::Port { port, source })

@@ -1,4 +1,4 @@
-//! The online side: prepared once, started, waited for, ended.
+//! The online side: prepares, starts and ends the service, and waits until it is ready.
 
 use super::run_command;
 use super::run_dir::RunDir;
@@ -16,22 +16,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// How long the built-in service may take to listen.
+/// Timeout for the built-in service to listen.
 const READY: Duration = Duration::from_secs(10);
-/// How long a server may take to end in good order.
+/// Timeout for a server to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(10);
-/// Between two looks whether it serves.
+/// Poll interval while waiting for readiness.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// A server that serves.
+/// A running server.
 pub(super) struct Running {
-    /// `None` when it is not ours.
+    /// The process; `None` if the run is attached to an existing service.
     child: Option<Child>,
     pub addr: SocketAddr,
 }
 
 impl Running {
-    /// Whether it has ended; one that is not ours, whether its group is empty.
+    /// Whether the service has ended; for an attached one, whether its cgroup is empty.
     pub fn gone(&mut self, host: &mut dyn Host, site: &Testbed) -> Result<bool, LabError> {
         match &mut self.child {
             Some(child) => Ok(child.try_wait()?.is_some()),
@@ -43,7 +43,7 @@ impl Running {
     }
 }
 
-/// The groups of the service and of the offline work that an experiment is attached to.
+/// The cgroups of the service and of the offline work that an experiment is attached to.
 pub(super) fn attached(
     host: &mut dyn Host,
     experiment: &Experiment,
@@ -83,19 +83,19 @@ fn group_of(host: &mut dyn Host, to: &str) -> Result<CgroupPath, LabError> {
     path.ok_or_else(|| missing("nothing of that name has a cgroup; is it running?"))
 }
 
-/// What starting and ending it takes.
+/// Starts and ends the service.
 pub(super) struct ServiceRunner<'a> {
     pub host: &'a mut dyn Host,
     pub site: &'a Testbed,
     pub place: &'a RunDir,
     pub conduct: &'a RunOptions,
-    /// Where the built-in service listens; 0 is any free port.
+    /// Port of the built-in service; 0 is any free port.
     pub port: u16,
     pub stop: &'a AtomicBool,
 }
 
 impl ServiceRunner<'_> {
-    /// What has to be done once, before the first start.
+    /// Runs the preparation commands, once before the first start.
     pub fn prepare(&mut self, experiment: &Experiment) -> Result<(), LabError> {
         let Online::Program(service) = &experiment.online else { return Ok(()) };
         for command in &service.prepare {
@@ -104,7 +104,7 @@ impl ServiceRunner<'_> {
         Ok(())
     }
 
-    /// Starts it and waits until it serves.
+    /// Starts the service and waits until it is ready.
     pub fn start(&mut self, experiment: &Experiment) -> Result<Running, LabError> {
         match &experiment.online {
             Online::BuiltIn => self.built_in(),
@@ -125,7 +125,7 @@ impl ServiceRunner<'_> {
         }
     }
 
-    /// Ends it: asked first, then made to. Nothing of it is left in its group.
+    /// Ends the service, with SIGKILL if necessary. No process is left in its cgroup.
     pub fn end(&mut self, experiment: &Experiment, running: &mut Running) -> Result<(), LabError> {
         let Some(child) = &mut running.child else { return Ok(()) };
         if let Online::Program(service) = &experiment.online {
@@ -141,7 +141,8 @@ impl ServiceRunner<'_> {
         Ok(self.site.stop(self.host, Side::Online, child)?)
     }
 
-    /// What a killed server leaves elsewhere; that there is nothing to clean is fine.
+    /// Runs the cleanup commands for what a killed server leaves elsewhere; it is no error if there is nothing to
+    /// remove.
     fn clean(&mut self, service: &Service) -> Result<(), LabError> {
         let never = AtomicBool::new(false);
         for command in &service.cleanup {
@@ -206,7 +207,7 @@ impl ServiceRunner<'_> {
         }
     }
 
-    /// The HTTP service of this program, which says where it listens.
+    /// Starts the HTTP service of this program, which prints its address.
     fn built_in(&mut self) -> Result<Running, LabError> {
         let workers = self.site.machine.topology.threads().clamp(1, 8);
         let mut spec = SpawnSpec::new(&self.conduct.program)

@@ -1,8 +1,9 @@
-//! Arms whose answers come later by a known time: how much, told to the service at each switch, and what the service says it
-//! added.
+//! Arms with a known delay of answers: chooses the delay, sends it to the service at each switch, and collects the
+//! delays that the service measured.
 //!
-//! A request holds its worker equally long in every arm, those alone among them: what does not come before the answer comes
-//! after it. So the arms have the same load and the same queues, and each latency differs by what was ordered and by nothing else.
+//! A request occupies its worker equally long in every arm, including those of the service alone: time not spent before
+//! the answer is spent after it. So all arms have the same load and the same queues, and latencies differ by the
+//! configured delay only.
 
 use super::LabError;
 use crate::loadgen::{Outcome, Sample};
@@ -15,32 +16,32 @@ use std::time::Duration;
 
 /// How long the service alone is measured before the first round, twice: some 5,000 requests.
 pub(super) const PILOT: Duration = Duration::from_millis(2_500);
-/// The first part of a pilot, which is not used: the order before may still show.
+/// Initial part of a pilot that is discarded, since the previous setting may still have an effect.
 const SETTLED_NS: u64 = 200_000_000;
-/// Share of all CPUs that requests may be held for besides their work: more, and nothing is left to measure.
+/// Maximum share of all CPUs that requests may occupy besides their work; beyond it the measurement would be disturbed.
 const MOST_HELD: f64 = 0.3;
-/// How long the service may take to obey.
+/// Timeout for the service to confirm a setting.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Longest answer to an order.
+/// Maximum length of a confirmation.
 const MOST_ANSWER: usize = 4096;
 
-/// The service's orders during a run.
+/// Controls the delays of the service during a run.
 #[derive(Debug)]
 pub(super) struct Slowing {
     stream: TcpStream,
     harms: Vec<KnownHarm>,
-    /// By arm of the run: its name, what is asked, and what came of it.
+    /// For each arm of the run: its name, the configured delay, and the measured delays.
     arms: Vec<(String, u64, SoFar)>,
-    /// For how long each request holds its worker besides its work, ns.
+    /// Time for which each request occupies its worker besides its work, ns.
     held_ns: u64,
     cpus: f64,
-    /// The arm that is on, and what the service had added before.
+    /// The active arm, and the service's total when it became active.
     on: Option<usize>,
     before: SoFar,
 }
 
 impl Slowing {
-    /// Connects to the service; nothing where no arm is slower by order.
+    /// Connects to the service; `None` if no arm has a delay.
     pub fn begin(
         harms: &[KnownHarm],
         arms: &[Arm],
@@ -67,8 +68,9 @@ impl Slowing {
         }))
     }
 
-    /// Decides how much is added, from requests to the service alone; once more for requests that hold their workers as long
-    /// as those of the rounds. Says which harms are less than what is wanted, since this much would keep the machine busy.
+    /// Computes the delays from requests to the service alone; called again with requests that occupy their workers as
+    /// long as those of the rounds. Returns which harms are smaller than requested, because the full delay would
+    /// overload the machine.
     pub fn plan(&mut self, alone: &[Sample]) -> Result<Vec<String>, LabError> {
         let first_ns = alone.first().map_or(0, |sample| sample.due_ns) + SETTLED_NS;
         let answered =
@@ -93,12 +95,12 @@ impl Slowing {
             *asked_ns = (wanted_us.min(most_us) * 1e3).round() as u64;
         }
         self.held_ns = self.arms.iter().map(|(_, asked_ns, _)| *asked_ns).max().unwrap_or(0);
-        // Alone, until the first switch.
+        // The service alone, until the first switch.
         self.order(0)?;
         Ok(less)
     }
 
-    /// Orders what an arm has, and counts what the one before it had.
+    /// Activates the delay of an arm, and adds up that of the previous one.
     pub fn switch(&mut self, arm: usize) -> Result<(), LabError> {
         let asked_ns = self.arms.get(arm).map_or(0, |(_, asked_ns, _)| *asked_ns);
         let now = self.order(asked_ns)?;
@@ -109,7 +111,7 @@ impl Slowing {
         Ok(())
     }
 
-    /// What was added so far, without the window that is on.
+    /// The delays added so far, without the current window.
     pub fn added(&self) -> Vec<AddedTime> {
         let one = |(arm, asked_ns, came): &(String, u64, SoFar)| AddedTime {
             arm: arm.clone(),
@@ -121,7 +123,7 @@ impl Slowing {
         self.arms.iter().map(one).collect()
     }
 
-    /// Tells the service, and waits until it has obeyed.
+    /// Sends a setting to the service, and waits for its confirmation.
     fn order(&mut self, before_ns: u64) -> Result<SoFar, LabError> {
         let after_ns = self.held_ns.saturating_sub(before_ns);
         let request = format!(
@@ -145,7 +147,7 @@ impl Slowing {
     }
 }
 
-/// The body of an answer, once it is whole: a line.
+/// The body of a response, once complete: one line.
 fn body(answer: &[u8]) -> Option<&str> {
     let (_, body) = std::str::from_utf8(answer).ok()?.split_once("\r\n\r\n")?;
     body.strip_suffix('\n')
@@ -181,7 +183,7 @@ mod tests {
         (0..requests).map(sample).collect()
     }
 
-    /// The shortest time from a request to its answer of some, each after its connection's worker is free again.
+    /// The shortest of some response times, each measured when the connection's worker is free again.
     fn shortest(addr: SocketAddr, times: u32) -> Duration {
         let mut stream = TcpStream::connect(addr).unwrap();
         let mut one = || {
@@ -213,13 +215,14 @@ mod tests {
         assert_eq!(slowing.plan(&alone(4_000)).unwrap(), [""; 0]);
         let asked: Vec<u64> = slowing.added().iter().map(|arm| arm.asked_ns).collect();
         assert_eq!(asked, [0, 2_980_000, 1_890_000]);
-        // The client's own clock agrees that so much came before each answer.
+        // The client's clock confirms the delay before each answer.
         for arm in [1, 2, 1] {
             slowing.switch(arm).unwrap();
             let asked = Duration::from_nanos(asked[arm]);
             assert!(shortest(addr, 5) >= asked, "{asked:?}");
         }
-        // Alone it comes after the answer, whenever this machine lets a client see that.
+        // For the service alone the delay comes after the answer, which a client can see if the machine is not too
+        // busy.
         slowing.switch(0).unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
         let mut seen = 5;
@@ -229,7 +232,7 @@ mod tests {
         }
         shortest(addr, 4);
         slowing.switch(1).unwrap();
-        // One CPU cannot be held for 3 ms a thousand times in a second.
+        // One CPU cannot be occupied for 3 ms a thousand times per second.
         slowing.cpus = 1.0;
         let less = slowing.plan(&alone(4_000)).unwrap();
         assert!(

@@ -1,14 +1,14 @@
-//! Which blocks may be used. The rules were fixed before the run, and look at what is recorded alone, so that an interrupted
-//! run is judged as one that was not.
+//! Decides which blocks are valid. The rules were fixed before the run, and use recorded data only, so that an
+//! interrupted run is judged like an uninterrupted one.
 
 use super::batch::ENDED;
 use super::block::UNSCHEDULED;
 use crate::loadgen::{LoadBaseline, LoadEvidence, invalid_reasons};
 use crate::record::{Arm, Block, Role, Run};
 
-/// Share of what it would use alone that offline work must use for a contended arm to be one.
+/// Share of its CPU use when alone that offline work must reach for an arm to count as contended.
 const CONTENTION_MIN: f64 = 0.25;
-/// The same beside a closed loop, whose service and clients take all that they can get.
+/// The same beside a closed loop, whose service and clients take all the CPU they can get.
 const CONTENTION_MIN_CLOSED: f64 = 0.05;
 
 /// Judges the blocks of a round, each against the baseline of its own round.
@@ -81,7 +81,7 @@ mod tests {
             "isolated",
             "scx_lost ended with status 1",
         );
-        // What others use is told, and excludes nothing.
+        // CPU use of other programs is reported, and excludes nothing.
         check(|block| block.cpu.other = Some(1.6), "isolated", "");
         let idle = |block: &mut Block| {
             block.work.expected_cpus = Some(2.0);
@@ -109,7 +109,7 @@ mod tests {
         );
     }
 
-    /// Slow requests under way at the ends of short windows are no service that does not keep up.
+    /// Slow requests in flight at the ends of short windows do not mean that the service falls behind.
     // promise 47
     #[test]
     fn a_short_window_may_miss_some() {
@@ -131,7 +131,7 @@ mod tests {
         };
         check(1, 100, true);
         check(3, 100, false);
-        // 0.47 are under way at either end of each of five windows: 8.6 are four standard errors.
+        // 0.47 are in flight at either end of each of five windows: 8.6 are four standard errors.
         check(8, 5_000, true);
         check(9, 5_000, false);
         check(40, 5_000, false);

@@ -1,16 +1,16 @@
-//! A run by short windows: one service and one generator for the whole of it, offline work that lives all along and is frozen
-//! and thawed, and in each round the windows of every arm in random order.
+//! A run with short windows: one service and one load generator for the whole run, offline work that runs throughout
+//! and is frozen and thawed, and in each round the windows of every arm in random order.
 //!
 //! ```text
 //! round   alone │ isolated │ policy only │ warm │ alone again │ isolated │ … │ contended, long
 //!         └ switch, guard, MEASURE ┘
 //! ```
-//! What the windows of one arm saw in one round becomes that round's block. Windows of 100 ms that follow each other meet the
-//! same machine, where blocks of seconds meet another one each: the error of a median falls to a sixth
+//! All windows of one arm in one round form that round's block. Windows of 100 ms that follow each other see the
+//! machine in the same state, while blocks of seconds see different states: the error of a median falls to a sixth
 //! (`docs/decisions/0040`).
 //!
-//! A request belongs to the window in which it was due, with all the time that it took, also where it ended after the next switch.
-//! What is due in the guard after a switch, or in the tail before one, belongs to none.
+//! A request belongs to the window in which it was due, with its whole latency, even if it ended after the next switch.
+//! Requests due in the guard after a switch, or in the tail before one, are not counted.
 
 mod settle;
 
@@ -33,31 +33,32 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Where the table of latency by time since the switch has its edges, ms.
+/// Bucket boundaries of the table of latency by time since the switch, ms.
 const EDGES_MS: [u32; 10] = [0, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000];
-/// How long requests of a round may take to end before the round is judged without them.
+/// How long to wait for requests of a round to end before the round is evaluated without them.
 const SETTLE: Duration = Duration::from_secs(6);
 /// How long offline work runs before it is frozen for the first time, under the policy.
 const FIRST: Duration = Duration::from_millis(700);
-/// Deaths of the service after which the run ends: as many tell a service that dies by itself from one that isolation kills.
+/// Number of deaths of the service after which the run ends: enough to tell a service that dies by itself from one that
+/// isolation kills.
 const DEATHS: u32 = 4;
-/// Between two looks whether something has happened.
+/// Poll interval while waiting for an event.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// One window that is over.
+/// One completed window.
 struct Window {
     arm: usize,
-    /// Since the schedule began, ns: the switch, and the measured part.
+    /// Times of the switch and of the measured part, ns since the schedule began.
     switched_ns: u64,
     from_ns: u64,
     to_ns: u64,
-    /// What was counted in it, without requests.
+    /// Counters of the window, without requests.
     counted: Block,
     blame: Option<Figures>,
     work: Option<f64>,
 }
 
-/// The offline work and the threads that keep CPUs from idling: what the run freezes and thaws.
+/// The offline work and the threads that keep CPUs from idling, which the run freezes and thaws.
 struct Frozen {
     offline: Option<batch::Running>,
     warm: Option<Child>,
@@ -74,13 +75,13 @@ impl Conductor<'_> {
     ) -> Result<(), LabError> {
         let experiment = self.experiment;
         let addr = self.start(service)?.addr;
-        // The generator knows this one: a service that is started anew listens there, too.
+        // The load generator keeps using this port, so a restarted service must listen on it, too.
         self.port = addr.port();
         let spec = block::requests(experiment, &self.place, (addr, experiment.seed, self.rate_per_s));
         let Some(mut spec) = spec else {
             return Err(LabError::Attached("short windows need the built-in load generator".to_owned()));
         };
-        // It is told to end when the rounds are over.
+        // The generator is stopped when the rounds are over.
         spec.measure = Duration::from_secs(24 * 3600);
         spec.warmup = Duration::ZERO;
         spec.keep_partial = true;
@@ -91,7 +92,7 @@ impl Conductor<'_> {
             let (trace, over) = (Arc::new(Trace::default()), AtomicBool::new(false));
             std::thread::scope(|scope| {
                 let generator = scope.spawn(|| {
-                    // Where it is not allowed to, the record says so already.
+                    // If this is not permitted, the record already says so.
                     let _ = precise_thread();
                     loadgen::run_traced(&spec, &trace, &over, &mut |_| ())
                 });
@@ -117,7 +118,7 @@ impl Conductor<'_> {
         outcome.and(ended)
     }
 
-    /// Starts what is frozen and thawed, with the policy on before its first instruction.
+    /// Starts the work that is frozen and thawed, with the policy on before its first instruction.
     fn begin(&mut self, run: &Run, chosen: &[Chosen], work: &mut Frozen) -> Result<(), LabError> {
         let experiment = self.experiment;
         self.site.favour_online(self.host, true)?;
@@ -137,12 +138,12 @@ impl Conductor<'_> {
         self.sleep(FIRST)
     }
 
-    /// Ends it, thawed and without a class, so that it can die.
+    /// Ends that work, thawed and without its scheduling class, so that it can die.
     fn finish(&mut self, work: &mut Frozen) -> Result<(), LabError> {
         let warm = self.site.pause(self.host, Side::Warm, false);
         let offline = self.site.pause(self.host, Side::Offline, false);
         let released = self.site.release(self.host);
-        // Each is tried, whatever became of the others.
+        // Every process is stopped, even if stopping another one failed.
         let stopped = match &mut work.warm {
             Some(child) => self.site.stop(self.host, Side::Warm, child),
             None => Ok(()),
@@ -181,20 +182,20 @@ impl Conductor<'_> {
     }
 }
 
-/// After so many rounds the table by time since the switch is looked at; by then it holds thousands of requests.
+/// Rounds after which the table by time since the switch is checked; by then it holds thousands of requests.
 const LOOK_ROUNDS: [u32; 2] = [2, 4];
 
-/// The rounds of a run while its load goes on.
+/// State of a run's rounds while the load goes on.
 struct Rounds<'a, 'c> {
     conductor: &'a mut Conductor<'c>,
     trace: &'a Trace,
     windows: Windows,
-    /// Rounds since guard and windows got the length that they have.
+    /// Rounds since guard and windows last changed length.
     since_replan: u32,
     /// Latency by arm and time since the switch.
     since: BTreeMap<(usize, usize), LatencyHistogram>,
     probe: Probe,
-    /// Where arms are slower by order.
+    /// The configured delays, in a calibration.
     slowing: Option<Slowing>,
 }
 
@@ -212,7 +213,7 @@ impl Rounds<'_, '_> {
         }
         while self.trace.began().is_none() {
             if load_ended() {
-                // Its error says why.
+                // The generator's error tells the reason.
                 return Ok(());
             }
             conductor.sleep(PAUSE)?;
@@ -230,7 +231,7 @@ impl Rounds<'_, '_> {
         let total = run.design.rounds as usize;
         let mut deaths = 0;
         let seed = self.conductor.experiment.seed;
-        // A run that is gone on with has whole rounds. Their number and their windows may change on the way.
+        // A continued run has complete rounds. Number of rounds and windows may change on the way.
         let mut next = run.rounds_begun();
         while next < run.design.rounds {
             let round = next;
@@ -253,7 +254,7 @@ impl Rounds<'_, '_> {
                     None => false,
                 };
                 if gone {
-                    // Of the arm whose window it did not outlive.
+                    // The service crashed in the window of this arm.
                     crashed = Some(arm);
                     break;
                 }
@@ -280,7 +281,8 @@ impl Rounds<'_, '_> {
         Ok(())
     }
 
-    /// Starts a service that has died anew, alone, and waits until the requests that met nobody are over; whether it serves.
+    /// Restarts a service that has died, alone, and waits until the requests that found no server have ended; returns
+    /// whether it serves.
     fn again(&mut self, run: &mut Run, service: &mut Option<service::Running>) -> Result<bool, LabError> {
         self.switch(Role::Baseline, false, None)?;
         self.conductor.end(service)?;
@@ -303,7 +305,7 @@ impl Rounds<'_, '_> {
         Ok(true)
     }
 
-    /// Switches to an arm: what stands still first, then the policy, then what goes on.
+    /// Switches to an arm: first freezes, then changes the policy, then thaws.
     fn switch(&mut self, role: Role, favoured: bool, policy: Option<usize>) -> Result<(), LabError> {
         let Conductor { host, site, .. } = &mut *self.conductor;
         let offline = matches!(role, Role::Contended | Role::Isolated);
@@ -348,7 +350,7 @@ impl Rounds<'_, '_> {
             .sleep(Duration::from_secs_f64(length).saturating_sub(Duration::from_nanos(looked_ns)))?;
         let to_ns = since();
         let after = self.look(work);
-        // What was due in the window may end before the switch.
+        // Requests due in the window may end before the switch.
         self.conductor.sleep(Duration::from_secs_f64(self.windows.tail_s))?;
         let blame =
             after.blame.as_ref().zip(before.blame.as_ref()).map(|(after, before)| after.since(before));
@@ -364,7 +366,7 @@ impl Rounds<'_, '_> {
         self.probe.take(self.conductor.host, self.conductor.site, total)
     }
 
-    /// Reads whether the policy of the window that is over is in force still.
+    /// Checks whether the policy of the completed window is still in force.
     fn note_policy(&mut self, arm: &mut Arm, policy: usize, work: &Frozen) {
         let Conductor { host, site, .. } = &mut *self.conductor;
         let child = work.offline.as_ref().and_then(|offline| offline.child.as_ref());
@@ -372,7 +374,7 @@ impl Rounds<'_, '_> {
         block::note_policy(arm, &site.policies[policy], &now);
     }
 
-    /// The requests of a round, once the last that was due in it has ended.
+    /// The requests of a round, once the last one due in it has ended.
     fn gathered(&mut self, windows: &[Window]) -> Result<Gathered, LabError> {
         let end_ns = windows.iter().map(|window| window.to_ns).max().unwrap_or(0);
         let patience = Instant::now() + SETTLE;
@@ -382,7 +384,7 @@ impl Rounds<'_, '_> {
         Ok(self.trace.take())
     }
 
-    /// Makes a block of each arm's windows.
+    /// Makes a block from each arm's windows.
     fn record(
         &mut self,
         run: &mut Run,
@@ -398,7 +400,7 @@ impl Rounds<'_, '_> {
                 continue;
             }
             let mut block = pooled(&its);
-            // What was under way when the service died in another arm's window is that arm's doing.
+            // Requests in flight when the service died in another arm's window are attributed to that arm.
             let answered_only = crashed.is_some_and(|crashed| crashed != arm);
             requests(&mut block, &its, (gathered, answered_only), self.conductor.rate_per_s)?;
             if matches!(run.arms[arm].role, Role::Contended | Role::Isolated)
@@ -408,7 +410,7 @@ impl Rounds<'_, '_> {
                 block.work =
                     offline.work(total.map(|total| (0.0, total)), None, block.cpu.offline, block.measure_s);
                 if block.work.offline.is_none() {
-                    // A program that says only at its end what it did has used its CPU time meanwhile.
+                    // A program that reports its work only at its end is measured by its CPU time.
                     (block.work.offline, block.work.unit) = (
                         block.cpu.offline,
                         block.cpu.offline.map(|_| WorkKind::CpuSeconds.unit().to_owned()),
@@ -425,8 +427,9 @@ impl Rounds<'_, '_> {
         Ok(())
     }
 
-    /// Lengthens guard and windows where the table by time since the switch shows that an arm has not settled within the guard,
-    /// or requests take long for these windows. Rounds before that do not count. Whether it did.
+    /// Lengthens guard and windows when the table by time since the switch shows that an arm has not settled within the
+    /// guard, or that requests take long for these windows. Earlier rounds then do not count. Returns whether it
+    /// changed them.
     fn replan(&mut self, run: &mut Run, round: u32) -> bool {
         self.since_replan += 1;
         if !LOOK_ROUNDS.contains(&self.since_replan) {
@@ -437,7 +440,7 @@ impl Rounds<'_, '_> {
             let buckets = (0..EDGES_MS.len()).filter_map(|bucket| {
                 Some((f64::from(EDGES_MS[bucket]) / 1e3, self.since.get(&(arm, bucket))?))
             });
-            // Offline work without isolation has windows of its own length, and takes seconds to settle.
+            // Contended arms have windows of their own length, and take seconds to settle.
             settle::ArmSample {
                 decides: role != Role::Contended,
                 alone: role == Role::Baseline,
@@ -449,7 +452,7 @@ impl Rounds<'_, '_> {
         let Ok(short) = &self.conductor.experiment.short else { return false };
         let spent = f64::from(run.rounds_begun()) * run.design.round_s(self.windows, &run.arms);
         run.design.by_windows(windows, &run.arms, (short.within_s - spent).max(short.within_s / 2.0));
-        // Rounds are counted from the first one of the run.
+        // Round numbers count from the first round of the run.
         let shift = round + 1;
         run.design.rounds += shift;
         run.design.looks.iter_mut().for_each(|look| *look += shift);
@@ -486,7 +489,7 @@ impl Rounds<'_, '_> {
     }
 }
 
-/// What was counted in several windows, without requests: rates weighted by length, and sums.
+/// Combines the counters of several windows, without requests: rates weighted by length, and sums.
 fn pooled(windows: &[&Window]) -> Block {
     let seconds: f64 = windows.iter().map(|window| window.counted.measure_s).sum();
     let mean = |of: fn(&Block) -> Option<f64>| {
@@ -500,7 +503,7 @@ fn pooled(windows: &[&Window]) -> Block {
     block.cpu.offline = mean(|block| block.cpu.offline);
     block.cpu.other = mean(|block| block.cpu.other);
     block.cpu.steal = mean(|block| block.cpu.steal);
-    // The generator and this thread; where the warm threads run, they too are no foreigners.
+    // The generator and this thread count as the client; so do the warm threads, where they run.
     block.cpu.client = mean(|block| block.cpu.client);
     block.run_delay_s.online = sum(|block| block.run_delay_s.online);
     block.run_delay_s.offline = sum(|block| block.run_delay_s.offline);
@@ -513,8 +516,8 @@ fn pooled(windows: &[&Window]) -> Block {
     block
 }
 
-/// What became of the requests that were due in these windows. Throughput is what was answered within the windows, as a share of
-/// what was due in them: the schedule is a random one, and its own luck is no effect.
+/// Outcomes of the requests that were due in these windows. Throughput is the number answered within the windows, as a
+/// share of the number due: the schedule is random, and its variation is not an effect.
 fn requests(
     block: &mut Block,
     windows: &[&Window],
@@ -523,7 +526,7 @@ fn requests(
 ) -> Result<(), HistogramError> {
     let (mut latency, mut service, mut lateness) = (new_histogram()?, new_histogram()?, new_histogram()?);
     let within = |ns: u64| windows.iter().any(|window| (window.from_ns..window.to_ns).contains(&ns));
-    // A request counts where it was due, with all the time that it took, whenever that ended.
+    // A request counts in the window in which it was due, with its whole latency, whenever it ended.
     let mut answered = 0_u64;
     for sample in &gathered.samples {
         if sample.outcome == Outcome::Answered && within(sample.due_ns + sample.latency_us * 1_000) {

@@ -1,10 +1,11 @@
-//! `based-on`: an experiment's file that is what differs from another one.
+//! `based-on`: an experiment's file that contains the differences from another one.
 //!
 //! ```text
 //! based-on = "nginx-vs-ffmpeg"      # one that comes with the program, or "other.toml" beside the file
 //! without  = ["load.rate"]          # keys of the base that are left out first
 //! ```
-//! Tables are merged key by key; a list, as any other value, takes the place of the base's. A base may have a base.
+//! Tables are merged key by key; a list, like any other value, replaces that of the base. A base may have a base
+//! itself.
 
 use super::{KEYS, SHIPPED};
 use commensal_core::toml_reader::{FileKey, Kind, Reader, TextPlace, TomlTable, TomlValue, key, nearest};
@@ -14,14 +15,14 @@ use std::path::{Component, Path, PathBuf};
 pub(super) const BASED_ON: FileKey = key("based-on", Kind::Text);
 pub(super) const WITHOUT: FileKey = key("without", Kind::Texts(|_| Ok(())));
 
-/// Reads a file beside an experiment's, by its path; what keeps it from being read is a sentence.
+/// Reads a file by its path relative to an experiment's; an error is a sentence.
 pub type FileReader<'a> = dyn FnMut(&Path) -> Result<String, String> + 'a;
 
-/// The most files of which each is based on the next.
+/// Maximum length of a chain of bases.
 const MOST: usize = 8;
 
-/// The keys of a file with those of its bases, and its text with theirs as comments. `None` where one of them could not be
-/// read; what is wrong is noted.
+/// The keys of a file merged with those of its bases, and its text with theirs as comments. `None` where a base could
+/// not be read; mistakes are recorded.
 pub(super) fn whole(
     reader: &mut Reader,
     name: &str,
@@ -84,7 +85,7 @@ fn merged_with_base(
     Some(all)
 }
 
-/// Name and text of what a file is based on.
+/// Name and text of a file's base.
 fn base(
     name: &str,
     wanted: &str,
@@ -114,7 +115,7 @@ fn base(
     })
 }
 
-/// A path without `.` and without `..` where what is before it is known.
+/// The path without `.`, and without `..` where the preceding component is known.
 fn plain(path: &Path) -> String {
     let mut parts = PathBuf::new();
     for part in path.components() {
@@ -129,7 +130,7 @@ fn plain(path: &Path) -> String {
     parts.display().to_string()
 }
 
-/// Puts what differs into a base.
+/// Merges differences into a base.
 fn merge(base: &mut TomlTable, over: TomlTable) {
     for (key, mut node) in over {
         let below = base.get_mut(&key).map(|node| &mut node.value);
@@ -141,7 +142,7 @@ fn merge(base: &mut TomlTable, over: TomlTable) {
     }
 }
 
-/// Takes a key away; whether it was there.
+/// Removes a key; returns whether it existed.
 fn take(table: &mut TomlTable, path: &str) -> bool {
     table.remove(path).is_some()
         || path.match_indices('.').any(|(dot, _)| {
@@ -174,7 +175,7 @@ rate = "15 %"
 command = ["job"]
 "#;
 
-    /// Reads the first of some files, by the others.
+    /// Parses the first of some files, with access to the others.
     fn files(all: &[(&str, &str)]) -> Result<Experiment, String> {
         let mut beside = |path: &Path| {
             let found = all.iter().find(|(name, _)| Path::new(name) == path);
@@ -201,7 +202,7 @@ command = ["job"]
         assert_eq!(service.files.iter().collect::<Vec<_>>(), [(&"b.conf".to_owned(), &"c".to_owned())]);
         assert!(matches!(&read.load, Load::Tool { command, .. } if command == &["wrk"]));
         assert!(matches!(&read.offline, Offline::Program(batch) if batch.expected_cpus == Some(2.0)));
-        // The text can be read again, and has all of it.
+        // The combined text can be parsed again, and is complete.
         let source = read.source.unwrap();
         assert!(
             source.starts_with(three) && source.contains("# /d/sub/two.toml is based on /d/sub/one.toml:"),
@@ -242,7 +243,7 @@ command = ["job"]
             &[("two.toml", "based-on = \"one.toml\"\nwithout = [\"disk\"]"), ("one.toml", ONE)],
             &["two.toml:2:12: without: one.toml has no \"disk\""],
         );
-        // In both files at once, each in its own; in the base alone.
+        // Mistakes in both files at once, each reported in its file; and in the base alone.
         let bad = ONE.replace("rounds", "ronds").replace("\"15 %\"", "0");
         check(
             &[("two.toml", "based-on = \"./one.toml\"\ndisk = 5\n"), ("one.toml", &bad)],
@@ -256,7 +257,7 @@ command = ["job"]
             &[("two.toml", "based-on = \"one.toml\"\ndisk = 5\n"), ("one.toml", "arms = [")],
             &["two.toml:2:8: disk: a bare number", "one.toml:1:9: "],
         );
-        // Circles, by whatever way.
+        // Circular bases, direct and indirect.
         check(
             &[("/d/one.toml", on_one)],
             &["/d/one.toml:2:12: based-on = \"one.toml\": a circle: /d/one.toml, then /d/one.toml"],

@@ -1,4 +1,4 @@
-//! An experiment's file: TOML to [`Experiment`]. All mistakes in one error, each with line and column.
+//! Parser for experiment files: TOML to [`Experiment`]. All mistakes in one error, each with line and column.
 //!
 //! ```toml
 //! about = "my service beside my batch job"
@@ -20,8 +20,9 @@
 //! [offline]
 //! command = ["my-job"]
 //! ```
-//! `{port}`, `{dir}`, `{cpus}`, `{seconds}`, `{concurrency}`, `{program}`, `{online-group}` and `{offline-group}` are put in
-//! wherever a command, a file or a path has them. A file may be what differs from another one ([`super::base`]).
+//! `{port}`, `{dir}`, `{cpus}`, `{seconds}`, `{concurrency}`, `{program}`, `{online-group}` and `{offline-group}` are
+//! replaced wherever a command, a file or a path contains them. A file may consist of the differences from another one
+//! ([`super::base`]).
 
 use super::base::{self, FileReader};
 use super::{Attached, Batch, Experiment, Load, Offline, Online, Rate, Ready, Requirement, Restart, Service};
@@ -39,7 +40,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// What is wrong with a file, and with those that it is based on.
+/// The mistakes in a file and in those that it is based on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .wrong.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n  "))]
 pub struct FileError {
@@ -132,7 +133,7 @@ fn any(_: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Reads an experiment; `name` is what it is called. It may be based on one that comes with the program, not on a file.
+/// Parses an experiment called `name`. It may be based on one that comes with the program, not on a file.
 ///
 /// # Errors
 /// [`FileError`] with everything that is wrong.
@@ -140,10 +141,10 @@ pub fn parse(name: &str, text: &str) -> Result<Experiment, FileError> {
     read(name, text, &mut |_| Err("there are no files here".to_owned()))
 }
 
-/// Reads an experiment whose `name` is its path, and by `beside` the files that it is based on.
+/// Parses an experiment whose `name` is its path; `beside` reads the files that it is based on.
 ///
 /// # Errors
-/// [`FileError`] with everything that is wrong, in those files too.
+/// [`FileError`] with every mistake, including those in the other files.
 pub fn read(name: &str, text: &str, beside: &mut FileReader<'_>) -> Result<Experiment, FileError> {
     let mut reader = Reader::default();
     let read = base::whole(&mut reader, name, text, beside).map(|(table, source)| {
@@ -247,7 +248,7 @@ pub(super) fn latency(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A metric that has a latency.
+/// A metric that is a latency percentile.
 pub(super) fn percentile(text: &str) -> Result<Metric, String> {
     match metric(text)? {
         Metric::Qps => Err("a percentile is needed".to_owned()),
@@ -255,7 +256,7 @@ pub(super) fn percentile(text: &str) -> Result<Metric, String> {
     }
 }
 
-/// A time within these seconds.
+/// A duration between these bounds, in seconds.
 pub(super) fn within(text: &str, low: f64, high: f64) -> Result<f64, String> {
     match seconds(text)? {
         time if (low..=high).contains(&time) => Ok(time),
@@ -263,7 +264,7 @@ pub(super) fn within(text: &str, low: f64, high: f64) -> Result<f64, String> {
     }
 }
 
-/// Windows are made of the seconds that a block's series has.
+/// A window length in whole seconds, since a block's series has one entry per second.
 pub(super) fn window(text: &str) -> Result<f64, String> {
     match seconds(text)? {
         time if (1.0..=3_600.0).contains(&time) && time.fract() == 0.0 => Ok(time),
@@ -292,7 +293,7 @@ pub(super) struct Named {
     pub arms: Vec<Arm>,
     /// The mechanisms of the isolated ones.
     pub isolations: Vec<Isolation>,
-    /// Mistakes, each with the index of its arm; without one it is about all arms together.
+    /// Mistakes, each with the index of its arm; without an index it concerns all arms together.
     pub wrong: Vec<(Option<usize>, String)>,
 }
 
@@ -483,7 +484,7 @@ fn offline(keys: &Section, reader: &mut Reader) -> Offline {
     })
 }
 
-/// Files go into the run's own folder, and nowhere else.
+/// Files that are written to the run's own folder, and nowhere else.
 fn files(keys: &Section, key: &str, reader: &mut Reader) -> BTreeMap<String, String> {
     let mut files = BTreeMap::new();
     for (name, text, at) in keys.named(key) {

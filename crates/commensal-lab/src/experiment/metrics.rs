@@ -1,4 +1,4 @@
-//! Metrics that Prometheus is asked for: `[[metric]]` in a file, `--gate-query` on the command line.
+//! Metrics from Prometheus queries: `[[metric]]` in a file, `--gate-query` on the command line.
 
 use super::Experiment;
 use super::file::{percent, seconds};
@@ -6,13 +6,13 @@ use crate::prometheus::{LONGEST_QUERY, Url};
 use crate::record::{Design, Metric, Query};
 use commensal_core::toml_reader::{FileKey, Kind, Reader, Section, is, key, needed};
 
-/// Where Prometheus is unless told otherwise.
+/// Default URL of Prometheus.
 pub const URL: &str = "http://127.0.0.1:9090";
-/// How often it scrapes unless told otherwise: as in the file that comes with it.
+/// Default scrape interval, that of Prometheus' example configuration.
 pub const SCRAPE: &str = "15s";
-/// Most queries of an experiment: each may take seconds after every block.
+/// Maximum number of queries of an experiment: each may take seconds after every block.
 const MOST: usize = 8;
-/// Scrapes that a block must hold: a rate needs two, and the first and the last may lie at its edges.
+/// Number of scrapes that a block must contain: a rate needs two, and the first and the last may be at its edges.
 const SCRAPES: f64 = 4.0;
 
 /// Keys of one metric.
@@ -26,7 +26,7 @@ pub(super) const KEYS: &[FileKey] = &[
     key("gate", Kind::Flag),
 ];
 
-/// Adds the metrics of a file to its design; what is wrong is told with line and column.
+/// Adds the metrics of a file to its design; mistakes are reported with line and column.
 pub(super) fn of_file(all: &[Section], design: &mut Design, reader: &mut Reader) {
     for one in all {
         let (Some(name), Some(query)) = (one.text("name"), one.text("query")) else { continue };
@@ -50,7 +50,7 @@ pub(super) fn of_file(all: &[Section], design: &mut Design, reader: &mut Reader)
     }
 }
 
-/// Adds those of the command line: `NAME=QUERY`, where less is better, or `higher:NAME=QUERY`.
+/// Adds those of the command line: `NAME=QUERY`, where lower is better, or `higher:NAME=QUERY`.
 pub(super) fn of_flags(given: &[String], url: &str, every: &str, design: &mut Design) -> Result<(), String> {
     url.parse::<Url>().map_err(|why| format!("--prometheus {url}: {why}"))?;
     let scrape_s = scrape(every).map_err(|why| format!("--scrape {every}: {why}"))?;
@@ -106,7 +106,7 @@ fn query(text: &str) -> Result<(), String> {
 }
 
 impl Experiment {
-    /// Why the metrics of Prometheus cannot be judged in blocks of this plan; `None` when they can.
+    /// Why Prometheus metrics cannot be judged in blocks of this plan; `None` when they can.
     #[must_use]
     pub fn unasked(&self) -> Option<String> {
         let design = &self.design;
@@ -183,7 +183,7 @@ gate = false
             let said = parse("x", &lines.join("\n")).unwrap_err().to_string();
             assert!(said.contains(words), "{text}: {said}");
         }
-        // All at once.
+        // All mistakes at once.
         let all =
             FILE.replace("\"10 %\"", "\"x\"").replace("\"higher\"", "\"x\"").replace("\"5 s\"", "\"x\"");
         let said = parse("x", &all).unwrap_err().to_string();
@@ -225,7 +225,7 @@ gate = false
         assert!(apply(&["a=x"], 2.0, &|one| one.scrape = Some("500ms".to_owned())).is_ok());
         let nine: Vec<String> = (0..9).map(|number| format!("q{number}=x")).collect();
         fails(&nine.iter().map(String::as_str).collect::<Vec<_>>(), 60.0, &|_| (), "at most 8");
-        // A query asks for long blocks, and is refused where windows are asked for.
+        // A query requires long blocks, and is refused if short windows are requested.
         for within in [None, Some(std::time::Duration::from_secs(60))] {
             let overrides =
                 Overrides { gate_queries: vec!["a=x".to_owned()], within, ..Overrides::default() };

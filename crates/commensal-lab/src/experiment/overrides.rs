@@ -1,4 +1,4 @@
-//! What the command line changes of an experiment.
+//! Changes of an experiment by command-line options.
 
 use super::file::{Named, arms, latency, percent, percentile, window};
 use super::{Experiment, Load, Rate, Restart, metrics, sweep};
@@ -6,10 +6,10 @@ use crate::isolation::Isolation;
 use crate::record::{MAX_ROUNDS, Metric, Slo};
 use std::time::Duration;
 
-/// Rounds after which an adaptive run looks.
+/// Rounds after which an adaptive run has an interim analysis.
 const LOOKS: [u32; 3] = [8, 16, 24];
 
-/// Changes; what is `None` stays as it is.
+/// The changes; `None` leaves a value as it is.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Overrides {
     /// Rounds.
@@ -18,7 +18,7 @@ pub struct Overrides {
     pub block_s: Option<f64>,
     /// Seed.
     pub seed: Option<u64>,
-    /// Harm that still counts as none, per cent.
+    /// Harm up to this size, per cent, still counts as no harm.
     pub threshold_pct: Option<f64>,
     /// Requests per second, or a share of the knee such as `60%`.
     pub load: Option<String>,
@@ -28,29 +28,29 @@ pub struct Overrides {
     pub restart: Option<String>,
     /// Objective such as `p99=5ms`, and the length of its windows.
     pub slo: Option<(String, String)>,
-    /// Least share of the offline work that is kept, per cent.
+    /// Minimum share of the offline work that must be kept, per cent.
     pub min_offline_pct: Option<f64>,
-    /// Several looks.
+    /// Whether there are several interim analyses.
     pub adaptive: bool,
-    /// How long the run may take, where it is by short windows.
+    /// Time limit of a run with short windows.
     pub within: Option<Duration>,
-    /// One limit whose values are the isolated arms: `cpu.max=20%,50%`.
+    /// A limit whose values become the isolated arms: `cpu.max=20%,50%`.
     pub vary: Option<String>,
-    /// Threads of the built-in antagonist, each number an arm.
+    /// Thread counts of the built-in antagonist, each an arm.
     pub ramp: Option<Vec<u32>>,
-    /// What to ask Prometheus about every block: `NAME=QUERY`.
+    /// Prometheus queries evaluated for every block: `NAME=QUERY`.
     pub gate_queries: Vec<String>,
-    /// Where it is.
+    /// URL of the Prometheus server.
     pub prometheus: Option<String>,
-    /// How often it scrapes.
+    /// Scrape interval of the Prometheus server.
     pub scrape: Option<String>,
 }
 
-/// What each further value of a sweep may take.
+/// Additional time for each further value of a sweep, seconds.
 const MORE_S: f64 = 60.0;
 
 impl Overrides {
-    /// The first option that asks for long blocks.
+    /// The first option that requires long blocks.
     fn long(&self) -> Option<&'static str> {
         [
             ("--rounds", self.rounds.is_some()),
@@ -63,7 +63,8 @@ impl Overrides {
         .find_map(|(option, given)| given.then_some(option))
     }
 
-    /// Changes an experiment, and plans it: by short windows where it has them and no option asks for long blocks.
+    /// Changes an experiment, and plans it: with short windows, if it has a plan for them and no option requires long
+    /// blocks.
     ///
     /// # Errors
     /// A sentence with the option and what is possible.
@@ -72,7 +73,7 @@ impl Overrides {
         design.rounds = self.rounds.unwrap_or(design.rounds);
         design.block_s = self.block_s.unwrap_or(design.block_s);
         let given = self.threshold_pct.unwrap_or(design.threshold_pct);
-        // Thresholds of single metrics keep their ratio to it.
+        // Thresholds of single metrics keep their ratio to the general one.
         let ratio = given / design.threshold_pct;
         design.threshold_overrides_pct.values_mut().for_each(|pct| *pct *= ratio);
         design.threshold_pct = given;
@@ -96,7 +97,7 @@ impl Overrides {
                 return Err(format!("--arms: {}", wrong.join("; ")));
             }
             (experiment.arms, experiment.isolations) = (arms, isolations);
-            // Mechanisms that are named here may need long blocks, which the file's do not.
+            // Mechanisms named here may require long blocks, even if those of the file do not.
             if let (Ok(_), Some(why)) =
                 (&experiment.short, experiment.isolations.iter().find_map(Isolation::carries_over))
             {
@@ -198,7 +199,7 @@ impl Overrides {
     }
 }
 
-/// Checks what may be given on a command line.
+/// Checks the ranges of command-line values.
 fn ranges(rounds: u32, block_s: f64, threshold_pct: f64) -> Result<(), String> {
     if rounds == 0 || u64::from(rounds) > MAX_ROUNDS as u64 {
         return Err(format!("--rounds {rounds} is not within 1 to {MAX_ROUNDS}"));
@@ -212,17 +213,17 @@ fn ranges(rounds: u32, block_s: f64, threshold_pct: f64) -> Result<(), String> {
     Ok(())
 }
 
-/// `p99=5ms` and the length of its windows.
+/// `p99=5ms`, and the length of the objective's windows.
 fn slo(text: &str, length: &str) -> Result<Slo, String> {
     let (metric, latency_us) = objective(text).map_err(|why| format!("--slo {text}: {why}"))?;
     let window_s = window(length).map_err(|why| format!("--window {length}: {why}"))?;
     Ok(Slo { metric, latency_us, window_s })
 }
 
-/// Reads an objective such as `p99=5ms`: the percentile, and its latency in microseconds.
+/// Parses an objective such as `p99=5ms`: the percentile, and its latency in microseconds.
 ///
 /// # Errors
-/// A sentence that says what is possible.
+/// A sentence on what is allowed.
 pub fn objective(text: &str) -> Result<(Metric, f64), String> {
     let (name, bound) = text.split_once('=').ok_or("an objective is such as p99=5ms")?;
     Ok((percentile(name)?, latency(bound)?))
@@ -271,7 +272,7 @@ mod tests {
         assert_eq!((adaptive.design.rounds, adaptive.design.looks), (24, vec![8, 16, 24]));
     }
 
-    /// Options x ways: which of them asks for long blocks, and what the plan is then.
+    /// For combinations of options: which require long blocks, and the resulting plan.
     // promise 47
     #[test]
     fn the_way_follows_the_options() {

@@ -5,26 +5,26 @@ use commensal_host::{Host, SpawnSpec, Stderr, Stdout};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Something that is missing.
+/// A missing requirement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing {
-    /// In words.
+    /// Description.
     pub what: String,
-    /// The Debian package that would help, if one would.
+    /// The Debian package that provides it, if there is one.
     pub package: Option<String>,
 }
 
-/// What is there, and what is not.
+/// Result of the check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Checked {
-    /// Programs with the first line of what they say of their version.
+    /// Programs, with the first line of their version output.
     pub programs: Vec<(String, String)>,
-    /// What is missing.
+    /// Missing requirements.
     pub missing: Vec<Missing>,
 }
 
 impl Checked {
-    /// One command that installs every package that is missing; `None` when none is.
+    /// A command that installs all missing packages; `None` if none is missing.
     #[must_use]
     pub fn install(&self) -> Option<String> {
         let mut packages: Vec<&str> = self.missing.iter().filter_map(|one| one.package.as_deref()).collect();
@@ -35,7 +35,8 @@ impl Checked {
     }
 }
 
-/// Looks for everything. `state_dir` is where the run's files will be; `path` is the `PATH` in which programs are looked for.
+/// Checks all requirements. `state_dir` is where the run's files will be; `path` is the `PATH` in which programs are
+/// searched.
 pub fn check(host: &mut dyn Host, experiment: &Experiment, state_dir: &Path, path: &str) -> Checked {
     let mut checked = Checked::default();
     for one in &experiment.requires {
@@ -94,7 +95,7 @@ fn programs(experiment: &Experiment) -> Vec<&str> {
     programs
 }
 
-/// Where a program is.
+/// Path of a program.
 fn find(host: &dyn Host, program: &str, path: &str) -> Option<PathBuf> {
     let has = |dir: &Path, name: &str| host.list(dir).is_ok_and(|names| names.iter().any(|one| one == name));
     let given = Path::new(program);
@@ -125,7 +126,7 @@ fn ask(host: &mut dyn Host, one: &Requirement) -> Option<String> {
     let mut spec = SpawnSpec::new(&one.program);
     spec.args.extend(one.version.iter().map(Into::into));
     spec.stdout = Stdout::Pipe;
-    // nginx prints it there.
+    // nginx prints its version to standard error.
     spec.stderr = Stderr::Stdout;
     let mut child = host.spawn(&spec).ok()?;
     let mut text = Vec::new();

@@ -2,7 +2,7 @@
 
 use super::{Experiment, FileError, parse};
 
-/// The main job: an HTTP service beside CPU burners, with and without isolation, and alone twice.
+/// The default experiment: an HTTP service beside CPU burners, with and without isolation, and alone twice.
 pub const QUICKSTART: &str = "quickstart";
 
 /// Name and file of each.

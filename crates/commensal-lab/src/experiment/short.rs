@@ -1,4 +1,4 @@
-//! The keys of short windows in an experiment's file, and what keeps an experiment from having them.
+//! The keys of short windows in an experiment's file, and the reasons against short windows.
 
 use super::file::seconds;
 use super::{Load, Restart, Short};
@@ -6,7 +6,7 @@ use crate::isolation::Isolation;
 use crate::record::{Design, Windows};
 use commensal_core::toml_reader::{Reader, Section};
 
-/// The keys that are about short windows.
+/// The keys that concern short windows.
 const KEYS: [&str; 6] = ["for", "window", "guard", "per-round", "contended", "contended-every"];
 
 /// Refuses a value of `carry-over` that is neither `short` nor `long`.
@@ -17,7 +17,7 @@ pub(super) fn carry_over(text: &str) -> Result<(), String> {
     }
 }
 
-/// How a run by short windows is planned, or why this experiment has none.
+/// The plan with short windows, or why this experiment has none.
 pub(super) fn plan(
     keys: &Section,
     (load, restart, isolations, design): (&Load, Option<Restart>, &[Isolation], &Design),
@@ -36,7 +36,7 @@ pub(super) fn plan(
         _ if !design.queries.is_empty() => {
             Some("Prometheus, which the file has a metric of, cannot tell short windows apart".to_owned())
         }
-        // Where the file asks for short windows, such arms alone are left out.
+        // If the file requests short windows, only such arms are left out.
         _ if carry_over == Some("short") => None,
         _ => isolations.iter().find_map(Isolation::carries_over),
     };
@@ -81,7 +81,7 @@ mod tests {
     use super::super::parse;
     use super::*;
 
-    /// What makes an experiment one of short windows or of long blocks, and what it says of the latter.
+    /// Decides between short windows and long blocks, and explains the latter.
     #[test]
     fn carry_over() {
         let arms =
@@ -118,12 +118,13 @@ mod tests {
         assert_eq!(quota.short.unwrap().windows_for(&quota.design, &quota.isolations).window_s, 0.5);
     }
 
-    /// Requests come at random: a round's windows, and the one of a contended arm, hold the requests that they need all the same.
+    /// Arrivals are random: the windows of an arm in a round, and the one of a contended arm, must contain the required
+    /// requests nevertheless.
     // promise 47
     #[test]
     fn windows_hold_what_they_need() {
         let mut rng = crate::rng::Rng::new(9);
-        // Requests in so many seconds, by the exponential times between them.
+        // Number of requests in a time, with exponentially distributed gaps.
         let mut arrivals = |rate: f64, seconds: f64| {
             let (mut at, mut count) = (0.0, 0_u64);
             while at < seconds {
@@ -146,7 +147,7 @@ mod tests {
         }
     }
 
-    /// Whenever a run ends, harm without isolation has the six rounds that an interval takes.
+    /// Whenever a run ends, harm without isolation has the six rounds that an interval needs.
     // promise 47
     #[test]
     fn no_look_is_too_early_for_the_contended_arm() {

@@ -1,5 +1,5 @@
-//! One thing whose values are the arms of one run, so that all of them meet the same machine: a limit of the offline work
-//! (`--vary cpu.max=20%,50%,80%`), or how hard it pushes (`--ramp 0,1,2,4`).
+//! Sweeps: one setting whose values are the arms of one run, so that all of them are measured under the same
+//! conditions: a limit of the offline work (`--vary cpu.max=20%,50%,80%`), or its intensity (`--ramp 0,1,2,4`).
 
 use super::{Experiment, Offline};
 use crate::isolation::{Isolation, limits};
@@ -7,19 +7,19 @@ use crate::record::{Arm, Role, Sweep, SweepPoint};
 use crate::workload::antagonist::{Kind, arm_name};
 use commensal_core::toml_reader::nearest;
 
-/// Most values of a sweep: each is an arm, or two, of every round.
+/// Maximum number of values: each is an arm, or two, of every round.
 pub const MOST: usize = 8;
-/// Most threads of a ramp.
+/// Maximum number of threads in a ramp.
 const MOST_THREADS: u32 = 1_024;
-/// Most rounds of a ramp that takes the place of short windows.
+/// Maximum number of rounds of a ramp that replaces short windows.
 const RAMP_ROUNDS: u32 = 12;
-/// What `offline.threads` is called, as a key and in print.
+/// Name of `offline.threads`, as a key and in print.
 const THREADS: &str = "offline.threads";
-/// Keys besides [`limits`].
+/// Keys in addition to [`limits`].
 const KEYS: [&str; 5] = ["cpu.max", "quota", "cpuset", "io", THREADS];
 
-/// Reads `KEY=V1,V2,…`, where other mechanisms may stand before the key (`best+cpu.max=50%,80%`), and makes each value an isolated
-/// arm in place of those that the experiment has.
+/// Parses `KEY=V1,V2,…`, where other mechanisms may precede the key (`best+cpu.max=50%,80%`), and replaces the
+/// experiment's isolated arms by one per value.
 pub(super) fn vary(experiment: &mut Experiment, text: &str) -> Result<(), String> {
     free(experiment)?;
     let (left, values) =
@@ -63,8 +63,8 @@ pub(super) fn vary(experiment: &mut Experiment, text: &str) -> Result<(), String
     Ok(())
 }
 
-/// Makes each number of threads of the built-in antagonist a contended and an isolated arm, where the experiment has such arms.
-/// No thread at all is the service alone.
+/// Makes each number of threads of the built-in antagonist a contended and an isolated arm, where the experiment has
+/// such arms. With no threads it is the service alone.
 pub(super) fn ramp(experiment: &mut Experiment, threads: &[u32]) -> Result<(), String> {
     free(experiment)?;
     let Offline::BuiltIn(kind) = experiment.offline else {
@@ -159,7 +159,7 @@ fn number(value: &str) -> Result<(f64, String), String> {
     }
 }
 
-/// Whether so many values, in order, make a sweep.
+/// Checks whether these values, in order, form a sweep.
 fn countable(values: &[f64]) -> Result<(), String> {
     match values.len() {
         0 | 1 => return Err("two values at least are needed".to_owned()),

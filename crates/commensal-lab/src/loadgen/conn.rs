@@ -1,6 +1,6 @@
 //! One non-blocking connection: its socket, the request it carries, and the answer being read.
 //!
-//! It knows nothing of schedules or counts; the engine decides what an outcome means.
+//! It knows nothing of schedules or counts; the engine interprets outcomes.
 
 use super::record::Failure;
 use super::response::{Answer, Parser};
@@ -12,7 +12,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-/// What a request on a connection needs to be accounted for; times in nanoseconds since the start.
+/// Data of a request in progress that is needed for accounting; times in nanoseconds since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Request {
     /// Tells this request from the next one on the same connection.
@@ -21,39 +21,39 @@ pub(super) struct Request {
     pub(super) sent_ns: u64,
 }
 
-/// Where a connection stands.
+/// State of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     /// No socket.
     Down,
-    /// The kernel is shaking hands.
+    /// A TCP handshake is in progress.
     Connecting,
-    /// Free since then.
+    /// Free since this time.
     Idle { since_ns: u64 },
-    /// A request is on its way.
+    /// A request is in progress.
     Busy(Request),
 }
 
-/// What came of readable or writable bytes.
+/// Result of handling a readable or writable socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     /// The answer is not complete.
     Waiting,
     /// The answer is complete.
     Answered(Answer),
-    /// The connection is of no more use.
+    /// The connection cannot be used any more.
     Failed(Failure),
 }
 
-/// A slot of the pool. The socket in it changes, its number does not.
+/// A slot of the pool. Its socket changes, its number does not.
 #[derive(Debug)]
 pub(super) struct Conn {
     slot: u32,
-    /// Counts the sockets of this slot, so that an event of an earlier one is recognised.
+    /// Incremented for each socket of this slot, so that an event of an earlier socket is recognised.
     generation: u32,
     socket: Option<OwnedFd>,
     pub(super) state: State,
-    /// Answers the current socket has brought.
+    /// Number of answers received on the current socket.
     pub(super) answers: u64,
     written: usize,
     parser: Parser,
@@ -76,7 +76,7 @@ impl Conn {
         self.generation == generation && self.socket.is_some()
     }
 
-    /// Starts to connect, in place of whatever was there.
+    /// Starts to connect, replacing the previous socket.
     pub(super) fn open(&mut self, epoll: BorrowedFd<'_>, addr: &SocketAddr) -> io::Result<()> {
         self.close();
         let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
@@ -87,7 +87,7 @@ impl Conn {
             Ok(()) | Err(Errno::INPROGRESS) => {}
             Err(e) => return Err(e.into()),
         }
-        // A finished handshake shows as writable, also when connect() was done at once.
+        // A finished handshake is reported as writable, even if connect() succeeded at once.
         epoll::add(epoll, &socket, self.data(), EventFlags::OUT)?;
         self.socket = Some(socket);
         self.state = State::Connecting;
@@ -127,7 +127,7 @@ impl Conn {
         step
     }
 
-    /// The socket is writable: the rest of a request that did not fit.
+    /// Handles a writable socket: sends the rest of a request.
     pub(super) fn resume(&mut self, epoll: BorrowedFd<'_>, text: &[u8]) -> Step {
         let step = self.write(text);
         if step == Step::Waiting && self.written == text.len() {
@@ -153,7 +153,7 @@ impl Conn {
         Step::Waiting
     }
 
-    /// The socket is readable: as much of the answer as there is.
+    /// Handles a readable socket: reads the available part of the answer.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> Step {
         let Some(socket) = &self.socket else { return Step::Failed(Failure::Io) };
         loop {

@@ -23,14 +23,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The stop flag is looked at this often at least.
+/// Maximum interval between checks of the stop flag.
 const STOP_CHECK_NS: u64 = 20_000_000;
-/// Pause before a slot connects again whose last socket brought no answer, so that a server that refuses or
-/// hangs up at once is not hammered.
+/// Delay before a slot reconnects if its last connection brought no answer, so that a server that refuses or closes at
+/// once is not flooded.
 const RETRY_NS: u64 = 10_000_000;
-/// A real-time thread that polls all the time is robbed of 50 ms in every second as soon as somebody else wants its
-/// CPU (`sched_rt_runtime_us`, or the fair server of newer kernels). So after so long without a sleep it gives up
-/// this much by itself, 7 % in slices that are short beside the lateness that is allowed.
+/// A real-time thread that never sleeps loses 50 ms of every second as soon as another task wants its CPU
+/// (`sched_rt_runtime_us`, or the fair server of newer kernels). So after this time without a sleep the thread yields
+/// by itself, for 7 % of the time, in slices that are short compared with the allowed lateness.
 const AWAKE_NS: u64 = 400_000;
 const NAP: Duration = Duration::from_micros(30);
 /// Events taken at once. Due requests go out after each one, so a batch does not make them late.
@@ -58,7 +58,7 @@ pub(super) struct Engine<'a> {
     queue: VecDeque<u64>,
     /// Deadline, slot and request id in sending order. Finished requests stay until they come to the front.
     in_flight: VecDeque<(u64, usize, u64)>,
-    /// When which slot may connect again.
+    /// Times at which slots may reconnect.
     retries: VecDeque<(u64, usize)>,
     schedule: Schedule,
     /// The head of the schedule; `None` before the clock starts, after the last request, and in a closed loop.
@@ -100,7 +100,7 @@ impl<'a> Engine<'a> {
         })
     }
 
-    /// Gives every request to `trace` as well.
+    /// Also reports every request to `trace`.
     pub(super) fn traced(mut self, trace: &Arc<Trace>) -> Self {
         self.recorder.trace = Some(Arc::clone(trace));
         self
@@ -125,7 +125,7 @@ impl<'a> Engine<'a> {
                     Some((_, Phase::MeasureEnd)) if self.spec.keep_partial => {
                         next_phase = Some((self.cut(), Phase::MeasureEnd));
                     }
-                    // Draining: the window is whole.
+                    // Draining: the window is complete.
                     None if self.spec.keep_partial => {}
                     _ => return Err(LoadError::Stopped),
                 }
@@ -156,7 +156,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Ends the measured window now; what was due is waited for as ever.
+    /// Ends the measured window now; requests already due are still waited for.
     fn cut(&mut self) -> u64 {
         self.send_due();
         self.next_due_ns = None;
@@ -206,7 +206,7 @@ impl<'a> Engine<'a> {
         Ok(())
     }
 
-    /// Gives every request whose time has come to a connection, to the queue, or up.
+    /// Gives every due request to a connection or to the queue, or drops it when the queue is full.
     fn send_due(&mut self) {
         if self.spec.mode != Mode::Open {
             return self.refill();
@@ -214,7 +214,7 @@ impl<'a> Engine<'a> {
         while let Some(due_ns) = self.next_due_ns.filter(|due_ns| *due_ns <= self.now_ns) {
             self.next_due_ns = self.schedule.next().map(nanos);
             self.recorder.due(due_ns);
-            // Whoever already waits goes first; while somebody waits no connection is free.
+            // Waiting requests go first; while any request waits, no connection is free.
             if let Some(slot) = self.free.pop_front() {
                 let punctual =
                     matches!(self.conns[slot].state, State::Idle { since_ns } if since_ns <= due_ns);
@@ -230,7 +230,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Closed loop: whatever connection is free sends.
+    /// Closed loop: every free connection sends.
     fn refill(&mut self) {
         for _ in 0..self.free.len() {
             if self.now_ns >= self.refill_until_ns {
@@ -252,7 +252,7 @@ impl<'a> Engine<'a> {
         self.settle(slot, request, step);
     }
 
-    /// Acts on what a connection reports of its request.
+    /// Handles what a connection reports about its request.
     fn settle(&mut self, slot: usize, request: Request, step: Step) {
         match step {
             Step::Waiting => {}
@@ -274,7 +274,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// A connection can take a request: the longest waiting one, or it becomes free.
+    /// Gives a free connection to the longest waiting request, or marks it as idle.
     fn release(&mut self, slot: usize, now_ns: u64) {
         self.conns[slot].state = State::Idle { since_ns: now_ns };
         match self.queue.pop_front() {
@@ -283,7 +283,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Gives requests up whose timeout is over.
+    /// Drops requests whose timeout is over.
     fn expire(&mut self) {
         let now_ns = self.now_ns;
         while let Some(&(deadline_ns, slot, id)) = self.in_flight.front() {
@@ -310,7 +310,7 @@ impl<'a> Engine<'a> {
         self.recorder.settled_before(oldest.unwrap_or(now_ns).min(now_ns));
     }
 
-    /// Closes a connection and opens its slot again, at once if it had been of use.
+    /// Closes a connection and reopens its slot, at once if the connection had brought an answer.
     fn replace(&mut self, slot: usize) {
         self.recorder.result.reconnects += 1;
         let useful = self.conns[slot].answers > 0;
@@ -342,7 +342,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Waits for events until something else is to be done; close to a due time it only looks.
+    /// Waits for events until the next deadline; shortly before a due time it polls without sleeping.
     fn wait(&mut self, phase_ns: Option<u64>) -> Result<(), LoadError> {
         let spin_ns = nanos(self.spec.spin);
         let queue_ns = self.queue.front().map(|due| due.saturating_add(nanos(self.spec.timeout)));
@@ -404,7 +404,7 @@ impl<'a> Engine<'a> {
                     Err(e) => self.connect_failed(slot, e),
                 }
             }
-            // The server hung up or speaks unasked: either way the next answer could not be trusted.
+            // The server closed the connection or sent data unasked: the next answer could not be trusted.
             State::Idle { .. } => {
                 self.free.retain(|free| *free != slot);
                 self.replace(slot);
@@ -419,7 +419,7 @@ impl<'a> Engine<'a> {
                     step = self.conns[slot].read(&mut self.buffer);
                 }
                 if let Step::Answered(answer) = &mut step {
-                    // The server hung up behind a whole answer without saying so in the head.
+                    // The server closed the connection after a complete answer without announcing it in the header.
                     answer.reusable &= !flags.intersects(EventFlags::RDHUP | EventFlags::HUP);
                 }
                 self.settle(slot, request, step);
@@ -445,7 +445,7 @@ struct TimerSlack {
 }
 
 impl TimerSlack {
-    /// A kernel that refuses leaves the thread as it was: lateness will show it.
+    /// If the kernel refuses, the thread's slack stays as it was; lateness will show it.
     fn claim() -> Self {
         let before = current_timer_slack().ok().and_then(NonZeroU64::new);
         let _ = set_current_timer_slack(NonZeroU64::new(1));

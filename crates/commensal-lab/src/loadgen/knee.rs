@@ -10,29 +10,29 @@ use serde::Serialize;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// From one step of the ramp to the next.
+/// Factor between steps of the ramp.
 const RAMP: f64 = 1.5;
-/// From one step to the next while not even the first rate is kept up with.
+/// Factor between steps while even the first rate is too high.
 const DESCENT: f64 = 4.0;
-/// Load before the measured part of a step, and length of the closed loop that says where to begin.
+/// Warm-up of a step, and length of the closed loop that determines the start of the ramp.
 const WARMUP: Duration = Duration::from_millis(300);
 /// The ramp begins at this share of what a closed loop achieves.
 const BEGIN_SHARE: f64 = 0.125;
 
-/// Bounds of the search, and what keeping up means.
+/// Bounds of the search, and the criterion of keeping up.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KneeLimits {
     /// Measured part of one step.
     pub step: Duration,
-    /// Where the ramp begins, requests per second; `None` asks a short closed loop.
+    /// Start of the ramp, requests per second; `None` measures a short closed loop first.
     pub from_per_s: Option<f64>,
-    /// No rate above this is tried.
+    /// Upper limit of the rate.
     pub max_per_s: f64,
-    /// A service keeps up while its P99 is at most so many times that of the first step ...
+    /// A service keeps up while its P99 is at most this many times that of the first step ...
     pub p99_factor: f64,
     /// ... or at most this, microseconds, when given.
     pub p99_max_us: Option<f64>,
-    /// Most steps, repeated ones included.
+    /// Maximum number of steps, repeated ones included.
     pub max_steps: usize,
     /// The search ends when the lowest failed rate is within this factor of the knee.
     pub precision: f64,
@@ -77,7 +77,7 @@ pub enum KneeEnd {
     Service,
     /// The generator was late above the knee: the service may sustain more.
     Generator,
-    /// The highest allowed rate is kept up with.
+    /// The service keeps up with the highest allowed rate.
     MaxRate,
     /// The steps ran out: the knee is at least this.
     Steps,
@@ -96,8 +96,8 @@ pub struct Knee {
     pub points: Vec<KneePoint>,
 }
 
-/// Searches the knee of the service in `spec`, whose rate, times and mode are the search's own business. `tell` hears
-/// of every step.
+/// Searches the knee of the service in `spec`; its rate, times and mode are overridden. `tell` is called after every
+/// step.
 ///
 /// # Errors
 /// As [`run`]; [`LoadError::NoKnee`] when the service keeps up with no rate that was tried.
@@ -118,7 +118,7 @@ pub fn knee(
             warmup: WARMUP,
             measure: limits.step,
             seed: spec.seed.wrapping_add(search.points.len() as u64),
-            // What is still waiting two steps later has told enough.
+            // Requests that still wait after two steps give no further information.
             timeout: spec.timeout.min(limits.step * 2),
             mode: Mode::Open,
             keep_partial: false,
@@ -130,14 +130,14 @@ pub fn knee(
     search.finish()
 }
 
-/// What a closed loop gets out of the service, requests per second.
+/// Throughput of the service in a closed loop, requests per second.
 fn closed_loop(spec: &LoadSpec, stop: &AtomicBool) -> Result<f64, LoadError> {
     let mode = Mode::Closed { concurrency: spec.connections.min(16) };
     let pilot = LoadSpec { mode, warmup: WARMUP, measure: WARMUP * 2, keep_partial: false, ..spec.clone() };
     Ok(run(&pilot, stop, &mut |_| ())?.load.achieved_per_s.unwrap_or_default())
 }
 
-/// What the search needs to know of a step.
+/// Result of a step, as far as the search needs it.
 #[derive(Debug, Clone, Copy)]
 struct StepSample {
     achieved_share: f64,
@@ -161,10 +161,10 @@ impl StepSample {
 struct Search<'a> {
     limits: &'a KneeLimits,
     begin: f64,
-    /// The highest rate that is kept up with, and the lowest that is not.
+    /// Highest rate that the service keeps up with, and lowest that it does not.
     good: Option<f64>,
     bad: Option<f64>,
-    /// Failed once.
+    /// A rate that failed once.
     suspect: Option<f64>,
     low_p99_us: Option<f64>,
     points: Vec<KneePoint>,
@@ -176,7 +176,7 @@ impl<'a> Search<'a> {
         Self { limits, begin, good: None, bad: None, suspect: None, low_p99_us: None, points: Vec::new() }
     }
 
-    /// The next rate to try; `None` when the knee is known or cannot be.
+    /// The next rate to try; `None` when the search is over.
     fn next(&self) -> Option<f64> {
         if self.points.len() >= self.limits.max_steps {
             return None;
@@ -205,7 +205,7 @@ impl<'a> Search<'a> {
         if keeps_up {
             self.good = Some(rate_per_s);
             self.suspect = None;
-            // Only what is kept up with is low load.
+            // Only a rate that the service keeps up with counts as low load.
             self.low_p99_us.get_or_insert(seen.p99_us);
         } else if self.suspect == Some(rate_per_s) {
             self.bad = Some(rate_per_s);
@@ -240,7 +240,7 @@ impl<'a> Search<'a> {
         Ok(Knee { per_s, end, low_p99_us: self.low_p99_us.unwrap_or(0.0), points: self.points })
     }
 
-    /// Whether only the bound on the steps ended the search.
+    /// Whether the search ended only because of the limit on steps.
     fn next_is_open(&self) -> bool {
         match (self.good, self.bad) {
             (Some(good), Some(bad)) => bad / good > self.limits.precision,
@@ -281,7 +281,7 @@ mod tests {
         for capacity in [20.0, 333.0, 1_000.0, 47_000.0] {
             for begin in [1.0, 10.0, 12_000.0] {
                 let knee = search(&limits, begin, |_, rate| service(capacity, rate)).expect("a knee");
-                // P99 within 10 times that of low load: a load of 0.9 where low load is near none.
+                // P99 stays within 10 times that at low load up to a load of 0.9.
                 let load = knee.per_s / capacity;
                 assert!((0.85..1.0).contains(&load), "{capacity} from {begin}: {load}");
                 assert_eq!(knee.end, KneeEnd::Service);
@@ -335,7 +335,7 @@ mod tests {
         let error = search(&KneeLimits::default(), 1_000.0, dead).expect_err("no knee");
         assert!(matches!(error, LoadError::NoKnee { lowest_per_s } if lowest_per_s < 4.0), "{error}");
         assert!(tried <= 12, "{tried} steps");
-        // A start above the knee goes down first.
+        // If the start is above the knee, the search descends first.
         let knee = search(&KneeLimits::default(), 50_000.0, |_, rate| service(700.0, rate)).expect("a knee");
         assert!((595.0..700.0).contains(&knee.per_s), "{}", knee.per_s);
     }

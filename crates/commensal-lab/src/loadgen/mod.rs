@@ -9,7 +9,7 @@
 //! free one it waits in a client queue with its due time kept. The timeout runs from the intended start
 //! too: every request has its outcome by then, which also bounds the drain at the end.
 //!
-//! The scheduling class of the thread is the caller's business; with SCHED_FIFO 1 the lateness shrinks most.
+//! The caller sets the scheduling class of the thread; SCHED_FIFO 1 gives the least lateness.
 
 mod conn;
 mod engine;
@@ -41,22 +41,23 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// Spin this long before a due time unless told otherwise.
+/// Default for how long to spin before a due time.
 ///
 /// At 2 000 requests/s it costs 10 % of one CPU at most. Measured on a shared virtual machine with two CPUs, median
 /// lateness: 95 us from plain sleep, 42 us with a timer slack of 1 ns, 1 us with this spin.
 pub const SPIN: Duration = Duration::from_micros(50);
 
-/// Who decides when a request goes out.
+/// What decides when a request is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// The schedule, whatever becomes of the answers.
+    /// The schedule, regardless of answers.
     #[default]
     Open,
-    /// The answers: so many connections, each of which sends again once it is answered. For comparison with tools that
-    /// can do nothing else; latency counts from the send, and a service that stalls gets fewer requests.
+    /// The answers: each of `concurrency` connections sends the next request once the last one is answered. For
+    /// comparison with tools that only do this; latency counts from the send, and a service that stalls gets fewer
+    /// requests.
     Closed {
-        /// Connections, 1 to 60 000; `LoadSpec::connections`, `rate_per_s` and `arrival` have no meaning then.
+        /// Connections, 1 to 60 000; `LoadSpec::connections`, `rate_per_s` and `arrival` are then ignored.
         concurrency: usize,
     },
 }
@@ -66,15 +67,15 @@ pub enum Mode {
 pub struct LoadSpec {
     /// The server.
     pub addr: SocketAddr,
-    /// What the `Host` field of a request says; `None` is the address.
+    /// Value of the `Host` header; `None` is the address.
     pub host: Option<String>,
     /// Request target: a path with an optional query, such as `/cpu?cpu=1&count=4000`.
     pub path: String,
     /// Requests per second over all connections, above 0.
     pub rate_per_s: f64,
-    /// How the requests are spread.
+    /// Distribution of the arrivals.
     pub arrival: Arrival,
-    /// Decides the schedule.
+    /// Seed of the schedule.
     pub seed: u64,
     /// Load before the measured window; nothing of it is recorded.
     pub warmup: Duration,
@@ -86,12 +87,12 @@ pub struct LoadSpec {
     pub max_backlog: usize,
     /// A request without an answer this long after its intended start is a timeout; its connection is replaced.
     pub timeout: Duration,
-    /// Poll without sleeping for this long before a due time; zero sleeps only.
+    /// Poll without sleeping for this long before a due time; with zero, only sleep.
     pub spin: Duration,
-    /// Who decides when a request goes out.
+    /// What decides when a request is sent.
     pub mode: Mode,
-    /// What the stop flag does within the measured window: end it there and keep what was measured, instead of
-    /// [`LoadError::Stopped`].
+    /// Whether the stop flag, if set within the measured window, ends the window and keeps what was measured, instead
+    /// of returning [`LoadError::Stopped`].
     pub keep_partial: bool,
 }
 
@@ -118,7 +119,7 @@ impl LoadSpec {
         }
     }
 
-    /// Connections that the run opens.
+    /// Number of connections that the run opens.
     #[must_use]
     pub fn pool(&self) -> usize {
         match self.mode {
@@ -186,7 +187,7 @@ impl LoadSpec {
     }
 }
 
-/// The two moments at which the caller is told, to take its own snapshots.
+/// The two moments at which `on_measure` is called, for snapshots by the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     /// The measured window begins.
@@ -195,10 +196,10 @@ pub enum Phase {
     MeasureEnd,
 }
 
-/// Why a run gave no result. Failing requests are no such reason: they are counted.
+/// Why a run gave no result. Failed requests are no such reason: they are counted.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// A value no run can honour.
+    /// A value that cannot be used.
     #[error("{key} = {value}: {reason}")]
     Spec {
         /// The key.
@@ -215,7 +216,7 @@ pub enum LoadError {
         addr: SocketAddr,
         /// How many were asked for.
         connections: usize,
-        /// What the kernel said to the last one that failed.
+        /// Error of the last connection that failed.
         source: io::Error,
     },
     /// The server was not ready in time.
@@ -223,15 +224,15 @@ pub enum LoadError {
     NotReady {
         /// The server.
         addr: SocketAddr,
-        /// The path asked for.
+        /// The path requested.
         path: String,
-        /// What the last attempt met.
+        /// Result of the last attempt.
         last: String,
     },
     /// The stop flag was set before there was anything to keep.
     #[error("the load was stopped before its end")]
     Stopped,
-    /// The service keeps up with no rate that was tried.
+    /// The service does not keep up with any rate that was tried.
     #[error(
         "the service does not keep up even with {lowest_per_s:.0} requests/s, so it has no knee: look at it alone first"
     )]
@@ -249,8 +250,8 @@ pub enum LoadError {
 
 /// Runs one block: connections, warm-up, measured window, drain.
 ///
-/// `on_measure` is called on this thread at the start and the end of the measured window; whatever it takes makes
-/// the generator late. Setting `stop` aborts within 50 ms, or with `keep_partial` ends the window there.
+/// `on_measure` is called on this thread at the start and the end of the measured window; the time it takes delays
+/// requests. Setting `stop` aborts within 50 ms, or with `keep_partial` ends the window there.
 ///
 /// # Errors
 /// When the spec is impossible, the pool cannot be opened, or `stop` is set.
@@ -263,7 +264,7 @@ pub fn run(
     engine::Engine::new(spec)?.run(stop, on_measure)
 }
 
-/// As [`run`], and `trace` gets every request as it ends, those of the warm-up and the drain included.
+/// Like [`run`], but also calls `trace` for every request that ends, including those of the warm-up and the drain.
 ///
 /// # Errors
 /// As [`run`].
@@ -277,12 +278,12 @@ pub fn run_traced(
     engine::Engine::new(spec)?.traced(trace).run(stop, on_measure)
 }
 
-/// Asks for `path` until the server answers 2xx.
+/// Requests `path` until the server answers 2xx.
 ///
 /// # Errors
-/// [`LoadError::NotReady`] at the deadline, with what the last attempt met.
+/// [`LoadError::NotReady`] at the deadline, with the result of the last attempt.
 pub fn wait_ready(addr: SocketAddr, path: &str, deadline: Instant) -> Result<(), LoadError> {
-    /// Between attempts, and the least time one gets.
+    /// Pause between attempts, and the shortest timeout of one.
     const PAUSE: Duration = Duration::from_millis(20);
     loop {
         let patience =
@@ -299,7 +300,7 @@ pub fn wait_ready(addr: SocketAddr, path: &str, deadline: Instant) -> Result<(),
     }
 }
 
-/// Asks once for what the spec would ask for, with its timeout.
+/// Sends one request as the spec describes it, with its timeout.
 ///
 /// # Errors
 /// [`LoadError::NotReady`] unless the answer is 2xx.
@@ -313,7 +314,7 @@ pub fn look(spec: &LoadSpec) -> Result<(), LoadError> {
     Err(LoadError::NotReady { addr: spec.addr, path: spec.path.clone(), last })
 }
 
-/// One request on its own connection; the status.
+/// Sends one request on a connection of its own; returns the status.
 fn probe(request: &[u8], addr: SocketAddr, patience: Duration) -> io::Result<u16> {
     let mut stream = TcpStream::connect_timeout(&addr, patience)?;
     stream.set_read_timeout(Some(patience))?;

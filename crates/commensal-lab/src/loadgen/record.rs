@@ -1,4 +1,4 @@
-//! What the generator keeps: three histograms and exact counts, attributed by intended start.
+//! Records the results of the generator: three histograms and exact counts, attributed by intended start.
 
 use super::series::{SecondSeries, Writer};
 use super::trace::{Outcome, Trace};
@@ -51,8 +51,8 @@ pub(super) enum Failure {
 /// and timeouts; requests of the warm-up are in nothing here.
 #[derive(Debug, Clone)]
 pub struct LoadResult {
-    /// What was asked and what became of it. Answers that came while draining are in `completed` but not in the achieved load. In
-    /// a closed loop the offered load is what was sent.
+    /// Requests offered and their outcomes. Answers during the drain are in `completed` but not in the achieved load.
+    /// In a closed loop the offered load is the number sent.
     pub load: LoadFigures,
     /// Requests written to a connection.
     pub sent: u64,
@@ -76,7 +76,7 @@ pub struct LoadResult {
     pub generator_cpu_s: f64,
     /// Connections opened again, in the whole run, warm-up and drain included.
     pub reconnects: u64,
-    /// Requests under way at any time when the loop was closed. Latency then counts from the send, nothing was due, and a
+    /// Number of requests in flight, in a closed loop. Latency then counts from the send, there are no due times, and a
     /// stall is under-stated: the requests that would have met it were never sent.
     pub closed: Option<usize>,
     /// Whether the window was cut short by the stop flag.
@@ -86,7 +86,7 @@ pub struct LoadResult {
 }
 
 impl LoadResult {
-    /// What a schedule asked for: as `load`, but nothing is offered by a closed loop.
+    /// The load figures of the schedule: like `load`, but a closed loop offers nothing.
     #[must_use]
     pub fn scheduled(&self) -> LoadFigures {
         LoadFigures { offered_per_s: self.load.offered_per_s.filter(|_| self.closed.is_none()), ..self.load }
@@ -103,7 +103,7 @@ pub(super) struct Recorder {
     series: Writer,
     /// When the next second can be closed.
     close_ns: u64,
-    /// Gets every request, measured window or not.
+    /// Receives every request, including those outside the measured window.
     pub(super) trace: Option<Arc<Trace>>,
     pub(super) result: LoadResult,
 }
@@ -135,7 +135,7 @@ impl Recorder {
         Ok(Self { from_ns, until_ns, timeout_ns, in_time: 0, series, close_ns, trace: None, result })
     }
 
-    /// Whether a request that was due then counts.
+    /// Whether a request with this due time counts.
     fn counts(&self, due_ns: u64) -> bool {
         (self.from_ns..self.until_ns).contains(&due_ns)
     }
@@ -144,7 +144,7 @@ impl Recorder {
         self.result.load.offered_requests += u64::from(self.counts(due_ns));
     }
 
-    /// A request that has to wait for a connection is noticed.
+    /// Records when a request that must wait for a connection was noticed.
     pub(super) fn noticed(&mut self, due_ns: u64, now_ns: u64) {
         if let Some(trace) = &self.trace {
             trace.late(due_ns, micros(now_ns.saturating_sub(due_ns)));
@@ -154,7 +154,7 @@ impl Recorder {
         }
     }
 
-    /// A request goes out; `punctual` when a connection was free at its due time.
+    /// Records that a request was sent; `punctual` when a connection was free at its due time.
     pub(super) fn sent(&mut self, due_ns: u64, sent_ns: u64, punctual: bool) {
         if let Some(trace) = self.trace.as_ref().filter(|_| punctual) {
             trace.late(due_ns, micros(sent_ns.saturating_sub(due_ns)));
@@ -167,7 +167,7 @@ impl Recorder {
         }
     }
 
-    /// A complete answer. One that came after the timeout is a timeout, whatever its status.
+    /// Records a complete answer. One that arrives after the timeout counts as a timeout, whatever its status.
     pub(super) fn answered(&mut self, due_ns: u64, sent_ns: u64, end_ns: u64, status: u16) {
         if end_ns.saturating_sub(due_ns) >= self.timeout_ns {
             return self.timed_out(due_ns, Some(sent_ns), end_ns);
@@ -190,7 +190,7 @@ impl Recorder {
         }
     }
 
-    /// No answer in time; `sent_ns` is `None` for a request that never found a connection.
+    /// Records a timeout; `sent_ns` is `None` for a request that never got a connection.
     pub(super) fn timed_out(&mut self, due_ns: u64, sent_ns: Option<u64>, now_ns: u64) {
         if let Some(trace) = &self.trace {
             let service = sent_ns.map(|sent_ns| micros(now_ns.saturating_sub(sent_ns)));
@@ -228,7 +228,7 @@ impl Recorder {
         self.series.latency(due_ns - self.from_ns, us);
     }
 
-    /// No request that was due before `due_ns` is under way any more.
+    /// No request due before `due_ns` is in flight any more.
     pub(super) fn settled_before(&mut self, due_ns: u64) {
         if let Some(trace) = &self.trace {
             trace.settled_before(due_ns);
@@ -239,7 +239,7 @@ impl Recorder {
         }
     }
 
-    /// The window ends now: nothing that is due later counts.
+    /// Ends the window now: requests due later are not counted.
     pub(super) fn cut(&mut self, now_ns: u64) {
         self.until_ns = now_ns.clamp(self.from_ns, self.until_ns);
         self.result.measured_s = (self.until_ns - self.from_ns) as f64 / 1e9;
@@ -249,7 +249,7 @@ impl Recorder {
     pub(super) fn finish(mut self) -> LoadResult {
         let measured_ns = self.until_ns - self.from_ns;
         self.result.series = self.series.finish(measured_ns, micros(self.timeout_ns));
-        // A window that was cut at once has no rate; 0 / 0 would be none either.
+        // A window that was cut at once has no rate; this avoids 0 / 0.
         let seconds = self.result.measured_s.max(1e-9);
         let load = &mut self.result.load;
         load.errors = self.result.error_kinds.total();

@@ -1,4 +1,4 @@
-//! What a run of the load generator says to others: one JSON document, and an HdrHistogram interval log.
+//! The output of a load generator run: one JSON document, and an HdrHistogram interval log.
 
 use super::validity::{LoadBaseline, LoadEvidence, invalid_reasons};
 use super::{Arrival, ErrorKinds, LoadResult, LoadSpec, Mode};
@@ -21,17 +21,17 @@ pub struct LoadReport {
     pub schema: String,
     /// Whether the figures can be believed.
     pub valid: bool,
-    /// Why not, in whole sentences.
+    /// Why the figures cannot be believed, in whole sentences.
     pub invalid_reasons: Vec<String>,
-    /// What a reader must know besides.
+    /// Caveats that a reader must know.
     pub caveats: Vec<String>,
-    /// What was asked for.
+    /// The requested parameters.
     pub asked: Asked,
     /// Length of the measured window, seconds.
     pub measured_s: f64,
-    /// Whether it was ended before its time.
+    /// Whether the window was cut short.
     pub cut: bool,
-    /// What was asked and what became of it; sent, in a closed loop. Its keys here are `KEYS`.
+    /// Requests offered (in a closed loop: sent) and their outcomes. Its keys here are `KEYS`.
     #[serde(flatten, with = "keys")]
     pub load: LoadFigures,
     /// Requests written to a connection.
@@ -50,7 +50,7 @@ pub struct LoadReport {
     pub service_us: Option<Spread>,
     /// From the intended start to the actual send, of requests that found a free connection.
     pub lateness_us: Option<Spread>,
-    /// Whether the objective was kept, if there is one.
+    /// How well the objective was kept, if there is one.
     pub slo: Option<SloAnswer>,
     /// The window second by second.
     pub series: Vec<Tick>,
@@ -59,11 +59,11 @@ pub struct LoadReport {
     pub histograms: LoadHistograms,
 }
 
-/// Key in a report, and in a block, of the same quantity.
+/// Keys of the same quantity in a report and in a block.
 const KEYS: [(&str, &str); 3] =
     [("offered", "requests"), ("offered_per_s", "offered"), ("achieved_per_s", "achieved")];
 
-/// Figures under the keys of a report.
+/// (De)serializes the figures under the keys of a report.
 mod keys {
     use super::{KEYS, LoadFigures};
     use serde::{Deserialize, Deserializer, Serializer, de, ser};
@@ -93,18 +93,18 @@ mod keys {
     }
 }
 
-/// What a run was asked to do.
+/// Parameters of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Asked {
-    /// What was loaded.
+    /// Target of the load.
     pub url: String,
     /// Requests per second; `None` in a closed loop.
     pub rate_per_s: Option<f64>,
-    /// How they were spread; `None` in a closed loop.
+    /// Distribution of the arrivals; `None` in a closed loop.
     pub arrival: Option<Arrival>,
-    /// Requests under way at any time, in a closed loop.
+    /// Number of requests in flight, in a closed loop.
     pub closed: Option<usize>,
-    /// Decided the schedule.
+    /// Seed of the schedule.
     pub seed: u64,
     /// Connections.
     pub connections: usize,
@@ -112,14 +112,14 @@ pub struct Asked {
     pub warmup_s: f64,
     /// Length of the window, seconds.
     pub measure_s: f64,
-    /// When a request is given up, seconds after its intended start.
+    /// Timeout of a request, seconds after its intended start.
     pub timeout_s: f64,
 }
 
-/// A distribution in a few numbers, microseconds.
+/// Summary of a distribution, microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
-    /// How many values.
+    /// Number of values.
     pub count: u64,
     /// Mean.
     pub mean: f64,
@@ -132,21 +132,21 @@ pub struct Spread {
     /// 99.9th percentile.
     #[serde(rename = "p99.9")]
     pub p999: f64,
-    /// The largest one.
+    /// Maximum.
     pub max: f64,
 }
 
-/// An objective and what became of it.
+/// An objective and how well it was kept.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct SloAnswer {
     /// The objective.
     pub asked: Slo,
-    /// What was seen.
+    /// How well it was kept.
     pub seen: SloSeen,
 }
 
 impl Asked {
-    /// What a spec asks for.
+    /// The parameters in a spec.
     #[must_use]
     pub fn of(spec: &LoadSpec, url: &str) -> Self {
         let (open, closed) = match spec.mode {
@@ -185,8 +185,8 @@ impl Spread {
 }
 
 impl LoadReport {
-    /// Judges a result by its own figures: whoever loads one service alone has no other baseline. Its failures are
-    /// part of the report, not a reason to doubt it.
+    /// Judges a result by its own figures: the load of a single service has no baseline to compare with. Failed
+    /// requests are part of the report, not a reason to doubt it.
     ///
     /// # Errors
     /// When a histogram cannot be encoded.
@@ -243,7 +243,7 @@ impl LoadReport {
 /// that the tools around HdrHistogram read. `began` is the begin of the measured window.
 ///
 /// # Errors
-/// Says what the library refused.
+/// The error message of the library.
 pub fn interval_log(result: &LoadResult, began: SystemTime) -> Result<String, String> {
     let mut histogram = new_histogram().map_err(|error| error.to_string())?;
     let mut text = Vec::new();
@@ -344,7 +344,7 @@ mod tests {
         let report = LoadReport::new(&spec, "http://x/", &result(), Some(slo)).expect("a report");
         let text = serde_json::to_string(&report).expect("JSON");
         assert_eq!(serde_json::from_str::<LoadReport>(&text).expect("JSON"), report);
-        // The names that readers of reports know, and no others of the same quantities.
+        // A report uses the documented keys, and no other keys for the same quantities.
         let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         let figures = ["offered", "offered_per_s", "achieved_per_s", "errors", "timeouts"];
         assert_eq!(figures.map(|key| value[key].as_f64()), [30.0, 12.0, 11.0, 2.0, 1.0].map(Some));

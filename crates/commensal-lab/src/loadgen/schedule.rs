@@ -1,4 +1,4 @@
-//! When requests are due: pure, and the same for the same seed.
+//! Due times of requests: pure, and reproducible from the seed.
 //!
 //! The schedule never looks at answers. That is what "open loop" means, and why a stall of the service cannot
 //! hide the requests that would have come during it.
@@ -7,7 +7,7 @@ use crate::rng::splitmix64;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// How requests are spread over time.
+/// Distribution of the arrivals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Arrival {
@@ -30,7 +30,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// A schedule of `rate_per_s` requests a second over `length`. A rate that is not above zero is empty.
+    /// A schedule of `rate_per_s` requests per second over `length`; empty if the rate is not above zero.
     #[must_use]
     pub fn new(arrival: Arrival, rate_per_s: f64, length: Duration, seed: u64) -> Self {
         Self { arrival, rate_per_s, length, random: seed, elapsed_s: 0.0, index: 0 }
@@ -49,7 +49,7 @@ impl Iterator for Schedule {
                 self.elapsed_s -= unit(&mut self.random).ln() / self.rate_per_s;
                 self.elapsed_s
             }
-            // From the index, so that rounding does not add up.
+            // Computed from the index, so that rounding errors do not accumulate.
             Arrival::Constant => self.index as f64 / self.rate_per_s,
         };
         self.index += 1;
@@ -111,7 +111,7 @@ mod tests {
         assert_ne!(poisson(100.0, 10, 0)[0], poisson(100.0, 10, 1)[0]);
     }
 
-    /// Every record names its seed: the schedule of a seed must never change.
+    /// Every record names its seed: the schedule for a seed must never change.
     #[test]
     fn the_schedule_of_a_seed_is_that_of_earlier_versions() {
         let due: Vec<u128> = Schedule::new(Arrival::Poisson, 1_000.0, Duration::from_secs(1), 7)

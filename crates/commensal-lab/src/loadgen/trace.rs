@@ -1,13 +1,13 @@
-//! Every request of a run, for a caller that sorts them into windows of its own while the load goes on.
+//! Every request of a run, for a caller that sorts them into windows while the load continues.
 //!
-//! The generator adds to it and never waits for long: the caller takes away what has gathered. Times are nanoseconds since the
-//! schedule began.
+//! The generator appends and never waits for long; the caller takes the collected requests. Times are nanoseconds since
+//! the schedule began.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
-/// How a request ended.
+/// Outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// Answered with 2xx in time.
@@ -27,11 +27,11 @@ pub struct Sample {
     pub latency_us: u64,
     /// From the send to the last byte, microseconds; `None` when it was never sent.
     pub service_us: Option<u64>,
-    /// How it ended.
+    /// Its outcome.
     pub outcome: Outcome,
 }
 
-/// What has gathered since somebody took it away.
+/// Requests collected since the last call of `take`.
 #[derive(Debug, Default)]
 pub struct Gathered {
     /// Requests that ended, in the order of their ends.
@@ -49,7 +49,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Takes away what has gathered.
+    /// Takes the collected requests.
     #[must_use]
     pub fn take(&self) -> Gathered {
         std::mem::take(&mut self.gathered.lock().unwrap_or_else(PoisonError::into_inner))
@@ -61,7 +61,7 @@ impl Trace {
         self.began.get().copied()
     }
 
-    /// No request that was due before this is under way any more.
+    /// No request due before this time is in flight any more.
     #[must_use]
     pub fn settled_ns(&self) -> u64 {
         self.settled_ns.load(Ordering::Acquire)

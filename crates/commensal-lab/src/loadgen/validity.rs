@@ -1,38 +1,38 @@
-//! Whether a block's load can be believed: a rule over its figures, in words. No measuring here.
+//! Decides from the figures of a block whether its load is valid, with reasons in words. Nothing is measured here.
 
 use super::LoadResult;
 use crate::record::{Block, LatencyHistogram, LoadFigures, Metric, decode_histogram};
 
 /// Least share of the offered requests that must be achieved.
 pub const ACHIEVED_SHARE_MIN: f64 = 0.99;
-/// The generator may be late by this share of the baseline's latency P99 ...
+/// The generator's lateness may be this share of the baseline's latency P99 ...
 pub const LATENESS_SHARE_MAX: f64 = 0.10;
 /// ... or by this many microseconds, whichever is more.
 pub const LATENESS_FLOOR_US: f64 = 100.0;
 /// How far the share of failed requests may exceed the baseline's (0.1 percentage points).
 pub const FAILED_SHARE_OVER_BASELINE_MAX: f64 = 0.001;
 
-/// Standard errors by which windows may have fewer answers than requests by chance.
+/// Number of standard errors by which answers in windows may fall short of requests by chance.
 const ERRORS_BY_CHANCE: f64 = 4.0;
-/// The largest share of the requests that may be missing by chance: a service that is overloaded has many under way all the time,
-/// and they explain nothing.
+/// Maximum share of the requests that may be missing by chance. An overloaded service always has many in flight, which
+/// must not excuse missing answers.
 const SHARE_BY_CHANCE_MAX: f64 = 0.05;
 
-/// What the rule looks at: of a load that has just been made, or of a recorded block.
+/// Figures that the rule uses: from a load that just ended, or from a recorded block.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LoadEvidence {
-    /// What was asked and what became of it; nothing is offered per second by a closed loop.
+    /// Requests offered and their outcomes; a closed loop has no offered rate.
     pub load: LoadFigures,
     /// Latency P99, microseconds; 0 when unknown.
     pub latency_us_p99: f64,
     /// Lateness P99, microseconds; `None` when no request found a free connection, or nothing was due.
     pub lateness_us_p99: Option<f64>,
-    /// Answers that may be missing by chance: requests that were under way when a short window began or ended.
+    /// Number of answers that may be missing by chance: requests in flight when a short window began or ended.
     pub missing_by_chance: f64,
 }
 
 impl LoadEvidence {
-    /// Of a load.
+    /// From a load.
     #[must_use]
     pub fn of(result: &LoadResult) -> Self {
         let p99 = |histogram: &LatencyHistogram| histogram.value_at_quantile(0.99) as f64;
@@ -44,13 +44,13 @@ impl LoadEvidence {
         }
     }
 
-    /// Of a block, which consists of so many short windows, or of none.
+    /// From a block that consists of this number of short windows, or of none.
     #[must_use]
     pub fn of_block(block: &Block, windows: u32) -> Self {
         let decoded = |text: &Option<String>| text.as_deref().and_then(|text| decode_histogram(text).ok());
         let p99 =
             decoded(&block.histograms.latency).map(|histogram| histogram.value_at_quantile(0.99) as f64);
-        // Little's law; at either end of a window as many may be under way, more or fewer.
+        // By Little's law; at either end of a window this number may be in flight, more or fewer.
         let service_s = decoded(&block.histograms.service).map_or(0.0, |histogram| histogram.mean() / 1e6);
         let under_way = block.load.offered_per_s.unwrap_or(0.0) * service_s;
         let missing_by_chance = ERRORS_BY_CHANCE * (2.0 * f64::from(windows) * under_way).sqrt();
@@ -67,7 +67,7 @@ impl LoadEvidence {
     }
 }
 
-/// What the rule needs to know of the baseline.
+/// Figures of the baseline that the rule uses.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LoadBaseline {
     /// Latency P99 from intended start, in microseconds.
@@ -77,7 +77,7 @@ pub struct LoadBaseline {
 }
 
 impl LoadBaseline {
-    /// Of a baseline block.
+    /// From a baseline block.
     #[must_use]
     pub fn of(evidence: &LoadEvidence) -> Self {
         Self { latency_us_p99: evidence.latency_us_p99, failed_share: evidence.load.failed_share() }
@@ -86,9 +86,8 @@ impl LoadBaseline {
 
 /// Why the block is INVALID; empty when it is valid. A baseline block is judged against itself.
 ///
-/// `beside_offline`: a service that does not keep up or fails there is what the run wants to find out, not a
-/// fault of the environment. Only the generator's own lateness makes such a block invalid; its errors are the
-/// verdict BROKEN's business.
+/// `beside_offline`: a service that does not keep up or fails beside offline work is a result, not a fault of the
+/// environment. Only the generator's lateness makes such a block invalid; errors lead to the verdict BROKEN.
 #[must_use]
 pub fn invalid_reasons(
     evidence: &LoadEvidence,
@@ -104,12 +103,12 @@ pub fn invalid_reasons(
         reasons.extend(late(evidence, baseline, beside_offline));
     }
     if evidence.load.offered_per_s.is_none() && evidence.achieved_per_s() <= 0.0 && !beside_offline {
-        // A closed loop offers what is achieved.
+        // In a closed loop, offered and achieved load are the same.
         reasons.push("no request was answered with 2xx within the timeout".to_owned());
     }
     let failed = evidence.load.failed_share();
     let over = failed - baseline.failed_share;
-    // A hair above the limit is rounding, not a request.
+    // Tolerance for rounding.
     if over > FAILED_SHARE_OVER_BASELINE_MAX + 1e-12 && !beside_offline {
         reasons.push(format!(
             "{} errors and {} timeouts are {:.2} % of the requests, {:.2} points more than in the baseline, above \
@@ -219,7 +218,7 @@ mod tests {
         check(|r| lateness(r, 1_999), slow, &[]);
         check(|r| lateness(r, 2_010), slow, &["above 2000 us"]);
         check(|r| r.lateness.reset(), base, &["unknown"]);
-        // In a closed loop nothing is due, so nothing is late.
+        // A closed loop has no due times, so nothing is late.
         check(|r| (r.lateness.reset(), r.closed = Some(4), r.load.achieved_per_s = Some(990.0)).0, base, &[]);
         check(
             |r| (r.closed, r.completed, r.load.achieved_per_s) = (Some(4), 0, Some(0.0)),

@@ -1,10 +1,10 @@
-//! A server of the test's own, with every reply that one can think of.
+//! A test server that sends every kind of bad response.
 
 use super::*;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
-/// What a server does once it has read the request.
+/// Behaviour of a server once it has read the request.
 #[derive(Clone)]
 enum Does {
     /// Sends this and ends the connection.
@@ -13,13 +13,13 @@ enum Does {
     Keeps(Vec<u8>),
     /// Sends nothing.
     Waits,
-    /// Sends one byte in a while, for ever.
+    /// Sends one byte at a time, for ever.
     Drips,
-    /// Sends without an end.
+    /// Sends without end.
     Floods,
 }
 
-/// Asks a server that does so; also what it was asked.
+/// Queries such a server; also returns the request that it received.
 fn asked(does: Does, query: &str) -> (Result<Option<f64>, QueryError>, String) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url: Url = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
@@ -34,7 +34,7 @@ fn asked(does: Does, query: &str) -> (Result<Option<f64>, QueryError>, String) {
             Does::Sends(bytes) => drop(stream.write_all(&bytes)),
             Does::Keeps(bytes) => {
                 let _ = stream.write_all(&bytes);
-                // Until the other side ends it.
+                // Until the client closes the connection.
                 let _ = stream.read(&mut byte);
             }
             Does::Waits => drop(stream.read(&mut byte)),
@@ -85,7 +85,7 @@ fn one_number_or_none() {
         (vector(""), None),
     ] {
         assert_eq!(asked(Does::Sends(ok(&data)), "up").0, Ok(want), "{data}");
-        // A server that keeps the connection is not waited for.
+        // The client does not wait for a server that keeps the connection open.
         assert_eq!(asked(Does::Keeps(ok(&data)), "up").0, Ok(want), "{data}");
     }
     let body = format!("{{\"status\":\"success\",\"data\":{}}}", one("7"));
@@ -100,11 +100,11 @@ fn one_number_or_none() {
         asked(Does::Sends(format!("HTTP/1.0 200 OK\r\n\r\n{body}").into_bytes()), "up").0,
         Ok(Some(7.0))
     );
-    // What Prometheus warns of besides is no matter.
+    // Warnings of Prometheus are ignored.
     let warned =
         http("200 OK", "", &format!("{{\"status\":\"success\",\"warnings\":[\"w\"],\"data\":{}}}", one("7")));
     assert_eq!(asked(Does::Sends(warned), "up").0, Ok(Some(7.0)));
-    // A chunked reply that ends anywhere is not taken for a whole one.
+    // A truncated chunked response is not accepted as complete.
     for cut in 0..chunks.len() - 5 {
         assert!(asked(Does::Sends(chunks.as_bytes()[..cut].to_vec()), "up").0.is_err(), "{cut}");
     }
@@ -120,7 +120,7 @@ fn the_question() {
     assert!(request.to_lowercase().contains("\r\nconnection: close\r\n"), "{request}");
 }
 
-/// Every status with every body: one number comes of a success alone, and each refusal says what came and the way out.
+/// Every status with every body: only a success yields a number, and each refusal names the response and what to do.
 // promise 49
 #[test]
 fn bad_replies() {
@@ -177,7 +177,7 @@ fn bad_replies() {
             assert!(said.contains("; ") && !said.chars().any(char::is_control) && said.len() < 700, "{said}");
             match code {
                 302 => assert!(said.contains("a redirect to http://elsewhere:9/"), "{said}"),
-                // Which has no body by definition, whatever the server sends.
+                // This status has no body by definition, whatever the server sends.
                 204 => assert!(said.contains("not that of the API"), "{body}: {said}"),
                 200..=299 => assert!(said.contains(words), "{status} {body}: {said}"),
                 _ => assert!(said.contains(&format!("status {code}")), "{said}"),
@@ -211,7 +211,7 @@ fn bad_servers() {
         let drips = words == "no HTTP" && said.contains("no whole reply");
         assert!(said.contains(words) || drips, "{words}: {said}");
     }
-    // Nobody listens there any more.
+    // No server listens there any more.
     let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let said = ask(&format!("http://{gone}").parse().unwrap(), "up", UNIX_EPOCH).unwrap_err().to_string();
     assert!(said.contains("cannot be reached") && said.contains("see that it runs"), "{said}");

@@ -1,28 +1,28 @@
-//! What the probe (`commensal blame`) saw in a block, and what follows from all blocks of an arm.
+//! Measurements of the wait probe (`commensal blame`) in a block, and conclusions from all blocks of an arm.
 
 use super::Verdict;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What the probe saw in the measured part of one block.
+/// Measurements of the probe in the measured part of one block.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Blamed {
     /// Time that online threads had a CPU, seconds.
     pub run_s: f64,
-    /// Time that online threads waited for a CPU, summed over threads, by who had it meanwhile.
+    /// Time that online threads waited for a CPU, summed over threads, by what occupied the CPU meanwhile.
     pub wait_s: WaitByKind,
-    /// How long offline work stayed on a CPU that an online thread was woken on.
+    /// How long offline work kept a CPU on which an online thread was woken.
     pub preemption: Delays,
     /// How long online threads waited after a wake-up.
     pub wake_up: Delays,
-    /// Of the context switches while an online thread waited, the share that was hidden from the probe.
+    /// Share of the context switches, while an online thread waited, that the probe did not see.
     pub missed_share: f64,
 }
 
-/// Seconds.
+/// Waiting time by occupant of the CPU, seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct WaitByKind {
-    /// Work of neither side.
+    /// Programs of neither side.
     pub other: f64,
     /// Online work itself.
     pub peers: f64,
@@ -30,14 +30,14 @@ pub struct WaitByKind {
     pub offline: f64,
     /// Kernel threads.
     pub kernel: f64,
-    /// Nobody: the CPU woke up.
+    /// No task: the CPU was waking from idle.
     pub nobody: f64,
     /// Interrupts.
     pub interrupts: f64,
 }
 
 impl WaitByKind {
-    /// All of it, seconds.
+    /// The sum, seconds.
     pub fn sum(&self) -> f64 {
         self.other + self.peers + self.offline + self.kernel + self.nobody + self.interrupts
     }
@@ -46,7 +46,7 @@ impl WaitByKind {
 /// A distribution of delays.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Delays {
-    /// How many.
+    /// Number of delays.
     pub count: u64,
     /// Median, microseconds.
     pub p50_us: Option<f64>,
@@ -54,24 +54,24 @@ pub struct Delays {
     pub p99_us: Option<f64>,
 }
 
-/// What offline work may do to the waits of online work.
+/// Limits on how long offline work may make online work wait.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BlameBounds {
-    /// Wait blamed on it per second that online work had a CPU, milliseconds; also how much longer online work may wait in
-    /// total than alone.
+    /// Maximum wait caused by offline work, milliseconds per second of online CPU time; also the maximum increase of
+    /// the total wait over that of the service alone.
     pub wait_ms_per_cpu_s: f64,
-    /// 99th percentile of its stay on a CPU that online work was woken on, microseconds.
+    /// Maximum 99th percentile of the time that offline work keeps a CPU on which online work was woken, microseconds.
     pub preemption_p99_us: f64,
 }
 
-/// One arm with offline work, by the probe. Intervals are over rounds.
+/// The probe's results for one arm with offline work. Intervals are over rounds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ArmBlame {
     /// The arm.
     pub arm: String,
-    /// Rounds in which the probe saw it.
+    /// Rounds with data of the probe.
     pub rounds: u32,
-    /// Wait blamed on offline work, milliseconds per second that online work had a CPU: Hodges-Lehmann estimate.
+    /// Wait caused by offline work, milliseconds per second of online CPU time: Hodges-Lehmann estimate.
     pub offline_ms_per_cpu_s: f64,
     /// Its two-sided 95 % interval; `None` below 6 rounds.
     pub ci95: Option<[f64; 2]>,
@@ -82,17 +82,17 @@ pub struct ArmBlame {
     /// One-sided bounds of its centre over the rounds, microseconds; `None` below 5 rounds that have one.
     #[serde(default)]
     pub preemption_p99_one_sided: Option<[f64; 2]>,
-    /// Preemption delays in all rounds.
+    /// Number of preemption delays in all rounds.
     pub preemptions: u64,
-    /// How much longer online work waited than in the baseline of the same round, whoever had the CPU, milliseconds per
-    /// second that it had one: Hodges-Lehmann estimate of the paired differences.
+    /// Increase of the total wait of online work over the baseline of the same round, whatever occupied the CPU,
+    /// milliseconds per second of online CPU time: Hodges-Lehmann estimate of the paired differences.
     pub total_difference_ms_per_cpu_s: Option<f64>,
     /// Its two-sided 95 % interval; `None` below 6 rounds.
     pub total_difference_ci95: Option<[f64; 2]>,
     /// Its one-sided 95 % bounds, lower and upper; `None` below 5 rounds.
     pub total_difference_one_sided: Option<[f64; 2]>,
-    /// PASS below the bounds, FAIL above one of them, INCONCLUSIVE where the rounds do not say.
+    /// PASS below the limits, FAIL above one of them, INCONCLUSIVE when the rounds do not decide.
     pub verdict: Verdict,
-    /// Why.
+    /// Reasons of the verdict.
     pub reasons: Vec<String>,
 }

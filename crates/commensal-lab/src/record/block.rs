@@ -21,7 +21,7 @@ pub struct Block {
     pub invalid_reason: Option<String>,
     /// Length of the measured part, seconds.
     pub measure_s: f64,
-    /// What was asked of the service, and what became of it.
+    /// Requests offered to the service, and their outcomes.
     #[serde(flatten)]
     pub load: LoadFigures,
     /// Whether the online service died in this block.
@@ -51,25 +51,25 @@ pub struct Block {
     /// Pressure of each side's group; `None` where the kernel has none for groups.
     #[serde(default)]
     pub group_psi: Option<GroupPsi>,
-    /// Cycles per instruction; `None` without a performance counter.
+    /// Cycles per instruction of each side; `None` without a performance counter.
     #[serde(default)]
     pub cpi: PerSide,
-    /// What the offline work achieved.
+    /// Throughput of the offline work.
     #[serde(default)]
     pub work: Work,
-    /// When the measured part began, seconds since the run did.
+    /// Start of the measured part, seconds since the start of the run.
     #[serde(default)]
     pub at_s: Option<f64>,
     /// Percentiles as a tool printed them, microseconds: in place of a histogram where a tool gives no distribution.
     #[serde(default)]
     pub percentiles_us: BTreeMap<Metric, f64>,
-    /// What Prometheus said of the block, for each query that had one number for it.
+    /// Results of the Prometheus queries for this block, where a query returned exactly one number.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub queried: BTreeMap<Metric, f64>,
     /// Mean latency, microseconds.
     #[serde(default)]
     pub mean_us: Option<f64>,
-    /// Requests that are under way at any time, in a closed loop.
+    /// Number of requests in flight, in a closed loop.
     #[serde(default)]
     pub concurrency: Option<u32>,
     /// The measured part, second by second.
@@ -146,18 +146,18 @@ pub struct CpuUse {
     /// The offline side, CPUs.
     #[serde(default)]
     pub offline: Option<f64>,
-    /// The program that makes the load, where it is one of its own, CPUs; a part of `other`.
+    /// CPU use of the load generator when it is a program of its own, CPUs; a part of `other`.
     #[serde(default)]
     pub client: Option<f64>,
     /// Everything else on the machine, the load generator included, CPUs.
     #[serde(default)]
     pub other: Option<f64>,
-    /// Time that the hypervisor gave to others, CPUs. It is not busy time.
+    /// Steal time: time that the hypervisor gave to other guests, CPUs. It is not busy time.
     #[serde(default)]
     pub steal: Option<f64>,
 }
 
-/// A figure of each side.
+/// One value per side.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct PerSide {
     /// The online side.
@@ -185,13 +185,13 @@ pub struct Psi {
 /// Work done in the measured part.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Work {
-    /// Offline work, units per second; `None` when no offline work ran or it does not count.
+    /// Offline work, units per second; `None` when no offline work ran or it reports no count.
     #[serde(default)]
     pub offline: Option<f64>,
     /// What one unit is, such as `bogo-ops`.
     #[serde(default)]
     pub unit: Option<String>,
-    /// CPUs that the offline work would use with nothing beside it; less in the contended arm makes the block invalid.
+    /// CPUs that the offline work uses when it runs alone; using less in the contended arm makes the block invalid.
     #[serde(default)]
     pub expected_cpus: Option<f64>,
 }

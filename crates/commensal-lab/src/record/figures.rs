@@ -1,23 +1,23 @@
-//! What a load came to: the figures that the generator, its report and a block of a run have in common, each held here once.
+//! Load figures: the values that the generator, its report and a block of a run have in common.
 //!
-//! The keys are those of a block in `run.json`; a report has other names for three of them (`loadgen::report`).
+//! The keys are those of a block in `run.json`; a report renames three of them (`loadgen::report`).
 
 use super::{HistogramError, LatencyHistogram, encode_histogram};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What was asked of the service in the measured part, and what became of it.
+/// Requests offered to the service in the measured part, and their outcomes.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct LoadFigures {
-    /// Offered load, requests per second: what the schedule really asked for, not the nominal rate. A block has none of a closed
-    /// loop, or without online work.
+    /// Offered load, requests per second: the actual rate of the schedule, not the nominal one. `None` in a block of a
+    /// closed loop or without online work.
     #[serde(rename = "offered", default)]
     pub offered_per_s: Option<f64>,
-    /// Answered load, requests per second: due in the measured part and answered with 2xx before its end, so that an overloaded
-    /// service does not look as if it kept up. `None` when no online work ran.
+    /// Answered load, requests per second: requests due in the measured part and answered with 2xx before its end, so
+    /// that an overloaded service does not seem to keep up. `None` when no online work ran.
     #[serde(rename = "achieved", default)]
     pub achieved_per_s: Option<f64>,
-    /// Requests that were due in the measured part, whatever became of them; in a closed loop those sent in it.
+    /// Requests due in the measured part, whatever their outcome; in a closed loop, requests sent in it.
     #[serde(rename = "requests", default)]
     pub offered_requests: u64,
     /// Requests that failed otherwise than by time-out.
@@ -35,14 +35,14 @@ impl LoadFigures {
         self.errors.saturating_add(self.timeouts)
     }
 
-    /// The same as a share of the requests.
+    /// Failed requests as a share of all.
     #[must_use]
     pub fn failed_share(&self) -> f64 {
         self.failed() as f64 / self.offered_requests.max(1) as f64
     }
 }
 
-/// The distributions behind them, microseconds: HdrHistogram V2, not compressed, base64.
+/// The distributions, microseconds: HdrHistogram V2, not compressed, base64.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct LoadHistograms {
     /// Latency from the intended start.
@@ -60,7 +60,7 @@ impl LoadHistograms {
     /// Encodes all three.
     ///
     /// # Errors
-    /// As [`encode_histogram`].
+    /// See [`encode_histogram`].
     pub fn of(
         latency: &LatencyHistogram,
         service: &LatencyHistogram,
@@ -79,7 +79,7 @@ mod tests {
     use crate::record::Run;
     use serde_json::Value;
 
-    /// A run that was recorded when each block held these by itself.
+    /// A run from a version in which each block stored these fields itself.
     const EARLIER: &str = include_str!(concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../../docs/measurements/quickstart-6-rounds.json"

@@ -1,7 +1,7 @@
 //! Latency histograms in a run: 1 us to 1 h with 3 significant digits, stored as HdrHistogram V2 in base64.
 //!
-//! Decoding trusts nothing. The header must be the one this module writes, so a file cannot ask for a large
-//! allocation or a compressed payload, and the counts are walked before the library sees them.
+//! The decoder does not trust its input. The header must be the one this module writes, so a file cannot cause a large
+//! allocation or contain a compressed payload, and the counts are checked before the library reads them.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use hdrhistogram::Histogram;
@@ -10,9 +10,9 @@ use hdrhistogram::serialization::{Deserializer, Serializer, V2Serializer};
 /// Counts of latencies, in microseconds.
 pub type LatencyHistogram = Histogram<u64>;
 
-/// The longest latency that is told apart, microseconds (1 h). Longer ones are counted here.
+/// Highest latency of the histogram's range, microseconds (1 h). Longer ones are counted as this.
 pub const HIGHEST_US: u64 = 3_600_000_000;
-/// The shortest latency that is told apart, microseconds.
+/// Lowest latency of the histogram's range, microseconds.
 const LOWEST_US: u64 = 1;
 /// Significant decimal digits.
 const DIGITS: u8 = 3;
@@ -32,7 +32,7 @@ pub enum HistogramError {
     /// The bytes are not a histogram of this kind.
     #[error("histogram is corrupt: {0}")]
     Corrupt(&'static str),
-    /// The library refused.
+    /// The library returned an error.
     #[error("histogram library refused: {0}")]
     Library(String),
 }
@@ -73,7 +73,7 @@ pub fn decode_histogram(text: &str) -> Result<LatencyHistogram, HistogramError> 
     Deserializer::new().deserialize(&mut bytes.as_slice()).map_err(|e| HistogramError::Library(e.to_string()))
 }
 
-/// Refuses everything that is not a V2 header of ours followed by counts that fit.
+/// Checks for a V2 header of ours followed by counts that fit.
 fn check(bytes: &[u8], buckets: usize) -> Result<(), HistogramError> {
     let corrupt = HistogramError::Corrupt;
     let u32_at = |at: usize| bytes.get(at..at + 4)?.try_into().ok().map(u32::from_be_bytes);
@@ -92,7 +92,7 @@ fn check(bytes: &[u8], buckets: usize) -> Result<(), HistogramError> {
     check_counts(payload, buckets)
 }
 
-/// Walks the counts before the library sees them.
+/// Checks the counts before the library reads them.
 fn check_counts(payload: &[u8], buckets: usize) -> Result<(), HistogramError> {
     let corrupt = HistogramError::Corrupt;
     let (mut counts, mut total) = (Counts::new(payload), 0_u64);
@@ -103,7 +103,7 @@ fn check_counts(payload: &[u8], buckets: usize) -> Result<(), HistogramError> {
             return Err(corrupt("it holds more requests than can be counted exactly"));
         }
     }
-    // Empty buckets count as well: the library makes room for what is skipped.
+    // Skipped empty buckets count as well, since the library allocates them.
     match counts.index > buckets as u64 {
         true => Err(corrupt("it has more buckets than its bounds allow")),
         false => Ok(()),

@@ -1,6 +1,6 @@
-//! Reading and writing `run.json`, with the checks that make the rest of the crate free of surprises.
+//! Reading and writing `run.json`, with the checks on which the rest of the crate relies.
 //!
-//! Works on bytes that somebody else read: no file is opened here. No input makes it panic.
+//! Works on bytes that the caller has read: no file is opened here. No input makes it panic.
 
 use super::{Design, HistogramError, Metric, Role, Run, SCHEMA, decode_histogram};
 use serde::Deserialize;
@@ -21,7 +21,7 @@ pub enum RecordError {
         /// The name in the document; empty when there is none.
         found: String,
     },
-    /// It holds nothing to analyse.
+    /// The document has no blocks.
     #[error("run.json has no blocks: the run was stopped before the first block was stored")]
     NoBlocks,
     /// A block names an arm that is not declared.
@@ -34,7 +34,7 @@ pub enum RecordError {
         /// The names of the arms of the run.
         known: String,
     },
-    /// Two arms have one name, or two arms have a role that only one may have.
+    /// Two arms have the same name, or the same role although only one arm may have it.
     #[error("arm {arm:?} is declared twice, or its role {role:?} is")]
     DuplicateArm {
         /// The name of the second one.
@@ -74,7 +74,7 @@ pub enum RecordError {
         /// The range that is allowed.
         range: &'static str,
     },
-    /// More rounds than the analysis takes.
+    /// The document has more rounds than the analysis supports.
     #[error("run.json has blocks in {found} rounds, at most {MAX_ROUNDS} are analysed")]
     TooManyRounds {
         /// The rounds in the document.
@@ -82,7 +82,7 @@ pub enum RecordError {
     },
 }
 
-/// The one field that is read before all others.
+/// The field that is read before all others.
 #[derive(Deserialize)]
 struct Header {
     #[serde(default)]
@@ -93,7 +93,7 @@ impl Run {
     /// Reads a run and checks it.
     ///
     /// # Errors
-    /// One clear error for the first thing that is wrong; see [`RecordError`].
+    /// The first mistake that is found; see [`RecordError`].
     pub fn from_json(bytes: &[u8]) -> Result<Self, RecordError> {
         let header: Header = serde_json::from_slice(bytes)?;
         match header.schema.as_str() {

@@ -1,7 +1,7 @@
-//! The numbers that arms are compared on: throughput, percentiles of latency, and answers of Prometheus.
+//! The metrics that arms are compared on: throughput, percentiles of latency, and results of Prometheus queries.
 //!
-//! The answer to a query has the name that the experiment gives it. Names are kept for as long as the program runs, so that a
-//! metric stays a small value that is copied.
+//! The result of a query has the name that the experiment gives it. Names are stored for the lifetime of the program,
+//! so that a metric is a small value that can be copied.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -26,20 +26,20 @@ pub enum Metric {
     P99,
     /// 99.9th percentile of latency.
     P999,
-    /// What Prometheus answers to a query of the experiment.
+    /// The result of a Prometheus query of the experiment.
     Query(Named),
 }
 
-/// A metric of an experiment's own.
+/// A named metric of an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Named {
     name: &'static str,
     more_is_better: bool,
 }
 
-/// Longest name, characters: it is the title of a column.
+/// Maximum length of a name, in characters: it is the title of a column.
 const LONGEST: usize = 60;
-/// Most names that are kept: of all records that one process reads.
+/// Maximum number of names, over all records that one process reads.
 const MOST: usize = 4_096;
 
 static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
@@ -48,10 +48,10 @@ impl Metric {
     /// The metrics that every block may have, in the order in which they are printed.
     pub const ALL: [Self; 7] = [Self::Qps, Self::P50, Self::P75, Self::P90, Self::P95, Self::P99, Self::P999];
 
-    /// A metric with a name of its own.
+    /// A metric with this name.
     ///
     /// # Errors
-    /// A sentence, where the name is empty, too long, not printable, or that of a metric which every block has.
+    /// A sentence, when the name is empty, too long, not printable, or that of a built-in metric.
     pub fn query(name: &str, more_is_better: bool) -> Result<Self, String> {
         let name = name.trim();
         if name.is_empty() || name.chars().count() > LONGEST || name.chars().any(char::is_control) {
@@ -74,7 +74,7 @@ impl Metric {
         Ok(Self::Query(Named { name, more_is_better }))
     }
 
-    /// The share of requests at or below the percentile; `None` for what is no percentile of latency.
+    /// The share of requests at or below the percentile; `None` for metrics that are not latency percentiles.
     pub fn quantile(self) -> Option<f64> {
         match self {
             Self::Qps | Self::Query(_) => None,
@@ -101,7 +101,7 @@ impl Metric {
         }
     }
 
-    /// Whether a larger value is the better one.
+    /// Whether a larger value is better.
     pub fn more_is_better(self) -> bool {
         match self {
             Self::Qps => true,
@@ -110,7 +110,7 @@ impl Metric {
         }
     }
 
-    /// The name in print.
+    /// The name as printed.
     pub fn label(self) -> &'static str {
         match self {
             Self::Qps => "QPS",
@@ -125,7 +125,7 @@ impl Metric {
     }
 }
 
-/// `p99` of the metrics that every block may have; `lower:NAME` or `higher:NAME`, by what is better, of others.
+/// `p99` and the like for built-in metrics; `lower:NAME` or `higher:NAME`, by which is better, for others.
 impl Serialize for Metric {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         match self {
@@ -192,7 +192,7 @@ mod tests {
             assert_eq!(json, format!("{text:?}"));
             assert_eq!(serde_json::from_str::<Metric>(&json).unwrap(), metric);
         }
-        // A key of a map as well.
+        // Also as a key of a map.
         let map = std::collections::BTreeMap::from([(own("x", false), 1.5), (Metric::P50, 2.0)]);
         let json = serde_json::to_string(&map).unwrap();
         assert_eq!(json, "{\"p50\":2.0,\"lower:x\":1.5}");

@@ -1,9 +1,9 @@
-//! The JSON Schema of `run.json`, generated from the types so that the two cannot part.
+//! The JSON Schema of `run.json`, generated from the types so that the two stay consistent.
 
 use super::Run;
 use schemars::generate::SchemaSettings;
 
-/// The name of the schema of this version. It names, it does not locate: nothing is fetched.
+/// Identifier of this version of the schema. It is only a name: nothing is fetched from there.
 const ID: &str = "urn:commensal:lab:1";
 
 /// The JSON Schema (draft 2020-12) of a run, indented, with a final newline.

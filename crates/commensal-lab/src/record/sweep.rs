@@ -1,16 +1,17 @@
-//! Arms that are values of one thing: a limit that is varied, or how hard the offline work pushes.
+//! Arms that are values of one setting: a varied limit, or the intensity of the offline work.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// One thing whose values are arms of the run.
+/// A setting whose values are arms of the run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Sweep {
-    /// The thing, such as `cpu.max`.
+    /// Name of the setting, such as `cpu.max`.
     pub what: String,
     /// The unit of its values, such as `%`; empty for a plain number.
     pub unit: String,
-    /// Whether it is how hard the offline work pushes: the claim is then about all values, else about the largest that holds.
+    /// Whether it is the intensity of the offline work: the claim is then about all values, otherwise about the largest
+    /// that holds.
     pub ramp: bool,
     /// Its values, ascending.
     pub points: Vec<SweepPoint>,
@@ -21,12 +22,12 @@ pub struct Sweep {
 pub struct SweepPoint {
     /// The value, in the unit of the sweep.
     pub at: f64,
-    /// How it is written, such as `20 %`.
+    /// Its label, such as `20 %`.
     pub label: String,
-    /// The arm without isolation that has it, if one does. Without any offline work that is a baseline.
+    /// The arm without isolation for this value, if any. Without offline work that is a baseline.
     #[serde(default)]
     pub contended: Option<String>,
-    /// The isolated arm that has it, if one does.
+    /// The isolated arm for this value, if any.
     #[serde(default)]
     pub isolated: Option<String>,
 }

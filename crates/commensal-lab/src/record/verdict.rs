@@ -1,26 +1,26 @@
-//! The word that a run ends with.
+//! The verdict of a run.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a run says about the claim "isolation keeps the online service within the threshold".
+/// Verdict on the claim "isolation keeps the online service within the threshold".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Verdict {
     /// Every gate metric is proven to stay within the threshold.
     Pass,
-    /// Some gate metric is proven to leave it.
+    /// Some gate metric is proven to exceed it.
     Fail,
     /// The rounds do not decide it.
     Inconclusive,
-    /// The environment failed its own check: whatever was measured is no evidence.
+    /// The environment check failed, so the measurements are no evidence.
     Invalid,
     /// The online service crashed or failed requests under isolation.
     Broken,
 }
 
 impl Verdict {
-    /// The exit status of the process that reached it.
+    /// The exit status of the process for this verdict.
     pub fn exit_code(self) -> u8 {
         match self {
             Self::Pass => 0,
@@ -30,7 +30,7 @@ impl Verdict {
         }
     }
 
-    /// The word in print.
+    /// The word as printed.
     pub fn label(self) -> &'static str {
         match self {
             Self::Pass => "PASS",
@@ -41,7 +41,7 @@ impl Verdict {
         }
     }
 
-    /// How bad it is among the arms of one run: the worst arm decides.
+    /// Severity among the arms of one run: the worst arm decides.
     pub(crate) fn rank(self) -> u8 {
         match self {
             Self::Pass => 0,

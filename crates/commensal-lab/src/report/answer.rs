@@ -1,4 +1,4 @@
-//! The answer in one sentence: what a service pays with isolation, what it would pay without, and who made it wait.
+//! The answer in one sentence: the service's slowdown with isolation and without, and what made it wait.
 
 use crate::format::{change_pct, latency, signed_pct};
 use crate::record::Verdict;
@@ -6,8 +6,8 @@ use crate::record::{Arm, Comparison, Metric, OverObjective, Role, Run};
 use crate::stats::median;
 use crate::verdict::{against_baseline, against_strictest};
 
-/// The rest of the verdict's line, where isolated arms have been judged on latency; `None` where there is nothing of the kind.
-/// Of several arms it counts those that hold, and tells of the one that decided.
+/// The rest of the verdict's line, where isolated arms were judged on latency; `None` otherwise. With several arms it
+/// counts those that pass, and describes the one that decided.
 pub fn answer(run: &Run) -> Option<String> {
     let verdict = run.verdict?;
     let arm = decisive(run, verdict)?;
@@ -25,7 +25,8 @@ fn isolated(run: &Run) -> impl Iterator<Item = &Arm> {
     run.arms.iter().filter(|arm| arm.role == Role::Isolated)
 }
 
-/// The isolated arm that has the run's verdict; of several, the one that is nearest to a threshold, or farthest beyond it.
+/// The isolated arm that determines the run's verdict; among several, the one nearest to a threshold, or farthest
+/// beyond it.
 fn decisive(run: &Run, verdict: Verdict) -> Option<&Arm> {
     let room = |arm: &Arm| {
         let each = bounds(run, arm).into_iter();
@@ -36,11 +37,11 @@ fn decisive(run: &Run, verdict: Verdict) -> Option<&Arm> {
         .fold(f64::NEG_INFINITY, f64::max)
     };
     let its = |arm: &&Arm| run.arm_verdicts.get(&arm.name).is_none_or(|own| *own == verdict);
-    // Of equal ones the first.
+    // Among equal ones the first.
     isolated(run).filter(its).reduce(|best, arm| if room(arm) > room(best) { arm } else { best })
 }
 
-/// `2 of 3 arms hold (cpu.idle, cpuset), not decided: weight`; `None` of a single arm.
+/// `2 of 3 arms hold (cpu.idle, cpuset), not decided: weight`; `None` for a single arm.
 fn counted(run: &Run) -> Option<String> {
     let of = |verdict| -> Vec<&str> {
         let its = |arm: &&Arm| run.arm_verdicts.get(&arm.name) == Some(&verdict);
@@ -61,19 +62,19 @@ fn counted(run: &Run) -> Option<String> {
     (all > 1).then_some(said)
 }
 
-/// What isolates in an arm, as its name says.
+/// The mechanism in an arm's name.
 fn mechanism(arm: &Arm) -> &str {
     arm.name.strip_prefix("isolated:").unwrap_or(&arm.name)
 }
 
-/// `with isolation`, or with which where several arms have one.
+/// `with isolation`, or the mechanism where there are several isolated arms.
 fn with(run: &Run, arm: &Arm) -> String {
     let several = isolated(run).nth(1).is_some();
     let how = arm.name.strip_prefix("isolated:").filter(|_| several).unwrap_or("isolation");
     format!("with {how}")
 }
 
-/// Why an arm has its verdict, as the judge says it first.
+/// The first reason of an arm's verdict.
 fn why<'r>(run: &'r Run, arm: &Arm) -> Option<&'r str> {
     let about = format!("arm {}: ", arm.name);
     run.reasons
@@ -86,18 +87,18 @@ fn name(metric: Metric) -> String {
     if metric == Metric::P50 { "median".to_owned() } else { metric.label().to_owned() }
 }
 
-/// What harm is, of a latency and of anything else.
+/// The word for harm: for latency and for anything else.
 fn worse(metric: Metric) -> &'static str {
     if metric.quantile().is_some() { "slower" } else { "worse" }
 }
 
-/// Per cent with two digits that matter.
+/// Per cent with two significant digits.
 fn pct(value: f64) -> String {
     if value.abs() < 9.95 { format!("{value:.1}") } else { format!("{value:.0}") }
 }
 
-/// The gates on latency with the bounds of the verdict, in the order of the design; those on throughput where there are none, as
-/// with a closed loop whose blocks hold too few requests.
+/// The latency gates with the bounds of the verdict, in the order of the design. Without any, such as in a closed loop
+/// whose blocks have too few requests, the throughput gates.
 fn bounds<'a>(run: &'a Run, arm: &Arm) -> Vec<(&'a Comparison, [f64; 2])> {
     let bounded = |gate: &Metric| {
         let result = against_strictest(run, &arm.name, *gate)?;
@@ -108,7 +109,7 @@ fn bounds<'a>(run: &'a Run, arm: &Arm) -> Vec<(&'a Comparison, [f64; 2])> {
     if latency.is_empty() { throughput } else { latency }
 }
 
-/// Harm of throughput as what is missing, and of anything else as it is.
+/// Harm as shown: for throughput the loss, otherwise the value itself.
 fn shown(metric: Metric, harm_pct: f64) -> f64 {
     if metric.more_is_better() { -change_pct(metric, harm_pct) } else { harm_pct }
 }
@@ -129,7 +130,7 @@ fn at_most(run: &Run, arm: &Arm, results: &[(&Comparison, [f64; 2])]) -> String 
     format!("{} your service's {}", with(run, arm), each.join(", its "))
 }
 
-/// Whether this is against the service alone on CPUs that never idle.
+/// Whether the comparison is with the service alone on CPUs that never idle.
 fn is_warm(run: &Run, result: &Comparison) -> bool {
     run.arm_with(Role::Warm).is_some_and(|warm| warm.name == result.vs)
 }
@@ -139,12 +140,12 @@ fn alone(run: &Run, result: &Comparison) -> &'static str {
     if is_warm(run, result) { "alone on CPUs that never idle" } else { "alone" }
 }
 
-/// ` (against alone on CPUs that never idle)`, where that is what it is compared with.
+/// ` (against alone on CPUs that never idle)`, if the comparison is with that.
 fn warm(run: &Run, result: &Comparison) -> &'static str {
     if is_warm(run, result) { " (against alone on CPUs that never idle)" } else { "" }
 }
 
-/// ` (than alone as it is: −6.8 %)`, where the comparison is with CPUs that never idle.
+/// ` (than alone as it is: −6.8 %)`, if the comparison is with CPUs that never idle.
 fn as_it_is(run: &Run, result: &Comparison) -> String {
     let cold = against_baseline(run, &result.arm, result.metric).filter(|_| is_warm(run, result));
     let change = cold.map(|cold| change_pct(cold.metric, cold.harm_pct));
@@ -157,7 +158,7 @@ fn held(run: &Run, arm: &Arm) -> Option<String> {
     (!results.is_empty()).then(|| format!("{}{}", at_most(run, arm, &results), tail.unwrap_or_default()))
 }
 
-/// An objective that the user named, or a significant tail, even one within its bound.
+/// The result for an objective that the user named, or for a significant tail, even within its bound.
 fn tail(run: &Run, tail: &OverObjective) -> Option<String> {
     let [lo, _] = tail.one_sided?;
     let but = if lo > 0.0 { "but " } else { "" };
@@ -198,7 +199,7 @@ fn failed(run: &Run, arm: &Arm) -> Option<String> {
     })
 }
 
-/// The bound that was reached, and what it takes to decide.
+/// The bound that was reached, and what is needed to decide.
 fn open(run: &Run, arm: &Arm) -> Option<String> {
     let results = bounds(run, arm);
     let undecided =
@@ -231,7 +232,7 @@ fn open(run: &Run, arm: &Arm) -> Option<String> {
     Some(format!("{first}; {takes}"))
 }
 
-/// How long a run would take that decides, by the time that this one took.
+/// Estimated duration of a run that decides, based on the time that this one took.
 fn minutes(run: &Run, result: &Comparison, theta: f64) -> Option<String> {
     let rounds = crate::verdict::rounds_to_decide(result, theta, run.design.gates.len())?;
     let end = run.blocks.iter().filter_map(|block| block.at_s).fold(0.0, f64::max);
@@ -285,7 +286,7 @@ pub fn waits(run: &Run) -> Option<String> {
     ))
 }
 
-/// What the hypervisor took from each arm, CPUs, where it took anything: the far tail of an arm depends on it.
+/// Steal time of each arm, CPUs, where there was any: the far tail of an arm depends on it.
 pub fn stolen(run: &Run) -> Option<String> {
     let each: Vec<(&str, f64)> = run
         .arms
@@ -301,7 +302,7 @@ pub fn stolen(run: &Run) -> Option<String> {
         .then(|| format!("CPUs taken by the hypervisor: {}", said.join(", ")))
 }
 
-/// What programs that take no part used of the CPUs: told, and no reason to leave anything out.
+/// CPU use of programs that are not part of the experiment; reported, but no reason to discard blocks.
 pub fn foreign(run: &Run) -> Option<String> {
     let used: Vec<f64> = run
         .blocks
@@ -321,7 +322,7 @@ pub fn foreign(run: &Run) -> Option<String> {
     })
 }
 
-/// Where there is no verdict: what was measured all the same, what was wrong, and what to do. Empty where there is one.
+/// Without a verdict: what was measured nevertheless, what was wrong, and what to do. Empty if there is a verdict.
 pub fn anyway(run: &Run) -> Vec<String> {
     let Some(Verdict::Invalid | Verdict::Broken) = run.verdict else { return Vec::new() };
     let mut lines = Vec::new();
@@ -346,7 +347,7 @@ fn reached(run: &Run, arm: &Arm) -> Option<String> {
     (!each.is_empty()).then(|| format!("{of}harm to your service's {}", each.join(", to its ")))
 }
 
-/// What helps against what makes a run INVALID or BROKEN, in the order in which the verdict looks for it.
+/// Advice against the cause of INVALID or BROKEN, in the order in which the verdict checks them.
 fn way_out(run: &Run) -> &'static str {
     let all_hold = run
         .arms
@@ -422,7 +423,7 @@ mod tests {
         );
     }
 
-    /// What is slower than alone on CPUs that never idle may be faster than alone.
+    /// A service slower than alone on CPUs that never idle may still be faster than alone.
     // promise 49
     #[test]
     fn the_sentence_says_which_baseline() {
@@ -454,7 +455,7 @@ mod tests {
         );
     }
 
-    /// Every way to INVALID says what was measured, what was wrong and what to do.
+    /// For every cause of INVALID the text says what was measured, what was wrong and what to do.
     // promise 44
     #[test]
     fn an_invalid_run_still_answers() {

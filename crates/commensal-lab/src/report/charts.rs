@@ -1,6 +1,6 @@
 //! The charts of a run: in a page, or each alone as SVG.
 //!
-//! A chart whose data a run does not have says so in words. An empty axis is never drawn.
+//! A chart without data shows a sentence instead. An empty axis is never drawn.
 
 mod canvas;
 mod cpu;
@@ -22,21 +22,21 @@ pub use scale::{Scale, extent, log_steps, round_steps, trimmed};
 use crate::format::{count, plain};
 use crate::record::Run;
 
-/// A chart as a file of its own.
+/// A standalone chart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chart {
-    /// Its name, fit for a file.
+    /// Its name, usable in file names.
     pub name: &'static str,
-    /// The picture.
+    /// The SVG.
     pub svg: String,
-    /// Why there are words in place of data, if there are.
+    /// Why it shows a text instead of data, if so.
     pub missing: Option<String>,
 }
 
-/// What a chart is called and how it is drawn.
+/// Name of a chart, and how it is drawn.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Kind {
-    /// Its name, fit for a file and an anchor.
+    /// Its name, usable in file names and anchors.
     pub name: &'static str,
     /// Its heading.
     pub title: &'static str,
@@ -64,7 +64,7 @@ pub(super) const KINDS: [Kind; 5] = [
 ];
 
 impl Kind {
-    /// The chart for a desk and for a phone as parts of a page, with its caption; or why there is none.
+    /// The chart in a desktop and a phone layout as parts of a page, with its caption; or why there is none.
     pub(super) fn embedded(&self, seen: &DecodedRun<'_>) -> Result<(String, String, String), String> {
         let svg = |width, id: &str| {
             (self.draw)(seen, width).map(|canvas| canvas.embedded(&format!("{}-{id}", self.name), self.title))

@@ -1,4 +1,4 @@
-//! One row per block, for those who want to compute for themselves. ASCII numbers, missing values empty.
+//! CSV with one row per block. ASCII numbers, missing values empty.
 
 use super::sweep::value;
 use crate::record::{Blamed, Block, Metric, Role, Run, Sweep, decode_histogram, percentile_us};

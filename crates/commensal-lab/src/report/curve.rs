@@ -1,6 +1,7 @@
-//! Harm over a value that was swept: a limit, or how hard the offline work pushes. Data, its table in every form, and its page.
+//! Harm as a function of a swept value: a limit, or the intensity of the offline work. Data, its table in every format,
+//! and its HTML page.
 //!
-//! Who sweeps fills a [`Curve`]; nothing here needs a machine. The picture is `charts::curve`.
+//! The caller fills a [`Curve`]; nothing here needs a machine. The chart is in `charts::curve`.
 
 use super::charts::{Canvas, NARROW, WIDE, curve_chart, escape, trimmed, words};
 use super::html::sheet;
@@ -14,27 +15,27 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-/// What was swept, and what was found at each of its values.
+/// A sweep and its results.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Curve {
-    /// What was swept, such as `cpu.max`.
+    /// Name of the swept value, such as `cpu.max`.
     pub what: String,
     /// The unit of its values, such as `%`; empty for a plain number.
     pub unit: String,
-    /// The harm that is still called none, per cent, of each gate.
+    /// Threshold of each gate: harm up to this size, per cent, still counts as no harm.
     pub thresholds_pct: Vec<(Metric, f64)>,
     /// The values; in any order.
     pub points: Vec<CurvePoint>,
 }
 
-/// One value of what was swept.
+/// Result at one value.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CurvePoint {
-    /// Where it stands on the axis.
+    /// Position on the axis.
     pub at: f64,
-    /// How it is written, such as `20 %`.
+    /// Label of the value, such as `20 %`.
     pub label: String,
-    /// What was concluded there; `None` where nothing was.
+    /// The verdict; `None` if there is none.
     pub verdict: Option<Verdict>,
     /// The gates that were measured.
     pub gates: Vec<CurveGate>,
@@ -54,7 +55,7 @@ pub struct CurveGate {
 }
 
 impl CurvePoint {
-    /// What a concluded run says of one of its arms. The comparison of an isolated arm is the one that its verdict rests on.
+    /// The point for one arm of a concluded run. An isolated arm uses the comparison on which its verdict is based.
     pub fn of(run: &Run, arm: &str, at: f64, label: &str) -> Self {
         let role = run.arms.iter().find(|other| other.name == arm).map(|other| other.role);
         let isolated = role == Some(Role::Isolated);
@@ -91,14 +92,14 @@ impl CurveGate {
 }
 
 impl Curve {
-    /// The gates of all points, each once, in the order of print.
+    /// The gates of all points, each once, in printing order.
     pub fn metrics(&self) -> Vec<Metric> {
         let used: BTreeSet<Metric> =
             self.points.iter().flat_map(|point| point.gates.iter().map(|gate| gate.metric)).collect();
         used.into_iter().collect()
     }
 
-    /// The points in the order of the axis.
+    /// The points in ascending order of the axis.
     pub fn sorted(&self) -> Vec<&CurvePoint> {
         let mut points: Vec<&CurvePoint> = self.points.iter().collect();
         points.sort_by(|a, b| a.at.total_cmp(&b.at));
@@ -115,7 +116,7 @@ impl Curve {
         if self.unit.is_empty() { self.what.clone() } else { format!("{}, {}", self.what, self.unit) }
     }
 
-    /// Rows of cells with their titles first.
+    /// The table's rows, the header first.
     pub fn table(&self) -> Vec<Vec<String>> {
         let metrics = self.metrics();
         let kept = self.points.iter().any(|point| point.offline_kept_pct.is_some());
@@ -149,7 +150,7 @@ impl Curve {
         markdown_table(&self.table(), 2, markdown_escape)
     }
 
-    /// One row per value and gate, for those who compute for themselves; missing values are empty.
+    /// CSV with one row per value and gate; missing values are empty.
     pub fn csv(&self) -> String {
         let mut out =
             "what,unit,at,label,verdict,metric,threshold_pct,harm_pct,ci95_low_pct,ci95_high_pct,offline_kept_pct\n"
@@ -180,13 +181,12 @@ impl Curve {
         format!("Harm over {}", self.what)
     }
 
-    /// The picture alone; `from` says which run it is of. Words stand in it where there is nothing to draw.
+    /// The chart alone; `from` names the run. A text replaces it where there is nothing to draw.
     pub fn svg(&self, from: &str) -> String {
         curve_chart(self, WIDE).unwrap_or_else(|why| words(&why)).alone(&self.title(), from)
     }
 
-    /// The picture for a desk and for a phone, with its caption, as part of a page.
-    /// `id` is not used twice on the page.
+    /// The chart in a desktop and a phone layout, with its caption, as part of a page. `id` must be unique on the page.
     pub fn figure(&self, id: &str) -> String {
         let draw = |width, which: &str| -> Result<String, String> {
             let canvas: Canvas = curve_chart(self, width)?;
@@ -202,12 +202,12 @@ impl Curve {
         }
     }
 
-    /// The table as part of a page; on a phone its rows stand as cards.
+    /// The table as part of a page; on a phone its rows are displayed as cards.
     pub fn html_table(&self) -> String {
         super::html::table("curve", &self.table())
     }
 
-    /// A page of its own; `from` says which run it is of.
+    /// A complete page; `from` names the run.
     pub fn html(&self, from: &str) -> String {
         let title = escape(&self.title());
         format!(
@@ -226,7 +226,7 @@ impl Curve {
 mod tests {
     use super::*;
 
-    /// A limit that was swept: the higher, the more harm and the more work.
+    /// The sweep of a limit: the higher, the more harm and the more work.
     fn curve() -> Curve {
         let point = |at: f64, p90: f64, verdict, kept| CurvePoint {
             at,

@@ -1,9 +1,9 @@
-//! Two runs side by side: what each says about an arm, and by how much they differ for certain.
+//! Comparison of two runs: the results of each arm in both, and by how much they differ significantly.
 //!
-//! The difference is that of the two samples of rounds: of the paired log-ratios of an arm against its reference, or of the
-//! logarithms of the reference itself, by Hodges and Lehmann with the exact bounds of the rank-sum test. That two intervals
-//! overlap says nothing: they may when the difference is certain.
-//! Runs on other machines or by other plans measure something else, so they are refused unless somebody insists.
+//! The difference compares the rounds of both runs as two samples, either the paired log-ratios of an arm against its
+//! reference, or the logarithms of the reference itself, using Hodges and Lehmann's estimate with the exact bounds of
+//! the rank-sum test. Overlapping intervals prove nothing: a difference may be significant nevertheless. Runs on other
+//! machines or with other plans measure something else, so they are refused unless the user insists.
 
 mod rank_sum;
 
@@ -17,7 +17,7 @@ use commensal_core::text::{Align, columns};
 use serde::Serialize;
 use std::fmt::Write as _;
 
-/// Runs whose offered loads differ by less, as a ratio, were made by the same plan: it may have been calibrated.
+/// Offered loads that differ by less, as a ratio, count as the same plan: the load may have been calibrated.
 const SAME_LOAD: f64 = 1.02;
 
 /// Why two runs are not compared.
@@ -44,7 +44,7 @@ pub struct Diff {
     pub verdicts: [Option<Verdict>; 2],
     /// Each metric of each arm that both runs have.
     pub rows: Vec<DiffRow>,
-    /// What else differs.
+    /// Other differences.
     pub notes: Vec<String>,
 }
 
@@ -63,13 +63,13 @@ pub struct DiffRow {
     pub worse_pct: Option<f64>,
     /// Its two-sided 95 % interval; `None` where the rounds are too few for any.
     pub worse_ci95: Option<[f64; 2]>,
-    /// The step in which changes may be printed, per cent; `None` for figures that are absolute.
+    /// Rounding step for printed changes, per cent; `None` for absolute figures.
     #[serde(skip)]
     step_pct: Option<f64>,
 }
 
-/// An estimate with its two-sided 95 % interval: of the baseline absolute (microseconds, or requests per second), of the
-/// other arms the signed change against their baseline, per cent.
+/// An estimate with its two-sided 95 % interval: for the baseline an absolute value (microseconds, or requests per
+/// second), for other arms the signed change against their baseline, per cent.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Estimate {
     /// The estimate.
@@ -106,10 +106,10 @@ pub fn comparable(a: &Run, b: &Run) -> Result<(), DiffError> {
     if differences.is_empty() { Ok(()) } else { Err(DiffError::Design { differences }) }
 }
 
-/// Main memory that differs by less, as a ratio, is the same: each kernel keeps another bit of it for itself.
+/// Memory sizes that differ by less, as a ratio, count as equal: each kernel reserves a different part.
 const SAME_MEMORY: f64 = 1.05;
 
-/// What makes two machines different ones. What is installed on a machine may change, and is told by [`of_system`].
+/// Differences that make two machines different. Installed software may change; it is reported by [`of_system`].
 fn of_machine(a: &Machine, b: &Machine) -> Vec<String> {
     let mut found = Vec::new();
     let mut check = |name: &str, a: String, b: String| {
@@ -133,7 +133,7 @@ fn of_machine(a: &Machine, b: &Machine) -> Vec<String> {
     found
 }
 
-/// What changed on the machine between the runs: told, and no reason not to compare them.
+/// Changes of the machine between the runs that are reported but do not prevent a comparison.
 fn of_system(a: &Machine, b: &Machine) -> Vec<String> {
     let mut found = Vec::new();
     if a.kernel != b.kernel {
@@ -146,7 +146,7 @@ fn of_system(a: &Machine, b: &Machine) -> Vec<String> {
     found
 }
 
-/// The fields of the plan in which two runs differ. Runs of more or fewer rounds, and in other styles, still compare.
+/// The fields of the plan in which two runs differ. A different number of rounds, or another style, does not count.
 fn differences(a: &Run, b: &Run) -> Vec<String> {
     let mut found = Vec::new();
     let mut check = |name: &str, a: String, b: String| {
@@ -188,7 +188,7 @@ fn same_load(a: &Design, b: &Design) -> bool {
     }
 }
 
-/// Compares two concluded runs, whatever they are.
+/// Compares two concluded runs without checking that they are comparable.
 pub fn compare(a: &Run, b: &Run) -> Diff {
     let mut notes = of_system(&a.machine, &b.machine);
     let machines = of_machine(&a.machine, &b.machine);
@@ -235,8 +235,8 @@ pub fn compare(a: &Run, b: &Run) -> Diff {
     Diff { verdicts: [a.verdict, b.verdict], rows, notes }
 }
 
-/// The rounds of one run, as logarithms that are positive for harm: ratios to the reference that the report has, or the level of
-/// the baseline.
+/// The rounds of one run as logarithms that are positive for harm: ratios to the report's reference, or the absolute
+/// level for the baseline.
 fn logs(run: &Run, samples: &Samples, arm: &str, metric: Metric) -> Vec<f64> {
     let place = |name: &str| run.arms.iter().position(|other| other.name == name);
     let Some(index) = place(arm) else { return Vec::new() };
@@ -290,7 +290,7 @@ impl Diff {
 }
 
 impl DiffRow {
-    /// Whether a difference is shown; `None` where the rounds are too few to show any.
+    /// Whether there is a significant difference; `None` where the rounds are too few to show any.
     fn differs(&self) -> Option<bool> {
         self.worse_ci95.map(|[lo, hi]| lo > 0.0 || hi < 0.0)
     }
@@ -341,7 +341,7 @@ mod tests {
         run
     }
 
-    /// Twelve rounds of [`small_run`], the isolated arm harmed and every round of the run with noise of its own.
+    /// Twelve rounds of [`small_run`], with harm in the isolated arm and independent noise in every round.
     fn harmed(harm: f64, seed: u64) -> Run {
         let (mut run, mut rng) = (small_run(), crate::rng::Rng::new(seed));
         let again = run.blocks.clone().into_iter().map(|block| Block { round: block.round + 6, ..block });
@@ -418,7 +418,7 @@ mod tests {
             change(&mut b);
             let said = diff(&a, &b).unwrap_err().to_string();
             assert!(said.contains(expect), "{said}");
-            // Who insists gets the figures with the difference beside them.
+            // If the user insists, the figures are printed together with the differences.
             assert!(compare(&a, &b).text().contains("  the ") || !compare(&a, &b).notes.is_empty());
         };
         check(|run| run.machine.cpu = "Xeon".into(), "different machines: the CPU is AMD EPYC and Xeon");
@@ -443,7 +443,7 @@ mod tests {
         };
         check(|run| run.machine.kernel = "6.18.1".into(), "the kernel is 6.18.0 and 6.18.1");
         check(|run| run.machine.cgroup = Some("v2".into()), "the cgroup hierarchy is v1 and v2");
-        // Each kernel keeps another bit of the memory.
+        // Each kernel reserves a different part of the memory.
         check(|run| run.machine.memory_bytes = Some((8 << 30) - (3 << 20)), "0 of ");
     }
 

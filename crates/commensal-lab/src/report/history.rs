@@ -1,4 +1,4 @@
-//! The history of a machine's answers: a table with a line of bars for each gate, and a page with the charts of reports.
+//! The history of a machine's results: a table with a sparkline for each gate, and a page with the reports' charts.
 
 use super::charts::escape;
 use super::curve::{Curve, CurveGate, CurvePoint};
@@ -10,9 +10,9 @@ use crate::record::Verdict;
 use commensal_core::text::{Align, columns};
 use std::fmt::Write as _;
 
-/// Heights of a bar of a sparkline, lowest first.
+/// Characters of a sparkline, lowest first.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// The most runs that a sparkline shows; the last ones.
+/// Maximum number of runs in a sparkline; the last ones are shown.
 const BARS_SHOWN: usize = 60;
 
 /// The history for a terminal.
@@ -98,7 +98,7 @@ fn figures(gate: &GateEntry) -> String {
     format!("{}{ends}{bound}", signed_pct(change(gate.harm_pct), 0.1))
 }
 
-/// `2026-11-21 10:00`, of RFC 3339; text of another kind stays as it is.
+/// `2026-11-21 10:00` from RFC 3339; other text is unchanged.
 fn day(started: &str) -> String {
     match (started.get(..10), started.get(10..11), started.get(11..16)) {
         (Some(day), Some("T"), Some(time)) => format!("{day} {time}"),
@@ -106,7 +106,7 @@ fn day(started: &str) -> String {
     }
 }
 
-/// One row a run, the titles first.
+/// One row per run, the header first.
 fn rows(one: &Series) -> Vec<Vec<String>> {
     let metrics = metrics(one);
     let mut titles: Vec<String> = ["run", "version", "verdict", "changed"].map(str::to_owned).to_vec();
@@ -138,7 +138,7 @@ fn rows(one: &Series) -> Vec<Vec<String>> {
     rows
 }
 
-/// The gates of a run that differ from the run before, in few words.
+/// The gates on which a run differs from the previous one, in few words.
 fn changed(changes: &[Change]) -> String {
     let significant: Vec<String> = changes.iter().filter(|change| change.significant).map(words).collect();
     match (significant.is_empty(), changes.is_empty()) {
@@ -159,7 +159,7 @@ fn words(change: &Change) -> String {
     format!("{} {how} by {} %, p {p}", change.metric.label(), plain(by, 0.1))
 }
 
-/// What releases with several runs did.
+/// Changes between releases with several runs.
 fn moved(one: &Series) -> Vec<String> {
     let said = |change: &Change| {
         let verdict = if change.significant { "" } else { ", which may be chance" };
@@ -168,7 +168,7 @@ fn moved(one: &Series) -> Vec<String> {
     one.releases.iter().map(said).collect()
 }
 
-/// `P90 ▁▂▁█  harm −0.4 to +12.1 %, of the last 4 runs`: one bar a run, by the harm; a gap where it is not known.
+/// `P90 ▁▂▁█  harm −0.4 to +12.1 %, of the last 4 runs`: one bar per run, by the harm; a gap where it is unknown.
 fn spark(one: &Series, metric: Metric) -> String {
     let first = one.runs.len().saturating_sub(BARS_SHOWN);
     let harms: Vec<Option<f64>> =
@@ -192,7 +192,7 @@ fn spark(one: &Series, metric: Metric) -> String {
     )
 }
 
-/// The runs as points beside each other.
+/// The runs as points side by side.
 fn curve(one: &Series) -> Curve {
     let point = |(at, point): (usize, &Point)| CurvePoint {
         at: at as f64,

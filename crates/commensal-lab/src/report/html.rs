@@ -1,6 +1,6 @@
-//! The report as one page: a file that needs nothing else, no network and no script.
+//! The report as a single HTML file without network access or scripts.
 //!
-//! The first screen answers the question; everything after it is why one may believe the answer.
+//! The first screen answers the question; the rest gives the evidence.
 
 mod blocks;
 mod glossary;
@@ -79,13 +79,13 @@ fn first_screen(run: &Run, summary: &Summary) -> String {
         escape(&run.started),
         escape(&run.machine.cpu),
         escape(summary.word),
-        // A number and its sign stay on one line.
+        // A number and its sign must not be separated by a line break.
         escape(&capitalised(run, claim)).replace(" %", "\u{a0}%")
     );
     if !evidence.is_empty() {
         let _ = writeln!(out, "<p class=\"evidence\">{}</p>", escape(evidence));
     }
-    // Where there is no answer, the first question is why.
+    // Without an answer, the reason comes first.
     if !summary.anyway.is_empty() {
         out.push_str(&items(run, "words", summary.anyway.iter()));
     } else if run.verdict == Some(Verdict::Inconclusive) {
@@ -110,14 +110,14 @@ fn result(summary: &Summary) -> String {
     out
 }
 
-/// Columns that a page on a desk has room for.
+/// Maximum number of columns that fit on a desktop page.
 const FITS: usize = 10;
 
-/// A table whose rows stand as cards on a phone, each figure beside the title of its column; the first row has the titles.
-/// The roles are said because a browser forgets them where a table is laid out as anything else.
+/// A table whose rows are displayed as cards on a phone, each figure next to the title of its column; the first row
+/// contains the titles. ARIA roles are explicit because browsers drop them when a table has another layout.
 pub(super) fn table(label: &str, rows: &[Vec<String>]) -> String {
     let Some((titles, rows)) = rows.split_first() else { return String::new() };
-    // On a phone the rows are cards, and nothing lies beside the screen.
+    // On a phone nothing is wider than the screen.
     let hint = "<p class=\"hint desk\">The table is wider than the page: move it sideways.</p>";
     let hint = if titles.len() > FITS { hint } else { "" };
     let mut out = format!(
@@ -146,7 +146,7 @@ pub(super) fn table(label: &str, rows: &[Vec<String>]) -> String {
     out
 }
 
-/// What the run has to say besides figures.
+/// The notes of the run.
 fn in_words(run: &Run) -> String {
     let mut out = String::from("<h2 id=\"words\">In words</h2>\n");
     // The analysis repeats the recorder's caveats among its notes.
@@ -182,7 +182,7 @@ fn in_words(run: &Run) -> String {
     out
 }
 
-/// The most notes of blocks that a page shows.
+/// Maximum number of block notes on a page.
 const MOST_CORRECTIONS: usize = 20;
 
 fn items<'a>(run: &Run, class: &str, said: impl Iterator<Item = &'a String>) -> String {
@@ -194,7 +194,7 @@ fn items<'a>(run: &Run, class: &str, said: impl Iterator<Item = &'a String>) -> 
     out
 }
 
-/// A sentence on a page begins with a capital, unless it begins with the name of an arm.
+/// Capitalises the first letter of a sentence, unless it begins with the name of an arm.
 fn capitalised(run: &Run, text: &str) -> String {
     if run.arms.iter().any(|arm| text.starts_with(&arm.name)) {
         return text.to_owned();

@@ -1,6 +1,6 @@
-//! The report for CI servers: one testcase per gate metric of each isolated arm, in the form that JUnit's XML has become.
+//! The report for CI servers: one test case per gate metric of each isolated arm, in JUnit's XML format.
 //!
-//! What is not decided is skipped with a message, or failed where the caller is strict.
+//! Undecided gates are skipped with a message, or failed in strict mode.
 
 use super::charts::escape;
 use crate::analysis::{answered, need_not_hold};
@@ -67,7 +67,7 @@ fn cases(run: &Run) -> Vec<Case> {
             .filter(|gate| run.design.plans_for(*gate) && seen.insert(*gate))
             .collect();
         let class = format!("{}.{}", run.experiment, arm.name);
-        // Where the environment allows no judgement of an arm, each of its cases is what the run as a whole is.
+        // Where the environment allows no judgement of an arm, its cases get the verdict of the run.
         let whole = whole(run, arm);
         let outcome = |own: (Verdict, String)| whole.map_or(own, |verdict| (verdict, why(run)));
         for gate in each(run, arm, &gates) {
@@ -80,7 +80,7 @@ fn cases(run: &Run) -> Vec<Case> {
             cases.push(Case { class: class.clone(), name: part.name.to_owned(), outcome, message });
         }
     }
-    // Which values of a limit hold is what was asked; that some does is what a build can fail on.
+    // Which values of a limit hold is the question; a build fails only if none does.
     if let Some(sweep) = run.design.sweep.as_ref().filter(|sweep| !sweep.ramp)
         && let Some(outcome) = run.verdict.filter(|_| answered(run).is_some())
     {
@@ -93,7 +93,7 @@ fn cases(run: &Run) -> Vec<Case> {
         let (class, name) = (run.experiment.clone(), format!("some {} holds", sweep.what));
         cases.push(Case { class, name, outcome, message: why(run) });
     }
-    // What the cases do not show must not look like success.
+    // Problems that no case shows must not look like success.
     let verdict = run.verdict.unwrap_or(Verdict::Inconclusive);
     if verdict != Verdict::Pass && !cases.iter().any(|case| case.outcome == verdict) {
         let (class, name) = (run.experiment.clone(), "verdict".to_owned());
@@ -102,7 +102,7 @@ fn cases(run: &Run) -> Vec<Case> {
     cases
 }
 
-/// The verdict of every case of an arm that was not judged by itself.
+/// The verdict of every case of an arm that was not judged separately.
 fn whole(run: &Run, arm: &Arm) -> Option<Verdict> {
     match run.verdict {
         None => Some(Verdict::Inconclusive),
@@ -118,7 +118,7 @@ fn why(run: &Run) -> String {
     if run.reasons.is_empty() { "the run is not concluded".to_owned() } else { run.reasons.join("; ") }
 }
 
-/// What a gate shows.
+/// The result on a gate.
 fn said(run: &Run, gate: &Gate<'_>) -> String {
     let Some(result) = gate.result else {
         return format!("{} was not measured in both arms of any round", gate.metric.label());
@@ -189,7 +189,7 @@ mod tests {
         }
     }
 
-    /// Judged again, with what was put into it since.
+    /// Judges the run again after its data was changed.
     fn judged(mut run: Run) -> Run {
         let found = judge(&run);
         (run.verdict, run.arm_verdicts, run.reasons) = (Some(found.verdict), found.arms, found.reasons);
@@ -216,7 +216,7 @@ mod tests {
         check(&judged(run), false, [3, 3, 0], "type=\"BROKEN\"");
     }
 
-    /// Every way in which a gate can end, with every way in which the rest can: the cases say what the verdict says.
+    /// All combinations of outcomes of gates and of the rest: the cases agree with the verdict.
     // promise 49
     #[test]
     fn the_cases_and_the_verdict_agree() {

@@ -15,12 +15,12 @@ pub fn markdown(run: &Run) -> String {
     for line in &summary.anyway {
         lines.extend([escape(line), String::new()]);
     }
-    // A run may compare many arms; the facts and the place of the run must still fit.
+    // A run may compare many arms; the facts and the machine must still fit.
     let mut table = vec![summary.titles];
     table.extend(summary.rows.into_iter().take(MAX_LINES / 4));
     lines.extend(markdown_table(&table, 1, escape).lines().map(str::to_owned));
     lines.push(String::new());
-    // The one that the claim is about.
+    // The arm that the claim is about.
     if let Some((_, curve)) = curves(run).pop() {
         lines.extend(curve.markdown().lines().map(str::to_owned));
         lines.push(String::new());
@@ -44,7 +44,7 @@ pub fn markdown(run: &Run) -> String {
     text
 }
 
-/// Keeps names from the outside in one cell and out of the markup.
+/// Escapes names from outside, so that they stay in one cell and contain no markup.
 pub(super) fn escape(text: &str) -> String {
     let mut out = String::new();
     for c in printable(&text.replace(['\n', '\r', '\t'], " ")).chars() {

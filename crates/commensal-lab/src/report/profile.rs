@@ -1,4 +1,4 @@
-//! A sensitivity profile: what each antagonist does to one service, as a matrix.
+//! A sensitivity profile: the effect of each antagonist on one service, as a matrix.
 
 use crate::format::{change_pct, quantum, signed_pct};
 use crate::record::{Arm, Metric, Role, Run};
@@ -8,8 +8,8 @@ use commensal_core::text::{Align, columns};
 /// The metrics of the matrix.
 const COLUMNS: [Metric; 4] = [Metric::Qps, Metric::P50, Metric::P90, Metric::P99];
 
-/// The matrix: a row per antagonist, the change of each metric against the baseline. `n.s.` is not significant: the two-sided
-/// 95 % interval holds no change.
+/// The matrix: a row per antagonist, the change of each metric against the baseline. `n.s.` means not significant: the
+/// two-sided 95 % interval contains zero change.
 #[must_use]
 pub fn profile(run: &Run) -> String {
     let mut titles = vec![String::new()];

@@ -1,4 +1,4 @@
-//! Latency by the time since the last switch: what one window carries over into the next.
+//! Latency by the time since the last switch: shows whether one window affects the next.
 
 use crate::format::latency;
 use crate::record::{Role, Run, SinceSwitch};

@@ -1,4 +1,4 @@
-//! The tables of three documents that everybody quotes, with our own figures, and with their own figures put right.
+//! Tables in the layout of three well-known documents, with our own figures, and with their figures corrected.
 //!
 //! Rows, columns and their order are those of the document; the labels are English. One convention holds in all of
 //! them: a change is `(arm - baseline) / baseline` of unrounded values, its sign is always shown, and CPU changes are
@@ -19,7 +19,7 @@ use crate::record::Run;
 use std::fmt;
 use std::str::FromStr;
 
-/// Whose table.
+/// The layout of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Style {
     /// The Markdown report of the lab.
@@ -63,7 +63,7 @@ impl FromStr for Style {
     }
 }
 
-/// A concluded run as the table of a document.
+/// A concluded run as a table in a document's layout.
 #[must_use]
 pub fn styled(run: &Run, style: Style) -> String {
     match document(style) {

@@ -1,7 +1,7 @@
-//! The content that the terminal and Markdown reports share: one line of verdict, one table, three facts.
+//! The content shared by terminal and Markdown reports: a verdict line, one table, three facts.
 //!
-//! The baseline row is absolute (medians over the valid blocks); the others are signed changes against it, from
-//! the paired Hodges-Lehmann estimates, each with the digits its noise floor supports.
+//! The baseline row is absolute (medians over the valid blocks); the others are signed changes against it, from the
+//! paired Hodges-Lehmann estimates, each with as many digits as its noise floor supports.
 
 use super::answer::{answer, anyway, foreign, stolen};
 use crate::analysis::Samples;
@@ -20,14 +20,14 @@ const COLUMNS: [Metric; 5] = [Metric::Qps, Metric::P50, Metric::P90, Metric::P95
 /// A cell without a value.
 const NOTHING: &str = "–";
 
-/// A run in words and cells.
+/// A run as text and table cells.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
     /// The verdict word.
     pub word: &'static str,
     /// The rest of the verdict line.
     pub headline: String,
-    /// Where there is no verdict: what was measured all the same, what was wrong and what to do.
+    /// Without a verdict: what was measured nevertheless, what was wrong and what to do.
     pub anyway: Vec<String>,
     /// The titles of the columns; the first, that of the arm names, is empty.
     pub titles: Vec<String>,
@@ -35,11 +35,11 @@ pub struct Summary {
     pub rows: Vec<Vec<String>>,
     /// Noise floor, harm removed, offline work kept.
     pub facts: Vec<String>,
-    /// Reasons that the headline does not hold, then notes.
+    /// Reasons that are not in the headline, then notes.
     pub notes: Vec<String>,
 }
 
-/// Puts a concluded run into words and cells.
+/// Formats a concluded run.
 pub fn summarise(run: &Run) -> Summary {
     let (samples, _) = Samples::of(run);
     let mut metrics = COLUMNS.to_vec();
@@ -47,11 +47,11 @@ pub fn summarise(run: &Run) -> Summary {
     metrics.extend(run.design.queries.iter().map(|query| query.metric));
     let mut titles = vec![String::new()];
     titles.extend(metrics.iter().map(|m| m.label().to_owned()));
-    // A run without a probe has no column for what it would have said.
+    // Without a probe there is no column for its results.
     let blamed = !run.blame.is_empty();
     titles.extend(blamed.then(|| "blamed".to_owned()));
     titles.extend(["CPU".to_owned(), "offline work".to_owned()]);
-    // With several arms the worst decides, and each has its own.
+    // With several arms the worst decides, and each gets its own verdict.
     titles.extend(ranked(run).then(|| "verdict".to_owned()));
     let shown = |arm: &&Arm| !matches!(arm.role, Role::Baseline2 | Role::OfflineAlone);
     let rows = run.arms.iter().filter(shown).map(|arm| row(run, arm, &metrics, &samples)).collect();
@@ -90,7 +90,7 @@ fn row(run: &Run, arm: &Arm, metrics: &[Metric], samples: &Samples) -> Vec<Strin
     cells
 }
 
-/// Whether several isolated arms stand side by side.
+/// Whether there are several isolated arms.
 fn ranked(run: &Run) -> bool {
     run.arm_verdicts.len() > 1
 }
@@ -99,7 +99,7 @@ fn absolute(metric: Metric, value: f64) -> String {
     if metric.quantile().is_some() { latency(value) } else { three_digits(value) }
 }
 
-/// The step for figures of one metric.
+/// Rounding step of a metric's figures.
 fn step(run: &Run, metric: Metric) -> f64 {
     quantum(run.noise_floor_pct.get(&metric).copied())
 }
@@ -109,7 +109,7 @@ pub(super) fn change(run: &Run, result: &Comparison) -> String {
     signed_pct(change_pct(result.metric, result.harm_pct), step(run, result.metric))
 }
 
-/// Busy share of the machine, per cent; steal is not busy. Offline use may be missing where none ran.
+/// Busy share of the machine, per cent; steal is not busy. Offline use may be missing if no offline work ran.
 fn busy_pct(run: &Run, arm: &Arm, block: &Block) -> Option<f64> {
     let runs_offline = matches!(arm.role, Role::Contended | Role::Isolated | Role::OfflineAlone);
     let offline = if runs_offline { block.cpu.offline? } else { block.cpu.offline.unwrap_or_default() };
@@ -161,7 +161,7 @@ fn gates(run: &Run) -> Vec<Metric> {
     run.design.gates.iter().copied().filter(|gate| have.contains(gate)).collect()
 }
 
-/// The gate result that lies worst with respect to its threshold, over all isolated arms.
+/// The result on a gate that is worst relative to its threshold, over all isolated arms.
 fn decisive(run: &Run) -> Option<&Comparison> {
     let gates = gates(run);
     let isolated = run.arms.iter().filter(|arm| arm.role == Role::Isolated);
@@ -216,7 +216,7 @@ fn facts(run: &Run) -> Vec<String> {
     facts.extend(warm(run));
     facts.extend(foreign(run));
     facts.extend(stolen(run));
-    // Scheduling is no noise: these hold whatever the latencies are worth.
+    // Wait times are independent of the noise in latencies, so these facts always hold.
     facts.extend(run.blame.iter().map(blamed));
     if run.verdict == Some(Verdict::Invalid) {
         return facts;
@@ -273,7 +273,7 @@ fn slo(run: &Run) -> Option<String> {
     Some(format!("{label} within {bound} in windows of {} s: {parts}", slo.window_s))
 }
 
-/// `requests over 5.00 ms: policy-only 0.21 %, isolated 0.20 %`: short windows are too short for an objective's own.
+/// `requests over 5.00 ms: policy-only 0.21 %, isolated 0.20 %`: short windows are shorter than the objective's.
 fn shares(run: &Run, objective_us: f64) -> Option<String> {
     let mut parts = Vec::new();
     for tail in &run.over_objective {
@@ -311,7 +311,7 @@ fn blamed(blame: &ArmBlame) -> String {
     )
 }
 
-/// ms, with as many digits as anybody wants to read.
+/// Milliseconds, rounded to a readable number of digits.
 fn wait(ms: f64) -> String {
     if ms.abs() < 9.95 { format!("{ms:.1}") } else { format!("{ms:.0}") }
 }
@@ -383,7 +383,7 @@ mod tests {
     use super::*;
     use crate::fixture::concluded;
 
-    /// The headline tells of the arm that is nearest to its bound, against the stricter baseline.
+    /// The headline describes the arm nearest to its bound, against the stricter baseline.
     #[test]
     fn the_headline_tells_of_the_arm_nearest_to_its_bound() {
         let mut run = concluded(12, [0.0, 0.5, -0.19], 0.005);

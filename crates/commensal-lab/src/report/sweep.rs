@@ -1,9 +1,10 @@
-//! The curves of a run that is a sweep.
+//! The curves of a sweep.
 
 use super::curve::{Curve, CurvePoint};
 use crate::record::{Run, SweepPoint};
 
-/// Harm over the values of a sweep: without isolation, where the sweep has such arms, and with it. Of each its title and curve.
+/// Harm over the values of a sweep: without isolation, where the sweep has such arms, and with it. Each has a title and
+/// a curve.
 pub fn curves(run: &Run) -> Vec<(String, Curve)> {
     let Some(sweep) = &run.design.sweep else { return Vec::new() };
     let thresholds_pct =
@@ -21,7 +22,7 @@ pub fn curves(run: &Run) -> Vec<(String, Curve)> {
     let without = of(|point| point.contended.as_ref());
     let title = |how: &str| format!("harm over {}{how}", sweep.what);
     let mut curves = Vec::new();
-    // The service alone is no curve.
+    // The service alone has no curve.
     if without.iter().any(|point| point.at > 0.0) {
         curves.push((title(" without isolation"), Curve { points: without, ..empty.clone() }));
     }

@@ -1,4 +1,4 @@
-//! The text a person sees first.
+//! The text report for a terminal.
 
 use super::answer::waits;
 use super::summary::summarise;
@@ -22,7 +22,7 @@ pub fn terminal(run: &Run, colour: bool) -> String {
     for line in &summary.anyway {
         let _ = writeln!(out, "{}{line}", " ".repeat(summary.word.len() + 2));
     }
-    // Of several values each has its own, below.
+    // With several values each has its own verdict, below.
     if let Some(waits) = waits(run).filter(|_| run.design.sweep.is_none()) {
         let _ = writeln!(out, "{}{waits}", " ".repeat(summary.word.len() + 2));
     }

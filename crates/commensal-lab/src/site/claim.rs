@@ -1,10 +1,11 @@
-//! The claim to measure on this machine: two runs at once would measure each other, whatever their state directories are.
+//! The lock for measuring on this machine: two runs at once would disturb each other, whatever their state directories
+//! are.
 //!
-//! It is a socket with a name in the kernel's abstract namespace, so it ends with the process, however that ends, and leaves no
-//! file. Each user has a name of their own, and the kernel says whose process holds it: a name that somebody else has taken
-//! refuses nobody. So root refuses for root alone and others for themselves and for root; a run that another user made meanwhile
-//! is a caveat in the record, because any user could pretend to have one. A network namespace has names of its own: what
-//! runs in a container is not seen.
+//! It is a socket in the kernel's abstract namespace, so it disappears with the process, however that ends, and leaves
+//! no file. Each user has a separate name, and the kernel tells which user's process holds it: a name held by another
+//! user blocks nobody. So root is only blocked by root, other users by themselves and by root; another user's run is
+//! noted in the record, because any user could pretend to run one. Each network namespace has separate names: runs in a
+//! container are not seen.
 
 use super::TestbedError;
 use commensal_host::{Host, hold_name, name_holder};
@@ -13,25 +14,25 @@ use std::io::ErrorKind;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-/// Set apart by tests, which measure nothing and may run side by side.
+/// Environment variable for tests, which measure nothing and may run in parallel.
 const SCOPE: &str = "COMMENSAL_LAB_SCOPE";
 
-/// The right to measure, while it lives.
+/// The lock; released when it is dropped.
 #[derive(Debug)]
 pub struct Claim {
-    /// `None` where somebody else has taken the name.
+    /// `None` where another user holds the name.
     _held: Option<UnixListener>,
     prefix: String,
     uid: u32,
-    /// What was found when it was taken.
+    /// Runs of other users, as found when the lock was taken.
     seen: BTreeSet<String>,
 }
 
 impl Claim {
-    /// Takes it.
+    /// Takes the lock.
     ///
     /// # Errors
-    /// When another run of this user or of root has it.
+    /// When another run of this user or of root holds it.
     pub fn take(host: &dyn Host) -> Result<Claim, TestbedError> {
         let scope = std::env::var(SCOPE).map(|scope| format!("{scope}-")).unwrap_or_default();
         Claim::take_as(host, format!("commensal-lab-{scope}"), host.euid())
@@ -58,7 +59,7 @@ impl Claim {
                 of(uid)?;
                 None
             }
-            // A machine that has no such sockets still has the lock of the state directory.
+            // A machine without such sockets still has the lock of the state directory.
             Err(_) => None,
         };
         let mut claim = Claim { _held: held, prefix, uid, seen };
@@ -86,14 +87,14 @@ impl Claim {
         }
     }
 
-    /// Runs of other users at the begin of this one or at its end, for the record.
+    /// Runs of other users at the beginning or end of this one, for the record.
     pub fn beside(mut self, host: &dyn Host) -> Vec<String> {
         self.look(host);
         self.seen.into_iter().collect()
     }
 }
 
-/// Its command line in brackets, where it can be read.
+/// A process's command line in brackets, if it can be read.
 fn command(host: &dyn Host, pid: i32) -> String {
     let text = host.read_file(Path::new(&format!("/proc/{pid}/cmdline"))).unwrap_or_default();
     let text = text.replace('\0', " ");
@@ -122,7 +123,7 @@ mod tests {
         take().unwrap();
     }
 
-    /// A name that a user has taken who is not the one in it: told, and no refusal.
+    /// A name held by another user is reported but blocks nobody.
     // promise 42
     #[test]
     fn a_name_that_somebody_else_has_taken_refuses_nobody() {
@@ -137,7 +138,7 @@ mod tests {
         );
     }
 
-    /// Root's run refuses everybody's, and a user's refuses only their own.
+    /// A run by root blocks everybody, a user's run only that user.
     // promise 42
     #[test]
     fn root_comes_first() {

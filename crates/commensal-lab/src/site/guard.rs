@@ -1,6 +1,7 @@
-//! What lets frozen work go on when the run that froze it is killed: a process of its own, which holds the other end of a pipe.
+//! The guard, which thaws frozen work when the run that froze it is killed: a separate process that holds the other end
+//! of a pipe.
 //!
-//! A frozen process dies of nothing, not even of SIGKILL, and somebody's batch job that stays frozen is as good as lost.
+//! A frozen process does not even die of SIGKILL on cgroup v1, and a user's batch job must not stay frozen for ever.
 
 use super::TestbedError;
 use commensal_host::{Child, Host, SpawnSpec, Stderr, Stdin, Stdout};
@@ -13,11 +14,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often the guard tries to restore, and its pause in between: a killed run stays in the table of processes for a moment.
+/// Number of attempts to restore, and the pause between them: a killed run remains in the process table for a moment.
 const TRIES: u32 = 150;
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// The guard of a run that freezes.
+/// The guard of a run that freezes work.
 #[derive(Debug)]
 pub struct Guard {
     child: Child,
@@ -26,10 +27,10 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Starts it, apart from the run's terminal.
+    /// Starts the guard, detached from the run's terminal.
     ///
     /// # Errors
-    /// When there is no pipe or no process to be had.
+    /// When no pipe or process can be created.
     pub fn start(host: &mut dyn Host, program: &Path, state_dir: &Path) -> Result<Guard, TestbedError> {
         let (read, alive) = pipe_with(PipeFlags::CLOEXEC)
             .map_err(|errno| TestbedError::Guard(std::io::Error::from(errno).to_string()))?;
@@ -44,7 +45,7 @@ impl Guard {
         Ok(Guard { child: host.spawn(&spec)?, alive })
     }
 
-    /// Tells it that the run is over, and waits until it has looked for what is left.
+    /// Tells the guard that the run is over, and waits until it has checked for remains.
     ///
     /// # Errors
     /// When it cannot be waited for.
@@ -61,12 +62,13 @@ impl Guard {
     }
 }
 
-/// The guard's own work: waits until the run is over, then restores what dead runs left, unless another run does it.
+/// The guard's main function: waits until the run is over, then restores what dead runs left, unless another run does
+/// so.
 ///
 /// # Errors
 /// When the state directory or a journal cannot be read.
 pub fn keep_watch(host: &mut dyn Host, state_dir: &Path, alive: &mut dyn Read) -> Result<(), TestbedError> {
-    // Nobody writes to it: the read ends when the run does.
+    // Nothing is written to the pipe: the read returns when the run ends.
     let _ = alive.read(&mut [0]);
     let boot_id = machine::boot_id(host).unwrap_or_default();
     for _ in 0..TRIES {

@@ -1,5 +1,5 @@
-//! The moving big frame: while an arm's policy is on, the offline side's CPUs follow what everybody else uses, once per second,
-//! by the agent's own controller.
+//! The moving frame: while an arm's policy is on, the agent's own controller adjusts the offline side's CPUs to the
+//! usage of all other work, once per second.
 
 use super::{Side, Testbed, TestbedError};
 use commensal_core::control::frame::{Frame, FrameInput, Use};
@@ -11,7 +11,7 @@ use commensal_host::Host;
 use commensal_sensors::machine;
 use std::time::Instant;
 
-/// A frame that is on.
+/// An active frame.
 #[derive(Debug)]
 pub(super) struct Moving {
     policy: usize,
@@ -20,7 +20,7 @@ pub(super) struct Moving {
     last: Option<(u64, MachineCpu, u64)>,
 }
 
-/// The CPUs that a step gives.
+/// The CPUs that a step sets.
 fn given(step: &Step) -> Option<CpuSet> {
     match &step.action {
         Action::Write { knob: KnobId::CpusetCpus, to: Value::List(cpus), .. } => Some(cpus.clone()),
@@ -29,7 +29,7 @@ fn given(step: &Step) -> Option<CpuSet> {
 }
 
 impl Testbed {
-    /// Begins to move the frame of this policy, if it has one; it starts where it was left.
+    /// Starts to move the frame of this policy, if it has one, from its last position.
     pub(super) fn begin_moving(&mut self, policy: usize) {
         self.moving = None;
         if !self.policies[policy].moves {
@@ -46,7 +46,7 @@ impl Testbed {
         });
     }
 
-    /// Looks at what was used since the last look, and moves the frame of the policy that is on, if it has one.
+    /// Moves the frame of the active policy, if it has one, according to the usage since the last call.
     ///
     /// # Errors
     /// When the kernel refuses a step.
@@ -74,7 +74,7 @@ impl Testbed {
                     confined: Some(0.0),
                 }
             }
-            // The first look knows no rates.
+            // The first call has no rates yet.
             _ => return Ok(()),
         };
         let input =
@@ -89,7 +89,7 @@ impl Testbed {
             if old == new {
                 continue;
             }
-            // Undone is what was there before the policy.
+            // Reverts to the value from before the policy.
             *to = new.clone();
             let action = Action::Write { knob: KnobId::CpusetCpus, device: None, from: old, to: new };
             let why = "the frame follows what everybody else uses".to_owned();
@@ -134,7 +134,7 @@ mod tests {
         (0..30).for_each(|second| at(&mut site, second, 0));
         let wide = cpus();
         assert!(wide >= 5, "the machine is idle: {wide} of 8");
-        // Five CPUs are busy with something else.
+        // Five CPUs are used by other work.
         at(&mut site, 30, 500);
         let narrow = cpus();
         assert!(narrow < wide, "at once: {narrow} after {wide}");

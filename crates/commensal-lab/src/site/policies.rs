@@ -1,4 +1,4 @@
-//! What each isolated arm writes: planned once, before the first block, against the groups of the run.
+//! What each isolated arm writes to cgroups: planned once, before the first block, for the cgroups of the run.
 
 use super::{TestbedError, Wanted};
 use crate::isolation::{Isolation, NamedMechanism, WITHOUT};
@@ -26,28 +26,28 @@ pub(super) const GROUPS: [(&str, Class); 4] = [
     ("warm", Class::Offline),
 ];
 
-/// How the isolated arms isolate on this machine.
+/// The policy of an isolated arm on this machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ArmPolicy {
-    /// What does it, in words.
+    /// Description of the mechanism.
     pub driver: String,
-    /// Why it is weak, if it is.
+    /// Why the mechanism is weak, if it is.
     pub weak: Option<String>,
-    /// What the plan could not do, in words.
+    /// Wishes that the plan could not fulfil, in words.
     pub unmet: Vec<String>,
-    /// Why the arm cannot be here; `None` when it can.
+    /// Why the arm is impossible here; `None` when it is possible.
     pub obstacle: Option<String>,
-    /// Whether the offline side's CPUs move while it is on.
+    /// Whether the offline side's CPUs change while the policy is on.
     pub(super) moves: bool,
-    /// What is written when the policy goes on.
+    /// Steps that switch the policy on.
     pub(super) steps: Vec<Step>,
-    /// What offline tasks are started with.
+    /// Scheduling attributes with which offline tasks are started.
     pub(super) tasks: Tasks,
-    /// Another scheduler that runs while it is on: program and arguments.
+    /// A third-party scheduler that runs while the policy is on: program and arguments.
     pub(super) scheduler: Option<Vec<String>>,
 }
 
-/// Scheduling of offline tasks.
+/// Scheduling attributes of offline tasks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tasks {
     /// `SCHED_IDLE`.
@@ -59,7 +59,7 @@ pub struct Tasks {
 }
 
 impl Tasks {
-    /// What a task has of it.
+    /// Reads back which of these attributes a task has.
     pub(super) fn of_task(&self, host: &dyn Host, pid: u32) -> Vec<Applied> {
         let stat = host.read_file(Path::new(&format!("/proc/{pid}/stat"))).unwrap_or_default();
         let stat = Stat::parse(&stat);
@@ -75,7 +75,7 @@ impl Tasks {
     }
 }
 
-/// The groups of the run, which ask for nothing but their class.
+/// Specs of the run's cgroups, with nothing but their class.
 pub(super) fn specs(wanted: &Wanted<'_>) -> Result<Vec<GroupSpec>, TestbedError> {
     let spec = |(name, class): &(&str, Class)| {
         let mut spec = GroupSpec::new(GroupName::new(name).map_err(TestbedError::Plan)?, *class);
@@ -92,29 +92,29 @@ pub(super) fn specs(wanted: &Wanted<'_>) -> Result<Vec<GroupSpec>, TestbedError>
     GROUPS.iter().map(spec).collect()
 }
 
-/// How the names of every run's own groups begin.
+/// Prefix of the names of every run's cgroups.
 pub(super) const PREFIX: &str = "commensal-lab";
 
-/// Plans a run's arms against what was found.
+/// Plans a run's arms.
 pub(super) struct Planner<'a> {
-    /// The run's own groups.
+    /// The run's own cgroups.
     pub instance: &'a Instance,
-    /// The machine, once the groups are there.
+    /// Survey of the machine, once the cgroups exist.
     pub survey: &'a Survey,
-    /// What is asked of it.
+    /// What the run needs.
     pub wanted: &'a Wanted<'a>,
 }
 
-/// What [`Planner::all`] finds.
+/// Result of [`Planner::all`].
 pub(super) struct All {
-    /// The groups' state before any policy.
+    /// State of the cgroups before any policy.
     pub actual: ActualState,
-    /// One for each isolated arm, in their order; what is written is about the offline side alone.
+    /// One for each isolated arm, in their order; their steps concern the offline side only.
     pub policies: Vec<ArmPolicy>,
-    /// What the policies write for the online groups, once.
+    /// Steps of the policies for the online cgroups, applied once.
     pub online: Vec<Step>,
-    /// What they need of the groups for the whole run: cgroup v2 gives a group the files of a controller once the groups
-    /// above have it.
+    /// Steps that the policies need throughout the run: in cgroup v2 a group has a controller's files only if its
+    /// ancestors enable the controller.
     pub structure: Vec<Step>,
 }
 
@@ -128,7 +128,7 @@ pub(super) fn add(to: &mut Vec<Step>, steps: &[Step]) {
 }
 
 impl Planner<'_> {
-    /// Groups against what is there, as one arm is to see the machine.
+    /// Plans the cgroups with the capabilities that one arm may use.
     fn plan(
         &self,
         host: &mut dyn Host,
@@ -144,7 +144,7 @@ impl Planner<'_> {
     /// The policies of all isolated arms.
     pub(super) fn all(&self, host: &mut dyn Host, found: &ActualState) -> Result<All, TestbedError> {
         let (wanted, machine) = (self.wanted, &self.survey.machine);
-        // What a plan reads is what its groups ask for: all of them together.
+        // A plan reads the files that its groups use: here those of all policies together.
         let mut every = specs(wanted)?;
         wanted.isolations.iter().for_each(|isolation| isolation.limit(&mut every, machine));
         for spec in &mut every {
@@ -163,7 +163,7 @@ impl Planner<'_> {
             let favours = |step: &Step| of_online(step, &planned.desired);
             let (theirs, ours): (Vec<Step>, Vec<Step>) = policy.steps.into_iter().partition(favours);
             policy.steps = ours;
-            // Where policies differ in what they give the online groups, the first one's value stands.
+            // Where policies differ in settings of the online groups, the value of the first one is used.
             for step in theirs {
                 let known = |one: &Step| one.place == step.place && written(one) == written(&step);
                 if !online.iter().any(known) {
@@ -184,7 +184,7 @@ impl Planner<'_> {
         Ok(All { actual, policies, online, structure })
     }
 
-    /// What freezes one group: what that needs of the groups, and the steps; or why nothing can.
+    /// Steps to freeze one cgroup, with their preconditions; or why it cannot be frozen.
     #[allow(clippy::type_complexity, reason = "two lists of steps, or a sentence")]
     pub(super) fn pause(
         &self,
@@ -207,8 +207,8 @@ impl Planner<'_> {
     }
 }
 
-/// Whether a step writes a knob of an online group or of the parent of the run's own, by which it gets more than others. Which CPUs
-/// it may use is what one policy takes from it, and goes with that policy alone.
+/// Whether a step gives an online cgroup, or the run's parent cgroup, more of a resource than others. A CPU set is no
+/// such step: it restricts a group, and belongs to one policy only.
 fn of_online(step: &Step, desired: &DesiredState) -> bool {
     if written(step).is_some_and(|knob| knob.row().controller == Controller::Cpuset) {
         return false;
@@ -218,7 +218,7 @@ fn of_online(step: &Step, desired: &DesiredState) -> bool {
     written(step).is_some() && (member || step.place.path == desired.online_parent)
 }
 
-/// The knob that a step writes in a way that can be taken back by writing it again.
+/// The knob that a step writes, if writing the previous value reverts the step.
 fn written(step: &Step) -> Option<KnobId> {
     match &step.action {
         Action::Write { knob, .. } => Some(*knob),
@@ -226,7 +226,7 @@ fn written(step: &Step) -> Option<KnobId> {
     }
 }
 
-/// Whether the run freezes this group: offline work that runs already, and its own where it is asked to.
+/// Whether the run freezes this cgroup: offline work that already runs, and the run's own if requested.
 pub(super) fn pauses(name: &str, wanted: &Wanted<'_>) -> bool {
     match name {
         "batch" => wanted.freezes || wanted.attached[1].is_some(),
@@ -251,7 +251,7 @@ fn policy(isolation: &Isolation, look: &Survey, planned: &Planned) -> ArmPolicy 
         (None, true) => named.into_iter().chain(extra).collect::<Vec<_>>().join(" + "),
         (None, false) => isolation.describe(),
     };
-    // A named arm does without other mechanisms on purpose.
+    // A named arm lacks other mechanisms on purpose.
     let unmet = plan
         .unmet
         .iter()
@@ -281,8 +281,8 @@ mod tests {
     use commensal_host::fake::FakeHost;
     use std::sync::{Arc, Mutex};
 
-    /// The arm that is best and the one by this name are the scheduler's, the others do without; between blocks nothing is
-    /// ordered.
+    /// The arms `best` and by this name use the scheduler, the others do not; between blocks the scheduler has no
+    /// settings.
     #[test]
     fn the_scheduler_is_one_arms_mechanism() {
         let fake = FakeHost::v2(4, 8 << 30);

@@ -1,4 +1,4 @@
-//! Another scheduler as an arm's policy: its program starts when the policy goes on and ends when it goes off.
+//! A third-party scheduler as an arm's policy: its program is started with the policy and ended with it.
 
 use super::{Testbed, TestbedError};
 use crate::scheduler::{disable, enable, in_words};
@@ -10,10 +10,10 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::sync::Arc;
 
-/// What of a program's words is told, bytes.
+/// Maximum part of a program's output that is quoted, bytes.
 const SAID: usize = 600;
 
-/// A scheduler that is on.
+/// An active scheduler.
 #[derive(Debug)]
 pub(super) struct Scheduled {
     child: Child,
@@ -24,7 +24,7 @@ impl Testbed {
     /// Starts the scheduler of this policy, if it has one.
     ///
     /// # Errors
-    /// [`TestbedError::Scheduler`] when the kernel does not get it.
+    /// [`TestbedError::Scheduler`] when the scheduler does not load.
     pub(super) fn begin_scheduling(
         &mut self,
         host: &mut dyn Host,
@@ -50,16 +50,16 @@ impl Testbed {
         Ok(())
     }
 
-    /// Ends the scheduler that is on, if one is.
+    /// Ends the active scheduler, if there is one.
     ///
     /// # Errors
-    /// When the kernel keeps it.
+    /// When the scheduler does not unload.
     pub(super) fn end_scheduling(&mut self, host: &mut dyn Host) -> Result<(), TestbedError> {
         let Some(mut scheduled) = self.scheduled.take() else { return Ok(()) };
         disable(host, &mut scheduled.child).map_err(|error| TestbedError::Scheduler(error.to_string()))
     }
 
-    /// That the kernel has the scheduler which is on.
+    /// Whether the active scheduler is loaded in the kernel.
     pub(super) fn scheduling_now(&self, host: &dyn Host) -> Option<Applied> {
         let state = Kernel::read(host).state.filter(|state| *state == State::Enabled);
         let (place, want) = ("machine".to_owned(), State::Enabled.to_string());
@@ -71,7 +71,7 @@ impl Testbed {
         })
     }
 
-    /// Why the scheduler that is on has not been in force to the end, if it has not.
+    /// Why the active scheduler was not in force until the end, if so.
     pub fn scheduler_lost(&mut self, host: &dyn Host) -> Option<String> {
         let scheduled = self.scheduled.as_mut()?;
         if let Ok(Some(exit)) = scheduled.child.try_wait() {
@@ -83,7 +83,7 @@ impl Testbed {
     }
 }
 
-/// A file in memory for what it says.
+/// Creates a file in memory for its output.
 fn log() -> Result<Arc<OwnedFd>, TestbedError> {
     let failed = |errno: rustix::io::Errno| HostError {
         operation: "create",
@@ -95,7 +95,7 @@ fn log() -> Result<Arc<OwnedFd>, TestbedError> {
     Ok(Arc::new(file))
 }
 
-/// The last that it said, as the end of a sentence in one line.
+/// The end of its output on one line, phrased as the end of a sentence.
 fn said(log: &Arc<OwnedFd>) -> String {
     let size = rustix::fs::fstat(log.as_ref()).map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0));
     let mut bytes = vec![0; SAID];

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 const STATE: &str = "/state";
 const MEMORY: u64 = 16 << 30;
 
-/// The lab switches isolation off and on again, also by fresh groups.
+/// The lab switches isolation on and off, also by recreating cgroups.
 #[test]
 fn the_lab_on_a_kernel_without_a_way_back() {
     let fake = FakeHost::v1(4, MEMORY);
@@ -42,7 +42,7 @@ fn sched_ext(state: &str, ops: &str) -> FakeHost {
     fake
 }
 
-/// The lab's arms that are schedulers: what is in their way, and that a program which loads nothing costs its block alone.
+/// Arms with third-party schedulers: obstacles, and that a program that loads nothing only costs its block.
 #[test]
 fn the_lab_with_schedulers_of_others() {
     let of = |text: &str| Isolation::parse(text).unwrap();
@@ -82,8 +82,8 @@ fn the_lab_with_schedulers_of_others() {
     assert_eq!(fake.snapshot(), before);
 }
 
-/// The lab's arms and the scheduler that is loaded: the best mechanism and the named one are orders of the run's own, which go
-/// with the policy; other arms do without.
+/// Arms beside commensal's loaded scheduler: for the best mechanism and the named one, the run sends orders, which end
+/// with the policy; other arms send none.
 #[test]
 fn the_lab_orders_the_scheduler_by_arm() {
     let fake = sched_ext("enabled\n", "commensal_0.1");
@@ -124,7 +124,7 @@ fn the_lab_orders_the_scheduler_by_arm() {
         assert_eq!(*told.lock().unwrap(), before);
     }
     site.isolate(&mut host, 0).unwrap();
-    // Also where a run ends in the midst of a block.
+    // Also when a run ends in the middle of a block.
     assert_eq!(site.close(&mut host).unwrap(), Vec::<String>::new());
     assert_eq!(*told.lock().unwrap(), before);
 }

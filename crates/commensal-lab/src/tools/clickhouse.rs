@@ -1,7 +1,7 @@
-//! `clickhouse-benchmark`: the JSON of old versions and the text of all.
+//! `clickhouse-benchmark`: the JSON of old versions and the text output of all versions.
 //!
-//! For years its JSON divided the number of queries by the *summed* time of all queries, so with `c` under way it
-//! showed a c-th of the throughput; the text divided by that sum over `c`. Little's law tells the two apart.
+//! For years its JSON divided the number of queries by the *summed* time of all queries, so with `c` queries in flight
+//! it showed a c-th of the throughput; the text divides by that sum over `c`. Little's law distinguishes the two.
 
 use super::{
     ParseError, Reading, Tool, closed_loop, json_document, metric_at, number, number_json, whole, whole_json,
@@ -10,11 +10,11 @@ use crate::format::{latency, three_digits};
 use serde_json::Value;
 
 const TOOL: Tool = Tool::ClickhouseBenchmark;
-/// How far a mean that was put together from percentiles may be from Little's law, as a fraction. The part below
-/// the lowest and above the highest percentile is not known.
+/// Tolerance for a mean computed from percentiles, as a fraction of Little's law's value. The parts below the lowest
+/// and above the highest percentile are unknown.
 const ESTIMATE_BOUND: f64 = 0.15;
 
-/// The reading; the concurrency is not in the output.
+/// Parses the output, which does not contain the concurrency.
 pub fn parse(text: &str, concurrency: Option<u32>) -> Result<(Reading, Option<u32>), ParseError> {
     let is_json = text.lines().any(|line| line.trim_start().starts_with('{'));
     let (mut reading, curve) = if is_json { of_json(text)? } else { of_text(text)? };
@@ -109,8 +109,8 @@ fn with_percentiles((mut reading, mut curve): (Reading, Curve)) -> (Reading, Cur
     (reading, curve)
 }
 
-/// The mean that belongs to a curve of percentiles: straight lines between them, level below the first and above
-/// the last. `None` when the curve says nothing about the middle.
+/// The mean of a curve of percentiles: linear between them, constant below the first and above the last. `None` when
+/// the curve does not include the middle.
 fn mean_of(curve: &Curve) -> Option<f64> {
     let (first, last) = (curve.first()?, curve.last()?);
     if first.0 > 50.0 || last.0 < 90.0 {
@@ -120,7 +120,7 @@ fn mean_of(curve: &Curve) -> Option<f64> {
     Some((first.0 * first.1 + between + (100.0 - last.0) * last.1) / 100.0).filter(|mean| *mean > 0.0)
 }
 
-/// Holds the throughput against Little's law, corrects the known fault, and says so.
+/// Checks the throughput by Little's law, corrects the known fault, and adds a note.
 fn hold_to_law(reading: &mut Reading, curve: &Curve, concurrency: Option<u32>) {
     let Some(mean) = mean_of(curve).filter(|_| reading.per_s > 0.0) else { return };
     let off = |c: f64, per_s: f64| (c / per_s * 1e6 - mean).abs() / mean;

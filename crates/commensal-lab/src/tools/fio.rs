@@ -1,7 +1,7 @@
-//! `fio --output-format=json+`, whose buckets make a histogram, and `json`, whose percentiles are taken as they are.
+//! `fio --output-format=json+`, whose buckets make a histogram, and `json`, whose percentiles are used as they are.
 //!
-//! Reads and writes of all jobs count alike. Percentiles cannot be merged: without buckets they are only taken when
-//! a single direction of a single job did anything.
+//! Reads and writes of all jobs are counted together. Percentiles cannot be merged: without buckets they are only used
+//! when a single direction of a single job was active.
 
 use super::{
     ParseError, Reading, Tool, closed_loop, json_document, metric_at, number, number_json, whole, whole_json,
@@ -12,7 +12,7 @@ use serde_json::Value;
 const TOOL: Tool = Tool::Fio;
 const DIRECTIONS: [&str; 2] = ["read", "write"];
 
-/// The reading; requests under way are jobs times their I/O depth.
+/// Parses the output; the number of requests in flight is jobs times I/O depth.
 pub fn parse(text: &str) -> Result<(Reading, Option<u32>), ParseError> {
     let document = json_document(TOOL, text)?;
     let missing = |expected: &str| ParseError::missing(TOOL, expected, text);
@@ -21,7 +21,7 @@ pub fn parse(text: &str) -> Result<(Reading, Option<u32>), ParseError> {
     let mut histogram = new_histogram().map_err(|error| missing(&error.to_string()))?;
     let (mut busy, mut buckets, mut depth, mut total_ns) = (Vec::new(), true, 0, 0.0);
     for job in jobs {
-        // fio counts failures in two places: an error number that ended the job, and errors it went on after.
+        // fio counts failures in two places: an error number that ended the job, and errors after which it continued.
         let went_on = job.get("total_err").and_then(whole_json).unwrap_or(0);
         let ended = job.get("error").and_then(Value::as_i64).is_some_and(|error| error != 0);
         reading.errors = reading.errors.saturating_add(went_on.max(u64::from(ended)));
@@ -65,7 +65,7 @@ pub fn parse(text: &str) -> Result<(Reading, Option<u32>), ParseError> {
     Ok((reading, Some(depth)))
 }
 
-/// I/O depth times the copies of a job; with `--group_reporting` one entry stands for all copies.
+/// I/O depth times the number of copies of a job; with `--group_reporting` one entry stands for all copies.
 fn depth_of(document: &Value, job: &Value) -> u32 {
     let option = |key: &str| {
         let of_job = job.get("job options").and_then(|options| options.get(key));
@@ -77,14 +77,14 @@ fn depth_of(document: &Value, job: &Value) -> u32 {
     option("iodepth").saturating_mul(if alone { option("numjobs") } else { 1 })
 }
 
-/// The latency to take, and whether it is the whole one: `lat_ns` where it has a distribution, else `clat_ns`.
+/// The latency to use, and whether it is the total one: `lat_ns` if it has a distribution, else `clat_ns`.
 fn latency_of(side: &Value) -> Option<(&Value, bool)> {
     let has = |latency: &&Value| latency.get("bins").is_some() || latency.get("percentile").is_some();
     let whole_time = side.get("lat_ns").filter(has).map(|latency| (latency, true));
     whole_time.or_else(|| side.get("clat_ns").map(|latency| (latency, false)))
 }
 
-/// Adds the buckets; false when there are none.
+/// Adds the buckets; returns false if there are none.
 fn add_bins(latency: &Value, histogram: &mut LatencyHistogram) -> Result<bool, String> {
     let Some(bins) = latency.get("bins").and_then(Value::as_object) else { return Ok(false) };
     for (ns, count) in bins {

@@ -1,8 +1,8 @@
 //! HdrHistogram logs, versions 1.2 and 1.3: lines of `tag, start, length, max, histogram`.
 //!
-//! Histograms are V2, compressed (base64 begins `HISTFAAA`, what all writers emit) or not (`HISTEw`). They are taken
-//! apart here and not by the library: its decoder believes lengths and bounds of the file before it has seen them.
-//! Values go into the lab's own buckets at the middle of theirs.
+//! Histograms are V2, compressed (base64 begins `HISTFAAA`, as all writers emit) or not (`HISTEw`). They are decoded
+//! here and not by the library, whose decoder trusts lengths and bounds in the file. A value is counted in the lab's
+//! own bucket for the middle of its original bucket.
 
 use super::{ParseError, Reading, TimeUnit, Tool, number};
 use crate::record::{Counts, LatencyHistogram, MAX_TOTAL, new_histogram};
@@ -16,10 +16,10 @@ const COMPRESSED: u32 = 0x1c84_9304;
 const WORD_SIZE: u32 = 0xf0;
 /// Bytes before the counts.
 const HEADER: usize = 40;
-/// The most bytes of one histogram: 5 digits over the whole range of u64 take less.
+/// Maximum size of one histogram, bytes: 5 digits over the whole range of u64 take less.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// The sum of all intervals; a log does not say how many requests were under way.
+/// Parses a log as the sum of all intervals; it does not tell the number of requests in flight.
 pub fn parse(text: &str, unit: TimeUnit) -> Result<(Reading, Option<u32>), ParseError> {
     let tool = Tool::HdrLog(unit);
     let missing = |expected: &str| ParseError::missing(tool, expected, text);
@@ -55,7 +55,7 @@ pub fn parse(text: &str, unit: TimeUnit) -> Result<(Reading, Option<u32>), Parse
     Ok((Reading { requests, seconds, per_s, histogram, ..Reading::default() }, None))
 }
 
-/// Adds one coded histogram to ours.
+/// Adds one encoded histogram to ours.
 pub(super) fn add(coded: &str, unit: TimeUnit, into: &mut LatencyHistogram) -> Result<(), String> {
     let bytes = STANDARD.decode(coded).map_err(|_| "a histogram in base64".to_owned())?;
     let plain = match u32_at(&bytes, 0).map(|cookie| cookie & !WORD_SIZE) {
@@ -75,7 +75,7 @@ pub(super) fn add(coded: &str, unit: TimeUnit, into: &mut LatencyHistogram) -> R
         return Err("a histogram whose buckets begin at 0".to_owned());
     }
     let buckets = Buckets::new(digits, lowest);
-    // One at a time: a small compressed text may hold very many.
+    // Decoded one at a time, since a small compressed text may contain very many.
     for item in Counts::new(counts) {
         let (index, count) = item.ok_or_else(whole)?;
         let middle = buckets.middle(index).ok_or_else(whole)?;
@@ -96,7 +96,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_be_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
-/// The payload of a compressed histogram, as far as any histogram can be long.
+/// Decompresses a histogram, up to the maximum length of any histogram.
 fn inflate(bytes: &[u8]) -> Result<Vec<u8>, String> {
     let mut plain = Vec::new();
     let rest = bytes.get(8..).unwrap_or_default();
@@ -107,11 +107,11 @@ fn inflate(bytes: &[u8]) -> Result<Vec<u8>, String> {
     Ok(plain)
 }
 
-/// Where buckets lie: linear up to `2 * 10^digits` units, then each half of a power of two in as many steps.
+/// Bucket boundaries: linear up to `2 * 10^digits` units, then each half of a power of two in the same number of steps.
 struct Buckets {
     /// log2 of the steps in a half.
     half: u32,
-    /// log2 of the smallest value told apart.
+    /// log2 of the smallest distinguishable value.
     unit: u32,
 }
 

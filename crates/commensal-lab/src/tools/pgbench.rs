@@ -4,10 +4,10 @@ use super::{ParseError, Reading, Tool, closed_loop, number, whole};
 use crate::record::{LatencyHistogram, new_histogram};
 
 const TOOL: Tool = Tool::Pgbench;
-/// Client numbers are small; the first column of aggregated lines is a date in seconds.
+/// Client numbers are small; the first column of aggregated lines is a time in seconds.
 const MAX_CLIENT: u64 = 1_000_000;
 
-/// The reading, and the clients as concurrency.
+/// Parses the output; the number of clients is the concurrency.
 pub fn parse(text: &str) -> Result<(Reading, Option<u32>), ParseError> {
     let mut reading = Reading::default();
     let (mut rate, mut clients, mut requests) = (None, None, None);
@@ -40,7 +40,7 @@ pub fn parse(text: &str) -> Result<(Reading, Option<u32>), ParseError> {
             }
             "latency average" => reading.mean_us = Some(ms()?),
             "rate limit schedule lag" => scheduled = true,
-            // Old versions print it twice; the one without the time to connect comes last.
+            // Old versions print it twice; the one without connection time comes last.
             "tps" => rate = Some(number(first).ok_or_else(|| wrong("a number after tps ="))?),
             _ => {}
         }
@@ -48,7 +48,7 @@ pub fn parse(text: &str) -> Result<(Reading, Option<u32>), ParseError> {
     if rate.is_none() && logged.requests == 0 {
         return Err(ParseError::missing(TOOL, "a line \"tps = N\" or lines of --log", text));
     }
-    // "Actually processed" leaves out those that failed.
+    // "Actually processed" does not include failed ones.
     reading.requests = requests.map_or(logged.requests + logged.errors, |n| n + reading.errors);
     reading.errors = reading.errors.max(logged.errors);
     reading.seconds = reading.seconds.or_else(|| logged.seconds());
@@ -69,7 +69,7 @@ pub fn parse(text: &str) -> Result<(Reading, Option<u32>), ParseError> {
     Ok((reading, clients))
 }
 
-/// What the lines of the log add up to.
+/// Totals of the lines of the log.
 #[derive(Default)]
 struct Logged {
     histogram: Option<LatencyHistogram>,
@@ -80,7 +80,7 @@ struct Logged {
 }
 
 impl Logged {
-    /// One line: client, transaction, time in us, script, end in seconds and the us after that, and more.
+    /// Parses a line: client, transaction, time in us, script, end in seconds and the us after that, and more.
     fn line(&mut self, line: &str) -> Result<(), String> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [client, _, time, _, seconds, us, ..] = words[..] else {

@@ -6,7 +6,7 @@ use crate::record::Metric;
 const TOOL: Tool = Tool::RedisBenchmark;
 const TITLES: &str = "the title line \"test\",\"rps\",\"avg_latency_ms\",… of version 6.2 or later";
 
-/// The reading; neither the number of requests nor the concurrency is in the output.
+/// Parses the output, which contains neither the number of requests nor the concurrency.
 pub fn parse(text: &str) -> Result<(Reading, Option<u32>), ParseError> {
     let mut lines = text.lines().enumerate().filter(|(_, line)| line.trim_start().starts_with('"'));
     let missing = |expected: &str| ParseError::missing(TOOL, expected, text);

@@ -116,7 +116,7 @@ fn the_old_json_divided_by_summed_time_and_is_corrected() {
         assert_eq!(reading.notes[0], want);
         let unknown = parse(Tool::ClickhouseBenchmark, text, None).unwrap();
         assert!(unknown.per_s < 1.9 && has_note(&unknown, "one query per mean latency"));
-        // Neither the printed figure nor ten times it fits: nothing is corrected.
+        // Neither the printed figure nor ten times it fits, so nothing is corrected.
         let neither = parse(Tool::ClickhouseBenchmark, &text.replace("1.885", "0.085"), Some(10)).unwrap();
         assert!(neither.per_s < 0.1 && has_note(&neither, "nothing was corrected"), "{:?}", neither.notes);
     }
@@ -198,7 +198,7 @@ fn json_lines() {
     refused(Tool::JsonLines, "{\"qps\": 1e200}", "numbers that a run can have");
 }
 
-/// The library's writer makes the log; our reader takes it apart.
+/// The library's writer creates the log; our parser reads it.
 #[test]
 fn hdr_logs_in_every_unit() {
     use base64::Engine as _;
@@ -264,7 +264,7 @@ fn names_lead_to_tools_and_back() {
     }
 }
 
-/// No text makes a parser panic, and no text gives a figure that a run cannot have.
+/// No text makes a parser panic, and no text yields a figure that is impossible for a run.
 // promise 44
 #[test]
 fn garbage_is_an_error_and_never_a_panic() {

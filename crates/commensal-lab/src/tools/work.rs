@@ -1,4 +1,5 @@
-//! How much offline work a running program has done, from what it prints: fed piece by piece, asked at any time.
+//! Measures the work of a running offline program from its output, which is fed piece by piece; the total can be read
+//! at any time.
 //!
 //! | kind | what counts | when it is known |
 //! |---|---|---|
@@ -15,10 +16,10 @@ use std::str::FromStr;
 
 /// The longest line that is kept; the rest of a longer one is dropped.
 const MAX_LINE: usize = 4096;
-/// Above this a sum of counts is no longer exact.
+/// Largest count that is still exact.
 const MAX_WORK: f64 = 9e15;
 
-/// What counts as work.
+/// Unit of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkKind {
     /// Bogo operations of stress-ng, over all stressors.
@@ -32,7 +33,7 @@ pub enum WorkKind {
 }
 
 impl WorkKind {
-    /// The names that [`WorkKind::from_str`] knows, with the kinds and what one unit is called.
+    /// The names accepted by [`WorkKind::from_str`], with the kinds and their units.
     pub const NAMES: [(&'static str, Self, &'static str); 4] = [
         ("stress-ng", Self::StressNg, "bogo-ops"),
         ("ffmpeg", Self::Ffmpeg, "frames"),
@@ -40,7 +41,7 @@ impl WorkKind {
         ("cpu-seconds", Self::CpuSeconds, "CPU-seconds"),
     ];
 
-    /// What one unit of work is called.
+    /// Name of the unit.
     #[must_use]
     pub fn unit(self) -> &'static str {
         Self::NAMES.iter().find(|(_, kind, _)| *kind == self).map_or("units", |(_, _, unit)| unit)
@@ -63,13 +64,13 @@ impl FromStr for WorkKind {
     }
 }
 
-/// Reads a program's output as it comes.
+/// Parses a program's output as it arrives.
 #[derive(Debug, Clone)]
 pub struct WorkReader {
     kind: WorkKind,
-    /// The line that has not ended yet.
+    /// The incomplete last line.
     partial: String,
-    /// Work of runs of the program that are over (ffmpeg counts frames anew when a shell loop starts it again).
+    /// Work of earlier runs of the program (ffmpeg's frame count restarts when a shell loop starts it again).
     finished: f64,
     /// Work of the current run.
     current: Option<f64>,
@@ -78,14 +79,14 @@ pub struct WorkReader {
 }
 
 impl WorkReader {
-    /// A reader that has seen nothing.
+    /// A reader without input so far.
     #[must_use]
     pub fn new(kind: WorkKind) -> Self {
         let current = (kind == WorkKind::Lines).then_some(0.0);
         Self { kind, partial: String::new(), finished: 0.0, current, per_s: None }
     }
 
-    /// Takes the next piece of output, which may end in the middle of a line.
+    /// Adds the next piece of output, which may end in the middle of a line.
     pub fn feed(&mut self, piece: &str) {
         if self.kind == WorkKind::CpuSeconds {
             return;
@@ -101,13 +102,13 @@ impl WorkReader {
         }
     }
 
-    /// Work so far, since the program began; `None` while nothing is known.
+    /// Total work since the program started; `None` while nothing is known.
     #[must_use]
     pub fn total(&self) -> Option<f64> {
         self.current.map(|current| self.finished + current)
     }
 
-    /// Work per second of real time, where the program says so itself (stress-ng).
+    /// Work per second of real time, if the program reports it (stress-ng).
     #[must_use]
     pub fn per_s(&self) -> Option<f64> {
         self.per_s
@@ -137,7 +138,7 @@ impl WorkReader {
         }
     }
 
-    /// A run of the program is over: its frames count, the next one's begin at zero.
+    /// Ends a run of the program: its frames are added, and the next run counts from zero.
     fn finish(&mut self) {
         if let Some(current) = self.current {
             self.finished = (self.finished + current).min(MAX_WORK);

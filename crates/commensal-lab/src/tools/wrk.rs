@@ -1,12 +1,12 @@
 //! `wrk --latency` 4.x, and wrk2, which prints more percentiles.
 //!
-//! Before it prints, wrk 4 adds samples it never measured: for each latency of more than twice the mean time per request
-//! of a connection it counts that latency less one such time, less two, and so on. Mean and percentiles are then no
-//! longer those of the requests, and Little's law shows by how much.
+//! Before it prints, wrk 4 adds samples it never measured: for each latency above twice the mean time per request of a
+//! connection it adds that latency minus one such time, minus two, and so on. Mean and percentiles are then no longer
+//! those of the requests, and Little's law shows by how much.
 
 use super::{ParseError, Reading, Tool, closed_loop, littles_law, metric_at, number, whole};
 
-/// The reading, and the connections as concurrency.
+/// Parses the output; the number of connections is the concurrency.
 pub fn parse(text: &str) -> Result<(Reading, Option<u32>), ParseError> {
     let mut reading = Reading::default();
     let (mut rate, mut connections, mut requests) = (None, None, None);

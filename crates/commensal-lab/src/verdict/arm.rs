@@ -1,23 +1,23 @@
-//! One isolated arm against the thresholds.
+//! Judges one isolated arm against the thresholds.
 
 use super::{against_baseline, against_strictest};
 use crate::format::{brackets, change_pct, log_of_pct, quantum, sentence_list, signed_pct};
 use crate::record::{Arm, Comparison, Metric, Run, Verdict};
 use crate::stats::{holm, rounds_for_holm, rounds_needed};
 
-/// Above this many rounds a question counts as out of reach.
+/// A question that needs more rounds than this counts as undecidable.
 const PRACTICAL_ROUNDS: u32 = 1_000;
 
 /// One gate of an arm, judged among the others.
 pub(crate) struct Gate<'a> {
     pub metric: Metric,
-    /// What it rests on; `None` where it was not measured in both arms of any round.
+    /// The comparison on which it is based; `None` if no round has the metric in both arms.
     pub result: Option<&'a Comparison>,
     pub verdict: Verdict,
 }
 
-/// Each gate of an arm: FAIL where harm beyond the threshold is proven, all gates considered, PASS where harm is proven to stay
-/// below it.
+/// The verdict on each gate of an arm: FAIL where harm beyond the threshold is proven, taking all gates into account,
+/// PASS where harm is proven to stay below it.
 pub(crate) fn each<'a>(run: &'a Run, arm: &Arm, gates: &[Metric]) -> Vec<Gate<'a>> {
     let results: Vec<_> =
         gates.iter().map(|gate| (*gate, against_strictest(run, &arm.name, *gate))).collect();
@@ -26,7 +26,7 @@ pub(crate) fn each<'a>(run: &'a Run, arm: &Arm, gates: &[Metric]) -> Vec<Gate<'a
         .filter_map(|(_, result)| *result)
         .filter(|result| result.one_sided.is_some())
         .collect();
-    // Several looks share the error.
+    // Interim analyses share the error rate.
     let share = 0.05 / run.design.level(run.rounds_begun());
     let p_values: Vec<f64> = judged.iter().map(|result| (result.p_fail * share).min(1.0)).collect();
     let failed: Vec<Metric> = judged
@@ -107,7 +107,7 @@ pub(crate) fn threshold_words(run: &Run, gates: impl Iterator<Item = Metric>) ->
     }
 }
 
-/// The change of the metric with the one-sided bounds the verdict used.
+/// The change of the metric with the one-sided bounds that the verdict used.
 fn with_bounds(run: &Run, result: &Comparison) -> String {
     let step = quantum(run.noise_floor_pct.get(&result.metric).copied());
     let change = |harm| change_pct(result.metric, harm);
@@ -143,14 +143,14 @@ fn undecided(run: &Run, arm: &Arm, result: &Comparison, gates: usize) -> String 
     }
 }
 
-/// The rounds after which a harm that stays where it is would be decided; `None` when out of reach.
+/// The number of rounds that would decide the same harm; `None` when out of reach.
 pub(crate) fn rounds_to_decide(result: &Comparison, threshold_pct: f64, gates: usize) -> Option<u32> {
     let margin = log_of_pct(threshold_pct) - log_of_pct(result.harm_pct);
     let mut rounds = rounds_needed(result.sd_log?, margin.abs())?;
     if margin < 0.0 {
         rounds = rounds.max(rounds_for_holm(gates));
     }
-    // The estimate of what is needed is itself noisy; what was not enough is not offered again.
+    // The estimate is itself noisy; a number that was not enough is not suggested again.
     let more = result.rounds.saturating_add(result.rounds.div_ceil(4));
     Some(rounds.max(more)).filter(|rounds| *rounds <= PRACTICAL_ROUNDS)
 }

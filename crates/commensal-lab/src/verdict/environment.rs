@@ -1,5 +1,5 @@
-//! What must hold before any arm is judged: the service runs alone, the policy is in force, the generator keeps
-//! its schedule, and two identical arms come out alike.
+//! Conditions that must hold before any arm is judged: the service works when alone, the policy is in force, the
+//! generator keeps its schedule, and two identical arms give the same result.
 
 use super::{against_baseline, health};
 use crate::analysis::proven_harmful;
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The share of invalid blocks above which a run counts as invalid.
 const INVALID_BLOCK_SHARE: f64 = 0.2;
 
-/// Policies that were not in force: nothing in such a run is evidence.
+/// Policies that were not in force, which invalidates the whole run.
 pub(super) fn not_in_force(run: &Run) -> Vec<String> {
     let mut reasons = Vec::new();
     for arm in &run.arms {
@@ -33,13 +33,13 @@ pub(super) fn not_in_force(run: &Run) -> Vec<String> {
     reasons
 }
 
-/// Whether too many blocks had to be thrown away, with the commonest reason.
+/// Whether too many blocks were invalid, with the most frequent reason.
 pub(super) fn too_many_invalid_blocks(run: &Run) -> Option<String> {
     let invalid: Vec<_> = run.blocks.iter().filter(|block| !block.valid).collect();
     if invalid.len() as f64 <= INVALID_BLOCK_SHARE * run.blocks.len() as f64 {
         return None;
     }
-    // The same reason has other figures in each block.
+    // The same reason has different figures in each block.
     let mut reasons: BTreeMap<String, (usize, &str)> = BTreeMap::new();
     for block in &invalid {
         let reason = block.invalid_reason.as_deref().unwrap_or("no reason recorded");
@@ -54,12 +54,11 @@ pub(super) fn too_many_invalid_blocks(run: &Run) -> Option<String> {
     ))
 }
 
-/// How sure a difference between identical arms must be before the run counts as broken.
+/// Significance that a difference between identical arms needs for the run to count as invalid.
 const SIGNIFICANT: f64 = 0.01;
 
-/// Whether something is wrong with the measurement: the two identical arms differ significantly on a gate, and by more than half
-/// of what is to be decided. Arms that are merely wide apart by chance are no fault: the bounds of the isolated arm are as wide,
-/// and say so.
+/// Whether the measurement is faulty: the two identical arms differ significantly on a gate, and by more than half of
+/// the threshold. A large difference by chance is no fault: the bounds of the isolated arm are then equally wide.
 pub(super) fn identical(run: &Run, gates: &[Metric]) -> (Verdict, Vec<String>) {
     let twin = run.arm_with(Role::Baseline2);
     let Some(twin) = twin.filter(|_| run.arm_with(Role::Baseline).is_some()) else {
@@ -74,7 +73,7 @@ pub(super) fn identical(run: &Run, gates: &[Metric]) -> (Verdict, Vec<String>) {
         match result.and_then(|result| Some((result, result.one_sided?))) {
             Some((result, bounds)) => {
                 let within = bounds[0] > -half && bounds[1] < half;
-                // So few rounds that no difference can be that sure show a gross one all the same.
+                // With so few rounds that no difference can be that significant, a gross one still counts.
                 let gross = bounds[0] > 2.0 * half || bounds[1] < -2.0 * half;
                 if gross || (result.p_equal.is_some_and(|p| p < each) && !within) {
                     unequal.push(inequality(run, result, bounds));
@@ -110,7 +109,7 @@ fn inequality(run: &Run, result: &Comparison, bounds: [f64; 2]) -> String {
     )
 }
 
-/// What the contended arm says about the antagonist.
+/// Notes on the antagonist's effect in the contended arm.
 pub(super) fn about_contention(run: &Run, gates: &[Metric]) -> Option<String> {
     let Some(contended) = run.arm_with(Role::Contended) else {
         return Some("there is no contended arm, so no effect can be attributed to the policy".to_owned());
@@ -132,7 +131,7 @@ pub(super) fn about_contention(run: &Run, gates: &[Metric]) -> Option<String> {
     )
 }
 
-/// What a reader must know whatever the verdict is.
+/// Notes for every reader, whatever the verdict.
 pub(super) fn notes(run: &Run) -> Vec<String> {
     let mut notes = run.caveats.clone();
     for arm in &run.arms {

@@ -1,8 +1,9 @@
 //! Whether the online service fails, and whether isolation is what makes it fail.
 //!
-//! A service that crashes by itself now and then does so in some arm, and it may well be the isolated one. So blocks in which
-//! the service failed are counted, and isolation is to blame only when its blocks fail significantly more often than those
-//! without offline work: Fisher's exact test, one-sided, which is exact because the order of the arms is random.
+//! A service that sometimes crashes by itself does so in a random arm, which may be the isolated one. So blocks in
+//! which the service failed are counted, and isolation is to blame only if its blocks fail significantly more often
+//! than those without offline work: Fisher's exact test, one-sided, which is exact because the order of the arms is
+//! random.
 
 use crate::analysis::online_failed;
 use crate::record::Verdict;
@@ -11,13 +12,13 @@ use crate::record::{Arm, Block, Role, Run};
 /// The share of failed requests above which a service counts as failing.
 const ERROR_SHARE: f64 = 0.01;
 
-/// How the online service fared, over all blocks, usable or not.
+/// Failures of the online service, over all blocks, valid or not.
 #[derive(Debug, Default)]
 struct Health {
     blocks: usize,
-    /// Blocks in which it died or answered nothing.
+    /// Number of blocks in which it died or answered nothing.
     crashed: usize,
-    /// Blocks in which it died, answered nothing, or failed more than one request in a hundred.
+    /// Number of blocks in which it died, answered nothing, or failed more than one request in a hundred.
     failed: usize,
     died: bool,
     error_share: f64,
@@ -58,7 +59,7 @@ impl Health {
         if self.died { "crashed" } else { "answered nothing" }
     }
 
-    /// What went wrong, or nothing.
+    /// Description of the failures, if any.
     fn complaint(&self, arm: &str) -> Option<String> {
         if self.crashed > 0 {
             let (crashed, blocks) = (self.crashed, self.blocks);
@@ -76,13 +77,14 @@ fn is_alone(arm: &Arm) -> bool {
     matches!(arm.role, Role::Baseline | Role::Baseline2 | Role::PolicyOnly | Role::Warm)
 }
 
-/// What the failures of one isolated arm say.
+/// Conclusion from the failures of one isolated arm.
 struct Told {
     verdict: Verdict,
     reason: String,
 }
 
-/// BROKEN where isolation makes the service fail, INCONCLUSIVE where that cannot be told; `None` for an arm without failures.
+/// BROKEN where isolation makes the service fail, INCONCLUSIVE where that cannot be decided; `None` for an arm without
+/// failures.
 fn told(run: &Run, arm: &Arm) -> Option<Told> {
     let (its, alone) = (Health::of_arm(run, &arm.name), Health::alone(run));
     let complaint = its.complaint(&arm.name)?;
@@ -104,7 +106,7 @@ fn told(run: &Run, arm: &Arm) -> Option<Told> {
     })
 }
 
-/// Whether an arm has no figures worth a cell: isolation makes the service fail, or it failed in every single block.
+/// Whether an arm has no meaningful figures: isolation makes the service fail, or it failed in every block.
 pub(crate) fn service_failed(run: &Run, arm: &Arm) -> bool {
     let health = Health::of_arm(run, &arm.name);
     let broken = || told(run, arm).is_some_and(|told| told.verdict == Verdict::Broken);
@@ -118,12 +120,12 @@ pub(super) fn broken_arms(run: &Run) -> Vec<String> {
     broken.map(|told| told.reason).collect()
 }
 
-/// Failures of an isolated arm that are too rare to be told from the service's own.
+/// Failures of an isolated arm that are too rare to distinguish from the service's own.
 pub(super) fn too_rare(run: &Run, arm: &Arm) -> Option<String> {
     told(run, arm).filter(|told| told.verdict == Verdict::Inconclusive).map(|told| told.reason)
 }
 
-/// Arms without offline work in which the service failed: it does so by itself.
+/// Arms without offline work in which the service failed, which shows that it fails by itself.
 pub(super) fn fails_by_itself(run: &Run) -> Vec<String> {
     let mut reasons = Vec::new();
     for arm in run.arms.iter().filter(|arm| is_alone(arm)) {
@@ -141,7 +143,7 @@ pub(super) fn fails_by_itself(run: &Run) -> Vec<String> {
     reasons
 }
 
-/// Failures without isolation: a finding, and no verdict.
+/// Failures without isolation: reported, but not part of the verdict.
 pub(super) fn without_isolation(run: &Run) -> Vec<String> {
     let contended = run.arms.iter().filter(|arm| arm.role == Role::Contended);
     contended
@@ -151,8 +153,8 @@ pub(super) fn without_isolation(run: &Run) -> Vec<String> {
         .collect()
 }
 
-/// Fisher's exact test, one-sided: how likely so many of all failures, or more, fall among the first blocks if failures do not
-/// ask which arm they are in. Each argument is failures and blocks.
+/// Fisher's exact test, one-sided: the probability that at least this many of all failures fall among the first blocks
+/// if failures are independent of the arm. Each argument is (failures, blocks).
 fn fisher(of: [usize; 2], beside: [usize; 2]) -> f64 {
     let (failures, blocks) = (of[0] + beside[0], of[1] + beside[1]);
     let ln_choose =
@@ -177,7 +179,7 @@ mod tests {
     #[test]
     fn fisher_is_the_textbooks() {
         let close = |got: f64, want: f64| assert!((got - want).abs() < 1e-9, "got {got}, want {want}");
-        // The lady who tastes tea: 4 of 4 and 3 of 4 right.
+        // Fisher's lady tasting tea: 4 of 4 and 3 of 4 right.
         close(fisher([4, 4], [0, 4]), 1.0 / 70.0);
         close(fisher([3, 4], [1, 4]), 17.0 / 70.0);
         close(fisher([1, 12], [0, 24]), 12.0 / 36.0);
@@ -186,7 +188,7 @@ mod tests {
         close(fisher([3, 3], [0, 0]), 1.0);
     }
 
-    /// The verdict on failures alone, where each block of an arm fails with its own chance.
+    /// The verdict based on failures alone, where each block of an arm fails with a given probability.
     fn verdict(rng: &mut Rng, rounds: u32, chance: impl Fn(&str) -> f64, errors: bool) -> Option<Verdict> {
         let mut run = bare_run(rounds);
         for block in &mut run.blocks {
@@ -203,8 +205,8 @@ mod tests {
         too_rare(&run, &run.arms[3]).map(|_| Verdict::Inconclusive)
     }
 
-    /// Crashes that do not ask for the arm are called BROKEN in at most 5 % of runs, those that isolation makes in at least
-    /// 95 %; the same with errors in place of crashes.
+    /// Crashes that are independent of the arm lead to BROKEN in at most 5 % of runs, those caused by isolation in at
+    /// least 95 %; the same holds for errors instead of crashes.
     // promise 45
     #[test]
     fn only_isolation_breaks() {

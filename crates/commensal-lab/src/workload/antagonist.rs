@@ -1,4 +1,4 @@
-//! Offline work that disturbs in one way each, and counts what it did.
+//! Built-in offline work: each kind stresses one resource and counts its work.
 //!
 //! | kind | takes from others | unit of work | `size` is |
 //! |---|---|---|---|
@@ -38,7 +38,7 @@ use std::time::Duration;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// What to disturb.
+/// The resource to stress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// CPU time: the chunks of [`burn`](super::burn).
@@ -127,13 +127,13 @@ impl FromStr for Kind {
     }
 }
 
-/// What the offline work of an arm is called: `memory`, or `memory:4` with so many threads.
+/// Name of the offline work of an arm: `memory`, or `memory:4` with the number of threads.
 #[must_use]
 pub fn arm_name(kind: Kind, threads: usize) -> String {
     format!("{kind}:{threads}")
 }
 
-/// Reads such a name; without a number there is a thread for each CPU.
+/// Parses such a name; without a number there is one thread per CPU.
 #[must_use]
 pub fn of_arm(name: &str) -> Option<(Kind, Option<usize>)> {
     match name.split_once(':') {
@@ -149,13 +149,14 @@ pub fn of_arm(name: &str) -> Option<(Kind, Option<usize>)> {
 /// What to run.
 #[derive(Debug)]
 pub struct AntagonistOptions {
-    /// What to disturb.
+    /// The resource to stress.
     pub kind: Kind,
     /// Threads, 1 to [`MAX_THREADS`](super::burn::MAX_THREADS).
     pub threads: usize,
     /// Bytes per thread; `None` is the kind's default. Refused by kinds without a size.
     pub size: Option<u64>,
-    /// Where the files of `page-cache` and `disk` live; a memory file system would make neither of them.
+    /// Folder for the files of `page-cache` and `disk`; it must not be on a memory file system, which would stress
+    /// neither.
     pub dir: PathBuf,
     /// When to stop by itself; `None` runs until killed.
     pub duration: Option<Duration>,
@@ -163,7 +164,7 @@ pub struct AntagonistOptions {
     pub counter: Option<OwnedFd>,
 }
 
-/// Disturbs until killed or until the duration is over; returns the units of work done.
+/// Runs until killed or until the duration is over; returns the units of work done.
 ///
 /// # Errors
 /// On impossible options, when a thread cannot start or its work cannot be done, or when the counter cannot be

@@ -1,9 +1,9 @@
-//! The built-in offline workload: threads that burn CPU in fixed chunks and say how many they finished.
+//! The built-in offline workload: threads that burn CPU in fixed chunks and count the finished ones.
 //!
-//! Work is counted in chunks, not in time: a hog that is held back burns the same seconds later, only finished
-//! chunks tell what was lost. [`run`] is the hog's side, [`WorkCounter`] the conductor's. The counter is an
-//! anonymous memory file of one little-endian `u64` per thread, so the conductor reads it while the hog is
-//! frozen, throttled or dead, and no pipe can fill up or wake anybody.
+//! Work is counted in chunks, not in CPU time: a throttled thread burns the same seconds later, and only finished
+//! chunks show the loss. [`run`] is the workload's side, [`WorkCounter`] the conductor's. The counter is an anonymous
+//! memory file of one little-endian `u64` per thread, so the conductor can read it while the workload is frozen,
+//! throttled or dead, and no pipe can fill up or wake a thread.
 
 use super::WorkloadError;
 use super::cpu::burn;
@@ -28,7 +28,7 @@ pub const REPORT_EVERY: Duration = Duration::from_millis(5);
 /// Most threads, and so slots of the counter file.
 pub const MAX_THREADS: usize = 4096;
 
-/// What to burn.
+/// Parameters.
 #[derive(Debug)]
 pub struct BurnOptions {
     /// Threads, 1 to [`MAX_THREADS`].
@@ -73,14 +73,14 @@ pub fn run(options: BurnOptions) -> Result<u64, WorkloadError> {
     })
 }
 
-/// The work of one thread: each call does a piece of it and gives the units done.
+/// The work of one thread: each call does one piece and returns the units done.
 pub(super) type Piece = Box<dyn FnMut() -> Result<u64, WorkloadError>>;
 
 /// Threads that do pieces of work and count them.
 pub(super) struct Hog {
-    /// What the threads are called.
+    /// Name of the threads.
     pub(super) name: &'static str,
-    /// How many.
+    /// Number of threads.
     pub(super) threads: usize,
     /// When to stop by itself; `None` runs until killed.
     pub(super) duration: Option<Duration>,
@@ -98,7 +98,7 @@ impl Hog {
         let Self { name, threads, duration, counter } = self;
         check_threads(threads)?;
         let counter = counter.as_ref().map(AsFd::as_fd);
-        // The first write comes before any work: a counter that cannot be written is found out at once.
+        // The first write comes before any work, so that a counter that cannot be written is found at once.
         for thread in 0..threads {
             report(counter, thread, 0)?;
         }

@@ -13,7 +13,7 @@ const START: u64 = 0x9E37_79B9_7F4A_7C15;
 /// A calibration probe is at least this long, so that the clock's own cost vanishes in it.
 const PROBE: Duration = Duration::from_micros(500);
 
-/// Tries of the probe. The fastest one counts: interrupts, steal and cold frequency only ever add time.
+/// Number of probes. The fastest one counts: interrupts, steal and low frequency only add time.
 const TRIES: u32 = 15;
 
 /// Does `iterations` steps of a fixed xorshift chain and returns its end value, which depends on every step.
@@ -31,8 +31,8 @@ pub fn burn(iterations: u64) -> u64 {
 
 /// The iteration count whose [`burn`] takes about `target` of CPU time on this machine, at least 1.
 ///
-/// Takes some 10 ms. The fastest of several tries decides, so noise cannot inflate the time per step (it would
-/// make the count too small); CPU time rather than wall time is read, so waiting does not count either.
+/// Takes some 10 ms. The fastest of several probes is used, so noise cannot inflate the time per step (the count would
+/// be too small); CPU time rather than wall time is read, so waiting does not count either.
 #[must_use]
 pub fn calibrate(target: Duration) -> u64 {
     let mut probe = 1_000u64;
@@ -53,7 +53,7 @@ fn cpu_time_of(iterations: u64) -> Duration {
 /// CPU time the calling thread has used since it began.
 pub(crate) fn thread_cpu_time() -> Duration {
     let t = clock_gettime(ClockId::ThreadCPUTime);
-    // The clock of a thread starts at zero and never runs backwards: neither cast can lose anything.
+    // A thread's clock starts at zero and never runs backwards, so neither cast loses anything.
     Duration::new(t.tv_sec.max(0) as u64, t.tv_nsec.max(0) as u32)
 }
 

@@ -1,8 +1,8 @@
 //! The built-in online workload: an HTTP/1.1 server that burns a known amount of CPU per request.
 //!
-//! It is the server of the Group Identity experiment: `GET /cpu?cpu=N&count=M`, with `GET /metrics` in the
-//! same shape. It listens on 127.0.0.1 only, has no memory or disk work, and ends by signal. `POST /slow?before=N&after=M`
-//! makes every later answer come N nanoseconds later, a harm of known size, and says what was added so far.
+//! It is the server of the Group Identity experiment: `GET /cpu?cpu=N&count=M`, and `GET /metrics` in the same format.
+//! It listens on 127.0.0.1 only, does no memory or disk work, and is ended by a signal. `POST /slow?before=N&after=M`
+//! delays every later answer by N nanoseconds, a harm of known size, and returns the delays added so far.
 
 mod metrics;
 mod slow;
@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 
 /// Most threads one request may use.
 pub const MAX_CPU: u64 = 64;
-/// Most iterations one request may ask of each thread (about 20 s).
+/// Maximum number of iterations per thread of a request (about 20 s).
 pub const MAX_COUNT: u64 = 10_000_000_000;
 /// Most worker threads of the server.
 pub const MAX_WORKERS: usize = 1024;
@@ -39,8 +39,8 @@ pub const MAX_WORKERS: usize = 1024;
 pub struct HttpOptions {
     /// TCP port on 127.0.0.1; 0 takes any free one.
     pub port: u16,
-    /// Worker threads, 1 to [`MAX_WORKERS`]. A worker that burns serves nobody else meanwhile, so this bounds
-    /// the CPUs used by requests with `cpu=1`.
+    /// Worker threads, 1 to [`MAX_WORKERS`]. A worker handles one request at a time, so this bounds the CPUs used by
+    /// requests with `cpu=1`.
     pub workers: usize,
 }
 
@@ -58,7 +58,7 @@ pub fn serve(options: HttpOptions) -> Result<(), WorkloadError> {
     server.run()
 }
 
-/// A server whose socket already listens: clients may connect, they are answered once [`HttpServer::run`] runs.
+/// A server whose socket already listens: clients can connect, and are answered once [`HttpServer::run`] runs.
 #[derive(Debug)]
 pub struct HttpServer {
     listener: TcpListener,
@@ -67,7 +67,7 @@ pub struct HttpServer {
     state: Arc<State>,
 }
 
-/// What all connections share.
+/// State shared by all connections.
 #[derive(Debug)]
 struct State {
     metrics: Metrics,
@@ -96,7 +96,7 @@ impl HttpServer {
         Ok(Self { listener, addr, workers, state: Arc::new(State { metrics, slow: Slow::new() }) })
     }
 
-    /// Where it listens.
+    /// The address on which it listens.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr
@@ -119,7 +119,7 @@ impl HttpServer {
             let listener = tokio::net::TcpListener::from_std(self.listener).map_err(failed)?;
             loop {
                 let Ok((stream, _)) = listener.accept().await else {
-                    // Out of descriptors, or the peer left already: give others the time to close theirs.
+                    // Out of descriptors, or the peer has closed already: give others the time to close theirs.
                     tokio::time::sleep(Duration::from_millis(10)).await;
                     continue;
                 };
@@ -130,7 +130,7 @@ impl HttpServer {
                     let connection = Connection { stream, owed_ns: Arc::clone(&owed_ns) };
                     let service =
                         service_fn(move |request| answer(request, Arc::clone(&state), Arc::clone(&owed_ns)));
-                    // A client that breaks off is its own affair: nothing to report.
+                    // Errors of single connections are not reported.
                     let _ = hyper::server::conn::http1::Builder::new()
                         .serve_connection(TokioIo::new(connection), service)
                         .await;
@@ -171,8 +171,8 @@ async fn answer(
     Ok(response)
 }
 
-/// Sets by how much every later answer comes later, and how long its worker is held afterwards; the body is what was added
-/// before.
+/// Sets the delay of every later answer, and how long its worker is occupied afterwards; the response body lists the
+/// delays added before.
 fn slower(query: &str, slow: &Slow) -> (StatusCode, String) {
     let asked = |name| {
         let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
@@ -191,7 +191,7 @@ fn slower(query: &str, slow: &Slow) -> (StatusCode, String) {
     }
 }
 
-/// Burns what the query asks for on the calling worker; the body is the end value of the chain.
+/// Burns CPU as the query says, on the calling worker; the response body is the result of the computation.
 fn cpu(query: &str, metrics: &Metrics, (slow, owed_ns): (&Slow, &AtomicU64)) -> (StatusCode, String) {
     let began = Instant::now();
     let (threads, count) = match parse_query(query) {

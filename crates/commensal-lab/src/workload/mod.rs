@@ -1,8 +1,9 @@
 //! Built-in workloads, so that a lab run needs nothing but this program.
 //!
-//! [`http`] is the online one (a latency-critical server), [`burn`] the offline one (a CPU hog that reports
-//! its work), [`antagonist`] disturbs in one way each, [`pulse`] what the probe's tests watch, [`responder`] what load
-//! generators are compared against, [`cpu`] the unit of work all share. What drives them is in `loadgen`.
+//! [`http`] is the online workload (a latency-critical server), [`burn`] the offline one (a CPU hog that reports its
+//! work). Each kind of [`antagonist`] stresses one resource, [`pulse`] is observed by the probe's tests, load
+//! generators are compared using [`responder`], and [`cpu`] is the unit of work that all share. The load generator is
+//! in `loadgen`.
 
 use std::io;
 use std::path::PathBuf;
@@ -30,21 +31,21 @@ pub enum WorkloadError {
     Listen {
         /// The port asked for.
         port: u16,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: io::Error,
     },
     /// The worker threads could not be started.
     #[error("cannot start {threads} worker threads")]
     Threads {
-        /// How many were asked for.
+        /// Number of threads.
         threads: usize,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: io::Error,
     },
     /// The line that tells the conductor "ready" could not be written.
     #[error("cannot print the listening line to standard output")]
     Announce {
-        /// What the kernel said.
+        /// The error of the kernel.
         source: io::Error,
     },
     /// The work counter could not be written.
@@ -53,33 +54,33 @@ pub enum WorkloadError {
          (the lab hands over a memory file), not a terminal or a pipe"
     )]
     Counter {
-        /// Which thread's slot, from 0.
+        /// Index of the thread's slot, from 0.
         thread: usize,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: io::Error,
     },
-    /// A file without a name could not be made.
+    /// An unnamed file could not be created.
     #[error("cannot make a temporary file of {size} bytes in {}: name another folder with --dir", dir.display())]
     File {
         /// The folder.
         dir: PathBuf,
-        /// Bytes.
+        /// Size in bytes.
         size: u64,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: io::Error,
     },
     /// A piece of work failed.
     #[error("cannot {operation}")]
     Piece {
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: io::Error,
     },
     /// A process could not be started or waited for.
     #[error("the fork storm cannot go on")]
     Process(#[from] commensal_host::HostError),
-    /// An option that no run can honour.
+    /// An option with an impossible value.
     #[error("{option} = {value}: {reason}")]
     Option {
         /// The option's name.

@@ -1,4 +1,4 @@
-//! Threads that sleep for a random time and then compute for a while: the smallest thing that is latency-critical.
+//! Threads that sleep for a random time and then compute for a while: a minimal latency-critical workload.
 //!
 //! Sleeps are uniform between half and one and a half periods. A fixed period would fall into step with the timer tick,
 //! and measure where in a tick it wakes up instead of what the scheduler does.
@@ -9,10 +9,10 @@ use crate::rng::Rng;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// Most threads.
+/// Maximum number of threads.
 pub const MAX_THREADS: usize = 20_000;
 
-/// How to pulse.
+/// Parameters.
 #[derive(Debug, Clone, Copy)]
 pub struct PulseOptions {
     /// Threads, 1 to [`MAX_THREADS`].
@@ -21,7 +21,7 @@ pub struct PulseOptions {
     pub period: Duration,
     /// CPU time of one piece of work.
     pub work: Duration,
-    /// Of the sleeps.
+    /// Seed of the sleeps.
     pub seed: u64,
     /// When to stop by itself; `None` runs until killed.
     pub duration: Option<Duration>,
@@ -56,7 +56,7 @@ pub fn run(options: PulseOptions) -> Result<u64, WorkloadError> {
             let builder = std::thread::Builder::new().name(format!("pulse-{thread}")).stack_size(64 << 10);
             match builder.spawn_scoped(scope, work) {
                 Ok(handle) => handles.push(handle),
-                // Those that run until killed are never joined: better none than some.
+                // Threads that run until killed are never joined, so an error must stop all of them.
                 Err(source) if until.is_none() => {
                     eprintln!("commensal: {}", WorkloadError::Threads { threads, source });
                     std::process::exit(2);

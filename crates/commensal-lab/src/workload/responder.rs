@@ -1,7 +1,8 @@
-//! The fastest HTTP service that one thread can be, with stalls on demand: what load generators are compared against.
+//! A minimal single-threaded HTTP service, as fast as possible, with configurable stalls: a reference for comparing
+//! load generators.
 //!
-//! Every request gets the same answer whatever it asks for. A stall holds all of them, as a collector of garbage or a
-//! throttled group does. It listens on 127.0.0.1 only and ends by signal.
+//! Every request gets the same answer. A stall delays all of them, like a garbage collector or a throttled cgroup. It
+//! listens on 127.0.0.1 only and is ended by a signal.
 
 use super::WorkloadError;
 use rustix::buffer::spare_capacity;
@@ -12,23 +13,23 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// The answer to everything.
+/// The answer to every request.
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 3\r\n\r\nok\n";
-/// What ends a request without a body.
+/// End of a request without a body.
 const END: &[u8] = b"\r\n\r\n";
-/// The listener's place in the event queue; connections are numbered from 0.
+/// Identifier of the listener in the event queue; connections are numbered from 0.
 const LISTENER: u64 = u64::MAX;
-/// Answers that a client may have coming before it is dropped: it sends but does not read.
+/// Maximum size of unsent answers before a client that sends but does not read is dropped.
 const UNREAD: usize = 1 << 20;
 
-/// How to start it.
+/// Options of the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResponderOptions {
     /// TCP port on 127.0.0.1; 0 takes any free one.
     pub port: u16,
-    /// How long every stall lasts; zero is none.
+    /// Length of every stall; zero for none.
     pub stall: Duration,
-    /// From the begin of one stall to the next; the first one ends this long after the start.
+    /// Interval between the beginnings of stalls; the first one ends this long after the start.
     pub every: Duration,
 }
 
@@ -70,9 +71,9 @@ struct Responder {
 
 struct Conn {
     stream: TcpStream,
-    /// Bytes of [`END`] that the last piece ended with.
+    /// Number of bytes of [`END`] at the end of the last piece.
     matched: usize,
-    /// What did not fit into the socket.
+    /// Bytes that did not fit into the socket.
     unsent: Vec<u8>,
 }
 
@@ -97,7 +98,7 @@ impl Responder {
         }
     }
 
-    /// Sleeps while a stall lasts: the last part of every period.
+    /// Sleeps during a stall, which is the last part of every period.
     fn stall(&self) {
         let (stall, every) = (self.options.stall.as_nanos(), self.options.every.as_nanos());
         if stall == 0 || every == 0 {
@@ -143,7 +144,7 @@ impl Responder {
 }
 
 impl Conn {
-    /// Reads what is there and answers every request in it; whether the connection goes on.
+    /// Reads available bytes and answers every request in them; returns whether the connection stays open.
     fn exchange(&mut self, buffer: &mut [u8]) -> bool {
         match self.stream.read(buffer) {
             Ok(0) => return false,
@@ -166,7 +167,7 @@ impl Conn {
     }
 }
 
-/// How many requests end in these bytes.
+/// Number of requests that end in these bytes.
 fn requests(matched: &mut usize, bytes: &[u8]) -> usize {
     let mut count = 0;
     for byte in bytes {

@@ -1,4 +1,4 @@
-//! Users, roles and what they may.
+//! Users, roles and their privileges.
 
 use super::execute::{Hash, stored};
 use super::groups::missing;
@@ -12,16 +12,16 @@ use std::fmt;
 pub(super) const EVERYTHING: [&str; 3] = ["*", "*", "*"];
 /// Every workload group.
 const EVERY_GROUP: &str = "%";
-/// The properties of a user that mean something here.
+/// The property of a user that has an effect here.
 const DEFAULT_GROUP: &str = "default_workload_group";
 const MAX_CONNECTIONS: &str = "max_user_connections";
 
-/// A password's hash: a star and SHA-1 of SHA-1 in forty hexadecimal digits, as `mysql_native_password` has it, and after a
-/// colon SHA-256 of SHA-256, for `caching_sha2_password`, unless only the first is known. It is never printed.
+/// A password's hash: a star and SHA-1 of SHA-1 in forty hexadecimal digits, as `mysql_native_password` has it, then a
+/// colon and SHA-256 of SHA-256 for `caching_sha2_password`, unless only the first is known. It is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PasswordHash(String);
 
-/// A text that is no such hash.
+/// The text is not such a hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a password's hash is a star and 40 hexadecimal digits, as PASSWORD('…') gives it, or these, a colon and 64 digits"
@@ -32,7 +32,7 @@ impl PasswordHash {
     /// A hash from its text.
     ///
     /// # Errors
-    /// [`BadHash`] when it does not look like one.
+    /// [`BadHash`] when the text does not have that form.
     pub fn new(text: &str) -> Result<PasswordHash, BadHash> {
         let digits = text.strip_prefix('*').ok_or(BadHash)?;
         let (native, sha2) = digits.split_once(':').map_or((digits, None), |(one, two)| (one, Some(two)));
@@ -68,10 +68,10 @@ impl fmt::Debug for PasswordHash {
     }
 }
 
-/// What may be done with tables, or with everything.
+/// A privilege on tables, or on everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Privilege {
-    /// Everything; only on everything.
+    /// All privileges; only granted on everything.
     Admin,
     /// Reading.
     Select,
@@ -100,7 +100,7 @@ impl fmt::Display for Privilege {
     }
 }
 
-/// What somebody has been given.
+/// The privileges of a user or role.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Grants {
     /// Groups that may be used; `%` is all.
@@ -131,20 +131,20 @@ impl Grants {
 /// A user.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct User {
-    /// The password's hash; none is an empty password.
+    /// The password's hash; `None` is an empty password.
     pub password: Option<PasswordHash>,
-    /// Only connections with TLS.
+    /// Whether connections must use TLS.
     pub tls: bool,
     /// Roles.
     pub roles: BTreeSet<String>,
-    /// What was granted to the user alone.
+    /// Privileges granted to the user directly.
     pub grants: Grants,
 }
 
 /// A role.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Role {
-    /// What whoever has it may do.
+    /// Privileges of users with this role.
     pub grants: Grants,
 }
 
@@ -159,8 +159,8 @@ impl Catalog {
         self.roles.iter().map(|(name, role)| (name.as_str(), role))
     }
 
-    /// Who logs in as `name` from `host`: the user with this very host, else the one whose host pattern says most. Upper and
-    /// lower case of hosts do not differ.
+    /// The user that `name` from `host` logs in as: the one with exactly this host, else the one with the most specific
+    /// host pattern. Hosts are compared without regard to case.
     #[must_use]
     pub fn login(&self, name: &str, host: &str) -> Option<(&UserName, &User)> {
         let fits = |user: &UserName| user.name == name && is_like(ilike, &user.host, host);
@@ -176,26 +176,26 @@ impl Catalog {
         self.default_groups.get(user).map(String::as_str)
     }
 
-    /// How many connections a user may have at a time; none is as many as the server has.
+    /// Maximum number of connections of a user at a time; `None` is the server's maximum.
     #[must_use]
     pub fn max_connections(&self, user: &str) -> Option<u32> {
         self.max_connections.get(user).copied()
     }
 
-    /// All that was granted to a user, directly and by roles.
+    /// All grants of a user, direct and through roles.
     fn grants_of(&self, user: &UserName) -> impl Iterator<Item = &Grants> {
         let user = self.users.get(user);
         let roles = user.into_iter().flat_map(|user| &user.roles).filter_map(|role| self.roles.get(role));
         user.map(|user| &user.grants).into_iter().chain(roles.map(|role| &role.grants))
     }
 
-    /// Whether a user may do this with `catalogue.database.table`.
+    /// Whether a user has a privilege on `catalogue.database.table`.
     #[must_use]
     pub fn may(&self, user: &UserName, privilege: Privilege, object: [&str; 3]) -> bool {
         self.grants_of(user).any(|grants| grants.allows(privilege, object))
     }
 
-    /// Whether a user may do everything.
+    /// Whether a user has all privileges.
     #[must_use]
     pub fn is_admin(&self, user: &UserName) -> bool {
         self.may(user, Privilege::Admin, EVERYTHING)
@@ -331,7 +331,7 @@ impl Catalog {
             self.max_connections.remove(user);
             return Ok(());
         }
-        // Doris's words and bounds.
+        // Doris's message and range.
         match value.parse() {
             Ok(most @ 1..=10_000) => {
                 self.max_connections.insert(user.to_owned(), most);
@@ -345,7 +345,7 @@ impl Catalog {
     pub(super) fn grant(&mut self, grant: &Grant) -> Result<Done, CatalogError> {
         match &grant.what {
             Granted::Group(group) => {
-                // What is gone may still be revoked.
+                // Privileges on a dropped group may still be revoked.
                 if !grant.revoke && group != EVERY_GROUP && !self.groups.contains_key(group) {
                     return refuse(missing(group, None));
                 }
@@ -427,7 +427,8 @@ fn known_privileges(names: &[String], object: &[String; 3]) -> Result<Vec<Privil
     Ok(privileges)
 }
 
-/// Names of users, roles and policies: letters, digits and a few signs, so that they read well in rows and files.
+/// Checks names of users, roles and policies: letters, digits and a few signs, so that they are easy to read in rows
+/// and files.
 pub(super) fn check_name(name: &str) -> Result<(), CatalogError> {
     let fits = |character: char| character.is_alphanumeric() || "_-.@".contains(character);
     if !name.is_empty() && name.chars().count() <= 64 && name.chars().all(fits) {

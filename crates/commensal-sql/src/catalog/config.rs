@@ -1,21 +1,21 @@
-//! `ADMIN SET FRONTEND CONFIG`: the switches of Doris' front end that mean something here.
+//! `ADMIN SET FRONTEND CONFIG`: the settings of Doris' front end that have an effect here.
 
 use super::{CatalogError, refuse};
 use crate::statement::Properties;
 
-/// The configuration. Unlike in Doris it survives a restart.
+/// The configuration. Unlike in Doris it is stored across restarts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// Whether CPU hard limits are kept. Doris 2.1 and 3.x switch between hard limits and soft shares for all groups with
-    /// it; here both hold at once, and `false` only turns the hard limits off.
+    /// Whether CPU hard limits are enforced. In Doris 2.1 and 3.x this switches all groups between hard limits and soft
+    /// shares; here both apply at once, and `false` only turns the hard limits off.
     pub enable_cpu_hard_limit: bool,
-    /// How many groups there may be in a compute group.
+    /// Maximum number of groups in a compute group.
     pub workload_group_max_num: usize,
-    /// How many policies there may be.
+    /// Maximum number of policies.
     pub workload_max_policy_num: usize,
-    /// How many conditions a policy may have.
+    /// Maximum number of conditions of a policy.
     pub workload_max_condition_num_in_policy: usize,
-    /// How many actions a policy may have.
+    /// Maximum number of actions of a policy.
     pub workload_max_action_num_in_policy: usize,
 }
 
@@ -31,7 +31,7 @@ impl Default for Config {
     }
 }
 
-/// Keys of Doris that scripts set and that have nothing to set here, each with the reason.
+/// Keys of Doris that scripts set and that have no effect here, each with the reason.
 const WITHOUT_EFFECT: [(&str, &str); 4] = [
     ("enable_workload_group", "workload groups are always on"),
     ("query_queue_update_interval_ms", "queues are never behind their group"),
@@ -52,7 +52,7 @@ impl Config {
         ]
     }
 
-    /// The configuration with some keys changed, and what there is to say about keys that have no effect.
+    /// The configuration with some keys changed, and warnings about keys that have no effect.
     pub(super) fn altered(&self, given: &Properties) -> Result<(Config, Vec<String>), CatalogError> {
         let (mut new, mut warnings) = (self.clone(), Vec::new());
         if given.is_empty() {

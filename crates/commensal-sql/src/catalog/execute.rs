@@ -1,14 +1,14 @@
-//! Carrying statements out: who may, and where each goes.
+//! Executes statements: checks privileges and dispatches.
 
 use super::{Catalog, CatalogError, PasswordHash};
 use crate::statement::{Secret, Statement, UserName};
 
-/// A statement that was carried out.
+/// Result of an executed statement.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Done {
-    /// Whether anything is different now and has to be stored.
+    /// Whether something changed and must be stored.
     pub changed: bool,
-    /// What the user should know.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
 }
 
@@ -22,12 +22,12 @@ impl Done {
     }
 }
 
-/// How a password becomes what is stored.
+/// Hashes a password for storage.
 pub(super) type Hash<'h> = &'h dyn Fn(&str) -> PasswordHash;
 
 impl Catalog {
-    /// Carries out what changes the catalogue; `None` for every other statement. `by` is who asks. `hash` makes of a
-    /// password what is stored, because passwords themselves never are.
+    /// Executes a statement that changes the catalogue; `None` for every other statement. `by` is the current user.
+    /// `hash` hashes passwords, which are never stored in the clear.
     ///
     /// # Errors
     /// [`CatalogError`]; nothing has changed then.
@@ -52,11 +52,11 @@ impl Catalog {
         Ok(Some(done))
     }
 
-    /// Whether a statement is about who asks and nobody else.
+    /// Whether a statement only concerns the current user.
     fn concerns_only(&self, statement: &Statement, by: &UserName) -> bool {
         match statement {
             Statement::SetPassword { user, .. } => user.as_ref().is_none_or(|user| user == by),
-            // Nobody raises a limit that was set for them.
+            // Users must not raise limits set for them.
             Statement::SetProperty { user, properties } => {
                 user.as_ref().is_none_or(|user| *user == by.name)
                     && !properties.iter().any(|(key, _)| key == "max_user_connections")
@@ -97,7 +97,7 @@ impl Catalog {
     }
 }
 
-/// Whether a statement is for the catalogue to carry out.
+/// Whether the catalogue executes this statement.
 fn changes_catalog(statement: &Statement) -> bool {
     matches!(
         statement,
@@ -118,7 +118,7 @@ fn changes_catalog(statement: &Statement) -> bool {
     )
 }
 
-/// A password as it is stored; an empty one is none.
+/// A password as it is stored; `None` for an empty one.
 pub(super) fn stored(password: &Secret, hash: Hash<'_>) -> Result<Option<PasswordHash>, CatalogError> {
     match password {
         Secret::Plain(plain) | Secret::Hash(plain) if plain.is_empty() => Ok(None),

@@ -1,4 +1,4 @@
-//! Workload groups: created, altered, dropped, and which one a query runs in.
+//! Workload groups: creating, altering and dropping them, and choosing the group of a query.
 
 use super::{Catalog, CatalogError, Done, GroupDefinition, NORMAL, refuse};
 use crate::property::{self, DEFAULT_COMPUTE_GROUP, GroupProperties};
@@ -98,7 +98,7 @@ impl Catalog {
         Ok(Done::changed())
     }
 
-    /// A group as a statement names it.
+    /// The group that a statement names.
     fn named(&self, named: &GroupRef) -> Result<&GroupDefinition, CatalogError> {
         let asked = named.compute_group.as_ref().map(|name| name.to_lowercase());
         let group = self.groups.get(&named.name);
@@ -111,8 +111,8 @@ impl Catalog {
         }
     }
 
-    /// The group that a query runs in: that of the session, else the user's default, else `normal`. The privilege to use
-    /// it is asked for here, when a query runs, and not when the session variable is set.
+    /// The group of a query: that of the session, else the user's default, else `normal`. The privilege to use it is
+    /// checked here, when a query runs, and not when the session variable is set.
     ///
     /// # Errors
     /// [`CatalogError::Denied`] without the privilege, [`CatalogError::Refused`] when there is no such group.
@@ -129,14 +129,14 @@ impl Catalog {
         self.groups.get(name).map_or_else(|| refuse(missing(name, None)), Ok)
     }
 
-    /// The CPU hard limit that is to be kept for a group.
+    /// The CPU hard limit to enforce for a group.
     #[must_use]
     pub fn cpu_hard_limit(&self, group: &GroupDefinition) -> Option<CpuAmount> {
         group.properties.max_cpu.map(|limit| limit.amount).filter(|_| self.config.enable_cpu_hard_limit)
     }
 }
 
-/// That there is no such group.
+/// The message that a group does not exist.
 pub(super) fn missing(name: &str, compute_group: Option<&str>) -> String {
     let compute_group = compute_group.unwrap_or(DEFAULT_COMPUTE_GROUP);
     format!("Can not find workload group {name} in compute group {compute_group}.")

@@ -1,4 +1,4 @@
-//! Workload policies: when a query is like this, that happens to it.
+//! Workload policies: actions on queries that meet conditions.
 
 use super::access::check_name;
 use super::{Catalog, CatalogError, Done, refuse};
@@ -8,20 +8,20 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// What a condition looks at.
+/// What a condition tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Metric {
     /// The user's name.
     Username,
     /// How long the query has been running, in milliseconds.
     QueryTime,
-    /// Rows that it has read.
+    /// Rows that the query has read.
     ScanRows,
-    /// Bytes that it has read.
+    /// Bytes that the query has read.
     ScanBytes,
-    /// Bytes of these that came from remote stores.
+    /// The part of these bytes that came from remote stores.
     RemoteScanBytes,
-    /// Bytes of memory that it holds.
+    /// Bytes of memory that the query holds.
     MemoryBytes,
 }
 
@@ -88,12 +88,12 @@ impl fmt::Display for Operator {
     }
 }
 
-/// What has to hold.
+/// A condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Condition {
-    /// The user is this one.
+    /// The query belongs to this user.
     User(String),
-    /// A number compares like this.
+    /// The metric compares to this number.
     Number(Metric, Operator, u64),
 }
 
@@ -107,7 +107,7 @@ impl fmt::Display for Condition {
     }
 }
 
-/// What happens then.
+/// An action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// The query is cancelled.
@@ -119,7 +119,7 @@ pub enum Action {
         /// Its value.
         value: String,
     },
-    /// The query goes on in another group.
+    /// The query is moved to another group.
     Move(String),
 }
 
@@ -134,10 +134,10 @@ impl fmt::Display for Action {
     }
 }
 
-/// A query as policies see it.
+/// Metrics of a query that policies test.
 #[derive(Debug, Clone, Copy)]
 pub struct Metrics<'q> {
-    /// Whose.
+    /// The user.
     pub user: &'q str,
     /// The group it runs in.
     pub group: &'q str,
@@ -169,26 +169,26 @@ impl Metrics<'_> {
 /// A policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
-    /// Its number, for ever.
+    /// Its number, which is never reused.
     pub id: u64,
     /// Its name.
     pub name: String,
     /// Grows by one with every change.
     pub version: u64,
-    /// All must hold.
+    /// Conditions, all of which must hold.
     pub conditions: Vec<Condition>,
-    /// All happen.
+    /// Actions, all of which are executed.
     pub actions: Vec<Action>,
-    /// Whether it is looked at.
+    /// Whether it is enabled.
     pub enabled: bool,
-    /// 0 to 100; the higher one wins.
+    /// 0 to 100; the highest one wins.
     pub priority: u8,
-    /// The group whose queries it is for; none is all.
+    /// The group whose queries it applies to; `None` is all groups.
     pub group: Option<String>,
 }
 
 impl Policy {
-    /// Whether it fires for a query.
+    /// Whether all conditions hold for a query.
     #[must_use]
     pub fn matches(&self, query: &Metrics<'_>) -> bool {
         let holds = |condition: &Condition| match condition {
@@ -199,7 +199,7 @@ impl Policy {
         self.enabled && for_group && self.conditions.iter().all(holds)
     }
 
-    /// What a user reads whose query it cancels, with the figures that made it.
+    /// The message for the user of a query that this policy cancels, with the metrics that matched.
     #[must_use]
     pub fn cancel_text(&self, query_id: &str, query: &Metrics<'_>) -> String {
         let figure = |condition: &Condition| match condition {
@@ -261,8 +261,8 @@ impl Policy {
 }
 
 impl Catalog {
-    /// The policies that fire for a query: of those that cancel or move it one, with the highest priority (cancelling
-    /// wins a draw), and one of those that only set variables. Equal priorities go to the older policy.
+    /// The policies to apply to a query: of those that cancel or move it the one with the highest priority (cancelling
+    /// wins a draw), and one of those that only set variables. Between equal priorities the older policy wins.
     #[must_use]
     pub fn firing(&self, query: &Metrics<'_>) -> Vec<&Policy> {
         let highest = |kind: fn(&Policy) -> bool| {
@@ -394,7 +394,7 @@ fn condition(text: &ConditionText) -> Result<Condition, CatalogError> {
     }
 }
 
-/// Actions that exclude each other, and conditions that a session's variables cannot depend on.
+/// Refuses actions that exclude each other, and conditions that cannot be combined with setting a session variable.
 fn conflicts(actions: &[Action], conditions: &[Condition]) -> Result<(), CatalogError> {
     let mut variables = BTreeSet::new();
     let (mut cancel, mut moving) = (0, 0);

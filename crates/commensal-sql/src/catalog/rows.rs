@@ -1,4 +1,4 @@
-//! What SHOW and the tables of `information_schema` tell, for who asks.
+//! Rows of SHOW statements and of the tables in `information_schema`, as visible to a user.
 
 use super::{Catalog, GroupDefinition, NORMAL, Privilege};
 use crate::property::{self, Cell, GroupProperties};
@@ -12,12 +12,12 @@ pub struct GroupRow {
     pub id: i64,
     /// NAME.
     pub name: String,
-    /// VERSION, which is ours.
+    /// VERSION, a column that Doris does not have.
     pub version: i64,
     properties: GroupProperties,
 }
 
-/// A number of the database's type; nothing here comes near its end.
+/// Converts a number to the column's type, which is always large enough.
 fn number<N: TryInto<i64>>(number: N) -> i64 {
     number.try_into().unwrap_or(i64::MAX)
 }
@@ -39,13 +39,13 @@ impl GroupRow {
         }
     }
 
-    /// What is shown of one property.
+    /// The shown value of a property.
     #[must_use]
     pub fn cell(&self, row: &property::PropertyRow) -> Cell {
         row.cell(&self.properties)
     }
 
-    /// The cells of `SHOW WORKLOAD GROUPS`, with the queries that run and wait in the group.
+    /// The cells of `SHOW WORKLOAD GROUPS`, with the numbers of running and waiting queries of the group.
     #[must_use]
     pub fn shown(&self, running: usize, waiting: usize) -> Vec<String> {
         let properties = property::shown().into_iter().map(|row| self.cell(row).to_string());
@@ -96,7 +96,7 @@ impl Catalog {
         usable.map(GroupRow::of).collect()
     }
 
-    /// The policies; a user who may not change them sees none.
+    /// The policies; a user who may not change policies sees none.
     #[must_use]
     pub fn policy_rows(&self, user: &UserName) -> Vec<PolicyRow> {
         if !self.is_admin(user) {
@@ -116,7 +116,8 @@ impl Catalog {
         self.policies.values().map(row).collect()
     }
 
-    /// Who may use which group; a user who may not change that sees only what concerns the user and the user's roles.
+    /// Users and roles with the groups that they may use; users who may not grant this see only rows about themselves
+    /// and their roles.
     #[must_use]
     pub fn privilege_rows(&self, asking: &UserName) -> Vec<PrivilegeRow> {
         let all = self.is_admin(asking);
@@ -142,7 +143,7 @@ impl Catalog {
         rows
     }
 
-    /// What a user has been given, as the statements that would give it again: first the roles, then by object.
+    /// The grants of a user as GRANT statements: first roles, then privileges by object.
     #[must_use]
     pub fn grants_shown(&self, user: &UserName) -> Vec<String> {
         let Some(found) = self.users.get(user) else { return Vec::new() };

@@ -1,12 +1,12 @@
-//! The catalogue as two texts, and back.
+//! Serialization of the catalogue to two texts, and back.
 //!
-//! Groups are in a file of `groups.d`, in its format, for everybody: `commensal plan` and the agent read the same limits.
-//! That file is edited, not written anew: comments and keys that SQL knows nothing of stay. What only SQL knows is in a
-//! second file of its own. Where they disagree the groups file is right, because people edit it.
+//! Groups are in a file of `groups.d`, in its format, so that `commensal plan` and the agent read the same limits. That
+//! file is edited, not rewritten: comments and keys that SQL does not know stay. What only SQL needs is in a second
+//! file. Where the two disagree the groups file wins, because people edit it.
 //!
-//! Whoever stores them writes SQL's own file first and the groups file after it, each whole or not at all. A crash
-//! between the two then loses at most the statement that was not answered yet: a group that is in one file only is
-//! either new to SQL or gone.
+//! The caller writes SQL's own file first and the groups file after it, each whole or not at all. A crash between the
+//! two then loses at most the statement that was not yet answered: a group that is in one file only is either new to
+//! SQL or was dropped.
 
 use super::{Action, Catalog, Config, Grants, GroupDefinition, PasswordHash, Policy, Privilege, Role, User};
 use crate::property::spec::{cpu_words, exact};
@@ -23,13 +23,13 @@ use std::ops::Range;
 use toml::Spanned;
 use toml_edit::{DocumentMut, Item, Table, TableLike, Value};
 
-/// What this version writes.
+/// Format version that this version writes.
 const FORMAT: u32 = 1;
 /// First lines of SQL's own file.
 const HEADER: &str = "# Written by commensal-sql, which reads it when it starts: what only SQL knows of groups, its policies,\n\
                       # users and roles. The groups' limits are in groups.d.\n";
 
-/// A file that cannot be read as what it should be.
+/// A file that cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{at}: {problem}")]
 pub struct StoreError {
@@ -79,9 +79,9 @@ struct StoredPolicy {
     priority: u8,
     #[serde(skip_serializing_if = "Option::is_none")]
     workload_group: Option<String>,
-    /// Metric, operator, value.
+    /// Conditions: metric, operator, value.
     conditions: Vec<[String; 3]>,
-    /// Action and, mostly, its argument.
+    /// Actions, most with an argument.
     actions: Vec<Vec<String>>,
 }
 
@@ -90,7 +90,7 @@ struct StoredPolicy {
 struct StoredGrants {
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     usage: BTreeSet<String>,
-    /// Catalogue, database, table, then privileges.
+    /// Catalogue, database and table, then the privileges on them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     objects: Vec<Vec<String>>,
 }
@@ -111,11 +111,12 @@ struct StoredUser {
 }
 
 impl Catalog {
-    /// Reads both files, each given by its name (for messages) and its text; an empty text is a file that is not there
-    /// yet. The sentences say what was put right because something had vanished from the groups file.
+    /// Reads both files, each given by its name (for messages) and its text; an empty text stands for a file that does
+    /// not exist yet. The returned sentences describe repairs because of entries that had vanished from the groups
+    /// file.
     ///
     /// # Errors
-    /// [`StoreError`] with the line, when a text is damaged or has keys that nobody knows. Nothing is guessed.
+    /// [`StoreError`] with the line, when a text is damaged or has unknown keys. Nothing is guessed.
     pub fn load(
         groups: (&str, &str),
         sql: (&str, &str),
@@ -137,7 +138,7 @@ impl Catalog {
         Ok((reader.catalog, reader.notes))
     }
 
-    /// SQL's own file.
+    /// The text of SQL's own file.
     ///
     /// # Errors
     /// [`StoreError`] when it cannot be written as TOML.
@@ -174,10 +175,10 @@ impl Catalog {
         Ok(format!("{HEADER}{text}"))
     }
 
-    /// The groups file: `before`, with the groups as they are now. Only what differs is touched.
+    /// The text of the groups file: `before`, updated to the current groups. Only differences are edited.
     ///
     /// # Errors
-    /// [`StoreError`] when `before` is no groups file.
+    /// [`StoreError`] when `before` is not a groups file.
     pub fn groups_toml(&self, file: &str, before: &str) -> Result<String, StoreError> {
         let old: BTreeMap<String, GroupSpec> =
             specs(file, before)?.into_iter().map(|spec| (spec.name.to_string(), spec)).collect();
@@ -211,22 +212,22 @@ impl Catalog {
     }
 }
 
-/// Limits of a worker process that the kernel is to keep.
+/// Limits of a worker process that the kernel enforces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kernel {
-    /// The group's CPU limit holds (`enable_cpu_hard_limit`).
+    /// Whether the kernel enforces the group's CPU limit (`enable_cpu_hard_limit`).
     pub cpu: bool,
-    /// Memory of the whole process, in bytes.
+    /// Memory limit of the whole process, in bytes.
     pub memory: Option<u64>,
 }
 
 impl Catalog {
-    /// A groups file with one group in it, for the cgroup of its worker process: what `groups`, the text of the groups file,
-    /// says of it, without what the server and the worker do themselves (queue, reads) and without members, since the
-    /// worker is the only one. `None` when there is no such group.
+    /// A groups file with one group in it, for the cgroup of its worker process: the group's entry in `groups`, the
+    /// text of the groups file, without what the server and the worker enforce themselves (queue, reads) and without
+    /// members, since the worker is the only one. `None` when there is no such group.
     ///
     /// # Errors
-    /// [`StoreError`] when `groups` is no groups file.
+    /// [`StoreError`] when `groups` is not a groups file.
     pub fn worker_toml(
         &self,
         name: &str,
@@ -261,7 +262,7 @@ impl Catalog {
     }
 }
 
-/// The groups of a groups file; none, when there is nothing in it.
+/// The groups in a groups file; empty when the text is.
 fn specs(file: &str, text: &str) -> Result<Vec<GroupSpec>, StoreError> {
     let blank = |line: &str| line.trim().is_empty() || line.trim_start().starts_with('#');
     if text.lines().all(blank) {
@@ -274,7 +275,7 @@ fn specs(file: &str, text: &str) -> Result<Vec<GroupSpec>, StoreError> {
     })
 }
 
-/// Writes what differs from what was there.
+/// Writes the differences between two versions of a group.
 fn write_group(table: &mut dyn TableLike, old: Option<&GroupSpec>, new: &GroupSpec) {
     let mut set = |path: &[&str], same: bool, value: Option<Value>| {
         if !same {
@@ -293,7 +294,7 @@ fn write_group(table: &mut dyn TableLike, old: Option<&GroupSpec>, new: &GroupSp
         MemoryAmount::OfMachine(share) => text(share.to_string()),
         MemoryAmount::Bytes(size) => text(exact(size.0)),
     });
-    // What a person has chosen to happen stays, as long as there is a limit to reach.
+    // An action that a person has chosen for the limit stays, as long as there is a limit.
     let limited = new.limits.has(MEMORY_MAX);
     let chosen = old.is_some_and(|old| old.on_exceed.is_some() == limited);
     let on_exceed = limited.then(|| text("kill-largest".to_owned()));
@@ -312,12 +313,13 @@ fn write_group(table: &mut dyn TableLike, old: Option<&GroupSpec>, new: &GroupSp
     set(&["queue", "timeout"], same, timeout);
 }
 
-/// Sets a value below dotted keys, however they are written so far, or removes it; tables that this empties go too.
+/// Sets a value at a dotted path, whatever TOML form it has so far, or removes it together with tables that become
+/// empty.
 fn set_path(table: &mut dyn TableLike, path: &[&str], value: Option<Value>) {
     let Some((first, rest)) = path.split_first() else { return };
     if rest.is_empty() {
         match (value, table.get_mut(first).and_then(Item::as_value_mut)) {
-            // The blanks and the comment around it stay.
+            // Keeps the whitespace and the comment around the value.
             (Some(value), Some(there)) => {
                 let decor = there.decor().clone();
                 *there = value;
@@ -398,7 +400,7 @@ fn stored_user(name: &UserName, user: &User) -> StoredUser {
     }
 }
 
-/// An error at a place of a text.
+/// An error at a position in a text.
 fn place(file: &str, text: &str, span: Option<Range<usize>>, problem: String) -> StoreError {
     let (line, column) = line_and_column(text, span.unwrap_or(0..0).start);
     StoreError { at: format!("{file}:{line}:{column}"), problem }
@@ -427,7 +429,7 @@ impl Reader<'_> {
         Ok(file)
     }
 
-    /// Groups of the groups file, with what SQL knows of them.
+    /// Builds the groups from the groups file and SQL's own file.
     fn groups(&mut self, specs: &[GroupSpec], stored: Option<&SqlFile>) -> Result<(), StoreError> {
         let known = |name: &str| stored.and_then(|file| file.group.get(name));
         if let Some(file) = stored {
@@ -465,7 +467,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// `normal` keeps its number, also when somebody has taken it out of the groups file.
+    /// `normal` keeps its number, even when a person removed it from the groups file.
     fn always_there(&mut self, stored: &StoredGroup) {
         let Ok(name) = GroupName::new(super::NORMAL) else { return };
         let properties = GroupProperties::default();
@@ -475,7 +477,7 @@ impl Reader<'_> {
             .push("workload group normal is no longer in the groups file and has no limits now".to_owned());
     }
 
-    /// Numbers are never given twice.
+    /// Refuses duplicate numbers.
     fn id(&mut self, id: u64, span: Range<usize>, ids: &mut BTreeSet<u64>) -> Result<(), StoreError> {
         if !ids.insert(id) {
             return self.error(span, format!("the id {id} is there twice"));
@@ -522,7 +524,7 @@ impl Reader<'_> {
             .find(|action| action.first().is_some_and(|kind| kind == "move_query_to_group"));
         let needed = moves_to.and_then(|action| action.get(1)).into_iter().chain(&stored.workload_group);
         if let Some(gone) = needed.into_iter().find(|group| !self.catalog.groups.contains_key(*group)) {
-            // Without its group it would be for every query.
+            // Without its group the policy would apply to every query.
             self.notes.push(format!(
                 "workload policy {name} is dropped with the workload group {gone}, which is gone"
             ));

@@ -1,11 +1,11 @@
-//! Columns of the tables of `information_schema`, in their order, with the types that Doris gives them.
+//! Columns of the tables in `information_schema`, in their order, with Doris's types.
 
 /// A column's type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// 64 bits.
+    /// A 64-bit integer.
     Bigint,
-    /// 32 bits.
+    /// A 32-bit integer.
     Int,
     /// A floating point number of 64 bits.
     Double,
@@ -26,7 +26,7 @@ pub struct Table {
 
 use Kind::{Bigint, Boolean, Double, Int, Varchar};
 
-/// What each group uses now; rates are of the time since the last look.
+/// Current resource usage of each group; rates are averages since the last measurement.
 pub const RESOURCE_USAGE: Table = Table {
     name: "workload_group_resource_usage",
     columns: &[
@@ -39,7 +39,7 @@ pub const RESOURCE_USAGE: Table = Table {
     ],
 };
 
-/// What each group reads from each device and each remote store. Doris has such figures in its monitoring only.
+/// Reads of each group from each device and each remote store. Doris has such figures only in its monitoring.
 pub const READS: Table = Table {
     name: "workload_group_reads",
     columns: &[
@@ -57,10 +57,11 @@ pub const READS: Table = Table {
     ],
 };
 
-/// The groups. Behind these columns come those of the properties (Doris' until 3.x, then those of 4.0, then ours), and VERSION.
+/// The groups. These columns are followed by those of the properties (Doris' until 3.x, then those of 4.0, then ours),
+/// and VERSION.
 pub const GROUPS: Table = Table { name: "workload_groups", columns: &[("ID", Bigint), ("NAME", Varchar)] };
 
-/// The queries that run and wait.
+/// Running and waiting queries.
 pub const ACTIVE_TASKS: Table = Table {
     name: "backend_active_tasks",
     columns: &[
@@ -82,7 +83,7 @@ pub const ACTIVE_TASKS: Table = Table {
     ],
 };
 
-/// The policies; [`super::PolicyRow`] has their values.
+/// The policies; [`super::PolicyRow`] holds the values.
 pub const POLICIES: Table = Table {
     name: "workload_policy",
     columns: &[
@@ -97,7 +98,7 @@ pub const POLICIES: Table = Table {
     ],
 };
 
-/// Who may use which group; [`super::PrivilegeRow`] has the values.
+/// Users and roles with the groups that they may use; [`super::PrivilegeRow`] holds the values.
 pub const PRIVILEGES: Table = Table {
     name: "workload_group_privileges",
     columns: &[

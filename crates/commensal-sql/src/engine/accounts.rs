@@ -1,5 +1,5 @@
-//! What the queries of a group are charged to and admitted by. A query holds the accounts of the group that pays for it, and
-//! knows nothing of threads and worker processes, which are [`Group`](super::group::Group)'s.
+//! The accounts of a group, which its queries are charged to and admitted by. A query holds the accounts of the group
+//! that is charged; threads and worker processes are only in [`Group`](super::group::Group).
 
 use super::memory::GroupMemory;
 use super::queue::Queue;
@@ -23,11 +23,11 @@ pub struct Accounts {
     pub cpu: Tokens,
     /// Queue.
     pub queue: Arc<Queue>,
-    /// Limiters of what is read.
+    /// Rate limiters of reads.
     pub reads: Governors,
-    /// Runtime whose timers nobody limits.
+    /// Runtime for timers, which no group limits.
     pub timer: Handle,
-    /// CPU time of polls on the group's threads, whoever was charged for it.
+    /// CPU time of polls on the group's threads, whichever group was charged for it.
     polled_ns: AtomicU64,
 }
 
@@ -38,7 +38,7 @@ impl fmt::Debug for Accounts {
 }
 
 impl Accounts {
-    /// Accounts that nothing is charged to yet. Timers run on the runtime this is called on.
+    /// Empty accounts. Timers run on the runtime from which this is called.
     #[must_use]
     pub fn new(id: u64, name: &str, settings: &Settings) -> Accounts {
         let memory = Arc::new(GroupMemory::new(id, name, settings.memory));
@@ -55,7 +55,7 @@ impl Accounts {
         }
     }
 
-    /// A poll on one of the group's threads took so long, and whoever it was for is charged already.
+    /// Adds the CPU time of a poll on one of the group's threads, which was already charged.
     pub fn polled(&self, cpu_ns: u64) {
         self.polled_ns.fetch_add(cpu_ns, Relaxed);
     }

@@ -1,7 +1,7 @@
-//! Files below one folder as an object store that only reads, and that no name leads out of.
+//! A read-only object store for the files below one folder, which no name can escape.
 //!
-//! `object_store` refuses `..` in names, and follows symbolic links: here a file counts only when its true place is
-//! below the folder's true place.
+//! `object_store` refuses `..` in names, but follows symbolic links. Here a file is only accepted if its canonical path
+//! is below the canonical path of the folder.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -29,7 +29,7 @@ impl Below {
     /// The files below `folder`.
     ///
     /// # Errors
-    /// The folder is not there.
+    /// The folder does not exist.
     pub fn new(folder: &std::path::Path) -> Result<Below> {
         let generic = |source: std::io::Error| Error::Generic { store: "data folder", source: source.into() };
         let root = folder.canonicalize().map_err(generic)?;
@@ -37,19 +37,20 @@ impl Below {
         Ok(Below { files, root })
     }
 
-    /// The folder's true place.
+    /// The canonical path of the folder.
     #[must_use]
     pub fn root(&self) -> &std::path::Path {
         &self.root
     }
 
-    /// Whether the true place of a name is below the folder; a name without a file is left to who opens it.
+    /// Whether the canonical path of a name is below the folder. For a name without a file this is true; opening it
+    /// fails later.
     fn inside(&self, name: &Path) -> bool {
         let Ok(path) = self.files.path_to_filesystem(name) else { return false };
         path.canonicalize().map_or(true, |place| place.starts_with(&self.root))
     }
 
-    /// Folders that are links are not gone into: they lead out, or in circles.
+    /// Folders that are symbolic links are not followed: they may lead out, or form loops.
     fn is_link(&self, folder: &Path) -> bool {
         let path = self.files.path_to_filesystem(folder);
         path.is_ok_and(|path| path.symlink_metadata().is_ok_and(|found| found.is_symlink()))
@@ -59,7 +60,7 @@ impl Below {
         if self.inside(name) {
             return Ok(());
         }
-        // Said as of a file that is not there: where the link leads is nobody's business.
+        // The same error as for a missing file, so that the link's target is not revealed.
         let source = "leads out of the data folder".into();
         Err(Error::NotFound { path: name.to_string(), source })
     }
@@ -108,7 +109,7 @@ impl ObjectStore for Below {
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
         let first = prefix.cloned().unwrap_or_default();
-        // Folder by folder: the store's own walk goes through links before anybody could keep it from that.
+        // Lists folder by folder, because the store's own recursive listing follows links.
         let walk =
             futures::stream::try_unfold((self.clone(), vec![first]), |(store, mut folders)| async move {
                 let Some(folder) = folders.pop() else { return Ok::<_, Error>(None) };

@@ -1,4 +1,4 @@
-//! Who is connected, and what each connection is doing.
+//! The open connections, and the current query of each.
 
 use super::query::Query;
 use super::variables::Variables;
@@ -13,13 +13,13 @@ use tokio_util::sync::CancellationToken;
 pub struct Connection {
     /// Its number, for KILL.
     pub id: u32,
-    /// Who it is.
+    /// Its user.
     pub user: UserName,
-    /// Address that the client has.
+    /// Address of the client.
     pub host: String,
-    /// Since when.
+    /// When it was opened.
     pub since: Instant,
-    /// Told to close.
+    /// Cancelled to close the connection.
     pub close: CancellationToken,
     state: Mutex<State>,
 }
@@ -29,13 +29,13 @@ struct State {
     database: String,
     variables: Variables,
     current: Option<Arc<Query>>,
-    /// Of the last statement that was no `SHOW WARNINGS`.
+    /// Warnings of the last statement other than `SHOW WARNINGS`.
     warnings: Vec<String>,
     since: Instant,
 }
 
 impl Connection {
-    /// A connection that begins now.
+    /// A new connection.
     #[must_use]
     pub fn new(id: u32, user: UserName, host: &str) -> Connection {
         let now = Instant::now();
@@ -61,13 +61,13 @@ impl Connection {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The database that names without one are looked up in.
+    /// The current database, in which unqualified names are looked up.
     #[must_use]
     pub fn database(&self) -> String {
         self.lock().database.clone()
     }
 
-    /// Chooses another one.
+    /// Sets the current database.
     pub fn set_database(&self, database: &str) {
         database.clone_into(&mut self.lock().database);
     }
@@ -83,7 +83,7 @@ impl Connection {
         self.lock().variables = variables;
     }
 
-    /// Changes its variables; also a policy does that while a query runs.
+    /// Changes a variable; a policy may do this while a query runs.
     ///
     /// # Errors
     /// Those of [`Variables::set`].
@@ -91,31 +91,31 @@ impl Connection {
         self.lock().variables.set(name, value)
     }
 
-    /// The query that it waits for.
+    /// The query that the connection waits for.
     #[must_use]
     pub fn current(&self) -> Option<Arc<Query>> {
         self.lock().current.clone()
     }
 
-    /// It waits for this query from now on, or for none.
+    /// Sets the query that the connection waits for, if any.
     pub fn set_current(&self, query: Option<Arc<Query>>) {
         let mut state = self.lock();
         state.current = query;
         state.since = Instant::now();
     }
 
-    /// What its last statement was answered with that its user should know.
+    /// Warnings of its last statement.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         self.lock().warnings.clone()
     }
 
-    /// Replaces that.
+    /// Replaces the warnings.
     pub fn set_warnings(&self, warnings: Vec<String>) {
         self.lock().warnings = warnings;
     }
 
-    /// Since when it has been doing what it does.
+    /// When the current state began.
     #[must_use]
     pub fn since(&self) -> Instant {
         self.lock().since
@@ -133,10 +133,10 @@ impl Connections {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds one, unless its user has `most` already.
+    /// Adds a connection, unless its user already has `most` connections.
     ///
     /// # Errors
-    /// How many the user has.
+    /// The number of connections that the user has.
     pub fn add(&self, connection: &Arc<Connection>, most: Option<u32>) -> Result<(), usize> {
         let mut all = self.lock();
         if let Some(most) = most {
@@ -150,7 +150,7 @@ impl Connections {
         Ok(())
     }
 
-    /// One is closed; what it waited for ends.
+    /// Removes a closed connection; the query that it waited for is cancelled.
     pub fn remove(&self, id: u32) {
         let gone = self.lock().remove(&id);
         if let Some(query) = gone.and_then(|connection| connection.current()) {
@@ -164,7 +164,7 @@ impl Connections {
         self.lock().values().cloned().collect()
     }
 
-    /// One by its number.
+    /// The connection with this number.
     #[must_use]
     pub fn get(&self, id: u64) -> Option<Arc<Connection>> {
         u32::try_from(id).ok().and_then(|id| self.lock().get(&id).cloned())

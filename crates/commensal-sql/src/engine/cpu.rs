@@ -1,12 +1,12 @@
-//! CPU time of groups inside this process: what their tasks use is charged between polls, and who is in debt waits.
+//! CPU accounting of groups inside this process: CPU time of tasks is charged between polls, and a group in debt waits.
 //!
-//! A quota of the kernel on some threads of a process stops them wherever they are, also with a lock in hand that a
-//! thread of an online group waits for (measured: 78.7 ms at the 99th percentile against 0.12 ms this way). A task is
-//! stopped only where it gave its thread back by itself, which DataFusion's operators do after each batch. A poll that
-//! takes long is charged after the fact: the average holds, the burst is the poll.
+//! A kernel quota on some threads of a process stops them wherever they are, even while they hold a lock that a thread
+//! of an online group waits for (measured: 78.7 ms at the 99th percentile against 0.12 ms this way). Here a task waits
+//! only where it has yielded by itself, which DataFusion's operators do after each batch. A long poll is charged
+//! afterwards: the average rate is kept, the burst is as long as the poll.
 //!
-//! Threads of their own: every group's tasks run on a runtime of the group, and the statements, timers and sockets of
-//! the server on another one, so that nothing of the server waits for a group.
+//! Threads are separate: every group's tasks run on a runtime of the group, and the statements, timers and sockets of
+//! the server on another one, so that nothing in the server waits for a group.
 
 use super::query::Query;
 use super::tokens::{now_ns, thread_cpu_time};
@@ -22,7 +22,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::time::Sleep;
 
-/// How long a poll may last before the operators give the thread back: half of what may be used at once.
+/// How long a poll may last before the operators must yield: half of the burst.
 pub const SLICE: Duration = Duration::from_millis(5);
 
 thread_local! {
@@ -35,7 +35,7 @@ fn current() -> Option<Arc<Query>> {
     CURRENT.with_borrow(Clone::clone)
 }
 
-/// What the outermost poll of this thread began with: time, and CPU time that is not charged yet.
+/// State at the start of this thread's outermost poll: time, and CPU time that is not charged yet.
 #[derive(Debug, Clone, Copy)]
 struct Span {
     since: Instant,
@@ -47,7 +47,7 @@ impl Span {
         Span { since: Instant::now(), cpu: thread_cpu_time() }
     }
 
-    /// Charges what was used since.
+    /// Charges the time used since then.
     fn charge(self, query: &Query) {
         let used = thread_cpu_time().saturating_sub(self.cpu).as_nanos() as u64;
         query.cpu_ns.fetch_add(used, Relaxed);
@@ -56,9 +56,9 @@ impl Span {
     }
 }
 
-/// Runs something in the name of a query and charges it.
+/// Runs a closure on behalf of a query and charges it.
 fn charged<T>(query: &Arc<Query>, act: impl FnOnce() -> T) -> T {
-    /// Puts the one before back, also when `act` panics.
+    /// Restores the previous query, also when `act` panics.
     struct Entered(Option<Arc<Query>>);
     impl Drop for Entered {
         fn drop(&mut self) {
@@ -66,7 +66,7 @@ fn charged<T>(query: &Arc<Query>, act: impl FnOnce() -> T) -> T {
         }
     }
     let entered = Entered(CURRENT.replace(Some(Arc::clone(query))));
-    // A poll inside a poll is charged by the outer one.
+    // A nested poll is charged with the outer one.
     if entered.0.is_some() {
         return act();
     }
@@ -78,14 +78,14 @@ fn charged<T>(query: &Arc<Query>, act: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Whether the poll that this thread is in has lasted long enough.
+/// Whether the current poll of this thread has lasted long enough to yield.
 #[must_use]
 pub fn is_due() -> bool {
     SPAN.get().is_some_and(|span| span.since.elapsed() > SLICE)
 }
 
-/// For work that cannot give its thread back in between: charges what the poll has used so far, and waits where it is
-/// while the group is in debt. Others of the group can run meanwhile.
+/// For work that cannot yield: charges what the poll has used so far, and blocks the thread while the group is in debt.
+/// Other tasks of the group can run meanwhile.
 pub fn pace_in_place(query: &Query) {
     if !is_due() {
         return;
@@ -100,7 +100,7 @@ pub fn pace_in_place(query: &Query) {
     SPAN.set(Some(Span::now()));
 }
 
-/// Waits in a thread of a group's runtime without keeping the group's other tasks from running.
+/// Blocks a thread of a group's runtime without blocking the group's other tasks.
 pub fn blocking(wait: impl FnOnce()) {
     let handle = tokio::runtime::Handle::try_current();
     match handle.map(|handle| handle.runtime_flavor()) {
@@ -109,7 +109,7 @@ pub fn blocking(wait: impl FnOnce()) {
     }
 }
 
-/// A task of a query: polled in its name, charged for it, kept back while its group is in debt.
+/// A task of a query: its polls are charged to the query, and delayed while the group is in debt.
 pub struct Charged<F> {
     task: F,
     query: Arc<Query>,
@@ -123,7 +123,7 @@ impl<F> std::fmt::Debug for Charged<F> {
 }
 
 impl<F: Future + Unpin> Charged<F> {
-    /// A task that was not polled yet.
+    /// Wraps a task that was not polled yet.
     pub fn new(task: F, query: Arc<Query>) -> Self {
         Charged { task, query, pause: None }
     }
@@ -134,7 +134,7 @@ impl<F: Future + Unpin> Future for Charged<F> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let this = &mut *self;
-        // Who is to end is not kept from it.
+        // A query that must end is not delayed.
         while this.query.ended().is_none() {
             if let Some((since, pause)) = &mut this.pause {
                 if pause.as_mut().poll(context).is_pending() {
@@ -153,7 +153,7 @@ impl<F: Future + Unpin> Future for Charged<F> {
     }
 }
 
-/// Sees to it that the tasks that DataFusion starts for a query are charged as well.
+/// Makes tasks that DataFusion spawns for a query be charged to it, too.
 struct Inherit;
 
 impl JoinSetTracer for Inherit {
@@ -178,7 +178,7 @@ impl JoinSetTracer for Inherit {
     }
 }
 
-/// Turns charging of DataFusion's own tasks on, once in a process; the hook is global there.
+/// Turns on charging of DataFusion's own tasks, once per process, since the hook is global.
 pub fn charge_spawned_tasks() {
     static ONCE: OnceLock<()> = OnceLock::new();
     ONCE.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! Where rows come from: files below the data folder, and stores that a statement names with `S3(...)` or `LOCAL(...)`.
+//! Sources of rows: files below the data folder, and stores that a statement names with `S3(...)` or `LOCAL(...)`.
 //!
 //! ```text
 //! DATA/hits.parquet             table main.hits
@@ -6,8 +6,8 @@
 //! DATA/shop/events/*.parquet    table shop.events, all files of the folder
 //! ```
 //!
-//! Names are looked up when a statement is planned, so that a new file is there at once. What is read to find out the
-//! columns is read by the query's own group.
+//! Names are looked up when a statement is planned, so that a new file is visible at once. Reads that determine the
+//! columns of a table are charged to the query's group.
 
 use super::confined_store::Below;
 use super::error::Error;
@@ -28,16 +28,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 use url::Url;
 
-/// Scheme of the data folder's store; no other one reads files.
+/// URL scheme of the data folder's store; no other scheme reads local files.
 pub const SCHEME: &str = "data";
 
-/// The database of files that lie directly in the data folder, and of sessions that have chosen none.
+/// The database of files directly in the data folder, and the default database of sessions.
 pub const MAIN: &str = "main";
 
 /// The database of the system's tables.
 pub const INFORMATION_SCHEMA: &str = "information_schema";
 
-/// The formats that are read, by the ending of a file's name.
+/// File formats that can be read, chosen by file name extension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Format {
     /// Apache Parquet.
@@ -54,7 +54,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// The endings and what they mean.
+    /// File name extensions and their formats.
     pub const ENDINGS: [(&str, Format); 5] = [
         (".parquet", Format::Parquet),
         (".csv", Format::Separated { separator: b',', header: true }),
@@ -84,20 +84,20 @@ impl Format {
 pub struct Data {
     /// Its files as a store.
     pub store: Below,
-    /// The same to be written to, if it may be.
+    /// The same for writing, if allowed.
     pub writer: Option<Arc<LocalFileSystem>>,
-    /// Columns of its tables that were read before.
+    /// Cached columns of its tables.
     pub known: Known,
 }
 
-/// Columns of places, for as long as the files there are the same by name, size and time of their last change: to find them
-/// out takes a millisecond of planning for a Parquet file of a hundred columns, and reads of CSV and JSON.
+/// Cached columns of sources, valid while name, size and modification time of the files do not change. Determining them
+/// takes a millisecond of planning for a Parquet file of a hundred columns, and reads of CSV and JSON.
 #[derive(Debug, Default)]
 pub struct Known(Mutex<HashMap<TableSource, (Files, SchemaRef)>>);
 
 type Files = Vec<(object_store::path::Path, u64, SystemTime)>;
 
-/// Places whose columns are kept; beyond that all are forgotten.
+/// Maximum number of cached sources; the cache is cleared when it is full.
 const MOST_KNOWN: usize = 10_000;
 
 impl Known {
@@ -119,10 +119,10 @@ impl Known {
 }
 
 impl Data {
-    /// Opens it.
+    /// Opens the data folder.
     ///
     /// # Errors
-    /// It is not there, or no folder.
+    /// It does not exist, or is not a folder.
     pub fn open(folder: &Path, writable: bool) -> Result<Data, Error> {
         let cannot = |error: object_store::Error| {
             let folder = folder.display();
@@ -134,7 +134,7 @@ impl Data {
         Ok(Data { store, writer, known: Known::default() })
     }
 
-    /// Whether files of a table of that name would lie below the folder.
+    /// Whether a table with that name can be written: its folder is below the data folder, or does not exist yet.
     #[must_use]
     pub fn may_be_table(&self, database: &str, table: &str) -> bool {
         let plain = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == '-';
@@ -151,7 +151,7 @@ impl Data {
         names
     }
 
-    /// The true place of a folder below the data folder, named by one component.
+    /// The canonical path of a folder below the data folder, named by one component.
     fn folder(&self, database: &str) -> Option<std::path::PathBuf> {
         if database == MAIN {
             return Some(self.store.root().to_owned());
@@ -194,7 +194,7 @@ impl Data {
         tables
     }
 
-    /// The format of the first file in a folder that has one.
+    /// The format of the first file in a folder that has a known extension.
     fn format_of_folder(&self, folder: &Path) -> Option<(&'static str, Format)> {
         let inside = folder.canonicalize().is_ok_and(|place| place.starts_with(self.store.root()));
         if !inside || !folder.is_dir() {
@@ -204,7 +204,7 @@ impl Data {
         self.names(folder).iter().find_map(ending)
     }
 
-    /// Where the rows of a table are; `None` when there is no such table.
+    /// The source of a table; `None` when there is no such table.
     #[must_use]
     pub fn locate(&self, database: &str, table: &str) -> Option<TableSource> {
         if table.is_empty() || table.contains('/') || table.starts_with('.') {
@@ -243,22 +243,22 @@ fn encode(name: &str) -> String {
         .collect()
 }
 
-/// Where the rows of a table are.
+/// The source of a table.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TableSource {
     /// A file, or a folder when it ends with a slash.
     pub url: String,
-    /// How they are written.
+    /// Format of the files.
     pub format: Format,
-    /// Ending of the files of a folder.
+    /// Extension of the files of a folder.
     pub ending: String,
 }
 
 impl TableSource {
-    /// A file below the data folder by its name, as `LOCAL(...)` gives it.
+    /// A file below the data folder, named as in `LOCAL(...)`.
     ///
     /// # Errors
-    /// It leads out of the folder, which says so without saying where to.
+    /// The name leads out of the folder; the message does not reveal the target.
     pub fn local(name: &str, format: Option<Format>) -> Result<TableSource, Error> {
         let relative = name.trim_start_matches("./");
         let steps = relative.split('/').any(|step| step == ".." || step == ".");
@@ -276,14 +276,14 @@ impl TableSource {
         Ok(TableSource { url: url(relative), format, ending: String::new() })
     }
 
-    /// The table, with columns as its files say. Read through the stores of `state`, unless they are `known`.
+    /// The table with its columns, which are read through the stores of `state` unless they are in `known`.
     ///
     /// # Errors
-    /// There is no file, or it is not what its name says.
+    /// There is no such file, or it does not have the format of its extension.
     pub async fn table(&self, state: &SessionState, known: &Known) -> Result<ListingTable, Error> {
         let url = self.listed()?;
         let options = ListingOptions::new(self.format.file_format()).with_file_extension(&self.ending);
-        // Other stores are called otherwise in the next statement.
+        // The same URL may mean another store in the next statement, so only the data folder is cached.
         let schema = match url.scheme() {
             SCHEME => {
                 let files = self.files(state, &url).await?;
@@ -303,7 +303,8 @@ impl TableSource {
         Ok(ListingTable::try_new(config)?.with_cache(cache))
     }
 
-    /// Where to look: what stands before the first step with a `*` is a folder, and the rest a pattern of names below it.
+    /// Splits the URL: the part before the first component with a `*` is a folder, the rest a pattern of names below
+    /// it.
     fn listed(&self) -> Result<ListingTableUrl, Error> {
         let Some(star) = self.url.find('*') else { return Ok(ListingTableUrl::parse(&self.url)?) };
         let folder = self.url.get(..star).and_then(|before| before.rfind('/')).map_or(0, |slash| slash + 1);

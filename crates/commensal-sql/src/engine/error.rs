@@ -1,32 +1,32 @@
-//! What goes wrong with a statement, by what its user can do about it.
+//! Errors of statements, distinguished by what the user can do about them.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-/// Why a statement did not give its result. Texts are for the user and hold no secret.
+/// Why a statement failed. Messages are for the user and contain no secrets.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum Error {
-    /// The statement cannot be read.
+    /// The statement cannot be parsed.
     #[error("{0}")]
     Syntax(String),
-    /// A table, database or variable that is not there.
+    /// A table, database or variable does not exist.
     #[error("{0}")]
     Unknown(String),
-    /// The user may not.
+    /// The user lacks a privilege.
     #[error("{0}")]
     Denied(String),
-    /// A rule of the catalogue: validation, sums, what may not be dropped.
+    /// A rule of the catalogue is violated: validation, sums, objects that cannot be dropped.
     #[error("{0}")]
     Rule(String),
     /// The group's queue is full.
     #[error("query waiting queue is full, queue length={0}")]
     QueueFull(u32),
-    /// Waited too long. The blank at the end is Doris's.
+    /// The wait in the queue timed out. The blank at the end is Doris's.
     #[error("query queue timeout, timeout: {} ms ", .0.as_millis())]
     QueueTimeout(Duration),
-    /// More slots than the group has.
+    /// The session asks for more slots than the group has.
     #[error(
         "query slot count {asked} should be smaller than workload group's max concurrency {most} and > 0"
     )]
@@ -36,22 +36,22 @@ pub enum Error {
         /// The group's `max_concurrency`.
         most: u32,
     },
-    /// Ended because memory was short, with the numbers.
+    /// Ended because memory was short; the message has the figures.
     #[error("{0}")]
     Memory(String),
-    /// Ended by KILL, or because its client went away.
+    /// Ended by KILL, or because the client disconnected.
     #[error("query is cancelled")]
     Cancelled,
     /// Ended by a policy.
     #[error("{0}")]
     Policy(String),
-    /// Ran longer than its session allows.
+    /// Ran longer than the session's time limit.
     #[error("query timeout, timeout: {} s, set query_timeout to change it", .0.as_secs())]
     Timeout(Duration),
-    /// What the engine said.
+    /// An error of the query engine.
     #[error("{0}")]
     Engine(String),
-    /// Something that this server does not do.
+    /// A feature that this server does not support.
     #[error("{0}")]
     Unsupported(String),
 }
@@ -69,7 +69,7 @@ impl From<datafusion::error::DataFusionError> for Error {
     }
 }
 
-/// A problem with a folder or file, in words.
+/// An error about a folder or file, in words.
 pub fn cannot(what: &str, path: &Path, error: &dyn fmt::Display) -> Error {
     Error::Engine(format!("cannot {what} {}: {error}", path.display()))
 }

@@ -1,4 +1,4 @@
-//! Running of one statement: planned and executed on the threads of the query's group, its rows handed over in batches.
+//! Runs one statement: plans and executes it on the threads of the query's group, and returns its rows in batches.
 //!
 //! Where a query runs is decided in [`start`]: on the group's threads, or in the group's worker process.
 
@@ -34,10 +34,10 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// What is to run.
+/// A statement to run.
 #[derive(Debug)]
 pub struct Work {
-    /// The statement, rewritten.
+    /// The rewritten statement.
     pub statement: Statement,
     /// Its table functions.
     pub calls: Vec<Call>,
@@ -45,37 +45,37 @@ pub struct Work {
     pub values: Vec<ScalarValue>,
     /// The session's database.
     pub database: String,
-    /// Parts in which rows are worked on at the same time.
+    /// Number of partitions that are processed in parallel.
     pub partitions: usize,
     /// Rows in a batch.
     pub batch_size: usize,
-    /// Rows are counted and not given.
+    /// Whether rows are only counted, not returned.
     pub dry_run: bool,
-    /// Rows are written there, and their number given.
+    /// Where rows are written to, if they are; their number is returned.
     pub target: Option<Target>,
-    /// The same for a worker process, if it may run there.
+    /// The same statement for a worker process, if it may run there.
     pub order: Option<Order>,
 }
 
-/// Batches that may be ready before the client has taken the ones before.
+/// Number of batches that are produced ahead of the client.
 const AHEAD: usize = 2;
 
-/// What the task of a query says.
+/// Messages from the task that runs a query.
 pub enum Event {
-    /// Columns, which come first.
+    /// Columns, which are sent first.
     Schema(SchemaRef),
     /// Rows.
     Batch(RecordBatch),
-    /// Why there is no more.
+    /// The query failed; there are no more rows.
     Failed(Error),
-    /// That was all. A channel that closes without it belongs to a task that is no more.
+    /// All rows were sent. If the channel closes without this, the task has died.
     End,
 }
 
-/// Rows on their way. A query whose rows nobody wants any more ends.
+/// Result rows as they arrive. Dropping this ends the query.
 #[derive(Debug)]
 pub struct Rows {
-    /// Their columns.
+    /// The columns.
     pub schema: SchemaRef,
     ready: Vec<RecordBatch>,
     running: Option<Running>,
@@ -94,10 +94,10 @@ impl std::fmt::Debug for Event {
 }
 
 impl Rows {
-    /// Rows that are there already.
+    /// Rows that are already complete.
     ///
     /// # Errors
-    /// A mistake in this program.
+    /// A bug in this program.
     pub fn of(grid: &Grid) -> Result<Rows, Error> {
         let batch = grid.batch()?;
         Ok(Rows { schema: batch.schema(), ready: vec![batch], running: None })
@@ -106,7 +106,7 @@ impl Rows {
     /// The next batch; `None` after the last one.
     ///
     /// # Errors
-    /// The query failed, or was ended.
+    /// The query failed or was cancelled.
     pub async fn next(&mut self) -> Result<Option<RecordBatch>, Error> {
         if let Some(batch) = self.ready.pop() {
             return Ok(Some(batch));
@@ -135,7 +135,7 @@ impl Rows {
     }
 }
 
-/// The query's task is no more: its group's threads were taken down.
+/// The error when a query's task has died because its group's threads were shut down.
 fn no_word() -> Error {
     Error::Engine("the query's task ended without a word; the server's log says more".to_owned())
 }
@@ -148,18 +148,18 @@ impl Drop for Running {
     }
 }
 
-/// Everything that a query holds, given back in one go when its task is over, however it ends.
+/// Everything that a query holds. Dropping it releases all of it when the query's task ends, whatever the outcome.
 #[derive(Debug)]
 pub struct Held {
     engine: Arc<Engine>,
-    /// Its threads are there until the query is over, also when the group was dropped meanwhile.
+    /// Keeps the group's threads until the query is over, even when the group was dropped.
     group: Arc<Group>,
     query: Arc<Query>,
     slot: Option<Slot>,
 }
 
 impl Held {
-    /// What a query holds that has just been accepted: its place in the list of queries.
+    /// For a query that was just accepted: holds its entry in the list of queries.
     #[must_use]
     pub fn new(engine: &Arc<Engine>, group: &Arc<Group>, query: &Arc<Query>) -> Held {
         engine.remember(query);
@@ -173,7 +173,7 @@ impl Held {
         &self.query
     }
 
-    /// And its place in the queue.
+    /// Adds its slot in the queue.
     pub fn take(&mut self, slot: Slot) {
         self.slot = Some(slot);
     }
@@ -194,7 +194,7 @@ impl Drop for Held {
     }
 }
 
-/// Starts a query that was admitted, and waits for its columns.
+/// Starts an admitted query and waits for its columns.
 ///
 /// # Errors
 /// It cannot be planned, or fails before its first row.
@@ -243,7 +243,7 @@ async fn task(held: Held, work: Work, sender: mpsc::Sender<Event>) {
     finish(held, outcome, &sender).await;
 }
 
-/// The same with a panic as an error: the query's own, and nobody else's.
+/// Runs a future and turns a panic into an error of this query, so that no other query is affected.
 async fn caught<T>(run: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     AssertUnwindSafe(run).catch_unwind().await.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -252,8 +252,8 @@ async fn caught<T>(run: impl Future<Output = Result<T, Error>>) -> Result<T, Err
     })
 }
 
-/// The worker process of a query's group. Starting one may take long on a busy machine; the query can be ended meanwhile,
-/// and the worker is there for the next one.
+/// The worker process of a query's group. Starting one may take long on a busy machine. The query can be cancelled
+/// meanwhile; the worker is then ready for the next one.
 async fn worker_of(held: &Held, query: &Arc<Query>) -> Result<Option<Arc<Worker>>, Error> {
     let (engine, group) = (Arc::clone(&held.engine), Arc::clone(&held.group));
     let start = tokio::spawn(async move { engine.worker(&group).await });
@@ -264,12 +264,12 @@ async fn worker_of(held: &Held, query: &Arc<Query>) -> Result<Option<Arc<Worker>
     }
 }
 
-/// The end of a query: gives back what it holds, and says how it went.
+/// Ends a query: releases what it holds, and reports its outcome.
 pub async fn finish(held: Held, outcome: Result<(), Error>, sender: &mpsc::Sender<Event>) {
     let (query, engine) = (Arc::clone(&held.query), Arc::clone(&held.engine));
-    // This may run on its threads, which have to last until the word is given.
+    // This may run on the group's threads, which must live until the outcome is sent.
     let _group = Arc::clone(&held.group);
-    // Whatever an operator said on its way out: what counts is why it was told to go.
+    // Errors of operators that were cancelled do not matter: the reason of the cancellation is reported.
     let outcome = outcome.map_err(|error| query.ended().unwrap_or(error));
     drop(held);
     let word = match outcome {
@@ -318,7 +318,7 @@ async fn run(
     Ok(())
 }
 
-/// A number of rows instead of them, called as Doris calls it.
+/// Sends the number of rows instead of the rows, in a column named as in Doris.
 async fn count(sender: &mpsc::Sender<Event>, rows: u64) -> Result<(), Error> {
     let mut grid = Grid::new(&[("ReturnedRows", INT)]);
     grid.row(vec![int(rows)]);
@@ -328,7 +328,7 @@ async fn count(sender: &mpsc::Sender<Event>, rows: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// The logical plan, with a state whose memory, stores and spill files are the query's own.
+/// The logical plan, with a state whose memory, stores and spill files belong to the query.
 async fn plan(
     engine: &Arc<Engine>,
     query: &Arc<Query>,
@@ -366,7 +366,7 @@ async fn plan(
     rewrite::fix_case(&mut statement, &columns);
 
     state.register_catalog_list(Arc::new(names));
-    // What now() is.
+    // Fixes the time that now() returns.
     let options = Arc::clone(state.config_options());
     state.execution_props_mut().mark_start_execution(options);
     let plan = state.statement_to_plan(statement).await?;
@@ -380,8 +380,8 @@ async fn plan(
     Ok((state, plan))
 }
 
-/// The plan with values for its placeholders, each of the type that its place has: a client sends most of them as texts,
-/// and numbers are not to be compared as texts.
+/// Inserts values for the placeholders, each cast to the type expected at its position: clients send most values as
+/// text, and numbers must not be compared as text.
 fn with_values(plan: LogicalPlan, values: Vec<ScalarValue>) -> Result<LogicalPlan, Error> {
     if values.is_empty() {
         return Ok(plan);
@@ -397,7 +397,7 @@ fn with_values(plan: LogicalPlan, values: Vec<ScalarValue>) -> Result<LogicalPla
     Ok(plan.with_param_values(fitting)?)
 }
 
-/// Where the table functions of a statement read.
+/// Sources that the table functions of a statement read.
 fn places(
     engine: &Engine,
     query: &Arc<Query>,
@@ -420,7 +420,7 @@ fn places(
     Ok(places)
 }
 
-/// A plan for a statement that does not run: its columns.
+/// Plans a statement without running it, to get its columns.
 ///
 /// # Errors
 /// It cannot be planned.

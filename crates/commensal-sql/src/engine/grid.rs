@@ -1,4 +1,4 @@
-//! Small tables that the server itself makes: of SHOW statements and of the system.
+//! Small tables that the server itself creates: results of SHOW statements, and system tables.
 
 use super::error::Error;
 use datafusion::arrow::array::{ArrayRef, RecordBatch, new_empty_array};
@@ -13,14 +13,14 @@ pub struct Grid {
     rows: Vec<Vec<ScalarValue>>,
 }
 
-/// Whole numbers.
+/// Type of integers.
 pub const INT: DataType = DataType::Int64;
-/// Texts.
+/// Type of texts.
 pub const TEXT: DataType = DataType::Utf8;
-/// Numbers with a fraction.
+/// Type of floating point numbers.
 pub const REAL: DataType = DataType::Float64;
 
-/// A whole number, `i64::MAX` when it is larger.
+/// An integer, `i64::MAX` when it is larger.
 #[must_use]
 pub fn int(value: u64) -> ScalarValue {
     ScalarValue::Int64(Some(i64::try_from(value).unwrap_or(i64::MAX)))
@@ -32,7 +32,7 @@ pub fn text(value: impl Into<String>) -> ScalarValue {
     ScalarValue::Utf8(Some(value.into()))
 }
 
-/// A number with a fraction.
+/// A floating point number.
 #[must_use]
 pub fn real(value: f64) -> ScalarValue {
     ScalarValue::Float64(Some(value))
@@ -53,7 +53,7 @@ impl Grid {
         Grid { columns: columns.iter().map(column).collect(), rows: Vec::new() }
     }
 
-    /// Adds a row: as many values as columns, of their types.
+    /// Adds a row, with one value of the right type per column.
     pub fn row(&mut self, values: Vec<ScalarValue>) {
         self.rows.push(values);
     }
@@ -63,10 +63,10 @@ impl Grid {
         self.rows.push(values.into_iter().map(text).collect());
     }
 
-    /// As Arrow has it.
+    /// The table as an Arrow batch.
     ///
     /// # Errors
-    /// A row does not fit the columns: a mistake in this program.
+    /// A row does not match the columns: a bug in this program.
     pub fn batch(&self) -> Result<RecordBatch, Error> {
         let field = |(name, kind): &(String, DataType)| Field::new(name, kind.clone(), true);
         let schema = Arc::new(Schema::new(self.columns.iter().map(field).collect::<Vec<_>>()));

@@ -20,14 +20,14 @@ use tokio::runtime::{Handle, Runtime};
 pub struct Group {
     accounts: Arc<Accounts>,
     settings: ArcSwap<Settings>,
-    /// Its worker process.
+    /// The group's worker process, if any.
     pub worker: WorkerSlot,
     threads: Arc<Threads>,
     runtime: Option<Runtime>,
     rates: Mutex<(Rates, Totals)>,
 }
 
-/// A group has its accounts, and what keeps them: threads and a worker.
+/// A group is its accounts plus what runs its queries: threads and a worker.
 impl Deref for Group {
     type Target = Accounts;
 
@@ -36,18 +36,18 @@ impl Deref for Group {
     }
 }
 
-/// What a group used per second, over the time between two looks.
+/// Average resource usage per second between two measurements.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Rates {
-    /// Percent of the machine.
+    /// CPU usage in percent of the machine.
     pub cpu_percent: f64,
-    /// Bytes per second.
+    /// Bytes per second read from local disks.
     pub local: u64,
-    /// Bytes per second.
+    /// Bytes per second read from remote stores.
     pub remote: u64,
 }
 
-/// What a group had used when it was looked at.
+/// Totals of a group at the last measurement.
 #[derive(Debug, Clone, Copy, Default)]
 struct Totals {
     at: Option<Instant>,
@@ -62,21 +62,21 @@ impl fmt::Debug for Group {
     }
 }
 
-/// The threads of a group's runtime, by number of the kernel, and the CPU time of those that have ended.
+/// The threads of a group's runtime, by thread ID, and the CPU time of those that have ended.
 #[derive(Debug, Default)]
 struct Threads {
     alive: Mutex<BTreeSet<u32>>,
     ended_ns: AtomicU64,
     nice: AtomicI8,
-    /// CPU time that was charged later; see [`Group::settle`].
+    /// CPU time that was charged afterwards; see [`Group::settle`].
     settled_ns: AtomicU64,
 }
 
 impl Group {
-    /// A group with `workers` threads. Timers of tasks that wait run on the runtime this is called on.
+    /// Creates a group with `workers` threads. Timers of waiting tasks run on the runtime from which this is called.
     ///
     /// # Errors
-    /// No threads could be started.
+    /// The threads cannot be started.
     pub fn new(id: u64, name: &str, settings: Settings, workers: usize) -> std::io::Result<Arc<Group>> {
         let threads = Arc::new(Threads::default());
         let (begun, ended) = (Arc::clone(&threads), Arc::clone(&threads));
@@ -108,7 +108,7 @@ impl Group {
         Ok(Arc::new(group))
     }
 
-    /// Puts settings in force, for what runs already as well.
+    /// Applies new settings, also to running queries.
     pub fn set(&self, settings: Settings) {
         self.settings.store(Arc::new(settings));
         self.cpu.set_rate(settings.cpu_max, now_ns());
@@ -121,7 +121,7 @@ impl Group {
         self.threads.set_nice(settings.nice);
     }
 
-    /// What its queries are charged to.
+    /// The accounts that its queries are charged to.
     #[must_use]
     pub fn accounts(&self) -> Arc<Accounts> {
         Arc::clone(&self.accounts)
@@ -133,22 +133,22 @@ impl Group {
         **self.settings.load()
     }
 
-    /// Where its tasks run; `None` while it is taken down.
+    /// The runtime of its tasks; `None` while the group is shut down.
     #[must_use]
     pub fn runtime(&self) -> Option<&Handle> {
         self.runtime.as_ref().map(Runtime::handle)
     }
 
-    /// CPU time of its threads so far, in nanoseconds; `read` gives the time of a thread by its number.
+    /// CPU time of its threads so far, in nanoseconds; `read` returns the CPU time of a thread, given its ID.
     pub fn threads_cpu_ns(&self, read: impl Fn(u32) -> Option<Duration>) -> u64 {
         let threads: Vec<u32> = lock(&self.threads.alive).iter().copied().collect();
         let alive: u64 = threads.into_iter().filter_map(read).map(|time| time.as_nanos() as u64).sum();
         alive + self.threads.ended_ns.load(Relaxed)
     }
 
-    /// Charges CPU that its threads have used outside of charged tasks: reading of files, freeing of memory, the
-    /// runtime itself. `used_ns` is all that they have used so far; a poll under way is in it already and is charged
-    /// once more when it ends, which the next looks take into account.
+    /// Charges CPU time that its threads used outside of charged tasks: reading files, freeing memory, the runtime
+    /// itself. `used_ns` is their total so far. It includes the poll in progress, which is charged again when it ends;
+    /// the next calls correct for that.
     pub fn settle(&self, used_ns: u64) {
         let known = self.accounts.polled_ns() + self.threads.settled_ns.load(Relaxed);
         if let Some(missing) = used_ns.checked_sub(known).filter(|missing| *missing > 0) {
@@ -159,7 +159,7 @@ impl Group {
 }
 
 impl Group {
-    /// What it used per second lately.
+    /// Average usage per second in the last measured window.
     #[must_use]
     pub fn rates(&self) -> Rates {
         lock(&self.rates).0
@@ -175,7 +175,7 @@ impl Group {
         (of(false), of(true))
     }
 
-    /// What it has read from each device and each store, here and in its worker process.
+    /// Reads from each device and each remote store, here and in the worker process.
     #[must_use]
     pub fn all_reads(&self) -> Vec<Reads> {
         let one = |(source, governor): (Source, Governor)| {
@@ -204,8 +204,8 @@ impl Group {
         self.cpu.charged_ns() + self.worker.total().cpu_ns
     }
 
-    /// Looks at what it has used, when the last look is at least [`WINDOW`] ago, on a machine with `cpus`. Rates are over
-    /// the time that really passed.
+    /// Updates the rates when the last measurement is at least [`WINDOW`] ago, on a machine with `cpus`. Rates are
+    /// averages over the time that really passed.
     pub fn measure(&self, cpus: usize) {
         let now = Instant::now();
         let mut rates = lock(&self.rates);
@@ -229,12 +229,12 @@ impl Group {
     }
 }
 
-/// Rates are means over so long, or a little more.
+/// Minimum time over which rates are averaged.
 pub const WINDOW: Duration = Duration::from_secs(1);
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // The last one to hold a group may be one of its own tasks, which cannot wait for its runtime.
+        // The last reference to a group may be held by one of its own tasks, which cannot wait for its runtime.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
@@ -242,11 +242,11 @@ impl Drop for Group {
 }
 
 impl Threads {
-    /// The calling thread is one of them from now on.
+    /// Registers the calling thread as one of the group's.
     fn begin(&self) {
         let thread = thread_id();
         lock(&self.alive).insert(thread);
-        // What the process was started with stays.
+        // 0 means that the thread keeps its inherited nice value.
         let nice = self.nice.load(Relaxed);
         if nice != 0 {
             set_nice(thread, nice);
@@ -260,8 +260,9 @@ impl Threads {
     }
 }
 
-/// Linux keeps the nice value of each thread, and `setpriority` takes a thread's number. Lowering the value again needs
-/// `CAP_SYS_NICE` or a limit that allows it (`RLIMIT_NICE`); without, the group stays lighter until the next start.
+/// On Linux each thread has its own nice value, and `setpriority` accepts a thread ID. Lowering the value again needs
+/// `CAP_SYS_NICE` or a limit that allows it (`RLIMIT_NICE`); without, the group keeps the higher nice value until the
+/// next start.
 fn set_nice(thread: u32, nice: i8) {
     let pid = i32::try_from(thread).ok().and_then(rustix::process::Pid::from_raw);
     if let Err(error) = rustix::process::setpriority_process(pid, i32::from(nice)) {
@@ -269,7 +270,7 @@ fn set_nice(thread: u32, nice: i8) {
     }
 }
 
-/// The kernel's number of the calling thread.
+/// The kernel's ID of the calling thread.
 fn thread_id() -> u32 {
     rustix::thread::gettid().as_raw_pid().unsigned_abs()
 }

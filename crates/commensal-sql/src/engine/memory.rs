@@ -1,17 +1,19 @@
-//! Memory of groups: the account that each of their queries has, and who is ended for it.
+//! Memory accounting of groups: an account for each of their queries, and the choice of queries to end when memory is
+//! short.
 //!
-//! DataFusion's operators ask a pool before they grow. Ours (`pool`) belongs to one query (a reservation does not say
-//! whose it is) and keeps the account with the query's group:
+//! DataFusion's operators ask a pool before they grow. Ours (`pool`) belongs to one query, because a reservation does
+//! not tell its query, and charges the query's group:
 //!
-//! 1. Below the high watermark everything is granted.
-//! 2. Above it an operator that can spill and holds something is refused, which makes it spill.
-//! 3. Who has nothing to spill and no room waits a little, and meanwhile those who can spill are told to (`pool::PRESS`).
-//! 4. Above a hard limit a victim is chosen ([`crate::engine::victim`]), told to end and its memory waited for: who
-//!    asked goes on once it is there, and may meanwhile overshoot by [`SLACK`].
-//! 5. A soft limit matters only while the process is short ([`reclaim`]).
+//! 1. Below the high watermark every request is granted.
+//! 2. Above it an operator that can spill and holds memory is refused, which makes it spill.
+//! 3. An operator that cannot spill and finds no free memory waits a little, while others are told to spill
+//! (`pool::PRESS`).
+//! 4. Above a hard limit a victim is chosen ([`crate::engine::victim`]) and told to end. The requester waits for its
+//! memory, and may meanwhile overshoot the limit by [`SLACK`].
+//! 5. A soft limit only takes effect while the process is short of memory ([`reclaim`]).
 //!
-//! What is counted is what operators reserve. Batches under way and caches are not; DataFusion's own documentation
-//! says so, and a measured process had 1.1 to 1.5 times the reserved bytes.
+//! Only what operators reserve is counted. Batches in flight and caches are not, as DataFusion's documentation says; a
+//! measured process had 1.1 to 1.5 times the reserved bytes.
 
 use super::error::Error;
 use super::query::Query;
@@ -23,10 +25,11 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Part of a hard limit by which it may be overshot while a victim's memory is on its way back: one twentieth.
+/// Divisor that gives the part of a hard limit by which it may be exceeded while a victim frees its memory: one
+/// twentieth.
 pub const SLACK: usize = 20;
 
-/// An operator that holds less than this is not told to spill: it has nothing to give yet.
+/// An operator that holds less than this is not told to spill, since that would free too little.
 const WORTH_SPILLING: usize = 1 << 20;
 
 /// Memory of one group.
@@ -47,9 +50,10 @@ struct Ledger {
     untracked: usize,
     peak: usize,
     ended: u64,
-    /// Who waits for others to spill.
+    /// Number of requests that wait for others to spill.
     pressing: usize,
-    /// Who waits for memory to come back. Waking nobody is a system call as well, and operators give back all the time.
+    /// Number of requests that wait for memory. Waking is skipped when it is 0: it costs a system call, and operators
+    /// free memory all the time.
     waiting: usize,
     accounts: BTreeMap<u64, Account>,
 }
@@ -68,18 +72,18 @@ impl fmt::Debug for GroupMemory {
 }
 
 impl Ledger {
-    /// All that counts against the limit.
+    /// Everything that counts against the limit.
     fn all(&self) -> usize {
         self.used.saturating_add(self.untracked)
     }
 
-    /// Whether the queries run in a worker process, which keeps the limit.
+    /// Whether the queries run in a worker process, which enforces the limit.
     fn is_remote(&self) -> bool {
         self.accounts.values().any(|account| account.query.is_remote())
     }
 
     fn holders(&self, rules: &Rules) -> Vec<Holder> {
-        // Everybody's fair part; who has set a limit of its own has that.
+        // The fair share of each query; a query with a limit of its own gets that instead.
         let fair = rules.limit.map(|limit| limit / self.accounts.len().max(1));
         let in_use = self.slots_in_use();
         let holder = |(id, account): (&u64, &Account)| Holder {
@@ -95,7 +99,7 @@ impl Ledger {
         self.accounts.values().fold(0, |sum, account| sum.saturating_add(account.query.slots))
     }
 
-    /// The three largest, for messages.
+    /// The three queries that hold most, for messages.
     fn top(&self) -> String {
         let mut accounts: Vec<(&u64, &Account)> = self.accounts.iter().collect();
         accounts.sort_by_key(|(_, account)| std::cmp::Reverse(account.held));
@@ -120,7 +124,7 @@ pub fn readable(bytes: usize) -> String {
 }
 
 impl GroupMemory {
-    /// Nothing used yet.
+    /// An empty account.
     #[must_use]
     pub fn new(id: u64, name: &str, rules: Rules) -> GroupMemory {
         GroupMemory {
@@ -132,7 +136,8 @@ impl GroupMemory {
         }
     }
 
-    /// Takes other rules; those who wait look again, and who is above a new hard limit ends with the next request.
+    /// Replaces the rules. Waiting requests are evaluated again, and a query above a new hard limit is ended at its
+    /// next request.
     pub fn set_rules(&self, rules: Rules) {
         self.rules.store(Arc::new(rules));
         let victims = self.over_limit();
@@ -146,18 +151,18 @@ impl GroupMemory {
         self.lock().used
     }
 
-    /// Bytes in use, with those of a worker process that no operator has reserved.
+    /// Bytes in use, including memory of a worker process that no operator has reserved.
     #[must_use]
     pub fn all(&self) -> usize {
         self.lock().all()
     }
 
-    /// A worker process has so much memory beside what its operators have reserved.
+    /// Sets the memory of a worker process besides what its operators reserved.
     pub fn set_untracked(&self, bytes: usize) {
         self.lock().untracked = bytes;
     }
 
-    /// A query in a worker process holds so much now; the answer is the query, unless it has left.
+    /// Updates the memory of a query in a worker process; returns the query, unless it has left.
     pub fn mirror(&self, number: u64, held: usize, peak: usize) -> Option<Arc<Query>> {
         let mut ledger = self.lock();
         let account = ledger.accounts.get_mut(&number)?;
@@ -171,20 +176,20 @@ impl GroupMemory {
         Some(query)
     }
 
-    /// The most that was ever in use, and how many queries were ended for memory.
+    /// Peak use, and number of queries ended because of memory.
     #[must_use]
     pub fn peak_and_ended(&self) -> (usize, u64) {
         let ledger = self.lock();
         (ledger.peak, ledger.ended)
     }
 
-    /// Bytes that a query has, and the most it ever had.
+    /// Bytes that a query holds, and its peak.
     #[must_use]
     pub fn of(&self, number: u64) -> (usize, usize) {
         self.lock().accounts.get(&number).map_or((0, 0), |account| (account.held, account.peak))
     }
 
-    /// Whether another query may begin: what is used is below the low watermark of a hard limit.
+    /// Whether another query may start: use is below the low watermark of a hard limit.
     #[must_use]
     pub fn room(&self) -> bool {
         let rules = self.rules.load();
@@ -202,7 +207,8 @@ impl GroupMemory {
         self.lock().accounts.insert(query.number, account);
     }
 
-    /// Closes it. What it still holds, which is nothing unless an operator forgot it, goes back; the answer says how much.
+    /// Closes a query's account. Returns the bytes that it still held (0 unless an operator leaked them), which are
+    /// freed.
     pub fn leave(&self, number: u64) -> usize {
         let mut ledger = self.lock();
         let held = ledger.accounts.remove(&number).map_or(0, |account| account.held);
@@ -212,7 +218,7 @@ impl GroupMemory {
         held
     }
 
-    /// Hands the account of a query over to another group, with all that it holds.
+    /// Moves the account of a query to another group, with all that it holds.
     pub fn hand_over(&self, to: &GroupMemory, number: u64) {
         let Some(account) = ({
             let mut ledger = self.lock();
@@ -231,12 +237,12 @@ impl GroupMemory {
         end(&to.over_limit());
     }
 
-    /// Marks the victims that a use above the hard limit needs.
+    /// Chooses and marks victims if the use exceeds the hard limit.
     pub(super) fn over_limit(&self) -> Vec<Victim> {
         let mut ledger = self.lock();
         let rules = self.rules.load();
         match rules.hard_limit() {
-            // A worker does it by itself.
+            // A worker process does this itself.
             Some(limit) if ledger.all() > limit && !ledger.is_remote() => {
                 let need = ledger.all() - limit;
                 self.mark(&mut ledger, need, None)
@@ -245,7 +251,7 @@ impl GroupMemory {
         }
     }
 
-    /// Marks those that have to end so that `need` bytes come back.
+    /// Marks queries to end, so that `need` bytes are freed.
     fn mark(&self, ledger: &mut Ledger, need: usize, process: Option<(usize, usize)>) -> Vec<Victim> {
         let rules = self.rules.load();
         let chosen = victim::choose(&ledger.holders(&rules), need);
@@ -267,7 +273,7 @@ impl GroupMemory {
         why: &str,
         more: &str,
     ) -> Vec<Victim> {
-        // All texts first: they tell what was the case before anybody was marked.
+        // All messages are built first, so that they describe the state before any query is marked.
         let texts: Vec<String> =
             chosen.iter().map(|number| self.text(ledger, rules, *number, why, more)).collect();
         let mut marked = Vec::new();
@@ -279,7 +285,7 @@ impl GroupMemory {
         marked
     }
 
-    /// What the user of a query reads that has to end.
+    /// The message for the user of a query that is ended.
     fn text(&self, ledger: &Ledger, rules: &Rules, number: u64, why: &str, more: &str) -> String {
         let Some(account) = ledger.accounts.get(&number) else { return String::new() };
         format!(
@@ -296,12 +302,12 @@ impl GroupMemory {
         )
     }
 
-    /// A query has ended for want of memory.
+    /// Counts a query that was ended because of memory.
     pub fn count_ended(&self) {
         self.lock().ended += 1;
     }
 
-    /// Adds what cannot be refused.
+    /// Adds a reservation that cannot be refused.
     pub(super) fn add(&self, number: u64, bytes: usize) -> Option<()> {
         let mut ledger = self.lock();
         let account = ledger.accounts.get_mut(&number)?;
@@ -324,7 +330,7 @@ impl GroupMemory {
         Some(())
     }
 
-    /// One look at a request: granted, refused, or to be asked again when memory came back.
+    /// Decides once about a request: granted, refused, or to be repeated when memory was freed.
     pub(super) fn request(&self, number: u64, bytes: usize, spillable: Option<usize>) -> Answer {
         let mut ledger = self.lock();
         let rules = self.rules.load();
@@ -347,11 +353,11 @@ impl GroupMemory {
             let holders = ledger.holders(&rules);
             let chosen = victim::choose(&holders, total - limit);
             if chosen.contains(&number) {
-                // Nobody else has to go for it. It may get along with less: operators do, or say that they cannot.
+                // The requester itself is the victim, so no other query ends. It may get along with less, or it fails.
                 return Answer::Less(self.text(&ledger, &rules, number, "hard limit", ""));
             }
             if chosen.is_empty() && victim::pending_free(&holders) == 0 {
-                // Nobody holds anything that would help: the request alone is more than the limit.
+                // Ending other queries would not help: the request alone exceeds the limit.
                 return Answer::TooLarge { used: ledger.all(), limit };
             }
             victims = self.end_these(&mut ledger, &rules, &chosen, "hard limit", "");
@@ -367,7 +373,6 @@ impl GroupMemory {
         Answer::Granted(victims)
     }
 
-    /// One more, or one less, waits for others to spill.
     /// The hard limit in force, if there is one.
     pub(super) fn hard_limit(&self) -> Option<usize> {
         self.rules.load().hard_limit()
@@ -378,7 +383,7 @@ impl GroupMemory {
         ledger.pressing = if begins { ledger.pressing + 1 } else { ledger.pressing.saturating_sub(1) };
     }
 
-    /// Waits until something came back.
+    /// Waits until memory was freed, or for at most `longest`.
     pub(super) fn wait(&self, longest: Duration) {
         let mut ledger = self.lock();
         ledger.waiting += 1;
@@ -398,14 +403,14 @@ pub(super) enum Answer {
     Moved,
 }
 
-/// A query that has to end, and what its user is told.
+/// A query that must end, and the message for its user.
 #[derive(Debug)]
 pub struct Victim {
     query: Arc<Query>,
     text: String,
 }
 
-/// Tells them. Outside of every lock: this wakes tasks.
+/// Ends the victims. Must be called without holding locks: this wakes tasks.
 pub fn end(victims: &[Victim]) {
     for victim in victims {
         tracing::info!(query = %victim.query.id, "{}", victim.text);
@@ -413,8 +418,8 @@ pub fn end(victims: &[Victim]) {
     }
 }
 
-/// What soft limits are for: when the process uses more than it may, each group above its soft limit gives in proportion
-/// to its excess. The answer is who has to end.
+/// Enforces soft limits: when the process uses more than its limit, each group above its soft limit must free memory in
+/// proportion to its excess. Returns the queries that must end.
 #[must_use]
 pub fn reclaim(groups: &[Arc<GroupMemory>], process_limit: usize) -> Vec<Victim> {
     let used: usize = groups.iter().map(|group| group.used()).sum();

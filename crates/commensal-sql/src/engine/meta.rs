@@ -1,6 +1,6 @@
-//! `information_schema.tables`, `columns` and `schemata` with MySQL's columns, which drivers ask for what there is
-//! (`DatabaseMetaData` of JDBC, completion of editors), and `statistics` and `key_column_usage`, which are empty. What a
-//! Parquet or CSV file does not know is NULL or empty.
+//! `information_schema.tables`, `columns` and `schemata` with MySQL's columns, which drivers and editors query
+//! (`DatabaseMetaData` of JDBC, completion), and `statistics` and `key_column_usage`, which are empty. Values that a
+//! Parquet or CSV file does not provide are NULL or empty.
 
 use super::data::INFORMATION_SCHEMA;
 use super::error::Error;
@@ -14,7 +14,7 @@ use datafusion::common::ScalarValue;
 use datafusion::datasource::MemTable;
 use std::sync::Arc;
 
-/// Letters of a text at most, as MySQL has it for LONGTEXT.
+/// Maximum length of a text, as in MySQL for LONGTEXT.
 const LONGTEXT: u64 = u32::MAX as u64;
 
 const STATISTICS: [(&str, DataType); 16] = [
@@ -54,10 +54,10 @@ const KEY_COLUMN_USAGE: [(&str, DataType); 12] = [
 const NONE: ScalarValue = ScalarValue::Utf8(None);
 const NO_NUMBER: ScalarValue = ScalarValue::Int64(None);
 
-/// The table of that name as it is now; `None` when it is none of these. Names count without regard to case.
+/// The current table with that name; `None` for other names. Names are compared without regard to case.
 ///
 /// # Errors
-/// A mistake in this program.
+/// A bug in this program.
 pub async fn table(names: &Names, name: &str) -> Result<Option<Arc<dyn TableProvider>>, Error> {
     let grid = match name.to_ascii_lowercase().as_str() {
         "schemata" => schemata(names),
@@ -150,7 +150,7 @@ async fn columns(names: &Names) -> Grid {
     ]);
     for database in names.databases() {
         for table in names.tables(&database) {
-            // These three describe themselves only to DESCRIBE.
+            // These three are described by DESCRIBE only.
             let itself = database == INFORMATION_SCHEMA && !System::has(&table);
             let found = if itself { None } else { names.table(&database, &table).await.ok().flatten() };
             let Some(found) = found else { continue };
@@ -166,7 +166,7 @@ fn column(database: &str, table: &str, at: usize, field: &Field) -> Vec<ScalarVa
     let whole = type_name(field.data_type());
     let end = whole.find(['(', ' ']).unwrap_or(whole.len());
     let short = whole.get(..end).unwrap_or(&whole);
-    // Truth values travel as TINYINT(1).
+    // Booleans are sent as TINYINT(1).
     let (short, whole) = if short == "boolean" { ("tinyint", "tinyint(1)") } else { (short, whole.as_str()) };
     let texts = short == "text";
     let length = if texts || short == "blob" { int(LONGTEXT) } else { NO_NUMBER };
@@ -198,7 +198,7 @@ fn column(database: &str, table: &str, at: usize, field: &Field) -> Vec<ScalarVa
     ]
 }
 
-/// Digits of a number and those behind the point, as MySQL counts them.
+/// Precision and scale of a number, as MySQL counts them.
 fn digits(kind: &DataType) -> (ScalarValue, ScalarValue) {
     let digits = match kind {
         DataType::Boolean | DataType::Int8 | DataType::UInt8 => 3,

@@ -1,4 +1,4 @@
-//! What MySQL's programs write and DataFusion has under another name: `IF(…)`, `LOCATE(…)`, `CAST(… AS SIGNED)`.
+//! Functions that MySQL's clients use and DataFusion has under another name: `IF(…)`, `LOCATE(…)`, `CAST(… AS SIGNED)`.
 
 use datafusion::sql::sqlparser::ast::helpers::attached_token::AttachedToken;
 use datafusion::sql::sqlparser::ast::{
@@ -6,7 +6,7 @@ use datafusion::sql::sqlparser::ast::{
     ObjectName,
 };
 
-/// Writes an expression as DataFusion has it; only the expression itself, and not what it is made of.
+/// Rewrites an expression to DataFusion's form; only the expression itself, not its operands.
 pub fn change(expr: &mut Expr) {
     match expr {
         Expr::Function(function) => {
@@ -25,7 +25,7 @@ pub fn change(expr: &mut Expr) {
     }
 }
 
-/// The types that MySQL's CAST takes beside those of columns.
+/// The types that MySQL's CAST accepts besides those of columns.
 fn number(kind: &mut DataType) {
     match kind {
         DataType::Signed | DataType::SignedInteger => *kind = DataType::BigInt(None),
@@ -34,7 +34,7 @@ fn number(kind: &mut DataType) {
     }
 }
 
-/// What stands for a function; `None` for one that is the same there.
+/// The replacement of a function; `None` when DataFusion has it under the same name.
 fn function_of(function: &mut Function) -> Option<Expr> {
     let name = function.name.to_string().to_lowercase();
     match (name.as_str(), arguments(function)?.as_slice()) {
@@ -62,7 +62,7 @@ fn renamed(function: &Function, name: &str) -> Option<Expr> {
     Some(Expr::Function(Function { name, ..function.clone() }))
 }
 
-/// The arguments of a function that has nothing but plain ones.
+/// The arguments of a function, if all are plain.
 fn arguments(function: &Function) -> Option<Vec<Expr>> {
     let FunctionArguments::List(list) = &function.args else { return None };
     let plain = |argument: &FunctionArg| match argument {

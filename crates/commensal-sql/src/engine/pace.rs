@@ -1,11 +1,11 @@
-//! Pace: a query gives its thread back every few milliseconds, so that it can be charged, kept waiting and ended.
+//! Makes a query yield its thread every few milliseconds, so that it can be charged, delayed and cancelled.
 //!
-//! DataFusion's operators ask one another for batches until they have an answer, within one poll of their task: for
-//! seconds, when a join makes many rows of which few are left. So a node goes on top of every join and every source that
-//! gives the thread back when the poll has lasted [`SLICE`](super::cpu::SLICE).
+//! DataFusion's operators request batches from one another until they have a result, all within one poll of their task.
+//! That can take seconds, when a join produces many rows of which few pass a filter. So every join and every source
+//! gets a node on top that yields the thread when the poll has lasted [`SLICE`](super::cpu::SLICE).
 //!
-//! A nested loop without matches has no batches to give: it compares for minutes (measured; apache/datafusion issue
-//! 19358). Its condition is asked for every batch; that is where it is charged, kept waiting, and ended.
+//! A nested loop join without matches produces no batches: it compares for minutes (measured; apache/datafusion issue
+//! 19358). Its condition is evaluated for every batch, so that is where the query is charged, delayed, and cancelled.
 
 use super::cpu;
 use super::query::Query;
@@ -26,7 +26,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// A condition that keeps its query's pace, and fails once that is to end.
+/// A join condition that delays its query while the group is in debt, and fails once the query must end.
 #[derive(Debug)]
 struct Checkpoint {
     condition: Arc<dyn PhysicalExpr>,
@@ -84,7 +84,7 @@ impl PhysicalExpr for Checkpoint {
     }
 }
 
-/// Passes batches on, and gives the thread back in between when it is time.
+/// Passes batches on, and yields in between when it is due.
 #[derive(Debug)]
 struct Pace {
     input: Arc<dyn ExecutionPlan>,
@@ -165,13 +165,13 @@ impl RecordBatchStream for Paced {
     }
 }
 
-/// The plan so that it keeps the query's pace.
+/// Adds these nodes to a plan.
 ///
 /// # Errors
-/// A node cannot be made anew: a mistake in this program.
+/// A node cannot be rebuilt: a bug in this program.
 pub fn paced(plan: Arc<dyn ExecutionPlan>, query: &Arc<Query>) -> Result<Arc<dyn ExecutionPlan>> {
     plan.transform_up(|node| {
-        // One child: rows come no faster than from below.
+        // One child: rows arrive no faster than from the child, which has a node already.
         if node.children().len() == 1 {
             return Ok(Transformed::no(node));
         }
@@ -181,7 +181,7 @@ pub fn paced(plan: Arc<dyn ExecutionPlan>, query: &Arc<Query>) -> Result<Arc<dyn
     .data()
 }
 
-/// A nested loop with a checkpoint in its condition; any other node as it is.
+/// Adds a checkpoint to the condition of a nested loop join; returns any other node unchanged.
 fn with_checkpoint(node: Arc<dyn ExecutionPlan>, query: &Arc<Query>) -> Result<Arc<dyn ExecutionPlan>> {
     let Some(join) = node.downcast_ref::<NestedLoopJoinExec>() else { return Ok(node) };
     let Some(filter) = join.filter() else { return Ok(node) };

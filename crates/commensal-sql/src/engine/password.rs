@@ -1,12 +1,12 @@
-//! Passwords as MySQL proves them, by two methods.
+//! MySQL's two methods to prove a password.
 //!
 //! ```text
 //! mysql_native_password    client sends  SHA1(password) XOR SHA1(salt, SHA1(SHA1(password)))
 //! caching_sha2_password    client sends  SHA256(password) XOR SHA256(SHA256(SHA256(password)), salt)
 //! ```
-//! so that neither the password nor what is kept of it (the hash of its hash) crosses the wire, and what does is worth nothing
-//! with another salt. MySQL's server knows what the second method compares with only after a login by the password itself;
-//! here it is kept from the day on which the password is set, as that of the first method is.
+//! Neither the password nor its stored form (the hash of its hash) crosses the wire, and what does is useless with
+//! another salt. MySQL's server can only verify the second method after a login with the plain password; here the hash
+//! for it is stored when the password is set, like that for the first method.
 
 use crate::catalog::PasswordHash;
 use sha1::{Digest, Sha1};
@@ -19,9 +19,9 @@ pub const SALT: usize = 20;
 /// How a client proves that it knows a password.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
-    /// `mysql_native_password`, which every client has but MySQL's own since 9.0.
+    /// `mysql_native_password`, which every client supports except MySQL's own since 9.0.
     Native,
-    /// `caching_sha2_password`, MySQL's since 8.0.
+    /// `caching_sha2_password`, the default of MySQL since 8.0.
     Sha2,
 }
 
@@ -36,7 +36,7 @@ impl Method {
     }
 }
 
-/// What is kept of a password.
+/// The hashes that are stored for a password.
 #[must_use]
 pub fn hash(password: &str) -> Option<PasswordHash> {
     let native = digits(&Sha1::digest(Sha1::digest(password)));
@@ -48,7 +48,7 @@ fn digits(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02X}")).collect()
 }
 
-/// The bytes of a hash.
+/// Decodes a hexadecimal hash.
 fn bytes(digits: &str) -> Option<Vec<u8>> {
     let pair = |at: usize| digits.get(at..at + 2).and_then(|pair| u8::from_str_radix(pair, 16).ok());
     (0..digits.len()).step_by(2).map(pair).collect()
@@ -63,7 +63,7 @@ fn sha256(first: &[u8], second: &[u8]) -> Vec<u8> {
     Sha256::new().chain_update(first).chain_update(second).finalize().to_vec()
 }
 
-/// What a client sends for a password.
+/// The response that a client sends for a password.
 #[must_use]
 pub fn response(method: Method, password: &str, salt: &[u8]) -> Vec<u8> {
     if password.is_empty() {
@@ -82,8 +82,8 @@ pub fn response(method: Method, password: &str, salt: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Whether a client knows the password. No password is kept for a user without one, who sends nothing (or by the second
-/// method a zero). Takes as long whatever is wrong.
+/// Verifies a client's response. A user without a password has no stored hash, and sends an empty response (or a zero
+/// byte with the second method). The time taken does not depend on what is wrong.
 #[must_use]
 pub fn fits(method: Method, kept: Option<&PasswordHash>, salt: &[u8], sent: &[u8]) -> bool {
     let Some(kept) = kept else {
@@ -111,7 +111,7 @@ mod tests {
     // promise 60
     #[test]
     fn passwords() {
-        // The value that MySQL's manual gives for PASSWORD('mypass').
+        // The value that MySQL's manual states for PASSWORD('mypass').
         let known = hash("mypass").unwrap();
         assert_eq!(known.native(), "6C8989366EAF75BB670AD8EA7A7FC1176A95CEF4");
         assert_eq!(known.sha2().map(str::len), Some(64));
@@ -132,7 +132,7 @@ mod tests {
             assert!(!fits(method, None, &salt, &response(method, "x", &salt)));
         }
         assert!(fits(Method::Sha2, None, &salt, &[0]) && !fits(Method::Native, None, &salt, &[0]));
-        // A hash of the first method alone proves nothing by the second.
+        // The hash for the first method does not allow a login with the second.
         let old = PasswordHash::new(&format!("*{}", kept.native())).unwrap();
         assert!(fits(Method::Native, Some(&old), &salt, &response(Method::Native, "geheim", &salt)));
         assert!(!fits(Method::Sha2, Some(&old), &salt, &response(Method::Sha2, "geheim", &salt)));

@@ -1,4 +1,4 @@
-//! Workload policies: looked at every tick, and whenever a query has read or reserved more.
+//! Applies workload policies: every tick, and whenever a query has read or reserved more.
 
 use super::Engine;
 use super::error::Error;
@@ -7,7 +7,7 @@ use crate::catalog::{Action, Metrics};
 use std::sync::Arc;
 
 impl Engine {
-    /// Lets the policies do to a query what they are for.
+    /// Executes the actions of the policies that apply to a query.
     pub fn apply_policies(&self, query: &Arc<Query>) {
         if query.ended().is_some() || query.begun().is_none() {
             return;
@@ -47,7 +47,7 @@ impl Engine {
         }
     }
 
-    /// A policy sets a variable of the session that the query belongs to.
+    /// Sets a variable of the query's session, on behalf of a policy.
     fn set_by_policy(&self, query: &Query, name: &str, value: &str) {
         let Some(connection) = self.connections.get(u64::from(query.connection)) else { return };
         if connection.variables().get(name).as_deref() == Some(value) {

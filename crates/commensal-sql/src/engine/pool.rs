@@ -1,4 +1,5 @@
-//! The pool of one query: DataFusion's operators ask it before they grow, and it asks the group that pays (`memory`).
+//! The memory pool of one query: DataFusion's operators ask it before they grow, and it asks the group that is charged
+//! (`memory`).
 
 use super::accounts::Accounts;
 use super::cpu;
@@ -10,15 +11,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long one waits for the memory of a victim. Cancelling takes milliseconds to a second (measured), so that one who
-/// waits longer waits for a query that does not yield.
+/// How long to wait for the memory of a victim. Cancelling takes milliseconds to a second (measured), so a longer wait
+/// means that the victim does not yield.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long one that has nothing to spill waits for those of its own query that have: they spill when they ask for more the
-/// next time, which takes the sorting and writing of what they hold. It would fail otherwise.
+/// How long an operator that has nothing to spill waits for operators of the same query that have: those spill at their
+/// next request, after sorting and writing what they hold. Without the wait the first one would fail.
 const PRESS: Duration = Duration::from_secs(10);
 
-/// While it is there, operators of a group that can spill are told to.
+/// While this exists, operators of the group that can spill are told to.
 struct Pressing(Arc<Accounts>);
 
 impl Pressing {
@@ -41,13 +42,13 @@ pub struct QueryPool {
 }
 
 impl QueryPool {
-    /// The pool of a query that has joined its group.
+    /// The pool of a query that has an account in its group.
     #[must_use]
     pub fn new(query: &Arc<Query>) -> QueryPool {
         QueryPool { query: Arc::clone(query) }
     }
 
-    /// Does it with the query's group, again when the query was moved meanwhile.
+    /// Calls `act` with the query's group; repeats it when the query was moved meanwhile.
     fn with<T>(&self, act: impl Fn(&GroupMemory) -> Option<T>) -> Option<T> {
         for _ in 0..100 {
             if let Some(done) = act(&self.query.group().memory) {
@@ -61,7 +62,8 @@ impl QueryPool {
         None
     }
 
-    /// Why there is no more. An operator of a query that was ended shall not begin to spill, as it does when memory is short.
+    /// The error of a refused request. An operator of a cancelled query must not start to spill, as it would on a
+    /// shortage of memory.
     fn refusal(&self, fallback: impl FnOnce() -> String) -> DataFusionError {
         match self.query.ended() {
             Some(why) => DataFusionError::External(Box::new(why)),
@@ -115,7 +117,8 @@ impl MemoryPool for QueryPool {
                 Answer::Refuse => return Err(self.refusal(|| "the query was cancelled".to_owned())),
                 Answer::Less(text) => {
                     let others = memory.of(self.query.number).0 > reservation.size();
-                    // Who holds something to spill does that at once; who has nothing (any more) would fail.
+                    // An operator that holds something to spill does so at once; one that has nothing (left) would
+                    // fail.
                     let nothing_to_spill = spillable.is_none_or(|held| held == 0);
                     let patient = nothing_to_spill && others && begun.elapsed() < PRESS;
                     if !patient || self.query.ended().is_some() {
@@ -147,11 +150,11 @@ impl MemoryPool for QueryPool {
                             )
                         }));
                     }
-                    // The victim's own tasks need a thread to end on.
+                    // The victim's own tasks need a thread on which to end.
                     cpu::blocking(|| memory.wait(Duration::from_millis(20)));
                 }
-                // The account is closed, and what is left of the query's tasks is dropped once it gives its thread back: who
-                // is refused now would begin to spill.
+                // The account is closed, and the query's remaining tasks are dropped once they yield. A refusal now
+                // would make them spill.
                 Answer::Moved if self.query.is_done() => return Ok(()),
                 Answer::Moved => {
                     if begun.elapsed() > Duration::from_millis(100) {

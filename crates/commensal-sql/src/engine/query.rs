@@ -1,4 +1,4 @@
-//! One query while it waits and runs: who asked for it, which group pays for it, what it has used, why it ended.
+//! A query while it waits and runs: its user, its group, its resource usage, and why it ended.
 
 use super::accounts::Accounts;
 use super::error::Error;
@@ -14,52 +14,52 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
-/// What one asks for.
+/// Parameters of a query.
 #[derive(Debug, Clone)]
 pub struct QueryTerms {
     /// Number of the connection.
     pub connection: u32,
-    /// Who asks.
+    /// The user.
     pub user: UserName,
     /// The statement, without secrets.
     pub sql: String,
     /// Slots that it takes in the queue.
     pub slots: u32,
-    /// Memory that it may have before others, in bytes.
+    /// The query's own memory limit, in bytes: within it, the query has precedence over others.
     pub memory_limit: Option<usize>,
-    /// How long it may take.
+    /// Time limit, if any.
     pub timeout: Option<Duration>,
 }
 
 /// A query that was accepted.
 pub struct Query {
-    /// Counts up; a larger number began later.
+    /// Query number; a larger one was accepted later.
     pub number: u64,
     /// The same as text, as Doris prints it.
     pub id: String,
     /// Number of the connection.
     pub connection: u32,
-    /// Who asked.
+    /// The user.
     pub user: UserName,
     /// The statement, without secrets.
     pub sql: String,
     /// Slots in the queue.
     pub slots: u32,
-    /// Memory that it may have before others.
+    /// The query's own memory limit, in bytes.
     pub memory_limit: Option<usize>,
-    /// How long it may take.
+    /// Time limit, if any.
     pub timeout: Option<Duration>,
-    /// When it came.
+    /// When the query was accepted.
     pub arrived: Instant,
-    /// The accounts of the group whose threads it runs on.
+    /// The accounts of the group on whose threads the query runs.
     pub home: Arc<Accounts>,
     group: ArcSwap<Accounts>,
     begun: OnceLock<Instant>,
     end: OnceLock<Error>,
     stop: CancellationToken,
-    /// Nothing of it runs any more; whoever moves it holds this meanwhile.
+    /// Whether the query is done; the lock is held while the query is moved.
     done: Mutex<bool>,
-    /// Holds the query in turn, so it is let go when the query is done.
+    /// The plan, for its counters. It refers back to the query, so it is dropped when the query is done.
     plan: Mutex<Option<Arc<dyn ExecutionPlan>>>,
     /// CPU time of its tasks, in nanoseconds.
     pub cpu_ns: AtomicU64,
@@ -67,9 +67,9 @@ pub struct Query {
     pub spilled_bytes: AtomicU64,
     /// Bytes read back from them.
     pub unspilled_bytes: AtomicU64,
-    /// Who pays for what it reads, by source.
+    /// Handles through which its reads are charged, by source.
     readers: Mutex<BTreeMap<Source, Reader>>,
-    /// It runs in a worker process, which tells what it uses.
+    /// Whether it runs in a worker process, which reports its usage.
     remote: AtomicBool,
     heard: Mutex<QueryUse>,
 }
@@ -80,20 +80,20 @@ impl fmt::Debug for Query {
     }
 }
 
-/// Numbers of this process: queries begin at 1.
+/// Next query number in this process, starting at 1.
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
 impl Query {
-    /// A query that arrives now.
+    /// A new query, which arrives now.
     #[must_use]
     pub fn new(ask: QueryTerms, group: Arc<Accounts>) -> Arc<Query> {
         let number = NUMBERS.fetch_add(1, Relaxed);
-        // Two halves as in Doris; the first tells this process's queries from another's.
+        // Two halves as in Doris; the first distinguishes processes.
         let id = format!("{:016x}-{number:016x}", u64::from(std::process::id()));
         Query::of_server(ask, group, number, id)
     }
 
-    /// A query that has its number and name from the server that sent it here.
+    /// A query that the server sent to this worker, with its number and identifier.
     #[must_use]
     pub fn of_server(ask: QueryTerms, group: Arc<Accounts>, number: u64, id: String) -> Arc<Query> {
         Arc::new(Query {
@@ -122,14 +122,14 @@ impl Query {
         })
     }
 
-    /// The group that pays now.
+    /// The group that is charged now.
     #[must_use]
     pub fn group(&self) -> Arc<Accounts> {
         self.group.load_full()
     }
 
-    /// Another group pays from now on: memory that it holds, CPU and bytes that it will use. Its slot in the queue of the
-    /// group that admitted it stays taken until it ends. A query in a worker process stays with its group.
+    /// Charges another group from now on: memory that the query holds, CPU and bytes that it will use. It keeps its
+    /// slot in the queue of the group that admitted it until it ends. A query in a worker process stays with its group.
     pub fn move_to(&self, group: &Arc<Accounts>) {
         let done = lock(&self.done);
         if *done || self.is_remote() {
@@ -144,7 +144,7 @@ impl Query {
         }
     }
 
-    /// Its handle for reading from a source; the same one each time.
+    /// The handle for reading from a source; created once per source.
     #[must_use]
     pub fn reader(&self, source: &Source) -> Reader {
         let mut readers = lock(&self.readers);
@@ -157,40 +157,40 @@ impl Query {
         reader.clone()
     }
 
-    /// It was admitted and begins.
+    /// Marks the query as admitted and running.
     pub fn begin(&self) {
         let _ = self.begun.set(Instant::now());
     }
 
-    /// When it began; `None` while it waits in the queue.
+    /// When the query started to run; `None` while it waits in the queue.
     #[must_use]
     pub fn begun(&self) -> Option<Instant> {
         self.begun.get().copied()
     }
 
-    /// Tells it to end. The first reason counts.
+    /// Tells the query to end. Only the first reason is kept.
     pub fn end(&self, why: Error) {
         let _ = self.end.set(why);
         self.stop.cancel();
-        // Who waits for its turn to read does not wait any longer.
+        // Wakes reads that wait for their turn.
         for reader in lock(&self.readers).values() {
             reader.cancel();
         }
     }
 
-    /// Why it was told to end.
+    /// Why the query was told to end.
     #[must_use]
     pub fn ended(&self) -> Option<Error> {
         self.end.get().cloned()
     }
 
-    /// Waits until it is told to end.
+    /// Waits until the query is told to end.
     pub async fn stopped(&self) -> Error {
         self.stop.cancelled().await;
         self.ended().unwrap_or(Error::Cancelled)
     }
 
-    /// Nothing of it runs any more; from now on it stays with its group.
+    /// Marks the query as done; from now on it cannot be moved.
     pub fn set_done(&self) {
         *lock(&self.done) = true;
         let plan = lock(&self.plan).take();
@@ -199,24 +199,24 @@ impl Query {
         }
     }
 
-    /// Whether nothing of it runs any more.
+    /// Whether the query is done.
     #[must_use]
     pub fn is_done(&self) -> bool {
         *lock(&self.done)
     }
 
-    /// It runs in a worker process from now on.
+    /// Marks that the query runs in a worker process.
     pub fn set_remote(&self) {
         self.remote.store(true, Relaxed);
     }
 
-    /// Whether it runs in a worker process.
+    /// Whether the query runs in a worker process.
     #[must_use]
     pub fn is_remote(&self) -> bool {
         self.remote.load(Relaxed)
     }
 
-    /// What its worker process says of it.
+    /// Takes over the usage that the worker process reports.
     pub fn hear(&self, used: QueryUse) {
         self.cpu_ns.store(used.cpu_ns, Relaxed);
         self.spilled_bytes.store(used.spilled_bytes, Relaxed);
@@ -224,12 +224,12 @@ impl Query {
         *lock(&self.heard) = used;
     }
 
-    /// Keeps the plan for its counters, until it is done.
+    /// Keeps the plan for its counters, until the query is done.
     pub fn set_plan(&self, plan: Arc<dyn ExecutionPlan>) {
         *lock(&self.plan) = Some(plan);
     }
 
-    /// Rows that its scans have given so far.
+    /// Rows that its scans have produced so far.
     #[must_use]
     pub fn scan_rows(&self) -> u64 {
         let running = lock(&self.plan).clone();
@@ -248,14 +248,14 @@ impl Query {
         (of(Reach::Local) + heard.local_bytes, of(Reach::Remote) + heard.remote_bytes)
     }
 
-    /// Time since it began; since it came, while it waits.
+    /// Time since the query started; while it waits, since it arrived.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         self.begun().unwrap_or(self.arrived).elapsed()
     }
 }
 
-/// Rows that the scans of a plan have given.
+/// Rows that the scans of a plan have produced.
 fn rows_of_leaves(plan: &Arc<dyn ExecutionPlan>) -> u64 {
     let children = plan.children();
     match children.is_empty() {

@@ -1,8 +1,8 @@
-//! A group's queue of queries: who begins, who waits, who is refused.
+//! Admission queue of a group: which queries start, wait or are refused.
 //!
-//! [`Line`] is pure and decides; [`Queue`] puts it behind one lock (a look and the grant are one step, so that of many
-//! who come at once no more begin than may) and wakes those whose turn it is. First come, first served: a query that
-//! asks for more slots than are free blocks those behind it, as in Doris.
+//! [`Line`] is pure and decides; [`Queue`] puts it behind one lock (check and grant are one step, so that of many
+//! concurrent queries no more start than allowed) and wakes queries that are admitted. First come, first served: a
+//! query that asks for more slots than are free blocks those behind it, as in Doris.
 
 use super::error::Error;
 use super::settings::QueueLimits;
@@ -12,21 +12,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Who runs and who waits, by query number.
+/// Running and waiting queries, by number.
 #[derive(Debug, Default)]
 pub struct Line {
     running: BTreeMap<u64, u32>,
     waiting: VecDeque<(u64, u32)>,
 }
 
-/// What becomes of one that comes.
+/// Result of the arrival of a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
-    /// It has its slots.
+    /// The query got its slots and starts.
     Begin,
-    /// It waits.
+    /// The query waits.
     Wait,
-    /// So many wait already.
+    /// The queue is full; this many queries wait already.
     Full(u32),
 }
 
@@ -39,7 +39,8 @@ impl Line {
         self.used() + u64::from(slots) <= u64::from(limits.max_concurrency)
     }
 
-    /// One comes. `room` says whether memory is there for another one; a group where nothing runs always has room.
+    /// Handles the arrival of a query. `room` says whether there is memory for another query; a group without running
+    /// queries always admits one.
     pub fn arrive(&mut self, limits: &QueueLimits, number: u64, slots: u32, room: bool) -> Arrival {
         let room = room || self.running.is_empty();
         let length = u32::try_from(self.waiting.len()).unwrap_or(u32::MAX);
@@ -54,7 +55,7 @@ impl Line {
         }
     }
 
-    /// Those whose turn it is, who have their slots with that.
+    /// Admits waiting queries as far as possible; returns those that now have their slots.
     pub fn admit(&mut self, limits: &QueueLimits, room: impl Fn() -> bool) -> Vec<u64> {
         let mut admitted = Vec::new();
         while let Some((number, slots)) = self.waiting.front().copied() {
@@ -68,20 +69,20 @@ impl Line {
         admitted
     }
 
-    /// One is gone, from wherever it was.
+    /// Removes a query, running or waiting.
     pub fn leave(&mut self, number: u64) {
         self.running.remove(&number);
         self.waiting.retain(|(waiting, _)| *waiting != number);
     }
 
-    /// How many run and how many wait.
+    /// Number of running and of waiting queries.
     #[must_use]
     pub fn lengths(&self) -> (usize, usize) {
         (self.running.len(), self.waiting.len())
     }
 }
 
-/// Says whether memory is there for another query.
+/// Returns whether there is memory for another query.
 pub type MemoryCheck = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// The queue of one group.
@@ -103,7 +104,7 @@ struct State {
     wake: BTreeMap<u64, oneshot::Sender<()>>,
 }
 
-/// A place in the queue; given back when it is dropped.
+/// A place in the queue; released when it is dropped.
 #[derive(Debug)]
 pub struct Ticket {
     queue: Arc<Queue>,
@@ -120,14 +121,14 @@ impl Drop for Ticket {
     }
 }
 
-/// What a query asks a queue for: its slots.
+/// A query's request for slots.
 #[derive(Debug, Clone, Copy)]
 pub struct SlotRequest {
-    /// Its number.
+    /// The query's number.
     pub number: u64,
-    /// Slots.
+    /// Number of slots.
     pub slots: u32,
-    /// How long the query may take, if it says so.
+    /// The query's time limit, if it has one.
     pub timeout: Option<Duration>,
 }
 
@@ -143,36 +144,36 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes other limits.
+    /// Applies new limits.
     pub fn set_limits(&self, limits: QueueLimits) {
         self.lock().limits = limits;
         self.admit();
     }
 
-    /// How many run and how many wait.
+    /// Number of running and of waiting queries.
     #[must_use]
     pub fn lengths(&self) -> (usize, usize) {
         self.lock().line.lengths()
     }
 
-    /// Lets those begin whose turn it is; to be called when memory came back.
+    /// Admits waiting queries; to be called when memory was freed.
     pub fn admit(&self) {
         let mut state = self.lock();
         let limits = state.limits;
         for number in state.line.admit(&limits, &self.room) {
             let woken = state.wake.remove(&number).is_some_and(|wake| wake.send(()).is_ok());
             if !woken {
-                // It gave up in this very moment.
+                // The query gave up at this very moment.
                 state.line.leave(number);
             }
         }
     }
 
-    /// A place for a query, at once or after a wait, which ends when the query is told to end.
+    /// Acquires a place for a query, at once or after a wait. The wait also ends when the query is cancelled.
     ///
     /// # Errors
-    /// Doris's own texts: the queue is full, the wait was too long, the query was cancelled while it waited, it asks for
-    /// slots that the group does not have.
+    /// With Doris's messages: the queue is full, the wait timed out, the query was cancelled while it waited, or it
+    /// asks for more slots than the group has.
     pub async fn enter(
         self: &Arc<Self>,
         request: SlotRequest,
@@ -205,7 +206,7 @@ impl Queue {
     }
 }
 
-/// A day, when neither the group nor the session says how long.
+/// The shorter of two timeouts; a day when neither the group nor the session sets one.
 fn shorter(one: Option<Duration>, other: Option<Duration>) -> Duration {
     one.into_iter().chain(other).min().unwrap_or(Duration::from_secs(86_400))
 }
@@ -259,7 +260,7 @@ mod tests {
         assert_eq!(line.admit(&limits, || true), [3]);
     }
 
-    /// Many come at once, some give up: never more than two run, all come to their turn, nothing stays.
+    /// Many queries arrive at once, some give up: never more than two run, all get their turn, nothing is left over.
     // promise 57
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn the_grant_is_atomic() {

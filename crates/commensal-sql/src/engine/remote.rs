@@ -1,4 +1,4 @@
-//! `S3(...)`: the properties of Doris's table function, and the store they name.
+//! `S3(...)`: parses the properties of Doris's table function, and opens the store.
 
 use super::data::{Format, TableSource};
 use super::error::Error;
@@ -9,25 +9,25 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use url::Url;
 
-/// How long a connection may take to come about.
+/// Timeout for establishing a connection.
 const CONNECT: Duration = Duration::from_secs(5);
-/// A store that stumbles is asked again so often, and no longer than this: its user waits.
+/// Number of retries of a failed request; the total retry time is bounded, too, since a user waits.
 const RETRIES: usize = 4;
 const RETRY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Which remote stores may be read: endpoints as `scheme://host[:port]`. None at all unless the server is told so, since a
-/// server that fetches whatever it is told to reaches places that its clients cannot.
+/// Endpoints of remote stores that may be read, as `scheme://host[:port]`. By default none: otherwise clients could
+/// make the server fetch from places that they cannot reach themselves.
 #[derive(Debug, Clone, Default)]
 pub struct Allowed(pub Vec<String>);
 
 /// A remote store that a statement names.
 #[derive(Debug)]
 pub struct Remote {
-    /// Tells it apart from others: endpoint and bucket.
+    /// Name of the store: endpoint and bucket.
     pub name: String,
     /// The store.
     pub store: AmazonS3,
-    /// What is read there, under the host `host`.
+    /// The source to read there, under the host `host`.
     pub place: TableSource,
 }
 
@@ -37,8 +37,8 @@ struct Address {
     key: String,
 }
 
-/// Reads an address: `s3://bucket/key` with an endpoint of its own, `https://host/bucket/key` in path style, and
-/// `https://bucket.host/key` else.
+/// Parses an address: `s3://bucket/key` with a separate endpoint, `https://host/bucket/key` in path style, otherwise
+/// `https://bucket.host/key`.
 fn address(uri: &str, endpoint: Option<&str>, path_style: bool) -> Result<Address, Error> {
     let bad =
         || Error::Rule(format!("{uri:?} is no address: write s3://bucket/key or https://host/bucket/key"));
@@ -73,7 +73,7 @@ fn address(uri: &str, endpoint: Option<&str>, path_style: bool) -> Result<Addres
 /// `"format"`, with its separator.
 ///
 /// # Errors
-/// A format that is not read here.
+/// An unsupported format.
 pub fn format(properties: &BTreeMap<String, String>) -> Result<Option<Format>, Error> {
     let Some(name) = properties.get("format") else { return Ok(None) };
     let separator = match properties.get("column_separator").map(String::as_str) {
@@ -86,7 +86,7 @@ pub fn format(properties: &BTreeMap<String, String>) -> Result<Option<Format>, E
     match name.to_ascii_lowercase().as_str() {
         "parquet" => Ok(Some(Format::Parquet)),
         "json" => Ok(Some(Format::Json)),
-        // Doris's separator is a tab, also of "csv".
+        // Doris's separator is a tab, even for "csv".
         "csv" => Ok(Some(Format::Separated { separator, header: false })),
         "csv_with_names" => Ok(Some(Format::Separated { separator, header: true })),
         other => Err(Error::Rule(format!(
@@ -96,7 +96,7 @@ pub fn format(properties: &BTreeMap<String, String>) -> Result<Option<Format>, E
 }
 
 impl Remote {
-    /// The store that a call names; it will be found under the host `host`.
+    /// The store that a call names, which is then registered under the host `host`.
     ///
     /// # Errors
     /// A property is missing or wrong, or the endpoint is not allowed.
@@ -112,7 +112,7 @@ impl Remote {
                 address.endpoint, address.endpoint
             )));
         }
-        // A request lasts as long as the group's rate says, and a query as long as its session allows.
+        // No timeout of requests: they last as long as the group's rate requires, and queries as long as the session allows.
         let client = ClientOptions::new()
             .with_timeout_disabled()
             .with_connect_timeout(CONNECT)

@@ -1,5 +1,5 @@
-//! Small changes to a statement between MySQL's customs and DataFusion: `?`, `@@variables`, `database()`, table
-//! functions with `"key" = "value"`, names of columns in the result, names without regard to case.
+//! Small changes to a statement that bridge MySQL's dialect and DataFusion: `?`, `@@variables`, `database()`, table
+//! functions with `"key" = "value"`, column names of the result, case-insensitive names.
 
 use super::mysql_functions;
 use datafusion::common::TableReference;
@@ -11,7 +11,7 @@ use datafusion::sql::sqlparser::ast::{
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-/// Schema under which the table functions of a statement are found while it is planned.
+/// Schema that contains the table functions of a statement while it is planned.
 pub const FUNCTIONS: &str = "__function";
 
 /// A table function of a statement.
@@ -19,29 +19,29 @@ pub const FUNCTIONS: &str = "__function";
 pub struct Call {
     /// `s3` or `local`.
     pub name: String,
-    /// Its properties, keys in lower case. There may be secrets in it.
+    /// Its properties, keys in lower case. Values may be secrets.
     pub properties: BTreeMap<String, String>,
 }
 
-/// Without the values: there may be secrets in them.
+/// Omits the values, which may be secrets.
 impl std::fmt::Debug for Call {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}({:?})", self.name, self.properties.keys())
     }
 }
 
-/// What was found in a statement.
+/// Findings of the rewrite of a statement.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// Table functions; number `n` is now the table `n` of [`FUNCTIONS`].
+    /// Table functions; function `n` was replaced by the table `n` of [`FUNCTIONS`].
     pub calls: Vec<Call>,
-    /// Number of `?`.
+    /// Number of `?` placeholders.
     pub placeholders: usize,
-    /// What cannot be done.
+    /// What is not supported, if anything.
     pub problem: Option<String>,
 }
 
-/// What a name of the session stands for: `@@x`, `database()`; `None` when it stands for nothing.
+/// Resolves a name of the session such as `@@x` or `database()`; `None` when it is unknown.
 pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// Changes the statement in place.
@@ -60,7 +60,7 @@ pub fn rewrite(statement: &mut Statement, lookup: Lookup<'_>) -> Found {
     pass.found
 }
 
-/// Columns of the result are called as they are written, which is MySQL's way.
+/// Names the columns of the result as they are written, like MySQL.
 fn name_columns(query: &mut Query) {
     let SetExpr::Select(select) = query.body.as_mut() else { return };
     for item in &mut select.projection {
@@ -86,7 +86,7 @@ struct Pass<'a> {
     lookup: Lookup<'a>,
 }
 
-/// A value as a literal: a number if it looks like one.
+/// A literal of a value: a number if it looks like one.
 fn literal(value: &str) -> Expr {
     let value = match value.parse::<i64>() {
         Ok(_) => Value::Number(value.to_owned(), false),
@@ -212,7 +212,7 @@ impl VisitorMut for Pass<'_> {
     }
 }
 
-/// Writes names of columns as the tables have them, where a name differs from exactly one column in case only.
+/// Corrects the case of column names, where a name differs from exactly one column in case only.
 pub fn fix_case(statement: &mut Statement, columns: &[String]) {
     struct Case<'a>(&'a [String]);
     impl Case<'_> {
@@ -251,7 +251,7 @@ pub fn fix_case(statement: &mut Statement, columns: &[String]) {
     }
 }
 
-/// Whether a statement may begin without a place in the queue: it reads nothing but tables of the system.
+/// Whether a statement may skip the queue: it only reads system tables.
 #[must_use]
 pub fn bypasses(tables: &[TableReference], database: &str) -> bool {
     tables.iter().all(|table| is_system(table, database))
@@ -261,13 +261,13 @@ fn is_system(table: &TableReference, database: &str) -> bool {
     table.schema().unwrap_or(database).eq_ignore_ascii_case(super::data::INFORMATION_SCHEMA)
 }
 
-/// Whether a statement may run in another process: it reads tables, and none of the system, which only the server has.
+/// Whether a statement may run in a worker process: it reads tables, but no system tables, which only the server has.
 #[must_use]
 pub fn may_leave(tables: &[TableReference], database: &str) -> bool {
     !tables.is_empty() && !tables.iter().any(|table| is_system(table, database))
 }
 
-/// A statement as others may see it: the values of keys and passwords are gone.
+/// A statement as others may see it, with values of keys and passwords hidden.
 #[must_use]
 pub fn without_secrets(sql: &str) -> String {
     const WORDS: [&str; 5] = ["secret", "access_key", "password", "token", "identified"];
@@ -277,7 +277,7 @@ pub fn without_secrets(sql: &str) -> String {
     }
     let mut shown = String::with_capacity(sql.len());
     let mut rest = sql;
-    // Every quoted text that comes after such a word, up to the next comma or bracket.
+    // Hides every quoted text after such a word, up to the next comma or bracket.
     let mut hide = false;
     while let Some(at) = rest.find(['\'', '"', ',', '(', ')', ';']) {
         let (before, from) = rest.split_at(at);
@@ -305,7 +305,7 @@ pub fn without_secrets(sql: &str) -> String {
     shown
 }
 
-/// Where a quoted text ends.
+/// The end of a quoted text.
 fn closing(text: &str, mark: char) -> usize {
     let mut escaped = false;
     for (at, letter) in text.char_indices() {

@@ -1,5 +1,5 @@
-//! What names mean while one statement is planned: databases of the data folder, the tables of the system, and the table
-//! functions of the statement itself.
+//! Name resolution while one statement is planned: databases of the data folder, system tables, and the table functions
+//! of the statement itself.
 
 use super::Engine;
 use super::data::{INFORMATION_SCHEMA, TableSource};
@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Name of the only catalogue, as MySQL has it.
+/// Name of the only catalogue, as in MySQL.
 pub const CATALOG: &str = "def";
 
 type Tables = Mutex<BTreeMap<(String, String), Arc<dyn TableProvider>>>;
@@ -31,7 +31,7 @@ pub struct Names {
     /// Reads files with the stores and the memory of the query.
     reader: Arc<SessionState>,
     calls: Arc<Vec<TableSource>>,
-    /// What was looked up already: a name means the same thing all through a statement.
+    /// Tables resolved so far, so that a name means the same throughout a statement.
     seen: Arc<Tables>,
 }
 
@@ -42,7 +42,7 @@ impl fmt::Debug for Names {
 }
 
 impl Names {
-    /// Names for a statement of `user`, whose files are read by `reader`.
+    /// Name resolution for a statement of `user`, whose files are read by `reader`.
     #[must_use]
     pub fn new(
         engine: &Arc<Engine>,
@@ -59,7 +59,7 @@ impl Names {
         }
     }
 
-    /// Names of all databases, the system's as well.
+    /// Names of all databases, including the system's.
     #[must_use]
     pub fn databases(&self) -> Vec<String> {
         let mut names = self.engine.data.databases();
@@ -76,7 +76,7 @@ impl Names {
         self.engine.data.tables(database)
     }
 
-    /// The table of that name.
+    /// The table with this name.
     ///
     /// # Errors
     /// Its files cannot be read.
@@ -128,7 +128,7 @@ impl CatalogProviderList for Names {
     }
 
     fn catalog(&self, name: &str) -> Option<Arc<dyn CatalogProvider>> {
-        // Doris calls its own one "internal".
+        // Doris calls its own catalogue "internal".
         [CATALOG, "internal"].contains(&name).then(|| Arc::new(self.clone()) as Arc<dyn CatalogProvider>)
     }
 }
@@ -161,8 +161,8 @@ impl SchemaProvider for Database {
     }
 
     async fn table(&self, name: &str) -> Result<Option<Arc<dyn TableProvider>>, DataFusionError> {
-        // Tables that a statement names were looked up before, with their errors; who lists all of them is not kept from
-        // the others by one that cannot be read.
+        // Tables that a statement names were resolved before, and errors reported. When all tables are listed, one that
+        // cannot be read must not hide the others.
         let table = self.names.table(&self.name, name).await;
         Ok(table.unwrap_or_else(|error| {
             tracing::debug!("{}.{name}: {error}", self.name);

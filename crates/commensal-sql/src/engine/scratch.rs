@@ -1,7 +1,7 @@
-//! The server's own folder for what it spills and hands to its workers, with a lock that says that it is in use.
+//! The server's private folder for spill files and files for its workers, with a lock that shows that it is in use.
 //!
-//! A server that is killed cannot remove its folder. The kernel lets go of its lock, so the next server that is started with
-//! the same `--spill` removes what is there without a holder: nobody has to clean up by hand.
+//! A server that is killed cannot remove its folder. The kernel releases its lock, so the next server started with the
+//! same `--spill` removes every folder whose lock is free, without manual clean-up.
 
 use super::error::{Error, cannot};
 use commensal_host::{Host, LinuxHost, Lock};
@@ -9,12 +9,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use tempfile::TempDir;
 
-/// How such folders are called.
+/// Prefix of the folders' names.
 const PREFIX: &str = "commensal-sql-";
-/// The file in it whose lock is held for as long as the folder is used.
+/// Lock file in the folder, held as long as the folder is in use.
 const LOCK: &str = "in-use";
 
-/// A folder that is removed when it is dropped, or after its process was killed.
+/// A folder that is removed when it is dropped, or by a later server if this process was killed.
 #[derive(Debug)]
 pub struct Scratch {
     folder: TempDir,
@@ -22,10 +22,10 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// A new one in `parent`, where those of servers that were killed are removed.
+    /// Creates a folder in `parent`, and removes folders there of servers that were killed.
     ///
     /// # Errors
-    /// Nothing can be written to `parent`.
+    /// `parent` is not writable.
     pub fn new(parent: &Path) -> Result<Scratch, Error> {
         remove_left(parent);
         loop {
@@ -34,20 +34,20 @@ impl Scratch {
             let place = folder.path().join(LOCK);
             let lock = LinuxHost::new().state_lock_new(&place, "");
             let lock = lock.map_err(|error| cannot("make", &place, &error))?;
-            // Another server may have taken it for one that was left, before it was locked.
+            // Another server may have removed the folder as abandoned before it was locked.
             if place.exists() {
                 return Ok(Scratch { folder, _lock: lock });
             }
         }
     }
 
-    /// Where it is.
+    /// Its path.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Removes it while the process goes on to its end.
+    /// Removes the folder while the process is ending.
     pub fn remove(&self) {
         if let Err(error) = LinuxHost::new().state_remove_all(self.path()) {
             tracing::warn!("{} stays: {error}", self.path().display());
@@ -55,7 +55,7 @@ impl Scratch {
     }
 }
 
-/// Removes folders that nobody uses: this user's, with a lock that can be had.
+/// Removes abandoned folders: those of this user whose lock is free.
 fn remove_left(parent: &Path) {
     let mut host = LinuxHost::new();
     let user = host.euid();

@@ -1,4 +1,4 @@
-//! What one connection may ask: a statement in, rows or a word out.
+//! Statements of one connection: executes a statement and returns rows or a status.
 
 use super::connections::Connection;
 use super::data::INFORMATION_SCHEMA;
@@ -23,17 +23,17 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Longest text of a statement that is shown to others.
+/// Maximum length of a statement's text in lists of queries.
 const SHOWN: usize = 4_096;
 
 /// The answer to a statement.
 #[derive(Debug)]
 pub enum Reply {
-    /// It is done.
+    /// The statement was executed.
     Done {
-        /// Rows that were written.
+        /// Number of rows written.
         rows: u64,
-        /// What its user should know.
+        /// Warnings for the user.
         warnings: Vec<String>,
     },
     /// Rows.
@@ -41,7 +41,7 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// Done, and nothing to say.
+    /// Success without warnings.
     #[must_use]
     pub fn done() -> Reply {
         Reply::Done { rows: 0, warnings: Vec::new() }
@@ -64,7 +64,7 @@ pub struct Session {
     connection: Arc<Connection>,
 }
 
-/// A statement for the query engine, looked through.
+/// A statement for the query engine, parsed and checked.
 #[derive(Debug)]
 pub struct Prepared {
     parsed: Parsed,
@@ -72,13 +72,13 @@ pub struct Prepared {
     variables: Variables,
     target: Option<Target>,
     sql: String,
-    /// The statement as it came, and what names in it stood for: a worker process reads it again.
+    /// The original text and the values of names in it, for a worker process that parses it again.
     text: String,
     names: Vec<(String, String)>,
 }
 
 impl Prepared {
-    /// Number of values that it waits for.
+    /// Number of placeholders.
     #[must_use]
     pub fn placeholders(&self) -> usize {
         self.found.placeholders
@@ -86,16 +86,16 @@ impl Prepared {
 }
 
 impl Session {
-    /// Statements of this connection.
+    /// The session of this connection.
     #[must_use]
     pub fn new(engine: &Arc<Engine>, connection: &Arc<Connection>) -> Session {
         Session { engine: Arc::clone(engine), connection: Arc::clone(connection) }
     }
 
-    /// Carries a statement out.
+    /// Executes a statement.
     ///
     /// # Errors
-    /// What is wrong with it, or went wrong.
+    /// The statement is invalid, or failed.
     pub async fn execute(&self, sql: &str) -> Result<Reply, Error> {
         let statement = statement::parse(sql);
         if !matches!(statement, Ok(Statement::ShowWarnings)) {
@@ -132,7 +132,7 @@ impl Session {
         }
     }
 
-    /// Makes a database the session's.
+    /// Sets the session's current database.
     ///
     /// # Errors
     /// There is no such database.
@@ -150,13 +150,13 @@ impl Session {
             match value {
                 Value::Text(text) => variables.set(name, Some(text))?,
                 Value::Default => variables.set(name, None)?,
-                // Some drivers do not want results converted to a character set, and say so with NULL.
+                // Some drivers turn off conversion of results to a character set with NULL.
                 Value::Expression(text) if text.eq_ignore_ascii_case("null") => variables.set(name, None)?,
                 // `SET a = @@b`, which drivers send.
                 Value::Expression(text) => {
                     let other = text.trim_start_matches("@@").trim_start_matches("session.");
                     let value = text.starts_with("@@").then(|| variables.get(other)).flatten();
-                    // JDBC adds to its `sql_mode` with concat(...), which would change nothing either.
+                    // JDBC appends to its `sql_mode` with concat(...); the variable is ignored anyway.
                     if value.is_none() && Variables::is_ignored(name) {
                         continue;
                     }
@@ -205,7 +205,7 @@ impl Session {
         Ok(Reply::done())
     }
 
-    /// What stands for `@@x` and `database()` in a statement.
+    /// The value of `@@x` and `database()` in a statement.
     fn look_up(&self, variables: &Variables, name: &str) -> Option<String> {
         let user = || format!("{}@{}", self.connection.user.name, self.connection.host);
         match name {
@@ -217,10 +217,10 @@ impl Session {
         }
     }
 
-    /// Looks through a statement for the query engine.
+    /// Parses and checks a statement for the query engine.
     ///
     /// # Errors
-    /// It cannot be read, or sets a variable that is not there.
+    /// It cannot be parsed, or sets an unknown variable.
     pub fn prepare(&self, passed: &PassedOn) -> Result<Prepared, Error> {
         let mut variables = self.connection.variables();
         self.assign(&mut variables, &passed.variables)?;
@@ -263,7 +263,7 @@ impl Session {
         }
     }
 
-    /// Runs a statement with values for its placeholders, a statement that writes to its end.
+    /// Runs a statement with values for its placeholders; one that writes is run to its end.
     ///
     /// # Errors
     /// Those of [`Session::run`].
@@ -285,7 +285,7 @@ impl Session {
     /// Runs a statement with values for its placeholders.
     ///
     /// # Errors
-    /// It may not run, was not admitted, or failed.
+    /// The user lacks a privilege, or the query was not admitted, or failed.
     pub async fn run(&self, prepared: Prepared, values: Vec<ScalarValue>) -> Result<Rows, Error> {
         let tables = self.engine.base.resolve_table_references(&prepared.parsed)?;
         let database = self.connection.database();
@@ -305,10 +305,10 @@ impl Session {
         execute::start(held, work).await
     }
 
-    /// The columns that a statement would give.
+    /// The columns of a statement's result.
     ///
     /// # Errors
-    /// It may not run, or cannot be planned.
+    /// The user lacks a privilege, or the statement cannot be planned.
     pub async fn columns(&self, prepared: Prepared) -> Result<SchemaRef, Error> {
         let tables = self.engine.base.resolve_table_references(&prepared.parsed)?;
         let (held, work) = self.accept(prepared, Vec::new(), &tables, self.connection.database())?;
@@ -318,7 +318,7 @@ impl Session {
         columns
     }
 
-    /// Makes a query of a statement: its group, its rights, its settings.
+    /// Creates a query for a statement: checks its privileges and resolves its group and settings.
     fn accept(
         &self,
         prepared: Prepared,
@@ -378,7 +378,8 @@ impl Session {
         Ok((Held::new(&self.engine, &group, &query), work))
     }
 
-    /// Reading a table needs the privilege for it; reading files and stores by name that for everything.
+    /// Checks privileges: reading a table needs the one on that table; reading files and stores by name needs the one
+    /// on everything.
     fn may_read(&self, catalog: &Catalog, tables: &[TableReference], database: &str) -> Result<(), Error> {
         let user = &self.connection.user;
         for table in tables {
@@ -416,8 +417,8 @@ impl Session {
     }
 }
 
-/// Reads a statement for the query engine: names of the session replaced, table functions and the table that is written to
-/// taken apart.
+/// Parses a statement for the query engine: replaces names of the session, and extracts table functions and the table
+/// that is written to.
 fn read(
     base: &SessionState,
     text: &str,
@@ -433,10 +434,10 @@ fn read(
     Ok((parsed, found, target))
 }
 
-/// The work that a server has sent: the same as in the server, from the same text.
+/// Builds the work for an order that a server has sent, from the same text as in the server.
 ///
 /// # Errors
-/// The text cannot be read, which the server has done before: it is another version.
+/// The text cannot be parsed, although the server did: the versions differ.
 pub fn work(engine: &Engine, order: Order) -> Result<Work, Error> {
     let names: BTreeMap<String, String> = order.names.into_iter().collect();
     let look_up = |name: &str| names.get(name).cloned();

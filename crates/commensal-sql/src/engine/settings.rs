@@ -1,25 +1,26 @@
-//! What holds for a group, in the units that are enforced: plain values, which the server also sends to a worker process.
+//! Effective settings of a group, in the units that are enforced: plain values, which the server also sends to a worker
+//! process.
 
 use crate::property::{SlotPolicy, UNLIMITED};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// What holds for a group, in the units that are enforced.
+/// Effective settings of a group, in the units that are enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
     /// CPU hard limit in millionths of a CPU.
     pub cpu_max: Option<u64>,
-    /// Memory.
+    /// Memory rules.
     pub memory: Rules,
-    /// Queue.
+    /// Queue limits.
     pub queue: QueueLimits,
-    /// Bytes per second from local files.
+    /// Limit of reads from local files, bytes per second.
     pub local_read: Option<u64>,
-    /// Bytes per second from remote stores.
+    /// Limit of reads from remote stores, bytes per second.
     pub remote_read: Option<u64>,
     /// Nice value of its threads: its soft share of the CPU among the groups.
     pub nice: i8,
-    /// Its queries run in a worker process, where one can be had.
+    /// Whether its queries run in a worker process, if one can be started.
     pub worker: bool,
 }
 
@@ -37,20 +38,20 @@ impl Default for Settings {
     }
 }
 
-/// What a group may have.
+/// Memory rules of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rules {
-    /// Bytes; `None` is no limit.
+    /// Memory limit in bytes; `None` is no limit.
     pub limit: Option<usize>,
-    /// Whether queries end when the limit is passed, or only when the process is short.
+    /// Whether queries are ended when the limit is exceeded, or only when the process is short of memory.
     pub hard: bool,
-    /// Percent of the limit above which no other query begins.
+    /// Percent of the limit above which no further query starts.
     pub low_watermark: u8,
     /// Percent of the limit above which operators spill.
     pub high_watermark: u8,
     /// How the limit is divided among queries.
     pub slots: SlotPolicy,
-    /// All slots that there are (`max_concurrency`).
+    /// Number of slots (`max_concurrency`).
     pub all_slots: u32,
 }
 
@@ -74,7 +75,7 @@ impl Rules {
         self.hard_limit().map(high)
     }
 
-    /// What a query with so many of the slots in use may have for itself, if memory goes by slots.
+    /// Share of the memory for a query with `slots` slots while `in_use` are in use, if memory is divided by slots.
     pub(super) fn slot_share(&self, slots: u32, in_use: u32) -> Option<usize> {
         let of = match self.slots {
             SlotPolicy::None => return None,
@@ -86,19 +87,19 @@ impl Rules {
     }
 }
 
-/// What a queue allows.
+/// Limits of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueLimits {
-    /// Slots in use at once.
+    /// Maximum number of slots in use.
     pub max_concurrency: u32,
-    /// Queries that wait at most.
+    /// Maximum number of waiting queries.
     pub max_queue_size: u32,
-    /// Longest wait; as long as a query may take when there is none.
+    /// Maximum waiting time; without one, the query's time limit applies.
     pub timeout: Option<Duration>,
 }
 
 impl QueueLimits {
-    /// No limit: each query begins when it comes.
+    /// No limit: each query starts at once.
     pub const NONE: QueueLimits =
         QueueLimits { max_concurrency: i32::MAX as u32, max_queue_size: 0, timeout: None };
 }

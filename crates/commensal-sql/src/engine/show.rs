@@ -1,4 +1,4 @@
-//! SHOW and DESCRIBE: ours and Doris's, and those that MySQL's clients send on their own.
+//! SHOW and DESCRIBE: our statements, Doris's, and those that MySQL's clients send by themselves.
 
 use super::connections::Connection;
 use super::data::INFORMATION_SCHEMA;
@@ -15,15 +15,15 @@ use datafusion::sql::sqlparser::ast::{
     self, ObjectName, ShowStatementFilter, ShowStatementFilterPosition, ShowStatementOptions, Use,
 };
 
-/// MySQL's number of what has none of its own (`ER_UNKNOWN_ERROR`).
+/// MySQL's generic error number (`ER_UNKNOWN_ERROR`).
 const WARNING: u16 = 1105;
-/// Letters of a statement in `SHOW PROCESSLIST`, as MySQL shows them.
+/// Number of characters of a statement in `SHOW PROCESSLIST`, as in MySQL.
 const SHORT: usize = 100;
 
-/// What a statement gets instead of being run by the query engine.
+/// Response to a statement that is not run by the query engine.
 #[derive(Debug)]
 pub enum ShowRewrite {
-    /// Nothing to do.
+    /// An empty success.
     Done,
     /// These rows.
     Grid(Grid),
@@ -36,7 +36,7 @@ pub enum ShowRewrite {
     },
 }
 
-/// The rows of a statement of ours that shows something.
+/// The rows of a SHOW statement for our objects.
 ///
 /// # Errors
 /// The user may not see it.
@@ -198,7 +198,7 @@ fn processes(engine: &Engine, user: &UserName, full: bool) -> Grid {
     grid
 }
 
-/// The name in MySQL of a type of Arrow.
+/// MySQL's name for an Arrow type.
 #[must_use]
 pub fn type_name(kind: &DataType) -> String {
     match kind {
@@ -246,10 +246,10 @@ pub fn described_function(sql: &str) -> Option<&str> {
     Some(rest)
 }
 
-/// What a statement gets that is for clients and not for the query engine; `None` when it is to be run.
+/// Response to a statement that is handled here; `None` when the query engine must run it.
 ///
 /// # Errors
-/// A database that is not there.
+/// A database that does not exist.
 pub fn instead(
     engine: &Engine,
     connection: &Connection,
@@ -307,7 +307,7 @@ pub fn instead(
     }))
 }
 
-/// Makes a database the session's.
+/// Sets the session's current database.
 ///
 /// # Errors
 /// There is no such database.
@@ -341,7 +341,7 @@ fn tables(
     Ok(grid)
 }
 
-/// Whether a name passes the LIKE or ILIKE of a SHOW.
+/// Whether a name matches the LIKE or ILIKE of a SHOW.
 fn passes(options: &ShowStatementOptions, name: &str) -> bool {
     let filter = match &options.filter_position {
         Some(ShowStatementFilterPosition::Infix(filter) | ShowStatementFilterPosition::Suffix(filter)) => {

@@ -1,4 +1,4 @@
-//! The stores that one query reads from, each paid for by the query's group, and its spill files.
+//! The stores that one query reads from, with reads charged to the query's group, and its spill files.
 
 use super::confined_store::Below;
 use super::data::SCHEME;
@@ -23,14 +23,14 @@ use url::Url;
 /// The device of a folder.
 ///
 /// # Errors
-/// The folder is not there.
+/// The folder does not exist.
 pub fn device(folder: &Path) -> std::io::Result<Device> {
     use std::os::unix::fs::MetadataExt;
     let number = folder.metadata()?.dev();
     Ok(Device { major: rustix::fs::major(number), minor: rustix::fs::minor(number) })
 }
 
-/// Where the bytes of a folder on `device` come from.
+/// The source for bytes of a folder on `device`.
 fn disk(device: Device) -> Source {
     Source::Device { major: device.major, minor: device.minor }
 }
@@ -48,14 +48,14 @@ impl fmt::Debug for Stores {
 }
 
 impl Stores {
-    /// The data folder on `device`, read by `query`.
+    /// The data folder on `device`, with reads charged to `query`.
     #[must_use]
     pub fn new(query: &Query, data: &Below, device: Device) -> Stores {
         let reader = query.reader(&disk(device));
         Stores { data: Arc::new(GovernedStore::new(Arc::new(data.clone()), reader)), remote: BTreeMap::new() }
     }
 
-    /// Adds a remote store, found under `host` and told apart from others by `name`.
+    /// Adds a remote store, registered under `host` and identified by `name`.
     pub fn add<S: ObjectStore>(&mut self, query: &Query, host: &str, name: &str, store: S) {
         let reader = query.reader(&Source::Store(name.to_owned()));
         self.remote.insert(host.to_owned(), Arc::new(GovernedStore::new(Arc::new(store), reader)));
@@ -84,7 +84,7 @@ pub struct Spill {
 }
 
 impl Spill {
-    /// Files of `files` on `device`, paid for by `query`.
+    /// Files of `files` on `device`, charged to `query`.
     #[must_use]
     pub fn new(files: &Arc<DiskManager>, query: &Arc<Query>, device: Device) -> Spill {
         let reader = query.reader(&disk(device));
@@ -107,7 +107,7 @@ struct Spilled {
 
 impl SpillFile for Spilled {
     fn path(&self) -> Option<&Path> {
-        // Nobody may read it past the limit.
+        // No raw path, since reads through it would bypass the limit.
         None
     }
 
@@ -136,7 +136,7 @@ impl SpillFile for Spilled {
     }
 }
 
-/// Writes are counted; the limits of a group are on what it reads.
+/// Counts writes; the limits of a group only apply to reads.
 struct Writer {
     file: Box<dyn SpillWriter>,
     query: Arc<Query>,

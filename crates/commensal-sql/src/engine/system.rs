@@ -1,4 +1,5 @@
-//! The tables of `information_schema` that Doris has for workload groups, with its columns and types, and ours at the end.
+//! The tables of `information_schema` that Doris has for workload groups, with its columns and types, followed by
+//! additional columns.
 
 use super::Engine;
 use super::error::Error;
@@ -17,12 +18,12 @@ use datafusion::datasource::MemTable;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// There is one backend, this process.
+/// The backend number: there is one backend, this process.
 const BACKEND: u64 = 1;
 
 const OURS: [Table; 6] = [RESOURCE_USAGE, READS, GROUPS, ACTIVE_TASKS, POLICIES, PRIVILEGES];
 
-/// What we add to [`RESOURCE_USAGE`].
+/// Additional columns of [`RESOURCE_USAGE`].
 const USAGE_OURS: [(&str, DataType); 8] = [
     ("NAME", TEXT),
     ("MEMORY_PEAK_BYTES", INT),
@@ -34,7 +35,7 @@ const USAGE_OURS: [(&str, DataType); 8] = [
     ("WORKER", TEXT),
 ];
 
-/// What we add to [`ACTIVE_TASKS`]; the first two as Doris has since 2.1.8.
+/// Additional columns of [`ACTIVE_TASKS`]; Doris has the first two since 2.1.8.
 const TASKS_OURS: [(&str, DataType); 5] = [
     ("SCAN_BYTES_FROM_LOCAL_STORAGE", INT),
     ("SCAN_BYTES_FROM_REMOTE_STORAGE", INT),
@@ -50,7 +51,7 @@ pub struct System<'a> {
     user: &'a UserName,
 }
 
-/// An empty table with Doris's columns and some more.
+/// An empty table with Doris's columns and the additional ones.
 fn grid(table: &Table, ours: &[(&str, DataType)]) -> Grid {
     let kind = |kind: &Kind| match kind {
         Kind::Bigint => INT,
@@ -63,19 +64,19 @@ fn grid(table: &Table, ours: &[(&str, DataType)]) -> Grid {
     Grid::new(&theirs.chain(ours.iter().cloned()).collect::<Vec<_>>())
 }
 
-/// A whole number that may be -1.
+/// An integer that may be -1.
 fn signed(value: i64) -> ScalarValue {
     ScalarValue::Int64(Some(value))
 }
 
 impl<'a> System<'a> {
-    /// As `user` sees them.
+    /// The tables as visible to `user`.
     #[must_use]
     pub fn new(engine: &'a Engine, user: &'a UserName) -> Self {
         System { engine, user }
     }
 
-    /// Names of all tables there.
+    /// Names of all these tables.
     #[must_use]
     pub fn names() -> Vec<String> {
         let ours = OURS.map(|table| table.name);
@@ -89,10 +90,10 @@ impl<'a> System<'a> {
         OURS.iter().any(|table| table.name.eq_ignore_ascii_case(name))
     }
 
-    /// The table as it is now; `None` when it is none of ours. Names count without regard to case.
+    /// The current table; `None` for other names. Names are compared without regard to case.
     ///
     /// # Errors
-    /// A mistake in this program.
+    /// A bug in this program.
     pub fn table(&self, name: &str) -> Result<Option<Arc<dyn TableProvider>>, Error> {
         let is = |table: &Table| table.name.eq_ignore_ascii_case(name);
         let grid = if is(&RESOURCE_USAGE) {
@@ -127,7 +128,7 @@ impl<'a> System<'a> {
                 int(BACKEND),
                 int(group.id),
                 int(group.memory.all() as u64),
-                // Two digits, as Doris has it.
+                // Two decimals, as in Doris.
                 real((rates.cpu_percent * 100.0).round() / 100.0),
                 int(rates.local),
                 int(rates.remote),
@@ -148,7 +149,7 @@ impl<'a> System<'a> {
         grid
     }
 
-    /// A row for each device and store that a group has read from; the rate is that of the last full second.
+    /// A row for each device and store that a group has read from; the rate is that of the last complete second.
     fn reads(&self) -> Grid {
         let mut grid = grid(&READS, &[]);
         for group in self.engine.groups().values() {
@@ -256,13 +257,13 @@ impl<'a> System<'a> {
         grid
     }
 
-    /// Everybody sees their own queries, an administrator all.
+    /// Users see their own queries, an administrator sees all.
     fn sees(&self, query: &Query) -> bool {
         query.user == *self.user || self.engine.is_admin(self.user)
     }
 }
 
-/// What a query is doing, in a word.
+/// State of a query in one word.
 #[must_use]
 pub fn state(query: &Query) -> &'static str {
     match (query.ended().is_some(), query.begun().is_some()) {

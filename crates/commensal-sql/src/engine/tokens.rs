@@ -1,28 +1,30 @@
-//! CPU tokens of a group: what was used is charged, and who is in debt waits. Pure arithmetic on times that are handed in.
+//! CPU token bucket of a group: used time is charged, and a group in debt waits. Pure arithmetic on times that the
+//! caller passes.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Time that a group may use at once after it was idle: two scheduling slices, so that a short query is not slowed.
+/// Burst: CPU time that a group may use at once after it was idle. Two scheduling slices, so that a short query is not
+/// delayed.
 pub const BURST: Duration = Duration::from_millis(10);
 
-/// No limit.
+/// Value of `rate` for no limit.
 const UNLIMITED: u64 = 0;
 
-/// The CPU account of a group. Times are nanoseconds of one clock, which never goes back.
+/// The token bucket of a group. Times are nanoseconds of one monotonic clock.
 #[derive(Debug, Default)]
 pub struct Tokens {
     /// Millionths of a CPU; zero is no limit.
     rate: AtomicU64,
-    /// When everything charged so far is paid.
+    /// Time at which everything charged so far is paid.
     paid_ns: AtomicU64,
     charged_ns: AtomicU64,
     throttled_ns: AtomicU64,
 }
 
 impl Tokens {
-    /// Sets the limit in millionths of a CPU. A debt is rescaled and not waited out at the old rate.
+    /// Sets the limit in millionths of a CPU. An existing debt is rescaled to the new rate.
     pub fn set_rate(&self, micro_cpus: Option<u64>, now_ns: u64) {
         let rate = micro_cpus.map_or(UNLIMITED, |rate| rate.max(1));
         let old = self.rate.swap(rate, Relaxed);
@@ -36,7 +38,7 @@ impl Tokens {
         self.paid_ns.store(now_ns.saturating_add(rescaled), Relaxed);
     }
 
-    /// How long a task has to wait before it may run.
+    /// How long a task must wait before it may run.
     #[must_use]
     pub fn wait(&self, now_ns: u64) -> Option<Duration> {
         if self.rate.load(Relaxed) == UNLIMITED {
@@ -66,19 +68,19 @@ impl Tokens {
         self.charged_ns.load(Relaxed)
     }
 
-    /// A task waited so long for them.
+    /// Adds to the waiting time of tasks.
     pub fn waited(&self, ns: u64) {
         self.throttled_ns.fetch_add(ns, Relaxed);
     }
 
-    /// Time that tasks have waited in debt so far, in nanoseconds, over all tasks.
+    /// Total time that tasks have waited in debt so far, in nanoseconds.
     #[must_use]
     pub fn throttled_ns(&self) -> u64 {
         self.throttled_ns.load(Relaxed)
     }
 }
 
-/// Nanoseconds since this process first asked.
+/// Nanoseconds since the first call in this process.
 #[must_use]
 pub fn now_ns() -> u64 {
     static START: OnceLock<Instant> = OnceLock::new();
@@ -98,7 +100,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// CPU that tasks get in `seconds` when each of `tasks` polls `poll_ms` whenever it may; in thousandths of a CPU.
+    /// CPU that tasks get in the interval when each of `tasks` polls for `poll_ms` whenever it may; in thousandths of a
+    /// CPU.
     fn simulate(tokens: &Tokens, tasks: usize, poll_ms: u64, from_s: u64, to_s: u64) -> u64 {
         let (mut now, end) = (from_s * 1_000 * MS, to_s * 1_000 * MS);
         let mut used = 0;
@@ -107,7 +110,7 @@ mod tests {
                 now += wait.as_nanos() as u64;
                 continue;
             }
-            // All of them wake at the same time.
+            // All of them wake up at the same time.
             for _ in 0..tasks {
                 tokens.charge(now + poll_ms * MS, poll_ms * MS);
                 used += poll_ms * MS;

@@ -1,37 +1,37 @@
-//! Session variables: ours, those of Doris that mean something here, and those that MySQL's clients set or ask for and
-//! that change nothing.
+//! Session variables: ours, those of Doris that have an effect here, and those that MySQL's clients set or read and
+//! that have no effect.
 
 use super::error::Error;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What a variable can hold.
+/// Type of a variable's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Text,
     Switch,
     Number,
-    /// What MySQL's clients say, taken as it is.
+    /// A variable that MySQL's clients set: any value is accepted and has no effect.
     Ignored,
     Fixed,
 }
 
-/// Version that clients are told. They decide by it what they may use.
+/// Version reported to clients, which choose the features that they use by it.
 pub const VERSION: &str = "8.0.33-commensal";
 
-/// Name, default, kind.
+/// Name, default value, type.
 const KNOWN: [(&str, &str, Kind); 48] = [
-    // Of groups.
+    // Variables of workload groups.
     ("workload_group", "", Kind::Text),
     ("bypass_workload_group", "false", Kind::Switch),
     ("query_slot_count", "1", Kind::Number),
     ("query_timeout", "900", Kind::Number),
-    // Bytes that a query may have before others of its group; 0 is its fair part.
+    // Bytes within which a query has precedence over others of its group; 0 is its fair share.
     ("exec_mem_limit", "0", Kind::Number),
     ("dry_run_query", "false", Kind::Switch),
     ("parallel_pipeline_task_num", "0", Kind::Number),
     ("batch_size", "8192", Kind::Number),
-    // Of MySQL.
+    // Variables of MySQL.
     ("autocommit", "1", Kind::Ignored),
     ("auto_increment_increment", "1", Kind::Ignored),
     ("auto_increment_offset", "1", Kind::Ignored),
@@ -74,11 +74,11 @@ const KNOWN: [(&str, &str, Kind); 48] = [
     ("version_comment", "commensal: SQL under workload groups", Kind::Fixed),
 ];
 
-/// Variables that say what letters a client writes and reads.
+/// Variables for the client's character sets.
 const LETTERS_OF: [&str; 4] =
     ["names", "character_set_client", "character_set_connection", "character_set_results"];
 
-/// What is UTF-8, or a part of it.
+/// Accepted character sets: UTF-8 and subsets of it.
 const LETTERS: [&str; 6] = ["utf8mb4", "utf8mb3", "utf8", "ascii", "us-ascii", "binary"];
 
 fn known(name: &str) -> Option<(&'static str, Kind)> {
@@ -88,21 +88,21 @@ fn known(name: &str) -> Option<(&'static str, Kind)> {
         .or((name == "wait_timeout").then_some(("28800", Kind::Ignored)))
 }
 
-/// What a session has set.
+/// The variables that a session has set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Variables(BTreeMap<String, String>);
 
 impl Variables {
-    /// The value of a variable; `None` when there is no such.
+    /// The value of a variable; `None` when there is no such variable.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<String> {
         self.0.get(name).cloned().or_else(|| known(name).map(|(default, _)| default.to_owned()))
     }
 
-    /// Sets one; `None` sets the default again.
+    /// Sets a variable; `None` restores the default.
     ///
     /// # Errors
-    /// There is no such variable, it is only read, or cannot hold that.
+    /// There is no such variable, it is read-only, or the value is not allowed.
     pub fn set(&mut self, name: &str, value: Option<&str>) -> Result<(), Error> {
         if name.starts_with('@') {
             self.0.insert(name.to_owned(), value.unwrap_or("NULL").to_owned());
@@ -137,13 +137,13 @@ impl Variables {
         Ok(())
     }
 
-    /// Whether a variable is taken as it is and changes nothing.
+    /// Whether a variable accepts any value and has no effect.
     #[must_use]
     pub fn is_ignored(name: &str) -> bool {
         known(name).is_some_and(|(_, kind)| kind == Kind::Ignored)
     }
 
-    /// All of them that match, sorted.
+    /// All variables that match, sorted.
     #[must_use]
     pub fn all(&self, matches: impl Fn(&str) -> bool) -> Vec<(String, String)> {
         let names = KNOWN.iter().map(|(name, ..)| *name).chain(["wait_timeout"]);
@@ -187,13 +187,13 @@ impl Variables {
         u32::try_from(self.number("query_slot_count")).unwrap_or(u32::MAX)
     }
 
-    /// `query_timeout`; zero is none.
+    /// `query_timeout`; `None` if it is zero.
     #[must_use]
     pub fn timeout(&self) -> Option<Duration> {
         Some(self.number("query_timeout")).filter(|seconds| *seconds > 0).map(Duration::from_secs)
     }
 
-    /// `exec_mem_limit`; zero is none.
+    /// `exec_mem_limit`; `None` if it is zero.
     #[must_use]
     pub fn memory(&self) -> Option<usize> {
         usize::try_from(self.number("exec_mem_limit")).ok().filter(|bytes| *bytes > 0)

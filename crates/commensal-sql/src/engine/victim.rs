@@ -1,43 +1,43 @@
-//! Who has to go when memory is short: of a group above its hard limit, and of the groups of a process that is short.
+//! Chooses which queries to end when memory is short: in a group above its hard limit, or across groups when the
+//! process is short.
 //!
-//! Pure. A query that was told to end and still holds memory counts as memory that comes back ("pending free"): it is
-//! asked for nothing again, and nobody else ends for what it brings. Without that two queries end where one is enough,
-//! or none where one more was needed (Doris pull requests 20066 and 32641).
+//! Pure. Memory of a query that was told to end and still holds it counts as already being freed ("pending free"): that
+//! query is not chosen again, and no other query ends for the same bytes. Without that, two queries would end where one
+//! is enough, or none where one more is needed (Doris pull requests 20066 and 32641).
 
-/// A query that holds less than this is spared as long as a larger one is there: it would bring next to nothing.
+/// A query that holds less than this is spared as long as there is a larger one, since ending it would free little.
 pub const SPARED_BYTES: usize = 32 << 20;
 
-/// A query of a group, as far as memory is concerned.
+/// A query of a group, with its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Holder {
-    /// Its number; a larger one began later.
+    /// Query number; a larger one started later.
     pub id: u64,
-    /// Bytes that it has reserved.
+    /// Bytes that the query has reserved.
     pub held: usize,
-    /// Bytes that it may have for itself, as far as such a share is known.
+    /// The query's share of the group's memory in bytes, if known.
     pub share: Option<usize>,
-    /// It was told to end already.
+    /// Whether the query was told to end already.
     pub dying: bool,
 }
 
 impl Holder {
-    /// How far above its share it is.
+    /// Bytes by which the query exceeds its share.
     fn excess(&self) -> usize {
         self.share.map_or(0, |share| self.held.saturating_sub(share))
     }
 }
 
-/// What comes back without anybody else's end.
+/// Bytes that will be freed without ending another query.
 #[must_use]
 pub fn pending_free(holders: &[Holder]) -> usize {
     holders.iter().filter(|holder| holder.dying).fold(0, |sum, holder| sum.saturating_add(holder.held))
 }
 
-/// The queries that have to end so that `need` bytes come back, the first to be ended first. Empty when what is dying
-/// already brings them.
+/// The queries to end so that `need` bytes are freed, in order. Empty when queries that end already free enough.
 ///
-/// Of those above their share, or of all when nobody is: the smallest one that alone brings what is missing; else the
-/// largest, and the same again for the rest. Of equals the one that began last.
+/// Candidates are the queries above their share, or all if there are none. The smallest one that alone frees the
+/// missing bytes is chosen; else the largest, and again for the rest. Among equals, the one that started last.
 #[must_use]
 pub fn choose(holders: &[Holder], need: usize) -> Vec<u64> {
     let mut missing = need.saturating_sub(pending_free(holders));
@@ -65,8 +65,8 @@ pub fn choose(holders: &[Holder], need: usize) -> Vec<u64> {
     victims
 }
 
-/// How `need` bytes are asked of groups in proportion to what each has above its share: as many numbers as `excess`, none
-/// above its excess. Together they are `need`, or all there is.
+/// Splits `need` bytes among groups in proportion to the excess of each. The result has one number per group, none
+/// above its excess; their sum is `need`, or the sum of all excesses if that is less.
 #[must_use]
 pub fn in_proportion(excess: &[usize], need: usize) -> Vec<usize> {
     let all: u128 = excess.iter().map(|bytes| *bytes as u128).sum();
@@ -77,7 +77,7 @@ pub fn in_proportion(excess: &[usize], need: usize) -> Vec<usize> {
     let mut given = 0;
     let mut sum = 0;
     let part = |bytes: &usize| {
-        // What is left of a division goes to the next one, so that the parts add up.
+        // The remainder of a division is carried to the next part, so that the sum is exact.
         sum += *bytes as u128;
         let upto = need * sum / all;
         let part = upto - given;
@@ -93,7 +93,7 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    /// Held MiB of queries 1, 2, ...; a negative number is one that dies.
+    /// Held MiB of queries 1, 2, ...; a negative number is a query that was told to end.
     fn holders(held: &[i64], share: Option<usize>) -> Vec<Holder> {
         let holder = |(at, mib): (usize, &i64)| Holder {
             id: at as u64 + 1,
@@ -132,7 +132,7 @@ mod tests {
     // promise 55
     #[test]
     fn exactly_one_victim_when_one_is_enough() {
-        // Every mix of six sizes for four queries, and every need that one alone can bring.
+        // Every combination of six sizes for four queries, and every need that a single query can meet.
         let sizes = [0, 40, 100, 333, 700, 1500];
         for mix in 0..sizes.len().pow(4) {
             let held: Vec<i64> = (0..4).map(|at| sizes[mix / sizes.len().pow(at) % sizes.len()]).collect();

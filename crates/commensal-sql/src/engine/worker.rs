@@ -1,17 +1,17 @@
 //! Worker processes: an offline group's queries run in a process of their own, in the group's cgroup.
 //!
-//! A quota of the kernel stops threads wherever they are, also with a lock in their hand. In a process of its own an offline
-//! group holds no lock that an online query waits for, so every mechanism of the machine may be used on it: quota, class, CPU set,
-//! memory limit, core scheduling. What makes the cgroup and takes it away again is `commensal run`:
+//! A kernel quota stops threads wherever they are, even while they hold a lock. In a process of its own an offline
+//! group holds no lock that an online query waits for, so every kernel mechanism may be used on it: quota, class, CPU
+//! set, memory limit, core scheduling. `commensal run` creates the cgroup and removes it again:
 //!
 //! ```text
 //! server ─ commensal run --group etl ─ commensal-sql worker     in commensal-offline/etl
 //!    └────────── socket pair ──────────────┘                    a message per change, report and query; see `wire`
 //! ```
 //!
-//! The server keeps the queue, the policies and the tables; the worker plans, reads and computes. One is started with the
-//! group's first query and ended when it has had nothing to do for [`IDLE`]. When it dies, its queries end with an error that
-//! says so, nobody else's do, and the next query has a new one.
+//! The server keeps the queue, the policies and the tables; the worker plans, reads and computes. A worker is started
+//! with the group's first query and ended when it was idle for [`IDLE`]. When it dies, only its own queries fail, with
+//! an error that says so, and the next query starts a new worker.
 
 pub mod process;
 pub mod relay;
@@ -35,23 +35,23 @@ use tokio::net::UnixStream;
 use tokio_util::sync::CancellationToken;
 use wire::{Reads, Report, ToServer, ToWorker};
 
-/// How long a worker without a query is kept.
+/// How long an idle worker is kept.
 pub const IDLE: Duration = Duration::from_secs(60);
 
-/// How long a worker may take to end by itself. It may have little CPU: its cgroup yields to everybody.
+/// How long to wait for a worker to end by itself. It may get little CPU: its cgroup yields to all others.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long queries run inside the server after a worker could not be started, before the next try.
+/// Delay before the next try after a worker could not be started; meanwhile queries run inside the server.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// With what workers are started.
+/// How workers are started.
 #[derive(Debug, Clone)]
 pub struct Workers {
-    /// This program.
+    /// Path of this program.
     pub program: PathBuf,
-    /// `commensal`.
+    /// Path of `commensal`.
     pub commensal: PathBuf,
-    /// Options for it, before `run`.
+    /// Options of `commensal`, placed before `run`.
     pub options: Vec<OsString>,
 }
 
@@ -59,33 +59,33 @@ pub struct Workers {
 #[derive(Debug)]
 pub struct Launcher {
     workers: Workers,
-    /// Options that they have from the server.
+    /// Options that the server passes to workers.
     arguments: Vec<OsString>,
-    /// For groups files and what is spilled.
+    /// Folder for groups files and spill files.
     folder: Arc<Scratch>,
 }
 
-/// A worker that was started.
+/// A running worker.
 #[derive(Debug)]
 pub struct Worker {
     control: Arc<OwnedFd>,
-    /// It has ended; why is in `exit`.
+    /// Cancelled when the worker has ended; the reason is in `exit`.
     gone: CancellationToken,
     exit: Arc<OnceLock<String>>,
-    /// Number of the process that was started, `commensal run`.
+    /// Pid of the process that was started, `commensal run`.
     pub pid: u32,
-    /// Limits that the kernel has, as the text of its groups file.
+    /// Limits that the kernel enforces, as the text of the worker's groups file.
     kernel: Mutex<String>,
 }
 
-/// What a group has of workers.
+/// The current and former workers of a group.
 #[derive(Debug, Default)]
 pub struct WorkerSlot {
     worker: tokio::sync::Mutex<Option<Arc<Worker>>>,
-    /// The same for those who cannot wait.
+    /// The same worker, readable without waiting.
     now: ArcSwap<Option<Arc<Worker>>>,
     last: ArcSwap<Report>,
-    /// Of workers that have ended.
+    /// Resource usage of workers that have ended.
     before: Mutex<Report>,
     problem: Mutex<Option<(Instant, String)>>,
     used: Mutex<Option<Instant>>,
@@ -96,7 +96,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Launcher {
-    /// For workers with these options; files for them lie in `folder` while the server runs.
+    /// A launcher of workers with these options; their files are in `folder` while the server runs.
     #[must_use]
     pub fn new(workers: Workers, arguments: Vec<OsString>, folder: Arc<Scratch>) -> Launcher {
         Launcher { workers, arguments, folder }
@@ -112,7 +112,8 @@ impl Launcher {
         Ok(spec)
     }
 
-    /// Starts a worker for a group and waits until it takes queries. `kernel` is the groups file with its limits.
+    /// Starts a worker for a group and waits until it is ready for queries. `kernel` is the groups file with its
+    /// limits.
     fn start(&self, group: &Arc<Group>, settings: Settings, kernel: &str) -> Result<Arc<Worker>, String> {
         let words = |error: io::Error| format!("cannot make a socket: {error}");
         let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
@@ -146,14 +147,14 @@ impl Launcher {
         };
         let thread = std::thread::Builder::new().name("worker".to_owned());
         thread.spawn(move || listener.listen(child, ready)).map_err(words)?;
-        // However long it takes: a busy machine leaves little to a group that yields, and its queries can be ended.
+        // Without a timeout: on a busy machine a group that yields gets little CPU, and its queries can be cancelled.
         match begun.recv() {
             Ok(()) => Ok(worker),
             Err(channel::RecvError) => Err(worker.exit_text()),
         }
     }
 
-    /// Has the kernel's limits of a group's cgroup changed while its worker runs.
+    /// Changes the kernel's limits of a group's cgroup while its worker runs.
     fn change(&self, group: &str, kernel: &str) -> Result<(), String> {
         let mut spec = self.run(group, kernel)?.arg("true");
         spec.stdin = Stdin::Null;
@@ -167,7 +168,7 @@ impl Launcher {
     }
 }
 
-/// The thread that hears a worker out and waits for its end.
+/// The thread that receives a worker's messages and waits for its end.
 struct Listener {
     control: Arc<OwnedFd>,
     gone: CancellationToken,
@@ -195,7 +196,7 @@ impl Listener {
             Ok(status) => format!("it has ended with status {status}"),
             Err(error) => format!("how it has ended is not known: {error}"),
         });
-        // Who waits for it to be ready learns that it will not be.
+        // Tells the starting thread that the worker will not become ready.
         drop(ready);
         if let Some(group) = self.group.upgrade() {
             group.worker.close_account();
@@ -204,7 +205,7 @@ impl Listener {
     }
 }
 
-/// Waits for the end of a worker whose socket is closed; helps when it takes long.
+/// Waits for the end of a worker whose socket is closed; sends SIGTERM when that takes long.
 fn ended(child: &mut Child) -> commensal_host::Result<i32> {
     let begun = Instant::now();
     while begun.elapsed() < PATIENCE {
@@ -213,7 +214,7 @@ fn ended(child: &mut Child) -> commensal_host::Result<i32> {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    // `commensal run` passes it on, and takes the cgroup away when the worker has ended.
+    // `commensal run` forwards the signal, and removes the cgroup when the worker has ended.
     let _ = LinuxHost::new().signal(&child.process, Signal::TERM);
     child.wait().map(|exit| exit.status())
 }
@@ -227,7 +228,7 @@ impl Worker {
         self.exit.get().cloned().unwrap_or_else(|| "its socket is closed".to_owned())
     }
 
-    /// A socket for a query.
+    /// Opens a socket for a query.
     pub(super) fn open(&self) -> io::Result<UnixStream> {
         let (near, far) = std::os::unix::net::UnixStream::pair()?;
         near.set_nonblocking(true)?;
@@ -235,9 +236,9 @@ impl Worker {
         UnixStream::from_std(near)
     }
 
-    /// What a query is told whose worker is no more.
+    /// The error of a query whose worker has died.
     pub(super) async fn lost(&self, group: &str) -> Error {
-        // The reason comes a moment after the socket has closed.
+        // The reason is known a moment after the socket has closed.
         let _ = tokio::time::timeout(Duration::from_secs(5), self.gone.cancelled()).await;
         Error::Engine(format!(
             "the worker process of workload group {group} is gone: {}. Nothing of other groups was lost, and the next query \
@@ -254,7 +255,7 @@ impl Drop for Worker {
 }
 
 impl WorkerSlot {
-    /// The worker for a query of this group, started if there is none; `None` when it runs in the server.
+    /// The worker for a query of this group, started if there is none; `None` when the query runs in the server.
     pub async fn worker(
         &self,
         launcher: &Arc<Launcher>,
@@ -289,7 +290,7 @@ impl WorkerSlot {
         }
     }
 
-    /// Ends a worker that has had nothing to do for long.
+    /// Ends a worker that was idle for long.
     pub fn rest(&self) {
         let busy = !self.last.load().queries.is_empty();
         let mut used = lock(&self.used);
@@ -306,10 +307,10 @@ impl WorkerSlot {
         }
     }
 
-    /// Puts other limits in force, in the worker and in its cgroup.
+    /// Applies new limits to the worker and its cgroup.
     ///
     /// # Errors
-    /// The kernel's limits are as they were, and why.
+    /// The kernel's limits could not be changed; they are as before.
     pub fn change(&self, launcher: &Launcher, group: &Group, kernel: &str) -> Result<(), String> {
         let now = self.now.load();
         let Some(worker) = now.as_ref().as_ref().filter(|worker| !worker.is_gone()) else { return Ok(()) };
@@ -322,7 +323,7 @@ impl WorkerSlot {
         told.map_err(|error| error.to_string()).and(changed)
     }
 
-    /// Who keeps the CPU limit and runs the queries, in a word for the tables.
+    /// A word for the tables: what enforces the CPU limit and runs the queries.
     #[must_use]
     pub fn state(&self) -> String {
         if let Some(worker) = self.now.load().as_ref().as_ref().filter(|worker| !worker.is_gone()) {
@@ -331,7 +332,7 @@ impl WorkerSlot {
         lock(&self.problem).as_ref().map_or_else(String::new, |(_, problem)| format!("no worker: {problem}"))
     }
 
-    /// What all workers of the group have used.
+    /// Resource usage of all workers of the group.
     #[must_use]
     pub fn total(&self) -> Report {
         let mut total = lock(&self.before).clone();
@@ -344,7 +345,7 @@ impl WorkerSlot {
         total
     }
 
-    /// The worker has ended: what it used stays in the account.
+    /// Adds the usage of a worker that has ended to the total.
     fn close_account(&self) {
         let total = self.total();
         let quiet = |reads: Reads| Reads { last_second_bytes: 0, waiting: 0, ..reads };
@@ -353,14 +354,14 @@ impl WorkerSlot {
         self.last.store(Arc::default());
     }
 
-    /// What a worker says.
+    /// Processes a worker's report.
     pub fn hear(&self, report: Report) {
         self.last.store(Arc::new(report));
     }
 }
 
 impl Group {
-    /// What its worker says.
+    /// Processes a report of the group's worker.
     pub fn hear(&self, report: Report) {
         for used in &report.queries {
             if let Some(query) = self.memory.mirror(used.number, used.held, used.peak) {

@@ -1,7 +1,7 @@
 //! `INSERT INTO … SELECT` and `CREATE TABLE … AS SELECT`: the rows of a query become one more Parquet file of a table's
 //! folder, under the limits of the query's group. Only where the server was started with `--writable`.
 //!
-//! A file is there whole or not at all: it is written under another name first.
+//! A file is complete or does not exist: it is written under another name first.
 
 use super::Engine;
 use super::data::MAIN;
@@ -22,19 +22,19 @@ use object_store::buffered::BufWriter;
 use object_store::path::Path;
 use std::sync::Arc;
 
-/// Rows of a row group: memory that is held until it is full.
+/// Rows of a row group, which is held in memory until it is complete.
 const ROW_GROUP: usize = 100_000;
 
-/// Where rows go.
+/// The target of a statement that writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     /// Database.
     pub database: String,
     /// Table.
     pub table: String,
-    /// It must not be there yet.
+    /// Whether the table must not exist yet.
     pub new: bool,
-    /// If it is, nothing is done.
+    /// `IF NOT EXISTS`: do nothing if the table exists.
     pub if_not_exists: bool,
 }
 
@@ -45,11 +45,11 @@ fn name(name: &ObjectName, database: &str) -> Option<(String, String)> {
     Some((parts.pop().unwrap_or_else(|| database.to_owned()), table))
 }
 
-/// Takes a statement that writes apart: where to, and the query that gives the rows, which stays in its place. `None` is
-/// a statement that does not write.
+/// Splits a statement that writes into its target and the query for the rows, which replaces it. `None` for a statement
+/// that does not write.
 ///
 /// # Errors
-/// A form of these statements that is not known here.
+/// An unsupported form of these statements.
 pub fn target(parsed: &mut Parsed, database: &str) -> Result<Option<Target>, Error> {
     let Parsed::Statement(statement) = parsed else { return Ok(None) };
     let (target, select): (Target, Box<Select>) = match statement.as_mut() {
@@ -82,10 +82,10 @@ fn form() -> Error {
     )
 }
 
-/// Writes the rows of a stream; the answer is their number.
+/// Writes the rows of a stream; returns their number.
 ///
 /// # Errors
-/// The server only reads, the table is or is not there, its columns are others, or the disk is full.
+/// The server is read-only, the table exists or does not exist, its columns differ, or the disk is full.
 pub async fn write(
     engine: &Engine,
     query: &Query,
@@ -144,10 +144,10 @@ pub async fn write(
     Ok(number)
 }
 
-/// A batch with the columns of the table, by their order.
+/// Casts a batch to the columns of the table, by position.
 fn fitting(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch, Error> {
     let words = |error: datafusion::arrow::error::ArrowError| Error::Engine(error.to_string());
-    // A value that does not fit is an error, and not NULL.
+    // A value that cannot be cast is an error, not NULL.
     let options = CastOptions { safe: false, ..CastOptions::default() };
     let pairs = batch.columns().iter().zip(schema.fields());
     let cast =

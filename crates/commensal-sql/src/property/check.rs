@@ -1,10 +1,10 @@
-//! What properties have to do with each other: within a group, and over the groups of a compute group.
+//! Rules between properties: within a group, and across the groups of a compute group.
 
 use super::{DEFAULT_COMPUTE_GROUP, GroupProperties, MemoryLimit, Named, PropertyError, WHOLE, percent};
 use crate::statement::Properties;
 use commensal_core::units::{CpuAmount, Ppm};
 
-/// The rules within one group.
+/// Checks the rules within one group.
 pub(super) fn one(properties: &GroupProperties, given: &Properties) -> Result<(), PropertyError> {
     let cpu = properties.max_cpu.and_then(|limit| match limit.amount {
         CpuAmount::OfMachine(share) => Some((share, limit.named)),
@@ -32,8 +32,8 @@ fn refuse<T>(text: impl Into<String>) -> Result<T, PropertyError> {
     Err(PropertyError(text.into()))
 }
 
-/// `min_*_percent` against `max_*_percent`, in the words of Doris' group when both have their new names and in those of
-/// its group manager otherwise.
+/// Checks `min_*_percent` against `max_*_percent`, with the message of Doris' group class when both have their new
+/// names, and that of its group manager otherwise.
 fn minimum(what: &str, min: Ppm, max: Option<(Ppm, Named)>) -> Result<(), PropertyError> {
     let Some((max, named)) = max.filter(|(max, _)| *max < min) else { return Ok(()) };
     let (min, max) = (percent(min), percent(max));
@@ -49,7 +49,7 @@ fn minimum(what: &str, min: Ppm, max: Option<(Ppm, Named)>) -> Result<(), Proper
     }
 }
 
-/// Equal marks are allowed, whatever the text says.
+/// Equal watermarks are allowed, although the message says otherwise.
 fn watermarks(properties: &GroupProperties, given: &Properties) -> Result<(), PropertyError> {
     let old = given.keys().any(|name| name.starts_with("spill_threshold"));
     let prefix = if old { "spill_threshold" } else { "memory" };
@@ -62,7 +62,7 @@ fn watermarks(properties: &GroupProperties, given: &Properties) -> Result<(), Pr
     Ok(())
 }
 
-/// The hard limit of a group's CPU, when it was written as `cpu_hard_limit` and is a share.
+/// The CPU hard limit of a group, if it was written as `cpu_hard_limit` and is a share.
 fn old_cpu(properties: &GroupProperties) -> u64 {
     match properties.max_cpu {
         Some(limit) if limit.named == Named::Old => match limit.amount {
@@ -84,9 +84,9 @@ fn old_memory(properties: &GroupProperties) -> u64 {
     }
 }
 
-/// The rules over a compute group: `new` and the other groups of it. Limits of the old names may not add up to more than
-/// the whole, as in Doris until 3.x; limits of the new names may, their minima may not. Sizes and numbers of CPUs are
-/// not counted.
+/// Checks the rules across a compute group: `new` and its other groups. Limits with old names must not add up to more
+/// than the whole, as in Doris until 3.x. Limits with new names may, but their minima must not. Sizes and numbers of
+/// CPUs are not counted.
 ///
 /// # Errors
 /// [`PropertyError`] in Doris' words.
@@ -99,7 +99,7 @@ pub fn sums<'g>(
         together.clone().map(part).fold(part(new), u64::saturating_add)
     };
     let (group, tagged) = (&new.compute_group, new.compute_group_named == Named::Old);
-    // A sum is the fault of who adds to it.
+    // A sum is refused for the group that adds to it.
     let memory = sum(old_memory);
     if memory > WHOLE.0 && old_memory(new) > 0 {
         return refuse(if tagged {
@@ -137,15 +137,15 @@ pub fn sums<'g>(
     Ok(())
 }
 
-/// As Java prints a floating point number: with a decimal, even if it is 0.
+/// Formats like Java's floating point numbers: with a decimal, even if it is 0.
 fn with_decimal(ppm: u64) -> String {
     let text = percent(Ppm(ppm));
     let text = text.trim_end_matches('%');
     if text.contains('.') { text.to_owned() } else { format!("{text}.0") }
 }
 
-/// Whether the CPU hard limits of a compute group's groups leave nothing to anybody else: what the server does outside
-/// of groups has to come from somewhere (document 002, advice on CPU hard limits). The answer is the sentence to warn with.
+/// Whether the CPU hard limits of a compute group's groups leave nothing for work that the server does outside of
+/// groups (document 002, advice on CPU hard limits). Returns the warning.
 #[must_use]
 pub fn hard_limits_fill<'g>(
     new: &GroupProperties,

@@ -1,4 +1,4 @@
-//! Values of properties from text, with Doris' text for what is out of range; `table` says which is for which.
+//! Parsers for values of properties, with Doris' messages for values out of range; `table` maps properties to parsers.
 
 use super::{
     DEFAULT_COMPUTE_GROUP, GroupProperties, Limit, MemoryLimit, Named, PropertyError, ROWS, SlotPolicy, WHOLE,
@@ -7,17 +7,18 @@ use crate::statement::Properties;
 use commensal_core::group::Class;
 use commensal_core::units::{Bytes, BytesPerS, CpuAmount, Ppm};
 
-/// Percents are kept to a thousandth of one, so that they survive the conversion from the memory base to the machine.
+/// Percentages are rounded to a thousandth of a percent, so that they survive the conversion from the memory base to
+/// the machine.
 const GRAIN_PPM: u64 = 10;
 
-/// No property of a group, although older scripts set it as if it was.
+/// Not a property of a group, although older scripts set it like one.
 const OF_THE_CLUSTER: &str = "enable_cpu_hard_limit";
 
 fn names() -> impl Iterator<Item = &'static str> {
     ROWS.iter().map(|row| row.name).chain([OF_THE_CLUSTER])
 }
 
-/// Sets all that is given.
+/// Sets all given properties.
 pub(super) fn all(properties: &mut GroupProperties, given: &Properties) -> Result<(), PropertyError> {
     if let Some(name) = given.keys().find(|name| names().all(|known| known != *name)) {
         return Err(PropertyError(unknown(name, given)));
@@ -44,7 +45,7 @@ pub(super) fn all(properties: &mut GroupProperties, given: &Properties) -> Resul
         properties.compute_group_named = if old { Named::Old } else { Named::New };
     }
     if given.keys().any(|name| name.starts_with("spill_threshold")) {
-        // Who speaks 2.1 means its defaults.
+        // A group that uses names of Doris 2.1 gets its defaults.
         properties.memory_low_watermark.get_or_insert(50);
         properties.memory_high_watermark.get_or_insert(80);
     }
@@ -60,7 +61,7 @@ fn unknown(name: &str, given: &Properties) -> String {
     format!("Property {name} is not supported{deprecated}.{hint}")
 }
 
-/// As Java's `Integer.parseInt`.
+/// Parses like Java's `Integer.parseInt`.
 fn integer(text: &str) -> Option<i32> {
     text.parse().ok()
 }
@@ -127,14 +128,14 @@ pub(super) fn memory_limit(name: &str, value: &str) -> Result<Option<Limit<Memor
     Ok(amount.map(|amount| Limit { amount, named: Named::Old }))
 }
 
-/// More than the whole is for Doris not a matter of the number but of the sum over all groups.
+/// For a share above the whole, Doris does not report the number but the sum over all groups.
 fn large_share(name: &str, value: &str) -> Result<Ppm, String> {
     if let Some(share) = positive_share(value) {
         return Ok(share);
     }
     let number: f64 = value.trim_end_matches('%').parse().unwrap_or(f64::NAN);
     if number > 100.0 && number.is_finite() && number < 1e9 {
-        // Exact enough for a number that is refused a moment later.
+        // Precise enough for a number that is refused a moment later.
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 100 and 1e9")]
         return Ok(Ppm((number * 1e4) as u64));
     }

@@ -1,4 +1,4 @@
-//! A group's properties as commensal's own group, and back: what goes into `groups.d`, and what only SQL knows.
+//! Converts SQL's properties of a group to a group of `groups.d` and back; also extracts what only SQL stores.
 
 use super::{GroupProperties, Limit, MemoryLimit, Named, OnlySql, UNLIMITED};
 use commensal_core::group::{Class, GroupName, GroupSpec, OnExceed, Queue};
@@ -6,10 +6,10 @@ use commensal_core::limit::{CPU_MAX, CPU_WEIGHT, IO_READ, MEMORY_MAX};
 use commensal_core::units::{Bytes, BytesPerS, CpuAmount, MemoryAmount, Millis, Ppm, Weight};
 use serde::{Deserialize, Serialize};
 
-/// Largest numbers that a queue of `groups.d` has (`commensal_core::config`).
+/// Largest numbers that a queue of `groups.d` may have (`commensal_core::config`).
 const MOST_IN_A_QUEUE: u32 = 1_000_000;
 
-/// A queue as Doris has it.
+/// A queue as in Doris.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct SqlQueue {
@@ -22,8 +22,8 @@ pub struct SqlQueue {
 }
 
 impl GroupProperties {
-    /// Its weight among siblings, when anything asks for one: `min_cpu_percent` (1 % is the kernel's default of 100),
-    /// else `cpu_share`.
+    /// Weight among siblings, if a property sets one: `min_cpu_percent` (1 % is the kernel's default of 100), else
+    /// `cpu_share`.
     #[must_use]
     pub fn weight(&self) -> Option<Weight> {
         if self.min_cpu.0 > 0 {
@@ -33,7 +33,7 @@ impl GroupProperties {
         self.cpu_share.map(|share| Weight::from_v1_shares(u64::from(share)))
     }
 
-    /// The memory limit, hard or soft, on a machine with so much memory.
+    /// The memory limit, hard or soft, on a machine with this much memory.
     #[must_use]
     pub fn memory_limit(&self, machine: Bytes, memory_base: Ppm) -> Option<Bytes> {
         self.max_memory.map(|limit| match limit.amount {
@@ -49,7 +49,7 @@ impl GroupProperties {
         (low, self.memory_high_watermark.unwrap_or(GroupProperties::HIGH_WATERMARK))
     }
 
-    /// The queue, when `groups.d` can hold it.
+    /// The queue, if `groups.d` can express it.
     fn common_queue(&self) -> Option<Queue> {
         let endless = self.max_queue_size == UNLIMITED;
         let fits = (1..=MOST_IN_A_QUEUE).contains(&self.max_concurrency)
@@ -61,9 +61,9 @@ impl GroupProperties {
         })
     }
 
-    /// As commensal's own group, which is written to `groups.d`. `memory_base` is the share of the machine's memory that
-    /// percents are of ([`super::MEMORY_BASE`]). An online group has no CPU quota, because threads that the kernel stops
-    /// keep their locks: its CPU limit stays in [`OnlySql`] and is kept cooperatively. So does a soft memory limit.
+    /// The group as written to `groups.d`. `memory_base` is the share of the machine's memory that percentages refer to
+    /// ([`super::MEMORY_BASE`]). An online group has no CPU quota, because threads that the kernel throttles keep their
+    /// locks: its CPU limit stays in [`OnlySql`] and is enforced cooperatively. The same holds for a soft memory limit.
     #[must_use]
     pub fn spec(&self, name: GroupName, memory_base: Ppm) -> GroupSpec {
         let mut spec = GroupSpec::new(name, self.class);
@@ -83,7 +83,7 @@ impl GroupProperties {
         spec
     }
 
-    /// What [`GroupProperties::spec`] does not say.
+    /// The part of the properties that is not in [`GroupProperties::spec`].
     #[must_use]
     pub fn only_sql(&self) -> OnlySql {
         let old = |named: Option<Named>, name: &str| (named == Some(Named::Old)).then(|| name.to_owned());
@@ -124,7 +124,7 @@ impl GroupProperties {
         }
     }
 
-    /// The two put together again. Where they disagree, `groups.d` is right, because people edit it.
+    /// Combines both parts. Where they disagree, `groups.d` wins, because people edit it.
     #[must_use]
     pub fn from_parts(spec: &GroupSpec, only: &OnlySql, memory_base: Ppm) -> GroupProperties {
         let named = |name: &str| {
@@ -157,7 +157,7 @@ impl GroupProperties {
         properties
     }
 
-    /// A weight that somebody wrote into `groups.d` replaces what it was made from.
+    /// A weight edited in `groups.d` replaces the properties that it was computed from.
     fn take_weight(&mut self, weight: Option<Weight>) {
         if weight != self.weight() {
             self.min_cpu = Ppm(0);
@@ -189,13 +189,13 @@ impl GroupProperties {
     }
 }
 
-/// A share of the machine as a share of the base, to the nearest part per million.
+/// Converts a share of the machine to a share of the base, rounded to parts per million.
 fn of_base(share: Ppm, base: Ppm) -> Ppm {
     let base = base.0.max(1);
     Ppm(share.0.saturating_mul(1_000_000).saturating_add(base / 2) / base)
 }
 
-/// A CPU amount as `groups.d` has it.
+/// A CPU amount in the notation of `groups.d`.
 #[must_use]
 pub fn cpu_words(amount: CpuAmount) -> String {
     match amount {
@@ -204,7 +204,7 @@ pub fn cpu_words(amount: CpuAmount) -> String {
     }
 }
 
-/// A number of bytes in the largest unit that shows it whole.
+/// A number of bytes in the largest unit that expresses it exactly.
 #[must_use]
 pub fn exact(bytes: u64) -> String {
     let units = [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];

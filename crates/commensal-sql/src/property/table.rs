@@ -1,13 +1,13 @@
-//! Every property of a group, one row for each of its names: reading, setting, showing, storing and what is said of it
-//! follow from here.
+//! Every property of a group, one row for each of its names. Parsing, setting, showing, storing and messages are all
+//! generated from these rows.
 //!
 //! ```text
 //! PROPERTIES(…) ── row.set ──► GroupProperties ── row.shown ──► SHOW WORKLOAD GROUPS, information_schema.workload_groups
 //!                                └─ [= type] ──► OnlySql ──► SQL's own file
 //! ```
-//! A row is `"name" => field by parser [field] { … }`. In brackets stands the field, where this name declares it: `= type` is
-//! kept in SQL's own file under its name, as long as it is not the type's default; `field: type = default` is part of what
-//! `groups.d` says too and is put together in `spec`. What properties have to do with each other is in `check`.
+//! A row is `"name" => field by parser [field] { … }`. The brackets declare the field, where this name declares it: `=
+//! type` is stored in SQL's own file under its name, unless it has the type's default; `field: type = default` also
+//! exists in `groups.d` and is built in `spec`. Rules between properties are in `check`.
 
 use super::spec::SqlQueue;
 use super::{DEFAULT_COMPUTE_GROUP, Limit, MemoryLimit, Named, SlotPolicy, UNLIMITED};
@@ -18,26 +18,26 @@ use commensal_core::units::{CpuAmount, Ppm};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What a group is kept to a property by.
+/// What enforces a property.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EnforcedBy {
-    /// The choice between the server and a process of its own.
+    /// The choice between the server and a worker process.
     Worker,
     /// Threads and CPU tokens of the group, or its cgroup.
     Cpu,
-    /// The accounts of its memory.
+    /// The group's memory accounting.
     Memory,
-    /// Its queue.
+    /// The group's queue.
     Queue,
-    /// The governors of its reads.
+    /// The rate limiters of its reads.
     Reads,
-    /// The sums that are checked when a group is defined.
+    /// The checks of sums when a group is defined.
     Catalog,
-    /// Nothing: it is stored and shown.
+    /// Nothing: the property is only stored and shown.
     Nothing,
 }
 
-/// How a property is shown; its column has that type.
+/// How a property is shown, which is also the type of its column.
 #[derive(Debug, Clone, Copy)]
 pub enum Shown {
     /// A whole number; -1 is "not set".
@@ -46,7 +46,7 @@ pub enum Shown {
     Text(fn(&GroupProperties) -> String),
 }
 
-/// What is shown of a property.
+/// A shown value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cell {
     /// A whole number.
@@ -67,9 +67,9 @@ impl fmt::Display for Cell {
 /// One name of a property.
 #[derive(Debug)]
 pub struct PropertyRow {
-    /// In statements, as title of SHOW, and in upper case as a column.
+    /// The name in statements and as a title of SHOW; in upper case, the name of the column.
     pub name: &'static str,
-    /// Reads the value and sets it, or says in Doris' words why not.
+    /// Parses and sets the value, or returns Doris' error message.
     pub(super) set: fn(&mut GroupProperties, &str, &str) -> Result<(), String>,
     /// The newer name of the same thing.
     pub twin: Option<&'static str>,
@@ -79,7 +79,7 @@ pub struct PropertyRow {
     pub column: Option<u8>,
     /// Its place among the columns of `SHOW WORKLOAD GROUPS`, if it has one.
     pub show: Option<u8>,
-    /// What a group is kept to it by.
+    /// What enforces it.
     pub enforced_by: EnforcedBy,
 }
 
@@ -109,7 +109,7 @@ macro_rules! properties {
             }
         }
 
-        /// Every name of a property, in the order in which Doris judges them.
+        /// Every name of a property, in the order in which Doris validates them.
         pub static ROWS: &[PropertyRow] = &[$(PropertyRow {
             name: $name,
             set: |properties, name, value| {
@@ -120,11 +120,11 @@ macro_rules! properties {
             ..PLAIN
         }),*];
 
-        /// What only SQL knows of a group. Shares are in parts per million.
+        /// The properties of a group that only SQL has. Shares are in parts per million.
         #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
         pub struct OnlySql {
-            /// When it is not the default one.
+            /// The compute group, unless it is the default one.
             #[serde(skip_serializing_if = "is_default")]
             pub compute_group: Option<String>,
             /// Limits that were written with their old names: `cpu_hard_limit`, `memory_limit`, `tag`.
@@ -133,7 +133,7 @@ macro_rules! properties {
             /// `min_cpu_percent`.
             #[serde(skip_serializing_if = "is_default")]
             pub min_cpu_ppm: u64,
-            /// The CPU hard limit of an online group: the kernel must not keep it.
+            /// The CPU hard limit of an online group, which must not be enforced by the kernel.
             #[serde(skip_serializing_if = "is_default")]
             pub cpu_max: Option<String>,
             /// `min_memory_percent`.
@@ -145,19 +145,20 @@ macro_rules! properties {
             /// A soft memory limit, as a size in bytes.
             #[serde(skip_serializing_if = "is_default")]
             pub memory_soft_bytes: Option<u64>,
-            /// Queue settings that `groups.d` cannot hold: nobody may run, or no limit but a line.
+            /// Queue settings that `groups.d` cannot express: zero concurrency, or a bounded queue without a
+            /// concurrency limit.
             #[serde(skip_serializing_if = "is_default")]
             pub queue: Option<SqlQueue>,
             $($(#[doc = $kept_doc] #[serde(skip_serializing_if = "is_default")] pub $place: $kept,)?)*
         }
 
         impl GroupProperties {
-            /// What is kept as it is.
+            /// The fields that are stored unchanged.
             pub(super) fn kept(&self) -> OnlySql {
                 OnlySql { $($($place: { let kept: $kept = self.$place; kept },)?)* ..OnlySql::default() }
             }
 
-            /// The defaults, and what was kept as it is.
+            /// Default properties with the stored fields.
             pub(super) fn of_kept(only: &OnlySql) -> GroupProperties {
                 GroupProperties {
                     $($($place: { let kept: $kept = only.$place; kept },)?)*
@@ -266,7 +267,7 @@ properties! {
 }
 
 impl PropertyRow {
-    /// What is shown of it.
+    /// The shown value.
     #[must_use]
     pub fn cell(&self, of: &GroupProperties) -> Cell {
         match self.shown {
@@ -276,7 +277,7 @@ impl PropertyRow {
     }
 }
 
-/// The columns of a list, by their places in it.
+/// The columns of a list, ordered by their positions.
 fn in_order(place: fn(&PropertyRow) -> Option<u8>) -> Vec<&'static PropertyRow> {
     let mut rows: Vec<&PropertyRow> = ROWS.iter().filter(|row| place(row).is_some()).collect();
     rows.sort_by_key(|row| place(row));
@@ -295,7 +296,7 @@ pub fn shown() -> Vec<&'static PropertyRow> {
     in_order(|row| row.show)
 }
 
-/// What there is to say of given properties that no group is kept to.
+/// Warnings about given properties that are not enforced.
 #[must_use]
 pub fn not_enforced(given: &Properties) -> Vec<String> {
     let idle =

@@ -1,27 +1,27 @@
-//! What a client is sent: packets with their numbers, words and rows.
+//! Responses to a client: packets with their sequence numbers, status messages and rows.
 
 use super::greeting::{AUTOCOMMIT, NO_EOF, Outgoing};
 use super::rows::Column;
 use std::io;
 use tokio::io::AsyncWriteExt;
 
-/// Length that says that the packet goes on in the next one.
+/// Length that means that the packet continues in the next one.
 const MORE: usize = 0x00ff_ffff;
 
-/// Bytes that are gathered before they are sent.
+/// Bytes that are buffered before they are sent.
 const GATHERED: usize = 32 << 10;
 
 /// `SERVER_MORE_RESULTS_EXISTS`.
 const MORE_RESULTS: u16 = 8;
 
-/// An error as a client gets it.
+/// An error response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// MySQL's number.
+    /// MySQL's error number.
     pub code: u16,
     /// SQLSTATE.
     pub state: &'static str,
-    /// What to do about it.
+    /// The message.
     pub text: String,
 }
 
@@ -32,19 +32,19 @@ impl Failure {
     }
 }
 
-/// The answers of a connection.
+/// Sends the responses of a connection.
 pub struct Answers {
     to: Outgoing,
     gathered: Vec<u8>,
     number: u8,
     without_eof: bool,
-    /// Statements are done as they come, as far as a client was told.
+    /// The autocommit flag reported to the client.
     pub autocommit: bool,
-    /// Another result follows this one.
+    /// Whether another result follows this one.
     pub more: bool,
 }
 
-/// A number in as many bytes as it needs.
+/// Writes a length-encoded integer.
 pub fn length(to: &mut Vec<u8>, number: u64) {
     let bytes = number.to_le_bytes();
     match number {
@@ -55,21 +55,21 @@ pub fn length(to: &mut Vec<u8>, number: u64) {
     }
 }
 
-/// Bytes with their length before them.
+/// Writes bytes preceded by their length.
 pub fn text(to: &mut Vec<u8>, bytes: &[u8]) {
     length(to, bytes.len() as u64);
     to.extend(bytes);
 }
 
 impl Answers {
-    /// Answers to a client that can do this.
+    /// Responses to a client with these capabilities.
     #[must_use]
     pub fn new(to: Outgoing, capabilities: u32) -> Answers {
         let without_eof = capabilities & NO_EOF != 0;
         Answers { to, gathered: Vec::new(), number: 0, without_eof, autocommit: true, more: false }
     }
 
-    /// The next packet answers one of this number.
+    /// Sets the sequence number of the next packet, as a response to this one.
     pub fn answer_to(&mut self, number: u8) {
         self.number = number.wrapping_add(1);
     }
@@ -79,7 +79,7 @@ impl Answers {
         (flag(self.autocommit, AUTOCOMMIT) | flag(self.more, MORE_RESULTS)).to_le_bytes()
     }
 
-    /// One packet, or as many as it takes.
+    /// Writes one packet, or several if it is too long.
     fn packet(&mut self, fill: impl FnOnce(&mut Vec<u8>)) {
         let start = self.gathered.len();
         self.gathered.extend([0; 4]);
@@ -92,7 +92,7 @@ impl Answers {
         }
         let long = self.gathered.split_off(start + 4);
         self.gathered.truncate(start);
-        // One that is full says that there is another, be it empty.
+        // A packet of maximum length is followed by another one, possibly empty.
         for part in long.chunks(MORE).chain((size.is_multiple_of(MORE)).then_some(&[][..])) {
             let head = self.head(part.len());
             self.gathered.extend(head);
@@ -107,12 +107,13 @@ impl Answers {
         [low, middle, high, number]
     }
 
-    /// The proof by `caching_sha2_password` is enough (`AuthMoreData`, `fast_auth_success`); stands before the answer.
+    /// Reports that the proof by `caching_sha2_password` is accepted (`AuthMoreData`, `fast_auth_success`); sent before
+    /// the OK packet.
     pub fn proven(&mut self) {
         self.packet(|to| to.extend([1, 3]));
     }
 
-    /// Done.
+    /// Writes an OK packet.
     pub fn done(&mut self, rows: u64, warnings: &[String]) {
         let status = self.status();
         self.packet(|to| {
@@ -127,7 +128,7 @@ impl Answers {
         });
     }
 
-    /// Not done.
+    /// Writes an error packet.
     pub fn failed(&mut self, failure: &Failure) {
         self.packet(|to| {
             to.push(0xff);
@@ -146,7 +147,7 @@ impl Answers {
         });
     }
 
-    /// The columns of rows.
+    /// Writes the column definitions of a result.
     pub fn columns(&mut self, columns: &[Column]) {
         self.packet(|to| length(to, columns.len() as u64));
         self.definitions(columns);
@@ -161,7 +162,7 @@ impl Answers {
         }
     }
 
-    /// A statement is prepared under this number.
+    /// Reports that a statement was prepared under this number.
     pub fn prepared(&mut self, id: u32, placeholders: &[Column], columns: &[Column]) {
         let count = |columns: &[Column]| u16::try_from(columns.len()).unwrap_or(u16::MAX).to_le_bytes();
         self.packet(|to| {
@@ -175,18 +176,18 @@ impl Answers {
         self.definitions(columns);
     }
 
-    /// One row; nothing is sent yet.
+    /// Writes one row to the buffer; nothing is sent yet.
     pub fn row(&mut self, fill: impl FnOnce(&mut Vec<u8>)) {
         self.packet(fill);
     }
 
-    /// Enough has been gathered.
+    /// Whether the buffer should be sent.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.gathered.len() >= GATHERED
     }
 
-    /// The end of rows, or of a list.
+    /// Ends the rows, or a list of definitions.
     pub fn end(&mut self) {
         if !self.without_eof {
             return self.eof();
@@ -199,10 +200,10 @@ impl Answers {
         });
     }
 
-    /// Sends what was gathered.
+    /// Sends the buffered bytes.
     ///
     /// # Errors
-    /// The socket's.
+    /// An I/O error of the socket.
     pub async fn send(&mut self) -> io::Result<()> {
         self.to.write_all(&self.gathered).await?;
         self.gathered.clear();
@@ -210,10 +211,10 @@ impl Answers {
         self.to.flush().await
     }
 
-    /// Says that this is the end, so that nobody else can.
+    /// Ends the stream with a TLS close notification, so that truncation by others can be detected.
     ///
     /// # Errors
-    /// The socket's.
+    /// An I/O error of the socket.
     pub async fn close(&mut self) -> io::Result<()> {
         self.to.shutdown().await
     }

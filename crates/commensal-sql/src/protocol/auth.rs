@@ -1,4 +1,4 @@
-//! Who may connect.
+//! Authentication of clients.
 
 use crate::catalog::{Catalog, User};
 use crate::engine::Engine;
@@ -6,21 +6,21 @@ use crate::engine::password::{self, Method};
 use crate::statement::UserName;
 use std::net::IpAddr;
 
-/// What becomes of who wants to connect.
+/// Result of an authentication.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Access {
-    /// As this user.
+    /// Logged in as this user.
     As(UserName),
-    /// Not at all; why is for the log, and not for who asks.
+    /// Refused; the reason is for the log, not for the client.
     Refused(&'static str),
 }
 
-/// Where somebody comes from.
+/// Where a connection comes from.
 #[derive(Debug, Clone, Copy)]
 pub struct Origin {
     /// The address.
     pub address: IpAddr,
-    /// With TLS.
+    /// Whether it uses TLS.
     pub encrypted: bool,
 }
 
@@ -29,8 +29,8 @@ fn user<'c>(catalog: &'c Catalog, name: &str, peer: IpAddr) -> Option<(&'c UserN
     catalog.login(name, &peer.to_string()).or_else(local)
 }
 
-/// The method by which somebody shall prove who it is, who asks for `asked`: that one, unless of this user's password only
-/// the hash of the other is known. Who is no user is asked the same.
+/// The method by which a client must prove its identity: the requested method `asked`, unless only the hash for the
+/// other one is known for this user. The answer is the same for unknown users.
 #[must_use]
 pub fn method(engine: &Engine, name: &str, from: Origin, asked: Method) -> Method {
     let other = engine.with_catalog(|catalog| {
@@ -40,8 +40,8 @@ pub fn method(engine: &Engine, name: &str, from: Origin, asked: Method) -> Metho
     if other { Method::Native } else { asked }
 }
 
-/// Decides it: by the user that a name from that address stands for, and what was sent for the salt, by which method. A user
-/// without a password is let in from this machine only.
+/// Decides about a login: finds the user for this name and address, and verifies the proof for the salt by its method.
+/// A user without a password is only admitted from this machine.
 #[must_use]
 pub fn decide(engine: &Engine, name: &str, from: Origin, proof: (Method, &[u8]), salt: &[u8]) -> Access {
     let peer = from.address;

@@ -25,17 +25,17 @@ use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-/// How long a client may take no byte of an answer.
+/// Timeout for a client that reads none of its response.
 const STALLED: Duration = Duration::from_secs(600);
 
-/// How long a client may take to be told that the connection is closed.
+/// Timeout for telling a client that the connection is closed.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// MySQL's text for 3159.
+/// MySQL's message for error 3159.
 const INSECURE: &str =
     "Connections using insecure transport are prohibited while --require_secure_transport=ON.";
 
-/// Commands that are answered here (`COM_*`).
+/// Commands that are supported (`COM_*`).
 mod command {
     pub const QUIT: u8 = 0x01;
     pub const INIT_DB: u8 = 0x02;
@@ -52,16 +52,16 @@ mod command {
     pub const RESET_CONNECTION: u8 = 0x1f;
 }
 
-/// Tells a client that there are too many, and closes.
+/// Tells a client that there are too many connections, and closes.
 pub async fn refuse(mut stream: TcpStream) -> io::Result<()> {
     let text = b"\xff\x10\x04#08004Too many connections";
     stream.write_all(&[&[text.len() as u8, 0, 0, 0], text.as_slice()].concat()).await?;
     stream.shutdown().await
 }
 
-/// Serves one client until it goes away or is told to.
+/// Serves one client until it disconnects or is told to close.
 pub async fn serve(terms: &Terms, stream: TcpStream, peer: SocketAddr, id: u32) -> Result<(), PacketError> {
-    // An address of IPv4 is one however the server listens.
+    // IPv4 addresses look the same on an IPv6 socket.
     let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
     stream.set_nodelay(true)?;
     let no_login = |_| io::Error::new(io::ErrorKind::TimedOut, "no login");
@@ -90,7 +90,7 @@ pub async fn serve(terms: &Terms, stream: TcpStream, peer: SocketAddr, id: u32) 
     watched
 }
 
-/// Greets a client and lets it in, or tells it why not.
+/// Greets a client and authenticates it, or tells it why it is refused.
 async fn log_in(
     terms: &Terms,
     stream: TcpStream,
@@ -99,7 +99,7 @@ async fn log_in(
 ) -> Result<Option<(Served, Incoming)>, PacketError> {
     let mut salt = [0; SALT];
     getrandom::fill(&mut salt).map_err(io::Error::other)?;
-    // The salt is text on the wire: no zero, which ends it.
+    // The salt ends with a zero byte on the wire, so it must not contain one.
     salt.iter_mut().for_each(|byte| *byte = *byte % 126 + 1);
     let mut greeted = greeting::greet(stream, id, &salt, terms.tls.as_deref()).await?;
     let insecure = terms.tls_required && !greeted.encrypted && !peer.ip().is_loopback();
@@ -160,14 +160,14 @@ async fn log_in(
         statements: HashMap::new(),
         last: 0,
     };
-    // A client that has chosen none says so with nothing.
+    // An empty name means that the client has chosen no database.
     let chosen = if login.database.is_empty() { Ok(()) } else { served.session.choose(&login.database) };
     served.word(&chosen);
     served.send().await?;
     Ok(chosen.is_ok().then_some((served, from)))
 }
 
-/// One of the connections that are listed, until it is dropped.
+/// Keeps a connection in the list until it is dropped.
 struct Listed {
     engine: Arc<Engine>,
     id: u32,
@@ -190,14 +190,14 @@ struct Served {
     session: Session,
     connection: Arc<Connection>,
     answers: Answers,
-    /// A text may have several statements.
+    /// Whether a text may contain several statements.
     many: bool,
     limits: Limits,
     statements: HashMap<u32, Prepared>,
     last: u32,
 }
 
-/// The number of MySQL that an error has; Doris uses 1105 for most.
+/// MySQL's error for an error of the engine; like Doris, mostly 1105.
 fn failure(error: &Error) -> Failure {
     let (code, state) = match error {
         Error::Syntax(_) => (1064, "42000"),
@@ -211,12 +211,12 @@ fn failure(error: &Error) -> Failure {
     Failure::new(code, state, error.to_string())
 }
 
-/// Parameters of a command that are not as the protocol says.
+/// The error for malformed parameters of a command.
 fn malformed() -> Failure {
     Failure::new(1835, "HY000", "Malformed communication packet")
 }
 
-/// A statement's text.
+/// A statement's text, which must be UTF-8.
 fn utf8(bytes: &[u8]) -> Result<&str, Failure> {
     std::str::from_utf8(bytes).map_err(|error| {
         let at = error.valid_up_to();
@@ -225,7 +225,7 @@ fn utf8(bytes: &[u8]) -> Result<&str, Failure> {
 }
 
 impl Served {
-    /// Answers commands until there are no more.
+    /// Responds to commands until there are no more.
     async fn run(&mut self, mut packets: UnboundedReceiver<Ahead>) -> Result<(), PacketError> {
         while let Some((bytes, _room)) = packets.recv().await {
             let Some((command, rest)) = bytes.split_first() else { return Ok(()) };
@@ -271,7 +271,7 @@ impl Served {
                 self.many = PayloadReader(rest).u16() == Some(0);
                 self.answers.end();
             }
-            // Names of columns, for clients that complete them: none.
+            // The list of column names, which clients use for completion, is empty.
             command::FIELD_LIST => self.answers.end(),
             command::PING => self.answers.done(0, &[]),
             command::STMT_RESET => {
@@ -294,7 +294,7 @@ impl Served {
         Ok(Ok(()))
     }
 
-    /// Says that something is done, or why not.
+    /// Sends success or an error.
     fn word(&mut self, outcome: &Result<(), Error>) {
         match outcome {
             Ok(()) => self.answers.done(0, &[]),
@@ -356,7 +356,7 @@ impl Served {
             let text = format!("Unknown prepared statement handler ({id}) given to mysqld_stmt_execute");
             return Ok(Err(Failure::new(1243, "HY000", text)));
         };
-        // The kind of cursor, of which there is none, and how often: once.
+        // Skips the cursor type (cursors are not supported) and the iteration count (always 1).
         let values = bytes.take(5).and_then(|_| statement.placeholders.read(bytes));
         statement.placeholders.reset();
         let Some(values) = values else {
@@ -370,7 +370,7 @@ impl Served {
         Ok(Ok(()))
     }
 
-    /// A piece of a value. There is no answer to it, so that nothing can be said about one that is too much.
+    /// Stores a piece of a value. The protocol has no response to it, so too large a value closes the connection.
     fn piece(&mut self, bytes: &[u8]) -> Result<(), PacketError> {
         let mut bytes = PayloadReader(bytes);
         let (Some(id), Some(at)) = (bytes.u32(), bytes.u16()) else { return Ok(()) };
@@ -389,7 +389,7 @@ impl Served {
         Ok(())
     }
 
-    /// Sends an answer; whether it was none of failure.
+    /// Sends a result; returns whether the statement succeeded.
     async fn answer(&mut self, reply: Result<Reply, Error>, way: RowFormat) -> io::Result<bool> {
         let autocommit = self.connection.variables().get("autocommit");
         self.answers.autocommit =

@@ -1,9 +1,9 @@
-//! The beginning of a connection, up to the name of its user: the greeting, encryption if the client wants it, the login.
+//! The beginning of a connection, up to the user's name: the greeting, TLS if the client requests it, the login.
 //!
 //! ```text
-//! server   greeting (0)                                   another way (n + 1)           answer
+//! server   greeting (0)                                   AuthSwitchRequest (n + 1)     result
 //! client               login (1), or                                         proof (n + 2)
-//!                      wish (1), handshake of TLS, login (2)
+//!                      SSLRequest (1), TLS handshake, login (2)
 //! ```
 
 use super::packets::{Packet, PacketError, PayloadReader};
@@ -29,8 +29,8 @@ const LONG_PROOF: u32 = 0x0020_0000;
 /// `CLIENT_DEPRECATE_EOF`.
 pub const NO_EOF: u32 = 0x0100_0000;
 
-/// What this server can do; beside the above `CLIENT_LONG_PASSWORD`, `TRANSACTIONS` (the flags of a session are in
-/// answers), `MULTI_RESULTS`, `PS_MULTI_RESULTS` and `CONNECT_ATTRS`.
+/// Capability flags of this server, including `CLIENT_LONG_PASSWORD`, `TRANSACTIONS` (so that responses contain the
+/// session's status flags), `MULTI_RESULTS`, `PS_MULTI_RESULTS` and `CONNECT_ATTRS`.
 const CAPABILITIES: u32 = WITH_DATABASE
     | PROTOCOL_41
     | SECURE
@@ -50,46 +50,46 @@ const COLLATION: u8 = 45;
 /// `SERVER_STATUS_AUTOCOMMIT`.
 pub const AUTOCOMMIT: u16 = 2;
 
-/// The method that the greeting names: clients of all ages have it, but for those who then ask for the other.
+/// The authentication method in the greeting: all clients support it, except those that then request the other one.
 const METHOD: Method = Method::Native;
 
-/// Where packets come from.
+/// Source of packets.
 pub type Incoming = Box<dyn AsyncRead + Send + Unpin>;
-/// Where they go.
+/// Destination of packets.
 pub type Outgoing = Box<dyn AsyncWrite + Send + Unpin>;
 
-/// A connection whose client has said who it is.
+/// A connection whose client has sent its login.
 pub struct Greeted {
-    /// What it sends from now on.
+    /// Stream from the client.
     pub from: Incoming,
-    /// What it is sent.
+    /// Stream to the client.
     pub to: Outgoing,
-    /// Who it is.
+    /// The login.
     pub login: Login,
-    /// Nobody between can read it.
+    /// Whether the connection is encrypted.
     pub encrypted: bool,
 }
 
-/// What a client says of itself.
+/// A client's login.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Login {
-    /// The packet's number.
+    /// The packet's sequence number.
     pub number: u8,
-    /// What both sides can do.
+    /// Capabilities that both sides have.
     pub capabilities: u32,
-    /// The name.
+    /// The user's name.
     pub user: String,
-    /// What proves it, for the salt.
+    /// The response to the salt that proves the password.
     pub proof: Vec<u8>,
-    /// The database to begin with; may be empty.
+    /// The initial database; may be empty.
     pub database: String,
-    /// The method that the client would like; ours, if it likes one that is unknown here.
+    /// The authentication method that the client prefers; ours, if its method is unknown here.
     pub method: Method,
-    /// The proof is by that method for our salt. Else it has to be asked for.
+    /// Whether the proof was made by that method for our salt. Otherwise it must be requested.
     pub proven: bool,
 }
 
-/// The greeting with its head (`HandshakeV10`).
+/// The greeting packet (`HandshakeV10`).
 fn greeting(id: u32, salt: &[u8; SALT], tls: bool) -> Vec<u8> {
     let capabilities = (CAPABILITIES | if tls { SSL } else { 0 }).to_le_bytes();
     let mut packet = vec![0, 0, 0, 0, 10];
@@ -112,10 +112,10 @@ fn greeting(id: u32, salt: &[u8; SALT], tls: bool) -> Vec<u8> {
     packet
 }
 
-/// Greets a client and waits for its name, behind a handshake of TLS if it wants that.
+/// Greets a client and waits for its login, after a TLS handshake if the client requests one.
 ///
 /// # Errors
-/// It goes away, says something else, or the handshake fails.
+/// The client disconnects, sends an invalid packet, or the handshake fails.
 pub async fn greet(
     mut stream: TcpStream,
     id: u32,
@@ -126,7 +126,7 @@ pub async fn greet(
     let first = Packet::of_login(&mut stream, 1).await?;
     let wishes = first.bytes.first_chunk().is_some_and(|bytes| u32::from_le_bytes(*bytes) & SSL != 0);
     let (from, to, login): (Incoming, Outgoing, _) = match tls.filter(|_| wishes) {
-        // The wish was read to its last byte and no further: nothing that came in the clear is taken for encrypted.
+        // The SSLRequest was read to its last byte and no further, so plaintext cannot be mistaken for encrypted data.
         Some(tls) => {
             let mut stream = tls.accept(stream).await.map_err(PacketError::Handshake)?;
             let login = Packet::of_login(&mut stream, 2).await?;
@@ -143,11 +143,11 @@ pub async fn greet(
     Ok(Greeted { from, to, login, encrypted: wishes })
 }
 
-/// Reads a login (`HandshakeResponse41`).
+/// Parses a login (`HandshakeResponse41`).
 fn read(packet: &Packet) -> Option<Login> {
     let mut bytes = PayloadReader(&packet.bytes);
     let said = bytes.u32()?;
-    // Largest packet, letters, nothing.
+    // Largest packet, character set, reserved bytes.
     bytes.take(4 + 1 + 23)?;
     if said & PROTOCOL_41 == 0 {
         return None;
@@ -176,10 +176,10 @@ fn read(packet: &Packet) -> Option<Login> {
     })
 }
 
-/// Asks for the proof by this method (`AuthSwitchRequest`).
+/// Requests a proof by this method (`AuthSwitchRequest`).
 ///
 /// # Errors
-/// The client goes away, or says something else.
+/// The client disconnects, or sends an invalid packet.
 pub async fn prove(greeted: &mut Greeted, method: Method, salt: &[u8; SALT]) -> Result<(), PacketError> {
     let login = &mut greeted.login;
     let text = [&[0xfe], method.name().as_bytes(), &[0], salt, &[0]].concat();

@@ -1,5 +1,5 @@
-//! What a client sends, packet by packet: counted, held to limits, and read ahead while an answer is made, which is how a
-//! query whose client went away is noticed.
+//! Packets from a client: their numbers and sizes are checked, and they are read ahead while a query runs, which is how
+//! a disconnected client is noticed.
 
 use std::io;
 use std::sync::Arc;
@@ -7,39 +7,39 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
-/// Bytes that are taken from a client while it waits for an answer; it has little to say then.
+/// Bytes that are read ahead while a client waits for a response; clients rarely send anything then.
 const AHEAD: usize = 64 << 10;
 
-/// Bytes of a packet of a login.
+/// Maximum size of a login packet, in bytes.
 const LOGIN: usize = 64 << 10;
 
 /// Length of an `SSLRequest`: capability flags, maximum packet size, character set, 23 reserved bytes. No login packet is shorter.
 const SSL_REQUEST_LEN: usize = 32;
 
-/// Why a connection is closed from this side.
+/// Why the server closes a connection.
 #[derive(Debug, thiserror::Error)]
 pub enum PacketError {
-    /// Too large.
+    /// A packet is too large.
     #[error("a packet of {size} bytes, more than {limit}")]
     TooLarge {
         /// Its size.
         size: usize,
-        /// What is allowed.
+        /// The limit.
         limit: usize,
     },
-    /// Not what the protocol has.
+    /// An unexpected sequence number or an empty command.
     #[error("a packet out of order: number {0}")]
     OutOfOrder(u8),
-    /// A login that is none.
+    /// A malformed login packet.
     #[error("a login of {0} bytes that is none")]
     NoLogin(usize),
-    /// TLS without a certificate.
+    /// The client requests TLS but the server has no certificate.
     #[error("TLS, which this server has no certificate for")]
     NoTls,
-    /// TLS.
+    /// The TLS handshake failed.
     #[error("the handshake of TLS failed: {0}")]
     Handshake(#[source] io::Error),
-    /// The socket.
+    /// The socket failed.
     #[error(transparent)]
     Socket(#[from] io::Error),
 }
@@ -47,14 +47,14 @@ pub enum PacketError {
 /// One packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packet {
-    /// Its number in the exchange.
+    /// Its sequence number.
     pub number: u8,
-    /// What it says.
+    /// Its payload.
     pub bytes: Vec<u8>,
 }
 
 impl Packet {
-    /// Reads one of at most `limit` bytes; `None` at the end.
+    /// Reads a packet of at most `limit` bytes; `None` at the end.
     async fn read(from: &mut (impl AsyncRead + Unpin), limit: usize) -> Result<Option<Packet>, PacketError> {
         let mut head = [0; 4];
         match from.read_exact(&mut head).await {
@@ -72,10 +72,10 @@ impl Packet {
         Ok(Some(Packet { number, bytes }))
     }
 
-    /// Reads the packet with which a client wishes for TLS or says who it is, and not a byte more.
+    /// Reads an SSLRequest or a login packet, and not a byte more.
     ///
     /// # Errors
-    /// It has another number, is too short for either, or never comes.
+    /// The packet has another sequence number, is too short, or never arrives.
     pub async fn of_login(from: &mut (impl AsyncRead + Unpin), number: u8) -> Result<Packet, PacketError> {
         let packet = Packet::of_method(from, number).await?;
         if packet.bytes.len() < SSL_REQUEST_LEN {
@@ -84,10 +84,10 @@ impl Packet {
         Ok(packet)
     }
 
-    /// Reads the packet with which a client proves who it is by another method.
+    /// Reads the response to an AuthSwitchRequest.
     ///
     /// # Errors
-    /// It has another number, or never comes.
+    /// The packet has another sequence number, or never arrives.
     pub async fn of_method(from: &mut (impl AsyncRead + Unpin), number: u8) -> Result<Packet, PacketError> {
         match Packet::read(from, LOGIN).await? {
             Some(packet) if packet.number == number => Ok(packet),
@@ -97,13 +97,13 @@ impl Packet {
     }
 }
 
-/// A packet that waits for its turn, and the room that it takes meanwhile.
+/// A packet read ahead, and its permit within the read-ahead limit.
 pub type Ahead = (Vec<u8>, OwnedSemaphorePermit);
 
-/// Reads commands from `from` and hands them on to `to` until the end of either, then cancels `gone`.
+/// Reads commands from `from` and passes them to `to` until either closes, then cancels `gone`.
 ///
 /// # Errors
-/// What the client did wrong. `gone` is cancelled then as well.
+/// The client violated the protocol. `gone` is cancelled then as well.
 pub async fn watch(
     mut from: impl AsyncRead + Unpin,
     to: mpsc::UnboundedSender<Ahead>,
@@ -118,7 +118,7 @@ pub async fn watch(
             () = gone.cancelled() => return Ok(()),
         };
         let Some(Packet { number, bytes }) = packet else { return Ok(()) };
-        // Every command begins at zero and says something.
+        // Every command has sequence number zero and is not empty.
         if number > 0 || bytes.is_empty() {
             return Err(PacketError::OutOfOrder(number));
         }
@@ -133,39 +133,39 @@ pub async fn watch(
     }
 }
 
-/// Takes a packet apart from its beginning; `None` where it has ended.
+/// Parses a payload from its beginning; every method returns `None` when the payload is too short.
 #[derive(Debug, Clone, Copy)]
 pub struct PayloadReader<'a>(pub &'a [u8]);
 
 impl<'a> PayloadReader<'a> {
-    /// Bytes.
+    /// Takes this number of bytes.
     pub fn take(&mut self, size: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(size)?;
         self.0 = rest;
         Some(taken)
     }
 
-    /// As many as the array has.
+    /// Takes an array of bytes.
     pub fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         self.take(N)?.try_into().ok()
     }
 
-    /// One byte.
+    /// Takes one byte.
     pub fn u8(&mut self) -> Option<u8> {
         self.array::<1>().map(|[byte]| byte)
     }
 
-    /// Two bytes.
+    /// Takes a two-byte integer.
     pub fn u16(&mut self) -> Option<u16> {
         self.array().map(u16::from_le_bytes)
     }
 
-    /// Four bytes.
+    /// Takes a four-byte integer.
     pub fn u32(&mut self) -> Option<u32> {
         self.array().map(u32::from_le_bytes)
     }
 
-    /// A text up to a zero, which is taken as well.
+    /// Takes a text that ends with a zero byte, and the zero byte.
     pub fn until_zero(&mut self) -> Option<&'a [u8]> {
         let end = self.0.iter().position(|byte| *byte == 0)?;
         let taken = self.take(end)?;
@@ -173,7 +173,7 @@ impl<'a> PayloadReader<'a> {
         Some(taken)
     }
 
-    /// A text with its length before it.
+    /// Takes a text preceded by its length.
     pub fn with_length(&mut self) -> Option<&'a [u8]> {
         let more = match self.u8()? {
             size @ ..=0xfa => return self.take(usize::from(size)),

@@ -1,4 +1,4 @@
-//! Arrow's columns as MySQL's: types, flags, and values in both of the protocol's ways of writing them.
+//! Converts Arrow's columns to MySQL's: types, flags, and values in the protocol's text and binary formats.
 
 use super::answer::{length, text};
 use super::days;
@@ -11,9 +11,9 @@ use datafusion::arrow::datatypes::{
 use datafusion::arrow::error::ArrowError;
 use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
 
-/// Letters of texts: utf8mb4_general_ci.
+/// Character set of texts: utf8mb4_general_ci.
 const TEXT: u16 = 45;
-/// Letters of everything else: none.
+/// Character set of everything else: none (binary).
 const BINARY: u16 = 63;
 
 /// Bits of a column's flags: `UNSIGNED_FLAG`.
@@ -21,27 +21,27 @@ const UNSIGNED: u16 = 32;
 /// `BINARY_FLAG`.
 const BYTES: u16 = 128;
 
-/// How values are written.
+/// How values are encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Nothing but NULL.
     Nothing,
-    /// A number of so many bytes.
+    /// An integer of this number of bytes.
     Signed(usize),
     Unsigned(usize),
     Single,
     Double,
-    /// Digits below the point.
+    /// Number of digits after the decimal point.
     Decimal(i8),
     Date,
-    /// Digits below the second.
+    /// Number of digits of the fraction of a second.
     Moment(u8),
     TimeOfDay(u8),
     Bytes,
     Text,
 }
 
-/// Whether a client wants values as texts, or as a prepared statement has them.
+/// Whether values are sent as text, or in the binary format of prepared statements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowFormat {
     /// `ProtocolText::ResultsetRow`.
@@ -55,11 +55,11 @@ pub enum RowFormat {
 pub struct Column {
     name: String,
     kind: Kind,
-    /// Letters that a client should make room for.
+    /// Display width in characters.
     width: u32,
 }
 
-/// Digits below the second of a unit; MySQL has six at most.
+/// Digits of the fraction of a second for a unit; MySQL has six at most.
 fn digits(unit: TimeUnit) -> u8 {
     match unit {
         TimeUnit::Second => 0,
@@ -101,7 +101,7 @@ impl Column {
         let point = |digits: u8| u32::from(digits) + u32::from(digits > 0);
         let width = match kind {
             Kind::Nothing => 0,
-            // The width by which drivers know a truth value.
+            // The width by which drivers recognize a boolean.
             Kind::Signed(_) if *of == DataType::Boolean => 1,
             Kind::Signed(1) => 4,
             Kind::Signed(2) => 6,
@@ -128,9 +128,9 @@ impl Column {
         Column { name: name.to_owned(), kind, width }
     }
 
-    /// Writes its definition (`ColumnDefinition41`).
+    /// Writes the column definition (`ColumnDefinition41`).
     pub fn define(&self, to: &mut Vec<u8>) {
-        // MYSQL_TYPE_*, letters, flags, digits below the point.
+        // MYSQL_TYPE_*, character set, flags, number of decimals.
         let (kind, letters, flags, digits) = match self.kind {
             Kind::Nothing => (6, BINARY, BYTES, 0),
             Kind::Signed(size) => (number(size), BINARY, BYTES, 0),
@@ -144,7 +144,7 @@ impl Column {
             Kind::Bytes => (252, BINARY, BYTES, 0),
             Kind::Text => (253, TEXT, 0, 0),
         };
-        // Catalogue, database, table, and the table's own name.
+        // Catalogue, database, table, and the table's original name.
         for part in ["def", "", "", ""] {
             text(to, part.as_bytes());
         }
@@ -169,27 +169,27 @@ fn number(size: usize) -> u8 {
     }
 }
 
-/// The columns of rows.
+/// The columns of a schema.
 #[must_use]
 pub fn columns(schema: &Schema) -> Vec<Column> {
     schema.fields().iter().map(|field| Column::new(field.name(), field.data_type())).collect()
 }
 
-/// A placeholder's column.
+/// The column definition of a placeholder.
 #[must_use]
 pub fn placeholder() -> Column {
     Column::new("?", &DataType::Utf8)
 }
 
-/// The rows of a batch, ready to be written.
+/// The rows of a batch, ready to be encoded.
 #[derive(Debug)]
 pub struct Ready {
     columns: Vec<(Kind, ArrayRef)>,
-    /// How many.
+    /// Number of rows.
     pub rows: usize,
 }
 
-/// A column in the one type of its kind.
+/// Casts a column to the Arrow type of its kind.
 fn ready(array: &ArrayRef) -> Result<(Kind, ArrayRef), ArrowError> {
     let kind = kind(array.data_type());
     let plain = match kind {
@@ -215,7 +215,7 @@ fn ready(array: &ArrayRef) -> Result<(Kind, ArrayRef), ArrowError> {
 }
 
 impl Ready {
-    /// Makes a batch ready.
+    /// Prepares a batch for encoding.
     ///
     /// # Errors
     /// More than 2 GiB of texts in one batch.
@@ -224,12 +224,12 @@ impl Ready {
         Ok(Ready { columns: columns?, rows: batch.num_rows() })
     }
 
-    /// Writes a row.
+    /// Encodes a row.
     pub fn write(&self, row: usize, way: RowFormat, to: &mut Vec<u8>) {
         let is_null = |kind: Kind, array: &ArrayRef| kind == Kind::Nothing || array.is_null(row);
         if way == RowFormat::Binary {
             to.push(0);
-            // A bit for each NULL; the first two are of something else.
+            // A bit for each NULL; the first two bits are reserved.
             let mut nulls = vec![0; (self.columns.len() + 2).div_ceil(8)];
             for (at, (kind, array)) in self.columns.iter().enumerate() {
                 nulls[(at + 2) / 8] |= u8::from(is_null(*kind, array)) << ((at + 2) % 8);
@@ -247,7 +247,7 @@ impl Ready {
     }
 }
 
-/// A floating point number as MySQL and most languages read it.
+/// Formats a floating point number as MySQL and most languages read it.
 fn real(value: f64, shortest: &str, exponent: String) -> String {
     match value {
         _ if value.is_nan() => "NaN".to_owned(),
@@ -307,7 +307,7 @@ fn as_binary(kind: Kind, array: &ArrayRef, row: usize, to: &mut Vec<u8>) {
         }
         Kind::TimeOfDay(_) => {
             length(to, 12);
-            // Not negative, no days.
+            // Not negative, zero days.
             to.extend([0; 5]);
             to.extend(days::time_bytes(array.as_primitive::<Time64MicrosecondType>().value(row)));
         }

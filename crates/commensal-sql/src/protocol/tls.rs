@@ -1,4 +1,4 @@
-//! Encryption of connections: TLS 1.2 and 1.3 with a certificate and a key from PEM files, which can be read anew while
+//! Encryption of connections: TLS 1.2 and 1.3 with a certificate and a key from PEM files, which can be reloaded while
 //! connections are open.
 
 use arc_swap::ArcSwap;
@@ -15,17 +15,17 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{self, InconsistentKeys, ServerConfig};
 use tokio_rustls::server::TlsStream;
 
-/// Why connections cannot be encrypted.
+/// Why TLS cannot be offered.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
     #[error("cannot read the {what}: give a PEM file that this user may read with {option}")]
     Unreadable {
-        /// Certificate or key.
+        /// `certificate` or `key`.
         what: &'static str,
-        /// What names the file.
+        /// The option that names the file.
         option: &'static str,
-        /// Which file, and why not.
+        /// The file and the error.
         source: HostError,
     },
     /// A file has no certificate.
@@ -37,7 +37,7 @@ pub enum TlsError {
         .0.display()
     )]
     NoKey(PathBuf),
-    /// They are of two pairs.
+    /// The key does not belong to the certificate.
     #[error(
         "the key in {} is not that of the first certificate in {}: give the two files that were made together",
         .key.display(), .certificate.display()
@@ -48,7 +48,7 @@ pub enum TlsError {
         /// File of the key.
         key: PathBuf,
     },
-    /// The library refuses them.
+    /// The TLS library rejects the pair.
     #[error(
         "the certificate in {} with the key in {} cannot be used (RSA of 2048 bits and more, ECDSA and Ed25519 can)",
         .certificate.display(), .key.display()
@@ -58,7 +58,7 @@ pub enum TlsError {
         certificate: PathBuf,
         /// File of the key.
         key: PathBuf,
-        /// Why.
+        /// The library's error.
         source: rustls::Error,
     },
 }
@@ -80,25 +80,25 @@ impl Tls {
     /// Reads a chain of certificates and the key of the first.
     ///
     /// # Errors
-    /// A file is missing, has something else in it, or the two do not belong together.
+    /// A file is missing or has other content, or the two do not belong together.
     pub fn open(certificate: &Path, key: &Path) -> Result<Tls, TlsError> {
         let config = ArcSwap::from(read(certificate, key)?);
         Ok(Tls { certificate: certificate.to_owned(), key: key.to_owned(), config })
     }
 
-    /// Reads the files again, for connections from now on.
+    /// Reloads the files, for future connections.
     ///
     /// # Errors
-    /// Those of [`Tls::open`]; what was read before stays then.
+    /// Those of [`Tls::open`]; the previous pair then stays in use.
     pub fn reload(&self) -> Result<(), TlsError> {
         self.config.store(read(&self.certificate, &self.key)?);
         Ok(())
     }
 
-    /// The server's side of a handshake.
+    /// Performs the server's side of a handshake.
     ///
     /// # Errors
-    /// The client wants none of what is possible, or goes away.
+    /// Client and server have no common parameters, or the client disconnects.
     pub async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         TlsAcceptor::from(self.config.load_full()).accept(stream).await
     }

@@ -1,45 +1,45 @@
-//! Values that a client sends for the placeholders of a prepared statement (`COM_STMT_EXECUTE`).
+//! Parses the values that a client sends for the placeholders of a prepared statement (`COM_STMT_EXECUTE`).
 
 use super::days;
 use super::packets::PayloadReader;
 use datafusion::common::ScalarValue;
 use std::collections::HashMap;
 
-/// What is kept of a prepared statement's placeholders between its executions.
+/// State of a prepared statement's placeholders between executions.
 #[derive(Debug, Default)]
 pub struct Placeholders {
-    /// How many.
+    /// Number of placeholders.
     pub number: usize,
-    /// Type and whether unsigned, as last sent.
+    /// Types as last sent, each with whether it is unsigned.
     types: Vec<(u8, bool)>,
-    /// Values that came before in pieces.
+    /// Values that were sent before in pieces.
     pieces: HashMap<u16, Vec<u8>>,
 }
 
 impl Placeholders {
-    /// So many, of types that are not known yet.
+    /// This number of placeholders, with types unknown so far.
     #[must_use]
     pub fn new(number: usize) -> Placeholders {
         Placeholders { number, ..Placeholders::default() }
     }
 
-    /// Adds a piece to the value of one.
+    /// Appends a piece to the value of a placeholder.
     pub fn piece(&mut self, at: u16, bytes: &[u8]) {
         self.pieces.entry(at).or_default().extend(bytes);
     }
 
-    /// Bytes of pieces.
+    /// Total size of the stored pieces.
     #[must_use]
     pub fn kept(&self) -> usize {
         self.pieces.values().map(Vec::len).sum()
     }
 
-    /// Forgets pieces.
+    /// Drops the stored pieces.
     pub fn reset(&mut self) {
         self.pieces.clear();
     }
 
-    /// Reads the values of an execution; `None` when the packet is not as the protocol says, or a type is not known.
+    /// Parses the values of an execution; `None` when the packet is malformed, or a type is unknown.
     pub fn read(&mut self, mut bytes: PayloadReader<'_>) -> Option<Vec<ScalarValue>> {
         if self.number == 0 {
             return Some(Vec::new());
@@ -63,7 +63,7 @@ impl Placeholders {
     }
 }
 
-/// A text, or bytes that are none.
+/// A text, or binary data if it is not UTF-8.
 fn of_bytes(bytes: &[u8]) -> ScalarValue {
     match std::str::from_utf8(bytes) {
         Ok(text) => ScalarValue::Utf8(Some(text.to_owned())),
@@ -71,7 +71,7 @@ fn of_bytes(bytes: &[u8]) -> ScalarValue {
     }
 }
 
-/// One value by its `MYSQL_TYPE_*`.
+/// Parses one value by its `MYSQL_TYPE_*`.
 fn value(bytes: &mut PayloadReader<'_>, kind: u8, unsigned: bool) -> Option<ScalarValue> {
     let signed = |number: i64| ScalarValue::Int64(Some(number));
     let natural = |number: u64| ScalarValue::UInt64(Some(number));
@@ -111,7 +111,7 @@ fn value(bytes: &mut PayloadReader<'_>, kind: u8, unsigned: bool) -> Option<Scal
     })
 }
 
-/// A date, or as much of the time as is not zero behind it. Zeros are MySQL's way to write that there is none.
+/// A date, with the time if it is not zero. Zero dates, MySQL's way to write that there is none, become NULL.
 fn moment(bytes: &[u8], only_date: bool) -> Option<ScalarValue> {
     let mut padded = [0; 11];
     padded.get_mut(..bytes.len())?.copy_from_slice(bytes);
@@ -137,7 +137,7 @@ fn of_day(hour: u8, minute: u8, second: u8, micros: [u8; 4]) -> Option<i64> {
     fits.then_some(seconds * 1_000_000 + i64::from(micros))
 }
 
-/// A time of day; MySQL's longer and negative ones are texts.
+/// A time of day; longer and negative ones, which MySQL allows, become texts.
 fn time(bytes: &[u8]) -> Option<ScalarValue> {
     let mut padded = [0; 12];
     padded.get_mut(..bytes.len())?.copy_from_slice(bytes);
@@ -155,7 +155,7 @@ fn time(bytes: &[u8]) -> Option<ScalarValue> {
     Some(ScalarValue::Utf8(Some(format!("{sign}{hours:02}:{minute:02}:{second:02}"))))
 }
 
-/// A number with as many digits as it was written with; 38 at most.
+/// A decimal with as many digits as written; 38 at most.
 fn decimal(text: &str) -> Option<ScalarValue> {
     let digits: String = text.chars().filter(|letter| *letter != '.').collect();
     let scale = text.split_once('.').map_or(0, |(_, below)| below.len());
@@ -216,7 +216,7 @@ mod tests {
         ] {
             assert_eq!(read(kind, 0, bytes), None, "{kind} {bytes:?}");
         }
-        // No types yet, and half of what there has to be.
+        // No types were sent yet, and the packet is too short.
         assert_eq!(Placeholders::new(1).read(PayloadReader(&[0, 0, 1])), None);
         assert_eq!(Placeholders::new(20).read(PayloadReader(&[0, 0, 0, 1, 1])), None);
         assert_eq!(Placeholders::new(0).read(PayloadReader(&[])), Some(Vec::new()));

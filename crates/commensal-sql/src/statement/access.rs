@@ -4,7 +4,7 @@ use super::cursor::Cursor;
 use super::{Grant, Granted, Grantee, Secret, Statement, SyntaxError, UserChange, UserName};
 use sqlparser::tokenizer::Token;
 
-/// A statement about access, or `None` when it begins otherwise.
+/// Parses a statement about access; `None` when it begins otherwise.
 pub(super) fn statement(cursor: &mut Cursor) -> Result<Option<Statement>, SyntaxError> {
     let statement = if cursor.take(&["GRANT"]) {
         grant(cursor, false)?
@@ -43,7 +43,7 @@ pub(super) fn user(cursor: &mut Cursor) -> Result<UserName, SyntaxError> {
     let plain = matches!(cursor.peek(), Some(Token::Word(word)) if word.quote_style.is_none());
     let name = cursor.name("the name of a user")?;
     if let Some((name, host)) = name.split_once('@').filter(|_| plain) {
-        // An @ is part of a plain word for the tokenizer.
+        // The tokenizer treats an @ as part of a plain word.
         let host = if host.is_empty() { host_name(cursor)? } else { host.to_owned() };
         return Ok(UserName { name: name.to_owned(), host });
     }
@@ -62,7 +62,7 @@ pub(super) fn user(cursor: &mut Cursor) -> Result<UserName, SyntaxError> {
     Ok(UserName { name, host: host.unwrap_or_else(|| "%".to_owned()) })
 }
 
-/// Behind the `@`: a name, a quoted pattern, or Doris' `['domain']`.
+/// After the `@`: a name, a quoted pattern, or Doris' `['domain']`.
 fn host_name(cursor: &mut Cursor) -> Result<String, SyntaxError> {
     if cursor.take_sign(&Token::LBracket) {
         return Err(cursor.fail("a host name or pattern (domains in brackets are not supported)"));
@@ -70,7 +70,7 @@ fn host_name(cursor: &mut Cursor) -> Result<String, SyntaxError> {
     cursor.name("a host name or pattern in quotes")
 }
 
-/// Behind `IDENTIFIED BY`: the password, or `PASSWORD` and its hash.
+/// After `IDENTIFIED BY`: the password, or `PASSWORD` and its hash.
 fn identified_by(cursor: &mut Cursor) -> Result<Secret, SyntaxError> {
     if cursor.take(&["PASSWORD"]) {
         return cursor.quoted("the password's hash in quotes").map(Secret::Hash);
@@ -78,7 +78,7 @@ fn identified_by(cursor: &mut Cursor) -> Result<Secret, SyntaxError> {
     cursor.quoted("a password in quotes").map(Secret::Plain)
 }
 
-/// Behind `SET PASSWORD =`: `PASSWORD('…')`, or the hash.
+/// After `SET PASSWORD =`: `PASSWORD('…')`, or the hash.
 fn new_password(cursor: &mut Cursor) -> Result<Secret, SyntaxError> {
     if !cursor.take(&["PASSWORD"]) {
         return cursor.quoted("PASSWORD('…') or a password's hash in quotes").map(Secret::Hash);
@@ -132,7 +132,7 @@ fn grant(cursor: &mut Cursor, revoke: bool) -> Result<Statement, SyntaxError> {
     Ok(Statement::Grant(Grant { revoke, what, grantee }))
 }
 
-/// What privileges are on: a workload group, or `catalog.database.table` with stars.
+/// The object of privileges: a workload group, or `catalog.database.table` with stars.
 fn object(cursor: &mut Cursor, privileges: Vec<String>) -> Result<Granted, SyntaxError> {
     if cursor.take(&["WORKLOAD", "GROUP"]) {
         if privileges != ["USAGE_PRIV"] {

@@ -1,20 +1,20 @@
-//! The tokens of one statement, and the small steps that the grammars are made of.
+//! The tokens of one statement, and the basic parsing steps that the grammars use.
 
 use super::{Properties, SyntaxError};
 use sqlparser::dialect::MySqlDialect;
 use sqlparser::tokenizer::{Location, Token, Tokenizer, Whitespace};
 
-/// A comment `/*+…*/` and after which token it stands.
+/// A comment `/*+…*/` and its position among the tokens.
 pub(super) struct Hint {
     /// Number of tokens before it.
     pub after: usize,
-    /// Its text behind the plus sign.
+    /// Its text after the plus sign.
     pub text: String,
-    /// Where its text begins.
+    /// Position where its text begins.
     pub at: Location,
 }
 
-/// A place among the tokens of a statement.
+/// A position among the tokens of a statement.
 pub(super) struct Cursor {
     tokens: Vec<(Token, Location)>,
     hints: Vec<Hint>,
@@ -62,12 +62,12 @@ impl Cursor {
         self.peek().is_none()
     }
 
-    /// Refuses what is left.
+    /// Fails unless all tokens were consumed.
     pub fn end(&self) -> Result<(), SyntaxError> {
         if self.at_end() { Ok(()) } else { Err(self.fail("the end of the statement")) }
     }
 
-    /// That something else was expected here.
+    /// An error: something else was expected here.
     pub fn fail(&self, expected: &str) -> SyntaxError {
         let (found, at) = match self.tokens.get(self.at) {
             Some((token, at)) => (shown(token), *at),
@@ -86,12 +86,12 @@ impl Cursor {
             if found.quote_style.is_none() && found.value.eq_ignore_ascii_case(word))
     }
 
-    /// Whether these words come next; stays where it is.
+    /// Whether these words come next; consumes nothing.
     pub fn comes(&self, words: &[&str]) -> bool {
         words.iter().enumerate().all(|(offset, word)| self.is_word(self.at + offset, word))
     }
 
-    /// Takes these words, when they come next.
+    /// Consumes these words, if they come next.
     pub fn take(&mut self, words: &[&str]) -> bool {
         let comes = self.comes(words);
         if comes {
@@ -100,24 +100,24 @@ impl Cursor {
         comes
     }
 
-    /// Takes one word that has to come.
+    /// Consumes a word that must come next.
     pub fn expect(&mut self, word: &str) -> Result<(), SyntaxError> {
         if self.take(&[word]) { Ok(()) } else { Err(self.fail(word)) }
     }
 
-    /// Takes a sign, when it comes next.
+    /// Consumes a sign, if it comes next.
     pub fn take_sign(&mut self, sign: &Token) -> bool {
         let comes = self.peek() == Some(sign);
         self.at += usize::from(comes);
         comes
     }
 
-    /// Takes a sign that has to come.
+    /// Consumes a sign that must come next.
     pub fn expect_sign(&mut self, sign: &Token) -> Result<(), SyntaxError> {
         if self.take_sign(sign) { Ok(()) } else { Err(self.fail(&format!("\"{sign}\""))) }
     }
 
-    /// The next token, whatever it is.
+    /// Consumes the next token, whatever it is.
     pub fn next(&mut self) -> Option<Token> {
         let token = self.peek().cloned();
         self.at += usize::from(token.is_some());
@@ -144,7 +144,7 @@ impl Cursor {
         self.quoted(what)
     }
 
-    /// A value: a name, or a number with sign and per cent sign.
+    /// A value: a name, or a number with an optional sign and percent sign.
     pub fn value(&mut self, what: &str) -> Result<String, SyntaxError> {
         let before = self.at;
         let minus = self.take_sign(&Token::Minus);
@@ -158,7 +158,7 @@ impl Cursor {
         Ok(format!("{}{number}{percent}", if minus { "-" } else { "" }))
     }
 
-    /// Items with commas between them.
+    /// Items separated by commas.
     pub fn list<T>(
         &mut self,
         mut item: impl FnMut(&mut Self) -> Result<T, SyntaxError>,
@@ -170,7 +170,7 @@ impl Cursor {
         Ok(items)
     }
 
-    /// Items in parentheses, maybe none.
+    /// Items in parentheses, possibly none.
     pub fn parenthesised<T>(
         &mut self,
         item: impl FnMut(&mut Self) -> Result<T, SyntaxError>,
@@ -183,7 +183,7 @@ impl Cursor {
         if self.take_sign(&Token::RParen) { Ok(items) } else { Err(self.fail("\",\" or \")\"")) }
     }
 
-    /// `PROPERTIES(key = value, …)`, when it comes next.
+    /// `PROPERTIES(key = value, …)`, if it comes next.
     pub fn properties(&mut self) -> Result<Properties, SyntaxError> {
         if self.take(&["PROPERTIES"]) { self.pairs() } else { Ok(Properties::new()) }
     }
@@ -195,7 +195,7 @@ impl Cursor {
         Ok(properties)
     }
 
-    /// `key = value`; a key that is there already is refused.
+    /// `key = value`; a duplicate key is refused.
     pub fn pair(&mut self, properties: &mut Properties) -> Result<(), SyntaxError> {
         let before = self.at;
         let key = self.name("a property")?.to_lowercase();
@@ -209,13 +209,13 @@ impl Cursor {
         Ok(())
     }
 
-    /// `LIKE 'pattern'`, when it comes next.
+    /// `LIKE 'pattern'`, if it comes next.
     pub fn like(&mut self) -> Result<Option<String>, SyntaxError> {
         if self.take(&["LIKE"]) { self.quoted("a pattern in quotes").map(Some) } else { Ok(None) }
     }
 }
 
-/// A token for a message; never what stands in quotes.
+/// A token for a message; never the content of quotes.
 fn shown(token: &Token) -> String {
     match token {
         Token::Word(word) if word.quote_style.is_none() => {
@@ -232,7 +232,7 @@ fn shown(token: &Token) -> String {
     }
 }
 
-/// The tokenizer's sentence as ours begin.
+/// The tokenizer's message with a lower-case first letter, like ours.
 fn lower(message: &str) -> String {
     let mut characters = message.chars();
     let first = characters.next().map(|first| first.to_ascii_lowercase());

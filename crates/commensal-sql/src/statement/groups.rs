@@ -6,7 +6,7 @@ use sqlparser::tokenizer::Token;
 
 type Grammar = fn(&mut Cursor) -> Result<Statement, SyntaxError>;
 
-/// A statement about groups or policies, or `None` when it begins otherwise.
+/// Parses a statement about groups or policies; `None` when it begins otherwise.
 pub(super) fn statement(cursor: &mut Cursor) -> Result<Option<Statement>, SyntaxError> {
     let verbs: [(&str, Grammar); 4] = [("CREATE", create), ("ALTER", alter), ("DROP", drop), ("SHOW", show)];
     for (verb, grammar) in verbs {
@@ -17,7 +17,7 @@ pub(super) fn statement(cursor: &mut Cursor) -> Result<Option<Statement>, Syntax
     Ok(None)
 }
 
-/// Whether it is about a group; otherwise it must be about a policy.
+/// Whether the statement is about a group; otherwise it must be about a policy.
 fn about_a_group(cursor: &mut Cursor) -> Result<bool, SyntaxError> {
     if cursor.take(&["GROUP"]) {
         return Ok(true);

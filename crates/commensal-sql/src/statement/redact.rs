@@ -1,11 +1,11 @@
-//! A statement's text without the secrets in it, for lists of what runs and for logs.
+//! Hides the secrets in a statement's text, for process lists and logs.
 
-/// Words after which a text in quotes is a secret, wherever they stand in a key's name.
+/// Words that mark a quoted text as a secret when they are part of its key.
 const SECRETS: [&str; 6] = ["password", "passwd", "secret", "token", "credential", "access_key"];
 const HIDDEN: &str = "'***'";
 
-/// The text with every quoted piece hidden that follows a key such as `s3.secret_key`, or `IDENTIFIED BY`. Rather hides
-/// one too many than one too few.
+/// The text with every quoted piece hidden that follows a key such as `s3.secret_key`, or `IDENTIFIED BY`. In doubt a
+/// piece is hidden.
 #[must_use]
 pub fn redacted(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
@@ -46,7 +46,7 @@ fn announces(word: &str) -> bool {
     word == "by" || SECRETS.iter().any(|secret| word.contains(secret))
 }
 
-/// What stands up to the end of the quotes, as written.
+/// The content up to the end of the quotes, as written.
 fn quoted(characters: &mut std::str::Chars<'_>, quote: char) -> String {
     let mut text = String::new();
     while let Some(character) = characters.next() {

@@ -4,7 +4,7 @@ use super::cursor::{Cursor, Hint};
 use super::{Assignment, Kill, Properties, Statement, SyntaxError, Value};
 use sqlparser::tokenizer::Token;
 
-/// A statement about sessions, or `None` when it begins otherwise.
+/// Parses a statement about sessions; `None` when it begins otherwise.
 pub(super) fn statement(cursor: &mut Cursor) -> Result<Option<Statement>, SyntaxError> {
     let statement = if cursor.take(&["SET"]) {
         set(cursor)?
@@ -36,7 +36,7 @@ pub(super) fn statement(cursor: &mut Cursor) -> Result<Option<Statement>, Syntax
     Ok(Some(statement))
 }
 
-/// Takes `SHOW [GLOBAL|SESSION] VARIABLES`, but leaves it when a `WHERE` follows: that is for the query engine.
+/// Consumes `SHOW [GLOBAL|SESSION] VARIABLES`, unless a `WHERE` follows: that is for the query engine.
 fn shows_variables(cursor: &mut Cursor) -> bool {
     let spellings: [&[&str]; 4] = [
         &["SHOW", "VARIABLES"],
@@ -192,10 +192,10 @@ fn admin(cursor: &mut Cursor) -> Result<Statement, SyntaxError> {
     cursor.pairs().map(Statement::AdminSetConfig)
 }
 
-/// What `SET_VAR` hints directly behind a `SELECT` set. Other hints are left to whoever understands them.
+/// Assignments of `SET_VAR` hints directly after a `SELECT`. Other hints are ignored.
 ///
 /// # Errors
-/// When a `SET_VAR` is not written as it has to be: a query that was meant for another group must not run in this one.
+/// When a `SET_VAR` is malformed: a query meant for another group must not run in this one.
 pub(super) fn hints(cursor: &Cursor) -> Result<Vec<Assignment>, SyntaxError> {
     let mut variables = Vec::new();
     for hint in cursor.hints() {

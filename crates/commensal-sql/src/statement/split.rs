@@ -1,11 +1,11 @@
-//! Taking a text apart at its semicolons, by MySQL's rules for quotes and comments.
+//! Splits a text at its semicolons, by MySQL's rules for quotes and comments.
 
 use commensal_core::text::line_and_column;
 use std::iter::Peekable;
 use std::str::CharIndices;
 
-/// The statements of a text, without the semicolons between them and the blanks around them. Parts of blanks alone are
-/// left out. Lines at the beginning of a statement that start with `//`, as comments in documents do, are left out too.
+/// The statements in a text, without the semicolons between them and the whitespace around them. Empty parts are left
+/// out. Lines at the beginning of a statement that start with `//`, like comments in documents, are left out, too.
 #[must_use]
 pub fn split(text: &str) -> Vec<&str> {
     let mut parts = Vec::new();
@@ -33,7 +33,7 @@ pub fn split(text: &str) -> Vec<&str> {
     parts
 }
 
-/// Line and column from 1 at which `part`, a piece of `text`, begins.
+/// Line and column, both from 1, at which `part`, a piece of `text`, begins.
 pub(super) fn position(text: &str, part: &str) -> (u64, u64) {
     let offset = (part.as_ptr() as usize).saturating_sub(text.as_ptr() as usize);
     let (line, column) = line_and_column(text, offset);

@@ -1,4 +1,4 @@
-//! `agent`, orders to one that runs, and `guard`.
+//! `agent`, orders to a running agent, and `guard`.
 
 use super::{Agent, AgentOrder, Guard, OnExit};
 use crate::context::Context;
@@ -18,10 +18,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Between two looks whether another guard has ended.
+/// Poll interval while waiting for another guard to end.
 const TURN: Duration = Duration::from_millis(100);
 
-/// Keeps the groups in force until a signal asks to end.
+/// Keeps the groups in force until a signal asks it to end.
 pub fn agent(context: &mut Context, options: &Agent) -> anyhow::Result<u8> {
     let flags = flags(context)?;
     if !options.no_guard && options.lease < options.interval * 2 {
@@ -50,13 +50,13 @@ pub fn agent(context: &mut Context, options: &Agent) -> anyhow::Result<u8> {
         .context("privileges cannot be given up")?;
     let mut told = Vec::new();
     let left = agent::run(&mut context.host, instance, &options, &flags, &mut |snapshot| {
-        // Without a service manager that listens nothing is sent.
+        // Sent only to a service manager that listens.
         let state = match snapshot.ticks {
             1 => NotifyState::Ready,
             _ => NotifyState::Watchdog,
         };
         let _ = sd_notify::notify(&[state]);
-        // Each problem once, when it comes.
+        // Each problem is printed once, when it appears.
         let problems: Vec<String> = snapshot.problems.iter().chain(&snapshot.config.error).cloned().collect();
         for problem in problems.iter().filter(|problem| !told.contains(*problem)) {
             eprintln!("commensal: {problem}");
@@ -64,7 +64,7 @@ pub fn agent(context: &mut Context, options: &Agent) -> anyhow::Result<u8> {
         told = problems;
     })?;
     left.iter().for_each(|line| eprintln!("commensal: {line}"));
-    // Not everything that was to be left is as it is to be.
+    // Nonzero if something could not be left as requested.
     Ok(u8::from(!left.is_empty()))
 }
 
@@ -100,7 +100,7 @@ pub fn order(context: &Context, order: &AgentOrder) -> anyhow::Result<u8> {
 fn flags(context: &Context) -> anyhow::Result<Flags> {
     let flags = Flags::default();
     for signal in not_ignored(&context.host, &[SIGINT, SIGTERM]) {
-        // A second one ends it at once; then the guard acts.
+        // A second signal ends the agent at once; then the guard acts.
         flag::register_conditional_shutdown(signal, 130, Arc::clone(&flags.stop))?;
         flag::register(signal, Arc::clone(&flags.stop))?;
     }
@@ -114,7 +114,7 @@ pub fn guard(context: &mut Context, options: &Guard) -> anyhow::Result<u8> {
     keep_only(&OF_GUARD).context("privileges cannot be given up")?;
     let state_dir = context.state_dir.clone();
     let ready = || {
-        // One that an agent has started would speak for the agent.
+        // A guard that an agent has started must not notify the service manager in the agent's place.
         if !options.once {
             let _ = sd_notify::notify(&[NotifyState::Ready]);
         }
@@ -122,7 +122,7 @@ pub fn guard(context: &mut Context, options: &Guard) -> anyhow::Result<u8> {
     let mut told = false;
     let listener = loop {
         match guard::listen(&mut context.host, &state_dir) {
-            // One that an agent started while this one was away; it ends with that agent.
+            // An agent has started a guard while this one was not running; that guard ends with its agent.
             Err(error) if error.errno == Errno::EADDRINUSE && !options.once => {
                 if !std::mem::replace(&mut told, true) {
                     eprintln!("commensal: another guard listens; this one waits for its end");

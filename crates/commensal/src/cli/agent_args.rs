@@ -1,4 +1,4 @@
-//! Options of `agent`, of the orders to one that runs, and of `guard`.
+//! Options of `agent`, of the orders to a running agent, and of `guard`.
 
 use clap::{Args, Subcommand, ValueEnum};
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use std::time::Duration;
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Agent {
-    /// What the agent that runs is to do; without it an agent starts.
+    /// Order to the running agent; without one, an agent is started.
     #[command(subcommand)]
     pub order: Option<AgentOrder>,
 
@@ -21,7 +21,7 @@ pub struct Agent {
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = tick)]
     pub interval: Duration,
 
-    /// How long the agent may be silent before the guard ends it and brings the safe state.
+    /// How long the agent may send no sign of life before the guard ends it and sets the safe state.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = lease)]
     pub lease: Duration,
 
@@ -29,20 +29,20 @@ pub struct Agent {
     #[arg(long)]
     pub no_guard: bool,
 
-    /// Do not load the probe (BPF): who makes online groups wait is not known then, and their run delay and pressure decide.
+    /// Do not load the probe (BPF): the causes of waits are then unknown, and decisions use run delay and pressure.
     #[arg(long, alias = "no-judge")]
     pub no_probe: bool,
 
-    /// What to leave behind: the safe state (offline work held back, no limit on online work), everything as it is, or the
-    /// original values.
+    /// State to leave behind: the safe state (offline work held back, no limit on online work), everything unchanged,
+    /// or the original values.
     #[arg(long, value_name = "STATE", default_value = "safe")]
     pub on_exit: OnExit,
 
-    /// Take the place of the agent that runs, which ends without changing anything.
+    /// Replace the running agent, which ends without changing anything.
     #[arg(long)]
     pub takeover: bool,
 
-    /// Serve metrics over TCP at this address as well, read only.
+    /// Also serve metrics over TCP at this address, read only.
     #[arg(long, value_name = "ADDR")]
     pub metrics_listen: Option<SocketAddr>,
 
@@ -52,25 +52,25 @@ pub struct Agent {
     pub share_with: Option<String>,
 }
 
-/// `commensal agent …`: orders to the agent that runs.
+/// `commensal agent …`: orders to the running agent.
 #[derive(Debug, Subcommand)]
 pub enum AgentOrder {
-    /// Read the groups again now, and take them into force. Exit status 2 with the mistakes when the old ones stay.
+    /// Read the groups again now, and apply them. Exit status 2 with the mistakes when the old ones stay in force.
     Reload,
-    /// Write nothing until `resume`: limits stay as they are, and the agent goes on looking.
+    /// Write nothing until `resume`: limits stay as they are, and the agent only observes.
     Pause,
-    /// Write again.
+    /// Resume writing.
     Resume,
-    /// Prove what isolation does on this machine now: take it from the offline groups for short windows in random order, and
-    /// compare what online groups wait. It ends as soon as the effect is shown. Exit status 0: online groups wait longer without
-    /// isolation; 1: they wait longer with it; 3: neither is shown.
+    /// Prove the effect of isolation on this machine: remove it from the offline groups for short windows in random
+    /// order, and compare the waits of online groups. It ends as soon as the effect is significant. Exit status 0:
+    /// online groups wait longer without isolation; 1: they wait longer with it; 3: neither is significant.
     Canary(Canary),
 }
 
 /// `commensal agent canary`.
 #[derive(Debug, Args)]
 pub struct Canary {
-    /// How long, at most 1h.
+    /// Duration, at most 1h.
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = humantime::parse_duration)]
     pub r#for: Duration,
 
@@ -78,28 +78,28 @@ pub struct Canary {
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration)]
     pub window: Duration,
 
-    /// What is left out at the beginning of each window [default: a fifth of it].
+    /// Time at the beginning of each window that is discarded [default: a fifth of it].
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     pub settle: Option<Duration>,
 
-    /// Largest share of the time without isolation, per cent.
+    /// Maximum share of the time without isolation, per cent.
     #[arg(long, value_name = "PER CENT", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=50))]
     pub off: u32,
 
-    /// Seed of the order [default: of the clock].
+    /// Seed of the order [default: taken from the clock].
     #[arg(long)]
     pub seed: Option<u64>,
 
-    /// End a window without isolation when an online group waits longer for offline work than this, ms per second that it
-    /// has a CPU. Three such windows end the canary.
+    /// End a window without isolation when an online group waits longer for offline work than this, in ms per second of
+    /// its CPU time. Three such windows end the canary.
     #[arg(long, value_name = "MS", default_value_t = 500)]
     pub max_blamed: u32,
 
-    /// … or when its run delay is more than so many times that with isolation (and above 200 ms per second).
+    /// … or when its run delay exceeds this multiple of the one with isolation (and 200 ms per second).
     #[arg(long, value_name = "FACTOR", default_value_t = 20)]
     pub max_run_delay: u32,
 
-    /// Go on to the end also when the effect is shown before.
+    /// Run for the whole duration even if the effect is significant earlier.
     #[arg(long)]
     pub whole: bool,
 
@@ -108,12 +108,12 @@ pub struct Canary {
     pub json: bool,
 }
 
-/// What an agent leaves behind.
+/// State that an agent leaves behind.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum OnExit {
     /// The safe state.
     Safe,
-    /// Everything, as it is.
+    /// Everything unchanged.
     Keep,
     /// Original values.
     Restore,
@@ -122,11 +122,12 @@ pub enum OnExit {
 /// `commensal guard`.
 #[derive(Debug, Args)]
 pub struct Guard {
-    /// End when the first agent has ended, or who started the guard before one has come.
+    /// End when the first agent has ended, or when the process that started the guard ends before an agent has
+    /// connected.
     #[arg(long)]
     pub once: bool,
 
-    /// Who started it, when that may have ended already [default: its parent].
+    /// Pid of the process that started it, in case it has ended already [default: its parent].
     #[arg(long, value_name = "PID", requires = "once")]
     pub starter: Option<u32>,
 }

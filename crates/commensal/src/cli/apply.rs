@@ -8,7 +8,7 @@ use commensal_host::Host;
 use commensal_reconcile::{Outcome, PlanRequest, Planned, adopt, forget_settled, journal};
 use serde_json::json;
 
-/// Shows the plan. Status 1 when something is to be done or cannot be had.
+/// Shows the plan. Status 1 when a step is needed or a wish cannot be fulfilled.
 pub fn plan(context: &mut Context, options: &Groups) -> anyhow::Result<u8> {
     let settings = context.compiled(&options.config)?;
     context.ask_engines(&settings.groups)?;
@@ -26,14 +26,14 @@ pub fn plan(context: &mut Context, options: &Groups) -> anyhow::Result<u8> {
     Ok(u8::from(!planned.plan.is_empty() || !planned.plan.unmet.is_empty()))
 }
 
-/// Carries the plan out. Status 1 when something that was asked for cannot be had, 2 when a step was refused.
+/// Executes the plan. Status 1 when a wish cannot be fulfilled, 2 when a step was refused.
 pub fn apply<H: Host>(context: &mut Context<H>, options: &Groups) -> anyhow::Result<u8> {
     context.without_agent("change its groups file, which it reads by itself")?;
     let specs = context.specs(&options.config)?;
     let _master = context.as_master()?;
     context.ask_engines(&specs)?;
     let _lock = context.lock()?;
-    // A damaged journal of either kind is found out before anything is written.
+    // Damage in either journal must be noticed before anything is written.
     context.journal(journal::RUN)?;
     let mut journal = context.journal(journal::MACHINE)?;
     let (planned, outcome) = context.enforce(PlanRequest::all(&specs), &mut journal)?;
@@ -68,7 +68,7 @@ pub fn apply<H: Host>(context: &mut Context<H>, options: &Groups) -> anyhow::Res
     Ok(u8::from(!planned.plan.unmet.is_empty() || !outcome.stayed.is_empty()))
 }
 
-/// What was refused, why, how far it got, and what state that leaves.
+/// What was refused and why, how much was applied, and the resulting state.
 pub fn refused(planned: &Planned, outcome: &Outcome, failure: &commensal_reconcile::Failure) -> String {
     let total = planned.plan.steps.len();
     let state = match (outcome.done, failure.left.as_slice()) {

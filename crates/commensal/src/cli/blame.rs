@@ -1,4 +1,4 @@
-//! `blame`: finds who is meant, lets the probe look, and prints what it saw. Changes nothing on the machine.
+//! `blame`: resolves the targets, runs the probe, and prints its measurement. Changes nothing on the machine.
 
 mod outputs;
 pub(super) mod target;
@@ -19,11 +19,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use target::Named;
 
-/// How often a live line or screen comes.
+/// Interval of live output.
 const LIVE: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(50);
 
-/// Looks and reports. Status 0; with `--check` 1 when over budget and 3 when nothing can be said.
+/// Measures and reports. Status 0; with `--check` 1 when over budget and 3 when the data does not decide.
 pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
     let begun = Instant::now();
     let mut outputs = Outputs::new(context, options)?;
@@ -119,7 +119,8 @@ struct Look {
 }
 
 impl Look {
-    /// Looks until the time is over, Ctrl-C, or nobody is left to look at. What came meanwhile, and who went last.
+    /// Measures until the time is over, Ctrl-C, or no target is left. Returns the totals, and the target that exited
+    /// last.
     fn watch(
         &mut self,
         context: &mut Context,
@@ -153,7 +154,7 @@ impl Look {
         self.stop.load(Ordering::Relaxed) || self.limit.is_some_and(|limit| self.started.elapsed() >= limit)
     }
 
-    /// Looks for the names of culprits that came since the last look.
+    /// Looks up names of culprits that appeared since the last call.
     fn learn(&mut self, context: &mut Context, figures: &Figures) {
         let Some(before) = self.cgroups.as_mut() else { return };
         let mut ids = figures.culprits.keys().filter_map(|culprit| culprit.cgroup);
@@ -181,7 +182,7 @@ fn names(all: &[Named]) -> Vec<String> {
     all.iter().map(|one| one.name.clone()).collect()
 }
 
-/// Run delay alone: how long, not because of whom.
+/// Reports run delay only: how long targets waited, but not what caused it.
 fn without(context: &mut Context, options: &Blame, look: &Look, error: &BlameError) -> anyhow::Result<u8> {
     if options.check || options.html.is_some() || options.svg.is_some() || options.prometheus.is_some() {
         bail!("{error}; without the probe there is nobody to name, nor a verdict");
@@ -228,7 +229,7 @@ fn without(context: &mut Context, options: &Blame, look: &Look, error: &BlameErr
     Ok(0)
 }
 
-/// Whether somebody looks at standard output.
+/// Whether standard output is a terminal.
 fn on_a_terminal() -> bool {
     std::io::stdout().is_terminal()
 }

@@ -1,4 +1,4 @@
-//! `agent canary`: has the agent take isolation away for short windows, and says what that showed, in the lab's words.
+//! `agent canary`: lets the agent remove isolation for short windows, and evaluates the result in the lab's terms.
 
 mod report;
 
@@ -13,27 +13,27 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// From one sign of life to the next: the agent waits ten times as long.
+/// Keep-alive interval: the agent's timeout is ten times as long.
 const ALIVE: Duration = Duration::from_millis(500);
-/// Between two looks at the stop flag.
+/// Interval between checks of the stop flag.
 const PAUSE: Duration = Duration::from_millis(50);
-/// So many questions in a row may go unanswered: the agent can be in the middle of a long tick.
+/// Number of requests in a row that may fail: the agent can be in the middle of a long tick.
 const UNANSWERED: u32 = 3;
 
-/// Runs one. The status is the verdict's, or 2 when it could not be carried out.
+/// Runs a canary. The status is the verdict's, or 2 when it could not be carried out.
 pub fn run(context: &mut Context, options: &Canary) -> anyhow::Result<u8> {
     let socket = context.state_dir.join(SOCKET);
     let request = request(options);
     request.terms().check().map_err(|error| anyhow!(error))?;
     let stop = stop_flag(&context.host).context("watch for Ctrl-C")?;
-    // On standard error in front of JSON, which is one document.
+    // Printed to standard error with --json, since standard output must be one document.
     let before = report::before(&request);
     match options.json {
         true => eprint!("{before}"),
         false => print!("{before}"),
     }
     crate::output::flush();
-    // What is shown until the next tick is over is the report of the one before.
+    // Until the next tick is over, the agent still shows the report of the previous canary.
     let last = client::get::<Report>(&context.host, &socket, "/v1/canary").ok();
     client::post_json::<Done>(&context.host, &socket, "/v1/canary/start", &request)?;
     let report = follow(context, &socket, &stop, last.map(|answer| answer.body.began).as_deref())?;
@@ -61,7 +61,7 @@ fn request(options: &Canary) -> Request {
     }
 }
 
-/// Tells the agent that somebody waits, until it is over or Ctrl-C.
+/// Sends keep-alives to the agent until the canary is over or Ctrl-C.
 fn follow(context: &Context, socket: &Path, stop: &AtomicBool, last: Option<&str>) -> anyhow::Result<Report> {
     let (mut stopped, mut unanswered) = (false, 0);
     loop {
@@ -83,7 +83,7 @@ fn follow(context: &Context, socket: &Path, stop: &AtomicBool, last: Option<&str
             Ok(_) => trouble = None,
             Err(error) => trouble = trouble.or(Some(error)),
         }
-        // A long tick, or another agent that has taken the place of the one that ran it.
+        // A long tick, or another agent has replaced the one that ran the canary.
         match trouble {
             None => unanswered = 0,
             Some(error) if unanswered >= UNANSWERED => return gone(&error),

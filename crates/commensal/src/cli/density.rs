@@ -17,10 +17,10 @@ use serde_json::json;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long the host is watched to see what it uses by itself.
+/// How long the host's own CPU use is measured.
 const WATCH: Duration = Duration::from_secs(2);
 
-/// Says which class a placement is.
+/// Reports the class of a placement.
 pub fn classify(context: &mut Context, options: &Classify) -> anyhow::Result<u8> {
     if let Some(file) = &options.fleet {
         return classify_fleet(context, file, options);
@@ -49,7 +49,7 @@ pub fn classify(context: &mut Context, options: &Classify) -> anyhow::Result<u8>
     Ok(kept(options.require, classified.scenario))
 }
 
-/// 0 when the class is allowed, 1 when it is worse.
+/// 0 when the class is acceptable, 1 when it is worse.
 fn kept(require: Option<Scenario>, found: Scenario) -> u8 {
     u8::from(require.is_some_and(|worst| found > worst))
 }
@@ -74,7 +74,7 @@ fn classify_fleet(context: &Context, file: &Path, options: &Classify) -> anyhow:
     Ok(worst.map_or(0, |worst| kept(options.require, worst)))
 }
 
-/// Cores that the host keeps.
+/// Number of cores reserved for the host.
 fn reserve(context: &Context, options: &Classify) -> anyhow::Result<f64> {
     match options.reserve.as_deref() {
         None => Ok(1.0),
@@ -117,7 +117,7 @@ pub fn report(context: &mut Context, options: &DensityReport) -> anyhow::Result<
     Ok(0)
 }
 
-/// Says how many fit.
+/// Reports how many VMs fit.
 pub fn plan(context: &mut Context, options: &DensityPlan) -> anyhow::Result<u8> {
     for (what, value) in [("--max-harm", options.max_harm), ("--smt-gain", options.smt_gain)] {
         if !value.is_finite() || value < 0.0 {

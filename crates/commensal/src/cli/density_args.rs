@@ -1,4 +1,4 @@
-//! Verbs and options of `commensal density`.
+//! Subcommands and options of `commensal density`.
 
 use clap::{Args, Subcommand};
 use commensal_density::scenario::{Scenario, Vms};
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// `commensal density`.
 #[derive(Debug, Args)]
 pub struct Density {
-    /// Which part.
+    /// The subcommand.
     #[command(subcommand)]
     pub verb: DensityVerb,
 }
@@ -15,27 +15,27 @@ pub struct Density {
 /// `commensal density …`.
 #[derive(Debug, Subcommand)]
 pub enum DensityVerb {
-    /// Say which class a placement of VMs is: ideal, shared-core or oversubscribed. On this machine, a described server, or a
-    /// whole fleet. Exit status 1 when it is worse than --require.
+    /// Report the class of a placement of VMs: ideal, shared-core or oversubscribed. On this machine, a described
+    /// server, or a whole fleet. Exit status 1 when it is worse than --require.
     Classify(Classify),
-    /// Climb a ladder on this machine: cells that stand for VMs, more and more of them, with more and more sessions. Prints the
-    /// table. Exit status 0 when every rung completed, 1 when some failed.
+    /// Run a ladder on this machine: an increasing number of cells that stand for VMs, with an increasing number of
+    /// sessions. Prints the table. Exit status 0 when every rung completed, 1 when some failed.
     Run(DensityRun),
     /// List the ladders that come with this program.
     List,
-    /// Get what TPC-DS needs: DuckDB from PyPI into the state directory, data, query texts, and which 51 queries are fastest
-    /// on this machine.
+    /// Download and create what TPC-DS needs: DuckDB from PyPI into the state directory, data, query texts, and the 51
+    /// queries that are fastest on this machine.
     Prepare(Prepare),
-    /// Say which CPUs VMs are to be pinned to: whole cores, in one NUMA node where they fit. With --apply, keep their cgroups to
-    /// them, and vCPU threads of QEMU each to one CPU; `commensal restore` puts that back.
+    /// Choose the CPUs to which VMs should be pinned: whole cores, in one NUMA node where they fit. With --apply,
+    /// restrict their cgroups to these CPUs, and each vCPU thread of QEMU to one; `commensal restore` reverts that.
     Pin(Pin),
-    /// Show a recorded ladder: the table, work per server and per core, and what cannot be believed.
+    /// Show a recorded ladder: the table, work per server and per core, and unreliable rungs.
     Report(DensityReport),
-    /// Measure what a core of this machine loses when others are busy, what its threads gain together, and how many cores use
-    /// up the memory's bandwidth.
+    /// Measure how much a core of this machine slows when others are busy, how much its threads gain together, and how
+    /// many cores use up the memory bandwidth.
     Calibrate,
-    /// Say how many VMs fit on a server before work takes too long, from a recorded ladder or by measuring. Exit status 0 with an answer, 3
-    /// without.
+    /// Report how many VMs fit on a server before work takes too long, from a recorded ladder or by measuring. Exit
+    /// status 0 with an answer, 3 without.
     Plan(DensityPlan),
 }
 
@@ -54,7 +54,7 @@ pub struct Classify {
     #[arg(long, value_name = "N", requires = "cores", conflicts_with = "fleet")]
     pub threads: Option<u32>,
 
-    /// Cores that the host keeps for itself, or `measured`: what this machine uses now, at least one [default: 1].
+    /// Cores reserved for the host, or `measured`: those that this machine uses now, at least one [default: 1].
     #[arg(long, value_name = "CORES", conflicts_with = "fleet")]
     pub reserve: Option<String>,
 
@@ -62,7 +62,7 @@ pub struct Classify {
     #[arg(long, value_name = "FILE")]
     pub fleet: Option<PathBuf>,
 
-    /// The worst class that is allowed: ideal, shared-core or oversubscribed.
+    /// The worst acceptable class: ideal, shared-core or oversubscribed.
     #[arg(long, value_name = "CLASS")]
     pub require: Option<Scenario>,
 
@@ -85,7 +85,7 @@ pub struct DensityRun {
     #[arg(long)]
     pub seed: Option<u64>,
 
-    /// Go on with an interrupted run's record; it is then the record of the whole.
+    /// Continue an interrupted run's record; it then contains both parts.
     #[arg(long, value_name = "FILE")]
     pub resume: Option<PathBuf>,
 
@@ -105,7 +105,7 @@ pub struct Prepare {
     #[arg(long, value_name = "SF", default_value_t = 0.1)]
     pub scale: f64,
 
-    /// Make a PostgreSQL cluster of the same data, too (needs PostgreSQL; Debian: apt install postgresql).
+    /// Also create a PostgreSQL cluster with the same data (needs PostgreSQL; Debian: apt install postgresql).
     #[arg(long)]
     pub postgres: bool,
 }
@@ -113,19 +113,19 @@ pub struct Prepare {
 /// `commensal density pin`.
 #[derive(Debug, Args)]
 pub struct Pin {
-    /// VMs: a cgroup with its vCPU, such as /machine/db-1:4, or the process number of a QEMU.
+    /// VMs: a cgroup with its number of vCPUs, such as /machine/db-1:4, or the process number of a QEMU.
     #[arg(required = true, value_name = "CGROUP:VCPU|PID")]
     pub targets: Vec<String>,
 
-    /// Cores that stay with the host.
+    /// Number of cores reserved for the host.
     #[arg(long, value_name = "CORES", default_value_t = 0)]
     pub reserve: usize,
 
-    /// Print what libvirt's domain XML needs, too.
+    /// Also print the settings for libvirt's domain XML.
     #[arg(long)]
     pub libvirt: bool,
 
-    /// Make it so.
+    /// Apply the pinning.
     #[arg(long)]
     pub apply: bool,
 
@@ -140,7 +140,7 @@ pub struct DensityReport {
     /// A recorded ladder, or `arenadata` for the one of Arenadata's article.
     pub file: String,
 
-    /// Write a page with the charts, too.
+    /// Also write a page with the charts.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 
@@ -156,12 +156,12 @@ pub struct DensityPlan {
     #[arg(long, value_name = "FILE", required_unless_present = "measure")]
     pub from: Option<String>,
 
-    /// Measure instead, by bisection: cells, load and limits of this ladder (a name of `density list`, or a file), each number of
-    /// cells beside one alone in the same repeats.
+    /// Measure instead, by bisection: cells, load and limits of this ladder (a name of `density list`, or a file); each
+    /// number of cells is compared with one cell alone in the same repeats.
     #[arg(long, value_name = "NAME", conflicts_with = "from")]
     pub measure: Option<String>,
 
-    /// Most cells that --measure tries.
+    /// Maximum number of cells that --measure tries.
     #[arg(long, value_name = "N", default_value_t = 16, requires = "measure")]
     pub most: u32,
 
@@ -169,7 +169,7 @@ pub struct DensityPlan {
     #[arg(long, short, value_name = "FILE", default_value = "density.json")]
     pub out: PathBuf,
 
-    /// Most that work may take longer than in the ladder's first placement, per cent.
+    /// Maximum increase of the time over the ladder's first placement, per cent.
     #[arg(long, value_name = "PER CENT")]
     pub max_harm: f64,
 
@@ -177,19 +177,19 @@ pub struct DensityPlan {
     #[arg(long, value_name = "NAME")]
     pub test: Option<String>,
 
-    /// Only rungs with so many sessions.
+    /// Only rungs with this number of sessions.
     #[arg(long, value_name = "N")]
     pub at_concurrency: Option<u32>,
 
-    /// Most warnings of a rung.
+    /// Maximum number of warnings of a rung.
     #[arg(long, value_name = "N")]
     pub max_warnings: Option<f64>,
 
-    /// Most steal of an attempt, per cent.
+    /// Maximum steal of an attempt, per cent.
     #[arg(long, value_name = "PER CENT")]
     pub max_steal: Option<f64>,
 
-    /// VMs of the whole fleet: how many servers that takes.
+    /// Number of VMs of the whole fleet: also prints the number of servers that it needs.
     #[arg(long, value_name = "VMS")]
     pub fleet: Option<u32>,
 
@@ -197,15 +197,16 @@ pub struct DensityPlan {
     #[arg(long)]
     pub accept_means: bool,
 
-    /// Work of a core with all its threads busy, in cores with one, for the model's band (`density calibrate` measures it).
+    /// Throughput of a core with all its threads busy, relative to one busy thread, for the model's band (`density
+    /// calibrate` measures it).
     #[arg(long, value_name = "GAIN", default_value_t = 1.3)]
     pub smt_gain: f64,
 
-    /// Speed of a core when all are busy, of its speed alone, for the model's band.
+    /// Speed of a core when all cores are busy, relative to its speed alone, for the model's band.
     #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
     pub all_core: f64,
 
-    /// Cores whose copying uses up the memory's bandwidth, for the model's band [default: it does not bind].
+    /// Number of copying cores that use up the memory bandwidth, for the model's band [default: no limit].
     #[arg(long, value_name = "CORES")]
     pub bandwidth_cores: Option<f64>,
 

@@ -1,4 +1,4 @@
-//! `density pin`: which CPUs VMs get, and making it so.
+//! `density pin`: chooses the CPUs of VMs, and applies the pinning.
 
 use super::apply::refused;
 use super::density_args::Pin;
@@ -16,15 +16,15 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// A VM that is to be pinned.
+/// A VM to be pinned.
 struct Target {
     cgroup: CgroupPath,
     vcpu: u32,
-    /// Thread of each vCPU, where it is a process of QEMU.
+    /// Thread ID of each vCPU, for a QEMU process.
     threads: BTreeMap<u32, u32>,
 }
 
-/// Prints the pinning; with --apply, sets it.
+/// Prints the pinning; with --apply, applies it.
 pub fn pin(context: &mut Context, options: &Pin) -> anyhow::Result<u8> {
     let targets: Vec<Target> =
         options.targets.iter().map(|text| target(&context.host, text)).collect::<anyhow::Result<_>>()?;
@@ -71,7 +71,7 @@ fn print_one(target: &Target, pinned: &Pinned, libvirt: bool) {
     }
 }
 
-/// `CGROUP:VCPU`, or the process of a QEMU.
+/// Parses `CGROUP:VCPU`, or the pid of a QEMU.
 fn target(host: &dyn Host, text: &str) -> anyhow::Result<Target> {
     if let Ok(pid) = text.parse::<u32>() {
         return qemu(host, pid);
@@ -111,8 +111,8 @@ fn qemu(host: &dyn Host, pid: u32) -> anyhow::Result<Target> {
     Ok(Target { cgroup: CgroupPath::new(&path), vcpu, threads })
 }
 
-/// Keeps each VM's cgroup to its cores and each of its vCPU threads to one CPU; the originals are in the journal, and
-/// `commensal restore` puts them back.
+/// Restricts each VM's cgroup to its cores, and each of its vCPU threads to one CPU; the original values are in the
+/// journal, and `commensal restore` restores them.
 fn apply(context: &mut Context, targets: &[Target], pinned: &[Pinned]) -> anyhow::Result<u8> {
     context.without_agent("put cpu.set into its groups file, which it reads by itself")?;
     let spec = |(index, (target, pinned)): (usize, (&Target, &Pinned))| -> anyhow::Result<GroupSpec> {
@@ -143,7 +143,7 @@ fn apply(context: &mut Context, targets: &[Target], pinned: &[Pinned]) -> anyhow
     Ok(u8::from(!planned.plan.unmet.is_empty()))
 }
 
-/// Each vCPU thread on its CPU, which is one of its cgroup's.
+/// Pins each vCPU thread to a CPU of its cgroup.
 fn threads(
     context: &mut Context,
     target: &Target,

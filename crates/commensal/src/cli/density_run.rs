@@ -17,15 +17,15 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Packages of PyPI: the engine, and its extension of exactly the same version.
+/// PyPI packages: the engine, and its extension of exactly the same version.
 const PACKAGES: [&str; 3] = ["duckdb==1.5.5", "duckdb-extensions==1.5.5", "duckdb-extension-tpcds==1.5.5"];
 
-/// Where engines and data are.
+/// Folder of engines and data.
 fn data_dir(context: &Context) -> PathBuf {
     context.state_dir.join("density")
 }
 
-/// The ladder of a name or in a file.
+/// The ladder with this name or in this file.
 fn named(context: &Context, name: &str) -> anyhow::Result<Experiment> {
     match SHIPPED.iter().find(|(known, _)| *known == name) {
         Some((_, text)) => Ok(parse(name, text)?),
@@ -39,7 +39,7 @@ fn named(context: &Context, name: &str) -> anyhow::Result<Experiment> {
     }
 }
 
-/// Climbs a ladder.
+/// Runs a ladder.
 pub fn run(context: &mut Context, options: &DensityRun) -> anyhow::Result<u8> {
     let mut experiment = named(context, &options.name)?;
     experiment.repeats = options.repeats.unwrap_or(experiment.repeats);
@@ -79,7 +79,8 @@ pub fn run(context: &mut Context, options: &DensityRun) -> anyhow::Result<u8> {
     Ok(if left { 2 } else { u8::from(failed) })
 }
 
-/// Climbs with a progress bar, and saves the record after every attempt. Also tells whether something could not be removed.
+/// Runs a ladder with a progress bar, and saves the record after every attempt. Returns whether something could not be
+/// removed.
 fn climb(
     context: &mut Context,
     experiment: &Experiment,
@@ -105,7 +106,7 @@ fn climb(
             bar.set_message(what);
         }
         Event::Recorded(ladder) => {
-            // A failure to save shows at the end, when it is tried again and told.
+            // A failure to save is reported at the end, when saving is tried again.
             let written = ladder.to_json().ok().map(|json| files.state_replace(out, &json));
             saved |= matches!(written, Some(Ok(())));
         }
@@ -136,7 +137,7 @@ fn conduct(context: &Context, earlier: Option<Ladder>) -> anyhow::Result<RunOpti
     })
 }
 
-/// What is told of a run without a bar of its own.
+/// Progress messages for a run without a bar of its own.
 fn tell_plainly(event: Event<'_>) {
     match event {
         Event::Attempt { done, total, what } => eprintln!("{}/{total} {what}", done + 1),
@@ -145,7 +146,7 @@ fn tell_plainly(event: Event<'_>) {
     }
 }
 
-/// Measures how many cells fit, by bisection, and keeps the record.
+/// Measures how many cells fit, by bisection, and saves the record.
 pub(super) fn measure(
     context: &mut Context,
     name: &str,
@@ -164,7 +165,7 @@ pub(super) fn measure(
     Ok(ladder)
 }
 
-/// Measures what sharing costs.
+/// Measures the cost of sharing.
 pub fn calibrate(context: &mut Context) -> anyhow::Result<u8> {
     let topology = machine::topology(&context.host)?;
     let stop = stop_flag(&context.host)?;
@@ -193,7 +194,7 @@ pub fn calibrate(context: &mut Context) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// Refuses a ladder whose engine or data are not there, and fills in how many queries there are.
+/// Refuses a ladder whose engine or data are missing, and fills in the number of queries.
 fn prepared(context: &mut Context, experiment: &mut Experiment) -> anyhow::Result<()> {
     for load in &mut experiment.loads {
         let (tpcds, postgres) = match &load.kind {
@@ -212,14 +213,14 @@ fn prepared(context: &mut Context, experiment: &mut Experiment) -> anyhow::Resul
             );
         };
         load.work = queries;
-        // Of this version, whichever prepared the data.
+        // The script of this version, whichever version prepared the data.
         let dir = data_dir(context);
         context.host.state_replace(&engines::script(&dir), engines::SCRIPT)?;
     }
     Ok(())
 }
 
-/// Lists what comes with the program.
+/// Lists the ladders that come with the program.
 pub fn list() -> anyhow::Result<u8> {
     for (name, text) in SHIPPED {
         println!("{name:18} {}", parse(name, text)?.about);
@@ -227,7 +228,7 @@ pub fn list() -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// Gets the engine and makes the data.
+/// Downloads the engine and generates the data.
 pub fn prepare(context: &mut Context, options: &Prepare) -> anyhow::Result<u8> {
     if !(0.001..=1000.0).contains(&options.scale) {
         bail!("--scale {}: it is 0.001 to 1000", options.scale);

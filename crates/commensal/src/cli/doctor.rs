@@ -6,7 +6,7 @@ use commensal_core::errno::Errno;
 use commensal_host::{Host, HostError, Lock};
 use serde_json::json;
 
-/// Prints what works here. Status 1 when offline work can only be held back by weak mechanisms.
+/// Prints which mechanisms work here. Status 1 when only weak mechanisms can hold back offline work.
 pub fn run(context: &mut Context, as_json: bool) -> anyhow::Result<u8> {
     let (_lock, state) = lock(context)?;
     let probe = context.probe_name();
@@ -24,8 +24,8 @@ pub fn run(context: &mut Context, as_json: bool) -> anyhow::Result<u8> {
     Ok(u8::from(ledger.is_weak()))
 }
 
-/// The machine's lock as far as it can be had, and what is wrong with the state directory: a look needs none, makes none and
-/// writes to none.
+/// The machine's lock if it can be taken, and problems of the state directory: this read-only command neither requires
+/// nor creates one, and does not write to it.
 fn lock<H: Host>(context: &mut Context<H>) -> anyhow::Result<(Option<Lock>, Option<String>)> {
     match context.host.list(&context.state_dir) {
         Err(error) if error.errno == Errno::ENOENT => {

@@ -7,7 +7,7 @@ use commensal_core::errno::Errno;
 use commensal_host::Host;
 use commensal_reconcile::journal::{self, Boot, Inspected, TOLD, inspect, plain};
 
-/// Looks at every journal. Status 2 when one cannot be read whole.
+/// Reads every journal. Status 2 when one cannot be read completely.
 pub fn run<H: Host>(context: &mut Context<H>, verb: &JournalVerb) -> anyhow::Result<u8> {
     let (show, json) = match verb {
         JournalVerb::Check(options) => (false, options.json),
@@ -40,7 +40,7 @@ pub fn run<H: Host>(context: &mut Context<H>, verb: &JournalVerb) -> anyhow::Res
             (false, _) => print!("{}", text(&found)),
         }
     }
-    // Records are many and told as they are read; journals are few.
+    // `show` prints many records, one line each as they are read; `check` prints one document for all journals.
     if json && !show {
         println!("{}", commensal_core::text::json_pretty(&serde_json::json!({ "journals": journals }))?);
     }

@@ -29,7 +29,7 @@ pub fn run(context: &mut Context, options: &LabRun) -> anyhow::Result<u8> {
     if !checked.missing.is_empty() {
         bail!("{}", lacking(&options.name, &checked));
     }
-    // Found out now, not after three minutes.
+    // Checked now, not after three minutes.
     let out = absolute(&options.out)?;
     context.writable(&out).context("the record cannot be written")?;
     if let Some(name) = &options.save_baseline {
@@ -49,7 +49,7 @@ pub fn run(context: &mut Context, options: &LabRun) -> anyhow::Result<u8> {
             ..Manner::default()
         },
     )?;
-    // Told only once it is on the disk; what was measured is shown even when the disk is full.
+    // Reported only once it is on the disk; the results are shown even when the disk is full.
     let saved = context.host.state_replace(&out, &run.to_json()?);
     let page = out.with_extension("html");
     let written = saved.is_ok().then(|| context.host.state_replace(&page, &render::html(&run)));
@@ -78,7 +78,7 @@ pub fn run(context: &mut Context, options: &LabRun) -> anyhow::Result<u8> {
     Ok(if left { 2 } else { run.verdict.map_or(2, Verdict::exit_code) })
 }
 
-/// What was asked for besides the name.
+/// The overrides in the options.
 fn overrides(options: &LabRun) -> Overrides {
     Overrides {
         rounds: options.rounds,
@@ -100,14 +100,14 @@ fn overrides(options: &LabRun) -> Overrides {
     }
 }
 
-/// The experiment of a name or in a file, as it is planned with these options.
+/// The experiment with this name or in this file, planned with these options.
 fn named(context: &Context, name: &str, overrides: &Overrides) -> anyhow::Result<Experiment> {
     let mut experiment = found(context, name)?;
     overrides.apply(&mut experiment).map_err(anyhow::Error::msg)?;
     Ok(experiment)
 }
 
-/// The experiment of a name or in a file.
+/// The experiment with this name or in this file.
 fn found(context: &Context, name: &str) -> anyhow::Result<Experiment> {
     if let Some(known) = shipped(name) {
         return Ok(known?);
@@ -121,14 +121,14 @@ fn found(context: &Context, name: &str) -> anyhow::Result<Experiment> {
     Ok(read(name, &text, &mut |path| file(path).map_err(|error| error.to_string()))?)
 }
 
-/// Looks for what an experiment needs.
+/// Checks what an experiment requires.
 fn required(context: &mut Context, experiment: &Experiment) -> anyhow::Result<Checked> {
     let path = std::env::var("PATH").unwrap_or_default();
     let state_dir = context.state_dir.clone();
     Ok(experiment::check(&mut context.host, experiment, &state_dir, &path))
 }
 
-/// What is missing, and the one command that would help.
+/// What is missing, and the command that installs it.
 fn lacking(name: &str, checked: &Checked) -> String {
     let lines: Vec<&str> = checked.missing.iter().map(|one| one.what.as_str()).collect();
     let install =
@@ -136,7 +136,7 @@ fn lacking(name: &str, checked: &Checked) -> String {
     format!("{name} cannot be run here: {}{install}", lines.join("; "))
 }
 
-/// Lists what comes with the program.
+/// Lists the experiments that come with the program.
 pub fn list() -> anyhow::Result<u8> {
     let about =
         |name: &str| shipped(name).transpose().map(|known| known.map(|one| one.about).unwrap_or_default());
@@ -146,13 +146,13 @@ pub fn list() -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// Prints an experiment's file, and as comments those that it is based on.
+/// Prints an experiment's file, preceded by those that it is based on, as comments.
 pub fn show(context: &Context, options: &LabName) -> anyhow::Result<u8> {
     print!("{}", found(context, &options.name)?.source.unwrap_or_default());
     Ok(0)
 }
 
-/// One service against each antagonist.
+/// Runs one service against each antagonist.
 pub fn profile(context: &mut Context, options: &LabProfile) -> anyhow::Result<u8> {
     let kinds = match options.against.as_slice() {
         [] => Kind::TABLE.map(|row| row.kind).to_vec(),
@@ -193,7 +193,7 @@ pub fn profile(context: &mut Context, options: &LabProfile) -> anyhow::Result<u8
     Ok(status)
 }
 
-/// Says what an experiment would do, and whether it could.
+/// Describes what an experiment would do, and whether it is possible here.
 pub fn check(context: &mut Context, options: &LabName) -> anyhow::Result<u8> {
     let mut experiment = named(context, &options.name, &Overrides::default())?;
     Overrides::default().apply(&mut experiment).map_err(anyhow::Error::msg)?;
@@ -230,7 +230,7 @@ pub fn check(context: &mut Context, options: &LabName) -> anyhow::Result<u8> {
     Ok(2)
 }
 
-/// Tells what a run could not remove; whether there was anything.
+/// Reports what a run could not remove; returns whether there was anything.
 fn told(left: &[String]) -> bool {
     for line in left {
         eprintln!("commensal: {line}");
@@ -241,7 +241,7 @@ fn told(left: &[String]) -> bool {
     !left.is_empty()
 }
 
-/// Says whether this machine can decide a threshold.
+/// Reports whether this machine can decide a threshold.
 pub fn doctor(context: &mut Context, options: &LabDoctor) -> anyhow::Result<u8> {
     let overrides = Overrides {
         threshold_pct: options.threshold,
@@ -274,7 +274,7 @@ pub(super) fn absolute(path: &Path) -> anyhow::Result<std::path::PathBuf> {
     std::path::absolute(path).with_context(|| format!("{} is not a path", path.display()))
 }
 
-/// How an experiment is conducted.
+/// Options for conducting an experiment.
 #[derive(Default)]
 pub(super) struct Manner<'a> {
     pub port: u16,
@@ -284,12 +284,12 @@ pub(super) struct Manner<'a> {
     pub earlier: Option<Run>,
     pub harms: Vec<KnownHarm>,
     pub beside: Option<Beside>,
-    /// Raised by signals; one of its own where there is none.
+    /// The stop flag set by signals; by default a new one.
     pub stop: Option<Arc<AtomicBool>>,
 }
 
-/// Conducts an experiment with a progress bar, and saves the record after every block. Also tells what could not
-/// be removed; whether there was anything.
+/// Conducts an experiment with a progress bar, and saves the record after every block. Reports what could not be
+/// removed, and returns whether there was anything.
 pub(super) fn conduct(
     context: &mut Context,
     experiment: &Experiment,
@@ -317,7 +317,7 @@ pub(super) fn conduct(
     let mut left = false;
     let mut tell = |event: Event<'_>| match event {
         Event::Ready(site) => {
-            // Around the bar, and also where no bar is drawn.
+            // Works with and without a visible progress bar.
             bar.suspend(|| {
                 for line in &site.cleaned {
                     eprintln!("left by an earlier run: {line}");
@@ -341,7 +341,7 @@ pub(super) fn conduct(
         }
         Event::Knee(per_s) => bar.suspend(|| eprintln!("alone the service sustains {per_s:.0} requests/s")),
         Event::Recorded(run) => {
-            // A failure to save shows at the end, when it is tried again and told.
+            // A failure to save is reported at the end, when saving is tried again.
             let written = out.zip(run.to_json().ok()).map(|(out, json)| files.state_replace(out, &json));
             saved += u32::from(matches!(written, Some(Ok(()))));
         }

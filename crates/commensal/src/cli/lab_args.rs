@@ -8,7 +8,7 @@ use std::time::Duration;
 /// `commensal lab`.
 #[derive(Debug, Args)]
 pub struct Lab {
-    /// Which part.
+    /// The subcommand.
     #[command(subcommand)]
     pub verb: LabVerb,
 }
@@ -21,39 +21,39 @@ pub enum LabVerb {
     Run(Box<LabRun>),
     /// List the experiments that come with this program.
     List,
-    /// Print an experiment's file, to be changed and run.
+    /// Print an experiment's file, to be edited and run.
     Show(LabName),
-    /// Look whether everything that an experiment needs is there. Exit status 0 when it is, 2 when not.
+    /// Check whether everything that an experiment needs is installed. Exit status 0 when it is, 2 when not.
     Check(LabName),
-    /// Run one service against each built-in antagonist, and print what each does to it. Exit status 0, or 4 when this
-    /// machine cannot tell.
+    /// Run one service against each built-in antagonist, and print the effect of each. Exit status 0, or 4 when this
+    /// machine is too noisy to tell.
     Profile(LabProfile),
-    /// Say within about a minute whether this machine can decide an experiment's threshold, and how long a run would take: its two
-    /// identical arms alone. Exit status 0 when it can, 4 when not.
+    /// Report within about a minute whether this machine can decide an experiment's threshold, and how long a run would
+    /// take: only the two identical arms are run. Exit status 0 when it can, 4 when not.
     Doctor(LabDoctor),
-    /// Say how often the lab is right on this machine: runs with harms of known size in place of isolation, and a table of
-    /// right, wrong and open answers. Exit status 0 when the goals hold, 1 when not.
+    /// Report how often the lab is right on this machine: runs with harms of known size instead of isolation, and a
+    /// table of right, wrong and open answers. Exit status 0 when the goals are met, 1 when not.
     Calibrate(LabCalibrate),
-    /// Show a recorded run again, with the verdict that its blocks support.
+    /// Show a recorded run again, with the verdict recomputed from its blocks.
     Report(LabReport),
-    /// Load an HTTP service on a schedule that does not wait for it, and say how long requests took since they were due.
-    /// Exit status 4 when the measurement cannot be believed.
+    /// Load an HTTP service on a fixed schedule (open loop), and report latencies from the due times. Exit status 4
+    /// when the measurement is invalid.
     Load(Box<LabLoad>),
     /// Compare two recorded runs of one machine and one plan, or one with a baseline.
     Diff(LabDiff),
-    /// Runs that are kept under a name, to compare later ones with.
+    /// Named runs, stored to compare later ones with.
     Baseline(LabBaseline),
-    /// Show how the answers of this machine moved from run to run.
+    /// Show how the results on this machine changed from run to run.
     History(LabHistory),
 }
 
 /// `commensal lab load`.
 #[derive(Debug, Args)]
 pub struct LabLoad {
-    /// What to ask for, such as http://127.0.0.1:8080/path. Only http://.
+    /// URL to request, such as http://127.0.0.1:8080/path. Only http://.
     pub url: String,
 
-    /// Requests per second, whatever the service does.
+    /// Requests per second, independent of the service's answers.
     #[arg(long, value_name = "N", value_parser = load::rate)]
     #[arg(required_unless_present_any = ["closed", "find_knee"])]
     pub rate: Option<f64>,
@@ -62,7 +62,7 @@ pub struct LabLoad {
     #[arg(long, value_name = "TIME", value_parser = load::time)]
     pub r#for: Option<Duration>,
 
-    /// Load before it, of which nothing counts.
+    /// Load before the measured part, which is not counted.
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "2s")]
     pub warmup: Duration,
 
@@ -70,15 +70,15 @@ pub struct LabLoad {
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub connections: usize,
 
-    /// How requests are spread: poisson as from independent users, constant with equal gaps.
+    /// Distribution of the arrivals: poisson as from independent users, constant with equal gaps.
     #[arg(long, value_enum, default_value_t = Spacing::Poisson)]
     pub arrival: Spacing,
 
-    /// Decides the schedule: the same seed, the same due times.
+    /// Seed of the schedule: the same seed gives the same due times.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 
-    /// A request without an answer so long after it was due is given up, and counts with this time.
+    /// A request without an answer this long after it was due is given up, and counts with this time.
     #[arg(long, value_name = "TIME", value_parser = load::time, default_value = "5s")]
     pub timeout: Duration,
 
@@ -87,7 +87,7 @@ pub struct LabLoad {
     #[arg(long, value_name = "N", conflicts_with_all = ["rate", "find_knee"])]
     pub closed: Option<usize>,
 
-    /// An objective, such as p99=5ms: how many windows and requests met it.
+    /// An objective, such as p99=5ms: reports how many windows and requests met it.
     #[arg(long, value_name = "P=TIME", value_parser = load::objective)]
     pub slo: Option<(commensal_lab::record::Metric, f64)>,
 
@@ -95,7 +95,8 @@ pub struct LabLoad {
     #[arg(long, value_name = "TIME", value_parser = load::whole_seconds, default_value = "1s", requires = "slo")]
     pub window: Duration,
 
-    /// Search the highest rate that the service keeps up with, instead of measuring at one: open-loop steps of 1.5 s.
+    /// Search the highest rate that the service keeps up with, instead of measuring at one rate: open-loop steps of 1.5
+    /// s.
     #[arg(long, conflicts_with_all = ["rate", "slo", "series", "hdr", "for", "from"])]
     pub find_knee: bool,
 
@@ -107,12 +108,12 @@ pub struct LabLoad {
     #[arg(long, value_name = "FILE")]
     pub hdr: Option<PathBuf>,
 
-    /// Let the load come from another machine, by `ssh HOST commensal lab load`: the same version must be installed there, and
-    /// ssh must let you in without a question.
+    /// Generate the load on another machine, by `ssh HOST commensal lab load`: the same version must be installed
+    /// there, and ssh must log in without a prompt.
     #[arg(long, value_name = "USER@HOST", value_parser = load::ssh_host)]
     pub from: Option<String>,
 
-    /// End the measured part, and report it, when standard input ends. --from gives it to the other machine.
+    /// End the measured part, and report it, when standard input ends. --from passes this to the other machine.
     #[arg(long, conflicts_with = "from")]
     pub until_eof: bool,
 
@@ -121,7 +122,7 @@ pub struct LabLoad {
     pub json: bool,
 }
 
-/// How requests are spread over time.
+/// Distribution of the arrivals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Spacing {
     /// Exponential gaps.
@@ -133,11 +134,11 @@ pub enum Spacing {
 /// `commensal lab profile`.
 #[derive(Debug, Args)]
 pub struct LabProfile {
-    /// The experiment whose service and load are taken: a name of `lab list`, or a file.
+    /// The experiment whose service and load are used: a name of `lab list`, or a file.
     #[arg(default_value = "quickstart")]
     pub name: String,
 
-    /// Antagonists, in place of all: cpu,vector,l2,l3,memory,page-cache,fork,disk,network.
+    /// Antagonists, instead of all: cpu,vector,l2,l3,memory,page-cache,fork,disk,network.
     #[arg(long, value_name = "KINDS", value_delimiter = ',')]
     pub against: Vec<commensal_lab::workload::antagonist::Kind>,
 
@@ -145,7 +146,8 @@ pub struct LabProfile {
     #[arg(long)]
     pub isolated: bool,
 
-    /// Offered loads: requests per second, or shares of the most that the service sustains alone, such as 20%,60%.
+    /// Offered loads: requests per second, or shares of the highest rate that the service sustains alone, such as
+    /// 20%,60%.
     #[arg(long, value_name = "RATES", value_delimiter = ',')]
     pub load: Vec<String>,
 
@@ -175,7 +177,7 @@ pub struct LabRun {
     /// The experiment: a name of `lab list`, or a file.
     pub name: String,
 
-    /// How long a run by short windows may take; one that is decided ends earlier [default: the experiment's].
+    /// Time limit of a run with short windows; a run that is decided earlier ends earlier [default: the experiment's].
     #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
     pub within: Option<Duration>,
 
@@ -191,23 +193,24 @@ pub struct LabRun {
     #[arg(long)]
     pub seed: Option<u64>,
 
-    /// Harm that still counts as none, in per cent [default: the experiment's].
+    /// Harm up to this size still counts as no harm, in per cent [default: the experiment's].
     #[arg(long, value_name = "PER CENT")]
     pub threshold: Option<f64>,
 
-    /// Offered load: requests per second, or a share of the most that the service sustains alone, such as 60%.
+    /// Offered load: requests per second, or a share of the highest rate that the service sustains alone, such as 60%.
     #[arg(long, value_name = "RATE")]
     pub load: Option<String>,
 
-    /// Arms, in place of the experiment's: baseline,baseline2,contended,isolated:cpu.idle,…
+    /// Arms, instead of the experiment's: baseline,baseline2,contended,isolated:cpu.idle,…
     #[arg(long, value_name = "ARMS", value_delimiter = ',')]
     pub arms: Option<Vec<String>>,
 
-    /// When the service is started anew: block, round or never [default: the experiment's].
+    /// When the service is restarted: block, round or never [default: the experiment's].
     #[arg(long, value_name = "WHEN")]
     pub restart: Option<String>,
 
-    /// Objective, such as p99=5ms: a gate on the share of requests over that latency, and windows are counted against it.
+    /// Objective, such as p99=5ms: adds a gate on the share of requests over that latency, and reports how many windows
+    /// met it.
     #[arg(long, value_name = "PERCENTILE=LATENCY")]
     pub slo: Option<String>,
 
@@ -215,29 +218,31 @@ pub struct LabRun {
     #[arg(long, value_name = "TIME", default_value = "1s")]
     pub window: String,
 
-    /// Least share of the offline work that an isolated arm must keep, in per cent.
+    /// Minimum share of the offline work that an isolated arm must keep, in per cent.
     #[arg(long, value_name = "PER CENT")]
     pub min_offline: Option<f64>,
 
-    /// One limit of the offline work, each of its values an isolated arm of one run: cpu.max=20%,50%,80%. Ends with the largest
-    /// that holds; 0 when the least value does. Mechanisms may stand before it: best+cpu.max=50%,80%.
+    /// One limit of the offline work, each of its values an isolated arm of one run: cpu.max=20%,50%,80%. Reports the
+    /// largest value that holds; exit status 0 when the lowest one does. Mechanisms may be prefixed:
+    /// best+cpu.max=50%,80%.
     #[arg(long, value_name = "KEY=VALUES", conflicts_with_all = ["arms", "pilot", "ramp"])]
     pub vary: Option<String>,
 
-    /// Threads of the built-in offline work, each number an arm without and one with isolation: 0,1,2,4. Asks for long blocks.
+    /// Threads of the built-in offline work, each number an arm without and one with isolation: 0,1,2,4. Requires long
+    /// blocks.
     #[arg(long, value_name = "THREADS", value_delimiter = ',', conflicts_with_all = ["pilot", "within"])]
     pub ramp: Option<Vec<u32>>,
 
-    /// A gate on what Prometheus says of every block, such as 'p95 of checkout=histogram_quantile(0.95, …[$window])'; less is
-    /// better, or more with higher:NAME=QUERY. Can be given several times; asks for long blocks.
+    /// A gate on a Prometheus query for every block, such as 'p95 of checkout=histogram_quantile(0.95, …[$window])';
+    /// lower is better, or higher with higher:NAME=QUERY. Can be given several times; requires long blocks.
     #[arg(long = "gate-query", value_name = "NAME=QUERY")]
     pub gate_queries: Vec<String>,
 
-    /// The Prometheus that --gate-query asks [default: http://127.0.0.1:9090].
+    /// The Prometheus server for --gate-query [default: http://127.0.0.1:9090].
     #[arg(long, value_name = "URL", requires = "gate_queries")]
     pub prometheus: Option<String>,
 
-    /// How often it scrapes the service [default: 15s]; a block must hold four scrapes.
+    /// Scrape interval of that server [default: 15s]; a block must contain four scrapes.
     #[arg(long, value_name = "TIME", requires = "gate_queries")]
     pub scrape: Option<String>,
 
@@ -245,11 +250,11 @@ pub struct LabRun {
     #[arg(long, conflicts_with_all = ["arms", "rounds", "adaptive", "resume"])]
     pub pilot: bool,
 
-    /// Look after 8, 16 and 24 rounds, and end when it is decided; each look has a third of the error.
+    /// Run interim analyses after 8, 16 and 24 rounds, and end when one decides; each has a third of the error rate.
     #[arg(long, conflicts_with = "rounds")]
     pub adaptive: bool,
 
-    /// Go on with an interrupted run's record; it is then the record of the whole.
+    /// Continue an interrupted run's record; it then contains both parts.
     #[arg(long, value_name = "FILE")]
     pub resume: Option<PathBuf>,
 
@@ -257,11 +262,12 @@ pub struct LabRun {
     #[arg(long, default_value_t = 0)]
     pub port: u16,
 
-    /// Do not look who made the service wait: an experiment about latency alone.
+    /// Do not measure what made the service wait: an experiment about latency alone.
     #[arg(long)]
     pub no_blame: bool,
 
-    /// The table of a document, after ours: openeuler, alinux, plugsched or default [default: the experiment's].
+    /// Also print the table in the style of a document: openeuler, alinux, plugsched or default [default: the
+    /// experiment's].
     #[arg(long, value_name = "NAME")]
     pub style: Option<commensal_lab::report::Style>,
 
@@ -269,7 +275,7 @@ pub struct LabRun {
     #[arg(long, short, value_name = "FILE", default_value = "run.json")]
     pub out: PathBuf,
 
-    /// Keep the record under this name too, for `lab diff --baseline`; it replaces what had the name.
+    /// Also store the record under this name, for `lab diff --baseline`; replaces an existing one.
     #[arg(long, value_name = "NAME", conflicts_with = "pilot")]
     pub save_baseline: Option<String>,
 
@@ -285,15 +291,15 @@ pub struct LabDoctor {
     #[arg(default_value = "quickstart")]
     pub name: String,
 
-    /// The threshold that you want to decide, in per cent [default: the experiment's].
+    /// The threshold to decide, in per cent [default: the experiment's].
     #[arg(long, value_name = "PER CENT")]
     pub threshold: Option<f64>,
 
-    /// Measured seconds per long block; by long blocks even where the experiment has short windows.
+    /// Measured seconds per long block; uses long blocks even where the experiment has short windows.
     #[arg(long, value_name = "SECONDS")]
     pub block: Option<f64>,
 
-    /// Offered load: requests per second, or a share of the most that the service sustains alone, such as 60%.
+    /// Offered load: requests per second, or a share of the highest rate that the service sustains alone, such as 60%.
     #[arg(long, value_name = "RATE")]
     pub load: Option<String>,
 
@@ -308,7 +314,7 @@ pub struct LabReport {
     /// A run.json.
     pub file: PathBuf,
 
-    /// In which form.
+    /// The format.
     #[arg(long, value_enum, default_value_t = Format::Terminal)]
     pub format: Format,
 
@@ -316,23 +322,23 @@ pub struct LabReport {
     #[arg(long, short, value_name = "PATH")]
     pub out: Option<PathBuf>,
 
-    /// The table of a document, in place of ours: openeuler, alinux, plugsched or default.
+    /// Print the table in the style of a document, instead of ours: openeuler, alinux, plugsched or default.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["format", "json"])]
     pub style: Option<commensal_lab::report::Style>,
 
-    /// Draw this chart alone: ratios, spectrum, timeline, cpu or waits.
+    /// Draw only this chart: ratios, spectrum, timeline, cpu or waits.
     #[arg(long, value_name = "NAME")]
     pub chart: Option<String>,
 
-    /// In JUnit, what is inconclusive or invalid has failed instead of being skipped.
+    /// In JUnit, report inconclusive or invalid as failed instead of skipped.
     #[arg(long)]
     pub strict: bool,
 
-    /// End with the status of the verdict, as the run itself did: 0 PASS, 1 FAIL or BROKEN, 3 INCONCLUSIVE, 4 INVALID.
+    /// Exit with the status of the verdict, like the run itself: 0 PASS, 1 FAIL or BROKEN, 3 INCONCLUSIVE, 4 INVALID.
     #[arg(long)]
     pub exit_verdict: bool,
 
-    /// Print the record with its results computed anew.
+    /// Print the record with its results recomputed.
     #[arg(long, conflicts_with = "format")]
     pub json: bool,
 }
@@ -343,15 +349,16 @@ pub struct LabDiff {
     /// A run.json.
     pub a: PathBuf,
 
-    /// Another one, in place of a baseline.
+    /// A second run.json, instead of a baseline.
     #[arg(required_unless_present = "baseline", conflicts_with = "baseline")]
     pub b: Option<PathBuf>,
 
-    /// Compare with this baseline, as the first of the two.
+    /// Compare with this baseline, as the first of the two runs.
     #[arg(long, value_name = "NAME")]
     pub baseline: Option<String>,
 
-    /// Compare although machine or plan differ (another kernel or cgroup version is told and compared in any case).
+    /// Compare although machine or plan differ (another kernel or cgroup version is reported and never prevents a
+    /// comparison).
     #[arg(long)]
     pub force: bool,
 
@@ -360,12 +367,12 @@ pub struct LabDiff {
     pub json: bool,
 }
 
-/// Forms of a report.
+/// Report formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
-    /// For reading in a terminal.
+    /// Text for a terminal.
     Terminal,
-    /// For a pull request or a wiki.
+    /// Markdown, for a pull request or a wiki.
     Markdown,
     /// One row per block.
     Csv,
@@ -373,6 +380,6 @@ pub enum Format {
     Html,
     /// One testcase per gate metric of each isolated arm, for a CI server.
     Junit,
-    /// The charts, each a file.
+    /// The charts, one file each.
     Svg,
 }

@@ -17,33 +17,33 @@ use std::time::Duration;
 /// `commensal lab calibrate`.
 #[derive(Debug, Args)]
 pub struct LabCalibrate {
-    /// Runs in all, with those that the record has already; each gives an answer for every harm.
+    /// Total number of runs, including those already in the record; each gives an answer for every harm.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub runs: u32,
 
-    /// How long a run may take; at least six rounds are run.
+    /// Time limit of a run; at least six rounds are run.
     #[arg(long = "for", value_name = "TIME", value_parser = load::time, default_value = "90s")]
     pub within: Duration,
 
-    /// Seed of the first run; each later one has the next.
+    /// Seed of the first run; each later one uses the next number.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 
-    /// The harms: what each request takes longer, in per cent of the median or of P90 of the service alone [default:
+    /// The harms: the delay of each request, in per cent of the median or of P90 of the service alone [default:
     /// 0,3,5,10,30, and beside a neighbour p90:30 as well].
     #[arg(long, value_name = "LIST")]
     pub harm: Option<String>,
 
-    /// A neighbour meanwhile: busy:CPUS, such as busy:0.5, or a command for the shell, which is started again whenever it
+    /// A neighbour during the runs: busy:CPUS, such as busy:0.5, or a shell command, which is restarted whenever it
     /// ends.
     #[arg(long, value_name = "NEIGHBOUR")]
     pub beside: Option<commensal_lab::conductor::Beside>,
 
-    /// Do not look who made the service wait.
+    /// Do not measure what made the service wait.
     #[arg(long)]
     pub no_blame: bool,
 
-    /// The record. One that is there already is gone on with.
+    /// The record. An existing one is continued.
     #[arg(long, short, value_name = "FILE", default_value = "calibration.json")]
     pub out: PathBuf,
 
@@ -56,7 +56,7 @@ pub struct LabCalibrate {
     pub json: bool,
 }
 
-/// Runs what the record lacks, and counts.
+/// Runs what the record lacks, and prints the summary.
 pub fn run(context: &mut Context, options: &LabCalibrate) -> anyhow::Result<u8> {
     let plan = Plan::new(
         options.harm.as_deref(),
@@ -106,7 +106,7 @@ pub fn run(context: &mut Context, options: &LabCalibrate) -> anyhow::Result<u8> 
         left |= remains;
         let done = record.add(&run)?;
         eprintln!("run {} of {}: {}", number + 1, options.runs, said(done));
-        // Before the next one begins: it is on the disk when this returns.
+        // Stored on the disk before the next run begins.
         context.host.state_replace(&out, &record.to_json()?).context("the record cannot be written")?;
         if left || stop.load(Ordering::Relaxed) {
             break;
@@ -126,7 +126,7 @@ pub fn run(context: &mut Context, options: &LabCalibrate) -> anyhow::Result<u8> 
     })
 }
 
-/// The record that is there, if it is of this plan, or a new one.
+/// The existing record, if it has this plan, or a new one.
 fn record(context: &mut Context, out: &Path, plan: Plan, tool: Tool) -> anyhow::Result<Calibration> {
     let Some(text) = context.host.state_read(out)? else { return Ok(Calibration::new(plan, tool)) };
     let cannot = || format!("{} cannot be gone on with", out.display());
@@ -135,7 +135,7 @@ fn record(context: &mut Context, out: &Path, plan: Plan, tool: Tool) -> anyhow::
     Ok(earlier)
 }
 
-/// The answers of one run in a line.
+/// One line with the answers of one run.
 fn said(done: &Done) -> String {
     let answers: Vec<String> =
         done.answers.iter().map(|answer| format!("{} {}", answer.harm.arm, answer.verdict.label())).collect();

@@ -1,4 +1,4 @@
-//! `lab baseline`, `lab history`: what is kept of runs.
+//! `lab baseline`, `lab history`: stored runs.
 
 use super::lab::absolute;
 use super::{BaselineVerb, LabBaseline, LabHistory};
@@ -12,8 +12,8 @@ use commensal_lab::{analysis, keep, report as render};
 use std::io::IsTerminal;
 use std::path::Path;
 
-/// Keeps a run that has ended: a line of the history, and the baseline that was asked for. The record is written already, so a
-/// history that cannot be written is told and is no failure of the run.
+/// Stores a finished run: a line of the history, and a baseline if requested. The record is written already, so a
+/// failure to write the history is reported but does not fail the run.
 pub fn keep_run(
     context: &mut Context,
     run: &Run,
@@ -34,7 +34,7 @@ pub fn keep_run(
     }
 }
 
-/// Finds out before a run whether its baseline can be kept.
+/// Checks before a run whether its baseline can be stored.
 pub fn can_save(context: &mut Context, name: &str) -> anyhow::Result<()> {
     let file = keep::baseline_file(&context.state_dir, name)?;
     context.host.state_dir(&keep::baselines_dir(&context.state_dir))?;
@@ -53,7 +53,7 @@ fn save(context: &mut Context, name: &str, run: &Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Lists, shows, makes and removes baselines.
+/// Lists, shows, saves and removes baselines.
 pub fn baseline(context: &mut Context, options: &LabBaseline) -> anyhow::Result<u8> {
     match &options.verb {
         BaselineVerb::List => list(context),
@@ -78,7 +78,7 @@ pub fn baseline(context: &mut Context, options: &LabBaseline) -> anyhow::Result<
     }
 }
 
-/// A baseline, concluded anew.
+/// A baseline with recomputed conclusions.
 pub fn named(context: &mut Context, name: &str) -> anyhow::Result<Run> {
     let mut run = keep::baseline(&mut context.host, &context.state_dir, name)?;
     analysis::conclude(&mut run);
@@ -115,13 +115,13 @@ fn list(context: &mut Context) -> anyhow::Result<u8> {
     Ok(status)
 }
 
-/// Shows how the answer moved.
+/// Shows how results changed from run to run.
 pub fn history(context: &mut Context, options: &LabHistory) -> anyhow::Result<u8> {
     let is_file = |what: &&String| what.ends_with(".json") || what.contains('/');
     let (files, names): (Vec<&String>, Vec<&String>) = options.what.iter().partition(is_file);
     let (mut entries, mut told) = (Vec::new(), Vec::new());
     for file in &files {
-        // One bad file among many is told; the others are shown.
+        // A bad file among many is reported; the others are shown.
         match super::lab_report::record(context, Path::new(file)) {
             Ok(mut run) => {
                 analysis::conclude(&mut run);

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// `commensal lab baseline`.
 #[derive(Debug, Args)]
 pub struct LabBaseline {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub verb: BaselineVerb,
 }
@@ -21,14 +21,14 @@ pub enum BaselineVerb {
         /// Its name.
         name: String,
     },
-    /// Keep a recorded run under a name, in place of what had it.
+    /// Store a recorded run under a name, replacing an existing one.
     Save {
         /// Its name: letters, digits, points, dashes and underscores.
         name: String,
         /// A run.json.
         file: PathBuf,
     },
-    /// Forget a baseline.
+    /// Remove a baseline.
     Rm {
         /// Its name.
         name: String,
@@ -38,8 +38,7 @@ pub enum BaselineVerb {
 /// `commensal lab history`.
 #[derive(Debug, Args)]
 pub struct LabHistory {
-    /// Experiments whose runs to show, or records (run.json) in place of the runs that are remembered [default: all that are
-    /// remembered].
+    /// Experiments whose runs to show, or records (run.json) instead of the history [default: all runs in the history].
     #[arg(value_name = "EXPERIMENT|FILE")]
     pub what: Vec<String>,
 

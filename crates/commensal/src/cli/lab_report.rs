@@ -1,4 +1,4 @@
-//! `lab report`, `lab diff`: what was recorded, again and in other forms.
+//! `lab report`, `lab diff`: prints recorded runs again and in other formats.
 
 use super::lab::absolute;
 use super::{Format, LabDiff, LabReport};
@@ -63,25 +63,25 @@ pub fn diff(context: &mut Context, options: &LabDiff) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// A record, concluded anew: the blocks are the truth, so what is printed is computed from them, not copied.
+/// Reads a record and recomputes its conclusions, which are then printed instead of the stored ones.
 fn read(context: &Context, file: &Path) -> anyhow::Result<Run> {
     let mut run = record(context, file)?;
     analysis::conclude(&mut run);
     Ok(run)
 }
 
-/// A record as it was written.
+/// Reads a record as it was written.
 pub(super) fn record(context: &Context, file: &Path) -> anyhow::Result<Run> {
     let text = context.host.read_file(&absolute(file)?)?;
     Run::from_json(text.as_bytes()).with_context(|| format!("{} is not a record", file.display()))
 }
 
-/// Showing a record has succeeded whatever it says, unless its verdict is asked for.
+/// Exit status: success whatever the verdict, unless `--exit-verdict` is given.
 fn status(run: &Run, options: &LabReport) -> u8 {
     if options.exit_verdict { run.verdict.map_or(2, Verdict::exit_code) } else { 0 }
 }
 
-/// The charts, as files in a folder or one of them on standard output.
+/// Writes the charts to files in a folder, or one of them to standard output.
 fn pictures(
     context: &mut Context,
     run: &Run,
@@ -112,7 +112,7 @@ fn pictures(
     }
     let written = put_all(context, &folder, charts);
     if written.is_err() && ours {
-        // It was made for what could not be written.
+        // Removes the folder that was created for this.
         let _ = context.host.state_remove_all(&folder);
     }
     written

@@ -17,12 +17,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
-/// Measured part unless told otherwise.
+/// Default length of the measured part.
 const MEASURE: Duration = Duration::from_secs(10);
-/// Exit status of a measurement that cannot be believed.
+/// Exit status of an invalid measurement.
 const INVALID: u8 = 4;
 
-/// Loads, or has it done elsewhere.
+/// Generates the load here or on another machine.
 pub fn run(context: &mut Context, options: &LabLoad) -> anyhow::Result<u8> {
     let order = Order::new(options)?;
     let stop = stop_flag(&context.host)?;
@@ -44,7 +44,7 @@ pub fn run(context: &mut Context, options: &LabLoad) -> anyhow::Result<u8> {
     Ok(if report.valid { 0 } else { INVALID })
 }
 
-/// Loads from this machine.
+/// Generates the load on this machine.
 fn here(
     context: &mut Context,
     options: &LabLoad,
@@ -53,7 +53,7 @@ fn here(
 ) -> anyhow::Result<LoadReport> {
     let hdr = options.hdr.as_deref().map(std::path::absolute).transpose().context("--hdr is not a path")?;
     if let Some(path) = &hdr {
-        // Found out now, not after the load.
+        // Checked now, not after the load.
         context.writable(path).context("--hdr")?;
     }
     let (report, log) = order.carry_out(stop, hdr.is_some())?;
@@ -66,7 +66,7 @@ fn here(
     Ok(report)
 }
 
-/// Raises the flag when standard input ends.
+/// Sets the flag when standard input ends.
 fn stop_at_eof(stop: &Arc<AtomicBool>) {
     let stop = Arc::clone(stop);
     std::thread::spawn(move || {
@@ -75,7 +75,7 @@ fn stop_at_eof(stop: &Arc<AtomicBool>) {
     });
 }
 
-/// What is to be done, resolved.
+/// The parsed and resolved options.
 #[derive(Debug)]
 struct Order {
     url: String,
@@ -87,7 +87,7 @@ impl Order {
     fn new(options: &LabLoad) -> anyhow::Result<Order> {
         let url = options.url.clone();
         let target = target::parse(&url)?;
-        // The other side finds the address itself: names mean what they mean there.
+        // The other machine resolves the address itself, since names may differ there.
         let addr = if options.from.is_some() { ([127, 0, 0, 1], 1).into() } else { target.resolve()? };
         let spec = LoadSpec {
             host: Some(target.host),
@@ -116,7 +116,7 @@ impl Order {
         Ok(Order { url, spec, slo })
     }
 
-    /// The run, on this machine; with the interval log if it is wanted.
+    /// Runs the load on this machine; with the interval log if requested.
     fn carry_out(&self, stop: &AtomicBool, log: bool) -> anyhow::Result<(LoadReport, Option<String>)> {
         let mut spec = self.spec.clone();
         look(&self.url, &spec)?;
@@ -135,7 +135,7 @@ impl Order {
     }
 }
 
-/// One request before thousands of them: a wrong path or another protocol is found out at once.
+/// Sends one request first, so that a wrong path or protocol is noticed at once.
 fn look(url: &str, spec: &LoadSpec) -> anyhow::Result<()> {
     loadgen::look(spec).map_err(|error| match error {
         LoadError::NotReady { last, .. } => anyhow::anyhow!(
@@ -153,7 +153,7 @@ fn said(error: LoadError) -> anyhow::Error {
     }
 }
 
-/// Makes the generator's thread precise as far as this machine allows; what it could not do.
+/// Makes the generator's thread as precise as this machine allows; returns what was not possible.
 fn precise(spec: &mut LoadSpec) -> Option<String> {
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
     if cpus == 1 {

@@ -1,5 +1,5 @@
-//! What `run` says when the kernel killed in its group for want of memory. The command's own status says at most
-//! that something ended by a signal.
+//! The message of `run` when the kernel killed processes in its group because of memory. The command's own status only
+//! shows that a process ended by a signal.
 
 use commensal_core::desired::Limits;
 use commensal_core::group::GroupName;
@@ -18,28 +18,28 @@ pub struct Watch {
     on_exceed: OnExceed,
 }
 
-/// What this machine does when the limit is reached.
+/// What the kernel kills on this machine when the limit is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OnExceed {
-    /// One process, and there is nothing else to choose: cgroup v1.
+    /// One process, and there is no alternative: cgroup v1.
     Largest,
-    /// One process, and the other way is to be had.
+    /// One process, but killing the whole group could be configured.
     LargestOrGroup,
-    /// All of them.
+    /// All processes of the group.
     Group,
 }
 
-/// The kernel killed in the group while the command ran.
+/// Kills in the group while the command ran.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Kills {
     count: u64,
-    /// The hard limit, if that was the reason.
+    /// The hard limit, if it was the reason.
     max: Option<Bytes>,
     on_exceed: OnExceed,
 }
 
 impl Watch {
-    /// Looks at the counters; the group exists and the command does not run yet.
+    /// Reads the counters before the command runs; the cgroup must exist.
     pub fn begin(host: &mut dyn Host, dirs: &GroupDirs, limits: &Limits) -> Watch {
         let version = dirs.of(Controller::Memory).map(|(version, _)| version);
         let on_exceed = match (version, limits.kill_group) {
@@ -50,24 +50,24 @@ impl Watch {
         Watch { before: dirs.out_of_memory(host), max: limits.get(MEMORY_MAX), on_exceed }
     }
 
-    /// Looks again; `None` when nothing was killed, or the kernel does not count.
+    /// Reads the counters again; `None` when nothing was killed, or the kernel has no such counter.
     pub fn end(self, host: &mut dyn Host, dirs: &GroupDirs) -> Option<Kills> {
         self.compare(&dirs.out_of_memory(host))
     }
 
     fn compare(self, after: &OutOfMemory) -> Option<Kills> {
         let count = after.kills?.checked_sub(self.before.kills?).filter(|count| *count > 0)?;
-        // The machine's own want of memory, or that of a group above, kills here as well and counts as such.
+        // Kills because the machine or a parent group ran out of memory are counted here as well.
         let at_limit = after.limit_hits > self.before.limit_hits;
         Some(Kills { count, max: self.max.filter(|_| at_limit), on_exceed: self.on_exceed })
     }
 }
 
 impl Kills {
-    /// One line: what happened, why, and the way out.
+    /// One line: what happened, why, and what to do.
     pub fn describe(&self, group: &GroupName) -> String {
         let whom = match (self.on_exceed, self.count) {
-            // Of a whole group the kernel counts its first victim twice (4 for 3 processes on Linux 7.2).
+            // For a whole group the kernel counts its first victim twice (4 for 3 processes on Linux 7.2).
             (OnExceed::Group, _) => format!("every process of group {group}"),
             (_, 1) => format!("1 process of group {group}"),
             (_, count) => format!("{count} processes of group {group}"),
@@ -109,7 +109,7 @@ mod tests {
         let none = counts(Some(2), Some(7));
         check(none, none, OnExceed::Largest, None);
         check(none, counts(Some(2), Some(9)), OnExceed::Largest, None);
-        // Before Linux 4.13 v1 does not count, and a kill is nobody's to tell.
+        // Before Linux 4.13 cgroup v1 has no counter, so a kill cannot be attributed.
         check(counts(None, Some(0)), counts(None, Some(9)), OnExceed::Largest, None);
         check(
             none,

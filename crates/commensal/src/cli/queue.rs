@@ -1,4 +1,4 @@
-//! `queue`: who runs and who waits; and the wait of `run`.
+//! `queue`: lists running and waiting commands; also the waiting of `run`.
 
 use super::{Groups, Run};
 use crate::context::Context;
@@ -12,18 +12,18 @@ use commensal_reconcile::queue::{
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Characters of a command line that others are shown.
+/// Maximum number of characters of a command line that is shown to others.
 const SHOWN: usize = 200;
 
-/// Whether the command may begin.
+/// Result of waiting in the queue.
 pub enum Turn {
-    /// It may; with its slot, if the group has a queue.
+    /// The command may start; with its slot, if the group has a queue.
     Begin(Option<Slot>),
-    /// A signal came first: the exit status.
+    /// A signal came first; the exit status.
     Left(u8),
 }
 
-/// Waits until the group's queue lets the command begin.
+/// Waits until the group's queue admits the command.
 pub fn turn(context: &mut Context, spec: &GroupSpec, options: &Run, inbox: &Inbox) -> anyhow::Result<Turn> {
     let Some(queue) = spec.admission() else { return Ok(Turn::Begin(None)) };
     let at_most =
@@ -42,7 +42,7 @@ pub fn turn(context: &mut Context, spec: &GroupSpec, options: &Run, inbox: &Inbo
     }
     let mut last = Some(queue);
     let mut limits = || {
-        // What is being edited may be wrong for a moment; then what was last right counts.
+        // A file that is being edited may be invalid for a moment; then the last valid version applies.
         let read = texts(&reader, &options.config).and_then(|texts| compile(&texts));
         if let Ok(now) = read
             && let Some(now) = now.groups.iter().find(|one| one.name == spec.name)
@@ -68,7 +68,7 @@ fn in_words(waits: &Waits, queue: &Queue) -> String {
     format!("waiting at place {} of the queue{until} ({why})", waits.place)
 }
 
-/// The command as it could be typed, as far as it is shown.
+/// The command line, quoted and truncated for display.
 fn command_line(options: &Run) -> String {
     let word = |word: &std::ffi::OsString| {
         let word = word.to_string_lossy();
@@ -134,7 +134,7 @@ fn as_text(spec: &GroupSpec, queue: &Queue, view: &QueueView) -> String {
     text
 }
 
-/// A time for people, in whole seconds.
+/// A duration in whole seconds, for display.
 fn span(nanos: u64) -> String {
     humantime::format_duration(Duration::from_secs(nanos / 1_000_000_000)).to_string()
 }

@@ -4,8 +4,8 @@ use super::sched;
 use crate::context::Context;
 use commensal_host::{Host, HostError};
 
-/// Puts everything back. Status 1 when something was left because it is in use, 2 when something failed. A scheduler that is
-/// loaded stays: it has a verb of its own.
+/// Restores all original values. Status 1 when something was left because it is in use, 2 when something failed. A
+/// loaded scheduler stays: `sched unload` removes it.
 pub fn run(context: &mut Context, json: bool) -> anyhow::Result<u8> {
     let (restored, notes) = restore(context)?;
     if json {
@@ -27,20 +27,21 @@ pub fn run(context: &mut Context, json: bool) -> anyhow::Result<u8> {
     })
 }
 
-/// Does it, and says what stays on purpose.
+/// Restores, and reports what stays on purpose.
 fn restore<H: Host>(
     context: &mut Context<H>,
 ) -> anyhow::Result<(commensal_reconcile::Restored, Vec<String>)> {
     context.without_agent("stop it first (with --on-exit restore it puts everything back itself)")?;
     let (_lock, no_lock) = match context.lock() {
         Ok(lock) => (Some(lock), None),
-        // What lies in the place of the lock can be held by nobody, and originals go back all the same.
+        // If the lock's path is not a regular file, no process can hold the lock, so originals are restored
+        // nevertheless.
         Err(error) if error.downcast_ref::<HostError>().is_some_and(HostError::is_no_file) => {
             (None, Some(format!("done without the lock: {error}")))
         }
         Err(error) => return Err(error),
     };
-    // Held to the end: no lab run starts while what a dead one left is removed.
+    // Held to the end: no lab run may start while the remains of a dead one are removed.
     let lab = match context.host.state_lock(&context.state_dir.join("lab.lock")) {
         Err(error) if error.is_no_file() => None,
         lab => lab?,

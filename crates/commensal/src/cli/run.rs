@@ -1,5 +1,5 @@
-//! `run`: a command inside a group, when its turn has come. Its own exit status comes back (128+n for a signal); 125 is our trouble,
-//! 126 it cannot be run, 127 it is not there.
+//! `run`: a command inside a group, once the queue admits it. Returns the command's exit status (128+n for a signal);
+//! 125 means an error of `run`, 126 that the command cannot be executed, 127 that it does not exist.
 
 use super::Run;
 use super::apply::refused;
@@ -22,10 +22,10 @@ use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SI
 use signal_hook::iterator::Signals;
 use std::io::IsTerminal;
 
-/// Passed on to the command as they come.
+/// Signals that are forwarded to the command.
 const FORWARDED: [i32; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH];
 
-/// A command that runs, and what is watched of it.
+/// A running command, with what is needed to follow it.
 struct Started {
     child: Child,
     dirs: GroupDirs,
@@ -74,18 +74,18 @@ pub fn run(context: &mut Context, options: &Run) -> anyhow::Result<u8> {
             return Err(error);
         }
     };
-    // Before the group is tidied up: the next one need not wait for that.
+    // Released before the cgroup is removed, so that the next command does not wait for that.
     if let Some(slot) = slot {
         slot.leave(&mut context.host);
     }
-    // The command's status stands, whatever becomes of its group.
+    // The command's status is returned even if removing its cgroup fails.
     if let Err(error) = release(context) {
         eprintln!("commensal: {error:#}");
     }
     status
 }
 
-/// Receives signals from now on, so that none is lost between here and the command that they are for.
+/// Catches signals from now on, so that none is lost before the command starts.
 fn listen(context: &Context) -> anyhow::Result<Inbox> {
     let wanted = not_ignored(&context.host, &FORWARDED);
     let mut signals = Signals::new(wanted.into_iter().chain([SIGCHLD]))?;
@@ -96,7 +96,7 @@ fn listen(context: &Context) -> anyhow::Result<Inbox> {
     Ok(inbox)
 }
 
-/// Starts the command in its group. The inner error is one of the command itself.
+/// Starts the command in its cgroup. The inner error concerns the command itself.
 fn start(
     context: &mut Context,
     spec: &GroupSpec,
@@ -109,14 +109,14 @@ fn start(
     let planned = match prepare(context, spec) {
         Ok(planned) => planned,
         Err(error) => {
-            // Perhaps this process stepped aside already.
+            // This process may already have moved to another cgroup.
             let _ = restore_own(&mut context.host, &context.state_dir, journal::RUN);
             return Err(error);
         }
     };
     let policy = planned.plan.task_policies.get(name);
     let path = own_path(&planned, name)?;
-    // What cannot be had is told before the command starts; a weak policy tells it in its own words.
+    // Unmet wishes are reported before the command starts; a weak policy reports them itself.
     for unmet in planned.plan.unmet.iter().filter(|_| policy.is_none()) {
         eprintln!("commensal: {}", unmet.describe());
     }
@@ -148,7 +148,7 @@ fn start(
     })
 }
 
-/// Starts the command; if the one whose cookie it was to share has ended meanwhile, with another cookie.
+/// Starts the command; if the process whose cookie it should share has ended meanwhile, with another cookie.
 fn spawn(host: &mut dyn Host, spec: &mut SpawnSpec, dirs: &GroupDirs) -> commensal_host::Result<Child> {
     match (host.spawn(spec), spec.policy.cookie) {
         (Err(HostError { errno: Errno::ESRCH, .. }), Some(Cookie::Of(_))) => {
@@ -159,7 +159,7 @@ fn spawn(host: &mut dyn Host, spec: &mut SpawnSpec, dirs: &GroupDirs) -> commens
     }
 }
 
-/// The core-scheduling cookie that the group's other commands have, or the group's first. The lock is held, so no other
+/// The core-scheduling cookie of the group's other commands, or a new one for the first. The lock is held, so no other
 /// command starts meanwhile.
 fn cookie(host: &mut dyn Host, dirs: &GroupDirs) -> Cookie {
     let procs = dirs.any().and_then(|dir| host.read(dir, "cgroup.procs").ok()).unwrap_or_default();
@@ -168,7 +168,7 @@ fn cookie(host: &mut dyn Host, dirs: &GroupDirs) -> Cookie {
     with.map_or(Cookie::New, Cookie::Of)
 }
 
-/// A command never starts outside a part of its limits without a word.
+/// Refuses to start a command that would escape some of its limits unnoticed.
 fn complete(hierarchies: &[Hierarchy], dirs: &GroupDirs) -> anyhow::Result<()> {
     use Controller::{Cpu, Cpuacct, Io, Memory, Pids};
     for controller in [Cpu, Cpuacct, Memory, Io, Pids] {
@@ -180,7 +180,7 @@ fn complete(hierarchies: &[Hierarchy], dirs: &GroupDirs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The one group that is asked for.
+/// The group named on the command line.
 fn group(context: &Context, options: &Run) -> anyhow::Result<GroupSpec> {
     let specs = context.specs(&options.config)?;
     let known: Vec<String> = specs.iter().map(|spec| spec.name.to_string()).collect();
@@ -199,9 +199,9 @@ fn command(options: &Run) -> SpawnSpec {
     spec
 }
 
-/// Makes sure that the group's own cgroup is there with its limits. Other groups are not touched.
+/// Creates the group's own cgroup with its limits, if needed. Other groups are not touched.
 fn prepare(context: &mut Context, spec: &GroupSpec) -> anyhow::Result<Planned> {
-    // Members found elsewhere are `apply`'s business; this is about the command's own cgroup.
+    // Members found elsewhere are handled by `apply`; this only concerns the command's own cgroup.
     let alone = GroupSpec { matches: Vec::new(), ..spec.clone() };
     let own = [spec.name.clone()].into_iter().collect();
     let mut journal = context.journal(journal::RUN)?;
@@ -225,19 +225,19 @@ fn limits_of(planned: &Planned, name: &GroupName) -> Limits {
     group.map(|group| group.limits.clone()).unwrap_or_default()
 }
 
-/// Waits for the command and passes signals on.
+/// Waits for the command and forwards signals.
 fn follow(context: &mut Context, inbox: &Inbox, child: &mut Child) -> anyhow::Result<u8> {
     loop {
         if let Some(exit) = child.try_wait()? {
             return Ok(u8::try_from(exit.status()).unwrap_or(u8::MAX));
         }
-        // A child that ended before SIGCHLD was waited for has left the signal pending: nothing is lost.
+        // If a child ended before SIGCHLD was waited for, the signal is pending, so nothing is lost.
         let signal = inbox.signal();
-        // Ctrl-C and Ctrl-\ go from the terminal to the command as well, which is in our process group.
+        // Ctrl-C and Ctrl-\ in a terminal reach the command directly, since it is in the same process group.
         let from_terminal = matches!(signal, SIGINT | SIGQUIT) && std::io::stdin().is_terminal();
         if signal != SIGCHLD && !from_terminal {
             match context.host.signal(&child.process, Signal(signal)) {
-                // Gone already, or another user's by now (sudo): waiting goes on either way.
+                // The process is gone, or now belongs to another user (sudo): keep waiting in both cases.
                 Err(error) if error.errno != Errno::ESRCH => eprintln!("commensal: {error}"),
                 _ => {}
             }
@@ -245,8 +245,8 @@ fn follow(context: &mut Context, inbox: &Inbox, child: &mut Child) -> anyhow::Re
     }
 }
 
-/// A group that `run` made goes away with its last command; one in use, or made by `apply`, stays. What a
-/// command left running keeps the group until the next `run` or `restore` finds it empty.
+/// A cgroup that `run` created is removed with its last command; one in use, or created by `apply`, stays. Processes
+/// that a command left running keep the cgroup until the next `run` or `restore` finds it empty.
 fn release(context: &mut Context) -> anyhow::Result<()> {
     let _lock = context.lock()?;
     let restored = restore_own(&mut context.host, &context.state_dir, journal::RUN)?;

@@ -1,5 +1,5 @@
-//! `sched`: the scheduler that is loaded while the machine runs, and others of its kind. Wiring: what loads is a program of its
-//! own, what puts groups under it is the plan.
+//! `sched`: the scheduler and third-party schedulers. Only wiring: a separate program loads the scheduler, and the plan
+//! assigns groups to it.
 
 mod load;
 mod probed;
@@ -21,10 +21,10 @@ use commensal_sensors::scheduler::Unanswered;
 use std::path::Path;
 use std::time::Duration;
 
-/// An answer may take as long as orders for ten thousand threads.
+/// Timeout of a request: orders for ten thousand threads take this long.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Does it.
+/// Runs the subcommand.
 pub fn run(context: &mut Context, verb: &SchedVerb) -> anyhow::Result<u8> {
     match verb {
         SchedVerb::Load(options) if options.with.is_empty() => load::run(context, options),
@@ -34,25 +34,25 @@ pub fn run(context: &mut Context, verb: &SchedVerb) -> anyhow::Result<u8> {
     }
 }
 
-/// What the scheduler of this state directory does.
+/// Status of the scheduler of this state directory.
 fn status_of(host: &dyn Host, state: &Path) -> Result<Status, Unanswered> {
     commensal_sensors::scheduler::status(host, &state.join(SOCKET), PATIENCE)
 }
 
-/// Makes a request of it that changes something.
+/// Sends the scheduler a request that changes something.
 fn tell(host: &dyn Host, state: &Path, request: &Request) -> Result<Done, Unanswered> {
     scheduler::tell(host, &state.join(SOCKET), request, PATIENCE)
 }
 
-/// The scheduler that is loaded from this state directory, by its process. `recorded` is whose record was found.
+/// Pid of the scheduler loaded from this state directory. `recorded` is the pid in its record.
 pub(super) fn loaded<H: Host>(context: &Context<H>, recorded: Option<u32>) -> Option<u32> {
-    // One that has no threads yet has nothing on record, and answers.
+    // A scheduler without threads has no record yet, but answers.
     recorded.or_else(|| status_of(&context.host, &context.state_dir).ok().map(|now| now.pid))
 }
 
-/// Takes off what is loaded. Status 1 when something stays as it is.
+/// Unloads the scheduler. Status 1 when something cannot be undone.
 fn unload(context: &mut Context) -> anyhow::Result<u8> {
-    // Where nothing was ever kept, nothing is made for it either.
+    // Without a state directory, none is created for the lock.
     let _lock = if context.state_dir.is_dir() { context.lock_to_look()? } else { None };
     let state = context.state_dir.clone();
     match tell(&context.host, &state, &Request::Unload) {
@@ -67,7 +67,7 @@ fn unload(context: &mut Context) -> anyhow::Result<u8> {
     }
 }
 
-/// Nobody answers: the process was killed, and the kernel has taken the scheduler off with it.
+/// No process answers: it was killed, and the kernel has unloaded the scheduler with it.
 fn restore(host: &mut dyn Host, state: &Path) -> anyhow::Result<u8> {
     let restored = commensal_reconcile::restore_own(host, state, journal::SCHED)?;
     restored.done.iter().for_each(|line| println!("{line}"));

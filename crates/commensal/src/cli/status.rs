@@ -1,4 +1,4 @@
-//! `status` and `explain`: what the agent says, in a few lines or in full.
+//! `status` and `explain`: prints the agent's state, briefly or in full.
 
 use super::{Explain, Json};
 use crate::context::Context;
@@ -10,7 +10,7 @@ use commensal_agent::status;
 use commensal_host::Host;
 use commensal_reconcile::journal::{self, Record};
 
-/// Prints what is in force. Status 0 when that is all that was asked for, else 1; 2 without an agent.
+/// Prints what is in force. Status 0 when that is everything requested, else 1; 2 without an agent.
 pub fn run(context: &mut Context, options: &Json) -> anyhow::Result<u8> {
     let answer = match client::find::<Snapshot>(&context.host, &context.agent_sockets(), "/v1/snapshot") {
         Ok((_, answer)) => answer,
@@ -32,7 +32,7 @@ pub fn run(context: &mut Context, options: &Json) -> anyhow::Result<u8> {
     Ok(u8::from(!status::is_well(&answer.body, answer.age)))
 }
 
-/// Prints why each number of a group is what it is.
+/// Prints the reason for each limit of a group.
 pub fn explain(context: &Context, options: &Explain) -> anyhow::Result<u8> {
     // Anything else is no group's name, and no path of the agent's.
     commensal_core::group::GroupName::new(&options.group).map_err(|message| anyhow!(message))?;
@@ -47,7 +47,7 @@ pub fn explain(context: &Context, options: &Explain) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// What the journals say is in force without an agent.
+/// What is in force without an agent, according to the journals.
 fn on_record(context: &mut Context) -> Vec<String> {
     let names = context.host.list(&context.state_dir).unwrap_or_default();
     let mut lines = Vec::new();

@@ -1,4 +1,5 @@
-//! `top`: the live view. Asks the agent once a second on a thread of its own, so that keys work while it does not answer.
+//! `top`: the live view. Queries the agent once a second on a separate thread, so that keys work even if the agent does
+//! not answer.
 
 use super::Top;
 use crate::context::Context;
@@ -17,14 +18,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
-/// From one question to the next.
+/// Interval between queries.
 const EVERY: Duration = Duration::from_secs(1);
-/// Between two looks at what came, and at the stop flag.
+/// How often input and the stop flag are checked.
 const POLL: Duration = Duration::from_millis(100);
 
 type News = Result<Answer<Snapshot>, ClientError>;
 
-/// Shows the screen until `q`, or one as text.
+/// Shows the live view until `q`, or one screen as text.
 pub fn run(context: &mut Context, options: &Top) -> anyhow::Result<u8> {
     let sockets = context.agent_sockets();
     // https://no-color.org: any value but the empty one.
@@ -42,7 +43,7 @@ pub fn run(context: &mut Context, options: &Top) -> anyhow::Result<u8> {
     }
     let stop = signals::stop_flag(&context.host).context("watch for Ctrl-C")?;
     let news = questions(socket)?;
-    // It puts the terminal back after a panic as well.
+    // Also restores the terminal after a panic.
     let mut terminal =
         ratatui::try_init().context("the terminal cannot be taken; `--once` prints a screen as text")?;
     let outcome = watch(&mut terminal, &mut view, &news, &stop);
@@ -55,7 +56,7 @@ fn ask(host: &LinuxHost, socket: &Path) -> News {
     client::get(host, socket, "/v1/snapshot")
 }
 
-/// Answers as they come, until nobody wants them.
+/// A channel of answers, until its receiver is dropped.
 fn questions(socket: PathBuf) -> anyhow::Result<Receiver<News>> {
     let (sender, news) = channel();
     let asking = move || {

@@ -1,4 +1,4 @@
-//! The hidden verbs that the lab starts as child processes.
+//! The hidden commands that the lab starts as child processes.
 
 use super::WorkloadVerb;
 use crate::context::Context;
@@ -11,7 +11,7 @@ use commensal_lab::workload::pulse::{self, PulseOptions};
 use commensal_lab::workload::responder::{self, ResponderOptions};
 use std::time::Duration;
 
-/// Watches over a run that freezes.
+/// Thaws frozen cgroups after a run that was killed.
 pub fn thaw_guard(context: &mut Context) -> anyhow::Result<u8> {
     keep_watch(&mut context.host, &context.state_dir, &mut std::io::stdin())?;
     Ok(0)

@@ -1,32 +1,32 @@
-//! Whether windows are long enough: latency by the time since the switch says when an arm has settled, and the median how long
-//! requests take to leave one.
+//! Checks whether windows are long enough: latency by the time since the switch shows when an arm has settled, and the
+//! median shows how long requests take.
 
 use crate::record::{LatencyHistogram, Windows};
 
-/// Requests that a stretch of time needs before it is looked at.
+/// Number of requests that a time bucket needs to be evaluated.
 const ENOUGH: u64 = 400;
-/// How much slower than later on a stretch must be for certain, as a ratio.
+/// Ratio by which a bucket's median must significantly exceed the later ones.
 const SLOWER: f64 = 1.05;
-/// Standard errors of a median that are certain: one in 10,000 on either side.
+/// Number of standard errors of a median that count as significant: one in 10,000 on either side.
 const CERTAIN: f64 = 3.7;
-/// The longest guard, seconds: an arm that settles later needs long blocks.
+/// Maximum guard, seconds: an arm that settles later needs long blocks.
 const LONGEST_GUARD_S: f64 = 0.5;
-/// A window is to hold so many medians, so that few of its requests end in the next.
+/// Minimum length of a window in median latencies, so that few of its requests end in the next window.
 const MEDIANS: f64 = 10.0;
-/// Guard and tail, in medians: what was due before the switch has ended by then.
+/// Minimum guard and tail in median latencies, so that requests due before the switch have ended.
 const AROUND: f64 = 2.0;
 
-/// What was seen of one arm.
+/// Measurements of one arm.
 pub(super) struct ArmSample<'h> {
-    /// Whether its windows have the length in question.
+    /// Whether this arm determines the window length.
     pub decides: bool,
-    /// Whether it is the service alone.
+    /// Whether the arm is the service alone.
     pub alone: bool,
-    /// Latency by the time since the switch at which each stretch begins, seconds.
+    /// Latencies by time bucket; the start of a bucket is in seconds since the switch.
     pub buckets: Vec<(f64, &'h LatencyHistogram)>,
 }
 
-/// Longer windows where these are too short, and why.
+/// Longer windows where these are too short, and the reason.
 pub(super) fn lengthened(windows: Windows, seen: &[ArmSample<'_>]) -> Option<(Windows, String)> {
     let mut why = Vec::new();
     let mut longer = windows;
@@ -41,7 +41,7 @@ pub(super) fn lengthened(windows: Windows, seen: &[ArmSample<'_>]) -> Option<(Wi
         .map(|(_, latency)| latency.value_at_quantile(0.5));
     if let Some(us) = median.max() {
         let median_s = us as f64 / 1e6;
-        // With some slack, so that a second look does not start over for a few per cent.
+        // With a tolerance, so that a second check does not restart the run for a few per cent.
         if median_s * MEDIANS > 1.25 * longer.window_s {
             longer.window_s = median_s * MEDIANS;
             longer.tail_s = median_s * AROUND;
@@ -54,7 +54,7 @@ pub(super) fn lengthened(windows: Windows, seen: &[ArmSample<'_>]) -> Option<(Wi
         }
     }
     if longer.guard_s > windows.guard_s {
-        // What is thrown away stays a sixth.
+        // Keeps the discarded share at a sixth.
         longer.window_s = longer.window_s.max(5.0 * longer.guard_s);
     }
     let changed = longer != windows;
@@ -71,8 +71,8 @@ pub(super) fn lengthened(windows: Windows, seen: &[ArmSample<'_>]) -> Option<(Wi
     })
 }
 
-/// When an arm had settled, if that was after the guard: where the last stretch begins before which the median was higher for certain
-/// than later on.
+/// When an arm had settled, if that was after the guard: the start of the bucket that follows the last one whose median
+/// was significantly higher than later ones.
 fn settled_s(arm: &ArmSample<'_>, guard_s: f64) -> Option<f64> {
     let after: Vec<&(f64, &LatencyHistogram)> =
         arm.buckets.iter().filter(|(from, latency)| *from >= guard_s && latency.len() >= ENOUGH).collect();
@@ -82,7 +82,7 @@ fn settled_s(arm: &ArmSample<'_>, guard_s: f64) -> Option<f64> {
     Some(after[index + 1].0)
 }
 
-/// A bound of the median, by the ranks that lie so many standard errors from the middle, microseconds.
+/// A bound of the median in microseconds, from the ranks this many standard errors from the middle.
 fn bound(latency: &LatencyHistogram, errors: f64) -> f64 {
     let rank = 0.5 + errors * 0.5 / (latency.len() as f64).sqrt();
     latency.value_at_quantile(rank.clamp(0.0, 1.0)) as f64
@@ -97,7 +97,7 @@ mod tests {
 
     const EDGES: [f64; 5] = [0.0, 0.01, 0.02, 0.05, 0.1];
 
-    /// Latencies of a log-normal shape around these medians, one for each stretch.
+    /// Log-normal latencies around these medians, one per bucket.
     fn latencies(rng: &mut Rng, medians: [f64; 5], requests: u64) -> Vec<LatencyHistogram> {
         let stretch = |median: f64| {
             let mut latency = new_histogram().unwrap();
@@ -128,11 +128,11 @@ mod tests {
             }
         };
         check([200.0; 5], None);
-        // Within the guard that there is, anything goes.
+        // Within the existing guard any latency is acceptable.
         check([2_000.0, 400.0, 200.0, 200.0, 200.0], None);
         check([2_000.0, 400.0, 300.0, 200.0, 200.0], Some(50.0));
         check([2_000.0, 400.0, 300.0, 300.0, 200.0], Some(100.0));
-        // It grows slower: that is no settling.
+        // Latency that increases is not settling.
         check([200.0, 200.0, 200.0, 250.0, 300.0], None);
     }
 
@@ -159,7 +159,7 @@ mod tests {
             "{longer:?}"
         );
         assert!(why.contains("requests take"), "{why}");
-        // Once they are as long, nothing changes.
+        // Once the windows are this long, nothing changes.
         assert_eq!(lengthened(longer, &[seen(&latencies)]), None);
     }
 }

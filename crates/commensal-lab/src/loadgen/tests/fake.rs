@@ -7,17 +7,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// An answer without surprises.
+/// A correct answer.
 pub(super) const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-/// What the server does with a request after the closure has run.
+/// The server's reaction to a request after the closure has run.
 #[derive(Debug, Clone)]
 pub(super) enum Reply {
-    /// Send these bytes and read on.
+    /// Send these bytes and continue reading.
     Bytes(&'static [u8]),
     /// Send these bytes and close.
     Last(&'static [u8]),
-    /// Say nothing and keep the connection.
+    /// Send nothing and keep the connection.
     Silence,
 }
 
@@ -30,7 +30,7 @@ pub(super) struct FakeServer {
 }
 
 impl FakeServer {
-    /// `respond` gets the number of the request, from 0 over all connections, on the connection's own thread.
+    /// `respond` is called with the number of the request, from 0 over all connections, on the connection's own thread.
     pub(super) fn start(respond: impl Fn(u64) -> Reply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let addr = listener.local_addr().expect("an address");

@@ -10,13 +10,13 @@ use fake::{FakeServer, OK, Reply};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Why a load that is its own baseline is not valid.
+/// Validity reasons for a load that is its own baseline.
 fn reasons(result: &LoadResult) -> Vec<String> {
     let figures = LoadEvidence::of(result);
     invalid_reasons(&figures, &LoadBaseline::of(&figures), false)
 }
 
-/// Answers within this are no sign of anything on a machine that also compiles.
+/// Response times below this are no sign of a fault on a machine that is also compiling.
 const SLOW_MACHINE: Duration = Duration::from_secs(2);
 
 fn quick(server: &FakeServer, rate_per_s: f64, measure_ms: u64) -> LoadSpec {
@@ -57,7 +57,8 @@ fn a_good_server_gets_exactly_the_schedule() {
     assert_eq!(result.service.len(), due);
     assert!(result.latency.max() >= result.service.min());
     assert_eq!(result.load.offered_per_s.unwrap(), due as f64);
-    // Whatever was due longer before the end than any answer took, was answered before it; a slot of the histogram is 1 % wide.
+    // Requests due earlier before the end than the longest latency were answered in time; a histogram bucket is 1 %
+    // wide.
     let longest = Duration::from_micros(result.latency.max()).mul_f64(1.01) + Duration::from_millis(1);
     let surely =
         all().filter(|due| *due >= spec.warmup && *due + longest < spec.warmup + spec.measure).count();
@@ -70,9 +71,9 @@ fn a_good_server_gets_exactly_the_schedule() {
     assert_eq!(server.accepted.load(Ordering::SeqCst), 8);
 }
 
-/// The stall of research on coordinated omission: 500 ms once in 3 s. From the schedule one request in six meets
-/// it; from the send only the two that were on their way do. A machine whose CPUs are taken away stalls by itself, so there
-/// are several looks.
+/// The stall from research on coordinated omission: 500 ms once in 3 s. Measured from the schedule, one request in six
+/// is affected; measured from the send, only the two in flight are. A machine that loses CPUs stalls by itself, so
+/// there are several attempts.
 #[test]
 fn a_stall_shows_from_the_schedule_and_hides_from_the_send() {
     const LOOKS: usize = 6;
@@ -86,7 +87,7 @@ fn a_stall_shows_from_the_schedule_and_hides_from_the_send() {
     panic!("{seen:?}");
 }
 
-/// One look; why the figures are not those of the one stall.
+/// One attempt; returns why the figures are not those of a single stall.
 fn stalled() -> Result<(), String> {
     let began = Instant::now();
     let stall = Duration::from_millis(1200)..Duration::from_millis(1700);
@@ -161,7 +162,7 @@ fn silence_is_a_timeout_at_the_timeout_value() {
     let server = FakeServer::start(|n| if n % 10 == 9 { Reply::Silence } else { Reply::Bytes(OK) });
     let spec = LoadSpec { timeout: Duration::from_millis(400), ..quick(&server, 100.0, 800) };
     let result = load(&spec);
-    // How many of the others wait too long behind these is the machine's matter: it may stand still for that long.
+    // How many other requests wait too long behind these depends on the machine.
     assert!(result.load.timeouts > 0 && result.completed > 0, "{} timeouts", result.load.timeouts);
     assert_eq!(result.load.errors, 0);
     let at_timeout = result.latency.count_at(400_000);
@@ -231,7 +232,7 @@ fn the_stop_flag_aborts_at_once() {
     stop.store(true, Ordering::Relaxed);
     let (outcome, ended) = runner.join().expect("no panic");
     assert!(matches!(outcome, Err(LoadError::Stopped)), "{outcome:?}");
-    // 50 ms are promised; a run to its end would take a minute.
+    // 50 ms are promised; a complete run would take a minute.
     assert!(ended.duration_since(set) < SLOW_MACHINE);
 }
 
@@ -314,7 +315,7 @@ fn a_stall_shows_in_the_series_and_in_the_objective() {
     let seen = slo(250_000.0, 1.0);
     assert!(seen.windows == 4 && seen.met < 4 && seen.longest_miss_s >= 1.0, "{seen:?}");
     assert!(seen.requests_met_pct < 98.0 && seen.worst_us > 250_000.0, "{seen:?}");
-    // A request that failed met nothing.
+    // A failed request does not meet the objective.
     let failed_pct = result.load.errors as f64 / result.load.offered_requests as f64 * 100.0;
     let lax = slo(4_000_000.0, 2.0);
     assert_eq!((lax.windows, lax.met), (2, 2));
@@ -346,7 +347,7 @@ fn a_closed_loop_keeps_so_many_under_way_and_hides_a_stall() {
     assert_eq!((result.load.offered_requests, server.accepted.load(Ordering::SeqCst)), (result.completed, 3));
     assert_eq!(together.1.load(Ordering::SeqCst), 3);
     assert_eq!(result.lateness.len(), 0, "nothing is due in a closed loop");
-    // A quarter of the time was a stall; of the requests three met it, however many there were before and after.
+    // The stall lasted a quarter of the time; three requests met it, however many there were before and after.
     let met = met.load(Ordering::SeqCst);
     assert!(met <= 3 && result.completed > 10 * met, "{met} of {} requests", result.completed);
     assert!(result.latency.max() > 200_000);
@@ -372,7 +373,7 @@ fn the_stop_flag_can_keep_what_was_measured() {
             result.load.offered_requests
         );
         assert_eq!(result.series.seconds.len(), result.measured_s.ceil() as usize);
-        // In the warm-up there is nothing to keep.
+        // During the warm-up there is no result to keep.
         let before = run(&LoadSpec { warmup: Duration::from_secs(60), ..spec }, &stop, &mut |_| ());
         assert!(matches!(before, Err(LoadError::Stopped)));
     }
@@ -389,7 +390,7 @@ fn the_knee_of_a_real_server_is_where_its_threads_are_busy() {
     let mut told = 0;
     let spec = LoadSpec { connections: 4, ..LoadSpec::new(server.addr, "/", 1.0, Duration::from_secs(1)) };
     let found = knee(&spec, &limits, &AtomicBool::new(false), &mut |_| told += 1);
-    // A machine that has no CPU for anybody may find less, or nothing; never more.
+    // A machine without free CPU may yield a lower rate, or none, but never a higher one.
     match found {
         Ok(knee) => {
             assert!(knee.per_s <= 440.0, "{knee:?}");
@@ -400,7 +401,7 @@ fn the_knee_of_a_real_server_is_where_its_threads_are_busy() {
     }
 }
 
-/// A generator that gets no CPU for a while cannot pass that off as busy connections.
+/// A generator that gets no CPU for a while must not report its delay as busy connections.
 #[test]
 fn an_absent_generator_is_late_whatever_its_connections_do() {
     let server = FakeServer::start(|_| Reply::Bytes(OK));

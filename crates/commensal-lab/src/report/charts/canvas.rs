@@ -1,21 +1,21 @@
-//! What charts are drawn with: shapes with classes, and one style sheet for them. Inside a page the colours are the page's
-//! variables, so that they follow light and dark; a picture alone has the light ones written into it.
+//! SVG primitives for charts: shapes with CSS classes, and one style sheet. Inside a page the colours are the page's
+//! variables, so that they follow light and dark mode; a standalone chart has the light ones embedded.
 //!
-//! Every mark that stands for a datum has the class `d`: a chart without any is not drawn at all.
+//! Every mark that represents a datum has the class `d`; a chart without any is not drawn.
 
 use std::fmt::Write as _;
 
-/// Width of a chart beside text on a desk, pixels.
+/// Width of a chart on a desktop screen, pixels.
 pub const WIDE: f64 = 880.0;
 /// Width of a chart on a phone, pixels.
 pub const NARROW: f64 = 358.0;
-/// From one line of words to the next, pixels.
+/// Line height of text, pixels.
 pub const LINE: f64 = 14.0;
-/// The widest that a character of the labels is expected to be, pixels.
+/// Assumed maximum width of a character in labels, pixels.
 const CHARACTER: f64 = 7.2;
 
-/// Names of colours with their light and dark values. Hues are told apart with any colour vision, and each stands on its
-/// ground with a contrast of at least 3 (marks) or 4.5 (words).
+/// Names of colours with their light and dark values. Hues are distinguishable with any colour vision, with a contrast
+/// to the background of at least 3 (marks) or 4.5 (text).
 pub const COLOURS: [(&str, &str, &str); 27] = [
     ("ground", "#ffffff", "#16181b"),
     ("ink", "#1d2125", "#e4e6e8"),
@@ -46,7 +46,7 @@ pub const COLOURS: [(&str, &str, &str); 27] = [
     ("ondark", "#ffffff", "#16181b"),
 ];
 
-/// How charts look; `var(--…)` are of [`COLOURS`].
+/// Style sheet of charts; `var(--…)` refer to [`COLOURS`].
 pub const STYLE: &str = "\
 svg text{font-size:12px;fill:var(--ink);font-variant-numeric:tabular-nums}\
 svg .s{fill:var(--muted);font-size:11px}svg .b{font-weight:600}svg .h{font-weight:600;font-size:13px}\
@@ -78,7 +78,7 @@ fn fixed_style() -> String {
     style
 }
 
-/// A chart under way.
+/// A chart being drawn.
 #[derive(Debug)]
 pub struct Canvas {
     width: f64,
@@ -89,7 +89,7 @@ pub struct Canvas {
 }
 
 impl Canvas {
-    /// An empty one, pixels wide.
+    /// An empty chart of this width in pixels.
     pub fn new(width: f64) -> Self {
         Self { width, height: 0.0, body: String::new(), desc: Vec::new() }
     }
@@ -99,12 +99,12 @@ impl Canvas {
         self.width
     }
 
-    /// Whether labels have to stand above what they name instead of beside it.
+    /// Whether labels must be placed above their marks instead of beside them.
     pub fn is_narrow(&self) -> bool {
         self.width < 500.0
     }
 
-    /// Adds a sentence to what those hear who do not see.
+    /// Adds a sentence to the description for screen readers.
     pub fn describe(&mut self, sentence: String) {
         self.desc.push(sentence);
     }
@@ -128,7 +128,7 @@ impl Canvas {
         );
     }
 
-    /// A dot; `tip` is what a pointer upon it reads.
+    /// A dot; `tip` is its tooltip.
     pub fn dot(&mut self, class: &str, (x, y): (f64, f64), r: f64, tip: Option<&str>) {
         let (x, y, r) = (num(x), num(y), num(r));
         let _ = write!(self.body, "<circle class=\"{class}\" cx=\"{x}\" cy=\"{y}\" r=\"{r}\"");
@@ -138,9 +138,9 @@ impl Canvas {
         });
     }
 
-    /// What is drawn says `words` at `place` while a pointer is on it, or after a finger or the keyboard has chosen it: style
-    /// sheets alone do that. The words stand where the chart keeps room for them, so that no later mark covers them. Each of
-    /// their lines ends there when `class` is `e`.
+    /// Shows `words` at `place` while the pointer is on what `draw` draws, or after it was selected by touch or
+    /// keyboard, using style sheets only. The text is in space reserved by the chart, so that no later mark covers it.
+    /// With class `e` its lines end at `place`.
     pub fn tip(&mut self, words: &str, place: (f64, f64), class: &str, draw: impl FnOnce(&mut Self)) {
         self.body.push_str("<g class=\"tip\" tabindex=\"-1\">");
         draw(self);
@@ -161,18 +161,18 @@ impl Canvas {
         let _ = writeln!(self.body, "<polyline class=\"{class}\" points=\"{}\"/>", points.join(" "));
     }
 
-    /// Words; the point is at their foot, to the left unless the class says otherwise.
+    /// A text; the point is its lower left corner, unless the class says otherwise.
     pub fn text(&mut self, class: &str, (x, y): (f64, f64), text: &str) {
         let (x, y) = (num(x), num(y));
         let _ = writeln!(self.body, "<text class=\"{class}\" x=\"{x}\" y=\"{y}\">{}</text>", escape(text));
     }
 
-    /// Names with a patch of their colour, in lines from `top` on; gives where the lines end.
+    /// A legend with a colour patch per name, in lines from `top` on; returns where the lines end.
     pub fn key(&mut self, left: f64, top: f64, entries: &[(String, String)]) -> f64 {
         let (mut x, mut y) = (left, top);
         for (class, name) in entries {
             let name = fitted(name, self.width - left - 30.0);
-            // The key is smaller than the labels.
+            // The legend's font is smaller than that of labels.
             let wide = 16.0 + text_width(&name) * 0.92;
             if x > left && x + wide > self.width {
                 x = left;
@@ -185,7 +185,7 @@ impl Canvas {
         y + 18.0
     }
 
-    /// The chart as part of a page; `id` is not used twice on the page.
+    /// The chart as part of a page; `id` must be unique on the page.
     pub fn embedded(&self, id: &str, title: &str) -> String {
         let (width, height) = (num(self.width), num(self.height));
         format!(
@@ -197,7 +197,7 @@ impl Canvas {
         )
     }
 
-    /// The chart as a file of its own, with its title and where it comes from.
+    /// The chart as a file of its own, with its title and origin.
     pub fn alone(&self, title: &str, from: &str) -> String {
         let (width, height) = (self.width + 48.0, self.height + 88.0);
         let room = width - 48.0;
@@ -220,7 +220,7 @@ impl Canvas {
     }
 }
 
-/// Words in place of a chart that cannot be drawn.
+/// A text in place of a chart that cannot be drawn.
 pub fn words(why: &str) -> Canvas {
     let mut canvas = Canvas::new(WIDE);
     for line in lines(why, WIDE) {
@@ -232,7 +232,7 @@ pub fn words(why: &str) -> Canvas {
     canvas
 }
 
-/// The text in lines of at most `px` pixels, broken between words.
+/// Breaks a text between words into lines of at most `px` pixels.
 fn lines(text: &str, px: f64) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
@@ -247,12 +247,12 @@ fn lines(text: &str, px: f64) -> Vec<String> {
     lines
 }
 
-/// The room that a label is given, pixels.
+/// Estimated width of a label, pixels.
 pub fn text_width(text: &str) -> f64 {
     text.chars().count() as f64 * CHARACTER
 }
 
-/// The label, cut so that it has room in `px` pixels.
+/// The label, truncated to fit in `px` pixels.
 pub fn fitted(text: &str, px: f64) -> String {
     let fits = (px / CHARACTER).max(1.0) as usize;
     if text.chars().count() <= fits {
@@ -261,7 +261,7 @@ pub fn fitted(text: &str, px: f64) -> String {
     text.chars().take(fits - 1).chain(['…']).collect()
 }
 
-/// A coordinate with a tenth of a pixel; never anything that is not a number.
+/// A coordinate with one decimal; never NaN or infinite.
 fn num(value: f64) -> String {
     if !value.is_finite() {
         return "0".to_owned();

@@ -1,4 +1,4 @@
-//! Who used the CPUs, block after block: online, offline, everything else, and what the hypervisor gave to others.
+//! CPU use block by block: online, offline, everything else, and steal.
 
 use super::canvas::Canvas;
 use super::decoded::DecodedRun;
@@ -9,10 +9,10 @@ use crate::stats::median;
 
 const HEIGHT: f64 = 150.0;
 
-/// Its colour, its name, and how much of it there is.
+/// Colour, name, and amount.
 type Kind = (&'static str, &'static str, fn(&CpuUse) -> Option<f64>);
 
-/// From the bottom of a bar to its top.
+/// In order from the bottom of a bar to its top.
 const KINDS: [Kind; 4] = [
     ("online", "online", |cpu| cpu.online),
     ("offline", "offline", |cpu| cpu.offline),
@@ -33,7 +33,7 @@ pub fn draw(seen: &DecodedRun<'_>, width: f64) -> Result<Canvas, String> {
     let shown: Vec<_> = KINDS.iter().filter(|(_, _, of)| has(of)).collect();
     let key: Vec<(String, String)> =
         shown.iter().map(|(class, name, _)| ((*class).to_owned(), (*name).to_owned())).collect();
-    // Below the names there is room for what is said of a block.
+    // Space below the names for the tooltips of blocks.
     let key_foot = canvas.key(0.0, 0.0, &key);
     let said = (right, key_foot + 10.0);
     let top = key_foot + if canvas.is_narrow() { 34.0 } else { 20.0 };
@@ -75,7 +75,8 @@ pub fn draw(seen: &DecodedRun<'_>, width: f64) -> Result<Canvas, String> {
     Ok(canvas)
 }
 
-/// `round 3, isolated: online 0.81, offline 1.02, other 0.10, steal 0.00 CPUs`; in two lines where one has no room.
+/// `round 3, isolated: online 0.81, offline 1.02, other 0.10, steal 0.00 CPUs`; in two lines where it does not fit in
+/// one.
 fn words(seen: &DecodedRun<'_>, block: &Block, narrow: bool) -> String {
     let each: Vec<String> = (KINDS.iter())
         .filter_map(|(class, _, of)| {

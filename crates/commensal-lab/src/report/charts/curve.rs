@@ -1,4 +1,5 @@
-//! Harm over a swept value: a line for each gate with its intervals, its threshold, and below it what the offline work kept.
+//! Chart of harm over a swept value: a line for each gate with its intervals and threshold, and below it the offline
+//! work kept.
 
 use super::canvas::{Canvas, text_width};
 use super::ratios::TICKS;
@@ -11,7 +12,7 @@ use crate::report::curve::{Curve, CurvePoint};
 /// Heights of the two panels, pixels.
 const HARM: f64 = 250.0;
 const KEPT: f64 = 74.0;
-/// Values further apart than this ratio stand on a logarithmic axis.
+/// Ratio of the values above which their axis is logarithmic.
 const WIDE_RANGE: f64 = 40.0;
 
 /// The harm axis: linear about zero, logarithmic beyond the threshold.
@@ -44,7 +45,7 @@ impl Harm {
     }
 }
 
-/// Draws the curve, or says why not.
+/// Draws the curve, or returns why it cannot be drawn.
 pub fn draw(curve: &Curve, width: f64) -> Result<Canvas, String> {
     let points: Vec<&CurvePoint> = curve.sorted().into_iter().filter(|point| point.at.is_finite()).collect();
     let measured = |point: &&CurvePoint| point.gates.iter().any(|gate| gate.harm_pct.is_finite());
@@ -62,7 +63,7 @@ pub fn draw(curve: &Curve, width: f64) -> Result<Canvas, String> {
         .map(|(i, metric)| (format!("f{}", colour(i)), metric.label().to_owned()))
         .collect();
     let key_foot = canvas.key(0.0, 0.0, &key);
-    // Between the names and the picture, what is said of a point.
+    // Space for tooltips between the legend and the chart.
     let (said, top) = ((0.0, key_foot + 10.0), key_foot + 22.0);
     let (left, right) = (54.0, width - 14.0);
     let foot = top + HARM;
@@ -71,7 +72,7 @@ pub fn draw(curve: &Curve, width: f64) -> Result<Canvas, String> {
     harm_axis(&mut canvas, &harm, (left, right), (top, foot));
     thresholds(&mut canvas, curve, &metrics, &harm, (left, right));
     for (i, metric) in metrics.iter().enumerate() {
-        // Intervals of gates at one value stand beside each other.
+        // Intervals of different gates at the same value are placed side by side.
         let aside = (i as f64 - (metrics.len() as f64 - 1.0) / 2.0) * 5.0;
         line(&mut canvas, curve, &points, (*metric, colour(i)), &|point| x(point) + aside, (&harm, said));
     }
@@ -94,7 +95,7 @@ fn colour(nth: usize) -> usize {
     [3, 2, 4, 5, 6, 7, 0][nth % 7]
 }
 
-/// From a point to its place across: by value, by the logarithm of values far apart.
+/// Maps points to horizontal positions: linear, or logarithmic for values far apart.
 fn across(points: &[&CurvePoint], (left, right): (f64, f64)) -> impl Fn(&CurvePoint) -> f64 + use<> {
     let (lo, hi) = extent(points.iter().map(|point| point.at)).unwrap_or((0.0, 1.0));
     let by_log = lo > 0.0 && hi / lo > WIDE_RANGE;
@@ -121,7 +122,7 @@ fn harm_axis(canvas: &mut Canvas, harm: &Harm, (left, right): (f64, f64), (top, 
     canvas.line("axis", (left, top), (left, foot));
 }
 
-/// A dashed line for each threshold, with the gates it is for where they differ.
+/// A dashed line for each threshold, labelled with its gates where they differ.
 fn thresholds(
     canvas: &mut Canvas,
     curve: &Curve,
@@ -178,7 +179,7 @@ fn line(
     }
 }
 
-/// The verdict of each value below its marks, where there is room for it.
+/// The verdict of each value below its marks, where it fits.
 fn verdicts(canvas: &mut Canvas, points: &[&CurvePoint], x: &dyn Fn(&CurvePoint) -> f64, foot: f64) -> f64 {
     let mut last = f64::MIN;
     for point in points {
@@ -230,7 +231,7 @@ fn kept(
     foot
 }
 
-/// The values below the axis; those without room are left out, the table has them.
+/// The labels of the axis; those that do not fit are left out, since the table has them.
 fn labels(canvas: &mut Canvas, points: &[&CurvePoint], x: &dyn Fn(&CurvePoint) -> f64, foot: f64) {
     let mut last = f64::MIN;
     for point in points {

@@ -1,4 +1,4 @@
-//! What the charts show of a run, read once from its blocks.
+//! Data of a run for the charts, decoded once from its blocks.
 
 use crate::analysis::{Samples, online_failed};
 use crate::record::{Block, LatencyHistogram, Metric, Role, Run, decode_histogram, percentile_us};
@@ -11,9 +11,9 @@ pub struct DecodedRun<'a> {
     pub run: &'a Run,
     /// The values that the analysis compares.
     pub samples: Samples,
-    /// Percentiles of each block, whether or not it may be used, microseconds; in the order of the blocks.
+    /// Percentiles of each block, valid or not, microseconds; in the order of the blocks.
     pub latency_us: Vec<BTreeMap<Metric, f64>>,
-    /// All requests of the usable blocks of each arm; `None` where no block has a histogram.
+    /// All requests of the valid blocks of each arm; `None` where no block has a histogram.
     pub merged: Vec<Option<LatencyHistogram>>,
 }
 
@@ -34,7 +34,7 @@ impl<'a> DecodedRun<'a> {
         Self { run, samples: Samples::of(run).0, latency_us, merged }
     }
 
-    /// Number of the colour of an arm.
+    /// Colour number of an arm.
     pub fn colour(&self, arm: &str) -> usize {
         let Some(at) = self.run.arms.iter().position(|other| other.name == arm) else { return 0 };
         match self.run.arms[at].role {
@@ -51,7 +51,7 @@ impl<'a> DecodedRun<'a> {
         }
     }
 
-    /// `round 3, isolated`: where a block stands.
+    /// Label of a block, such as `round 3, isolated`.
     pub fn place(&self, block: &Block) -> String {
         format!("round {}, {}", block.round.saturating_add(1), super::canvas::fitted(&block.arm, 130.0))
     }
@@ -74,13 +74,13 @@ impl<'a> DecodedRun<'a> {
 
 fn add(into: &mut Option<LatencyHistogram>, histogram: LatencyHistogram) {
     match into {
-        // Both have the fixed bounds of the record, which is all that the sum needs.
+        // Both have the fixed bounds of the record, so they can be added.
         Some(sum) => drop(sum.add(&histogram)),
         None => *into = Some(histogram),
     }
 }
 
-/// As the analysis reads them: only with enough requests, and only where the plan made room.
+/// As in the analysis: only with enough requests, and only if the plan provides for it.
 fn percentiles(run: &Run, block: &Block, histogram: Option<&LatencyHistogram>) -> BTreeMap<Metric, f64> {
     let size = histogram.map_or(block.load.offered_requests, |histogram| histogram.len());
     let value = |metric: Metric| {

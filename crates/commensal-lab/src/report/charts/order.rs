@@ -1,16 +1,16 @@
-//! Blocks in the order of measurement: where each of them lies on an axis that two charts share.
+//! Positions of blocks on an axis in the order of measurement, shared by two charts.
 
 use super::canvas::Canvas;
 use super::decoded::DecodedRun;
 use super::scale::{Scale, round_steps, trimmed};
 use crate::record::{Block, Run};
 
-/// From where to where each block lies, and how that is written at the axis.
+/// Horizontal extent of each block, and labels of the axis.
 pub struct Order {
     /// Begin and end of each block, pixels.
     pub spans: Vec<(f64, f64)>,
     scale: Scale,
-    /// Whether the axis is time; otherwise it counts blocks.
+    /// Whether the axis shows time; otherwise it counts blocks.
     timed: bool,
     most: f64,
 }
@@ -19,7 +19,7 @@ impl Order {
     /// Places the blocks between two pixels.
     pub fn of(run: &Run, (left, right): (f64, f64)) -> Self {
         let ends: Option<Vec<(f64, f64)>> = run.blocks.iter().map(span).collect();
-        // A block of short windows is spread over its round, among those of the other arms: it has no place in time.
+        // A block of short windows is spread over its round, among those of other arms, so it has no position in time.
         let in_turn = |ends: &Vec<(f64, f64)>| ends.windows(2).all(|pair| pair[0].0 <= pair[1].0);
         let ends = ends.filter(|ends| run.design.windows.is_none() && in_turn(ends));
         let timed = ends.is_some();
@@ -32,7 +32,7 @@ impl Order {
         Self { spans, scale, timed, most }
     }
 
-    /// Where a second of a block lies, pixels.
+    /// Position of a second within a block, pixels.
     pub fn within(&self, block: usize, measure_s: f64, t_s: f64) -> f64 {
         let (from, to) = self.spans[block];
         let share = if measure_s > 0.0 { (t_s / measure_s).clamp(0.0, 1.0) } else { 0.0 };
@@ -50,7 +50,7 @@ impl Order {
             }
             return;
         }
-        // A round is marked where its first block lies.
+        // A round is labelled where its first block begins.
         let rounds =
             run.blocks.iter().map(|block| block.round).max().map_or(1.0, |round| f64::from(round) + 1.0);
         let step = round_steps(rounds, about).get(1).copied().unwrap_or(1.0).max(1.0) as u32;
@@ -64,7 +64,7 @@ impl Order {
                 } else {
                     block.round.saturating_add(1).to_string()
                 };
-                // Next to the first label there is no room for a second one.
+                // There is no space for a second label next to the first.
                 if block.round == 0 || self.scale.at(i as f64) - self.scale.at(0.0) > 56.0 {
                     self.mark(canvas, i as f64, &label, foot);
                 }
@@ -77,7 +77,7 @@ impl Order {
         let x = self.scale.at(value);
         canvas.line("axis", (x, foot), (x, foot + 4.0));
         let half = label.chars().count() as f64 * 3.6;
-        // A label at the left end begins there.
+        // A label at the left end is left-aligned.
         let middle = x.min(canvas.width() - half);
         canvas.text("s m", (middle, foot + 17.0), label);
     }

@@ -1,4 +1,4 @@
-//! The chart that convinces: every round a dot, at the change of a metric against the baseline of the same round.
+//! The main chart: every round is a dot, at the change of a metric against the baseline of the same round.
 //!
 //! Changes of a few per cent and of several hundred share one axis, so it is linear about zero and logarithmic beyond the
 //! threshold (the inverse hyperbolic sine of the log-ratio over the threshold's).
@@ -12,7 +12,7 @@ use crate::verdict::against_baseline;
 
 /// Height of the dots of one arm, pixels.
 const STRIP: f64 = 34.0;
-/// Changes that may be written at the axis, per cent; the first ones come first.
+/// Changes that may label the axis, per cent, in order of preference.
 pub const TICKS: [f64; 25] = [
     0.0, 100.0, -50.0, 20.0, -20.0, 1000.0, -90.0, 10.0, -10.0, 50.0, 200.0, 500.0, -80.0, 5.0, -5.0, 2.0,
     -2.0, 1.0, -1.0, 10_000.0, -99.0, 2000.0, 5000.0, 0.5, -0.5,
@@ -63,7 +63,7 @@ fn rows<'a>(seen: &DecodedRun<'a>, baseline: usize, metric: Metric) -> Vec<Row<'
     all.filter(|row| !row.rounds.is_empty()).collect()
 }
 
-/// The log-ratio of the metric itself behind a harm in per cent.
+/// The log-ratio of the metric itself for a harm in per cent.
 fn log_change(metric: Metric, harm_pct: f64) -> f64 {
     if metric.more_is_better() { -log_of_pct(harm_pct) } else { log_of_pct(harm_pct) }
 }
@@ -87,7 +87,7 @@ impl Axis {
 fn axis(rows: &[Row<'_>], theta: f64, (left, right): (f64, f64)) -> Axis {
     let unit = log_of_pct(theta);
     let dots = rows.iter().flat_map(|row| row.rounds.iter().map(|(_, log)| *log));
-    // The band of the threshold is always inside, with some room around it.
+    // The band of the threshold is always inside, with a margin around it.
     let (lo, hi) = extent(dots.chain([-unit * 1.6, unit * 1.6])).unwrap_or((-unit, unit));
     let (lo, hi) = ((lo / unit).asinh(), (hi / unit).asinh());
     let room = (hi - lo) * 0.03;
@@ -117,10 +117,10 @@ fn panel(canvas: &mut Canvas, seen: &DecodedRun<'_>, metric: Metric, rows: &[Row
     canvas.height = foot + 20.0;
 }
 
-/// The vertical lines with their values: zero and the ends of the band before all others.
+/// The vertical grid lines with their labels, starting with zero and the ends of the band.
 fn ticks(canvas: &mut Canvas, axis: &Axis, metric: Metric, theta: f64, (top, foot): (f64, f64)) {
     let ends = [theta, -theta].map(|pct| pct_of_log(log_change(metric, pct)));
-    // The end of the band may be 4.76 %, for throughput: the round value beside it is not written as well.
+    // The end of the band may be 4.76 %, for throughput: a round value next to it gets no label.
     let mut taken: Vec<f64> = Vec::new();
     for (i, pct) in TICKS[..1].iter().chain(&ends).chain(&TICKS[1..]).enumerate() {
         let log = log_of_pct(*pct);
@@ -176,7 +176,7 @@ fn strip(
     }
     let (value, ends, sample) = figures(seen, metric, row);
     let name = &row.arm.name;
-    // The identical arm is no result: it shows how far apart two equal arms lie.
+    // The identical arm is not a result: it shows how far two equal arms differ.
     let twin = row.arm.role == Role::Baseline2;
     canvas.describe(format!("{} of {name}: {value} {ends}, {sample}.", metric.label()));
     if narrow {

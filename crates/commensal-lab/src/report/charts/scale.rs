@@ -1,6 +1,6 @@
-//! From values to pixels, and which values are written at the axes.
+//! Maps values to pixels, and chooses labels of axes.
 
-/// A linear map from values to pixels; logarithms are the caller's.
+/// A linear map from values to pixels; callers pass logarithms themselves.
 #[derive(Debug, Clone, Copy)]
 pub struct Scale {
     from: (f64, f64),
@@ -14,7 +14,7 @@ impl Scale {
         Self { from, to }
     }
 
-    /// Where a value lies, pixels; values outside lie at the ends.
+    /// Position of a value, pixels; values outside are clamped.
     pub fn at(&self, value: f64) -> f64 {
         let share = ((value - self.from.0) / (self.from.1 - self.from.0)).clamp(0.0, 1.0);
         self.to.0 + share * (self.to.1 - self.to.0)
@@ -58,7 +58,7 @@ pub fn log_steps(lo: f64, hi: f64) -> Vec<f64> {
         .collect()
 }
 
-/// The latency as it stands at an axis, such as `200 µs` or `1 ms`.
+/// The latency as an axis label, such as `200 µs` or `1 ms`.
 pub fn axis_latency(us: f64) -> String {
     match us {
         us if us < 1e3 => format!("{} µs", trimmed(us)),
@@ -67,7 +67,7 @@ pub fn axis_latency(us: f64) -> String {
     }
 }
 
-/// At most two digits after the point, and no zeros at the end.
+/// At most two decimals, without trailing zeros.
 pub fn trimmed(value: f64) -> String {
     let text = format!("{value:.2}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()

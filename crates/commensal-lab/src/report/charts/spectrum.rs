@@ -1,7 +1,7 @@
 //! Latency over the share of requests, as HdrHistogram draws it: each tenth of the remaining requests has the same width.
 //!
-//! The requests of all usable blocks of an arm are taken together here, for the picture only. No figure and no verdict comes
-//! from that: they pair blocks.
+//! The requests of all valid blocks of an arm are combined here, for the chart only. Figures and verdicts are computed
+//! from paired blocks instead.
 
 use super::canvas::Canvas;
 use super::decoded::DecodedRun;
@@ -10,7 +10,7 @@ use crate::format::{latency, sentence_list};
 use crate::record::{LatencyHistogram, percentile_us};
 
 const HEIGHT: f64 = 270.0;
-/// Points of a curve.
+/// Number of points of a curve.
 const POINTS: usize = 110;
 /// Requests that must lie beyond the last point of a curve.
 const BEYOND: f64 = 10.0;
@@ -18,7 +18,7 @@ const BEYOND: f64 = 10.0;
 struct Curve<'a> {
     name: &'a str,
     colour: usize,
-    /// Nines and microseconds.
+    /// Number of nines, and microseconds.
     points: Vec<(f64, f64)>,
 }
 
@@ -54,7 +54,7 @@ pub fn draw(seen: &DecodedRun<'_>, width: f64) -> Result<Canvas, String> {
         canvas.text("s e", (left - 8.0, at + 4.0), &axis_latency(us));
     }
     share_axis(&mut canvas, &x, (left, right), foot);
-    // The twin lies below all others: it only shows how far two equal curves are apart.
+    // The identical arm is drawn below all others: it only shows how far two equal curves differ.
     let mut order: Vec<&Curve<'_>> = curves.iter().collect();
     order.sort_by_key(|curve| curve.colour != 1);
     for curve in order {
@@ -72,7 +72,7 @@ pub fn draw(seen: &DecodedRun<'_>, width: f64) -> Result<Canvas, String> {
     Ok(canvas)
 }
 
-/// Points of a curve, up to where enough requests lie beyond.
+/// Points of a curve, up to the one beyond which too few requests lie.
 fn points(histogram: &LatencyHistogram) -> Vec<(f64, f64)> {
     let total = histogram.len() as f64;
     if total < BEYOND * 2.0 {
@@ -84,11 +84,11 @@ fn points(histogram: &LatencyHistogram) -> Vec<(f64, f64)> {
     (0..=POINTS).filter_map(point).collect()
 }
 
-/// Percentiles that are said of each curve.
+/// Percentiles in each curve's tooltip.
 const SAID: [(&str, f64); 5] =
     [("50 %", 0.5), ("90 %", 0.9), ("99 %", 0.99), ("99.9 %", 0.999), ("99.99 %", 0.9999)];
 
-/// Places on the curves that tell their value: in the corner that no curve reaches.
+/// Points on the curves with tooltips, displayed in the corner that no curve reaches.
 fn points_said(
     canvas: &mut Canvas,
     seen: &DecodedRun<'_>,
@@ -136,7 +136,7 @@ fn share_axis(canvas: &mut Canvas, x: &Scale, (left, right): (f64, f64), foot: f
     );
 }
 
-/// The names at the ends of their curves, moved apart where they would touch.
+/// The names at the ends of their curves, moved apart where they would overlap.
 fn names(canvas: &mut Canvas, curves: &[Curve<'_>], (x, y): (&Scale, &Scale), at: f64) {
     let mut ends: Vec<(f64, &Curve<'_>)> = curves
         .iter()

@@ -1,4 +1,4 @@
-//! Every chart has marks where there are data, and words where there are none.
+//! Every chart has marks where there is data, and a text where there is none.
 
 use super::*;
 use crate::analysis::conclude;

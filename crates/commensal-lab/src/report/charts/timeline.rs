@@ -1,4 +1,4 @@
-//! Throughput and tail latency over the run, block after block, or second by second where the record has that.
+//! Throughput and tail latency over the run, block by block, or second by second where the record has a series.
 
 use super::canvas::Canvas;
 use super::decoded::DecodedRun;
@@ -8,9 +8,9 @@ use crate::format::{latency, three_digits};
 use crate::record::{Block, Metric, Tick};
 use crate::stats::median;
 
-/// Least width of the mark of a block, pixels.
+/// Minimum width of the mark of a block, pixels.
 const LEAST: f64 = 2.4;
-/// Points of all curves of a panel; longer series are thinned.
+/// Maximum number of points of all curves of a panel; longer series are thinned.
 const MOST_POINTS: usize = 3_000;
 
 /// One quantity over time.

@@ -1,4 +1,4 @@
-//! Who had the CPU while online threads waited for it, per arm: the finding of the probe.
+//! What occupied the CPU while online threads waited for it, per arm, as measured by the probe.
 
 use super::canvas::{Canvas, fitted, text_width};
 use super::decoded::DecodedRun;
@@ -8,10 +8,10 @@ use crate::record::{Arm, WaitByKind};
 
 const BAR: f64 = 24.0;
 
-/// Its colour, its name, and how much of it there is.
+/// Colour, name, and amount.
 type Kind = (&'static str, &'static str, fn(&WaitByKind) -> f64);
 
-/// From the left of a bar to its right.
+/// In order from the left of a bar to its right.
 const KINDS: [Kind; 6] = [
     ("offline", "offline work", |wait| wait.offline),
     ("online", "online work itself", |wait| wait.peers),
@@ -23,7 +23,7 @@ const KINDS: [Kind; 6] = [
 
 struct Bar<'a> {
     arm: &'a Arm,
-    /// Milliseconds per second on a CPU, by kind.
+    /// Milliseconds per second of CPU time, by kind.
     ms: [f64; 6],
     blocks: usize,
 }
@@ -55,7 +55,7 @@ pub fn draw(seen: &DecodedRun<'_>, width: f64) -> Result<Canvas, String> {
     let key: Vec<(String, String)> =
         shown.iter().map(|kind| (KINDS[*kind].0.to_owned(), KINDS[*kind].1.to_owned())).collect();
     let key_foot = canvas.key(0.0, 0.0, &key);
-    // Below the names there is room for what is said of a part of a bar.
+    // Space below the names for the tooltips of a bar's parts.
     let (said, top) = ((width, key_foot + 10.0), key_foot + 22.0);
     let (left, right) = if narrow { (0.0, width - 66.0) } else { (150.0, width - 110.0) };
     let x = Scale::new((0.0, most), (left, right));
@@ -109,7 +109,7 @@ fn draw_bar(
         if ms <= 0.0 {
             continue;
         }
-        // Also what is thin on a phone can be pointed at.
+        // Thin parts can be selected on a phone, too.
         let end = end.max(start + 0.3);
         let tip = format!("{}: {class} {} ms per CPU-second", fitted(&bar.arm.name, 150.0), three_digits(ms));
         canvas.tip(&tip, said, "e", |canvas| {

@@ -1,13 +1,13 @@
-//! How far one sample lies above another: the Hodges-Lehmann estimate over all pairs, with the bounds that the rank-sum test of
-//! Wilcoxon, Mann and Whitney gives. Nothing is assumed about the shape of the two, only that it is the same one.
+//! Shift between two samples: the Hodges-Lehmann estimate over all pairs, with the bounds of the rank-sum test of
+//! Wilcoxon, Mann and Whitney. No assumption about the shape of the distributions, except that both have the same.
 
 use crate::stats::{by_value, median};
 
-/// Up to so many values in both samples the distribution is computed exactly: its counts stay exact in a float.
+/// Up to this number of values in both samples the distribution is computed exactly: the counts stay exact in a float.
 const EXACT_UP_TO: usize = 50;
-/// The error of the interval, on each side.
+/// Error rate of the interval on each side.
 const ALPHA: f64 = 0.025;
-/// What a standard normal value exceeds so often.
+/// The corresponding quantile of the standard normal distribution.
 const Z: f64 = 1.959_963_984_540_054;
 
 /// A shift with its interval.
@@ -18,7 +18,7 @@ pub(super) struct Shift {
     pub ci95: Option<[f64; 2]>,
 }
 
-/// How far `b` lies above `a`; `None` without values.
+/// The shift of `b` relative to `a`; `None` without values.
 pub(super) fn shift(a: &[f64], b: &[f64]) -> Option<Shift> {
     let mut differences: Vec<f64> = b.iter().flat_map(|b| a.iter().map(move |a| b - a)).collect();
     differences.sort_unstable_by(by_value);
@@ -26,7 +26,7 @@ pub(super) fn shift(a: &[f64], b: &[f64]) -> Option<Shift> {
     Some(Shift { estimate: median(&differences)?, ci95: ends })
 }
 
-/// The largest count `c` of pairs with `P(U <= c)` within the error; `None` where even 0 is too likely.
+/// The largest count `c` of pairs with `P(U <= c)` within the error rate; `None` where even 0 is too likely.
 fn critical(n: usize, m: usize) -> Option<usize> {
     if n == 0 || m == 0 {
         return None;
@@ -46,12 +46,13 @@ fn critical(n: usize, m: usize) -> Option<usize> {
     within.count().checked_sub(1)
 }
 
-/// In how many of the orders of two samples so many pairs have the second below the first: the coefficients of Gauss's binomial.
+/// In how many orderings of two samples this number of pairs has the second value below the first: the coefficients of
+/// the Gaussian binomial.
 fn counts(n: usize, m: usize) -> Vec<f64> {
     let mut counts = vec![0.0; n * m + 1];
     counts[0] = 1.0;
     for i in 1..=n {
-        // Times 1 - q^(m + i), by 1 - q^i.
+        // Multiplication by 1 - q^(m + i), division by 1 - q^i.
         for u in (m + i..counts.len()).rev() {
             counts[u] -= counts[u - m - i];
         }
@@ -91,7 +92,7 @@ mod tests {
         assert!(exact.abs_diff((25.0 * 25.0 / 2.0 - z - 0.5).floor() as usize) <= 1);
     }
 
-    /// Of 95 % intervals at least 93 of 100 hold the truth, also with other numbers of rounds and with bursts.
+    /// Of 95 % intervals at least 93 of 100 contain the true value, also with other numbers of rounds and with bursts.
     #[test]
     fn intervals_hold_the_truth() {
         let mut rng = Rng::new(3);

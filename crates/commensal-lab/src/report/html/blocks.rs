@@ -1,4 +1,4 @@
-//! Every block as a row, for those who want to look for themselves. The CSV report has more columns.
+//! A table with every block as a row. The CSV report has more columns.
 
 use crate::format::three_digits;
 use crate::record::{Block, Metric};

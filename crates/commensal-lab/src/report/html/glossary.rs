@@ -1,4 +1,4 @@
-//! The special words of a page: each is linked where it is first used to what it means, at the end of the page. The meanings
+//! The technical terms of a page: each is linked at its first use to its meaning at the end of the page. The meanings
 //! are those of `docs/glossary.md`; a test compares them.
 
 use crate::report::charts::escape;
@@ -15,7 +15,7 @@ const fn word(row: &'static str, forms: &'static [&'static str], meaning: &'stat
     Word { row, forms, meaning }
 }
 
-/// The words, in the order of the glossary.
+/// The terms, in the order of the glossary.
 pub(super) const WORDS: [Word; 27] = [
     word("online", &["online work", "online"], "latency-critical work that must not notice its neighbours"),
     word("offline", &["offline work", "offline"], "batch work that takes what is left"),
@@ -90,7 +90,7 @@ pub(super) const WORDS: [Word; 27] = [
     word("settle", &["settle"], "the pause after offline work starts or stops, in which nothing is measured"),
 ];
 
-/// Elements whose text is left as it is.
+/// Elements whose text is not linked.
 const CLOSED: [&str; 9] = ["svg", "pre", "code", "a", "h1", "h2", "h3", "summary", "title"];
 
 fn anchor(word: &Word) -> String {
@@ -98,8 +98,8 @@ fn anchor(word: &Word) -> String {
     format!("word-{}", word.row.chars().map(plain).collect::<String>())
 }
 
-/// The body with each word linked at its first use in running text, and in the titles of columns, which a phone does not show;
-/// then the glossary of those that are used.
+/// The body with each term linked at its first use in running text, and in column titles, which a phone does not show;
+/// then the glossary of the terms used.
 pub(super) fn linked(body: &str) -> String {
     let mut out = String::with_capacity(body.len() + 8_192);
     let (mut in_text, mut in_titles) = ([false; WORDS.len()], [false; WORDS.len()]);
@@ -155,7 +155,7 @@ pub(super) fn linked(body: &str) -> String {
     out
 }
 
-/// Copies text, and links each word that is not linked yet.
+/// Copies text, and links each term that is not linked yet.
 fn link(text: &str, seen: &mut [bool; WORDS.len()], out: &mut String) {
     let inside = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '&' | '/' | '.');
     let (mut at, mut copied) = (0, 0);
@@ -185,7 +185,7 @@ fn link(text: &str, seen: &mut [bool; WORDS.len()], out: &mut String) {
     out.push_str(&text[copied..]);
 }
 
-/// Whether text begins with a form, as a word of its own; a capital at its beginning is none of its own.
+/// Whether text begins with a form as a whole word; the first letter may be capitalised.
 fn starts(text: &str, form: &str) -> bool {
     let same = text.get(..form.len()).is_some_and(|head| {
         let first =

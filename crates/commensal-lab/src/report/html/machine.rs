@@ -1,4 +1,4 @@
-//! Where and how a run was made: machine, plan, arms with the control files as they were read back.
+//! How a run was made: machine, plan, and arms with the control files as they were read back.
 
 use crate::format::{count, sentence_list, three_digits};
 use crate::record::{Arm, Machine, Role, Run};
@@ -128,7 +128,7 @@ fn arms(run: &Run) -> String {
     out
 }
 
-/// The control files of an arm; a value that the kernel does not hold stands out.
+/// The control files of an arm; values that the kernel does not hold are highlighted.
 fn policy(arm: &Arm) -> String {
     let Some(policy) = &arm.policy else { return String::new() };
     let mut out = format!("<h3>What {} wrote, and what the kernel then held</h3>\n", escape(&arm.name));

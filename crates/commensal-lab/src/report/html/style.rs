@@ -1,4 +1,4 @@
-//! How the page looks. Colours are the charts'; dark follows the reader's system, paper is always light.
+//! The page's style sheet. Colours are the charts'; dark mode follows the reader's system, printing is always light.
 
 use crate::report::charts::{COLOURS, STYLE};
 
@@ -86,7 +86,8 @@ mod tests {
         (a.max(b) + 0.05) / (a.min(b) + 0.05)
     }
 
-    /// WCAG 2: 4.5 for words, 3 for marks. `grid`, `band` and `shade` are grounds, `nobody` and `rule` lie beside words.
+    /// WCAG 2: 4.5 for text, 3 for marks. `grid`, `band` and `shade` are backgrounds, `nobody` and `rule` are labelled
+    /// by text next to them.
     #[test]
     fn colours_stand_out_from_the_ground() {
         let words =

@@ -1,4 +1,4 @@
-//! The page without a browser: what it holds, what it cannot hold, how large it is.
+//! The page without a browser: its content, forbidden content, and size.
 
 use super::html;
 use crate::analysis::conclude;
@@ -153,7 +153,7 @@ fn no_figure_is_not_a_number() {
     }
 }
 
-/// What loads must also be drawn, whatever it holds.
+/// Every record that loads can also be drawn.
 #[test]
 fn mutated_records_are_drawn_or_refused() {
     let mut run = fixture::small_run();

@@ -1,4 +1,4 @@
-//! The raw numbers of three documents, what they printed, and what is right.
+//! The raw numbers of three documents, the values they printed, and the correct values.
 
 use super::figures::{ArmFigures, Figures};
 use super::{Style, layout};
@@ -8,17 +8,17 @@ use std::fmt::Write as _;
 /// A document with an experiment.
 #[derive(Debug)]
 pub struct Document {
-    /// Where it is from and what it measured.
+    /// Source and subject.
     pub title: &'static str,
-    /// Whose layout it has.
+    /// Layout of its table.
     pub style: Style,
-    /// What it got wrong, in one sentence: the footnote of every table in its style.
+    /// Its error, in one sentence: the footnote of every table in its style.
     pub lesson: &'static str,
     /// Its raw numbers.
     arms: &'static [Raw],
     /// The relative cells as printed.
     pub printed: &'static [Printed],
-    /// Footnotes of the table put right.
+    /// Footnotes of the corrected table.
     footnotes: &'static [&'static str],
 }
 
@@ -31,7 +31,7 @@ pub struct Printed {
     pub metric: Option<Metric>,
     /// As printed.
     pub text: &'static str,
-    /// How it came about.
+    /// How the printed value was computed.
     pub how: &'static str,
 }
 
@@ -47,14 +47,14 @@ struct Raw {
     totals: Option<(f64, u64)>,
 }
 
-/// The document behind a style; the lab's own has none.
+/// The document of a style; the lab's own style has none.
 #[must_use]
 pub fn document(style: Style) -> Option<&'static Document> {
     DOCUMENTS.iter().find(|document| document.style == style)
 }
 
 impl Document {
-    /// Its numbers, with the changes computed anew.
+    /// Its numbers, with recomputed changes.
     #[must_use]
     pub fn figures(&self) -> Figures {
         let arms = self.arms.iter().map(|raw| ArmFigures {
@@ -72,13 +72,13 @@ impl Document {
         Figures::of_numbers(arms.collect(), self.footnotes)
     }
 
-    /// Its table, put right.
+    /// Its corrected table.
     #[must_use]
     pub fn corrected(&self) -> String {
         layout::table(self.style, &self.figures())
     }
 
-    /// The right value of a printed cell.
+    /// The correct value of a printed cell.
     #[must_use]
     pub fn right(&self, cell: &Printed) -> String {
         let figures = self.figures();
@@ -91,7 +91,7 @@ impl Document {
     }
 }
 
-/// The page that shows all of it; `docs/measurements/documents.md` is this text.
+/// The page with all documents; `docs/measurements/documents.md` is this text.
 #[must_use]
 pub fn page() -> String {
     let mut text = PAGE_HEAD.to_owned();

@@ -8,10 +8,10 @@ use crate::stats::median;
 use crate::verdict::{against_baseline, service_failed};
 use std::collections::BTreeMap;
 
-/// The step of changes that come from a document's raw numbers.
+/// Rounding step of changes computed from a document's raw numbers.
 const DOCUMENT_STEP: f64 = 0.01;
 
-/// What a table shows.
+/// Contents of a table.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Figures {
     /// A sentence above the table; empty for a document.
@@ -20,7 +20,7 @@ pub struct Figures {
     pub arms: Vec<ArmFigures>,
     /// Sentences below the table.
     pub footnotes: Vec<String>,
-    /// Whether absolute figures are printed with the digits they were given with, not with three or more.
+    /// Whether absolute figures are printed with their original digits instead of at least three.
     pub as_given: bool,
 }
 
@@ -29,21 +29,21 @@ pub struct Figures {
 pub struct ArmFigures {
     /// Its name.
     pub name: String,
-    /// What runs in it, in words; may be empty.
+    /// Description of what runs in it; may be empty.
     pub what: String,
-    /// What it is for.
+    /// Role of the arm.
     pub role: Role,
     /// Throughput in requests per second, and latencies in microseconds.
     pub values: BTreeMap<Metric, f64>,
     /// Busy share of the machine, per cent.
     pub cpu_pct: Option<f64>,
-    /// Latencies summed up, seconds.
+    /// Sum of latencies, seconds.
     pub sum_s: Option<f64>,
-    /// Requests.
+    /// Number of requests.
     pub count: Option<u64>,
-    /// Changes against the baseline, in print; none in the baseline.
+    /// Formatted changes against the baseline; empty for the baseline.
     pub changes: BTreeMap<Metric, String>,
-    /// Change of the busy share, in print.
+    /// Formatted change of the busy share.
     pub cpu_change: Option<String>,
     /// Whether the online service failed: every cell is a cross.
     pub failed: bool,
@@ -51,7 +51,7 @@ pub struct ArmFigures {
 
 impl Figures {
     /// The figures of a concluded run: absolute ones are medians over the valid blocks, changes are the paired
-    /// Hodges-Lehmann estimates. `lesson` says what the document of this style got wrong.
+    /// Hodges-Lehmann estimates. `lesson` describes the error in the document of this style.
     #[must_use]
     pub fn of_run(run: &Run, lesson: Option<&str>) -> Self {
         let (samples, _) = Samples::of(run);
@@ -155,7 +155,7 @@ fn what(arm: &Arm) -> String {
     }
 }
 
-/// Sum of latencies in seconds and number of requests over the valid blocks; `None` when a block gives neither.
+/// Sum of latencies in seconds and number of requests over the valid blocks; `None` when a block lacks either.
 fn totals(run: &Run, arm: &Arm) -> Option<(f64, u64)> {
     let mut totals = None;
     for block in run.blocks_of(&arm.name).filter(|block| block.valid) {

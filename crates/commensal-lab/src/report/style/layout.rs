@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 /// A cell without a value.
 const NOTHING: &str = "–";
-/// The name that the Alinux document scrapes.
+/// The metric name in the Alinux document.
 const SERIES: &str = "http_response_time";
 
 /// The whole text: headline, table, footnotes.
@@ -31,7 +31,7 @@ pub fn table(style: Style, figures: &Figures) -> String {
     text
 }
 
-/// One row per deployment; latencies in seconds. P95 is ours: the document measured it and left it out.
+/// One row per deployment; latencies in seconds. P95 was added: the document measured it but left it out.
 fn openeuler(figures: &Figures) -> String {
     let columns = [Metric::Qps, Metric::P50, Metric::P90, Metric::P99, Metric::P95];
     let mut rows = vec![vec!["deployment".to_owned()]];
@@ -78,7 +78,7 @@ fn plugsched(figures: &Figures) -> String {
     markdown_table(&rows, 1, escape)
 }
 
-/// Prometheus' text format, the arms with offline work first, as the document has them; then one line on P95.
+/// Prometheus' text format, starting with the arms with offline work, as in the document; then one line on P95.
 fn alinux(figures: &Figures) -> String {
     let mut text =
         format!("```text\n# HELP {SERIES} Duration of HTTP requests in seconds.\n# TYPE {SERIES} summary\n");
@@ -88,7 +88,7 @@ fn alinux(figures: &Figures) -> String {
         for (metric, quantile) in
             [(Metric::P50, "0.5"), (Metric::P90, "0.9"), (Metric::P95, "0.95"), (Metric::P99, "0.99")]
         {
-            // The format has a word for "no value", and a crashed service has none.
+            // The format has a notation for "no value", which a crashed service gets.
             let value = arm.values.get(&metric).filter(|_| !arm.failed);
             let value = value.map_or("NaN".to_owned(), |us| seconds(us / 1e6));
             let _ = writeln!(text, "{SERIES}{{arm=\"{label}\",quantile=\"{quantile}\"}} {value}");
@@ -125,7 +125,7 @@ fn with_change(value: Option<String>, change: Option<&str>) -> String {
     }
 }
 
-/// Three decimals, or as many as three significant digits need.
+/// Three decimals, or as many as three significant digits require.
 fn decimal(value: f64) -> String {
     let wanted = if value > 0.0 { 2.0 - value.log10().floor() } else { 3.0 };
     let decimals = wanted.clamp(3.0, 12.0) as usize;
@@ -138,7 +138,7 @@ fn seconds(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Names from the outside stay in one cell.
+/// Escapes names from outside, so that they stay in one cell.
 fn escape(cell: &str) -> String {
     printable(&cell.replace('|', "\\|").replace(['\n', '\r', '\t'], " ")).into_owned()
 }

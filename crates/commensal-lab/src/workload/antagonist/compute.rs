@@ -1,10 +1,10 @@
-//! Antagonists that touch no memory to speak of: integer and floating-point loops.
+//! Antagonists that hardly use memory: integer and floating-point loops.
 
 use crate::workload::burn::{CHUNK_ITERATIONS, Piece};
 use crate::workload::cpu::burn;
 use std::hint::black_box;
 
-/// Elements of the vector loop: 4 KiB, which stay in the first-level cache.
+/// Elements of the vector loop: 4 KiB, which fit in the first-level cache.
 const LANES: usize = 1024;
 /// Passes over them per chunk, some 0.3 ms.
 const PASSES: usize = 1000;

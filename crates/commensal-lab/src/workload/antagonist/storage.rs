@@ -1,7 +1,7 @@
-//! Antagonists of the page cache and of the disk, on files of bounded size without a name.
+//! Antagonists of the page cache and of the disk, on unnamed files of bounded size.
 //!
-//! They open files with rustix and not through `commensal-host`: that door leads to control and state files, which are
-//! small and read or written whole.
+//! They open files with rustix and not through `commensal-host`, which is for control and state files: those are small
+//! and read or written as a whole.
 
 use super::MIB;
 use crate::workload::WorkloadError;
@@ -12,12 +12,12 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Keeps the names of this process's files apart while they have one.
+/// Makes the temporary names of this process's files unique.
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 /// Bytes of one write to the disk.
 const BLOCK: u64 = 64 << 10;
 
-/// Refuses files that would take more than half of the room that is left.
+/// Refuses files that would take more than half of the free space.
 pub fn check_room(dir: &Path, size: u64, threads: usize) -> Result<(), WorkloadError> {
     let folder = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let left = open(dir, folder, Mode::empty()).and_then(fstatvfs);
@@ -29,12 +29,12 @@ pub fn check_room(dir: &Path, size: u64, threads: usize) -> Result<(), WorkloadE
     Ok(())
 }
 
-/// A file that has no name, so that nobody finds it and nothing has to be removed.
+/// An unnamed file, which is removed automatically.
 pub fn nameless(dir: &Path, size: u64) -> Result<OwnedFd, WorkloadError> {
     let mode = Mode::RUSR | Mode::WUSR;
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let file = match open(dir, flags | OFlags::TMPFILE, mode) {
-        // Older overlays (containers), and kernels that do not know the flag.
+        // For older overlay file systems (containers), and kernels without this flag.
         Err(Errno::OPNOTSUPP | Errno::ISDIR) => renounced(dir, flags, mode),
         opened => opened,
     };
@@ -42,7 +42,7 @@ pub fn nameless(dir: &Path, size: u64) -> Result<OwnedFd, WorkloadError> {
     sized.map_err(|e| WorkloadError::File { dir: dir.to_owned(), size, source: e.into() })
 }
 
-/// A file that has its name only for a moment. An existing one, or a link that somebody laid there, is not opened.
+/// A file that has its name only for a moment. An existing file or symbolic link is not opened.
 fn renounced(dir: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let name = dir.join(format!("commensal-antagonist-{}-{number}", std::process::id()));
@@ -71,7 +71,7 @@ pub fn churn(file: OwnedFd, size: u64) -> Piece {
     })
 }
 
-/// Writes a block and waits until the device has it. Counts writes.
+/// Writes a block and waits until the device has stored it. Counts writes.
 pub fn sync(file: OwnedFd, size: u64) -> Piece {
     let steps = size / BLOCK;
     let block = vec![0x5A_u8; BLOCK as usize];

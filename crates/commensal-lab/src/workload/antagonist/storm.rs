@@ -1,4 +1,4 @@
-//! Antagonists of the kernel's own paths: processes that come and go, and a stream over loopback.
+//! Antagonists of kernel paths: short-lived processes, and a stream over loopback.
 
 use super::KIB;
 use crate::workload::WorkloadError;
@@ -22,7 +22,7 @@ pub fn fork() -> Piece {
     })
 }
 
-/// Sends to a thread of its own that reads and forgets. Counts KiB.
+/// Sends to another thread, which discards the data. Counts KiB.
 pub fn stream() -> Result<Piece, WorkloadError> {
     let failed = |operation: &'static str| move |source| WorkloadError::Piece { operation, source };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed("listen on loopback"))?;
@@ -30,13 +30,13 @@ pub fn stream() -> Result<Piece, WorkloadError> {
     let mut sender = TcpStream::connect(address).map_err(failed("connect on loopback"))?;
     let own = sender.local_addr().map_err(failed("connect on loopback"))?;
     let mut receiver = loop {
-        // Another program may have been first.
+        // Another program may have connected first.
         let (stream, peer) = listener.accept().map_err(failed("accept on loopback"))?;
         if peer == own {
             break stream;
         }
     };
-    // Ends when the sender is dropped; it holds nothing but its socket.
+    // Ends when the sender is dropped; it only holds its socket.
     let reader = std::thread::Builder::new().name("network-reader".to_owned()).spawn(move || {
         let mut bytes = vec![0_u8; PIECE];
         while receiver.read(&mut bytes).is_ok_and(|n| n > 0) {}

@@ -8,15 +8,15 @@ use std::hint::black_box;
 /// Bytes of a cache line, and the `u32`s in it.
 const LINE: u64 = 64;
 const WORDS: usize = 16;
-/// Walkers of one thread on the same ring: their loads overlap, a single chain would leave most of a cache's
-/// bandwidth to others.
+/// Number of walkers of one thread on the same ring: their loads overlap, while a single chain would leave most of a
+/// cache's bandwidth unused.
 const WALKERS: usize = 4;
-/// Steps of each walker per piece, at most some 5 ms of loads that all miss.
+/// Steps of each walker per piece: at most some 5 ms if all loads miss.
 const STEPS: usize = 16_384;
 /// Elements of each array per piece of the stream: 0.5 MiB.
 const STRETCH: usize = 65_536;
 
-/// Walks all cache lines of a buffer in a random ring; a load depends on the one before. Counts loads.
+/// Walks all cache lines of a buffer in a random ring; each load depends on the previous one. Counts loads.
 pub fn chase(size: u64, seed: u64) -> Piece {
     // 2^28 lines are 16 GiB: positions fit u32.
     let lines = (size / LINE).clamp(WALKERS as u64, 1 << 28) as u32;
@@ -51,7 +51,7 @@ fn ring(lines: u32, seed: u64) -> Vec<u32> {
     words
 }
 
-/// `a = b + s * c` over three arrays of doubles, stretch by stretch. Counts MiB read and written.
+/// `a = b + s * c` over three arrays of doubles, piece by piece. Counts MiB read and written.
 pub fn triad(size: u64) -> Piece {
     let len = (size as usize / 3 / size_of::<f64>() / STRETCH).max(1) * STRETCH;
     let (mut a, b, c) = (vec![0.5_f64; len], vec![1.0_f64; len], vec![2.0_f64; len]);

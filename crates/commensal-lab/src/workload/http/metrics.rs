@@ -1,5 +1,5 @@
-//! What the HTTP workload counts about itself, as Prometheus text 0.0.4. Not the source of the lab's figures:
-//! a server cannot see how long a request waited before it was read.
+//! The HTTP workload's own metrics, as Prometheus text 0.0.4. The lab does not use them for its figures: a server
+//! cannot see how long a request waited before it was read.
 
 use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
@@ -47,7 +47,7 @@ impl Metrics {
         inner.cpu_sum_ns += u128::from(ns);
     }
 
-    /// Forgets everything, so that the next scrape holds only what comes after.
+    /// Resets everything, so that the next scrape only has later values.
     pub(super) fn reset(&self) {
         let mut inner = self.lock();
         inner.cpu_ns.reset();
@@ -84,7 +84,7 @@ impl Metrics {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // A panic while counting leaves numbers that are at most one short: still worth showing.
+        // A panic while counting leaves numbers that are off by at most one: still worth showing.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,12 +1,13 @@
-//! Time by which answers come later, by order: a harm of known size for a lab that is to find it.
+//! Configurable delay of answers: a harm of known size, which the lab should detect.
 //!
 //! ```text
 //! work │ before: spun │ answer │ after: spun │ next request
 //! ```
-//! A request holds its worker for the work and for `before + after`, and its answer comes after `before`. Where the sum is the
-//! same, arms with another `before` have the same load and the same queues, and every latency differs by exactly that. It is
-//! spun by the clock, whatever the CPU's frequency, and the service counts what came before its answers; also how often a spin
-//! took longer than ordered, and by how much, because its thread had lost its CPU.
+//! A request occupies its worker for its work and for `before + after`, and its answer is sent after `before`. If the
+//! sum is the same, arms with different `before` have the same load and the same queues, and every latency differs by
+//! exactly that. The delay is spun by the clock, whatever the CPU's frequency, and the service measures the delays
+//! before its answers; also how often a spin took longer than configured, and by how much, because its thread had lost
+//! its CPU.
 
 use std::fmt;
 use std::hint::spin_loop;
@@ -20,26 +21,26 @@ use std::time::Instant;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// Of how much too long a spin was: two to an octave, from 1 us to beyond a second.
+/// Number of buckets for the overshoot of a spin: two per octave, from 1 us to beyond a second.
 const BUCKETS: usize = 42;
 
-/// The bucket of a spin that took so much too long; under a microsecond is none.
+/// The bucket for an overshoot; `None` below a microsecond.
 fn bucket(over_us: u64) -> Option<usize> {
     let octave = over_us.checked_ilog2()? as usize;
     let upper_half = octave > 0 && over_us >> (octave - 1) & 1 == 1;
     Some((2 * octave + usize::from(upper_half)).min(BUCKETS - 1))
 }
 
-/// What a bucket stands for, microseconds.
+/// The value that a bucket represents, microseconds.
 fn middle_us(bucket: usize) -> f64 {
     let octave = f64::from(1_u32 << (bucket / 2));
     octave * if bucket.is_multiple_of(2) { 1.25 } else { 1.75 }
 }
 
-/// Most that an order may ask for, ns.
+/// Maximum delay that can be configured, ns.
 pub const MOST_NS: u64 = 1_000_000_000;
 
-/// The order in force, and what came of it.
+/// The configured delay, and its statistics.
 #[derive(Debug)]
 pub(super) struct Slow {
     before_ns: AtomicU64,
@@ -66,7 +67,7 @@ impl Default for SoFar {
 }
 
 impl SoFar {
-    /// What came since an earlier reading.
+    /// The difference to an earlier reading.
     #[must_use]
     pub fn since(&self, before: &SoFar) -> SoFar {
         SoFar {
@@ -76,7 +77,7 @@ impl SoFar {
         }
     }
 
-    /// Both together.
+    /// The sum of two readings.
     #[must_use]
     pub fn and(&self, other: &SoFar) -> SoFar {
         SoFar {
@@ -86,7 +87,8 @@ impl SoFar {
         }
     }
 
-    /// By how much answers came later than ordered, microseconds, and how many did; the others are within one.
+    /// Overshoots of the delay in microseconds, with the number of answers of each; all others overshot by less than
+    /// one.
     #[must_use]
     pub fn over_us(&self) -> Vec<(f64, u64)> {
         let buckets = self.over.iter().enumerate().filter(|(_, count)| **count > 0);
@@ -106,13 +108,13 @@ impl Slow {
         }
     }
 
-    /// For requests whose work is done from now on.
+    /// Sets the delays for requests whose work ends from now on.
     pub(super) fn set(&self, before_ns: u64, after_ns: u64) {
         self.before_ns.store(before_ns, Ordering::Relaxed);
         self.after_ns.store(after_ns, Ordering::Relaxed);
     }
 
-    /// What comes before an answer; the other part is owed to the connection.
+    /// Spins the delay before an answer; the part after it is left to the connection.
     pub(super) fn before(&self, owed_ns: &AtomicU64) {
         let (before_ns, after_ns) =
             (self.before_ns.load(Ordering::Relaxed), self.after_ns.load(Ordering::Relaxed));
@@ -134,7 +136,7 @@ impl Slow {
     }
 }
 
-/// Computes for so long by the clock; how long it was.
+/// Spins for this time by the clock; returns the time taken.
 fn spin(ns: u64) -> u64 {
     if ns == 0 {
         return 0;
@@ -147,7 +149,7 @@ fn spin(ns: u64) -> u64 {
     passed
 }
 
-/// A connection that spins what it owes once its answer is sent.
+/// A connection that spins its remaining delay once its answer is sent.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub stream: TcpStream,

@@ -1,5 +1,5 @@
-//! A small client of the MySQL protocol: text statements, one at a time. `bench` and `replay` speak to a server through
-//! it, so that what they measure is what a user gets. The server's tests extend it.
+//! A small client of the MySQL protocol: text statements, one at a time. `bench` and `replay` use it to talk to a
+//! server, so that they measure what users experience. The server's tests extend it.
 
 use commensal_sql::engine::password::{self, Method};
 use std::io::{self, BufReader, Read, Write};
@@ -9,24 +9,24 @@ use std::time::Duration;
 /// `CLIENT_LONG_PASSWORD | CONNECT_WITH_DB | PROTOCOL_41 | SECURE_CONNECTION | PLUGIN_AUTH`.
 pub const CAPABILITIES: u32 = 0x0000_0001 | 0x0000_0008 | 0x0000_0200 | 0x0000_8000 | 0x0008_0000;
 
-/// Length that says that the packet goes on in the next one.
+/// Length that means that the packet continues in the next one.
 const MORE: usize = 0x00ff_ffff;
 
-/// Why a statement has no result.
+/// Why a statement failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The connection failed, or was closed.
     #[error("the connection to the server failed")]
     Io(#[from] io::Error),
-    /// The server refused or ended it.
+    /// The server refused or cancelled the statement.
     #[error("{text} (error {code})")]
     Server {
-        /// MySQL's number.
+        /// MySQL's error number.
         code: u16,
-        /// The server's words.
+        /// The server's error message.
         text: String,
     },
-    /// What the server sent is no MySQL.
+    /// The server's packet violates the MySQL protocol.
     #[error("the server's answer is not of the MySQL protocol: {0}")]
     Protocol(&'static str),
 }
@@ -36,14 +36,14 @@ type Result<T> = std::result::Result<T, ClientError>;
 /// A row; NULL is `None`.
 pub type Row = Vec<Option<String>>;
 
-/// A connection, over TCP or what a caller has put over it.
+/// A connection, over TCP or a stream on top of it such as TLS.
 #[derive(Debug)]
 pub struct Client<S = TcpStream> {
-    /// What it reads from, and writes to.
+    /// The stream.
     pub stream: BufReader<S>,
     /// Number of the connection.
     pub id: u32,
-    /// What the server wants passwords to be hashed with.
+    /// Salt with which the password must be hashed.
     pub salt: Vec<u8>,
 }
 
@@ -51,7 +51,7 @@ impl Client {
     /// Logs in.
     ///
     /// # Errors
-    /// Nobody listens there, or the user or the password is wrong.
+    /// No server listens there, or the user or the password is wrong.
     pub fn connect(address: SocketAddr, user: &str, password: &str, database: &str) -> Result<Client> {
         let stream = TcpStream::connect_timeout(&address, Duration::from_secs(10))?;
         stream.set_nodelay(true)?;
@@ -63,14 +63,14 @@ impl Client {
     /// A handle that can close the connection from another thread.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// The descriptor cannot be duplicated.
     pub fn handle(&self) -> io::Result<TcpStream> {
         self.stream.get_ref().try_clone()
     }
 }
 
 impl<S: Read + Write> Client<S> {
-    /// Reads the server's greeting and says nothing.
+    /// Reads the server's greeting without answering.
     ///
     /// # Errors
     /// The server refuses the connection.
@@ -111,10 +111,10 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
-    /// Sends a packet under a number.
+    /// Sends a packet with this sequence number.
     ///
     /// # Errors
-    /// The server is gone.
+    /// The connection is closed.
     pub fn send(&mut self, number: u8, packet: &[u8]) -> io::Result<()> {
         let mut bytes = Vec::with_capacity(packet.len() + 4);
         bytes.extend(&(packet.len() as u32).to_le_bytes()[..3]);
@@ -126,7 +126,7 @@ impl<S: Read + Write> Client<S> {
     /// Reads a packet.
     ///
     /// # Errors
-    /// The server is gone.
+    /// The connection is closed.
     pub fn receive(&mut self) -> io::Result<Vec<u8>> {
         let mut packet = Vec::new();
         loop {
@@ -142,18 +142,18 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
-    /// Sends a statement and does not wait.
+    /// Sends a statement without waiting for the result.
     ///
     /// # Errors
-    /// The server is gone.
+    /// The connection is closed.
     pub fn ask(&mut self, sql: &str) -> io::Result<()> {
         self.send(0, &[b"\x03", sql.as_bytes()].concat())
     }
 
-    /// Reads an answer and hands over each row; the names of its columns, if it has some.
+    /// Reads a result and calls `each` for each row; returns the column names, if the result has rows.
     ///
     /// # Errors
-    /// The server refuses or ends the statement, or is gone.
+    /// The server refuses or cancels the statement, or the connection is closed.
     pub fn read(&mut self, each: &mut dyn FnMut(Row)) -> Result<Option<Vec<String>>> {
         let first = self.receive()?;
         let columns = match first.first() {
@@ -169,10 +169,10 @@ impl<S: Read + Write> Client<S> {
         Ok(Some(names))
     }
 
-    /// Reads this number of column definitions, and gives their names.
+    /// Reads this number of column definitions and returns their names.
     ///
     /// # Errors
-    /// The server is gone.
+    /// The connection is closed.
     pub fn columns(&mut self, number: u64) -> Result<Vec<String>> {
         let mut names = Vec::new();
         for _ in 0..number {
@@ -186,10 +186,10 @@ impl<S: Read + Write> Client<S> {
         Ok(names)
     }
 
-    /// Reads packets of rows to their end.
+    /// Reads row packets up to the end of the result.
     ///
     /// # Errors
-    /// The server ends the statement, or is gone.
+    /// The server cancels the statement, or the connection is closed.
     pub fn packets(&mut self, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         loop {
             let packet = self.receive()?;
@@ -201,10 +201,10 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
-    /// Runs a statement and hands over each row; the number of rows.
+    /// Runs a statement and calls `each` for each row; returns the number of rows.
     ///
     /// # Errors
-    /// The server refuses or ends it, or is gone.
+    /// The server refuses or cancels the statement, or the connection is closed.
     pub fn run(&mut self, sql: &str, each: &mut dyn FnMut(Row)) -> Result<u64> {
         self.ask(sql)?;
         let mut rows = 0;
@@ -215,7 +215,7 @@ impl<S: Read + Write> Client<S> {
         Ok(rows)
     }
 
-    /// Runs a statement; all of its rows.
+    /// Runs a statement and returns all rows.
     ///
     /// # Errors
     /// As [`Client::run`].
@@ -226,12 +226,12 @@ impl<S: Read + Write> Client<S> {
     }
 }
 
-/// What a client says that wants TLS, and a login begins with: capabilities, largest packet, utf8_general_ci, 23 reserved bytes.
+/// An SSLRequest, which is also how a login begins: capabilities, largest packet, utf8_general_ci, 23 reserved bytes.
 pub fn ssl_request(capabilities: u32) -> Vec<u8> {
     [&capabilities.to_le_bytes()[..], &0x0100_0000_u32.to_le_bytes(), &[0x21], &[0; 23]].concat()
 }
 
-/// Number of the connection, and the two parts of the salt.
+/// Reads the connection number and the two parts of the salt from a greeting.
 fn greeted(greeting: &[u8]) -> Option<(u32, Vec<u8>)> {
     let version = 1 + greeting.get(1..)?.iter().position(|byte| *byte == 0)? + 1;
     let id = greeting.get(version..version + 4)?.try_into().ok()?;
@@ -240,16 +240,16 @@ fn greeted(greeting: &[u8]) -> Option<(u32, Vec<u8>)> {
     Some((u32::from_le_bytes(id), salt))
 }
 
-/// The error in a packet.
+/// Decodes an error packet.
 pub fn failure(packet: &[u8]) -> ClientError {
     let Some(&[_, low, high]) = packet.get(..3) else { return ClientError::Protocol("half an error") };
     let text = String::from_utf8_lossy(&packet[3..]);
-    // A hash mark and five letters of SQLSTATE.
+    // Skips a hash mark and the five characters of SQLSTATE.
     let text = text.strip_prefix('#').and_then(|text| text.get(5..)).unwrap_or(&text);
     ClientError::Server { code: u16::from_le_bytes([low, high]), text: text.to_owned() }
 }
 
-/// A number with its length before it; `None` is no number.
+/// Reads a length-encoded integer; `None` if it is malformed.
 fn length(bytes: &mut &[u8]) -> Option<u64> {
     let (first, rest) = bytes.split_first()?;
     let more = match first {

@@ -1,10 +1,11 @@
-//! A made-up table with ClickBench's schema: the 105 columns of its `hits`, with the same names and types, and values
-//! whose shares are alike. Nothing of ClickBench's data is in it.
+//! A synthetic table with ClickBench's schema: the 105 columns of its `hits`, with the same names and types, and values
+//! with similar distributions. It contains no data of ClickBench.
 //!
-//! Every row depends on the seed, its number and the number of all rows only, so that rows can be made in any batches.
+//! Every row depends only on the seed, its number and the total number of rows, so that rows can be generated in any
+//! batches.
 //!
-//! ClickBench's own Parquet file keeps times as seconds and texts as bytes without saying so, and its engines declare
-//! them (`create.sql`). Here the file says it: `DATE`, `TIMESTAMP` in milliseconds, and UTF-8.
+//! ClickBench's own Parquet file stores times as seconds and texts as bytes without declaring that, so its engines
+//! declare the types (`create.sql`). Here the file declares them: `DATE`, `TIMESTAMP` in milliseconds, and UTF-8.
 
 mod columns;
 mod draw;

@@ -1,6 +1,6 @@
-//! Load on a server: clients that ask at the same time, each its next statement as soon as it has the answer.
+//! Load on a server: concurrent clients in a closed loop, each sends its next statement as soon as it has the result.
 //!
-//! The lab reads what [`Outcome::json`] prints (tool `json-lines`), so that a server of ours can be its online side.
+//! The lab parses the output of [`Outcome::json`] (tool `json-lines`), so that this server can be its online side.
 
 use crate::client::{Client, ClientError};
 use std::fmt::Write;
@@ -9,38 +9,38 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Who asks what.
+/// Parameters of a load.
 #[derive(Debug, Clone)]
 pub struct Load {
-    /// Where the server listens.
+    /// Address of the server.
     pub address: SocketAddr,
-    /// As whom.
+    /// User.
     pub user: String,
-    /// With which password.
+    /// Password.
     pub password: String,
     /// The database; empty for none.
     pub database: String,
-    /// What each client says first.
+    /// Statements that each client sends first.
     pub setup: Vec<String>,
-    /// What they ask, one after the other and then again; each client begins at another one.
+    /// Statements that are sent in turn, repeatedly; each client starts with a different one.
     pub statements: Vec<String>,
-    /// Clients at the same time.
+    /// Number of concurrent clients.
     pub clients: usize,
-    /// Statements in all, if there is an end to them.
+    /// Total number of statements, if limited.
     pub most: Option<usize>,
 }
 
-/// What came of a statement.
+/// Result of a statement.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// From sending to the last row.
+    /// Time from sending to the last row.
     pub took: Duration,
-    /// Rows, or the error's text.
+    /// Number of rows, or the error message.
     pub rows: Result<u64, String>,
 }
 
 impl Outcome {
-    /// A line for the lab.
+    /// A line of JSON for the lab.
     #[must_use]
     pub fn json(&self) -> String {
         let mut line = format!("{{\"latency_us\": {}", self.took.as_micros());
@@ -52,7 +52,7 @@ impl Outcome {
     }
 }
 
-/// Ends load from another thread.
+/// Stops a load from another thread.
 #[derive(Debug, Default)]
 pub struct Stop {
     stopped: AtomicBool,
@@ -60,7 +60,7 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Closes all connections; what runs counts as neither finished nor failed.
+    /// Closes all connections; running statements count as neither finished nor failed.
     pub fn stop(&self) {
         self.stopped.store(true, SeqCst);
         for stream in self.streams.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
@@ -80,10 +80,11 @@ impl Stop {
     }
 }
 
-/// Runs load until it is stopped or at its end, and hands over each outcome as it comes.
+/// Runs the load until it is stopped or complete, and calls `seen` with each result.
 ///
 /// # Errors
-/// A client cannot log in, a statement of its setup fails, or the server goes away; the others are stopped then.
+/// A client cannot log in, a setup statement fails, or the server closes a connection; all other clients are stopped
+/// then.
 pub fn run(load: &Load, stop: &Stop, seen: &(dyn Fn(Outcome) + Sync)) -> Result<(), ClientError> {
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -91,7 +92,7 @@ pub fn run(load: &Load, stop: &Stop, seen: &(dyn Fn(Outcome) + Sync)) -> Result<
             let (next, stop) = (&next, &stop);
             scope.spawn(move || {
                 let done = client_of(load, client, next, stop, seen);
-                // A connection that we have closed ourselves is no trouble.
+                // A connection that this program closed itself is not an error.
                 let done = if stop.is_stopped() { Ok(()) } else { done };
                 if done.is_err() {
                     stop.stop();
@@ -132,12 +133,12 @@ fn client_of(
     Ok(())
 }
 
-/// Latencies of what has finished.
+/// Latencies of finished statements.
 #[derive(Debug, Clone, Default)]
 pub struct Latencies(Vec<Duration>);
 
 impl Latencies {
-    /// Of these.
+    /// The latencies in these results.
     #[must_use]
     pub fn of(outcomes: &[Outcome]) -> Latencies {
         let finished = outcomes.iter().filter(|outcome| outcome.rows.is_ok());
@@ -146,7 +147,7 @@ impl Latencies {
         Latencies(all)
     }
 
-    /// The smallest latency that is not shorter than this share of them; `None` when there are none.
+    /// The quantile: the smallest latency that at least this share of them does not exceed; `None` when there are none.
     #[must_use]
     pub fn quantile(&self, share: f64) -> Option<Duration> {
         let rank = (share * self.0.len() as f64).ceil() as usize;
@@ -154,7 +155,7 @@ impl Latencies {
     }
 }
 
-/// The end of a run in words.
+/// Summary of a run in words.
 #[must_use]
 pub fn summary(outcomes: &[Outcome], seconds: f64) -> String {
     let latencies = Latencies::of(outcomes);

@@ -1,5 +1,5 @@
-//! `commensal-sql-bench`: what tries a server out and measures it, and no server needs: made-up data, queries, load, and the
-//! replay of document 002.
+//! `commensal-sql-bench`: tools to try out and measure a server, which no server needs to run: generated data, queries,
+//! load, and the replay of document 002.
 #![forbid(unsafe_code)]
 
 mod client;
@@ -200,7 +200,7 @@ fn listed(options: &Queries) -> anyhow::Result<()> {
         } else {
             writeln!(out, "{:2}  {}", shape.number, shape.about)
         };
-        // Whoever reads may have had enough.
+        // The reader may have closed the pipe.
         if written.is_err() {
             break;
         }
@@ -228,7 +228,7 @@ fn benched(options: &Bench) -> anyhow::Result<()> {
     }
     let mut setup = Vec::new();
     if let Some(group) = &options.group {
-        // A quote would end the text.
+        // A quote would end the string.
         setup.push(format!("set workload_group = '{}'", group.replace('\'', "''")));
     }
     if options.dry_run {
@@ -277,7 +277,7 @@ fn benched(options: &Bench) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A figure, and in which repeat it was measured, from 1.
+/// A result, and the number of its repeat, from 1.
 #[derive(Serialize)]
 struct Repeated<'f> {
     repeat: u16,
@@ -285,7 +285,7 @@ struct Repeated<'f> {
     figure: &'f replay::Figure,
 }
 
-/// The server that is measured.
+/// The server program to measure.
 fn server(given: Option<PathBuf>) -> anyhow::Result<PathBuf> {
     let beside = std::env::current_exe().context("cannot find this program")?.with_file_name("commensal-sql");
     Ok(match given {

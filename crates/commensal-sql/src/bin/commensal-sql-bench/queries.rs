@@ -1,11 +1,11 @@
 //! The 43 query shapes of ClickBench, for the table that `generate` makes.
 
-/// One of them.
+/// One query shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
-    /// From 1, as the document counts them: its q29 is number 29.
+    /// Number from 1, as in the document: its q29 is number 29.
     pub number: usize,
-    /// What it asks, in a few words.
+    /// A short description.
     pub about: &'static str,
     /// The statement.
     pub sql: &'static str,
@@ -13,7 +13,7 @@ pub struct Shape {
 
 const FILE: &str = include_str!("clickbench.sql");
 
-/// All of them, in ClickBench's order.
+/// All shapes, in ClickBench's order.
 #[must_use]
 pub fn shapes() -> Vec<Shape> {
     let shape = |text: &'static str| {
@@ -24,7 +24,7 @@ pub fn shapes() -> Vec<Shape> {
     FILE.split("\n-- ").filter_map(shape).collect()
 }
 
-/// The one of this number.
+/// The shape with this number.
 #[must_use]
 pub fn shape(number: usize) -> Option<Shape> {
     shapes().into_iter().find(|shape| shape.number == number)

@@ -1,4 +1,4 @@
-//! Document 002 once more: each of its limits before and after, on this machine, as four tables.
+//! Repeats the measurements of document 002: each of its limits off and on, on this machine, as four tables.
 //!
 //! ```text
 //! replay ─┬─ starts ──► commensal-sql (a new one for each row of a table)
@@ -7,8 +7,8 @@
 //!         └─ bucket     an S3 store on loopback, in this process, for the remote reads
 //! ```
 //!
-//! The lab's arms compare one service beside two kinds of company; here are rows of four kinds with and without a limit. So
-//! this is a verb of its own. One replay is a demonstration; from three on a cell has its median and its range.
+//! The lab compares one service under two background loads; here are rows of four kinds, with and without a limit, so
+//! this is a separate command. One replay is a demonstration; from three on a cell shows its median and its range.
 
 mod beside;
 mod bucket;
@@ -41,59 +41,59 @@ use watch::Watch;
 /// Why a replay ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// The server does not start.
+    /// The server did not start.
     #[error("the server did not start: {0}")]
     Start(String),
-    /// The machine refused something.
+    /// A system call failed.
     #[error(transparent)]
     Host(#[from] HostError),
-    /// A client has no answer.
+    /// A client's statement failed.
     #[error("{0}: no answer")]
     Client(String, #[source] ClientError),
-    /// The store on loopback.
+    /// The S3 store on loopback failed.
     #[error("cannot listen on loopback for the S3 store")]
     Bucket(#[source] std::io::Error),
-    /// The rows of the store.
+    /// The rows of the store could not be generated.
     #[error("cannot make the object of the S3 store")]
     Rows(#[source] ArrowError),
-    /// Nothing was read, finished or used while it was looked at.
+    /// Nothing was read, finished or used during the measurement.
     #[error("{0}: nothing was measured: ask for more --seconds or fewer rows")]
     Nothing(&'static str),
 }
 
-/// What is replayed.
+/// Parameters of a replay.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// This program.
+    /// Path of this program.
     pub program: PathBuf,
     /// Folder with the table `hits`.
     pub data: PathBuf,
-    /// Rows of the object in the S3 store; the document takes a tenth of its table.
+    /// Rows of the object in the S3 store; the document uses a tenth of its table.
     pub remote_rows: u64,
-    /// Measured seconds of each row about CPU and reads.
+    /// Measured seconds of each row of the CPU and read tables.
     pub seconds: u32,
-    /// Clients of the rows about memory and CPU; the document has 3.
+    /// Number of clients in the memory and CPU tables; the document uses 3.
     pub clients: usize,
     /// Number of queries per row of the memory table.
     pub queries: usize,
-    /// CPU hard limit in percent; the document has 10.
+    /// CPU hard limit in percent; the document uses 10.
     pub cpu_percent: u32,
-    /// Read limits in bytes per second; the document has 100 MiB/s.
+    /// Read limits in bytes per second; the document uses 100 MiB/s.
     pub read_limit: u64,
-    /// What tells how far it is.
+    /// Called with progress messages.
     pub say: fn(&str),
 }
 
 /// A row: one server under one load.
 #[derive(Debug, Clone)]
 pub struct Arm {
-    /// What it is called.
+    /// Name of the row.
     pub name: String,
-    /// What was said to the server before the load.
+    /// Statements sent to the server before the load.
     pub statements: Vec<String>,
-    /// What was seen meanwhile.
+    /// Measurements during the load.
     pub seen: Watched,
-    /// What came of the statements.
+    /// Outcomes of the load's statements.
     pub outcomes: Vec<Outcome>,
     /// Seconds from the first statement to the end.
     pub seconds: f64,
@@ -104,44 +104,45 @@ pub struct Arm {
 /// The document's four tables, and one more.
 #[derive(Debug, Clone)]
 pub struct ReplayReport {
-    /// What was replayed.
+    /// Parameters of the replay.
     pub plan: Plan,
-    /// Memory: none, hard limit, hard limit and queue; first of an aggregate, then of a join.
+    /// Memory: no limit, hard limit, hard limit and queue; first for an aggregation, then for a join.
     pub memory: Vec<Arm>,
-    /// CPU: none, hard limit, the same of an offline group.
+    /// CPU: no limit, hard limit, the same limit for an offline group.
     pub cpu: Vec<Arm>,
-    /// Local reads: none, limit.
+    /// Local reads: no limit, limit.
     pub local: Vec<Arm>,
-    /// Remote reads: none, limit.
+    /// Remote reads: no limit, limit.
     pub remote: Vec<Arm>,
     /// Short queries beside long ones.
     pub beside: Vec<Beside>,
 }
 
-/// The group of the document.
+/// The group's name in the document.
 pub const GROUP: &str = "g2";
 
-/// Rates of a second that has just begun are left out for so long.
+/// Time at the start of a measurement whose rates are discarded.
 const WARM_UP: Duration = Duration::from_secs(2);
 
-/// The query whose groups need memory for each row: the document's q29 needs some MB here, which no limit would meet.
+/// A query whose memory grows with the number of its groups: the document's q29 needs only some MB here, so no limit
+/// would take effect.
 const HUNGRY: usize = 33;
 
-/// A join that keeps a column of the whole table in memory.
+/// A join that holds a column of the whole table in memory.
 const JOIN: &str =
     "select count(*), min(a.URL), min(b.Title) from hits a join hits b on a.WatchID = b.WatchID";
 
 /// The query of the document.
 const Q29: usize = 29;
 
-/// When a row ends.
+/// When the measurement of a row ends.
 enum Until {
     Seconds(u32),
-    /// After so many statements.
+    /// After this number of statements.
     Statements(usize),
 }
 
-/// Replays it all.
+/// Runs the whole replay.
 ///
 /// # Errors
 /// A server does not start, a statement of the document is refused, or nothing could be measured.
@@ -158,7 +159,7 @@ pub fn run(plan: &Plan) -> Result<ReplayReport, ReplayError> {
     Ok(ReplayReport { plan: plan.clone(), memory, cpu, local, remote, beside })
 }
 
-/// The object of the store: rows as CSV.
+/// The object in the S3 store: rows as CSV.
 fn object(rows: u64) -> Result<Vec<u8>, ReplayError> {
     let (maker, schema) = (Maker::new(2, rows), hits::schema());
     let mut writer = csv::WriterBuilder::new().with_header(true).build(Vec::new());
@@ -177,13 +178,13 @@ fn shape(number: usize) -> String {
     queries::shape(number).map(|shape| shape.sql.to_owned()).unwrap_or_default()
 }
 
-/// Both kinds of hunger: an aggregate writes to disk what it has no room for, a join cannot, and one of them has to end.
+/// Two kinds of memory use: an aggregation spills when memory is short; a join cannot, so a query must be ended.
 fn memory(plan: &Plan, bucket: &Bucket) -> Result<Vec<Arm>, ReplayError> {
     let mut arms = Vec::new();
     for (kind, query) in [("aggregate", shape(HUNGRY)), ("join", JOIN.to_owned())] {
         let one = Until::Statements(1);
         let alone = arm(plan, bucket, &format!("{kind}: one by itself"), &[], (1, &[], &query), &one)?;
-        // Room for one of them and a half, which three cannot share.
+        // Enough for one and a half of the queries, so that three exceed it.
         let limit = alone.seen.told_peak.max(1 << 20) * 3 / 2;
         let hard = [
             alter("memory_limit", &format!("{} MiB", limit >> 20)),
@@ -209,7 +210,7 @@ fn cpu(plan: &Plan, bucket: &Bucket) -> Result<Vec<Arm>, ReplayError> {
         alter("cpu_hard_limit", &format!("{}%", plan.cpu_percent)),
         "ADMIN SET FRONTEND CONFIG (\"enable_cpu_hard_limit\" = \"true\")".to_owned(),
     ];
-    // In a process of its own, where the kernel may stop it anywhere.
+    // An offline group's worker is a process of its own, so the kernel may throttle it anywhere.
     let offline = [&[alter("class", "offline")], &hard[..]].concat();
     let until = Until::Seconds(plan.seconds);
     let load = (plan.clients, &[][..], query.as_str());
@@ -220,7 +221,7 @@ fn cpu(plan: &Plan, bucket: &Bucket) -> Result<Vec<Arm>, ReplayError> {
     ])
 }
 
-/// A scan by one client without and with a limit; `rate` is what counts of a window, in MiB.
+/// A scan by one client without and with a limit; `rate` extracts the rate of a measured window, in MiB.
 fn reads(
     plan: &Plan,
     bucket: &Bucket,
@@ -241,16 +242,16 @@ fn reads(
     Ok(vec![free, limited])
 }
 
-/// The limit that is wanted, or a quarter of what is read without one where that is not much more.
+/// The wanted limit, or a quarter of the unlimited rate where that is not much higher.
 fn limit_below(wanted: u64, mean_mib: f64) -> u64 {
     let quarter = (mean_mib / 4.0).max(1.0) as u64 * (1 << 20);
     if mean_mib * f64::from(1 << 20) >= wanted as f64 * 2.0 { wanted } else { quarter.min(wanted) }
 }
 
-/// Clients, what they say first, and their statement.
+/// Number of clients, their first statements, and the statement that they repeat.
 type Asked<'a> = (usize, &'a [String], &'a str);
 
-/// One row.
+/// Measures one row.
 fn arm(
     plan: &Plan,
     bucket: &Bucket,

@@ -1,8 +1,8 @@
-//! The worker's side: a process with one group in it, which runs the queries that the server sends.
+//! The worker's side: a process for one group, which runs the queries that the server sends.
 //!
-//! `commensal run` has put the process into the cgroup of its group, so that all of its threads are under the group's limits:
-//! those of the queries, of the runtime and of the allocator. What the kernel keeps is not kept once more here, except
-//! memory: a query that ends with a sentence is better than a process that the kernel kills.
+//! `commensal run` has put the process into the group's cgroup, so that all its threads are under the group's limits:
+//! those of the queries, of the runtime and of the allocator. Limits that the kernel enforces are not enforced again
+//! here, except memory: a query that fails with a message is better than a process that the kernel kills.
 
 use super::super::error::Error;
 use super::super::execute::{self, Held};
@@ -29,16 +29,16 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::sync::oneshot;
 
-/// How often freed memory is given back to the machine, while more than a part of the limit is kept.
+/// How often freed memory is returned to the kernel, while the allocator keeps more than a part of the limit.
 const TRIM: Duration = Duration::from_secs(1);
 
-/// Memory beside the reserved that is not worth a look.
+/// Unreserved memory below this is ignored.
 const SMALL: usize = 16 << 20;
 
 /// Runs the worker of a group until the server closes the socket, which is the standard input.
 ///
 /// # Errors
-/// The standard input is no socket of a server, or the folders cannot be opened.
+/// The standard input is not a server's socket, or the folders cannot be opened.
 pub fn run(options: Options, id: u64, name: &str) -> Result<(), Error> {
     let words = |error: io::Error| Error::Engine(format!("a worker talks to its server: {error}"));
     let control = Arc::new(io::stdin().as_fd().try_clone_to_owned().map_err(words)?);
@@ -52,7 +52,7 @@ pub fn run(options: Options, id: u64, name: &str) -> Result<(), Error> {
         .build()
         .map_err(words)?;
     let outcome = runtime.block_on(serve(options, (id, name), settings, control));
-    // Queries that run end with the process.
+    // Running queries end with the process.
     runtime.shutdown_background();
     outcome
 }
@@ -93,7 +93,7 @@ async fn serve(
                     account.look(&engine, &group);
                 }
             },
-            // Before its user hears of a query's end, the account has all of it.
+            // The final usage must be reported before the user learns of the query's end.
             Some(told) = finishing.recv() => {
                 if !listens(&control, account.look(&engine, &group))? {
                     return Ok(());
@@ -107,7 +107,7 @@ async fn serve(
     }
 }
 
-/// Reports; whether the server is there to listen.
+/// Sends a report; returns whether the server still listens.
 fn listens(control: &OwnedFd, report: Report) -> Result<bool, Error> {
     match wire::send(control, &ToServer::Report(report), None) {
         Ok(()) => Ok(true),
@@ -118,10 +118,11 @@ fn listens(control: &OwnedFd, report: Report) -> Result<bool, Error> {
     }
 }
 
-/// Where the end of a query is told before its user hears of it; what comes back says that the server was told.
+/// Channel on which the end of a query is announced before its user learns of it; the reply means that the server was
+/// told.
 type Finished = UnboundedSender<oneshot::Sender<()>>;
 
-/// Begins a query on the group's threads.
+/// Starts a query on the group's threads.
 fn begin(engine: &Arc<Engine>, group: &Arc<Group>, socket: OwnedFd, finished: &Finished) {
     let Some(runtime) = group.runtime() else { return };
     let (engine, group, finished) = (Arc::clone(engine), Arc::clone(group), finished.clone());
@@ -150,7 +151,7 @@ async fn answer(engine: &Arc<Engine>, group: &Arc<Group>, stream: UnixStream, fi
     let query = Query::of_server(ask, group.accounts(), order.number, order.id.clone());
     let gone = Arc::clone(&query);
     let watch = tokio::spawn(async move {
-        // The server says nothing more: it only closes.
+        // The server sends nothing more on this socket; it only closes it.
         let _ = from.read_u8().await;
         gone.end(Error::Cancelled);
     });
@@ -180,7 +181,7 @@ async fn rows(
     let mut encoder = Encoder::new(&rows.schema).map_err(words)?;
     let mut bytes = encoder.take();
     loop {
-        // A server that does not listen any more has ended the query.
+        // If the server has closed the socket, it has cancelled the query.
         if Frame::Rows(bytes).write(to).await.is_err() {
             return Err(Error::Cancelled);
         }
@@ -196,10 +197,10 @@ async fn rows(
     }
 }
 
-/// What the process uses and who keeps its limits.
+/// Resource accounting of the process, and which limits the kernel enforces.
 struct Account {
     host: LinuxHost,
-    /// Its cgroup, if it has one of its own.
+    /// The process's cgroup, if it has one of its own.
     dirs: Option<GroupDirs>,
     settings: Settings,
     kept: Settings,
@@ -218,14 +219,15 @@ impl Account {
         account
     }
 
-    /// What is left to be kept here: the kernel weighs the process as a whole, and keeps the CPU limit if the cgroup has it.
+    /// The settings to be enforced here: the kernel weighs the process as a whole, and enforces the CPU limit if the
+    /// cgroup has one.
     fn rest(&mut self) -> Settings {
         let quota = self.quota();
         let cpu_max = self.settings.cpu_max.filter(|_| !quota);
         Settings { cpu_max, nice: 0, ..self.settings }
     }
 
-    /// Whether the cgroup's quota is the CPU limit or less.
+    /// Whether the cgroup's quota is at most the CPU limit.
     fn quota(&mut self) -> bool {
         let Some(limit) = self.settings.cpu_max else { return false };
         let Some((version, dir)) = self.dirs.as_ref().and_then(|dirs| dirs.of(Controller::Cpu)) else {
@@ -238,7 +240,7 @@ impl Account {
         };
         let mut numbers = text.split_whitespace().map(|number| number.parse::<u64>().ok());
         let (Some(Some(quota)), Some(Some(period))) = (numbers.next(), numbers.next()) else { return false };
-        // Periods are whole microseconds.
+        // Tolerance of 1 %: periods are whole microseconds.
         quota.saturating_mul(1_000_000) / period.max(1) <= limit.saturating_add(limit / 100).saturating_add(1)
     }
 
@@ -260,7 +262,7 @@ impl Account {
         }
     }
 
-    /// Memory that no operator has reserved counts as well, since it is there.
+    /// Accounts for memory that no operator has reserved, which counts against the limit as well.
     fn memory(&mut self, group: &Group) -> usize {
         let untracked = |host: &LinuxHost| {
             let more = anonymous(host).saturating_sub(self.empty).saturating_sub(group.memory.used());
@@ -269,7 +271,7 @@ impl Account {
         let mut bytes = untracked(&self.host);
         let limit = self.settings.memory.limit.unwrap_or(usize::MAX);
         if bytes > limit / 10 && self.trimmed.elapsed() > TRIM {
-            // Mostly what the allocator keeps of freed memory.
+            // This is mostly freed memory that the allocator keeps.
             commensal_host::trim_memory();
             self.trimmed = Instant::now();
             bytes = untracked(&self.host);
@@ -279,7 +281,7 @@ impl Account {
     }
 }
 
-/// The cgroup that this process is in, if it is not the root.
+/// The cgroup of this process, unless it is the root.
 fn own_group(host: &mut LinuxHost) -> Option<GroupDirs> {
     let hierarchies = mounts::hierarchies(host).ok()?;
     let text = host.read_file(Path::new("/proc/self/cgroup")).ok()?;

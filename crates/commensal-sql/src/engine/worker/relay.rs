@@ -1,4 +1,4 @@
-//! A query that a worker process runs, seen from the server: its order goes there, its rows come back.
+//! A query in a worker process, seen from the server: sends its order, and receives its rows.
 
 use super::super::error::Error;
 use super::super::execute::{Event, Held, finish};
@@ -9,8 +9,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 
-/// Has a worker run a query, and hands on what it says. Only when the worker has let go of everything the query's place
-/// in the queue is free.
+/// Makes a worker run a query, and forwards the results. The query's place in the queue is only released when the
+/// worker has released everything.
 pub async fn relay(held: Held, worker: Arc<Worker>, order: Order, sender: mpsc::Sender<Event>) {
     let query = Arc::clone(held.query());
     query.set_remote();
@@ -35,7 +35,7 @@ pub async fn relay(held: Held, worker: Arc<Worker>, order: Order, sender: mpsc::
     finish(held, outcome, &sender).await;
 }
 
-/// Stands for a socket that has closed in the middle.
+/// Error text when a socket closes in the middle of a response.
 const LOST: &str = "the worker is gone";
 
 fn lost() -> Error {

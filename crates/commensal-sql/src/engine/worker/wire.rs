@@ -1,12 +1,12 @@
-//! What the server and a worker process say to each other.
+//! Messages between the server and a worker process.
 //!
-//! Two kinds of Unix sockets, both without a name, so that nobody else can connect:
+//! Two kinds of unnamed Unix sockets, so that no other process can connect:
 //!
 //! * one `SOCK_SEQPACKET` for each worker, its standard input: a JSON text in each message. The server sends settings and,
 //!   for each query, one end of the query's own socket (`SCM_RIGHTS`, unix(7)); the worker reports every tick. When either
 //!   side closes it, the worker ends.
-//! * one `SOCK_STREAM` for each query: the [`Order`] there, [frames](Frame) back. Who reads slowly slows this query only,
-//!   and closing the socket ends the query.
+//! * one `SOCK_STREAM` for each query: the [`Order`] to the worker, [frames](Frame) back. A slow reader slows only its
+//! own query, and closing the socket ends the query.
 
 use super::super::error::Error;
 use super::super::settings::Settings;
@@ -29,16 +29,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// Longest message on a worker's socket: that of the kernel's smallest usual send buffer (`net.core.wmem_default`).
+/// Maximum size of a message on a worker's socket: the kernel's usual default send buffer (`net.core.wmem_default`).
 const LONGEST: usize = 200 << 10;
 
-/// Longest frame and order. Batches are a few MiB at most.
+/// Maximum size of a frame and of an order. Batches are a few MiB at most.
 const LONGEST_FRAME: u32 = 1 << 30;
 
 /// From the server to a worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum ToWorker {
-    /// What holds for its group from now on.
+    /// New settings of its group.
     Settings(Settings),
     /// A query whose socket comes with this message.
     Query,
@@ -47,52 +47,52 @@ pub enum ToWorker {
 /// From a worker to the server.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum ToServer {
-    /// It takes queries.
+    /// The worker is ready for queries.
     Ready,
-    /// What was used so far.
+    /// Resource usage so far.
     Report(Report),
 }
 
-/// What a worker has used since it began.
+/// Resource usage of a worker since it started.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Report {
     /// CPU time of the process, in nanoseconds.
     pub cpu_ns: u64,
-    /// Time stopped by the kernel's quota, or waited for tokens, in nanoseconds.
+    /// Time throttled by the kernel's quota, or spent waiting for CPU tokens, in nanoseconds.
     pub throttled_ns: u64,
-    /// Whether the kernel keeps the CPU limit.
+    /// Whether the kernel enforces the CPU limit.
     pub quota: bool,
-    /// Memory beside what operators reserved, in bytes.
+    /// Memory besides what operators reserved, in bytes.
     pub untracked_bytes: usize,
-    /// By source.
+    /// Reads by source.
     pub reads: Vec<Reads>,
-    /// Queries that run.
+    /// Running queries.
     pub queries: Vec<QueryUse>,
 }
 
-/// What was read from a device or a store.
+/// Reads from a device or a remote store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reads {
-    /// A store, and no device.
+    /// Whether the source is a remote store, not a device.
     pub remote: bool,
-    /// Its name.
+    /// Name of the source.
     pub source: String,
-    /// Bytes of the last full second.
+    /// Bytes read in the last full second.
     pub last_second_bytes: u64,
-    /// Bytes.
+    /// Bytes read in total.
     pub delivered_bytes: u64,
-    /// Calls.
+    /// Number of read calls.
     pub requests: u64,
-    /// Payments that had to wait.
+    /// Number of reads that had to wait for tokens.
     pub waits: u64,
-    /// How long, in milliseconds.
+    /// Their total waiting time, in milliseconds.
     pub waited_ms: u64,
-    /// Payments that wait now.
+    /// Number of reads that wait now.
     pub waiting: u64,
 }
 
 impl Reads {
-    /// Two accounts as one.
+    /// Adds up two lists of reads by source.
     #[must_use]
     pub fn summed(one: &[Reads], other: &[Reads]) -> Vec<Reads> {
         let mut all: Vec<Reads> = one.to_vec();
@@ -114,18 +114,18 @@ impl Reads {
     }
 }
 
-/// What a query uses.
+/// Resource usage of a query.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueryUse {
     /// Its number.
     pub number: u64,
-    /// Bytes reserved.
+    /// Bytes reserved now.
     pub held: usize,
-    /// The most it ever had.
+    /// Peak of the reserved bytes.
     pub peak: usize,
     /// CPU time, in nanoseconds.
     pub cpu_ns: u64,
-    /// Rows of its scans.
+    /// Rows produced by its scans.
     pub scan_rows: u64,
     /// Bytes read from local disks.
     pub local_bytes: u64,
@@ -133,56 +133,56 @@ pub struct QueryUse {
     pub remote_bytes: u64,
     /// Bytes spilled.
     pub spilled_bytes: u64,
-    /// Bytes read back.
+    /// Bytes read back from spill files.
     pub unspilled_bytes: u64,
 }
 
-/// A query for a worker: the statement as its user wrote it, and all that its text does not say.
+/// A query for a worker: the statement as its user wrote it, and everything that its text does not contain.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Order {
-    /// Its number in the server.
+    /// Number of the query in the server.
     pub number: u64,
-    /// Its name in the server.
+    /// Identifier of the query in the server.
     pub id: String,
-    /// Who asked.
+    /// The user who runs the query.
     pub user: String,
-    /// From where.
+    /// Host of the user.
     pub host: String,
     /// The statement for the query engine.
     pub text: String,
-    /// What names of the session stand for.
+    /// Values of the session's names in the statement.
     pub names: Vec<(String, String)>,
-    /// Its database.
+    /// The session's current database.
     pub database: String,
-    /// Slots of its group.
+    /// Slots that it takes in its group's queue.
     pub slots: u32,
-    /// Memory that it may have before others, in bytes.
+    /// The query's own memory limit, in bytes: within it, the query has precedence over others.
     pub memory_limit: Option<usize>,
-    /// Parts in which rows are worked on at the same time.
+    /// Number of partitions that are processed in parallel.
     pub partitions: usize,
     /// Rows in a batch.
     pub batch_size: usize,
-    /// Rows are counted and not given.
+    /// Whether rows are only counted, not returned.
     pub dry_run: bool,
     /// Values of its placeholders, as one row of an Arrow stream.
     pub values: Vec<u8>,
 }
 
-/// A part of a worker's answer.
+/// A part of a worker's response.
 #[derive(Debug)]
 pub enum Frame {
     /// Bytes of an Arrow stream.
     Rows(Vec<u8>),
-    /// The last one: why there is no more.
+    /// The last frame: the query failed.
     Failed(Error),
-    /// The last one: that was all.
+    /// The last frame: all rows were sent.
     End,
 }
 
-/// Sends a message, and a descriptor with it.
+/// Sends a message, with a file descriptor if one is given.
 ///
 /// # Errors
-/// The other side is gone, or the message is too long.
+/// The other side closed the socket, or the message is too long.
 pub fn send(socket: impl AsFd, message: &impl Serialize, with: Option<BorrowedFd<'_>>) -> io::Result<()> {
     let text = serde_json::to_vec(message)?;
     if text.len() > LONGEST {
@@ -201,7 +201,7 @@ pub fn send(socket: impl AsFd, message: &impl Serialize, with: Option<BorrowedFd
 /// Waits for a message; `None` when the other side has closed the socket.
 ///
 /// # Errors
-/// The socket broke, or the message is none of `T`.
+/// The socket failed, or the message is not a valid `T`.
 pub fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(T, Option<OwnedFd>)>> {
     let mut text = vec![0; LONGEST];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -228,7 +228,7 @@ pub fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(T, 
 /// Writes an order.
 ///
 /// # Errors
-/// The worker is gone.
+/// The worker closed the socket.
 pub async fn write_order(to: &mut (impl AsyncWrite + Unpin), order: &Order) -> io::Result<()> {
     let text = serde_json::to_vec(order)?;
     to.write_u32(length(&text)?).await?;
@@ -238,7 +238,7 @@ pub async fn write_order(to: &mut (impl AsyncWrite + Unpin), order: &Order) -> i
 /// Reads an order.
 ///
 /// # Errors
-/// The server is gone.
+/// The server closed the socket.
 pub async fn read_order(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Order> {
     let length = from.read_u32().await?;
     Ok(serde_json::from_slice(&bytes(from, length).await?)?)
@@ -259,10 +259,10 @@ async fn bytes(from: &mut (impl AsyncRead + Unpin), length: u32) -> io::Result<V
 }
 
 impl Frame {
-    /// Writes it.
+    /// Writes the frame.
     ///
     /// # Errors
-    /// The server is gone.
+    /// The server closed the socket.
     pub async fn write(&self, to: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
         let failed;
         let (tag, bytes) = match self {
@@ -279,10 +279,10 @@ impl Frame {
         to.flush().await
     }
 
-    /// Reads one.
+    /// Reads a frame.
     ///
     /// # Errors
-    /// The worker is gone (`UnexpectedEof`), or says what nobody understands.
+    /// The worker closed the socket (`UnexpectedEof`), or sent an unknown frame.
     pub async fn read(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Frame> {
         let tag = from.read_u8().await?;
         let length = from.read_u32().await?;
@@ -296,7 +296,7 @@ impl Frame {
     }
 }
 
-/// Rows as bytes of an Arrow stream, a piece at a time.
+/// Encodes rows as an Arrow stream, piece by piece.
 pub struct Encoder(StreamWriter<Vec<u8>>);
 
 impl std::fmt::Debug for Encoder {
@@ -306,11 +306,11 @@ impl std::fmt::Debug for Encoder {
 }
 
 impl Encoder {
-    /// Begins with the columns, and no rows: arrow's decoder looks at a message without a body, as that of the columns is,
-    /// when the next one begins.
+    /// Starts the stream with the schema. Arrow's decoder only processes a message without a body, such as the schema,
+    /// when the next message begins.
     ///
     /// # Errors
-    /// A type that cannot be written.
+    /// A type that Arrow's stream format does not support.
     pub fn new(schema: &SchemaRef) -> Result<Encoder, ArrowError> {
         let mut writer = StreamWriter::try_new(Vec::new(), schema)?;
         writer.write(&RecordBatch::new_empty(Arc::clone(schema)))?;
@@ -320,34 +320,34 @@ impl Encoder {
     /// Adds rows.
     ///
     /// # Errors
-    /// A type that cannot be written.
+    /// A type that Arrow's stream format does not support.
     pub fn add(&mut self, batch: &RecordBatch) -> Result<(), ArrowError> {
         self.0.write(batch)
     }
 
-    /// That was all.
+    /// Ends the stream.
     ///
     /// # Errors
-    /// None with a vector.
+    /// Never, since it writes to a vector.
     pub fn finish(&mut self) -> Result<(), ArrowError> {
         self.0.finish()
     }
 
-    /// The bytes since the last call.
+    /// Takes the bytes encoded since the last call.
     pub fn take(&mut self) -> Vec<u8> {
         std::mem::take(self.0.get_mut())
     }
 }
 
-/// The other side of an [`Encoder`].
+/// Decodes the stream of an [`Encoder`].
 #[derive(Debug, Default)]
 pub struct Decoder(StreamDecoder);
 
 impl Decoder {
-    /// The batches that are whole with these bytes.
+    /// Adds bytes; returns the batches that they complete.
     ///
     /// # Errors
-    /// Bytes of something else.
+    /// The bytes are not an Arrow stream.
     pub fn add(&mut self, bytes: Vec<u8>) -> Result<Vec<RecordBatch>, ArrowError> {
         let mut buffer = Buffer::from_vec(bytes);
         let mut batches = Vec::new();
@@ -357,17 +357,17 @@ impl Decoder {
         Ok(batches)
     }
 
-    /// The columns, once they are there.
+    /// The schema, once it was received.
     #[must_use]
     pub fn schema(&self) -> Option<SchemaRef> {
         self.0.schema()
     }
 }
 
-/// Values as one row.
+/// Encodes values as one row of an Arrow stream.
 ///
 /// # Errors
-/// A type that cannot be written.
+/// A type that Arrow's stream format does not support.
 pub fn pack(values: &[ScalarValue]) -> Result<Vec<u8>, Error> {
     if values.is_empty() {
         return Ok(Vec::new());
@@ -382,10 +382,10 @@ pub fn pack(values: &[ScalarValue]) -> Result<Vec<u8>, Error> {
     Ok(encoder.take())
 }
 
-/// The values of a row.
+/// Decodes the values of [`pack`].
 ///
 /// # Errors
-/// Bytes of something else.
+/// The bytes are not an Arrow stream.
 pub fn unpack(bytes: Vec<u8>) -> Result<Vec<ScalarValue>, Error> {
     let batches = Decoder::default().add(bytes).map_err(|error| Error::Engine(error.to_string()))?;
     let columns = batches.iter().flat_map(RecordBatch::columns);

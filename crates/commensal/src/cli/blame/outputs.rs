@@ -1,4 +1,4 @@
-//! Where a look goes besides the report at its end: live lines, a live screen, files.
+//! Outputs of a measurement besides its final report: live lines, a live screen, files.
 
 use super::{Blame, Look, on_a_terminal};
 use crate::context::Context;
@@ -9,12 +9,12 @@ use commensal_host::Host;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How often the file for Prometheus is written anew.
+/// How often the file for Prometheus is rewritten.
 const EXPOSE: Duration = Duration::from_secs(5);
-/// Cursor to the corner, and clear from there: no flicker of an empty screen.
+/// Moves the cursor to the corner and clears from there, which avoids flicker.
 const HOME: &str = "\x1b[H\x1b[J";
 
-/// What was asked for.
+/// The requested outputs.
 #[derive(Debug)]
 pub struct Outputs {
     lines: bool,
@@ -26,7 +26,7 @@ pub struct Outputs {
 }
 
 impl Outputs {
-    /// Checks that files can be written before anybody waits for them.
+    /// Checks that files are writable before the measurement starts.
     pub fn new(context: &mut Context, options: &Blame) -> anyhow::Result<Outputs> {
         if options.top && !on_a_terminal() {
             bail!("--top draws on a terminal, and standard output is none");
@@ -45,7 +45,7 @@ impl Outputs {
         Ok(Outputs { lines, top: options.top, svg, html, prometheus, exposed: Instant::now() })
     }
 
-    /// Whether something is shown while it is looked.
+    /// Whether there is live output.
     pub fn live(&self) -> bool {
         self.lines || self.top || self.prometheus.as_ref().is_some_and(|path| !is_stdout(path))
     }
@@ -55,7 +55,7 @@ impl Outputs {
         [&self.svg, &self.html, &self.prometheus].into_iter().flatten().any(|path| is_stdout(path))
     }
 
-    /// Shows what came since the last time, and all.
+    /// Prints the changes since the last call, and the totals.
     pub fn show(
         &mut self,
         context: &mut Context,
@@ -82,7 +82,7 @@ impl Outputs {
         Ok(())
     }
 
-    /// Writes what is written once.
+    /// Writes the outputs that are only written at the end.
     pub fn close(
         &self,
         context: &mut Context,
@@ -115,7 +115,7 @@ fn put(context: &mut Context, path: &Path, text: &str) -> anyhow::Result<()> {
     context.host.state_replace(path, text).with_context(|| format!("{} cannot be written", path.display()))
 }
 
-/// The absolute path, once a file beside it could be written.
+/// The absolute path, after checking that its folder is writable.
 fn writable(context: &mut Context, path: &Path) -> anyhow::Result<PathBuf> {
     let path = std::path::absolute(path).with_context(|| format!("{} is not a path", path.display()))?;
     context.writable(&path)?;

@@ -1,4 +1,4 @@
-//! Who is meant by what was typed.
+//! Resolves the targets named on the command line.
 
 use super::Blame;
 use crate::context::Context;
@@ -13,14 +13,14 @@ use commensal_sensors::machine;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// A subject and what it is called.
+/// A target and its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Named {
     pub name: String,
     pub subject: Subject,
 }
 
-/// Whose waits, and whose share of them.
+/// The targets whose waits are measured, and those whose share of the waits has a budget.
 #[derive(Debug, Default)]
 pub struct Who {
     pub online: Vec<Named>,
@@ -151,7 +151,7 @@ fn group(
     }
 }
 
-/// Cgroups of those groups that are wanted, named after their group.
+/// Cgroups of the selected groups, named after their group.
 fn members(
     context: &mut Context,
     cgroups: &Cgroups,

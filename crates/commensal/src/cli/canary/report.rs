@@ -1,4 +1,4 @@
-//! What a canary's windows show, in the lab's words. Pure.
+//! Evaluates the windows of a canary, in the lab's terms. Pure.
 
 use commensal_agent::canary::{Report, Request};
 use commensal_core::canary::{DELAY_FLOOR_MS, LONGEST_MS};
@@ -9,20 +9,20 @@ use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// What a canary has shown.
+/// Result of a canary.
 #[derive(Debug)]
 pub struct CanaryAnswer {
-    /// By group and figure.
+    /// Effects by group and figure.
     pub effects: Vec<Effect>,
-    /// Figures that were not there, and why.
+    /// Figures that are missing, and why.
     pub missing: Vec<String>,
-    /// PASS: online work waits longer without isolation. FAIL: it waits longer with it, whatever else.
+    /// PASS: online work waits longer without isolation. FAIL: some figure shows that it waits longer with isolation.
     pub verdict: Verdict,
-    /// The same as a sentence, with the interval or how far one came.
+    /// The result in a sentence, with the interval or the bound reached.
     pub sentence: String,
 }
 
-/// What is going to happen and within which limits, before it does.
+/// Describes what a canary will do and within which limits, before it starts.
 pub fn before(request: &Request) -> String {
     let looks: Vec<String> = request.terms().looks().at().iter().map(u32::to_string).collect();
     let ends = match request.whole {
@@ -52,7 +52,7 @@ fn time(ms: u64) -> String {
     humantime::format_duration(Duration::from_millis(ms)).to_string()
 }
 
-/// Compares the windows of each pair that has both.
+/// Compares the windows of each complete pair.
 pub fn judge(report: &Report) -> CanaryAnswer {
     let (effects, absent): (Vec<Effect>, Vec<Effect>) =
         report.effects().into_iter().partition(|effect| effect.pairs > 0);
@@ -60,7 +60,7 @@ pub fn judge(report: &Report) -> CanaryAnswer {
         let (subject, figure) = (&effect.subject, &effect.figure);
         format!("group {subject}: {figure}: {}", missing(figure, report))
     };
-    // Without any pair there is nothing to be missed.
+    // Without any pair, no figure counts as missing.
     let missing = if effects.is_empty() { Vec::new() } else { absent.iter().map(because).collect() };
     let with = |shown: Shown| list(&effects, shown);
     let (verdict, sentence) = match (with(Shown::Effect), with(Shown::Reverse)) {
@@ -85,7 +85,7 @@ fn missing(figure: &str, report: &Report) -> String {
     }
 }
 
-/// The figures of which this is shown, by how much.
+/// The figures with this result, each with its size.
 fn list(effects: &[Effect], shown: Shown) -> Option<String> {
     let of = |effect: &&Effect| effect.shown == shown;
     let all: Vec<String> =
@@ -97,7 +97,7 @@ fn named(effect: &Effect) -> String {
     format!("{} {}", effect.subject, effect.figure)
 }
 
-/// Without isolation, against with it.
+/// The change without isolation relative to with it.
 fn change(effect: &Effect) -> String {
     match (effect.difference, effect.ci95) {
         (Some(difference), Some([lo, hi])) => format!("{difference:+.2} [{lo:+.2}, {hi:+.2}]"),
@@ -106,7 +106,7 @@ fn change(effect: &Effect) -> String {
     }
 }
 
-/// Why nothing is shown: the bound that was reached, and what would do.
+/// Why nothing is significant: the bound reached, and what would be needed.
 fn open(effects: &[Effect], report: &Report) -> String {
     let limits = "without isolation online work suffers more than the limits allow, which is why there are so few; allow \
                   more with --max-blamed and --max-run-delay";
@@ -119,7 +119,7 @@ fn open(effects: &[Effect], report: &Report) -> String {
         return format!("{pairs} whole pairs of windows are too few; {way_out}");
     }
     let bounds = effects.iter().filter(|effect| effect.ci95.is_some() && effect.shown == Shown::Nothing);
-    // The first figure that moves at all, in the order of the table: what is blamed on offline work, then all waits.
+    // The first figure that changes at all, in the order of the table: the wait caused by offline work, then all waits.
     let told = bounds.clone().find(|effect| effect.ci95 != Some([0.0, 0.0])).or(bounds.clone().next());
     let Some(told) = told else { return "no effect of isolation is shown".to_owned() };
     let more = told.pairs_needed.map(|pairs| {
@@ -143,7 +143,7 @@ fn open(effects: &[Effect], report: &Report) -> String {
 }
 
 impl CanaryAnswer {
-    /// For reading in a terminal: the answer, then what it rests on.
+    /// Text output: the result, then its evidence.
     pub fn text(&self, report: &Report) -> String {
         let mut out = format!("{}  {}\n", self.verdict.label(), self.sentence);
         let heads = ["GROUP", "FIGURE", "ON", "OFF", "OFF - ON [95 %]", "PAIRS", ""].map(str::to_owned);
@@ -171,10 +171,10 @@ impl CanaryAnswer {
         out
     }
 
-    /// For programs.
+    /// JSON output.
     pub fn as_json(&self, report: &Report) -> Value {
         let mut canary = json!(report);
-        // Until the next release the name of `no_probe`.
+        // Old name of `no_probe`, kept for one release.
         canary["no_judge"] = canary["no_probe"].clone();
         json!({
             "verdict": self.verdict,
@@ -205,7 +205,8 @@ mod tests {
     use commensal_agent::canary::{Figures, Window};
     use std::collections::BTreeMap;
 
-    /// Ten pairs in which run delay differs by `delay` and CPU pressure does not, and one whose window without was broken off.
+    /// Ten pairs in which run delay differs by `delay` and CPU pressure does not, and one whose window without
+    /// isolation was aborted.
     fn report(delay: f64) -> Report {
         let window = |pair: u32, off: bool| {
             let of_side = if off { delay } else { 0.0 };
@@ -260,7 +261,7 @@ mod tests {
         }
         let json = judged.as_json(&report);
         assert_eq!((&json["verdict"], &json["effects"][0]["shown"]), (&json!("PASS"), &json!("effect")));
-        // The old name of a key stays for one release, and what an agent of the release before says is read.
+        // The old name of a key stays for one release, and reports of an agent of the previous release can be read.
         assert_eq!(json["canary"]["no_probe"], json!("clang is missing"));
         assert_eq!(json["canary"]["no_judge"], json!("clang is missing"));
         let of_old: Report = serde_json::from_str(r#"{"no_judge":"no BTF"}"#).unwrap();
@@ -278,7 +279,7 @@ mod tests {
             let figures = window.groups.get_mut("web").unwrap();
             figures.pressure_pct[0] = Some(if window.off { 9.0 } else { f64::from(window.pair) * 0.1 });
         }
-        // A look that may err less shows less.
+        // With a smaller error rate, fewer effects are significant.
         let strict = Report { level: Some(0.0005), ..report(90.0) };
         for (report, status, words) in [
             (report(-90.0), 1, "FAIL  online work waits longer with isolation: web run delay, ms/s -90.00 ["),

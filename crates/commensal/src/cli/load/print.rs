@@ -1,10 +1,10 @@
-//! What `lab load` prints for people.
+//! Text output of `lab load`.
 
 use commensal_lab::loadgen::{ErrorKinds, Knee, KneeEnd, KneePoint, LoadReport, Spread};
 use commensal_lab::record::Metric;
 use std::fmt::Write as _;
 
-/// Columns of the latency table, and how many requests each needs.
+/// Columns of the latency table, with the number of requests that each needs.
 const COLUMNS: [(&str, Metric); 4] =
     [("P50", Metric::P50), ("P90", Metric::P90), ("P99", Metric::P99), ("P99.9", Metric::P999)];
 
@@ -144,10 +144,10 @@ fn seconds(text: &mut String, report: &LoadReport) {
     }
 }
 
-/// Above the steps of a knee.
+/// Header of a knee search's steps.
 pub const KNEE_HEAD: &str = "  requests/s   achieved     P99 ms   generator late by, P99 ms";
 
-/// One step.
+/// One line per step.
 pub fn knee_point(point: &KneePoint) -> String {
     format!(
         "{:>12.1}{:>9.1} %{:>11.3}{:>14.3}   {}{}",
@@ -160,7 +160,7 @@ pub fn knee_point(point: &KneePoint) -> String {
     )
 }
 
-/// What was found.
+/// The result of a knee search.
 pub fn knee(knee: &Knee, caveat: Option<&str>) -> String {
     let why = match knee.end {
         KneeEnd::Service => "above it the service achieves less than 99 % or its P99 passes its bound",

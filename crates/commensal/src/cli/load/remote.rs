@@ -1,7 +1,7 @@
 //! Load from a second machine: `ssh HOST commensal lab load --json …`, and its report.
 //!
-//! Who may do that, by which key and through which hosts is the affair of ssh and of the user's configuration of it. The other
-//! side ends and reports when its standard input does, so Ctrl-C here, and our end or the connection's, end the load there.
+//! Authentication, keys and jump hosts are left to ssh and the user's configuration. The other side ends and reports
+//! when its standard input does, so Ctrl-C here, the end of this program, or a lost connection end the load there.
 
 use super::{LabLoad, Order};
 use crate::cli::Spacing;
@@ -19,21 +19,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
-/// Longest report: three histograms and a line per second of a day.
+/// Maximum size of a report: three histograms and a line per second of a day.
 const REPORT_BYTES: u64 = 64 << 20;
-/// What is kept of the words beside it.
+/// Maximum size of the error output that is kept.
 const WORDS_BYTES: u64 = 64 << 10;
-/// For ssh to connect and to bring the report, beyond the time of the load.
+/// Timeout for ssh to connect and to return the report, in addition to the duration of the load.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// For the words of an ssh that has ended: one that stays behind for later connections may keep their pipe open.
+/// Timeout for the error output of an ssh that has ended: a connection-sharing ssh process may keep the pipe open.
 const WORDS_PATIENCE: Duration = Duration::from_secs(1);
-/// Between two looks at the stop flag.
+/// Interval between checks of the stop flag.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Exit status of ssh when ssh itself has failed, not the command that it was to run.
 const SSH_FAILED: i32 = 255;
 /// Exit status of a shell that did not find the program.
 const NOT_FOUND: i32 = 127;
-/// What a user can do when ssh itself has failed, by a part of its message.
+/// Advice when ssh itself has failed, by a part of its message.
 const SSH_WAYS_OUT: [(&str, &str); 4] = [
     ("Could not resolve hostname", "check the name, or give it an address under Host in ~/.ssh/config"),
     ("Host key verification failed", "connect by hand once and accept the key of the host"),
@@ -41,7 +41,7 @@ const SSH_WAYS_OUT: [(&str, &str); 4] = [
     ("", "it must work without a question"),
 ];
 
-/// A host as ssh takes it.
+/// Checks a host name for ssh.
 pub fn host(text: &str) -> Result<String, String> {
     if text.is_empty() || text.starts_with('-') || !text.chars().all(|c| c.is_ascii_graphic()) {
         return Err(
@@ -51,7 +51,7 @@ pub fn host(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Has the load made elsewhere.
+/// Runs the load on the other machine and returns its report.
 pub fn ask(
     context: &mut Context,
     (from, options): (&str, &LabLoad),
@@ -69,7 +69,7 @@ pub fn ask(
     let exit = running.end(context, order, stop).with_context(|| format!("--from {from}"))?;
     let words = running.words.recv_timeout(WORDS_PATIENCE).unwrap_or_default();
     let words = String::from_utf8_lossy(&words).trim().to_owned();
-    // 4 is a report that is not to be believed.
+    // 4 is the status of a report that is marked as invalid.
     if !matches!(exit, Exit::Code(0 | 4)) {
         return Err(failed(from, exit, &words));
     }
@@ -80,7 +80,7 @@ pub fn ask(
     read(from, &text)
 }
 
-/// What the other side is told: all that decides the load, whatever the defaults of its version are.
+/// The remote command line: everything that determines the load, independent of the defaults of the remote version.
 fn command(options: &LabLoad) -> String {
     let time = |time: Duration| humantime::format_duration(time).to_string();
     let mut words: Vec<String> =
@@ -110,7 +110,7 @@ fn command(options: &LabLoad) -> String {
     words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
 }
 
-/// One word for a POSIX shell.
+/// Quotes a word for a POSIX shell.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -119,10 +119,10 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// ssh at work.
+/// A running ssh.
 struct Running {
     child: Child,
-    /// Its standard input; the other side goes on while it is open.
+    /// Its standard input; the other side runs while it is open.
     input: Option<PipeWriter>,
     report: Receiver<Vec<u8>>,
     words: Receiver<Vec<u8>>,
@@ -134,7 +134,7 @@ impl Running {
         let (words, words_end) = std::io::pipe()?;
         let mut spec = SpawnSpec::new("ssh");
         spec.args = ["-o", "BatchMode=yes", "--", from, command].map(Into::into).to_vec();
-        // A terminal's Ctrl-C is for us: ssh would die of it, and the report with it.
+        // Ctrl-C in a terminal is handled here: it would kill ssh, and the report would be lost.
         spec.own_process_group = true;
         spec.die_with_parent = true;
         spec.stdin = Stdin::Fd(Arc::new(input_end.into()));
@@ -155,10 +155,10 @@ impl Running {
         })
     }
 
-    /// Waits for its end, and brings that about once `stop` is set.
+    /// Waits for ssh to end, and ends the load once `stop` is set.
     fn end(&mut self, context: &mut Context, order: &Order, stop: &AtomicBool) -> anyhow::Result<Exit> {
         let spec = &order.spec;
-        // Once before the load and once after it, a request may take the whole timeout.
+        // One request before the load and one after it may each take the whole timeout.
         let beside = spec.timeout * 2 + PATIENCE;
         let mut deadline = Instant::now() + spec.warmup + spec.measure + beside;
         loop {
@@ -178,20 +178,20 @@ impl Running {
     }
 }
 
-/// Reads to the end, but not more than `most` bytes, on a thread of its own.
+/// Reads to the end on a thread of its own, and keeps at most `most` bytes.
 fn gather(mut from: impl Read + Send + 'static, most: u64) -> Receiver<Vec<u8>> {
     let (send, all) = mpsc::channel();
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         let _ = from.by_ref().take(most).read_to_end(&mut bytes);
         let _ = send.send(bytes);
-        // Whoever writes more is not kept waiting.
+        // Discards the rest, so that the writer does not block.
         let _ = std::io::copy(&mut from, &mut std::io::sink());
     });
     all
 }
 
-/// Why there is no report.
+/// The error when there is no report.
 fn failed(from: &str, exit: Exit, words: &str) -> anyhow::Error {
     let line = words.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
     let mut text = String::new();
@@ -223,7 +223,7 @@ fn failed(from: &str, exit: Exit, words: &str) -> anyhow::Error {
     anyhow::Error::msg(text)
 }
 
-/// The report in what the other side printed.
+/// Parses the report in the other side's output.
 fn read(from: &str, printed: &[u8]) -> anyhow::Result<LoadReport> {
     #[derive(Deserialize)]
     struct Head {
@@ -254,7 +254,7 @@ mod tests {
         load: LabLoad,
     }
 
-    /// A shell takes the words apart, and the other side's parser makes the same order of them.
+    /// A shell splits the command line, and the remote parser gets the same options.
     #[test]
     fn the_other_side_gets_the_same_order() {
         let check = |args: &[&str]| {

@@ -1,18 +1,18 @@
-//! The part of URLs that the generator can load: `http://host[:port][/path][?query]`.
+//! Parses the URLs that the generator supports: `http://host[:port][/path][?query]`.
 
 use anyhow::{Context as _, anyhow, bail};
 use std::net::{SocketAddr, ToSocketAddrs};
 
-/// Where requests go and what they ask for.
+/// Destination and path of the requests.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Host and port as written: what the `Host` field says.
+    /// Host and port as written, used as the `Host` header.
     pub host: String,
     /// Path and query.
     pub path: String,
 }
 
-/// Reads a URL.
+/// Parses a URL.
 pub fn parse(url: &str) -> anyhow::Result<Target> {
     let way_out = "write it as http://HOST[:PORT][/PATH]";
     let Some((scheme, rest)) = url.split_once("://") else {
@@ -45,7 +45,7 @@ pub fn parse(url: &str) -> anyhow::Result<Target> {
 }
 
 impl Target {
-    /// The address, here and now.
+    /// Resolves the address.
     pub fn resolve(&self) -> anyhow::Result<SocketAddr> {
         // A colon outside of brackets separates the port.
         let named = self.host.rfind(':').is_some_and(|at| !self.host[at..].contains(']'));

@@ -1,5 +1,5 @@
-//! `sched load`: everything that can be wrong is told at once, before anything is loaded; then the scheduler; then its groups.
-//! What goes wrong once it is loaded leaves it loaded, and is told with status 1.
+//! `sched load`: reports every mistake at once, before anything is loaded; then loads the scheduler; then sets up its
+//! groups. If an error occurs after loading, the scheduler stays loaded and the exit status is 1.
 
 use super::start::{self, refuse};
 use super::{status_of, tell};
@@ -20,33 +20,33 @@ use commensal_sensors::sched_ext::Kernel;
 use commensal_sensors::scheduler::Unanswered;
 use std::path::{Path, PathBuf};
 
-/// Where groups are unless somebody says so.
+/// Default folder of the groups.
 const GROUPS: &str = "/etc/commensal/groups.d";
 
-/// The owner of the hold-off of the command line, who orders no group.
+/// Owner of the hold-off given on the command line, which has no orders for groups.
 const OWNER: &str = "commensal sched load";
 
-/// Who puts groups under it.
+/// What assigns groups to the scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Follows {
-    /// Orders of the command line.
+    /// Orders given on the command line.
     Orders,
-    /// The agent that runs.
+    /// The running agent.
     Agent,
     /// This command, once.
     Apply,
-    /// Nobody yet.
+    /// Nothing yet.
     Nobody,
 }
 
-/// Loads it. Status 1 when it is loaded and not all is as it was asked for.
+/// Loads the scheduler. Status 1 when it is loaded but not everything requested is in force.
 pub fn run(context: &mut Context, options: &SchedLoad) -> anyhow::Result<u8> {
     let short = load(context, options, start::find())?;
     short.iter().for_each(|line| eprintln!("commensal: {line}"));
     Ok(u8::from(!short.is_empty()))
 }
 
-/// Gives what is not as it was asked for, in sentences. An error means that nothing was loaded.
+/// Returns a sentence for each request that is not in force. An error means that nothing was loaded.
 fn load<H: Host>(
     context: &mut Context<H>,
     options: &SchedLoad,
@@ -56,7 +56,7 @@ fn load<H: Host>(
     context.host.state_dir(&context.state_dir)?;
     let lock = context.lock()?;
     let state = context.state_dir.clone();
-    // Somebody may have been quicker.
+    // Another process may have loaded one meanwhile.
     refuse(&start::obstacles(&context.host, &state, options.replace))?;
     let arguments = start::arguments(options);
     let loaded = start::load(&mut context.host, &state, &program, &arguments)?;
@@ -83,7 +83,7 @@ fn load<H: Host>(
     Ok(short)
 }
 
-/// Looks for everything that can be wrong before anything is started. All of it is in one error.
+/// Checks everything before anything is started. All mistakes are in one error.
 fn ready<H: Host>(
     context: &mut Context<H>,
     options: &SchedLoad,
@@ -94,11 +94,11 @@ fn ready<H: Host>(
     let program = program.map_err(|error| wrong.push(format!("{error:#}")));
     let follows = follows(context, options).map_err(|error| wrong.push(format!("{error:#}")));
     refuse(&wrong)?;
-    // One of the two without an obstacle cannot be: each has left its own.
+    // At least one of the two failed, and has reported its obstacle.
     program.ok().zip(follows.ok()).context("the scheduler was not loaded")
 }
 
-/// Who gives it work, once that is known to be in order.
+/// Determines what assigns groups, and validates it.
 fn follows<H: Host>(context: &mut Context<H>, options: &SchedLoad) -> anyhow::Result<Follows> {
     if let Some(file) = &options.orders {
         let text = context.host.read_file(file)?;
@@ -123,13 +123,13 @@ fn follows<H: Host>(context: &mut Context<H>, options: &SchedLoad) -> anyhow::Re
     Ok(Follows::Apply)
 }
 
-/// Whether the groups can be planned on this machine. What the plan cannot have (`unmet`) is no mistake.
+/// Checks that the groups can be planned on this machine. Wishes that the plan cannot fulfil (`unmet`) are no error.
 fn fits<H: Host>(context: &mut Context<H>, specs: &[GroupSpec]) -> anyhow::Result<()> {
     let _lock = context.lock_to_look()?;
     context.plan(PlanRequest::all(specs)).map(drop)
 }
 
-/// Whether there simply is no groups file.
+/// Whether the error means that there is no groups file.
 fn absent(error: &anyhow::Error) -> bool {
     match error.downcast_ref::<LoadError>() {
         Some(LoadError::Empty(_)) => true,
@@ -138,7 +138,7 @@ fn absent(error: &anyhow::Error) -> bool {
     }
 }
 
-/// What comes once it is loaded; gives what of it was not had.
+/// Sets up groups and hold-off after loading; returns what failed.
 fn settle<H: Host>(context: &mut Context<H>, options: &SchedLoad, follows: Follows) -> Vec<String> {
     let mut short = Vec::new();
     if let Some(hold_off_us) = options.hold_off_us
@@ -171,13 +171,13 @@ fn settle<H: Host>(context: &mut Context<H>, options: &SchedLoad, follows: Follo
     short
 }
 
-/// The hold-off of all orders: the longest of any owner counts.
+/// Sets the hold-off for all orders: the longest one of all owners is used.
 fn hold_off(host: &dyn Host, state: &Path, hold_off_us: u64) -> Result<(), Unanswered> {
     let orders = Orders { owner: OWNER.to_owned(), hold_off_us, ..Orders::default() };
     tell(host, state, &Request::Orders(orders)).map(drop)
 }
 
-/// What an `apply` that was not all success means for a scheduler that is loaded.
+/// The message if `apply` failed while the scheduler is loaded.
 fn unapplied(applied: anyhow::Result<u8>) -> Option<String> {
     let again =
         "mend it and `commensal apply` once more, or take the scheduler off: `commensal sched unload`";
@@ -192,7 +192,7 @@ fn unapplied(applied: anyhow::Result<u8>) -> Option<String> {
     }
 }
 
-/// What is under the scheduler now.
+/// Prints which groups the scheduler manages now.
 fn print(now: &Status, follows: Follows, config: &Path) {
     let groups = now.groups.len();
     let none = match follows {
@@ -259,8 +259,8 @@ mod tests {
         Ok("/usr/bin/commensal-sched".into())
     }
 
-    /// Loads once its program has been started, as `mode`; refuses everything that is asked of it except its status, or takes
-    /// any orders.
+    /// Simulates the scheduler's program: once started it reports `mode`; it either accepts orders or refuses
+    /// everything except status requests.
     fn comes(host: &FakeHost, mode: Mode, refuses: bool) {
         let host = host.another();
         let before = host.processes().len();
@@ -309,7 +309,7 @@ mod tests {
         let mut context = world("[group.web]\nclass = \"inline\"\ncpu.wait = 3\n");
         context.host.remove_file(KERNEL);
         check(&mut context, &file, &["CONFIG_SCHED_CLASS_EXT", "groups.toml:2:", "groups.toml:3:"]);
-        // Read without a mistake, and not to be had on this machine.
+        // The file is valid, but the machine cannot fulfil it.
         let mut context = world(&format!("{OWN}cpu.set = \"0-63\"\n"));
         context.host.remove_file("/sys/kernel/btf/vmlinux");
         check(&mut context, &file, &["CONFIG_DEBUG_INFO_BTF", "cannot be put in force here", "cpu.set"]);
@@ -322,7 +322,7 @@ mod tests {
         check(&mut world("{\"do\":\"status\"}"), &["--orders", FILE], &["no orders in it"]);
         let twice = r#"{"do":"orders","groups":[{"cgroup":"a","class":"offline","weight":0}]}"#;
         check(&mut world(twice), &["--orders", FILE], &["not an absolute path", "weight 0 is not between"]);
-        // Where nobody has put a groups file there is no mistake in it.
+        // A missing groups file is no mistake.
         check(&mut world(OWN), &[], &[]);
     }
 

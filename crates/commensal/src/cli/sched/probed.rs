@@ -1,5 +1,5 @@
-//! What the probe sees of the same groups, without the scheduler: who had the CPU while online threads waited for it, and what
-//! ran on the other threads of their cores.
+//! The probe's measurement of the scheduler's groups, independent of the scheduler: what occupied the CPU while online
+//! threads waited, and what ran on sibling threads of their cores.
 
 use crate::cli::blame;
 use crate::context::Context;
@@ -13,42 +13,42 @@ use std::fmt::Write;
 use std::path::Path;
 use std::time::Duration;
 
-/// What came of it.
+/// Result of the probe.
 #[derive(Debug)]
 pub enum Probed {
-    /// Nobody asked.
+    /// The probe was not requested.
     NotAsked,
-    /// No group that is online has orders, and is there.
+    /// No online group with orders exists.
     NoSubject,
-    /// Why there is no probe.
+    /// Why the probe could not run.
     Absent(String),
-    /// What it saw.
+    /// The measurement.
     Seen(Box<LookSums>),
 }
 
-/// Sums of one look.
+/// Sums over one measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LookSums {
-    /// Length of the look, s.
+    /// Length of the measurement, s.
     pub seconds: f64,
     /// CPU time of online threads, s.
     pub run_s: f64,
-    /// Of it, with offline work on another thread of the core; `None` when none ran.
+    /// Share of this time with offline work on a sibling thread of the core; `None` when no online thread ran.
     pub overlap: Option<f64>,
-    /// Wait blamed on offline work, ms per second of that time.
+    /// Wait caused by offline work, ms per second of that CPU time.
     pub blame_ms_per_s: Option<f64>,
-    /// How long offline work stayed on a CPU that an online thread was woken on, us: median and P99.
+    /// How long offline work kept a CPU on which an online thread was woken, us: median and P99.
     pub preempt_us: Option<(f64, f64)>,
-    /// How many of those there were.
+    /// Number of those delays.
     pub preempts: u64,
-    /// How long offline work stayed on another thread of a core that an online thread came onto, us: median and P99.
+    /// How long offline work stayed on a sibling thread after an online thread started on the core, us: median and P99.
     pub evict_us: Option<(f64, f64)>,
-    /// How many of those there were.
+    /// Number of those delays.
     pub evictions: u64,
 }
 
 impl LookSums {
-    /// Of what was counted.
+    /// Computes the sums from the probe's counters.
     pub fn new(figures: &Figures) -> LookSums {
         let run_ns = figures.counters.run_ns as f64;
         let of_run = |ns: u64| (run_ns > 0.0).then(|| ns as f64 / run_ns);
@@ -70,7 +70,7 @@ impl LookSums {
 }
 
 impl Probed {
-    /// For programs.
+    /// JSON output.
     pub fn as_json(&self) -> Value {
         match self {
             Probed::NotAsked | Probed::NoSubject => Value::Null,
@@ -84,7 +84,7 @@ impl Probed {
         }
     }
 
-    /// For people.
+    /// Text output.
     pub fn text(&self) -> String {
         let seen = match self {
             Probed::NotAsked => return String::new(),
@@ -126,7 +126,7 @@ fn as_json(us: Option<(f64, f64)>) -> Value {
     us.map_or(Value::Null, |(p50, p99)| json!({ "p50": p50, "p99": p99 }))
 }
 
-/// Lets the probe look for a while.
+/// Runs the probe for a while.
 pub fn look(context: &mut Context, status: &Status, time: Duration) -> Probed {
     let online = subjects(&mut context.host, status, Class::Online);
     if online.is_empty() {
@@ -149,7 +149,7 @@ fn measure(host: &dyn Host, scope: &Scope, time: Duration) -> anyhow::Result<Fig
     Ok(probe.read(host).context("read what it saw")?.since(&first))
 }
 
-/// The groups of one class that are there.
+/// The existing groups of one class.
 fn subjects(host: &mut dyn Host, status: &Status, class: Class) -> Vec<Subject> {
     let ordered = status.orders.0.values().flat_map(|orders| &orders.groups);
     let mut found = Vec::new();

@@ -1,25 +1,25 @@
-//! What the scheduler's process has put on record: who it is, also when nobody answers any more.
+//! The record of the scheduler's process, which identifies it even if it no longer answers.
 
 use commensal_host::Host;
 use commensal_reconcile::journal;
 use commensal_sensors::machine;
 use std::path::{Path, PathBuf};
 
-/// Of the process that has changed threads, in this boot.
+/// The process that has changed threads, in this boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Recorded {
-    /// Its number.
+    /// Its pid.
     pub pid: u32,
-    /// Whether it is still there.
+    /// Whether it still runs.
     pub runs: bool,
 }
 
-/// Its file.
+/// Path of the record.
 pub fn path(state: &Path) -> PathBuf {
     state.join(format!("{}.journal", journal::SCHED))
 }
 
-/// What is on record; `None` when nothing is, or only of an earlier boot, whose threads are no more.
+/// Reads the record; `None` when there is none, or only one of an earlier boot, whose threads no longer exist.
 pub fn of(host: &mut dyn Host, state: &Path) -> Option<Recorded> {
     let text = host.state_read(&path(state)).ok().flatten()?;
     let contents = journal::parse(&text);
@@ -36,7 +36,7 @@ pub mod tests {
     use commensal_host::fake::FakeHost;
     use commensal_reconcile::journal::{Owner, Record, line};
 
-    /// Puts this process on record as the scheduler's.
+    /// Records this process as the scheduler's.
     pub fn keep(host: &mut FakeHost, state: &Path, pid: u32, start_ticks: u64) {
         let boot_id = machine::boot_id(host).unwrap_or_default();
         let owner = Owner { kind: journal::SCHED.to_owned(), pid, start_ticks, boot_id };

@@ -1,4 +1,4 @@
-//! Starting the scheduler's program: whether it can be here, where it is, and that it has its scheduler loaded.
+//! Starts the scheduler's program: checks for obstacles, finds the program, and waits until its scheduler is loaded.
 
 use super::status_of;
 use crate::cli::sched_args::SchedLoad;
@@ -12,21 +12,21 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The program that has the scheduler.
+/// Name of the program that contains the scheduler.
 const PROGRAM: &str = "commensal-sched";
-/// Names its path.
+/// Environment variable with its path.
 const NAMED: &str = "COMMENSAL_SCHED";
-/// What it says, in the state directory.
+/// Log of its output, in the state directory.
 pub const LOG: &str = "sched.log";
-/// Length of a log after which another is begun, bytes.
+/// Size at which the log is rotated, bytes.
 const LONG: usize = 1 << 20;
-/// What of it is told when something goes wrong, bytes.
+/// Maximum part of it that an error message quotes, bytes.
 const SAID: usize = 2_000;
-/// Time until it answers: the verifier looks at its programs first, which takes a busy machine seconds.
+/// Timeout for its first answer: the verifier checks its BPF programs first, which takes seconds on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 const TURN: Duration = Duration::from_millis(50);
 
-/// What keeps commensal's own from being loaded here, by the kernel and by what is loaded already.
+/// Reasons why commensal's scheduler cannot be loaded here: the kernel, or another scheduler that is loaded.
 pub fn obstacles(host: &dyn Host, state: &Path, replace: bool) -> Vec<String> {
     let kernel = Kernel::read(host);
     let mut wrong = kernel.obstacles();
@@ -47,17 +47,17 @@ pub fn obstacles(host: &dyn Host, state: &Path, replace: bool) -> Vec<String> {
     wrong
 }
 
-/// All obstacles in one error.
+/// One error with all obstacles.
 pub fn refuse(wrong: &[String]) -> anyhow::Result<()> {
     if wrong.is_empty() {
         return Ok(());
     }
-    // What is several lines, such as mistakes in a groups file, stays together.
+    // An obstacle of several lines, such as mistakes in a groups file, is indented as a whole.
     let lines: Vec<String> = wrong.iter().map(|one| one.replace('\n', "\n    ")).collect();
     bail!("no scheduler was loaded, and nothing was changed:\n  {}", lines.join("\n  "))
 }
 
-/// The program: the one that is named, beside this one, or in PATH.
+/// Path of the program: from the environment, next to this program, or in PATH.
 pub fn find() -> anyhow::Result<PathBuf> {
     let named = std::env::var_os(NAMED).filter(|named| !named.is_empty());
     let own = std::env::current_exe().ok();
@@ -83,7 +83,7 @@ fn find_in(named: Option<&OsStr>, own: Option<&Path>, path: &OsStr) -> anyhow::R
     }
 }
 
-/// What it is started with.
+/// Its command line.
 pub fn arguments(options: &SchedLoad) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = vec!["load".into()];
     let mut add = |name: &str, value: Option<OsString>| {
@@ -100,8 +100,8 @@ pub fn arguments(options: &SchedLoad) -> Vec<OsString> {
     arguments
 }
 
-/// Starts the program and waits until its scheduler runs. When that fails, the program has ended, and what it may have changed
-/// is put back.
+/// Starts the program and waits until its scheduler is loaded. On failure the program is ended, and what it changed is
+/// restored.
 pub fn load(
     host: &mut dyn Host,
     state: &Path,
@@ -123,7 +123,7 @@ pub fn load(
         Ok(()) => Ok(child),
         Err(error) => {
             let nobody = status_of(host, state).is_err_and(|error| error.is_nobody());
-            // What is on record is of the one that goes on, if one does.
+            // The journal belongs to the previous scheduler, if that still runs.
             if nobody {
                 let restored = commensal_reconcile::restore_own(host, state, journal::SCHED)?;
                 restored.left.iter().chain(&restored.failed).for_each(|line| eprintln!("commensal: {line}"));
@@ -138,7 +138,7 @@ pub fn load(
     }
 }
 
-/// Until it answers, and is another than `before`.
+/// Waits until the program answers with a pid other than `before`.
 fn wait(host: &mut dyn Host, state: &Path, child: &mut Child, before: Option<u32>) -> anyhow::Result<()> {
     let began = Instant::now();
     loop {
@@ -163,7 +163,7 @@ fn wait(host: &mut dyn Host, state: &Path, child: &mut Child, before: Option<u32
     }
 }
 
-/// A log, and how much of it was there before.
+/// A log file, and its length before the program was started.
 #[derive(Debug)]
 pub struct Log {
     /// The file.
@@ -172,7 +172,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// From here on; a long one is put aside.
+    /// Starts reading at the current end; a long log is rotated.
     pub fn open(host: &mut dyn Host, path: PathBuf) -> anyhow::Result<Log> {
         let mut before = host.state_read(&path)?.map_or(0, |text| text.len());
         if before > LONG {
@@ -182,7 +182,7 @@ impl Log {
         Ok(Log { path, before })
     }
 
-    /// What came since, as the end of a sentence.
+    /// What was appended since, phrased as the end of a sentence.
     pub fn said(&self, host: &mut dyn Host) -> String {
         let text = host.state_read(&self.path).ok().flatten().unwrap_or_default();
         let new = text.get(self.before..).unwrap_or_default().trim();
@@ -231,7 +231,7 @@ mod tests {
         check(kernel(Some("enabled"), "layered"), false, "layered is enabled): end the program");
         check(kernel(Some("enabled"), "layered"), true, "takes over from commensal's own only");
         check(kernel(Some("disabled"), ""), true, "no scheduler to --replace");
-        // One that the kernel has taken off comes again by itself.
+        // A scheduler that the kernel has unloaded is loaded again by its program.
         for replace in [false, true] {
             let host = kernel(Some("disabled"), "");
             host.answer("/state/sched.sock", "", "{\"ok\":true,\"pid\":7,\"mode\":\"ejected\"}\n");
@@ -266,7 +266,7 @@ mod tests {
         assert!(find(Some(Path::new("/nowhere"))).unwrap_err().to_string().contains("names /nowhere"));
     }
 
-    /// A program that does what the script says, its state directory, and the host.
+    /// A program with this script, its state directory, and the host.
     fn program(script: &str) -> (tempfile::TempDir, PathBuf, LinuxHost) {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join(PROGRAM);
@@ -282,12 +282,12 @@ mod tests {
             let error = load(&mut host, folder.path(), &program, &["load".into()]).unwrap_err();
             let told = format!("{error:#}");
             assert!(told.contains("ended with status 3"), "{told}");
-            // Not what it said the last time.
+            // Without the output of the previous start.
             assert_eq!(told.matches("no such verifier: --state-dir").count(), 1, "{told}");
         }
     }
 
-    /// One that was to take over and could not: what the other has changed is left to it.
+    /// If a scheduler fails to take over, the changes of the running one are left alone.
     #[test]
     fn the_record_of_one_that_goes_on_is_left_alone() {
         let (folder, program, mut host) = program("exit 3");
@@ -295,7 +295,7 @@ mod tests {
         let text = "what it has changed\n";
         std::fs::write(&record, text).unwrap();
         let listener = UnixListener::bind(folder.path().join("sched.sock")).unwrap();
-        // Goes on as long as the tests.
+        // Runs as long as the tests.
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let mut stream = stream.unwrap();
@@ -313,7 +313,7 @@ mod tests {
     fn it_is_waited_for_until_it_runs() {
         let (folder, program, mut host) = program("exec sleep 600");
         let listener = UnixListener::bind(folder.path().join("sched.sock")).unwrap();
-        // Asked who was there before, it is another; then it starts; then it runs.
+        // First it answers with the old pid; then the new one starts; then it runs.
         let answers = [(5, "running"), (5, "running"), (6, "starting"), (6, "running")];
         let server = std::thread::spawn(move || {
             for (pid, mode) in answers {

@@ -1,4 +1,4 @@
-//! `sched status`: what the scheduler counts, what the kernel says of it, and what the probe sees independently.
+//! `sched status`: the scheduler's counters, the kernel's view of it, and the independent measurement of the probe.
 
 use super::PATIENCE;
 use super::probed::{self, Probed};
@@ -15,12 +15,12 @@ use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::Path;
 
-/// What is known of what is loaded, at one moment.
+/// State of the loaded scheduler at one moment.
 struct Known {
     kernel: Kernel,
-    /// As it came, and read.
+    /// The scheduler's status, raw and parsed.
     status: Option<(Value, Status)>,
-    /// Of a process that does not answer.
+    /// The recorded process, if it does not answer.
     silent: Option<Recorded>,
 }
 
@@ -43,7 +43,7 @@ impl Known {
     }
 }
 
-/// Tells all of it.
+/// Prints the status.
 pub fn run(context: &mut Context, options: &SchedStatus) -> anyhow::Result<u8> {
     let state = context.state_dir.clone();
     let (known, probed) = seen(context, &state, |context, status| match options.r#for.is_zero() {
@@ -58,8 +58,7 @@ pub fn run(context: &mut Context, options: &SchedStatus) -> anyhow::Result<u8> {
     Ok(code(&known))
 }
 
-/// Looks, lets the probe look, and looks again where that took time: the probe's figures are of the time before it ends, and so
-/// are the others' then.
+/// Reads the state, runs the probe, and reads the state again if that took time, so that both describe the same moment.
 fn seen<H: Host>(
     context: &mut Context<H>,
     state: &Path,
@@ -73,7 +72,7 @@ fn seen<H: Host>(
     }
 }
 
-/// 0 it runs, 1 it is loaded and does not do its work, 2 nothing is loaded.
+/// 0: the scheduler works, 1: it is loaded but not working, 2: nothing is loaded.
 fn code(known: &Known) -> u8 {
     let enabled = known.kernel.state == Some(State::Enabled);
     match known.status() {
@@ -90,7 +89,7 @@ fn of_kernel(kernel: &Kernel) -> Value {
     })
 }
 
-/// For programs. Until the next release `probe` is there under its old name `judge` as well.
+/// JSON output. For one release `probe` is also present under its old name `judge`.
 fn as_json(known: &Known, probed: &Probed, state_dir: &Path) -> Value {
     let seen = probed.as_json();
     json!({
@@ -100,7 +99,7 @@ fn as_json(known: &Known, probed: &Probed, state_dir: &Path) -> Value {
     })
 }
 
-/// For people.
+/// Text output.
 fn text(known: &Known, probed: &Probed, state_dir: &Path) -> String {
     let mut out = String::new();
     let kernel = &known.kernel;
@@ -134,7 +133,7 @@ fn text(known: &Known, probed: &Probed, state_dir: &Path) -> String {
     out
 }
 
-/// Nobody answers: where somebody was looked for, and what is known of who was there.
+/// Output when no process answers: where it was looked for, and what is recorded of it.
 fn nobody(out: &mut String, known: &Known, state_dir: &Path) {
     let _ = match known.silent {
         None if known.kernel.foreign().is_some() => writeln!(
@@ -317,7 +316,7 @@ mod tests {
         );
     }
 
-    /// The scheduler's figures are of the time at which the probe's end.
+    /// The scheduler's figures are taken at the end of the probe's measurement.
     #[test]
     fn the_scheduler_is_asked_again_after_the_probe() {
         let host = FakeHost::v2(2, 1 << 30);
@@ -357,7 +356,7 @@ mod tests {
         // Its process has not noticed yet.
         check("disabled", Some(Mode::Running), 1);
         check("disabled", None, 2);
-        // Of another state directory.
+        // A scheduler of another state directory.
         check("enabled", None, 2);
         for (state, expect) in [("enabled", 0), ("disabling", 1), ("disabled", 2)] {
             let foreign = known(kernel_with(state, "simple"), None);

@@ -1,4 +1,5 @@
-//! Any other sched_ext scheduler, in the foreground: loaded by its own program, which is a child of this one and goes with it.
+//! Third-party sched_ext schedulers in the foreground: loaded by their own program, which is a child of this one and
+//! ends with it.
 
 use super::start::refuse;
 use super::status_of;
@@ -13,13 +14,13 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Between two looks at the kernel.
+/// Poll interval of the kernel's state.
 const TURN: Duration = Duration::from_millis(100);
-/// A program that ends takes its scheduler off first.
+/// Delay before an unloaded scheduler is reported, since a program that ends unloads its scheduler first.
 const GOING: Duration = Duration::from_secs(1);
 
-/// What keeps one of others from being loaded. Commensal's own comes back by itself after the kernel has taken it off, so it
-/// counts as long as its process is there.
+/// Reasons why a third-party scheduler cannot be loaded. Commensal's own scheduler reloads itself after the kernel has
+/// unloaded it, so it counts as loaded while its process exists.
 fn not_beside(host: &dyn Host, state: &Path) -> Vec<String> {
     let kernel = Kernel::read(host);
     match status_of(host, state) {
@@ -34,16 +35,16 @@ fn not_beside(host: &dyn Host, state: &Path) -> Vec<String> {
     }
 }
 
-/// Loads it and stays with it. Status 0 when it was loaded until this program was asked to end, 1 when it went before that; an
-/// error means that nothing was loaded.
+/// Loads the scheduler and waits. Status 0 when it stayed loaded until this program was asked to end, 1 when it ended
+/// before that; an error means that nothing was loaded.
 pub fn run(context: &mut Context, command: &[OsString]) -> anyhow::Result<u8> {
     let state = context.state_dir.clone();
     refuse(&not_beside(&context.host, &state))?;
     let flag = signals::stop_flag(&context.host).context("watch for signals")?;
     let stop = || flag.load(Ordering::Relaxed);
-    // Where nothing was ever kept, nothing is made for it either.
+    // Without a state directory, none is created for the lock.
     let lock = if state.is_dir() { context.lock_to_look()? } else { None };
-    // Somebody may have been quicker.
+    // Another process may have loaded a scheduler meanwhile.
     refuse(&not_beside(&context.host, &state))?;
     let (program, args) = command.split_first().context("no program")?;
     let mut spec = SpawnSpec::new(program);
@@ -62,14 +63,15 @@ pub fn run(context: &mut Context, command: &[OsString]) -> anyhow::Result<u8> {
     stay(&mut context.host, &mut child, ops.as_deref(), &stop)
 }
 
-/// Until its program has ended, by itself or because `stop` says so; tells why, and that the kernel has let go.
+/// Waits until its program has ended, by itself or because `stop` says so; reports why, and verifies that the kernel
+/// has unloaded it.
 fn stay(
     host: &mut dyn Host,
     child: &mut Child,
     ops: Option<&str>,
     stop: &dyn Fn() -> bool,
 ) -> anyhow::Result<u8> {
-    // Since when the kernel has not had it, and whether that was told.
+    // Since when the kernel has had no scheduler, and whether that was reported.
     let (mut off, mut told) = (None::<Instant>, false);
     let why = loop {
         if let Some(exit) = child.try_wait()? {
@@ -96,7 +98,7 @@ fn stay(
         eprintln!("commensal: {why}; {error}");
         return Ok(1);
     }
-    // A terminal's Ctrl-C reaches the program as well, which may be quicker.
+    // Ctrl-C in a terminal also reaches the program, which may end first.
     if stop() && !told {
         println!("unloaded {}", ops.unwrap_or("the scheduler"));
         return Ok(0);
@@ -122,7 +124,8 @@ mod tests {
         host
     }
 
-    /// Stays with a scheduler that is loaded. `looks` is called before each look, with its number, and says whether to end.
+    /// Waits beside a loaded scheduler. `looks` is called before each poll, with its number, and returns whether to
+    /// end.
     fn stays(looks: impl Fn(&FakeHost, u32, u32) -> bool) -> u8 {
         let mut host = kernel("enabled", "simple");
         let mut child = host.spawn(&SpawnSpec::new("scx_simple")).unwrap();
@@ -150,23 +153,23 @@ mod tests {
             host.end(pid, Exit::Code(3));
             false
         });
-        // The kernel took it off long before that.
+        // The kernel had unloaded it long before that.
         let began = Instant::now();
         let taken_off = stays(|host, _, _| {
             off(host);
             began.elapsed() > GOING * 2
         });
-        // Off only while it is loaded anew.
+        // Unloaded only for a moment while it is reloaded.
         let again = stays(|host, _, look| {
             host.set_file(KERNEL, if look % 2 == 0 { "enabled" } else { "disabled" });
             look > 10
         });
         assert_eq!((asked, ended, taken_off, again), (0, 1, 1, 0));
-        // One that goes on without its program.
+        // A scheduler that stays loaded without its program.
         assert_eq!(stays(|_, _, look| look > 1), 1);
     }
 
-    /// Commensal's own and one of others exclude each other, also while the kernel has neither.
+    /// Commensal's own scheduler and a third-party one exclude each other, even while neither is loaded in the kernel.
     #[test]
     fn one_is_not_loaded_beside_the_other() {
         let state = Path::new("/var/lib/commensal");

@@ -13,7 +13,7 @@ use datafusion::arrow::error::ArrowError;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A column's type, and where its value comes from.
+/// A column's type, and how its value is computed.
 #[derive(Clone, Copy)]
 enum Value {
     Long(fn(&Hit) -> i64),
@@ -30,7 +30,7 @@ fn days(time: i64) -> i32 {
     i32::try_from(time.div_euclid(86_400)).unwrap_or_default()
 }
 
-/// A number below `n` that is the visitor's.
+/// A number below `n` that only depends on the visitor.
 fn of(h: &Hit, shift: u32, n: u64) -> i16 {
     i16::try_from((h.visitor.bits >> shift) % n).unwrap_or_default()
 }
@@ -48,7 +48,7 @@ fn color(h: &Hit) -> &'static str {
     ["5", "D", "F", "W"][h.draw(39, 4) as usize]
 }
 
-/// The page with its frame, where there is one.
+/// The URL of the page, if it is shown in a frame.
 fn original(h: &Hit) -> &str {
     if h.draw(40, 5) == 0 { &h.url } else { "" }
 }
@@ -166,7 +166,7 @@ const TABLE: [(&str, Value); COLUMNS] = [
     ("CLID", Int(|h| h.draw(38, 1_000) as i32 / 990 * 7)),
 ];
 
-/// The schema; no column is NULL.
+/// The schema; no column is nullable.
 #[must_use]
 pub fn schema() -> SchemaRef {
     let field = |(name, value): &(&str, Value)| {
@@ -183,10 +183,10 @@ pub fn schema() -> SchemaRef {
     Arc::new(Schema::new(TABLE.iter().map(field).collect::<Vec<_>>()))
 }
 
-/// The rows of these numbers.
+/// Generates the rows with these numbers.
 ///
 /// # Errors
-/// A mistake in this program.
+/// A bug in this program.
 pub fn batch(maker: &Maker, schema: &SchemaRef, numbers: Range<u64>) -> Result<RecordBatch, ArrowError> {
     let hits: Vec<Hit> = numbers.map(|number| maker.row(number)).collect();
     let column = |(_, value): &(&str, Value)| -> ArrayRef {

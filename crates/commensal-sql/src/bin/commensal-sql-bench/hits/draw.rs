@@ -1,14 +1,14 @@
-//! Draws and texts that the rows are made of.
+//! Random draws and texts from which the rows are generated.
 
 use commensal_core::rng::{Rng, splitmix64};
 
-/// A number that looks random and depends on `value` only.
+/// A pseudo-random number that depends only on `value`.
 pub fn mix(value: u64) -> u64 {
     let mut state = value;
     splitmix64(&mut state)
 }
 
-/// The hash that `URLHash` and `RefererHash` hold: FNV-1a, mixed. It is not ClickHouse's; equal texts have equal ones.
+/// The hash in `URLHash` and `RefererHash`: FNV-1a, mixed. It is not ClickHouse's; equal texts have equal hashes.
 #[must_use]
 pub fn hash(text: &str) -> i64 {
     let fnv = text
@@ -17,18 +17,18 @@ pub fn hash(text: &str) -> i64 {
     mix(fnv).cast_signed()
 }
 
-/// A number below `n` whose logarithm is uniform, nearly: number k comes about 1/k as often as number 1 (Zipf's law).
+/// A number below `n` whose logarithm is nearly uniform: number k is drawn about 1/k as often as number 1 (Zipf's law).
 pub fn skewed(rng: &mut Rng, n: u64) -> u64 {
     let rank = (rng.unit_f64() * ((n + 1) as f64).ln()).exp() as u64;
     (rank.max(1) - 1).min(n.saturating_sub(1))
 }
 
-/// Whether something with this share of one happens.
+/// True with this probability.
 pub fn happens(rng: &mut Rng, share: f64) -> bool {
     rng.unit_f64() < share
 }
 
-/// A value of a table of shares, which are relative to their sum.
+/// Draws a value from a table with weights.
 pub fn one_of<T: Copy>(rng: &mut Rng, table: &[(u32, T)]) -> T {
     let sum: u32 = table.iter().map(|(share, _)| share).sum();
     let mut at = rng.below(u64::from(sum)) as u32;
@@ -59,12 +59,13 @@ fn syllables(out: &mut String, mut number: u64, alphabet: &[&str; 20]) {
     }
 }
 
-/// Adds the word of a number in Latin letters: small numbers are short.
+/// Appends the word for a number in Latin letters; small numbers have short words.
 pub fn latin(out: &mut String, number: u64) {
     syllables(out, number, &LATIN);
 }
 
-/// Adds `words` words in Cyrillic letters, as far as possible those of a vocabulary of 20,000 skewed like a language's.
+/// Appends `words` words in Cyrillic letters, mostly from a vocabulary of 20,000 with frequencies like those of a
+/// language.
 pub fn sentence(out: &mut String, rng: &mut Rng, words: u64) {
     for word in 0..words {
         if word > 0 {

@@ -1,28 +1,28 @@
-//! One row: what its visitor, its page and its way there are. Shares in comments are those of ClickBench's table.
+//! One row: its visitor, its page and the referrer. Shares in comments are those of ClickBench's table.
 
 use super::draw::{happens, hash, latin, mix, one_of, sentence, skewed};
 use commensal_core::rng::Rng;
 use std::fmt::Write;
 
-/// 2013-07-01 in days since 1970; the table is about that month.
+/// 2013-07-01 in days since 1970; the table covers that month.
 pub const FIRST_DAY: i32 = 15_887;
 const DAYS: u64 = 31;
 const DAY_S: u64 = 86_400;
 
-/// The counter that some of the queries look at; 0.74 % of the rows.
+/// The counter that some of the queries filter on; 0.74 % of the rows.
 pub const COUNTER: i32 = 62;
 const COUNTER_SHARE: f64 = 0.007_4;
 
-/// A user that one of the queries looks for.
+/// A user that one of the queries filters on.
 pub const LOYAL_USER: i64 = 4_350_909_328_996_404_493;
 
-/// Where many of its visitors come from, that one of the queries looks for by its hash.
+/// The referrer of many of its visits, which one of the queries looks up by its hash.
 pub const HOME_REFERER: &str = "http://portal.example/catalog/popular?from=start";
 
-/// Sites other than [`COUNTER`]'s.
+/// Number of sites other than [`COUNTER`]'s.
 const SITES: usize = 3_000;
 
-/// A row as it is drawn; columns that depend on nothing else come from [`Hit::draw`].
+/// A generated row; columns that are independent of others come from [`Hit::draw`].
 #[derive(Debug)]
 pub struct Hit {
     pub watch: i64,
@@ -46,7 +46,7 @@ pub struct Hit {
     pub dont_count: bool,
 }
 
-/// What a user has on every page.
+/// Columns that are the same for all rows of a user.
 #[derive(Debug)]
 pub struct Visitor {
     pub bits: u64,
@@ -65,7 +65,7 @@ pub struct Visitor {
 }
 
 impl Hit {
-    /// A number below `n` for a column that depends on nothing else.
+    /// A number below `n` for a column that is independent of others.
     pub fn draw(&self, salt: u64, n: u64) -> i64 {
         (mix(self.bits ^ salt.wrapping_mul(0x9e37)) % n).cast_signed()
     }
@@ -76,14 +76,14 @@ impl Hit {
     }
 }
 
-/// Makes rows.
+/// Generates rows.
 #[derive(Debug)]
 pub struct Maker {
     seed: u64,
     rows: u64,
-    /// Users to draw from.
+    /// Number of users to draw from.
     users: u64,
-    /// Counters in ascending order, and the share of the rows up to and with each.
+    /// Counters in ascending order, each with the cumulative share of the rows.
     counters: Vec<(i32, f64)>,
 }
 
@@ -91,7 +91,7 @@ impl Maker {
     /// For a table of `rows` rows.
     #[must_use]
     pub fn new(seed: u64, rows: u64) -> Maker {
-        // Sites by Zipf's law, in the order of their numbers and not of their sizes, as they were founded.
+        // Site sizes follow Zipf's law, shuffled so that the size does not depend on the site's number.
         let mut sizes: Vec<f64> = (1..=SITES).map(|rank| 1.0 / rank as f64).collect();
         Rng::new(seed).shuffle(&mut sizes);
         let sum: f64 = sizes.iter().sum::<f64>() / (1.0 - COUNTER_SHARE);
@@ -106,12 +106,12 @@ impl Maker {
             total += *share;
             *share = total;
         }
-        // 17.6 % of the rows have a user of their own, so to speak.
+        // In ClickBench the number of distinct users is 17.6 % of the number of rows.
         Maker { seed, rows: rows.max(1), users: (rows * 18 / 100).max(1), counters: shares }
     }
 
-    /// The row of this number, counted from 0: as in ClickBench's file, rows of one counter are beside each other, in
-    /// the order of their dates.
+    /// The row with this number, counted from 0. As in ClickBench's file, rows of one counter are adjacent and ordered
+    /// by date.
     pub(super) fn row(&self, number: u64) -> Hit {
         let mut rng = Rng::new(mix(self.seed ^ mix(number)));
         let place = (number as f64 + 0.5) / self.rows as f64;
@@ -151,7 +151,7 @@ impl Maker {
         hit
     }
 
-    /// Most users are drawn alike, some come all the time.
+    /// Most users are drawn uniformly, some appear very often.
     fn user(&self, rng: &mut Rng) -> i64 {
         if happens(rng, 0.000_3) {
             return LOYAL_USER;
@@ -161,7 +161,7 @@ impl Maker {
     }
 }
 
-/// A second of the day: few at night.
+/// A second of the day; few are at night.
 fn second(rng: &mut Rng) -> u64 {
     let noon = 15.0 * 3_600.0 + rng.normal() * 5.0 * 3_600.0;
     (noon.rem_euclid(DAY_S as f64) as u64).min(DAY_S - 1)
@@ -169,7 +169,7 @@ fn second(rng: &mut Rng) -> u64 {
 
 fn visitor(user: i64) -> Visitor {
     let mut rng = Rng::new(user.cast_unsigned());
-    // 229 has 18 % of the rows.
+    // Region 229 has 18 % of the rows.
     let region = if happens(&mut rng, 0.18) { 229 } else { skewed(&mut rng, 9_040) as i32 + 1 };
     let (width, height) = one_of(
         &mut rng,
@@ -213,8 +213,8 @@ fn visitor(user: i64) -> Visitor {
     }
 }
 
-/// The page: start pages, well-known ones, and those that only one visitor sees. In ClickBench 18 % of the URLs are
-/// distinct; here about as many of a large table, and more of a small one, since it has as many sites.
+/// The URL: start pages, popular pages, and pages that only one visitor sees. In ClickBench 18 % of the URLs are
+/// distinct. A large table here has about the same share, a small one a larger share, since it has as many sites.
 fn url(rng: &mut Rng, counter: i32) -> String {
     let mut url = String::with_capacity(96);
     let start = |url: &mut String| {
@@ -222,7 +222,7 @@ fn url(rng: &mut Rng, counter: i32) -> String {
     };
     match rng.below(1_000) {
         0..=119 => start(&mut url),
-        // 0.016 % in ClickBench, which would be no row of a small table.
+        // 0.016 % in ClickBench, which would be less than one row of a small table.
         120 => {
             let _ =
                 write!(url, "http://site{counter}.example/go?to=www.google.com/maps/{}", rng.below(1_000));
@@ -245,13 +245,13 @@ fn url(rng: &mut Rng, counter: i32) -> String {
     url
 }
 
-/// Where the visitor comes from: 19 % from nowhere, 13 % by a search, 0.6 % by an advertisement.
+/// The referrer: 19 % of the rows have none, 13 % a search engine, 0.6 % an advertisement.
 fn way_here(rng: &mut Rng, hit: &mut Hit) {
     if happens(rng, 0.13) {
         hit.search_engine = one_of(rng, &[(60, 2), (30, 3), (6, 13), (4, 28)]);
         hit.source = 2;
         let words = 1 + rng.below(5);
-        // Half of all phrases are asked again and again.
+        // Half of all search phrases are popular ones.
         let popular = happens(rng, 0.5);
         let rank = skewed(rng, 5_000);
         let mut of_phrase = if popular { Rng::new(rank) } else { Rng::new(rng.u64()) };
@@ -293,7 +293,7 @@ fn title(rng: &mut Rng, hit: &mut Hit) {
     if happens(rng, 0.15) {
         return;
     }
-    // A page has one title.
+    // The title depends only on the URL.
     let mut of_page = Rng::new(hash(&hit.url).cast_unsigned());
     let words = 3 + of_page.below(6);
     sentence(&mut hit.title, &mut of_page, words);

@@ -1,5 +1,5 @@
-//! The table as files: Parquet or CSV, with memory for one row group however many rows there are. A file has its name
-//! only when it is whole.
+//! Writes the table as Parquet or CSV files, with memory for one row group at most. A file gets its name only when it
+//! is complete.
 
 use super::columns::{batch, schema};
 use super::row::Maker;
@@ -18,12 +18,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tempfile::{NamedTempFile, PersistError};
 
-/// How rows are written.
+/// File format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum RowsFormat {
     /// Apache Parquet, compressed with Snappy.
     Parquet,
-    /// Text with commas, the names of the columns first.
+    /// Comma-separated text, with the names of the columns in the first line.
     Csv,
 }
 
@@ -36,53 +36,54 @@ impl RowsFormat {
     }
 }
 
-/// What is to be written.
+/// What to write.
 #[derive(Debug, Clone)]
 pub struct RowOrder {
     /// Rows in all files together.
     pub rows: u64,
-    /// The folder; made if it is not there.
+    /// The folder; created if it does not exist.
     pub out: PathBuf,
-    /// Files: `hits.parquet` when it is one, else `hits_0.parquet` and so on.
+    /// Number of files: `hits.parquet` when it is one, else `hits_0.parquet` and so on.
     pub files: u32,
-    /// How rows are written.
+    /// File format.
     pub format: RowsFormat,
-    /// Rows depend on it.
+    /// Seed of the rows.
     pub seed: u64,
-    /// Whether files that are there are replaced.
+    /// Whether existing files are replaced.
     pub force: bool,
 }
 
 /// Why files were not written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// There is one of that name.
+    /// A file of that name exists.
     #[error("{} is there already: remove it, choose another folder with --out, or replace it with --force", .0.display())]
     Exists(PathBuf),
-    /// The folder cannot be made.
+    /// The folder cannot be created.
     #[error("cannot make the folder {}: choose another one with --out", .0.display())]
     Folder(PathBuf, #[source] HostError),
-    /// A file cannot be made there, or not be given its name.
+    /// A file cannot be created, or not be renamed to its final name.
     #[error("cannot write {}: choose another folder with --out", .0.display())]
     File(PathBuf, #[source] io::Error),
-    /// It could not be written to its end, such as on a full disk.
+    /// A Parquet file could not be completed, for example because the disk is full.
     #[error("cannot write {} to its end; what there was of it is removed: make room, or ask for fewer --rows", .0.display())]
     Parquet(PathBuf, #[source] ParquetError),
-    /// The same, of CSV.
+    /// A CSV file could not be completed.
     #[error("cannot write {} to its end; what there was of it is removed: make room, or ask for fewer --rows", .0.display())]
     Csv(PathBuf, #[source] ArrowError),
 }
 
-/// Rows that are made at a time.
+/// Number of rows that are generated at a time.
 const BATCH: u64 = 8_192;
 
-/// Rows of a row group: the most that are kept in memory, encoded.
+/// Rows of a row group, which is the most that is held in memory, encoded.
 const ROW_GROUP: u64 = 131_072;
 
-/// Writes the files and tells after each batch how many rows there are so far. The names of the files.
+/// Writes the files, and calls `progress` after each batch with the number of rows so far. Returns the names of the
+/// files.
 ///
 /// # Errors
-/// A file is there, or cannot be written; files that were finished before stay.
+/// A file exists or cannot be written; files completed before remain.
 pub fn write(order: &RowOrder, progress: &dyn Fn(u64)) -> Result<Vec<PathBuf>, WriteError> {
     let paths = paths(order);
     if let Some(there) = paths.iter().find(|path| !order.force && path.exists()) {
@@ -117,7 +118,7 @@ fn paths(order: &RowOrder) -> Vec<PathBuf> {
     }
 }
 
-/// Why the rows of a file were not written.
+/// Why writing a file failed.
 #[derive(Debug)]
 enum Failed {
     Parquet(ParquetError),
@@ -136,7 +137,7 @@ impl From<ArrowError> for Failed {
     }
 }
 
-/// A file under way.
+/// A file being written.
 enum Sink<'a> {
     Parquet(Box<ArrowWriter<&'a File>>),
     Csv(Box<csv::Writer<BufWriter<&'a File>>>),
@@ -156,7 +157,7 @@ impl Sink<'_> {
             Sink::Parquet(writer) => {
                 writer.close()?;
             }
-            // What is left in the buffer may not fit either.
+            // Flushing the buffer may fail as well.
             Sink::Csv(writer) => {
                 let flushed = writer.into_inner().into_inner();
                 flushed.map_err(|error| ArrowError::from(error.into_error()))?;
@@ -168,7 +169,7 @@ impl Sink<'_> {
 
 type Fill<'a> = &'a mut dyn FnMut(&mut Sink<'_>) -> Result<(), Failed>;
 
-/// Writes a file of `rows` rows beside its place, and puts it there when it is whole. What is not is removed.
+/// Writes `rows` rows to a temporary file, which gets its final name when it is complete and is removed otherwise.
 fn one(
     order: &RowOrder,
     path: &Path,
@@ -198,7 +199,7 @@ fn one(
 fn sink<'a>(file: &'a File, format: RowsFormat, schema: &SchemaRef, rows: u64) -> Result<Sink<'a>, Failed> {
     match format {
         RowsFormat::Parquet => {
-            // Several row groups also in a small file, since what reads them in parallel goes by them.
+            // A small file, too, has several row groups, since readers parallelize over row groups.
             let group = rows.div_ceil(4).clamp(BATCH, ROW_GROUP) as usize;
             let properties = WriterProperties::builder()
                 .set_compression(Compression::SNAPPY)

@@ -1,8 +1,9 @@
-//! Short queries of an online group beside long scans: of the same group, and of an offline one.
+//! Latency of short queries of an online group beside long scans, of the same group and of an offline one.
 //!
-//! The short ones come on a schedule, whatever has become of those before, and their latency counts from when they were due: a
-//! server that stalls is late for all that should have come meanwhile. They are due so seldom that one by itself uses
-//! a quarter of a CPU. The row without scans comes twice, first and last: what differs between the two is the machine.
+//! The short queries are due on a schedule, whatever the state of earlier ones, and their latency counts from their due
+//! time: a server that stalls delays all queries due meanwhile. Their rate is so low that they use a quarter of a CPU
+//! when alone. The row without scans is measured twice, first and last: the difference of the two is the noise of the
+//! machine.
 
 use super::server::{ReplayServer, family};
 use super::watch::cpu_ns;
@@ -12,22 +13,22 @@ use crate::load::{self, Latencies, Load, Outcome, Stop};
 use commensal_host::LinuxHost;
 use std::time::{Duration, Instant};
 
-/// A query for one user: reads one column of the table.
+/// Number of the short query: it reads one column of the table.
 const SHORT: usize = 20;
 
-/// Short queries that tell how long one takes.
+/// Number of short queries that determine how long one takes.
 const FIRST: usize = 30;
 
 /// A row.
 #[derive(Debug, Clone)]
 pub struct Beside {
-    /// What it is called.
+    /// Name of the row.
     pub name: &'static str,
-    /// Latencies of the short queries, from when they were due.
+    /// Latencies of the short queries, from their due time.
     pub latencies: Latencies,
-    /// How many there were.
+    /// Number of short queries.
     pub queries: usize,
-    /// Between two of them.
+    /// Interval between due times.
     pub every: Duration,
     /// CPU time of the server and its workers, in percent of the machine.
     pub cpu_percent: f64,
@@ -35,7 +36,7 @@ pub struct Beside {
     pub worker: String,
 }
 
-/// Who scans.
+/// The rows, with the group that scans.
 const ROWS: [(&str, Option<&str>); 4] = [
     ("alone", None),
     ("beside scans of the same group", Some("web")),
@@ -43,7 +44,7 @@ const ROWS: [(&str, Option<&str>); 4] = [
     ("alone again", None),
 ];
 
-/// All rows, each with a server of its own.
+/// Measures all rows, each with a new server.
 pub fn run(plan: &Plan, bucket: &Bucket) -> Result<Vec<Beside>, ReplayError> {
     let mut every = None;
     ROWS.iter().map(|(name, scans)| row(plan, bucket, name, *scans, &mut every)).collect()
@@ -72,7 +73,7 @@ fn row(
         first.push(Outcome { took: one(&mut client, Instant::now()).map_err(no_answer)?, rows: Ok(1) });
     }
     let median = Latencies::of(&first).quantile(0.5).unwrap_or_default();
-    // The first row's for all.
+    // All rows use the interval of the first.
     let every = *every.get_or_insert((median * 4).max(Duration::from_millis(5)));
     let load = Load {
         address: server.address,
@@ -113,7 +114,7 @@ fn row(
     .map_err(no_answer)
 }
 
-/// One short query; the answer is the time since it was due.
+/// Runs one short query; returns the time since it was due.
 fn one(client: &mut Client, due: Instant) -> Result<Duration, ClientError> {
     client.fetch(&shape(SHORT))?;
     Ok(due.elapsed())

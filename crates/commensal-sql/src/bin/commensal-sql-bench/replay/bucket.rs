@@ -1,4 +1,5 @@
-//! An S3 store on loopback with one object in memory: `GET` with a range, and `HEAD`. It counts what it sends.
+//! An S3 store on loopback with one object in memory: `GET` with a range, and `HEAD`. It counts the bytes that it
+//! sends.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,10 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// Name of the object, below a bucket `b`.
 const KEY: &str = "/b/hits.csv";
 
-/// Bytes of a body that are sent, and counted, at a time.
+/// Bytes of a body that are sent and counted at a time.
 const PIECE: usize = 64 << 10;
 
-/// The store. Its threads end with their connections, the one that listens with the process.
+/// The store. Its threads end with their connections; the listening thread ends with the process.
 #[derive(Debug)]
 pub struct Bucket {
     endpoint: String,
@@ -19,7 +20,7 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// Opens one at any port.
+    /// Opens a store at a free port.
     ///
     /// # Errors
     /// The machine has no loopback.
@@ -31,26 +32,26 @@ impl Bucket {
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let (object, counter) = (Arc::clone(&object), Arc::clone(&counter));
-                // Who goes away in the middle is nobody's trouble.
+                // Clients may disconnect at any time.
                 std::thread::spawn(move || serve(&object, &counter, &stream));
             }
         });
         Ok(Bucket { endpoint, sent })
     }
 
-    /// What a server has to be allowed.
+    /// The endpoint that a server must allow.
     #[must_use]
     pub fn endpoint(&self) -> &str {
         &self.endpoint
     }
 
-    /// Bytes of bodies that the kernel has taken so far.
+    /// Bytes of response bodies that the kernel has accepted so far.
     #[must_use]
     pub fn sent(&self) -> u64 {
         self.sent.load(Relaxed)
     }
 
-    /// The table function of the object, with the document's properties.
+    /// The table function call for the object, with the document's properties.
     #[must_use]
     pub fn call(&self) -> String {
         format!(
@@ -63,7 +64,7 @@ impl Bucket {
 
 fn serve(object: &[u8], sent: &AtomicU64, stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    // What lies in the kernel has not been taken yet: little of it, so that what is sent is nearly what is read.
+    // Bytes in the socket buffer count as sent; a small buffer keeps the count close to what is read.
     rustix::net::sockopt::set_socket_send_buffer_size(stream, PIECE)?;
     let mut lines = BufReader::new(stream);
     loop {
@@ -87,7 +88,7 @@ fn serve(object: &[u8], sent: &AtomicU64, stream: &TcpStream) -> io::Result<()> 
     }
 }
 
-/// First and last byte of a range with both ends.
+/// First and last byte of a range that has both.
 fn bounds(range: &str) -> Option<(usize, usize)> {
     let (from, to) = range.split_once('-')?;
     Some((from.parse().ok()?, to.parse().ok()?))

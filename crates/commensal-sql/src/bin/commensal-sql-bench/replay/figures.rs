@@ -1,4 +1,4 @@
-//! The tables as figures, one by one: for repeats, and for programs.
+//! The tables as a list of figures, for repeats and for other programs.
 
 use super::{Arm, ReplayReport, Window};
 use crate::load::Latencies;
@@ -19,7 +19,7 @@ pub struct Figure {
     pub value: f64,
 }
 
-/// All figures of a report, table by table and row by row; what was not measured is left out.
+/// All figures of a report, table by table and row by row, without those that were not measured.
 #[must_use]
 pub fn figures(report: &ReplayReport) -> Vec<Figure> {
     let mut all = Vec::new();
@@ -57,12 +57,12 @@ pub fn figures(report: &ReplayReport) -> Vec<Figure> {
     all
 }
 
-/// Mean, least and most of one-second windows.
+/// Mean, minimum and maximum of one-second windows.
 const CPU: [&str; 3] = ["CPU, % of the machine", "least window, %", "most window, %"];
 const RATE: [&str; 3] = ["MiB/s", "least window, MiB/s", "most window, MiB/s"];
 
 fn push(all: &mut Vec<Figure>, at: (&'static str, &str), column: &'static str, value: Option<f64>) {
-    // What is no number has no place in JSON.
+    // JSON cannot represent infinities and NaN.
     if let Some(value) = value.filter(|value| value.is_finite()) {
         all.push(Figure { table: at.0, row: at.1.to_owned(), column, value });
     }

@@ -1,9 +1,9 @@
-//! Several replays as one set of tables: of each cell the median over the repeats, and the least and the most.
+//! Combines several replays into one set of tables: median, minimum and maximum of each cell over the repeats.
 
 use super::figures::Figure;
 use std::fmt::Write;
 
-/// The tables as Markdown, of the figures of each repeat.
+/// The tables as Markdown, from the figures of each repeat.
 #[must_use]
 pub fn medians(repeats: &[Vec<Figure>]) -> String {
     let mut out = String::new();
@@ -28,7 +28,7 @@ pub fn medians(repeats: &[Vec<Figure>]) -> String {
     out
 }
 
-/// Each once, in the order in which they come first.
+/// The distinct values, in the order of their first occurrence.
 fn distinct<'t>(all: impl Iterator<Item = &'t str>) -> Vec<&'t str> {
     let mut seen: Vec<&str> = Vec::new();
     for one in all {
@@ -65,7 +65,7 @@ mod tests {
             medians(&repeats),
             "\n## T\n\n| | MiB | s |\n|---|---|---|\n| with | 2 (1 to 3) | - |\n| without | - | 0.50 |\n"
         );
-        // Between two of them where their number is even.
+        // An even number of repeats has its median between two values.
         assert!(medians(&repeats[..2]).contains("| with | 1.50 (1 to 2) | - |"));
     }
 }

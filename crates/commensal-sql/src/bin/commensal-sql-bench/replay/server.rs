@@ -1,4 +1,4 @@
-//! A server of this program as a process of its own, ended when it is let go, with its workers.
+//! Starts `commensal-sql` as a child process; dropping it ends the server and its workers.
 
 use super::ReplayError;
 use commensal_host::{Child, Host, LinuxHost, Signal, SpawnSpec, Stdout};
@@ -8,20 +8,20 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// A server that runs.
+/// A running server.
 #[derive(Debug)]
 pub struct ReplayServer {
-    /// Where it listens.
+    /// Address on which it listens.
     pub address: SocketAddr,
     child: Child,
-    /// What `commensal` keeps while workers run.
+    /// State folder of `commensal` while workers run.
     _state: TempDir,
 }
 
-/// How long a server may take to end, and then its workers' cgroups to go.
+/// Timeout for the server to end, and then for its workers' cgroups to be removed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A process and all that it has started, by number (proc_pid_children(5)).
+/// A process and all its descendants, by pid (proc_pid_children(5)).
 #[must_use]
 pub fn family(host: &LinuxHost, pid: u32) -> Vec<u32> {
     let mut all = vec![pid];
@@ -39,14 +39,14 @@ pub fn family(host: &LinuxHost, pid: u32) -> Vec<u32> {
 }
 
 impl ReplayServer {
-    /// Starts one on the data folder at any port; it may read from the S3 store at `endpoint`.
+    /// Starts a server on the data folder at a free port; it may read from the S3 store at `endpoint`.
     ///
     /// # Errors
-    /// The program cannot be started, or says no address.
+    /// The program cannot be started, or does not print its address.
     pub fn start(program: &Path, data: &Path, endpoint: Option<&str>) -> Result<ReplayServer, ReplayError> {
         let state = tempfile::tempdir().map_err(|error| ReplayError::Start(error.to_string()))?;
         let mut spec = SpawnSpec::new(program).arg("--listen").arg("127.0.0.1:0").arg("--data").arg(data);
-        // Beside whatever commensal does on this machine already.
+        // Separate from any other commensal on this machine.
         spec = spec.arg(format!("--commensal-option=--state-dir={}", state.path().display()));
         spec =
             spec.arg(format!("--commensal-option=--cgroup-prefix=commensal-replay-{}", std::process::id()));
@@ -68,7 +68,7 @@ impl ReplayServer {
         }
     }
 
-    /// Its process.
+    /// Its pid.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.process.pid
@@ -79,7 +79,7 @@ impl Drop for ReplayServer {
     fn drop(&mut self) {
         let mut host = LinuxHost::new();
         let family = family(&host, self.pid());
-        // Asked to end it removes what it has spilled.
+        // On SIGTERM the server removes its spill files.
         let _ = host.signal(&self.child.process, Signal::TERM);
         let begun = Instant::now();
         while begun.elapsed() < PATIENCE && matches!(self.child.try_wait(), Ok(None)) {
@@ -87,7 +87,7 @@ impl Drop for ReplayServer {
         }
         let _ = host.signal(&self.child.process, Signal::KILL);
         let _ = self.child.wait();
-        // They end when their server is gone, and take their cgroups away.
+        // Workers end when their server has ended, and their cgroups are then removed.
         let begun = Instant::now();
         while begun.elapsed() < PATIENCE && family.iter().skip(1).any(|pid| host.process(*pid).is_ok()) {
             std::thread::sleep(Duration::from_millis(10));

@@ -8,7 +8,7 @@ use std::path::Path;
 
 const MIB: f64 = 1_048_576.0;
 
-/// The report: where it was, what was asked, the tables.
+/// The report: the machine, the parameters, the tables.
 #[must_use]
 pub fn print(report: &ReplayReport) -> String {
     let mut out = head(&report.plan);
@@ -26,7 +26,7 @@ pub fn print(report: &ReplayReport) -> String {
     out
 }
 
-/// Where it was, what was asked, and the median and the range of each figure over several repeats.
+/// The machine, the parameters, and median and range of each figure over several repeats.
 #[must_use]
 pub fn print_medians(plan: &Plan, repeats: &[Vec<Figure>]) -> String {
     let mut out = head(plan);
@@ -36,7 +36,7 @@ pub fn print_medians(plan: &Plan, repeats: &[Vec<Figure>]) -> String {
     out
 }
 
-/// The machine, and what the figures are.
+/// The machine, and an explanation of the figures.
 fn head(plan: &Plan) -> String {
     let mut out = String::from("# Document 002, replayed\n\n");
     let _ = writeln!(out, "{}\n", machine());
@@ -50,7 +50,7 @@ fn head(plan: &Plan) -> String {
     out
 }
 
-/// Short queries beside long ones.
+/// The table of short queries beside long ones.
 fn beside(out: &mut String, report: &ReplayReport) {
     let every = report.beside.first().map_or(0.0, |row| row.every.as_secs_f64() * 1e3);
     let _ = writeln!(
@@ -111,7 +111,7 @@ fn statements(out: &mut String, arms: &[Arm]) {
     }
 }
 
-/// Finished, failed, and the mean and largest latency of the finished ones.
+/// Numbers of finished and failed statements, and mean and maximum latency of the finished ones.
 fn ends(arm: &Arm) -> (usize, usize, String) {
     let failed = arm.outcomes.iter().filter(|outcome| outcome.rows.is_err()).count();
     let finished = arm.outcomes.len() - failed;
@@ -160,7 +160,7 @@ fn memory(out: &mut String, report: &ReplayReport) {
     }
 }
 
-/// Mean, least and most.
+/// Mean, minimum and maximum.
 fn spread(arm: &Arm, of: fn(&Window) -> f64, digits: usize) -> String {
     match arm.seen.spread(of) {
         Some((mean, least, most)) => format!("{mean:.digits$} ({least:.digits$} to {most:.digits$})"),
@@ -168,7 +168,7 @@ fn spread(arm: &Arm, of: fn(&Window) -> f64, digits: usize) -> String {
     }
 }
 
-/// Who keeps the CPU limit, and why no worker does where one was wanted.
+/// What enforces the CPU limit, and why no worker does where one was wanted.
 fn kept_by(arm: &Arm) -> String {
     match (arm.seen.limit_by.as_str(), arm.seen.worker.starts_with("no worker")) {
         ("", _) => "-".to_owned(),

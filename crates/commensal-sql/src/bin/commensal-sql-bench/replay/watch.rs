@@ -1,4 +1,4 @@
-//! What a server uses: by the kernel's account of its process second by second, and by its own tables.
+//! Resource usage of a server: from the kernel's accounting of its process, second by second, and from its own tables.
 
 use super::server::family;
 use super::{Bucket, GROUP};
@@ -8,42 +8,42 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How often the process's memory is looked at. Its tables are asked once in a window: a question is a query, and ten of them
-/// per second were 2 % of two CPUs.
+/// Interval at which the process's memory is sampled. Its tables are only queried once per window: each such query
+/// costs CPU, and ten per second were 2 % of two CPUs.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// How long a window is, or a little longer; rates are over the time that really passed.
+/// Minimum length of a window; rates are over the time that really passed.
 const WINDOW: Duration = Duration::from_secs(1);
 
 const MIB: f64 = 1_048_576.0;
 
-/// A second.
+/// Measurements of one second.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Window {
     /// CPU time of the server's threads, in percent of the machine.
     pub cpu_percent: f64,
-    /// MiB per second that the server's read system calls gave (`rchar`, also from the page cache).
+    /// MiB per second returned by the server's read system calls (`rchar`, which includes reads from the page cache).
     pub read_mib: f64,
     /// MiB per second that the S3 store sent.
     pub sent_mib: f64,
-    /// `CPU_USAGE_PERCENT` of the group at its end.
+    /// `CPU_USAGE_PERCENT` of the group at the end of the window.
     pub told_cpu_percent: f64,
-    /// `LOCAL_SCAN_BYTES_PER_SECOND` of the group at its end, in MiB.
+    /// `LOCAL_SCAN_BYTES_PER_SECOND` of the group at the end of the window, in MiB.
     pub told_local_mib: f64,
-    /// `REMOTE_SCAN_BYTES_PER_SECOND` of the group at its end, in MiB.
+    /// `REMOTE_SCAN_BYTES_PER_SECOND` of the group at the end of the window, in MiB.
     pub told_remote_mib: f64,
 }
 
-/// What was seen.
+/// All measurements of a row.
 #[derive(Debug, Clone, Default)]
 pub struct Watched {
-    /// Second by second.
+    /// The windows, one per second.
     pub windows: Vec<Window>,
-    /// `MEMORY_PEAK_BYTES` of the group at the end: the most that it has had.
+    /// `MEMORY_PEAK_BYTES` of the group at the end: its peak.
     pub told_peak: u64,
-    /// Memory of the server's process, the most of all looks, in bytes.
+    /// Peak of the sampled memory of the server's process, in bytes.
     pub rss_peak: u64,
-    /// Queries that the server has ended for want of memory.
+    /// Queries that the server ended because of memory.
     pub killed: u64,
     /// `CPU_LIMIT_BY` of the group at the end: `kernel` or `tokens`.
     pub limit_by: String,
@@ -52,7 +52,7 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Mean, least and most of something; `None` without a window.
+    /// Mean, minimum and maximum of a figure; `None` without a window.
     #[must_use]
     pub fn spread(&self, of: fn(&Window) -> f64) -> Option<(f64, f64, f64)> {
         let values: Vec<f64> = self.windows.iter().map(of).collect();
@@ -61,14 +61,14 @@ impl Watched {
         Some((mean, least, values.iter().copied().fold(least, f64::max)))
     }
 
-    /// The mean of something.
+    /// Mean of a figure.
     #[must_use]
     pub fn mean(&self, of: fn(&Window) -> f64) -> Option<f64> {
         self.spread(of).map(|(mean, ..)| mean)
     }
 }
 
-/// Totals that windows are the differences of.
+/// Counters whose differences give a window.
 #[derive(Debug, Clone)]
 struct Totals {
     at: Instant,
@@ -77,7 +77,7 @@ struct Totals {
     sent: u64,
 }
 
-/// Who looks.
+/// Samples a server.
 #[derive(Debug)]
 pub struct Watch<'a> {
     process: u32,
@@ -88,17 +88,17 @@ pub struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    /// Looks at the process `pid`, and at its tables through `client`.
+    /// Samples the process `pid`, and its tables through `client`.
     #[must_use]
     pub fn new(pid: u32, client: Client, bucket: &'a Bucket) -> Watch<'a> {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from) as f64;
         Watch { process: pid, host: LinuxHost::new(), client, bucket, cpus }
     }
 
-    /// Looks for so long, or until `ended`.
+    /// Samples for this time, or until `ended` returns true.
     ///
     /// # Errors
-    /// The server does not answer.
+    /// The server does not respond.
     pub fn during(&mut self, time: Duration, ended: &dyn Fn() -> bool) -> Result<Watched, ClientError> {
         let begun = Instant::now();
         let mut seen = Watched::default();
@@ -114,7 +114,7 @@ impl<'a> Watch<'a> {
                 before = now;
             }
         }
-        // What was over before the first look.
+        // Values from before the first sample.
         (seen.told_peak, seen.killed) = self.told().map(|told| (told.peak, told.killed))?;
         Ok(seen)
     }
@@ -166,7 +166,7 @@ pub fn cpu_ns(host: &LinuxHost, processes: &[u32]) -> u64 {
     threads(host, processes).values().sum()
 }
 
-/// What the server's table says.
+/// Values from the server's table.
 #[derive(Debug, Clone)]
 struct Told {
     peak: u64,
@@ -195,7 +195,7 @@ impl Told {
     }
 }
 
-/// The number after a word at the begin of a line.
+/// The number after a key at the beginning of a line.
 fn field(text: &str, name: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
@@ -203,7 +203,7 @@ fn field(text: &str, name: &str) -> u64 {
 
 fn window(before: &Totals, now: &Totals, cpus: f64, told: &Told) -> Window {
     let seconds = (now.at - before.at).as_secs_f64();
-    // A thread that has ended takes less than a window with it.
+    // The time of a thread that has ended is lost, which is less than a window.
     let cpu_ns: u64 = now
         .threads_ns
         .iter()
