@@ -7,9 +7,9 @@
 //! 1. Below the high watermark every request is granted.
 //! 2. Above it an operator that can spill and holds memory is refused, which makes it spill.
 //! 3. An operator that cannot spill and finds no free memory waits a little, while others are told to spill
-//! (`pool::PRESS`).
+//!    (`pool::PRESS`).
 //! 4. Above a hard limit a victim is chosen ([`crate::engine::victim`]) and told to end. The requester waits for its
-//! memory, and may meanwhile overshoot the limit by [`SLACK`].
+//!    memory, and may meanwhile overshoot the limit by [`SLACK`].
 //! 5. A soft limit only takes effect while the process is short of memory ([`reclaim`]).
 //!
 //! Only what operators reserve is counted. Batches in flight and caches are not, as DataFusion's documentation says; a

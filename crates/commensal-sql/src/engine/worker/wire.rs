@@ -6,7 +6,7 @@
 //!   for each query, one end of the query's own socket (`SCM_RIGHTS`, unix(7)); the worker reports every tick. When either
 //!   side closes it, the worker ends.
 //! * one `SOCK_STREAM` for each query: the [`Order`] to the worker, [frames](Frame) back. A slow reader slows only its
-//! own query, and closing the socket ends the query.
+//!   own query, and closing the socket ends the query.
 
 use super::super::error::Error;
 use super::super::settings::Settings;
