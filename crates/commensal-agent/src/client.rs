@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Timeout of requests that do not need the loop: the agent answers them from a separate thread.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(5);
 /// Timeout of orders, which the loop carries out and which may have to wait for it; longer than the agent's own
 /// timeout.
 const ORDER_PATIENCE: Duration = Duration::from_secs(12);
