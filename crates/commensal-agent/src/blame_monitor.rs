@@ -1,21 +1,17 @@
 //! The agent's probe: attributes the waits of online groups since the last tick.
 
-use commensal_blame::{BlameError, Figures, Kind, Scope, Subject, WaitProbe};
+use commensal_blame::{Figures, Kind, Scope, Subject, WaitProbe};
 use commensal_core::actual::CgroupRef;
 use commensal_core::control::latency::Judged;
 use commensal_core::group::Class;
 use commensal_core::knob::{Controller, Version};
-use commensal_host::{Capability, Host, raised};
+use commensal_host::Host;
 use commensal_reconcile::Planned;
 use std::collections::BTreeMap;
 
 /// Minimum time between two attempts to load the probe or to change its members, ms: loading costs the kernel some 200
 /// ms.
-const AGAIN_MS: u64 = 2_000;
-/// What the kernel wants to see of who loads it. Where unprivileged users may not use BPF, kernels of before 2022 want CAP_BPF for
-/// every look at a map as well.
-const TO_LOAD: [Capability; 2] = [Capability::Bpf, Capability::Perfmon];
-const TO_LOOK: [Capability; 1] = [Capability::Bpf];
+pub(crate) const AGAIN_MS: u64 = 2_000;
 
 /// Measurements of one online group.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -76,7 +72,7 @@ impl BlameMonitor {
         }
         if self.scope != *scope
             && let Some(probe) = &mut self.probe
-            && raised(&TO_LOOK, || probe.follow(scope)).unwrap_or(false)
+            && probe.follow(scope).unwrap_or(false)
         {
             (self.scope, self.names) = self.wanted.clone();
         }
@@ -84,17 +80,14 @@ impl BlameMonitor {
         if (self.scope != *scope || self.probe.is_none()) && due {
             self.tried_ms = Some(now_ms);
             (self.probe, self.before) = (None, None);
-            match raised(&TO_LOAD, || WaitProbe::attach(host, scope)) {
+            match WaitProbe::attach(host, scope) {
                 Ok(probe) => (self.probe, self.absent) = (Some(probe), None),
                 Err(error) => self.absent = Some(error.to_string()),
             }
             (self.scope, self.names) = self.wanted.clone();
         }
         let probe = self.probe.as_ref()?;
-        let read = raised(&TO_LOOK, || {
-            let all = probe.totals()?;
-            Ok::<_, BlameError>(Figures { subjects: probe.subjects()?, ..all })
-        });
+        let read = probe.totals().and_then(|all| Ok(Figures { subjects: probe.subjects()?, ..all }));
         let figures = match read {
             Ok(figures) => figures,
             Err(error) => {

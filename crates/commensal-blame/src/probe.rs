@@ -11,7 +11,7 @@ use crate::{BlameError, Scope, Subject, preflight};
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
 use aya::programs::{BtfTracePoint, Iter, ProgramError, ProgramFd};
 use aya::{Btf, Ebpf, EbpfError, EbpfLoader};
-use commensal_host::Host;
+use commensal_host::{Capability, Host, raised};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd};
@@ -22,6 +22,11 @@ use zerocopy::{FromBytes, transmute};
 
 /// Compiled from `bpf/probe` by `cargo xtask gen bpf`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../blame.bpf.o");
+
+/// What a process that has given up privileges raises to load the probe. Where unprivileged users may not use BPF, kernels of before
+/// 2022 want CAP_BPF for every look at a map as well.
+const TO_LOAD: [Capability; 2] = [Capability::Bpf, Capability::Perfmon];
+const TO_LOOK: [Capability; 1] = [Capability::Bpf];
 
 const ONLINE: u32 = Kind::Online as u32;
 const OFFLINE: u32 = Kind::Offline as u32;
@@ -100,6 +105,10 @@ impl WaitProbe {
     /// # Errors
     /// When the kernel lacks BTF, refuses, or there are too many targets.
     pub fn attach(host: &dyn Host, scope: &Scope) -> Result<WaitProbe, BlameError> {
+        raised(&TO_LOAD, || WaitProbe::load_and_attach(host, scope))
+    }
+
+    fn load_and_attach(host: &dyn Host, scope: &Scope) -> Result<WaitProbe, BlameError> {
         if scope.online.len() > MOST_SUBJECTS {
             return Err(BlameError::TooMany(scope.online.len()));
         }
@@ -198,12 +207,12 @@ impl WaitProbe {
             return Ok(false);
         }
         for gone in before.difference(&now) {
-            self.maps.classes.remove(gone).map_err(failed("name the subjects"))?;
+            raised(&TO_LOOK, || self.maps.classes.remove(gone)).map_err(failed("name the subjects"))?;
         }
-        self.name_subjects(scope)?;
+        raised(&TO_LOOK, || self.name_subjects(scope))?;
         // Makes threads look up their class again.
         self.control.generation = self.control.generation.wrapping_add(1);
-        self.order()?;
+        raised(&TO_LOOK, || self.order())?;
         self.scope = scope.clone();
         Ok(true)
     }
@@ -250,6 +259,10 @@ impl WaitProbe {
     /// # Errors
     /// When a map cannot be read.
     pub fn totals(&self) -> Result<Figures, BlameError> {
+        raised(&TO_LOOK, || self.sums())
+    }
+
+    fn sums(&self) -> Result<Figures, BlameError> {
         let mut figures = Figures::default();
         for one in self.maps.totals.get(&0, 0).map_err(failed("read the probe"))?.iter() {
             let one: Totals = transmute!(*one);
@@ -282,7 +295,7 @@ impl WaitProbe {
             }
             Ok(sums)
         };
-        (0..self.scope.online.len()).map(one).collect()
+        raised(&TO_LOOK, || (0..self.scope.online.len()).map(one).collect())
     }
 
     /// All current sums, including those by target and culprit.

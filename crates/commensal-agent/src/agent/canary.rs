@@ -175,7 +175,7 @@ impl Running {
                     self.measured = None;
                     self.watch.begin();
                     self.recent.clear();
-                    self.report.no_probe = self.watch.follow(host, planned);
+                    self.report.no_probe = self.watch.follow(host, now_ms, planned);
                 }
                 Change::Settled(window) if self.in_force == window.side => {
                     let blamed = self.watch.totals();
@@ -359,7 +359,7 @@ impl Agent<'_> {
             return no("the agent has not finished its first look", "");
         };
         let mut watch = Watch::default();
-        let no_probe = watch.follow(&*self.host, &round.planned);
+        let no_probe = watch.follow(&*self.host, now.ms, &round.planned);
         let report = Report {
             request,
             pairs: request.terms().pairs(),

@@ -4,6 +4,7 @@
 use crate::agent::{Agent, Theirs, cleaned, limited, mounts, own, until};
 use crate::support::{Alone, Program, alone, can_write_cgroups, text};
 use commensal_agent::snapshot::Snapshot;
+use commensal_host::LinuxHost;
 use commensal_testkit::{Signal, signal};
 use serde_json::Value;
 use std::path::Path;
@@ -191,6 +192,12 @@ fn a_canary_shows_what_isolation_does() {
         assert_eq!((status, value["verdict"].as_str()), (Some(0), Some("PASS")), "{value}");
     }
     let canary = &value["canary"];
+    if commensal_blame::preflight::check(&LinuxHost::new()).is_ok() {
+        assert!(canary["no_probe"].is_null(), "a process that has given up privileges loads it: {canary}");
+        let blamed =
+            |effect: &Value| effect["figure"].as_str().is_some_and(|figure| figure.starts_with("blamed"));
+        assert!(effects.iter().any(blamed), "{value}");
+    }
     assert!(canary["off_s"].as_f64().unwrap() <= canary["seconds"].as_f64().unwrap() * 0.5 + 2.0, "{canary}");
     world.on_again("its time");
     // Each switch is in the audit log: as many off as on, and two pairs share at most one time without isolation. How many

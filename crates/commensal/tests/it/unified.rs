@@ -100,13 +100,13 @@ impl Drop for Delegated {
     }
 }
 
-/// The program as nobody runs it: its own state directory, which nobody may write.
-fn program(test: &str) -> (Program, String, String) {
+/// The program as this user runs it: its own state directory, which the user may write.
+fn program(test: &str, user: u32) -> (Program, String, String) {
     let program = Program::new(test);
     let file = program.groups(ETL);
     std::fs::create_dir_all(program.state()).unwrap();
     for path in [program.dir.path(), &program.state()] {
-        chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+        chown(path, Some(user), Some(user)).unwrap();
     }
     let start = format!(
         "{} --state-dir {} --cgroup-prefix {}",
@@ -122,7 +122,7 @@ fn program(test: &str) -> (Program, String, String) {
 fn a_user_runs_in_groups_below_what_was_delegated() {
     let Some(given) = Delegated::new("user") else { return };
     given.give_to_nobody();
-    let (program, start, config) = program("user");
+    let (program, start, config) = program("user", NOBODY);
     let show =
         "sh -c 'cat /proc/self/cgroup; cat /sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup)/pids.max; exit 7'";
     let output = given.as_nobody(&format!("{start} run -g etl -c {config} -- {show}"));
@@ -146,7 +146,7 @@ fn a_process_in_the_delegated_group_itself_is_in_the_way() {
     let Some(mut given) = Delegated::new("other") else { return };
     given.give_to_nobody();
     let pid = given.add_sleeper();
-    let (_program, start, config) = program("other");
+    let (_program, start, config) = program("other", NOBODY);
     let output = given.as_nobody(&format!("{start} run -g etl -c {config} -- true"));
     let err = text(&output.stderr);
     assert_eq!(output.status.code(), Some(125), "{err}");
@@ -162,7 +162,7 @@ fn a_process_in_the_delegated_group_itself_is_in_the_way() {
 #[test]
 fn controllers_are_enabled_tried_and_used_in_one_go() {
     let Some(given) = Delegated::new("root") else { return };
-    let (program, _, config) = program("root");
+    let (program, _, config) = program("root", 0);
     let base = format!("/{}", given.path.strip_prefix(MOUNT).unwrap().display());
     let (out, _) = program.expect(1, &["apply", "-c", &config, "--cgroup-root", &base]);
     assert!(out.contains("cpu.idle  0 -> 1"), "{out}");

@@ -1,6 +1,6 @@
 //! Measures online groups in a window: sums of the ticks' samples, and a separate probe for the canary.
 
-use crate::blame_monitor;
+use crate::blame_monitor::{self, AGAIN_MS};
 use crate::canary::Figures;
 use crate::sense::Sample;
 use commensal_blame::{Kind, Scope, WaitProbe};
@@ -28,28 +28,36 @@ pub(super) struct Watch {
     probe: Option<WaitProbe>,
     scope: Scope,
     names: Vec<String>,
+    /// When the probe could not be loaded, ms, and why.
+    absent: Option<(u64, String)>,
     /// The last samples within a window, with their times, ms.
     looks: VecDeque<(u64, BTreeMap<String, Of>)>,
 }
 
 impl Watch {
     /// Attaches the probe when the members have changed. Returns why there is no probe, if there is none.
-    pub(super) fn follow(&mut self, host: &dyn Host, planned: &Planned) -> Option<String> {
+    pub(super) fn follow(&mut self, host: &dyn Host, now_ms: u64, planned: &Planned) -> Option<String> {
         let (scope, names) = blame_monitor::scope(planned);
         if self.probe.is_some() && self.scope == scope {
             return None;
         }
+        // An attempt takes a good part of a window.
+        if let Some((tried_ms, why)) = &self.absent
+            && now_ms.saturating_sub(*tried_ms) < AGAIN_MS
+        {
+            return Some(why.clone());
+        }
         (self.probe, self.names) = (None, names);
         self.looks.clear();
-        let error = match WaitProbe::attach(host, &scope) {
+        self.absent = match WaitProbe::attach(host, &scope) {
             Ok(probe) => {
                 self.probe = Some(probe);
                 None
             }
-            Err(error) => Some(error.to_string()),
+            Err(error) => Some((now_ms, error.to_string())),
         };
         self.scope = scope;
-        error
+        self.absent.as_ref().map(|(_, why)| why.clone())
     }
 
     /// Counters by group, since the probe was attached.
