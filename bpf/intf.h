@@ -36,6 +36,13 @@ enum class {
 struct control {
 	u32 enabled;		/* once all programs are attached: half of them would see half of a wait */
 	u32 generation;		/* of the classes: cached ones of another are stale */
+	u64 alarm_ns, window_ns;	/* wait of ONLINE for OFFLINE within a window that wakes the reader; 0: it is never woken */
+};
+
+/* What wakes the reader, at most once in a window. */
+struct alarm {
+	u64 from_ns, to_ns;	/* the window so far */
+	u64 blamed_ns;
 };
 
 struct culprit {

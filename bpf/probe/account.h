@@ -470,6 +470,27 @@ static __always_inline void queue(struct task_state *task, u32 cpu, struct cpu_s
 		invert(c, now, 1);
 }
 
+/* ONLINE has waited for OFFLINE: too much of that wakes the reader. */
+static __noinline int notice(u64 now, u64 ns)
+{
+	struct alarm alarm = {};
+
+	if (now - window_from > control.window_ns) {
+		window_from = now - (ns < control.window_ns ? ns : control.window_ns);
+		window_ns = 0;
+		window_told = 0;
+	}
+	__sync_fetch_and_add(&window_ns, ns);
+	if (window_told || window_ns < control.alarm_ns)
+		return 0;
+	window_told = 1;
+	alarm.from_ns = window_from;
+	alarm.to_ns = now;
+	alarm.blamed_ns = window_ns;
+	bpf_ringbuf_output(&alarms, &alarm, sizeof(alarm), BPF_RB_FORCE_WAKEUP);
+	return 0;
+}
+
 /* The part of a wait on the CPU that it ends on or leaves. `ended` is the tenure that ends there just now, if one does. */
 static __always_inline void part(struct task_state *task, struct cpu_state *c, u64 now, struct totals *t,
 				 struct tenure *ended)
@@ -512,6 +533,8 @@ static __always_inline void part(struct task_state *task, struct cpu_state *c, u
 		if (k <= CLASS_OFFLINE)
 			by_tasks += w.left[k];
 	}
+	if (control.alarm_ns && w.left[CLASS_OFFLINE])
+		notice(now, w.left[CLASS_OFFLINE]);
 	task->parts += sum;
 	w.from = now > sum ? now - sum : 0;
 	if (!by_tasks)

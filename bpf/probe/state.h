@@ -4,7 +4,8 @@
 #include "../kernel.h"
 #include "../intf.h"
 
-enum { BPF_MAP_TYPE_LRU_HASH = 9 };
+enum { BPF_MAP_TYPE_LRU_HASH = 9, BPF_MAP_TYPE_RINGBUF = 27 };
+enum { BPF_RB_FORCE_WAKEUP = 2 };	/* enum bpf_ringbuf flags: 1ULL << 1 */
 
 /* What else of a task the probe reads. */
 struct task_struct___named {
@@ -23,6 +24,9 @@ const volatile u8 verify = 0;		/* compare with sched_info.run_delay */
 const volatile u8 by_command = 0;	/* tell the processes of CLASS_OTHER apart; without it nothing here costs anything */
 struct control control SEC(".data.control") = { .generation = 1 };
 u32 offline_cpus = 0;			/* that run OFFLINE now */
+/* The window of the alarm. CPUs may both begin one: then a little of it is forgotten. */
+u64 window_from = 0, window_ns = 0;
+u32 window_told = 0;
 struct thread_reading *reading = 0;	/* of no use but that the object describes this type, which is on the stack alone */
 
 struct {
@@ -31,6 +35,11 @@ struct {
 	__type(key, u32);
 	__type(value, struct cpu_state);
 } cpus SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+} alarms SEC(".maps");
 
 struct ring {
 	struct tenure {

@@ -35,7 +35,9 @@ use commensal_core::knob::{Controller, KnobId, Value};
 use commensal_core::text;
 use commensal_core::topology::{Device, Disk, Machine};
 use commensal_core::units::Bytes;
-use commensal_host::{Capability, Dir, GroupWatch, Host, HostError, LinuxHost, Process, give_up};
+use commensal_host::{
+    Capability, Dir, GroupWatch, Host, HostError, LinuxHost, Process, Sources, Waker, give_up,
+};
 use commensal_reconcile::{
     Change, Instance, Master, PlanRequest, Planned, ReconcileError, Reconciler, Round, in_words, members,
     queue,
@@ -43,6 +45,7 @@ use commensal_reconcile::{
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -60,13 +63,19 @@ const ROUND_EVERY: Duration = Duration::from_secs(10);
 const ROUND_SHARE: u32 = 5_000;
 /// … but at the latest after this time.
 const ROUND_AT_LEAST: Duration = Duration::from_secs(300);
+/// What is refused again and again is tried at least this often.
+const AGAIN_AT_LEAST: Duration = Duration::from_secs(30);
 /// A queue that is held closed reopens by itself after this many ticks.
 const HOLD_TICKS: u32 = 5;
 /// The first ticks, made without a pause in between: two samples of the counters are needed for a rate.
 const FIRST_TICKS: u64 = 3;
-/// How often signals are checked while the agent waits; more often when a group has a latency target.
-const PAUSE: Duration = Duration::from_millis(20);
-const LONG_PAUSE: Duration = Duration::from_millis(200);
+/// How often the agent shows itself alive within its lease while it waits, at least.
+const BEATS: u32 = 3;
+/// A directory of groups files in which others write all the time is looked at this often.
+const LOOKS_APART: Duration = Duration::from_millis(200);
+/// Groups files that are watched are read again after this time all the same: a watch sees no change of permissions, and nothing
+/// on file systems of others.
+const READ_AGAIN: Duration = Duration::from_secs(5);
 /// The agent measures its own cost once in this many ticks.
 const COST_EVERY: u64 = 5;
 /// How often the machine's hardware and mounts are surveyed again: CPUs are hot-plugged, controllers are mounted.
@@ -134,14 +143,27 @@ pub struct Share {
 }
 
 /// Requests made by signals.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Flags {
+    /// What ends the loop's wait; a request rings it.
+    pub waker: Waker,
     /// Exit.
     pub stop: Arc<AtomicBool>,
     /// Read the groups again.
     pub reload: Arc<AtomicBool>,
     /// Make room for another agent and leave all settings unchanged.
     pub hand_over: Arc<AtomicBool>,
+}
+
+impl Flags {
+    /// No requests.
+    ///
+    /// # Errors
+    /// `EMFILE` when there are too many open files.
+    pub fn new() -> std::io::Result<Flags> {
+        let no = || Arc::new(AtomicBool::new(false));
+        Ok(Flags { waker: Waker::new()?, stop: no(), reload: no(), hand_over: no() })
+    }
 }
 
 /// Why the agent could not start or continue.
@@ -192,6 +214,10 @@ struct Groups {
     changes: Option<Changes>,
     compiled: Compiled,
     state: snapshot::Config,
+    /// When the watch was last looked at, whether it has told of a change, and when the files were last read.
+    looked: Instant,
+    written: bool,
+    read: Option<Instant>,
     /// Texts that were rejected, so that they are not compiled again and again.
     refused: Option<Texts>,
     /// Whether `texts` have been saved on disk, for a start with broken groups files.
@@ -258,6 +284,11 @@ struct Actuation {
     fixed: BTreeMap<String, view::Fixed>,
     /// Siblings of online groups and their weights, as of the last round.
     beside: BTreeMap<GroupName, WeightInput>,
+    /// Paths of the members as of the last round.
+    members: BTreeSet<CgroupPath>,
+    /// What the last round could not do, and when the same is tried again.
+    complaints: Vec<String>,
+    again: Option<(Instant, Duration)>,
     /// When the last round was made, how long it took, and what it was for.
     rounded: Option<Instant>,
     round_took: Duration,
@@ -303,6 +334,9 @@ impl Actuation {
             yields: false,
             fixed: BTreeMap::new(),
             beside: BTreeMap::new(),
+            members: BTreeSet::new(),
+            complaints: Vec::new(),
+            again: None,
             rounded: None,
             round_took: Duration::ZERO,
             put_in_force: None,
@@ -314,6 +348,21 @@ impl Actuation {
         if self.phase != Phase::Paused {
             self.phase = Phase::OnceMore;
         }
+    }
+
+    /// What a round could not do, in its own words: what stays the same is tried again after a time that doubles each time.
+    fn complain(&mut self, problems: &[String], interval: Duration) {
+        let before = self.again.take().map(|(_, pause)| pause);
+        if self.phase == Phase::Unsettled && !problems.is_empty() && *problems == *self.complaints {
+            let pause = before.map_or(interval, |pause| pause * 2).min(AGAIN_AT_LEAST);
+            self.again = Some((Instant::now() + pause, pause));
+        }
+        self.complaints = problems.to_vec();
+    }
+
+    /// Whether it is too early to try again what was refused.
+    fn waits(&self) -> bool {
+        self.phase == Phase::Unsettled && self.again.is_some_and(|(at, _)| Instant::now() < at)
     }
 
     /// Asks for a round; a pause stays in force.
@@ -342,7 +391,7 @@ pub fn run(
     let _master = if options.beside_others { None } else { be_master(host, &instance)? };
     let groups = first_groups(host, &instance.state_dir, &options.config)?;
     let published = Arc::new(Published::new());
-    let (send, commands) = control::commands();
+    let (send, commands) = control::commands(flags.waker.clone());
     let socket = instance.state_dir.join(control::SOCKET);
     let shared = share(host, options)?;
     let _control = Control::start(host, &socket, shared, options.metrics, Arc::clone(&published), send)?;
@@ -393,7 +442,7 @@ pub fn run(
         options,
         reconciler,
         groups,
-        members: Followed::new(),
+        members: Followed::new(flags.waker.clone()),
         lease,
         sensing,
         decisions: Decisions::default(),
@@ -470,19 +519,18 @@ impl Agent<'_> {
                 let flags = [&flags.stop, &flags.hand_over, &flags.reload];
                 flags.iter().any(|one| one.load(Ordering::Relaxed))
             };
-            let pause = if self.target_us().is_some() { PAUSE } else { LONG_PAUSE };
             let mut fast = Instant::now() + FAST;
             while Instant::now() < next && !asked() {
                 // Waiting for the next tick counts as being alive.
                 pulse.fetch_add(1, Ordering::Relaxed);
-                let until = if self.target_us().is_some() { next.min(fast) } else { next };
-                self.members.wait(pause.min(until.saturating_duration_since(Instant::now())));
+                let until = if self.looks_between_ticks() { next.min(fast) } else { next };
+                let woken = self.wait(&flags.waker, until);
                 if self.obey(commands) {
                     break;
                 }
                 let desired = self.actuation.last.as_ref().map(|round| &round.planned.desired);
-                let specs = &self.groups.compiled.groups;
-                if self.members.heed(&|path| matters(path, specs, desired)) {
+                let (specs, members) = (&self.groups.compiled.groups, &self.actuation.members);
+                if self.members.heed(&|path| matters(path, specs, desired, members)) {
                     // New members are protected before the next tick.
                     self.actuation.ask_once_more();
                     break;
@@ -490,19 +538,52 @@ impl Agent<'_> {
                 if self.canary_calls() {
                     break;
                 }
-                if Instant::now() >= fast && !self.isolation_is_off() {
+                if Instant::now() >= fast {
                     fast = Instant::now() + FAST;
-                    if self.online_waits() {
+                    if !self.isolation_is_off() && self.online_waits() {
                         // Start the next tick now.
                         break;
                     }
                 }
-                let written = self.groups.changes.as_ref().is_some_and(Changes::any);
-                if written || self.sensing.early_tick.pressed() {
+                if woken {
                     break;
                 }
             }
         }
+    }
+
+    /// Whether something has to be looked at more often than once in a tick: a canary's windows, or waits of online groups that
+    /// nobody reports.
+    fn looks_between_ticks(&self) -> bool {
+        self.canary.is_some() || self.target_us().is_some() && self.sensing.blame_monitor.alarms().is_none()
+    }
+
+    /// Waits until `until`, or until something happens; returns whether the next tick must come at once.
+    fn wait(&mut self, waker: &Waker, until: Instant) -> bool {
+        let most = self.lease.as_ref().map_or(self.options.interval, |lease| lease.time / BEATS);
+        let patience = until.saturating_duration_since(Instant::now()).min(most);
+        let changes = self.groups.changes.as_ref().filter(|_| self.groups.looked.elapsed() >= LOOKS_APART);
+        let alarms = self.sensing.blame_monitor.alarms().filter(|_| self.heeds_alarms());
+        let mut sources = Sources::default();
+        sources.readable.extend(changes.map(|changes| changes.watch().as_fd()));
+        sources.readable.extend(alarms);
+        sources.triggers.extend(self.sensing.early_tick.triggers());
+        let Ok(woken) = waker.wait(&sources, patience) else {
+            std::thread::sleep(patience);
+            return false;
+        };
+        let mut readable = woken.readable.into_iter();
+        let touched = changes.filter(|_| readable.next() == Some(true));
+        let (touched, written) = (touched.is_some(), touched.is_some_and(Changes::any));
+        let alarmed = alarms.is_some() && readable.next() == Some(true);
+        if touched {
+            self.groups.looked = Instant::now();
+            self.groups.written |= written;
+        }
+        if alarmed {
+            self.alarmed();
+        }
+        self.sensing.early_tick.pressed(woken.triggers) || written || alarmed
     }
 
     /// Carries out the orders from the control socket; returns whether there were any.
@@ -560,6 +641,13 @@ impl Agent<'_> {
 
     /// Puts changed groups files into force, completely or not at all.
     fn reload(&mut self, forced: bool) {
+        let fresh = self.groups.read.is_some_and(|read| read.elapsed() < READ_AGAIN);
+        let watched = self.groups.changes.is_some() && self.groups.state.error.is_none();
+        self.groups.written |= self.groups.changes.as_ref().is_some_and(Changes::any);
+        if watched && fresh && !forced && !std::mem::take(&mut self.groups.written) {
+            return;
+        }
+        self.groups.read = Some(Instant::now());
         let texts = match groups_file::texts(self.host, &self.options.config) {
             Ok(texts) => texts,
             Err(error) => {
@@ -672,6 +760,7 @@ impl Agent<'_> {
             self.decisions.decided = canary::held(before, std::mem::take(&mut self.decisions.decided));
         }
         self.sensing.shown_judged = judged;
+        self.set_alarm();
         sample
     }
 

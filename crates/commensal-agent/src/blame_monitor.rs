@@ -8,6 +8,8 @@ use commensal_core::knob::{Controller, Version};
 use commensal_host::Host;
 use commensal_reconcile::Planned;
 use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 /// Minimum time between two attempts to load the probe or to change its members, ms: loading costs the kernel some 200
 /// ms.
@@ -104,6 +106,32 @@ impl BlameMonitor {
             preemptions: came.preempt_delay.count(),
         };
         Some(WaitSample { judged, groups: self.by_group(&came) })
+    }
+
+    /// What can be read once online groups have waited too long, while there is a probe.
+    pub fn alarms(&self) -> Option<BorrowedFd<'_>> {
+        self.probe.as_ref().map(WaitProbe::alarms)
+    }
+
+    /// Asks for an alarm once online groups have waited `wait` for offline ones within `window`.
+    pub fn set_alarm(&mut self, wait: Option<Duration>, window: Duration) {
+        if let Some(probe) = &mut self.probe
+            && let Err(error) = probe.set_alarm(wait, window)
+        {
+            (self.probe, self.absent) = (None, Some(error.to_string()));
+        }
+    }
+
+    /// Takes a sample because of an alarm, whose window says more than the longer time since the last sample.
+    pub fn look_alarmed(&mut self, host: &dyn Host, now_ms: u64) -> Option<WaitSample> {
+        let alarm = self.probe.as_mut()?.take_alarm();
+        let mut seen = self.look(host, now_ms)?;
+        let blamed = &mut seen.judged.blamed_ms_per_s;
+        *blamed = match (*blamed, alarm) {
+            (Some(since), Some(alarm)) => Some(since.max(alarm)),
+            (since, alarm) => since.or(alarm),
+        };
+        Some(seen)
     }
 
     fn by_group(&self, came: &Figures) -> BTreeMap<String, GroupWaits> {

@@ -20,7 +20,7 @@ use crate::publish::Published;
 pub use answer::{AGE, Done, Refusal};
 use answer::{Origin, Router};
 use commensal_core::errno::Errno;
-use commensal_host::{Host, HostError};
+use commensal_host::{Host, HostError, Waker};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::future::Future;
@@ -29,7 +29,7 @@ use std::net::SocketAddr;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -139,11 +139,27 @@ impl Reply {
     }
 }
 
-/// Channel for commands to the loop: the sender for [`Control::start`], the receiver for the loop, which polls it once
-/// per tick with `try_recv`.
+/// Where commands for the loop go: a channel, and what ends the loop's wait.
+#[derive(Debug, Clone)]
+pub struct Commands {
+    sender: SyncSender<Command>,
+    waker: Waker,
+}
+
+impl Commands {
+    /// Passes one on, unless there are too many or the loop is over.
+    fn send(&self, command: Command) -> Result<(), TrySendError<Command>> {
+        self.sender.try_send(command)?;
+        self.waker.wake();
+        Ok(())
+    }
+}
+
+/// Channel for commands to the loop: the one end for [`Control::start`], the other for the loop, whose wait `waker` ends.
 #[must_use]
-pub fn commands() -> (SyncSender<Command>, Receiver<Command>) {
-    sync_channel(COMMANDS)
+pub fn commands(waker: Waker) -> (Commands, Receiver<Command>) {
+    let (sender, receiver) = sync_channel(COMMANDS);
+    (Commands { sender, waker }, receiver)
 }
 
 /// The number of a group of `/etc/group` (group(5)), by its name; a number is itself.
@@ -176,7 +192,7 @@ impl Control {
         shared: Option<UnixListener>,
         metrics: Option<SocketAddr>,
         published: Arc<Published>,
-        commands: SyncSender<Command>,
+        commands: Commands,
     ) -> Result<Control, ControlError> {
         let local = host.listen(socket).map_err(|error| match error.errno {
             Errno::EADDRINUSE => ControlError::Taken(socket.to_owned()),

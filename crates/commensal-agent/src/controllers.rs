@@ -233,9 +233,22 @@ impl Decided {
     }
 }
 
-/// What the user wrote for a group, in the units of this machine.
-fn written(seen: &Observation<'_>, group: &DesiredGroup) -> Option<Limits> {
-    let spec = seen.specs.iter().find(|spec| spec.name == group.name)?;
+/// The groups of a class, with what the user wrote for them. Groups are desired in the order in which they are written, mostly.
+fn with_specs<'a>(
+    seen: &Observation<'a>,
+    class: Class,
+) -> impl Iterator<Item = (&'a DesiredGroup, Option<&'a GroupSpec>)> {
+    let specs = seen.specs;
+    let of = move |(index, group): (usize, &'a DesiredGroup)| {
+        let same = |spec: &&GroupSpec| spec.name == group.name;
+        (group, specs.get(index).filter(same).or_else(|| specs.iter().find(same)))
+    };
+    seen.desired.groups.iter().enumerate().filter(move |(_, group)| group.class == class).map(of)
+}
+
+/// The limits that the user wrote, in the units of this machine.
+fn written(seen: &Observation<'_>, spec: Option<&GroupSpec>) -> Option<Limits> {
+    let spec = spec.filter(|spec| !spec.limits.is_empty())?;
     Some(limits(spec, seen.machine))
 }
 
@@ -475,13 +488,15 @@ impl Controllers {
     }
 
     fn memory(&mut self, seen: &Observation<'_>, decided: &mut Decided) {
-        self.groups.retain(|name, _| seen.desired.groups.iter().any(|group| group.name == *name));
-        for group in &seen.desired.groups {
-            let spec = seen.specs.iter().find(|spec| spec.name == group.name);
+        if !self.groups.is_empty() {
+            self.groups.retain(|name, _| seen.desired.groups.iter().any(|group| group.name == *name));
+        }
+        // Of online groups the kernel takes care itself.
+        for (group, spec) in with_specs(seen, Class::Offline) {
             let wish = spec.and_then(|spec| spec.on_exceed);
             let (Some(limit), Some(on_exceed)) = (group.limits.get(MEMORY_MAX), wish) else { continue };
             // The kernel handles these cases itself.
-            if group.class == Class::Online || matches!(on_exceed, OnExceed::KillGroup) {
+            if matches!(on_exceed, OnExceed::KillGroup) {
                 continue;
             }
             let input = GroupInput {
@@ -602,8 +617,8 @@ pub(crate) fn reserved(desired: &DesiredState) -> CpuSet {
 /// Every offline group has the frame, or what it has in common with the CPUs that the user chose.
 fn framed(seen: &Observation<'_>, frame: &CpuSet, why: Explanation, decided: &mut Decided) {
     let all = Arc::new(why);
-    for group in seen.desired.groups.iter().filter(|group| group.class == Class::Offline) {
-        let own = written(seen, group).and_then(|own| own.get(CPU_SET));
+    for (group, spec) in with_specs(seen, Class::Offline) {
+        let own = spec.and_then(|spec| spec.limits.get(CPU_SET));
         let why = own.map_or_else(
             || Arc::clone(&all),
             |own| {
@@ -628,17 +643,17 @@ fn framed(seen: &Observation<'_>, frame: &CpuSet, why: Explanation, decided: &mu
 
 /// Divides the offline side's quota among its groups; what a group gets is for each of its cgroups.
 fn divided(seen: &Observation<'_>, quota: MicroCpus, why: &Explanation, decided: &mut Decided) {
-    let groups: Vec<&DesiredGroup> =
-        seen.desired.groups.iter().filter(|group| group.class == Class::Offline).collect();
+    let (groups, specs): (Vec<&DesiredGroup>, Vec<_>) = with_specs(seen, Class::Offline).unzip();
     let part = |group: &&DesiredGroup| Part {
         weight: group.limits.get(CPU_WEIGHT).map_or(100.0, |weight| f64::from(weight.v2())),
         used: seen.sample.groups.get(group.name.as_str()).and_then(|rates| rates.cpus),
     };
     let parts: Vec<Part> = groups.iter().map(part).collect();
-    for (group, share) in groups.iter().zip(divide(quota.0 as f64 / 1e6, &parts)) {
+    for ((group, spec), share) in groups.iter().zip(specs).zip(divide(quota.0 as f64 / 1e6, &parts)) {
         let cgroups = f64::from(u32::try_from(group.members.len().max(1)).unwrap_or(u32::MAX));
         let each = MicroCpus((share / cgroups * 1e6) as u64);
-        let own = written(seen, group).and_then(|own| own.get(CPU_MAX));
+        let own = spec.and_then(|spec| spec.limits.get(CPU_MAX));
+        let own = own.map(|own| own.on(seen.machine.topology.threads()));
         let cpus = |quota: MicroCpus| quota.0 as f64 / 1e6;
         let part = share / cpus(quota).max(f64::MIN_POSITIVE);
         let why = match own {

@@ -107,7 +107,7 @@ fn web() -> Group {
         throttled_pct: None,
         oom_kills: Some(0),
         pressure: pressure(1.25, 0.0, 0.5),
-        limits: vec![limit("cpu.weight", "1000", "the user's")],
+        limits: Arc::new(vec![limit("cpu.weight", "1000", "the user's")]),
         queue: None,
         frozen: false,
     }
@@ -144,11 +144,11 @@ fn etl() -> Group {
         throttled_pct: Some(41.0),
         oom_kills: Some(1),
         pressure: pressure(88.0, 3.5, 12.0),
-        limits: vec![
+        limits: Arc::new(vec![
             Limit { key: "cpu.max".to_owned(), value: "4 CPUs".to_owned(), why },
             limit("memory.max", "8 GiB", "the user's; at the limit the largest process is killed"),
             limit("io.read", "100 MiB/s", "the user's"),
-        ],
+        ]),
         queue: Some(Queue {
             running: 4,
             waiting: 17,

@@ -6,7 +6,6 @@ use commensal_core::text;
 use commensal_host::{FolderEvent, For, GroupWatch, Host, HostError};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// Maximum total size of the files, bytes: a thousand groups take a third of it. They are read in every tick, and sent
 /// to the guard in one line.
@@ -91,12 +90,18 @@ impl Changes {
         Some(Changes { watch, only: name.filter(|_| !is_folder) })
     }
 
+    /// What can be read once a file in the watched directory has changed.
+    #[must_use]
+    pub fn watch(&self) -> &GroupWatch {
+        &self.watch
+    }
+
     /// Whether a file has changed since the last call.
     pub fn any(&self) -> bool {
         // A directory that is replaced as a whole, as Kubernetes does with `..data`, changes every file.
         let is_ours =
             |name: &str| self.only.as_ref().is_none_or(|only| name == only || name.starts_with(".."));
-        let seen = self.watch.wait(Duration::ZERO).unwrap_or_default();
+        let seen = self.watch.seen().unwrap_or_default();
         seen.iter().any(|seen| match seen {
             FolderEvent::Made(_, name) | FolderEvent::Gone(_, name) | FolderEvent::Touched(_, Some(name)) => {
                 is_ours(name)

@@ -22,7 +22,7 @@ mod tests;
 
 use commensal_core::actual::ActualState;
 use commensal_core::group::{GroupSpec, Match};
-use commensal_host::Host;
+use commensal_host::{Host, Waker};
 use commensal_sensors::containers::{Container, facts};
 use commensal_sensors::processes::{Scanner, Wanted};
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,8 +33,30 @@ use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How often a waiting thread checks whether it must stop.
+/// How often a thread that waits for an engine checks whether it must stop.
 const PATIENCE: Duration = Duration::from_millis(250);
+
+/// Where the threads report changes: a channel, and what ends the wait of who reads it.
+#[derive(Debug, Clone)]
+pub struct Reports {
+    changes: Sender<Change>,
+    waker: Waker,
+}
+
+impl Reports {
+    /// Reports that go to `changes`.
+    #[must_use]
+    pub fn new(changes: Sender<Change>, waker: Waker) -> Reports {
+        Reports { changes, waker }
+    }
+
+    /// Reports a change; `false` when nobody reads them any more.
+    fn send(&self, change: Change) -> bool {
+        let sent = self.changes.send(change).is_ok();
+        self.waker.wake();
+        sent
+    }
+}
 
 /// An event that may change the members of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,30 +103,33 @@ pub struct Follow {
     pub mounts: Vec<PathBuf>,
 }
 
-/// The threads. They end when this or the receiver is dropped, as soon as the engine answers or has been silent for two
+/// The threads. They end when this is dropped, as soon as the engine answers or has been silent for two
 /// seconds.
 #[derive(Debug)]
 pub struct Follower {
     stop: Arc<AtomicBool>,
+    /// Rung when `stop` is set.
+    waker: Waker,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Follower {
-    /// Starts following; changes go to `changes`.
+    /// Starts following; changes go to `reports`.
     ///
     /// # Errors
     /// When a thread cannot be started.
-    pub fn start(follow: Follow, changes: &Sender<Change>) -> std::io::Result<Follower> {
+    pub fn start(follow: Follow, reports: &Reports) -> std::io::Result<Follower> {
         let stop = Arc::new(AtomicBool::new(false));
-        let mut follower = Follower { stop, threads: Vec::new() };
+        let mut follower = Follower { stop, waker: Waker::new()?, threads: Vec::new() };
         for socket in follow.sockets {
-            let (tell, stop) = (changes.clone(), Arc::clone(&follower.stop));
-            let run = move || engine::follow(&socket, &tell, &stop);
+            let (reports, stop) = (reports.clone(), Arc::clone(&follower.stop));
+            let run = move || engine::follow(&socket, &reports, &stop);
             follower.threads.push(std::thread::Builder::new().name("engine".to_owned()).spawn(run)?);
         }
         for mount in follow.mounts {
-            let (tell, stop) = (changes.clone(), Arc::clone(&follower.stop));
-            let run = move || folders::follow(&mount, &tell, &stop);
+            let (reports, stop, waker) =
+                (reports.clone(), Arc::clone(&follower.stop), follower.waker.clone());
+            let run = move || folders::follow(&mount, &reports, &stop, &waker);
             follower.threads.push(std::thread::Builder::new().name("cgroups".to_owned()).spawn(run)?);
         }
         Ok(follower)
@@ -114,6 +139,7 @@ impl Follower {
 impl Drop for Follower {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
+        self.waker.wake();
         for thread in self.threads.drain(..) {
             // A thread that panicked has already printed its message.
             let _ = thread.join();

@@ -158,7 +158,7 @@ pub struct Group {
     /// Pressure.
     pub pressure: Pressure,
     /// Limits in force, and why.
-    pub limits: Vec<Limit>,
+    pub limits: Arc<Vec<Limit>>,
     /// Its admission queue.
     pub queue: Option<Queue>,
     /// Whether the agent has frozen it.

@@ -24,6 +24,7 @@ const USER_HZ: f64 = 100.0;
 pub struct Fixed {
     members: Arc<Vec<snapshot::Member>>,
     mechanism: Option<String>,
+    limits: Arc<Vec<snapshot::Limit>>,
 }
 
 /// That part for every group, by name.
@@ -38,7 +39,8 @@ pub fn fixed(planned: &Planned) -> BTreeMap<String, Fixed> {
     };
     let of = |group: &DesiredGroup| {
         let members = Arc::new(group.members.iter().map(member).collect());
-        (group.name.to_string(), Fixed { members, mechanism: mechanism(group, planned) })
+        let limits = Arc::new(limits(&group.limits));
+        (group.name.to_string(), Fixed { members, mechanism: mechanism(group, planned), limits })
     };
     planned.desired.groups.iter().map(of).collect()
 }
@@ -105,7 +107,7 @@ fn one(group: &DesiredGroup, fixed: Fixed, rates: &GroupRates) -> snapshot::Grou
         throttled_pct: rates.throttled_pct,
         oom_kills: rates.oom_kills,
         pressure: pressure(rates.pressure_pct),
-        limits: limits(&group.limits),
+        limits: fixed.limits,
         frozen: group.limits.frozen(),
         // Filled in later, from the probe and the queue.
         blamed_ms_per_cpu_s: None,
@@ -145,10 +147,14 @@ fn limits(limits: &Limits) -> Vec<snapshot::Limit> {
 
 /// Adds the controllers' explanations to the limits that they decided.
 pub fn explain(groups: &mut [snapshot::Group], decided: &Decided) {
+    let mut by_name: BTreeMap<&str, Vec<_>> = BTreeMap::new();
+    for ((name, key), why) in &decided.why {
+        by_name.entry(name.as_str()).or_default().push((key, why));
+    }
     for group in groups {
-        let of_group = decided.why.iter().filter(|((name, _), _)| name.as_str() == group.name);
-        for ((_, key), why) in of_group {
-            for limit in group.limits.iter_mut().filter(|limit| limit.key == *key) {
+        for (key, why) in by_name.remove(group.name.as_str()).unwrap_or_default() {
+            // Groups without decisions share their limits with the snapshots before.
+            for limit in Arc::make_mut(&mut group.limits).iter_mut().filter(|limit| limit.key == *key) {
                 limit.why = explained(why);
             }
         }

@@ -22,6 +22,20 @@ mirror! {
         enabled: u32,
         /// Generation of the classes.
         generation: u32,
+        /// Wait of online work for offline work within a window that wakes the reader, ns; 0 for never.
+        alarm_ns: u64,
+        /// Length of the window, ns.
+        window_ns: u64,
+    }
+
+    /// What wakes the reader.
+    pub struct Alarm = "alarm" {
+        /// Begin of the window, ns.
+        from_ns: u64,
+        /// End of the window so far, ns.
+        to_ns: u64,
+        /// Wait in it, ns.
+        blamed_ns: u64,
     }
 
     /// Key of the map of culprits.

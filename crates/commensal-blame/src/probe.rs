@@ -4,17 +4,17 @@ use crate::commands::Commands;
 use crate::figures::{ByKind, Counters, Culprit, Figures, Kind, TargetStats, Thread, ThreadState, Totals};
 use crate::histogram::Histogram;
 use crate::mirror::{
-    self, ASLEEP, CommandKey, CommandName, Control, CpuState, CulpritKey, Delays, RUNNING, SIBLINGS, Target,
-    ThreadReading,
+    self, ASLEEP, Alarm, CommandKey, CommandName, Control, CpuState, CulpritKey, Delays, RUNNING, SIBLINGS,
+    Target, ThreadReading,
 };
 use crate::{BlameError, Scope, Subject, preflight};
-use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
+use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
 use aya::programs::{BtfTracePoint, Iter, ProgramError, ProgramFd};
 use aya::{Btf, Ebpf, EbpfError, EbpfLoader};
 use commensal_host::{Capability, Host, raised};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -55,6 +55,9 @@ const OF_TIMER: [Hook; 2] = [("on_timer_entry", "local_timer_entry"), ("on_timer
 /// The maps that are read and written.
 struct Maps {
     control: Array<MapData, [u8; size_of::<Control>()]>,
+    alarms: RingBuf<MapData>,
+    /// The same, to wait for.
+    alarmed: OwnedFd,
     cpus: Array<MapData, [u8; size_of::<CpuState>()]>,
     totals: PerCpuArray<MapData, [u8; size_of::<Totals>()]>,
     delays: PerCpuArray<MapData, [u8; size_of::<Delays>()]>,
@@ -127,7 +130,7 @@ impl WaitProbe {
             maps,
             programs: Vec::new(),
             loaded: Mutex::new(loaded),
-            control: Control { enabled: 0, generation: 1 },
+            control: Control { enabled: 0, generation: 1, alarm_ns: 0, window_ns: 0 },
             scope: scope.clone(),
             commands: Commands::default(),
             began_ns: 0,
@@ -225,6 +228,36 @@ impl WaitProbe {
     fn enable(&mut self, on: bool) -> Result<(), BlameError> {
         self.control.enabled = u32::from(on);
         self.order()
+    }
+
+    /// Wakes who polls [`WaitProbe::alarms`] once online targets have waited `wait` for offline work within `window`, at most once
+    /// in a window; `None` for never. A wait counts when it ends.
+    ///
+    /// # Errors
+    /// When the program's memory is not there.
+    pub fn set_alarm(&mut self, wait: Option<Duration>, window: Duration) -> Result<(), BlameError> {
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1);
+        let (alarm_ns, window_ns) = (wait.map_or(0, ns), ns(window));
+        if (alarm_ns, window_ns) == (self.control.alarm_ns, self.control.window_ns) {
+            return Ok(());
+        }
+        (self.control.alarm_ns, self.control.window_ns) = (alarm_ns, window_ns);
+        raised(&TO_LOOK, || self.order())
+    }
+
+    /// What can be read once there is an alarm.
+    #[must_use]
+    pub fn alarms(&self) -> BorrowedFd<'_> {
+        self.maps.alarmed.as_fd()
+    }
+
+    /// The last alarm since the last call: online work's wait for offline work, ms per second.
+    pub fn take_alarm(&mut self) -> Option<f64> {
+        let mut last = None;
+        while let Some(bytes) = self.maps.alarms.next() {
+            last = Alarm::read_from_bytes(&bytes).ok();
+        }
+        last.map(|one| one.blamed_ns as f64 * 1e3 / one.to_ns.saturating_sub(one.from_ns).max(1) as f64)
     }
 
     /// Counts no more: what is read from then on belongs together exactly. While it counts, culprits are read a moment after
@@ -461,7 +494,14 @@ fn maps(loaded: &mut Ebpf) -> Result<Maps, EbpfError> {
         let gone = || MapError::InvalidName { name: name.to_owned() };
         loaded.take_map(name).ok_or_else(gone)
     };
+    let alarms = take("alarms")?;
+    let Map::RingBuf(data) = &alarms else {
+        return Err(MapError::InvalidName { name: "alarms".to_owned() }.into());
+    };
+    let alarmed = data.fd().as_fd().try_clone_to_owned().map_err(MapError::IoError)?;
     Ok(Maps {
+        alarms: alarms.try_into()?,
+        alarmed,
         control: take(".data.control")?.try_into()?,
         cpus: take("cpus")?.try_into()?,
         totals: take("totals")?.try_into()?,

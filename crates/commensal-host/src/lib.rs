@@ -38,7 +38,7 @@ pub use locks::{Lock, LockFile, Watch};
 pub use names::{hold_name, name_holder, peer};
 pub use privileges::{Capability, give_up, keep_only, raised};
 pub use process::{Child, Process, SpawnSpec, Stderr, Stdin, Stdout, precise_thread};
-pub use waiting::{FolderEvent, For, GroupWatch, PressureTrigger, Stream};
+pub use waiting::{FolderEvent, For, GroupWatch, PressureTrigger, Sources, Stream, Waker, Woken};
 
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;

@@ -1,5 +1,5 @@
-//! Waits that need a separate thread: for events on a local socket, and for changes in directories. Neither is part of
-//! [`crate::Host`], because the loop never waits.
+//! Waits: for events on a local socket, for changes in directories, and for any of several things at once. None is part of
+//! [`crate::Host`], whose calls never wait.
 
 use crate::linux::fail;
 use crate::privileges::{Capability, raised};
@@ -7,7 +7,7 @@ use crate::{HostError, Result};
 use commensal_core::errno::Errno;
 use commensal_core::spelling;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::fs::{FileType, Mode, OFlags, open};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
@@ -15,6 +15,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What refuses an answer of somebody else.
@@ -22,6 +23,83 @@ pub(crate) const BELIEVE: &str = "believe";
 
 /// The shortest wait.
 const LEAST: Duration = Duration::from_millis(5);
+
+/// Ends the wait of one thread, from other threads and from handlers of signals.
+#[derive(Debug, Clone)]
+pub struct Waker {
+    /// What the waiting thread polls, and what the others write to.
+    ends: Arc<(UnixStream, UnixStream)>,
+}
+
+/// What a thread waits for besides its [`Waker`].
+#[derive(Debug, Default)]
+pub struct Sources<'a> {
+    /// Changed directories, and other files that can be read once something has happened.
+    pub readable: Vec<BorrowedFd<'a>>,
+    /// Triggers of pressure.
+    pub triggers: Vec<&'a PressureTrigger>,
+}
+
+/// What ended a wait; nothing when its time was over, or the waker did.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Woken {
+    /// By source: whether it can be read.
+    pub readable: Vec<bool>,
+    /// By trigger: whether it has fired; `None` for one whose group is gone.
+    pub triggers: Vec<Option<bool>>,
+}
+
+impl Waker {
+    /// A waker that nobody has rung.
+    ///
+    /// # Errors
+    /// `EMFILE` when there are too many open files.
+    pub fn new() -> std::io::Result<Waker> {
+        let ends = UnixStream::pair()?;
+        ends.0.set_nonblocking(true)?;
+        ends.1.set_nonblocking(true)?;
+        Ok(Waker { ends: Arc::new(ends) })
+    }
+
+    /// Ends the wait that is going on, or else the next one.
+    pub fn wake(&self) {
+        // With a full buffer the waiting thread is awake anyway.
+        let _ = (&self.ends.1).write(&[0]);
+    }
+
+    /// For handlers of signals, which write a byte to it (`signal_hook::low_level::pipe`).
+    ///
+    /// # Errors
+    /// `EMFILE` when there are too many open files.
+    pub fn for_signals(&self) -> std::io::Result<UnixStream> {
+        self.ends.1.try_clone()
+    }
+
+    /// Waits until it is rung, one of the sources has something, or `patience` is over.
+    ///
+    /// # Errors
+    /// When polling fails.
+    pub fn wait(&self, sources: &Sources<'_>, patience: Duration) -> Result<Woken> {
+        let mut asked = vec![PollFd::new(&self.ends.0, PollFlags::IN)];
+        asked.extend(sources.readable.iter().map(|one| PollFd::new(one, PollFlags::IN)));
+        asked.extend(sources.triggers.iter().map(|one| PollFd::new(&one.0, PollFlags::PRI)));
+        let timeout = Timespec::try_from(patience).ok();
+        match poll(&mut asked, timeout.as_ref()) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return Ok(Woken::default()),
+            Err(errno) => return Err(fail("poll", "what ends a wait".to_owned(), None, errno)),
+        }
+        if !asked[0].revents().is_empty() {
+            let mut rung = [0; 64];
+            while matches!((&self.ends.0).read(&mut rung), Ok(length) if length == rung.len()) {}
+        }
+        let (readable, triggers) = asked[1..].split_at(sources.readable.len());
+        Ok(Woken {
+            readable: readable.iter().map(|one| !one.revents().is_empty()).collect(),
+            triggers: triggers.iter().map(PressureTrigger::told).collect(),
+        })
+    }
+}
 
 /// A response over a local (Unix) socket that arrives in parts, for as long as the other side sends.
 #[derive(Debug)]
@@ -148,7 +226,7 @@ pub enum For {
     Folders,
     /// Each write to one of its files.
     Writes,
-    /// Files that were written and closed, renamed or removed.
+    /// Files that were written and closed, renamed or removed, or have other permissions; the directory itself as well.
     Files,
 }
 
@@ -184,7 +262,11 @@ impl GroupWatch {
         let flags = match what {
             For::Folders => WatchFlags::CREATE | WatchFlags::DELETE | WatchFlags::EXCL_UNLINK,
             For::Writes => WatchFlags::MODIFY | WatchFlags::DELETE_SELF,
-            For::Files => WatchFlags::CLOSE_WRITE | WatchFlags::MOVE | WatchFlags::DELETE,
+            For::Files => {
+                let files =
+                    WatchFlags::CLOSE_WRITE | WatchFlags::ATTRIB | WatchFlags::MOVE | WatchFlags::DELETE;
+                files | WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF
+            }
         };
         inotify::add_watch(&self.0, &*spelling::path(folder), flags | WatchFlags::ONLYDIR)
             .map_err(|errno| fail("watch", spelling::of_path(folder), None, errno))
@@ -196,17 +278,24 @@ impl GroupWatch {
         let _ = inotify::remove_watch(&self.0, number);
     }
 
-    /// The events, after waiting at most `patience` for the first one.
+    /// The events, after waiting for the first one, or until the waker is rung; that stays rung.
     ///
     /// # Errors
     /// When the events cannot be read.
-    pub fn wait(&self, patience: Duration) -> Result<Vec<FolderEvent>> {
-        let refuse = |errno| fail("read", "watched cgroups".to_owned(), None, errno);
-        let timeout = Timespec::try_from(patience).ok();
-        match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(errno) => return Err(refuse(errno)),
+    pub fn wait(&self, waker: &Waker) -> Result<Vec<FolderEvent>> {
+        let asked = [PollFd::new(&self.0, PollFlags::IN), PollFd::new(&waker.ends.0, PollFlags::IN)];
+        match poll(&mut { asked }, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => self.seen(),
+            Err(errno) => Err(fail("poll", "watched cgroups".to_owned(), None, errno)),
         }
+    }
+
+    /// The events so far, without waiting.
+    ///
+    /// # Errors
+    /// When the events cannot be read.
+    pub fn seen(&self) -> Result<Vec<FolderEvent>> {
+        let refuse = |errno| fail("read", "watched cgroups".to_owned(), None, errno);
         let mut buffer = [MaybeUninit::uninit(); 8_192];
         let mut reader = inotify::Reader::new(&self.0, &mut buffer);
         let mut seen = Vec::new();
@@ -253,16 +342,15 @@ impl PressureTrigger {
         })
     }
 
-    /// Which triggers have fired since the last call, without waiting; `None` for one whose group is gone.
-    ///
-    /// # Errors
-    /// When polling fails.
-    pub fn fired<'a>(all: impl Iterator<Item = &'a PressureTrigger>) -> Result<Vec<Option<bool>>> {
-        let mut asked: Vec<PollFd<'_>> = all.map(|one| PollFd::new(&one.0, PollFlags::PRI)).collect();
-        rustix::io::retry_on_intr(|| poll(&mut asked, Some(&Timespec::default())))
-            .map_err(|errno| fail("poll", "pressure triggers".to_owned(), None, errno))?;
-        let events = asked.iter().map(PollFd::revents);
-        let told = |events: PollFlags| events.contains(PollFlags::PRI);
-        Ok(events.map(|now| (!now.contains(PollFlags::ERR)).then_some(told(now))).collect())
+    /// Whether it has fired since it was last polled (polling takes that back); `None` when its group is gone.
+    fn told(polled: &PollFd<'_>) -> Option<bool> {
+        let events = polled.revents();
+        (!events.contains(PollFlags::ERR)).then_some(events.contains(PollFlags::PRI))
+    }
+}
+
+impl AsFd for GroupWatch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }

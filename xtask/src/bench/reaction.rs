@@ -10,9 +10,10 @@
 use super::agent::verdict;
 use crate::stage::{self, Stage};
 use anyhow::Context;
-use commensal_host::{For, GroupWatch};
+use commensal_host::{For, GroupWatch, Sources, Waker};
 use commensal_lab::rng::Rng;
 use serde_json::{Value, json};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
@@ -150,7 +151,7 @@ fn reaction(stage: &Stage, offline: &[u32], wait: Duration) -> anyhow::Result<Ou
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    let watch = GroupWatch::new()?;
+    let (watch, waker) = (GroupWatch::new()?, Waker::new()?);
     watch.add(file.parent().context("a folder")?, For::Writes)?;
     std::thread::sleep(wait);
     if !free(&file) {
@@ -159,7 +160,9 @@ fn reaction(stage: &Stage, offline: &[u32], wait: Duration) -> anyhow::Result<Ou
     let began = Instant::now();
     tell(offline, "CONT");
     while began.elapsed() < PATIENCE {
-        watch.wait(Duration::from_millis(500))?;
+        let sources = Sources { readable: vec![watch.as_fd()], ..Sources::default() };
+        waker.wait(&sources, Duration::from_millis(500))?;
+        watch.seen()?;
         if !free(&file) {
             return Ok(Outcome::After(began.elapsed().as_secs_f64() * 1e3));
         }

@@ -1,12 +1,14 @@
 //! Triggers the next tick early: when online work waits between two ticks.
 //!
-//! With the probe, its counters are read every [`FAST`]. Without it, the run delay of online threads is read, which
+//! The probe wakes the loop once they have waited too long within [`FAST`]. Without it, the run delay of online threads is read, which
 //! costs a file per thread, so only as often as costs at most a hundredth of a CPU. Besides, the kernel reports
 //! pressure (PSI triggers): of the machine's memory, and of each online group of a v2 hierarchy. The shortest window of
 //! a trigger is 0.5 s, without `CAP_SYS_RESOURCE` 2 s, so triggers alone would be too late for a wake-up.
 
 use super::Agent;
-use commensal_core::control::latency::{LEAST_CPUS, PRESSURE_PCT, TOTAL_OVER_BLAMED, bound_ms};
+use commensal_core::control::latency::{
+    CUT_SPACING_MS, LEAST_CPUS, PRESSURE_PCT, TOTAL_OVER_BLAMED, bound_ms,
+};
 use commensal_core::group::Class;
 use commensal_core::knob::Version;
 use commensal_host::{PressureTrigger, below};
@@ -29,13 +31,14 @@ const MOST_GROUPS: usize = 32;
 #[derive(Debug, Default)]
 pub(super) struct EarlyTick {
     triggers: BTreeMap<PathBuf, PressureTrigger>,
-    /// When the triggers were last polled: at most once per shortest window, because a poll costs 0.1 ms.
-    asked: Option<Instant>,
     /// Files whose trigger was refused; these are not retried.
     refused: BTreeSet<PathBuf>,
     /// Time and total of the last reading of run delay; `next` is the earliest time of the next one.
     delay: Option<(Instant, u64)>,
     next: Option<Instant>,
+    /// The wait that is worth an alarm, and when there was one.
+    alarm: Option<Duration>,
+    alarmed: Option<Instant>,
     /// Run delay at the last reading, ms per second.
     pub run_delay_ms_per_s: Option<f64>,
 }
@@ -59,15 +62,18 @@ impl EarlyTick {
         }
     }
 
-    /// Whether a trigger has fired. A group that is gone loses its trigger.
-    pub fn pressed(&mut self) -> bool {
-        if self.asked.is_some_and(|at| at.elapsed() < WINDOWS[0]) {
+    /// The triggers, to wait for.
+    pub fn triggers(&self) -> impl Iterator<Item = &PressureTrigger> {
+        self.triggers.values()
+    }
+
+    /// Whether a trigger has fired, given what each one said. A group that is gone loses its trigger.
+    pub fn pressed(&mut self, told: Vec<Option<bool>>) -> bool {
+        if told.len() != self.triggers.len() {
             return false;
         }
-        self.asked = Some(Instant::now());
-        let Ok(fired) = PressureTrigger::fired(self.triggers.values()) else { return false };
         let mut any = false;
-        let mut fired = fired.into_iter();
+        let mut fired = told.into_iter();
         self.triggers.retain(|_, _| {
             let told = fired.next().flatten();
             any |= told.unwrap_or(true);
@@ -112,6 +118,40 @@ impl Agent<'_> {
         }
         let delay = self.run_delay();
         delay.is_some_and(|ms| ms / online > bound_ms(target) * TOTAL_OVER_BLAMED)
+    }
+
+    /// Asks the probe for an alarm when online groups wait more than allowed.
+    pub(super) fn set_alarm(&mut self) {
+        let online = self.sensing.online_cpus.unwrap_or(0.0).max(LEAST_CPUS);
+        let wait = self.target_us().map(|target| FAST.mul_f64(bound_ms(target) / 1e3 * online));
+        // Hardly another value is not worth a system call.
+        let known = self.sensing.early_tick.alarm;
+        let close = known.zip(wait).is_some_and(|(known, wait)| {
+            let ratio = wait.as_secs_f64() / known.as_secs_f64().max(f64::MIN_POSITIVE);
+            (0.8..=1.25).contains(&ratio)
+        });
+        let wait = if close { known } else { wait };
+        self.sensing.early_tick.alarm = wait;
+        self.sensing.blame_monitor.set_alarm(wait, FAST);
+    }
+
+    /// Whether an alarm would bring the next tick at once: not while isolation is off on purpose, and not so soon after the last
+    /// one that no controller would act on it.
+    pub(super) fn heeds_alarms(&self) -> bool {
+        let spacing = Duration::from_millis(CUT_SPACING_MS);
+        self.target_us().is_some()
+            && self.actuation.last.is_some()
+            && !self.isolation_is_off()
+            && self.sensing.early_tick.alarmed.is_none_or(|at| at.elapsed() >= spacing)
+    }
+
+    /// Looks because of an alarm.
+    pub(super) fn alarmed(&mut self) {
+        self.sensing.early_tick.alarmed = Some(Instant::now());
+        let now = self.now();
+        if let Some(seen) = self.sensing.blame_monitor.look_alarmed(self.host, now.ms) {
+            self.sensing.judged = Some(seen);
+        }
     }
 
     /// Run delay of all online groups since the last reading, ms per second; `None` when it is too early for another

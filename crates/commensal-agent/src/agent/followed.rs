@@ -1,14 +1,16 @@
 //! Tracks members that come and go, for the loop.
 
-use crate::members::{Change, Follow, Follower, Members};
+use crate::members::{Change, Follow, Follower, Members, Reports};
 use commensal_core::actual::CgroupPath;
 use commensal_core::desired::{DesiredState, takes_cgroup};
 use commensal_core::group::{GroupSpec, Match};
 use commensal_core::knob::Controller;
+use commensal_host::{Sources, Waker};
 use commensal_reconcile::Instance;
 use commensal_sensors::{Survey, containers};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 /// How long to wait for an engine's first list of containers.
@@ -19,9 +21,10 @@ pub(super) struct Followed {
     pub members: Members,
     pub follow: Follow,
     follower: Option<Follower>,
-    changes: (Sender<Change>, Receiver<Change>),
-    /// The first event that arrived during a wait.
-    first: Option<Change>,
+    reports: Reports,
+    changes: Receiver<Change>,
+    /// Rung by the reports.
+    waker: Waker,
     /// Whether an engine has listed its containers, or the wait for that is over.
     pub heard: bool,
     waited: bool,
@@ -30,14 +33,16 @@ pub(super) struct Followed {
 }
 
 impl Followed {
-    /// Tracks nothing yet.
-    pub fn new() -> Followed {
+    /// Tracks nothing yet; `waker` is rung by every event.
+    pub fn new(waker: Waker) -> Followed {
+        let (sender, changes) = mpsc::channel();
         Followed {
             members: Members::default(),
             follow: Follow::default(),
             follower: None,
-            changes: mpsc::channel(),
-            first: None,
+            reports: Reports::new(sender, waker.clone()),
+            changes,
+            waker,
             heard: false,
             waited: false,
             missed: false,
@@ -64,7 +69,7 @@ impl Followed {
         if self.follower.is_none() || follow != self.follow {
             (self.heard, self.waited) = (false, false);
             self.follower = None;
-            self.follower = Some(Follower::start(follow.clone(), &self.changes.0)?);
+            self.follower = Some(Follower::start(follow.clone(), &self.reports)?);
             self.follow = follow;
         }
         Ok(())
@@ -82,23 +87,22 @@ impl Followed {
         }
         let end = Instant::now() + ENGINE_PATIENCE;
         while !self.heard && self.members.lost().len() < self.follow.sockets.len() && Instant::now() < end {
-            self.wait(end.saturating_duration_since(Instant::now()));
             self.heed(&|_| true);
+            if !self.heard {
+                let left = end.saturating_duration_since(Instant::now());
+                if self.waker.wait(&Sources::default(), left).is_err() {
+                    return;
+                }
+            }
         }
-    }
-
-    /// Waits for an event, at most for this long.
-    pub fn wait(&mut self, time: Duration) {
-        match self.first {
-            Some(_) => std::thread::sleep(time),
-            None => self.first = self.changes.1.recv_timeout(time).ok(),
-        }
+        // What else rang it is looked at before the next wait.
+        self.waker.wake();
     }
 
     /// Processes the events; returns whether any of them matters. `matters` decides that for a cgroup.
     pub fn heed(&mut self, matters: &dyn Fn(&CgroupPath) -> bool) -> bool {
         let mut any = false;
-        while let Some(change) = self.first.take().or_else(|| self.changes.1.try_recv().ok()) {
+        while let Ok(change) = self.changes.try_recv() {
             any = any
                 || match &change {
                     Change::Cgroup { folder, .. } => {
@@ -122,10 +126,18 @@ impl Followed {
 
 /// Whether the plan may depend on a cgroup that was created or removed: a group matches it, or it is above, in or below
 /// a member or among commensal's groups.
-pub(super) fn matters(path: &CgroupPath, specs: &[GroupSpec], desired: Option<&DesiredState>) -> bool {
+pub(super) fn matters(
+    path: &CgroupPath,
+    specs: &[GroupSpec],
+    desired: Option<&DesiredState>,
+    members: &BTreeSet<CgroupPath>,
+) -> bool {
     let Some(desired) = desired else { return true };
-    let members = || desired.groups.iter().flat_map(|group| &group.members);
-    specs.iter().flat_map(|spec| &spec.matches).any(|one| takes_cgroup(one, path))
-        || [&desired.online_parent, &desired.offline_parent].into_iter().any(|parent| parent.contains(path))
-        || members().any(|member| member.path.contains(path) || path.contains(&member.path))
+    [&desired.online_parent, &desired.offline_parent].into_iter().any(|parent| parent.contains(path))
+        || members.contains(path)
+        || path.ancestors().iter().any(|above| members.contains(above))
+        // What is below a path sorts after it, with others between that only begin like it.
+        || (members.range(path..).take_while(|member| member.as_str().starts_with(path.as_str())))
+            .any(|member| path.contains(member))
+        || specs.iter().flat_map(|spec| &spec.matches).any(|one| takes_cgroup(one, path))
 }

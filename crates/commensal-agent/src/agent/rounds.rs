@@ -40,7 +40,7 @@ impl Agent<'_> {
         let reloaded = before.is_none_or(|(generation, _)| *generation != self.groups.state.generation);
         let every = (self.actuation.round_took * ROUND_SHARE).clamp(ROUND_EVERY, ROUND_AT_LEAST);
         let whole = reloaded
-            || self.actuation.phase != Phase::Settled
+            || (self.actuation.phase != Phase::Settled && !self.actuation.waits())
             || self.actuation.rounded.is_none_or(|at| at.elapsed() >= every)
             || self.reconciler.cpus_changed(self.host)
             || self.reconciler.scheduler_changed(self.host)
@@ -84,6 +84,9 @@ impl Agent<'_> {
             false => BTreeMap::new(),
         };
         let problems = std::mem::take(&mut round.problems);
+        self.actuation.complain(&problems, self.options.interval);
+        let members = round.planned.desired.groups.iter().flat_map(|group| &group.members);
+        self.actuation.members = members.map(|member| member.path.clone()).collect();
         self.actuation.last = Some(round);
         self.follow_pressure();
         problems
@@ -92,6 +95,9 @@ impl Agent<'_> {
     /// Makes one round, if one is due and no other process is changing the machine.
     pub(super) fn enforce(&mut self, now: &Now, problems: &mut Vec<String>) {
         let due = self.round_is_due();
+        if due != Due::Whole && self.actuation.waits() {
+            problems.extend(self.actuation.complaints.iter().cloned());
+        }
         if due == Due::No {
             return;
         }

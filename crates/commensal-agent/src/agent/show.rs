@@ -53,9 +53,10 @@ impl Agent<'_> {
         shown.paused = self.actuation.phase == Phase::Paused;
         shown.canary = self.canary_shown();
         shown.canary_report.clone_from(&self.canary_report);
-        for group in &mut shown.groups {
-            let spec = self.groups.compiled.groups.iter().find(|spec| spec.name.as_str() == group.name);
-            let Some((spec, queue)) = spec.and_then(|spec| Some((spec, spec.admission()?))) else { continue };
+        let specs = self.groups.compiled.groups.iter();
+        for (spec, queue) in specs.filter_map(|spec| Some((spec, spec.admission()?))) {
+            let group = shown.groups.iter_mut().find(|group| spec.name.as_str() == group.name);
+            let Some(group) = group else { continue };
             let Ok(load) = queue::load(self.host, &self.reconciler.instance.state_dir, &spec.name) else {
                 continue;
             };

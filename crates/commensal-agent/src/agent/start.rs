@@ -1,6 +1,6 @@
 //! What an agent needs before it begins: the lock that makes it the only one, and groups.
 
-use super::{AgentError, Groups, HAND_OVER_PATIENCE, LOCK_PATIENCE, MASTER_PATIENCE, PAUSE};
+use super::{AgentError, Groups, HAND_OVER_PATIENCE, LOCK_PATIENCE, MASTER_PATIENCE};
 use crate::groups_file::{self, Changes, Texts};
 use crate::snapshot;
 use commensal_core::knob::Version;
@@ -10,6 +10,9 @@ use commensal_sensors::Survey;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
+
+/// Time between two looks at an agent whose place this one takes.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// The agent's identity, for its successor.
 #[derive(Debug, Serialize, Deserialize)]
@@ -131,17 +134,37 @@ pub(super) fn first_groups(
     let mut state =
         snapshot::Config { path: config.display().to_string(), generation: 1, loaded, error: None };
     // Watch before reading, so that no later change is missed.
-    let changes = Changes::of(host, config);
+    let (changes, looked) = (Changes::of(host, config), Instant::now());
     let read = groups_file::texts(host, config).and_then(|texts| Ok((groups_file::compile(&texts)?, texts)));
     match read {
-        Ok((compiled, texts)) => Ok(Groups { texts, changes, compiled, state, refused: None, kept: false }),
+        Ok((compiled, texts)) => Ok(Groups {
+            texts,
+            changes,
+            compiled,
+            state,
+            refused: None,
+            kept: false,
+            looked,
+            written: false,
+            read: Some(looked),
+        }),
         Err(error) => {
             let kept = host.state_read(&last_good(state_dir))?.unwrap_or_default();
             let Ok(texts) = serde_json::from_str::<Texts>(&kept) else { return Err(error.into()) };
             let compiled = groups_file::compile(&texts)?;
             let error = in_words(&error);
             state.error = Some(format!("{error}\nthe groups that were in force last are kept"));
-            Ok(Groups { texts, changes, compiled, state, refused: None, kept: true })
+            Ok(Groups {
+                texts,
+                changes,
+                compiled,
+                state,
+                refused: None,
+                kept: true,
+                looked,
+                written: false,
+                read: None,
+            })
         }
     }
 }

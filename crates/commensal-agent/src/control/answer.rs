@@ -1,6 +1,6 @@
 //! Routes requests to answers: paths, methods, and what may be requested over which transport.
 
-use super::{Command, Order, Reply};
+use super::{Command, Commands, Order, Reply};
 use crate::canary;
 use crate::explain::explain;
 use crate::exposition;
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, TrySendError};
+use std::sync::mpsc::TrySendError;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -65,7 +65,7 @@ pub(super) enum Origin {
 #[derive(Debug)]
 pub(super) struct Router {
     pub(super) published: Arc<Published>,
-    pub(super) commands: SyncSender<Command>,
+    pub(super) commands: Commands,
 }
 
 type Answer = Response<Full<Bytes>>;
@@ -206,7 +206,7 @@ impl Router {
     async fn order(&self, order: Order) -> Answer {
         let (sender, outcome) = oneshot::channel();
         let busy = StatusCode::SERVICE_UNAVAILABLE;
-        match self.commands.try_send(Command { order, reply: Reply(sender) }) {
+        match self.commands.send(Command { order, reply: Reply(sender) }) {
             Ok(()) => {}
             Err(TrySendError::Full(_)) => {
                 return refuse(busy, "too many orders wait for the agent", "try again in some seconds");

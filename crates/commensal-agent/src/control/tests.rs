@@ -6,7 +6,7 @@ use crate::client::{self, Answer, ClientError};
 use crate::explain::Explained;
 use crate::fixture;
 use crate::snapshot::{Action, Group, Snapshot};
-use commensal_host::LinuxHost;
+use commensal_host::{LinuxHost, Waker};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -29,7 +29,7 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         let published = Arc::new(Published::new());
         published.publish(Arc::new(fixture::snapshot()));
-        let (commands, orders) = commands();
+        let (commands, orders) = commands(Waker::new().unwrap());
         let addr = metrics.then(|| "127.0.0.1:0".parse().unwrap());
         let socket = dir.path().join(SOCKET);
         let control =
@@ -63,7 +63,14 @@ impl World {
     }
 
     fn second(&self) -> Result<Control, ControlError> {
-        Control::start(&mut LinuxHost::new(), &self.socket(), None, None, Arc::default(), commands().0)
+        Control::start(
+            &mut LinuxHost::new(),
+            &self.socket(),
+            None,
+            None,
+            Arc::default(),
+            commands(Waker::new().unwrap()).0,
+        )
     }
 }
 
@@ -209,7 +216,14 @@ fn a_dead_agents_socket_is_replaced_and_a_living_ones_is_not() {
     assert!(matches!(world.second(), Err(ControlError::NotASocket(_))));
     assert_eq!(std::fs::read_to_string(world.socket()).unwrap(), "precious");
     let long = world.dir.path().join("x".repeat(120));
-    let started = Control::start(&mut LinuxHost::new(), &long, None, None, Arc::default(), commands().0);
+    let started = Control::start(
+        &mut LinuxHost::new(),
+        &long,
+        None,
+        None,
+        Arc::default(),
+        commands(Waker::new().unwrap()).0,
+    );
     assert!(matches!(started, Err(ControlError::Socket(_))), "{started:?}");
 }
 
@@ -239,8 +253,14 @@ fn a_full_queue_is_no_dead_socket() {
             std::thread::sleep(Duration::from_millis(1));
         }
         for _ in 0..20 {
-            let started =
-                Control::start(&mut LinuxHost::new(), &socket, None, None, Arc::default(), commands().0);
+            let started = Control::start(
+                &mut LinuxHost::new(),
+                &socket,
+                None,
+                None,
+                Arc::default(),
+                commands(Waker::new().unwrap()).0,
+            );
             assert!(matches!(started, Err(ControlError::Taken(_))), "{started:?}");
         }
         drop(deaf);
@@ -418,7 +438,14 @@ fn tcp_is_read_only_and_has_less() {
     // Without the option there is no TCP listener; and a busy port is an error.
     assert_eq!(World::new(false).control.as_ref().unwrap().metrics_addr(), None);
     let other = world.dir.path().join("other.sock");
-    let taken = Control::start(&mut LinuxHost::new(), &other, None, Some(addr), Arc::default(), commands().0);
+    let taken = Control::start(
+        &mut LinuxHost::new(),
+        &other,
+        None,
+        Some(addr),
+        Arc::default(),
+        commands(Waker::new().unwrap()).0,
+    );
     assert!(matches!(taken, Err(ControlError::Metrics { .. })), "{taken:?}");
 }
 

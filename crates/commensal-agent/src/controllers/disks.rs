@@ -1,6 +1,6 @@
 //! Limits the offline side's disk I/O while online groups wait for the disks.
 
-use super::{Controllers, Decided, Observation, shown, written};
+use super::{Controllers, Decided, Observation, shown, with_specs, written};
 use commensal_core::control::Explanation;
 use commensal_core::control::io::{DiskDecision, IoInput, Rates};
 use commensal_core::control::suppress::{Part, divide};
@@ -97,8 +97,11 @@ fn rates(seen: &Observation<'_>, group: &DesiredGroup, device: Device) -> Rates 
 
 /// Divides a disk's rates among the offline groups; a group's share is for each of its cgroups.
 fn divided(seen: &Observation<'_>, device: Device, decision: &DiskDecision, decided: &mut Decided) {
-    let groups: Vec<&DesiredGroup> =
-        of(seen, Class::Offline).filter(|group| !group.members.is_empty()).collect();
+    if decision.read.is_none() && decision.write.is_none() && !decision.lifted {
+        return;
+    }
+    let with_members = with_specs(seen, Class::Offline).filter(|(group, _)| !group.members.is_empty());
+    let (groups, specs): (Vec<&DesiredGroup>, Vec<_>) = with_members.unzip();
     let shares = |total: Option<BytesPerS>, used: fn(Rates) -> Option<f64>| {
         let part = |group: &&DesiredGroup| Part {
             weight: group.limits.get(IO_WEIGHT).map_or(100.0, |weight| f64::from(weight.v2())),
@@ -118,7 +121,8 @@ fn divided(seen: &Observation<'_>, device: Device, decision: &DiskDecision, deci
         let mut limits = LimitSet::<Limit>::default();
         limits.set(IO_READ, each(&read));
         limits.set(IO_WRITE, each(&write));
-        let own = written(seen, group).and_then(|mut own| own.on_disk.remove(&device)).unwrap_or_default();
+        let own =
+            written(seen, specs[index]).and_then(|mut own| own.on_disk.remove(&device)).unwrap_or_default();
         let total = |limit: Option<BytesPerS>| limit.map(|limit| (limit.0 as f64).max(f64::MIN_POSITIVE));
         let part = |shares: &Option<Vec<f64>>, limit| Some(shares.as_ref()?.get(index)? / total(limit)?);
         let ways = [

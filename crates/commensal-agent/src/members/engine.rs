@@ -1,13 +1,12 @@
 //! Follows containers by the events of their engine.
 
-use super::{Change, PATIENCE, pause, wanted};
+use super::{Change, PATIENCE, Reports, pause, wanted};
 use commensal_host::{LinuxHost, Stream};
 use commensal_sensors::containers::{Container, inspected, listed, request};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 /// Events of containers only: `filters={"type":["container"]}`.
@@ -35,12 +34,12 @@ struct Actor {
 }
 
 /// Follows until no longer needed.
-pub(super) fn follow(socket: &Path, tell: &Sender<Change>, stop: &AtomicBool) {
+pub(super) fn follow(socket: &Path, reports: &Reports, stop: &AtomicBool) {
     let host = LinuxHost::new();
     let mut wait = BACK_OFF.0;
     let mut told: Option<String> = None;
     while wanted(stop) {
-        let because = match session(&host, socket, tell, stop, &mut told) {
+        let because = match session(&host, socket, reports, stop, &mut told) {
             Ok(()) => return,
             Err(because) => because,
         };
@@ -48,7 +47,7 @@ pub(super) fn follow(socket: &Path, tell: &Sender<Change>, stop: &AtomicBool) {
         // The same problem is reported only once.
         if told.as_ref() != Some(&because) {
             let lost = Change::EngineLost { socket: socket.to_owned(), because: because.clone() };
-            if tell.send(lost).is_err() {
+            if !reports.send(lost) {
                 return;
             }
             told = Some(because);
@@ -63,19 +62,19 @@ pub(super) fn follow(socket: &Path, tell: &Sender<Change>, stop: &AtomicBool) {
 fn session(
     host: &LinuxHost,
     socket: &Path,
-    tell: &Sender<Change>,
+    reports: &Reports,
     stop: &AtomicBool,
     told: &mut Option<String>,
 ) -> Result<(), String> {
     let mut stream =
         Stream::open(socket, &request(EVENTS), CONNECT_PATIENCE).map_err(|error| error.to_string())?;
     let mut running = all(host, socket)?;
-    if told.take().is_some() && tell.send(Change::EngineBack { socket: socket.to_owned() }).is_err() {
+    if told.take().is_some() && !reports.send(Change::EngineBack { socket: socket.to_owned() }) {
         return Ok(());
     }
     let send = |running: &BTreeMap<String, Container>| {
         let (socket, running) = (socket.to_owned(), running.values().cloned().collect());
-        tell.send(Change::Containers { socket, running }).is_ok()
+        reports.send(Change::Containers { socket, running })
     };
     if !send(&running) {
         return Ok(());

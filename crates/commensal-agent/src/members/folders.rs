@@ -1,12 +1,11 @@
 //! Follows cgroups that are created and removed, by inotify on every directory of a hierarchy.
 
-use super::{Change, PATIENCE, pause, wanted};
+use super::{Change, Reports, pause, wanted};
 use commensal_core::errno::Errno;
-use commensal_host::{Dir, FolderEvent, For, GroupWatch, Host, HostError, LinuxHost};
+use commensal_host::{Dir, FolderEvent, For, GroupWatch, Host, HostError, LinuxHost, Waker};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 /// Maximum number of watched directories; on a machine with more, only the ticks see changes.
@@ -15,14 +14,14 @@ const MOST: usize = 20_000;
 const AGAIN: Duration = Duration::from_secs(10);
 
 /// Follows until no longer needed.
-pub(super) fn follow(mount: &Path, tell: &Sender<Change>, stop: &AtomicBool) {
+pub(super) fn follow(mount: &Path, reports: &Reports, stop: &AtomicBool, waker: &Waker) {
     let mut host = LinuxHost::new();
     while wanted(stop) {
-        let because = match session(&mut host, mount, tell, stop) {
+        let because = match session(&mut host, mount, reports, stop, waker) {
             Ok(()) => return,
             Err(because) => because,
         };
-        if tell.send(Change::Cgroups { because }).is_err() {
+        if !reports.send(Change::Cgroups { because }) {
             return;
         }
         pause(stop, AGAIN);
@@ -39,15 +38,16 @@ struct Tree {
 fn session(
     host: &mut LinuxHost,
     mount: &Path,
-    tell: &Sender<Change>,
+    reports: &Reports,
     stop: &AtomicBool,
+    waker: &Waker,
 ) -> Result<(), String> {
     let words = |error: HostError| error.to_string();
     let mut tree =
         Tree { watch: GroupWatch::new().map_err(words)?, folders: BTreeMap::new(), numbers: BTreeMap::new() };
     tree.add(host, mount, &mut Vec::new())?;
     while wanted(stop) {
-        for seen in tree.watch.wait(PATIENCE).map_err(words)? {
+        for seen in tree.watch.wait(waker).map_err(words)? {
             let mut changes = Vec::new();
             match seen {
                 FolderEvent::Made(number, name) => {
@@ -69,7 +69,7 @@ fn session(
                 }
             }
             for change in changes {
-                if tell.send(change).is_err() {
+                if !reports.send(change) {
                     return Ok(());
                 }
             }

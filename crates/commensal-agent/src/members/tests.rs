@@ -1,10 +1,10 @@
 //! Tests with a scripted container engine and real directories.
 
-use super::{Change, Follow, Follower, Members};
+use super::{Change, Follow, Follower, Members, Reports};
 use commensal_core::actual::ActualState;
 use commensal_core::config;
 use commensal_core::knob::Controller;
-use commensal_host::LinuxHost;
+use commensal_host::{LinuxHost, Waker};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -124,7 +124,7 @@ fn containers_through_restarts_of_their_engine() {
     engine.say("start", "aa");
     let (tell, changes) = channel();
     let follow = Follow { sockets: vec![socket.clone()], mounts: Vec::new() };
-    let follower = Follower::start(follow.clone(), &tell).unwrap();
+    let follower = Follower::start(follow.clone(), &Reports::new(tell, Waker::new().unwrap())).unwrap();
     let first = until(&changes, runs(&["aa"]));
     assert_eq!(first.len(), 1, "{first:?}");
     engine.say("start", "bb");
@@ -148,7 +148,7 @@ fn containers_through_restarts_of_their_engine() {
     // A real engine's connections end with it; here they are closed by hand.
     drop(follower);
     let (tell, changes) = channel();
-    let _follower = Follower::start(follow.clone(), &tell).unwrap();
+    let _follower = Follower::start(follow.clone(), &Reports::new(tell, Waker::new().unwrap())).unwrap();
     until(&changes, runs(&["dd"]));
 }
 
@@ -163,7 +163,7 @@ fn a_stalled_engine_blocks_nobody() {
     engine.state.lock().unwrap().stalled = true;
     let (tell, changes) = channel();
     let follow = Follow { sockets: vec![socket], mounts: vec![watched.clone()] };
-    let follower = Follower::start(follow.clone(), &tell).unwrap();
+    let follower = Follower::start(follow.clone(), &Reports::new(tell, Waker::new().unwrap())).unwrap();
     std::thread::sleep(Duration::from_millis(100));
     std::fs::create_dir(watched.join("new")).unwrap();
     let new = watched.join("new");
@@ -239,7 +239,7 @@ fn groups_appear_and_go() {
     for place in &places {
         let (tell, changes) = channel();
         let follow = Follow { sockets: Vec::new(), mounts: vec![place.clone()] };
-        let follower = Follower::start(follow.clone(), &tell).unwrap();
+        let follower = Follower::start(follow.clone(), &Reports::new(tell, Waker::new().unwrap())).unwrap();
         std::thread::sleep(Duration::from_millis(200));
         let mut wanted = BTreeSet::new();
         for index in 0..20 {

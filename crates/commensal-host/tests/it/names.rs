@@ -150,7 +150,7 @@ fn the_bytes_of_others_are_found_and_watched() {
         let paths: Vec<PathBuf> =
             all.iter().map(|(_, name)| above.join(std::ffi::OsString::from_vec(name.clone()))).collect();
         let look = |made: &mut BTreeSet<String>, gone: &mut BTreeSet<String>| {
-            for seen in watch.wait(std::time::Duration::from_millis(10)).unwrap() {
+            for seen in watch.seen().unwrap() {
                 match seen {
                     FolderEvent::Made(of, name) if of == number => drop(made.insert(name)),
                     FolderEvent::Gone(of, name) if of == number => drop(gone.insert(name)),
@@ -175,7 +175,7 @@ fn the_bytes_of_others_are_found_and_watched() {
         let number_of_second = second.add(&above, For::Folders).unwrap();
         paths.iter().for_each(|path| std::fs::remove_dir(path).unwrap());
         until("all have gone", || {
-            for seen in second.wait(std::time::Duration::from_millis(10)).unwrap() {
+            for seen in second.seen().unwrap() {
                 if let FolderEvent::Gone(of, name) = seen
                     && of == number_of_second
                 {

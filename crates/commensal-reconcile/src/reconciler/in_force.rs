@@ -9,7 +9,6 @@ use commensal_host::{Dir, FolderEvent, For, GroupWatch, Host, below};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 use std::path::Path;
-use std::time::Duration;
 
 /// After this many checks every value in force was read once …
 const PARTS: usize = 5;
@@ -122,7 +121,7 @@ impl InForce {
     fn touched(&self) -> Option<BTreeSet<At>> {
         let Some(watch) = &self.writes else { return Some(BTreeSet::new()) };
         let mut touched = BTreeSet::new();
-        for seen in watch.wait(Duration::ZERO).ok()? {
+        for seen in watch.seen().ok()? {
             match seen {
                 FolderEvent::Touched(number, _) => touched.extend(self.watches.get(&number)),
                 FolderEvent::Lost => return None,

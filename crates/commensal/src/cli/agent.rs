@@ -14,6 +14,7 @@ use commensal_host::{Host, keep_only};
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::flag;
+use signal_hook::low_level::pipe;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -98,7 +99,7 @@ pub fn order(context: &Context, order: &AgentOrder) -> anyhow::Result<u8> {
 }
 
 fn flags(context: &Context) -> anyhow::Result<Flags> {
-    let flags = Flags::default();
+    let flags = Flags::new()?;
     for signal in not_ignored(&context.host, &[SIGINT, SIGTERM]) {
         // A second signal ends the agent at once; then the guard acts.
         flag::register_conditional_shutdown(signal, 130, Arc::clone(&flags.stop))?;
@@ -106,6 +107,10 @@ fn flags(context: &Context) -> anyhow::Result<Flags> {
     }
     flag::register(SIGHUP, Arc::clone(&flags.reload))?;
     flag::register(SIGUSR2, Arc::clone(&flags.hand_over))?;
+    // After the flags, which are what the loop looks at once it is awake.
+    for signal in not_ignored(&context.host, &[SIGINT, SIGTERM]).into_iter().chain([SIGHUP, SIGUSR2]) {
+        pipe::register(signal, flags.waker.for_signals()?)?;
+    }
     Ok(flags)
 }
 

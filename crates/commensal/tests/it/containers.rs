@@ -3,10 +3,10 @@
 
 use crate::docker::Engine;
 use crate::support::{Program, can_write_cgroups, cpu_mount};
-use commensal_agent::members::{Change, Follow, Follower, Members};
+use commensal_agent::members::{Change, Follow, Follower, Members, Reports};
 use commensal_core::actual::{ActualState, CgroupPath};
 use commensal_core::group::GroupSpec;
-use commensal_host::{Host, LinuxHost};
+use commensal_host::{Host, LinuxHost, Waker};
 use commensal_reconcile::{Instance, Journal, PlanRequest, apply};
 use commensal_sensors::Survey;
 use std::cell::RefCell;
@@ -165,7 +165,7 @@ fn followed_from_start_to_protection() {
     let (tell, changes) = channel();
     let socket = PathBuf::from(engine.host.strip_prefix("unix://").unwrap());
     let follow = Follow { sockets: vec![socket], mounts: Vec::new() };
-    let _follower = Follower::start(follow, &tell).unwrap();
+    let _follower = Follower::start(follow, &Reports::new(tell, Waker::new().unwrap())).unwrap();
     assert!(matches!(next(&changes), Change::Containers { running, .. } if running.is_empty()));
     let text = "[group.a]\nclass = \"offline\"\npids.max = 66\nmatch = [{ docker-label = \"tier=batch\" }]\n";
     let mut agent = Loop::new(&program, text);

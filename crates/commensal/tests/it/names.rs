@@ -7,7 +7,7 @@ use commensal_agent::fixture;
 use commensal_agent::publish::Published;
 use commensal_agent::snapshot::{Action, Drift, Member, Snapshot, Unmet};
 use commensal_core::{spelling, text};
-use commensal_host::LinuxHost;
+use commensal_host::{LinuxHost, Waker};
 use commensal_testkit::{Signal, hidden, odd_names, until, within};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -261,7 +261,9 @@ fn no_name_reaches_a_terminal() {
     published.publish(Arc::new(fixture::snapshot()));
     let socket = program.state().join(SOCKET);
     let shown = Arc::clone(&published);
-    let _served = Control::start(&mut LinuxHost::new(), &socket, None, None, shown, commands().0).unwrap();
+    let _served =
+        Control::start(&mut LinuxHost::new(), &socket, None, None, shown, commands(Waker::new().unwrap()).0)
+            .unwrap();
     for (what, name) in odd_names() {
         let snapshot = hostile(&spelling::text(name));
         published.publish(Arc::new(snapshot.clone()));

@@ -6,7 +6,7 @@ use commensal_agent::explain::Explained;
 use commensal_agent::fixture;
 use commensal_agent::publish::Published;
 use commensal_agent::snapshot::Snapshot;
-use commensal_host::LinuxHost;
+use commensal_host::{LinuxHost, Waker};
 use std::sync::Arc;
 
 /// A control socket in the program's state directory, which shows `snapshot`.
@@ -15,7 +15,8 @@ fn agent(program: &Program, snapshot: Snapshot) -> Control {
     let published = Arc::new(Published::new());
     published.publish(Arc::new(snapshot));
     let socket = program.state().join(SOCKET);
-    Control::start(&mut LinuxHost::new(), &socket, None, None, published, commands().0).unwrap()
+    Control::start(&mut LinuxHost::new(), &socket, None, None, published, commands(Waker::new().unwrap()).0)
+        .unwrap()
 }
 
 #[test]
