@@ -10,7 +10,7 @@ mod show;
 mod start;
 
 use self::early_tick::{EarlyTick, FAST};
-use self::followed::{Followed, matters};
+use self::followed::Followed;
 use self::lease::Lease;
 pub use self::start::running;
 use self::start::{be_master, first_groups, last_good, machine_lock, make_room, only_one};
@@ -63,6 +63,8 @@ const ROUND_EVERY: Duration = Duration::from_secs(10);
 const ROUND_SHARE: u32 = 5_000;
 /// … but at the latest after this time.
 const ROUND_AT_LEAST: Duration = Duration::from_secs(300);
+/// How often freed memory is given back, after a round.
+const TRIM_EVERY: Duration = Duration::from_secs(60);
 /// What is refused again and again is tried at least this often.
 const AGAIN_AT_LEAST: Duration = Duration::from_secs(30);
 /// A queue that is held closed reopens by itself after this many ticks.
@@ -284,13 +286,14 @@ struct Actuation {
     fixed: BTreeMap<String, view::Fixed>,
     /// Siblings of online groups and their weights, as of the last round.
     beside: BTreeMap<GroupName, WeightInput>,
-    /// Paths of the members as of the last round.
-    members: BTreeSet<CgroupPath>,
     /// What the last round could not do, and when the same is tried again.
     complaints: Vec<String>,
     again: Option<(Instant, Duration)>,
     /// When the last round was made, how long it took, and what it was for.
     rounded: Option<Instant>,
+    /// When freed memory was last given back, and whether there has been a round since.
+    trimmed: Option<Instant>,
+    untrimmed: bool,
     round_took: Duration,
     put_in_force: Option<(u64, Wants)>,
 }
@@ -334,10 +337,11 @@ impl Actuation {
             yields: false,
             fixed: BTreeMap::new(),
             beside: BTreeMap::new(),
-            members: BTreeSet::new(),
             complaints: Vec::new(),
             again: None,
             rounded: None,
+            trimmed: None,
+            untrimmed: false,
             round_took: Duration::ZERO,
             put_in_force: None,
         }
@@ -451,6 +455,7 @@ pub fn run(
         canary: None,
         canary_report: None,
     };
+    agent.begin();
     agent.keep(flags, &commands, &mut |snapshot| {
         published.publish(Arc::clone(&snapshot));
         tell(&snapshot);
@@ -476,6 +481,19 @@ fn share(host: &mut dyn Host, options: &Options) -> Result<Option<UnixListener>,
 }
 
 impl Agent<'_> {
+    /// Plans once, so that the controllers decide from the first round on: a round without them would lift what an agent before
+    /// this one has decided.
+    fn begin(&mut self) {
+        let request = PlanRequest::all(&self.groups.compiled.groups);
+        // What cannot be planned is told by the first round.
+        let Ok(planned) = self.reconciler.instance.plan(self.host, &self.reconciler.survey, &request) else {
+            return;
+        };
+        self.sensing.meters.follow(self.host, &planned.actual.hierarchies, &planned.desired);
+        let (changes, problems) = (Vec::new(), Vec::new());
+        self.actuation.last = Some(Round { planned, changes, problems, current: false });
+    }
+
     fn keep(&mut self, flags: &Flags, commands: &Receiver<Command>, tell: &mut dyn FnMut(Arc<Snapshot>)) {
         let pulse = self.host.pulse();
         while !flags.stop.load(Ordering::Relaxed) && !flags.hand_over.load(Ordering::Relaxed) {
@@ -504,6 +522,7 @@ impl Agent<'_> {
                 self.kill(&now);
                 self.hold_queues(&now, &mut problems);
                 self.enforce(&now, &mut problems);
+                self.trim();
             }
             self.publishing.audit.record(std::mem::take(&mut self.publishing.unrecorded));
             problems.extend(self.publishing.audit.problem());
@@ -528,9 +547,7 @@ impl Agent<'_> {
                 if self.obey(commands) {
                     break;
                 }
-                let desired = self.actuation.last.as_ref().map(|round| &round.planned.desired);
-                let (specs, members) = (&self.groups.compiled.groups, &self.actuation.members);
-                if self.members.heed(&|path| matters(path, specs, desired, members)) {
+                if self.members.heed() {
                     // New members are protected before the next tick.
                     self.actuation.ask_once_more();
                     break;
@@ -678,6 +695,7 @@ impl Agent<'_> {
             Ok(compiled) => {
                 self.groups.compiled = compiled;
                 self.groups.texts = texts;
+                self.members.mind_all();
                 (self.groups.refused, self.groups.kept) = (None, false);
                 self.groups.state.generation += 1;
                 self.groups.state.loaded = self.now().text;

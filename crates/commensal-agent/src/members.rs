@@ -20,7 +20,9 @@ mod folders;
 #[allow(clippy::disallowed_methods, reason = "tests make folders and sockets themselves")]
 mod tests;
 
-use commensal_core::actual::ActualState;
+use arc_swap::ArcSwapOption;
+use commensal_core::actual::{ActualState, CgroupPath};
+use commensal_core::desired::{DesiredState, takes_cgroup};
 use commensal_core::group::{GroupSpec, Match};
 use commensal_host::{Host, Waker};
 use commensal_sensors::containers::{Container, facts};
@@ -36,24 +38,79 @@ use std::time::Duration;
 /// How often a thread that waits for an engine checks whether it must stop.
 const PATIENCE: Duration = Duration::from_millis(250);
 
-/// Where the threads report changes: a channel, and what ends the wait of who reads it.
+/// Cgroups of which the plan may depend when they are created or removed: a group matches them, or they are above, in or below a
+/// member or among commensal's groups.
+#[derive(Debug)]
+pub struct Interest {
+    matches: Vec<Match>,
+    parents: [CgroupPath; 2],
+    members: BTreeSet<CgroupPath>,
+}
+
+impl Interest {
+    /// What the groups and their current members are interested in.
+    #[must_use]
+    pub fn of(specs: &[GroupSpec], desired: &DesiredState) -> Interest {
+        let members = desired.groups.iter().flat_map(|group| &group.members);
+        Interest {
+            matches: specs.iter().flat_map(|spec| &spec.matches).cloned().collect(),
+            parents: [desired.online_parent.clone(), desired.offline_parent.clone()],
+            members: members.map(|member| member.path.clone()).collect(),
+        }
+    }
+
+    /// Whether it takes this cgroup.
+    #[must_use]
+    pub fn takes(&self, path: &CgroupPath) -> bool {
+        let below =
+            || self.members.range(path..).take_while(|member| member.as_str().starts_with(path.as_str()));
+        self.parents.iter().any(|parent| parent.contains(path))
+            || self.members.contains(path)
+            || path.ancestors().iter().any(|above| self.members.contains(above))
+            // What is below a path sorts after it, with others between that only begin like it.
+            || below().any(|member| path.contains(member))
+            || self.matches.iter().any(|one| takes_cgroup(one, path))
+    }
+}
+
+/// Where the threads report changes: a channel, and what ends the wait of who reads it. A cgroup that nobody is interested in is
+/// reported, but wakes nobody.
 #[derive(Debug, Clone)]
 pub struct Reports {
     changes: Sender<Change>,
     waker: Waker,
+    /// `None` while everything matters.
+    interest: Arc<ArcSwapOption<Interest>>,
 }
 
 impl Reports {
     /// Reports that go to `changes`.
     #[must_use]
     pub fn new(changes: Sender<Change>, waker: Waker) -> Reports {
-        Reports { changes, waker }
+        Reports { changes, waker, interest: Arc::default() }
+    }
+
+    /// From now on these cgroups matter; `None` is all.
+    pub fn mind(&self, interest: Option<Interest>) {
+        self.interest.store(interest.map(Arc::new));
+    }
+
+    /// Whether a change may change the plan.
+    #[must_use]
+    pub fn matters(&self, change: &Change) -> bool {
+        match (change, self.interest.load().as_deref()) {
+            (Change::Cgroup { path, .. }, Some(interest)) => interest.takes(path),
+            _ => true,
+        }
     }
 
     /// Reports a change; `false` when nobody reads them any more.
     fn send(&self, change: Change) -> bool {
+        let matters = self.matters(&change);
         let sent = self.changes.send(change).is_ok();
-        self.waker.wake();
+        if matters {
+            self.waker.wake();
+        }
         sent
     }
 }
@@ -84,6 +141,8 @@ pub enum Change {
     Cgroup {
         /// Its directory.
         folder: PathBuf,
+        /// Its path in the hierarchy.
+        path: CgroupPath,
         /// True if created, false if removed.
         made: bool,
     },

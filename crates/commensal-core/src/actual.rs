@@ -21,6 +21,54 @@ pub fn below(mount: &Path, path: &str) -> PathBuf {
     mount.join(path.trim_start_matches('/'))
 }
 
+/// Values of a cgroup's knobs, in the order of their keys. There are thousands of these with a few values each, for which a tree's
+/// nodes would take three times the memory.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct KnobValues(Vec<(KnobKey, Value)>);
+
+impl KnobValues {
+    fn find(&self, key: &KnobKey) -> Result<usize, usize> {
+        self.0.binary_search_by(|(known, _)| known.cmp(key))
+    }
+
+    /// The value of a knob.
+    #[must_use]
+    pub fn get(&self, key: &KnobKey) -> Option<&Value> {
+        self.find(key).ok().map(|index| &self.0[index].1)
+    }
+
+    /// Sets the value of a knob; returns the one before.
+    pub fn insert(&mut self, key: KnobKey, value: Value) -> Option<Value> {
+        match self.find(&key) {
+            Ok(index) => Some(std::mem::replace(&mut self.0[index].1, value)),
+            Err(index) => {
+                self.0.reserve_exact(1);
+                self.0.insert(index, (key, value));
+                None
+            }
+        }
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = (&KnobKey, &Value)> {
+        self.0.iter().map(|(key, value)| (key, value))
+    }
+}
+
+impl FromIterator<(KnobKey, Value)> for KnobValues {
+    fn from_iter<I: IntoIterator<Item = (KnobKey, Value)>>(values: I) -> KnobValues {
+        let mut all = KnobValues::default();
+        all.extend(values);
+        all
+    }
+}
+
+impl Extend<(KnobKey, Value)> for KnobValues {
+    fn extend<I: IntoIterator<Item = (KnobKey, Value)>>(&mut self, values: I) {
+        values.into_iter().for_each(|(key, value)| drop(self.insert(key, value)));
+    }
+}
+
 /// A cgroup's path below the root of its hierarchy: `/`, `/a`, `/a/b`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CgroupPath(String);
@@ -184,7 +232,7 @@ pub struct Cgroup {
     /// Inode of the cgroup's directory; together with the hierarchy it identifies the cgroup.
     pub inode: u64,
     /// Knob values that could be read, as the kernel has them.
-    pub values: BTreeMap<KnobKey, Value>,
+    pub values: KnobValues,
     /// v2: controllers that the group enables for its children.
     pub subtree: BTreeSet<Controller>,
     /// Whether the group itself holds processes (those of its children do not count).

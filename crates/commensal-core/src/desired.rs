@@ -334,7 +334,11 @@ fn find_paths(one: &Match, paths: &BTreeSet<&CgroupPath>, state: &DesiredState) 
 pub fn takes_cgroup(one: &Match, path: &CgroupPath) -> bool {
     let options = glob::MatchOptions { require_literal_separator: true, ..glob::MatchOptions::new() };
     match one {
-        Match::Cgroup(pattern) => pattern.matches_with(path.as_str(), options),
+        Match::Cgroup(pattern) => {
+            // Most paths differ from most patterns before their first special character.
+            let plain = pattern.as_str().split(['*', '?', '[']).next().unwrap_or_default();
+            path.as_str().starts_with(plain) && pattern.matches_with(path.as_str(), options)
+        }
         Match::Systemd(unit) => path.name() == unit && is_system_unit(path),
         Match::Kubernetes(qos) => is_of_pods(path, *qos),
         Match::DockerLabel(_) | Match::DockerName(_) | Match::Process { .. } => false,

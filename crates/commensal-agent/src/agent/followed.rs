@@ -1,14 +1,11 @@
 //! Tracks members that come and go, for the loop.
 
-use crate::members::{Change, Follow, Follower, Members, Reports};
-use commensal_core::actual::CgroupPath;
-use commensal_core::desired::{DesiredState, takes_cgroup};
+use crate::members::{Change, Follow, Follower, Interest, Members, Reports};
 use commensal_core::group::{GroupSpec, Match};
 use commensal_core::knob::Controller;
 use commensal_host::{Sources, Waker};
 use commensal_reconcile::Instance;
 use commensal_sensors::{Survey, containers};
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
@@ -33,7 +30,7 @@ pub(super) struct Followed {
 }
 
 impl Followed {
-    /// Tracks nothing yet; `waker` is rung by every event.
+    /// Tracks nothing yet; `waker` is rung by every event that matters.
     pub fn new(waker: Waker) -> Followed {
         let (sender, changes) = mpsc::channel();
         Followed {
@@ -87,7 +84,7 @@ impl Followed {
         }
         let end = Instant::now() + ENGINE_PATIENCE;
         while !self.heard && self.members.lost().len() < self.follow.sockets.len() && Instant::now() < end {
-            self.heed(&|_| true);
+            self.heed();
             if !self.heard {
                 let left = end.saturating_duration_since(Instant::now());
                 if self.waker.wait(&Sources::default(), left).is_err() {
@@ -99,19 +96,21 @@ impl Followed {
         self.waker.wake();
     }
 
-    /// Processes the events; returns whether any of them matters. `matters` decides that for a cgroup.
-    pub fn heed(&mut self, matters: &dyn Fn(&CgroupPath) -> bool) -> bool {
+    /// From now on every cgroup that comes or goes matters.
+    pub fn mind_all(&self) {
+        self.reports.mind(None);
+    }
+
+    /// From now on these matter.
+    pub fn mind(&self, interest: Interest) {
+        self.reports.mind(Some(interest));
+    }
+
+    /// Processes the events; returns whether any of them matters.
+    pub fn heed(&mut self) -> bool {
         let mut any = false;
         while let Ok(change) = self.changes.try_recv() {
-            any = any
-                || match &change {
-                    Change::Cgroup { folder, .. } => {
-                        let inside =
-                            self.follow.mounts.iter().find_map(|mount| folder.strip_prefix(mount).ok());
-                        inside.is_none_or(|path| matters(&CgroupPath::new(&path.to_string_lossy())))
-                    }
-                    _ => true,
-                };
+            any = any || self.reports.matters(&change);
             self.missed = match &change {
                 Change::Cgroup { .. } => false,
                 Change::Cgroups { .. } => true,
@@ -122,22 +121,4 @@ impl Followed {
         }
         any
     }
-}
-
-/// Whether the plan may depend on a cgroup that was created or removed: a group matches it, or it is above, in or below
-/// a member or among commensal's groups.
-pub(super) fn matters(
-    path: &CgroupPath,
-    specs: &[GroupSpec],
-    desired: Option<&DesiredState>,
-    members: &BTreeSet<CgroupPath>,
-) -> bool {
-    let Some(desired) = desired else { return true };
-    [&desired.online_parent, &desired.offline_parent].into_iter().any(|parent| parent.contains(path))
-        || members.contains(path)
-        || path.ancestors().iter().any(|above| members.contains(above))
-        // What is below a path sorts after it, with others between that only begin like it.
-        || (members.range(path..).take_while(|member| member.as_str().starts_with(path.as_str())))
-            .any(|member| path.contains(member))
-        || specs.iter().flat_map(|spec| &spec.matches).any(|one| takes_cgroup(one, path))
 }

@@ -2,9 +2,10 @@
 
 use super::Now;
 use super::{
-    Agent, LOCK_PATIENCE, OnExit, Phase, ROUND_AT_LEAST, ROUND_EVERY, ROUND_SHARE, SURVEY_EVERY, canary,
-    yields,
+    Agent, LOCK_PATIENCE, OnExit, Phase, ROUND_AT_LEAST, ROUND_EVERY, ROUND_SHARE, SURVEY_EVERY, TRIM_EVERY,
+    canary, yields,
 };
+use crate::members::Interest;
 use crate::siblings;
 use crate::view;
 use commensal_core::actual::ActualState;
@@ -85,11 +86,22 @@ impl Agent<'_> {
         };
         let problems = std::mem::take(&mut round.problems);
         self.actuation.complain(&problems, self.options.interval);
-        let members = round.planned.desired.groups.iter().flat_map(|group| &group.members);
-        self.actuation.members = members.map(|member| member.path.clone()).collect();
+        self.members.mind(Interest::of(&self.groups.compiled.groups, &round.planned.desired));
         self.actuation.last = Some(round);
+        self.actuation.untrimmed = true;
         self.follow_pressure();
         problems
+    }
+
+    /// Gives freed memory back, once nothing is left to do: while a round is made, the machine as it was before and what the plan
+    /// was made of take more than what is kept.
+    pub(super) fn trim(&mut self) {
+        let state = &mut self.actuation;
+        let due = state.trimmed.is_none_or(|at| at.elapsed() >= TRIM_EVERY);
+        if due && state.untrimmed && state.phase == Phase::Settled {
+            (state.untrimmed, state.trimmed) = (false, Some(Instant::now()));
+            commensal_host::trim_memory();
+        }
     }
 
     /// Makes one round, if one is due and no other process is changing the machine.
@@ -166,5 +178,52 @@ impl Agent<'_> {
             }
             Err(error) => problems.push(error.to_string()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{AGAIN_AT_LEAST, Actuation};
+    use super::*;
+    use std::time::Duration;
+
+    const TICK: Duration = Duration::from_secs(1);
+
+    /// Tells of problems after a round; how long the next one waits, s.
+    fn complain(actuation: &mut Actuation, problems: &[&str]) -> Option<u64> {
+        let problems: Vec<String> = problems.iter().map(|one| (*one).to_owned()).collect();
+        actuation.complain(&problems, TICK);
+        assert_eq!(actuation.waits(), actuation.again.is_some());
+        actuation.again.map(|(_, pause)| pause.as_secs())
+    }
+
+    #[test]
+    fn what_is_refused_again_is_tried_less_and_less_often() {
+        let mut actuation = Actuation::new(Instant::now());
+        let all: Vec<_> = (0..8).map(|_| complain(&mut actuation, &["EACCES"])).collect();
+        assert_eq!(all[..7], [None, Some(1), Some(2), Some(4), Some(8), Some(16), Some(30)]);
+        assert_eq!(all[7], Some(AGAIN_AT_LEAST.as_secs()));
+        // Another problem, or one less, is tried at once; so is what comes after a success.
+        assert_eq!(complain(&mut actuation, &["EBUSY"]), None);
+        assert_eq!(complain(&mut actuation, &["EBUSY"]), Some(1));
+        assert_eq!(complain(&mut actuation, &["EBUSY", "EACCES"]), None);
+        assert_eq!(complain(&mut actuation, &[]), None);
+        assert_eq!(complain(&mut actuation, &[]), None);
+        assert_eq!(complain(&mut actuation, &["EBUSY"]), None);
+    }
+
+    #[test]
+    fn a_change_does_not_wait() {
+        let mut actuation = Actuation::new(Instant::now());
+        complain(&mut actuation, &["EACCES"]);
+        complain(&mut actuation, &["EACCES"]);
+        assert!(actuation.waits());
+        actuation.ask_once_more();
+        assert!(!actuation.waits());
+        // In a pause nothing is tried at all.
+        actuation.phase = Phase::Paused;
+        complain(&mut actuation, &["EACCES"]);
+        actuation.ask_once_more();
+        assert!(!actuation.waits() && actuation.phase == Phase::Paused);
     }
 }

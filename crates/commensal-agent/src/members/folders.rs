@@ -1,6 +1,7 @@
 //! Follows cgroups that are created and removed, by inotify on every directory of a hierarchy.
 
 use super::{Change, Reports, pause, wanted};
+use commensal_core::actual::CgroupPath;
 use commensal_core::errno::Errno;
 use commensal_host::{Dir, FolderEvent, For, GroupWatch, Host, HostError, LinuxHost, Waker};
 use std::collections::BTreeMap;
@@ -29,6 +30,7 @@ pub(super) fn follow(mount: &Path, reports: &Reports, stop: &AtomicBool, waker: 
 }
 
 struct Tree {
+    mount: PathBuf,
     watch: GroupWatch,
     folders: BTreeMap<i32, PathBuf>,
     numbers: BTreeMap<PathBuf, i32>,
@@ -43,8 +45,12 @@ fn session(
     waker: &Waker,
 ) -> Result<(), String> {
     let words = |error: HostError| error.to_string();
-    let mut tree =
-        Tree { watch: GroupWatch::new().map_err(words)?, folders: BTreeMap::new(), numbers: BTreeMap::new() };
+    let mut tree = Tree {
+        mount: mount.to_owned(),
+        watch: GroupWatch::new().map_err(words)?,
+        folders: BTreeMap::new(),
+        numbers: BTreeMap::new(),
+    };
     tree.add(host, mount, &mut Vec::new())?;
     while wanted(stop) {
         for seen in tree.watch.wait(waker).map_err(words)? {
@@ -61,7 +67,7 @@ fn session(
                         continue;
                     };
                     tree.forget(&folder);
-                    changes.push(Change::Cgroup { folder, made: false });
+                    changes.push(tree.change(&folder, false));
                 }
                 FolderEvent::Touched(..) => {}
                 FolderEvent::Lost => {
@@ -93,6 +99,11 @@ impl Tree {
         }
     }
 
+    fn change(&self, folder: &Path, made: bool) -> Change {
+        let path = folder.strip_prefix(&self.mount).unwrap_or(folder);
+        Change::Cgroup { folder: folder.to_owned(), path: CgroupPath::new(&path.to_string_lossy()), made }
+    }
+
     /// Forgets a directory and everything below it.
     fn forget(&mut self, folder: &Path) {
         let below =
@@ -118,14 +129,14 @@ impl Tree {
             Err(error) if error.errno == Errno::ENOENT => return Ok(()),
             // Deeper than a watch can be set; what is there is left to the ticks.
             Err(error) if error.errno == Errno::ENAMETOOLONG => {
-                made.push(Change::Cgroup { folder: folder.to_owned(), made: true });
+                made.push(self.change(folder, true));
                 return Ok(());
             }
             Err(error) => return Err(error.to_string()),
         };
         self.folders.insert(number, folder.to_owned());
         self.numbers.insert(folder.to_owned(), number);
-        made.push(Change::Cgroup { folder: folder.to_owned(), made: true });
+        made.push(self.change(folder, true));
         for name in host.children(dir).unwrap_or_default() {
             if let Ok(child) = host.open_child(dir, &name) {
                 let added = self.add_open(host, child, &folder.join(&name), made);

@@ -1,8 +1,9 @@
 //! Tests with a scripted container engine and real directories.
 
-use super::{Change, Follow, Follower, Members, Reports};
-use commensal_core::actual::ActualState;
+use super::{Change, Follow, Follower, Interest, Members, Reports};
+use commensal_core::actual::{ActualState, CgroupPath};
 use commensal_core::config;
+use commensal_core::desired::takes_cgroup;
 use commensal_core::knob::Controller;
 use commensal_host::{LinuxHost, Waker};
 use std::collections::BTreeSet;
@@ -167,8 +168,10 @@ fn a_stalled_engine_blocks_nobody() {
     std::thread::sleep(Duration::from_millis(100));
     std::fs::create_dir(watched.join("new")).unwrap();
     let new = watched.join("new");
-    let seen =
-        until(&changes, |change| matches!(change, Change::Cgroup { folder, made: true } if *folder == new));
+    let seen = until(
+        &changes,
+        |change| matches!(change, Change::Cgroup { folder, made: true, .. } if *folder == new),
+    );
     assert!(!seen.iter().any(|change| matches!(change, Change::Containers { .. })), "{seen:?}");
     until(&changes, |change| matches!(change, Change::EngineLost { .. }));
     {
@@ -251,7 +254,7 @@ fn groups_appear_and_go() {
         while !wanted.is_subset(&made) {
             let change = changes.recv_timeout(PATIENCE).expect("every group is told");
             made.extend(Some(change).and_then(|change| match change {
-                Change::Cgroup { folder, made: true } => Some(folder),
+                Change::Cgroup { folder, made: true, .. } => Some(folder),
                 _ => None,
             }));
         }
@@ -261,10 +264,46 @@ fn groups_appear_and_go() {
             }
         }
         let last = place.join("a9");
-        until(&changes, |change| matches!(change, Change::Cgroup { folder, made: false } if *folder == last));
+        until(
+            &changes,
+            |change| matches!(change, Change::Cgroup { folder, made: false, .. } if *folder == last),
+        );
         drop(follower);
     }
     for group in &places {
         std::fs::remove_dir(group).unwrap();
+    }
+}
+
+/// The index answers as a look at every member and every pattern would.
+#[test]
+fn interest_is_what_a_look_at_all_would_find() {
+    let names = ["a", "a-b", "ab", "b", "*", "a.service"];
+    let mut paths = vec![CgroupPath::root()];
+    for _ in 0..3 {
+        let deeper = paths.iter().flat_map(|path| names.map(|name| path.child(name)));
+        let deeper: Vec<CgroupPath> = deeper.collect();
+        paths.extend(deeper);
+        paths.sort();
+        paths.dedup();
+    }
+    let groups =
+        "[group.x]\nclass = \"online\"\nmatch = [{ cgroup = \"/a*/b\" }, { systemd = \"a.service\" }]\n";
+    let specs = config::parse_file("groups.toml", groups).unwrap().groups;
+    let parents = [CgroupPath::new("/b/a"), CgroupPath::new("/ab/b")];
+    // One in seven is a member; not the root, of which everything is part.
+    for offset in 1..7 {
+        let members: BTreeSet<CgroupPath> = paths.iter().skip(offset).step_by(7).take(6).cloned().collect();
+        let matches = specs.iter().flat_map(|spec| &spec.matches).cloned().collect();
+        let interest = Interest { matches, parents: parents.clone(), members: members.clone() };
+        let (mut taken, mut left) = (0, 0);
+        for path in &paths {
+            let plain = parents.iter().any(|parent| parent.contains(path))
+                || members.iter().any(|member| member.contains(path) || path.contains(member))
+                || interest.matches.iter().any(|one| takes_cgroup(one, path));
+            assert_eq!(interest.takes(path), plain, "{path} with {members:?}");
+            (taken, left) = (taken + usize::from(plain), left + usize::from(!plain));
+        }
+        assert!(taken > 10 && left > 10, "{taken} and {left}");
     }
 }

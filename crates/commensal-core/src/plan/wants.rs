@@ -453,7 +453,7 @@ impl Draft<'_> {
     /// Driven knobs of a commensal group that no longer have a wanted value return to the kernel's default.
     fn reset(&mut self, place: &CgroupRef, found: &crate::actual::Cgroup) {
         let version = self.actual.hierarchies[place.hierarchy].version;
-        for ((knob, device), value) in &found.values {
+        for ((knob, device), value) in found.values.iter() {
             let row = knob.row();
             let key = (place.clone(), *knob, *device);
             let (KnobStatus::Driven, Some(file), false) =

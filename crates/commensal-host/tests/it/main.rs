@@ -12,6 +12,7 @@ mod names;
 mod real;
 mod script;
 mod state;
+mod waiting;
 
 use commensal_core::knob::{Form, KnobStatus, TABLE, Version};
 use commensal_host::fake::{FakeHost, VendorKernel, driven_files};

@@ -56,7 +56,7 @@ impl InForce {
         let mut seen = BTreeSet::new();
         for (place, cgroup) in &actual.cgroups {
             let idle = cgroup.values.get(&(KnobId::CpuIdle, None)) == Some(&Value::Number(1));
-            for ((knob, device), value) in &cgroup.values {
+            for ((knob, device), value) in cgroup.values.iter() {
                 if idle && *knob == KnobId::CpuWeight {
                     // The value changed because the group is idle, and it cannot be written meanwhile.
                     continue;

@@ -11,6 +11,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -447,6 +448,31 @@ fn offline_work_is_kept_to_a_frame() {
         !frame.is_empty() && frame.is_subset(&machine) && frame != machine
     });
     println!("{test}: CPUs {seen} of {all}");
+    // Another agent takes over: no round of its own comes before its controllers have decided.
+    let mut first = agent;
+    let agent = Agent::start(&program, &groups, &["--takeover", "--on-exit", "restore"]);
+    let over = AtomicBool::new(false);
+    let opened = std::thread::scope(|scope| {
+        let looks = scope.spawn(|| {
+            let mut opened = Vec::new();
+            while !over.load(Ordering::Relaxed) {
+                let now = cpus(&program, "etl").unwrap().1;
+                opened.extend(Some(now).filter(|now| now.is_empty() || parse(now) == machine));
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            opened
+        });
+        until("the other agent has made some ticks", || {
+            let out = program.run(&["status", "--json"]).stdout;
+            let shown = serde_json::from_slice::<serde_json::Value>(&out).unwrap_or_default();
+            shown["pid"] == agent.child.id() && shown["ticks"].as_u64() > Some(5)
+        });
+        over.store(true, Ordering::Relaxed);
+        looks.join().unwrap()
+    });
+    assert_eq!(opened, Vec::<String>::new(), "the frame was open");
+    assert_eq!(first.child.wait().unwrap().code(), Some(0));
+    drop(first);
     // Without the agent the frame stays shut, at its floor.
     until("the groups are kept", || program.state().join("agent-groups.json").exists());
     std::thread::sleep(Duration::from_millis(500));

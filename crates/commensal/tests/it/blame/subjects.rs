@@ -4,7 +4,7 @@
 use super::{HOG, Scene, look, per_cpu_second};
 use commensal_blame::figures::{Culprit, Kind};
 use commensal_blame::{Figures, Scope, Subject, WaitProbe};
-use commensal_host::LinuxHost;
+use commensal_host::{LinuxHost, Sources, Waker};
 use commensal_testkit::{Signal, cpu_time, signal, stopped_by, until};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -57,6 +57,52 @@ fn the_nearest_group_counts() {
     let figures = look(&probe, LOOK);
     assert!(share(&figures, Kind::Offline, &deep) > MOST, "{figures:?}");
     assert!(figures.counters.run_ns > 0);
+}
+
+/// A wait that is too long wakes the reader, once in a window; one that is not, or work that is nobody's, does not.
+// promise 81
+#[test]
+fn waits_that_are_too_long_wake_the_reader() {
+    let Some((mut scene, cpu)) = Scene::on_one_cpu("waits_that_are_too_long_wake_the_reader") else { return };
+    let (web, etl) = (scene.group("web"), scene.group("etl"));
+    scene.group("none");
+    scene.start("none", Some(cpu), HOG);
+    scene.pulse("web", Some(cpu), "");
+    let mut probe = scene.probe(&[web], std::slice::from_ref(&etl));
+    let waker = Waker::new().unwrap();
+    let wakes = |probe: &WaitProbe| {
+        let sources = Sources { readable: vec![probe.alarms()], ..Sources::default() };
+        waker.wait(&sources, Duration::from_secs(1)).unwrap().readable == [true]
+    };
+    let window = Duration::from_millis(30);
+    let much = Some(Duration::from_millis(2));
+    probe.set_alarm(much, window).unwrap();
+    assert!(!wakes(&probe), "no offline work");
+    let hog = scene.start("etl", Some(cpu), HOG);
+    assert!(wakes(&probe), "it waits for offline work");
+    let rate = probe.take_alarm().unwrap();
+    assert!((2_000.0 / 30.0..20_000.0).contains(&rate), "{rate} ms per second");
+    // Not more often than there are windows.
+    let began = Instant::now();
+    let mut told = 0;
+    while began.elapsed() < Duration::from_secs(1) {
+        told += u32::from(wakes(&probe));
+        while probe.take_alarm().is_some() {}
+    }
+    assert!((5..=34).contains(&told), "{told} alarms in {:?}", began.elapsed());
+    // More than can be: never.
+    probe.set_alarm(Some(Duration::from_secs(10)), window).unwrap();
+    while probe.take_alarm().is_some() {}
+    assert!(!wakes(&probe) && probe.take_alarm().is_none(), "below the bound");
+    probe.set_alarm(None, window).unwrap();
+    assert!(!wakes(&probe), "nobody asked for one");
+    probe.set_alarm(much, window).unwrap();
+    assert!(wakes(&probe));
+    assert!(signal(hog, Signal::STOP));
+    while probe.take_alarm().is_some() {}
+    std::thread::sleep(window);
+    while probe.take_alarm().is_some() {}
+    assert!(!wakes(&probe), "the hog stands still");
 }
 
 // promise 39
