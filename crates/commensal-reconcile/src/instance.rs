@@ -146,7 +146,7 @@ impl Instance {
             let boot_id = machine::boot_id(host).unwrap_or_default();
             desired.kept = journal::ours(host, &self.state_dir, journal::MACHINE, &boot_id, &found)?.created;
         }
-        survey.fill(host, &desired, &mut found);
+        survey.fill(host, &desired, &mut found)?;
         // Read last, so that groups frozen by the scheduler's guard are known to be its work.
         if found.scheduler.is_none() {
             found.scheduler = Some(scheduler::look(host, &self.state_dir, &self.prefix));
