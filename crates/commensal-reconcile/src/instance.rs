@@ -256,23 +256,49 @@ impl Instance {
         told
     }
 
-    /// Writes a missing journal of lasting changes anew from the marks on the cgroups; returns the number of records.
-    /// The caller need not hold the lock: no other process writes a missing journal.
+    /// Puts into an empty journal of lasting changes what the cgroups tell; returns the number of its records. The caller holds the
+    /// lock.
     ///
     /// # Errors
-    /// When it cannot be written, or another process is changing the machine.
-    pub(crate) fn rebuild_journal(&self, host: &mut dyn Host) -> Result<usize, ReconcileError> {
-        host.state_dir(&self.state_dir)?;
+    /// When it cannot be written.
+    pub(crate) fn remember(
+        &self,
+        host: &mut dyn Host,
+        journal: &mut Journal,
+    ) -> Result<usize, ReconcileError> {
+        if journal.is_empty() {
+            let records = self.marked(host);
+            journal.append(host, &records)?;
+        }
+        Ok(journal.len())
+    }
+
+    /// Records of lasting changes that the cgroups tell.
+    fn marked(&self, host: &mut dyn Host) -> Vec<Record> {
         let owner = self.state_dir.display().to_string();
         let marks = marks::all(host).into_iter();
         let ours = marks.filter(|mark| mark.owner == owner && mark.journal == journal::MACHINE);
-        let records: Vec<Record> = ours.map(|mark| mark.record).collect();
-        let Some(_lock) = self.try_lock(host)? else { return Ok(records.len()) };
+        ours.map(|mark| mark.record).collect()
+    }
+
+    /// Whether the journal of lasting changes is missing although cgroups tell of such changes: then what is in force is not what was
+    /// there before.
+    pub(crate) fn has_lost_journal(&self, host: &mut dyn Host) -> bool {
+        let path = journal::path(&self.state_dir, journal::MACHINE);
+        host.state_read(&path).is_ok_and(|text| text.is_none_or(|text| text.is_empty()))
+            && !self.marked(host).is_empty()
+    }
+
+    /// Writes a missing journal of lasting changes anew from the marks on the cgroups; returns the number of records, or `None`
+    /// while another process is changing the machine.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(crate) fn rebuild_journal(&self, host: &mut dyn Host) -> Result<Option<usize>, ReconcileError> {
+        host.state_dir(&self.state_dir)?;
+        let Some(_lock) = self.try_lock(host)? else { return Ok(None) };
         let mut journal = self.open_journal(host)?;
-        if journal.is_empty() {
-            journal.append(host, &records)?;
-        }
-        Ok(records.len())
+        Ok(Some(self.remember(host, &mut journal)?))
     }
 
     /// Restores everything in the journals of the state directory, whoever wrote it, and removes scratch cgroups, with

@@ -46,6 +46,8 @@ pub struct Reconciler {
     announced: Announced,
     /// Whether the undo journal has records.
     recorded: bool,
+    /// Whether the journal was missing at the start although cgroups tell of records.
+    lost: bool,
     /// Operations that a killed commensal has left half done and that cannot be completed.
     half_done: Vec<String>,
     /// The online CPUs at the last survey.
@@ -79,6 +81,7 @@ impl Reconciler {
         let half_done = instance.recover(host);
         let cpus = machine::online_cpus(host);
         let survey = instance.survey(host)?;
+        let lost = instance.has_lost_journal(host);
         Ok(Reconciler {
             instance,
             survey,
@@ -87,6 +90,7 @@ impl Reconciler {
             back_off: BackOff::default(),
             announced: Announced::default(),
             recorded: false,
+            lost,
             half_done,
             cpus,
             schedulers: String::new(),
@@ -134,13 +138,18 @@ impl Reconciler {
             return None;
         }
         let written = self.instance.rebuild_journal(host);
-        self.recorded = !matches!(written, Ok(1..));
         Some(match written {
-            Ok(0) => format!(
+            Ok(None) => {
+                format!(
+                    "{} is gone, and is written anew once nobody else changes the machine",
+                    path.display()
+                )
+            }
+            Ok(Some(0)) => format!(
                 "{} is gone, and the cgroups tell of no original: `commensal restore` will put nothing back",
                 path.display()
             ),
-            Ok(records) => format!(
+            Ok(Some(records)) => format!(
                 "{} was gone and is written anew, with {records} records that the cgroups tell",
                 path.display()
             ),
@@ -169,6 +178,12 @@ impl Reconciler {
         now_ms: u64,
         request: &PlanRequest<'_>,
     ) -> Result<Round, ReconcileError> {
+        if self.lost {
+            // Without them what is in force would be taken for what was there before.
+            let mut journal = self.instance.journal(host, journal::MACHINE)?;
+            self.instance.remember(host, &mut journal)?;
+            (self.lost, self.recorded) = (false, true);
+        }
         let mut changes = Vec::new();
         // After a group vanished between reading and writing: the groups that existed in every reading so far.
         let mut lasting: Option<BTreeSet<(usize, u64)>> = None;
@@ -359,7 +374,9 @@ impl Reconciler {
         if runs {
             adopt(&self.instance, host, planned, &mut journal)?;
         }
-        Ok(forget_settled(host, &planned.plan.settled, &planned.actual, &mut journal)?)
+        forget_settled(host, &planned.plan.settled, &planned.actual, &mut journal)?;
+        self.recorded = !journal.is_empty();
+        Ok(())
     }
 
     /// Settings that another program also writes.

@@ -1,7 +1,7 @@
 //! The safe state, from what is on record alone: in every world, after every moment at which an agent can die, and with
 //! everything broken that can be. What it should be is told by another way: a plan of the safe groups finds nothing to do.
 
-use crate::crash::{World, worlds};
+use crate::crash::{World, see, worlds};
 use crate::originals::DAMAGES;
 use crate::support::STATE;
 use commensal_core::config::parse;
@@ -244,4 +244,34 @@ fn nothing_beside_the_groups_holds_it_up() {
         check(&fake, specs, &format!("{}: somebody holds the lock", world.name));
     }
     assert!(limited > 500, "only {limited} limits were there to be lifted");
+}
+
+/// The journal is lost while no agent runs: the next one does not take what is in force for what was there before.
+// promises 13, 75
+#[test]
+fn what_a_lost_journal_had_is_known_to_the_next_agent() {
+    type Losing = fn(&mut FakeHost);
+    let ways: [(&str, Losing); 3] = [
+        ("removed", |host| host.state_remove(&Path::new(STATE).join("machine.journal")).unwrap()),
+        ("emptied", |host| host.state_replace(&Path::new(STATE).join("machine.journal"), "").unwrap()),
+        ("its directory removed", |host| host.state_remove_all(Path::new(STATE)).unwrap()),
+    ];
+    for (world, texts) in cases() {
+        for (specs, (how, lose)) in texts.iter().flat_map(|specs| ways.iter().map(move |way| (specs, way))) {
+            let what = format!("{}: {how}", world.name);
+            let fake = (world.machine)();
+            let before = see(&fake);
+            let mut first = fake.another();
+            let Some(_) = round(&mut first, specs) else { continue };
+            drop(first);
+            lose(&mut fake.another());
+            round(&mut fake.another(), specs).expect(&what);
+            bring(&fake);
+            assert_eq!(still_limited(&fake, specs), [""; 0], "{what}");
+            let restored = instance().restore(&mut fake.another(), &[]).unwrap();
+            assert!(restored.failed.is_empty(), "{what}: {restored:?}");
+            let left = see(&fake).differing(&before);
+            assert!(left.is_empty(), "{what}: {left:?}");
+        }
+    }
 }
