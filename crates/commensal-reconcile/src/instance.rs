@@ -267,26 +267,31 @@ impl Instance {
         journal: &mut Journal,
     ) -> Result<usize, ReconcileError> {
         if journal.is_empty() {
-            let records = self.marked(host);
+            let records = self.marked(host)?;
             journal.append(host, &records)?;
         }
         Ok(journal.len())
     }
 
     /// Records of lasting changes that the cgroups tell.
-    fn marked(&self, host: &mut dyn Host) -> Vec<Record> {
+    ///
+    /// # Errors
+    /// When a cgroup cannot be asked: what it has would be taken for its original.
+    fn marked(&self, host: &mut dyn Host) -> Result<Vec<Record>, ReconcileError> {
         let owner = self.state_dir.display().to_string();
-        let marks = marks::all(host).into_iter();
-        let ours = marks.filter(|mark| mark.owner == owner && mark.journal == journal::MACHINE);
-        ours.map(|mark| mark.record).collect()
+        let marks = marks::all(host);
+        if let Some(error) = marks.unread.into_iter().next() {
+            return Err(error.into());
+        }
+        let ours =
+            marks.found.into_iter().filter(|mark| mark.owner == owner && mark.journal == journal::MACHINE);
+        Ok(ours.map(|mark| mark.record).collect())
     }
 
-    /// Whether the journal of lasting changes is missing although cgroups tell of such changes: then what is in force is not what was
-    /// there before.
-    pub(crate) fn has_lost_journal(&self, host: &mut dyn Host) -> bool {
+    /// Whether the journal of lasting changes has no records: cgroups may tell of some all the same.
+    pub(crate) fn may_have_lost_journal(&self, host: &mut dyn Host) -> bool {
         let path = journal::path(&self.state_dir, journal::MACHINE);
-        host.state_read(&path).is_ok_and(|text| text.is_none_or(|text| text.is_empty()))
-            && !self.marked(host).is_empty()
+        !host.state_read(&path).is_ok_and(|text| text.is_some_and(|text| !text.is_empty()))
     }
 
     /// Writes a missing journal of lasting changes anew from the marks on the cgroups; returns the number of records, or `None`

@@ -46,7 +46,7 @@ pub struct Reconciler {
     announced: Announced,
     /// Whether the undo journal has records.
     recorded: bool,
-    /// Whether the journal was missing at the start although cgroups tell of records.
+    /// Whether the journal had no records at the start, and the cgroups have not been asked for them yet.
     lost: bool,
     /// Operations that a killed commensal has left half done and that cannot be completed.
     half_done: Vec<String>,
@@ -81,7 +81,7 @@ impl Reconciler {
         let half_done = instance.recover(host);
         let cpus = machine::online_cpus(host);
         let survey = instance.survey(host)?;
-        let lost = instance.has_lost_journal(host);
+        let lost = instance.may_have_lost_journal(host);
         Ok(Reconciler {
             instance,
             survey,
@@ -104,8 +104,8 @@ impl Reconciler {
         self.in_force.see_writes(watch);
     }
 
-    /// Surveys the machine again, because it may have changed: a CPU was hot-plugged, a controller was enabled. The
-    /// caller holds the machine's lock.
+    /// Surveys the machine again, because it may have changed: a CPU was hot-plugged, a controller was enabled; and marks cgroups
+    /// again that refused it. The caller holds the machine's lock.
     ///
     /// # Errors
     /// When the machine cannot be read.
@@ -113,6 +113,10 @@ impl Reconciler {
         self.half_done = self.instance.recover(host);
         self.cpus = machine::online_cpus(host);
         self.survey = self.instance.survey(host)?;
+        // A journal that cannot be opened is told when it matters.
+        if let Ok(journal) = self.instance.journal(host, journal::MACHINE) {
+            journal.complete_marks(host);
+        }
         Ok(())
     }
 
@@ -131,12 +135,10 @@ impl Reconciler {
     /// Checks that the undo journal still exists, if it had records; a lost one is written anew from the marks on the
     /// cgroups. Returns the problem.
     pub fn look_after_journal(&mut self, host: &mut dyn Host) -> Option<String> {
-        let path = journal::path(&self.instance.state_dir, journal::MACHINE);
-        // If the journal cannot be opened, the code that needs it reports that.
-        let gone = self.recorded && host.state_lock_file(&path).is_ok_and(|file| file.is_none());
-        if !gone {
+        if !self.is_journal_gone(host) {
             return None;
         }
+        let path = journal::path(&self.instance.state_dir, journal::MACHINE);
         let written = self.instance.rebuild_journal(host);
         Some(match written {
             Ok(None) => {
@@ -155,6 +157,12 @@ impl Reconciler {
             ),
             Err(error) => format!("{} is gone and cannot be written anew: {error}", path.display()),
         })
+    }
+
+    /// If the journal cannot be opened, the code that needs it reports that.
+    fn is_journal_gone(&self, host: &dyn Host) -> bool {
+        let path = journal::path(&self.instance.state_dir, journal::MACHINE);
+        self.recorded && host.state_lock_file(&path).is_ok_and(|file| file.is_none())
     }
 
     /// Whether a round would find something to do, judged from a few facts: the number of cgroups, unless they are
@@ -178,11 +186,11 @@ impl Reconciler {
         now_ms: u64,
         request: &PlanRequest<'_>,
     ) -> Result<Round, ReconcileError> {
-        if self.lost {
+        if self.lost || self.is_journal_gone(host) {
             // Without them what is in force would be taken for what was there before.
             let mut journal = self.instance.journal(host, journal::MACHINE)?;
-            self.instance.remember(host, &mut journal)?;
-            (self.lost, self.recorded) = (false, true);
+            self.recorded = self.instance.remember(host, &mut journal)? > 0;
+            self.lost = false;
         }
         let mut changes = Vec::new();
         // After a group vanished between reading and writing: the groups that existed in every reading so far.
@@ -346,6 +354,9 @@ impl Reconciler {
         }
         // Another commensal may have written to the journal since.
         let mut journal = self.instance.journal(host, journal::MACHINE)?;
+        if self.recorded {
+            self.instance.remember(host, &mut journal)?;
+        }
         self.announce(host, steps, planned, request, &mut journal)?;
         forget_gone(host, &planned.actual, &mut journal)?;
         step_aside(host, steps, &planned.actual, planned.desired.aside.name(), &mut journal)?;

@@ -347,15 +347,19 @@ impl Host for FakeHost {
 
     fn attribute(&mut self, dir: Dir, name: &str) -> Result<Option<String>> {
         let (inode, path) = self.at(dir, "")?;
-        let machine = self.machine();
-        machine.alive(self.life).map_err(|errno| refused("read an attribute of", path, errno))?;
+        let mut machine = self.machine();
+        let path = path.trim_end_matches('/');
+        let allowed = machine.alive(self.life).and_then(|()| machine.troubled("attribute", path, name));
+        allowed.map_err(|errno| refused("read an attribute of", path, errno))?;
         Ok(machine.groups.get(&inode).and_then(|group| group.attributes.get(name).cloned()))
     }
 
     fn attributes(&mut self, dir: Dir, prefix: &str) -> Result<Vec<String>> {
         let (inode, path) = self.at(dir, "")?;
-        let machine = self.machine();
-        machine.alive(self.life).map_err(|errno| refused("list the attributes of", path, errno))?;
+        let mut machine = self.machine();
+        let path = path.trim_end_matches('/');
+        let allowed = machine.alive(self.life).and_then(|()| machine.troubled("attributes", path, prefix));
+        allowed.map_err(|errno| refused("list the attributes of", path, errno))?;
         let all = machine.groups.get(&inode).into_iter().flat_map(|group| group.attributes.keys());
         // Users other than root do not see them at all.
         let seen = |name: &&String| !machine.faults.unprivileged || !name.starts_with("trusted.");
