@@ -89,7 +89,7 @@ impl Reconciler {
             in_force: InForce::default(),
             back_off: BackOff::default(),
             announced: Announced::default(),
-            recorded: false,
+            recorded: !lost,
             lost,
             half_done,
             cpus,

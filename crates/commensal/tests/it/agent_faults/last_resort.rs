@@ -183,6 +183,38 @@ fn a_journal_that_is_gone_is_written_anew() {
     world.ends("the journal was written anew");
 }
 
+/// The state directory is removed under an agent: it can be asked again, is still the only one, and makes room.
+// promises 24, 75
+#[test]
+fn a_state_directory_that_is_gone_is_made_anew() {
+    let test = "a_state_directory_that_is_gone_is_made_anew";
+    if !can_write_cgroups(test) {
+        return;
+    }
+    let world = World::new("dirgone");
+    let mut first = world.agent(&[]);
+    std::fs::remove_dir_all(world.program.state()).unwrap();
+    until("it answers again", || {
+        super::snapshot(&world.program).is_some_and(|seen| seen.pid == first.child.id())
+    });
+    until("it is told", || first.said().contains("the agent's lock and the control socket were gone from"));
+    let second = world.program.run(&["agent", "-c", world.groups.to_str().unwrap(), "--no-probe"]);
+    assert_eq!(second.status.code(), Some(2), "there is one already");
+    let next = world.agent(&["--takeover"]);
+    until("it has made room", || first.child.try_wait().unwrap().is_some());
+    assert_eq!(first.child.wait().unwrap().code(), Some(0), "{}", first.said());
+    // Nobody has time to see that it is gone before the next one begins.
+    std::fs::remove_dir_all(world.program.state()).unwrap();
+    let last = world.agent(&[]);
+    let mut next = next;
+    until("the one without a lock has made room", || next.child.try_wait().unwrap().is_some());
+    assert_eq!(next.child.wait().unwrap().code(), Some(0), "{}", next.said());
+    last.signal(Signal::KILL);
+    world.is_safe(&last, "the state directory was made anew");
+    drop((first, next, last));
+    world.ends("the state directory was made anew");
+}
+
 /// Asked to end, it leaves the safe state, and says by its status whether all of it is.
 // promise 75
 #[test]
