@@ -1,7 +1,11 @@
-//! Cargo features that are left out: the scheduler's loader, where the libraries that it links are missing.
+//! Cargo features: those that tests need, without the injected faults that ship nowhere; and what is left out, the scheduler's loader
+//! where the libraries that it links are missing.
 
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
+
+/// All but `faults`, with which tests would not run what ships.
+pub const OF_TESTS: [&str; 2] = ["--features", "commensal-host/fake,commensal-agent/fixture"];
 
 const WITHOUT: [&str; 2] = ["--exclude", "commensal-sched"];
 /// Headers that libbpf needs.

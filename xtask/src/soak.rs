@@ -10,7 +10,12 @@
 //! at the end    `restore`: every file as at the start; no process, cgroup or journal left
 //! ```
 
+mod chaos;
 mod churn;
+mod disturb;
+mod engine;
+mod invariants;
+mod report;
 
 use crate::stage::{self, Stage, Used, used};
 use anyhow::{Context, bail};
@@ -36,6 +41,8 @@ const STEP: Duration = Duration::from_millis(250);
 /// descriptor or 1 KiB per change would add up to some hundred.
 const MORE_FDS: f64 = 8.0;
 const MORE_KIB: f64 = 2_048.0;
+/// Duration of the chaos soak of `cargo xtask test --all`.
+const SHORT_CHAOS: Duration = Duration::from_secs(60);
 /// With fewer lulls growth cannot be judged.
 const FEWEST_LULLS: usize = 4;
 
@@ -48,9 +55,16 @@ pub struct Args {
     /// Seed of the random events.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// File for a line of JSON per sample.
+    /// File for a line of JSON per sample; with --chaos for one with everything.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
+    /// Rounds of storm and calm instead: calls that fail, kills and stops, a full disk, other writers, and what must hold all the
+    /// time.
+    #[arg(long)]
+    chaos: bool,
+    /// With --chaos the build of tests instead of an optimised one.
+    #[arg(long, requires = "chaos")]
+    quick: bool,
 }
 
 impl Args {
@@ -58,7 +72,30 @@ impl Args {
     pub fn of_ci() -> Args {
         let asked = std::env::var(TIME_VARIABLE).ok();
         let time = asked.and_then(|text| humantime::parse_duration(&text).ok());
-        Args { time: time.unwrap_or(Duration::from_secs(20 * 60)), seed: 1, record: None }
+        let time = time.unwrap_or(Duration::from_secs(20 * 60));
+        Args { time, seed: 1, record: None, chaos: false, quick: false }
+    }
+
+    /// The same as chaos.
+    pub fn chaos_of_ci() -> Args {
+        Args { chaos: true, ..Args::of_ci() }
+    }
+
+    /// The short form, with the build of tests.
+    pub fn short_chaos() -> Args {
+        Args { time: SHORT_CHAOS, chaos: true, quick: true, ..Args::of_ci() }
+    }
+
+    fn words(&self) -> Vec<String> {
+        let (time, seed) = (humantime::format_duration(self.time).to_string(), self.seed.to_string());
+        // `1m 30s` is one word.
+        let mut words: Vec<String> = ["soak", "--for", &time, "--seed", &seed].map(str::to_owned).into();
+        if let Some(path) = &self.record {
+            words.extend(["--record".to_owned(), path.display().to_string()]);
+        }
+        words.extend(self.chaos.then(|| "--chaos".to_owned()));
+        words.extend(self.quick.then(|| "--quick".to_owned()));
+        words
     }
 }
 
@@ -72,6 +109,15 @@ pub fn obstacle() -> Option<String> {
 /// # Errors
 /// When a check failed; all failures are printed before.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    if args.chaos {
+        // Built before, so that what is measured is not the compiler's.
+        let program = stage::with_faults(!args.quick)?;
+        return match disturb::in_own_mounts(&args.words())? {
+            Some(true) => Ok(()),
+            Some(false) => bail!("the chaos soak failed"),
+            None => chaos::run(args, &program),
+        };
+    }
     let program = stage::release()?;
     let mut soak = Soak::new(args, Stage::new("soak", &program)?)?;
     let done = soak.go(args.time);
@@ -172,7 +218,7 @@ impl Soak {
         if let Some(agent) = agent.filter(|_| lull) {
             self.lulls.push((at / 60.0, agent, guard));
         }
-        let state = self.churn.stage.state();
+        let state = &self.churn.stage.state;
         let size = |name: &str| std::fs::metadata(state.join(name)).map_or(0, |data| data.len());
         let seen = self.churn.stage.snapshot().unwrap_or_default();
         let of = |used: Option<Used>| {
@@ -271,52 +317,15 @@ impl Soak {
             .extend(stage.processes().into_iter().map(|(pid, line)| format!("left: process {pid} {line}")));
         let others = stage.cgroups().into_iter().filter(|dir| !dir.ends_with(&stage.top));
         self.wrong.extend(others.map(|dir| format!("left: {}", dir.display())));
-        for entry in std::fs::read_dir(stage.state())?.flatten() {
+        for entry in std::fs::read_dir(&stage.state)?.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             if name.ends_with(".journal") && entry.metadata()?.len() > 0 {
                 self.wrong.push(format!("left: {name}"));
             }
         }
-        self.growth();
+        growth(&self.lulls, &mut self.wrong);
         self.print();
         Ok(self.wrong)
-    }
-
-    /// Checks what the last agent held more of from lull to lull.
-    fn growth(&mut self) {
-        // The first lull belongs to the warm-up.
-        let lulls = self.lulls.get(1..).unwrap_or_default();
-        if lulls.len() < FEWEST_LULLS - 1 {
-            println!("growth: not measured: {} lulls, and {FEWEST_LULLS} are needed", self.lulls.len());
-            return;
-        }
-        type Figure = fn(&Used) -> f64;
-        let figures: [(&str, Figure, f64); 3] = [
-            ("KiB of memory", |one| one.rss_kib as f64, MORE_KIB),
-            ("descriptors", |one| one.fds as f64, MORE_FDS),
-            ("threads", |one| one.threads as f64, 0.0),
-        ];
-        for (name, figure, most) in figures {
-            for who in ["agent", "guard"] {
-                let of = |(at, agent, guard): &(f64, Used, Option<Used>)| {
-                    let used = if who == "agent" { Some(*agent) } else { *guard };
-                    used.map(|used| (*at, figure(&used)))
-                };
-                let points: Vec<(f64, f64)> = lulls.iter().filter_map(of).collect();
-                let (Some(first), Some(last)) = (points.first(), points.last()) else { continue };
-                let per_minute = slope(&points);
-                let more = last.1 - first.1;
-                println!(
-                    "growth of {name}, {who}: {per_minute:+.2} per minute over {:.0} minutes, {} to {}",
-                    last.0 - first.0,
-                    first.1,
-                    last.1
-                );
-                if more > most {
-                    self.wrong.push(format!("the {who} holds {more} {name} more in the last lull"));
-                }
-            }
-        }
     }
 
     fn print(&self) {
@@ -362,6 +371,44 @@ impl Soak {
         let of = |look: &Value| Some((look["at_s"].as_f64()?, look["agent"]["cpu_s"].as_f64()?));
         let ((from, used_before), (to, used_after)) = (of(first)?, of(last)?);
         (to > from).then(|| ((used_after - used_before) / (to - from) * 100.0, (to - from) / 60.0))
+    }
+}
+
+/// Checks what the last agent held more of from lull to lull: time in minutes, agent, guard.
+fn growth(lulls: &[(f64, Used, Option<Used>)], wrong: &mut Vec<String>) {
+    let count = lulls.len();
+    // The first lull belongs to the warm-up.
+    let lulls = lulls.get(1..).unwrap_or_default();
+    if lulls.len() < FEWEST_LULLS - 1 {
+        println!("growth: not measured: {count} lulls, and {FEWEST_LULLS} are needed");
+        return;
+    }
+    type Figure = fn(&Used) -> f64;
+    let figures: [(&str, Figure, f64); 3] = [
+        ("KiB of memory", |one| one.rss_kib as f64, MORE_KIB),
+        ("descriptors", |one| one.fds as f64, MORE_FDS),
+        ("threads", |one| one.threads as f64, 0.0),
+    ];
+    for (name, figure, most) in figures {
+        for who in ["agent", "guard"] {
+            let of = |(at, agent, guard): &(f64, Used, Option<Used>)| {
+                let used = if who == "agent" { Some(*agent) } else { *guard };
+                used.map(|used| (*at, figure(&used)))
+            };
+            let points: Vec<(f64, f64)> = lulls.iter().filter_map(of).collect();
+            let (Some(first), Some(last)) = (points.first(), points.last()) else { continue };
+            let per_minute = slope(&points);
+            let more = last.1 - first.1;
+            println!(
+                "growth of {name}, {who}: {per_minute:+.2} per minute over {:.0} minutes, {} to {}",
+                last.0 - first.0,
+                first.1,
+                last.1
+            );
+            if more > most {
+                wrong.push(format!("the {who} holds {more} {name} more in the last lull"));
+            }
+        }
     }
 }
 

@@ -24,8 +24,12 @@ pub struct Stage {
     pub top: String,
     /// Mount points of all usable hierarchies.
     pub mounts: Vec<PathBuf>,
-    /// Folder of the groups file and the state directory.
+    /// Folder of the groups file and, unless it is elsewhere, of the state directory.
     pub dir: TempDir,
+    /// The state directory.
+    pub state: PathBuf,
+    /// Environment variables of agents.
+    pub variables: Vec<(String, String)>,
     program: PathBuf,
 }
 
@@ -34,14 +38,31 @@ pub fn release() -> anyhow::Result<PathBuf> {
     if let Some(program) = std::env::var_os(PROGRAM) {
         return Ok(PathBuf::from(program));
     }
+    built(&["--release", "--package", "commensal"])?;
+    Ok(target().join("release/commensal"))
+}
+
+/// Builds commensal with the fault layer, a program of another name: optimised, or as tests have it. [`PROGRAM`] selects another build.
+pub fn with_faults(optimised: bool) -> anyhow::Result<PathBuf> {
+    if let Some(program) = std::env::var_os(PROGRAM) {
+        return Ok(PathBuf::from(program));
+    }
+    let which = ["--package", "commensal", "--features", "faults", "--bin", "commensal-faults"];
+    built(&[&which[..], if optimised { &["--release"] } else { &[] }].concat())?;
+    Ok(target().join(if optimised { "release" } else { "debug" }).join("commensal-faults"))
+}
+
+fn built(which: &[&str]) -> anyhow::Result<()> {
     let mut build = crate::cargo();
-    build.args(["build", "--release", "--quiet", "--package", "commensal"]);
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| crate::root().join("target"), PathBuf::from);
-    if !build.current_dir(crate::root()).status()?.success() {
+    build.args(["build", "--quiet"]).args(which).current_dir(crate::root());
+    if !build.status()?.success() {
         bail!("commensal does not build");
     }
-    Ok(target.join("release/commensal"))
+    Ok(())
+}
+
+fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| crate::root().join("target"), PathBuf::from)
 }
 
 impl Stage {
@@ -49,10 +70,13 @@ impl Stage {
     pub fn new(what: &str, program: &Path) -> anyhow::Result<Stage> {
         let mut host = LinuxHost::new();
         let found = mounts::hierarchies(&mut host)?;
+        let dir = tempfile::tempdir()?;
         let stage = Stage {
             top: format!("commensal-{what}-{}", std::process::id()),
             mounts: found.iter().map(|one| PathBuf::from(&one.mount)).collect(),
-            dir: tempfile::tempdir()?,
+            state: dir.path().join("state"),
+            dir,
+            variables: Vec::new(),
             program: program.to_owned(),
         };
         stage.make("").context("making cgroups needs root")?;
@@ -103,17 +127,12 @@ impl Stage {
         self.dir.path().join("groups.toml")
     }
 
-    /// Path of the state directory.
-    pub fn state(&self) -> PathBuf {
-        self.dir.path().join("state")
-    }
-
     /// `commensal ARGS`, in this environment.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command
             .arg("--state-dir")
-            .arg(self.state())
+            .arg(&self.state)
             .arg("--cgroup-prefix")
             .arg(self.prefix())
             .arg("--beside-others")
@@ -129,15 +148,9 @@ impl Stage {
 
     /// Starts an agent, with or without the `probe`, and waits until the groups are in force.
     pub fn agent(&self, more: &[&str], probe: bool) -> anyhow::Result<Child> {
-        let config = self.config().display().to_string();
-        let args = [&["agent", "-c", &config][..], more].concat();
-        let mut command = self.command(&args);
-        command.args((!probe).then_some("--no-probe"));
-        command.stdout(Stdio::null()).stderr(self.log()?);
-        let mut child = command.spawn().context("start the agent")?;
-        let pid = u64::from(child.id());
+        let mut child = self.launch(more, probe)?;
         let deadline = Instant::now() + PATIENCE;
-        while !self.snapshot().is_some_and(|seen| seen["pid"] == pid && seen["ticks"].as_u64() > Some(0)) {
+        while !self.is_up(child.id()) {
             if let Some(status) = child.try_wait()? {
                 bail!("the agent ended at once: {status}: {}", self.said());
             }
@@ -148,6 +161,21 @@ impl Stage {
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(child)
+    }
+
+    /// Starts an agent and does not wait.
+    pub fn launch(&self, more: &[&str], probe: bool) -> anyhow::Result<Child> {
+        let config = self.config().display().to_string();
+        let args = [&["agent", "-c", &config][..], more].concat();
+        let mut command = self.command(&args);
+        command.args((!probe).then_some("--no-probe"));
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        command.stdout(Stdio::null()).stderr(self.log()?).spawn().context("start the agent")
+    }
+
+    /// Whether the agent answers and has put the groups in force.
+    pub fn is_up(&self, pid: u32) -> bool {
+        self.snapshot().is_some_and(|seen| seen["pid"] == pid && seen["ticks"].as_u64() > Some(0))
     }
 
     fn log(&self) -> anyhow::Result<std::fs::File> {
@@ -166,7 +194,7 @@ impl Stage {
 
     /// Sends the agent a request; returns the body of the response.
     pub fn ask(&self, method: &str, path: &str) -> anyhow::Result<String> {
-        let mut stream = UnixStream::connect(self.state().join("control.sock"))?;
+        let mut stream = UnixStream::connect(self.state.join("control.sock"))?;
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
         write!(
             stream,
@@ -192,7 +220,16 @@ impl Stage {
     pub fn settings(&self) -> BTreeMap<PathBuf, String> {
         let mut found = BTreeMap::new();
         for mount in &self.mounts {
-            settings(&mount.join(&self.top), &mut found);
+            settings(&mount.join(&self.top), true, &mut found);
+        }
+        found
+    }
+
+    /// The same of one cgroup, without those below it.
+    pub fn settings_of(&self, path: &str) -> BTreeMap<PathBuf, String> {
+        let mut found = BTreeMap::new();
+        for mount in &self.mounts {
+            settings(&mount.join(&self.top).join(path), false, &mut found);
         }
         found
     }
@@ -209,16 +246,21 @@ impl Stage {
 
     /// Processes whose command line contains the environment's name.
     pub fn processes(&self) -> Vec<(u32, String)> {
-        let name = self.dir.path().display().to_string();
-        let pids = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-        let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-        let named = pids.filter_map(|pid| {
-            let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-            let line = String::from_utf8_lossy(&line).replace('\0', " ");
-            line.contains(&name).then_some((pid, line))
-        });
-        named.filter(|(pid, _)| *pid != std::process::id()).collect()
+        processes_of(self.dir.path())
     }
+}
+
+/// Processes whose command line contains this path, but for this one.
+pub fn processes_of(path: &Path) -> Vec<(u32, String)> {
+    let name = path.display().to_string();
+    let pids = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let named = pids.filter_map(|pid| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        line.contains(&name).then_some((pid, line))
+    });
+    named.filter(|(pid, _)| *pid != std::process::id()).collect()
 }
 
 impl Drop for Stage {
@@ -236,7 +278,8 @@ impl Drop for Stage {
     }
 }
 
-fn settings(dir: &Path, found: &mut BTreeMap<PathBuf, String>) {
+/// Every readable and writable file in a cgroup, `deep` also of those below it.
+pub fn settings(dir: &Path, deep: bool, found: &mut BTreeMap<PathBuf, String>) {
     use std::os::unix::fs::PermissionsExt;
     // Lists, counters, and files that the kernel changes by itself.
     const NOT: [&str; 8] = ["procs", "tasks", "threads", "usage", "failcnt", "peak", "pressure", "stat"];
@@ -244,7 +287,9 @@ fn settings(dir: &Path, found: &mut BTreeMap<PathBuf, String>) {
         let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
         let Ok(kind) = entry.metadata() else { continue };
         if kind.is_dir() {
-            settings(&path, found);
+            if deep {
+                settings(&path, deep, found);
+            }
         } else if kind.permissions().mode() & 0o600 == 0o600
             && !NOT.iter().any(|not| name.contains(not))
             && let Ok(text) = std::fs::read_to_string(&path)
@@ -302,4 +347,14 @@ pub fn used(pid: u32) -> Option<Used> {
     used.rss_kib = rss.split_whitespace().next()?.parse().ok()?;
     used.fds = std::fs::read_dir(proc.join("fd")).ok()?.count();
     Some(used)
+}
+
+/// What a process has open, and how often.
+pub fn open_files(pid: u32) -> BTreeMap<String, usize> {
+    let mut files = BTreeMap::new();
+    for fd in std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
+        let target = std::fs::read_link(fd.path()).unwrap_or_default();
+        *files.entry(target.display().to_string()).or_default() += 1;
+    }
+    files
 }

@@ -27,6 +27,9 @@ const LEFT_OUT: [&str; 2] = [
 /// The SQL engine is built separately: built together with it, the other crates would get features that its
 /// dependencies enable, unlike in shipped builds.
 pub const SQL: &str = "commensal-sql";
+/// The host's own tests once more, through the layer that the chaos soak injects faults with.
+const WITH_FAULTS: [&str; 4] =
+    ["--package", "commensal-host", "--features", "commensal-host/faults,commensal-host/fake"];
 /// As in README.
 const QUICKSTART: &str = "cargo run --release -- lab run quickstart";
 
@@ -65,11 +68,15 @@ pub fn everything(long: bool) -> anyhow::Result<Tally> {
     let mut tally = of_all_packages(long, &[])?;
     step("`cargo run` is the program");
     runs_the_program()?;
+    step("a minute of chaos");
+    soaked(&mut tally, "the chaos soak", &soak::Args::short_chaos());
     step("kernels");
     tally.add(vm::kernels(long)?);
     if long {
         step("a soak of the agent");
-        soaked(&mut tally);
+        soaked(&mut tally, "the soak of the agent", &soak::Args::of_ci());
+        step("a soak with chaos");
+        soaked(&mut tally, "the chaos soak", &soak::Args::chaos_of_ci());
         step("a whole quickstart");
         tally.long_run(quickstart()?);
     }
@@ -78,10 +85,15 @@ pub fn everything(long: bool) -> anyhow::Result<Tally> {
 
 fn of_all_packages(long: bool, filters: &[String]) -> anyhow::Result<Tally> {
     let others =
-        [&["--workspace", "--exclude", SQL, "--all-features"], features::without_scheduler()].concat();
+        [&["--workspace", "--exclude", SQL], &features::OF_TESTS[..], features::without_scheduler()].concat();
     let (profile, variables): (_, &[_]) = if long { ("long", &LONG) } else { ("all", &[]) };
     let mut tally = Tally::default();
-    for (what, which) in [("tests", others.as_slice()), ("tests of the SQL engine", &["--package", SQL])] {
+    let all: [(_, &[_]); 3] = [
+        ("tests", &others),
+        ("tests of the SQL engine", &["--package", SQL]),
+        ("tests of the host with its fault layer", &WITH_FAULTS),
+    ];
+    for (what, which) in all {
         step(what);
         tally.add(runner::run(&artifact::tests(which)?, profile, filters, variables)?);
     }
@@ -100,11 +112,11 @@ fn here() -> String {
     format!("machine {}", running_release())
 }
 
-fn soaked(tally: &mut Tally) {
+fn soaked(tally: &mut Tally, what: &str, args: &soak::Args) {
     if let Some(why) = soak::obstacle() {
-        return tally.skip(format!("the soak of the agent: {why}"));
+        return tally.skip(format!("{what}: {why}"));
     }
-    let done = soak::run(&soak::Args::of_ci());
+    let done = soak::run(args);
     if let Err(error) = &done {
         println!("{error:#}");
     }
@@ -116,7 +128,7 @@ fn soaked(tally: &mut Tally) {
 /// other features are built once more for it.
 fn runs_the_program() -> anyhow::Result<()> {
     let mut command = crate::cargo();
-    command.args(["run", "--quiet"]).args(["--all-features", "--", "--version"]);
+    command.args(["run", "--quiet"]).args(features::OF_TESTS).args(["--", "--version"]);
     let output = command.current_dir(root()).stderr(Stdio::inherit()).output().context("cargo run")?;
     let said = String::from_utf8_lossy(&output.stdout);
     let wanted = concat!("commensal ", env!("CARGO_PKG_VERSION"), "\n");

@@ -72,7 +72,7 @@ const EDGES: [(&str, &[&str]); 15] = [
 /// Maximum number of lines of a source file; files that are mostly a table are exempt.
 const MAX_LINES: usize = 800;
 const TABLES: [&str; 1] = ["crates/commensal-core/src/knob/table.rs"];
-/// Lines of the root audit surface, without the fake.
+/// Lines of the root audit surface, without the fake and the injected faults, which do not ship.
 const MAX_HOST_LINES: usize = 2_600;
 
 /// Where JSON is made, and crates that make it nowhere else: nothing that a terminal obeys is in it.
@@ -104,7 +104,10 @@ pub fn problems(root: &Path) -> anyhow::Result<Vec<String>> {
         if lines > MAX_LINES && !TABLES.contains(&name.as_str()) {
             problems.push(format!("{name}: {lines} lines, more than {MAX_LINES}"));
         }
-        if name.starts_with("crates/commensal-host/src") && !name.contains("fake") {
+        if name.starts_with("crates/commensal-host/src")
+            && !name.contains("fake")
+            && !name.ends_with("/faults.rs")
+        {
             host_lines += lines;
         }
         let top = name.ends_with("src/lib.rs") || name.ends_with("src/main.rs");
@@ -137,6 +140,29 @@ pub fn problems(root: &Path) -> anyhow::Result<Vec<String>> {
     Ok(problems)
 }
 
+/// Manifests that enable injected faults other than by the feature that makes `commensal-faults`.
+fn faults_never_ship(name: &str, manifest: &toml::Table, problems: &mut Vec<String>) {
+    let features = manifest.get("features").and_then(toml::Value::as_table);
+    let enables = |value: &toml::Value| {
+        let names = value.as_array().into_iter().flatten().filter_map(toml::Value::as_str);
+        names.into_iter().any(|name| name.contains("faults"))
+    };
+    for (feature, value) in features.into_iter().flatten() {
+        let theirs = (feature == "faults") && ["commensal", "commensal-host"].contains(&name);
+        if enables(value) && !theirs {
+            problems.push(format!("{name}: feature {feature} enables injected faults, which never ship"));
+        }
+    }
+    for section in ["dependencies", "dev-dependencies", "build-dependencies"] {
+        let dependencies = manifest.get(section).and_then(toml::Value::as_table);
+        for (dependency, value) in dependencies.into_iter().flatten() {
+            if dependency.starts_with("commensal") && value.get("features").is_some_and(enables) {
+                problems.push(format!("{name}: {dependency} with injected faults, which never ship"));
+            }
+        }
+    }
+}
+
 fn edges(root: &Path, problems: &mut Vec<String>) -> anyhow::Result<()> {
     let allowed: BTreeMap<&str, &[&str]> = EDGES.into_iter().collect();
     let mut manifests: Vec<PathBuf> = vec![root.join("xtask/Cargo.toml")];
@@ -152,6 +178,7 @@ fn edges(root: &Path, problems: &mut Vec<String>) -> anyhow::Result<()> {
             problems.push(format!("crate {name} is not in the list of allowed edges (xtask/src/tidy.rs)"));
             continue;
         };
+        faults_never_ship(&name, &manifest, problems);
         let dependencies = manifest.get("dependencies").and_then(toml::Value::as_table);
         for dependency in dependencies.into_iter().flat_map(toml::Table::keys) {
             if dependency.starts_with("commensal") && !may.contains(&dependency.as_str()) {

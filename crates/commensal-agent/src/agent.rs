@@ -5,6 +5,7 @@ mod early_tick;
 mod followed;
 mod lease;
 mod leave;
+mod presence;
 mod rounds;
 mod show;
 mod start;
@@ -12,6 +13,7 @@ mod start;
 use self::early_tick::{EarlyTick, FAST};
 use self::followed::Followed;
 use self::lease::Lease;
+use self::presence::Presence;
 pub use self::start::running;
 use self::start::{be_master, first_groups, last_good, machine_lock, make_room, only_one};
 use crate::audit::{self, Audit};
@@ -318,6 +320,7 @@ struct Agent<'a> {
     reconciler: Reconciler,
     groups: Groups,
     members: Followed,
+    presence: Presence,
     lease: Option<Lease>,
     sensing: Sensing,
     decisions: Decisions,
@@ -391,14 +394,14 @@ pub fn run(
     tell: &mut dyn FnMut(&Snapshot),
 ) -> Result<Vec<String>, AgentError> {
     host.state_dir(&instance.state_dir)?;
-    let _only = only_one(host, &instance.state_dir, options.takeover)?;
+    let lock = only_one(host, &instance.state_dir, options.takeover)?;
     let _master = if options.beside_others { None } else { be_master(host, &instance)? };
     let groups = first_groups(host, &instance.state_dir, &options.config)?;
     let published = Arc::new(Published::new());
     let (send, commands) = control::commands(flags.waker.clone());
     let socket = instance.state_dir.join(control::SOCKET);
     let shared = share(host, options)?;
-    let _control = Control::start(host, &socket, shared, options.metrics, Arc::clone(&published), send)?;
+    let control = Control::start(host, &socket, shared, options.metrics, Arc::clone(&published), send)?;
     let log = instance.state_dir.join("audit.log");
     let audit =
         Audit::start(Box::new(LinuxHost::new()), &log, audit::MAX_BYTES).map_err(AgentError::Audit)?;
@@ -447,6 +450,7 @@ pub fn run(
         reconciler,
         groups,
         members: Followed::new(flags.waker.clone()),
+        presence: Presence { control, lock },
         lease,
         sensing,
         decisions: Decisions::default(),
@@ -504,6 +508,9 @@ impl Agent<'_> {
             // The guard comes first, so that no setting is in force that it does not know.
             self.look_after_guard(&mut problems);
             self.keep_last_good(&mut problems);
+            if self.look_after_presence(&mut problems) {
+                return flags.hand_over.store(true, Ordering::Relaxed);
+            }
             problems.extend(self.reconciler.look_after_journal(self.host));
             let now = self.now();
             let sample = self.decide(&now);
@@ -866,15 +873,6 @@ impl Agent<'_> {
             Err(error) => {
                 problems.push(format!("the groups in force cannot be kept for the next start: {error}"));
             }
-        }
-    }
-
-    /// Starts a new guard when the old one is gone or hangs.
-    fn look_after_guard(&mut self, problems: &mut Vec<String>) {
-        let Some(lease) = &mut self.lease else { return };
-        match lease.look_after(self.host, &self.reconciler.instance, self.options) {
-            Ok(told) => problems.extend(told),
-            Err(error) => problems.push(error.to_string()),
         }
     }
 }

@@ -33,7 +33,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 /// Name of the socket in the state directory.
 pub const SOCKET: &str = "control.sock";
@@ -175,6 +175,8 @@ pub fn group_number(groups: &str, name: &str) -> Option<u32> {
 #[derive(Debug)]
 pub struct Control {
     metrics: Option<SocketAddr>,
+    /// To the thread: the listener that replaces that of the local socket.
+    again: mpsc::UnboundedSender<UnixListener>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -194,11 +196,7 @@ impl Control {
         published: Arc<Published>,
         commands: Commands,
     ) -> Result<Control, ControlError> {
-        let local = host.listen(socket).map_err(|error| match error.errno {
-            Errno::EADDRINUSE => ControlError::Taken(socket.to_owned()),
-            Errno::EEXIST => ControlError::NotASocket(socket.to_owned()),
-            _ => ControlError::Socket(error),
-        })?;
+        let local = listen(host, socket)?;
         let tcp = match metrics {
             Some(addr) => {
                 let listener = std::net::TcpListener::bind(addr);
@@ -209,12 +207,8 @@ impl Control {
         let metrics = tcp.as_ref().and_then(|listener| listener.local_addr().ok());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(ControlError::Thread)?;
-        let (local, shared, tcp) = {
+        let (mut local, shared, tcp) = {
             let _inside = runtime.enter();
-            let listening = |one: UnixListener| {
-                one.set_nonblocking(true)?;
-                tokio::net::UnixListener::from_std(one)
-            };
             let over_tcp = |one: std::net::TcpListener| {
                 one.set_nonblocking(true)?;
                 tokio::net::TcpListener::from_std(one)
@@ -226,9 +220,18 @@ impl Control {
         let (stop, stopped) = oneshot::channel::<()>();
         let router = Arc::new(Router { published, commands });
         let owner = host.euid();
+        let (again, mut anew) = mpsc::unbounded_channel();
         let serve = move || {
             runtime.block_on(async move {
-                let over_socket = accept_local(&local, owner, Audience::Owner, &router);
+                let over_socket = async {
+                    loop {
+                        let other = tokio::select! {
+                            () = accept_local(&local, owner, Audience::Owner, &router) => return,
+                            other = anew.recv() => other,
+                        };
+                        local = other.and_then(|other| listening(other).ok()).unwrap_or(local);
+                    }
+                };
                 let over_shared = async {
                     match &shared {
                         Some(listener) => accept_local(listener, owner, Audience::Group, &router).await,
@@ -250,7 +253,17 @@ impl Control {
             });
         };
         let thread = std::thread::Builder::new().name("control".to_owned()).spawn(serve);
-        Ok(Control { metrics, stop: Some(stop), thread: Some(thread.map_err(ControlError::Thread)?) })
+        Ok(Control { metrics, again, stop: Some(stop), thread: Some(thread.map_err(ControlError::Thread)?) })
+    }
+
+    /// Listens on `socket` again: its file is gone.
+    ///
+    /// # Errors
+    /// As [`Control::start`].
+    pub fn listen_again(&self, host: &mut dyn Host, socket: &Path) -> Result<(), ControlError> {
+        // Without the thread nobody is answered, and the agent ends.
+        let _ = self.again.send(listen(host, socket)?);
+        Ok(())
     }
 
     /// The TCP address at which metrics are served.
@@ -267,6 +280,20 @@ impl Drop for Control {
             let _ = thread.join();
         }
     }
+}
+
+fn listen(host: &mut dyn Host, socket: &Path) -> Result<UnixListener, ControlError> {
+    host.listen(socket).map_err(|error| match error.errno {
+        Errno::EADDRINUSE => ControlError::Taken(socket.to_owned()),
+        Errno::EEXIST => ControlError::NotASocket(socket.to_owned()),
+        _ => ControlError::Socket(error),
+    })
+}
+
+/// Within a runtime.
+fn listening(one: UnixListener) -> io::Result<tokio::net::UnixListener> {
+    one.set_nonblocking(true)?;
+    tokio::net::UnixListener::from_std(one)
 }
 
 /// Whom a local socket is for.

@@ -338,6 +338,11 @@ impl FakeHost {
         self.machine().faults.no_attributes = true;
     }
 
+    /// They can again.
+    pub fn accept_attributes(&self) {
+        self.machine().faults.no_attributes = false;
+    }
+
     /// Gives a group an extended attribute.
     pub fn give_attribute(&self, group: impl AsRef<Path>, name: &str, value: &str) {
         let mut machine = self.machine();

@@ -21,6 +21,8 @@
 mod counters;
 #[cfg(feature = "fake")]
 pub mod fake;
+#[cfg(feature = "faults")]
+mod faults;
 mod linux;
 mod locks;
 mod names;
@@ -33,6 +35,9 @@ mod waiting;
 pub use commensal_core::actual::below;
 pub use commensal_core::process::{Cookie, Exit, Policy, Signal};
 pub use counters::{Counters, Event};
+#[cfg(feature = "faults")]
+pub use faults::FaultyHost as LinuxHost;
+#[cfg(not(feature = "faults"))]
 pub use linux::LinuxHost;
 pub use locks::{Lock, LockFile, Watch};
 pub use names::{hold_name, name_holder, peer};

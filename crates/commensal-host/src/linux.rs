@@ -232,7 +232,7 @@ impl LinuxHost {
             .ok_or_else(|| fail("use", "a closed directory".to_owned(), None, rustix::io::Errno::BADF))
     }
 
-    fn object(&self, dir: Dir, name: &str) -> String {
+    pub(crate) fn object(&self, dir: Dir, name: &str) -> String {
         self.dir(dir).map_or_else(|_| name.to_owned(), |open| format!("{}/{name}", open.path))
     }
 

@@ -24,6 +24,9 @@ pub fn enforce(
     request: &PlanRequest<'_>,
     journal: &mut Journal,
 ) -> Result<(Planned, Outcome), ReconcileError> {
+    if instance.journal_name() == journal::MACHINE {
+        instance.remember(host, journal)?;
+    }
     let (mut planned, mut outcome) = once(instance, host, request, journal)?;
     let mut moved = moves(&planned.plan.steps) > outcome.stayed.len();
     for _ in 0..LOOKS {

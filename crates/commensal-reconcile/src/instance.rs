@@ -146,7 +146,7 @@ impl Instance {
             let boot_id = machine::boot_id(host).unwrap_or_default();
             desired.kept = journal::ours(host, &self.state_dir, journal::MACHINE, &boot_id, &found)?.created;
         }
-        survey.fill(host, &desired, &mut found);
+        survey.fill(host, &desired, &mut found)?;
         // Read last, so that groups frozen by the scheduler's guard are known to be its work.
         if found.scheduler.is_none() {
             found.scheduler = Some(scheduler::look(host, &self.state_dir, &self.prefix));
@@ -256,23 +256,54 @@ impl Instance {
         told
     }
 
-    /// Writes a missing journal of lasting changes anew from the marks on the cgroups; returns the number of records.
-    /// The caller need not hold the lock: no other process writes a missing journal.
+    /// Puts into an empty journal of lasting changes what the cgroups tell; returns the number of its records. The caller holds the
+    /// lock.
     ///
     /// # Errors
-    /// When it cannot be written, or another process is changing the machine.
-    pub(crate) fn rebuild_journal(&self, host: &mut dyn Host) -> Result<usize, ReconcileError> {
-        host.state_dir(&self.state_dir)?;
-        let owner = self.state_dir.display().to_string();
-        let marks = marks::all(host).into_iter();
-        let ours = marks.filter(|mark| mark.owner == owner && mark.journal == journal::MACHINE);
-        let records: Vec<Record> = ours.map(|mark| mark.record).collect();
-        let Some(_lock) = self.try_lock(host)? else { return Ok(records.len()) };
-        let mut journal = self.open_journal(host)?;
+    /// When it cannot be written.
+    pub(crate) fn remember(
+        &self,
+        host: &mut dyn Host,
+        journal: &mut Journal,
+    ) -> Result<usize, ReconcileError> {
         if journal.is_empty() {
+            let records = self.marked(host)?;
             journal.append(host, &records)?;
         }
-        Ok(records.len())
+        Ok(journal.len())
+    }
+
+    /// Records of lasting changes that the cgroups tell.
+    ///
+    /// # Errors
+    /// When a cgroup cannot be asked: what it has would be taken for its original.
+    fn marked(&self, host: &mut dyn Host) -> Result<Vec<Record>, ReconcileError> {
+        let owner = self.state_dir.display().to_string();
+        let marks = marks::all(host);
+        if let Some(error) = marks.unread.into_iter().next() {
+            return Err(error.into());
+        }
+        let ours =
+            marks.found.into_iter().filter(|mark| mark.owner == owner && mark.journal == journal::MACHINE);
+        Ok(ours.map(|mark| mark.record).collect())
+    }
+
+    /// Whether the journal of lasting changes has no records: cgroups may tell of some all the same.
+    pub(crate) fn may_have_lost_journal(&self, host: &mut dyn Host) -> bool {
+        let path = journal::path(&self.state_dir, journal::MACHINE);
+        !host.state_read(&path).is_ok_and(|text| text.is_some_and(|text| !text.is_empty()))
+    }
+
+    /// Writes a missing journal of lasting changes anew from the marks on the cgroups; returns the number of records, or `None`
+    /// while another process is changing the machine.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(crate) fn rebuild_journal(&self, host: &mut dyn Host) -> Result<Option<usize>, ReconcileError> {
+        host.state_dir(&self.state_dir)?;
+        let Some(_lock) = self.try_lock(host)? else { return Ok(None) };
+        let mut journal = self.open_journal(host)?;
+        Ok(Some(self.remember(host, &mut journal)?))
     }
 
     /// Restores everything in the journals of the state directory, whoever wrote it, and removes scratch cgroups, with

@@ -356,6 +356,11 @@ impl Journal {
         marks::set(host, self.names(), [record]);
     }
 
+    /// Marks the groups of all records that are not marked.
+    pub(crate) fn complete_marks(&self, host: &mut dyn Host) {
+        marks::complete(host, self.names(), &self.records);
+    }
+
     fn head(&self) -> String {
         line(&Record::Owner(self.owner.clone()))
     }

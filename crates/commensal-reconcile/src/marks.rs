@@ -7,7 +7,7 @@
 
 use crate::journal::{Record, Target, can_be_ours};
 use commensal_core::errno::Errno;
-use commensal_host::{Dir, Host, below};
+use commensal_host::{Dir, Host, HostError, below};
 use commensal_sensors::mounts::hierarchies;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -106,6 +106,22 @@ pub(crate) fn set<'a>(
     });
 }
 
+/// Marks the groups of these records that are not marked: an earlier try was refused.
+pub(crate) fn complete<'a>(
+    host: &mut dyn Host,
+    (state_dir, name): (&Path, &str),
+    records: impl IntoIterator<Item = &'a Record>,
+) {
+    let mut missing = Vec::new();
+    each(host, records, |host, dir, attribute, record| {
+        let found = host.attribute(dir, attribute);
+        let is_missing = matches!(found, Ok(None));
+        missing.extend(is_missing.then(|| record.clone()));
+        found.is_ok()
+    });
+    set(host, (state_dir, name), &missing);
+}
+
 /// Removes the marks of outdated records, unless another owner has replaced them.
 pub(crate) fn clear<'a>(
     host: &mut dyn Host,
@@ -114,51 +130,87 @@ pub(crate) fn clear<'a>(
 ) {
     let owner = state_dir.display().to_string();
     each(host, records, |host, dir, attribute, _| {
-        let ours = read(host, dir, attribute).is_some_and(|mark| mark.owner == owner);
+        let ours = read(host, dir, attribute).is_ok_and(|mark| mark.is_some_and(|mark| mark.owner == owner));
         !ours || host.set_attribute(dir, attribute, None).is_ok()
     });
 }
 
-fn read(host: &mut dyn Host, dir: Dir, attribute: &str) -> Option<Mark> {
-    let text = host.attribute(dir, attribute).ok()??;
-    serde_json::from_str(&text).ok()
+fn read(host: &mut dyn Host, dir: Dir, attribute: &str) -> Result<Option<Mark>, HostError> {
+    let text = host.attribute(dir, attribute)?;
+    Ok(text.and_then(|text| serde_json::from_str(&text).ok()))
 }
 
 /// The mark on the group with the same subject as this record, whoever set it.
-pub(crate) fn of(host: &mut dyn Host, dir: Dir, record: &Record) -> Option<Mark> {
-    let (_, name) = home(record)?;
-    read(host, dir, &name)
+///
+/// # Errors
+/// When it cannot be read: then it is not known whether there is one.
+pub(crate) fn of(host: &mut dyn Host, dir: Dir, record: &Record) -> Result<Option<Mark>, HostError> {
+    match home(record) {
+        Some((_, name)) => read(host, dir, &name),
+        None => Ok(None),
+    }
 }
 
-/// Every mark on this machine, with its group's current mount point and path.
-pub(crate) fn all(host: &mut dyn Host) -> Vec<Mark> {
-    let mut found = Vec::new();
-    for hierarchy in hierarchies(host).unwrap_or_default() {
-        if let Ok(root) = host.open(Path::new(&hierarchy.mount)) {
-            below_group(host, (&hierarchy.mount, "/"), root, &mut found);
+/// Every mark that can be read on this machine, with its group's current mount point and path.
+#[derive(Debug, Default)]
+pub(crate) struct Marks {
+    pub found: Vec<Mark>,
+    /// Why further ones may be missing.
+    pub unread: Vec<HostError>,
+}
+
+/// Reads the marks of all cgroups.
+pub(crate) fn all(host: &mut dyn Host) -> Marks {
+    let mut marks = Marks::default();
+    let mounted = hierarchies(host);
+    if let Err(commensal_sensors::SensorError::Host(error)) = &mounted {
+        marks.unread.push(error.clone());
+    }
+    for hierarchy in mounted.unwrap_or_default() {
+        let root = host.open(Path::new(&hierarchy.mount));
+        if let Some(root) = marks.noted(root) {
+            below_group(host, (&hierarchy.mount, "/"), root, &mut marks);
             host.close(root);
         }
     }
     let can_be_ours = can_be_ours(host);
-    found.retain(|mark| can_be_ours(&mark.record));
-    found
+    marks.found.retain(|mark| can_be_ours(&mark.record));
+    marks
 }
 
-fn below_group(host: &mut dyn Host, (mount, path): (&str, &str), dir: Dir, found: &mut Vec<Mark>) {
+impl Marks {
+    /// What was read; an error is noted, unless the group is gone or not for this user to see.
+    fn noted<T>(&mut self, read: Result<T, HostError>) -> Option<T> {
+        let error = match read {
+            Ok(read) => return Some(read),
+            Err(error) => error,
+        };
+        if !matches!(error.errno, Errno::ENOENT | Errno::ENODEV | Errno::EACCES | Errno::EPERM) {
+            self.unread.push(error);
+        }
+        None
+    }
+}
+
+fn below_group(host: &mut dyn Host, (mount, path): (&str, &str), dir: Dir, marks: &mut Marks) {
     let target = Target { mount: mount.to_owned(), path: path.to_owned(), inode: dir.inode };
-    for name in host.attributes(dir, PREFIX).unwrap_or_default() {
-        let Some(mut mark) = read(host, dir, &name) else { continue };
+    let names = host.attributes(dir, PREFIX);
+    for name in marks.noted(names).unwrap_or_default() {
+        let mark = read(host, dir, &name);
+        let Some(mut mark) = marks.noted(mark).flatten() else { continue };
         let home_name = home(&mark.record).map(|(_, name)| name);
         // A mark under the wrong name is ignored.
         if home_name.as_deref() == Some(name.as_str()) {
             place(&mut mark.record, &target);
-            found.push(mark);
+            marks.found.push(mark);
         }
     }
-    for name in host.children(dir).unwrap_or_default() {
-        if let Ok(child) = host.open_child(dir, &name) {
+    let children = host.children(dir);
+    for name in marks.noted(children).unwrap_or_default() {
+        let child = host.open_child(dir, &name);
+        if let Some(child) = marks.noted(child) {
             let path = format!("{}/{name}", path.trim_end_matches('/'));
-            below_group(host, (mount, &path), child, found);
+            below_group(host, (mount, &path), child, marks);
             host.close(child);
         }
     }

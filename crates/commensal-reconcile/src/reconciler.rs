@@ -46,6 +46,8 @@ pub struct Reconciler {
     announced: Announced,
     /// Whether the undo journal has records.
     recorded: bool,
+    /// Whether the journal had no records at the start, and the cgroups have not been asked for them yet.
+    lost: bool,
     /// Operations that a killed commensal has left half done and that cannot be completed.
     half_done: Vec<String>,
     /// The online CPUs at the last survey.
@@ -79,6 +81,7 @@ impl Reconciler {
         let half_done = instance.recover(host);
         let cpus = machine::online_cpus(host);
         let survey = instance.survey(host)?;
+        let lost = instance.may_have_lost_journal(host);
         Ok(Reconciler {
             instance,
             survey,
@@ -86,7 +89,8 @@ impl Reconciler {
             in_force: InForce::default(),
             back_off: BackOff::default(),
             announced: Announced::default(),
-            recorded: false,
+            recorded: !lost,
+            lost,
             half_done,
             cpus,
             schedulers: String::new(),
@@ -100,8 +104,8 @@ impl Reconciler {
         self.in_force.see_writes(watch);
     }
 
-    /// Surveys the machine again, because it may have changed: a CPU was hot-plugged, a controller was enabled. The
-    /// caller holds the machine's lock.
+    /// Surveys the machine again, because it may have changed: a CPU was hot-plugged, a controller was enabled; and marks cgroups
+    /// again that refused it. The caller holds the machine's lock.
     ///
     /// # Errors
     /// When the machine cannot be read.
@@ -109,6 +113,10 @@ impl Reconciler {
         self.half_done = self.instance.recover(host);
         self.cpus = machine::online_cpus(host);
         self.survey = self.instance.survey(host)?;
+        // A journal that cannot be opened is told when it matters.
+        if let Ok(journal) = self.instance.journal(host, journal::MACHINE) {
+            journal.complete_marks(host);
+        }
         Ok(())
     }
 
@@ -127,25 +135,34 @@ impl Reconciler {
     /// Checks that the undo journal still exists, if it had records; a lost one is written anew from the marks on the
     /// cgroups. Returns the problem.
     pub fn look_after_journal(&mut self, host: &mut dyn Host) -> Option<String> {
-        let path = journal::path(&self.instance.state_dir, journal::MACHINE);
-        // If the journal cannot be opened, the code that needs it reports that.
-        let gone = self.recorded && host.state_lock_file(&path).is_ok_and(|file| file.is_none());
-        if !gone {
+        if !self.is_journal_gone(host) {
             return None;
         }
+        let path = journal::path(&self.instance.state_dir, journal::MACHINE);
         let written = self.instance.rebuild_journal(host);
-        self.recorded = !matches!(written, Ok(1..));
         Some(match written {
-            Ok(0) => format!(
+            Ok(None) => {
+                format!(
+                    "{} is gone, and is written anew once nobody else changes the machine",
+                    path.display()
+                )
+            }
+            Ok(Some(0)) => format!(
                 "{} is gone, and the cgroups tell of no original: `commensal restore` will put nothing back",
                 path.display()
             ),
-            Ok(records) => format!(
+            Ok(Some(records)) => format!(
                 "{} was gone and is written anew, with {records} records that the cgroups tell",
                 path.display()
             ),
             Err(error) => format!("{} is gone and cannot be written anew: {error}", path.display()),
         })
+    }
+
+    /// If the journal cannot be opened, the code that needs it reports that.
+    fn is_journal_gone(&self, host: &dyn Host) -> bool {
+        let path = journal::path(&self.instance.state_dir, journal::MACHINE);
+        self.recorded && host.state_lock_file(&path).is_ok_and(|file| file.is_none())
     }
 
     /// Whether a round would find something to do, judged from a few facts: the number of cgroups, unless they are
@@ -169,6 +186,12 @@ impl Reconciler {
         now_ms: u64,
         request: &PlanRequest<'_>,
     ) -> Result<Round, ReconcileError> {
+        if self.lost || self.is_journal_gone(host) {
+            // Without them what is in force would be taken for what was there before.
+            let mut journal = self.instance.journal(host, journal::MACHINE)?;
+            self.recorded = self.instance.remember(host, &mut journal)? > 0;
+            self.lost = false;
+        }
         let mut changes = Vec::new();
         // After a group vanished between reading and writing: the groups that existed in every reading so far.
         let mut lasting: Option<BTreeSet<(usize, u64)>> = None;
@@ -331,6 +354,9 @@ impl Reconciler {
         }
         // Another commensal may have written to the journal since.
         let mut journal = self.instance.journal(host, journal::MACHINE)?;
+        if self.recorded {
+            self.instance.remember(host, &mut journal)?;
+        }
         self.announce(host, steps, planned, request, &mut journal)?;
         forget_gone(host, &planned.actual, &mut journal)?;
         step_aside(host, steps, &planned.actual, planned.desired.aside.name(), &mut journal)?;
@@ -359,7 +385,9 @@ impl Reconciler {
         if runs {
             adopt(&self.instance, host, planned, &mut journal)?;
         }
-        Ok(forget_settled(host, &planned.plan.settled, &planned.actual, &mut journal)?)
+        forget_settled(host, &planned.plan.settled, &planned.actual, &mut journal)?;
+        self.recorded = !journal.is_empty();
+        Ok(())
     }
 
     /// Settings that another program also writes.

@@ -58,8 +58,10 @@ impl Restored {
 pub fn restore(host: &mut dyn Host, dir: &Path, boot_id: &str, of_all: bool) -> Result<Restored, HostError> {
     sweep(host, dir);
     let marks = marks::all(host);
-    let marks = lost::orphans(host, dir, marks, of_all);
-    restore_where(host, dir, boot_id, &marks, |_| true)
+    let orphans = lost::orphans(host, dir, marks.found, of_all);
+    let mut restored = restore_where(host, dir, boot_id, &orphans, |_| true)?;
+    restored.failed.extend(marks.unread.iter().map(|error| format!("records on cgroups: {error}")));
+    Ok(restored)
 }
 
 /// Removes temporary files (`.NAME.PID.new`) of processes that were killed before the rename.

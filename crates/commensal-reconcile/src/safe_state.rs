@@ -55,8 +55,9 @@ pub fn bring_safe_state(host: &mut dyn Host, state_dir: &Path, lease: Duration) 
     let mut brought = all(host, state_dir, first, &known, end, &mut state);
     // Values that are missing in the journal are in the marks on the groups; reading all of those takes longer.
     let owner = state_dir.display().to_string();
-    let marks = marks::all(host).into_iter();
-    let ours = marks.filter(|mark| mark.owner == owner && mark.journal == journal::MACHINE);
+    let marks = marks::all(host);
+    state.failed.extend(marks.unread.iter().map(|error| format!("records on cgroups: {error}")));
+    let ours = marks.found.into_iter().filter(|mark| mark.owner == owner && mark.journal == journal::MACHINE);
     let tried: BTreeSet<Key> = known.wanted.keys().cloned().collect();
     known.learn_missing(ours.map(|mark| mark.record));
     let second = known.wanted(&tried);
@@ -309,7 +310,7 @@ fn keep_original(
     };
     // The journal may have lost the record of it, or that commensal created the group.
     let created = Record::Created(wanted.group.clone());
-    if [&record, &created].iter().any(|one| marks::of(host, dir, one).is_some()) {
+    if [&record, &created].iter().any(|one| !matches!(marks::of(host, dir, one), Ok(None))) {
         return;
     }
     let path = journal::path(state_dir, journal::MACHINE);

@@ -3,10 +3,11 @@
 use crate::{SensorError, delegation};
 use commensal_core::actual::{ActualState, Cgroup, CgroupPath, CgroupRef, Hierarchy, Manager};
 use commensal_core::desired::DesiredState;
+use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, Knob, KnobId, KnobStatus, TABLE, Value, Version};
 use commensal_core::topology::Device;
 use commensal_core::vendor::Switch;
-use commensal_host::{Dir, Host, below};
+use commensal_host::{Dir, Host, HostError, below};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -45,20 +46,32 @@ fn walk(
         let what = format!("more than {MAX_GROUPS} cgroups");
         return Err(SensorError::Form { file: path.to_string(), what });
     }
-    // A group that vanishes while the tree is read is a normal event, not an error.
-    let children = host.children(dir).unwrap_or_default();
+    let children = seen(host.children(dir))?.unwrap_or_default();
     into.insert(
         CgroupRef { hierarchy, path: path.clone() },
         Cgroup { inode: dir.inode, ..Cgroup::default() },
     );
     for name in children {
-        if let Ok(child) = host.open_child(dir, &name) {
+        if let Some(child) = seen(host.open_child(dir, &name))? {
             let walked = walk(host, child, hierarchy, path.child(&name), into);
             host.close(child);
             walked?;
         }
     }
     Ok(())
+}
+
+/// What was read of a group, or `None` for one that is not seen: it vanished while the tree was read, which is a normal event, or this
+/// user may not see it. Any other error is one: taken for gone, a group that is there would be made again, and those below it would
+/// lose their limits.
+fn seen<T>(read: commensal_host::Result<T>) -> Result<Option<T>, HostError> {
+    match read {
+        Ok(read) => Ok(Some(read)),
+        Err(error) => match error.errno {
+            Errno::ENOENT | Errno::ENODEV | Errno::EACCES | Errno::EPERM => Ok(None),
+            _ => Err(error),
+        },
+    }
 }
 
 /// The cgroups whose values a plan for `desired` needs: members, everything above and below them, commensal's parent
@@ -99,10 +112,19 @@ pub fn places_of_interest(desired: &DesiredState, actual: &ActualState) -> BTree
 
 /// Reads the driven knobs of `places` into `actual`. A group that vanished is removed from it; a file that cannot be
 /// read leaves its value absent.
-pub fn values(host: &mut dyn Host, actual: &mut ActualState, places: &BTreeSet<CgroupRef>, disks: &[Device]) {
+///
+/// # Errors
+/// When a group that is there cannot be opened.
+pub fn values(
+    host: &mut dyn Host,
+    actual: &mut ActualState,
+    places: &BTreeSet<CgroupRef>,
+    disks: &[Device],
+) -> Result<(), SensorError> {
     for place in places {
         let Some(hierarchy) = actual.hierarchies.get(place.hierarchy).cloned() else { continue };
-        let Ok(dir) = host.open(&below(Path::new(&hierarchy.mount), place.path.as_str())) else {
+        let opened = host.open(&below(Path::new(&hierarchy.mount), place.path.as_str()));
+        let Some(dir) = seen(opened)? else {
             actual.cgroups.remove(place);
             continue;
         };
@@ -113,6 +135,7 @@ pub fn values(host: &mut dyn Host, actual: &mut ActualState, places: &BTreeSet<C
         host.close(dir);
         actual.cgroups.insert(place.clone(), found);
     }
+    Ok(())
 }
 
 /// One value of one group, not stored in the state; `Ok(None)` when it cannot be read.

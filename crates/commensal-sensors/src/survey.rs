@@ -90,25 +90,37 @@ impl Survey {
     }
 
     /// Reads the values of all groups of the cpu controller into `found`.
-    pub fn fill_all(&self, host: &mut dyn Host, found: &mut ActualState) {
+    ///
+    /// # Errors
+    /// When a group that is there cannot be opened.
+    pub fn fill_all(&self, host: &mut dyn Host, found: &mut ActualState) -> Result<(), SensorError> {
         let cpu = found.hierarchy_of(Controller::Cpu);
         let places = found.cgroups.keys().filter(|place| Some(place.hierarchy) == cpu).cloned().collect();
-        actual::values(host, found, &places, &[]);
+        actual::values(host, found, &places, &[])
     }
 
     /// Reads into `found` the values that a plan for `desired` needs. Cookies are read only where they may be wanted,
     /// because that takes a system call for every thread.
-    pub fn fill(&self, host: &mut dyn Host, desired: &DesiredState, found: &mut ActualState) {
+    ///
+    /// # Errors
+    /// When a group that is there cannot be opened.
+    pub fn fill(
+        &self,
+        host: &mut dyn Host,
+        desired: &DesiredState,
+        found: &mut ActualState,
+    ) -> Result<(), SensorError> {
         let places = actual::places_of_interest(desired, found);
         let disks: Vec<Device> = self.machine.disks.iter().map(|disk| disk.device).collect();
-        actual::values(host, found, &places, &disks);
+        actual::values(host, found, &places, &disks)?;
         let cpu =
             found.hierarchy_of(Controller::Cpu).filter(|_| self.caps.feature_obstacle(CORE_SCHED).is_none());
-        let Some(hierarchy) = cpu else { return };
+        let Some(hierarchy) = cpu else { return Ok(()) };
         let members = desired.groups.iter().filter(|group| group.expel).flat_map(|group| &group.members);
         let mut places: BTreeSet<CgroupRef> =
             members.map(|member| CgroupRef { hierarchy, path: member.path.clone() }).collect();
         places.extend(found.ours.cookies.iter().cloned());
         cookies::read(host, found, &places);
+        Ok(())
     }
 }

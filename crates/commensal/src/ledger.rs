@@ -261,7 +261,7 @@ fn stored_identity(host: &mut dyn Host, survey: &Survey) -> anyhow::Result<Optio
     if !found.switches.contains_key(&Switch::GroupIdentity) {
         return Ok(None);
     }
-    survey.fill_all(host, &mut found);
+    survey.fill_all(host, &mut found)?;
     Ok(identity_obstacle(None, &found))
 }
 

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 
 /// Cgroups that exist throughout.
-const ONLINE: [&str; 2] = ["on/a", "on/b"];
-const OFFLINE: [&str; 2] = ["off/a", "off/b"];
+pub const ONLINE: [&str; 2] = ["on/a", "on/b"];
+pub const OFFLINE: [&str; 2] = ["off/a", "off/b"];
 /// Maximum number of temporary cgroups, processes and other objects of each kind.
 const MOST: usize = 12;
 /// Agent settings that are used in turn.
@@ -26,6 +26,10 @@ pub struct Churn {
     pub seed: u64,
     /// Number of events of each kind.
     pub counts: BTreeMap<&'static str, u64>,
+    /// Whether it is also another writer of the same files.
+    pub meddles: bool,
+    /// Lines of the online group, and further groups.
+    pub more: (String, String),
     rng: Rng,
     made: u32,
     extra: Vec<Extra>,
@@ -44,6 +48,8 @@ impl Churn {
             stage,
             seed,
             counts: BTreeMap::new(),
+            meddles: true,
+            more: (String::new(), String::new()),
             rng: Rng::new(seed),
             made: 0,
             extra: Vec::new(),
@@ -71,14 +77,15 @@ impl Churn {
 
     fn config(&self, headroom: &str, percent: u64) -> String {
         let (top, token) = (&self.stage.top, self.token());
+        let (online, others) = &self.more;
         format!(
             "[agent]\nheadroom = \"{headroom}\"\n\
-             [group.web]\nclass = \"online\"\ntarget-wakeup-p99 = \"200 us\"\nmatch = [{{ cgroup = \"/{top}/on/*\" }}]\n\
+             [group.web]\nclass = \"online\"\ntarget-wakeup-p99 = \"200 us\"\n{online}match = [{{ cgroup = \"/{top}/on/*\" }}]\n\
              [group.slice]\nclass = \"offline\"\nmatch = [{{ cgroup = \"/{top}/off\" }}]\n\
              [group.batch]\nclass = \"offline\"\ncpu.max = \"{percent} %\"\nmemory.max = \"512 MiB\"\npids.max = 300\n\
              match = [{{ cgroup = \"/{top}/off/*\" }}]\n\
              [group.etl]\nclass = \"offline\"\ncpu.max = \"{percent} %\"\nqueue = {{ max-concurrency = 2, max-size = 10 }}\n\
-             [group.found]\nclass = \"offline\"\npids.max = 200\nmatch = [{{ process = {{ cmdline = \"{token}\" }} }}]\n"
+             [group.found]\nclass = \"offline\"\npids.max = 200\nmatch = [{{ process = {{ cmdline = \"{token}\" }} }}]\n{others}"
         )
     }
 
@@ -102,7 +109,7 @@ impl Churn {
                 let broken = format!("{}[group.bad]\nclas = 1\n", self.config("off", 10));
                 self.stage.groups(&broken)?;
             }
-            13 => self.meddle(),
+            13 if self.meddles => self.meddle(),
             14 | 15 => self.load()?,
             16 | 17 => self.queue()?,
             _ => {}
@@ -138,9 +145,31 @@ impl Churn {
         if self.extra.len() >= MOST {
             return Ok(());
         }
-        self.count("cgroups came");
         self.made += 1;
-        let path = format!("{side}/x{}", self.made);
+        self.make(format!("{side}/x{}", self.made))
+    }
+
+    /// Removes a temporary cgroup and makes another of the same name.
+    pub fn remake(&mut self) -> anyhow::Result<()> {
+        let names: Vec<String> = self.extra.iter().map(|one| one.path.clone()).collect();
+        self.go();
+        let gone = |path: &&String| !self.extra.iter().any(|one| one.path == **path);
+        match names.iter().find(gone) {
+            Some(path) => self.make(path.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// Kills a process of a temporary cgroup, which stays.
+    pub fn kill_member(&mut self) {
+        if !self.extra.is_empty() {
+            let one = self.rng.u64() as usize % self.extra.len();
+            stage::end(&mut self.extra[one].tenant);
+        }
+    }
+
+    fn make(&mut self, path: String) -> anyhow::Result<()> {
+        self.count("cgroups came");
         self.stage.make(&path)?;
         let tenant = self.stage.start(&path, "exec sleep 3600")?;
         self.extra.push(Extra { path, tenant });
@@ -179,7 +208,8 @@ impl Churn {
         }
     }
 
-    fn reload(&mut self) -> anyhow::Result<()> {
+    /// Writes another configuration.
+    pub fn reload(&mut self) -> anyhow::Result<()> {
         self.count("groups files changed");
         let headroom = HEADROOMS[self.rng.u64() as usize % HEADROOMS.len()];
         let percent = 20 + self.below(60);

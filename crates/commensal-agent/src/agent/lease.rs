@@ -1,7 +1,7 @@
 //! The agent's lease: finds or starts the guard that takes care of the machine when the agent dies, and sends it signs
 //! of life.
 
-use super::{AgentError, GUARD_PATIENCE, Options};
+use super::{Agent, AgentError, GUARD_PATIENCE, Options};
 use crate::guard::{AtGuard, Hello, Link, SOCKET};
 use commensal_host::{Child, Host, Signal, SpawnSpec, Stdin, Stdout};
 use commensal_reconcile::Instance;
@@ -109,6 +109,17 @@ impl Lease {
                 )));
             }
             std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Agent<'_> {
+    /// Starts a new guard when the old one is gone or hangs.
+    pub(super) fn look_after_guard(&mut self, problems: &mut Vec<String>) {
+        let Some(lease) = &mut self.lease else { return };
+        match lease.look_after(self.host, &self.reconciler.instance, self.options) {
+            Ok(told) => problems.extend(told),
+            Err(error) => problems.push(error.to_string()),
         }
     }
 }

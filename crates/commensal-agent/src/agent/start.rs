@@ -1,5 +1,6 @@
 //! What an agent needs before it begins: the lock that makes it the only one, and groups.
 
+use super::presence::LOCK;
 use super::{AgentError, Groups, HAND_OVER_PATIENCE, LOCK_PATIENCE, MASTER_PATIENCE};
 use crate::groups_file::{self, Changes, Texts};
 use crate::snapshot;
@@ -26,7 +27,7 @@ struct Card {
 /// # Errors
 /// When the state directory cannot be used.
 pub fn running(host: &mut dyn Host, state_dir: &Path) -> Result<Option<Option<u32>>, HostError> {
-    let path = state_dir.join("agent.lock");
+    let path = state_dir.join(LOCK);
     if host.state_read(&path)?.is_none() || host.state_lock(&path)?.is_some() {
         return Ok(None);
     }
@@ -36,7 +37,7 @@ pub fn running(host: &mut dyn Host, state_dir: &Path) -> Result<Option<Option<u3
 
 /// Takes the lock that an agent holds while it runs.
 pub(super) fn only_one(host: &mut dyn Host, state_dir: &Path, takeover: bool) -> Result<Lock, AgentError> {
-    let (path, card) = (state_dir.join("agent.lock"), state_dir.join("agent.json"));
+    let (path, card) = (state_dir.join(LOCK), state_dir.join("agent.json"));
     let lock = match host.state_lock(&path)? {
         Some(lock) => lock,
         None => {

@@ -220,8 +220,9 @@ impl Host for FakeHost {
 
     fn open(&mut self, path: &Path) -> Result<Dir> {
         plain_path(path)?;
-        let machine = self.machine();
-        let found = machine.alive(self.life).and_then(|()| machine.group_at(path));
+        let mut machine = self.machine();
+        let allowed = machine.alive(self.life).and_then(|()| machine.troubled("open", &shown(path), ""));
+        let found = allowed.and_then(|_| machine.group_at(path));
         drop(machine);
         let inode = found.map_err(|errno| refused("open", shown(path), errno))?;
         Ok(self.keep(inode, path))
@@ -230,8 +231,9 @@ impl Host for FakeHost {
     fn open_child(&mut self, parent: Dir, name: &str) -> Result<Dir> {
         component("open", name)?;
         let (inode, path) = self.at(parent, name)?;
-        let machine = self.machine();
-        let child = machine.alive(self.life).and_then(|()| {
+        let mut machine = self.machine();
+        let allowed = machine.alive(self.life).and_then(|()| machine.troubled("open child", &path, ""));
+        let child = allowed.and_then(|_| {
             let group = machine.groups.get(&inode).ok_or(Errno::ENOENT)?;
             let file = group.files.contains_key(name);
             group.children.get(name).copied().ok_or(if file { Errno::ENOTDIR } else { Errno::ENOENT })
@@ -243,8 +245,10 @@ impl Host for FakeHost {
 
     fn children(&mut self, dir: Dir) -> Result<Vec<String>> {
         let (inode, path) = self.at(dir, "")?;
-        let machine = self.machine();
-        machine.alive(self.life).map_err(|errno| refused("list", path, errno))?;
+        let mut machine = self.machine();
+        let path = path.trim_end_matches('/');
+        let allowed = machine.alive(self.life).and_then(|()| machine.troubled("list", path, ""));
+        allowed.map_err(|errno| refused("list", path, errno))?;
         // A removed directory that is still open is empty.
         Ok(machine
             .groups
@@ -343,15 +347,19 @@ impl Host for FakeHost {
 
     fn attribute(&mut self, dir: Dir, name: &str) -> Result<Option<String>> {
         let (inode, path) = self.at(dir, "")?;
-        let machine = self.machine();
-        machine.alive(self.life).map_err(|errno| refused("read an attribute of", path, errno))?;
+        let mut machine = self.machine();
+        let path = path.trim_end_matches('/');
+        let allowed = machine.alive(self.life).and_then(|()| machine.troubled("attribute", path, name));
+        allowed.map_err(|errno| refused("read an attribute of", path, errno))?;
         Ok(machine.groups.get(&inode).and_then(|group| group.attributes.get(name).cloned()))
     }
 
     fn attributes(&mut self, dir: Dir, prefix: &str) -> Result<Vec<String>> {
         let (inode, path) = self.at(dir, "")?;
-        let machine = self.machine();
-        machine.alive(self.life).map_err(|errno| refused("list the attributes of", path, errno))?;
+        let mut machine = self.machine();
+        let path = path.trim_end_matches('/');
+        let allowed = machine.alive(self.life).and_then(|()| machine.troubled("attributes", path, prefix));
+        allowed.map_err(|errno| refused("list the attributes of", path, errno))?;
         let all = machine.groups.get(&inode).into_iter().flat_map(|group| group.attributes.keys());
         // Users other than root do not see them at all.
         let seen = |name: &&String| !machine.faults.unprivileged || !name.starts_with("trusted.");

@@ -338,6 +338,7 @@ impl<'a> Work<'a> {
         // A value that another commensal has written is not an original: its mark on the group has the value from
         // before.
         let mark = marks::of(self.host, dir, &record(String::new()));
+        let mark = mark.map_err(|error| host_error(error, Some(knob)))?;
         let other = mark.as_ref().filter(|mark| Path::new(&mark.owner) != journal.state_dir());
         if let Some(other) = other.filter(|other| lives(self.host, &other.owner)) {
             let (place, owner) = (self.actual.show(&step.place), other.owner.clone());
@@ -365,7 +366,7 @@ impl<'a> Work<'a> {
             let Ok(dir) = self.dir(&above) else { continue };
             let controller = knob.row().controller.v2_name().to_owned();
             let record = Record::Enabling { group: self.target(&above, dir), controller };
-            let mark = marks::of(self.host, dir, &record);
+            let mark = marks::of(self.host, dir, &record).ok().flatten();
             let by_other = mark.is_some_and(|mark| Path::new(&mark.owner) != journal.state_dir());
             records.extend(Some(record).filter(|record| by_other && !journal.has(record)));
         }

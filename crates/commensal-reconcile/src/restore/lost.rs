@@ -42,7 +42,7 @@ pub(super) fn kept_by_another(
     record: &Record,
 ) -> Option<String> {
     let dir = open(host, &group.mount, &group.path, Some(group.inode)).ok()??;
-    let mark = marks::of(host, dir, record);
+    let mark = marks::of(host, dir, record).ok().flatten();
     host.close(dir);
     mark.map(|mark| mark.owner).filter(|owner| {
         let here = journal.parent() == Some(Path::new(owner));

@@ -5,7 +5,7 @@ use commensal_core::desired::DesiredState;
 use commensal_core::errno::Errno;
 use commensal_core::group::GroupSpec;
 use commensal_host::Host;
-use commensal_host::fake::FakeHost;
+use commensal_host::fake::{Effect, FakeHost, Trouble};
 use commensal_reconcile::{Instance, PlanRequest, Reconciler, Round};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -314,6 +314,48 @@ fn quota(desired: &mut DesiredState, cpus: u64) {
 /// What controllers decide is put in force without a look at the machine, as a round would; killed at any write, and beside a
 /// cgroup that goes, nothing is lost.
 // promise 31
+// promises 13, 22
+#[test]
+fn a_group_that_cannot_be_read_is_not_taken_for_gone() {
+    for (v2, paths) in [
+        (
+            false,
+            ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu/batch", "/sys/fs/cgroup/memory/commensal-offline"],
+        ),
+        (true, ["/sys/fs/cgroup", "/sys/fs/cgroup/batch", "/sys/fs/cgroup/commensal-offline"]),
+    ] {
+        for path in paths {
+            for operation in ["open", "open child", "list"] {
+                let fake = machine(v2);
+                let before = fake.snapshot();
+                let mut host = fake.another();
+                let mut reconciler = Reconciler::new(instance(), &mut host).unwrap();
+                round(&mut reconciler, &mut host, 0);
+                let in_force = fake.snapshot();
+                let what = format!("v2 {v2}: {operation} {path}");
+                fake.trouble(Trouble {
+                    operation,
+                    path: path.to_owned(),
+                    value: None,
+                    effect: Effect::Fails(Errno::ENOMEM),
+                    lasts: true,
+                });
+                let specs = specs();
+                let done = reconciler.round(&mut host, 1_000, &PlanRequest::all(&specs));
+                // A hierarchy's root is no child.
+                if fake.no_trouble() > 0 {
+                    let error = format!("{:?}", done.map(drop).expect_err(&what));
+                    assert!(error.contains("Errno(12)"), "{what}: {error}");
+                }
+                assert_eq!(fake.snapshot(), in_force, "{what}");
+                let next = round(&mut reconciler, &mut host, 2_000);
+                assert!(next.problems.is_empty() && next.changes.is_empty(), "{what}: {:?}", next.problems);
+                everything_back(&fake, &before, &what);
+            }
+        }
+    }
+}
+
 #[test]
 fn what_is_decided_anew_needs_no_look() {
     for v2 in [false, true] {

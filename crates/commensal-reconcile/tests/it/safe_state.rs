@@ -1,7 +1,7 @@
 //! The safe state, from what is on record alone: in every world, after every moment at which an agent can die, and with
 //! everything broken that can be. What it should be is told by another way: a plan of the safe groups finds nothing to do.
 
-use crate::crash::{World, worlds};
+use crate::crash::{World, see, worlds};
 use crate::originals::DAMAGES;
 use crate::support::STATE;
 use commensal_core::config::parse;
@@ -11,7 +11,7 @@ use commensal_core::knob::Value;
 use commensal_core::plan::{Action, Step};
 use commensal_core::safe::safe;
 use commensal_host::Host;
-use commensal_host::fake::FakeHost;
+use commensal_host::fake::{Effect, FakeHost, Trouble};
 use commensal_reconcile::{
     Instance, PlanRequest, Reconciler, Round, SafeRequest, SafeState, bring_safe_state,
 };
@@ -244,4 +244,76 @@ fn nothing_beside_the_groups_holds_it_up() {
         check(&fake, specs, &format!("{}: somebody holds the lock", world.name));
     }
     assert!(limited > 500, "only {limited} limits were there to be lifted");
+}
+
+/// The journal is lost while no agent runs: the next one does not take what is in force for what was there before.
+// promises 13, 75
+#[test]
+fn what_a_lost_journal_had_is_known_to_the_next_agent() {
+    type Losing = fn(&mut FakeHost);
+    let ways: [(&str, Losing); 3] = [
+        ("removed", |host| host.state_remove(&Path::new(STATE).join("machine.journal")).unwrap()),
+        ("emptied", |host| host.state_replace(&Path::new(STATE).join("machine.journal"), "").unwrap()),
+        ("its directory removed", |host| host.state_remove_all(Path::new(STATE)).unwrap()),
+    ];
+    for (world, texts) in cases() {
+        for (specs, (how, lose)) in texts.iter().flat_map(|specs| ways.iter().map(move |way| (specs, way))) {
+            let what = format!("{}: {how}", world.name);
+            let fake = (world.machine)();
+            let before = see(&fake);
+            let mut first = fake.another();
+            let Some(_) = round(&mut first, specs) else { continue };
+            drop(first);
+            lose(&mut fake.another());
+            // Nothing is begun while a cgroup cannot be asked.
+            for (operation, path) in [
+                ("attributes", "/sys/fs/cgroup/batch"),
+                ("attributes", "/sys/fs/cgroup/cpu/batch"),
+                ("list", "/sys/fs/cgroup"),
+                ("open child", "/sys/fs/cgroup/cpu/batch"),
+            ] {
+                let (path, value, lasts) = (path.to_owned(), None, true);
+                fake.trouble(Trouble { operation, path, value, effect: Effect::Fails(Errno::EIO), lasts });
+                let since = fake.mutations().len();
+                let done = round(&mut fake.another(), specs);
+                if fake.no_trouble() > 0 {
+                    assert!(done.is_none(), "{what}: {operation}");
+                    assert!(files(&fake, since).is_empty(), "{what}: {operation}");
+                }
+            }
+            round(&mut fake.another(), specs).expect(&what);
+            bring(&fake);
+            assert_eq!(still_limited(&fake, specs), [""; 0], "{what}");
+            let restored = instance().restore(&mut fake.another(), &[]).unwrap();
+            assert!(restored.failed.is_empty(), "{what}: {restored:?}");
+            let left = see(&fake).differing(&before);
+            assert!(left.is_empty(), "{what}: {left:?}");
+        }
+    }
+}
+
+/// Cgroups that could not be marked are marked with the next survey: then the journal may be lost as well.
+// promise 74
+#[test]
+fn what_could_not_be_marked_is_marked_later() {
+    for (world, texts) in cases() {
+        for specs in &texts {
+            let fake = (world.machine)();
+            let before = see(&fake);
+            let mut host = fake.another();
+            host.state_dir(Path::new(STATE)).unwrap();
+            let safe_specs = safe(specs);
+            let safe = Some(SafeRequest { specs: &safe_specs, floor: None });
+            let request = PlanRequest { safe, kept: true, ..PlanRequest::all(specs) };
+            let mut one = Reconciler::new(instance(), &mut host).unwrap();
+            fake.refuse_attributes();
+            let _ = one.round(&mut host, 0, &request);
+            fake.accept_attributes();
+            one.look_again(&mut host).unwrap();
+            host.state_remove_all(Path::new(STATE)).unwrap();
+            let restored = instance().restore(&mut host, &[]).unwrap();
+            let left = see(&fake).differing(&before);
+            assert!(left.iter().all(|path| !path.contains("batch")), "{}: {left:?} {restored:?}", world.name);
+        }
+    }
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -183,6 +183,101 @@ fn a_journal_that_is_gone_is_written_anew() {
     world.ends("the journal was written anew");
 }
 
+/// The state directory is removed under an agent: it can be asked again, is still the only one, and makes room.
+// promises 24, 75
+#[test]
+fn a_state_directory_that_is_gone_is_made_anew() {
+    let test = "a_state_directory_that_is_gone_is_made_anew";
+    if !can_write_cgroups(test) {
+        return;
+    }
+    let world = World::new("dirgone");
+    let mut first = world.agent(&[]);
+    std::fs::remove_dir_all(world.program.state()).unwrap();
+    until("it answers again", || {
+        super::snapshot(&world.program).is_some_and(|seen| seen.pid == first.child.id())
+    });
+    until("it is told", || first.said().contains("the agent's lock and the control socket were gone from"));
+    let second = world.program.run(&["agent", "-c", world.groups.to_str().unwrap(), "--no-probe"]);
+    assert_eq!(second.status.code(), Some(2), "there is one already");
+    let next = world.agent(&["--takeover"]);
+    until("it has made room", || first.child.try_wait().unwrap().is_some());
+    assert_eq!(first.child.wait().unwrap().code(), Some(0), "{}", first.said());
+    // Nobody has time to see that it is gone before the next one begins.
+    std::fs::remove_dir_all(world.program.state()).unwrap();
+    let last = world.agent(&[]);
+    let mut next = next;
+    until("the one without a lock has made room", || next.child.try_wait().unwrap().is_some());
+    assert_eq!(next.child.wait().unwrap().code(), Some(0), "{}", next.said());
+    last.signal(Signal::KILL);
+    world.is_safe(&last, "the state directory was made anew");
+    drop((first, next, last));
+    world.ends("the state directory was made anew");
+}
+
+/// Program files are replaced while they run, here by something that cannot run: the guard needs none of them.
+// promise 75
+#[test]
+fn a_program_that_is_garbage_on_the_disk() {
+    let test = "a_program_that_is_garbage_on_the_disk";
+    if !can_write_cgroups(test) {
+        return;
+    }
+    let world = World::new("garbage");
+    let copy = world.program.path("commensal");
+    let command = Agent::command(&world.program, &world.groups, &["--lease", "10s"]);
+    std::fs::copy(command.get_program(), &copy).unwrap();
+    let mut from_copy = Command::new(&copy);
+    from_copy.args(command.get_args()).current_dir(world.program.dir.path());
+    let agent = Agent::spawn(from_copy);
+    until("all are limited", || world.web.counted() && limited(&world.tmp.cpu));
+    until("the guard is there", || !guards(&world.program).is_empty());
+    let garbage = world.program.path("garbage");
+    std::fs::write(&garbage, "nothing that runs").unwrap();
+    std::fs::rename(&garbage, &copy).unwrap();
+    agent.signal(Signal::KILL);
+    world.is_safe(&agent, "the program was replaced");
+    drop(agent);
+    world.ends("the program was replaced");
+}
+
+/// A thousand online groups are free within the lease and a second.
+// promise 75
+#[test]
+fn a_thousand_groups_are_free_in_time() {
+    const MANY: usize = 1_000;
+    const LEASE: Duration = Duration::from_secs(10);
+    let test = "a_thousand_groups_are_free_in_time";
+    if !can_write_cgroups(test) {
+        return;
+    }
+    let program = Program::new("thousand");
+    let many: Vec<Theirs> = (0..MANY).map(|number| Theirs::new(&program, &format!("web-{number}"))).collect();
+    let groups = program.groups(&format!(
+        "[group.web]\nclass = \"online\"\npids.max = 500\nmatch = [{{ cgroup = \"/{}-web-*\" }}]\n",
+        program.prefix
+    ));
+    let free = |theirs: &Theirs| !theirs.counted();
+    if !mounts().iter().any(|mount| mount.join(&many[0].name).join("pids.max").exists()) {
+        println!("skipped: {test}: no pids controller");
+        return;
+    }
+    let agent = Agent::start(&program, &groups, &["--lease", "10s"]);
+    until("all are limited", || !many.iter().any(free));
+    let since = Instant::now();
+    agent.signal(Signal::KILL);
+    while !many.iter().all(free) {
+        let left = many.iter().filter(|theirs| !free(theirs)).count();
+        assert!(since.elapsed() <= LEASE + Duration::from_secs(1), "{left} are limited: {}", agent.said());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    println!("{test}: {MANY} groups are free after {:.1?}", since.elapsed());
+    drop(agent);
+    program.expect(0, &["restore"]);
+    drop(many);
+    nothing_left(&program);
+}
+
 /// Asked to end, it leaves the safe state, and says by its status whether all of it is.
 // promise 75
 #[test]
@@ -297,9 +392,9 @@ fn an_engine_that_drips_holds_up_nothing() {
 }
 
 /// The same program without leave to run beside another.
-fn alone(program: &Program, args: &[&str]) -> std::process::Command {
+fn alone(program: &Program, args: &[&str]) -> Command {
     let beside = program.command(args);
-    let mut command = std::process::Command::new(beside.get_program());
+    let mut command = Command::new(beside.get_program());
     command.args(beside.get_args().filter(|arg| *arg != "--beside-others")).current_dir(program.dir.path());
     command
 }

@@ -1,0 +1,78 @@
+//! What a chaos soak prints and records.
+
+use super::Args;
+use super::chaos::Chaos;
+use anyhow::Context;
+use std::io::Write;
+use std::time::Duration;
+
+/// Figures of a chaos soak.
+#[derive(Debug, Default)]
+pub struct Figures {
+    pub rounds: u64,
+    /// Agents started, and those of them that calls that fail kept from starting.
+    pub agents: u64,
+    pub not_started: u64,
+    pub restores: u64,
+    /// Calms in which the agent said that it waits, s.
+    pub waited: u64,
+    /// How long each safe state took after the agent's death, s.
+    pub safe: Vec<f64>,
+    calm: Vec<f64>,
+}
+
+impl Figures {
+    pub fn safe(&mut self, took: Duration) {
+        self.safe.push(took.as_secs_f64());
+    }
+
+    pub fn calmed(&mut self, took: Duration) {
+        self.calm.push(took.as_secs_f64());
+    }
+
+    pub fn longest_safe_s(&self) -> Option<f64> {
+        self.safe.iter().copied().max_by(f64::total_cmp)
+    }
+
+    pub fn longest_calm_s(&self) -> Option<f64> {
+        self.calm.iter().copied().max_by(f64::total_cmp)
+    }
+}
+
+/// Prints the report and writes the record.
+pub fn print(chaos: &Chaos, args: &Args) -> anyhow::Result<()> {
+    let figures = &chaos.figures;
+    println!("\n{:.1} minutes of chaos, seed {}, {} rounds", chaos.at() / 60.0, chaos.seed, figures.rounds);
+    println!("events");
+    for (what, count) in &chaos.churn.counts {
+        println!("{count:>8} {what}");
+    }
+    println!("faults of calls");
+    for (what, count) in &chaos.with.faults() {
+        println!("{count:>8} {what}");
+    }
+    chaos.with.skipped.iter().for_each(|why| println!("skipped: {why}"));
+    println!("{:>8} agents started, {} could not because calls failed", figures.agents, figures.not_started);
+    println!(
+        "{:>8} safe states after the agent's death, the longest {:.2} s",
+        figures.safe.len(),
+        figures.longest_safe_s().unwrap_or_default()
+    );
+    println!("{:>8} restores compared with the start", figures.restores);
+    println!(
+        "{:>8} calms waited for what had been refused; the longest until all held {:.1} s",
+        figures.waited,
+        figures.longest_calm_s().unwrap_or_default()
+    );
+    println!("{:>8} checks of every invariant", chaos.holds.checks);
+    println!("{:>8} violations", chaos.violations.len());
+    for one in &chaos.violations {
+        println!("{:>8.1} s, seed {}: {}: {}", one.at_s, chaos.seed, one.invariant, one.what);
+        one.faults.iter().for_each(|fault| println!("           fault before: {fault}"));
+    }
+    if let Some(path) = &args.record {
+        let mut file = std::fs::File::create(path).context("make the record")?;
+        writeln!(file, "{}", chaos.summary())?;
+    }
+    Ok(())
+}
