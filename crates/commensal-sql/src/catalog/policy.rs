@@ -1,7 +1,8 @@
 //! Workload policies: actions on queries that meet conditions.
 
-use super::access::check_name;
-use super::{Catalog, CatalogError, Done, refuse};
+use super::Catalog;
+use super::names::check_name;
+use super::outcome::{CatalogError, Done, refuse};
 use crate::property::DEFAULT_COMPUTE_GROUP;
 use crate::statement::{ActionText, ConditionText, NewPolicy, Properties};
 use std::cmp::Reverse;

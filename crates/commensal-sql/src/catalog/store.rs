@@ -9,8 +9,8 @@
 //! SQL or was dropped.
 
 use super::{Action, Catalog, Config, Grants, GroupDefinition, PasswordHash, Policy, Privilege, Role, User};
-use crate::property::spec::{cpu_words, exact};
-use crate::property::{GroupProperties, OnlySql};
+use crate::property::spec::cpu_words;
+use crate::property::{GroupProperties, OnlySql, exact};
 use crate::statement::{ActionText, ConditionText, NewPolicy, Properties, UserName};
 use commensal_core::config;
 use commensal_core::group::{GroupName, GroupSpec};
