@@ -1,7 +1,8 @@
 //! The output of a load generator run: one JSON document, and an HdrHistogram interval log.
 
+use super::spec::{LoadSpec, Mode};
 use super::validity::{LoadBaseline, LoadEvidence, invalid_reasons};
-use super::{Arrival, ErrorKinds, LoadResult, LoadSpec, Mode};
+use super::{Arrival, ErrorKinds, LoadResult};
 use crate::record::{
     HistogramError, LatencyHistogram, LoadFigures, LoadHistograms, Slo, SloSeen, Tick, new_histogram,
     percentile_us,
