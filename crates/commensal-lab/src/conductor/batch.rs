@@ -1,8 +1,9 @@
 //! The offline side of one block: starts the work, counts it, and ends it.
 
-use super::run_command;
+use super::command::run_command;
+use super::error::LabError;
+use super::options::RunOptions;
 use super::run_dir::RunDir;
-use super::{LabError, RunOptions};
 use crate::experiment::{Batch, Experiment, Offline};
 use crate::record::{Arm, Work};
 use crate::site::{Side, Testbed};
@@ -128,7 +129,7 @@ impl BatchRunner<'_> {
         self.clean(batch)?;
         let mut spec = self.place.command(&batch.command);
         spec.stdout = Stdout::Pipe;
-        let log = super::log()?;
+        let log = super::command::log()?;
         // stress-ng prints its figures among its messages.
         spec.stderr = if batch.work == WorkKind::StressNg { Stderr::Stdout } else { Stderr::Fd(log.clone()) };
         let mut child = self.site.start(self.host, Side::Offline, policy, spec)?;
@@ -239,7 +240,7 @@ impl Running {
                 .is_some_and(|pids| pids.is_ok_and(|pids| pids.is_empty()))
                 .then(|| format!("{ENDED}: its group is empty")));
         };
-        let said = || self.log.as_ref().map(super::tail).unwrap_or_default();
+        let said = || self.log.as_ref().map(super::command::tail).unwrap_or_default();
         Ok(child.try_wait()?.map(|exit| format!("{ENDED} with status {}{}", exit.status(), said())))
     }
 }

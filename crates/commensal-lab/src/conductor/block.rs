@@ -2,9 +2,11 @@
 //! the measured part.
 
 use super::batch::{self, BatchRunner};
+use super::command::memory_file;
+use super::error::LabError;
+use super::options::RunOptions;
 use super::probe::{Probe, Snapshot, counters, fill, wait_probe};
 use super::run_dir::RunDir;
-use super::{LabError, RunOptions, memory_file};
 use crate::experiment::{Experiment, Load, Rate};
 use crate::loadgen::{self, LoadError, LoadResult, LoadSpec, Phase};
 use crate::prometheus::{self, QueryError};

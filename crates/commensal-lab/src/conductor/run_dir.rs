@@ -1,6 +1,6 @@
 //! The environment of a run's programs: a private folder, free ports, and the placeholders in commands.
 
-use super::LabError;
+use super::error::LabError;
 use crate::experiment::{Experiment, Offline};
 use crate::site::{Side, Testbed};
 use crate::workload::antagonist::Kind;

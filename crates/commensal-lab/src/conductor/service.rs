@@ -1,8 +1,9 @@
 //! The online side: prepares, starts and ends the service, and waits until it is ready.
 
-use super::run_command;
+use super::command::run_command;
+use super::error::LabError;
+use super::options::RunOptions;
 use super::run_dir::RunDir;
-use super::{LabError, RunOptions};
 use crate::experiment::{Experiment, Offline, Online, Ready, Service};
 use crate::loadgen::wait_ready;
 use crate::site::{Side, Testbed, TestbedError};
@@ -157,14 +158,14 @@ impl ServiceRunner<'_> {
     fn program(&mut self, service: &Service) -> Result<Running, LabError> {
         // A killed run of the same experiment may have left its container.
         self.clean(service)?;
-        let log = super::log()?;
+        let log = super::command::log()?;
         let mut spec = self.place.command(&service.command);
         spec.stdout = Stdout::Fd(log.clone());
         spec.stderr = Stderr::Stdout;
         let mut child = self.site.start(self.host, Side::Online, None, spec)?;
         let deadline = Instant::now() + service.ready_within;
         let addr = self.place.addr();
-        let said = |what: String| LabError::Service(format!("{what}{}", super::tail(&log)));
+        let said = |what: String| LabError::Service(format!("{what}{}", super::command::tail(&log)));
         let outcome = loop {
             if self.stop.load(Ordering::Relaxed) {
                 break Err(LabError::Stopped);

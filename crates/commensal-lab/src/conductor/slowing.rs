@@ -5,7 +5,7 @@
 //! the answer is spent after it. So all arms have the same load and the same queues, and latencies differ by the
 //! configured delay only.
 
-use super::LabError;
+use super::error::LabError;
 use crate::loadgen::{Outcome, Sample};
 use crate::record::{AddedTime, Arm, KnownHarm, Metric};
 use crate::stats::percentile;

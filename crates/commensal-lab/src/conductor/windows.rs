@@ -15,9 +15,11 @@
 mod settle;
 
 use super::batch::{self, BatchRunner};
+use super::error::LabError;
+use super::options::Event;
 use super::probe::{Probe, Snapshot, blamed, fill, wait_probe};
 use super::slowing::Slowing;
-use super::{Chosen, Conductor, Event, LabError, block, decided, favoured, service, slowing, validity};
+use super::{Chosen, Conductor, block, decided, favoured, service, slowing, validity};
 use crate::loadgen::{self, Gathered, LoadError, Outcome, Sample, Trace};
 use crate::record::{
     Arm, Block, HistogramError, LatencyHistogram, Lateness, LoadHistograms, Role, Run, SinceSwitch, Windows,
