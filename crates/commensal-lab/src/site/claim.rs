@@ -7,7 +7,7 @@
 //! noted in the record, because any user could pretend to run one. Each network namespace has separate names: runs in a
 //! container are not seen.
 
-use super::TestbedError;
+use super::error::TestbedError;
 use commensal_host::{Host, hold_name, name_holder};
 use std::collections::BTreeSet;
 use std::io::ErrorKind;

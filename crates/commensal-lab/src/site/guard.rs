@@ -3,7 +3,7 @@
 //!
 //! A frozen process does not even die of SIGKILL on cgroup v1, and a user's batch job must not stay frozen for ever.
 
-use super::TestbedError;
+use super::error::TestbedError;
 use commensal_host::{Child, Host, SpawnSpec, Stderr, Stdin, Stdout};
 use commensal_reconcile::restore_stale;
 use commensal_sensors::machine;
