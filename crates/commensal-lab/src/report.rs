@@ -9,6 +9,7 @@ mod history;
 mod html;
 mod junit;
 mod markdown;
+mod points;
 mod profile;
 mod since;
 pub mod style;

@@ -3,7 +3,6 @@
 //! They open files with rustix and not through `commensal-host`, which is for control and state files: those are small
 //! and read or written as a whole.
 
-use super::MIB;
 use crate::workload::WorkloadError;
 use crate::workload::burn::Piece;
 use rustix::fs::{Mode, OFlags, fdatasync, fstatvfs, ftruncate, open, unlink};
@@ -11,6 +10,9 @@ use rustix::io::{Errno, pread, pwrite};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of a unit of its work.
+const MIB: u64 = 1 << 20;
 
 /// Makes the temporary names of this process's files unique.
 static NUMBER: AtomicU64 = AtomicU64::new(0);

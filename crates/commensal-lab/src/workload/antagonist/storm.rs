@@ -1,11 +1,13 @@
 //! Antagonists of kernel paths: short-lived processes, and a stream over loopback.
 
-use super::KIB;
 use crate::workload::WorkloadError;
 use crate::workload::burn::Piece;
 use commensal_host::{Host as _, LinuxHost, SpawnSpec, Stdout};
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+
+/// Bytes of a unit of its work.
+const KIB: u64 = 1 << 10;
 
 /// Bytes of one piece of the stream.
 const PIECE: usize = 256 << 10;
