@@ -1,7 +1,7 @@
 //! `density run`, `list`, `prepare`.
 
 use super::density_args::{DensityRun, Prepare};
-use super::lab::absolute;
+use super::values::absolute;
 use crate::context::Context;
 use crate::signals::stop_flag;
 use anyhow::{Context as _, bail};

@@ -1,5 +1,6 @@
 //! `lab run`, `list`, `show`, `check`, `doctor`.
 
+use super::values::absolute;
 use super::{LabDoctor, LabName, LabProfile, LabRun, lab_history};
 use crate::context::Context;
 use crate::signals::stop_flag;
@@ -7,8 +8,7 @@ use anyhow::{Context as _, bail};
 use commensal_host::{Host, LinuxHost};
 use commensal_lab::conductor::{self, Beside, Event, RunOptions};
 use commensal_lab::experiment::{self, Checked, Experiment, Overrides, SHIPPED, read, shipped};
-use commensal_lab::record::Verdict;
-use commensal_lab::record::{KnownHarm, Role, Run};
+use commensal_lab::record::{KnownHarm, Role, Run, Verdict};
 use commensal_lab::workload::antagonist::Kind;
 use commensal_lab::{doctor as noise, report as render};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -268,10 +268,6 @@ fn doctor_of(context: &mut Context, name: &str, overrides: &Overrides, json: boo
         print!("{}", report.describe());
     }
     Ok(if left { 2 } else { report.verdict().exit_code() })
-}
-
-pub(super) fn absolute(path: &Path) -> anyhow::Result<std::path::PathBuf> {
-    std::path::absolute(path).with_context(|| format!("{} is not a path", path.display()))
 }
 
 /// Options for conducting an experiment.
