@@ -34,11 +34,11 @@ pub fn release() -> anyhow::Result<PathBuf> {
     if let Some(program) = std::env::var_os(PROGRAM) {
         return Ok(PathBuf::from(program));
     }
-    let mut build = crate::cargo();
+    let mut build = crate::tree::cargo();
     build.args(["build", "--release", "--quiet", "--package", "commensal"]);
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| crate::root().join("target"), PathBuf::from);
-    if !build.current_dir(crate::root()).status()?.success() {
+    let target = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| crate::tree::root().join("target"), PathBuf::from);
+    if !build.current_dir(crate::tree::root()).status()?.success() {
         bail!("commensal does not build");
     }
     Ok(target.join("release/commensal"))

@@ -1,9 +1,9 @@
 //! The tests, by tier: those of the default members on the running kernel, in minutes and with nothing but cargo; or all that
 //! there are, with the SQL engine, a browser, containers, the scheduler's programs and kernels in virtual machines.
 
-use crate::ci::step;
 use crate::tally::{Tally, running_release};
-use crate::{artifact, features, root, runner, soak, vm};
+use crate::tree::{SQL, root, step};
+use crate::{artifact, features, runner, soak, vm};
 use anyhow::{Context, bail};
 use std::process::Stdio;
 use std::time::Instant;
@@ -24,9 +24,6 @@ const LEFT_OUT: [&str; 2] = [
     "kernel tests in VMs: they run with `cargo xtask test --all`",
 ];
 
-/// The SQL engine is built separately: built together with it, the other crates would get features that its
-/// dependencies enable, unlike in shipped builds.
-pub const SQL: &str = "commensal-sql";
 /// As in README.
 const QUICKSTART: &str = "cargo run --release -- lab run quickstart";
 
@@ -115,7 +112,7 @@ fn soaked(tally: &mut Tally) {
 /// default members cargo needs a manifest entry to choose one. The features are those of the tests; dependencies with
 /// other features are built once more for it.
 fn runs_the_program() -> anyhow::Result<()> {
-    let mut command = crate::cargo();
+    let mut command = crate::tree::cargo();
     command.args(["run", "--quiet"]).args(["--all-features", "--", "--version"]);
     let output = command.current_dir(root()).stderr(Stdio::inherit()).output().context("cargo run")?;
     let said = String::from_utf8_lossy(&output.stdout);
@@ -129,7 +126,7 @@ fn runs_the_program() -> anyhow::Result<()> {
 
 /// README's first command, with more rounds; an existing record of a user is kept.
 fn quickstart() -> anyhow::Result<Option<i32>> {
-    let mut command = crate::cargo();
+    let mut command = crate::tree::cargo();
     command.args(QUICKSTART.split(' ').skip(1));
     command.args(["--rounds", "12", "--out"]).arg(root().join("target/run.json"));
     Ok(command.current_dir(root()).status()?.code())

@@ -261,7 +261,7 @@ priority = 100
     #[test]
     fn the_file_of_the_tree_is_understood() {
         for profile in [DEFAULT, "all", "long"] {
-            Config::read(&crate::root(), profile).unwrap();
+            Config::read(&crate::tree::root(), profile).unwrap();
         }
     }
 }

@@ -125,7 +125,7 @@ impl Suite {
     /// Builds the tests, unless they are built already.
     pub fn build() -> anyhow::Result<Suite> {
         // The SQL engine has no tests of kernels, and takes long to build.
-        let which = ["--workspace", "--exclude", crate::test::SQL, "--all-features"];
+        let which = ["--workspace", "--exclude", crate::tree::SQL, "--all-features"];
         Suite::find(&artifact::messages(&[&which, crate::features::without_scheduler()].concat())?)
     }
 
