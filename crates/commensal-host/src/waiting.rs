@@ -1,9 +1,8 @@
 //! Waits that need a separate thread: for events on a local socket, and for changes in directories. Neither is part of
 //! [`crate::Host`], because the loop never waits.
 
-use crate::linux::fail;
+use crate::error::{BELIEVE, HostError, Result, fail};
 use crate::privileges::{Capability, raised};
-use crate::{HostError, Result};
 use commensal_core::errno::Errno;
 use commensal_core::spelling;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -16,9 +15,6 @@ use std::mem::MaybeUninit;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
-
-/// What refuses an answer of somebody else.
-pub(crate) const BELIEVE: &str = "believe";
 
 /// The shortest wait.
 const LEAST: Duration = Duration::from_millis(5);
