@@ -16,18 +16,19 @@ mod answer;
 mod tests;
 
 use crate::canary;
+use crate::error::AgentError;
 use crate::publish::Published;
 pub use answer::{AGE, Done, Refusal};
 use answer::{Origin, Router};
 use commensal_core::errno::Errno;
-use commensal_host::{Host, HostError};
+use commensal_host::Host;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
@@ -58,42 +59,8 @@ const COMMANDS: usize = 16;
 /// Pause after a failed `accept`, so that other connections can close their descriptors.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Why the socket cannot be served.
-#[derive(Debug, thiserror::Error)]
-pub enum ControlError {
-    /// Another agent listens on the socket.
-    #[error(
-        "an agent listens on {} already: ask it with `commensal status`; a second one needs its own --state-dir and groups",
-        .0.display()
-    )]
-    Taken(PathBuf),
-    /// The path is not a socket.
-    #[error("{} is not a socket: move it away, or name another --state-dir", .0.display())]
-    NotASocket(PathBuf),
-    /// Another error with the socket.
-    #[error(
-        "the control socket cannot be made; its path can have about 90 characters, and its folder must be writable"
-    )]
-    Socket(#[source] HostError),
-    /// The shared one cannot be.
-    #[error("the socket for group {group} cannot be made")]
-    Shared {
-        /// The group's number.
-        group: u32,
-        /// Why not.
-        source: HostError,
-    },
-    /// The address of the metrics.
-    #[error("--metrics-listen {addr}: cannot listen there; choose another address")]
-    Metrics {
-        /// The address.
-        addr: SocketAddr,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// No thread or no epoll instance could be created.
-    #[error("the thread of the control socket cannot be started")]
-    Thread(#[source] io::Error),
+fn no_thread(error: io::Error) -> AgentError {
+    AgentError::of("the thread of the control socket cannot be started", &error)
 }
 
 /// An order for the loop.
@@ -169,7 +136,7 @@ impl Control {
     /// the agent's lock: two that start at the same moment could both find a dead socket.
     ///
     /// # Errors
-    /// [`ControlError`], in words for users.
+    /// [`AgentError`], in words for users.
     pub fn start(
         host: &mut dyn Host,
         socket: &Path,
@@ -177,22 +144,35 @@ impl Control {
         metrics: Option<SocketAddr>,
         published: Arc<Published>,
         commands: SyncSender<Command>,
-    ) -> Result<Control, ControlError> {
+    ) -> Result<Control, AgentError> {
         let local = host.listen(socket).map_err(|error| match error.errno {
-            Errno::EADDRINUSE => ControlError::Taken(socket.to_owned()),
-            Errno::EEXIST => ControlError::NotASocket(socket.to_owned()),
-            _ => ControlError::Socket(error),
+            Errno::EADDRINUSE => AgentError::new(format!(
+                "an agent listens on {} already: ask it with `commensal status`; a second one needs its own --state-dir and groups",
+                socket.display()
+            )),
+            Errno::EEXIST => AgentError::new(format!(
+                "{} is not a socket: move it away, or name another --state-dir",
+                socket.display()
+            )),
+            _ => AgentError::of(
+                "the control socket cannot be made; its path can have about 90 characters, and its folder must be writable",
+                &error,
+            ),
         })?;
         let tcp = match metrics {
             Some(addr) => {
                 let listener = std::net::TcpListener::bind(addr);
-                Some(listener.map_err(|source| ControlError::Metrics { addr, source })?)
+                Some(listener.map_err(|error| {
+                    let words =
+                        format!("--metrics-listen {addr}: cannot listen there; choose another address");
+                    AgentError::of(words, &error)
+                })?)
             }
             None => None,
         };
         let metrics = tcp.as_ref().and_then(|listener| listener.local_addr().ok());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(ControlError::Thread)?;
+        let runtime = runtime.map_err(no_thread)?;
         let (local, shared, tcp) = {
             let _inside = runtime.enter();
             let listening = |one: UnixListener| {
@@ -203,9 +183,9 @@ impl Control {
                 one.set_nonblocking(true)?;
                 tokio::net::TcpListener::from_std(one)
             };
-            let local = listening(local).map_err(ControlError::Thread)?;
-            let shared = shared.map(listening).transpose().map_err(ControlError::Thread)?;
-            (local, shared, tcp.map(over_tcp).transpose().map_err(ControlError::Thread)?)
+            let local = listening(local).map_err(no_thread)?;
+            let shared = shared.map(listening).transpose().map_err(no_thread)?;
+            (local, shared, tcp.map(over_tcp).transpose().map_err(no_thread)?)
         };
         let (stop, stopped) = oneshot::channel::<()>();
         let router = Arc::new(Router { published, commands });
@@ -234,7 +214,7 @@ impl Control {
             });
         };
         let thread = std::thread::Builder::new().name("control".to_owned()).spawn(serve);
-        Ok(Control { metrics, stop: Some(stop), thread: Some(thread.map_err(ControlError::Thread)?) })
+        Ok(Control { metrics, stop: Some(stop), thread: Some(thread.map_err(no_thread)?) })
     }
 
     /// The TCP address at which metrics are served.
