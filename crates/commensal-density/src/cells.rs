@@ -56,7 +56,7 @@ impl Field {
         host.state_dir(&state_dir)?;
         let lock_path = state_dir.join("lab.lock");
         let Some(lock) = host.state_lock(&lock_path)? else {
-            return Err(TestbedError::Busy(lock_path.display().to_string()).into());
+            return Err(TestbedError::busy(&lock_path).into());
         };
         let boot_id = machine::boot_id(host).unwrap_or_default();
         let cleaned = restore_stale(host, &state_dir, &boot_id)?.done;
@@ -96,7 +96,7 @@ impl Field {
         let (planned, outcome) =
             enforce(&self.instance, host, &request, &mut journal).map_err(TestbedError::from)?;
         if let Some(failure) = outcome.failure {
-            return Err(TestbedError::Refused(Box::new(failure)).into());
+            return Err(TestbedError::refused(&failure).into());
         }
         let Planned { desired, plan, .. } = planned;
         let path = |spec: &GroupSpec| {
@@ -136,7 +136,7 @@ impl Field {
 fn specs(cell: &Cell, count: u32, pins: &[Pinned]) -> Result<Vec<GroupSpec>, DensityError> {
     let weight = u16::try_from(cell.vcpu.saturating_mul(100)).unwrap_or(u16::MAX).min(10_000);
     let spec = |index: usize| {
-        let name = GroupName::new(&format!("cell-{}", index + 1)).map_err(TestbedError::Plan)?;
+        let name = GroupName::new(&format!("cell-{}", index + 1)).map_err(TestbedError::plan)?;
         let mut spec = GroupSpec::new(name, Class::Online);
         spec.limits.set(CPU_WEIGHT, Weight::new(weight));
         spec.limits.set(CPU_MAX, cell.quota.then(|| CpuAmount::Cpus(MicroCpus::whole(cell.vcpu as usize))));

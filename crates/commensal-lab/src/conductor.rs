@@ -22,7 +22,7 @@ mod windows;
 
 use crate::analysis;
 use crate::experiment::{Experiment, Load, REQUEST_US, Rate, Restart};
-use crate::loadgen::{KneeEnd, KneeLimits, LoadError, knee};
+use crate::loadgen::{KneeEnd, KneeLimits, knee};
 use crate::record::{self, Arm, Block, Machine, Role, Run, Sweep, Tool, Verdict};
 use crate::site::{self, Claim, Guard, Side, Testbed, Wanted};
 use crate::workload::cpu::calibrate;
@@ -33,7 +33,7 @@ use commensal_core::topology;
 use commensal_core::windows::blocks;
 use commensal_host::Host;
 use commensal_sensors::{machine, mounts};
-pub use error::LabError;
+pub use error::RunError;
 pub use options::{Event, RunOptions};
 use run_dir::RunDir;
 use service::{Running, ServiceRunner};
@@ -53,9 +53,10 @@ pub fn run(
     conduct: &RunOptions,
     stop: &AtomicBool,
     tell: &mut dyn FnMut(Event<'_>),
-) -> Result<Run, LabError> {
+) -> Result<Run, RunError> {
     let claim = Claim::take(host)?;
-    block::try_queries(&experiment.design.queries, experiment.design.block_s).map_err(LabError::Query)?;
+    block::try_queries(&experiment.design.queries, experiment.design.block_s)
+        .map_err(|error| RunError::new(format!("metric: {error}")))?;
     let attached = service::attached(host, experiment)?;
     let wanted = Wanted {
         isolations: &experiment.isolations,
@@ -124,7 +125,7 @@ struct Conductor<'a> {
 type Chosen = (usize, Option<usize>);
 
 impl Conductor<'_> {
-    fn whole(&mut self) -> Result<Run, LabError> {
+    fn whole(&mut self) -> Result<Run, RunError> {
         let experiment = self.experiment;
         let mut run = record(self.host, experiment, self.conduct, self.site);
         if let Some(why) = &self.carries_over {
@@ -192,15 +193,15 @@ impl Conductor<'_> {
         }
     }
 
-    fn start<'s>(&mut self, service: &'s mut Option<Running>) -> Result<&'s mut Running, LabError> {
+    fn start<'s>(&mut self, service: &'s mut Option<Running>) -> Result<&'s mut Running, RunError> {
         if service.is_none() {
             let experiment = self.experiment;
             *service = Some(self.service_runner().start(experiment)?);
         }
-        service.as_mut().ok_or(LabError::Stopped)
+        service.as_mut().ok_or_else(RunError::stopped)
     }
 
-    fn end(&mut self, service: &mut Option<Running>) -> Result<(), LabError> {
+    fn end(&mut self, service: &mut Option<Running>) -> Result<(), RunError> {
         let experiment = self.experiment;
         match service.take() {
             Some(mut running) => self.service_runner().end(experiment, &mut running),
@@ -209,7 +210,7 @@ impl Conductor<'_> {
     }
 
     /// Measures the highest rate that the service sustains alone, when the load is a fraction of it.
-    fn find_knee(&mut self, run: &mut Run, service: &mut Option<Running>) -> Result<(), LabError> {
+    fn find_knee(&mut self, run: &mut Run, service: &mut Option<Running>) -> Result<(), RunError> {
         let Load::Http { rate: Rate::OfKnee(share), .. } = self.experiment.load else { return Ok(()) };
         if let (Some(rate), Some(_)) = (run.design.offered_per_s, run.design.knee_per_s) {
             self.rate_per_s = rate;
@@ -219,11 +220,7 @@ impl Conductor<'_> {
         let Some(spec) = block::requests(self.experiment, &self.place, (addr, run.seed, 100.0)) else {
             return Ok(());
         };
-        let found =
-            knee(&spec, &KneeLimits::default(), self.stop, &mut |_| ()).map_err(|error| match error {
-                LoadError::Stopped => LabError::Stopped,
-                other => LabError::Load(other),
-            })?;
+        let found = knee(&spec, &KneeLimits::default(), self.stop, &mut |_| ()).map_err(RunError::load)?;
         // The service has been overloaded by now, so the rounds start with a fresh instance.
         self.end(service)?;
         (self.tell)(Event::Knee(found.per_s));
@@ -248,7 +245,7 @@ impl Conductor<'_> {
         chosen: &[Chosen],
         service: &mut Option<Running>,
         begun: Instant,
-    ) -> Result<(), LabError> {
+    ) -> Result<(), RunError> {
         let experiment = self.experiment;
         let at = |role| run.arms.iter().position(|arm| arm.role == role);
         let pair = at(Role::Baseline).zip(at(Role::Baseline2));
@@ -274,7 +271,7 @@ impl Conductor<'_> {
                 judge_round(run, round);
                 (self.tell)(Event::Recorded(run));
                 if self.stop.load(Ordering::Relaxed) {
-                    return Err(LabError::Stopped);
+                    return Err(RunError::stopped());
                 }
             }
             if experiment.restart != Restart::Never {
@@ -293,7 +290,7 @@ impl Conductor<'_> {
         (arm, policy): Chosen,
         seed: u64,
         service: &mut Option<Running>,
-    ) -> Result<Block, LabError> {
+    ) -> Result<Block, RunError> {
         let experiment = self.experiment;
         if experiment.restart == Restart::Block {
             self.end(service)?;
@@ -347,8 +344,10 @@ fn decided(run: &Run, rounds: u32) -> bool {
 }
 
 /// Takes over the record of an interrupted run, if it was a run of this very experiment.
-fn go_on(run: &mut Run, earlier: &Run) -> Result<(), LabError> {
-    let refuse = |what: &str| Err(LabError::Resume(format!("{what} is not the same")));
+fn go_on(run: &mut Run, earlier: &Run) -> Result<(), RunError> {
+    let refuse = |what: &str| {
+        Err(RunError::new(format!("this record cannot be gone on with: {what} is not the same")))
+    };
     if (&earlier.experiment, &earlier.source) != (&run.experiment, &run.source) {
         return refuse("the experiment");
     }

@@ -19,10 +19,9 @@ pub use block::{Block, CpuUse, GroupPsi, Lateness, PerSide, Psi, SloSeen, Tick, 
 pub use figures::{LoadFigures, LoadHistograms};
 pub(crate) use histogram::{Counts, MAX_TOTAL};
 pub use histogram::{
-    HIGHEST_US, HistogramError, LatencyHistogram, decode_histogram, encode_histogram, new_histogram,
-    percentile_us,
+    HIGHEST_US, LatencyHistogram, decode_histogram, encode_histogram, new_histogram, percentile_us,
 };
-pub use load::{MAX_ROUNDS, RecordError};
+pub use load::MAX_ROUNDS;
 pub use metric::{Metric, Named};
 pub use schema::json_schema;
 pub use sweep::{Sweep, SweepPoint};

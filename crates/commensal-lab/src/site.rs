@@ -98,7 +98,7 @@ pub fn open(
     host.state_dir(&state_dir)?;
     let lock_path = state_dir.join("lab.lock");
     let Some(lock) = host.state_lock(&lock_path)? else {
-        return Err(TestbedError::Busy(lock_path.display().to_string()));
+        return Err(TestbedError::busy(&lock_path));
     };
     let instance = Instance {
         cgroup_root: cgroup_root.cloned(),
@@ -129,7 +129,7 @@ fn build(
     let request = PlanRequest { mechanisms: Some(&restrict), ..PlanRequest::beside(&specs) };
     let (planned, outcome) = enforce(&instance, host, &request, &mut journal)?;
     if let Some(failure) = outcome.failure {
-        return Err(TestbedError::Refused(Box::new(failure)));
+        return Err(TestbedError::refused(&failure));
     }
     // Controllers that the root cgroup had not enabled could not be probed before.
     let looked = instance.survey(host)?;
@@ -151,13 +151,17 @@ fn build(
             }
             // The run's own offline work can be started and stopped instead.
             Err(why) if wanted.attached[Side::Offline as usize].is_none() => stays_hot = Some(why),
-            Err(why) => return Err(TestbedError::Pause(path, why)),
+            Err(why) => {
+                return Err(TestbedError::new(format!(
+                    "{path} cannot be frozen for the blocks without offline work: {why}"
+                )));
+            }
         }
     }
     step_aside(host, &structure, &actual, planned.desired.aside.name(), &mut journal)
         .map_err(ReconcileError::from)?;
     if let Some(failure) = apply(host, &structure, &actual, &mut journal).failure {
-        return Err(TestbedError::Refused(Box::new(failure)));
+        return Err(TestbedError::refused(&failure));
     }
     let member = |name: &str| {
         let group = planned.desired.groups.iter().find(|group| group.name.as_str() == name);
@@ -309,7 +313,7 @@ impl Testbed {
                 self.recreated(host)
             }
             None => Ok(()),
-            Some(failure) => Err(TestbedError::Refused(Box::new(failure))),
+            Some(failure) => Err(TestbedError::refused(&failure)),
         }
     }
 

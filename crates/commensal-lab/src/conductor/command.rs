@@ -1,6 +1,6 @@
 //! Commands that are run to their end, and what they print.
 
-use super::error::LabError;
+use super::error::RunError;
 use super::run_dir::RunDir;
 use crate::site::{Side, Testbed};
 use commensal_host::{Host, Stderr, Stdout};
@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Creates a file in memory for the output of a program.
-pub(super) fn log() -> Result<Arc<OwnedFd>, LabError> {
+pub(super) fn log() -> Result<Arc<OwnedFd>, RunError> {
     memory_file("")
 }
 
-pub(super) fn memory_file(text: &str) -> Result<Arc<OwnedFd>, LabError> {
-    let failed = |errno: rustix::io::Errno| LabError::Counter(errno.into());
+pub(super) fn memory_file(text: &str) -> Result<Arc<OwnedFd>, RunError> {
+    let failed = |errno: rustix::io::Errno| RunError::counter(errno.into());
     let file = memfd_create("commensal-lab", MemfdFlags::CLOEXEC).map_err(failed)?;
     let mut left = text.as_bytes();
     let mut at = 0;
@@ -51,7 +51,7 @@ pub(super) fn run_command(
     side: Side,
     command: &[String],
     stop: &AtomicBool,
-) -> Result<(), LabError> {
+) -> Result<(), RunError> {
     let log = log()?;
     let mut spec = place.command(command);
     spec.stdout = Stdout::Fd(log.clone());
@@ -63,12 +63,12 @@ pub(super) fn run_command(
             let words: Vec<String> = command.iter().map(|word| place.fill(word)).collect();
             return match exit.status() {
                 0 => Ok(()),
-                status => Err(LabError::Command { command: words.join(" "), status, said: tail(&log) }),
+                status => Err(RunError::Command { command: words.join(" "), status, said: tail(&log) }),
             };
         }
         if stop.load(Ordering::Relaxed) || Instant::now() > deadline {
             site.stop(host, side, &mut child)?;
-            return Err(LabError::Stopped);
+            return Err(RunError::stopped());
         }
         std::thread::sleep(Duration::from_millis(5));
     }

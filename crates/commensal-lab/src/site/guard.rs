@@ -32,8 +32,10 @@ impl Guard {
     /// # Errors
     /// When no pipe or process can be created.
     pub fn start(host: &mut dyn Host, program: &Path, state_dir: &Path) -> Result<Guard, TestbedError> {
-        let (read, alive) = pipe_with(PipeFlags::CLOEXEC)
-            .map_err(|errno| TestbedError::Guard(std::io::Error::from(errno).to_string()))?;
+        let (read, alive) = pipe_with(PipeFlags::CLOEXEC).map_err(|errno| {
+            let why = std::io::Error::from(errno);
+            TestbedError::new(format!("the guard that lets frozen work go on cannot be started: {why}"))
+        })?;
         let mut spec = SpawnSpec::new(program).arg("--state-dir").arg(state_dir.as_os_str());
         if !host.is_guarded() {
             spec = spec.arg("--insecure-permissions");

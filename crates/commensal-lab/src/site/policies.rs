@@ -78,14 +78,14 @@ impl Tasks {
 /// Specs of the run's cgroups, with nothing but their class.
 pub(super) fn specs(wanted: &Wanted<'_>) -> Result<Vec<GroupSpec>, TestbedError> {
     let spec = |(name, class): &(&str, Class)| {
-        let mut spec = GroupSpec::new(GroupName::new(name).map_err(TestbedError::Plan)?, *class);
+        let mut spec = GroupSpec::new(GroupName::new(name).map_err(TestbedError::plan)?, *class);
         let attached = match *name {
             "service" => wanted.attached[0],
             "batch" => wanted.attached[1],
             _ => None,
         };
         if let Some(path) = attached {
-            spec.matches = vec![Match::exactly(path.as_str()).map_err(TestbedError::Plan)?];
+            spec.matches = vec![Match::exactly(path.as_str()).map_err(TestbedError::plan)?];
         }
         Ok(spec)
     };

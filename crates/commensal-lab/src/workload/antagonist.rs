@@ -27,8 +27,9 @@ mod storm;
 mod tests;
 mod walk;
 
-use super::WorkloadError;
 use super::burn::{Hog, Piece};
+use super::refuse;
+use crate::error::LabError;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -169,7 +170,7 @@ pub struct AntagonistOptions {
 /// # Errors
 /// On impossible options, when a thread cannot start or its work cannot be done, or when the counter cannot be
 /// written.
-pub fn run(options: AntagonistOptions) -> Result<u64, WorkloadError> {
+pub fn run(options: AntagonistOptions) -> Result<u64, LabError> {
     let AntagonistOptions { kind, threads, size, dir, duration, counter } = options;
     let size = size_of(kind, threads, size)?;
     let hog = Hog { name: kind.row().name, threads, duration, counter };
@@ -190,8 +191,8 @@ pub fn run(options: AntagonistOptions) -> Result<u64, WorkloadError> {
 }
 
 /// The size to use: that of the options or the default, within what the machine has.
-fn size_of(kind: Kind, threads: usize, size: Option<u64>) -> Result<u64, WorkloadError> {
-    let refuse = |value: u64, reason: &'static str| WorkloadError::Option { option: "size", value, reason };
+fn size_of(kind: Kind, threads: usize, size: Option<u64>) -> Result<u64, LabError> {
+    let refuse = |value: u64, reason: &str| refuse("size", value, reason);
     let Some(default) = kind.default_size() else {
         return size.map_or(Ok(0), |size| Err(refuse(size, "this antagonist has no size")));
     };
