@@ -21,7 +21,7 @@ use attempt::Trial;
 use commensal_core::actual::CgroupPath;
 use commensal_host::Host;
 use commensal_lab::conductor::describe;
-use commensal_lab::record::Tool;
+use commensal_lab::record::RecordedBy;
 use commensal_lab::rng::Rng;
 use commensal_lab::site::Claim;
 use commensal_lab::stats::median;
@@ -238,7 +238,7 @@ fn begin(host: &dyn Host, experiment: &Experiment, conduct: &RunOptions, field: 
     Ladder {
         schema: SCHEMA.to_owned(),
         name: experiment.name.clone(),
-        tool: Some(Tool { version: conduct.version.clone(), args: conduct.args.clone() }),
+        tool: Some(RecordedBy { version: conduct.version.clone(), args: conduct.args.clone() }),
         started: Some(humantime::format_rfc3339_seconds(SystemTime::now()).to_string()),
         seed: experiment.seed,
         repeats: experiment.repeats,
@@ -444,7 +444,7 @@ mod tests {
         let same = ladder.clone();
         let tool = |args: &[&str]| {
             let args = args.iter().map(|&arg| arg.to_owned()).collect();
-            Some(Tool { version: "0.1.0".to_owned(), args })
+            Some(RecordedBy { version: "0.1.0".to_owned(), args })
         };
         let same = Ladder { tool: tool(&["density", "run", "x"]), ..same };
         ladder.tool = tool(&["density", "run", "x", "--resume", "density.json"]);

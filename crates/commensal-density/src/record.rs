@@ -3,7 +3,7 @@
 
 use crate::error::DensityError;
 use crate::scenario::Server;
-use commensal_lab::record::{Machine, Tool};
+use commensal_lab::record::{Machine, RecordedBy};
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde::{Deserialize, Serialize};
@@ -22,7 +22,7 @@ pub struct Ladder {
     pub name: String,
     /// The program that recorded it; `None` for figures copied from a document.
     #[serde(default)]
-    pub tool: Option<Tool>,
+    pub tool: Option<RecordedBy>,
     /// When the run started, RFC 3339.
     #[serde(default)]
     pub started: Option<String>,

@@ -23,7 +23,7 @@ mod windows;
 use crate::analysis;
 use crate::experiment::{Experiment, Load, REQUEST_US, Rate, Restart};
 use crate::loadgen::{KneeEnd, KneeLimits, knee};
-use crate::record::{self, Arm, Block, Machine, Role, Run, Sweep, Tool, Verdict};
+use crate::record::{self, Arm, Block, Machine, RecordedBy, Role, Run, Sweep, Verdict};
 use crate::site::{self, Claim, Guard, Side, Testbed, Wanted};
 use crate::workload::cpu::calibrate;
 use batch::BatchRunner;
@@ -417,7 +417,7 @@ fn record(host: &mut dyn Host, experiment: &Experiment, conduct: &RunOptions, si
     }
     Run {
         schema: record::SCHEMA.to_owned(),
-        tool: Tool { version: conduct.version.clone(), args: conduct.args.clone() },
+        tool: RecordedBy { version: conduct.version.clone(), args: conduct.args.clone() },
         experiment: experiment.name.clone(),
         seed: experiment.seed,
         started: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),

@@ -45,7 +45,7 @@ pub struct Run {
     #[schemars(extend("const" = "commensal.lab/1"))]
     pub schema: String,
     /// What recorded the run.
-    pub tool: Tool,
+    pub tool: RecordedBy,
     /// Name of the experiment.
     pub experiment: String,
     /// Seed of the order of the arms and of the request schedule.
@@ -119,7 +119,8 @@ pub struct Run {
 
 /// The program that recorded the run.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-pub struct Tool {
+#[schemars(rename = "Tool")]
+pub struct RecordedBy {
     /// Its version.
     pub version: String,
     /// Its command line, without the program name.

@@ -3,7 +3,7 @@
 
 use super::{Answer, BlockSample, Plan, answers, seen};
 use crate::error::LabError;
-use crate::record::{Machine, Run, Tool};
+use crate::record::{Machine, RecordedBy, Run};
 use crate::stats::{mean, median};
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ pub struct Calibration {
     /// Always `commensal.calibration/1`.
     pub schema: String,
     /// What recorded it.
-    pub tool: Tool,
+    pub tool: RecordedBy,
     /// The machine; `None` before the first run.
     pub machine: Option<Machine>,
     /// What was planned.
@@ -88,7 +88,7 @@ fn another(differs: &str) -> LabError {
 impl Calibration {
     /// A record without runs.
     #[must_use]
-    pub fn new(plan: Plan, tool: Tool) -> Calibration {
+    pub fn new(plan: Plan, tool: RecordedBy) -> Calibration {
         Calibration { schema: SCHEMA.to_owned(), tool, machine: None, plan, runs: Vec::new() }
     }
 
@@ -119,7 +119,7 @@ impl Calibration {
     ///
     /// # Errors
     /// The differences.
-    pub fn may_go_on(&self, plan: &Plan, tool: &Tool) -> Result<(), LabError> {
+    pub fn may_go_on(&self, plan: &Plan, tool: &RecordedBy) -> Result<(), LabError> {
         let mine = &self.plan;
         let names =
             |plan: &Plan| plan.harms.iter().map(|harm| harm.arm.clone()).collect::<Vec<String>>().join(", ");
@@ -166,8 +166,8 @@ mod tests {
     use super::*;
     use crate::conductor::Beside;
 
-    fn tool(version: &str) -> Tool {
-        Tool { version: version.to_owned(), args: Vec::new() }
+    fn tool(version: &str) -> RecordedBy {
+        RecordedBy { version: version.to_owned(), args: Vec::new() }
     }
 
     #[test]

@@ -64,7 +64,7 @@ pub enum Kind {
 
 /// One row of the table of kinds.
 #[derive(Debug)]
-pub struct Row {
+pub struct KindRow {
     /// The name on the command line.
     pub name: &'static str,
     /// The kind.
@@ -75,13 +75,13 @@ pub struct Row {
     pub size: Option<u64>,
 }
 
-const fn row(name: &'static str, kind: Kind, unit: &'static str, size: Option<u64>) -> Row {
-    Row { name, kind, unit, size }
+const fn row(name: &'static str, kind: Kind, unit: &'static str, size: Option<u64>) -> KindRow {
+    KindRow { name, kind, unit, size }
 }
 
 impl Kind {
     /// All kinds. A machine's own cache sizes make better walkers than these defaults: pass them as `size`.
-    pub const TABLE: [Row; 9] = [
+    pub const TABLE: [KindRow; 9] = [
         row("cpu", Self::Cpu, "chunks", None),
         row("vector", Self::Vector, "chunks", None),
         row("l2", Self::L2, "loads", Some(MIB)),
@@ -93,7 +93,7 @@ impl Kind {
         row("network", Self::Network, "KiB", None),
     ];
 
-    fn row(self) -> &'static Row {
+    fn row(self) -> &'static KindRow {
         // Every kind has a row; the first would be wrong but harmless.
         Self::TABLE.iter().find(|row| row.kind == self).unwrap_or(&Self::TABLE[0])
     }

@@ -8,7 +8,7 @@ use crate::signals::stop_flag;
 use anyhow::Context as _;
 use commensal_host::Host;
 use commensal_lab::calibrate::{Calibration, Done, Plan, markdown, summarise, terminal};
-use commensal_lab::record::Tool;
+use commensal_lab::record::RecordedBy;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,8 +23,10 @@ pub fn run(context: &mut Context, options: &LabCalibrate) -> anyhow::Result<u8> 
     )
     .map_err(anyhow::Error::msg)?;
     let plan = Plan { blame: !options.no_blame, ..plan };
-    let tool =
-        Tool { version: env!("CARGO_PKG_VERSION").to_owned(), args: std::env::args().skip(1).collect() };
+    let tool = RecordedBy {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        args: std::env::args().skip(1).collect(),
+    };
     let out = absolute(&options.out)?;
     let mut record = record(context, &out, plan, tool)?;
     let stop = stop_flag(&context.host)?;
@@ -84,7 +86,7 @@ pub fn run(context: &mut Context, options: &LabCalibrate) -> anyhow::Result<u8> 
 }
 
 /// The existing record, if it has this plan, or a new one.
-fn record(context: &mut Context, out: &Path, plan: Plan, tool: Tool) -> anyhow::Result<Calibration> {
+fn record(context: &mut Context, out: &Path, plan: Plan, tool: RecordedBy) -> anyhow::Result<Calibration> {
     let Some(text) = context.host.state_read(out)? else { return Ok(Calibration::new(plan, tool)) };
     let cannot = || format!("{} cannot be gone on with", out.display());
     let earlier = Calibration::from_json(&text).with_context(cannot)?;
