@@ -112,7 +112,7 @@ pub fn problems(root: &Path) -> anyhow::Result<Vec<String>> {
             problems.push(format!("{name}: lacks #![forbid(unsafe_code)]"));
         }
         if JSON_CRATES.iter().any(|one| name.starts_with(&format!("crates/{one}/src"))) {
-            let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or(&text);
+            let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(&text);
             let raw = concat!("serde_json::to_", "string");
             if code.contains(raw) && name != JSON && !name.ends_with("tests.rs") {
                 problems.push(format!(
