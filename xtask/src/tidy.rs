@@ -1,6 +1,7 @@
-//! Rules of the tree: dependencies between crates, file headers and sizes, where unsafe is allowed, promises with their
-//! tests.
+//! Rules of the tree: dependencies between crates and between files, file headers and sizes, where unsafe is allowed,
+//! promises with their tests.
 
+mod circles;
 mod words;
 
 use crate::promises::Promises;
@@ -133,6 +134,7 @@ pub fn problems(root: &Path) -> anyhow::Result<Vec<String>> {
         ));
     }
     words::check(root, &files, &mut problems)?;
+    circles::check(root, &files, &mut problems)?;
     problems.extend(Promises::read(root, &files)?.problems);
     Ok(problems)
 }
