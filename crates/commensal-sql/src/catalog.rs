@@ -104,7 +104,8 @@ impl Catalog {
             let properties = GroupProperties::default();
             self.groups.insert(NORMAL.to_owned(), GroupDefinition { id, name, version: 0, properties });
         }
-        let root = self.users.entry(UserName::anywhere(ROOT)).or_default();
+        let root = UserName::anywhere(ROOT);
+        let root = self.users.entry(root.clone()).or_insert_with(|| User::new(&root));
         root.grants.add_privilege(&users::EVERYTHING.map(str::to_owned), Privilege::Admin);
     }
 

@@ -97,7 +97,7 @@ impl Catalog {
             return refuse(format!("Role: {role} does not exist"));
         }
         let password = change.password.as_ref().map(|password| stored(password, hash)).transpose()?;
-        let user = self.users.entry(change.user.clone()).or_default();
+        let user = self.users.entry(change.user.clone()).or_insert_with(|| User::new(&change.user));
         if let Some(password) = password {
             user.password = password;
         }

@@ -2,11 +2,13 @@
 
 use super::outcome::CatalogError;
 use crate::statement::Secret;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// A password's hash: a star and SHA-1 of SHA-1 in forty hexadecimal digits, as `mysql_native_password` has it, then a
 /// colon and SHA-256 of SHA-256 for `caching_sha2_password`, unless only the first is known. It is never printed.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct PasswordHash(String);
 
 /// The text is not such a hash.
@@ -47,6 +49,20 @@ impl PasswordHash {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+impl TryFrom<String> for PasswordHash {
+    type Error = BadHash;
+
+    fn try_from(text: String) -> Result<PasswordHash, BadHash> {
+        PasswordHash::new(&text)
+    }
+}
+
+impl From<PasswordHash> for String {
+    fn from(hash: PasswordHash) -> String {
+        hash.0
     }
 }
 
