@@ -15,6 +15,7 @@ mod churn;
 use crate::stage::{self, Stage, Used, used};
 use anyhow::{Context, bail};
 use churn::Churn;
+use commensal_core::units::{TimeSpan, UnitError};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -43,7 +44,7 @@ const FEWEST_LULLS: usize = 4;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Duration.
-    #[arg(long = "for", value_name = "TIME", default_value = "20m", value_parser = humantime::parse_duration)]
+    #[arg(long = "for", value_name = "TIME", default_value = "20m", value_parser = span)]
     time: Duration,
     /// Seed of the random events.
     #[arg(long, default_value_t = 1)]
@@ -57,9 +58,13 @@ impl Args {
     /// The options used in the long tier.
     pub fn of_ci() -> Args {
         let asked = std::env::var(TIME_VARIABLE).ok();
-        let time = asked.and_then(|text| humantime::parse_duration(&text).ok());
+        let time = asked.and_then(|text| span(&text).ok());
         Args { time: time.unwrap_or(Duration::from_secs(20 * 60)), seed: 1, record: None }
     }
+}
+
+fn span(text: &str) -> Result<Duration, UnitError> {
+    text.parse::<TimeSpan>().map(|span| span.0)
 }
 
 /// Why a soak cannot run here.

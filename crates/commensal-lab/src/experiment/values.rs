@@ -3,7 +3,7 @@
 use super::Rate;
 use crate::record::Metric;
 use commensal_core::toml_reader::ConfigError;
-use commensal_core::units::Millis;
+use commensal_core::units::{Millis, TimeSpan, UnitError};
 
 /// The mistakes in a file and in those that it is based on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -33,15 +33,8 @@ pub(super) fn metric(text: &str) -> Result<Metric, String> {
 
 /// `20 ms` and `500 us`, in microseconds.
 pub(super) fn latency(text: &str) -> Result<f64, String> {
-    let micros = text.trim().strip_suffix("us").map(|number| number.trim().parse::<f64>());
-    match micros {
-        Some(Ok(us)) if us.is_finite() && us > 0.0 => Ok(us),
-        Some(_) => Err("a number above 0 is needed before us".to_owned()),
-        None => match seconds(text)? {
-            time if time > 0.0 => Ok(time * 1e6),
-            _ => Err("a time above 0 is needed".to_owned()),
-        },
-    }
+    let TimeSpan(time) = text.parse().map_err(|error: UnitError| error.to_string())?;
+    if time.is_zero() { Err("a time above 0 is needed".to_owned()) } else { Ok(time.as_nanos() as f64 / 1e3) }
 }
 
 /// A metric that is a latency percentile.

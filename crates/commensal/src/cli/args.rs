@@ -152,7 +152,7 @@ pub struct Run {
 
     /// Wait in the group's queue for at most this long, such as 30s or 10min [default and maximum: the group's
     /// queue.timeout].
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, conflicts_with = "no_wait")]
+    #[arg(long, value_name = "TIME", value_parser = values::span, conflicts_with = "no_wait")]
     pub queue_timeout: Option<Duration>,
 
     /// The command and its arguments, after `--`.
@@ -191,7 +191,7 @@ pub struct Blame {
     pub against: Vec<String>,
 
     /// How long to measure, such as 30s or 5min [default: until Ctrl-C].
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = values::span)]
     pub r#for: Option<Duration>,
 
     /// Exit with 1 when the targets of --against are over budget, and with 3 when the data does not decide.

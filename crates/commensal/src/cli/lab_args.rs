@@ -64,7 +64,7 @@ pub struct LabLoad {
     pub r#for: Option<Duration>,
 
     /// Load before the measured part, which is not counted.
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "2s")]
+    #[arg(long, value_name = "TIME", value_parser = values::span, default_value = "2s")]
     pub warmup: Duration,
 
     /// Connections; a request that finds none free waits, and that wait counts.
@@ -179,7 +179,7 @@ pub struct LabRun {
     pub name: String,
 
     /// Time limit of a run with short windows; a run that is decided earlier ends earlier [default: the experiment's].
-    #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long = "for", value_name = "TIME", value_parser = values::span)]
     pub within: Option<Duration>,
 
     /// Rounds of long blocks; each runs every arm once. Below 6 no interval exists [default: the experiment's].

@@ -1,6 +1,8 @@
 //! Values of options: how they are read, and what is refused.
 
 use anyhow::Context as _;
+use commensal_core::units::{TimeSpan, UnitError};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,13 +16,20 @@ pub fn rate(text: &str) -> Result<f64, String> {
     }
 }
 
+/// A span of time.
+pub fn span(text: &str) -> Result<Duration, UnitError> {
+    text.parse::<TimeSpan>().map(|span| span.0)
+}
+
+/// A span of time between these bounds; `what` says them.
+pub fn span_within(text: &str, bounds: RangeInclusive<Duration>, what: &str) -> Result<Duration, String> {
+    let time = span(text).map_err(|error| error.to_string())?;
+    if bounds.contains(&time) { Ok(time) } else { Err(what.to_owned()) }
+}
+
 /// A time that is one.
 pub fn time(text: &str) -> Result<Duration, String> {
-    match humantime::parse_duration(text) {
-        Ok(time) if time.is_zero() => Err("it must be above 0, such as 10s".to_owned()),
-        Ok(time) => Ok(time),
-        Err(error) => Err(format!("{error}; a time is such as 10s or 500ms")),
-    }
+    span_within(text, Duration::from_nanos(1)..=Duration::MAX, "it must be above 0, such as 10s")
 }
 
 /// Windows are made of seconds.
