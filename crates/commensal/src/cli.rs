@@ -12,6 +12,7 @@ mod density_args;
 mod density_pin;
 mod density_run;
 mod doctor;
+mod frame;
 mod journal;
 mod lab;
 mod lab_args;
