@@ -1,6 +1,6 @@
 //! The programs that cargo builds for tests, from its messages.
 
-use crate::root;
+use crate::tree::root;
 use anyhow::{Context, bail};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ impl Artifact {
 
 /// Builds the tests of these packages, unless they are built already, and returns cargo's messages.
 pub fn messages(which: &[&str]) -> anyhow::Result<String> {
-    let mut command = crate::cargo();
+    let mut command = crate::tree::cargo();
     command.args(["test", "--no-run"]).args(which).arg("--message-format=json-render-diagnostics");
     let done = command.current_dir(root()).stderr(Stdio::inherit()).output().context("cargo test")?;
     if !done.status.success() {

@@ -1,7 +1,6 @@
 //! Checks one crate in seconds: format, lints, its own tests, and tests of other crates that depend on its behaviour.
 
-use crate::ci::step;
-use crate::root;
+use crate::tree::{root, step};
 use anyhow::{Context, bail};
 use std::time::Instant;
 
@@ -29,7 +28,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let timed = |what: &str, command: &[&str]| -> anyhow::Result<()> {
         let start = Instant::now();
         step(what);
-        let status = crate::cargo().args(command).current_dir(root()).status().context("cargo")?;
+        let status = crate::tree::cargo().args(command).current_dir(root()).status().context("cargo")?;
         if !status.success() {
             bail!("cargo {} failed", command.join(" "));
         }

@@ -1,7 +1,7 @@
 //! The one check: what a person runs before a change and what CI runs after it.
 
-use crate::test::{self, SQL};
-use crate::{features, generate, root, tidy};
+use crate::tree::{SQL, root, step};
+use crate::{features, generate, test, tidy};
 use anyhow::{Context, bail};
 use std::path::PathBuf;
 use std::process::Command;
@@ -32,10 +32,6 @@ pub fn run(long: bool) -> anyhow::Result<()> {
         bail!("{} failed", tally.failed);
     }
     Ok(())
-}
-
-pub fn step(name: &str) {
-    println!("\n== {name}");
 }
 
 fn lints() -> anyhow::Result<()> {
@@ -77,7 +73,7 @@ fn oldest_compiler() -> anyhow::Result<()> {
 /// Checks licences and banned packages of all dependencies (deny.toml).
 fn licences() -> anyhow::Result<()> {
     let there =
-        crate::cargo().args(["deny", "--version"]).output().is_ok_and(|output| output.status.success());
+        crate::tree::cargo().args(["deny", "--version"]).output().is_ok_and(|output| output.status.success());
     if !there {
         println!("skipped: licences: there is no cargo-deny (cargo install --locked cargo-deny@0.20.2)");
         return Ok(());
@@ -86,7 +82,7 @@ fn licences() -> anyhow::Result<()> {
 }
 
 fn cargo(args: &[&str]) -> anyhow::Result<()> {
-    let status = crate::cargo().args(args).current_dir(root()).status().context("cargo")?;
+    let status = crate::tree::cargo().args(args).current_dir(root()).status().context("cargo")?;
     if !status.success() {
         bail!("cargo {} failed", args.join(" "));
     }

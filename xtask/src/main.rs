@@ -17,12 +17,14 @@ mod stage;
 mod tally;
 mod test;
 mod tidy;
+mod tree;
 mod vm;
 
 use anyhow::bail;
 use clap::{Parser, Subcommand};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
+use tree::root;
 
 /// Development tasks.
 #[derive(Debug, Parser)]
@@ -100,22 +102,4 @@ fn run() -> anyhow::Result<ExitCode> {
         Task::Vm(args) => return vm::run(&args),
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Cargo with the environment of a user's shell. `cargo run` sets variables for this package, and build scripts depend
-/// on them (ring's is rerun when they change), so everything that depends on ring would be rebuilt in each clone.
-fn cargo() -> std::process::Command {
-    let mut command = std::process::Command::new(env!("CARGO"));
-    for (name, _) in std::env::vars_os() {
-        let text = name.to_string_lossy();
-        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") || text == "OUT_DIR" {
-            command.env_remove(&name);
-        }
-    }
-    command
-}
-
-/// The top of the source tree.
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).unwrap_or_default()
 }

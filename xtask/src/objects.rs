@@ -172,8 +172,10 @@ fn version(text: &str) -> Option<&str> {
 
 /// Where cargo has unpacked libbpf's headers.
 fn headers(root: &Path) -> anyhow::Result<PathBuf> {
-    let output =
-        crate::cargo().args(["metadata", "--format-version", "1", "--locked"]).current_dir(root).output()?;
+    let output = crate::tree::cargo()
+        .args(["metadata", "--format-version", "1", "--locked"])
+        .current_dir(root)
+        .output()?;
     if !output.status.success() {
         bail!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
@@ -191,15 +193,15 @@ mod tests {
 
     #[test]
     fn the_objects_are_of_these_sources() {
-        assert_eq!(differences(&crate::root()).unwrap(), Vec::<String>::new());
+        assert_eq!(differences(&crate::tree::root()).unwrap(), Vec::<String>::new());
     }
 
     #[test]
     fn the_default_build_has_no_libbpf() {
         let tree = |args: &[&str]| {
-            let mut command = crate::cargo();
+            let mut command = crate::tree::cargo();
             command.args(["tree", "--locked", "--edges", "normal,build", "--prefix", "none"]).args(args);
-            let output = command.current_dir(crate::root()).output().unwrap();
+            let output = command.current_dir(crate::tree::root()).output().unwrap();
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
             String::from_utf8(output.stdout).unwrap()
         };

@@ -5,8 +5,9 @@ pub mod config;
 mod process;
 
 use crate::artifact::Artifact;
+use crate::interrupt;
 use crate::tally::Tally;
-use crate::{interrupt, root};
+use crate::tree::root;
 use anyhow::{Context, bail};
 use config::{Config, Terms};
 use process::Done;

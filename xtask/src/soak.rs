@@ -20,6 +20,7 @@ mod report;
 use crate::stage::{self, Stage, Used, used};
 use anyhow::{Context, bail};
 use churn::Churn;
+use commensal_core::units::{TimeSpan, UnitError};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -50,7 +51,7 @@ const FEWEST_LULLS: usize = 4;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Duration.
-    #[arg(long = "for", value_name = "TIME", default_value = "20m", value_parser = humantime::parse_duration)]
+    #[arg(long = "for", value_name = "TIME", default_value = "20m", value_parser = span)]
     time: Duration,
     /// Seed of the random events.
     #[arg(long, default_value_t = 1)]
@@ -71,7 +72,7 @@ impl Args {
     /// The options used in the long tier.
     pub fn of_ci() -> Args {
         let asked = std::env::var(TIME_VARIABLE).ok();
-        let time = asked.and_then(|text| humantime::parse_duration(&text).ok());
+        let time = asked.and_then(|text| span(&text).ok());
         let time = time.unwrap_or(Duration::from_secs(20 * 60));
         Args { time, seed: 1, record: None, chaos: false, quick: false }
     }
@@ -87,7 +88,7 @@ impl Args {
     }
 
     fn words(&self) -> Vec<String> {
-        let (time, seed) = (humantime::format_duration(self.time).to_string(), self.seed.to_string());
+        let (time, seed) = (format!("{} ms", self.time.as_millis()), self.seed.to_string());
         // `1m 30s` is one word.
         let mut words: Vec<String> = ["soak", "--for", &time, "--seed", &seed].map(str::to_owned).into();
         if let Some(path) = &self.record {
@@ -97,6 +98,10 @@ impl Args {
         words.extend(self.quick.then(|| "--quick".to_owned()));
         words
     }
+}
+
+fn span(text: &str) -> Result<Duration, UnitError> {
+    text.parse::<TimeSpan>().map(|span| span.0)
 }
 
 /// Why a soak cannot run here.

@@ -53,8 +53,8 @@ pub fn with_faults(optimised: bool) -> anyhow::Result<PathBuf> {
 }
 
 fn built(which: &[&str]) -> anyhow::Result<()> {
-    let mut build = crate::cargo();
-    build.args(["build", "--quiet"]).args(which).current_dir(crate::root());
+    let mut build = crate::tree::cargo();
+    build.args(["build", "--quiet"]).args(which).current_dir(crate::tree::root());
     if !build.status()?.success() {
         bail!("commensal does not build");
     }
@@ -62,7 +62,7 @@ fn built(which: &[&str]) -> anyhow::Result<()> {
 }
 
 fn target() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| crate::root().join("target"), PathBuf::from)
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| crate::tree::root().join("target"), PathBuf::from)
 }
 
 impl Stage {

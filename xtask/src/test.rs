@@ -1,9 +1,9 @@
 //! The tests, by tier: those of the default members on the running kernel, in minutes and with nothing but cargo; or all that
 //! there are, with the SQL engine, a browser, containers, the scheduler's programs and kernels in virtual machines.
 
-use crate::ci::step;
 use crate::tally::{Tally, running_release};
-use crate::{artifact, features, root, runner, soak, vm};
+use crate::tree::{SQL, root, step};
+use crate::{artifact, features, runner, soak, vm};
 use anyhow::{Context, bail};
 use std::process::Stdio;
 use std::time::Instant;
@@ -24,9 +24,6 @@ const LEFT_OUT: [&str; 2] = [
     "kernel tests in VMs: they run with `cargo xtask test --all`",
 ];
 
-/// The SQL engine is built separately: built together with it, the other crates would get features that its
-/// dependencies enable, unlike in shipped builds.
-pub const SQL: &str = "commensal-sql";
 /// The host's own tests once more, through the layer that the chaos soak injects faults with.
 const WITH_FAULTS: [&str; 4] =
     ["--package", "commensal-host", "--features", "commensal-host/faults,commensal-host/fake"];
@@ -127,7 +124,7 @@ fn soaked(tally: &mut Tally, what: &str, args: &soak::Args) {
 /// default members cargo needs a manifest entry to choose one. The features are those of the tests; dependencies with
 /// other features are built once more for it.
 fn runs_the_program() -> anyhow::Result<()> {
-    let mut command = crate::cargo();
+    let mut command = crate::tree::cargo();
     command.args(["run", "--quiet"]).args(features::OF_TESTS).args(["--", "--version"]);
     let output = command.current_dir(root()).stderr(Stdio::inherit()).output().context("cargo run")?;
     let said = String::from_utf8_lossy(&output.stdout);
@@ -141,7 +138,7 @@ fn runs_the_program() -> anyhow::Result<()> {
 
 /// README's first command, with more rounds; an existing record of a user is kept.
 fn quickstart() -> anyhow::Result<Option<i32>> {
-    let mut command = crate::cargo();
+    let mut command = crate::tree::cargo();
     command.args(QUICKSTART.split(' ').skip(1));
     command.args(["--rounds", "12", "--out"]).arg(root().join("target/run.json"));
     Ok(command.current_dir(root()).status()?.code())

@@ -1,6 +1,7 @@
-//! Rules of the tree: dependencies between crates, file headers and sizes, where unsafe is allowed, promises with their
-//! tests.
+//! Rules of the tree: dependencies between crates and between files, file headers and sizes, where unsafe is allowed,
+//! promises with their tests.
 
+mod circles;
 mod words;
 
 use crate::promises::Promises;
@@ -115,7 +116,7 @@ pub fn problems(root: &Path) -> anyhow::Result<Vec<String>> {
             problems.push(format!("{name}: lacks #![forbid(unsafe_code)]"));
         }
         if JSON_CRATES.iter().any(|one| name.starts_with(&format!("crates/{one}/src"))) {
-            let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or(&text);
+            let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(&text);
             let raw = concat!("serde_json::to_", "string");
             if code.contains(raw) && name != JSON && !name.ends_with("tests.rs") {
                 problems.push(format!(
@@ -136,6 +137,7 @@ pub fn problems(root: &Path) -> anyhow::Result<Vec<String>> {
         ));
     }
     words::check(root, &files, &mut problems)?;
+    circles::check(root, &files, &mut problems)?;
     problems.extend(Promises::read(root, &files)?.problems);
     Ok(problems)
 }

@@ -6,19 +6,20 @@ mod image;
 mod kernel;
 mod qemu;
 mod rootfs;
+mod tools;
 
 use crate::interrupt;
 use crate::tally::{Quiet, Tally};
 use anyhow::{Context, bail};
-use image::Image;
+use image::{First, Image};
 use kernel::Kernel;
 use qemu::{Boot, Report, Trouble};
-use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use tools::{find_tool, tool};
 
 /// A guest: a kernel, its first process, and how its cgroups are mounted.
 #[derive(Debug)]
@@ -44,15 +45,6 @@ pub struct Layout {
     turns: bool,
     /// Minimum number of conformance rows that run here; fewer mean that a controller is missing.
     rows: usize,
-}
-
-/// The first process of a guest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum First {
-    /// A script, on a file system with only what tests need.
-    Ours,
-    /// systemd, on Debian's file system. For the long tier: creating the file system takes a minute, and root.
-    Systemd,
 }
 
 /// `v1`: every v1 controller below /sys/fs/cgroup, an empty v2 at unified; later Debian kernels lack v1's memory and
@@ -458,24 +450,6 @@ fn missing() -> Option<String> {
     packages.dedup();
     let list = packages.join(" ");
     (!packages.is_empty()).then(|| format!("missing; apt-get install --no-install-recommends {list}"))
-}
-
-/// depmod and similar tools are in folders that are not in every user's PATH.
-fn tool_path() -> OsString {
-    let mut path = std::env::var_os("PATH").unwrap_or_default();
-    path.push(":/usr/sbin:/sbin:/usr/bin:/bin");
-    path
-}
-
-fn tool(name: &str) -> Command {
-    let mut command = Command::new(name);
-    // The output is parsed, so it must not be translated.
-    command.env("PATH", tool_path()).env("LC_ALL", "C");
-    command
-}
-
-fn find_tool(name: &str) -> Option<PathBuf> {
-    std::env::split_paths(&tool_path()).map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ mod early_tick;
 mod followed;
 mod lease;
 mod leave;
+mod options;
 mod presence;
 mod rounds;
 mod show;
@@ -15,12 +16,13 @@ use self::followed::Followed;
 use self::lease::Lease;
 use self::presence::Presence;
 pub use self::start::running;
-use self::start::{be_master, first_groups, last_good, machine_lock, make_room, only_one};
+use self::start::{Groups, be_master, first_groups, last_good, machine_lock, make_room, only_one};
 use crate::audit::{self, Audit};
 use crate::blame_monitor::{self, BlameMonitor};
-use crate::control::{self, Command, Control, ControlError, Order};
+use crate::control::{self, Command, Control, Order};
 use crate::controllers::{Controllers, Decided, Observation, Wants};
-use crate::groups_file::{self, Changes, Compiled, LoadError, Texts};
+use crate::error::AgentError;
+use crate::groups_file::{self, Changes};
 use crate::publish::Published;
 use crate::sense::{Meters, Sample, WatchPrecision};
 use crate::snapshot::{self, Snapshot};
@@ -37,21 +39,17 @@ use commensal_core::knob::{Controller, KnobId, Value};
 use commensal_core::text;
 use commensal_core::topology::{Device, Disk, Machine};
 use commensal_core::units::Bytes;
-use commensal_host::{
-    Capability, Dir, GroupWatch, Host, HostError, LinuxHost, Process, Sources, Waker, give_up,
-};
+use commensal_host::{Capability, Dir, GroupWatch, Host, LinuxHost, Process, Sources, Waker, give_up};
 use commensal_reconcile::{
-    Change, Instance, Master, PlanRequest, Planned, ReconcileError, Reconciler, Round, in_words, members,
-    queue,
+    Change, Instance, PlanRequest, Planned, Reconciler, Round, in_words, members, queue,
 };
+pub use options::{Flags, OnExit, Options, Share};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -87,147 +85,6 @@ const SURVEY_EVERY: Duration = Duration::from_secs(60);
 /// How long per tick a frozen v1 cgroup is thawed so that a pending SIGKILL takes effect. Shorter than any lease of the
 /// guard.
 const DYING: Duration = Duration::from_millis(100);
-/// How long the agent waits for the agent that it replaces.
-const HAND_OVER_PATIENCE: Duration = Duration::from_secs(10);
-/// How long the agent waits for a guard that it started.
-const GUARD_PATIENCE: Duration = Duration::from_secs(5);
-/// How long the agent waits for another commensal that is exiting.
-const MASTER_PATIENCE: Duration = Duration::from_secs(1);
-/// A problem is reported when other processes hold the machine lock for this long.
-const LOCK_PATIENCE: Duration = Duration::from_secs(10);
-
-/// What stays in force when the agent is asked to exit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum OnExit {
-    /// The safe state: offline work stays held back, no limit is left on online work.
-    #[default]
-    Safe,
-    /// All settings, unchanged.
-    Keep,
-    /// No settings: every original value is restored.
-    Restore,
-}
-
-/// Options of the agent.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Groups file or directory.
-    pub config: PathBuf,
-    /// Length of a tick.
-    pub interval: Duration,
-    /// How long the agent may be silent before the guard acts; `None` means no guard.
-    pub lease: Option<Duration>,
-    /// Whether the probe may be loaded.
-    pub probe: bool,
-    /// What stays in force at exit.
-    pub on_exit: OnExit,
-    /// Whether to replace a running agent.
-    pub takeover: bool,
-    /// Path of this program, which is also started as the guard.
-    pub program: PathBuf,
-    /// Version, for the snapshot.
-    pub version: String,
-    /// Whether the agent may run beside another commensal with another state directory.
-    pub beside_others: bool,
-    /// TCP address at which metrics are served, read-only.
-    pub metrics: Option<SocketAddr>,
-    /// The socket that a group may look at it over.
-    pub share: Option<Share>,
-}
-
-/// A socket for a group.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Share {
-    /// Where.
-    pub path: PathBuf,
-    /// The group's number.
-    pub group: u32,
-    /// Whether somebody asked for it: then there is no agent without it.
-    pub insisted: bool,
-}
-
-/// Requests made by signals.
-#[derive(Debug)]
-pub struct Flags {
-    /// What ends the loop's wait; a request rings it.
-    pub waker: Waker,
-    /// Exit.
-    pub stop: Arc<AtomicBool>,
-    /// Read the groups again.
-    pub reload: Arc<AtomicBool>,
-    /// Make room for another agent and leave all settings unchanged.
-    pub hand_over: Arc<AtomicBool>,
-}
-
-impl Flags {
-    /// No requests.
-    ///
-    /// # Errors
-    /// `EMFILE` when there are too many open files.
-    pub fn new() -> std::io::Result<Flags> {
-        let no = || Arc::new(AtomicBool::new(false));
-        Ok(Flags { waker: Waker::new()?, stop: no(), reload: no(), hand_over: no() })
-    }
-}
-
-/// Why the agent could not start or continue.
-#[derive(Debug, thiserror::Error)]
-pub enum AgentError {
-    /// Another agent runs with this state directory.
-    #[error("an agent keeps the groups of this machine already{}; stop it, or take its place with --takeover", process(*.0))]
-    Running(Option<u32>),
-    /// A commensal with another state directory manages the machine's cgroups.
-    #[error(
-        "another commensal keeps the cgroups of this machine{}\n  try: stop it, or use its state directory; or, if their groups have \
-         nothing in common, --beside-others", .0.as_ref().map(|master| format!(": {master}")).unwrap_or_default()
-    )]
-    Master(Option<Master>),
-    /// The running agent does not make room.
-    #[error("the agent that runs{} did not make room within {} s", process(Some(*.0)), HAND_OVER_PATIENCE.as_secs())]
-    StaysPut(u32),
-    /// The groups could not be loaded.
-    #[error(transparent)]
-    Groups(#[from] LoadError),
-    /// The groups cannot be enforced.
-    #[error(transparent)]
-    Enforce(#[from] ReconcileError),
-    /// A system call failed.
-    #[error(transparent)]
-    Host(#[from] HostError),
-    /// The control socket cannot be served.
-    #[error(transparent)]
-    Control(#[from] ControlError),
-    /// The thread for the audit log could not be started.
-    #[error("the thread of the audit log cannot be started: {0}")]
-    Audit(std::io::Error),
-    /// The guard does not start.
-    #[error(
-        "the guard does not come up: {0}; run without one with --no-guard, and nothing looks after the machine if the agent dies"
-    )]
-    Guard(String),
-}
-
-fn process(pid: Option<u32>) -> String {
-    pid.map(|pid| format!(" (process {pid})")).unwrap_or_default()
-}
-
-/// The groups in force and their files.
-struct Groups {
-    texts: Texts,
-    /// Watches the files for changes; without it the next tick sees changes.
-    changes: Option<Changes>,
-    compiled: Compiled,
-    state: snapshot::Config,
-    /// When the watch was last looked at, whether it has told of a change, and when the files were last read.
-    looked: Instant,
-    written: bool,
-    read: Option<Instant>,
-    /// Texts that were rejected, so that they are not compiled again and again.
-    refused: Option<Texts>,
-    /// Whether `texts` have been saved on disk, for a start with broken groups files.
-    kept: bool,
-}
-
 /// The current time, on two clocks: milliseconds on a monotonic clock, and the time of day for display.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Now {
@@ -403,8 +260,9 @@ pub fn run(
     let shared = share(host, options)?;
     let control = Control::start(host, &socket, shared, options.metrics, Arc::clone(&published), send)?;
     let log = instance.state_dir.join("audit.log");
-    let audit =
-        Audit::start(Box::new(LinuxHost::new()), &log, audit::MAX_BYTES).map_err(AgentError::Audit)?;
+    let audit = Audit::start(Box::new(LinuxHost::new()), &log, audit::MAX_BYTES).map_err(|error| {
+        AgentError::new(format!("the thread of the audit log cannot be started: {error}"))
+    })?;
     let mut reconciler = {
         let _lock = machine_lock(host, &instance)?;
         let reconciler = Reconciler::new(instance, host)?;
@@ -476,7 +334,9 @@ fn share(host: &mut dyn Host, options: &Options) -> Result<Option<UnixListener>,
     }
     match listening {
         Ok(listener) => Ok(Some(listener)),
-        Err(source) if *insisted => Err(ControlError::Shared { group: *group, source }.into()),
+        Err(error) if *insisted => {
+            Err(AgentError::of(format!("the socket for group {group} cannot be made"), &error))
+        }
         Err(error) => {
             eprintln!("commensal: going on without the socket for group {group}: {error}");
             Ok(None)

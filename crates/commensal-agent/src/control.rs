@@ -16,18 +16,19 @@ mod answer;
 mod tests;
 
 use crate::canary;
+use crate::error::AgentError;
 use crate::publish::Published;
 pub use answer::{AGE, Done, Refusal};
 use answer::{Origin, Router};
 use commensal_core::errno::Errno;
-use commensal_host::{Host, HostError, Waker};
+use commensal_host::{Host, Waker};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
@@ -58,42 +59,8 @@ const COMMANDS: usize = 16;
 /// Pause after a failed `accept`, so that other connections can close their descriptors.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Why the socket cannot be served.
-#[derive(Debug, thiserror::Error)]
-pub enum ControlError {
-    /// Another agent listens on the socket.
-    #[error(
-        "an agent listens on {} already: ask it with `commensal status`; a second one needs its own --state-dir and groups",
-        .0.display()
-    )]
-    Taken(PathBuf),
-    /// The path is not a socket.
-    #[error("{} is not a socket: move it away, or name another --state-dir", .0.display())]
-    NotASocket(PathBuf),
-    /// Another error with the socket.
-    #[error(
-        "the control socket cannot be made; its path can have about 90 characters, and its folder must be writable"
-    )]
-    Socket(#[source] HostError),
-    /// The shared one cannot be.
-    #[error("the socket for group {group} cannot be made")]
-    Shared {
-        /// The group's number.
-        group: u32,
-        /// Why not.
-        source: HostError,
-    },
-    /// The address of the metrics.
-    #[error("--metrics-listen {addr}: cannot listen there; choose another address")]
-    Metrics {
-        /// The address.
-        addr: SocketAddr,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// No thread or no epoll instance could be created.
-    #[error("the thread of the control socket cannot be started")]
-    Thread(#[source] io::Error),
+fn no_thread(error: io::Error) -> AgentError {
+    AgentError::of("the thread of the control socket cannot be started", &error)
 }
 
 /// An order for the loop.
@@ -187,7 +154,7 @@ impl Control {
     /// the agent's lock: two that start at the same moment could both find a dead socket.
     ///
     /// # Errors
-    /// [`ControlError`], in words for users.
+    /// [`AgentError`], in words for users.
     pub fn start(
         host: &mut dyn Host,
         socket: &Path,
@@ -195,27 +162,31 @@ impl Control {
         metrics: Option<SocketAddr>,
         published: Arc<Published>,
         commands: Commands,
-    ) -> Result<Control, ControlError> {
+    ) -> Result<Control, AgentError> {
         let local = listen(host, socket)?;
         let tcp = match metrics {
             Some(addr) => {
                 let listener = std::net::TcpListener::bind(addr);
-                Some(listener.map_err(|source| ControlError::Metrics { addr, source })?)
+                Some(listener.map_err(|error| {
+                    let words =
+                        format!("--metrics-listen {addr}: cannot listen there; choose another address");
+                    AgentError::of(words, &error)
+                })?)
             }
             None => None,
         };
         let metrics = tcp.as_ref().and_then(|listener| listener.local_addr().ok());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(ControlError::Thread)?;
+        let runtime = runtime.map_err(no_thread)?;
         let (mut local, shared, tcp) = {
             let _inside = runtime.enter();
             let over_tcp = |one: std::net::TcpListener| {
                 one.set_nonblocking(true)?;
                 tokio::net::TcpListener::from_std(one)
             };
-            let local = listening(local).map_err(ControlError::Thread)?;
-            let shared = shared.map(listening).transpose().map_err(ControlError::Thread)?;
-            (local, shared, tcp.map(over_tcp).transpose().map_err(ControlError::Thread)?)
+            let local = listening(local).map_err(no_thread)?;
+            let shared = shared.map(listening).transpose().map_err(no_thread)?;
+            (local, shared, tcp.map(over_tcp).transpose().map_err(no_thread)?)
         };
         let (stop, stopped) = oneshot::channel::<()>();
         let router = Arc::new(Router { published, commands });
@@ -253,14 +224,14 @@ impl Control {
             });
         };
         let thread = std::thread::Builder::new().name("control".to_owned()).spawn(serve);
-        Ok(Control { metrics, again, stop: Some(stop), thread: Some(thread.map_err(ControlError::Thread)?) })
+        Ok(Control { metrics, again, stop: Some(stop), thread: Some(thread.map_err(no_thread)?) })
     }
 
     /// Listens on `socket` again: its file is gone.
     ///
     /// # Errors
     /// As [`Control::start`].
-    pub fn listen_again(&self, host: &mut dyn Host, socket: &Path) -> Result<(), ControlError> {
+    pub fn listen_again(&self, host: &mut dyn Host, socket: &Path) -> Result<(), AgentError> {
         // Without the thread nobody is answered, and the agent ends.
         let _ = self.again.send(listen(host, socket)?);
         Ok(())
@@ -282,11 +253,20 @@ impl Drop for Control {
     }
 }
 
-fn listen(host: &mut dyn Host, socket: &Path) -> Result<UnixListener, ControlError> {
+fn listen(host: &mut dyn Host, socket: &Path) -> Result<UnixListener, AgentError> {
     host.listen(socket).map_err(|error| match error.errno {
-        Errno::EADDRINUSE => ControlError::Taken(socket.to_owned()),
-        Errno::EEXIST => ControlError::NotASocket(socket.to_owned()),
-        _ => ControlError::Socket(error),
+        Errno::EADDRINUSE => AgentError::new(format!(
+            "an agent listens on {} already: ask it with `commensal status`; a second one needs its own --state-dir and groups",
+            socket.display()
+        )),
+        Errno::EEXIST => AgentError::new(format!(
+            "{} is not a socket: move it away, or name another --state-dir",
+            socket.display()
+        )),
+        _ => AgentError::of(
+            "the control socket cannot be made; its path can have about 90 characters, and its folder must be writable",
+            &error,
+        ),
     })
 }
 

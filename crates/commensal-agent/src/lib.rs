@@ -17,6 +17,7 @@ pub mod canary;
 pub mod client;
 pub mod control;
 mod controllers;
+mod error;
 pub mod explain;
 pub mod exposition;
 #[cfg(any(test, feature = "fixture"))]
@@ -35,3 +36,5 @@ pub mod snapshot;
 pub mod status;
 pub mod top;
 mod view;
+
+pub use error::AgentError;

@@ -28,6 +28,13 @@ pub enum Cookie {
     None,
 }
 
+/// `SCHED_NORMAL` of sched(7).
+pub const SCHED_NORMAL: i32 = 0;
+/// `SCHED_EXT`, which rustix and libc do not know yet.
+pub const SCHED_EXT: i32 = 7;
+/// `SCHED_BATCH` and `SCHED_IDLE`: the policies without a priority, besides the normal one.
+pub const SCHED_PLAIN: [i32; 2] = [3, 5];
+
 /// Scheduling policy that a child sets before it executes its program.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Policy {

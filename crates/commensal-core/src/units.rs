@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 /// Why a quantity could not be read. The text says what was expected and gives an example.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -47,9 +48,14 @@ impl Decimal {
 
     /// `self * factor`, rounded to the nearest whole number; `None` on overflow.
     fn times(self, factor: u128) -> Option<u64> {
+        u64::try_from(self.times_wide(factor)?).ok()
+    }
+
+    /// As [`Decimal::times`], for products that exceed 64 bits.
+    fn times_wide(self, factor: u128) -> Option<u128> {
         let divisor = 10u128.checked_pow(self.scale)?;
         let product = self.digits.checked_mul(factor)?.checked_add(divisor / 2)?;
-        u64::try_from(product / divisor).ok()
+        Some(product / divisor)
     }
 }
 
@@ -318,6 +324,68 @@ impl fmt::Display for Weight {
     }
 }
 
+/// Names of units of time, and their lengths in nanoseconds: those of systemd.time(7), a month being 30.44 days and a year
+/// 365.25.
+const TIME_UNITS: [(&[&str], u128); 10] = [
+    (&["ns", "nsec", "nanos"], 1),
+    (&["us", "usec", "µs"], 1_000),
+    (&["ms", "msec", "millis"], MS),
+    (&["s", "sec", "secs", "second", "seconds"], S),
+    (&["min", "m", "mins", "minute", "minutes"], 60 * S),
+    (&["h", "hr", "hrs", "hour", "hours"], 3_600 * S),
+    (&["d", "day", "days"], 86_400 * S),
+    (&["w", "wk", "wks", "week", "weeks"], 7 * 86_400 * S),
+    (&["M", "month", "months"], 2_630_016 * S),
+    (&["y", "yr", "yrs", "year", "years"], 31_557_600 * S),
+];
+const MS: u128 = 1_000_000;
+const S: u128 = 1_000 * MS;
+
+/// The one parser of times: numbers, each with its unit, which are added up (`1h 30min`). Nanoseconds; units below
+/// `shortest_ns` are refused, because the result would be rounded.
+fn parse_time(text: &str, shortest_ns: u128) -> Option<u128> {
+    let mut left = text.trim();
+    let mut sum_ns = 0_u128;
+    loop {
+        let end = left.find(|c: char| c.is_alphabetic() || c.is_whitespace())?;
+        let (number, _) = number_and_unit(&left[..end])?;
+        left = left[end..].trim_start();
+        let end = left.find(|c: char| !c.is_alphabetic()).unwrap_or(left.len());
+        let (_, unit_ns) = TIME_UNITS.iter().find(|(names, _)| names.contains(&&left[..end]))?;
+        if *unit_ns < shortest_ns {
+            return None;
+        }
+        sum_ns = sum_ns.checked_add(number.times_wide(*unit_ns)?)?;
+        left = left[end..].trim_start();
+        if left.is_empty() {
+            return Some(sum_ns);
+        }
+    }
+}
+
+/// `ns` in a unit of `unit_ns`, rounded to the nearest whole number.
+fn rounded(ns: u128, unit_ns: u128) -> Option<u64> {
+    u64::try_from((ns + unit_ns / 2) / unit_ns).ok()
+}
+
+/// A span of time of an option, to the nanosecond; `0` needs no unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TimeSpan(pub Duration);
+
+impl FromStr for TimeSpan {
+    type Err = UnitError;
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let expected =
+            "a time with a unit, such as 10s, 500ms or \"1h 30min\" (ns, us, ms, s, min, h, days, weeks)";
+        let ns = if text == "0" { Some(0) } else { parse_time(text, 1) };
+        let span = ns.and_then(|ns| {
+            let part_ns = u32::try_from(ns % S).ok()?;
+            Some(Duration::new(u64::try_from(ns / S).ok()?, part_ns))
+        });
+        span.map(TimeSpan).ok_or_else(|| refuse(text, expected))
+    }
+}
+
 /// A span of time, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Millis(pub u64);
@@ -336,15 +404,8 @@ impl FromStr for Millis {
     type Err = UnitError;
     fn from_str(text: &str) -> Result<Self, UnitError> {
         let expected = "a time with a unit, such as \"10 min\" (ms, s, min, h)";
-        let (number, unit) = number_and_unit(text).ok_or_else(|| refuse(text, expected))?;
-        let factor = match unit {
-            "ms" => 1,
-            "s" => 1_000,
-            "min" => 60_000,
-            "h" => 3_600_000,
-            _ => return Err(refuse(text, expected)),
-        };
-        number.times(factor).map(Millis).ok_or_else(|| refuse(text, expected))
+        let ms = parse_time(text, MS).and_then(|ns| rounded(ns, MS));
+        ms.map(Millis).ok_or_else(|| refuse(text, expected))
     }
 }
 
@@ -366,14 +427,8 @@ impl FromStr for Micros {
     type Err = UnitError;
     fn from_str(text: &str) -> Result<Self, UnitError> {
         let expected = "a time above 0 with a unit, such as \"200 us\" (us, ms, s)";
-        let (number, unit) = number_and_unit(text).ok_or_else(|| refuse(text, expected))?;
-        let factor = match unit {
-            "us" => 1,
-            "ms" => 1_000,
-            "s" => 1_000_000,
-            _ => return Err(refuse(text, expected)),
-        };
-        number.times(factor).filter(|us| *us > 0).map(Micros).ok_or_else(|| refuse(text, expected))
+        let us = parse_time(text, 1_000).and_then(|ns| rounded(ns, 1_000));
+        us.filter(|us| *us > 0).map(Micros).ok_or_else(|| refuse(text, expected))
     }
 }
 
@@ -423,6 +478,54 @@ mod tests {
         // Ten percent of nine thousandths of a CPU must not become zero.
         assert_eq!(Ppm(100_000).of(9_000), 900);
         assert_eq!(CpuAmount::OfMachine(Ppm(500_000)).on(3), MicroCpus(1_500_000));
+    }
+
+    /// Of an option, of a file in milliseconds and of one in microseconds.
+    #[test]
+    fn times() {
+        let far = "9".repeat(20);
+        for (text, span_ns, ms, us) in [
+            ("0", Some(0), None, None),
+            ("0s", Some(0), Some(0), None),
+            ("90s", Some(90_000_000_000), Some(90_000), Some(90_000_000)),
+            (" 1h 30min ", Some(5_400_000_000_000), Some(5_400_000), Some(5_400_000_000)),
+            ("1hour12min5s", Some(4_325_000_000_000), Some(4_325_000), Some(4_325_000_000)),
+            ("2 days", Some(172_800_000_000_000), Some(172_800_000), Some(172_800_000_000)),
+            ("1w 1M 1y", Some(34_792_416_000_000_000), Some(34_792_416_000), Some(34_792_416_000_000)),
+            ("4.2s", Some(4_200_000_000), Some(4_200), Some(4_200_000)),
+            ("1_500 ms", Some(1_500_000_000), Some(1_500), Some(1_500_000)),
+            ("0.5 ms", Some(500_000), Some(1), Some(500)),
+            ("20us", Some(20_000), None, Some(20)),
+            ("2 µs", Some(2_000), None, Some(2)),
+            ("7nsec", Some(7), None, None),
+            ("1s 5us", Some(1_000_005_000), None, Some(1_000_005)),
+            (
+                "1000 years",
+                Some(31_557_600_000_000_000_000),
+                Some(31_557_600_000_000),
+                Some(31_557_600_000_000_000),
+            ),
+            ("", None, None, None),
+            ("10", None, None, None),
+            ("s", None, None, None),
+            ("-1s", None, None, None),
+            ("+1s", None, None, None),
+            ("1e3s", None, None, None),
+            (".5s", None, None, None),
+            ("1.s", None, None, None),
+            ("1 0s", None, None, None),
+            ("1h 30", None, None, None),
+            ("2 hours min", None, None, None),
+            ("1 m sec", None, None, None),
+            ("1 S", None, None, None),
+            ("nan s", None, None, None),
+            (&format!("{far}y"), None, None, None),
+        ] {
+            let span = text.parse::<TimeSpan>().ok().map(|span| span.0.as_nanos());
+            let millis = text.parse::<Millis>().ok().map(|time| time.0);
+            let micros = text.parse::<Micros>().ok().map(|time| time.0);
+            assert_eq!((span, millis, micros), (span_ns, ms, us), "{text:?}");
+        }
     }
 
     #[test]

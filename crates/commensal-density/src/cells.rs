@@ -2,8 +2,9 @@
 //! drivers as `apply`. They are in a journal before they exist, so that the next run or `commensal restore` can undo a
 //! run killed at any moment.
 
+use crate::error::DensityError;
 use crate::experiment::Cell;
-use crate::pin::{self, PinError, Pinned};
+use crate::pin::{self, Pinned};
 use commensal_core::actual::CgroupPath;
 use commensal_core::group::{Class, GroupName, GroupSpec, OnExceed};
 use commensal_core::limit::{CPU_MAX, CPU_SET, CPU_WEIGHT, MEMORY_MAX};
@@ -18,26 +19,6 @@ use std::time::Duration;
 
 /// Timeout for the processes of a cell to die.
 const PATIENCE: Duration = Duration::from_secs(10);
-
-/// Why cells could not be created.
-#[derive(Debug, thiserror::Error)]
-pub enum CellsError {
-    /// Their cgroups could not be created or removed.
-    #[error(transparent)]
-    Testbed(#[from] TestbedError),
-    /// They cannot be pinned to cores.
-    #[error(transparent)]
-    Pin(#[from] PinError),
-    /// The machine has no usable cgroups.
-    #[error("cells need cgroups of their own: {0}")]
-    NoGroups(String),
-}
-
-impl From<commensal_host::HostError> for CellsError {
-    fn from(error: commensal_host::HostError) -> CellsError {
-        CellsError::Testbed(TestbedError::Host(error))
-    }
-}
 
 /// The machine during a run; a lock keeps other runs from measuring at the same time.
 #[derive(Debug)]
@@ -71,11 +52,11 @@ impl Field {
         state_dir: PathBuf,
         probe_name: &str,
         cgroup_root: Option<&CgroupPath>,
-    ) -> Result<Field, CellsError> {
+    ) -> Result<Field, DensityError> {
         host.state_dir(&state_dir)?;
         let lock_path = state_dir.join("lab.lock");
         let Some(lock) = host.state_lock(&lock_path)? else {
-            return Err(TestbedError::Busy(lock_path.display().to_string()).into());
+            return Err(TestbedError::busy(&lock_path).into());
         };
         let boot_id = machine::boot_id(host).unwrap_or_default();
         let cleaned = restore_stale(host, &state_dir, &boot_id)?.done;
@@ -85,7 +66,7 @@ impl Field {
         };
         let survey = instance.survey(host).map_err(TestbedError::from)?;
         if let Some(obstacle) = survey.caps.cgroup_obstacle.as_ref().or(survey.tenancy.obstacle.as_ref()) {
-            return Err(CellsError::NoGroups(obstacle.clone()));
+            return Err(DensityError::new(format!("cells need cgroups of their own: {obstacle}")));
         }
         Ok(Field { survey, cleaned, instance, _lock: lock })
     }
@@ -99,7 +80,7 @@ impl Field {
         host: &mut dyn Host,
         cell: &Cell,
         (count, pinned): (u32, bool),
-    ) -> Result<Cells, CellsError> {
+    ) -> Result<Cells, DensityError> {
         let vcpus = vec![cell.vcpu; count as usize];
         let pins = if pinned { pin::assign(&self.survey.machine.topology, &vcpus, 0)? } else { Vec::new() };
         let specs = specs(cell, count, &pins)?;
@@ -109,13 +90,13 @@ impl Field {
         made.map(|made| Cells { pins, ..made })
     }
 
-    fn make(&self, host: &mut dyn Host, specs: &[GroupSpec]) -> Result<Cells, CellsError> {
+    fn make(&self, host: &mut dyn Host, specs: &[GroupSpec]) -> Result<Cells, DensityError> {
         let mut journal = self.instance.open_journal(host).map_err(TestbedError::from)?;
         let request = PlanRequest::beside(specs);
         let (planned, outcome) =
             enforce(&self.instance, host, &request, &mut journal).map_err(TestbedError::from)?;
         if let Some(failure) = outcome.failure {
-            return Err(TestbedError::Refused(Box::new(failure)).into());
+            return Err(TestbedError::refused(&failure).into());
         }
         let Planned { desired, plan, .. } = planned;
         let path = |spec: &GroupSpec| {
@@ -136,7 +117,7 @@ impl Field {
     ///
     /// # Errors
     /// When a process survives SIGKILL, or the journal cannot be read or rewritten.
-    pub fn clear(&self, host: &mut dyn Host, cells: Cells) -> Result<Vec<String>, CellsError> {
+    pub fn clear(&self, host: &mut dyn Host, cells: Cells) -> Result<Vec<String>, DensityError> {
         let mut ended = Ok(());
         for group in cells.groups {
             if let Some(dir) = group.any() {
@@ -152,10 +133,10 @@ impl Field {
 }
 
 /// Specs of the cells' cgroups.
-fn specs(cell: &Cell, count: u32, pins: &[Pinned]) -> Result<Vec<GroupSpec>, CellsError> {
+fn specs(cell: &Cell, count: u32, pins: &[Pinned]) -> Result<Vec<GroupSpec>, DensityError> {
     let weight = u16::try_from(cell.vcpu.saturating_mul(100)).unwrap_or(u16::MAX).min(10_000);
     let spec = |index: usize| {
-        let name = GroupName::new(&format!("cell-{}", index + 1)).map_err(TestbedError::Plan)?;
+        let name = GroupName::new(&format!("cell-{}", index + 1)).map_err(TestbedError::plan)?;
         let mut spec = GroupSpec::new(name, Class::Online);
         spec.limits.set(CPU_WEIGHT, Weight::new(weight));
         spec.limits.set(CPU_MAX, cell.quota.then(|| CpuAmount::Cpus(MicroCpus::whole(cell.vcpu as usize))));
@@ -174,7 +155,12 @@ impl Cells {
     ///
     /// # Errors
     /// When it cannot be started there.
-    pub fn start(&self, host: &mut dyn Host, cell: usize, mut spec: SpawnSpec) -> Result<Child, CellsError> {
+    pub fn start(
+        &self,
+        host: &mut dyn Host,
+        cell: usize,
+        mut spec: SpawnSpec,
+    ) -> Result<Child, DensityError> {
         spec.groups = self.groups[cell].all();
         spec.die_with_parent = true;
         spec.own_process_group = true;

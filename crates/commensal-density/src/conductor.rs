@@ -9,53 +9,25 @@
 mod attempt;
 mod watch;
 
-use crate::cells::{CellsError, Field};
+use crate::cells::Field;
+use crate::error::DensityError;
 use crate::experiment::{Backend, Experiment, Kind, Load};
 use crate::pin;
 use crate::record::{Attempt, Ladder, Placement, Rung, SCHEMA, Test};
 use crate::scenario::Server;
-use crate::vm::{Guest, VmError};
+use crate::vm::Guest;
 use crate::{engines, topology_notes};
 use attempt::Trial;
 use commensal_core::actual::CgroupPath;
 use commensal_host::Host;
 use commensal_lab::conductor::describe;
-use commensal_lab::record::Tool;
+use commensal_lab::record::RecordedBy;
 use commensal_lab::rng::Rng;
 use commensal_lab::site::Claim;
 use commensal_lab::stats::median;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
-
-/// Why a ladder was not completed.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// Cells could not be created or removed.
-    #[error(transparent)]
-    Cells(#[from] CellsError),
-    /// VMs cannot be started here.
-    #[error(transparent)]
-    Vm(#[from] VmError),
-    /// The ladder is impossible on this machine.
-    #[error("{0}")]
-    Impossible(String),
-    /// The record to continue belongs to another ladder.
-    #[error("this record cannot be gone on with: {0}")]
-    Resume(String),
-    /// A pipe to a cell could not be created.
-    #[error("a cell cannot be spoken with")]
-    Pipe(#[source] std::io::Error),
-    /// The user asked to stop.
-    #[error("stopped before the end")]
-    Stopped,
-}
-
-impl From<commensal_host::HostError> for RunError {
-    fn from(error: commensal_host::HostError) -> RunError {
-        RunError::Cells(error.into())
-    }
-}
 
 /// Options of a run on this machine.
 #[derive(Debug, Clone)]
@@ -109,16 +81,16 @@ struct Step {
 /// Runs the ladder.
 ///
 /// # Errors
-/// See [`RunError`]. Attempts measured before the error were reported as they were recorded; all cells are removed.
+/// When cells or VMs cannot be had, or it was stopped. Attempts measured before the error were reported as they were recorded; all cells are removed.
 pub fn run(
     host: &mut dyn Host,
     experiment: &Experiment,
     conduct: &RunOptions,
     stop: &AtomicBool,
     tell: &mut dyn FnMut(Event<'_>),
-) -> Result<Ladder, RunError> {
+) -> Result<Ladder, DensityError> {
     // Density and lab runs would disturb each other.
-    let _claim = Claim::take(host).map_err(CellsError::from)?;
+    let _claim = Claim::take(host)?;
     let field =
         Field::open(host, conduct.state_dir.clone(), &conduct.probe_name, conduct.cgroup_root.as_ref())?;
     possible(experiment, &field)?;
@@ -169,11 +141,16 @@ pub fn run(
             push(&mut ladder, experiment, step, Attempt { repeat, at_s, ..tried.attempt });
             tell(Event::Recorded(&ladder));
             if stop.load(Ordering::Relaxed) {
-                return Err(RunError::Stopped);
+                return Err(stopped());
             }
         }
     }
     Ok(ladder)
+}
+
+/// The user asked to stop.
+fn stopped() -> DensityError {
+    DensityError::new("stopped before the end")
 }
 
 /// Removes what the servers of killed cells left behind.
@@ -216,17 +193,17 @@ fn limit(ladder: &Ladder, experiment: &Experiment, step: Step) -> (Duration, Str
 }
 
 /// Refuses a ladder that is impossible on this machine, before anything is created.
-fn possible(experiment: &Experiment, field: &Field) -> Result<(), RunError> {
+fn possible(experiment: &Experiment, field: &Field) -> Result<(), DensityError> {
     let machine = &field.survey.machine;
     for (cells, pinned) in &experiment.placements {
         if *pinned {
             let vcpus = vec![experiment.cell.vcpu; *cells as usize];
-            pin::assign(&machine.topology, &vcpus, 0).map_err(CellsError::Pin)?;
+            pin::assign(&machine.topology, &vcpus, 0)?;
         }
         let most = experiment.loads.iter().filter_map(|load| experiment.cell_of(load).memory_limit()).max();
         let memory = most.map(|memory| memory.0.saturating_mul(u64::from(*cells)));
         if let Some(memory) = memory.filter(|memory| *memory > machine.memory.0) {
-            return Err(RunError::Impossible(format!(
+            return Err(DensityError::new(format!(
                 "{cells} cells may use {} MiB of memory, and the machine has {} MiB; give cells less memory, or have fewer",
                 memory >> 20,
                 machine.memory.0 >> 20
@@ -234,7 +211,7 @@ fn possible(experiment: &Experiment, field: &Field) -> Result<(), RunError> {
         }
     }
     let server = Server::of(&machine.topology, experiment.reserve);
-    server.check().map_err(|error| RunError::Impossible(error.to_string()))
+    server.check()
 }
 
 /// The record before the first attempt.
@@ -261,7 +238,7 @@ fn begin(host: &dyn Host, experiment: &Experiment, conduct: &RunOptions, field: 
     Ladder {
         schema: SCHEMA.to_owned(),
         name: experiment.name.clone(),
-        tool: Some(Tool { version: conduct.version.clone(), args: conduct.args.clone() }),
+        tool: Some(RecordedBy { version: conduct.version.clone(), args: conduct.args.clone() }),
         started: Some(humantime::format_rfc3339_seconds(SystemTime::now()).to_string()),
         seed: experiment.seed,
         repeats: experiment.repeats,
@@ -281,8 +258,10 @@ fn placement_name(cells: u32, pinned: bool) -> String {
 }
 
 /// Takes over the record of an interrupted run, if it was a run of this very ladder.
-fn go_on(ladder: &mut Ladder, earlier: &Ladder) -> Result<(), RunError> {
-    let refuse = |what: &str| Err(RunError::Resume(format!("{what} is not the same")));
+fn go_on(ladder: &mut Ladder, earlier: &Ladder) -> Result<(), DensityError> {
+    let refuse = |what: &str| {
+        Err(DensityError::new(format!("this record cannot be gone on with: {what} is not the same")))
+    };
     if (&earlier.name, &earlier.source, earlier.seed) != (&ladder.name, &ladder.source, ladder.seed) {
         return refuse("the experiment");
     }
@@ -465,7 +444,7 @@ mod tests {
         let same = ladder.clone();
         let tool = |args: &[&str]| {
             let args = args.iter().map(|&arg| arg.to_owned()).collect();
-            Some(Tool { version: "0.1.0".to_owned(), args })
+            Some(RecordedBy { version: "0.1.0".to_owned(), args })
         };
         let same = Ladder { tool: tool(&["density", "run", "x"]), ..same };
         ladder.tool = tool(&["density", "run", "x", "--resume", "density.json"]);

@@ -10,7 +10,8 @@
 //! vms = [{ count = 4, vcpu = 16 }]
 //! ```
 
-use crate::scenario::{Classified, Scenario, ScenarioError, Server, Vms, classify};
+use crate::error::DensityError;
+use crate::scenario::{Classified, Scenario, Server, Vms, classify};
 use serde::{Deserialize, Serialize};
 
 /// One kind of server with its VMs.
@@ -46,44 +47,18 @@ struct File {
     server: Vec<Placed>,
 }
 
-/// Why a fleet's file was refused.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum FleetError {
-    /// The file cannot be parsed.
-    #[error("{file}: {message}")]
-    Form {
-        /// The file.
-        file: String,
-        /// The parser's message, with position.
-        message: String,
-    },
-    /// A server with impossible numbers.
-    #[error("{file}: server {name:?}: {source}")]
-    Server {
-        /// The file.
-        file: String,
-        /// The server.
-        name: String,
-        /// What is wrong with it. Part of the message, because all of them are reported at once.
-        #[source]
-        source: ScenarioError,
-    },
-}
-
 /// Reads and classifies a fleet.
 ///
 /// # Errors
 /// Every impossible server in one pass; or the first syntax error of the file.
-pub fn read(file: &str, text: &str) -> Result<Vec<(Placed, Classified)>, Vec<FleetError>> {
-    let form = |message: String| FleetError::Form { file: file.to_owned(), message };
-    let parsed: File = toml::from_str(text).map_err(|error| vec![form(error.to_string())])?;
+pub fn read(file: &str, text: &str) -> Result<Vec<(Placed, Classified)>, Vec<DensityError>> {
+    let wrong = |what: String| DensityError::new(format!("{file}: {what}"));
+    let parsed: File = toml::from_str(text).map_err(|error| vec![wrong(error.to_string())])?;
     let (mut good, mut bad) = (Vec::new(), Vec::new());
     for placed in parsed.server {
         match classify(&placed.server(), &placed.vms) {
             Ok(classified) => good.push((placed, classified)),
-            Err(source) => {
-                bad.push(FleetError::Server { file: file.to_owned(), name: placed.name.clone(), source });
-            }
+            Err(error) => bad.push(wrong(format!("server {:?}: {error}", placed.name))),
         }
     }
     if bad.is_empty() { Ok(good) } else { Err(bad) }

@@ -16,6 +16,7 @@ pub mod cells;
 pub mod conductor;
 pub mod document;
 pub mod engines;
+mod error;
 pub mod experiment;
 pub mod fleet;
 pub mod model;
@@ -30,3 +31,5 @@ pub mod table;
 pub mod topology_notes;
 pub mod vm;
 pub mod work;
+
+pub use error::DensityError;

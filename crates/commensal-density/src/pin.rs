@@ -1,10 +1,10 @@
 //! Chooses the CPUs to which a VM is pinned: whole cores, in one NUMA node where possible, not shared with other VMs.
 
-use crate::scenario::ScenarioError;
+use crate::error::DensityError;
+use crate::scenario::no_vms;
 use commensal_core::cpuset::CpuSet;
 use commensal_core::topology::Topology;
 use commensal_host::{Host, HostError};
-use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -19,35 +19,11 @@ pub struct Pinned {
     pub nodes: Vec<u32>,
 }
 
-/// Why VMs cannot be pinned.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize)]
-pub enum PinError {
-    /// A VM needs more vCPUs than the threads of the remaining cores.
-    #[error(
-        "VM {vm} needs {needed} whole cores for {vcpu} vCPU, and {left} of {cores} are left; pin fewer VMs, or let them float"
-    )]
-    TooMany {
-        /// Number of the VM, from 1.
-        vm: usize,
-        /// Its vCPU.
-        vcpu: u32,
-        /// Cores that it needs.
-        needed: usize,
-        /// Cores that are left.
-        left: usize,
-        /// Cores of the machine.
-        cores: usize,
-    },
-    /// A VM without vCPU.
-    #[error("{}", ScenarioError::Vms { count: 1, vcpu: 0 })]
-    Empty,
-}
-
 /// Assigns cores to VMs, in their order. The first `reserve` cores are reserved for the host.
 ///
 /// # Errors
-/// See [`PinError`].
-pub fn assign(topology: &Topology, vcpus: &[u32], reserve: usize) -> Result<Vec<Pinned>, PinError> {
+/// When a VM has no vCPU, or needs more whole cores than are left.
+pub fn assign(topology: &Topology, vcpus: &[u32], reserve: usize) -> Result<Vec<Pinned>, DensityError> {
     // A core is identified by its first thread; the map is ordered by CPU.
     let mut cores: BTreeMap<(u32, u32), Vec<u32>> = BTreeMap::new();
     for cpu in &topology.cpus {
@@ -61,19 +37,17 @@ pub fn assign(topology: &Topology, vcpus: &[u32], reserve: usize) -> Result<Vec<
     let mut pinned = Vec::new();
     for (index, vcpu) in vcpus.iter().enumerate() {
         if *vcpu == 0 {
-            return Err(PinError::Empty);
+            return Err(no_vms(1, 0));
         }
         let taken = take(&mut free, *vcpu as usize);
         let Some(taken) = taken else {
             let per_core = free.first().map_or(1, |(_, cpus)| cpus.len()).max(1);
             let needed = (*vcpu as usize).div_ceil(per_core);
-            return Err(PinError::TooMany {
-                vm: index + 1,
-                vcpu: *vcpu,
-                needed,
-                left: free.len(),
-                cores: all,
-            });
+            return Err(DensityError::new(format!(
+                "VM {} needs {needed} whole cores for {vcpu} vCPU, and {} of {all} are left; pin fewer VMs, or let them float",
+                index + 1,
+                free.len()
+            )));
         };
         let mut nodes: Vec<u32> = taken.iter().map(|(node, _)| *node).filter(|_| known).collect();
         nodes.dedup();
@@ -186,7 +160,7 @@ mod tests {
         let error = assign(&server(4), &[4, 4, 1], 0).unwrap_err().to_string();
         assert!(error.contains("VM 3 needs 1 whole cores for 1 vCPU, and 0 of 4 are left"), "{error}");
         assert!(assign(&server(4), &[8], 1).is_err());
-        assert_eq!(assign(&server(4), &[0], 0), Err(PinError::Empty));
+        assert_eq!(assign(&server(4), &[0], 0), Err(no_vms(1, 0)));
         // The reserved core belongs to the host.
         assert_eq!(assign(&server(4), &[2], 1).unwrap()[0].cpus.to_string(), "1,5");
     }

@@ -1,8 +1,9 @@
 //! The model of a recorded ladder, schema `commensal.density/1`. The attempts are the primary data: the table, the
 //! planner and all charts are computed from them. A missing value is `None`, never 0.
 
+use crate::error::DensityError;
 use crate::scenario::Server;
-use commensal_lab::record::{Machine, Tool};
+use commensal_lab::record::{Machine, RecordedBy};
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde::{Deserialize, Serialize};
@@ -21,7 +22,7 @@ pub struct Ladder {
     pub name: String,
     /// The program that recorded it; `None` for figures copied from a document.
     #[serde(default)]
-    pub tool: Option<Tool>,
+    pub tool: Option<RecordedBy>,
     /// When the run started, RFC 3339.
     #[serde(default)]
     pub started: Option<String>,
@@ -210,37 +211,24 @@ pub enum FailureKind {
     Steal,
 }
 
-/// A document that is not a valid record.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum RecordError {
-    /// It is not JSON of this form.
-    #[error("it is not a recorded ladder: {0}")]
-    Form(String),
-    /// It has another schema version.
-    #[error("its schema is {found:?}, and this program reads {SCHEMA:?}")]
-    Schema {
-        /// The name in its `schema` field.
-        found: String,
-    },
-    /// It contradicts itself.
-    #[error("it contradicts itself: {0}")]
-    Inconsistent(String),
+fn other_form(error: &serde_json::Error) -> DensityError {
+    DensityError::new(format!("it is not a recorded ladder: {error}"))
 }
 
 impl Ladder {
     /// Reads a ladder.
     ///
     /// # Errors
-    /// See [`RecordError`].
-    pub fn from_json(text: &str) -> Result<Ladder, RecordError> {
-        let value: serde_json::Value =
-            serde_json::from_str(text).map_err(|error| RecordError::Form(error.to_string()))?;
+    /// When it is not JSON of this form and schema, or contradicts itself.
+    pub fn from_json(text: &str) -> Result<Ladder, DensityError> {
+        let value: serde_json::Value = serde_json::from_str(text).map_err(|error| other_form(&error))?;
         let found = value.get("schema").and_then(serde_json::Value::as_str).unwrap_or_default();
         if found != SCHEMA {
-            return Err(RecordError::Schema { found: found.to_owned() });
+            return Err(DensityError::new(format!(
+                "its schema is {found:?}, and this program reads {SCHEMA:?}"
+            )));
         }
-        let ladder: Ladder =
-            serde_json::from_value(value).map_err(|error| RecordError::Form(error.to_string()))?;
+        let ladder: Ladder = serde_json::from_value(value).map_err(|error| other_form(&error))?;
         ladder.check()?;
         Ok(ladder)
     }
@@ -253,8 +241,8 @@ impl Ladder {
         commensal_core::text::json_pretty(self)
     }
 
-    fn check(&self) -> Result<(), RecordError> {
-        let wrong = |what: String| Err(RecordError::Inconsistent(what));
+    fn check(&self) -> Result<(), DensityError> {
+        let wrong = |what: String| Err(DensityError::new(format!("it contradicts itself: {what}")));
         if self.placements.is_empty() || self.tests.is_empty() {
             return wrong("it has no placement or no test".to_owned());
         }
@@ -415,7 +403,9 @@ mod tests {
         check(&|ladder| ladder.rungs[1].placement = "S9".to_owned(), "no such test or placement");
         check(&|ladder| ladder.rungs[0].published.as_mut().unwrap().mean_s = Some(-1.0), "is not positive");
         check(&|ladder| ladder.tests.clear(), "no placement or no test");
-        assert!(matches!(Ladder::from_json("[]"), Err(RecordError::Schema { .. })));
-        assert!(matches!(Ladder::from_json("{"), Err(RecordError::Form(_))));
+        for (text, want) in [("[]", "its schema is"), ("{", "it is not a recorded ladder")] {
+            let error = Ladder::from_json(text).unwrap_err().to_string();
+            assert!(error.contains(want), "{want}: {error}");
+        }
     }
 }

@@ -9,6 +9,7 @@
 //! sides); here a placement on a bound belongs to the better class, because every vCPU still has a core or a thread of
 //! its own.
 
+use crate::error::DensityError;
 use commensal_core::topology::Topology;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -74,42 +75,6 @@ impl std::str::FromStr for Scenario {
     }
 }
 
-/// A placement that cannot be classified.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum ScenarioError {
-    /// The numbers of cores and threads are impossible.
-    #[error(
-        "a server of {cores} cores and {threads} threads cannot be; give physical cores and logical CPUs, such as 48 and 96"
-    )]
-    Server {
-        /// Cores given.
-        cores: u32,
-        /// Threads given.
-        threads: u32,
-    },
-    /// The reserve is larger than the server.
-    #[error(
-        "a reserve of {reserve} cores leaves nothing of {cores}; it must be 0 or more, and less than the cores"
-    )]
-    Reserve {
-        /// Reserve given.
-        reserve: f64,
-        /// Cores there are.
-        cores: u32,
-    },
-    /// VMs without vCPUs.
-    #[error("{count} VMs of {vcpu} vCPU cannot be placed: both numbers must be 1 or more")]
-    Vms {
-        /// VMs given.
-        count: u32,
-        /// vCPU given.
-        vcpu: u32,
-    },
-    /// No VM at all.
-    #[error("no VM is given; give at least one, such as 4x16 for four VMs of 16 vCPU")]
-    Empty,
-}
-
 impl Server {
     /// The server of a topology. A core with an offline thread still counts as a core.
     #[must_use]
@@ -134,14 +99,18 @@ impl Server {
     /// Checks that the numbers are possible.
     ///
     /// # Errors
-    /// See [`ScenarioError`].
-    pub fn check(&self) -> Result<(), ScenarioError> {
+    /// The first number that is impossible.
+    pub fn check(&self) -> Result<(), DensityError> {
         let Server { cores, threads, reserve, .. } = *self;
         if cores == 0 || threads < cores {
-            return Err(ScenarioError::Server { cores, threads });
+            return Err(DensityError::new(format!(
+                "a server of {cores} cores and {threads} threads cannot be; give physical cores and logical CPUs, such as 48 and 96"
+            )));
         }
         if !(reserve >= 0.0 && reserve < f64::from(cores)) {
-            return Err(ScenarioError::Reserve { reserve, cores });
+            return Err(DensityError::new(format!(
+                "a reserve of {reserve} cores leaves nothing of {cores}; it must be 0 or more, and less than the cores"
+            )));
         }
         Ok(())
     }
@@ -196,17 +165,24 @@ pub struct Classified {
     pub notes: Vec<String>,
 }
 
+/// Why VMs without vCPUs, or none, cannot be placed.
+pub(crate) fn no_vms(count: u32, vcpu: u32) -> DensityError {
+    DensityError::new(format!("{count} VMs of {vcpu} vCPU cannot be placed: both numbers must be 1 or more"))
+}
+
 /// Classifies a placement.
 ///
 /// # Errors
-/// See [`ScenarioError`].
-pub fn classify(server: &Server, vms: &[Vms]) -> Result<Classified, ScenarioError> {
+/// Why it cannot be classified.
+pub fn classify(server: &Server, vms: &[Vms]) -> Result<Classified, DensityError> {
     server.check()?;
     if vms.is_empty() {
-        return Err(ScenarioError::Empty);
+        return Err(DensityError::new(
+            "no VM is given; give at least one, such as 4x16 for four VMs of 16 vCPU",
+        ));
     }
     if let Some(Vms { count, vcpu }) = vms.iter().find(|vms| vms.count == 0 || vms.vcpu == 0) {
-        return Err(ScenarioError::Vms { count: *count, vcpu: *vcpu });
+        return Err(no_vms(*count, *vcpu));
     }
     let vcpu: u64 = vms.iter().map(|vms| u64::from(vms.count) * u64::from(vms.vcpu)).sum();
     let largest = vms.iter().map(|vms| vms.vcpu).max().unwrap_or(0);

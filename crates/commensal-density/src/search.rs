@@ -1,6 +1,7 @@
 //! Measurements that answer a question: the maximum density by bisection, and the loss of a core that is shared.
 
-use crate::conductor::{self, Event, RunError, RunOptions};
+use crate::conductor::{self, Event, RunOptions};
+use crate::error::DensityError;
 use crate::experiment::{Backend, Cell, Experiment, Kind, Limits, Load};
 use crate::model::{Bandwidth, Calibration};
 use crate::plan::{Planned, Question, plan};
@@ -46,7 +47,7 @@ pub fn bisect<E>(
 /// Measures how many cells fit: each candidate is compared with one cell alone, in the same repeats.
 ///
 /// # Errors
-/// See [`RunError`].
+/// As [`conductor::run`].
 pub fn search(
     host: &mut dyn Host,
     base: &Experiment,
@@ -54,7 +55,7 @@ pub fn search(
     conduct: &RunOptions,
     stop: &AtomicBool,
     tell: &mut dyn FnMut(Event<'_>),
-) -> Result<(Ladder, Planned), RunError> {
+) -> Result<(Ladder, Planned), DensityError> {
     let mut whole: Option<Ladder> = None;
     bisect(most.max(1), &mut |cells| {
         let experiment = Experiment { placements: candidates(cells), ..base.clone() };
@@ -65,9 +66,9 @@ pub fn search(
         };
         let fits = plan(&together, question).fits_at_least(cells);
         whole = Some(together);
-        Ok::<bool, RunError>(fits)
+        Ok::<bool, DensityError>(fits)
     })?;
-    let ladder = whole.ok_or_else(|| RunError::Impossible("nothing was measured".to_owned()))?;
+    let ladder = whole.ok_or_else(|| DensityError::new("nothing was measured"))?;
     let planned = plan(&ladder, question);
     Ok((ladder, planned))
 }
@@ -132,24 +133,22 @@ pub struct Calibrated {
 /// many cores use up the memory bandwidth.
 ///
 /// # Errors
-/// See [`RunError`].
+/// As [`conductor::run`].
 pub fn calibrate(
     host: &mut dyn Host,
     topology: &Topology,
     conduct: &RunOptions,
     stop: &AtomicBool,
     tell: &mut dyn FnMut(Event<'_>),
-) -> Result<Calibrated, RunError> {
+) -> Result<Calibrated, DensityError> {
     let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let (cores, threads) = (number(topology.cores()), number(topology.threads()));
     let cache_bytes = machine::last_level_bytes(host).unwrap_or(CACHE);
-    let mut fastest = |kind: Kind, vcpu: u32, cells: u32| -> Result<f64, RunError> {
+    let mut fastest = |kind: Kind, vcpu: u32, cells: u32| -> Result<f64, DensityError> {
         let ladder = conductor::run(host, &part(kind, vcpu, cells), conduct, stop, tell)?;
         let times = ladder.rungs.iter().flat_map(|rung| rung.attempts.iter().filter_map(|one| one.seconds));
         let fastest = times.min_by(f64::total_cmp);
-        fastest.ok_or_else(|| {
-            RunError::Impossible("no part of the calibration completed in its time".to_owned())
-        })
+        fastest.ok_or_else(|| DensityError::new("no part of the calibration completed in its time"))
     };
     let alone = fastest(Kind::Spin, 1, 1)?;
     let all_core = if cores > 1 { (alone / fastest(Kind::Spin, 1, cores)?).min(1.0) } else { 1.0 };
@@ -157,7 +156,7 @@ pub fn calibrate(
     let smt_gain =
         if per_core > 1 { f64::from(per_core) * alone / fastest(Kind::Spin, per_core, 1)? } else { 1.0 };
     // Two arrays per cell, one read and one written.
-    let mut copied = |cells: u32| -> Result<f64, RunError> {
+    let mut copied = |cells: u32| -> Result<f64, DensityError> {
         let bytes = (cache_bytes * BEYOND_CACHE / u64::from(2 * cells)).max(1);
         let seconds = fastest(Kind::Stream(Bytes(bytes)), 1, cells)?;
         Ok((2 * bytes * u64::from(COPIES * cells)) as f64 / seconds / 1e9)

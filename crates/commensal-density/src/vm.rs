@@ -2,8 +2,9 @@
 //! the protocol of cells on the serial line, so the conductor treats them like other programs; the guest kernel's steal
 //! count comes with the last lines.
 
+use crate::error::DensityError;
 use crate::experiment::{Accel, Cell, Vm};
-use commensal_host::{Child, Host, HostError, Signal, SpawnSpec, Stderr, Stdin, Stdout};
+use commensal_host::{Child, Host, Signal, SpawnSpec, Stderr, Stdin, Stdout};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,36 +24,6 @@ const PROBE_MIB: u64 = 256;
 /// Messages that QEMU prints when KVM fails, after which it hangs.
 const REFUSALS: [&str; 3] = ["KVM internal error", "emulation failure", "failed to initialize"];
 
-/// Why VMs cannot be started.
-#[derive(Debug, thiserror::Error)]
-pub enum VmError {
-    /// QEMU is missing.
-    #[error("QEMU cannot be started; Debian has it as qemu-system-x86")]
-    Qemu(#[source] HostError),
-    /// The kernel to boot does not exist.
-    #[error("there is no kernel {} for the guests; name one: cell.kernel = \"/boot/vmlinuz-…\"", .0.display())]
-    Kernel(PathBuf),
-    /// The initramfs could not be created.
-    #[error(
-        "the guests' files cannot be made in {} (status {status}); that takes a static busybox, which Debian has as busybox-static",
-        .dir.display()
-    )]
-    Files {
-        /// The folder.
-        dir: PathBuf,
-        /// Exit status of the shell that creates them.
-        status: i32,
-    },
-    /// KVM cannot boot a guest here.
-    #[error(
-        "KVM boots no guest here: {0}; accel = \"tcg\" shows that all parts work, and nothing of times and steal"
-    )]
-    Kvm(String),
-    /// A system call failed.
-    #[error(transparent)]
-    Host(#[from] HostError),
-}
-
 /// Files that guests boot from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Guest {
@@ -65,8 +36,8 @@ impl Guest {
     /// Finds the kernel and creates the initramfs in `dir`. If guests use KVM, boots one to test whether that works.
     ///
     /// # Errors
-    /// See [`VmError`].
-    pub fn prepare(host: &mut dyn Host, dir: &Path, vm: &Vm) -> Result<Guest, VmError> {
+    /// When QEMU, the kernel or busybox is missing, or KVM boots no guest here.
+    pub fn prepare(host: &mut dyn Host, dir: &Path, vm: &Vm) -> Result<Guest, DensityError> {
         let kernel = match &vm.kernel {
             Some(kernel) => kernel.clone(),
             None => {
@@ -75,7 +46,10 @@ impl Guest {
             }
         };
         if !kernel.is_file() {
-            return Err(VmError::Kernel(kernel));
+            return Err(DensityError::new(format!(
+                "there is no kernel {} for the guests; name one: cell.kernel = \"/boot/vmlinuz-…\"",
+                kernel.display()
+            )));
         }
         let initrd = files(host, dir)?;
         let guest = Guest { kernel, initrd, accel: vm.accel };
@@ -130,21 +104,23 @@ impl Guest {
     }
 
     /// Boots a guest up to its init: an existing device and a loaded module prove nothing.
-    fn boots(&self, host: &mut dyn Host) -> Result<(), VmError> {
-        let (input, ours) = std::io::pipe().map_err(|error| VmError::Kvm(format!("no pipe: {error}")))?;
+    fn boots(&self, host: &mut dyn Host) -> Result<(), DensityError> {
+        let (input, ours) = std::io::pipe().map_err(|error| no_guest(&format!("no pipe: {error}")))?;
         // With all kernel messages, since the last ones show how far it got.
         let mut spec = self.command((1, PROBE_MIB), "earlyprintk=ttyS0 sessions=1 work=1");
         spec.stdin = Stdin::Fd(Arc::new(input.into()));
         spec.stdout = Stdout::Pipe;
         spec.stderr = Stderr::Stdout;
         spec.die_with_parent = true;
-        let mut child = host.spawn(&spec).map_err(VmError::Qemu)?;
+        let mut child = host.spawn(&spec).map_err(|error| {
+            DensityError::of("QEMU cannot be started; Debian has it as qemu-system-x86", &error)
+        })?;
         let answer = hear(&mut child);
         drop(ours);
         // A hung guest does not end by itself.
         let _ = host.signal(&child.process, Signal::KILL);
         child.wait()?;
-        answer.map_err(VmError::Kvm)
+        answer.map_err(|why| no_guest(&why))
     }
 }
 
@@ -182,8 +158,14 @@ fn hear(child: &mut Child) -> Result<(), String> {
     }
 }
 
+fn no_guest(why: &str) -> DensityError {
+    DensityError::new(format!(
+        "KVM boots no guest here: {why}; accel = \"tcg\" shows that all parts work, and nothing of times and steal"
+    ))
+}
+
 /// Creates the initramfs: busybox and the init, packed by busybox itself.
-fn files(host: &mut dyn Host, dir: &Path) -> Result<PathBuf, VmError> {
+fn files(host: &mut dyn Host, dir: &Path) -> Result<PathBuf, DensityError> {
     let root = dir.join("guest");
     host.state_remove_all(&root)?;
     host.state_dir(&root.join("bin"))?;
@@ -197,7 +179,14 @@ fn files(host: &mut dyn Host, dir: &Path) -> Result<PathBuf, VmError> {
     let mut child = host.spawn(&spec)?;
     let status = child.wait()?.status();
     host.state_remove_all(&root)?;
-    if status == 0 { Ok(initrd) } else { Err(VmError::Files { dir: dir.to_owned(), status }) }
+    if status == 0 {
+        return Ok(initrd);
+    }
+    Err(DensityError::new(format!(
+        "the guests' files cannot be made in {} (status {status}); that takes a static busybox, which Debian has as \
+         busybox-static",
+        dir.display()
+    )))
 }
 
 #[cfg(test)]

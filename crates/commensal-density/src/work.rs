@@ -4,6 +4,7 @@
 mod barrier;
 mod stream;
 
+use crate::error::DensityError;
 use barrier::Barrier;
 use commensal_lab::workload::burn::CHUNK_ITERATIONS;
 use commensal_lab::workload::cpu::burn;
@@ -39,18 +40,11 @@ pub struct CellOptions {
     pub timeout: Duration,
 }
 
-/// Why a cell could not do its work.
-#[derive(Debug, thiserror::Error)]
-pub enum WorkError {
-    /// There are no threads, sessions or units of work.
-    #[error("a cell has at least one vCPU, one session and one unit of work")]
-    Nothing,
-    /// The conductor sent an unexpected message.
-    #[error("the conductor said {0:?}; a cell waits for \"go\" and the ports of all cells")]
-    Conductor(String),
-    /// A socket, thread or pipe failed.
-    #[error("the cell cannot go on")]
-    Io(#[from] std::io::Error),
+/// All that a cell opens and reads are its own sockets and pipes.
+impl From<std::io::Error> for DensityError {
+    fn from(error: std::io::Error) -> DensityError {
+        DensityError::of("the cell cannot go on", &error)
+    }
 }
 
 /// A session's next unit of work: one chunk.
@@ -72,11 +66,11 @@ struct State {
 /// Runs the work of one cell.
 ///
 /// # Errors
-/// See [`WorkError`].
-pub fn run(options: CellOptions) -> Result<(), WorkError> {
+/// When the conductor says what it should not, or a socket, thread or pipe fails.
+pub fn run(options: CellOptions) -> Result<(), DensityError> {
     let CellOptions { vcpu, sessions, work, .. } = options;
     if vcpu == 0 || sessions == 0 || work == 0 {
-        return Err(WorkError::Nothing);
+        return Err(DensityError::new("a cell has at least one vCPU, one session and one unit of work"));
     }
     if let Some(bytes) = options.stream {
         return stream::run(options, bytes);
@@ -94,7 +88,7 @@ pub fn run(options: CellOptions) -> Result<(), WorkError> {
     let task = |session| Task { session, step: 0, chunks };
     let state = Mutex::new(State { runnable: (0..sessions).map(task).collect(), left: sessions, barrier });
     let ended = AtomicBool::new(false);
-    std::thread::scope(|scope| -> Result<(), WorkError> {
+    std::thread::scope(|scope| -> Result<(), DensityError> {
         // More workers than sessions would be idle.
         for worker in 1..vcpu.min(sessions) {
             let name = format!("vcpu-{worker}");
@@ -115,7 +109,7 @@ pub fn run(options: CellOptions) -> Result<(), WorkError> {
 }
 
 /// Waits for the conductor's start message; returns the ports of all cells.
-fn wait_for_go() -> Result<Vec<u16>, WorkError> {
+fn wait_for_go() -> Result<Vec<u16>, DensityError> {
     let mut line = String::new();
     // The lock on standard input is not held, because its end is waited for later.
     std::io::stdin().lock().read_line(&mut line)?;
@@ -123,7 +117,7 @@ fn wait_for_go() -> Result<Vec<u16>, WorkError> {
 }
 
 /// Continues to answer peers until the conductor ends the cell.
-fn serve_until_end(state: &Mutex<State>) -> Result<(), WorkError> {
+fn serve_until_end(state: &Mutex<State>) -> Result<(), DensityError> {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         if lock(state).barrier.is_some() {
@@ -136,7 +130,7 @@ fn serve_until_end(state: &Mutex<State>) -> Result<(), WorkError> {
         }
         let ended = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
         over.store(true, Ordering::Relaxed);
-        ended.map(|_| ()).map_err(WorkError::Io)
+        ended.map(|_| ()).map_err(DensityError::from)
     })
 }
 
@@ -189,8 +183,13 @@ fn say(line: &str) -> std::io::Result<()> {
     out.flush()
 }
 
-fn ports(line: &str) -> Result<Vec<u16>, WorkError> {
-    let refused = || WorkError::Conductor(line.trim_end().to_owned());
+fn ports(line: &str) -> Result<Vec<u16>, DensityError> {
+    let refused = || {
+        let said = line.trim_end();
+        DensityError::new(format!(
+            "the conductor said {said:?}; a cell waits for \"go\" and the ports of all cells"
+        ))
+    };
     let rest = line.trim_end().strip_prefix("go").ok_or_else(refused)?;
     rest.split_whitespace().map(|port| port.parse().map_err(|_| refused())).collect()
 }

@@ -1,6 +1,6 @@
 //! Performance counters of a cgroup: `perf_event_open(2)` with `PERF_FLAG_PID_CGROUP`, on every CPU.
 
-use crate::{HostError, Result};
+use crate::error::{HostError, Result};
 use commensal_core::errno::Errno;
 use perf_event::events::{Hardware, Software};
 use perf_event::{Builder, Counter, ReadFormat};

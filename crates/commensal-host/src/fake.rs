@@ -22,31 +22,33 @@ mod fixture;
 mod host;
 mod limits;
 mod locks;
+mod machine;
+mod opening;
 mod parse;
 mod procs;
 mod rules;
+mod running;
 mod tree;
 mod vendor;
 
-pub use faults::{Effect, Mutation, Trouble};
 pub use files::driven_files;
 pub use fixture::FixtureError;
-pub(crate) use locks::FakeLockFile;
-pub(crate) use locks::Token;
-pub(crate) use procs::Running;
-pub use procs::{FakeLooks, FakeProcess};
-pub use vendor::VendorKernel;
+pub use machine::{Effect, FakeLooks, Mutation, Trouble, VendorKernel};
+pub(crate) use opening::{FakeLockFile, Token};
+pub use procs::FakeProcess;
+pub(crate) use running::Running;
 
 use crate::Exit;
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, Version};
 use commensal_core::ownership::Ownership;
 use commensal_core::topology::Device;
+use machine::{Faults, Machine, Service};
+use procs::place;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tree::Machine;
 
 /// Controllers with a separate hierarchy in [`FakeHost::v1`].
 const V1: [Controller; 7] = [
@@ -196,7 +198,7 @@ impl FakeHost {
     pub fn restart(&self) -> FakeHost {
         let mut machine = self.machine();
         machine.crash();
-        machine.faults = faults::Faults::default();
+        machine.faults = Faults::default();
         machine.life += 1;
         drop(machine);
         self.another()
@@ -414,7 +416,7 @@ impl FakeHost {
         path: impl Into<PathBuf>,
         service: impl FnMut(&str) -> Option<String> + Clone + Send + 'static,
     ) {
-        self.machine().services.insert(path.into(), tree::Service(Box::new(service)));
+        self.machine().services.insert(path.into(), Service(Box::new(service)));
     }
 
     /// Removes the service of a socket.
@@ -559,15 +561,5 @@ impl FakeHost {
     #[must_use]
     pub fn mutations(&self) -> Vec<Mutation> {
         self.machine().mutations.clone()
-    }
-}
-
-fn place(machine: &mut Machine, pid: u32, groups: &[&str]) {
-    let roots = machine.roots();
-    machine.add(pid, roots, None);
-    for group in groups {
-        if let Ok(inode) = machine.group_at(Path::new(group)) {
-            machine.enter(inode, pid);
-        }
     }
 }

@@ -19,6 +19,8 @@
 #![allow(clippy::disallowed_methods, reason = "this crate is the door that the lint sends everyone to")]
 
 mod counters;
+mod dir;
+mod error;
 #[cfg(feature = "fake")]
 pub mod fake;
 #[cfg(feature = "faults")]
@@ -35,6 +37,8 @@ mod waiting;
 pub use commensal_core::actual::below;
 pub use commensal_core::process::{Cookie, Exit, Policy, Signal};
 pub use counters::{Counters, Event};
+pub use dir::Dir;
+pub use error::{HostError, Result};
 #[cfg(feature = "faults")]
 pub use faults::FaultyHost as LinuxHost;
 #[cfg(not(feature = "faults"))]
@@ -46,64 +50,11 @@ pub use process::{Child, Process, SpawnSpec, Stderr, Stdin, Stdout, precise_thre
 pub use waiting::{FolderEvent, For, GroupWatch, PressureTrigger, Sources, Stream, Waker, Woken};
 
 use commensal_core::cpuset::CpuSet;
-use commensal_core::errno::Errno;
-use commensal_core::text::visible;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
-
-/// An operation that the system refused: operation, object, value and error number.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{operation} {}{}: {errno}{}", visible(.object), with_value(.value), in_words(*.errno))]
-pub struct HostError {
-    /// The operation: `open`, `read`, `write`, `create`, `remove`, `start`, `signal`, …
-    pub operation: &'static str,
-    /// The file, group or process.
-    pub object: String,
-    /// The value to be written, if any.
-    pub value: Option<String>,
-    /// The kernel's error number.
-    pub errno: Errno,
-}
-
-impl HostError {
-    /// Whether the path of a state file is not a regular file: a directory, a pipe, a link.
-    #[must_use]
-    pub fn is_no_file(&self) -> bool {
-        self.operation == open::AS_A_FILE
-    }
-
-    /// Whether somebody else listens where only this user or root may.
-    #[must_use]
-    pub fn is_disbelief(&self) -> bool {
-        self.operation == waiting::BELIEVE
-    }
-}
-
-fn with_value(value: &Option<String>) -> String {
-    value.as_ref().map(|value| format!(" <- \"{}\"", visible(value.trim_end()))).unwrap_or_default()
-}
-
-fn in_words(errno: Errno) -> String {
-    let text = std::io::Error::from_raw_os_error(errno.0).to_string();
-    format!(" ({})", text.split(" (os error").next().unwrap_or_default().to_lowercase())
-}
-
-/// Result of a host operation.
-pub type Result<T> = std::result::Result<T, HostError>;
-
-/// An open directory of a cgroup hierarchy. Cheap to copy; the host keeps the descriptor until [`Host::close`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Dir {
-    /// Slot in the host's table.
-    pub(crate) slot: u32,
-    /// Distinguishes different uses of one slot.
-    pub(crate) generation: u32,
-    /// Inode of the directory; together with the hierarchy it identifies the group.
-    pub inode: u64,
-}
 
 /// The operations that sensors, drivers and the lab may perform on the machine. Paths are absolute; cgroups are
 /// accessed through [`Dir`].

@@ -1,6 +1,7 @@
 //! The real machine: directories by descriptor and inode, control files on cached descriptors.
 
 use crate::counters::{self, Counters, Event};
+use crate::error::fail;
 use crate::open::{self, Guard};
 use crate::privileges::{Capability, raised};
 use crate::process::{self, Child, Process, SpawnSpec};
@@ -83,15 +84,6 @@ struct HeldFile {
     fd: OwnedFd,
     /// Whether the file was used since it was last skipped.
     used: Cell<bool>,
-}
-
-pub(crate) fn fail(
-    operation: &'static str,
-    object: String,
-    value: Option<&str>,
-    errno: rustix::io::Errno,
-) -> HostError {
-    HostError { operation, object, value: value.map(str::to_owned), errno: Errno(errno.raw_os_error()) }
 }
 
 fn refused(operation: &'static str, path: &Path, value: Option<&str>, error: &std::io::Error) -> HostError {

@@ -1,11 +1,11 @@
 //! Locks of state files (`flock(2)`): they belong to one open file description, so they last until its last descriptor
 //! is closed, in whatever process. No cleanup is needed after a holder that was killed.
 
-use crate::Result;
+use crate::error::{Result, failed};
 #[cfg(feature = "fake")]
 use crate::fake::{FakeLockFile, Token};
 use crate::open::{Guard, folder_of};
-use crate::state::{failed, there};
+use crate::state::there;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
@@ -73,7 +73,10 @@ impl LockFile {
                 file.lock_shared().map_err(|e| failed("wait for", Path::new("a lock"), &e))
             }
             #[cfg(feature = "fake")]
-            Lockable::Fake(fake) => fake.wait(),
+            Lockable::Fake(fake) => {
+                fake.wait();
+                Ok(())
+            }
         }
     }
 
@@ -86,7 +89,7 @@ impl LockFile {
                 Err(error) => Err(failed("take", Path::new("a lock"), &error)),
             },
             #[cfg(feature = "fake")]
-            Lockable::Fake(fake) => Ok(fake.lock()),
+            Lockable::Fake(fake) => Ok(Lock(Held::Fake(fake.lock()))),
         }
     }
 }

@@ -6,7 +6,7 @@
 //! blocking, and its type, owner and mode are read from the descriptor: a pipe, a device, a directory or a hard link to
 //! another user's file is refused, whenever it was put there.
 
-use crate::{HostError, Result};
+use crate::error::{AS_A_FILE, HostError, Result, fail, failed};
 use commensal_core::errno::Errno as Number;
 use commensal_core::ownership::{FileRole, Ownership, objection};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,9 +17,6 @@ use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
-
-/// Operation named in the error for a file that is not a regular one, or has a second hard link.
-pub(crate) const AS_A_FILE: &str = "use as a state file";
 
 /// Maximum number of symbolic links in a path, the same as the kernel's.
 const LINKS: u32 = 40;
@@ -42,7 +39,7 @@ pub(crate) struct Folder<'g> {
 }
 
 fn refused(operation: &'static str, path: &Path, errno: Errno) -> HostError {
-    crate::linux::fail(operation, commensal_core::spelling::of_path(path), None, errno)
+    fail(operation, commensal_core::spelling::of_path(path), None, errno)
 }
 
 /// The type of a file that is not a regular one.
@@ -80,7 +77,7 @@ fn judge_open(fd: BorrowedFd<'_>, path: &Path, place: FileRole, euid: u32) -> Re
 /// Opens a directory from the root on and checks everything on the path; `make` creates missing directories, accessible
 /// to their owner only. The last directory has the role `place`. Returns it with its path without links.
 fn walk(path: &Path, euid: u32, make: bool, place: FileRole) -> Result<(OwnedFd, PathBuf)> {
-    let absolute = std::path::absolute(path).map_err(|error| crate::state::failed("open", path, &error))?;
+    let absolute = std::path::absolute(path).map_err(|error| failed("open", path, &error))?;
     let names = |path: &Path| -> Vec<OsString> {
         path.components()
             .filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir))
@@ -230,7 +227,7 @@ pub(crate) fn read_trusted(path: &Path, euid: u32, most: u64) -> Result<Vec<u8>>
         judge_open(opened.as_fd(), &there, FileRole::Own, euid)?;
         let mut bytes = Vec::new();
         let read = File::from(opened).take(most).read_to_end(&mut bytes);
-        return read.map(|_| bytes).map_err(|error| crate::state::failed("read", &there, &error));
+        return read.map(|_| bytes).map_err(|error| failed("read", &there, &error));
     }
     Err(refused("read", &path, Errno::LOOP))
 }

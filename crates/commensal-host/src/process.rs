@@ -1,8 +1,9 @@
 //! Starts and ends processes: inside their groups from the first instruction, identified by PID and start time,
 //! signalled through a pidfd.
 
-use crate::locks::Held;
-use crate::{Dir, HostError, Lock, Result};
+use crate::dir::Dir;
+use crate::error::{HostError, Result};
+use crate::locks::{Held, Lock};
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
 use commensal_core::process::{Cookie, Exit, Policy, Signal, Stat};

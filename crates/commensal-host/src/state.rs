@@ -1,7 +1,7 @@
 //! State files that survive a crash: append with fsync, replace by rename.
 
+use crate::error::{Result, failed};
 use crate::open::{Guard, folder_of};
-use crate::{HostError, Result};
 use commensal_core::errno::Errno;
 use commensal_core::spelling;
 use rustix::fs::{AtFlags, OFlags, renameat, unlinkat};
@@ -9,11 +9,6 @@ use std::fs::{DirBuilder, File};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
-
-pub(crate) fn failed(operation: &'static str, path: &Path, error: &std::io::Error) -> HostError {
-    let errno = Errno(error.raw_os_error().unwrap_or(Errno::EIO.0));
-    HostError { operation, object: spelling::of_path(path), value: None, errno }
-}
 
 pub(crate) fn make_dir(path: &Path, guard: Option<Guard<'_>>) -> Result<()> {
     match guard.filter(|guard| path.starts_with(guard.folder)) {

@@ -1,9 +1,8 @@
 //! Waits: for events on a local socket, for changes in directories, and for any of several things at once. None is part of
 //! [`crate::Host`], whose calls never wait.
 
-use crate::linux::fail;
+use crate::error::{BELIEVE, HostError, Result, fail};
 use crate::privileges::{Capability, raised};
-use crate::{HostError, Result};
 use commensal_core::errno::Errno;
 use commensal_core::spelling;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -17,9 +16,6 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// What refuses an answer of somebody else.
-pub(crate) const BELIEVE: &str = "believe";
 
 /// The shortest wait.
 const LEAST: Duration = Duration::from_millis(5);

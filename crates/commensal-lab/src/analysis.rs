@@ -19,7 +19,7 @@ pub use tail::over_objective;
 use crate::format::{log_of_pct, pct_of_log};
 use crate::record::{Arm, Attribution, Comparison, Design, Metric, Role, Run};
 use crate::stats::{Interval, SignedRank, Tail, by_value};
-use crate::verdict;
+use crate::verdict::{self, proven_harmful};
 use commensal_core::windows::Paired;
 use std::collections::BTreeMap;
 
@@ -107,11 +107,6 @@ pub fn compare(arms: &[Arm], design: &Design, samples: &Samples) -> Findings {
         }
     }
     findings
-}
-
-/// Whether harm is proven and not proven to be under the threshold.
-pub fn proven_harmful(result: &Comparison, design: &Design) -> bool {
-    result.one_sided.is_some_and(|[lo, hi]| lo > 0.0 && hi >= design.threshold_of(result.metric))
 }
 
 /// The paired log-ratios of one metric, positive for harm, in the order of the rounds.

@@ -18,7 +18,7 @@ mod record;
 mod table;
 
 pub use answer::{Answer, BlockSample, GateAnswer, answers, seen};
-pub use record::{Calibration, CalibrationError, Done};
+pub use record::{Calibration, Done};
 pub use table::{CalibrationSummary, Goal, Row, markdown, summarise, terminal};
 
 use crate::conductor::Beside;

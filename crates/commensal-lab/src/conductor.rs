@@ -10,6 +10,9 @@
 mod batch;
 mod beside;
 mod block;
+mod command;
+mod error;
+mod options;
 mod probe;
 mod run_dir;
 mod service;
@@ -19,146 +22,25 @@ mod windows;
 
 use crate::analysis;
 use crate::experiment::{Experiment, Load, REQUEST_US, Rate, Restart};
-use crate::loadgen::{KneeEnd, KneeLimits, LoadError, knee};
-use crate::prometheus::QueryError;
-use crate::record::Verdict;
-use crate::record::{self, Arm, Block, HistogramError, KnownHarm, Machine, Role, Run, Sweep, Tool};
-use crate::site::{self, Claim, Guard, Side, Testbed, TestbedError, Wanted};
-use crate::tools::ParseError;
+use crate::loadgen::{KneeEnd, KneeLimits, knee};
+use crate::record::{self, Arm, Block, Machine, RecordedBy, Role, Run, Sweep, Verdict};
+use crate::site::{self, Claim, Guard, Side, Testbed, Wanted};
 use crate::workload::cpu::calibrate;
 use batch::BatchRunner;
 pub use beside::Beside;
 use commensal_core::actual::Hierarchy;
 use commensal_core::topology;
 use commensal_core::windows::blocks;
-use commensal_host::{Host, Stderr, Stdout};
+use commensal_host::Host;
 use commensal_sensors::{machine, mounts};
+pub use error::RunError;
+pub use options::{Event, RunOptions};
 use run_dir::RunDir;
-use rustix::fd::OwnedFd;
-use rustix::fs::{MemfdFlags, memfd_create};
 use service::{Running, ServiceRunner};
 use sha2::{Digest, Sha256};
-use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 pub(crate) use validity::judge_round;
-
-/// Timeout of a command that prepares an experiment.
-const PREPARE: Duration = Duration::from_secs(600);
-
-/// Why a run ended without a result.
-#[derive(Debug, thiserror::Error)]
-pub enum LabError {
-    /// The testbed could not be created or kept.
-    #[error(transparent)]
-    Testbed(#[from] TestbedError),
-    /// The load could not be generated.
-    #[error("the load generator failed")]
-    Load(#[source] LoadError),
-    /// The service did not become ready.
-    #[error("the online service did not start: {0}")]
-    Service(String),
-    /// The service or offline work that the experiment attaches to does not exist.
-    #[error("{0}")]
-    Attached(String),
-    /// The offline work could not be counted.
-    #[error("the offline work cannot be counted")]
-    Counter(#[source] std::io::Error),
-    /// The port could not be bound.
-    #[error(
-        "port {port} on 127.0.0.1 is already in use, or cannot be had: stop its owner, choose another port, or 0 for any free one"
-    )]
-    Port {
-        /// The port asked for.
-        port: u16,
-        /// The error of the kernel.
-        source: std::io::Error,
-    },
-    /// A command of the experiment failed.
-    #[error("{command:?} ended with status {status}{said}")]
-    Command {
-        /// The command line.
-        command: String,
-        /// Its exit status.
-        status: i32,
-        /// The end of its output.
-        said: String,
-    },
-    /// The latencies of a block cannot be recorded.
-    #[error("the latencies cannot be recorded")]
-    Latencies(#[from] HistogramError),
-    /// The output of a tool could not be parsed.
-    #[error("the load tool's output cannot be read")]
-    Tool(#[source] ParseError),
-    /// A metric cannot be queried, as found out before the first block.
-    #[error("metric: {0}")]
-    Query(QueryError),
-    /// The record to continue belongs to another run.
-    #[error("this record cannot be gone on with: {0}")]
-    Resume(String),
-    /// The user asked to stop.
-    #[error("stopped before the end")]
-    Stopped,
-}
-
-impl From<commensal_host::HostError> for LabError {
-    fn from(error: commensal_host::HostError) -> LabError {
-        LabError::Testbed(TestbedError::Host(error))
-    }
-}
-
-/// Options of a run on this machine.
-#[derive(Debug, Clone)]
-pub struct RunOptions {
-    /// This program: its hidden verbs are the built-in workloads.
-    pub program: PathBuf,
-    /// Where the journal is.
-    pub state_dir: PathBuf,
-    /// Name of the scratch group in which knobs are tried before the run.
-    pub probe_name: String,
-    /// Cgroup below which the run's cgroups are created, if the user chose one.
-    pub cgroup_root: Option<commensal_core::actual::CgroupPath>,
-    /// Port of the service; 0 is any free one.
-    pub port: u16,
-    /// Whether the wait probe is used.
-    pub blame: bool,
-    /// Command line, for the record.
-    pub args: Vec<String>,
-    /// Version, for the record.
-    pub version: String,
-    /// Versions of the programs of the experiment, for the record.
-    pub programs: Vec<(String, String)>,
-    /// Record of an interrupted run of this experiment, to be continued.
-    pub earlier: Option<Run>,
-    /// Arms of short windows in which the built-in service adds a known delay.
-    pub harms: Vec<KnownHarm>,
-    /// A process outside the experiment that runs as long as the run does.
-    pub beside: Option<Beside>,
-}
-
-/// Progress, for display and for saving the record as the run goes on.
-#[derive(Debug)]
-pub enum Event<'a> {
-    /// The testbed is ready; it also tells what was cleaned up.
-    Ready(&'a Testbed),
-    /// A block begins.
-    Block {
-        /// Blocks done.
-        done: usize,
-        /// Blocks in all.
-        total: usize,
-        /// Round from 1.
-        round: u32,
-    },
-    /// A block is recorded.
-    Recorded(&'a Run),
-    /// The highest rate that the service sustains alone was measured: requests per second.
-    Knee(f64),
-    /// The run is over, whatever the outcome; lists what it created and could not remove, which `commensal restore`
-    /// will retry.
-    Closed(&'a [String]),
-}
 
 /// Runs an experiment to its end and computes the conclusion.
 ///
@@ -171,9 +53,10 @@ pub fn run(
     conduct: &RunOptions,
     stop: &AtomicBool,
     tell: &mut dyn FnMut(Event<'_>),
-) -> Result<Run, LabError> {
+) -> Result<Run, RunError> {
     let claim = Claim::take(host)?;
-    block::try_queries(&experiment.design.queries, experiment.design.block_s).map_err(LabError::Query)?;
+    block::try_queries(&experiment.design.queries, experiment.design.block_s)
+        .map_err(|error| RunError::new(format!("metric: {error}")))?;
     let attached = service::attached(host, experiment)?;
     let wanted = Wanted {
         isolations: &experiment.isolations,
@@ -242,7 +125,7 @@ struct Conductor<'a> {
 type Chosen = (usize, Option<usize>);
 
 impl Conductor<'_> {
-    fn whole(&mut self) -> Result<Run, LabError> {
+    fn whole(&mut self) -> Result<Run, RunError> {
         let experiment = self.experiment;
         let mut run = record(self.host, experiment, self.conduct, self.site);
         if let Some(why) = &self.carries_over {
@@ -257,7 +140,9 @@ impl Conductor<'_> {
         self.service_runner().prepare(experiment)?;
         BatchRunner { host: self.host, site: self.site, place: &self.place, conduct: self.conduct }
             .prepare(experiment, self.stop)?;
-        let mut beside = self.conduct.beside.as_ref().map(|beside| beside.start(self)).transpose()?;
+        let beside = self.conduct.beside.as_ref().map(|beside| beside.process(&self.conduct.program));
+        let start = |process| self.site.start(self.host, Side::Client, None, process);
+        let mut beside = beside.map(start).transpose()?;
         let mut service = None;
         let outcome = self.find_knee(&mut run, &mut service).and_then(|()| match run.design.windows {
             Some(windows) => self.by_windows(&mut run, &chosen, &mut service, windows),
@@ -308,15 +193,15 @@ impl Conductor<'_> {
         }
     }
 
-    fn start<'s>(&mut self, service: &'s mut Option<Running>) -> Result<&'s mut Running, LabError> {
+    fn start<'s>(&mut self, service: &'s mut Option<Running>) -> Result<&'s mut Running, RunError> {
         if service.is_none() {
             let experiment = self.experiment;
             *service = Some(self.service_runner().start(experiment)?);
         }
-        service.as_mut().ok_or(LabError::Stopped)
+        service.as_mut().ok_or_else(RunError::stopped)
     }
 
-    fn end(&mut self, service: &mut Option<Running>) -> Result<(), LabError> {
+    fn end(&mut self, service: &mut Option<Running>) -> Result<(), RunError> {
         let experiment = self.experiment;
         match service.take() {
             Some(mut running) => self.service_runner().end(experiment, &mut running),
@@ -325,7 +210,7 @@ impl Conductor<'_> {
     }
 
     /// Measures the highest rate that the service sustains alone, when the load is a fraction of it.
-    fn find_knee(&mut self, run: &mut Run, service: &mut Option<Running>) -> Result<(), LabError> {
+    fn find_knee(&mut self, run: &mut Run, service: &mut Option<Running>) -> Result<(), RunError> {
         let Load::Http { rate: Rate::OfKnee(share), .. } = self.experiment.load else { return Ok(()) };
         if let (Some(rate), Some(_)) = (run.design.offered_per_s, run.design.knee_per_s) {
             self.rate_per_s = rate;
@@ -335,11 +220,7 @@ impl Conductor<'_> {
         let Some(spec) = block::requests(self.experiment, &self.place, (addr, run.seed, 100.0)) else {
             return Ok(());
         };
-        let found =
-            knee(&spec, &KneeLimits::default(), self.stop, &mut |_| ()).map_err(|error| match error {
-                LoadError::Stopped => LabError::Stopped,
-                other => LabError::Load(other),
-            })?;
+        let found = knee(&spec, &KneeLimits::default(), self.stop, &mut |_| ()).map_err(RunError::load)?;
         // The service has been overloaded by now, so the rounds start with a fresh instance.
         self.end(service)?;
         (self.tell)(Event::Knee(found.per_s));
@@ -364,7 +245,7 @@ impl Conductor<'_> {
         chosen: &[Chosen],
         service: &mut Option<Running>,
         begun: Instant,
-    ) -> Result<(), LabError> {
+    ) -> Result<(), RunError> {
         let experiment = self.experiment;
         let at = |role| run.arms.iter().position(|arm| arm.role == role);
         let pair = at(Role::Baseline).zip(at(Role::Baseline2));
@@ -390,7 +271,7 @@ impl Conductor<'_> {
                 judge_round(run, round);
                 (self.tell)(Event::Recorded(run));
                 if self.stop.load(Ordering::Relaxed) {
-                    return Err(LabError::Stopped);
+                    return Err(RunError::stopped());
                 }
             }
             if experiment.restart != Restart::Never {
@@ -409,7 +290,7 @@ impl Conductor<'_> {
         (arm, policy): Chosen,
         seed: u64,
         service: &mut Option<Running>,
-    ) -> Result<Block, LabError> {
+    ) -> Result<Block, RunError> {
         let experiment = self.experiment;
         if experiment.restart == Restart::Block {
             self.end(service)?;
@@ -463,8 +344,10 @@ fn decided(run: &Run, rounds: u32) -> bool {
 }
 
 /// Takes over the record of an interrupted run, if it was a run of this very experiment.
-fn go_on(run: &mut Run, earlier: &Run) -> Result<(), LabError> {
-    let refuse = |what: &str| Err(LabError::Resume(format!("{what} is not the same")));
+fn go_on(run: &mut Run, earlier: &Run) -> Result<(), RunError> {
+    let refuse = |what: &str| {
+        Err(RunError::new(format!("this record cannot be gone on with: {what} is not the same")))
+    };
     if (&earlier.experiment, &earlier.source) != (&run.experiment, &run.source) {
         return refuse("the experiment");
     }
@@ -511,70 +394,6 @@ fn note_once(run: &mut Run) {
     }
 }
 
-/// Creates a file in memory for the output of a program.
-fn log() -> Result<Arc<OwnedFd>, LabError> {
-    memory_file("")
-}
-
-fn memory_file(text: &str) -> Result<Arc<OwnedFd>, LabError> {
-    let failed = |errno: rustix::io::Errno| LabError::Counter(errno.into());
-    let file = memfd_create("commensal-lab", MemfdFlags::CLOEXEC).map_err(failed)?;
-    let mut left = text.as_bytes();
-    let mut at = 0;
-    // Written with explicit offsets: the file position stays at 0, where the program starts reading.
-    while !left.is_empty() {
-        let written = rustix::io::pwrite(&file, left, at).map_err(failed)?;
-        at += written as u64;
-        left = &left[written..];
-    }
-    Ok(Arc::new(file))
-}
-
-/// The end of a program's output, phrased as the end of a sentence.
-fn tail(log: &Arc<OwnedFd>) -> String {
-    const LAST: u64 = 600;
-    let size = rustix::fs::fstat(log.as_ref()).map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0));
-    let mut bytes = vec![0; LAST as usize];
-    let read = rustix::io::pread(log.as_ref(), &mut bytes, size.saturating_sub(LAST)).unwrap_or(0);
-    let text = String::from_utf8_lossy(&bytes[..read]).trim().to_owned();
-    if text.is_empty() {
-        String::new()
-    } else {
-        format!("; the last it said:\n  {}", text.replace('\n', "\n  "))
-    }
-}
-
-/// Runs a command of the experiment to its end.
-fn run_command(
-    host: &mut dyn Host,
-    site: &Testbed,
-    place: &RunDir,
-    side: Side,
-    command: &[String],
-    stop: &AtomicBool,
-) -> Result<(), LabError> {
-    let log = log()?;
-    let mut spec = place.command(command);
-    spec.stdout = Stdout::Fd(log.clone());
-    spec.stderr = Stderr::Stdout;
-    let mut child = site.start(host, side, None, spec)?;
-    let deadline = Instant::now() + PREPARE;
-    loop {
-        if let Some(exit) = child.try_wait()? {
-            let words: Vec<String> = command.iter().map(|word| place.fill(word)).collect();
-            return match exit.status() {
-                0 => Ok(()),
-                status => Err(LabError::Command { command: words.join(" "), status, said: tail(&log) }),
-            };
-        }
-        if stop.load(Ordering::Relaxed) || Instant::now() > deadline {
-            site.stop(host, side, &mut child)?;
-            return Err(LabError::Stopped);
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 /// The record of a run before its first block.
 fn record(host: &mut dyn Host, experiment: &Experiment, conduct: &RunOptions, site: &Testbed) -> Run {
     let mut caveats: Vec<String> = experiment.left_out.clone();
@@ -598,7 +417,7 @@ fn record(host: &mut dyn Host, experiment: &Experiment, conduct: &RunOptions, si
     }
     Run {
         schema: record::SCHEMA.to_owned(),
-        tool: Tool { version: conduct.version.clone(), args: conduct.args.clone() },
+        tool: RecordedBy { version: conduct.version.clone(), args: conduct.args.clone() },
         experiment: experiment.name.clone(),
         seed: experiment.seed,
         started: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),

@@ -10,12 +10,14 @@ mod requirements;
 mod shipped;
 mod short;
 mod sweep;
+mod values;
 
 pub use base::FileReader;
-pub use file::{FileError, KEYS, parse, read};
+pub use file::{KEYS, parse, read};
 pub use overrides::{Overrides, objective};
 pub use requirements::{Checked, Missing, check};
 pub use shipped::{QUICKSTART, SHIPPED, shipped};
+pub use values::FileError;
 
 use crate::isolation::Isolation;
 use crate::loadgen::Arrival;

@@ -2,8 +2,8 @@
 
 use crate::analysis::{Samples, conclude_from};
 use crate::record::{
-    Applied, Arm, Block, CpuUse, Design, Lateness, LoadFigures, Machine, Metric, PerSide, Policy, Psi, Role,
-    Run, SCHEMA, Tool, Work, encode_histogram, new_histogram,
+    Applied, Arm, Block, CpuUse, Design, Lateness, LoadFigures, Machine, Metric, PerSide, Policy, Psi,
+    RecordedBy, Role, Run, SCHEMA, Work, encode_histogram, new_histogram,
 };
 use crate::rng::Rng;
 
@@ -51,7 +51,7 @@ pub fn bare_run(rounds: u32) -> Run {
     }
     Run {
         schema: SCHEMA.into(),
-        tool: Tool { version: "0.1.0".into(), args: vec!["lab".into(), "run".into()] },
+        tool: RecordedBy { version: "0.1.0".into(), args: vec!["lab".into(), "run".into()] },
         experiment: "http-vs-stress-ng".into(),
         seed: 42,
         started: "2026-11-21T10:00:00Z".into(),

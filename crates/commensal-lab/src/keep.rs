@@ -8,8 +8,9 @@
 //! <state directory>/lab/history.lock          held while a line is written
 //! ```
 
+use crate::error::LabError;
 use crate::history::{self, Entry};
-use crate::record::{RecordError, Run};
+use crate::record::Run;
 use commensal_host::{Host, HostError};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -21,53 +22,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Longest name of a baseline.
 const LONGEST_NAME: usize = 64;
 
-/// Why a file could not be written or found.
-#[derive(Debug, thiserror::Error)]
-pub enum KeepError {
-    /// The name cannot be a file name.
-    #[error(
-        "{0:?} cannot name a baseline: up to {LONGEST_NAME} letters, digits, points, dashes and underscores, the first a letter or a digit"
-    )]
-    Name(String),
-    /// There is no such baseline.
-    #[error("there is no baseline {name:?} in {folder}; {}", the_known(.known))]
-    Unknown {
-        /// The name.
-        name: String,
-        /// The folder of baselines.
-        folder: String,
-        /// Names of existing baselines.
-        known: Vec<String>,
-    },
-    /// The baseline exists but cannot be read.
-    #[error("baseline {name:?} is not a record, `commensal lab baseline rm {name}` removes it: {file}")]
-    Damaged {
-        /// The name.
-        name: String,
-        /// The file.
-        file: String,
-        /// What is wrong.
-        source: Box<RecordError>,
-    },
-    /// Another process held the lock of the history the whole time.
-    #[error("another run holds {0} for more than 10 s")]
-    Busy(String),
-    /// The line could not be serialized.
-    #[error("the run has a figure that cannot be written")]
-    Line(#[from] serde_json::Error),
-    /// The record could not be serialized.
-    #[error("the record cannot be written")]
-    Record(#[from] RecordError),
-    /// A system call failed.
-    #[error("{what} (--state-dir names another place)")]
-    Refused {
-        /// The operation that failed.
-        what: String,
-        /// The error of the system.
-        source: HostError,
-    },
-}
-
 fn the_known(names: &[String]) -> String {
     if names.is_empty() {
         "there are none: --save-baseline NAME of `commensal lab run` makes one".to_owned()
@@ -76,9 +30,9 @@ fn the_known(names: &[String]) -> String {
     }
 }
 
-fn refused(what: &str, path: &Path) -> impl FnOnce(HostError) -> KeepError {
-    let what = format!("{what} {}", path.display());
-    move |source| KeepError::Refused { what, source }
+fn refused(what: &str, path: &Path) -> impl FnOnce(HostError) -> LabError {
+    let what = format!("{what} {} (--state-dir names another place)", path.display());
+    move |error| LabError::of(what, &error)
 }
 
 /// The folder of baselines.
@@ -90,13 +44,16 @@ pub fn baselines_dir(state_dir: &Path) -> PathBuf {
 ///
 /// # Errors
 /// When the name is not allowed.
-pub fn baseline_file(state_dir: &Path, name: &str) -> Result<PathBuf, KeepError> {
+pub fn baseline_file(state_dir: &Path, name: &str) -> Result<PathBuf, LabError> {
     let plain = |c: char| c.is_ascii_alphanumeric();
     let fine = name.len() <= LONGEST_NAME
         && name.chars().all(|c| plain(c) || matches!(c, '.' | '-' | '_'))
         && name.starts_with(plain);
     if !fine {
-        return Err(KeepError::Name(name.to_owned()));
+        return Err(LabError::new(format!(
+            "{name:?} cannot name a baseline: up to {LONGEST_NAME} letters, digits, points, dashes and underscores, the first a \
+             letter or a digit"
+        )));
     }
     Ok(baselines_dir(state_dir).join(format!("{name}.json")))
 }
@@ -116,17 +73,17 @@ pub fn baseline_names(host: &dyn Host, state_dir: &Path) -> Vec<String> {
 /// Stores a record under a name, replacing the previous one; returns the path of its file.
 ///
 /// # Errors
-/// See [`KeepError`]; the previous baseline of that name is then still there.
+/// When it cannot be written; the previous baseline of that name is then still there.
 pub fn save_baseline(
     host: &mut dyn Host,
     state_dir: &Path,
     name: &str,
     run: &Run,
-) -> Result<PathBuf, KeepError> {
+) -> Result<PathBuf, LabError> {
     let file = baseline_file(state_dir, name)?;
     let folder = baselines_dir(state_dir);
     host.state_dir(&folder).map_err(refused("baselines cannot be kept in", &folder))?;
-    let text = run.to_json()?;
+    let text = run.to_json().map_err(|error| LabError::of("the record cannot be written", &error))?;
     host.state_replace(&file, &text).map_err(refused("the baseline cannot be written to", &file))?;
     Ok(file)
 }
@@ -134,31 +91,30 @@ pub fn save_baseline(
 /// Reads the record stored under a name.
 ///
 /// # Errors
-/// See [`KeepError`].
-pub fn baseline(host: &mut dyn Host, state_dir: &Path, name: &str) -> Result<Run, KeepError> {
+/// When there is none, or it is no record.
+pub fn baseline(host: &mut dyn Host, state_dir: &Path, name: &str) -> Result<Run, LabError> {
     let file = baseline_file(state_dir, name)?;
     let text = host.state_read(&file).map_err(refused("the baseline cannot be read from", &file))?;
     let text = text.ok_or_else(|| unknown(host, state_dir, name))?;
-    Run::from_json(text.as_bytes()).map_err(|source| KeepError::Damaged {
-        name: name.to_owned(),
-        file: file.display().to_string(),
-        source: Box::new(source),
+    Run::from_json(text.as_bytes()).map_err(|error| {
+        let words = format!(
+            "baseline {name:?} is not a record, `commensal lab baseline rm {name}` removes it: {}",
+            file.display()
+        );
+        LabError::of(words, &error)
     })
 }
 
-fn unknown(host: &dyn Host, state_dir: &Path, name: &str) -> KeepError {
-    KeepError::Unknown {
-        name: name.to_owned(),
-        folder: baselines_dir(state_dir).display().to_string(),
-        known: baseline_names(host, state_dir),
-    }
+fn unknown(host: &dyn Host, state_dir: &Path, name: &str) -> LabError {
+    let (folder, known) = (baselines_dir(state_dir), baseline_names(host, state_dir));
+    LabError::new(format!("there is no baseline {name:?} in {}; {}", folder.display(), the_known(&known)))
 }
 
 /// Removes a baseline, even if its file is damaged.
 ///
 /// # Errors
-/// See [`KeepError`].
-pub fn remove_baseline(host: &mut dyn Host, state_dir: &Path, name: &str) -> Result<(), KeepError> {
+/// When there is none, or it stays.
+pub fn remove_baseline(host: &mut dyn Host, state_dir: &Path, name: &str) -> Result<(), LabError> {
     let file = baseline_file(state_dir, name)?;
     if !baseline_names(host, state_dir).iter().any(|known| known == name) {
         return Err(unknown(host, state_dir, name));
@@ -178,8 +134,8 @@ fn earlier_file(state_dir: &Path) -> PathBuf {
 /// Adds a finished run to the history; the line is on the disk when this returns.
 ///
 /// # Errors
-/// See [`KeepError`]; the history is then as it was.
-pub fn remember(host: &mut dyn Host, state_dir: &Path, entry: &Entry) -> Result<(), KeepError> {
+/// When it cannot be written; the history is then as it was.
+pub fn remember(host: &mut dyn Host, state_dir: &Path, entry: &Entry) -> Result<(), LabError> {
     let file = history_file(state_dir);
     let folder = state_dir.join("lab");
     host.state_dir(&folder).map_err(refused("the history cannot be kept in", &folder))?;
@@ -192,7 +148,7 @@ pub fn remember(host: &mut dyn Host, state_dir: &Path, entry: &Entry) -> Result<
             break held;
         }
         if Instant::now() > deadline {
-            return Err(KeepError::Busy(lock.display().to_string()));
+            return Err(LabError::new(format!("another run holds {} for more than 10 s", lock.display())));
         }
         std::thread::sleep(Duration::from_millis(10));
     };
@@ -200,7 +156,9 @@ pub fn remember(host: &mut dyn Host, state_dir: &Path, entry: &Entry) -> Result<
         .state_read(&file)
         .map_err(refused("the history cannot be read from", &file))?
         .unwrap_or_default();
-    let mut line = entry.line()?;
+    let line = entry.line();
+    let mut line =
+        line.map_err(|error| LabError::of("the run has a figure that cannot be written", &error))?;
     if before.len() + line.len() > HISTORY_BYTES && !before.is_empty() {
         let earlier = earlier_file(state_dir);
         host.state_rename(&file, &earlier).map_err(refused("the history cannot be moved to", &earlier))?;
@@ -215,7 +173,7 @@ pub fn remember(host: &mut dyn Host, state_dir: &Path, entry: &Entry) -> Result<
 ///
 /// # Errors
 /// When a file exists but cannot be read.
-pub fn remembered(host: &mut dyn Host, state_dir: &Path) -> Result<(Vec<Entry>, Vec<String>), KeepError> {
+pub fn remembered(host: &mut dyn Host, state_dir: &Path) -> Result<(Vec<Entry>, Vec<String>), LabError> {
     let (mut entries, mut told) = (Vec::new(), Vec::new());
     for file in [earlier_file(state_dir), history_file(state_dir)] {
         let text = host.state_read(&file).map_err(refused("the history cannot be read from", &file))?;
@@ -235,7 +193,7 @@ mod tests {
     use commensal_host::LinuxHost;
 
     /// The error with its causes, as it is printed.
-    fn said(error: &KeepError) -> String {
+    fn said(error: &LabError) -> String {
         let mut text = error.to_string();
         let mut cause = std::error::Error::source(error);
         while let Some(next) = cause {
@@ -280,7 +238,8 @@ mod tests {
             );
         }
         for wrong in ["", ".", "..", "../x", "a/b", "a b", "-x", ".x", "é", "a\n", "a\0", &"x".repeat(65)] {
-            assert!(matches!(baseline_file(state, wrong), Err(KeepError::Name(_))), "{wrong:?}");
+            let refused = baseline_file(state, wrong).unwrap_err().to_string();
+            assert!(refused.contains("cannot name a baseline"), "{refused}");
         }
     }
 

@@ -19,6 +19,7 @@ pub mod analysis;
 pub mod calibrate;
 pub mod conductor;
 pub mod doctor;
+mod error;
 pub mod experiment;
 pub mod format;
 pub mod history;
@@ -35,6 +36,7 @@ pub mod verdict;
 pub mod workload;
 
 pub use commensal_core::{rng, stats};
+pub use error::LabError;
 
 #[cfg(test)]
 mod fixture;

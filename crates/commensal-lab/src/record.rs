@@ -19,10 +19,9 @@ pub use block::{Block, CpuUse, GroupPsi, Lateness, PerSide, Psi, SloSeen, Tick, 
 pub use figures::{LoadFigures, LoadHistograms};
 pub(crate) use histogram::{Counts, MAX_TOTAL};
 pub use histogram::{
-    HIGHEST_US, HistogramError, LatencyHistogram, decode_histogram, encode_histogram, new_histogram,
-    percentile_us,
+    HIGHEST_US, LatencyHistogram, decode_histogram, encode_histogram, new_histogram, percentile_us,
 };
-pub use load::{MAX_ROUNDS, RecordError};
+pub use load::MAX_ROUNDS;
 pub use metric::{Metric, Named};
 pub use schema::json_schema;
 pub use sweep::{Sweep, SweepPoint};
@@ -46,7 +45,7 @@ pub struct Run {
     #[schemars(extend("const" = "commensal.lab/1"))]
     pub schema: String,
     /// What recorded the run.
-    pub tool: Tool,
+    pub tool: RecordedBy,
     /// Name of the experiment.
     pub experiment: String,
     /// Seed of the order of the arms and of the request schedule.
@@ -120,7 +119,8 @@ pub struct Run {
 
 /// The program that recorded the run.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-pub struct Tool {
+#[schemars(rename = "Tool")]
+pub struct RecordedBy {
     /// Its version.
     pub version: String,
     /// Its command line, without the program name.

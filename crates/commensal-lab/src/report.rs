@@ -9,6 +9,7 @@ mod history;
 mod html;
 mod junit;
 mod markdown;
+mod points;
 mod profile;
 mod since;
 pub mod style;
@@ -26,7 +27,7 @@ pub mod draw {
 
 pub use charts::{Chart, charts};
 pub use csv::csv;
-pub use diff::{Diff, DiffError, DiffRow, Estimate, comparable, compare, diff};
+pub use diff::{Diff, DiffRow, Estimate, comparable, compare, diff};
 pub use history::{history_html, history_text};
 pub use html::html;
 pub use junit::junit;

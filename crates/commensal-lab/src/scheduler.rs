@@ -3,6 +3,7 @@
 //! The behaviour of such a scheduler is not checked. This module only ensures that it is loaded while its program runs,
 //! and that no scheduler is loaded when the program has ended.
 
+use crate::error::LabError;
 use commensal_core::errno::Errno;
 use commensal_host::{Child, Exit, Host, HostError, Process, Signal, SpawnSpec};
 use commensal_sensors::sched_ext::{Kernel, State};
@@ -13,43 +14,6 @@ pub const TO_LOAD: Duration = Duration::from_secs(10);
 /// Timeout for the program to end by itself, and for the kernel to unload the scheduler.
 pub const TO_END: Duration = Duration::from_secs(5);
 const TURN: Duration = Duration::from_millis(20);
-
-/// Why a third-party scheduler is not in force.
-#[derive(Debug, thiserror::Error)]
-pub enum SchedulerError {
-    /// The program could not be started.
-    #[error(transparent)]
-    Start(#[from] HostError),
-    /// The program ended before its scheduler was loaded.
-    #[error("{program} ended {} before the kernel had a scheduler of it", in_words(.exit))]
-    Ended {
-        /// The program.
-        program: String,
-        /// Its exit status.
-        exit: Exit,
-    },
-    /// The program runs but loads no scheduler.
-    #[error(
-        "{program} had no scheduler loaded after {} s (sched_ext is {state}), and was ended: is it one that loads a sched_ext \
-         scheduler, and stays?",
-        TO_LOAD.as_secs()
-    )]
-    Late {
-        /// The program.
-        program: String,
-        /// State of sched_ext in the kernel.
-        state: String,
-    },
-    /// The caller asked to stop.
-    #[error("{program} was ended before the kernel had a scheduler of it, as was asked")]
-    Stopped {
-        /// The program.
-        program: String,
-    },
-    /// The program ended, but a scheduler is still loaded.
-    #[error("{0}, although its program has ended: end what it started")]
-    Stays(String),
-}
 
 /// An exit status, phrased as the end of a sentence.
 #[must_use]
@@ -64,18 +28,17 @@ pub fn in_words(exit: &Exit) -> String {
 /// ended.
 ///
 /// # Errors
-/// [`SchedulerError`]; the program then does not run.
-pub fn enable(
-    host: &mut dyn Host,
-    spec: &SpawnSpec,
-    stop: &dyn Fn() -> bool,
-) -> Result<Child, SchedulerError> {
+/// When it is not in force; the program then does not run.
+pub fn enable(host: &mut dyn Host, spec: &SpawnSpec, stop: &dyn Fn() -> bool) -> Result<Child, LabError> {
     let mut child = host.spawn(spec)?;
     let program = spec.program.display().to_string();
     let began = Instant::now();
     loop {
         if let Some(exit) = child.try_wait()? {
-            return Err(SchedulerError::Ended { program, exit });
+            return Err(LabError::new(format!(
+                "{program} ended {} before the kernel had a scheduler of it",
+                in_words(&exit)
+            )));
         }
         let kernel = Kernel::read(host);
         if kernel.state == Some(State::Enabled) {
@@ -83,12 +46,18 @@ pub fn enable(
         }
         if stop() {
             disable(host, &mut child)?;
-            return Err(SchedulerError::Stopped { program });
+            return Err(LabError::new(format!(
+                "{program} was ended before the kernel had a scheduler of it, as was asked"
+            )));
         }
         if began.elapsed() > TO_LOAD {
             let state = kernel.state.as_ref().map_or_else(|| "absent".to_owned(), ToString::to_string);
             disable(host, &mut child)?;
-            return Err(SchedulerError::Late { program, state });
+            return Err(LabError::new(format!(
+                "{program} had no scheduler loaded after {} s (sched_ext is {state}), and was ended: is it one that loads a sched_ext \
+                 scheduler, and stays?",
+                TO_LOAD.as_secs()
+            )));
         }
         std::thread::sleep(TURN);
     }
@@ -98,7 +67,7 @@ pub fn enable(
 ///
 /// # Errors
 /// When the program cannot be ended, or a scheduler stays loaded.
-pub fn disable(host: &mut dyn Host, child: &mut Child) -> Result<(), SchedulerError> {
+pub fn disable(host: &mut dyn Host, child: &mut Child) -> Result<(), LabError> {
     let process = child.process.clone();
     end(host, &process, &mut |_| child.try_wait().is_ok_and(|exit| exit.is_some()))?;
     gone(host)
@@ -134,7 +103,7 @@ pub fn end(
 ///
 /// # Errors
 /// When one stays loaded.
-pub fn gone(host: &dyn Host) -> Result<(), SchedulerError> {
+pub fn gone(host: &dyn Host) -> Result<(), LabError> {
     let began = Instant::now();
     loop {
         let kernel = Kernel::read(host);
@@ -142,7 +111,10 @@ pub fn gone(host: &dyn Host) -> Result<(), SchedulerError> {
             return Ok(());
         }
         if began.elapsed() > TO_END {
-            return Err(SchedulerError::Stays(kernel.loaded()));
+            return Err(LabError::new(format!(
+                "{}, although its program has ended: end what it started",
+                kernel.loaded()
+            )));
         }
         std::thread::sleep(TURN);
     }

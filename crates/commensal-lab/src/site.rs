@@ -4,6 +4,7 @@
 //! killed at any moment. The run's cgroups are two parents named after its pid.
 
 mod claim;
+mod error;
 mod guard;
 mod moving;
 mod policies;
@@ -12,8 +13,9 @@ mod scheduled;
 mod tests;
 
 pub use claim::Claim;
+pub use error::TestbedError;
 pub use guard::{Guard, keep_watch};
-pub use policies::{ArmPolicy, Tasks};
+pub use policies::{ArmPolicy, Tasks, Wanted};
 
 use crate::isolation::Isolation;
 use commensal_core::actual::{ActualState, Capabilities, CgroupPath, Hierarchy};
@@ -22,67 +24,13 @@ use commensal_core::plan::{Action, Step, undo};
 use commensal_core::topology::Machine;
 use commensal_host::{Child, Host, HostError, Lock, SpawnSpec, below};
 use commensal_reconcile::{
-    Applied, Failure, Instance, Journal, PlanRequest, ReconcileError, apply, enforce, members, restore_own,
+    Applied, Instance, Journal, PlanRequest, ReconcileError, apply, enforce, members, restore_own,
     restore_stale, step_aside, verify,
 };
 use commensal_sensors::usage::GroupDirs;
-use commensal_sensors::{SensorError, Survey, machine, mounts};
+use commensal_sensors::{Survey, machine, mounts};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-
-/// Why a run could not take place or had to end.
-#[derive(Debug, thiserror::Error)]
-pub enum TestbedError {
-    /// Creating or configuring the run's cgroups failed.
-    #[error(transparent)]
-    Reconcile(#[from] ReconcileError),
-    /// A system call failed.
-    #[error(transparent)]
-    Host(#[from] HostError),
-    /// A step of the plan was refused.
-    #[error("{}", refused(.0))]
-    Refused(Box<Failure>),
-    /// Two runs at once would measure each other.
-    #[error("another lab run is using this machine (it holds {0}); two at once would measure each other")]
-    Busy(String),
-    /// Two runs with different state directories would disturb each other, too.
-    #[error(
-        "another lab run is using this machine: process {pid}{command}; two at once would measure each other: wait for it, or \
-         end it with kill -INT {pid}"
-    )]
-    Claimed {
-        /// Pid of the other run; 0 when it is in another pid namespace.
-        pid: i32,
-        /// Its command line in brackets; empty when unknown.
-        command: String,
-    },
-    /// Offline work that already runs must be frozen in some blocks, and cannot be.
-    #[error("{0} cannot be frozen for the blocks without offline work: {1}")]
-    Pause(String, String),
-    /// The guard, which thaws frozen work if this program dies, could not be started.
-    #[error("the guard that lets frozen work go on cannot be started: {0}")]
-    Guard(String),
-    /// The arm's scheduler is not active.
-    #[error("the scheduler of the arm is not in force: {0}")]
-    Scheduler(String),
-    /// Planning our own cgroups failed: a bug.
-    #[error("the run's own groups cannot be planned: {0}")]
-    Plan(String),
-}
-
-impl From<SensorError> for TestbedError {
-    fn from(error: SensorError) -> TestbedError {
-        TestbedError::Reconcile(error.into())
-    }
-}
-
-fn refused(failure: &Failure) -> String {
-    let left = match failure.left.is_empty() {
-        true => "everything done before was taken back".to_owned(),
-        false => format!("could not be taken back: {}", failure.left.join("; ")),
-    };
-    format!("step {} was refused: {}\n  {}\n  {left}", failure.step + 1, failure.description, failure.refusal)
-}
 
 /// How long a process may take to die of SIGKILL: on a busy machine, one of the idle class must first get a CPU.
 const LAST_MOMENTS: Duration = Duration::from_secs(15);
@@ -99,17 +47,6 @@ pub enum Side {
     /// Threads of the idle class that keep every CPU from idling: treated as offline, but accounted separately from the
     /// batch work.
     Warm,
-}
-
-/// What a run needs from the machine.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Wanted<'a> {
-    /// Mechanisms of the isolated arms, in the order of the arms.
-    pub isolations: &'a [Isolation],
-    /// Cgroups of a service and of offline work that already run, used instead of the run's own.
-    pub attached: [Option<&'a CgroupPath>; 2],
-    /// Whether the run also freezes and thaws offline work that it started itself.
-    pub freezes: bool,
 }
 
 /// The testbed of a run.
@@ -161,7 +98,7 @@ pub fn open(
     host.state_dir(&state_dir)?;
     let lock_path = state_dir.join("lab.lock");
     let Some(lock) = host.state_lock(&lock_path)? else {
-        return Err(TestbedError::Busy(lock_path.display().to_string()));
+        return Err(TestbedError::busy(&lock_path));
     };
     let instance = Instance {
         cgroup_root: cgroup_root.cloned(),
@@ -192,7 +129,7 @@ fn build(
     let request = PlanRequest { mechanisms: Some(&restrict), ..PlanRequest::beside(&specs) };
     let (planned, outcome) = enforce(&instance, host, &request, &mut journal)?;
     if let Some(failure) = outcome.failure {
-        return Err(TestbedError::Refused(Box::new(failure)));
+        return Err(TestbedError::refused(&failure));
     }
     // Controllers that the root cgroup had not enabled could not be probed before.
     let looked = instance.survey(host)?;
@@ -214,13 +151,17 @@ fn build(
             }
             // The run's own offline work can be started and stopped instead.
             Err(why) if wanted.attached[Side::Offline as usize].is_none() => stays_hot = Some(why),
-            Err(why) => return Err(TestbedError::Pause(path, why)),
+            Err(why) => {
+                return Err(TestbedError::new(format!(
+                    "{path} cannot be frozen for the blocks without offline work: {why}"
+                )));
+            }
         }
     }
     step_aside(host, &structure, &actual, planned.desired.aside.name(), &mut journal)
         .map_err(ReconcileError::from)?;
     if let Some(failure) = apply(host, &structure, &actual, &mut journal).failure {
-        return Err(TestbedError::Refused(Box::new(failure)));
+        return Err(TestbedError::refused(&failure));
     }
     let member = |name: &str| {
         let group = planned.desired.groups.iter().find(|group| group.name.as_str() == name);
@@ -372,7 +313,7 @@ impl Testbed {
                 self.recreated(host)
             }
             None => Ok(()),
-            Some(failure) => Err(TestbedError::Refused(Box::new(failure))),
+            Some(failure) => Err(TestbedError::refused(&failure)),
         }
     }
 

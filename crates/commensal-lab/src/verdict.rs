@@ -6,13 +6,15 @@
 //! that differ significantly make the run INVALID. Where data is missing the answer is INCONCLUSIVE, never a guess.
 
 mod arm;
+mod compared;
 mod environment;
 mod health;
 
 pub(crate) use arm::{Gate, each, rounds_to_decide, threshold_words};
 pub(crate) use health::service_failed;
 
-use crate::record::{Arm, Comparison, Metric, Role, Run, Verdict};
+use crate::record::{Arm, Metric, Role, Run, Verdict};
+pub(crate) use compared::{against_baseline, against_strictest, proven_harmful};
 use std::collections::BTreeMap;
 
 /// A verdict with its reasons.
@@ -182,33 +184,12 @@ fn planned_gates(run: &Run, notes: &mut Vec<String>) -> Vec<Metric> {
     gates
 }
 
-/// Compares an arm with the service alone on one metric, using the same online settings where the run has such an arm.
-pub(crate) fn against_baseline<'a>(run: &'a Run, arm: &str, metric: Metric) -> Option<&'a Comparison> {
-    let role = run.arms.iter().find(|other| other.name == arm)?.role;
-    let alone = match role {
-        Role::Isolated | Role::Warm => run.reference()?,
-        _ => run.arm_with(Role::Baseline)?,
-    };
-    run.comparison(arm, &alone.name, metric)
-}
-
-/// The comparison on which the verdict on an isolated arm is based: against the cold or the warm service alone,
-/// whichever shows more harm. What a service gains from a CPU that never idles must not be credited to isolation.
-pub(crate) fn against_strictest<'a>(run: &'a Run, arm: &str, metric: Metric) -> Option<&'a Comparison> {
-    let cold = against_baseline(run, arm, metric);
-    let warm = run.arm_with(Role::Warm).and_then(|warm| run.comparison(arm, &warm.name, metric));
-    let bound = |result: &Comparison| result.one_sided.map_or(result.harm_pct, |[_, hi]| hi);
-    match (cold, warm) {
-        (Some(cold), Some(warm)) if warm.rounds >= 5 && bound(warm) > bound(cold) => Some(warm),
-        (cold, warm) => cold.or(warm),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::analysis::conclude_from;
     use crate::fixture::{bare_run, concluded, simulate};
+    use crate::record::Comparison;
     use crate::rng::Rng;
 
     fn check(run: &Run, verdict: Verdict, expect: &str) {

@@ -5,8 +5,10 @@
 
 mod lost;
 mod moving;
+mod outcome;
 mod recreating;
 mod shared;
+mod target;
 mod values;
 
 use crate::drivers::apply::with_meaning;
@@ -17,10 +19,12 @@ use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, Form, KnobId, TABLE, Version};
 use commensal_core::text;
 use commensal_host::{Dir, Host, HostError, below};
-use commensal_sensors::mounts::cgroup_mounts;
+use outcome::Left;
+pub use outcome::Restored;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
+use target::open;
 use values::{not_taken, put_back};
 
 /// How long to wait for killed processes of a dead lab run to leave their group.
@@ -28,27 +32,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Used in messages about damaged lines.
 const DAMAGED: &str = "cannot be used";
-
-/// Results of a restore.
-#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Restored {
-    /// Values restored, controllers disabled and groups removed, one line each.
-    pub done: Vec<String>,
-    /// What was left unchanged, with the reason: a commensal group with live processes, a running owner.
-    pub left: Vec<String>,
-    /// What failed, or could not be read.
-    pub failed: Vec<String>,
-    /// PID of a loaded scheduler: it keeps its records, from which it restores threads when it is unloaded.
-    pub scheduler: Option<u32>,
-}
-
-impl Restored {
-    /// Whether there was nothing to do at all.
-    #[must_use]
-    pub fn nothing(&self) -> bool {
-        self.done.is_empty() && self.left.is_empty() && self.failed.is_empty()
-    }
-}
 
 /// Restores from every journal in `dir`, except those of a lab run that is still running, and from the marks on cgroups
 /// for lost journals of `dir`; with `of_all` also for lost state directories of others.
@@ -612,40 +595,6 @@ fn take_cookies(host: &mut dyn Host, target: &Target) -> Result<Option<String>, 
         Err(_) if gone => Ok(None),
         Err(error) => Err(Left::Failed(error)),
     }
-}
-
-enum Left {
-    Busy(String),
-    Failed(HostError),
-}
-
-/// Opens the group of a journal record; `None` when it is gone.
-fn open(host: &mut dyn Host, mount: &str, path: &str, inode: Option<u64>) -> Result<Option<Dir>, Left> {
-    match host.open(&below(Path::new(mount), path)) {
-        Ok(dir) if inode.is_none_or(|inode| inode == dir.inode) => Ok(Some(dir)),
-        Ok(dir) => {
-            host.close(dir);
-            Ok(None)
-        }
-        Err(error)
-            if matches!(
-                error.errno,
-                Errno::ENOENT | Errno::ENODEV | Errno::ENOTDIR | Errno::ELOOP | Errno::EINVAL
-            ) && !mounted(host, mount) =>
-        {
-            let group = text::path(&below(Path::new(mount), path));
-            Err(Left::Busy(format!(
-                "{group} cannot be looked at: no cgroup hierarchy is mounted at {mount} here"
-            )))
-        }
-        Err(error) if matches!(error.errno, Errno::ENOENT | Errno::ENODEV) => Ok(None),
-        Err(error) => Err(Left::Failed(error)),
-    }
-}
-
-/// Whether a cgroup file system is mounted there: in a chroot or a container the host's may be missing.
-fn mounted(host: &dyn Host, mount: &str) -> bool {
-    cgroup_mounts(host).is_ok_and(|all| all.iter().any(|one| one.mount == mount))
 }
 
 fn remove(

@@ -4,9 +4,10 @@
 use crate::weights::Node;
 use commensal_core::errno::Errno;
 use commensal_core::group::Class;
+use commensal_core::process::{SCHED_EXT, SCHED_NORMAL};
 use commensal_host::{Dir, Host, HostError};
 use commensal_reconcile::journal::{Journal, JournalError, Record};
-use commensal_reconcile::policy::{self, EXT, NORMAL, ThreadLook};
+use commensal_reconcile::policy::{self, ThreadLook};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -199,7 +200,7 @@ impl Members {
             policy::record(host, &fresh, journal)?;
         }
         for (tid, look) in fresh {
-            match policy::set(host, tid, EXT) {
+            match policy::set(host, tid, SCHED_EXT) {
                 Ok(true) => {
                     self.known.insert(tid, Member { start_ticks: look.start_ticks, own: look.policy });
                     round.joined += 1;
@@ -223,7 +224,7 @@ impl Members {
         for tid in &dying {
             self.known.remove(tid);
             // If this fails, the thread has exited already.
-            let _ = policy::set(host, *tid, NORMAL);
+            let _ = policy::set(host, *tid, SCHED_NORMAL);
             self.kept.insert(*tid);
         }
         dying.len()
@@ -241,18 +242,18 @@ impl Members {
     /// A thread's original policy: a thread that is under the scheduler already was started by one of these threads,
     /// unless it had the policy before any of them.
     fn own(&self, tid: u32, look: ThreadLook, switched: bool, host: &dyn Host) -> ThreadLook {
-        if look.policy != EXT || !switched {
+        if look.policy != SCHED_EXT || !switched {
             return look;
         }
         let leader = leader(host, tid);
         let from = leader.and_then(|pid| self.known.get(&pid)).or_else(|| self.known.get(&look.parent));
-        ThreadLook { policy: from.map_or(NORMAL, |member| member.own), ..look }
+        ThreadLook { policy: from.map_or(SCHED_NORMAL, |member| member.own), ..look }
     }
 
     fn let_go(&mut self, host: &mut dyn Host, tid: u32, round: &mut Round) {
         let Some(member) = self.known.remove(&tid) else { return };
         let now = policy::look(host, tid);
-        if now.is_none_or(|now| now.start_ticks != member.start_ticks || now.policy != EXT) {
+        if now.is_none_or(|now| now.start_ticks != member.start_ticks || now.policy != SCHED_EXT) {
             return;
         }
         match policy::set(host, tid, member.own) {
@@ -274,10 +275,10 @@ impl Members {
         for tid in some {
             let Some(member) = self.known.get(&tid).copied() else { continue };
             match policy::look(host, tid) {
-                Some(now) if now.start_ticks == member.start_ticks && now.policy == EXT => {}
+                Some(now) if now.start_ticks == member.start_ticks && now.policy == SCHED_EXT => {}
                 Some(now) if now.start_ticks == member.start_ticks && now.plain() => {
                     round.drifted += 1;
-                    if let Err(error) = policy::set(host, tid, EXT) {
+                    if let Err(error) = policy::set(host, tid, SCHED_EXT) {
                         round.refused.push(error.to_string());
                     }
                 }
@@ -311,7 +312,7 @@ pub fn foreign(host: &dyn Host) -> Vec<(u32, ThreadLook)> {
     };
     let tids = numbers("/proc").into_iter().flat_map(|pid| numbers(&format!("/proc/{pid}/task")));
     let looked = tids.filter_map(|tid| Some((tid, policy::look(host, tid)?)));
-    looked.filter(|(_, look)| look.policy == EXT).collect()
+    looked.filter(|(_, look)| look.policy == SCHED_EXT).collect()
 }
 
 #[cfg(test)]

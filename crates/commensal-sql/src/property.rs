@@ -20,90 +20,20 @@ mod check;
 mod set;
 pub mod spec;
 mod table;
+mod values;
 
 use crate::statement::Properties;
-use commensal_core::units::{Bytes, CpuAmount, Ppm};
-use serde::{Deserialize, Serialize};
-use std::fmt;
 
 pub use check::{hard_limits_fill, sums};
 pub use table::{
     Cell, EnforcedBy, GroupProperties, OnlySql, PropertyRow, ROWS, Shown, columns, not_enforced, shown,
 };
-
-/// The compute group when none is named.
-pub const DEFAULT_COMPUTE_GROUP: &str = "default";
-/// The largest concurrency limit, which is the default.
-pub const UNLIMITED: u32 = i32::MAX as u32;
-/// 100 percent.
-pub const WHOLE: Ppm = Ppm(1_000_000);
-/// Share of the machine's memory that percentages refer to (`mem_limit` in Doris' be.conf).
-pub const MEMORY_BASE: Ppm = Ppm(900_000);
-
-/// Why a property is refused, in Doris' words.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct PropertyError(pub String);
-
-/// Whether a limit was written with its old or new name: it decides which sums are checked and how it is shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Named {
-    /// `cpu_hard_limit`, `memory_limit`, `tag`.
-    Old,
-    /// `max_cpu_percent`, `max_memory_percent`, `compute_group`.
-    #[default]
-    New,
-}
-
-/// A memory limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MemoryLimit {
-    /// Share of the memory base, not of the machine.
-    OfBase(Ppm),
-    /// A size.
-    Size(Bytes),
-}
-
-/// A limit and the name that it was written with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limit<T> {
-    /// The limit.
-    pub amount: T,
-    /// Old or new name.
-    pub named: Named,
-}
-
-/// How a group's memory is divided among its queries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum SlotPolicy {
-    /// Evenly among running queries; a query may use more while others use less.
-    #[default]
-    None,
-    /// In proportion to a query's share of all slots (`max_concurrency`); a query above its share spills.
-    Fixed,
-    /// In proportion to a query's share of the slots in use; a query above its share spills.
-    Dynamic,
-}
-
-impl fmt::Display for SlotPolicy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            SlotPolicy::None => "none",
-            SlotPolicy::Fixed => "fixed",
-            SlotPolicy::Dynamic => "dynamic",
-        })
-    }
-}
+pub use values::{
+    DEFAULT_COMPUTE_GROUP, Limit, MEMORY_BASE, MemoryLimit, Named, PropertyError, SlotPolicy, SqlQueue,
+    UNLIMITED, WHOLE, cpu_text, exact, percent,
+};
 
 impl GroupProperties {
-    /// Percent of the memory limit above which queries spill, by default (Doris 4.0).
-    pub const LOW_WATERMARK: u32 = 75;
-    /// Percent of the memory limit above which queries wait, by default (Doris 4.0).
-    pub const HIGH_WATERMARK: u32 = 85;
-    /// Percent of memory for write buffers, by default (Doris 3.1 and later).
-    pub const WRITE_BUFFER_RATIO: u32 = 20;
-
     /// Builds the properties of a new group.
     ///
     /// # Errors
@@ -119,41 +49,60 @@ impl GroupProperties {
     /// As [`GroupProperties::new`].
     pub fn altered(&self, given: &Properties) -> Result<GroupProperties, PropertyError> {
         let mut new = self.clone();
-        set::all(&mut new, given)?;
+        set(&mut new, given)?;
         check::one(&new, given)?;
         Ok(new)
     }
+}
 
-    /// Whether the memory limit is soft: kept only while the process is short of memory.
-    #[must_use]
-    pub fn overcommits(&self) -> bool {
-        let by_name = self.max_memory.is_some_and(|limit| limit.named == Named::Old);
-        self.enable_memory_overcommit.unwrap_or(by_name || self.max_memory.is_none())
+/// Not a property of a group, although older scripts set it like one.
+const OF_THE_CLUSTER: &str = "enable_cpu_hard_limit";
+
+fn names() -> impl Iterator<Item = &'static str> {
+    ROWS.iter().map(|row| row.name).chain([OF_THE_CLUSTER])
+}
+
+/// Sets all given properties.
+fn set(properties: &mut GroupProperties, given: &Properties) -> Result<(), PropertyError> {
+    if let Some(name) = given.keys().find(|name| names().all(|known| known != *name)) {
+        return Err(PropertyError(unknown(name, given)));
     }
-}
-
-/// A percent as Doris shows it: `20%`, `0.5%`.
-#[must_use]
-pub fn percent(share: Ppm) -> String {
-    share.to_string().replace(' ', "")
-}
-
-impl fmt::Display for MemoryLimit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            MemoryLimit::OfBase(share) => f.write_str(&percent(*share)),
-            MemoryLimit::Size(size) => f.write_str(&spec::exact(size.0)),
+    for (old, new) in ROWS.iter().filter_map(|row| Some((row.name, row.twin?))) {
+        if given.contains_key(old) && given.contains_key(new) {
+            let text = format!("{old} and {new} are two names of the same property, write only one of them");
+            return Err(PropertyError(text));
         }
     }
+    for row in ROWS {
+        if let Some(value) = given.get(row.name) {
+            (row.set)(properties, row.name, value.trim()).map_err(PropertyError)?;
+        }
+    }
+    if given.contains_key(OF_THE_CLUSTER) {
+        return Err(PropertyError(format!(
+            "{OF_THE_CLUSTER} is no property of a group: write ADMIN SET FRONTEND CONFIG (\"{OF_THE_CLUSTER}\" = \"true\")"
+        )));
+    }
+    let tag = given.get("tag").map(|tag| tag.trim());
+    if tag.is_some() || given.contains_key("compute_group") {
+        let old = tag.is_some_and(|tag| !tag.is_empty());
+        properties.compute_group_named = if old { Named::Old } else { Named::New };
+    }
+    if given.keys().any(|name| name.starts_with("spill_threshold")) {
+        // A group that uses names of Doris 2.1 gets its defaults.
+        properties.memory_low_watermark.get_or_insert(50);
+        properties.memory_high_watermark.get_or_insert(80);
+    }
+    Ok(())
 }
 
-/// A CPU limit as Doris shows it, or in CPUs.
-#[must_use]
-pub fn cpu_text(amount: CpuAmount) -> String {
-    match amount {
-        CpuAmount::OfMachine(share) => percent(share),
-        CpuAmount::Cpus(cpus) => cpus.to_string(),
-    }
+fn unknown(name: &str, given: &Properties) -> String {
+    let is_new = |name: &String| name.ends_with("_percent");
+    let deprecated = if given.keys().any(is_new) { ", maybe it is deprecated" } else { "" };
+    let near = names().map(|known| (strsim::damerau_levenshtein(name, known), known)).min();
+    let hint = near.filter(|(distance, _)| *distance <= 3);
+    let hint = hint.map(|(_, known)| format!(" Did you mean {known}?")).unwrap_or_default();
+    format!("Property {name} is not supported{deprecated}.{hint}")
 }
 
 #[cfg(test)]

@@ -163,9 +163,9 @@ fn oha_said(text: &str) -> Option<Said> {
 
 /// Measures and prints.
 pub fn run() -> anyhow::Result<()> {
-    let mut build = crate::cargo();
+    let mut build = crate::tree::cargo();
     build.args(["build", "--release", "--quiet", "--package", "commensal"]);
-    if !build.current_dir(crate::root()).status()?.success() {
+    if !build.current_dir(crate::tree::root()).status()?.success() {
         bail!("commensal does not build");
     }
     let program = std::env::current_exe()?.with_file_name("commensal");

@@ -2,6 +2,7 @@
 //! nextest run` and `cargo xtask test` never interpret the file differently.
 
 use anyhow::{Context, bail};
+use commensal_core::units::TimeSpan;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -170,7 +171,7 @@ impl Rule {
 impl SlowTimeout {
     /// Time after which nextest ends the test.
     fn limit(&self) -> anyhow::Result<Duration> {
-        let period = humantime::parse_duration(&self.period).with_context(|| self.period.clone())?;
+        let TimeSpan(period) = self.period.parse()?;
         Ok(period * self.terminate_after)
     }
 }
@@ -261,7 +262,7 @@ priority = 100
     #[test]
     fn the_file_of_the_tree_is_understood() {
         for profile in [DEFAULT, "all", "long"] {
-            Config::read(&crate::root(), profile).unwrap();
+            Config::read(&crate::tree::root(), profile).unwrap();
         }
     }
 }

@@ -64,7 +64,8 @@ pub fn check(root: &Path, files: &[PathBuf], problems: &mut Vec<String>) -> anyh
 
 /// Types that a source defines outside its tests, and whether each is public.
 fn defined(text: &str) -> Vec<(&str, bool)> {
-    let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or(text);
+    // `mod tests;` stands at the top, `mod tests {` at the end.
+    let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(text);
     let one = |line: &'_ str| -> Option<(usize, bool)> {
         let rest = line.trim_start();
         let (rest, public) = match rest.strip_prefix("pub ") {
@@ -93,7 +94,8 @@ mod tests {
     #[test]
     fn types_are_found() {
         let text = "pub struct One<'a> {\n    pub(crate) enum Two {\ntype Three = u8;\n// pub struct Not\nlet x = 1;\n\
+                    #[cfg(test)]\nmod tests;\npub struct Four;\n\
                     #[cfg(test)]\nmod tests {\n    pub struct Hidden;\n}\n";
-        assert_eq!(defined(text), [("One", true), ("Two", false), ("Three", false)]);
+        assert_eq!(defined(text), [("One", true), ("Two", false), ("Three", false), ("Four", true)]);
     }
 }

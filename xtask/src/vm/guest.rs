@@ -125,7 +125,7 @@ impl Suite {
     /// Builds the tests, unless they are built already.
     pub fn build() -> anyhow::Result<Suite> {
         // The SQL engine has no tests of kernels, and takes long to build.
-        let which = ["--workspace", "--exclude", crate::test::SQL];
+        let which = ["--workspace", "--exclude", crate::tree::SQL];
         let features = crate::features::OF_TESTS;
         let which = [&which, &features[..], crate::features::without_scheduler()].concat();
         Suite::find(&artifact::messages(&which)?)

@@ -2,7 +2,7 @@
 //! with systemd in addition to Debian's tree.
 
 use super::kernel::{Kernel, output, run};
-use super::{First, find_tool, tool};
+use super::tools::{find_tool, tool};
 use anyhow::{Context, bail};
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -204,6 +204,15 @@ fn libraries(ldd: &str) -> Vec<PathBuf> {
 fn insmods(modprobe: &str) -> Vec<PathBuf> {
     let files = modprobe.lines().filter_map(|line| line.strip_prefix("insmod "));
     files.filter_map(|rest| rest.split_whitespace().next()).map(PathBuf::from).collect()
+}
+
+/// The first process of a guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum First {
+    /// A script, on a file system with only what tests need.
+    Ours,
+    /// systemd, on Debian's file system. For the long tier: creating the file system takes a minute, and root.
+    Systemd,
 }
 
 #[cfg(test)]

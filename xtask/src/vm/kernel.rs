@@ -1,7 +1,7 @@
 //! Kernels for the guests: Debian's own packages, fetched with a separate apt state and unpacked in a cache folder, so
 //! that the system's sources, lists and packages are not changed.
 
-use super::tool;
+use super::tools::tool;
 use anyhow::{Context, anyhow, bail};
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! One boot: QEMU with an emulated CPU, results by virtio-serial ports into files, a limit, and no process
 //! or file left behind.
 
-use super::tool;
+use super::tools::tool;
 use crate::interrupt::interrupted;
 use anyhow::Context;
 use std::fmt;

@@ -2,7 +2,7 @@
 //! into an archive that precedes the files of a run in the guest's initramfs.
 
 use super::kernel::{cache, lock, mirror, run};
-use super::{find_tool, tool};
+use super::tools::{find_tool, tool};
 use anyhow::{Context, bail};
 use commensal_host::{Host, LinuxHost};
 use std::fs::{self, File};

@@ -5,11 +5,13 @@ mod measure;
 #[cfg(test)]
 mod tests;
 
+use super::early_tick::FAST;
 use super::start::machine_lock;
-use super::{Agent, AgentError, FAST, Now, Phase};
+use super::{Agent, Now, Phase};
 use crate::canary::{PATIENCE, Report, Request, Shown, Window};
 use crate::control::Reply;
 use crate::controllers::{Decided, Wants};
+use crate::error::AgentError;
 use crate::sense::Sample;
 use crate::snapshot;
 use commensal_core::actual::CgroupPath;

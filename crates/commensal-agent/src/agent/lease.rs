@@ -1,12 +1,17 @@
 //! The agent's lease: finds or starts the guard that takes care of the machine when the agent dies, and sends it signs
 //! of life.
 
-use super::{Agent, AgentError, GUARD_PATIENCE, Options};
+use super::Agent;
+use super::options::Options;
+use crate::error::AgentError;
 use crate::guard::{AtGuard, Hello, Link, SOCKET};
 use commensal_host::{Child, Host, Signal, SpawnSpec, Stdin, Stdout};
 use commensal_reconcile::Instance;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// How long the agent waits for a guard that it started.
+const GUARD_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The guard and the lease.
 pub(super) struct Lease {
@@ -98,11 +103,11 @@ impl Lease {
                 return Ok(());
             }
             if let Some(exit) = child.try_wait()? {
-                return Err(AgentError::Guard(format!("it ended with status {}", exit.status())));
+                return Err(no_guard(&format!("it ended with status {}", exit.status())));
             }
             if Instant::now() > deadline {
                 let socket = instance.state_dir.join(SOCKET);
-                return Err(AgentError::Guard(format!(
+                return Err(no_guard(&format!(
                     "it did not listen at {} within {} s",
                     socket.display(),
                     GUARD_PATIENCE.as_secs()
@@ -122,4 +127,11 @@ impl Agent<'_> {
             Err(error) => problems.push(error.to_string()),
         }
     }
+}
+
+fn no_guard(why: &str) -> AgentError {
+    AgentError::new(format!(
+        "the guard does not come up: {why}; run without one with --no-guard, and nothing looks after the machine if the agent \
+         dies"
+    ))
 }

@@ -1,7 +1,9 @@
 //! Exit of the agent.
 
-use super::start::machine_lock;
-use super::{Agent, AgentError, LOCK_PATIENCE, OnExit};
+use super::Agent;
+use super::options::OnExit;
+use super::start::{LOCK_PATIENCE, machine_lock};
+use crate::error::AgentError;
 use commensal_core::canary::End;
 use commensal_reconcile::bring_safe_state;
 

@@ -1,13 +1,12 @@
 //! Decides when a tick changes the machine, and how much of the machine is read for that.
 
-use super::Now;
+use super::options::OnExit;
+use super::start::LOCK_PATIENCE;
 use super::{
-    Agent, LOCK_PATIENCE, OnExit, Phase, ROUND_AT_LEAST, ROUND_EVERY, ROUND_SHARE, SURVEY_EVERY, TRIM_EVERY,
-    canary, yields,
+    Agent, Now, Phase, ROUND_AT_LEAST, ROUND_EVERY, ROUND_SHARE, SURVEY_EVERY, TRIM_EVERY, canary, yields,
 };
 use crate::members::Interest;
-use crate::siblings;
-use crate::view;
+use crate::{siblings, view};
 use commensal_core::actual::ActualState;
 use commensal_core::desired::DesiredState;
 use commensal_core::group::Match;

@@ -1,8 +1,8 @@
 //! What an agent needs before it begins: the lock that makes it the only one, and groups.
 
 use super::presence::LOCK;
-use super::{AgentError, Groups, HAND_OVER_PATIENCE, LOCK_PATIENCE, MASTER_PATIENCE};
-use crate::groups_file::{self, Changes, Texts};
+use crate::error::AgentError;
+use crate::groups_file::{self, Changes, Compiled, Texts};
 use crate::snapshot;
 use commensal_core::knob::Version;
 use commensal_host::{Host, HostError, Lock, Signal};
@@ -12,8 +12,31 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Time between two looks at an agent whose place this one takes.
+/// How long the agent waits for the agent that it replaces.
+const HAND_OVER_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the agent waits for another commensal that is exiting.
+const MASTER_PATIENCE: Duration = Duration::from_secs(1);
+/// A problem is reported when other processes hold the machine lock for this long.
+pub(super) const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+/// How often a lock that another process holds is tried.
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// The groups in force and their files.
+pub(super) struct Groups {
+    pub texts: Texts,
+    /// Watches the files for changes; without it the next tick sees changes.
+    pub changes: Option<Changes>,
+    pub compiled: Compiled,
+    pub state: snapshot::Config,
+    /// When the watch was last looked at, whether it has told of a change, and when the files were last read.
+    pub looked: Instant,
+    pub written: bool,
+    pub read: Option<Instant>,
+    /// Texts that were rejected, so that they are not compiled again and again.
+    pub refused: Option<Texts>,
+    /// Whether `texts` have been saved on disk, for a start with broken groups files.
+    pub kept: bool,
+}
 
 /// The agent's identity, for its successor.
 #[derive(Debug, Serialize, Deserialize)]
@@ -46,7 +69,10 @@ pub(super) fn only_one(host: &mut dyn Host, state_dir: &Path, takeover: bool) ->
             let known = known.filter(|_| takeover);
             let Some(known) = known else {
                 let pid = serde_json::from_str::<Card>(&text).ok().map(|card| card.pid);
-                return Err(AgentError::Running(pid));
+                return Err(AgentError::new(format!(
+                    "an agent keeps the groups of this machine already{}; stop it, or take its place with --takeover",
+                    pid.map(|pid| format!(" (process {pid})")).unwrap_or_default()
+                )));
             };
             let other = host.process(known.pid).ok().filter(|one| one.start_ticks == known.start_ticks);
             if let Some(other) = other {
@@ -58,7 +84,11 @@ pub(super) fn only_one(host: &mut dyn Host, state_dir: &Path, takeover: bool) ->
                     break lock;
                 }
                 if Instant::now() > deadline {
-                    return Err(AgentError::StaysPut(known.pid));
+                    return Err(AgentError::new(format!(
+                        "the agent that runs (process {}) did not make room within {} s",
+                        known.pid,
+                        HAND_OVER_PATIENCE.as_secs()
+                    )));
                 }
                 std::thread::sleep(Duration::from_millis(2));
             }
@@ -84,7 +114,13 @@ pub(super) fn be_master(host: &mut dyn Host, instance: &Instance) -> Result<Opti
                 );
                 return Ok(None);
             }
-            Mastery::Others(master) if Instant::now() > deadline => return Err(AgentError::Master(master)),
+            Mastery::Others(master) if Instant::now() > deadline => {
+                let who = master.map(|master| format!(": {master}")).unwrap_or_default();
+                return Err(AgentError::new(format!(
+                    "another commensal keeps the cgroups of this machine{who}\n  try: stop it, or use its state directory; or, \
+                     if their groups have nothing in common, --beside-others"
+                )));
+            }
             Mastery::Others(_) => std::thread::sleep(PAUSE),
         }
     }

@@ -11,6 +11,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Longer than any bound of the server, so that a test that hangs fails.
@@ -22,6 +23,11 @@ struct World {
     published: Arc<Published>,
     orders: Receiver<Command>,
     control: Option<Control>,
+}
+
+fn start(socket: &Path, metrics: Option<SocketAddr>) -> Result<Control, AgentError> {
+    let (commands, _) = commands(Waker::new().unwrap());
+    Control::start(&mut LinuxHost::new(), socket, None, metrics, Arc::default(), commands)
 }
 
 impl World {
@@ -62,16 +68,15 @@ impl World {
         client::get(&LinuxHost::new(), &self.socket(), path)
     }
 
-    fn second(&self) -> Result<Control, ControlError> {
-        Control::start(
-            &mut LinuxHost::new(),
-            &self.socket(),
-            None,
-            None,
-            Arc::default(),
-            commands(Waker::new().unwrap()).0,
-        )
+    fn second(&self) -> Result<Control, AgentError> {
+        start(&self.socket(), None)
     }
+}
+
+/// Whether starting was refused with these words.
+fn says(started: Result<Control, AgentError>, words: &str) {
+    let error = started.err().map(|error| error.to_string()).unwrap_or_default();
+    assert!(error.contains(words), "{error:?} does not say {words:?}");
 }
 
 fn refused(answer: Result<Answer<serde_json::Value>, ClientError>) -> (u16, String, String) {
@@ -213,18 +218,10 @@ fn a_dead_agents_socket_is_replaced_and_a_living_ones_is_not() {
     drop(second);
     std::fs::remove_file(world.socket()).unwrap();
     std::fs::write(world.socket(), "precious").unwrap();
-    assert!(matches!(world.second(), Err(ControlError::NotASocket(_))));
+    says(world.second(), "is not a socket");
     assert_eq!(std::fs::read_to_string(world.socket()).unwrap(), "precious");
     let long = world.dir.path().join("x".repeat(120));
-    let started = Control::start(
-        &mut LinuxHost::new(),
-        &long,
-        None,
-        None,
-        Arc::default(),
-        commands(Waker::new().unwrap()).0,
-    );
-    assert!(matches!(started, Err(ControlError::Socket(_))), "{started:?}");
+    says(start(&long, None), "the control socket cannot be made");
 }
 
 /// A running agent whose connection queue is full must not be taken for a dead one.
@@ -253,15 +250,7 @@ fn a_full_queue_is_no_dead_socket() {
             std::thread::sleep(Duration::from_millis(1));
         }
         for _ in 0..20 {
-            let started = Control::start(
-                &mut LinuxHost::new(),
-                &socket,
-                None,
-                None,
-                Arc::default(),
-                commands(Waker::new().unwrap()).0,
-            );
-            assert!(matches!(started, Err(ControlError::Taken(_))), "{started:?}");
+            says(start(&socket, None), "already: ask it");
         }
         drop(deaf);
     });
@@ -438,15 +427,7 @@ fn tcp_is_read_only_and_has_less() {
     // Without the option there is no TCP listener; and a busy port is an error.
     assert_eq!(World::new(false).control.as_ref().unwrap().metrics_addr(), None);
     let other = world.dir.path().join("other.sock");
-    let taken = Control::start(
-        &mut LinuxHost::new(),
-        &other,
-        None,
-        Some(addr),
-        Arc::default(),
-        commands(Waker::new().unwrap()).0,
-    );
-    assert!(matches!(taken, Err(ControlError::Metrics { .. })), "{taken:?}");
+    says(start(&other, Some(addr)), "--metrics-listen");
 }
 
 /// A stopped agent is distinguished from one that is not running.

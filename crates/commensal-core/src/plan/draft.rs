@@ -1,6 +1,6 @@
 //! Everything wanted so far: the planners write here and are independent of each other.
 
-use super::{Movement, Unmet};
+use super::step::{Movement, Unmet};
 use crate::actual::{ActualState, Capabilities, CgroupRef};
 use crate::class::Mechanism;
 use crate::desired::{DesiredGroup, DesiredState};

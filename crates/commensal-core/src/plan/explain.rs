@@ -1,6 +1,7 @@
 //! The plan in words, as `commensal plan` prints it and the golden tests compare it.
 
-use super::{Action, Plan, Step, Unmet};
+use super::Plan;
+use super::step::{Action, Step, Unmet};
 use crate::actual::{ActualState, SCHEDULER};
 use std::fmt::Write;
 

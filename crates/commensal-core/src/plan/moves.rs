@@ -1,7 +1,7 @@
 //! Processes: moved into the cgroup of the group that selects them, and back when no group does any more.
 
-use super::Movement;
 use super::draft::Draft;
+use super::step::Movement;
 use crate::actual::CgroupRef;
 use crate::desired::DesiredGroup;
 use crate::member::ProcessFact;

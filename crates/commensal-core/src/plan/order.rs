@@ -20,7 +20,7 @@
 //! A set that is neither wider nor narrower (CPUs 0-1 to 2-3) is first widened to both, then tightened.
 
 use super::draft::Draft;
-use super::{Action, Step};
+use super::step::{Action, Step};
 use crate::actual::{ActualState, CgroupPath, CgroupRef};
 use crate::knob::{Controller, KnobId, KnobOrder, Value};
 use crate::topology::Device;

@@ -2,9 +2,10 @@
 //! at the end, whatever the outcome.
 
 use super::watch::{CellSample, Watch, killed};
-use super::{RunError, RunOptions};
+use super::{RunOptions, stopped};
 use crate::cells::{Cells, Field};
 use crate::engines;
+use crate::error::DensityError;
 use crate::experiment::{Accel, Backend, Experiment, Kind, Load};
 use crate::pin::vcpu_threads;
 use crate::protocol::{Said, line};
@@ -81,7 +82,7 @@ impl Trial<'_> {
         (load, concurrency): (&Load, u32),
         placement: (u32, bool),
         known: &mut BTreeMap<String, String>,
-    ) -> Result<Tried, RunError> {
+    ) -> Result<Tried, DensityError> {
         let cells = self.field.cells(host, &self.experiment.cell_of(load), placement)?;
         let mut notes: Vec<String> =
             cells.unmet.iter().map(|unmet| format!("not enforced: {unmet}")).collect();
@@ -102,7 +103,7 @@ impl Trial<'_> {
         cells: &Cells,
         (load, concurrency): (&Load, u32),
         known: &mut BTreeMap<String, String>,
-    ) -> Result<Attempt, RunError> {
+    ) -> Result<Attempt, DensityError> {
         let mut crew = self.start(host, cells, (load, concurrency))?;
         let ready = |crew: &Crew| crew.ready.iter().all(|ready| *ready);
         self.wait(&mut crew, READY, "the programs were not ready", &ready, &mut |_| ())?;
@@ -133,7 +134,7 @@ impl Trial<'_> {
     }
 
     /// Pins each vCPU thread of pinned VMs to its CPU.
-    fn pin(&self, host: &mut dyn Host, cells: &Cells, crew: &Crew) -> Result<(), RunError> {
+    fn pin(&self, host: &mut dyn Host, cells: &Cells, crew: &Crew) -> Result<(), DensityError> {
         if self.guest.is_none() {
             return Ok(());
         }
@@ -176,7 +177,7 @@ impl Trial<'_> {
         host: &mut dyn Host,
         cells: &Cells,
         (load, concurrency): (&Load, u32),
-    ) -> Result<Crew, RunError> {
+    ) -> Result<Crew, DensityError> {
         let (tell, said) = channel();
         let count = cells.groups.len();
         let mut crew = Crew {
@@ -193,7 +194,8 @@ impl Trial<'_> {
             failure: None,
         };
         for cell in 0..count {
-            let (input, ours) = std::io::pipe().map_err(RunError::Pipe)?;
+            let (input, ours) =
+                std::io::pipe().map_err(|error| DensityError::of("a cell cannot be spoken with", &error))?;
             let mut spec = self.command(load, concurrency, cell);
             spec.stdin = Stdin::Fd(Arc::new(input.into()));
             spec.stdout = Stdout::Pipe;
@@ -256,7 +258,7 @@ impl Trial<'_> {
         late: &str,
         enough: &dyn Fn(&Crew) -> bool,
         meanwhile: &mut dyn FnMut(&Crew),
-    ) -> Result<(), RunError> {
+    ) -> Result<(), DensityError> {
         let deadline = Instant::now() + patience;
         while !enough(crew) && crew.failure.is_none() {
             match crew.said.recv_timeout(LOOK) {
@@ -267,7 +269,7 @@ impl Trial<'_> {
             }
             meanwhile(crew);
             if self.stop.load(Ordering::Relaxed) {
-                return Err(RunError::Stopped);
+                return Err(stopped());
             }
             if crew.failure.is_none() && !enough(crew) {
                 crew.look_after()?;
@@ -332,7 +334,7 @@ impl Crew {
     }
 
     /// Checks whether a program ended early.
-    fn look_after(&mut self) -> Result<(), RunError> {
+    fn look_after(&mut self) -> Result<(), DensityError> {
         for cell in 0..self.children.len() {
             let Some(exit) = self.children[cell].try_wait()? else { continue };
             // Its last output may still be in transit.

@@ -2,12 +2,13 @@
 //! Performance Computers", 1995): measures memory bandwidth beyond the caches. Plain copies, because the standard
 //! library's copy is equally fast in debug and release builds.
 
-use super::{CellOptions, WorkError, say, wait_for_go};
+use super::{CellOptions, say, wait_for_go};
+use crate::error::DensityError;
 use std::hint::black_box;
 use std::time::Instant;
 
 /// Each worker copies its own array of `bytes`, `work` times.
-pub(super) fn run(options: CellOptions, bytes: usize) -> Result<(), WorkError> {
+pub(super) fn run(options: CellOptions, bytes: usize) -> Result<(), DensityError> {
     let bytes = bytes.max(1);
     // Written once before the measurement, so that every page is allocated.
     let mut arrays: Vec<(Vec<u8>, Vec<u8>)> =

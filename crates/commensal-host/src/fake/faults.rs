@@ -1,78 +1,10 @@
 //! Faults that tests can set, and the record of mutations.
 
-use super::FakeLooks;
-use super::tree::{Answer, Machine};
+use super::machine::{Effect, FakeLooks, Machine, Mutation};
+use super::parse::Answer;
+use super::procs::place;
 use crate::Exit;
 use commensal_core::errno::Errno;
-
-/// One change of the machine that succeeded.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mutation {
-    /// `write`, `create`, `remove`, `start`, `signal`, `append`, `replace`, `rename` or `forget` (a state file).
-    pub operation: &'static str,
-    /// File, group or process.
-    pub path: String,
-    /// The value written.
-    pub value: String,
-}
-
-/// One operation on one file, group or socket that does not go as it should; see [`FakeHost::trouble`](super::FakeHost::trouble).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trouble {
-    /// As in [`Mutation`]; `ask` for a request, `open`, `open child`, `list`, `attribute` and `attributes` for a group.
-    pub operation: &'static str,
-    /// As in [`Mutation`]; of a cookie, whichever threads it is for.
-    pub path: String,
-    /// Only when this is written, or is part of the request.
-    pub value: Option<String>,
-    /// What comes of it.
-    pub effect: Effect,
-    /// Not only the first time.
-    pub lasts: bool,
-}
-
-/// What comes of an operation.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Effect {
-    /// It fails.
-    Fails(Errno),
-    /// It succeeds, and nothing has changed. Groups are made, removed and renamed all the same.
-    Ignored,
-    /// A write succeeds with another value, or fails if that is none. Everything else is ignored.
-    Takes(String),
-}
-
-/// The faults that are set.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Faults {
-    /// One operation that does not go as it should, and how often that was so.
-    pub(super) trouble: (Option<Trouble>, u32),
-    /// Successful mutations until (and including) the one that fails, and how it fails.
-    pub(super) fail: Option<(u32, Errno)>,
-    /// Number of successful mutations until all changes of cgroups fail, and their error.
-    pub(super) refuse: Option<(u32, Errno)>,
-    /// A file whose writes fail in every group (`""`: groups cannot be created or removed), and the error.
-    pub(super) closed: Option<(String, Errno)>,
-    /// Number of successful mutations left before the crash.
-    pub(super) crash: Option<u32>,
-    pub(super) crashed: bool,
-    pub(super) read_only: bool,
-    pub(super) unprivileged: bool,
-    pub(super) state_full: bool,
-    /// Whether groups cannot store extended attributes, as in old kernels.
-    pub(super) no_attributes: bool,
-    /// A file, and the value that its next write stores instead.
-    pub(super) instead: Option<(String, String)>,
-    /// Processes that start a thread during the next assignment of cookies.
-    pub(super) threads_appear: Vec<u32>,
-    /// A process that exits before the next write of its PID, and the groups and attributes of the process that gets
-    /// its PID.
-    pub(super) reuse: Option<(u32, Vec<String>, FakeLooks)>,
-    /// A process that starts a child before the next move.
-    pub(super) forks: Option<u32>,
-    /// A process that starts a child and exits after a list with it was read, and how many times this repeats.
-    pub(super) hands_over: Option<(u32, u32)>,
-}
 
 /// The permissions and faults that apply to a mutation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -187,7 +119,7 @@ impl Machine {
     pub(super) fn before_move(&mut self, pid: u32) {
         if let Some((_, groups, looks)) = self.faults.reuse.take_if(|(reused, ..)| *reused == pid) {
             let groups: Vec<&str> = groups.iter().map(String::as_str).collect();
-            super::place(self, pid, &groups);
+            place(self, pid, &groups);
             if let Some(process) = self.processes.get_mut(&pid) {
                 process.looks = looks;
             }

@@ -1,8 +1,7 @@
 //! The files that a group has: those of the knob table, and a short list of files that are not knobs (statistics,
 //! process lists).
 
-use super::tree::Machine;
-use super::vendor::VendorKernel;
+use super::machine::{Machine, VendorKernel};
 use commensal_core::knob::{Controller, Form, KnobId, KnobStatus, Scope, TABLE, Version};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;

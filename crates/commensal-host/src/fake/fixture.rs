@@ -1,7 +1,6 @@
 //! The plain files of a fake machine (`/proc`, `/sys`) and the text form of a whole machine.
 
-use super::tree::{Group, Machine};
-use super::vendor::VendorKernel;
+use super::machine::{Group, Machine, VendorKernel};
 use commensal_core::cpuset::CpuSet;
 use commensal_core::knob::{Controller, Version};
 use commensal_core::topology::Device;

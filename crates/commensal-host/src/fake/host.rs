@@ -1,11 +1,12 @@
 //! Implements [`Host`] for the fake: opens, checks the faults, asks the machine, builds the error.
 
-use super::faults::{Effect, Kind};
-use super::locks::FakeLockFile;
-use super::tree::{Answer, Machine};
+use super::faults::Kind;
+use super::machine::{Effect, Machine};
+use super::opening::{FakeLockFile, Token};
+use super::parse::Answer;
 use super::{FakeHost, OpenDir, own_pid};
 use crate::linux::{SNAPSHOTS, component, plain_path};
-use crate::locks::Lockable;
+use crate::locks::{Held, Lockable};
 use crate::open::{judge, other_kind};
 use crate::{
     Child, Cookie, Counters, Dir, Event, Host, HostError, Lock, LockFile, Process, Result, Signal, SpawnSpec,
@@ -23,6 +24,10 @@ use std::time::Duration;
 
 fn refused(operation: &'static str, object: impl Into<String>, errno: Errno) -> HostError {
     HostError { operation, object: object.into(), value: None, errno }
+}
+
+fn locked(token: Token) -> Lock {
+    Lock(Held::Fake(token))
 }
 
 fn shown(path: &Path) -> String {
@@ -389,7 +394,7 @@ impl Host for FakeHost {
         let (_, path) = self.at(dir, "")?;
         let mut machine = self.machine();
         machine.alive(self.life).map_err(|errno| refused("lock", path.as_str(), errno))?;
-        Ok(machine.take_lock(Path::new(path.trim_end_matches('/'))))
+        Ok(machine.take_lock(Path::new(path.trim_end_matches('/'))).map(locked))
     }
 
     fn may_write(&mut self, dir: Dir, file: &str) -> bool {
@@ -611,7 +616,7 @@ impl Host for FakeHost {
         found.map_err(|errno| refused("open", shown(path), errno))?;
         machine.trusted(path, true)?;
         machine.files.entry(path.to_owned()).or_default();
-        Ok(machine.take_lock(path))
+        Ok(machine.take_lock(path).map(locked))
     }
 
     fn state_lock_new(&mut self, path: &Path, text: &str) -> Result<Lock> {
@@ -623,7 +628,7 @@ impl Host for FakeHost {
             machine.files.insert(path.to_owned(), text.to_owned());
             Ok(())
         })?;
-        let lock = self.machine().take_lock(path);
+        let lock = self.machine().take_lock(path).map(locked);
         lock.ok_or_else(|| refused("lock", shown(path), Errno::EAGAIN))
     }
 
@@ -633,7 +638,13 @@ impl Host for FakeHost {
         machine.trusted(path, true)?;
         let there = machine.files.contains_key(path);
         drop(machine);
-        Ok(there.then(|| LockFile(Lockable::Fake(FakeLockFile::new(self.another(), path)))))
+        Ok(there.then(|| {
+            let (tested, taken) = ((self.another(), path.to_owned()), (self.another(), path.to_owned()));
+            LockFile(Lockable::Fake(FakeLockFile {
+                held: Box::new(move || tested.0.machine().is_locked(&tested.1)),
+                take: Box::new(move || taken.0.machine().take_lock(&taken.1)),
+            }))
+        }))
     }
 
     fn state_watch(&self, folders: &[&Path]) -> Result<Watch> {

@@ -1,7 +1,8 @@
 //! Rules that span a tree: CPU quotas and CPU sets of parents, children and siblings.
 
+use super::machine::{Group, Machine};
 use super::parse;
-use super::tree::{Answer, Group, Machine};
+use super::parse::Answer;
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
 use commensal_core::knob::{KnobId, Version};

@@ -1,6 +1,5 @@
 //! How the kernel reads numbers, sizes and lists: `kstrtoull`, `memparse`, `bitmap_parselist`.
 
-use super::tree::Answer;
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
 
@@ -84,6 +83,8 @@ pub(super) fn leading(text: &str) -> Option<u64> {
     let end = text.find(|digit: char| !digit.is_ascii_digit()).unwrap_or(text.len());
     text[..end].parse().ok()
 }
+
+pub(super) type Answer<T> = Result<T, Errno>;
 
 #[cfg(test)]
 mod tests {

@@ -1,113 +1,13 @@
 //! Fake processes: exactly one group per hierarchy, identity of PID and start time, exit status for the parent.
 
-use super::tree::{Answer, Machine};
+use super::machine::{FakeLooks, Machine, Proc};
+use super::parse::Answer;
+use super::running::Running;
 use crate::{Exit, Signal, SpawnSpec};
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, Version};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
-
-/// State shared by a fake process and the [`crate::Child`] that its parent holds.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Running(Arc<Mutex<State>>);
-
-#[derive(Debug, Clone, Default)]
-struct State {
-    exit: Option<Exit>,
-    reaped: bool,
-}
-
-impl Running {
-    fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
-        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// A copy of the state, for a process of another machine.
-    pub(super) fn apart(&self) -> Running {
-        Running(Arc::new(Mutex::new(self.with(|state| state.clone()))))
-    }
-
-    /// Ends the process; only the first call counts.
-    pub(super) fn end(&self, exit: Exit) {
-        self.with(|state| state.exit = state.exit.or(Some(exit)));
-    }
-
-    pub(super) fn exit(&self) -> Option<Exit> {
-        self.with(|state| state.exit)
-    }
-
-    fn reaped(&self) -> bool {
-        self.with(|state| state.reaped)
-    }
-
-    /// Result of a non-blocking wait; if the process has exited, its PID is free from then on.
-    pub(crate) fn poll(&self) -> Option<Exit> {
-        self.with(|state| {
-            state.reaped |= state.exit.is_some();
-            state.exit
-        })
-    }
-
-    /// Result of a blocking wait: a process that no test has ended exits with 0.
-    pub(crate) fn wait(&self) -> Exit {
-        self.end(Exit::Code(0));
-        self.poll().unwrap_or(Exit::Code(0))
-    }
-}
-
-/// A process of the machine.
-#[derive(Debug, Clone)]
-pub(super) struct Proc {
-    pub(super) start_ticks: u64,
-    /// Inode of the process's group in each hierarchy, in the order of the trees.
-    pub(super) groups: Vec<u64>,
-    pub(super) spec: Option<SpawnSpec>,
-    pub(super) running: Running,
-    pub(super) ignores_sigterm: bool,
-    pub(super) signals: Vec<Signal>,
-    /// Scheduling policy of sched(7): 0 is normal, 5 `SCHED_IDLE`.
-    pub(super) policy: i32,
-    /// Core-scheduling cookie by thread; the first thread's TID is the PID.
-    pub(super) threads: BTreeMap<u32, u64>,
-    /// Attributes shown in `/proc`.
-    pub(super) looks: FakeLooks,
-}
-
-/// Attributes of a process shown in `/proc`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FakeLooks {
-    /// Path of its executable; empty for a kernel thread.
-    pub exe: String,
-    /// Its arguments; the program's name if empty.
-    pub cmdline: String,
-    /// User ID.
-    pub uid: u32,
-    /// PID of its parent.
-    pub parent: u32,
-    /// Process group; 0 means a group with its own PID.
-    pub pgrp: u32,
-}
-
-impl Default for FakeLooks {
-    fn default() -> FakeLooks {
-        FakeLooks { exe: "/bin/fake".to_owned(), cmdline: String::new(), uid: 0, parent: 1, pgrp: 0 }
-    }
-}
-
-impl Proc {
-    pub(super) fn cookie(&self, tid: u32) -> Option<u64> {
-        self.threads.get(&tid).copied().filter(|_| self.running.exit().is_none())
-    }
-
-    pub(super) fn set_cookie(&mut self, tid: u32, cookie: u64) {
-        self.threads.insert(tid, cookie);
-    }
-
-    pub(super) fn cookies(&self) -> impl Iterator<Item = u64> + '_ {
-        self.threads.values().copied().filter(|_| self.running.exit().is_none())
-    }
-}
+use std::path::{Path, PathBuf};
 
 /// A process as a test sees it.
 #[derive(Debug, Clone)]
@@ -339,6 +239,17 @@ impl Machine {
             signals: process.signals.clone(),
             idle: process.policy == 5,
             threads: process.threads.clone(),
+        }
+    }
+}
+
+/// Puts a new process into its groups.
+pub(super) fn place(machine: &mut Machine, pid: u32, groups: &[&str]) {
+    let roots = machine.roots();
+    machine.add(pid, roots, None);
+    for group in groups {
+        if let Ok(inode) = machine.group_at(Path::new(group)) {
+            machine.enter(inode, pid);
         }
     }
 }

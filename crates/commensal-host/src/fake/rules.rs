@@ -1,8 +1,9 @@
 //! The effects of a write: the knob table's range, form and normalisation, and the rules that a row cannot express.
 //! Each was measured on Linux 6.18 or is marked as documented in `tests/conformance.txt`.
 
+use super::machine::Machine;
 use super::parse;
-use super::tree::{Answer, Machine};
+use super::parse::Answer;
 use crate::{Exit, Signal};
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, File, Form, Knob, Normalise, TABLE, Value, Version};

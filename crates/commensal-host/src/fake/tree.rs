@@ -2,22 +2,16 @@
 //!
 //! `files.rs` decides which files a group has, `rules.rs` the effect of a write.
 
-use super::faults::{Faults, Mutation};
 use super::files::{keeps, triggers};
-use super::locks::Holder;
-use super::procs::Proc;
-use super::vendor::VendorKernel;
+use super::machine::{Faults, Group, Machine, Tree};
+use super::parse::Answer;
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, Version};
-use commensal_core::ownership::Ownership;
 use commensal_core::spelling;
-use commensal_core::topology::Device;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-
-pub(super) type Answer<T> = Result<T, Errno>;
 
 /// The kernel's order of controllers in `cgroup.controllers`.
 const V2_ORDER: [Controller; 5] =
@@ -26,101 +20,6 @@ const V2_ORDER: [Controller; 5] =
 /// Longest name of a group, bytes: a cgroup file system has no limit of its own (no `NAME_MAX` in kernfs; seen on 6.18), so it is
 /// that of a path in a system call.
 const NAME_MAX: usize = 4_095;
-
-/// One control group.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Group {
-    pub(super) tree: usize,
-    pub(super) name: String,
-    pub(super) parent: Option<u64>,
-    pub(super) children: BTreeMap<String, u64>,
-    /// Text by file name; `None` is computed when read.
-    pub(super) files: BTreeMap<String, Option<String>>,
-    /// v2: controllers enabled for the children.
-    pub(super) enabled: BTreeSet<Controller>,
-    /// Bytes that the group itself holds, without its children.
-    pub(super) usage: u64,
-    /// Whether it belongs to user 1000.
-    pub(super) given: bool,
-    /// Extended attributes.
-    pub(super) attributes: BTreeMap<String, String>,
-}
-
-/// One mounted hierarchy.
-#[derive(Debug, Clone)]
-pub(super) struct Tree {
-    pub(super) mount: PathBuf,
-    pub(super) version: Version,
-    pub(super) controllers: Vec<Controller>,
-    pub(super) root: u64,
-    /// Files that this kernel's groups have, if a fixture defines them.
-    pub(super) known: Option<BTreeSet<String>>,
-}
-
-/// A service that answers every request at a local socket, or stays silent.
-pub(super) struct Service(pub(super) Box<dyn Answering>);
-
-/// Answers a request; `None` closes the connection. Each copy of a machine has a separate one.
-pub(super) trait Answering: FnMut(&str) -> Option<String> + Send {
-    fn copied(&self) -> Box<dyn Answering>;
-}
-
-impl<F: FnMut(&str) -> Option<String> + Clone + Send + 'static> Answering for F {
-    fn copied(&self) -> Box<dyn Answering> {
-        Box::new(self.clone())
-    }
-}
-
-impl Clone for Service {
-    fn clone(&self) -> Service {
-        Service((*self.0).copied())
-    }
-}
-
-impl std::fmt::Debug for Service {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Service")
-    }
-}
-
-/// Everything that survives a restart of the host's process.
-#[derive(Debug, Clone)]
-pub(super) struct Machine {
-    pub(super) trees: Vec<Tree>,
-    pub(super) groups: BTreeMap<u64, Group>,
-    pub(super) files: BTreeMap<PathBuf, String>,
-    pub(super) folders: BTreeSet<PathBuf>,
-    /// Paths that are not regular files, with a description of their type.
-    pub(super) odd: BTreeMap<PathBuf, &'static str>,
-    /// Files and directories that do not belong to root, or that others may write.
-    pub(super) owners: BTreeMap<PathBuf, Ownership>,
-    pub(super) locks: BTreeMap<PathBuf, Holder>,
-    pub(super) processes: BTreeMap<u32, Proc>,
-    pub(super) cpus: CpuSet,
-    pub(super) nodes: CpuSet,
-    pub(super) devices: BTreeSet<Device>,
-    pub(super) missing: BTreeSet<PathBuf>,
-    /// Control files that the kernel does not have.
-    pub(super) lacking: BTreeSet<String>,
-    pub(super) outputs: BTreeMap<PathBuf, String>,
-    /// Answers of local sockets, by prefix of the request.
-    pub(super) answers: BTreeMap<(PathBuf, String), String>,
-    /// Services on local sockets.
-    pub(super) services: BTreeMap<PathBuf, Service>,
-    pub(super) vendor: Option<VendorKernel>,
-    /// Core scheduling: `None` if the kernel lacks it, `Some(false)` without SMT.
-    pub(super) core_sched: Option<bool>,
-    pub(super) next_cookie: u64,
-    pub(super) faults: Faults,
-    pub(super) mutations: Vec<Mutation>,
-    /// Number of restarts of the agent; hosts from before a restart are dead.
-    pub(super) life: u32,
-    pub(super) next_inode: u64,
-    pub(super) next_pid: u32,
-    pub(super) ticks: u64,
-    /// Time since the boot.
-    pub(super) uptime: Duration,
-}
 
 impl Machine {
     pub(super) fn new(cpus: CpuSet) -> Machine {

@@ -2,58 +2,12 @@
 //! and Anolis' sources (kernel/sched/core.c, fair.c and mm/memcontrol.c of their 5.10), because no such kernel
 //! could be booted for our tests; core scheduling from kernel/sched/core_sched.c.
 
-use super::parse;
-use super::tree::{Answer, Machine};
+use super::machine::{Machine, VendorKernel};
+use super::parse::{self, Answer};
 use crate::Cookie;
 use commensal_core::errno::Errno;
 use commensal_core::vendor::Switch;
 use std::path::Path;
-
-/// The vendor kernel that a fake machine runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum VendorKernel {
-    /// `cpu.qos_level` and `memory.qos_level`.
-    OpenEuler {
-        /// Whether the levels are -2 to 2 instead of -1 and 0.
-        five_levels: bool,
-        /// Whether an offline group may become online again.
-        reversible: bool,
-    },
-    /// `cpu.bvt_warp_ns` and `cpu.identity`.
-    Anolis {
-        /// Whether there is a machine-wide switch; without it Group Identity is always on.
-        switch: bool,
-    },
-}
-
-impl VendorKernel {
-    /// openEuler 22.03: two levels, irreversible.
-    pub const OPENEULER: VendorKernel = VendorKernel::OpenEuler { five_levels: false, reversible: false };
-    /// Alibaba Cloud Linux 3.
-    pub const ANOLIS: VendorKernel = VendorKernel::Anolis { switch: true };
-
-    /// The name in the knob table.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            VendorKernel::OpenEuler { .. } => "openEuler",
-            VendorKernel::Anolis { .. } => "Anolis/Alibaba",
-        }
-    }
-
-    pub(super) fn release(self) -> &'static str {
-        match self {
-            VendorKernel::OpenEuler { .. } => "5.10.0-60.18.0.50.oe2203.x86_64",
-            VendorKernel::Anolis { .. } => "5.10.134-16.1.al8.x86_64",
-        }
-    }
-
-    pub(super) fn switch(self) -> Option<Switch> {
-        match self {
-            VendorKernel::OpenEuler { .. } => Some(Switch::MemcgQos),
-            VendorKernel::Anolis { switch } => switch.then_some(Switch::GroupIdentity),
-        }
-    }
-}
 
 /// Flags of `cpu.identity` for a value of `cpu.bvt_warp_ns`: underclass 1, highclass 2, SMT expeller 4, idle
 /// saver 8, idle seeker 16.

@@ -2,26 +2,13 @@
 //! interrupted calibration can be continued.
 
 use super::{Answer, BlockSample, Plan, answers, seen};
-use crate::record::{Machine, Run, Tool};
+use crate::error::LabError;
+use crate::record::{Machine, RecordedBy, Run};
 use crate::stats::{mean, median};
 use serde::{Deserialize, Serialize};
 
 /// The name in the `schema` field.
 pub const SCHEMA: &str = "commensal.calibration/1";
-
-/// Why a document is not a record that can be continued.
-#[derive(Debug, thiserror::Error)]
-pub enum CalibrationError {
-    /// It is not JSON, or a field is missing or of the wrong type.
-    #[error("it does not read as a calibration of schema {SCHEMA}: {0}")]
-    Json(#[from] serde_json::Error),
-    /// It is a document of another kind or version.
-    #[error("it has schema {0:?}, and this version reads {SCHEMA:?}")]
-    Schema(String),
-    /// It was made with another plan or version.
-    #[error("it is of another calibration: {0}; name another file, or ask for the same")]
-    Other(String),
-}
 
 /// A calibration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -29,7 +16,7 @@ pub struct Calibration {
     /// Always `commensal.calibration/1`.
     pub schema: String,
     /// What recorded it.
-    pub tool: Tool,
+    pub tool: RecordedBy,
     /// The machine; `None` before the first run.
     pub machine: Option<Machine>,
     /// What was planned.
@@ -89,24 +76,35 @@ impl Done {
     }
 }
 
+fn other_form(error: &serde_json::Error) -> LabError {
+    LabError::new(format!("it does not read as a calibration of schema {SCHEMA}: {error}"))
+}
+
+/// It was made with another plan or version.
+fn another(differs: &str) -> LabError {
+    LabError::new(format!("it is of another calibration: {differs}; name another file, or ask for the same"))
+}
+
 impl Calibration {
     /// A record without runs.
     #[must_use]
-    pub fn new(plan: Plan, tool: Tool) -> Calibration {
+    pub fn new(plan: Plan, tool: RecordedBy) -> Calibration {
         Calibration { schema: SCHEMA.to_owned(), tool, machine: None, plan, runs: Vec::new() }
     }
 
     /// Parses a record.
     ///
     /// # Errors
-    /// [`CalibrationError`], when the text is not a record.
-    pub fn from_json(text: &str) -> Result<Calibration, CalibrationError> {
-        let value: serde_json::Value = serde_json::from_str(text)?;
+    /// When the text is not a record.
+    pub fn from_json(text: &str) -> Result<Calibration, LabError> {
+        let value: serde_json::Value = serde_json::from_str(text).map_err(|error| other_form(&error))?;
         let schema = value.get("schema").and_then(serde_json::Value::as_str).unwrap_or_default();
         if schema != SCHEMA {
-            return Err(CalibrationError::Schema(schema.to_owned()));
+            return Err(LabError::new(format!(
+                "it has schema {schema:?}, and this version reads {SCHEMA:?}"
+            )));
         }
-        Ok(serde_json::from_value(value)?)
+        serde_json::from_value(value).map_err(|error| other_form(&error))
     }
 
     /// The record as text.
@@ -120,8 +118,8 @@ impl Calibration {
     /// Whether runs of this plan by this version may be added.
     ///
     /// # Errors
-    /// [`CalibrationError::Other`] with the differences.
-    pub fn may_go_on(&self, plan: &Plan, tool: &Tool) -> Result<(), CalibrationError> {
+    /// The differences.
+    pub fn may_go_on(&self, plan: &Plan, tool: &RecordedBy) -> Result<(), LabError> {
         let mine = &self.plan;
         let names =
             |plan: &Plan| plan.harms.iter().map(|harm| harm.arm.clone()).collect::<Vec<String>>().join(", ");
@@ -141,18 +139,18 @@ impl Calibration {
         } else {
             return Ok(());
         };
-        Err(CalibrationError::Other(differs))
+        Err(another(&differs))
     }
 
     /// Adds a finished run.
     ///
     /// # Errors
-    /// [`CalibrationError::Other`] when the run is from another machine.
-    pub fn add(&mut self, run: &Run) -> Result<&Done, CalibrationError> {
+    /// When the run is from another machine.
+    pub fn add(&mut self, run: &Run) -> Result<&Done, LabError> {
         let here = self.machine.get_or_insert_with(|| run.machine.clone());
         if here.fingerprint != run.machine.fingerprint {
             let (there, here) = (format!("{}, {}", here.cpu, here.kernel), &run.machine);
-            return Err(CalibrationError::Other(format!(
+            return Err(another(&format!(
                 "its machine is {there}, and this is {}, {}",
                 here.cpu, here.kernel
             )));
@@ -168,8 +166,8 @@ mod tests {
     use super::*;
     use crate::conductor::Beside;
 
-    fn tool(version: &str) -> Tool {
-        Tool { version: version.to_owned(), args: Vec::new() }
+    fn tool(version: &str) -> RecordedBy {
+        RecordedBy { version: version.to_owned(), args: Vec::new() }
     }
 
     #[test]

@@ -398,7 +398,7 @@ pub fn markdown(summary: &CalibrationSummary) -> String {
 mod tests {
     use super::super::Plan;
     use super::*;
-    use crate::record::{KnownHarm, Tool};
+    use crate::record::{KnownHarm, RecordedBy};
 
     fn gate(metric: Metric, (true_pct, width): (f64, f64), beyond: bool) -> GateAnswer {
         let threshold_pct = if metric == Metric::P50 { 5.0 } else { 10.0 };
@@ -436,7 +436,7 @@ mod tests {
 
     fn record(harms: &str, verdicts: &[&[Verdict]]) -> Calibration {
         let plan = Plan::new(Some(harms), 90.0, 1, None).unwrap();
-        let mut record = Calibration::new(plan, Tool::default());
+        let mut record = Calibration::new(plan, RecordedBy::default());
         for run in verdicts {
             let answers = record.plan.harms.iter().zip(*run);
             let answers = answers.map(|(harm, verdict)| answer(harm, *verdict, 1.0)).collect();

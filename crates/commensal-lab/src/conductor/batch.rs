@@ -1,8 +1,9 @@
 //! The offline side of one block: starts the work, counts it, and ends it.
 
-use super::run_command;
+use super::command::run_command;
+use super::error::RunError;
+use super::options::RunOptions;
 use super::run_dir::RunDir;
-use super::{LabError, RunOptions};
 use crate::experiment::{Batch, Experiment, Offline};
 use crate::record::{Arm, Work};
 use crate::site::{Side, Testbed};
@@ -53,7 +54,7 @@ pub(super) struct BatchRunner<'a> {
 
 impl BatchRunner<'_> {
     /// Runs the preparation commands, once before the first block.
-    pub fn prepare(&mut self, experiment: &Experiment, stop: &AtomicBool) -> Result<(), LabError> {
+    pub fn prepare(&mut self, experiment: &Experiment, stop: &AtomicBool) -> Result<(), RunError> {
         let batch = match &experiment.offline {
             Offline::Program(batch) => batch,
             Offline::Attached { .. } => return Ok(self.site.pause(self.host, Side::Offline, true)?),
@@ -71,7 +72,7 @@ impl BatchRunner<'_> {
         experiment: &Experiment,
         arm: &Arm,
         policy: Option<usize>,
-    ) -> Result<Running, LabError> {
+    ) -> Result<Running, RunError> {
         let named = arm.offline.as_ref().and_then(|name| antagonist::of_arm(name));
         match (&experiment.offline, named) {
             (_, Some((kind, threads))) => self.antagonist(kind, threads, policy),
@@ -85,7 +86,7 @@ impl BatchRunner<'_> {
     }
 
     /// Starts the threads that keep every CPU from idling; they are in the idle class while a policy is on.
-    pub fn warm(&mut self) -> Result<Child, LabError> {
+    pub fn warm(&mut self) -> Result<Child, RunError> {
         let threads = self.site.machine.topology.threads();
         let spec = SpawnSpec::new(&self.conduct.program).arg("workload").arg("burn");
         let mut spec = spec.arg("--threads").arg(threads.to_string());
@@ -93,7 +94,7 @@ impl BatchRunner<'_> {
         spec.stdin = Stdin::Fd(Arc::new(
             WorkCounter::new(threads)
                 .and_then(|counter| counter.fd().try_clone_to_owned())
-                .map_err(LabError::Counter)?,
+                .map_err(RunError::counter)?,
         ));
         Ok(self.site.start(self.host, Side::Warm, None, spec)?)
     }
@@ -104,10 +105,10 @@ impl BatchRunner<'_> {
         kind: Kind,
         threads: Option<usize>,
         policy: Option<usize>,
-    ) -> Result<Running, LabError> {
+    ) -> Result<Running, RunError> {
         let threads = threads.unwrap_or_else(|| self.site.machine.topology.threads());
-        let counter = WorkCounter::new(threads).map_err(LabError::Counter)?;
-        let fd = counter.fd().try_clone_to_owned().map_err(LabError::Counter)?;
+        let counter = WorkCounter::new(threads).map_err(RunError::counter)?;
+        let fd = counter.fd().try_clone_to_owned().map_err(RunError::counter)?;
         let mut spec = SpawnSpec::new(&self.conduct.program).arg("workload");
         spec = match kind {
             Kind::Cpu => spec.arg("burn"),
@@ -124,11 +125,11 @@ impl BatchRunner<'_> {
         Ok(Running { child, work: Counter::Antagonist(counter, kind), expected_cpus, log: None })
     }
 
-    fn program(&mut self, batch: &Batch, policy: Option<usize>) -> Result<Running, LabError> {
+    fn program(&mut self, batch: &Batch, policy: Option<usize>) -> Result<Running, RunError> {
         self.clean(batch)?;
         let mut spec = self.place.command(&batch.command);
         spec.stdout = Stdout::Pipe;
-        let log = super::log()?;
+        let log = super::command::log()?;
         // stress-ng prints its figures among its messages.
         spec.stderr = if batch.work == WorkKind::StressNg { Stderr::Stdout } else { Stderr::Fd(log.clone()) };
         let mut child = self.site.start(self.host, Side::Offline, policy, spec)?;
@@ -149,7 +150,7 @@ impl BatchRunner<'_> {
 
     /// Ends the batch work, and returns the rate if the program reports it only at the end. No process is left in its
     /// cgroup.
-    pub fn end(&mut self, experiment: &Experiment, running: &mut Running) -> Result<Option<f64>, LabError> {
+    pub fn end(&mut self, experiment: &Experiment, running: &mut Running) -> Result<Option<f64>, RunError> {
         let Some(child) = &mut running.child else {
             self.site.pause(self.host, Side::Offline, true)?;
             return Ok(None);
@@ -169,11 +170,11 @@ impl BatchRunner<'_> {
         Ok(running.work.said())
     }
 
-    fn clean(&mut self, batch: &Batch) -> Result<(), LabError> {
+    fn clean(&mut self, batch: &Batch) -> Result<(), RunError> {
         let never = AtomicBool::new(false);
         for command in &batch.cleanup {
             match run_command(self.host, self.site, self.place, Side::Client, command, &never) {
-                Ok(()) | Err(LabError::Command { .. }) => {}
+                Ok(()) | Err(RunError::Command { .. }) => {}
                 Err(other) => return Err(other),
             }
         }
@@ -232,14 +233,14 @@ impl Running {
     }
 
     /// How the program ended before it was asked to, with its last output.
-    pub fn ended(&mut self, host: &mut dyn Host, site: &Testbed) -> Result<Option<String>, LabError> {
+    pub fn ended(&mut self, host: &mut dyn Host, site: &Testbed) -> Result<Option<String>, RunError> {
         let Some(child) = &mut self.child else {
             let pids = site.group(Side::Offline).any().map(|dir| members::pids(host, dir));
             return Ok(pids
                 .is_some_and(|pids| pids.is_ok_and(|pids| pids.is_empty()))
                 .then(|| format!("{ENDED}: its group is empty")));
         };
-        let said = || self.log.as_ref().map(super::tail).unwrap_or_default();
+        let said = || self.log.as_ref().map(super::command::tail).unwrap_or_default();
         Ok(child.try_wait()?.map(|exit| format!("{ENDED} with status {}{}", exit.status(), said())))
     }
 }

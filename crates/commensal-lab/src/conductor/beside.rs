@@ -2,10 +2,9 @@
 //!
 //! It is in a separate cgroup beside the service, like a build in another session, and is counted as foreign.
 
-use super::{Conductor, LabError};
-use crate::site::Side;
-use commensal_host::{Child, SpawnSpec, Stderr, Stdout};
+use commensal_host::{SpawnSpec, Stderr, Stdout};
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 
 /// How long a built-in neighbour computes at a time, us.
@@ -23,13 +22,14 @@ pub enum Beside {
 }
 
 impl Beside {
-    pub(super) fn start(&self, conductor: &mut Conductor<'_>) -> Result<Child, LabError> {
+    /// The process of it; `program` is this program.
+    pub(super) fn process(&self, program: &Path) -> SpawnSpec {
         let mut spec = match self {
             Beside::Busy(cpus) => {
                 let threads = cpus.ceil().max(1.0);
                 let share = cpus / threads;
                 let sleep_us = STRETCH_US * (1.0 - share) / share;
-                SpawnSpec::new(&conductor.conduct.program)
+                SpawnSpec::new(program)
                     .arg("workload")
                     .arg("pulse")
                     .arg("--threads")
@@ -45,7 +45,7 @@ impl Beside {
                 .arg(format!("while :; do\n{line}\n[ $? = 0 ] || sleep 1\ndone")),
         };
         (spec.stdout, spec.stderr) = (Stdout::Null, Stderr::Null);
-        Ok(conductor.site.start(conductor.host, Side::Client, None, spec)?)
+        spec
     }
 }
 

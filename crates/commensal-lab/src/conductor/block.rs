@@ -2,15 +2,18 @@
 //! the measured part.
 
 use super::batch::{self, BatchRunner};
+use super::command::memory_file;
+use super::error::RunError;
+use super::options::RunOptions;
 use super::probe::{Probe, Snapshot, counters, fill, wait_probe};
 use super::run_dir::RunDir;
-use super::{LabError, RunOptions, memory_file};
+use crate::error::LabError;
 use crate::experiment::{Experiment, Load, Rate};
 use crate::loadgen::{self, LoadError, LoadResult, LoadSpec, Phase};
 use crate::prometheus::{self, QueryError};
 use crate::record::{
-    Applied, Arm, Block, HistogramError, Lateness, LoadFigures, LoadHistograms, Policy, Query, Role,
-    encode_histogram, percentile_us,
+    Applied, Arm, Block, Lateness, LoadFigures, LoadHistograms, Policy, Query, Role, encode_histogram,
+    percentile_us,
 };
 use crate::site::{ArmPolicy, Side, Testbed, TestbedError};
 use crate::tools::{self, Reading, Tool};
@@ -86,7 +89,7 @@ impl Runner<'_> {
         (arm, favoured): (&mut Arm, bool),
         policy: Option<usize>,
         load: Option<&LoadSpec>,
-    ) -> Result<Block, LabError> {
+    ) -> Result<Block, RunError> {
         self.site.favour_online(self.host, favoured)?;
         if let Some(policy) = policy {
             match self.site.isolate(self.host, policy) {
@@ -110,7 +113,7 @@ impl Runner<'_> {
         arm: &mut Arm,
         policy: Option<usize>,
         load: Option<&LoadSpec>,
-    ) -> Result<(Block, SystemTime), LabError> {
+    ) -> Result<(Block, SystemTime), RunError> {
         let mut offline = match arm.role {
             Role::Contended | Role::Isolated | Role::OfflineAlone => {
                 Some(self.foreman().start(experiment, arm, policy)?)
@@ -157,7 +160,7 @@ impl Runner<'_> {
         role: Role,
         load: Option<&LoadSpec>,
         mut offline: Option<&mut batch::Running>,
-    ) -> Result<Measured, LabError> {
+    ) -> Result<Measured, RunError> {
         let mut probe = Probe::default();
         probe.wait_probe = self.conduct.blame.then(|| wait_probe(self.host, self.site).ok()).flatten();
         probe.counters = [Side::Online, Side::Offline].map(|side| counters(self.host, self.site, side).ok());
@@ -173,13 +176,14 @@ impl Runner<'_> {
             Answers::Own(load) => {
                 block.series = probe.series(&load.ticks());
                 block.slo = experiment.design.slo.map(|slo| load.slo(&slo));
-                own_answers(&mut block, &load)?;
+                own_answers(&mut block, &load).map_err(RunError::latencies)?;
                 let client = block.cpu.client;
                 block.series.iter_mut().for_each(|tick| tick.cpu.client = client);
             }
             Answers::Tool(answers) => {
                 block.series = probe.series(&[]);
-                tool_answers(&mut block, answers, experiment.design.concurrency)?;
+                tool_answers(&mut block, answers, experiment.design.concurrency)
+                    .map_err(RunError::latencies)?;
             }
             Answers::None => block.series = probe.series(&[]),
         }
@@ -196,7 +200,7 @@ impl Runner<'_> {
     }
 
     /// Waits, and ends early when asked to stop.
-    fn sleep(&mut self, seconds: f64) -> Result<(), LabError> {
+    fn sleep(&mut self, seconds: f64) -> Result<(), RunError> {
         let end = Instant::now() + Duration::from_secs_f64(seconds);
         while Instant::now() < end {
             self.not_stopped()?;
@@ -205,8 +209,8 @@ impl Runner<'_> {
         Ok(())
     }
 
-    fn not_stopped(&self) -> Result<(), LabError> {
-        if self.stop.load(Ordering::Relaxed) { Err(LabError::Stopped) } else { Ok(()) }
+    fn not_stopped(&self) -> Result<(), RunError> {
+        if self.stop.load(Ordering::Relaxed) { Err(RunError::stopped()) } else { Ok(()) }
     }
 
     fn alone(
@@ -214,7 +218,7 @@ impl Runner<'_> {
         experiment: &Experiment,
         probe: &mut Probe,
         offline: Option<&batch::Running>,
-    ) -> Result<(Snapshot, Snapshot, Answers), LabError> {
+    ) -> Result<(Snapshot, Snapshot, Answers), RunError> {
         self.sleep(experiment.design.warmup_s)?;
         let total = || offline.and_then(batch::Running::total);
         let before = probe.take(self.host, self.site, total());
@@ -235,7 +239,7 @@ impl Runner<'_> {
         spec: &LoadSpec,
         probe: &mut Probe,
         offline: Option<&batch::Running>,
-    ) -> Result<(Snapshot, Snapshot, Answers), LabError> {
+    ) -> Result<(Snapshot, Snapshot, Answers), RunError> {
         let (send, phases) = mpsc::channel();
         let stop = self.stop;
         let (mut before, mut after, mut next) = (None, None, Instant::now() + TICK);
@@ -278,7 +282,6 @@ impl Runner<'_> {
         }
         let load = match result.unwrap_or(Err(LoadError::Stopped)) {
             Ok(load) => load,
-            Err(LoadError::Stopped) => return Err(LabError::Stopped),
             // The service died before its first request: that is a result of the block, not a reason to end the run.
             Err(error @ LoadError::Connect { .. }) => {
                 let before = probe.take(self.host, self.site, None);
@@ -286,9 +289,9 @@ impl Runner<'_> {
                 let after = probe.take(self.host, self.site, None);
                 return Ok((before, after, Answers::Tool(Err(error.to_string()))));
             }
-            Err(other) => return Err(LabError::Load(other)),
+            Err(other) => return Err(RunError::load(other)),
         };
-        let (Some(before), Some(after)) = (before, after) else { return Err(LabError::Stopped) };
+        let (Some(before), Some(after)) = (before, after) else { return Err(RunError::stopped()) };
         Ok((before, after, Answers::Own(Box::new(load))))
     }
 
@@ -298,7 +301,7 @@ impl Runner<'_> {
         load: &Load,
         probe: &mut Probe,
         offline: Option<&batch::Running>,
-    ) -> Result<(Snapshot, Snapshot, Answers), LabError> {
+    ) -> Result<(Snapshot, Snapshot, Answers), RunError> {
         let design = &experiment.design;
         if design.warmup_s > 0.0 {
             // Output and errors of the warm-up are ignored; an error will occur again.
@@ -313,7 +316,9 @@ impl Runner<'_> {
         let seconds = (after.at - before.at).as_secs_f64();
         let reading = match (said, load) {
             (Ok(text), Load::Tool { tool, concurrency, .. }) => {
-                let reading = tools::parse(*tool, &text, *concurrency).map_err(LabError::Tool)?;
+                let reading = tools::parse(*tool, &text, *concurrency).map_err(|error| {
+                    RunError::Other(LabError::of("the load tool's output cannot be read", &error))
+                })?;
                 Ok(reading.over(seconds))
             }
             (Err(why), _) => Err(why),
@@ -328,7 +333,7 @@ impl Runner<'_> {
         load: &Load,
         seconds: f64,
         mut probe: Option<&mut Probe>,
-    ) -> Result<Result<String, String>, LabError> {
+    ) -> Result<Result<String, String>, RunError> {
         let Load::Tool { command, stdin, output, tool, .. } = load else { return Ok(Ok(String::new())) };
         self.place.set("seconds", format!("{}", seconds.ceil()));
         let output = output.as_ref().map(|path| PathBuf::from(self.place.fill(path)));
@@ -422,7 +427,7 @@ fn result(
     }
 }
 
-fn own_answers(block: &mut Block, result: &LoadResult) -> Result<(), HistogramError> {
+fn own_answers(block: &mut Block, result: &LoadResult) -> Result<(), LabError> {
     let quantile = |q| percentile_us(&result.lateness, q).unwrap_or(0.0);
     let lateness = Lateness { p50: quantile(0.5), p99: quantile(0.99) };
     block.measure_s = result.measured_s;
@@ -438,7 +443,7 @@ fn tool_answers(
     block: &mut Block,
     answers: Result<Reading, String>,
     concurrency: Option<u32>,
-) -> Result<(), HistogramError> {
+) -> Result<(), LabError> {
     block.concurrency = concurrency;
     match answers {
         Ok(reading) => {

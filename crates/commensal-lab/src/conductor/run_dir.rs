@@ -1,6 +1,6 @@
 //! The environment of a run's programs: a private folder, free ports, and the placeholders in commands.
 
-use super::LabError;
+use super::error::RunError;
 use crate::experiment::{Experiment, Offline};
 use crate::site::{Side, Testbed};
 use crate::workload::antagonist::Kind;
@@ -28,7 +28,7 @@ impl RunDir {
         site: &Testbed,
         program: &Path,
         (state_dir, port): (&Path, u16),
-    ) -> Result<RunDir, LabError> {
+    ) -> Result<RunDir, RunError> {
         // Only one run at a time: the testbed holds the lock.
         let dir = state_dir.join("lab-files");
         host.state_remove_all(&dir)?;
@@ -47,11 +47,7 @@ impl RunDir {
         for (name, listener) in ["port2", "port3"].into_iter().zip(&listeners) {
             words.insert(
                 name,
-                listener
-                    .local_addr()
-                    .map_err(|source| LabError::Port { port: 0, source })?
-                    .port()
-                    .to_string(),
+                listener.local_addr().map_err(|error| RunError::port(0, error))?.port().to_string(),
             );
         }
         let mut place = RunDir { dir, port, words };
@@ -60,7 +56,7 @@ impl RunDir {
         Ok(place)
     }
 
-    fn files(&mut self, host: &mut dyn Host, experiment: &Experiment) -> Result<(), LabError> {
+    fn files(&mut self, host: &mut dyn Host, experiment: &Experiment) -> Result<(), RunError> {
         let mut written = experiment.files().peekable();
         let needs = experiment.has_programs() || experiment.arms.iter().any(|arm| arm.offline.is_some());
         if written.peek().is_some()
@@ -118,13 +114,12 @@ impl RunDir {
 }
 
 /// Ports that are free now, kept open so that they are different; the first is the requested one, unless that is 0.
-fn ports(wanted: u16) -> Result<(Vec<TcpListener>, u16), LabError> {
-    let bind = |port| {
-        TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(|source| LabError::Port { port, source })
-    };
+fn ports(wanted: u16) -> Result<(Vec<TcpListener>, u16), RunError> {
+    let bind =
+        |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(|error| RunError::port(port, error));
     let mut listeners = vec![bind(wanted)?, bind(0)?, bind(0)?];
     let first = listeners.remove(0);
-    let port = first.local_addr().map_err(|source| LabError::Port { port: 0, source })?.port();
+    let port = first.local_addr().map_err(|error| RunError::port(0, error))?.port();
     Ok((listeners, port))
 }
 

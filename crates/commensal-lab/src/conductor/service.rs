@@ -1,8 +1,9 @@
 //! The online side: prepares, starts and ends the service, and waits until it is ready.
 
-use super::run_command;
+use super::command::run_command;
+use super::error::RunError;
+use super::options::RunOptions;
 use super::run_dir::RunDir;
-use super::{LabError, RunOptions};
 use crate::experiment::{Experiment, Offline, Online, Ready, Service};
 use crate::loadgen::wait_ready;
 use crate::site::{Side, Testbed, TestbedError};
@@ -32,7 +33,7 @@ pub(super) struct Running {
 
 impl Running {
     /// Whether the service has ended; for an attached one, whether its cgroup is empty.
-    pub fn gone(&mut self, host: &mut dyn Host, site: &Testbed) -> Result<bool, LabError> {
+    pub fn gone(&mut self, host: &mut dyn Host, site: &Testbed) -> Result<bool, RunError> {
         match &mut self.child {
             Some(child) => Ok(child.try_wait()?.is_some()),
             None => Ok(site
@@ -47,7 +48,7 @@ impl Running {
 pub(super) fn attached(
     host: &mut dyn Host,
     experiment: &Experiment,
-) -> Result<[Option<CgroupPath>; 2], LabError> {
+) -> Result<[Option<CgroupPath>; 2], RunError> {
     let online = match &experiment.online {
         Online::Attached(attached) => Some(group_of(host, &attached.to)?),
         Online::BuiltIn | Online::Program(_) => None,
@@ -59,13 +60,13 @@ pub(super) fn attached(
     if let (Some(online), Some(offline)) = (&online, &offline)
         && (online.contains(offline) || offline.contains(online))
     {
-        return Err(LabError::Attached(format!("{offline}: not apart from the service's group {online}")));
+        return Err(RunError::new(format!("{offline}: not apart from the service's group {online}")));
     }
     Ok([online, offline])
 }
 
-fn group_of(host: &mut dyn Host, to: &str) -> Result<CgroupPath, LabError> {
-    let missing = |what: &str| LabError::Attached(format!("{to}: {what}"));
+fn group_of(host: &mut dyn Host, to: &str) -> Result<CgroupPath, RunError> {
+    let missing = |what: &str| RunError::new(format!("{to}: {what}"));
     let found = Cgroups::look(host, None).map_err(TestbedError::from)?;
     let found = found.ok_or_else(|| missing("no cgroup hierarchy is mounted here"))?;
     let asked = Asked::parse(to, Some(&found.mount));
@@ -96,7 +97,7 @@ pub(super) struct ServiceRunner<'a> {
 
 impl ServiceRunner<'_> {
     /// Runs the preparation commands, once before the first start.
-    pub fn prepare(&mut self, experiment: &Experiment) -> Result<(), LabError> {
+    pub fn prepare(&mut self, experiment: &Experiment) -> Result<(), RunError> {
         let Online::Program(service) = &experiment.online else { return Ok(()) };
         for command in &service.prepare {
             run_command(self.host, self.site, self.place, Side::Online, command, self.stop)?;
@@ -105,7 +106,7 @@ impl ServiceRunner<'_> {
     }
 
     /// Starts the service and waits until it is ready.
-    pub fn start(&mut self, experiment: &Experiment) -> Result<Running, LabError> {
+    pub fn start(&mut self, experiment: &Experiment) -> Result<Running, RunError> {
         match &experiment.online {
             Online::BuiltIn => self.built_in(),
             Online::Program(service) => self.program(service),
@@ -113,7 +114,7 @@ impl ServiceRunner<'_> {
                 let deadline = Instant::now() + READY;
                 while TcpStream::connect_timeout(&attached.addr, PAUSE).is_err() {
                     if Instant::now() > deadline {
-                        return Err(LabError::Service(format!(
+                        return Err(RunError::Service(format!(
                             "nothing accepts connections on {}",
                             attached.addr
                         )));
@@ -126,7 +127,7 @@ impl ServiceRunner<'_> {
     }
 
     /// Ends the service, with SIGKILL if necessary. No process is left in its cgroup.
-    pub fn end(&mut self, experiment: &Experiment, running: &mut Running) -> Result<(), LabError> {
+    pub fn end(&mut self, experiment: &Experiment, running: &mut Running) -> Result<(), RunError> {
         let Some(child) = &mut running.child else { return Ok(()) };
         if let Online::Program(service) = &experiment.online {
             if self.host.signal(&child.process, Signal::TERM).is_ok() {
@@ -143,31 +144,31 @@ impl ServiceRunner<'_> {
 
     /// Runs the cleanup commands for what a killed server leaves elsewhere; it is no error if there is nothing to
     /// remove.
-    fn clean(&mut self, service: &Service) -> Result<(), LabError> {
+    fn clean(&mut self, service: &Service) -> Result<(), RunError> {
         let never = AtomicBool::new(false);
         for command in &service.cleanup {
             match run_command(self.host, self.site, self.place, Side::Client, command, &never) {
-                Ok(()) | Err(LabError::Command { .. }) => {}
+                Ok(()) | Err(RunError::Command { .. }) => {}
                 Err(other) => return Err(other),
             }
         }
         Ok(())
     }
 
-    fn program(&mut self, service: &Service) -> Result<Running, LabError> {
+    fn program(&mut self, service: &Service) -> Result<Running, RunError> {
         // A killed run of the same experiment may have left its container.
         self.clean(service)?;
-        let log = super::log()?;
+        let log = super::command::log()?;
         let mut spec = self.place.command(&service.command);
         spec.stdout = Stdout::Fd(log.clone());
         spec.stderr = Stderr::Stdout;
         let mut child = self.site.start(self.host, Side::Online, None, spec)?;
         let deadline = Instant::now() + service.ready_within;
         let addr = self.place.addr();
-        let said = |what: String| LabError::Service(format!("{what}{}", super::tail(&log)));
+        let said = |what: String| RunError::Service(format!("{what}{}", super::command::tail(&log)));
         let outcome = loop {
             if self.stop.load(Ordering::Relaxed) {
-                break Err(LabError::Stopped);
+                break Err(RunError::stopped());
             }
             if let Some(exit) = child.try_wait()? {
                 break Err(said(format!("it ended with status {}", exit.status())));
@@ -208,7 +209,7 @@ impl ServiceRunner<'_> {
     }
 
     /// Starts the HTTP service of this program, which prints its address.
-    fn built_in(&mut self) -> Result<Running, LabError> {
+    fn built_in(&mut self) -> Result<Running, RunError> {
         let workers = self.site.machine.topology.threads().clamp(1, 8);
         let mut spec = SpawnSpec::new(&self.conduct.program)
             .arg("workload")
@@ -243,7 +244,7 @@ impl ServiceRunner<'_> {
             Ok(addr) => Ok(Running { child: Some(child), addr }),
             Err(why) => {
                 self.site.stop(self.host, Side::Online, &mut child)?;
-                Err(LabError::Service(why))
+                Err(RunError::Service(why))
             }
         }
     }

@@ -5,7 +5,7 @@
 //! the answer is spent after it. So all arms have the same load and the same queues, and latencies differ by the
 //! configured delay only.
 
-use super::LabError;
+use super::error::RunError;
 use crate::loadgen::{Outcome, Sample};
 use crate::record::{AddedTime, Arm, KnownHarm, Metric};
 use crate::stats::percentile;
@@ -46,7 +46,7 @@ impl Slowing {
         harms: &[KnownHarm],
         arms: &[Arm],
         (addr, cpus): (SocketAddr, usize),
-    ) -> Result<Option<Slowing>, LabError> {
+    ) -> Result<Option<Slowing>, RunError> {
         if harms.is_empty() {
             return Ok(None);
         }
@@ -71,7 +71,7 @@ impl Slowing {
     /// Computes the delays from requests to the service alone; called again with requests that occupy their workers as
     /// long as those of the rounds. Returns which harms are smaller than requested, because the full delay would
     /// overload the machine.
-    pub fn plan(&mut self, alone: &[Sample]) -> Result<Vec<String>, LabError> {
+    pub fn plan(&mut self, alone: &[Sample]) -> Result<Vec<String>, RunError> {
         let first_ns = alone.first().map_or(0, |sample| sample.due_ns) + SETTLED_NS;
         let answered =
             alone.iter().filter(|sample| sample.outcome == Outcome::Answered && sample.due_ns >= first_ns);
@@ -101,7 +101,7 @@ impl Slowing {
     }
 
     /// Activates the delay of an arm, and adds up that of the previous one.
-    pub fn switch(&mut self, arm: usize) -> Result<(), LabError> {
+    pub fn switch(&mut self, arm: usize) -> Result<(), RunError> {
         let asked_ns = self.arms.get(arm).map_or(0, |(_, asked_ns, _)| *asked_ns);
         let now = self.order(asked_ns)?;
         if let Some((_, _, came)) = self.on.and_then(|on| self.arms.get_mut(on)) {
@@ -124,7 +124,7 @@ impl Slowing {
     }
 
     /// Sends a setting to the service, and waits for its confirmation.
-    fn order(&mut self, before_ns: u64) -> Result<SoFar, LabError> {
+    fn order(&mut self, before_ns: u64) -> Result<SoFar, RunError> {
         let after_ns = self.held_ns.saturating_sub(before_ns);
         let request = format!(
             "POST /slow?before={before_ns}&after={after_ns} HTTP/1.1\r\nHost: lab\r\nContent-Length: 0\r\n\r\n"
@@ -153,8 +153,8 @@ fn body(answer: &[u8]) -> Option<&str> {
     body.strip_suffix('\n')
 }
 
-fn lost(why: &str) -> LabError {
-    LabError::Service(format!("it could not be told how much slower to be: {why}"))
+fn lost(why: &str) -> RunError {
+    RunError::Service(format!("it could not be told how much slower to be: {why}"))
 }
 
 #[cfg(test)]

@@ -15,13 +15,16 @@
 mod settle;
 
 use super::batch::{self, BatchRunner};
+use super::error::RunError;
+use super::options::Event;
 use super::probe::{Probe, Snapshot, blamed, fill, wait_probe};
 use super::slowing::Slowing;
-use super::{Chosen, Conductor, Event, LabError, block, decided, favoured, service, slowing, validity};
+use super::{Chosen, Conductor, block, decided, favoured, service, slowing, validity};
+use crate::error::LabError;
 use crate::loadgen::{self, Gathered, LoadError, Outcome, Sample, Trace};
 use crate::record::{
-    Arm, Block, HistogramError, LatencyHistogram, Lateness, LoadHistograms, Role, Run, SinceSwitch, Windows,
-    new_histogram, percentile_us,
+    Arm, Block, LatencyHistogram, Lateness, LoadHistograms, Role, Run, SinceSwitch, Windows, new_histogram,
+    percentile_us,
 };
 use crate::site::Side;
 use crate::tools::work::WorkKind;
@@ -72,14 +75,14 @@ impl Conductor<'_> {
         chosen: &[Chosen],
         service: &mut Option<service::Running>,
         windows: Windows,
-    ) -> Result<(), LabError> {
+    ) -> Result<(), RunError> {
         let experiment = self.experiment;
         let addr = self.start(service)?.addr;
         // The load generator keeps using this port, so a restarted service must listen on it, too.
         self.port = addr.port();
         let spec = block::requests(experiment, &self.place, (addr, experiment.seed, self.rate_per_s));
         let Some(mut spec) = spec else {
-            return Err(LabError::Attached("short windows need the built-in load generator".to_owned()));
+            return Err(RunError::new("short windows need the built-in load generator"));
         };
         // The generator is stopped when the rounds are over.
         spec.measure = Duration::from_secs(24 * 3600);
@@ -108,10 +111,7 @@ impl Conductor<'_> {
                 let rounds = rounds.all(run, chosen, (&mut work, service), &|| generator.is_finished());
                 over.store(true, Ordering::Relaxed);
                 let ended = generator.join().unwrap_or(Err(LoadError::Stopped));
-                rounds.and(ended.map(|_| ()).map_err(|error| match error {
-                    LoadError::Stopped => LabError::Stopped,
-                    other => LabError::Load(other),
-                }))
+                rounds.and(ended.map(|_| ()).map_err(RunError::load))
             })
         });
         let ended = self.finish(&mut work);
@@ -119,7 +119,7 @@ impl Conductor<'_> {
     }
 
     /// Starts the work that is frozen and thawed, with the policy on before its first instruction.
-    fn begin(&mut self, run: &Run, chosen: &[Chosen], work: &mut Frozen) -> Result<(), LabError> {
+    fn begin(&mut self, run: &Run, chosen: &[Chosen], work: &mut Frozen) -> Result<(), RunError> {
         let experiment = self.experiment;
         self.site.favour_online(self.host, true)?;
         let policy = chosen.iter().find_map(|(_, policy)| *policy);
@@ -139,7 +139,7 @@ impl Conductor<'_> {
     }
 
     /// Ends that work, thawed and without its scheduling class, so that it can die.
-    fn finish(&mut self, work: &mut Frozen) -> Result<(), LabError> {
+    fn finish(&mut self, work: &mut Frozen) -> Result<(), RunError> {
         let warm = self.site.pause(self.host, Side::Warm, false);
         let offline = self.site.pause(self.host, Side::Offline, false);
         let released = self.site.release(self.host);
@@ -167,11 +167,11 @@ impl Conductor<'_> {
     }
 
     /// Waits, and ends early when asked to stop.
-    fn sleep(&self, time: Duration) -> Result<(), LabError> {
+    fn sleep(&self, time: Duration) -> Result<(), RunError> {
         let end = Instant::now() + time;
         loop {
             if self.stop.load(Ordering::Relaxed) {
-                return Err(LabError::Stopped);
+                return Err(RunError::stopped());
             }
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -206,7 +206,7 @@ impl Rounds<'_, '_> {
         chosen: &[Chosen],
         (work, service): (&mut Frozen, &mut Option<service::Running>),
         load_ended: &dyn Fn() -> bool,
-    ) -> Result<(), LabError> {
+    ) -> Result<(), RunError> {
         let conductor = &mut *self.conductor;
         if conductor.conduct.blame {
             self.probe.wait_probe = wait_probe(conductor.host, conductor.site).ok();
@@ -283,12 +283,12 @@ impl Rounds<'_, '_> {
 
     /// Restarts a service that has died, alone, and waits until the requests that found no server have ended; returns
     /// whether it serves.
-    fn again(&mut self, run: &mut Run, service: &mut Option<service::Running>) -> Result<bool, LabError> {
+    fn again(&mut self, run: &mut Run, service: &mut Option<service::Running>) -> Result<bool, RunError> {
         self.switch(Role::Baseline, false, None)?;
         self.conductor.end(service)?;
         match self.conductor.start(service) {
             Ok(_) => {}
-            Err(LabError::Service(why)) => {
+            Err(RunError::Service(why)) => {
                 run.caveats.push(format!("the service died, and did not start again: {why}"));
                 return Ok(false);
             }
@@ -306,7 +306,7 @@ impl Rounds<'_, '_> {
     }
 
     /// Switches to an arm: first freezes, then changes the policy, then thaws.
-    fn switch(&mut self, role: Role, favoured: bool, policy: Option<usize>) -> Result<(), LabError> {
+    fn switch(&mut self, role: Role, favoured: bool, policy: Option<usize>) -> Result<(), RunError> {
         let Conductor { host, site, .. } = &mut *self.conductor;
         let offline = matches!(role, Role::Contended | Role::Isolated);
         let warm = role == Role::Warm;
@@ -332,7 +332,7 @@ impl Rounds<'_, '_> {
         Ok(())
     }
 
-    fn window(&mut self, run: &Run, (arm, policy): Chosen, work: &Frozen) -> Result<Window, LabError> {
+    fn window(&mut self, run: &Run, (arm, policy): Chosen, work: &Frozen) -> Result<Window, RunError> {
         let role = run.arms[arm].role;
         self.switch(role, favoured(run, role), policy)?;
         if let Some(slowing) = &mut self.slowing {
@@ -375,7 +375,7 @@ impl Rounds<'_, '_> {
     }
 
     /// The requests of a round, once the last one due in it has ended.
-    fn gathered(&mut self, windows: &[Window]) -> Result<Gathered, LabError> {
+    fn gathered(&mut self, windows: &[Window]) -> Result<Gathered, RunError> {
         let end_ns = windows.iter().map(|window| window.to_ns).max().unwrap_or(0);
         let patience = Instant::now() + SETTLE;
         while self.trace.settled_ns() < end_ns && Instant::now() < patience {
@@ -392,7 +392,7 @@ impl Rounds<'_, '_> {
         (windows, gathered): (&[Window], &Gathered),
         work: &mut Frozen,
         crashed: Option<usize>,
-    ) -> Result<(), LabError> {
+    ) -> Result<(), RunError> {
         self.since_switch(windows, &gathered.samples);
         for (pos, arm) in (0..).zip(0..run.arms.len()) {
             let its: Vec<&Window> = windows.iter().filter(|window| window.arm == arm).collect();
@@ -402,7 +402,8 @@ impl Rounds<'_, '_> {
             let mut block = pooled(&its);
             // Requests in flight when the service died in another arm's window are attributed to that arm.
             let answered_only = crashed.is_some_and(|crashed| crashed != arm);
-            requests(&mut block, &its, (gathered, answered_only), self.conductor.rate_per_s)?;
+            requests(&mut block, &its, (gathered, answered_only), self.conductor.rate_per_s)
+                .map_err(RunError::latencies)?;
             if matches!(run.arms[arm].role, Role::Contended | Role::Isolated)
                 && let Some(offline) = &mut work.offline
             {
@@ -523,7 +524,7 @@ fn requests(
     windows: &[&Window],
     (gathered, answered_only): (&Gathered, bool),
     rate_per_s: f64,
-) -> Result<(), HistogramError> {
+) -> Result<(), LabError> {
     let (mut latency, mut service, mut lateness) = (new_histogram()?, new_histogram()?, new_histogram()?);
     let within = |ns: u64| windows.iter().any(|window| (window.from_ns..window.to_ns).contains(&ns));
     // A request counts in the window in which it was due, with its whole latency, whenever it ended.

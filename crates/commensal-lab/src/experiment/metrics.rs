@@ -1,7 +1,7 @@
 //! Metrics from Prometheus queries: `[[metric]]` in a file, `--gate-query` on the command line.
 
 use super::Experiment;
-use super::file::{percent, seconds};
+use super::values::{percent, seconds};
 use crate::prometheus::{LONGEST_QUERY, Url};
 use crate::record::{Design, Metric, Query};
 use commensal_core::toml_reader::{FileKey, Kind, Reader, Section, is, key, needed};

@@ -1,6 +1,7 @@
 //! Changes of an experiment by command-line options.
 
-use super::file::{Named, arms, latency, percent, percentile, window};
+use super::file::{Named, arms};
+use super::values::{latency, percent, percentile, window};
 use super::{Experiment, Load, Rate, Restart, metrics, sweep};
 use crate::isolation::Isolation;
 use crate::record::{MAX_ROUNDS, Metric, Slo};

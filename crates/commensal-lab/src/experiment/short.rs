@@ -1,6 +1,6 @@
 //! The keys of short windows in an experiment's file, and the reasons against short windows.
 
-use super::file::seconds;
+use super::values::seconds;
 use super::{Load, Restart, Short};
 use crate::isolation::Isolation;
 use crate::record::{Design, Windows};

@@ -4,11 +4,12 @@
 //! place, the client queue or a connection, until the recorder has its outcome; due times leave the queue in
 //! order, so deadlines in `in_flight` ascend.
 
+use super::LoadResult;
 use super::conn::{Conn, Request, State, Step};
 use super::record::{Failure, Recorder, nanos};
 use super::schedule::Schedule;
+use super::spec::{LoadError, LoadSpec, Mode, Phase};
 use super::trace::Trace;
-use super::{LoadError, LoadResult, LoadSpec, Mode, Phase};
 use crate::workload::cpu::thread_cpu_time;
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, Event, EventFlags};

@@ -3,9 +3,8 @@
 //! The search is pure and tested against simulated services; [`knee`] feeds it with short open-loop runs. A step
 //! that fails is tried once more before it is believed: one stolen CPU must not end the ramp.
 
-use super::{
-    ACHIEVED_SHARE_MIN, LATENESS_FLOOR_US, LATENESS_SHARE_MAX, LoadError, LoadResult, LoadSpec, Mode, run,
-};
+use super::spec::{LoadError, LoadSpec, Mode};
+use super::{ACHIEVED_SHARE_MIN, LATENESS_FLOOR_US, LATENESS_SHARE_MAX, LoadResult, run};
 use serde::Serialize;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! Records the results of the generator: three histograms and exact counts, attributed by intended start.
 
 use super::series::{SecondSeries, Writer};
+use super::spec::{LoadSpec, Mode};
 use super::trace::{Outcome, Trace};
-use super::{LoadSpec, Mode};
 use crate::record::LoadFigures;
 use hdrhistogram::{CreationError, Histogram};
 use serde::{Deserialize, Serialize};

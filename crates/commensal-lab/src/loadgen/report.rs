@@ -1,10 +1,11 @@
 //! The output of a load generator run: one JSON document, and an HdrHistogram interval log.
 
+use super::spec::{LoadSpec, Mode};
 use super::validity::{LoadBaseline, LoadEvidence, invalid_reasons};
-use super::{Arrival, ErrorKinds, LoadResult, LoadSpec, Mode};
+use super::{Arrival, ErrorKinds, LoadResult};
+use crate::error::LabError;
 use crate::record::{
-    HistogramError, LatencyHistogram, LoadFigures, LoadHistograms, Slo, SloSeen, Tick, new_histogram,
-    percentile_us,
+    LatencyHistogram, LoadFigures, LoadHistograms, Slo, SloSeen, Tick, new_histogram, percentile_us,
 };
 use hdrhistogram::serialization::V2DeflateSerializer;
 use hdrhistogram::serialization::interval_log::IntervalLogWriterBuilder;
@@ -190,12 +191,7 @@ impl LoadReport {
     ///
     /// # Errors
     /// When a histogram cannot be encoded.
-    pub fn new(
-        spec: &LoadSpec,
-        url: &str,
-        result: &LoadResult,
-        slo: Option<Slo>,
-    ) -> Result<Self, HistogramError> {
+    pub fn new(spec: &LoadSpec, url: &str, result: &LoadResult, slo: Option<Slo>) -> Result<Self, LabError> {
         let evidence = LoadEvidence::of(result);
         let invalid_reasons = invalid_reasons(&evidence, &LoadBaseline::of(&evidence), false);
         let open = spec.mode == Mode::Open;

@@ -2,7 +2,8 @@
 //!
 //! The keys are those of a block in `run.json`; a report renames three of them (`loadgen::report`).
 
-use super::{HistogramError, LatencyHistogram, encode_histogram};
+use super::{LatencyHistogram, encode_histogram};
+use crate::error::LabError;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -65,7 +66,7 @@ impl LoadHistograms {
         latency: &LatencyHistogram,
         service: &LatencyHistogram,
         lateness: &LatencyHistogram,
-    ) -> Result<Self, HistogramError> {
+    ) -> Result<Self, LabError> {
         Ok(Self {
             latency: Some(encode_histogram(latency)?),
             service: Some(encode_histogram(service)?),

@@ -2,84 +2,25 @@
 //!
 //! Works on bytes that the caller has read: no file is opened here. No input makes it panic.
 
-use super::{Design, HistogramError, Metric, Role, Run, SCHEMA, decode_histogram};
+use super::{Design, Metric, Role, Run, SCHEMA, decode_histogram};
+use crate::error::LabError;
 use serde::Deserialize;
 use std::collections::BTreeSet;
 
 /// The most rounds a document may hold. The Walsh averages grow with the square of the rounds.
 pub const MAX_ROUNDS: usize = 2_000;
 
-/// Why a document is not a run.
-#[derive(Debug, thiserror::Error)]
-pub enum RecordError {
-    /// It is not JSON, or a field is missing or of the wrong type.
-    #[error("run.json does not read as a run of schema {SCHEMA}: {0}")]
-    Json(#[from] serde_json::Error),
-    /// It is a document of another kind or version.
-    #[error("run.json has schema {found:?} but this version reads {SCHEMA:?}")]
-    Schema {
-        /// The name in the document; empty when there is none.
-        found: String,
-    },
-    /// The document has no blocks.
-    #[error("run.json has no blocks: the run was stopped before the first block was stored")]
-    NoBlocks,
-    /// A block names an arm that is not declared.
-    #[error("block {block} names arm {arm:?}, which is not among the arms of the run ({known})")]
-    UnknownArm {
-        /// Index of the block.
-        block: usize,
-        /// The name in the block.
-        arm: String,
-        /// The names of the arms of the run.
-        known: String,
-    },
-    /// Two arms have the same name, or the same role although only one arm may have it.
-    #[error("arm {arm:?} is declared twice, or its role {role:?} is")]
-    DuplicateArm {
-        /// The name of the second one.
-        arm: String,
-        /// Its role.
-        role: Role,
-    },
-    /// One arm has two blocks in one round.
-    #[error("arm {arm:?} has more than one block in round {round}")]
-    DuplicateBlock {
-        /// The arm.
-        arm: String,
-        /// The round.
-        round: u32,
-    },
-    /// A histogram cannot be decoded.
-    #[error("block {block} (arm {arm:?}, round {round}): field {field} does not decode")]
-    Histogram {
-        /// Index of the block.
-        block: usize,
-        /// The arm.
-        arm: String,
-        /// The round.
-        round: u32,
-        /// The field of the block.
-        field: &'static str,
-        /// What is wrong with it.
-        source: HistogramError,
-    },
-    /// A number is outside its range.
-    #[error("{field} is {value}, which is outside {range}")]
-    Range {
-        /// The field.
-        field: String,
-        /// Its value.
-        value: f64,
-        /// The range that is allowed.
-        range: &'static str,
-    },
-    /// The document has more rounds than the analysis supports.
-    #[error("run.json has blocks in {found} rounds, at most {MAX_ROUNDS} are analysed")]
-    TooManyRounds {
-        /// The rounds in the document.
-        found: usize,
-    },
+fn other_form(error: &serde_json::Error) -> LabError {
+    LabError::new(format!("run.json does not read as a run of schema {SCHEMA}: {error}"))
+}
+
+/// It is a document of another kind or version; `found` is empty when it does not say.
+fn other_schema(found: &str) -> LabError {
+    LabError::new(format!("run.json has schema {found:?} but this version reads {SCHEMA:?}"))
+}
+
+fn outside(field: &str, value: f64, range: &str) -> LabError {
+    LabError::new(format!("{field} is {value}, which is outside {range}"))
 }
 
 /// The field that is read before all others.
@@ -93,14 +34,14 @@ impl Run {
     /// Reads a run and checks it.
     ///
     /// # Errors
-    /// The first mistake that is found; see [`RecordError`].
-    pub fn from_json(bytes: &[u8]) -> Result<Self, RecordError> {
-        let header: Header = serde_json::from_slice(bytes)?;
+    /// The first mistake that is found.
+    pub fn from_json(bytes: &[u8]) -> Result<Self, LabError> {
+        let header: Header = serde_json::from_slice(bytes).map_err(|error| other_form(&error))?;
         match header.schema.as_str() {
             Some(SCHEMA) => {}
-            found => return Err(RecordError::Schema { found: found.unwrap_or_default().to_owned() }),
+            found => return Err(other_schema(found.unwrap_or_default())),
         }
-        let run: Self = serde_json::from_slice(bytes)?;
+        let run: Self = serde_json::from_slice(bytes).map_err(|error| other_form(&error))?;
         run.validate()?;
         Ok(run)
     }
@@ -109,8 +50,8 @@ impl Run {
     ///
     /// # Errors
     /// Only when the serialiser fails, which it does for no value of this type.
-    pub fn to_json(&self) -> Result<String, RecordError> {
-        let mut text = commensal_core::text::json_pretty(self)?;
+    pub fn to_json(&self) -> Result<String, LabError> {
+        let mut text = commensal_core::text::json_pretty(self).map_err(|error| other_form(&error))?;
         text.push('\n');
         Ok(text)
     }
@@ -118,46 +59,60 @@ impl Run {
     /// Checks what the types cannot: names that refer to each other, ranges, histograms.
     ///
     /// # Errors
-    /// See [`RecordError`].
-    pub fn validate(&self) -> Result<(), RecordError> {
+    /// The first mistake that is found.
+    pub fn validate(&self) -> Result<(), LabError> {
         if self.schema != SCHEMA {
-            return Err(RecordError::Schema { found: self.schema.clone() });
+            return Err(other_schema(&self.schema));
         }
         if self.blocks.is_empty() {
-            return Err(RecordError::NoBlocks);
+            return Err(LabError::new(
+                "run.json has no blocks: the run was stopped before the first block was stored",
+            ));
         }
         self.check_arms()?;
         check_design(&self.design)?;
         let rounds: BTreeSet<u32> = self.blocks.iter().map(|b| b.round).collect();
         if rounds.len() > MAX_ROUNDS {
-            return Err(RecordError::TooManyRounds { found: rounds.len() });
+            return Err(LabError::new(format!(
+                "run.json has blocks in {} rounds, at most {MAX_ROUNDS} are analysed",
+                rounds.len()
+            )));
         }
         self.check_blocks()
     }
 
-    fn check_arms(&self) -> Result<(), RecordError> {
+    fn check_arms(&self) -> Result<(), LabError> {
         for (i, arm) in self.arms.iter().enumerate() {
             let twice = |other: &super::Arm| {
                 let same = other.role == arm.role && other.offline == arm.offline;
                 other.name == arm.name || (same && arm.role != Role::Isolated)
             };
             if self.arms[..i].iter().any(twice) {
-                return Err(RecordError::DuplicateArm { arm: arm.name.clone(), role: arm.role });
+                return Err(LabError::new(format!(
+                    "arm {:?} is declared twice, or its role {:?} is",
+                    arm.name, arm.role
+                )));
             }
         }
         Ok(())
     }
 
-    fn check_blocks(&self) -> Result<(), RecordError> {
+    fn check_blocks(&self) -> Result<(), LabError> {
         let names: BTreeSet<&str> = self.arms.iter().map(|arm| arm.name.as_str()).collect();
         let mut seen = BTreeSet::new();
         for (index, block) in self.blocks.iter().enumerate() {
             if !names.contains(block.arm.as_str()) {
                 let known = self.arms.iter().map(|a| a.name.as_str()).collect::<Vec<_>>().join(", ");
-                return Err(RecordError::UnknownArm { block: index, arm: block.arm.clone(), known });
+                return Err(LabError::new(format!(
+                    "block {index} names arm {:?}, which is not among the arms of the run ({known})",
+                    block.arm
+                )));
             }
             if !seen.insert((block.arm.as_str(), block.round)) {
-                return Err(RecordError::DuplicateBlock { arm: block.arm.clone(), round: block.round });
+                return Err(LabError::new(format!(
+                    "arm {:?} has more than one block in round {}",
+                    block.arm, block.round
+                )));
             }
             let histograms = [
                 ("hist", &block.histograms.latency),
@@ -165,9 +120,12 @@ impl Run {
                 ("lateness_hist", &block.histograms.lateness),
             ];
             for (field, text) in histograms {
-                if let Some(Err(source)) = text.as_deref().map(decode_histogram) {
-                    let (arm, round) = (block.arm.clone(), block.round);
-                    return Err(RecordError::Histogram { block: index, arm, round, field, source });
+                if let Some(Err(error)) = text.as_deref().map(decode_histogram) {
+                    let words = format!(
+                        "block {index} (arm {:?}, round {}): field {field} does not decode",
+                        block.arm, block.round
+                    );
+                    return Err(LabError::of(words, &error));
                 }
             }
         }
@@ -175,7 +133,7 @@ impl Run {
     }
 }
 
-fn check_design(design: &Design) -> Result<(), RecordError> {
+fn check_design(design: &Design) -> Result<(), LabError> {
     let thresholds = std::iter::once(("design.threshold_pct".to_owned(), design.threshold_pct)).chain(
         design.threshold_overrides_pct.iter().map(|(metric, value)| {
             (format!("design.threshold_overrides_pct for {}", metric.label()), *value)
@@ -183,19 +141,19 @@ fn check_design(design: &Design) -> Result<(), RecordError> {
     );
     for (field, value) in thresholds {
         if !(value > 0.0 && value <= 1_000.0) {
-            return Err(RecordError::Range { field, value, range: "0 to 1000 %, 0 excluded" });
+            return Err(outside(&field, value, "0 to 1000 %, 0 excluded"));
         }
     }
     for (index, query) in design.queries.iter().enumerate() {
         let twice = design.queries[..index].iter().any(|other| other.metric == query.metric);
         if twice || !matches!(query.metric, Metric::Query(_)) {
             let field = format!("design.queries ({})", query.metric.label());
-            return Err(RecordError::Range { field, value: f64::NAN, range: "names of their own" });
+            return Err(outside(&field, f64::NAN, "names of their own"));
         }
     }
     if let Some(other) = design.percentiles.iter().find(|metric| metric.quantile().is_none()) {
         let field = format!("design.percentiles ({})", other.label());
-        return Err(RecordError::Range { field, value: f64::NAN, range: "the percentiles" });
+        return Err(outside(&field, f64::NAN, "the percentiles"));
     }
     Ok(())
 }
@@ -255,10 +213,11 @@ mod tests {
     fn a_document_without_a_schema_says_so() {
         for text in ["{}", r#"{"schema":7}"#, r#"{"schema":"k6/1","blocks":[]}"#] {
             let err = Run::from_json(text.as_bytes()).unwrap_err();
-            assert!(matches!(err, RecordError::Schema { .. }), "{err}");
+            assert!(err.to_string().starts_with("run.json has schema "), "{err}");
         }
         for text in ["", "[", "null", "3", "\u{0}"] {
-            assert!(matches!(Run::from_json(text.as_bytes()).unwrap_err(), RecordError::Json(_)), "{text}");
+            let err = Run::from_json(text.as_bytes()).unwrap_err().to_string();
+            assert!(err.starts_with("run.json does not read as a run"), "{text}: {err}");
         }
         assert!(Run::from_json(&[0xff, 0xfe]).is_err());
         let deep = "[".repeat(100_000);

@@ -8,6 +8,7 @@
 mod rank_sum;
 
 use crate::analysis::{Samples, paired_log_ratios};
+use crate::error::LabError;
 use crate::format::{brackets, change_pct, latency, pct_of_log, quantum, signed_pct, three_digits};
 use crate::record::Verdict;
 use crate::record::{Design, Machine, Metric, Role, Run};
@@ -19,23 +20,6 @@ use std::fmt::Write as _;
 
 /// Offered loads that differ by less, as a ratio, count as the same plan: the load may have been calibrated.
 const SAME_LOAD: f64 = 1.02;
-
-/// Why two runs are not compared.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum DiffError {
-    /// They were made on different machines.
-    #[error("the runs were made on different machines: {}", differences.join("; "))]
-    Machine {
-        /// Each field with both values.
-        differences: Vec<String>,
-    },
-    /// They were planned differently.
-    #[error("the runs were planned differently: {}", differences.join("; "))]
-    Design {
-        /// Each field with both values.
-        differences: Vec<String>,
-    },
-}
 
 /// Two runs compared.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -88,7 +72,7 @@ impl Estimate {
 ///
 /// # Errors
 /// When machine or plan differ.
-pub fn diff(a: &Run, b: &Run) -> Result<String, DiffError> {
+pub fn diff(a: &Run, b: &Run) -> Result<String, LabError> {
     comparable(a, b)?;
     Ok(compare(a, b).text())
 }
@@ -97,13 +81,19 @@ pub fn diff(a: &Run, b: &Run) -> Result<String, DiffError> {
 ///
 /// # Errors
 /// When machine or plan differ.
-pub fn comparable(a: &Run, b: &Run) -> Result<(), DiffError> {
+pub fn comparable(a: &Run, b: &Run) -> Result<(), LabError> {
     let machines = of_machine(&a.machine, &b.machine);
     if !machines.is_empty() {
-        return Err(DiffError::Machine { differences: machines });
+        return Err(LabError::new(format!(
+            "the runs were made on different machines: {}",
+            machines.join("; ")
+        )));
     }
     let differences = differences(a, b);
-    if differences.is_empty() { Ok(()) } else { Err(DiffError::Design { differences }) }
+    if differences.is_empty() {
+        return Ok(());
+    }
+    Err(LabError::new(format!("the runs were planned differently: {}", differences.join("; "))))
 }
 
 /// Memory sizes that differ by less, as a ratio, count as equal: each kernel reserves a different part.

@@ -1,12 +1,11 @@
 //! The history of a machine's results: a table with a sparkline for each gate, and a page with the reports' charts.
 
 use super::charts::escape;
-use super::curve::{Curve, CurveGate, CurvePoint};
 use super::html::{sheet, table};
+use super::points::{Curve, CurveGate, CurvePoint};
 use crate::format::{brackets, change_pct, plain, signed_pct};
 use crate::history::{Change, GateEntry, Point, Series, test_in_words};
-use crate::record::Metric;
-use crate::record::Verdict;
+use crate::record::{Metric, Verdict};
 use commensal_core::text::{Align, columns};
 use std::fmt::Write as _;
 

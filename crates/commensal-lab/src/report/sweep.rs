@@ -1,6 +1,6 @@
 //! The curves of a sweep.
 
-use super::curve::{Curve, CurvePoint};
+use super::points::{Curve, CurvePoint};
 use crate::record::{Run, SweepPoint};
 
 /// Harm over the values of a sweep: without isolation, where the sweep has such arms, and with it. Each has a title and

@@ -7,7 +7,7 @@
 //! noted in the record, because any user could pretend to run one. Each network namespace has separate names: runs in a
 //! container are not seen.
 
-use super::TestbedError;
+use super::error::TestbedError;
 use commensal_host::{Host, hold_name, name_holder};
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -42,7 +42,11 @@ impl Claim {
         let mut seen = BTreeSet::new();
         let mut of = |user: u32| match name_holder(&format!("{prefix}{user}")) {
             Some((pid, owner)) if owner == user => {
-                Err(TestbedError::Claimed { pid, command: command(host, pid) })
+                let command = command(host, pid);
+                Err(TestbedError::new(format!(
+                    "another lab run is using this machine: process {pid}{command}; two at once would measure each other: wait \
+                     for it, or end it with kill -INT {pid}"
+                )))
             }
             Some((pid, owner)) => {
                 seen.insert(format!("user {owner} (process {pid}) has taken the name by which a lab run of user {user} is known"));
@@ -148,7 +152,8 @@ mod tests {
             return;
         }
         let roots = Claim::take_as(&host, prefix.clone(), 0).unwrap();
-        assert!(matches!(Claim::take_as(&host, prefix.clone(), 1000), Err(TestbedError::Claimed { .. })));
+        let refused = Claim::take_as(&host, prefix.clone(), 1000).unwrap_err().to_string();
+        assert!(refused.contains("another lab run is using this machine: process"), "{refused}");
         drop(roots);
         let users = Claim::take_as(&host, prefix.clone(), 1000).unwrap();
         let roots = Claim::take_as(&host, prefix, 0).unwrap();

@@ -3,7 +3,7 @@
 //!
 //! A frozen process does not even die of SIGKILL on cgroup v1, and a user's batch job must not stay frozen for ever.
 
-use super::TestbedError;
+use super::error::TestbedError;
 use commensal_host::{Child, Host, SpawnSpec, Stderr, Stdin, Stdout};
 use commensal_reconcile::restore_stale;
 use commensal_sensors::machine;
@@ -32,8 +32,10 @@ impl Guard {
     /// # Errors
     /// When no pipe or process can be created.
     pub fn start(host: &mut dyn Host, program: &Path, state_dir: &Path) -> Result<Guard, TestbedError> {
-        let (read, alive) = pipe_with(PipeFlags::CLOEXEC)
-            .map_err(|errno| TestbedError::Guard(std::io::Error::from(errno).to_string()))?;
+        let (read, alive) = pipe_with(PipeFlags::CLOEXEC).map_err(|errno| {
+            let why = std::io::Error::from(errno);
+            TestbedError::new(format!("the guard that lets frozen work go on cannot be started: {why}"))
+        })?;
         let mut spec = SpawnSpec::new(program).arg("--state-dir").arg(state_dir.as_os_str());
         if !host.is_guarded() {
             spec = spec.arg("--insecure-permissions");

@@ -1,7 +1,8 @@
 //! The moving frame: while an arm's policy is on, the agent's own controller adjusts the offline side's CPUs to the
 //! usage of all other work, once per second.
 
-use super::{Side, Testbed, TestbedError};
+use super::error::TestbedError;
+use super::{Side, Testbed};
 use commensal_core::control::frame::{Frame, FrameInput, Use};
 use commensal_core::cpuset::CpuSet;
 use commensal_core::knob::{KnobId, Value};

@@ -1,8 +1,8 @@
 //! What each isolated arm writes to cgroups: planned once, before the first block, for the cgroups of the run.
 
-use super::{TestbedError, Wanted};
+use super::error::TestbedError;
 use crate::isolation::{Isolation, NamedMechanism, WITHOUT};
-use commensal_core::actual::{ActualState, Capabilities};
+use commensal_core::actual::{ActualState, Capabilities, CgroupPath};
 use commensal_core::class::Mechanism;
 use commensal_core::cpuset::CpuSet;
 use commensal_core::desired::DesiredState;
@@ -78,14 +78,14 @@ impl Tasks {
 /// Specs of the run's cgroups, with nothing but their class.
 pub(super) fn specs(wanted: &Wanted<'_>) -> Result<Vec<GroupSpec>, TestbedError> {
     let spec = |(name, class): &(&str, Class)| {
-        let mut spec = GroupSpec::new(GroupName::new(name).map_err(TestbedError::Plan)?, *class);
+        let mut spec = GroupSpec::new(GroupName::new(name).map_err(TestbedError::plan)?, *class);
         let attached = match *name {
             "service" => wanted.attached[0],
             "batch" => wanted.attached[1],
             _ => None,
         };
         if let Some(path) = attached {
-            spec.matches = vec![Match::exactly(path.as_str()).map_err(TestbedError::Plan)?];
+            spec.matches = vec![Match::exactly(path.as_str()).map_err(TestbedError::plan)?];
         }
         Ok(spec)
     };
@@ -270,6 +270,17 @@ fn policy(isolation: &Isolation, look: &Survey, planned: &Planned) -> ArmPolicy 
             cpus: fallback.and_then(|policy| policy.cpus.clone()),
         },
     }
+}
+
+/// What a run needs from the machine.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Wanted<'a> {
+    /// Mechanisms of the isolated arms, in the order of the arms.
+    pub isolations: &'a [Isolation],
+    /// Cgroups of a service and of offline work that already run, used instead of the run's own.
+    pub attached: [Option<&'a CgroupPath>; 2],
+    /// Whether the run also freezes and thaws offline work that it started itself.
+    pub freezes: bool,
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! A third-party scheduler as an arm's policy: its program is started with the policy and ended with it.
 
-use super::{Testbed, TestbedError};
+use super::Testbed;
+use super::error::TestbedError;
 use crate::scheduler::{disable, enable, in_words};
 use commensal_core::errno::Errno;
 use commensal_host::{Child, Host, HostError, SpawnSpec, Stderr, Stdout};

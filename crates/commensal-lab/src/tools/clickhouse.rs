@@ -3,7 +3,7 @@
 //! For years its JSON divided the number of queries by the *summed* time of all queries, so with `c` queries in flight
 //! it showed a c-th of the throughput; the text divides by that sum over `c`. Little's law distinguishes the two.
 
-use super::{
+use super::reading::{
     ParseError, Reading, Tool, closed_loop, json_document, metric_at, number, number_json, whole, whole_json,
 };
 use crate::format::{latency, three_digits};

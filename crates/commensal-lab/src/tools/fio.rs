@@ -3,7 +3,7 @@
 //! Reads and writes of all jobs are counted together. Percentiles cannot be merged: without buckets they are only used
 //! when a single direction of a single job was active.
 
-use super::{
+use super::reading::{
     ParseError, Reading, Tool, closed_loop, json_document, metric_at, number, number_json, whole, whole_json,
 };
 use crate::record::{LatencyHistogram, new_histogram};

@@ -4,7 +4,7 @@
 //! here and not by the library, whose decoder trusts lengths and bounds in the file. A value is counted in the lab's
 //! own bucket for the middle of its original bucket.
 
-use super::{ParseError, Reading, TimeUnit, Tool, number};
+use super::reading::{ParseError, Reading, TimeUnit, Tool, number};
 use crate::record::{Counts, LatencyHistogram, MAX_TOTAL, new_histogram};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use flate2::read::ZlibDecoder;

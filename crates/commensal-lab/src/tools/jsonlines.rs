@@ -10,7 +10,7 @@
 //! is sufficient. Blank lines, and lines that do not begin with a brace, are ignored. A failed request keeps its
 //! latency: a timeout belongs in the tail.
 
-use super::{ParseError, Reading, Tool, number_json, whole_json};
+use super::reading::{ParseError, Reading, Tool, number_json, whole_json};
 use crate::record::{HIGHEST_US, LatencyHistogram, Metric, new_histogram};
 use serde_json::Value;
 
@@ -33,7 +33,7 @@ pub fn parse(text: &str) -> Result<(Reading, Option<u32>), ParseError> {
         let wrong = |expected: &str| ParseError::at(TOOL, expected, index, line);
         let object: Value = serde_json::from_str(line).map_err(|_| wrong("a JSON object on one line"))?;
         if let Some(latency) = object.get("latency_us") {
-            let us = number_json(latency).filter(|us| *us <= super::MAX_US);
+            let us = number_json(latency).filter(|us| *us <= super::reading::MAX_US);
             let us = us.ok_or_else(|| wrong("latency_us as a number of microseconds"))?;
             let failed = match object.get("error") {
                 None | Some(Value::Null | Value::Bool(false)) => false,

@@ -1,6 +1,6 @@
 //! `pgbench`: its summary, the lines of `--log` (without `--aggregate-interval`), or both in one text.
 
-use super::{ParseError, Reading, Tool, closed_loop, number, whole};
+use super::reading::{ParseError, Reading, Tool, closed_loop, number, whole};
 use crate::record::{LatencyHistogram, new_histogram};
 
 const TOOL: Tool = Tool::Pgbench;

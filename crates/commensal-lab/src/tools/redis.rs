@@ -1,6 +1,6 @@
 //! `redis-benchmark --csv` (version 6.2 and later, which print latencies) of one test.
 
-use super::{ParseError, Reading, Tool, closed_loop, number};
+use super::reading::{ParseError, Reading, Tool, closed_loop, number};
 use crate::record::Metric;
 
 const TOOL: Tool = Tool::RedisBenchmark;

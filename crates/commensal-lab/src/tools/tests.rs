@@ -2,6 +2,7 @@
 
 use super::work::{WorkKind, WorkReader};
 use super::*;
+use crate::record::Metric;
 use crate::rng::Rng;
 
 macro_rules! captured {

@@ -4,7 +4,7 @@
 //! connection it adds that latency minus one such time, minus two, and so on. Mean and percentiles are then no longer
 //! those of the requests, and Little's law shows by how much.
 
-use super::{ParseError, Reading, Tool, closed_loop, littles_law, metric_at, number, whole};
+use super::reading::{ParseError, Reading, Tool, closed_loop, littles_law, metric_at, number, whole};
 
 /// Parses the output; the number of connections is the concurrency.
 pub fn parse(text: &str) -> Result<(Reading, Option<u32>), ParseError> {

@@ -1,6 +1,6 @@
 //! Judges one isolated arm against the thresholds.
 
-use super::{against_baseline, against_strictest};
+use super::compared::{against_baseline, against_strictest};
 use crate::format::{brackets, change_pct, log_of_pct, quantum, sentence_list, signed_pct};
 use crate::record::{Arm, Comparison, Metric, Run, Verdict};
 use crate::stats::{holm, rounds_for_holm, rounds_needed};

@@ -1,8 +1,8 @@
 //! Conditions that must hold before any arm is judged: the service works when alone, the policy is in force, the
 //! generator keeps its schedule, and two identical arms give the same result.
 
-use super::{against_baseline, health};
-use crate::analysis::proven_harmful;
+use super::compared::{against_baseline, proven_harmful};
+use super::health;
 use crate::format::{brackets, change_pct, quantum, signed_pct};
 use crate::record::{Comparison, Metric, Role, Run, Verdict};
 use std::collections::{BTreeMap, BTreeSet};

@@ -27,8 +27,9 @@ mod storm;
 mod tests;
 mod walk;
 
-use super::WorkloadError;
 use super::burn::{Hog, Piece};
+use super::refuse;
+use crate::error::LabError;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -63,7 +64,7 @@ pub enum Kind {
 
 /// One row of the table of kinds.
 #[derive(Debug)]
-pub struct Row {
+pub struct KindRow {
     /// The name on the command line.
     pub name: &'static str,
     /// The kind.
@@ -74,13 +75,13 @@ pub struct Row {
     pub size: Option<u64>,
 }
 
-const fn row(name: &'static str, kind: Kind, unit: &'static str, size: Option<u64>) -> Row {
-    Row { name, kind, unit, size }
+const fn row(name: &'static str, kind: Kind, unit: &'static str, size: Option<u64>) -> KindRow {
+    KindRow { name, kind, unit, size }
 }
 
 impl Kind {
     /// All kinds. A machine's own cache sizes make better walkers than these defaults: pass them as `size`.
-    pub const TABLE: [Row; 9] = [
+    pub const TABLE: [KindRow; 9] = [
         row("cpu", Self::Cpu, "chunks", None),
         row("vector", Self::Vector, "chunks", None),
         row("l2", Self::L2, "loads", Some(MIB)),
@@ -92,7 +93,7 @@ impl Kind {
         row("network", Self::Network, "KiB", None),
     ];
 
-    fn row(self) -> &'static Row {
+    fn row(self) -> &'static KindRow {
         // Every kind has a row; the first would be wrong but harmless.
         Self::TABLE.iter().find(|row| row.kind == self).unwrap_or(&Self::TABLE[0])
     }
@@ -169,7 +170,7 @@ pub struct AntagonistOptions {
 /// # Errors
 /// On impossible options, when a thread cannot start or its work cannot be done, or when the counter cannot be
 /// written.
-pub fn run(options: AntagonistOptions) -> Result<u64, WorkloadError> {
+pub fn run(options: AntagonistOptions) -> Result<u64, LabError> {
     let AntagonistOptions { kind, threads, size, dir, duration, counter } = options;
     let size = size_of(kind, threads, size)?;
     let hog = Hog { name: kind.row().name, threads, duration, counter };
@@ -190,8 +191,8 @@ pub fn run(options: AntagonistOptions) -> Result<u64, WorkloadError> {
 }
 
 /// The size to use: that of the options or the default, within what the machine has.
-fn size_of(kind: Kind, threads: usize, size: Option<u64>) -> Result<u64, WorkloadError> {
-    let refuse = |value: u64, reason: &'static str| WorkloadError::Option { option: "size", value, reason };
+fn size_of(kind: Kind, threads: usize, size: Option<u64>) -> Result<u64, LabError> {
+    let refuse = |value: u64, reason: &str| refuse("size", value, reason);
     let Some(default) = kind.default_size() else {
         return size.map_or(Ok(0), |size| Err(refuse(size, "this antagonist has no size")));
     };

@@ -5,8 +5,9 @@
 //! memory file of one little-endian `u64` per thread, so the conductor can read it while the workload is frozen,
 //! throttled or dead, and no pipe can fill up or wake a thread.
 
-use super::WorkloadError;
 use super::cpu::burn;
+use super::{no_threads, refuse};
+use crate::error::LabError;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::{Errno, pread, pwrite};
 use std::hint::black_box;
@@ -55,14 +56,10 @@ pub fn stdin_counter() -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// On impossible options, when a thread cannot start, or when the counter cannot be written.
-pub fn run(options: BurnOptions) -> Result<u64, WorkloadError> {
+pub fn run(options: BurnOptions) -> Result<u64, LabError> {
     let BurnOptions { threads, chunk_iterations, duration, counter } = options;
     if chunk_iterations == 0 {
-        return Err(WorkloadError::Option {
-            option: "chunk_iterations",
-            value: 0,
-            reason: "a chunk has work",
-        });
+        return Err(refuse("chunk_iterations", 0, "a chunk has work"));
     }
     let hog = Hog { name: "burn", threads, duration, counter };
     hog.run(&|_| {
@@ -74,7 +71,7 @@ pub fn run(options: BurnOptions) -> Result<u64, WorkloadError> {
 }
 
 /// The work of one thread: each call does one piece and returns the units done.
-pub(super) type Piece = Box<dyn FnMut() -> Result<u64, WorkloadError>>;
+pub(super) type Piece = Box<dyn FnMut() -> Result<u64, LabError>>;
 
 /// Threads that do pieces of work and count them.
 pub(super) struct Hog {
@@ -93,8 +90,8 @@ impl Hog {
     /// on each thread with its number from 0.
     pub(super) fn run(
         self,
-        make: &(dyn Fn(usize) -> Result<Piece, WorkloadError> + Sync),
-    ) -> Result<u64, WorkloadError> {
+        make: &(dyn Fn(usize) -> Result<Piece, LabError> + Sync),
+    ) -> Result<u64, LabError> {
         let Self { name, threads, duration, counter } = self;
         check_threads(threads)?;
         let counter = counter.as_ref().map(AsFd::as_fd);
@@ -116,9 +113,9 @@ impl Hog {
                 };
                 match std::thread::Builder::new().name(format!("{name}-{thread}")).spawn_scoped(scope, work) {
                     Ok(handle) => handles.push(handle),
-                    Err(source) => {
+                    Err(error) => {
                         stop.store(true, Ordering::Relaxed);
-                        return Err(WorkloadError::Threads { threads, source });
+                        return Err(no_threads(threads, &error));
                     }
                 }
             }
@@ -137,7 +134,7 @@ fn pieces(
     until: Option<Instant>,
     counter: Option<BorrowedFd<'_>>,
     stop: &AtomicBool,
-) -> Result<u64, WorkloadError> {
+) -> Result<u64, LabError> {
     let mut done = 0u64;
     let mut reported = Instant::now();
     loop {
@@ -154,24 +151,37 @@ fn pieces(
     }
 }
 
-fn report(counter: Option<BorrowedFd<'_>>, thread: usize, done: u64) -> Result<(), WorkloadError> {
+fn report(counter: Option<BorrowedFd<'_>>, thread: usize, done: u64) -> Result<(), LabError> {
     let Some(counter) = counter else { return Ok(()) };
     loop {
         return match pwrite(counter, &done.to_le_bytes(), 8 * thread as u64) {
             Ok(8) => Ok(()),
             Err(Errno::INTR) => continue,
-            Ok(_) => Err(WorkloadError::Counter { thread, source: io::ErrorKind::WriteZero.into() }),
-            Err(e) => Err(WorkloadError::Counter { thread, source: e.into() }),
+            Ok(_) => Err(no_counter(thread, &io::ErrorKind::WriteZero.into())),
+            Err(errno) => Err(no_counter(thread, &errno.into())),
         };
     }
 }
 
-fn check_threads(threads: usize) -> Result<(), WorkloadError> {
+/// A piece of work failed.
+pub(super) fn failed(operation: &str, error: &io::Error) -> LabError {
+    LabError::of(format!("cannot {operation}"), error)
+}
+
+fn no_counter(thread: usize, error: &io::Error) -> LabError {
+    let words = format!(
+        "cannot write the work counter of thread {thread}: the counter must be a file that is open for writing (the lab hands \
+         over a memory file), not a terminal or a pipe"
+    );
+    LabError::of(words, error)
+}
+
+fn check_threads(threads: usize) -> Result<(), LabError> {
     if (1..=MAX_THREADS).contains(&threads) {
         return Ok(());
     }
     let reason = "a burner has 1 to 4096 threads";
-    Err(WorkloadError::Option { option: "threads", value: threads as u64, reason })
+    Err(refuse("threads", threads as u64, reason))
 }
 
 /// The conductor's side of the counter file.
@@ -261,21 +271,23 @@ mod tests {
         report(Some(counter.fd()), 1, 1 << 40).expect("slot 1");
         report(Some(counter.fd()), 0, 6).expect("slot 0 again");
         assert_eq!(counter.read().expect("a value"), 6 + (1 << 40));
-        assert!(matches!(report(Some(counter.fd()), 2, 1), Err(WorkloadError::Counter { thread: 2, .. })));
+        let error = report(Some(counter.fd()), 2, 1).unwrap_err().to_string();
+        assert!(error.contains("the work counter of thread 2"), "{error}");
     }
 
     #[test]
     fn a_pipe_is_refused_before_any_work() {
         let (_reader, writer) = io::pipe().expect("a pipe");
         let error = run(options(1, Some(writer.into()))).expect_err("no position in a pipe");
-        assert!(matches!(error, WorkloadError::Counter { thread: 0, .. }), "{error:?}");
+        assert!(error.to_string().contains("the work counter of thread 0"), "{error}");
     }
 
     #[test]
     fn impossible_options_are_refused_and_no_counter_is_fine() {
-        assert!(matches!(run(options(0, None)), Err(WorkloadError::Option { option: "threads", .. })));
+        let refused = |options| run(options).unwrap_err().to_string();
+        assert!(refused(options(0, None)).starts_with("threads = 0: "));
         let empty = BurnOptions { chunk_iterations: 0, ..options(1, None) };
-        assert!(matches!(run(empty), Err(WorkloadError::Option { option: "chunk_iterations", .. })));
+        assert!(refused(empty).starts_with("chunk_iterations = 0: "));
         assert!(WorkCounter::new(0).is_err());
         let short = BurnOptions { duration: Some(Duration::ZERO), ..options(2, None) };
         assert_eq!(run(short).expect("two chunks"), 2);

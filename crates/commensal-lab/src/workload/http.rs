@@ -9,8 +9,9 @@ mod slow;
 #[cfg(test)]
 mod tests;
 
-use super::WorkloadError;
 use super::cpu::burn;
+use super::{announce, no_port, no_threads, refuse};
+use crate::error::LabError;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
@@ -21,7 +22,7 @@ use metrics::Metrics;
 pub use slow::SoFar;
 use slow::{Connection, Slow};
 use std::convert::Infallible;
-use std::io::{self, ErrorKind, Write};
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -48,13 +49,9 @@ pub struct HttpOptions {
 ///
 /// # Errors
 /// When the port is busy or forbidden, when threads cannot be started, or when the line cannot be printed.
-pub fn serve(options: HttpOptions) -> Result<(), WorkloadError> {
+pub fn serve(options: HttpOptions) -> Result<(), LabError> {
     let server = HttpServer::bind(options)?;
-    let mut out = io::stdout().lock();
-    writeln!(out, "listening {}", server.addr())
-        .and_then(|()| out.flush())
-        .map_err(|source| WorkloadError::Announce { source })?;
-    drop(out);
+    announce(server.addr())?;
     server.run()
 }
 
@@ -78,17 +75,14 @@ impl HttpServer {
     /// Opens the port.
     ///
     /// # Errors
-    /// [`WorkloadError::PortBusy`], [`WorkloadError::Listen`], or [`WorkloadError::Option`].
-    pub fn bind(options: HttpOptions) -> Result<Self, WorkloadError> {
+    /// When the port cannot be had, or the number of workers is impossible.
+    pub fn bind(options: HttpOptions) -> Result<Self, LabError> {
         let HttpOptions { port, workers } = options;
         if !(1..=MAX_WORKERS).contains(&workers) {
             let reason = "a server has 1 to 1024 workers";
-            return Err(WorkloadError::Option { option: "workers", value: workers as u64, reason });
+            return Err(refuse("workers", workers as u64, reason));
         }
-        let refused = |source: io::Error| match source.kind() {
-            ErrorKind::AddrInUse => WorkloadError::PortBusy { port },
-            _ => WorkloadError::Listen { port, source },
-        };
+        let refused = |error: io::Error| no_port(port, &error);
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(refused)?;
         listener.set_nonblocking(true).map_err(refused)?;
         let addr = listener.local_addr().map_err(refused)?;
@@ -106,9 +100,9 @@ impl HttpServer {
     ///
     /// # Errors
     /// When the worker threads cannot be started.
-    pub fn run(self) -> Result<(), WorkloadError> {
+    pub fn run(self) -> Result<(), LabError> {
         let threads = self.workers;
-        let failed = |source| WorkloadError::Threads { threads, source };
+        let failed = |error: io::Error| no_threads(threads, &error);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(threads)
             .thread_name("http-worker")

@@ -3,8 +3,9 @@
 //! Sleeps are uniform between half and one and a half periods. A fixed period would fall into step with the timer tick,
 //! and measure where in a tick it wakes up instead of what the scheduler does.
 
-use super::WorkloadError;
 use super::cpu::{burn, calibrate};
+use super::{no_threads, refuse};
+use crate::error::LabError;
 use crate::rng::Rng;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -31,11 +32,11 @@ pub struct PulseOptions {
 ///
 /// # Errors
 /// On impossible options, or when a thread cannot start.
-pub fn run(options: PulseOptions) -> Result<u64, WorkloadError> {
+pub fn run(options: PulseOptions) -> Result<u64, LabError> {
     let threads = options.threads;
     if !(1..=MAX_THREADS).contains(&threads) {
         let reason = "a pulse has 1 to 20,000 threads";
-        return Err(WorkloadError::Option { option: "threads", value: threads as u64, reason });
+        return Err(refuse("threads", threads as u64, reason));
     }
     let iterations = calibrate(options.work);
     let until = options.duration.map(|duration| Instant::now() + duration);
@@ -57,11 +58,11 @@ pub fn run(options: PulseOptions) -> Result<u64, WorkloadError> {
             match builder.spawn_scoped(scope, work) {
                 Ok(handle) => handles.push(handle),
                 // Threads that run until killed are never joined, so an error must stop all of them.
-                Err(source) if until.is_none() => {
-                    eprintln!("commensal: {}", WorkloadError::Threads { threads, source });
+                Err(error) if until.is_none() => {
+                    eprintln!("commensal: {}", no_threads(threads, &error));
                     std::process::exit(2);
                 }
-                Err(source) => return Err(WorkloadError::Threads { threads, source }),
+                Err(error) => return Err(no_threads(threads, &error)),
             }
         }
         Ok(handles
@@ -85,6 +86,7 @@ mod tests {
             duration: Some(Duration::from_millis(300)),
         };
         assert!(run(options).expect("pulses") >= 3);
-        assert!(matches!(run(PulseOptions { threads: 0, ..options }), Err(WorkloadError::Option { .. })));
+        let refused = run(PulseOptions { threads: 0, ..options }).unwrap_err().to_string();
+        assert!(refused.starts_with("threads = 0: "), "{refused}");
     }
 }

@@ -4,7 +4,8 @@
 //! Every request gets the same answer. A stall delays all of them, like a garbage collector or a throttled cgroup. It
 //! listens on 127.0.0.1 only and is ended by a signal.
 
-use super::WorkloadError;
+use super::{announce, no_port, refuse};
+use crate::error::LabError;
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -37,24 +38,17 @@ pub struct ResponderOptions {
 ///
 /// # Errors
 /// When the port cannot be opened, the line cannot be printed, or the event queue fails.
-pub fn serve(options: ResponderOptions) -> Result<(), WorkloadError> {
+pub fn serve(options: ResponderOptions) -> Result<(), LabError> {
     let port = options.port;
-    let refused = |source: io::Error| match source.kind() {
-        ErrorKind::AddrInUse => WorkloadError::PortBusy { port },
-        _ => WorkloadError::Listen { port, source },
-    };
+    let refused = |error: io::Error| no_port(port, &error);
     if options.stall > options.every {
         let (value, reason) = (options.stall.as_millis() as u64, "a stall is shorter than its period");
-        return Err(WorkloadError::Option { option: "stall-ms", value, reason });
+        return Err(refuse("stall-ms", value, reason));
     }
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(refused)?;
     listener.set_nonblocking(true).map_err(refused)?;
     let addr = listener.local_addr().map_err(refused)?;
-    let mut out = io::stdout().lock();
-    writeln!(out, "listening {addr}")
-        .and_then(|()| out.flush())
-        .map_err(|source| WorkloadError::Announce { source })?;
-    drop(out);
+    announce(addr)?;
     let queue = epoll::create(CreateFlags::CLOEXEC).map_err(|e| refused(e.into()))?;
     epoll::add(&queue, &listener, EventData::new_u64(LISTENER), EventFlags::IN)
         .map_err(|e| refused(e.into()))?;

@@ -6,16 +6,9 @@
 
 use crate::journal::{Journal, JournalError, Record};
 use commensal_core::errno::Errno;
-use commensal_core::process::Stat;
+use commensal_core::process::{SCHED_EXT, SCHED_NORMAL, SCHED_PLAIN, Stat};
 use commensal_host::{Host, HostError};
 use std::path::Path;
-
-/// `SCHED_NORMAL` of sched(7).
-pub const NORMAL: i32 = 0;
-/// `SCHED_EXT`, which rustix and libc do not know yet.
-pub const EXT: i32 = 7;
-/// `SCHED_BATCH` and `SCHED_IDLE`: the policies without a priority, besides the normal one.
-pub(crate) const PLAIN: [i32; 2] = [3, 5];
 
 /// A thread's identity and policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +25,7 @@ impl ThreadLook {
     /// Whether the scheduler may take the thread: not one with a real-time or deadline policy.
     #[must_use]
     pub fn plain(&self) -> bool {
-        self.policy == NORMAL || self.policy == EXT || PLAIN.contains(&self.policy)
+        self.policy == SCHED_NORMAL || self.policy == SCHED_EXT || SCHED_PLAIN.contains(&self.policy)
     }
 }
 
@@ -57,11 +50,10 @@ pub fn record(
     threads: &[(u32, ThreadLook)],
     journal: &mut Journal,
 ) -> Result<(), JournalError> {
-    let own = threads.iter().filter(|(_, look)| look.policy != NORMAL).map(|(tid, look)| Record::Policy {
-        tid: *tid,
-        start_ticks: look.start_ticks,
-        policy: look.policy,
-    });
+    let own = threads
+        .iter()
+        .filter(|(_, look)| look.policy != SCHED_NORMAL)
+        .map(|(tid, look)| Record::Policy { tid: *tid, start_ticks: look.start_ticks, policy: look.policy });
     let wanted = std::iter::once(Record::Scheduling).chain(own);
     let records: Vec<Record> = wanted.filter(|record| !journal.has(record)).collect();
     journal.append(host, &records)
@@ -73,8 +65,8 @@ pub(crate) fn all_back(host: &mut dyn Host) -> Result<Option<String>, HostError>
     for pid in numbers(&host.list(Path::new("/proc"))?) {
         let tasks = host.list(Path::new(&format!("/proc/{pid}/task"))).unwrap_or_default();
         for tid in numbers(&tasks) {
-            if look(host, tid).is_some_and(|look| look.policy == EXT) {
-                count += usize::from(set(host, tid, NORMAL)?);
+            if look(host, tid).is_some_and(|look| look.policy == SCHED_EXT) {
+                count += usize::from(set(host, tid, SCHED_NORMAL)?);
             }
         }
     }
@@ -88,7 +80,7 @@ pub(crate) fn put_back(
     policy: i32,
 ) -> Result<Option<String>, HostError> {
     match look(host, tid) {
-        Some(now) if now.start_ticks == started && [NORMAL, EXT].contains(&now.policy) => {}
+        Some(now) if now.start_ticks == started && [SCHED_NORMAL, SCHED_EXT].contains(&now.policy) => {}
         _ => return Ok(None),
     }
     Ok(set(host, tid, policy)?.then(|| format!("thread {tid} has scheduling policy {policy} again")))

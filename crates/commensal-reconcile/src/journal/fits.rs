@@ -2,9 +2,9 @@
 //! writes what a record says.
 
 use super::{Record, Target};
-use crate::drivers::policy::{EXT, NORMAL, PLAIN};
 use commensal_core::cpuset::CpuSet;
 use commensal_core::knob::{Controller, File, Form, KnobId, KnobStatus, Version};
+use commensal_core::process::{SCHED_EXT, SCHED_NORMAL, SCHED_PLAIN};
 use commensal_core::topology::Device;
 use commensal_core::vendor::Switch;
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ pub(super) fn objection(record: &Record, mounts: &Mounts) -> Option<String> {
             (!fits).then(|| format!("{cpus:?} is no list of CPUs"))
         }
         Record::Policy { policy, .. } => {
-            let fits = [NORMAL, EXT].contains(policy) || PLAIN.contains(policy);
+            let fits = [SCHED_NORMAL, SCHED_EXT].contains(policy) || SCHED_PLAIN.contains(policy);
             (!fits).then(|| format!("scheduling policy {policy} is never taken from a thread"))
         }
         Record::Moving { from, to, .. } => targets(from).or_else(|| targets(to)),

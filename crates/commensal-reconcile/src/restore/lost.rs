@@ -1,6 +1,6 @@
 //! Finds lost journals and other commensals by the marks on cgroups.
 
-use super::open;
+use super::target::open;
 use crate::drivers::apply::lives;
 use crate::journal::{self, Record, Target};
 use crate::marks::{self, Mark};

@@ -5,7 +5,7 @@
 //! whose ID cannot be reused while it has members. A process whose original cgroup is gone stays, and so does the
 //! group.
 
-use super::Restored;
+use super::outcome::Restored;
 use crate::drivers::apply::{alive, identity};
 use crate::drivers::members;
 use crate::journal::{Contents, Record, Target};

@@ -3,7 +3,7 @@
 //! The journal has a record before a group is replaced, and the new inodes right after: whenever a crash happens, the
 //! next restore finds the old group, or the fresh one beside it, or the fresh one in its place.
 
-use super::Left;
+use super::outcome::Left;
 use crate::drivers::recreate;
 use crate::journal::{self, Contents, Record, Target};
 use commensal_core::knob::KnobId;

@@ -1,7 +1,7 @@
 //! Settings that many groups share: machine-wide switches, and cost-based control of a disk. They are restored when no
 //! other group uses them any more.
 
-use super::Left;
+use super::outcome::Left;
 use super::values::not_taken;
 use crate::journal::Target;
 use commensal_core::errno::Errno;

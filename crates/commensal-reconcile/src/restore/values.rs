@@ -1,6 +1,7 @@
 //! One value goes back to its original, and is read back.
 
-use super::{Left, open};
+use super::outcome::Left;
+use super::target::open;
 use crate::drivers::text_for;
 use crate::journal::Target;
 use commensal_core::errno::Errno;

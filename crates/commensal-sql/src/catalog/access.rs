@@ -1,152 +1,17 @@
-//! Users, roles and their privileges.
+//! Changes and looks up users, roles and their privileges.
 
-use super::execute::{Hash, stored};
-use super::groups::missing;
-use super::{Catalog, CatalogError, Done, NORMAL, ROOT, is_like, refuse};
+use super::Catalog;
+use super::names::{NORMAL, ROOT, check_name, is_like};
+use super::outcome::{CatalogError, Done, missing, refuse};
+use super::password::{Hash, stored};
+use super::users::{EVERY_GROUP, EVERYTHING, Grants, Privilege, Role, User};
 use crate::statement::{Grant, Granted, Grantee, Properties, Secret, UserChange, UserName};
 use datafusion::arrow::compute::kernels::comparison::ilike;
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
+use std::collections::BTreeSet;
 
-/// Every table of every database of every catalogue.
-pub(super) const EVERYTHING: [&str; 3] = ["*", "*", "*"];
-/// Every workload group.
-const EVERY_GROUP: &str = "%";
 /// The property of a user that has an effect here.
 const DEFAULT_GROUP: &str = "default_workload_group";
 const MAX_CONNECTIONS: &str = "max_user_connections";
-
-/// A password's hash: a star and SHA-1 of SHA-1 in forty hexadecimal digits, as `mysql_native_password` has it, then a
-/// colon and SHA-256 of SHA-256 for `caching_sha2_password`, unless only the first is known. It is never printed.
-#[derive(Clone, PartialEq, Eq)]
-pub struct PasswordHash(String);
-
-/// The text is not such a hash.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "a password's hash is a star and 40 hexadecimal digits, as PASSWORD('…') gives it, or these, a colon and 64 digits"
-)]
-pub struct BadHash;
-
-impl PasswordHash {
-    /// A hash from its text.
-    ///
-    /// # Errors
-    /// [`BadHash`] when the text does not have that form.
-    pub fn new(text: &str) -> Result<PasswordHash, BadHash> {
-        let digits = text.strip_prefix('*').ok_or(BadHash)?;
-        let (native, sha2) = digits.split_once(':').map_or((digits, None), |(one, two)| (one, Some(two)));
-        let fits =
-            |digits: &str, long| digits.len() == long && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let whole = fits(native, 40) && sha2.is_none_or(|digits| fits(digits, 64));
-        if whole { Ok(PasswordHash(text.to_uppercase())) } else { Err(BadHash) }
-    }
-
-    /// The digits of `mysql_native_password`.
-    #[must_use]
-    pub fn native(&self) -> &str {
-        let digits = self.0.trim_start_matches('*');
-        digits.split_once(':').map_or(digits, |(native, _)| native)
-    }
-
-    /// The digits of `caching_sha2_password`, where they are known.
-    #[must_use]
-    pub fn sha2(&self) -> Option<&str> {
-        self.0.split_once(':').map(|(_, digits)| digits)
-    }
-
-    /// The text, in upper case.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for PasswordHash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("PasswordHash")
-    }
-}
-
-/// A privilege on tables, or on everything.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Privilege {
-    /// All privileges; only granted on everything.
-    Admin,
-    /// Reading.
-    Select,
-    /// Writing.
-    Load,
-}
-
-impl Privilege {
-    const ALL: [Privilege; 3] = [Privilege::Admin, Privilege::Select, Privilege::Load];
-
-    /// The privilege with a name such as `SELECT_PRIV`, in any case.
-    #[must_use]
-    pub fn parse(name: &str) -> Option<Privilege> {
-        Privilege::ALL.into_iter().find(|privilege| privilege.to_string().eq_ignore_ascii_case(name))
-    }
-}
-
-/// As Doris shows it.
-impl fmt::Display for Privilege {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Privilege::Admin => "Admin_priv",
-            Privilege::Select => "Select_priv",
-            Privilege::Load => "Load_priv",
-        })
-    }
-}
-
-/// The privileges of a user or role.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Grants {
-    /// Groups that may be used; `%` is all.
-    pub groups: BTreeSet<String>,
-    /// Privileges by catalogue, database and table; `*` is all.
-    pub objects: BTreeMap<[String; 3], BTreeSet<Privilege>>,
-}
-
-impl Grants {
-    pub(super) fn add_privilege(&mut self, object: &[String; 3], privilege: Privilege) {
-        self.objects.entry(object.clone()).or_default().insert(privilege);
-    }
-
-    fn allows(&self, privilege: Privilege, object: [&str; 3]) -> bool {
-        let covers = |given: &[String; 3]| {
-            given.iter().zip(object).all(|(given, asked)| given == "*" || given == asked)
-        };
-        self.objects.iter().any(|(given, privileges)| {
-            covers(given) && (privileges.contains(&privilege) || privileges.contains(&Privilege::Admin))
-        })
-    }
-
-    fn allows_group(&self, group: &str) -> bool {
-        self.groups.contains(group) || self.groups.contains(EVERY_GROUP)
-    }
-}
-
-/// A user.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct User {
-    /// The password's hash; `None` is an empty password.
-    pub password: Option<PasswordHash>,
-    /// Whether connections must use TLS.
-    pub tls: bool,
-    /// Roles.
-    pub roles: BTreeSet<String>,
-    /// Privileges granted to the user directly.
-    pub grants: Grants,
-}
-
-/// A role.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Role {
-    /// Privileges of users with this role.
-    pub grants: Grants,
-}
 
 impl Catalog {
     /// Every user.
@@ -232,7 +97,7 @@ impl Catalog {
             return refuse(format!("Role: {role} does not exist"));
         }
         let password = change.password.as_ref().map(|password| stored(password, hash)).transpose()?;
-        let user = self.users.entry(change.user.clone()).or_default();
+        let user = self.users.entry(change.user.clone()).or_insert_with(|| User::new(&change.user));
         if let Some(password) = password {
             user.password = password;
         }
@@ -425,16 +290,4 @@ fn known_privileges(names: &[String], object: &[String; 3]) -> Result<Vec<Privil
         privileges.push(privilege);
     }
     Ok(privileges)
-}
-
-/// Checks names of users, roles and policies: letters, digits and a few signs, so that they are easy to read in rows
-/// and files.
-pub(super) fn check_name(name: &str) -> Result<(), CatalogError> {
-    let fits = |character: char| character.is_alphanumeric() || "_-.@".contains(character);
-    if !name.is_empty() && name.chars().count() <= 64 && name.chars().all(fits) {
-        return Ok(());
-    }
-    refuse(format!(
-        "invalid name {name:?}: 1 to 64 letters, digits, \"_\", \"-\", \".\" and \"@\" are possible"
-    ))
 }

@@ -1,6 +1,6 @@
 //! `ADMIN SET FRONTEND CONFIG`: the settings of Doris' front end that have an effect here.
 
-use super::{CatalogError, refuse};
+use super::outcome::{CatalogError, refuse};
 use crate::statement::Properties;
 
 /// The configuration. Unlike in Doris it is stored across restarts.

@@ -1,29 +1,9 @@
 //! Executes statements: checks privileges and dispatches.
 
-use super::{Catalog, CatalogError, PasswordHash};
-use crate::statement::{Secret, Statement, UserName};
-
-/// Result of an executed statement.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Done {
-    /// Whether something changed and must be stored.
-    pub changed: bool,
-    /// Warnings for the user.
-    pub warnings: Vec<String>,
-}
-
-impl Done {
-    pub(super) fn nothing() -> Done {
-        Done::default()
-    }
-
-    pub(super) fn changed() -> Done {
-        Done { changed: true, warnings: Vec::new() }
-    }
-}
-
-/// Hashes a password for storage.
-pub(super) type Hash<'h> = &'h dyn Fn(&str) -> PasswordHash;
+use super::Catalog;
+use super::outcome::{CatalogError, Done};
+use super::password::{Hash, PasswordHash};
+use crate::statement::{Statement, UserName};
 
 impl Catalog {
     /// Executes a statement that changes the catalogue; `None` for every other statement. `by` is the current user.
@@ -116,15 +96,4 @@ fn changes_catalog(statement: &Statement) -> bool {
             | Statement::SetProperty { .. }
             | Statement::AdminSetConfig(_)
     )
-}
-
-/// A password as it is stored; `None` for an empty one.
-pub(super) fn stored(password: &Secret, hash: Hash<'_>) -> Result<Option<PasswordHash>, CatalogError> {
-    match password {
-        Secret::Plain(plain) | Secret::Hash(plain) if plain.is_empty() => Ok(None),
-        Secret::Plain(plain) => Ok(Some(hash(plain))),
-        Secret::Hash(text) => {
-            PasswordHash::new(text).map(Some).map_err(|error| CatalogError::Refused(error.to_string()))
-        }
-    }
 }

@@ -1,7 +1,9 @@
 //! Workload groups: creating, altering and dropping them, and choosing the group of a query.
 
-use super::{Catalog, CatalogError, Done, GroupDefinition, NORMAL, refuse};
-use crate::property::{self, DEFAULT_COMPUTE_GROUP, GroupProperties};
+use super::names::NORMAL;
+use super::outcome::{CatalogError, Done, missing, refuse};
+use super::{Catalog, GroupDefinition};
+use crate::property::{self, GroupProperties};
 use crate::statement::{GroupRef, Properties, UserName};
 use commensal_core::group::GroupName;
 use commensal_core::units::CpuAmount;
@@ -134,10 +136,4 @@ impl Catalog {
     pub fn cpu_hard_limit(&self, group: &GroupDefinition) -> Option<CpuAmount> {
         group.properties.max_cpu.map(|limit| limit.amount).filter(|_| self.config.enable_cpu_hard_limit)
     }
-}
-
-/// The message that a group does not exist.
-pub(super) fn missing(name: &str, compute_group: Option<&str>) -> String {
-    let compute_group = compute_group.unwrap_or(DEFAULT_COMPUTE_GROUP);
-    format!("Can not find workload group {name} in compute group {compute_group}.")
 }

@@ -1,9 +1,11 @@
 //! Workload policies: actions on queries that meet conditions.
 
-use super::access::check_name;
-use super::{Catalog, CatalogError, Done, refuse};
+use super::Catalog;
+use super::names::check_name;
+use super::outcome::{CatalogError, Done, refuse};
 use crate::property::DEFAULT_COMPUTE_GROUP;
 use crate::statement::{ActionText, ConditionText, NewPolicy, Properties};
+use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -88,8 +90,9 @@ impl fmt::Display for Operator {
     }
 }
 
-/// A condition.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A condition. It is stored as its metric, operator and value.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "[String; 3]", into = "[String; 3]")]
 pub enum Condition {
     /// The query belongs to this user.
     User(String),
@@ -107,8 +110,28 @@ impl fmt::Display for Condition {
     }
 }
 
-/// An action.
-#[derive(Debug, Clone, PartialEq, Eq)]
+impl From<Condition> for [String; 3] {
+    fn from(condition: Condition) -> [String; 3] {
+        match condition {
+            Condition::User(name) => ["username".to_owned(), "=".to_owned(), name],
+            Condition::Number(metric, operator, value) => {
+                [metric.to_string(), operator.to_string(), value.to_string()]
+            }
+        }
+    }
+}
+
+impl TryFrom<[String; 3]> for Condition {
+    type Error = CatalogError;
+
+    fn try_from([metric, operator, value]: [String; 3]) -> Result<Condition, CatalogError> {
+        condition(&metric, &operator, &value)
+    }
+}
+
+/// An action. It is stored as its name and, for most, an argument.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<String>", into = "Vec<String>")]
 pub enum Action {
     /// The query is cancelled.
     Cancel,
@@ -131,6 +154,27 @@ impl fmt::Display for Action {
             Action::SetVariable { name, value } => write!(f, "set_session_variable \"{name}={value}\""),
             Action::Move(group) => write!(f, "move_query_to_group \"{group}\""),
         }
+    }
+}
+
+impl From<Action> for Vec<String> {
+    fn from(action: Action) -> Vec<String> {
+        match action {
+            Action::Cancel => vec!["cancel_query".to_owned()],
+            Action::SetVariable { name, value } => {
+                vec!["set_session_variable".to_owned(), format!("{name}={value}")]
+            }
+            Action::Move(group) => vec!["move_query_to_group".to_owned(), group],
+        }
+    }
+}
+
+impl TryFrom<Vec<String>> for Action {
+    type Error = CatalogError;
+
+    fn try_from(words: Vec<String>) -> Result<Action, CatalogError> {
+        let mut words = words.into_iter();
+        action(&words.next().unwrap_or_default(), words.next().as_deref())
     }
 }
 
@@ -166,25 +210,28 @@ impl Metrics<'_> {
     }
 }
 
-/// A policy.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A policy, as it is stored as well.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Policy {
     /// Its number, which is never reused.
     pub id: u64,
-    /// Its name.
+    /// Its name; it is the key under which the rest is stored.
+    #[serde(skip)]
     pub name: String,
     /// Grows by one with every change.
     pub version: u64,
-    /// Conditions, all of which must hold.
-    pub conditions: Vec<Condition>,
-    /// Actions, all of which are executed.
-    pub actions: Vec<Action>,
     /// Whether it is enabled.
     pub enabled: bool,
     /// 0 to 100; the highest one wins.
     pub priority: u8,
     /// The group whose queries it applies to; `None` is all groups.
+    #[serde(rename = "workload-group", skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
+    /// Conditions, all of which must hold.
+    pub conditions: Vec<Condition>,
+    /// Actions, all of which are executed.
+    pub actions: Vec<Action>,
 }
 
 impl Policy {
@@ -295,25 +342,43 @@ impl Catalog {
 
     /// A policy with its conditions and actions, without id and properties.
     pub(super) fn built_policy(&self, new: &NewPolicy) -> Result<Policy, CatalogError> {
-        if new.conditions.is_empty() {
+        let of_text = |text: &ConditionText| condition(&text.metric, text.operator, &text.value);
+        let conditions = new.conditions.iter().map(of_text).collect::<Result<Vec<_>, _>>()?;
+        self.check_conditions(&conditions)?;
+        let of_text = |text: &ActionText| match action(&text.action, text.argument.as_deref())? {
+            Action::Move(group) if !self.groups.contains_key(&group) => refuse(no_group(&group)),
+            action => Ok(action),
+        };
+        let actions = new.actions.iter().map(of_text).collect::<Result<Vec<_>, _>>()?;
+        self.check_actions(&actions, &conditions)?;
+        let name = new.name.clone();
+        Ok(Policy { id: 0, name, version: 0, conditions, actions, enabled: true, priority: 0, group: None })
+    }
+
+    pub(super) fn check_conditions(&self, conditions: &[Condition]) -> Result<(), CatalogError> {
+        if conditions.is_empty() {
             return refuse("At least one condition needs to be specified");
         }
-        let conditions = new.conditions.iter().map(condition).collect::<Result<Vec<_>, _>>()?;
         let most = self.config.workload_max_condition_num_in_policy;
         if conditions.len() > most {
             return refuse(format!("condition num in a policy can not exceed {most}"));
         }
-        if new.actions.is_empty() {
+        Ok(())
+    }
+
+    pub(super) fn check_actions(
+        &self,
+        actions: &[Action],
+        conditions: &[Condition],
+    ) -> Result<(), CatalogError> {
+        if actions.is_empty() {
             return refuse("At least one action needs to be specified");
         }
-        let actions = new.actions.iter().map(|text| self.action(text)).collect::<Result<Vec<_>, _>>()?;
         let most = self.config.workload_max_action_num_in_policy;
         if actions.len() > most {
             return refuse(format!("action num in one policy can not exceed {most}"));
         }
-        conflicts(&actions, &conditions)?;
-        let name = new.name.clone();
-        Ok(Policy { id: 0, name, version: 0, conditions, actions, enabled: true, priority: 0, group: None })
+        conflicts(actions, conditions)
     }
 
     pub(super) fn alter_policy(&mut self, name: &str, given: &Properties) -> Result<Done, CatalogError> {
@@ -338,31 +403,6 @@ impl Catalog {
         }
     }
 
-    fn action(&self, text: &ActionText) -> Result<Action, CatalogError> {
-        let argument = text.argument.as_deref();
-        match (text.action.as_str(), argument) {
-            ("cancel_query", None) => Ok(Action::Cancel),
-            ("cancel_query", Some(_)) => refuse("cancel_query takes no argument"),
-            ("set_session_variable", argument) => {
-                let parts: Vec<&str> = argument.unwrap_or_default().split('=').map(str::trim).collect();
-                match parts[..] {
-                    [name, value] if !name.is_empty() && !value.is_empty() => {
-                        Ok(Action::SetVariable { name: name.to_lowercase(), value: value.to_owned() })
-                    }
-                    _ => refuse("illegal arguments, it should be like set_session_variable \"xxx=xxx\""),
-                }
-            }
-            ("move_query_to_group", Some(group)) if self.groups.contains_key(group) => {
-                Ok(Action::Move(group.to_owned()))
-            }
-            ("move_query_to_group", group) => refuse(format!(
-                "can not find workload group {} when set workload sched policy",
-                group.unwrap_or_default()
-            )),
-            (other, _) => refuse(format!("invalid action type {other}")),
-        }
-    }
-
     /// `group` or `compute_group.group`, as the property has it.
     fn policy_group(&self, named: &str) -> Result<String, CatalogError> {
         let (compute_group, name) = named.rsplit_once('.').unwrap_or((DEFAULT_COMPUTE_GROUP, named));
@@ -373,19 +413,43 @@ impl Catalog {
     }
 }
 
-fn condition(text: &ConditionText) -> Result<Condition, CatalogError> {
-    let ConditionText { metric, operator, value } = text;
-    let Some((metric, ..)) = Metric::ALL.into_iter().find(|(_, name, _)| name == metric) else {
+fn no_group(group: &str) -> String {
+    format!("can not find workload group {group} when set workload sched policy")
+}
+
+/// An action as it is written. Whether a group exists is for the catalogue to say.
+fn action(action: &str, argument: Option<&str>) -> Result<Action, CatalogError> {
+    match (action, argument) {
+        ("cancel_query", None) => Ok(Action::Cancel),
+        ("cancel_query", Some(_)) => refuse("cancel_query takes no argument"),
+        ("set_session_variable", argument) => {
+            let parts: Vec<&str> = argument.unwrap_or_default().split('=').map(str::trim).collect();
+            match parts[..] {
+                [name, value] if !name.is_empty() && !value.is_empty() => {
+                    Ok(Action::SetVariable { name: name.to_lowercase(), value: value.to_owned() })
+                }
+                _ => refuse("illegal arguments, it should be like set_session_variable \"xxx=xxx\""),
+            }
+        }
+        ("move_query_to_group", Some(group)) => Ok(Action::Move(group.to_owned())),
+        ("move_query_to_group", None) => refuse(no_group("")),
+        (other, _) => refuse(format!("invalid action type {other}")),
+    }
+}
+
+/// A condition as it is written.
+fn condition(metric: &str, operator: &str, value: &str) -> Result<Condition, CatalogError> {
+    let Some((metric, ..)) = Metric::ALL.into_iter().find(|(_, name, _)| *name == metric) else {
         return refuse(format!("invalid metric name:{metric}"));
     };
-    let Some((operator, _)) = Operator::ALL.into_iter().find(|(_, sign)| sign == operator) else {
+    let Some((operator, _)) = Operator::ALL.into_iter().find(|(_, sign)| *sign == operator) else {
         return refuse(format!("invalid compare operator {operator}"));
     };
     if metric == Metric::Username {
         if operator != Operator::Equal {
             return refuse("username only support EQUAL operator");
         }
-        return Ok(Condition::User(value.clone()));
+        return Ok(Condition::User(value.to_owned()));
     }
     let number = value.parse::<i64>().ok().and_then(|number| u64::try_from(number).ok());
     match number {

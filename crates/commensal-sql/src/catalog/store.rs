@@ -8,10 +8,10 @@
 //! two then loses at most the statement that was not yet answered: a group that is in one file only is either new to
 //! SQL or was dropped.
 
-use super::{Action, Catalog, Config, Grants, GroupDefinition, PasswordHash, Policy, Privilege, Role, User};
-use crate::property::spec::{cpu_words, exact};
-use crate::property::{GroupProperties, OnlySql};
-use crate::statement::{ActionText, ConditionText, NewPolicy, Properties, UserName};
+use super::{Action, Catalog, Config, Grants, GroupDefinition, Policy, Role, User};
+use crate::property::spec::cpu_words;
+use crate::property::{GroupProperties, OnlySql, exact};
+use crate::statement::{Properties, UserName};
 use commensal_core::config;
 use commensal_core::group::{GroupName, GroupSpec};
 use commensal_core::limit::{CPU_MAX, CPU_WEIGHT, IO_READ, LimitId, MEMORY_MAX};
@@ -54,11 +54,11 @@ struct SqlFile {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     group: BTreeMap<String, Spanned<StoredGroup>>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    policy: BTreeMap<String, Spanned<StoredPolicy>>,
+    policy: BTreeMap<String, Spanned<Policy>>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    role: BTreeMap<String, Spanned<StoredGrants>>,
+    role: BTreeMap<String, Spanned<Role>>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    user: Vec<Spanned<StoredUser>>,
+    user: Vec<Spanned<User>>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -68,46 +68,6 @@ struct StoredGroup {
     version: u64,
     #[serde(default)]
     sql: OnlySql,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct StoredPolicy {
-    id: u64,
-    version: u64,
-    enabled: bool,
-    priority: u8,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    workload_group: Option<String>,
-    /// Conditions: metric, operator, value.
-    conditions: Vec<[String; 3]>,
-    /// Actions, most with an argument.
-    actions: Vec<Vec<String>>,
-}
-
-#[derive(Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-struct StoredGrants {
-    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
-    usage: BTreeSet<String>,
-    /// Catalogue, database and table, then the privileges on them.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    objects: Vec<Vec<String>>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct StoredUser {
-    name: String,
-    host: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    password_hash: Option<String>,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    require_tls: bool,
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    roles: BTreeSet<String>,
-    #[serde(default)]
-    grants: StoredGrants,
 }
 
 impl Catalog {
@@ -157,17 +117,9 @@ impl Catalog {
                 .iter()
                 .map(|(name, group)| (name.clone(), spanned(stored_group(group))))
                 .collect(),
-            policy: self
-                .policies
-                .iter()
-                .map(|(name, policy)| (name.clone(), spanned(stored_policy(policy))))
-                .collect(),
-            role: self
-                .roles
-                .iter()
-                .map(|(name, role)| (name.clone(), spanned(stored_grants(&role.grants))))
-                .collect(),
-            user: self.users.iter().map(|(name, user)| spanned(stored_user(name, user))).collect(),
+            policy: self.policies.clone().into_iter().map(|(name, policy)| (name, spanned(policy))).collect(),
+            role: self.roles.clone().into_iter().map(|(name, role)| (name, spanned(role))).collect(),
+            user: self.users.values().cloned().map(spanned).collect(),
         };
         let text = toml::to_string(&file);
         let text =
@@ -357,49 +309,6 @@ fn stored_group(group: &GroupDefinition) -> StoredGroup {
     StoredGroup { id: group.id, version: group.version, sql: group.properties.only_sql() }
 }
 
-fn stored_policy(policy: &Policy) -> StoredPolicy {
-    let condition = |condition: &super::Condition| match condition {
-        super::Condition::User(name) => ["username".to_owned(), "=".to_owned(), name.clone()],
-        super::Condition::Number(metric, operator, value) => {
-            [metric.to_string(), operator.to_string(), value.to_string()]
-        }
-    };
-    let action = |action: &Action| match action {
-        Action::Cancel => vec!["cancel_query".to_owned()],
-        Action::SetVariable { name, value } => {
-            vec!["set_session_variable".to_owned(), format!("{name}={value}")]
-        }
-        Action::Move(group) => vec!["move_query_to_group".to_owned(), group.clone()],
-    };
-    StoredPolicy {
-        id: policy.id,
-        version: policy.version,
-        enabled: policy.enabled,
-        priority: policy.priority,
-        workload_group: policy.group.clone(),
-        conditions: policy.conditions.iter().map(condition).collect(),
-        actions: policy.actions.iter().map(action).collect(),
-    }
-}
-
-fn stored_grants(grants: &Grants) -> StoredGrants {
-    let object = |(object, privileges): (&[String; 3], &BTreeSet<Privilege>)| {
-        object.iter().cloned().chain(privileges.iter().map(ToString::to_string)).collect()
-    };
-    StoredGrants { usage: grants.groups.clone(), objects: grants.objects.iter().map(object).collect() }
-}
-
-fn stored_user(name: &UserName, user: &User) -> StoredUser {
-    StoredUser {
-        name: name.name.clone(),
-        host: name.host.clone(),
-        password_hash: user.password.as_ref().map(|hash| hash.as_str().to_owned()),
-        require_tls: user.tls,
-        roles: user.roles.clone(),
-        grants: stored_grants(&user.grants),
-    }
-}
-
 /// An error at a position in a text.
 fn place(file: &str, text: &str, span: Option<Range<usize>>, problem: String) -> StoreError {
     let (line, column) = line_and_column(text, span.unwrap_or(0..0).start);
@@ -496,9 +405,9 @@ impl Reader<'_> {
             self.policy(name, policy)?;
         }
         for (name, role) in file.role {
-            let span = role.span();
-            let grants = self.grants(role.into_inner(), &span)?;
-            self.catalog.roles.insert(name, Role { grants });
+            let mut role = role.into_inner();
+            self.keep_known(&mut role.grants);
+            self.catalog.roles.insert(name, role);
         }
         for user in file.user {
             self.user(user)?;
@@ -515,14 +424,14 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn policy(&mut self, name: String, stored: Spanned<StoredPolicy>) -> Result<(), StoreError> {
-        let span = stored.span();
-        let stored = stored.into_inner();
-        let moves_to = stored
-            .actions
-            .iter()
-            .find(|action| action.first().is_some_and(|kind| kind == "move_query_to_group"));
-        let needed = moves_to.and_then(|action| action.get(1)).into_iter().chain(&stored.workload_group);
+    fn policy(&mut self, name: String, stored: Spanned<Policy>) -> Result<(), StoreError> {
+        let (span, mut policy) = (stored.span(), stored.into_inner());
+        policy.name.clone_from(&name);
+        let moves_to = policy.actions.iter().find_map(|action| match action {
+            Action::Move(group) => Some(group),
+            _ => None,
+        });
+        let needed = moves_to.into_iter().chain(&policy.group);
         if let Some(gone) = needed.into_iter().find(|group| !self.catalog.groups.contains_key(*group)) {
             // Without its group the policy would apply to every query.
             self.notes.push(format!(
@@ -530,64 +439,30 @@ impl Reader<'_> {
             ));
             return Ok(());
         }
-        let condition = |[metric, operator, value]: [String; 3]| {
-            let signs = [">=", "<=", ">", "<", "="];
-            let operator = signs.into_iter().find(|sign| *sign == operator).unwrap_or("");
-            ConditionText { metric, operator, value }
-        };
-        let action = |words: Vec<String>| {
-            let mut words = words.into_iter();
-            ActionText { action: words.next().unwrap_or_default(), argument: words.next() }
-        };
-        let new = NewPolicy {
-            name: name.clone(),
-            if_not_exists: false,
-            conditions: stored.conditions.into_iter().map(condition).collect(),
-            actions: stored.actions.into_iter().map(action).collect(),
-            properties: Properties::new(),
-        };
-        let built = self.catalog.built_policy(&new);
-        let mut policy = built.or_else(|error| self.error(span.clone(), error.to_string()))?;
-        if stored.priority > 100 {
+        let checked = self.catalog.check_conditions(&policy.conditions);
+        let checked = checked.and_then(|()| self.catalog.check_actions(&policy.actions, &policy.conditions));
+        if let Err(error) = checked {
+            return self.error(span, error.to_string());
+        }
+        if policy.priority > 100 {
             return self.error(span, "policy's priority can only between 0 ~ 100".to_owned());
         }
-        (policy.id, policy.version, policy.enabled) = (stored.id, stored.version, stored.enabled);
-        (policy.priority, policy.group) = (stored.priority, stored.workload_group);
         self.catalog.policies.insert(name, policy);
         Ok(())
     }
 
-    fn grants(&self, stored: StoredGrants, span: &Range<usize>) -> Result<Grants, StoreError> {
-        let mut grants = Grants::default();
-        let there = |group: &String| group == "%" || self.catalog.groups.contains_key(group);
-        grants.groups = stored.usage.into_iter().filter(there).collect();
-        for words in stored.objects {
-            let [catalog, database, table, privileges @ ..] = &words[..] else {
-                let problem = "objects holds catalogue, database, table and privileges".to_owned();
-                return self.error(span.clone(), problem);
-            };
-            let object = [catalog, database, table].map(Clone::clone);
-            for name in privileges {
-                let Some(privilege) = Privilege::parse(name) else {
-                    return self.error(span.clone(), format!("there is no privilege {name}"));
-                };
-                grants.add_privilege(&object, privilege);
-            }
-        }
-        Ok(grants)
+    /// Takes away privileges on groups that are gone.
+    fn keep_known(&self, grants: &mut Grants) {
+        grants.groups.retain(|group| group == "%" || self.catalog.groups.contains_key(group));
     }
 
-    fn user(&mut self, stored: Spanned<StoredUser>) -> Result<(), StoreError> {
-        let span = stored.span();
-        let stored = stored.into_inner();
-        let password = stored.password_hash.as_deref().map(PasswordHash::new).transpose();
-        let password = password.or_else(|error| self.error(span.clone(), error.to_string()))?;
-        if let Some(role) = stored.roles.iter().find(|role| !self.catalog.roles.contains_key(*role)) {
+    fn user(&mut self, stored: Spanned<User>) -> Result<(), StoreError> {
+        let (span, mut user) = (stored.span(), stored.into_inner());
+        if let Some(role) = user.roles.iter().find(|role| !self.catalog.roles.contains_key(*role)) {
             return self.error(span, format!("there is no role {role}"));
         }
-        let grants = self.grants(stored.grants, &span)?;
-        let name = UserName { name: stored.name, host: stored.host };
-        let user = User { password, tls: stored.require_tls, roles: stored.roles, grants };
+        self.keep_known(&mut user.grants);
+        let name = UserName { name: user.name.clone(), host: user.host.clone() };
         self.catalog.users.insert(name, user);
         Ok(())
     }

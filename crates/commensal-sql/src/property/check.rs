@@ -1,6 +1,7 @@
 //! Rules between properties: within a group, and across the groups of a compute group.
 
-use super::{DEFAULT_COMPUTE_GROUP, GroupProperties, MemoryLimit, Named, PropertyError, WHOLE, percent};
+use super::table::GroupProperties;
+use super::values::{DEFAULT_COMPUTE_GROUP, MemoryLimit, Named, PropertyError, WHOLE, percent};
 use crate::statement::Properties;
 use commensal_core::units::{CpuAmount, Ppm};
 

@@ -1,65 +1,12 @@
 //! Parsers for values of properties, with Doris' messages for values out of range; `table` maps properties to parsers.
 
-use super::{
-    DEFAULT_COMPUTE_GROUP, GroupProperties, Limit, MemoryLimit, Named, PropertyError, ROWS, SlotPolicy, WHOLE,
-};
-use crate::statement::Properties;
+use super::values::{DEFAULT_COMPUTE_GROUP, Limit, MemoryLimit, Named, SlotPolicy, WHOLE};
 use commensal_core::group::Class;
 use commensal_core::units::{Bytes, BytesPerS, CpuAmount, Ppm};
 
 /// Percentages are rounded to a thousandth of a percent, so that they survive the conversion from the memory base to
 /// the machine.
 const GRAIN_PPM: u64 = 10;
-
-/// Not a property of a group, although older scripts set it like one.
-const OF_THE_CLUSTER: &str = "enable_cpu_hard_limit";
-
-fn names() -> impl Iterator<Item = &'static str> {
-    ROWS.iter().map(|row| row.name).chain([OF_THE_CLUSTER])
-}
-
-/// Sets all given properties.
-pub(super) fn all(properties: &mut GroupProperties, given: &Properties) -> Result<(), PropertyError> {
-    if let Some(name) = given.keys().find(|name| names().all(|known| known != *name)) {
-        return Err(PropertyError(unknown(name, given)));
-    }
-    for (old, new) in ROWS.iter().filter_map(|row| Some((row.name, row.twin?))) {
-        if given.contains_key(old) && given.contains_key(new) {
-            let text = format!("{old} and {new} are two names of the same property, write only one of them");
-            return Err(PropertyError(text));
-        }
-    }
-    for row in ROWS {
-        if let Some(value) = given.get(row.name) {
-            (row.set)(properties, row.name, value.trim()).map_err(PropertyError)?;
-        }
-    }
-    if given.contains_key(OF_THE_CLUSTER) {
-        return Err(PropertyError(format!(
-            "{OF_THE_CLUSTER} is no property of a group: write ADMIN SET FRONTEND CONFIG (\"{OF_THE_CLUSTER}\" = \"true\")"
-        )));
-    }
-    let tag = given.get("tag").map(|tag| tag.trim());
-    if tag.is_some() || given.contains_key("compute_group") {
-        let old = tag.is_some_and(|tag| !tag.is_empty());
-        properties.compute_group_named = if old { Named::Old } else { Named::New };
-    }
-    if given.keys().any(|name| name.starts_with("spill_threshold")) {
-        // A group that uses names of Doris 2.1 gets its defaults.
-        properties.memory_low_watermark.get_or_insert(50);
-        properties.memory_high_watermark.get_or_insert(80);
-    }
-    Ok(())
-}
-
-fn unknown(name: &str, given: &Properties) -> String {
-    let is_new = |name: &String| name.ends_with("_percent");
-    let deprecated = if given.keys().any(is_new) { ", maybe it is deprecated" } else { "" };
-    let near = names().map(|known| (strsim::damerau_levenshtein(name, known), known)).min();
-    let hint = near.filter(|(distance, _)| *distance <= 3);
-    let hint = hint.map(|(_, known)| format!(" Did you mean {known}?")).unwrap_or_default();
-    format!("Property {name} is not supported{deprecated}.{hint}")
-}
 
 /// Parses like Java's `Integer.parseInt`.
 fn integer(text: &str) -> Option<i32> {

@@ -1,25 +1,13 @@
 //! Converts SQL's properties of a group to a group of `groups.d` and back; also extracts what only SQL stores.
 
-use super::{GroupProperties, Limit, MemoryLimit, Named, OnlySql, UNLIMITED};
+use super::table::{GroupProperties, OnlySql};
+use super::values::{Limit, MemoryLimit, Named, SqlQueue, UNLIMITED};
 use commensal_core::group::{Class, GroupName, GroupSpec, OnExceed, Queue};
 use commensal_core::limit::{CPU_MAX, CPU_WEIGHT, IO_READ, MEMORY_MAX};
 use commensal_core::units::{Bytes, BytesPerS, CpuAmount, MemoryAmount, Millis, Ppm, Weight};
-use serde::{Deserialize, Serialize};
 
 /// Largest numbers that a queue of `groups.d` may have (`commensal_core::config`).
 const MOST_IN_A_QUEUE: u32 = 1_000_000;
-
-/// A queue as in Doris.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct SqlQueue {
-    /// `max_concurrency`.
-    pub max_concurrency: u32,
-    /// `max_queue_size`.
-    pub max_size: u32,
-    /// `queue_timeout`.
-    pub timeout_ms: u32,
-}
 
 impl GroupProperties {
     /// Weight among siblings, if a property sets one: `min_cpu_percent` (1 % is the kernel's default of 100), else
@@ -40,13 +28,6 @@ impl GroupProperties {
             MemoryLimit::OfBase(share) => Bytes(share.of(memory_base.of(machine.0))),
             MemoryLimit::Size(size) => size,
         })
-    }
-
-    /// The low and the high watermark, in percent of the memory limit.
-    #[must_use]
-    pub fn watermarks(&self) -> (u32, u32) {
-        let low = self.memory_low_watermark.unwrap_or(GroupProperties::LOW_WATERMARK);
-        (low, self.memory_high_watermark.unwrap_or(GroupProperties::HIGH_WATERMARK))
     }
 
     /// The queue, if `groups.d` can express it.
@@ -202,12 +183,4 @@ pub fn cpu_words(amount: CpuAmount) -> String {
         CpuAmount::OfMachine(share) => share.to_string(),
         CpuAmount::Cpus(cpus) => cpus.to_string(),
     }
-}
-
-/// A number of bytes in the largest unit that expresses it exactly.
-#[must_use]
-pub fn exact(bytes: u64) -> String {
-    let units = [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
-    let found = units.into_iter().find(|(factor, _)| bytes > 0 && bytes.is_multiple_of(*factor));
-    found.map_or_else(|| format!("{bytes} B"), |(factor, unit)| format!("{} {unit}", bytes / factor))
 }

@@ -9,9 +9,10 @@
 //! type` is stored in SQL's own file under its name, unless it has the type's default; `field: type = default` also
 //! exists in `groups.d` and is built in `spec`. Rules between properties are in `check`.
 
-use super::spec::SqlQueue;
-use super::{DEFAULT_COMPUTE_GROUP, Limit, MemoryLimit, Named, SlotPolicy, UNLIMITED};
-use super::{cpu_text, percent, set};
+use super::set;
+use super::values::{
+    DEFAULT_COMPUTE_GROUP, Limit, MemoryLimit, Named, SlotPolicy, SqlQueue, UNLIMITED, cpu_text, percent,
+};
 use crate::statement::Properties;
 use commensal_core::group::Class;
 use commensal_core::units::{CpuAmount, Ppm};
@@ -264,6 +265,29 @@ properties! {
     "compute_group" => compute_group by set::compute_group [
         compute_group: String = DEFAULT_COMPUTE_GROUP.to_owned(), "Percents are added up among groups of the same one."
     ] { shown: Shown::Text(|own| own.compute_group.clone()), column: Some(15), show: Some(14), enforced_by: EnforcedBy::Catalog }
+}
+
+impl GroupProperties {
+    /// Percent of the memory limit above which queries spill, by default (Doris 4.0).
+    pub const LOW_WATERMARK: u32 = 75;
+    /// Percent of the memory limit above which queries wait, by default (Doris 4.0).
+    pub const HIGH_WATERMARK: u32 = 85;
+    /// Percent of memory for write buffers, by default (Doris 3.1 and later).
+    pub const WRITE_BUFFER_RATIO: u32 = 20;
+
+    /// Whether the memory limit is soft: kept only while the process is short of memory.
+    #[must_use]
+    pub fn overcommits(&self) -> bool {
+        let by_name = self.max_memory.is_some_and(|limit| limit.named == Named::Old);
+        self.enable_memory_overcommit.unwrap_or(by_name || self.max_memory.is_none())
+    }
+
+    /// The low and the high watermark, in percent of the memory limit.
+    #[must_use]
+    pub fn watermarks(&self) -> (u32, u32) {
+        let low = self.memory_low_watermark.unwrap_or(GroupProperties::LOW_WATERMARK);
+        (low, self.memory_high_watermark.unwrap_or(GroupProperties::HIGH_WATERMARK))
+    }
 }
 
 impl PropertyRow {

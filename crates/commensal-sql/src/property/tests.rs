@@ -3,7 +3,7 @@
 use super::*;
 use commensal_core::group::{GroupName, GroupSpec};
 use commensal_core::limit::{CPU_MAX, CPU_WEIGHT, MEMORY_MAX};
-use commensal_core::units::{MemoryAmount, Weight};
+use commensal_core::units::{Bytes, CpuAmount, MemoryAmount, Ppm, Weight};
 
 fn properties(pairs: &[(&str, &str)]) -> GroupProperties {
     let given = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
@@ -135,7 +135,7 @@ fn bytes_are_written_exactly() {
         ((1 << 30) + 1, "1073741825 B"),
         (3 << 40, "3 TiB"),
     ] {
-        assert_eq!(spec::exact(bytes), want);
+        assert_eq!(exact(bytes), want);
         assert_eq!(want.parse::<Bytes>().unwrap(), Bytes(bytes));
     }
 }

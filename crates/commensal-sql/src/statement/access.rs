@@ -1,7 +1,7 @@
 //! Users, roles, passwords and privileges.
 
 use super::cursor::Cursor;
-use super::{Grant, Granted, Grantee, Secret, Statement, SyntaxError, UserChange, UserName};
+use super::syntax::{Grant, Granted, Grantee, Secret, Statement, SyntaxError, UserChange, UserName};
 use sqlparser::tokenizer::Token;
 
 /// Parses a statement about access; `None` when it begins otherwise.

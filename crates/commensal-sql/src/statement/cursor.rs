@@ -1,6 +1,6 @@
 //! The tokens of one statement, and the basic parsing steps that the grammars use.
 
-use super::{Properties, SyntaxError};
+use super::syntax::{Properties, SyntaxError};
 use sqlparser::dialect::MySqlDialect;
 use sqlparser::tokenizer::{Location, Token, Tokenizer, Whitespace};
 

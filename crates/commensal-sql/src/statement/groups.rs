@@ -1,7 +1,7 @@
 //! Workload groups and workload policies.
 
 use super::cursor::Cursor;
-use super::{ActionText, ConditionText, GroupRef, NewPolicy, Statement, SyntaxError};
+use super::syntax::{ActionText, ConditionText, GroupRef, NewPolicy, Statement, SyntaxError};
 use sqlparser::tokenizer::Token;
 
 type Grammar = fn(&mut Cursor) -> Result<Statement, SyntaxError>;

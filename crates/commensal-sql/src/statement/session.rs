@@ -1,7 +1,7 @@
 //! Session variables, properties of users, configuration, connections, and hints in queries.
 
 use super::cursor::{Cursor, Hint};
-use super::{Assignment, Kill, Properties, Statement, SyntaxError, Value};
+use super::syntax::{Assignment, Kill, Properties, Statement, SyntaxError, Value};
 use sqlparser::tokenizer::Token;
 
 /// Parses a statement about sessions; `None` when it begins otherwise.

@@ -1,5 +1,6 @@
 //! Options of `agent`, of the orders to a running agent, and of `guard`.
 
+use super::values;
 use clap::{Args, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -71,15 +72,15 @@ pub enum AgentOrder {
 #[derive(Debug, Args)]
 pub struct Canary {
     /// Duration, at most 1h.
-    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = values::span)]
     pub r#for: Duration,
 
     /// Length of a window. Windows come in pairs, one with isolation and one without.
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = values::span)]
     pub window: Duration,
 
     /// Time at the beginning of each window that is discarded [default: a fifth of it].
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = values::span)]
     pub settle: Option<Duration>,
 
     /// Maximum share of the time without isolation, per cent.
@@ -133,17 +134,11 @@ pub struct Guard {
 }
 
 fn tick(text: &str) -> Result<Duration, String> {
-    match humantime::parse_duration(text) {
-        Ok(time) if (Duration::from_millis(50)..=Duration::from_secs(60)).contains(&time) => Ok(time),
-        Ok(_) => Err("a tick is 50ms to 60s long".to_owned()),
-        Err(error) => Err(format!("{error}; a time is such as 1s or 500ms")),
-    }
+    let bounds = Duration::from_millis(50)..=Duration::from_secs(60);
+    values::span_within(text, bounds, "a tick is 50ms to 60s long")
 }
 
 fn lease(text: &str) -> Result<Duration, String> {
-    match humantime::parse_duration(text) {
-        Ok(time) if (Duration::from_millis(200)..=Duration::from_secs(3_600)).contains(&time) => Ok(time),
-        Ok(_) => Err("a lease is 200ms to 1h long".to_owned()),
-        Err(error) => Err(format!("{error}; a time is such as 10s")),
-    }
+    let bounds = Duration::from_millis(200)..=Duration::from_secs(3_600);
+    values::span_within(text, bounds, "a lease is 200ms to 1h long")
 }

@@ -1,6 +1,6 @@
 //! `plan` and `apply`.
 
-use super::Groups;
+use super::args::Groups;
 use crate::context::Context;
 use commensal_agent::reach::{reach, text};
 use commensal_core::plan::{Action, Step};

@@ -3,7 +3,7 @@
 mod outputs;
 pub(super) mod target;
 
-use super::Blame;
+use super::args::Blame;
 use crate::context::Context;
 use crate::signals;
 use anyhow::{Context as _, bail};

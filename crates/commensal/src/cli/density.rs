@@ -1,7 +1,7 @@
 //! `density classify`, `report`, `plan`.
 
 use super::density_args::{Classify, DensityPlan, DensityReport};
-use super::lab::absolute;
+use super::values::absolute;
 use crate::context::Context;
 use anyhow::{Context as _, anyhow, bail};
 use commensal_density::document::arenadata;

@@ -1,7 +1,8 @@
 //! `density run`, `list`, `prepare`.
 
 use super::density_args::{DensityRun, Prepare};
-use super::lab::absolute;
+use super::frame::Frame;
+use super::values::absolute;
 use crate::context::Context;
 use crate::signals::stop_flag;
 use anyhow::{Context as _, bail};
@@ -11,11 +12,9 @@ use commensal_density::plan::Question;
 use commensal_density::record::Ladder;
 use commensal_density::table::{print, table};
 use commensal_density::{engines, report, search};
-use commensal_host::{Host, LinuxHost, SpawnSpec, Stdin};
+use commensal_host::{Host, SpawnSpec, Stdin};
 use commensal_sensors::machine;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// PyPI packages: the engine, and its extension of exactly the same version.
 const PACKAGES: [&str; 3] = ["duckdb==1.5.5", "duckdb-extensions==1.5.5", "duckdb-extension-tpcds==1.5.5"];
@@ -89,39 +88,18 @@ fn climb(
 ) -> anyhow::Result<(Ladder, bool)> {
     let stop = stop_flag(&context.host)?;
     let conduct = conduct(context, earlier)?;
-    let total = conductor::size(experiment) as u64;
-    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} attempts  {msg}  {elapsed}, {eta} left");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar.enable_steady_tick(Duration::from_millis(500));
-    let mut files = LinuxHost::new();
-    let (mut saved, mut left) = (false, false);
+    let template = "{bar:30} {pos}/{len} attempts  {msg}  {elapsed}, {eta} left";
+    let mut frame = Frame::new(conductor::size(experiment) as u64, template, Some(out));
     let mut tell = |event: Event<'_>| match event {
-        Event::Ready(field) => {
-            let cleaned = field.cleaned.iter();
-            bar.suspend(|| cleaned.for_each(|line| eprintln!("left by an earlier run: {line}")));
+        Event::Ready(field) => frame.cleaned(&field.cleaned),
+        Event::Attempt { done, total, what } => frame.step(done, total, what),
+        Event::Recorded(ladder) => frame.save(ladder.to_json().ok()),
+        Event::Left(lines) => {
+            frame.left(&lines, "not all could be removed; `commensal restore` will try again");
         }
-        Event::Attempt { done, what, .. } => {
-            bar.set_position(done as u64);
-            bar.set_message(what);
-        }
-        Event::Recorded(ladder) => {
-            // A failure to save is reported at the end, when saving is tried again.
-            let written = ladder.to_json().ok().map(|json| files.state_replace(out, &json));
-            saved |= matches!(written, Some(Ok(())));
-        }
-        Event::Left(lines) => bar.suspend(|| {
-            left = true;
-            lines.iter().for_each(|line| eprintln!("commensal: {line}"));
-            eprintln!("commensal: not all could be removed; `commensal restore` will try again");
-        }),
     };
     let result = conductor::run(&mut context.host, experiment, &conduct, &stop, &mut tell);
-    bar.finish_and_clear();
-    if result.is_err() && saved {
-        eprintln!("commensal: what was finished is in {}; --resume goes on with it", out.display());
-    }
-    Ok((result?, left))
+    frame.end(result, |out| format!("what was finished is in {out}; --resume goes on with it"))
 }
 
 fn conduct(context: &Context, earlier: Option<Ladder>) -> anyhow::Result<RunOptions> {

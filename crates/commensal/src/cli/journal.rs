@@ -1,6 +1,6 @@
 //! `journal check` and `journal show`.
 
-use super::JournalVerb;
+use super::args::JournalVerb;
 use crate::context::Context;
 use anyhow::bail;
 use commensal_core::errno::Errno;

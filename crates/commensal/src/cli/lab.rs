@@ -1,22 +1,24 @@
 //! `lab run`, `list`, `show`, `check`, `doctor`.
 
+use super::frame::Frame;
+use super::values::absolute;
 use super::{LabDoctor, LabName, LabProfile, LabRun, lab_history};
 use crate::context::Context;
 use crate::signals::stop_flag;
 use anyhow::{Context as _, bail};
-use commensal_host::{Host, LinuxHost};
+use commensal_host::Host;
 use commensal_lab::conductor::{self, Beside, Event, RunOptions};
 use commensal_lab::experiment::{self, Checked, Experiment, Overrides, SHIPPED, read, shipped};
-use commensal_lab::record::Verdict;
-use commensal_lab::record::{KnownHarm, Role, Run};
+use commensal_lab::record::{KnownHarm, Role, Run, Verdict};
 use commensal_lab::workload::antagonist::Kind;
 use commensal_lab::{doctor as noise, report as render};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+
+/// What is said when a run could not remove all that it made.
+const REMAINS: &str = "the run could not remove all that it made; `commensal restore` will try again";
 
 /// Runs an experiment.
 pub fn run(context: &mut Context, options: &LabRun) -> anyhow::Result<u8> {
@@ -230,17 +232,6 @@ pub fn check(context: &mut Context, options: &LabName) -> anyhow::Result<u8> {
     Ok(2)
 }
 
-/// Reports what a run could not remove; returns whether there was anything.
-fn told(left: &[String]) -> bool {
-    for line in left {
-        eprintln!("commensal: {line}");
-    }
-    if !left.is_empty() {
-        eprintln!("commensal: the run could not remove all that it made; `commensal restore` will try again");
-    }
-    !left.is_empty()
-}
-
 /// Reports whether this machine can decide a threshold.
 pub fn doctor(context: &mut Context, options: &LabDoctor) -> anyhow::Result<u8> {
     let overrides = Overrides {
@@ -268,10 +259,6 @@ fn doctor_of(context: &mut Context, name: &str, overrides: &Overrides, json: boo
         print!("{}", report.describe());
     }
     Ok(if left { 2 } else { report.verdict().exit_code() })
-}
-
-pub(super) fn absolute(path: &Path) -> anyhow::Result<std::path::PathBuf> {
-    std::path::absolute(path).with_context(|| format!("{} is not a path", path.display()))
 }
 
 /// Options for conducting an experiment.
@@ -311,61 +298,28 @@ pub(super) fn conduct(
         harms,
         beside,
     };
-    let bar = progress(experiment);
-    let mut files = LinuxHost::new();
-    let mut saved = 0;
-    let mut left = false;
+    let steps = experiment.arms.len() as u64 * u64::from(experiment.design.rounds);
+    let about = format!("{:.0} s", experiment.duration_s());
+    let template =
+        format!("{{bar:30}} {{pos}}/{{len}} blocks  {{msg}}  {{elapsed}} of about {about}, {{eta}} left");
+    let mut frame = Frame::new(steps, &template, out);
     let mut tell = |event: Event<'_>| match event {
         Event::Ready(site) => {
-            // Works with and without a visible progress bar.
-            bar.suspend(|| {
-                for line in &site.cleaned {
-                    eprintln!("left by an earlier run: {line}");
-                }
-                let isolated = experiment.arms.iter().filter(|arm| arm.role == Role::Isolated);
-                for (arm, policy) in isolated.zip(&site.policies) {
-                    match &policy.obstacle {
-                        Some(obstacle) => eprintln!("arm {} is left out: {obstacle}", arm.name),
-                        None => eprintln!("{} arm: {}", arm.name, policy.driver),
-                    }
-                    if let Some(weak) = &policy.weak {
-                        eprintln!("  {weak}");
-                    }
-                }
-            });
+            frame.cleaned(&site.cleaned);
+            let isolated = experiment.arms.iter().filter(|arm| arm.role == Role::Isolated);
+            for (arm, policy) in isolated.zip(&site.policies) {
+                frame.say([match &policy.obstacle {
+                    Some(obstacle) => format!("arm {} is left out: {obstacle}", arm.name),
+                    None => format!("{} arm: {}", arm.name, policy.driver),
+                }]);
+                frame.say(policy.weak.as_ref().map(|weak| format!("  {weak}")));
+            }
         }
-        Event::Block { done, total, round } => {
-            bar.set_length(total as u64);
-            bar.set_position(done as u64);
-            bar.set_message(format!("round {round}"));
-        }
-        Event::Knee(per_s) => bar.suspend(|| eprintln!("alone the service sustains {per_s:.0} requests/s")),
-        Event::Recorded(run) => {
-            // A failure to save is reported at the end, when saving is tried again.
-            let written = out.zip(run.to_json().ok()).map(|(out, json)| files.state_replace(out, &json));
-            saved += u32::from(matches!(written, Some(Ok(()))));
-        }
-        Event::Closed(lines) => bar.suspend(|| left = told(lines)),
+        Event::Block { done, total, round } => frame.step(done, total, format!("round {round}")),
+        Event::Knee(per_s) => frame.say([format!("alone the service sustains {per_s:.0} requests/s")]),
+        Event::Recorded(run) => frame.save(run.to_json().ok()),
+        Event::Closed(lines) => frame.left(lines, REMAINS),
     };
     let result = conductor::run(&mut context.host, experiment, &conduct, &stop, &mut tell);
-    bar.finish_and_clear();
-    if let (Err(_), Some(out), true) = (&result, out, saved > 0) {
-        eprintln!(
-            "commensal: the blocks that were finished are in {}; --resume goes on with them",
-            out.display()
-        );
-    }
-    Ok((result?, left))
-}
-
-fn progress(experiment: &Experiment) -> ProgressBar {
-    let total = experiment.arms.len() as u64 * u64::from(experiment.design.rounds);
-    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
-    let style = ProgressStyle::with_template(
-        "{bar:30} {pos}/{len} blocks  {msg}  {elapsed} of about {prefix}, {eta} left",
-    );
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar.set_prefix(format!("{:.0} s", experiment.duration_s()));
-    bar.enable_steady_tick(Duration::from_millis(500));
-    bar
+    frame.end(result, |out| format!("the blocks that were finished are in {out}; --resume goes on with them"))
 }

@@ -1,6 +1,7 @@
 //! Options of `commensal lab`.
 
-use super::{LabBaseline, LabCalibrate, LabHistory, load};
+use super::lab_history_args::{LabBaseline, LabHistory};
+use super::values;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -54,16 +55,16 @@ pub struct LabLoad {
     pub url: String,
 
     /// Requests per second, independent of the service's answers.
-    #[arg(long, value_name = "N", value_parser = load::rate)]
+    #[arg(long, value_name = "N", value_parser = values::rate)]
     #[arg(required_unless_present_any = ["closed", "find_knee"])]
     pub rate: Option<f64>,
 
     /// Length of the measured part [default: 10s].
-    #[arg(long, value_name = "TIME", value_parser = load::time)]
+    #[arg(long, value_name = "TIME", value_parser = values::time)]
     pub r#for: Option<Duration>,
 
     /// Load before the measured part, which is not counted.
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "2s")]
+    #[arg(long, value_name = "TIME", value_parser = values::span, default_value = "2s")]
     pub warmup: Duration,
 
     /// Connections; a request that finds none free waits, and that wait counts.
@@ -79,7 +80,7 @@ pub struct LabLoad {
     pub seed: u64,
 
     /// A request without an answer this long after it was due is given up, and counts with this time.
-    #[arg(long, value_name = "TIME", value_parser = load::time, default_value = "5s")]
+    #[arg(long, value_name = "TIME", value_parser = values::time, default_value = "5s")]
     pub timeout: Duration,
 
     /// Instead of a rate: N connections that send again as soon as they are answered, as most tools do. It under-states
@@ -88,11 +89,11 @@ pub struct LabLoad {
     pub closed: Option<usize>,
 
     /// An objective, such as p99=5ms: reports how many windows and requests met it.
-    #[arg(long, value_name = "P=TIME", value_parser = load::objective)]
+    #[arg(long, value_name = "P=TIME", value_parser = values::objective)]
     pub slo: Option<(commensal_lab::record::Metric, f64)>,
 
     /// Length of a window of the objective, whole seconds.
-    #[arg(long, value_name = "TIME", value_parser = load::whole_seconds, default_value = "1s", requires = "slo")]
+    #[arg(long, value_name = "TIME", value_parser = values::whole_seconds, default_value = "1s", requires = "slo")]
     pub window: Duration,
 
     /// Search the highest rate that the service keeps up with, instead of measuring at one rate: open-loop steps of 1.5
@@ -110,7 +111,7 @@ pub struct LabLoad {
 
     /// Generate the load on another machine, by `ssh HOST commensal lab load`: the same version must be installed
     /// there, and ssh must log in without a prompt.
-    #[arg(long, value_name = "USER@HOST", value_parser = load::ssh_host)]
+    #[arg(long, value_name = "USER@HOST", value_parser = values::ssh_host)]
     pub from: Option<String>,
 
     /// End the measured part, and report it, when standard input ends. --from passes this to the other machine.
@@ -178,7 +179,7 @@ pub struct LabRun {
     pub name: String,
 
     /// Time limit of a run with short windows; a run that is decided earlier ends earlier [default: the experiment's].
-    #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long = "for", value_name = "TIME", value_parser = values::span)]
     pub within: Option<Duration>,
 
     /// Rounds of long blocks; each runs every arm once. Below 6 no interval exists [default: the experiment's].
@@ -382,4 +383,46 @@ pub enum Format {
     Junit,
     /// The charts, one file each.
     Svg,
+}
+
+/// `commensal lab calibrate`.
+#[derive(Debug, Args)]
+pub struct LabCalibrate {
+    /// Total number of runs, including those already in the record; each gives an answer for every harm.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub runs: u32,
+
+    /// Time limit of a run; at least six rounds are run.
+    #[arg(long = "for", value_name = "TIME", value_parser = values::time, default_value = "90s")]
+    pub within: Duration,
+
+    /// Seed of the first run; each later one uses the next number.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+
+    /// The harms: the delay of each request, in per cent of the median or of P90 of the service alone [default:
+    /// 0,3,5,10,30, and beside a neighbour p90:30 as well].
+    #[arg(long, value_name = "LIST")]
+    pub harm: Option<String>,
+
+    /// A neighbour during the runs: busy:CPUS, such as busy:0.5, or a shell command, which is restarted whenever it
+    /// ends.
+    #[arg(long, value_name = "NEIGHBOUR")]
+    pub beside: Option<commensal_lab::conductor::Beside>,
+
+    /// Do not measure what made the service wait.
+    #[arg(long)]
+    pub no_blame: bool,
+
+    /// The record. An existing one is continued.
+    #[arg(long, short, value_name = "FILE", default_value = "calibration.json")]
+    pub out: PathBuf,
+
+    /// Print the tables as Markdown.
+    #[arg(long, conflicts_with = "json")]
+    pub markdown: bool,
+
+    /// Print the counts as JSON.
+    #[arg(long)]
+    pub json: bool,
 }

@@ -1,60 +1,17 @@
 //! `lab calibrate`: how often the lab is right on this machine.
 
-use super::lab::{Manner, absolute, conduct};
-use super::load;
+use super::LabCalibrate;
+use super::lab::{Manner, conduct};
+use super::values::absolute;
 use crate::context::Context;
 use crate::signals::stop_flag;
 use anyhow::Context as _;
-use clap::Args;
 use commensal_host::Host;
 use commensal_lab::calibrate::{Calibration, Done, Plan, markdown, summarise, terminal};
-use commensal_lab::record::Tool;
-use std::path::{Path, PathBuf};
+use commensal_lab::record::RecordedBy;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
-
-/// `commensal lab calibrate`.
-#[derive(Debug, Args)]
-pub struct LabCalibrate {
-    /// Total number of runs, including those already in the record; each gives an answer for every harm.
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub runs: u32,
-
-    /// Time limit of a run; at least six rounds are run.
-    #[arg(long = "for", value_name = "TIME", value_parser = load::time, default_value = "90s")]
-    pub within: Duration,
-
-    /// Seed of the first run; each later one uses the next number.
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-
-    /// The harms: the delay of each request, in per cent of the median or of P90 of the service alone [default:
-    /// 0,3,5,10,30, and beside a neighbour p90:30 as well].
-    #[arg(long, value_name = "LIST")]
-    pub harm: Option<String>,
-
-    /// A neighbour during the runs: busy:CPUS, such as busy:0.5, or a shell command, which is restarted whenever it
-    /// ends.
-    #[arg(long, value_name = "NEIGHBOUR")]
-    pub beside: Option<commensal_lab::conductor::Beside>,
-
-    /// Do not measure what made the service wait.
-    #[arg(long)]
-    pub no_blame: bool,
-
-    /// The record. An existing one is continued.
-    #[arg(long, short, value_name = "FILE", default_value = "calibration.json")]
-    pub out: PathBuf,
-
-    /// Print the tables as Markdown.
-    #[arg(long, conflicts_with = "json")]
-    pub markdown: bool,
-
-    /// Print the counts as JSON.
-    #[arg(long)]
-    pub json: bool,
-}
 
 /// Runs what the record lacks, and prints the summary.
 pub fn run(context: &mut Context, options: &LabCalibrate) -> anyhow::Result<u8> {
@@ -66,8 +23,10 @@ pub fn run(context: &mut Context, options: &LabCalibrate) -> anyhow::Result<u8> 
     )
     .map_err(anyhow::Error::msg)?;
     let plan = Plan { blame: !options.no_blame, ..plan };
-    let tool =
-        Tool { version: env!("CARGO_PKG_VERSION").to_owned(), args: std::env::args().skip(1).collect() };
+    let tool = RecordedBy {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        args: std::env::args().skip(1).collect(),
+    };
     let out = absolute(&options.out)?;
     let mut record = record(context, &out, plan, tool)?;
     let stop = stop_flag(&context.host)?;
@@ -127,7 +86,7 @@ pub fn run(context: &mut Context, options: &LabCalibrate) -> anyhow::Result<u8> 
 }
 
 /// The existing record, if it has this plan, or a new one.
-fn record(context: &mut Context, out: &Path, plan: Plan, tool: Tool) -> anyhow::Result<Calibration> {
+fn record(context: &mut Context, out: &Path, plan: Plan, tool: RecordedBy) -> anyhow::Result<Calibration> {
     let Some(text) = context.host.state_read(out)? else { return Ok(Calibration::new(plan, tool)) };
     let cannot = || format!("{} cannot be gone on with", out.display());
     let earlier = Calibration::from_json(&text).with_context(cannot)?;

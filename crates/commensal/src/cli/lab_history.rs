@@ -1,13 +1,12 @@
 //! `lab baseline`, `lab history`: stored runs.
 
-use super::lab::absolute;
+use super::values::absolute;
 use super::{BaselineVerb, LabBaseline, LabHistory};
 use crate::context::Context;
 use anyhow::{Context as _, bail};
 use commensal_host::Host;
 use commensal_lab::history::{Entry, series};
-use commensal_lab::record::Run;
-use commensal_lab::record::Verdict;
+use commensal_lab::record::{Run, Verdict};
 use commensal_lab::{analysis, keep, report as render};
 use std::io::IsTerminal;
 use std::path::Path;

@@ -1,12 +1,11 @@
 //! `lab report`, `lab diff`: prints recorded runs again and in other formats.
 
-use super::lab::absolute;
+use super::values::absolute;
 use super::{Format, LabDiff, LabReport};
 use crate::context::Context;
 use anyhow::{Context as _, bail};
 use commensal_host::Host;
-use commensal_lab::record::Run;
-use commensal_lab::record::Verdict;
+use commensal_lab::record::{Run, Verdict};
 use commensal_lab::{analysis, report as render};
 use std::io::IsTerminal;
 use std::path::Path;

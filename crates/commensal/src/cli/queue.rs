@@ -1,6 +1,6 @@
 //! `queue`: lists running and waiting commands; also the waiting of `run`.
 
-use super::{Groups, Run};
+use super::args::{Groups, Run};
 use crate::context::Context;
 use commensal_agent::groups_file::{compile, texts};
 use commensal_core::group::{GroupSpec, Queue};

@@ -1,8 +1,8 @@
 //! `run`: a command inside a group, once the queue admits it. Returns the command's exit status (128+n for a signal);
 //! 125 means an error of `run`, 126 that the command cannot be executed, 127 that it does not exist.
 
-use super::Run;
 use super::apply::refused;
+use super::args::Run;
 use super::oom;
 use super::queue::{self, Turn};
 use crate::context::Context;

@@ -1,6 +1,7 @@
 //! `sched`: the scheduler and third-party schedulers. Only wiring: a separate program loads the scheduler, and the plan
 //! assigns groups to it.
 
+mod ask;
 mod load;
 mod probed;
 pub(super) mod record;
@@ -11,18 +12,14 @@ mod with;
 use super::sched_args::SchedVerb;
 use crate::context::Context;
 use anyhow::Context as _;
-use commensal_core::scheduler::SOCKET;
-use commensal_core::scheduler::protocol::{Done, Request, Status};
+pub(super) use ask::loaded;
+use ask::tell;
+use commensal_core::scheduler::protocol::Request;
 use commensal_host::Host;
 use commensal_lab::scheduler::gone;
-use commensal_reconcile::{journal, scheduler};
+use commensal_reconcile::journal;
 use commensal_sensors::sched_ext::Kernel;
-use commensal_sensors::scheduler::Unanswered;
 use std::path::Path;
-use std::time::Duration;
-
-/// Timeout of a request: orders for ten thousand threads take this long.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Runs the subcommand.
 pub fn run(context: &mut Context, verb: &SchedVerb) -> anyhow::Result<u8> {
@@ -32,22 +29,6 @@ pub fn run(context: &mut Context, verb: &SchedVerb) -> anyhow::Result<u8> {
         SchedVerb::Status(options) => status::run(context, options),
         SchedVerb::Unload => unload(context),
     }
-}
-
-/// Status of the scheduler of this state directory.
-fn status_of(host: &dyn Host, state: &Path) -> Result<Status, Unanswered> {
-    commensal_sensors::scheduler::status(host, &state.join(SOCKET), PATIENCE)
-}
-
-/// Sends the scheduler a request that changes something.
-fn tell(host: &dyn Host, state: &Path, request: &Request) -> Result<Done, Unanswered> {
-    scheduler::tell(host, &state.join(SOCKET), request, PATIENCE)
-}
-
-/// Pid of the scheduler loaded from this state directory. `recorded` is the pid in its record.
-pub(super) fn loaded<H: Host>(context: &Context<H>, recorded: Option<u32>) -> Option<u32> {
-    // A scheduler without threads has no record yet, but answers.
-    recorded.or_else(|| status_of(&context.host, &context.state_dir).ok().map(|now| now.pid))
 }
 
 /// Unloads the scheduler. Status 1 when something cannot be undone.

@@ -1,5 +1,6 @@
 //! Options of `sched`.
 
+use super::values;
 use clap::{Args, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -67,7 +68,7 @@ pub struct SchedLoad {
 #[derive(Debug, Args)]
 pub struct SchedStatus {
     /// How long the probe measures, such as 10s; 0s skips it.
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "2s")]
+    #[arg(long, value_name = "TIME", value_parser = values::span, default_value = "2s")]
     pub r#for: Duration,
 
     /// Print JSON.

@@ -1,6 +1,6 @@
 //! `status` and `explain`: prints the agent's state, briefly or in full.
 
-use super::{Explain, Json};
+use super::args::{Explain, Json};
 use crate::context::Context;
 use anyhow::anyhow;
 use commensal_agent::client::{self, Answer, ClientError};

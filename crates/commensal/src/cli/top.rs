@@ -1,7 +1,7 @@
 //! `top`: the live view. Queries the agent once a second on a separate thread, so that keys work even if the agent does
 //! not answer.
 
-use super::Top;
+use super::args::Top;
 use crate::context::Context;
 use crate::signals;
 use anyhow::Context as _;

@@ -1,6 +1,6 @@
 //! The hidden commands that the lab starts as child processes.
 
-use super::WorkloadVerb;
+use super::args::WorkloadVerb;
 use crate::context::Context;
 use commensal_density::work::CellOptions;
 use commensal_lab::site::keep_watch;

@@ -161,7 +161,7 @@ fn bad_input_is_an_error_with_a_way_out() {
         check(&[&url, &format!("--rate={rate}")], "above 0 and at most 1000000");
     }
     check(&[&url, "--rate", "10", "--for", "0s"], "it must be above 0");
-    check(&[&url, "--rate", "10", "--for", "10"], "a time is such as 10s");
+    check(&[&url, "--rate", "10", "--for", "10"], "is not a time with a unit, such as 10s");
     check(&[&url, "--rate", "10", "--for", "3days"], "at most a day");
     check(&[&url, "--rate", "10", "--timeout", "0ms"], "it must be above 0");
     check(&[&url, "--rate", "10", "--connections", "0"], "must be 1 to 60000");

@@ -5,9 +5,8 @@ use super::canvas::{Canvas, text_width};
 use super::ratios::TICKS;
 use super::scale::{Scale, extent};
 use crate::format::{log_of_pct, signed_pct};
-use crate::record::Metric;
-use crate::record::Verdict;
-use crate::report::curve::{Curve, CurvePoint};
+use crate::record::{Metric, Verdict};
+use crate::report::points::{Curve, CurvePoint};
 
 /// Heights of the two panels, pixels.
 const HARM: f64 = 250.0;

@@ -3,14 +3,17 @@
 //! They open files with rustix and not through `commensal-host`, which is for control and state files: those are small
 //! and read or written as a whole.
 
-use super::MIB;
-use crate::workload::WorkloadError;
-use crate::workload::burn::Piece;
+use crate::error::LabError;
+use crate::workload::burn::{Piece, failed};
+use crate::workload::refuse;
 use rustix::fs::{Mode, OFlags, fdatasync, fstatvfs, ftruncate, open, unlink};
 use rustix::io::{Errno, pread, pwrite};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of a unit of its work.
+const MIB: u64 = 1 << 20;
 
 /// Makes the temporary names of this process's files unique.
 static NUMBER: AtomicU64 = AtomicU64::new(0);
@@ -18,19 +21,19 @@ static NUMBER: AtomicU64 = AtomicU64::new(0);
 const BLOCK: u64 = 64 << 10;
 
 /// Refuses files that would take more than half of the free space.
-pub fn check_room(dir: &Path, size: u64, threads: usize) -> Result<(), WorkloadError> {
+pub fn check_room(dir: &Path, size: u64, threads: usize) -> Result<(), LabError> {
     let folder = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let left = open(dir, folder, Mode::empty()).and_then(fstatvfs);
-    let left = left.map_err(|e| WorkloadError::File { dir: dir.to_owned(), size, source: e.into() })?;
+    let left = left.map_err(|errno| no_file(dir, size, errno))?;
     if size.saturating_mul(threads as u64) > left.f_bavail.saturating_mul(left.f_frsize) / 2 {
         let reason = "threads times size may take half of the room that is left on the disk";
-        return Err(WorkloadError::Option { option: "size", value: size, reason });
+        return Err(refuse("size", size, reason));
     }
     Ok(())
 }
 
 /// An unnamed file, which is removed automatically.
-pub fn nameless(dir: &Path, size: u64) -> Result<OwnedFd, WorkloadError> {
+pub fn nameless(dir: &Path, size: u64) -> Result<OwnedFd, LabError> {
     let mode = Mode::RUSR | Mode::WUSR;
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let file = match open(dir, flags | OFlags::TMPFILE, mode) {
@@ -39,7 +42,15 @@ pub fn nameless(dir: &Path, size: u64) -> Result<OwnedFd, WorkloadError> {
         opened => opened,
     };
     let sized = file.and_then(|file| ftruncate(&file, size).map(|()| file));
-    sized.map_err(|e| WorkloadError::File { dir: dir.to_owned(), size, source: e.into() })
+    sized.map_err(|errno| no_file(dir, size, errno))
+}
+
+fn no_file(dir: &Path, size: u64, errno: Errno) -> LabError {
+    let words = format!(
+        "cannot make a temporary file of {size} bytes in {}: name another folder with --dir",
+        dir.display()
+    );
+    LabError::of(words, &std::io::Error::from(errno))
 }
 
 /// A file that has its name only for a moment. An existing file or symbolic link is not opened.
@@ -78,8 +89,7 @@ pub fn sync(file: OwnedFd, size: u64) -> Piece {
     let mut step = 0;
     Box::new(move || {
         all("write to the disk", BLOCK, |done| pwrite(&file, &block[done..], step * BLOCK + done as u64))?;
-        fdatasync(&file)
-            .map_err(|e| WorkloadError::Piece { operation: "flush to the disk", source: e.into() })?;
+        fdatasync(&file).map_err(|errno| failed("flush to the disk", &errno.into()))?;
         step = (step + 1) % steps;
         Ok(1)
     })
@@ -90,17 +100,16 @@ fn all(
     operation: &'static str,
     len: u64,
     mut transfer: impl FnMut(usize) -> Result<usize, Errno>,
-) -> Result<(), WorkloadError> {
+) -> Result<(), LabError> {
     let mut done = 0;
     while (done as u64) < len {
         match transfer(done) {
             Ok(0) => {
-                let source = std::io::ErrorKind::UnexpectedEof.into();
-                return Err(WorkloadError::Piece { operation, source });
+                return Err(failed(operation, &std::io::ErrorKind::UnexpectedEof.into()));
             }
             Ok(n) => done += n,
             Err(Errno::INTR) => {}
-            Err(e) => return Err(WorkloadError::Piece { operation, source: e.into() }),
+            Err(e) => return Err(failed(operation, &e.into())),
         }
     }
     Ok(())

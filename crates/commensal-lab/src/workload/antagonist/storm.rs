@@ -1,11 +1,14 @@
 //! Antagonists of kernel paths: short-lived processes, and a stream over loopback.
 
-use super::KIB;
-use crate::workload::WorkloadError;
-use crate::workload::burn::Piece;
+use crate::error::LabError;
+use crate::workload::burn::{Piece, failed};
+use crate::workload::no_threads;
 use commensal_host::{Host as _, LinuxHost, SpawnSpec, Stdout};
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+
+/// Bytes of a unit of its work.
+const KIB: u64 = 1 << 10;
 
 /// Bytes of one piece of the stream.
 const PIECE: usize = 256 << 10;
@@ -17,14 +20,15 @@ pub fn fork() -> Piece {
     spec.stdout = Stdout::Null;
     spec.die_with_parent = true;
     Box::new(move || {
-        host.spawn(&spec)?.wait()?;
+        let ended = host.spawn(&spec).and_then(|mut child| child.wait());
+        ended.map_err(|error| LabError::of("the fork storm cannot go on", &error))?;
         Ok(1)
     })
 }
 
 /// Sends to another thread, which discards the data. Counts KiB.
-pub fn stream() -> Result<Piece, WorkloadError> {
-    let failed = |operation: &'static str| move |source| WorkloadError::Piece { operation, source };
+pub fn stream() -> Result<Piece, LabError> {
+    let failed = |operation: &'static str| move |error: std::io::Error| failed(operation, &error);
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed("listen on loopback"))?;
     let address = listener.local_addr().map_err(failed("listen on loopback"))?;
     let mut sender = TcpStream::connect(address).map_err(failed("connect on loopback"))?;
@@ -41,7 +45,7 @@ pub fn stream() -> Result<Piece, WorkloadError> {
         let mut bytes = vec![0_u8; PIECE];
         while receiver.read(&mut bytes).is_ok_and(|n| n > 0) {}
     });
-    reader.map_err(|source| WorkloadError::Threads { threads: 1, source })?;
+    reader.map_err(|error| no_threads(1, &error))?;
     let bytes = vec![0x33_u8; PIECE];
     Ok(Box::new(move || {
         sender.write_all(&bytes).map_err(failed("send on loopback"))?;

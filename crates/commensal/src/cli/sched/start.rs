@@ -1,6 +1,6 @@
 //! Starts the scheduler's program: checks for obstacles, finds the program, and waits until its scheduler is loaded.
 
-use super::status_of;
+use super::ask::status_of;
 use crate::cli::sched_args::SchedLoad;
 use anyhow::{Context as _, anyhow, bail};
 use commensal_core::scheduler::Mode;

@@ -1,6 +1,6 @@
 //! `sched status`: the scheduler's counters, the kernel's view of it, and the independent measurement of the probe.
 
-use super::PATIENCE;
+use super::ask::PATIENCE;
 use super::probed::{self, Probed};
 use super::record::{self, Recorded};
 use crate::cli::sched_args::SchedStatus;

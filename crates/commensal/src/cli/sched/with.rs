@@ -1,8 +1,8 @@
 //! Third-party sched_ext schedulers in the foreground: loaded by their own program, which is a child of this one and
 //! ends with it.
 
+use super::ask::status_of;
 use super::start::refuse;
-use super::status_of;
 use crate::context::Context;
 use crate::signals;
 use anyhow::Context as _;

@@ -5,9 +5,10 @@
 //! when alone. The row without scans is measured twice, first and last: the difference of the two is the noise of the
 //! machine.
 
+use super::error::ReplayError;
 use super::server::{ReplayServer, family};
 use super::watch::cpu_ns;
-use super::{Bucket, Plan, Q29, ReplayError, shape};
+use super::{Bucket, Plan, Q29, shape};
 use crate::client::{Client, ClientError};
 use crate::load::{self, Latencies, Load, Outcome, Stop};
 use commensal_host::LinuxHost;

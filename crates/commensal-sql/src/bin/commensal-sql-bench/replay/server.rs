@@ -1,6 +1,6 @@
 //! Starts `commensal-sql` as a child process; dropping it ends the server and its workers.
 
-use super::ReplayError;
+use super::error::ReplayError;
 use commensal_host::{Child, Host, LinuxHost, Signal, SpawnSpec, Stdout};
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;

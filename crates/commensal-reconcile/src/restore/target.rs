@@ -1,0 +1,42 @@
+//! Opens a cgroup of a record, if it is still the same.
+
+use super::outcome::Left;
+use commensal_core::errno::Errno;
+use commensal_core::text;
+use commensal_host::{Dir, Host, below};
+use commensal_sensors::mounts::cgroup_mounts;
+use std::path::Path;
+
+/// Opens the group of a journal record; `None` when it is gone.
+pub(super) fn open(
+    host: &mut dyn Host,
+    mount: &str,
+    path: &str,
+    inode: Option<u64>,
+) -> Result<Option<Dir>, Left> {
+    match host.open(&below(Path::new(mount), path)) {
+        Ok(dir) if inode.is_none_or(|inode| inode == dir.inode) => Ok(Some(dir)),
+        Ok(dir) => {
+            host.close(dir);
+            Ok(None)
+        }
+        Err(error)
+            if matches!(
+                error.errno,
+                Errno::ENOENT | Errno::ENODEV | Errno::ENOTDIR | Errno::ELOOP | Errno::EINVAL
+            ) && !mounted(host, mount) =>
+        {
+            let group = text::path(&below(Path::new(mount), path));
+            Err(Left::Busy(format!(
+                "{group} cannot be looked at: no cgroup hierarchy is mounted at {mount} here"
+            )))
+        }
+        Err(error) if matches!(error.errno, Errno::ENOENT | Errno::ENODEV) => Ok(None),
+        Err(error) => Err(Left::Failed(error)),
+    }
+}
+
+/// Whether a cgroup file system is mounted there: in a chroot or a container the host's may be missing.
+pub(super) fn mounted(host: &dyn Host, mount: &str) -> bool {
+    cgroup_mounts(host).is_ok_and(|all| all.iter().any(|one| one.mount == mount))
+}

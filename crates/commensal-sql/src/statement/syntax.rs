@@ -1,0 +1,339 @@
+//! What statements say: the types that the grammars fill in and the catalogue and the engine carry out.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Properties as written: key in lower case, value as text without quotes.
+pub type Properties = BTreeMap<String, String>;
+
+/// A syntax error: its position, what was expected, and what was found.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("syntax error at line {line}, column {column}: {problem}")]
+pub struct SyntaxError {
+    /// Line from 1.
+    pub line: u64,
+    /// Column from 1, in characters.
+    pub column: u64,
+    /// What is wrong.
+    pub problem: String,
+}
+
+/// One statement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Statement {
+    /// Only blanks and comments.
+    Empty,
+    /// `CREATE WORKLOAD GROUP [IF NOT EXISTS] name [FOR compute_group] [PROPERTIES(…)]`.
+    CreateGroup {
+        /// The new group.
+        group: GroupRef,
+        /// `IF NOT EXISTS`: no error when the group exists.
+        if_not_exists: bool,
+        /// Its properties.
+        properties: Properties,
+    },
+    /// `ALTER WORKLOAD GROUP name [FOR compute_group] PROPERTIES(…)`.
+    AlterGroup {
+        /// The group to change.
+        group: GroupRef,
+        /// The properties to change; all others keep their values.
+        properties: Properties,
+    },
+    /// `DROP WORKLOAD GROUP [IF EXISTS] name [FOR compute_group]`.
+    DropGroup {
+        /// The group to drop.
+        group: GroupRef,
+        /// `IF EXISTS`: no error when the group does not exist.
+        if_exists: bool,
+    },
+    /// `SHOW WORKLOAD GROUPS [LIKE 'pattern']`.
+    ShowGroups {
+        /// SQL pattern for the name.
+        like: Option<String>,
+    },
+    /// `CREATE WORKLOAD [SCHEDULE] POLICY …`.
+    CreatePolicy(NewPolicy),
+    /// `ALTER WORKLOAD [SCHEDULE] POLICY name PROPERTIES(…)`.
+    AlterPolicy {
+        /// The policy to change.
+        name: String,
+        /// The properties to change.
+        properties: Properties,
+    },
+    /// `DROP WORKLOAD [SCHEDULE] POLICY [IF EXISTS] name`.
+    DropPolicy {
+        /// The policy to drop.
+        name: String,
+        /// `IF EXISTS`: no error when the policy does not exist.
+        if_exists: bool,
+    },
+    /// `SHOW WORKLOAD [SCHEDULE] POLICY`, which Doris 2.1 had.
+    ShowPolicies,
+    /// `GRANT …` and `REVOKE …`.
+    Grant(Grant),
+    /// `SHOW [ALL] GRANTS [FOR user]`.
+    ShowGrants {
+        /// `ALL`: grants of every user.
+        all: bool,
+        /// The user whose grants are shown; `None` is the current user.
+        user: Option<UserName>,
+    },
+    /// `CREATE USER …`, `ALTER USER …`.
+    User(UserChange),
+    /// `DROP USER [IF EXISTS] user`.
+    DropUser {
+        /// The user to drop.
+        user: UserName,
+        /// `IF EXISTS`: no error when the user does not exist.
+        if_exists: bool,
+    },
+    /// `SET PASSWORD [FOR user] = …`.
+    SetPassword {
+        /// The user whose password is set; `None` is the current user.
+        user: Option<UserName>,
+        /// The new password.
+        password: Secret,
+    },
+    /// `CREATE ROLE [IF NOT EXISTS] name`.
+    CreateRole {
+        /// Its name.
+        name: String,
+        /// `IF NOT EXISTS`: no error when the role exists.
+        if_not_exists: bool,
+    },
+    /// `DROP ROLE [IF EXISTS] name`.
+    DropRole {
+        /// Its name.
+        name: String,
+        /// `IF EXISTS`: no error when the role does not exist.
+        if_exists: bool,
+    },
+    /// `SET PROPERTY [FOR 'user'] 'key' = 'value', …`.
+    SetProperty {
+        /// The user, without a host; `None` is the current user.
+        user: Option<String>,
+        /// The properties to change.
+        properties: Properties,
+    },
+    /// `SHOW PROPERTY [FOR 'user'] [LIKE 'pattern']`.
+    ShowProperty {
+        /// The user; `None` is the current user.
+        user: Option<String>,
+        /// SQL pattern for the key.
+        like: Option<String>,
+    },
+    /// `SET a = 1, @@session.b = 'x'`, `SET NAMES x`.
+    Set(Vec<Assignment>),
+    /// `SET [SESSION|GLOBAL] TRANSACTION …`: clients send it; there is nothing to set.
+    SetTransaction,
+    /// `UNSET VARIABLE name` and `UNSET VARIABLE ALL` (no name).
+    UnsetVariable(Option<String>),
+    /// `SHOW [GLOBAL|SESSION] VARIABLES [LIKE 'pattern']`.
+    ShowVariables {
+        /// SQL pattern for the name.
+        like: Option<String>,
+    },
+    /// `ADMIN SET [ALL] FRONTEND[S] CONFIG ("key" = "value")`.
+    AdminSetConfig(Properties),
+    /// `ADMIN SHOW FRONTEND CONFIG [LIKE 'pattern']`.
+    AdminShowConfig {
+        /// SQL pattern for the key.
+        like: Option<String>,
+    },
+    /// `KILL [QUERY|CONNECTION] id`.
+    Kill(Kill),
+    /// `SHOW WARNINGS`: the warnings of the previous statement.
+    ShowWarnings,
+    /// `SHOW [FULL] PROCESSLIST`.
+    ShowProcesslist {
+        /// `FULL`: shows statements untruncated.
+        full: bool,
+    },
+    /// Anything else, for the query engine.
+    PassedOn(PassedOn),
+}
+
+/// A group as a statement names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupRef {
+    /// Its name.
+    pub name: String,
+    /// The compute group named with `FOR`.
+    pub compute_group: Option<String>,
+}
+
+/// `CREATE WORKLOAD POLICY`, not yet validated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewPolicy {
+    /// Its name.
+    pub name: String,
+    /// `IF NOT EXISTS`: no error when the policy exists.
+    pub if_not_exists: bool,
+    /// Conditions (metric, operator, value), all of which must hold.
+    pub conditions: Vec<ConditionText>,
+    /// Actions that then happen, with their arguments.
+    pub actions: Vec<ActionText>,
+    /// Properties: enabled, priority, group.
+    pub properties: Properties,
+}
+
+/// A condition as written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConditionText {
+    /// The metric's name.
+    pub metric: String,
+    /// `>`, `>=`, `<`, `<=` or `=`.
+    pub operator: &'static str,
+    /// The value that the metric is compared with.
+    pub value: String,
+}
+
+/// An action as written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ActionText {
+    /// The action's name.
+    pub action: String,
+    /// Its argument.
+    pub argument: Option<String>,
+}
+
+/// A user and the host that it logs in from. Doris' default host is every host, `%`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UserName {
+    /// Name.
+    pub name: String,
+    /// Host pattern.
+    pub host: String,
+}
+
+impl UserName {
+    /// The user of this name on every host.
+    #[must_use]
+    pub fn anywhere(name: &str) -> UserName {
+        UserName { name: name.to_owned(), host: "%".to_owned() }
+    }
+}
+
+/// As Doris shows it: `'u'@'%'`.
+impl fmt::Display for UserName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "'{}'@'{}'", self.name, self.host)
+    }
+}
+
+/// Who receives or loses a privilege.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Grantee {
+    /// A user.
+    User(UserName),
+    /// A role.
+    Role(String),
+}
+
+/// `GRANT` or `REVOKE`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grant {
+    /// `REVOKE`.
+    pub revoke: bool,
+    /// What is granted or revoked.
+    pub what: Granted,
+    /// The user or role that it is granted to, or revoked from.
+    pub grantee: Grantee,
+}
+
+/// What is granted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Granted {
+    /// Use of a workload group, or of all (`%`).
+    Group(String),
+    /// Privileges (in upper case) on `catalog.database.table`, `*` for all.
+    Objects {
+        /// Such as `SELECT_PRIV`.
+        privileges: Vec<String>,
+        /// Catalog, database and table.
+        object: [String; 3],
+    },
+    /// Roles, to a user.
+    Roles(Vec<String>),
+}
+
+/// `CREATE USER` and `ALTER USER`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UserChange {
+    /// The user.
+    pub user: UserName,
+    /// Whether this is `CREATE`, not `ALTER`.
+    pub create: bool,
+    /// `IF NOT EXISTS` of `CREATE`, `IF EXISTS` of `ALTER`.
+    pub lenient: bool,
+    /// The password; `None` leaves it unchanged, or empty for a new user.
+    pub password: Option<Secret>,
+    /// `DEFAULT ROLE`.
+    pub role: Option<String>,
+    /// `REQUIRE SSL`, or `NONE`.
+    pub tls: Option<bool>,
+}
+
+/// A password as written in a statement. Neither form is ever printed.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Secret {
+    /// The password itself.
+    Plain(String),
+    /// Its hash, as `mysql_native_password` has it.
+    Hash(String),
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+/// One session variable that is set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Assignment {
+    /// `GLOBAL`.
+    pub global: bool,
+    /// Name in lower case; `@x` is a user-defined variable.
+    pub name: String,
+    /// Its new value.
+    pub value: Value,
+}
+
+/// A value that is assigned to a session variable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Value {
+    /// A text, a number or a word, without quotes.
+    Text(String),
+    /// `DEFAULT`.
+    Default,
+    /// Anything else, as written.
+    Expression(String),
+}
+
+/// `KILL`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kill {
+    /// The query that runs on a connection.
+    Query(u64),
+    /// The query with this id.
+    QueryId(String),
+    /// The connection, with the query that runs on it; plain `KILL` means this.
+    Connection(u64),
+}
+
+/// A statement for the query engine.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PassedOn {
+    /// Its text as written, without blanks and semicolons at the end.
+    pub text: String,
+    /// Assignments from `/*+SET_VAR(…)*/` hints of its selects, which hold for this statement only, in their order.
+    pub variables: Vec<Assignment>,
+}
+
+/// Omits the text, which may contain keys to object stores.
+impl fmt::Debug for PassedOn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PassedOn({} bytes, {:?})", self.text.len(), self.variables)
+    }
+}
