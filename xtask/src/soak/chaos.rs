@@ -342,17 +342,22 @@ impl Chaos {
         self.calm("after the agent died")
     }
 
+    /// The guards: while one takes over from another there are two.
+    fn guards(&self) -> Vec<u32> {
+        let all = self.churn.stage.processes().into_iter();
+        all.filter(|(_, line)| line.contains(" guard --once")).map(|(pid, _)| pid).collect()
+    }
+
     pub fn guard(&self) -> Option<u32> {
-        let of = |(_, line): &(u32, String)| line.contains(" guard --once");
-        self.churn.stage.processes().into_iter().find(of).map(|(pid, _)| pid)
+        self.guards().first().copied()
     }
 
     /// Kills agent and guard.
     pub fn kill_both(&mut self) {
-        self.guard().into_iter().for_each(|pid| stage::signal(pid, "KILL"));
+        self.guards().into_iter().for_each(|pid| stage::signal(pid, "KILL"));
         stage::end(&mut self.agent);
-        // A guard that was being started.
-        self.guard().into_iter().for_each(|pid| stage::signal(pid, "KILL"));
+        // One that was being started.
+        self.guards().into_iter().for_each(|pid| stage::signal(pid, "KILL"));
     }
 
     /// Everything dies, and `restore` puts everything back.
