@@ -433,7 +433,7 @@ fn share(host: &mut dyn Host, options: &Options) -> Result<Option<UnixListener>,
 impl Agent<'_> {
     fn keep(&mut self, flags: &Flags, commands: &Receiver<Command>, tell: &mut dyn FnMut(Arc<Snapshot>)) {
         let pulse = self.host.pulse();
-        while !flags.stop.load(Ordering::Relaxed) && !flags.hand_over.load(Ordering::Relaxed) {
+        while self.goes_on(flags) {
             let began = Instant::now();
             let forced = flags.reload.swap(false, Ordering::Relaxed);
             let mut problems = Vec::new();

@@ -2,17 +2,20 @@
 //! removes them: nobody could ask the agent, and a second one could start, without anybody being told.
 
 use super::start::{only_one, running};
-use super::{Agent, AgentError};
+use super::{Agent, AgentError, Flags};
 use crate::control::{self, Control};
 use commensal_core::errno::Errno;
 use commensal_core::text;
 use commensal_host::{Host, Lock};
 use commensal_reconcile::in_words;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 /// File of the lock of the agent of a state directory.
 pub(super) const LOCK: &str = "agent.lock";
 
+/// File of the lock of an agent that waits for this one to make room.
+pub(super) const NEXT: &str = "agent.next";
 /// How often it is looked after, in ticks: it takes some forty system calls.
 const EVERY: u64 = 5;
 
@@ -58,6 +61,19 @@ impl Presence {
 }
 
 impl Agent<'_> {
+    /// Whether to go on: nobody asked this agent to end, and none that waits asked it to make room. One that stood still finds a
+    /// request whose sender has given up; if it went, nobody would keep the groups.
+    pub(super) fn goes_on(&self, flags: &Flags) -> bool {
+        if flags.hand_over.load(Ordering::Relaxed) {
+            let next = self.host.state_lock_file(&self.reconciler.instance.state_dir.join(NEXT));
+            // What cannot be seen is believed.
+            if !next.map_or(true, |file| file.is_some_and(|file| file.is_held())) {
+                flags.hand_over.store(false, Ordering::Relaxed);
+            }
+        }
+        !flags.stop.load(Ordering::Relaxed) && !flags.hand_over.load(Ordering::Relaxed)
+    }
+
     /// Makes the lock and the control socket anew if they are gone. Returns whether another agent has the state directory meanwhile,
     /// for which this one makes room.
     pub(super) fn look_after_presence(&mut self, problems: &mut Vec<String>) -> bool {

@@ -1,6 +1,6 @@
 //! What an agent needs before it begins: the lock that makes it the only one, and groups.
 
-use super::presence::LOCK;
+use super::presence::{LOCK, NEXT};
 use super::{AgentError, Groups, HAND_OVER_PATIENCE, LOCK_PATIENCE, MASTER_PATIENCE, PAUSE};
 use crate::groups_file::{self, Changes, Texts};
 use crate::snapshot;
@@ -45,6 +45,8 @@ pub(super) fn only_one(host: &mut dyn Host, state_dir: &Path, takeover: bool) ->
                 let pid = serde_json::from_str::<Card>(&text).ok().map(|card| card.pid);
                 return Err(AgentError::Running(pid));
             };
+            // Held as long as this one waits: a request whose sender has given up is not one.
+            let _next = host.state_lock(&state_dir.join(NEXT))?;
             let other = host.process(known.pid).ok().filter(|one| one.start_ticks == known.start_ticks);
             if let Some(other) = other {
                 host.signal(&other, Signal::USR2)?;
