@@ -15,12 +15,14 @@ mod churn;
 mod disturb;
 mod engine;
 mod invariants;
+mod options;
 mod report;
 
 use crate::stage::{self, Stage, Used, used};
 use anyhow::{Context, bail};
 use churn::Churn;
-use commensal_core::units::{TimeSpan, UnitError};
+pub use options::Args;
+use options::{growth, last_lines};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -28,8 +30,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-/// Variable with the duration of the soak in the long tier.
-const TIME_VARIABLE: &str = "COMMENSAL_SOAK";
 const RECORD_EVERY: Duration = Duration::from_secs(5);
 const KILL_EVERY: Duration = Duration::from_secs(15);
 const LULL_EVERY: Duration = Duration::from_secs(60);
@@ -38,71 +38,6 @@ const LULL: Duration = Duration::from_secs(12);
 /// Long enough that no agent is ended for being slow on a busy machine, which would count as a failure here.
 const LEASE: [&str; 2] = ["--lease", "30s"];
 const STEP: Duration = Duration::from_millis(250);
-/// What an agent may hold more at the end than in the second lull: descriptors, and memory in KiB. A leak of one
-/// descriptor or 1 KiB per change would add up to some hundred.
-const MORE_FDS: f64 = 8.0;
-const MORE_KIB: f64 = 2_048.0;
-/// Duration of the chaos soak of `cargo xtask test --all`.
-const SHORT_CHAOS: Duration = Duration::from_secs(60);
-/// With fewer lulls growth cannot be judged.
-const FEWEST_LULLS: usize = 4;
-
-/// Options of a soak.
-#[derive(Debug, clap::Args)]
-pub struct Args {
-    /// Duration.
-    #[arg(long = "for", value_name = "TIME", default_value = "20m", value_parser = span)]
-    time: Duration,
-    /// Seed of the random events.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// File for a line of JSON per sample; with --chaos for one with everything.
-    #[arg(long, value_name = "FILE")]
-    record: Option<PathBuf>,
-    /// Rounds of storm and calm instead: calls that fail, kills and stops, a full disk, other writers, and what must hold all the
-    /// time.
-    #[arg(long)]
-    chaos: bool,
-    /// With --chaos the build of tests instead of an optimised one.
-    #[arg(long, requires = "chaos")]
-    quick: bool,
-}
-
-impl Args {
-    /// The options used in the long tier.
-    pub fn of_ci() -> Args {
-        let asked = std::env::var(TIME_VARIABLE).ok();
-        let time = asked.and_then(|text| span(&text).ok());
-        let time = time.unwrap_or(Duration::from_secs(20 * 60));
-        Args { time, seed: 1, record: None, chaos: false, quick: false }
-    }
-
-    /// The same as chaos.
-    pub fn chaos_of_ci() -> Args {
-        Args { chaos: true, ..Args::of_ci() }
-    }
-
-    /// The short form, with the build of tests.
-    pub fn short_chaos() -> Args {
-        Args { time: SHORT_CHAOS, chaos: true, quick: true, ..Args::of_ci() }
-    }
-
-    fn words(&self) -> Vec<String> {
-        let (time, seed) = (format!("{} ms", self.time.as_millis()), self.seed.to_string());
-        // `1m 30s` is one word.
-        let mut words: Vec<String> = ["soak", "--for", &time, "--seed", &seed].map(str::to_owned).into();
-        if let Some(path) = &self.record {
-            words.extend(["--record".to_owned(), path.display().to_string()]);
-        }
-        words.extend(self.chaos.then(|| "--chaos".to_owned()));
-        words.extend(self.quick.then(|| "--quick".to_owned()));
-        words
-    }
-}
-
-fn span(text: &str) -> Result<Duration, UnitError> {
-    text.parse::<TimeSpan>().map(|span| span.0)
-}
 
 /// Why a soak cannot run here.
 pub fn obstacle() -> Option<String> {
@@ -133,11 +68,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         bail!("the soak found:\n{}", wrong.join("\n"));
     }
     Ok(())
-}
-
-fn last_lines(text: &str, count: usize) -> String {
-    let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(count)..].join("\n")
 }
 
 struct Soak {
@@ -376,71 +306,5 @@ impl Soak {
         let of = |look: &Value| Some((look["at_s"].as_f64()?, look["agent"]["cpu_s"].as_f64()?));
         let ((from, used_before), (to, used_after)) = (of(first)?, of(last)?);
         (to > from).then(|| ((used_after - used_before) / (to - from) * 100.0, (to - from) / 60.0))
-    }
-}
-
-/// Checks what the last agent held more of from lull to lull: time in minutes, agent, guard.
-fn growth(lulls: &[(f64, Used, Option<Used>)], wrong: &mut Vec<String>) {
-    let count = lulls.len();
-    // The first lull belongs to the warm-up.
-    let lulls = lulls.get(1..).unwrap_or_default();
-    if lulls.len() < FEWEST_LULLS - 1 {
-        println!("growth: not measured: {count} lulls, and {FEWEST_LULLS} are needed");
-        return;
-    }
-    type Figure = fn(&Used) -> f64;
-    let figures: [(&str, Figure, f64); 3] = [
-        ("KiB of memory", |one| one.rss_kib as f64, MORE_KIB),
-        ("descriptors", |one| one.fds as f64, MORE_FDS),
-        ("threads", |one| one.threads as f64, 0.0),
-    ];
-    for (name, figure, most) in figures {
-        for who in ["agent", "guard"] {
-            let of = |(at, agent, guard): &(f64, Used, Option<Used>)| {
-                let used = if who == "agent" { Some(*agent) } else { *guard };
-                used.map(|used| (*at, figure(&used)))
-            };
-            let points: Vec<(f64, f64)> = lulls.iter().filter_map(of).collect();
-            let (Some(first), Some(last)) = (points.first(), points.last()) else { continue };
-            let per_minute = slope(&points);
-            let more = last.1 - first.1;
-            println!(
-                "growth of {name}, {who}: {per_minute:+.2} per minute over {:.0} minutes, {} to {}",
-                last.0 - first.0,
-                first.1,
-                last.1
-            );
-            if more > most {
-                wrong.push(format!("the {who} holds {more} {name} more in the last lull"));
-            }
-        }
-    }
-}
-
-/// Slope by least squares.
-fn slope(points: &[(f64, f64)]) -> f64 {
-    let count = points.len() as f64;
-    let mean = |pick: fn(&(f64, f64)) -> f64| points.iter().map(pick).sum::<f64>() / count;
-    let (x, y) = (mean(|point| point.0), mean(|point| point.1));
-    let both: f64 = points.iter().map(|point| (point.0 - x) * (point.1 - y)).sum();
-    let square: f64 = points.iter().map(|point| (point.0 - x).powi(2)).sum();
-    if square > 0.0 { both / square } else { 0.0 }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_line_has_its_slope_and_a_point_has_none() {
-        assert!((slope(&[(0.0, 1.0), (1.0, 3.0), (2.0, 5.0)]) - 2.0).abs() < 1e-9);
-        assert!(slope(&[(3.0, 7.0)]).abs() < 1e-9);
-        assert!(slope(&[]).abs() < 1e-9);
-    }
-
-    #[test]
-    fn last_lines_are_the_last() {
-        assert_eq!(last_lines("a\nb\nc\n", 2), "b\nc");
-        assert_eq!(last_lines("a", 2), "a");
     }
 }

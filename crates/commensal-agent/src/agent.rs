@@ -10,6 +10,7 @@ mod presence;
 mod rounds;
 mod show;
 mod start;
+mod upkeep;
 
 use self::early_tick::{EarlyTick, FAST};
 use self::followed::Followed;
@@ -360,7 +361,7 @@ impl Agent<'_> {
 
     fn keep(&mut self, flags: &Flags, commands: &Receiver<Command>, tell: &mut dyn FnMut(Arc<Snapshot>)) {
         let pulse = self.host.pulse();
-        while !flags.stop.load(Ordering::Relaxed) && !flags.hand_over.load(Ordering::Relaxed) {
+        while self.goes_on(flags) {
             let began = Instant::now();
             let forced = flags.reload.swap(false, Ordering::Relaxed);
             let mut problems = Vec::new();

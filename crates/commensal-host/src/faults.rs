@@ -65,7 +65,8 @@ const WRITE: Kind = kind(
         Errno::EPERM,
     ],
 );
-const CREATE: Kind = kind("create", true, &[Errno::EACCES, Errno::EAGAIN, Errno::ENOMEM, Errno::ENOSPC]);
+/// Never after: a group that was made is there, or its failed opening has removed it.
+const CREATE: Kind = kind("create", false, &[Errno::EACCES, Errno::EAGAIN, Errno::ENOMEM, Errno::ENOSPC]);
 const REMOVE: Kind = kind("remove", true, &[Errno::EACCES, Errno::EBUSY, Errno::EPERM]);
 const RENAME: Kind = kind("rename", true, &[Errno::EBUSY, Errno::ENOMEM, Errno::EPERM]);
 const ATTRIBUTE: Kind = kind("attribute", false, &[Errno::EIO, Errno::ENOMEM]);
@@ -352,14 +353,7 @@ impl Host for FaultyHost {
     }
 
     fn mkdir(&mut self, parent: Dir, name: &str) -> Result<Dir> {
-        let object = self.at(parent, name);
-        let made = self.call(&CREATE, "create", object.clone(), |real| {
-            let made = real.mkdir(parent, name)?;
-            // The directory stays, as when it cannot be opened and not be removed either.
-            real.close(made);
-            Ok(())
-        });
-        made.and_then(|()| self.real.open_child(parent, name))
+        self.call(&CREATE, "create", self.at(parent, name), |real| real.mkdir(parent, name))
     }
 
     fn rmdir(&mut self, parent: Dir, name: &str, inode: u64) -> Result<()> {

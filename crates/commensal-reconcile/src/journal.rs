@@ -291,10 +291,18 @@ impl Journal {
         if records.is_empty() && self.waiting.is_empty() {
             return Ok(());
         }
-        let head = if self.records.is_empty() { self.head() } else { String::new() };
         let all = self.waiting.iter().chain(records);
-        let text: String = std::iter::once(head).chain(all.clone().map(line)).collect();
-        host.state_append(&self.path, &text)?;
+        let lines: String = all.clone().map(line).collect();
+        // Removed since it was opened: a part of the records, without an owner, would be taken for all of them.
+        let is_gone = !self.records.is_empty() && host.state_lock_file(&self.path)?.is_none();
+        match (self.records.is_empty(), is_gone) {
+            (true, _) => host.state_append(&self.path, &(self.head() + &lines))?,
+            (false, false) => host.state_append(&self.path, &lines)?,
+            (false, true) => {
+                let before: String = self.records.iter().map(line).collect();
+                host.state_replace(&self.path, &(self.head() + &before + &lines))?;
+            }
+        }
         self.originals.extend(all.clone().filter_map(original));
         self.safe.extend(all.clone().filter_map(safe));
         self.known.extend(all.clone().map(what));

@@ -10,6 +10,7 @@ use commensal_core::errno::Errno;
 use commensal_host::{Dir, Host, HostError, below};
 use commensal_sensors::mounts::hierarchies;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// First part of every attribute's name.
@@ -106,16 +107,28 @@ pub(crate) fn set<'a>(
     });
 }
 
-/// Marks the groups of these records that are not marked: an earlier try was refused.
+/// Marks the groups of these records that are not marked so: an earlier try was refused. Another commensal's marks stay.
 pub(crate) fn complete<'a>(
     host: &mut dyn Host,
     (state_dir, name): (&Path, &str),
     records: impl IntoIterator<Item = &'a Record>,
 ) {
+    let owner = state_dir.display().to_string();
+    let mut last: BTreeMap<(&Target, String), &Record> = BTreeMap::new();
+    for record in records {
+        match record {
+            // The newest safe value counts, and the first of everything else.
+            Record::Safe { .. } => last.extend(home(record).map(|home| (home, record))),
+            _ => {
+                home(record).map(|home| last.entry(home).or_insert(record));
+            }
+        }
+    }
     let mut missing = Vec::new();
-    each(host, records, |host, dir, attribute, record| {
-        let found = host.attribute(dir, attribute);
-        let is_missing = matches!(found, Ok(None));
+    each(host, last.into_values(), |host, dir, attribute, record| {
+        let found = read(host, dir, attribute);
+        let stale = |mark: &Mark| mark.owner == owner && mark.record != *record;
+        let is_missing = found.as_ref().is_ok_and(|mark| mark.as_ref().is_none_or(stale));
         missing.extend(is_missing.then(|| record.clone()));
         found.is_ok()
     });

@@ -48,6 +48,8 @@ pub struct Reconciler {
     recorded: bool,
     /// Whether the journal had no records at the start, and the cgroups have not been asked for them yet.
     lost: bool,
+    /// What is to be told of a journal that was written anew in a round.
+    rebuilt: Option<String>,
     /// Operations that a killed commensal has left half done and that cannot be completed.
     half_done: Vec<String>,
     /// The online CPUs at the last survey.
@@ -91,6 +93,7 @@ impl Reconciler {
             announced: Announced::default(),
             recorded: !lost,
             lost,
+            rebuilt: None,
             half_done,
             cpus,
             schedulers: String::new(),
@@ -147,14 +150,7 @@ impl Reconciler {
                     path.display()
                 )
             }
-            Ok(Some(0)) => format!(
-                "{} is gone, and the cgroups tell of no original: `commensal restore` will put nothing back",
-                path.display()
-            ),
-            Ok(Some(records)) => format!(
-                "{} was gone and is written anew, with {records} records that the cgroups tell",
-                path.display()
-            ),
+            Ok(Some(records)) => self.written_anew(records),
             Err(error) => format!("{} is gone and cannot be written anew: {error}", path.display()),
         })
     }
@@ -186,10 +182,8 @@ impl Reconciler {
         now_ms: u64,
         request: &PlanRequest<'_>,
     ) -> Result<Round, ReconcileError> {
-        if self.lost || self.is_journal_gone(host) {
-            // Without them what is in force would be taken for what was there before.
-            let mut journal = self.instance.journal(host, journal::MACHINE)?;
-            self.recorded = self.instance.remember(host, &mut journal)? > 0;
+        if self.lost {
+            self.remember(host)?;
             self.lost = false;
         }
         let mut changes = Vec::new();
@@ -197,6 +191,12 @@ impl Reconciler {
         let mut lasting: Option<BTreeSet<(usize, u64)>> = None;
         for attempt in 1.. {
             let mut planned = self.look_and_plan(host, now_ms, request)?;
+            // Planned without the originals, or with them and removed since: what is in force is not to be taken for them.
+            if self.is_journal_gone(host) {
+                let records = self.remember(host)?;
+                self.rebuilt = Some(self.written_anew(records));
+                planned = self.look_and_plan(host, now_ms, request)?;
+            }
             if let Some(lasting) = &mut lasting {
                 let there = inodes(&planned.actual);
                 lasting.retain(|one| there.contains(one));
@@ -257,7 +257,31 @@ impl Reconciler {
     }
 
     fn problems(&mut self, planned: &Planned) -> Vec<String> {
-        self.half_done.iter().cloned().chain(self.back_off.problems(planned)).collect()
+        let rebuilt = self.rebuilt.take();
+        rebuilt
+            .into_iter()
+            .chain(self.half_done.iter().cloned())
+            .chain(self.back_off.problems(planned))
+            .collect()
+    }
+
+    /// Puts into a missing journal what the cgroups tell. The caller holds the lock.
+    fn remember(&mut self, host: &mut dyn Host) -> Result<usize, ReconcileError> {
+        let mut journal = self.instance.journal(host, journal::MACHINE)?;
+        let records = self.instance.remember(host, &mut journal)?;
+        self.recorded = records > 0;
+        Ok(records)
+    }
+
+    /// What is told of a journal that was gone.
+    fn written_anew(&self, records: usize) -> String {
+        let path = journal::path(&self.instance.state_dir, journal::MACHINE).display().to_string();
+        match records {
+            0 => format!(
+                "{path} is gone, and the cgroups tell of no original: `commensal restore` will put nothing back"
+            ),
+            _ => format!("{path} was gone and is written anew, with {records} records that the cgroups tell"),
+        }
     }
 
     /// Plans against the current machine, and records what other programs have changed since.

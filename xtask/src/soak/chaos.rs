@@ -13,7 +13,8 @@
 use super::churn::Churn;
 use super::disturb::{Disturbances, Trouble};
 use super::invariants::Invariants;
-use super::{Args, growth, report};
+use super::options::{Args, growth, last_lines};
+use super::report;
 use crate::stage::{self, Stage, Used, used};
 use anyhow::Context;
 use serde_json::json;
@@ -117,7 +118,7 @@ pub fn run(args: &Args, program: &std::path::Path) -> anyhow::Result<()> {
     if chaos.violations.is_empty() {
         return ended.and(told);
     }
-    println!("what the agents said last:\n{}", super::last_lines(&chaos.churn.stage.said(), 40));
+    println!("what the agents said last:\n{}", last_lines(&chaos.churn.stage.said(), 40));
     ended.and(told)?;
     anyhow::bail!("{} violations", chaos.violations.len())
 }
@@ -239,7 +240,7 @@ impl Chaos {
         let killed = std::os::unix::process::ExitStatusExt::signal(&status) == Some(9);
         if self.may_end.is_empty() || (!killed && self.was_up) {
             let why = self.may_end.join(", ");
-            let said = super::last_lines(&self.churn.stage.said(), 3);
+            let said = last_lines(&self.churn.stage.said(), 3);
             let what = format!("an agent that ran ended: {status}; {why}; said: {said}");
             self.violated("agent", what);
         } else if !killed {
@@ -342,17 +343,22 @@ impl Chaos {
         self.calm("after the agent died")
     }
 
+    /// The guards: while one takes over from another there are two.
+    fn guards(&self) -> Vec<u32> {
+        let all = self.churn.stage.processes().into_iter();
+        all.filter(|(_, line)| line.contains(" guard --once")).map(|(pid, _)| pid).collect()
+    }
+
     pub fn guard(&self) -> Option<u32> {
-        let of = |(_, line): &(u32, String)| line.contains(" guard --once");
-        self.churn.stage.processes().into_iter().find(of).map(|(pid, _)| pid)
+        self.guards().first().copied()
     }
 
     /// Kills agent and guard.
     pub fn kill_both(&mut self) {
-        self.guard().into_iter().for_each(|pid| stage::signal(pid, "KILL"));
+        self.guards().into_iter().for_each(|pid| stage::signal(pid, "KILL"));
         stage::end(&mut self.agent);
-        // A guard that was being started.
-        self.guard().into_iter().for_each(|pid| stage::signal(pid, "KILL"));
+        // One that was being started.
+        self.guards().into_iter().for_each(|pid| stage::signal(pid, "KILL"));
     }
 
     /// Everything dies, and `restore` puts everything back.

@@ -4,6 +4,7 @@
 use super::chaos::Chaos;
 use super::churn::OFFLINE;
 use super::engine::{self, Engine};
+use super::options::last_lines;
 use crate::stage::{self, Stage};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -169,7 +170,7 @@ impl Disturbances {
 
     /// The last faults.
     pub fn last_faults(&self, count: usize) -> Vec<String> {
-        super::last_lines(&self.lines(), count).lines().map(str::to_owned).collect()
+        last_lines(&self.lines(), count).lines().map(str::to_owned).collect()
     }
 
     fn fill(&self) {

@@ -1,7 +1,7 @@
 //! What a chaos soak prints and records.
 
-use super::Args;
 use super::chaos::Chaos;
+use super::options::Args;
 use anyhow::Context;
 use std::io::Write;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 #[derive(Debug, Default)]
 pub struct Figures {
     pub rounds: u64,
-    /// Agents started, and those of them that calls that fail kept from starting.
+    /// Agents started, and those of them that a full disk or a call that failed kept from starting.
     pub agents: u64,
     pub not_started: u64,
     pub restores: u64,
@@ -52,7 +52,10 @@ pub fn print(chaos: &Chaos, args: &Args) -> anyhow::Result<()> {
         println!("{count:>8} {what}");
     }
     chaos.with.skipped.iter().for_each(|why| println!("skipped: {why}"));
-    println!("{:>8} agents started, {} could not because calls failed", figures.agents, figures.not_started);
+    println!(
+        "{:>8} agents started, {} of them ended before the groups were in force (disk full or read-only, calls that fail)",
+        figures.agents, figures.not_started
+    );
     println!(
         "{:>8} safe states after the agent's death, the longest {:.2} s",
         figures.safe.len(),

@@ -1,7 +1,6 @@
 //! The agent's lease: finds or starts the guard that takes care of the machine when the agent dies, and sends it signs
 //! of life.
 
-use super::Agent;
 use super::options::Options;
 use crate::error::AgentError;
 use crate::guard::{AtGuard, Hello, Link, SOCKET};
@@ -114,17 +113,6 @@ impl Lease {
                 )));
             }
             std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-}
-
-impl Agent<'_> {
-    /// Starts a new guard when the old one is gone or hangs.
-    pub(super) fn look_after_guard(&mut self, problems: &mut Vec<String>) {
-        let Some(lease) = &mut self.lease else { return };
-        match lease.look_after(self.host, &self.reconciler.instance, self.options) {
-            Ok(told) => problems.extend(told),
-            Err(error) => problems.push(error.to_string()),
         }
     }
 }

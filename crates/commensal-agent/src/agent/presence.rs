@@ -2,19 +2,11 @@
 //! removes them: nobody could ask the agent, and a second one could start, without anybody being told.
 
 use super::start::{only_one, running};
-use super::{Agent, AgentError};
 use crate::control::{self, Control};
+use crate::error::AgentError;
 use commensal_core::errno::Errno;
-use commensal_core::text;
 use commensal_host::{Host, Lock};
-use commensal_reconcile::in_words;
 use std::path::Path;
-
-/// File of the lock of the agent of a state directory.
-pub(super) const LOCK: &str = "agent.lock";
-
-/// How often it is looked after, in ticks: it takes some forty system calls.
-const EVERY: u64 = 5;
 
 /// The lock and the socket. The socket is given up first.
 pub(super) struct Presence {
@@ -23,7 +15,7 @@ pub(super) struct Presence {
 }
 
 /// What was found.
-enum Found {
+pub(super) enum Found {
     /// Everything, or what was not there is made anew; what that was.
     Ours(Option<&'static str>),
     /// Another agent, which began after the lock was removed.
@@ -31,7 +23,7 @@ enum Found {
 }
 
 impl Presence {
-    fn look_after(&mut self, host: &mut dyn Host, state_dir: &Path) -> Result<Found, AgentError> {
+    pub(super) fn look_after(&mut self, host: &mut dyn Host, state_dir: &Path) -> Result<Found, AgentError> {
         let names = match host.list(state_dir) {
             Err(error) if error.errno != Errno::ENOENT => return Err(error.into()),
             names => names.unwrap_or_default(),
@@ -54,29 +46,5 @@ impl Presence {
             (true, false) => Some("the control socket was"),
             (false, false) => Some("the agent's lock and the control socket were"),
         }))
-    }
-}
-
-impl Agent<'_> {
-    /// Makes the lock and the control socket anew if they are gone. Returns whether another agent has the state directory meanwhile,
-    /// for which this one makes room.
-    pub(super) fn look_after_presence(&mut self, problems: &mut Vec<String>) -> bool {
-        if !self.publishing.ticks.is_multiple_of(EVERY) {
-            return false;
-        }
-        let state_dir = &self.reconciler.instance.state_dir;
-        match self.presence.look_after(self.host, state_dir) {
-            Ok(Found::Another) => return true,
-            Ok(Found::Ours(None)) => {}
-            Ok(Found::Ours(Some(what))) => {
-                problems.push(format!("{what} gone from {} and made anew", text::path(state_dir)));
-            }
-            Err(error) => problems.push(format!(
-                "whether the agent's lock and its control socket are in {} is not known: {}",
-                text::path(state_dir),
-                in_words(&error)
-            )),
-        }
-        false
     }
 }

@@ -1,6 +1,5 @@
 //! What an agent needs before it begins: the lock that makes it the only one, and groups.
 
-use super::presence::LOCK;
 use crate::error::AgentError;
 use crate::groups_file::{self, Changes, Compiled, Texts};
 use crate::snapshot;
@@ -12,6 +11,10 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
+/// File of the lock of the agent of a state directory.
+pub(super) const LOCK: &str = "agent.lock";
+/// File of the lock of an agent that waits for this one to make room.
+pub(super) const NEXT: &str = "agent.next";
 /// How long the agent waits for the agent that it replaces.
 const HAND_OVER_PATIENCE: Duration = Duration::from_secs(10);
 /// How long the agent waits for another commensal that is exiting.
@@ -74,6 +77,8 @@ pub(super) fn only_one(host: &mut dyn Host, state_dir: &Path, takeover: bool) ->
                     pid.map(|pid| format!(" (process {pid})")).unwrap_or_default()
                 )));
             };
+            // Held as long as this one waits: a request whose sender has given up is not one.
+            let _next = host.state_lock(&state_dir.join(NEXT))?;
             let other = host.process(known.pid).ok().filter(|one| one.start_ticks == known.start_ticks);
             if let Some(other) = other {
                 host.signal(&other, Signal::USR2)?;

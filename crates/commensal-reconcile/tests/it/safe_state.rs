@@ -12,6 +12,7 @@ use commensal_core::plan::{Action, Step};
 use commensal_core::safe::safe;
 use commensal_host::Host;
 use commensal_host::fake::{Effect, FakeHost, Trouble};
+use commensal_reconcile::journal::{self, Journal, Owner, Record};
 use commensal_reconcile::{
     Instance, PlanRequest, Reconciler, Round, SafeRequest, SafeState, bring_safe_state,
 };
@@ -316,4 +317,23 @@ fn what_could_not_be_marked_is_marked_later() {
             assert!(left.iter().all(|path| !path.contains("batch")), "{}: {left:?} {restored:?}", world.name);
         }
     }
+}
+
+/// The journal is removed after it was opened: what is appended then is not all that there is.
+// promise 13
+#[test]
+fn a_journal_that_goes_while_it_is_open_is_written_whole() {
+    let fake = FakeHost::v1(2, 1 << 30);
+    let mut host = fake.another();
+    let owner = Owner::this_process(&mut host, journal::MACHINE).unwrap();
+    let mut open = Journal::open(&mut host, Path::new(STATE), journal::MACHINE, owner).unwrap();
+    let record =
+        |path: &str| Record::Creating { mount: "/sys/fs/cgroup/cpu".to_owned(), path: path.to_owned() };
+    open.append(&mut host, &[record("/a")]).unwrap();
+    host.state_remove(&Path::new(STATE).join("machine.journal")).unwrap();
+    open.append(&mut host, &[record("/b")]).unwrap();
+    let text = host.state_read(&Path::new(STATE).join("machine.journal")).unwrap().unwrap();
+    let contents = journal::parse(&text);
+    assert!(contents.owner().is_some(), "{text}");
+    assert!(contents.records.ends_with(&[record("/a"), record("/b")]), "{text}");
 }

@@ -317,6 +317,34 @@ fn one_agent_per_machine_and_hand_over() {
     cleaned(&program);
 }
 
+/// A request to make room whose sender has given up, which an agent finds that stood still, is not one.
+// promise 24
+#[test]
+fn a_hand_over_that_nobody_waits_for_is_none() {
+    let test = "a_hand_over_that_nobody_waits_for_is_none";
+    if !can_write_cgroups(test) {
+        return;
+    }
+    let program = Program::new("nobody");
+    let groups = program.groups(ETL);
+    let mut agent = Agent::start(&program, &groups, &["--lease", "60s"]);
+    until("etl is limited", || limited(&own(&program, "etl")));
+    agent.signal(Signal::STOP);
+    let next = program.run(&["agent", "-c", groups.to_str().unwrap(), "--no-probe", "--takeover"]);
+    let said = text(&next.stderr);
+    assert_eq!(next.status.code(), Some(2), "{said}");
+    assert!(said.contains("did not make room"), "{said}");
+    agent.signal(Signal::CONT);
+    let ticks = || serde_json::from_slice::<serde_json::Value>(&program.run(&["status", "--json"]).stdout);
+    let ticks = || ticks().ok().and_then(|seen| seen["ticks"].as_u64()).unwrap_or(0);
+    let before = ticks();
+    until("it goes on", || ticks() > before + 2);
+    assert_eq!(agent.child.try_wait().unwrap(), None, "{}", agent.said());
+    assert_eq!(agent.end(Signal::TERM), Some(0));
+    program.expect(0, &["restore"]);
+    cleaned(&program);
+}
+
 /// A guard that an agent started does not outlive it, even when it was killed before it said a word.
 // promise 13
 #[test]

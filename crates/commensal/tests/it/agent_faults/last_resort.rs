@@ -192,26 +192,37 @@ fn a_state_directory_that_is_gone_is_made_anew() {
         return;
     }
     let world = World::new("dirgone");
+    // The agent goes on writing into it.
+    let remove = || until("it is gone", || std::fs::remove_dir_all(world.program.state()).is_ok());
     let mut first = world.agent(&[]);
-    std::fs::remove_dir_all(world.program.state()).unwrap();
+    remove();
     until("it answers again", || {
         super::snapshot(&world.program).is_some_and(|seen| seen.pid == first.child.id())
     });
     until("it is told", || first.said().contains("the agent's lock and the control socket were gone from"));
     let second = world.program.run(&["agent", "-c", world.groups.to_str().unwrap(), "--no-probe"]);
     assert_eq!(second.status.code(), Some(2), "there is one already");
-    let next = world.agent(&["--takeover"]);
+    let mut next = world.agent(&["--takeover"]);
     until("it has made room", || first.child.try_wait().unwrap().is_some());
     assert_eq!(first.child.wait().unwrap().code(), Some(0), "{}", first.said());
-    // Nobody has time to see that it is gone before the next one begins.
-    std::fs::remove_dir_all(world.program.state()).unwrap();
-    let last = world.agent(&[]);
-    let mut next = next;
-    until("the one without a lock has made room", || next.child.try_wait().unwrap().is_some());
-    assert_eq!(next.child.wait().unwrap().code(), Some(0), "{}", next.said());
-    last.signal(Signal::KILL);
-    world.is_safe(&last, "the state directory was made anew");
-    drop((first, next, last));
+    // Another one begins before or after this one sees that it is gone: one of them stays.
+    until("it has its guard", || guards(&world.program).len() == 1);
+    remove();
+    let mut last = world.agent(&[]);
+    let mut ended = [false, false];
+    until("one of them has ended", || {
+        ended = [&mut next, &mut last].map(|one| one.child.try_wait().unwrap().is_some());
+        ended.contains(&true)
+    });
+    assert_ne!(ended, [true, true], "{}\n{}", next.said(), last.said());
+    let (gone, stays) = if ended[0] { (next, last) } else { (last, next) };
+    drop((first, gone));
+    until("the other one keeps the groups", || {
+        super::snapshot(&world.program).is_some_and(|seen| seen.pid == stays.child.id())
+    });
+    stays.signal(Signal::KILL);
+    world.is_safe(&stays, "the state directory was made anew");
+    drop(stays);
     world.ends("the state directory was made anew");
 }
 
