@@ -299,7 +299,8 @@ pub fn settings(dir: &Path, deep: bool, found: &mut BTreeMap<PathBuf, String>) {
     }
 }
 
-fn remove_all(dir: &Path) -> bool {
+/// Removes a cgroup with those below it, as far as they are empty; returns whether it is gone.
+pub fn remove_all(dir: &Path) -> bool {
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             remove_all(&entry.path());

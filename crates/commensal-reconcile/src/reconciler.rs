@@ -371,8 +371,12 @@ impl Reconciler {
             self.back_off.stayed.clear();
             if self.announced.differs(request) {
                 let mut journal = self.instance.journal(host, journal::MACHINE)?;
+                if self.recorded {
+                    self.instance.remember(host, &mut journal)?;
+                }
                 self.announce(host, steps, planned, request, &mut journal)?;
                 journal.append(host, &[])?;
+                self.recorded = !journal.is_empty();
             }
             return Ok(None);
         }

@@ -142,6 +142,16 @@ impl Engine {
         for (pid, _) in stage::processes_of(&self.dir) {
             stage::signal(pid, "KILL");
         }
+        // It makes them in hierarchies as well that the rest of the soak has nothing in.
+        let end = Instant::now() + PATIENCE;
+        let hierarchies = mounts.lines().filter(|line| line.contains(" cgroup"));
+        for mount in hierarchies.filter_map(|line| line.split(' ').nth(1)) {
+            let dir = PathBuf::from(format!("{mount}{}", self.parent()));
+            while dir.exists() && !stage::remove_all(&dir) && Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            let _ = std::fs::remove_dir(PathBuf::from(format!("{mount}/{}", self.top)));
+        }
         // It keeps the network namespace of its containers mounted, and with live-restore its own folder.
         for mount in ["exec/netns/default", "data"] {
             let _ = Command::new("umount").arg(self.dir.join(mount)).stderr(Stdio::null()).status();
