@@ -289,6 +289,8 @@ pub struct ActualState {
     pub hierarchies: Vec<Hierarchy>,
     /// Cgroups by hierarchy and path.
     pub cgroups: BTreeMap<CgroupRef, Cgroup>,
+    /// Files that are there and could not be read this time, with the errors: what they say is not known.
+    pub unread: Vec<String>,
     /// Who else manages the unified hierarchy.
     pub manager: Manager,
     /// The group below which commensal creates its groups: the root, or a group that was delegated to it.

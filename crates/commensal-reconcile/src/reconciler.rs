@@ -261,6 +261,7 @@ impl Reconciler {
         rebuilt
             .into_iter()
             .chain(self.half_done.iter().cloned())
+            .chain(planned.actual.unread.iter().map(|why| format!("whether it holds is not known: {why}")))
             .chain(self.back_off.problems(planned))
             .collect()
     }

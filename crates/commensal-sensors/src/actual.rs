@@ -74,6 +74,14 @@ fn seen<T>(read: commensal_host::Result<T>) -> Result<Option<T>, HostError> {
     }
 }
 
+/// Whether a file that gave this error is not there for us: no such file, a group that has gone, no permission, or a kernel that does
+/// without.
+fn is_absent(errno: Errno) -> bool {
+    let absent =
+        [Errno::ENOENT, Errno::ENODEV, Errno::EACCES, Errno::EPERM, Errno::EINVAL, Errno::EOPNOTSUPP];
+    absent.contains(&errno)
+}
+
 /// The cgroups whose values a plan for `desired` needs: members, everything above and below them, commensal's parent
 /// groups, and groups that it created or changed before.
 #[must_use]
@@ -111,7 +119,7 @@ pub fn places_of_interest(desired: &DesiredState, actual: &ActualState) -> BTree
 }
 
 /// Reads the driven knobs of `places` into `actual`. A group that vanished is removed from it; a file that cannot be
-/// read leaves its value absent.
+/// read leaves its value absent, and is told as unread if it is there.
 ///
 /// # Errors
 /// When a group that is there cannot be opened.
@@ -128,7 +136,7 @@ pub fn values(
             actual.cgroups.remove(place);
             continue;
         };
-        let mut found = group(host, dir, &hierarchy, disks);
+        let mut found = group(host, dir, &hierarchy, disks, &mut actual.unread);
         if actual.manager == Manager::Systemd && hierarchy.version == Version::V2 {
             found.delegated = delegation::delegated(host, dir);
         }
@@ -155,12 +163,25 @@ pub fn value(
     Ok(value)
 }
 
-fn group(host: &mut dyn Host, dir: Dir, hierarchy: &Hierarchy, disks: &[Device]) -> Cgroup {
+fn group(
+    host: &mut dyn Host,
+    dir: Dir,
+    hierarchy: &Hierarchy,
+    disks: &[Device],
+    unread: &mut Vec<String>,
+) -> Cgroup {
     let mut found = Cgroup { inode: dir.inode, ..Cgroup::default() };
     let mut texts: BTreeMap<&str, Option<String>> = BTreeMap::new();
     for row in TABLE.iter().filter(|row| wanted(row) && hierarchy.controllers.contains(&row.controller)) {
         let Some(file) = row.file(hierarchy.version) else { continue };
-        let text = texts.entry(file.name).or_insert_with(|| host.read(dir, file.name).ok());
+        let mut read = || match host.read(dir, file.name) {
+            Ok(text) => Some(text),
+            Err(error) => {
+                unread.extend((!is_absent(error.errno)).then(|| error.to_string()));
+                None
+            }
+        };
+        let text = texts.entry(file.name).or_insert_with(&mut read);
         let Some(text) = text else { continue };
         if file.per_device() {
             let values = disks

@@ -268,7 +268,8 @@ impl Host for FakeHost {
         let alive = self.machine().alive(self.life);
         // Process lists are opened anew for each read, so that reading a removed group's list returns ENOENT.
         let held = |host: &mut Self| if SNAPSHOTS.contains(&file) { Ok(()) } else { host.hold(dir, file) };
-        let text = alive.and_then(|()| held(self)).and_then(|()| self.machine().read(inode, file));
+        let troubled = alive.and_then(|()| self.machine().troubled("read", &path, "").map(drop));
+        let text = troubled.and_then(|()| held(self)).and_then(|()| self.machine().read(inode, file));
         if text.is_ok() && file == "cgroup.procs" {
             self.machine().listed(inode);
         }

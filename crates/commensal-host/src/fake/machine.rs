@@ -124,7 +124,7 @@ pub struct Mutation {
 /// One operation on one file, group or socket that does not go as it should; see [`FakeHost::trouble`](super::FakeHost::trouble).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trouble {
-    /// As in [`Mutation`]; `ask` for a request, `open`, `open child`, `list`, `attribute` and `attributes` for a group.
+    /// As in [`Mutation`]; `ask` for a request, `open`, `open child`, `list`, `read`, `attribute` and `attributes` for a group.
     pub operation: &'static str,
     /// As in [`Mutation`]; of a cookie, whichever threads it is for.
     pub path: String,

@@ -311,9 +311,6 @@ fn quota(desired: &mut DesiredState, cpus: u64) {
     batch.limits.cpu_period = (cpus == 3).then_some(50_000);
 }
 
-/// What controllers decide is put in force without a look at the machine, as a round would; killed at any write, and beside a
-/// cgroup that goes, nothing is lost.
-// promise 31
 // promises 13, 22
 #[test]
 fn a_group_that_cannot_be_read_is_not_taken_for_gone() {
@@ -356,6 +353,56 @@ fn a_group_that_cannot_be_read_is_not_taken_for_gone() {
     }
 }
 
+/// A file that cannot be read once is told, and its limit is in force after the next round.
+// promises 13, 22
+#[test]
+fn a_value_that_cannot_be_read_is_not_taken_for_one_that_is_not_there() {
+    for v2 in [false, true] {
+        let fake = machine(v2);
+        let before = fake.snapshot();
+        let mut host = fake.another();
+        let mut reconciler = Reconciler::new(instance(), &mut host).unwrap();
+        round(&mut reconciler, &mut host, 0);
+        let in_force = fake.snapshot();
+        let changed = in_force.iter().filter(|(file, value)| before.get(*file) != Some(*value));
+        let files: Vec<String> = changed.map(|(file, _)| file.clone()).collect();
+        let mut read = 0;
+        for path in files {
+            for errno in [Errno::EIO, Errno::ENOMEM, Errno::EMFILE, Errno::EINTR] {
+                let what = format!("v2 {v2}: {path}: {errno:?}");
+                let fake = machine(v2);
+                let mut host = fake.another();
+                let mut reconciler = Reconciler::new(instance(), &mut host).unwrap();
+                let effect = Effect::Fails(errno);
+                fake.trouble(Trouble {
+                    operation: "read",
+                    path: path.clone(),
+                    value: None,
+                    effect,
+                    lasts: false,
+                });
+                let specs = specs();
+                let first = reconciler.round(&mut host, 0, &PlanRequest::all(&specs)).unwrap();
+                if fake.no_trouble() == 0 {
+                    continue;
+                }
+                read += 1;
+                let told = first.problems.iter().any(|one| one.contains(&path));
+                // What was read again in the same round is known.
+                assert!(told || fake.snapshot() == in_force, "{what}: {:?}", first.problems);
+                let next = round(&mut reconciler, &mut host, 1_000);
+                assert!(next.problems.is_empty(), "{what}: {:?}", next.problems);
+                assert_eq!(fake.snapshot(), in_force, "{what}");
+                everything_back(&fake, &before, &what);
+            }
+        }
+        assert!(read > 20, "v2 {v2}: {read} files read");
+    }
+}
+
+/// What controllers decide is put in force without a look at the machine, as a round would; killed at any write, and beside a
+/// cgroup that goes, nothing is lost.
+// promise 31
 #[test]
 fn what_is_decided_anew_needs_no_look() {
     for v2 in [false, true] {
