@@ -446,9 +446,15 @@ impl Agent<'_> {
     /// Waits until `until`, or until something happens; returns whether the next tick must come at once.
     fn wait(&mut self, waker: &Waker, until: Instant) -> bool {
         let most = self.lease.as_ref().map_or(self.options.interval, |lease| lease.time / BEATS);
-        let patience = until.saturating_duration_since(Instant::now()).min(most);
-        let changes = self.groups.changes.as_ref().filter(|_| self.groups.looked.elapsed() >= LOOKS_APART);
-        let alarms = self.sensing.blame_monitor.alarms().filter(|_| self.heeds_alarms());
+        // What was looked at a moment ago is left out until it may be looked at again.
+        let pause = LOOKS_APART.saturating_sub(self.groups.looked.elapsed());
+        let changes = self.groups.changes.as_ref().filter(|_| pause.is_zero());
+        let alarm_pause = self.alarm_pause();
+        let alarms =
+            self.sensing.blame_monitor.alarms().filter(|_| alarm_pause.is_some_and(|one| one.is_zero()));
+        let pauses = [Some(pause), alarm_pause].into_iter().flatten().filter(|one| !one.is_zero());
+        let least = pauses.min().unwrap_or(most).min(most);
+        let patience = until.saturating_duration_since(Instant::now()).min(least);
         let mut sources = Sources::default();
         sources.readable.extend(changes.map(|changes| changes.watch().as_fd()));
         sources.readable.extend(alarms);

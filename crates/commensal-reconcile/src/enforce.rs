@@ -24,7 +24,8 @@ pub fn enforce(
     request: &PlanRequest<'_>,
     journal: &mut Journal,
 ) -> Result<(Planned, Outcome), ReconcileError> {
-    if instance.journal_name() == journal::MACHINE {
+    // What ends with a command or a run takes none of it: it would undo what lasts.
+    if journal.is(journal::MACHINE) {
         instance.remember(host, journal)?;
     }
     let (mut planned, mut outcome) = once(instance, host, request, journal)?;

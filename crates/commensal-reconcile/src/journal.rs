@@ -397,6 +397,11 @@ impl Journal {
         self.records.len()
     }
 
+    /// Whether this is the journal of that name.
+    pub(crate) fn is(&self, name: &str) -> bool {
+        self.path.file_name().is_some_and(|file| file.to_str() == Some(&format!("{name}.{ENDING}")))
+    }
+
     /// Whether the journal has no records.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -135,14 +135,13 @@ impl Agent<'_> {
         self.sensing.blame_monitor.set_alarm(wait, FAST);
     }
 
-    /// Whether an alarm would bring the next tick at once: not while isolation is off on purpose, and not so soon after the last
-    /// one that no controller would act on it.
-    pub(super) fn heeds_alarms(&self) -> bool {
+    /// Time until an alarm would bring the next tick at once: for a while after the last one no controller would act on it. `None`
+    /// when none would, as while isolation is off on purpose.
+    pub(super) fn alarm_pause(&self) -> Option<Duration> {
+        let heeded = self.target_us().is_some() && self.actuation.last.is_some() && !self.isolation_is_off();
         let spacing = Duration::from_millis(CUT_SPACING_MS);
-        self.target_us().is_some()
-            && self.actuation.last.is_some()
-            && !self.isolation_is_off()
-            && self.sensing.early_tick.alarmed.is_none_or(|at| at.elapsed() >= spacing)
+        let since = |at: Instant| spacing.saturating_sub(at.elapsed());
+        heeded.then(|| self.sensing.early_tick.alarmed.map_or(Duration::ZERO, since))
     }
 
     /// Looks because of an alarm.
