@@ -66,8 +66,6 @@ const ROUND_SHARE: u32 = 5_000;
 const ROUND_AT_LEAST: Duration = Duration::from_secs(300);
 /// How often freed memory is given back, after a round.
 const TRIM_EVERY: Duration = Duration::from_secs(60);
-/// What is refused again and again is tried at least this often.
-const AGAIN_AT_LEAST: Duration = Duration::from_secs(30);
 /// A queue that is held closed reopens by itself after this many ticks.
 const HOLD_TICKS: u32 = 5;
 /// The first ticks, made without a pause in between: two samples of the counters are needed for a rate.
@@ -146,9 +144,9 @@ struct Actuation {
     fixed: BTreeMap<String, view::Fixed>,
     /// Siblings of online groups and their weights, as of the last round.
     beside: BTreeMap<GroupName, WeightInput>,
-    /// What the last round could not do, and when the same is tried again.
-    complaints: Vec<String>,
-    again: Option<(Instant, Duration)>,
+    /// Problems of the last round, and when the next one has something to try, ms.
+    problems: Vec<String>,
+    again_ms: Option<u64>,
     /// When the last round was made, how long it took, and what it was for.
     rounded: Option<Instant>,
     /// When freed memory was last given back, and whether there has been a round since.
@@ -198,8 +196,8 @@ impl Actuation {
             yields: false,
             fixed: BTreeMap::new(),
             beside: BTreeMap::new(),
-            complaints: Vec::new(),
-            again: None,
+            problems: Vec::new(),
+            again_ms: None,
             rounded: None,
             trimmed: None,
             untrimmed: false,
@@ -215,23 +213,14 @@ impl Actuation {
         }
     }
 
-    /// What a round could not do, in its own words: what stays the same is tried again after a time that doubles each time.
-    fn complain(&mut self, problems: &[String], interval: Duration) {
-        let before = self.again.take().map(|(_, pause)| pause);
-        if self.phase == Phase::Unsettled && !problems.is_empty() && *problems == *self.complaints {
-            let pause = before.map_or(interval, |pause| pause * 2).min(AGAIN_AT_LEAST);
-            self.again = Some((Instant::now() + pause, pause));
-        }
-        self.complaints = problems.to_vec();
-    }
-
-    /// Whether it is too early to try again what was refused.
-    fn waits(&self) -> bool {
-        self.phase == Phase::Unsettled && self.again.is_some_and(|(at, _)| Instant::now() < at)
+    /// Whether the last round left nothing to do but refused steps that are in back-off.
+    fn waits(&self, now_ms: u64) -> bool {
+        self.phase == Phase::Unsettled && self.again_ms.is_some_and(|again| now_ms < again)
     }
 
     /// Asks for a round; a pause stays in force.
     fn unsettle(&mut self) {
+        self.again_ms = None;
         if self.phase == Phase::Settled {
             self.phase = Phase::Unsettled;
         }
@@ -356,7 +345,7 @@ impl Agent<'_> {
         };
         self.sensing.meters.follow(self.host, &planned.actual.hierarchies, &planned.desired);
         let (changes, problems) = (Vec::new(), Vec::new());
-        self.actuation.last = Some(Round { planned, changes, problems, current: false });
+        self.actuation.last = Some(Round { planned, changes, problems, again_ms: None, current: false });
     }
 
     fn keep(&mut self, flags: &Flags, commands: &Receiver<Command>, tell: &mut dyn FnMut(Arc<Snapshot>)) {
@@ -458,7 +447,9 @@ impl Agent<'_> {
         let mut sources = Sources::default();
         sources.readable.extend(changes.map(|changes| changes.watch().as_fd()));
         sources.readable.extend(alarms);
-        sources.triggers.extend(self.sensing.early_tick.triggers());
+        if !self.looks_between_ticks() || self.sensing.early_tick.may_ask() {
+            sources.triggers.extend(self.sensing.early_tick.triggers());
+        }
         let Ok(woken) = waker.wait(&sources, patience) else {
             std::thread::sleep(patience);
             return false;

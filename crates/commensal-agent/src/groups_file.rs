@@ -7,7 +7,7 @@ use commensal_host::{FolderEvent, For, GroupWatch, Host, HostError};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Maximum total size of the files, bytes: a thousand groups take a third of it. They are read in every tick, and sent
+/// Maximum total size of the files, bytes: a thousand groups take a third of it. They are read every few seconds, and sent
 /// to the guard in one line.
 pub const LONGEST: usize = 1 << 20;
 

@@ -86,6 +86,12 @@ impl Table {
         self.entries.get(key).is_none_or(|entry| now_ms >= entry.write_from_ms)
     }
 
+    /// When the next knob in back-off may be written, ms; `None` when none is in back-off.
+    #[must_use]
+    pub fn next_write_ms(&self, now_ms: u64) -> Option<u64> {
+        self.entries.values().map(|entry| entry.write_from_ms).filter(|from| *from > now_ms).min()
+    }
+
     /// Forgets knobs that have kept their value for long enough, and those whose cgroup is gone.
     pub fn calm(&mut self, now_ms: u64, alive: impl Fn(&SettingKey) -> bool) {
         self.entries.retain(|key, entry| {

@@ -24,10 +24,7 @@ pub fn enforce(
     request: &PlanRequest<'_>,
     journal: &mut Journal,
 ) -> Result<(Planned, Outcome), ReconcileError> {
-    // What ends with a command or a run takes none of it: it would undo what lasts.
-    if journal.is(journal::MACHINE) {
-        instance.remember(host, journal)?;
-    }
+    instance.remember(host, journal)?;
     let (mut planned, mut outcome) = once(instance, host, request, journal)?;
     let mut moved = moves(&planned.plan.steps) > outcome.stayed.len();
     for _ in 0..LOOKS {

@@ -256,8 +256,8 @@ impl Instance {
         told
     }
 
-    /// Puts into an empty journal of lasting changes what the cgroups tell; returns the number of its records. The caller holds the
-    /// lock.
+    /// Puts into an empty journal of lasting changes what the cgroups tell; returns the number of its records. Other journals stay
+    /// empty: what ends with a command or an experiment would undo what lasts. The caller holds the lock.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -266,7 +266,7 @@ impl Instance {
         host: &mut dyn Host,
         journal: &mut Journal,
     ) -> Result<usize, ReconcileError> {
-        if journal.is_empty() {
+        if journal.is_empty() && journal.is(journal::MACHINE) {
             let records = self.marked(host)?;
             journal.append(host, &records)?;
         }

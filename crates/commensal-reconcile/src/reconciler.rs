@@ -70,6 +70,8 @@ pub struct Round {
     pub changes: Vec<Change>,
     /// Problems of this round, in whole sentences.
     pub problems: Vec<String>,
+    /// When the next round has something to try, ms, if nothing but refused steps is left to do.
+    pub again_ms: Option<u64>,
     /// Whether `planned` includes the written values, so that [`Reconciler::adjust`] can continue from it.
     pub current: bool,
 }
@@ -220,7 +222,7 @@ impl Reconciler {
                     let mut problems = self.problems(&planned);
                     problems.push(in_words(&error));
                     problems.extend(left);
-                    return Ok(Round { planned, changes, problems, current: false });
+                    return Ok(Round { planned, changes, problems, again_ms: None, current: false });
                 }
                 Some(failure) => {
                     if !self.back_off.failed(now_ms, &planned.actual, steps.get(failure.step), &failure) {
@@ -243,14 +245,18 @@ impl Reconciler {
                     };
                     self.settle(host, &planned)?;
                     let current = !young && self.take_in(host, &mut planned, &steps)?;
+                    let unknown = self.rebuilt.is_some()
+                        || !self.half_done.is_empty()
+                        || !planned.actual.unread.is_empty();
+                    let again_ms = self.back_off.next_try_ms(now_ms).filter(|_| current && !unknown);
                     let problems = self.problems(&planned);
-                    return Ok(Round { planned, changes, problems, current });
+                    return Ok(Round { planned, changes, problems, again_ms, current });
                 }
             }
             if attempt >= ATTEMPTS {
                 let mut problems = self.problems(&planned);
                 problems.push(format!("tried {ATTEMPTS} times; the rest waits for the next round"));
-                return Ok(Round { planned, changes, problems, current: false });
+                return Ok(Round { planned, changes, problems, again_ms: None, current: false });
             }
         }
         unreachable!("the last attempt returns")

@@ -31,6 +31,9 @@ const MOST_GROUPS: usize = 32;
 #[derive(Debug, Default)]
 pub(super) struct EarlyTick {
     triggers: BTreeMap<PathBuf, PressureTrigger>,
+    /// When the triggers were last polled. A poll costs 0.1 ms: between two ticks, when the loop wakes by itself, they are polled once
+    /// per shortest window.
+    asked: Option<Instant>,
     /// Files whose trigger was refused; these are not retried.
     refused: BTreeSet<PathBuf>,
     /// Time and total of the last reading of run delay; `next` is the earliest time of the next one.
@@ -67,11 +70,17 @@ impl EarlyTick {
         self.triggers.values()
     }
 
-    /// Whether a trigger has fired, given what each one said. A group that is gone loses its trigger.
+    /// Whether the triggers have not been polled for a while.
+    pub fn may_ask(&self) -> bool {
+        self.asked.is_none_or(|at| at.elapsed() >= WINDOWS[0])
+    }
+
+    /// Whether a trigger has fired, given what each one said, if they were polled. A group that is gone loses its trigger.
     pub fn pressed(&mut self, told: Vec<Option<bool>>) -> bool {
         if told.len() != self.triggers.len() {
             return false;
         }
+        self.asked = Some(Instant::now());
         let mut any = false;
         let mut fired = told.into_iter();
         self.triggers.retain(|_, _| {

@@ -40,7 +40,7 @@ impl Agent<'_> {
         let reloaded = before.is_none_or(|(generation, _)| *generation != self.groups.state.generation);
         let every = (self.actuation.round_took * ROUND_SHARE).clamp(ROUND_EVERY, ROUND_AT_LEAST);
         let whole = reloaded
-            || (self.actuation.phase != Phase::Settled && !self.actuation.waits())
+            || (self.actuation.phase != Phase::Settled && !self.actuation.waits(self.now().ms))
             || self.actuation.rounded.is_none_or(|at| at.elapsed() >= every)
             || self.reconciler.cpus_changed(self.host)
             || self.reconciler.scheduler_changed(self.host)
@@ -84,7 +84,7 @@ impl Agent<'_> {
             false => BTreeMap::new(),
         };
         let problems = std::mem::take(&mut round.problems);
-        self.actuation.complain(&problems, self.options.interval);
+        (self.actuation.problems, self.actuation.again_ms) = (problems.clone(), round.again_ms);
         self.members.mind(Interest::of(&self.groups.compiled.groups, &round.planned.desired));
         self.actuation.last = Some(round);
         self.actuation.untrimmed = true;
@@ -106,8 +106,8 @@ impl Agent<'_> {
     /// Makes one round, if one is due and no other process is changing the machine.
     pub(super) fn enforce(&mut self, now: &Now, problems: &mut Vec<String>) {
         let due = self.round_is_due();
-        if due != Due::Whole && self.actuation.waits() {
-            problems.extend(self.actuation.complaints.iter().cloned());
+        if due != Due::Whole && self.actuation.waits(now.ms) {
+            problems.extend(self.actuation.problems.iter().cloned());
         }
         if due == Due::No {
             return;
@@ -177,52 +177,5 @@ impl Agent<'_> {
             }
             Err(error) => problems.push(error.to_string()),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::{AGAIN_AT_LEAST, Actuation};
-    use super::*;
-    use std::time::Duration;
-
-    const TICK: Duration = Duration::from_secs(1);
-
-    /// Tells of problems after a round; how long the next one waits, s.
-    fn complain(actuation: &mut Actuation, problems: &[&str]) -> Option<u64> {
-        let problems: Vec<String> = problems.iter().map(|one| (*one).to_owned()).collect();
-        actuation.complain(&problems, TICK);
-        assert_eq!(actuation.waits(), actuation.again.is_some());
-        actuation.again.map(|(_, pause)| pause.as_secs())
-    }
-
-    #[test]
-    fn what_is_refused_again_is_tried_less_and_less_often() {
-        let mut actuation = Actuation::new(Instant::now());
-        let all: Vec<_> = (0..8).map(|_| complain(&mut actuation, &["EACCES"])).collect();
-        assert_eq!(all[..7], [None, Some(1), Some(2), Some(4), Some(8), Some(16), Some(30)]);
-        assert_eq!(all[7], Some(AGAIN_AT_LEAST.as_secs()));
-        // Another problem, or one less, is tried at once; so is what comes after a success.
-        assert_eq!(complain(&mut actuation, &["EBUSY"]), None);
-        assert_eq!(complain(&mut actuation, &["EBUSY"]), Some(1));
-        assert_eq!(complain(&mut actuation, &["EBUSY", "EACCES"]), None);
-        assert_eq!(complain(&mut actuation, &[]), None);
-        assert_eq!(complain(&mut actuation, &[]), None);
-        assert_eq!(complain(&mut actuation, &["EBUSY"]), None);
-    }
-
-    #[test]
-    fn a_change_does_not_wait() {
-        let mut actuation = Actuation::new(Instant::now());
-        complain(&mut actuation, &["EACCES"]);
-        complain(&mut actuation, &["EACCES"]);
-        assert!(actuation.waits());
-        actuation.ask_once_more();
-        assert!(!actuation.waits());
-        // In a pause nothing is tried at all.
-        actuation.phase = Phase::Paused;
-        complain(&mut actuation, &["EACCES"]);
-        actuation.ask_once_more();
-        assert!(!actuation.waits() && actuation.phase == Phase::Paused);
     }
 }

@@ -1,4 +1,4 @@
-//! What locks of the fake are to those of [`crate::locks`]: an open file, and a file that may be locked.
+//! The fake kernel's side of [`crate::locks`]: open files, and files that can be locked.
 
 use std::fmt;
 use std::sync::Arc;

@@ -80,7 +80,7 @@ fn other_form(error: &serde_json::Error) -> LabError {
     LabError::new(format!("it does not read as a calibration of schema {SCHEMA}: {error}"))
 }
 
-/// It was made with another plan or version.
+/// The error for a calibration that was made with another plan or by another version.
 fn another(differs: &str) -> LabError {
     LabError::new(format!("it is of another calibration: {differs}; name another file, or ask for the same"))
 }

@@ -102,6 +102,13 @@ impl BackOff {
         true
     }
 
+    /// When the first refused step may be tried again, ms; `None` when there is none, or a process could not be moved, which is
+    /// tried in every round.
+    pub(super) fn next_try_ms(&self, now_ms: u64) -> Option<u64> {
+        let next = [self.refused.next_write_ms(now_ms), self.others.next_try_ms(now_ms)];
+        next.into_iter().flatten().min().filter(|_| self.stayed.is_empty())
+    }
+
     /// Steps that are still refused, in whole sentences.
     pub(super) fn problems(&mut self, planned: &Planned) -> Vec<String> {
         let refused: BTreeSet<&SettingKey> = self.refused.iter().map(|(key, _)| key).collect();

@@ -42,6 +42,11 @@ impl RefusedSteps {
         !self.0.iter().any(|one| waits(one) && (same(&one.step, step) || needs(step, &one.step)))
     }
 
+    /// When the next step in back-off may be tried, ms; `None` when none is.
+    pub(super) fn next_try_ms(&self, now_ms: u64) -> Option<u64> {
+        self.0.iter().map(|one| one.again_from_ms).filter(|from| *from > now_ms).min()
+    }
+
     /// Reasons of the refusals whose steps are still planned. Forgets the others.
     pub(super) fn reasons(&mut self, planned: &[Step]) -> Vec<String> {
         self.0.retain(|one| planned.iter().any(|step| same(&one.step, step)));

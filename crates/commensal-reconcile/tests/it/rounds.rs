@@ -207,6 +207,44 @@ fn what_is_refused_for_long_stops_nothing_else() {
     }
 }
 
+/// A round says when the next one has something to try: whoever makes them only then makes few, and misses nothing.
+// promise 22
+#[test]
+fn a_round_says_when_a_refused_step_may_be_tried() {
+    // On v2 the trial after a controller was enabled finds the refusal, and the limit is unmet instead.
+    for what in ["cpu.cfs_quota_us", "memory.limit_in_bytes"] {
+        let fake = machine(false);
+        let mut host = fake.another();
+        let mut reconciler = Reconciler::new(instance(), &mut host).unwrap();
+        fake.refuse_file(what, Errno::EBUSY);
+        // What made groups is followed by another one at once.
+        let first = round(&mut reconciler, &mut host, 0);
+        assert_eq!(first.again_ms, None, "{what}");
+        let (mut now, mut pauses) = (10, Vec::new());
+        while now < 300_000 {
+            let last = round(&mut reconciler, &mut host, now);
+            assert!(!last.problems.is_empty(), "{what}: at {now}");
+            let again = last.again_ms.unwrap_or_else(|| panic!("{what}: at {now}: {:?}", last.problems));
+            assert!(again > now, "{what}: {again} at {now}");
+            pauses.push(again - now);
+            // A round before that has nothing to try, and says the same.
+            let writes = reconciler.writes;
+            let early = round(&mut reconciler, &mut host, again - 1);
+            assert_eq!((early.again_ms, reconciler.writes), (Some(again), writes), "{what}: at {now}");
+            now = again;
+        }
+        // Two limits at most are refused, each after 1, 2, 4, ... s.
+        assert!(pauses.len() <= 20, "{what}: {pauses:?}");
+        fake.refuse_nothing();
+        let mut last = round(&mut reconciler, &mut host, now);
+        while let Some(again) = last.again_ms {
+            assert!(again <= now + 300_000, "{what}: {again} at {now}");
+            last = round(&mut reconciler, &mut host, again);
+        }
+        assert_eq!(last.problems, [""; 0], "{what}");
+    }
+}
+
 /// Groups that come and go leave no more on record than some that are gone, and what is there goes back to what it was.
 // promise 32
 #[test]

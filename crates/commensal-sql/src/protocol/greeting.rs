@@ -85,7 +85,8 @@ pub struct Login {
     pub database: String,
     /// The authentication method that the client prefers; ours, if its method is unknown here.
     pub method: Method,
-    /// Whether the proof was made by that method for our salt. Otherwise it must be requested.
+    /// Whether the client has already proved its password by that method and with the salt that was sent. If not, the server asks
+    /// for the proof.
     pub proven: bool,
 }
 
