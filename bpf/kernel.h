@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * The few kernel types that both programs look into, as CO-RE relocates them: neither vmlinux.h nor a kernel tree is
- * needed. Fields are named here as Linux names them; offsets come from the BTF of the kernel that runs.
+ * The few kernel types that both programs read. CO-RE relocates their fields to the offsets of the running kernel, from
+ * its BTF, so neither vmlinux.h nor a kernel tree is needed. Types and fields have the names that Linux gives them.
  */
 #pragma once
 

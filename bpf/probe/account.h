@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* From what a task and a CPU do to sums: classes, waits and their parts, culprits. */
+/* Accounting: the classes of tasks, the waits and their parts, the culprits, and the sums of all these. */
 #pragma once
 #include "state.h"
 
@@ -41,11 +41,11 @@ static __always_inline u32 slot(u64 ns)
 	return top < SLOTS ? top : SLOTS - 1;
 }
 
-/* How often the clocks are compared, and by how much (as a shift) one may gain on the other meanwhile: NTP slews by 1/2000. */
+/* Interval between comparisons of the clocks, and the most that one may gain on the other (a shift): NTP slews by 1/2000. */
 #define COMPARE		(1ULL << 22)	/* ns */
 #define SLEW		11
 
-/* The clock that the kernel itself accounts with, of the run queue that `p` is on; 0 where it cannot be had. */
+/* Clock of the run queue that `p` is on, with which the kernel itself accounts; 0 if it cannot be read. */
 static __always_inline u64 clock_of(struct task_struct *p)
 {
 	if (bpf_core_field_exists(p->se.cfs_rq) && bpf_core_field_exists(p->se.cfs_rq->rq))
@@ -54,8 +54,8 @@ static __always_inline u64 clock_of(struct task_struct *p)
 }
 
 /*
- * A time of that clock as CLOCK_MONOTONIC, which user space and interrupts have: the difference is looked at some hundred times a
- * second. A look may find the clock a little old, so the smallest difference counts, but for what slewing explains.
+ * Converts a time of that clock to CLOCK_MONOTONIC, which user space and interrupts use. The difference is measured some hundred
+ * times a second. The clock may be a little old then, so the smallest difference counts, apart from what slewing explains.
  */
 static __always_inline u64 time_of(struct cpu_state *c, u64 clock)
 {
@@ -76,9 +76,9 @@ static __always_inline u64 time_of(struct cpu_state *c, u64 clock)
 }
 
 /*
- * The time of a switch. The kernel has just set its clock for it, and reading the hardware again costs as much as all the rest here
- * (70 ns in a virtual machine). But where a wake-up asked for the switch, the kernel leaves the clock as the wake-up has found it,
- * and a wait would be 0: then the hardware is read, unless nobody waits or begins to, whose figures could tell.
+ * The time of a switch. The kernel has just updated its clock for it, and reading the hardware clock again would cost as much as the
+ * rest of this program (70 ns in a virtual machine). But after a wake-up that requested the switch, the kernel's clock is still at the
+ * wake-up, and a wait would be 0: then the hardware clock is read, unless no online thread is concerned.
  */
 static __always_inline u64 time_of_switch(struct cpu_state *c, struct task_struct *prev, struct task_struct *next, u32 class)
 {
@@ -104,7 +104,7 @@ static __always_inline struct cgroup *cgroup_of(struct task_struct *p)
 	return unified ? p->cgroups->dfl_cgrp : p->sched_task_group->css.cgroup;
 }
 
-/* The group of an autogroup is of no cgroup: 0. */
+/* 0 for the task group of an autogroup, which belongs to no cgroup. */
 static __always_inline u64 id_of(struct cgroup *cgroup)
 {
 	return cgroup ? cgroup->kn->id : 0;
@@ -123,7 +123,7 @@ static __noinline u32 look_up(struct cgroup *cgroup)
 	return CLASS_OTHER;
 }
 
-/* It is queued no more. Returns its CPU if nobody else waits there. */
+/* Removes a task from the waiters of its CPU; returns the CPU if no other thread waits there. */
 static __always_inline struct cpu_state *uncount(struct task_state *task)
 {
 	struct cpu_state *c;
@@ -134,11 +134,11 @@ static __always_inline struct cpu_state *uncount(struct task_state *task)
 	c = cpu_at(task->cpu);
 	if (!c)
 		return 0;
-	/* The old value: 1 is that it was the only one. */
+	/* Returns the old value: 1 means that it was the only one. */
 	return __sync_fetch_and_add(&c->waiters, -1) <= 1 ? c : 0;
 }
 
-/* Its wait is nobody's any more, and so is what offline work did to it. */
+/* Discards the wait of a task, and the delay by offline work that began with it. */
 static __always_inline void abandon(struct task_state *task)
 {
 	struct cpu_state *c = uncount(task);
@@ -171,7 +171,7 @@ static __always_inline u32 class_of(struct task_struct *p, struct task_state *ta
 	return task->class;
 }
 
-/* No variable index into stack or map values: one of six, which every verifier understands. */
+/* Uses no variable index into stack or map values, because not every verifier accepts that. */
 static __always_inline void add(u64 *ns, u32 kind, u64 d)
 {
 	if (kind == CLASS_OTHER) ns[CLASS_OTHER] += d;
@@ -182,7 +182,7 @@ static __always_inline void add(u64 *ns, u32 kind, u64 d)
 	else ns[CLASS_IRQ] += d;
 }
 
-/* What a CPU did until `now`. */
+/* Copies the times by class of a CPU up to `now`; tries again if the CPU updates them meanwhile. */
 static __always_inline void copy(struct cpu_state *c, u64 now, u64 *ns, struct totals *t)
 {
 	for (int tries = 0; tries < 4; tries++) {
@@ -203,7 +203,7 @@ static __always_inline void copy(struct cpu_state *c, u64 now, u64 *ns, struct t
 	}
 }
 
-/* Closes what the CPU did until now; from now on it does `kind`. */
+/* Adds the time up to now to the CPU's current class; from now on its class is `kind`. */
 static __always_inline void turn(struct cpu_state *c, u64 now, u32 kind)
 {
 	u64 since = c->since;
@@ -217,7 +217,7 @@ static __always_inline void turn(struct cpu_state *c, u64 now, u32 kind)
 	c->since = now;
 }
 
-/* The same time once more, by process. */
+/* Adds the same time to the sum of the process. */
 static __always_inline void charge(struct culprit *culprit, u32 tgid, u64 ns)
 {
 	struct command key = { .cgroup = culprit->cgroup, .target = culprit->target, .tgid = tgid };
@@ -232,7 +232,7 @@ static __always_inline void charge(struct culprit *culprit, u32 tgid, u64 ns)
 		__sync_fetch_and_add(sum, ns);
 }
 
-/* What is pending on a CPU goes into the map. */
+/* Adds the pending wait of a CPU to the map of culprits. */
 static __noinline int flush(struct cpu_state *c)
 {
 	struct totals *t = all();
@@ -252,7 +252,7 @@ static __noinline int flush(struct cpu_state *c)
 	if (!sum) {
 		if (!bpf_map_update_elem(&culprits, &key, &ns, BPF_NOEXIST))
 			return 0;
-		/* Another CPU was faster, or there is no room. */
+		/* Another CPU has just added the entry, or the map is full. */
 		sum = bpf_map_lookup_elem(&culprits, &key);
 		if (!sum) {
 			t->full++;
@@ -264,7 +264,7 @@ static __noinline int flush(struct cpu_state *c)
 	return 0;
 }
 
-/* `c` is this CPU's. Mostly it is the same culprit again, so that the map is rarely needed. */
+/* Blames a wait on a culprit; `c` is this CPU. Mostly the culprit is the same as before, so the map is rarely needed. */
 static __always_inline void blame(struct cpu_state *c, u32 target, u32 kind, u64 cgroup, u32 tgid, u64 ns)
 {
 	if (c->last.cgroup != cgroup || c->last.target != target || c->last.kind != kind ||
@@ -296,7 +296,7 @@ struct window {
 	u64 left[KINDS];
 };
 
-/* One tenure's part of a wait. Not static: the verifier looks at it once, not at every turn of the loop. */
+/* Blames one tenure's part of a wait. Not static, so that the verifier checks it once, not in each iteration. */
 __noinline int divide_one(struct window *w, u32 back)
 {
 	struct cpu_state *here = cpu_at(bpf_get_smp_processor_id());
@@ -333,7 +333,7 @@ __noinline int divide_one(struct window *w, u32 back)
 	return 0;
 }
 
-/* Divides what tasks had of a wait among their cgroups; what the ring no longer knows is NOBODY's. */
+/* Divides the part of a wait that tasks caused among their cgroups; what is no longer in the ring is counted as NOBODY. */
 static __noinline int divide(struct window *w)
 {
 	struct cpu_state *here = cpu_at(bpf_get_smp_processor_id());
@@ -391,8 +391,8 @@ static __always_inline void set_right(struct cpu_state *c, u64 now, struct total
 }
 
 /*
- * Who leaves whom on the CPUs of a core. ONLINE that comes beside OFFLINE waits for it to be evicted: that takes until OFFLINE
- * has gone, unless ONLINE goes first. Siblings are read while they may change; each change is seen from one side at least.
+ * Counts evictions and intrusions among the CPUs of a core. When ONLINE starts beside OFFLINE, the eviction lasts until OFFLINE
+ * has left, unless ONLINE leaves first. Siblings may change while they are read, but at least one side sees each change.
  */
 static __always_inline void beside(struct cpu_state *c, u32 was, u32 is, u64 now, struct totals *t)
 {
@@ -428,14 +428,14 @@ static __always_inline void beside(struct cpu_state *c, u32 was, u32 is, u64 now
 	}
 }
 
-/* Ends what a task of interest did, where that is known. Its time belongs to that, and a new state begins. */
+/* Starts a new state of an online task; the caller has accounted the time in the old one. */
 static __always_inline void enter(struct task_state *task, u32 state, u64 now)
 {
 	task->state = state;
 	task->began = now;
 }
 
-/* The first time that it is seen, or again after it was somebody else's. */
+/* Resets the sums of a task that is seen for the first time, or again after it had another class. */
 static __always_inline void begin(struct task_state *task, u64 now)
 {
 	task->seen = task->began = now;
@@ -445,7 +445,7 @@ static __always_inline void begin(struct task_state *task, u64 now)
 		task->wait[k] = 0;
 }
 
-/* It did something else than anybody was told. */
+/* Accounts a state of which the end was missed as lost. */
 static __always_inline void lose(struct task_state *task, u64 now, struct totals *t)
 {
 	u64 ns = now > task->began ? now - task->began : 0;
@@ -470,7 +470,7 @@ static __always_inline void queue(struct task_state *task, u32 cpu, struct cpu_s
 		invert(c, now, 1);
 }
 
-/* ONLINE has waited for OFFLINE: too much of that wakes the reader. */
+/* Adds a wait of ONLINE for OFFLINE to the window of the alarm, and wakes the reader if it is too much. */
 static __noinline int notice(u64 now, u64 ns)
 {
 	struct alarm alarm = {};
@@ -491,7 +491,7 @@ static __noinline int notice(u64 now, u64 ns)
 	return 0;
 }
 
-/* The part of a wait on the CPU that it ends on or leaves. `ended` is the tenure that ends there just now, if one does. */
+/* Accounts the part of a wait on the CPU where it ends or that the task leaves. `ended`: the tenure that ends there now, if any. */
 static __always_inline void part(struct task_state *task, struct cpu_state *c, u64 now, struct totals *t,
 				 struct tenure *ended)
 {
@@ -512,7 +512,7 @@ static __always_inline void part(struct task_state *task, struct cpu_state *c, u
 		w.left[k] = w.left[k] > task->copy[k] ? w.left[k] - task->copy[k] : 0;
 		sum += w.left[k];
 	}
-	/* Another CPU went on after `now`, which is long when a hypervisor took ours away just then. */
+	/* Another CPU continued after `now`; for long if the hypervisor took this one away just then. */
 	if (sum > limit) {
 		u64 over = sum - limit;
 
@@ -579,7 +579,7 @@ static __always_inline void unqueue(struct task_state *task, u64 now, struct tot
 		t->gone_wait_ns += ns;
 }
 
-/* The kernel's own figure of the wait that ended before this run. It is final when the run ends. */
+/* Compares the wait that ended before this run with the kernel's own value, which is final when the run ends. */
 static __always_inline void compare(struct task_struct *p, struct task_state *task, struct totals *t)
 {
 	u64 delay = p->sched_info.run_delay, step = delay - task->kernel_delay;
@@ -603,7 +603,7 @@ static __always_inline void compare(struct task_struct *p, struct task_state *ta
 	task->check = 2;
 }
 
-/* A task of interest leaves the CPU. */
+/* Accounts that an online task leaves the CPU. */
 static __always_inline void leave(struct task_struct *p, struct task_state *task, u32 cpu, struct cpu_state *c, u64 now,
 				  struct totals *t)
 {
@@ -611,7 +611,7 @@ static __always_inline void leave(struct task_struct *p, struct task_state *task
 	struct target *target;
 	bool runnable = p->on_rq == 1;
 
-	/* Not prev_state: that argument came in 5.18, and says sleep for a task that a signal keeps queued. */
+	/* Not by prev_state: it exists only since 5.18, and says sleep for a task that a signal keeps queued. */
 	if (runnable && bpf_core_field_exists(p->se.sched_delayed) && p->se.sched_delayed)
 		runnable = false;
 	if (verify && bpf_core_field_exists(p->sched_info.run_delay))
@@ -629,7 +629,7 @@ static __always_inline void leave(struct task_struct *p, struct task_state *task
 	} else if (task->state != UNSEEN) {	/* it ran without a switch that anybody told */
 		lose(task, now, t);
 	}
-	/* Moved to another group meanwhile: what it does from now on is that one's. */
+	/* It may have moved to another group: from now on it is accounted there. */
 	if (KIND(class_of(p, task)) != CLASS_ONLINE)
 		return;
 	if (task->state == UNSEEN)

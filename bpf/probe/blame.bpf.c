@@ -5,13 +5,13 @@
  *      kinds     other | online | offline | kernel | idle | irq
  *      cpu  0    [ns ,    ns   ,   ns    ,   ns   ,  ns  , ns ]   closed at every switch and interrupt
  *
- * A wait of a thread is two copies of the vector of the CPU it is queued on; their difference says who had the CPU
- * meanwhile, and adds up to the wait by construction. Which cgroup it was comes from a ring of the CPU's last tenures
- * (who ran, from when to when), which is written only while a thread of interest is queued there.
+ * When a thread begins to wait and when it gets a CPU, the vector of the CPU that it is queued on is copied. The difference
+ * says which classes had the CPU meanwhile, and adds up to the wait by construction. The cgroups are those in a ring of the
+ * CPU's last tenures (who ran, from when to when), which is written only while an online thread is queued there.
  *
- * Everything of a CPU is written under its run queue's lock (wake-up, switch, leaving by migration) or by an interrupt
- * on it. Two things are not: a migration's target CPU is read without its lock (`since` is a sequence count for that),
- * and its counter of waiters is atomic.
+ * The state of a CPU is written under the lock of its run queue (wake-up, switch, leaving by migration) or by an interrupt
+ * on it. There are two exceptions: the target CPU of a migration is read without its lock (`since` serves as a sequence
+ * count), and its number of waiters is changed atomically.
  */
 #include "account.h"
 
@@ -63,7 +63,7 @@ int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_s
 		ended.kind = c->tenant;
 		if (by_command)
 			ended.tgid = c->tgid;
-		/* Kept for whoever else is queued here. */
+		/* Kept for the other threads that are queued here. */
 		if (c->waiters > waits && ended.kind <= CLASS_OFFLINE && ended.from < now) {
 			struct ring *ring = bpf_map_lookup_elem(&rings, &cpu);
 
@@ -84,7 +84,7 @@ int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_s
 	c->irq_depth = 0;
 	c->pid = next->pid;
 
-	/* prev: its class when it came; another only if it changed its cgroup. */
+	/* `was` is the class of prev when it got the CPU; it differs now only if prev changed its cgroup. */
 	if (KIND(was) == CLASS_ONLINE || (prev->pid && !(prev->flags & PF_KTHREAD) && prev->on_rq == 1))
 		left = bpf_task_storage_get(&tasks, prev, 0, 0);
 	if (left && (KIND(was) == CLASS_ONLINE || KIND(class_of(prev, left)) == CLASS_ONLINE))
@@ -125,7 +125,7 @@ int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_s
 			if (!sibling)
 				break;
 			copy(sibling, now, ns, t);
-			/* Stored one higher: 0 says that ONLINE was not here. */
+			/* Stored plus 1: 0 means that ONLINE was not here. */
 			if (KIND(was) == CLASS_ONLINE && c->sibling_was[i] && ns[CLASS_OFFLINE] + 1 > c->sibling_was[i])
 				t->overlap_ns += ns[CLASS_OFFLINE] + 1 - c->sibling_was[i];
 			c->sibling_was[i] = KIND(class) == CLASS_ONLINE ? ns[CLASS_OFFLINE] + 1 : 0;
@@ -215,7 +215,7 @@ int BPF_PROG(on_migrate, struct task_struct *p, int to)
 	now = bpf_ktime_get_ns();
 	part(task, c, now, t, 0);
 	if (task->counted) {
-		/* The old value: 1 is that nobody else waits there. */
+		/* Returns the old value: 1 means that no other thread waits there. */
 		if (__sync_fetch_and_add(&c->waiters, -1) <= 1)
 			set_right(c, now, t, true);
 		__sync_fetch_and_add(&d->waiters, 1);
@@ -228,7 +228,7 @@ int BPF_PROG(on_migrate, struct task_struct *p, int to)
 	return 0;
 }
 
-/* Somebody waits behind it, or will have: its last stretch is blamed once it has gone. */
+/* Keeps the name of a process that ends: its last time on the CPU may be blamed only after it has gone. */
 static __noinline int remember(struct task_struct *p)
 {
 	struct cpu_state *c = cpu_at(bpf_get_smp_processor_id());
@@ -256,7 +256,7 @@ int BPF_PROG(on_exit, struct task_struct *p)
 	task = bpf_task_storage_get(&tasks, p, 0, 0);
 	if (!task || KIND(task->class) != CLASS_ONLINE || task->exiting)
 		return 0;
-	/* What it still does until it is off the CPU for good is added as it comes. */
+	/* What it still uses before it leaves the CPU for good is added later. */
 	task->exiting = 1;
 	t->gone++;
 	t->gone_run_ns += task->run;
@@ -264,7 +264,7 @@ int BPF_PROG(on_exit, struct task_struct *p)
 	return 0;
 }
 
-/* Who has a CPU that has not switched since the probe came: that may be the same one for long. */
+/* Determines the task on a CPU that has not switched since the probe was attached, which may take long. */
 static __noinline int meet(struct cpu_state *c)
 {
 	struct task_struct *p = bpf_get_current_task_btf();
@@ -290,6 +290,8 @@ static __noinline int meet(struct cpu_state *c)
 	c->tenant = KIND(class);
 	if (KIND(class) == CLASS_OFFLINE)
 		__sync_fetch_and_add(&offline_cpus, 1);
+	c->online = KIND(class) == CLASS_ONLINE ? now : 0;
+	c->offline = KIND(class) == CLASS_OFFLINE ? now : 0;
 	c->pid = p->pid;
 	c->tenure = now;
 	c->kind = KIND(class);
@@ -298,7 +300,7 @@ static __noinline int meet(struct cpu_state *c)
 	return 0;
 }
 
-/* An interrupt that comes while one of these programs is at work finds `since` 0, and so does its end. */
+/* If an interrupt arrives while one of these programs runs, `since` is 0 both at its entry and at its exit. */
 static __always_inline int interrupt(bool entry)
 {
 	struct cpu_state *c = cpu_at(bpf_get_smp_processor_id());
@@ -316,7 +318,7 @@ static __always_inline int interrupt(bool entry)
 		turn(c, bpf_ktime_get_ns(), CLASS_IRQ);
 		return 0;
 	}
-	/* The entry came before us, or a switch did (softirqs of PREEMPT_RT sleep). */
+	/* The entry was before the probe was attached, or a switch came between (softirqs of PREEMPT_RT sleep). */
 	if (!c->irq_depth || --c->irq_depth)
 		return 0;
 	now = bpf_ktime_get_ns();
@@ -351,7 +353,7 @@ int BPF_PROG(on_softirq_exit)
 	return interrupt(false);
 }
 
-/* x86: the timer's own vector, which is no irq handler. */
+/* x86: the timer has a vector of its own, which is not an irq handler. */
 SEC("tp_btf/local_timer_entry")
 int BPF_PROG(on_timer_entry)
 {

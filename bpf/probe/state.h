@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* What the probe keeps: its maps, and what is in them that user space does not see. */
+/* The state of the probe: its maps, and the structures in them that user space does not read. */
 #pragma once
 #include "../kernel.h"
 #include "../intf.h"
@@ -7,27 +7,27 @@
 enum { BPF_MAP_TYPE_LRU_HASH = 9, BPF_MAP_TYPE_RINGBUF = 27 };
 enum { BPF_RB_FORCE_WAKEUP = 2 };	/* enum bpf_ringbuf flags: 1ULL << 1 */
 
-/* What else of a task the probe reads. */
+/* Fields of a task that only the probe reads. */
 struct task_struct___named {
 	struct task_struct___named *group_leader;
 	char comm[16];
 } __attribute__((preserve_access_index));
 
-#define RING		64	/* tenures of one wait that are told apart; a power of two */
-#define NOBODY		(~0ULL)	/* as a cgroup: more tenures than the ring holds */
+#define RING		64	/* tenures that are kept per CPU; a power of two */
+#define NOBODY		(~0ULL)	/* in place of a cgroup: tenures that the ring no longer holds */
 #define KIND(class)	((class) & 0xff)
 #define TARGET(class)	((class) >> 8)
 
-const volatile u8 unified = 0;		/* class by the v2 cgroup, not by that of v1's cpu controller */
+const volatile u8 unified = 0;		/* classes are by cgroup v2; otherwise by the v1 cpu hierarchy */
 const volatile u8 processes = 0;	/* some targets are processes */
 const volatile u8 verify = 0;		/* compare with sched_info.run_delay */
-const volatile u8 by_command = 0;	/* tell the processes of CLASS_OTHER apart; without it nothing here costs anything */
+const volatile u8 by_command = 0;	/* distinguish the processes of CLASS_OTHER; costs nothing if off */
 struct control control SEC(".data.control") = { .generation = 1 };
-u32 offline_cpus = 0;			/* that run OFFLINE now */
-/* The window of the alarm. CPUs may both begin one: then a little of it is forgotten. */
+u32 offline_cpus = 0;			/* number of CPUs that run OFFLINE now */
+/* The window of the alarm. If two CPUs begin one at the same time, a little of the wait is lost. */
 u64 window_from = 0, window_ns = 0;
 u32 window_told = 0;
-struct thread_reading *reading = 0;	/* of no use but that the object describes this type, which is on the stack alone */
+struct thread_reading *reading = 0;	/* unused; makes the object's BTF describe this type, which otherwise is only on the stack */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -69,7 +69,7 @@ struct {
 	__type(value, struct delays);
 } delays SEC(".maps");
 
-/* By CPU: locked additions were a tenth of what a switch costs. */
+/* Per CPU, because locked additions took a tenth of the time for a switch. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 256);
@@ -84,7 +84,7 @@ struct {
 	__type(value, u64);
 } culprits SEC(".maps");
 
-/* User space takes entries out as it reads them. What finds no room is in `culprits` all the same. */
+/* User space removes entries when it reads them. A wait that does not fit is still counted in `culprits`. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
@@ -92,7 +92,7 @@ struct {
 	__type(value, u64);
 } commands SEC(".maps");
 
-/* Processes that ended while somebody waited: nobody can be asked for their names any more. */
+/* Names of processes that ended while a thread waited: /proc no longer has them. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);
@@ -107,9 +107,9 @@ struct task_state {
 	u64 began, since;	/* its state; since when it is queued there */
 	u64 copy[KINDS];
 	u64 wait[KINDS];	/* over all waits */
-	u64 waited, parts;	/* all waits that ended; of this one, from CPUs that it has left too */
+	u64 waited, parts;	/* all waits that ended; the parts of the current one that are accounted */
 	u64 waits;
-	u64 seen, run, slept, lost;	/* first seen; lost: states whose end nobody told. They add up: */
+	u64 seen, run, slept, lost;	/* first seen; lost: states whose end was missed. They add up: */
 	u64 kernel_delay, last_wait;	/* seen + run + waited + slept + lost = began */
 	u32 check, counted, exiting;
 };

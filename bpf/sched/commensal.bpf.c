@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Offline threads under sched_ext, in partial mode: they have policy SCHED_EXT, which the kernel ranks below the fair
- * class, and everybody else stays where they are. Which threads, and who expels, is user space's to say.
+ * Schedules offline threads with sched_ext in partial mode: only they have policy SCHED_EXT, which the kernel ranks below
+ * the fair class. User space decides which threads are offline, and which online groups expel them from sibling CPUs.
  *
  *   stop > dl > rt > fair (online, and all others) > ext (offline) > idle
  *
- * An offline thread is never put into a CPU's own queue ahead of time: what is there cannot be taken back.
+ * An offline thread is not put into a CPU's local queue ahead of time, because it could not be taken back from there.
  */
 #include "expel.h"
 #include "queues.h"
@@ -14,14 +14,14 @@ char _license[] SEC("license") = "GPL";
 
 #define SCHED(name, args...)		SEC("struct_ops/" #name) BPF_PROG(name, ##args)
 #define SCHED_SLEEPABLE(name, args...)	SEC("struct_ops.s/" #name) BPF_PROG(name, ##args)
-/* CPUs that are looked at for a thread that waits; more would cost more than they find. */
+/* Number of CPUs that are searched for a waiting thread; a longer search would cost more than it finds. */
 #define SEARCH				64
-/* A kick that has not worked by then is lost. */
+/* Time after which a kick counts as lost, and the eviction as one by the tick. */
 #define LATE				(8 * MS)
-/* How long somebody who was killed is looked for. */
+/* How long dispatch keeps searching for killed threads. */
 #define DYING				(10000 * MS)
 
-/* Threads of the fair class that want this CPU and are not idle ones themselves. */
+/* Number of threads of the fair class that run or wait on this CPU, without those of policy SCHED_IDLE. */
 static __always_inline u32 fair_threads(s32 cpu)
 {
 	struct rq *rq = bpf_per_cpu_ptr(&runqueues, cpu);
@@ -97,7 +97,7 @@ void SCHED(sched_enqueue, struct task_struct *p, u64 enq_flags)
 		scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
 }
 
-/* Nothing of ours here now, except who is on its way out. */
+/* Keeps offline threads off this CPU, except those with a pending SIGKILL or that are about to freeze. */
 static __always_inline void refuse(s32 cpu, struct cpu *me, u64 now)
 {
 	if (notes.killed_at && now - notes.killed_at < DYING && let_out(cpu, me->llc))
@@ -131,7 +131,7 @@ void SCHED(sched_dispatch, s32 cpu, struct task_struct *prev)
 		refuse(cpu, me, now);
 		return;
 	}
-	/* The kernel's deadline server for this class asks although others wait; they come first. */
+	/* The kernel's deadline server asks for offline threads although online ones wait; those come first. */
 	if (fair_threads(cpu)) {
 		me->starved++;
 		refuse(cpu, me, now);
@@ -142,7 +142,7 @@ void SCHED(sched_dispatch, s32 cpu, struct task_struct *prev)
 		me->refusals++;
 		__sync_lock_test_and_set(&me->expelled, 1);
 		refuse(cpu, me, now);
-		/* It may have left between the look and the note. */
+		/* The expelling thread may have left before `expelled` was set. */
 		if (!expelled(me, now) && __sync_lock_test_and_set(&me->expelled, 0))
 			scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
 		return;
@@ -166,7 +166,7 @@ void SCHED(sched_tick, struct task_struct *p)
 			return;
 		if (!me->asked_at)
 			me->asked_at = now;
-		/* A kick that is on its way is not late yet. */
+		/* While a kick may still arrive, the eviction is not attributed to the tick. */
 		if (settings.tick_alone || me->asked_at == now || now - me->asked_at > LATE)
 			me->by_tick = 1;
 		set_slice(p, 0);
@@ -222,7 +222,7 @@ void SCHED(sched_enable, struct task_struct *p)
 		t->vtime = s->thread_vtime;
 }
 
-/* Both are there so that the kernel does not take the scheduler off when a CPU comes or goes. */
+/* Without these two callbacks, the kernel would unload the scheduler when a CPU goes online or offline. */
 void SCHED(sched_cpu_online, s32 cpu)
 {
 }
@@ -264,8 +264,8 @@ static __always_inline bool refill(u64 now)
 }
 
 /*
- * A thread that runs on and on is seen at no switch when an order changes its class, or it is moved to another group. From
- * outside its CPU: what changes there meanwhile wins, and what that overwrites is mended at the next look.
+ * Updates the class of a CPU whose thread got another class, or moved to another group, while it runs without a switch.
+ * Called on another CPU: a change made there at the same time wins, and the next call corrects what that overwrites.
  */
 static __always_inline void look_again(s32 cpu, struct cpu *c, u64 now)
 {
@@ -398,7 +398,7 @@ void SCHED(sched_exit, struct scx_exit_info *info)
 	notes.kind = info->kind;
 }
 
-/* Looks for a CPU with offline work that this thread may use, and has it left idle so that the balancer pulls. */
+/* Finds a CPU with offline work that this thread may use, and keeps it idle so that the balancer moves the thread there. */
 static __always_inline void make_room(struct cpu *me, u32 here, struct task_struct *waits, u64 now)
 {
 	s32 i;
@@ -424,7 +424,7 @@ static __always_inline void make_room(struct cpu *me, u32 here, struct task_stru
 	}
 }
 
-/* All classes: this is where online threads are seen. */
+/* Called for threads of all classes: only here does the scheduler see online threads. */
 SEC("tp_btf/sched_switch")
 int BPF_PROG(sched_switched, bool preempt, struct task_struct *prev, struct task_struct *next, unsigned int prev_state)
 {
@@ -459,13 +459,13 @@ int BPF_PROG(sched_switched, bool preempt, struct task_struct *prev, struct task
 			resume_siblings(me, now);
 	}
 	WRITE_ONCE(me->claim, 0);
-	/* Another class has taken the CPU: what was at the head of its own queue may run elsewhere. */
+	/* Another class has taken the CPU: what is in its local queue may run elsewhere. */
 	if ((prev->policy == SCHED_EXT || me->flush) && next->policy != SCHED_EXT &&
 	    !(next->flags & PF_IDLE) && bpf_ksym_exists(scx_bpf_reenqueue_local___v2___new)) {
 		me->flush = 0;
 		scx_bpf_reenqueue_local___v2___new();
 	}
-	/* An online thread that still wants to run has been put behind another one. */
+	/* An online thread that is still runnable has lost the CPU to another thread. */
 	if (user && !prev_state && now_is != CLASS_OFFLINE && prev->policy != SCHED_EXT &&
 	    !(prev->flags & (PF_IDLE | PF_KTHREAD)) && is_online(class_of(prev, thread_of(prev)))) {
 		if (!me->crowded_since)
@@ -494,7 +494,7 @@ static __always_inline bool may_be_ordered(u64 class)
 	return class == CLASS_OTHER || class == CLASS_OFFLINE || is_online(class);
 }
 
-/* An order of user space: refused here when it has a class that this program does not know. */
+/* Sets the class of a group for user space; refuses a class that this program does not know. */
 SEC("syscall")
 int set_group(struct group_args *args)
 {
@@ -510,7 +510,7 @@ int set_group(struct group_args *args)
 	return bpf_map_update_elem(&groups, &id, &group, BPF_ANY) ? -E2BIG : 0;
 }
 
-/* What user space may write of a slot and of a limit; the rest of them is the scheduler's. */
+/* These set the fields of a slot, and of a limit, that belong to user space; the scheduler writes the others. */
 SEC("syscall")
 int set_slot(struct slot_args *args)
 {

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Noise clean: an offline thread does not run beside an expelling one.
+ * Noise clean: no offline thread runs on an SMT sibling of an expelling thread.
  *
- *   arriving:  state = EXPELLING, barrier, read siblings   -> kick who runs offline work or has claimed to
+ *   arriving:  state = EXPELLING, barrier, read siblings   -> kick those that run offline work or have claimed to
  *   starting:  claim = 1,         barrier, read siblings   -> refuse when one is EXPELLING
  *
- * One of the two always sees the other. What gets through all the same leaves at the next tick.
+ * One of the two always sees the other. An offline thread that runs nevertheless is evicted at the next tick.
  */
 #pragma once
 #include "state.h"
 
-/* Closes the time of a core up to now: by what its threads run, before any of that changes. */
+/* Accounts the time of a core since the last call by the classes on its CPUs. Called before one of them changes. */
 static __always_inline void account_core(struct cpu *me, u64 now)
 {
 	u32 index = me->core, mine = READ_ONCE(me->state);
@@ -60,7 +60,7 @@ static __always_inline void account_core(struct cpu *me, u64 now)
 		core->overlap_max_ns = core->overlap_now_ns;
 }
 
-/* Offline work must not run here now. */
+/* Whether offline work must not run on this CPU now. */
 static __always_inline bool expelled(struct cpu *me, u64 now)
 {
 	if (now < READ_ONCE(me->resume_at))
@@ -86,7 +86,7 @@ static __always_inline void expel_siblings(struct cpu *me, u64 now)
 			continue;
 		if (READ_ONCE(other->state) != CLASS_OFFLINE && !READ_ONCE(other->claim))
 			continue;
-		/* The first asking counts. */
+		/* The eviction is timed from the first request. */
 		if (!other->asked_at)
 			WRITE_ONCE(other->asked_at, now);
 		if (settings.tick_alone)
@@ -105,7 +105,7 @@ static __always_inline void resume_siblings(struct cpu *me, u64 now)
 		if (me->sibling[i] < 0 || !(other = cpu_at(me->sibling[i])))
 			continue;
 		if (orders.hold_off_ns) {
-			/* Also one that was not refused yet. Housekeeping kicks it then. */
+			/* Also for a sibling that was not refused yet. Housekeeping kicks it at the end. */
 			WRITE_ONCE(other->resume_at, now + orders.hold_off_ns);
 			continue;
 		}
@@ -117,7 +117,7 @@ static __always_inline void resume_siblings(struct cpu *me, u64 now)
 	}
 }
 
-/* An offline thread has left this CPU to anything else. */
+/* Accounts the eviction when offline work has left this CPU. */
 static __always_inline void has_left(struct cpu *me, u64 now)
 {
 	u64 asked = me->asked_at, ns;

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Who of the offline threads is next: the slot with the least weighted run time, then the thread of it with the least.
- * A slot has a queue per last-level cache; threads that may run on one CPU only have queues by CPU, since everybody
- * else would have to look past them.
+ * Chooses the next offline thread: from the slot with the least weighted run time (vtime), the thread with the least.
+ * A slot has one queue per last-level cache. Threads that are bound to a single CPU are in a queue per CPU (PINNED),
+ * because all other CPUs would have to skip them in a shared one.
  */
 #pragma once
 #include "state.h"
 
 #define QUEUE(slot, llc)	(1ULL << 32 | (u64)(slot) << 8 | (llc))
 #define PINNED(cpu)		(2ULL << 32 | (u64)(cpu))
-/* What a slot may be behind the others, so that who slept is no creditor. */
+/* Maximum lag of a slot's vtime behind the others, so that a group cannot save up CPU time by sleeping. */
 #define LAG			(20 * MS)	/* of CPU time */
 #define NOTHING			(~0ULL)
 /* libbpf's name for the iterator of bpf_for_each. */
 #define ITERATOR		(&___it)
-/* Threads of a queue that are looked at to clear a CPU. */
+/* Maximum number of threads of a queue that are examined to clear a CPU. */
 #define MOST_CLEARED		16
-#define LOOK_AT			8	/* threads at the head of a queue */
+#define LOOK_AT			8	/* threads at the head of a queue that are examined */
 
 static __always_inline struct limit *limit_of(struct slot *s)
 {
@@ -36,7 +36,7 @@ static __always_inline bool dry(struct slot *s)
 	return l && READ_ONCE(l->tokens_ns) <= 0;
 }
 
-/* Takes what the thread has used since the last time from its slot, its limit and itself. */
+/* Charges the CPU time that the thread used since the last call to the thread, its slot and its limit. */
 static __always_inline void charge(struct task_struct *p, struct thread *t)
 {
 	u64 used = p->se.sum_exec_runtime, ns = used - t->run_at, weight = p->scx.weight;
@@ -54,7 +54,7 @@ static __always_inline void charge(struct task_struct *p, struct thread *t)
 		__sync_fetch_and_add(&l->throttled, 1);
 }
 
-/* The clocks are where whoever was let run last was then. */
+/* Advances the slot's clock and that of all slots to the vtimes of the thread that runs now. */
 static __always_inline void runs(struct slot *s, struct thread *t)
 {
 	if ((s64)(t->vtime - s->thread_vtime) > 0)
@@ -63,7 +63,7 @@ static __always_inline void runs(struct slot *s, struct thread *t)
 		vtime_now = s->vtime;
 }
 
-/* It goes on, which the kernel does not tell: who comes while it runs for long must not be an age behind it. */
+/* Lets a thread continue. No callback reports this, so the clocks advance here: threads that arrive must not lag far behind. */
 static __always_inline void keep(struct task_struct *p, struct thread *t)
 {
 	struct slot *s = slot_at(t->slot & (MOST_SLOTS - 1));
@@ -86,7 +86,7 @@ static __always_inline void put(struct task_struct *p, struct thread *t, u64 fla
 
 		if (!t->queued_at)
 			t->queued_at = now;
-		/* Differences, since these numbers may wrap. */
+		/* Compared by differences, because these numbers may wrap. */
 		if ((s64)(s->vtime - (vtime_now - lag)) < 0)
 			s->vtime = vtime_now - lag;
 		if ((s64)(t->vtime - (s->thread_vtime - settings.slice_ns)) < 0)
@@ -102,7 +102,7 @@ static __always_inline void put(struct task_struct *p, struct thread *t, u64 fla
 	insert_vtime(p, QUEUE(index, llc), slice, vtime, flags);
 }
 
-/* The slot after (vtime, index) that has threads in the queues of this cache; NOTHING when none has. */
+/* Finds the next slot after (vtime, index) with threads in its queue of this cache; returns 0 if there is none. */
 static __always_inline u32 next_slot(u32 llc, u64 *vtime, s32 *index)
 {
 	u64 least = 0;
@@ -114,7 +114,7 @@ static __always_inline u32 next_slot(u32 llc, u64 *vtime, s32 *index)
 
 		if (!s || !s->used || scx_bpf_dsq_nr_queued(QUEUE(i, llc)) <= 0 || dry(s))
 			continue;
-		/* As an offset: all are near vtime_now. */
+		/* As an offset, which does not wrap: all are near vtime_now. */
 		behind = s->vtime - (vtime_now - (1ULL << 62));
 		if (behind < *vtime || (behind == *vtime && i <= *index))
 			continue;
@@ -128,9 +128,9 @@ static __always_inline u32 next_slot(u32 llc, u64 *vtime, s32 *index)
 	return found >= 0;
 }
 
-/* The first thread that waits for this CPU alone. */
+/* The first waiting thread that is bound to this CPU. */
 struct pinned {
-	u64 at;		/* where its slot is now, on the same scale; NOTHING when there is none */
+	u64 at;		/* its slot's vtime, as an offset like in next_slot; NOTHING: no such thread */
 	u64 vtime;	/* among the threads of its slot */
 	s32 slot;
 };
@@ -156,7 +156,7 @@ static __always_inline void first_pinned(s32 cpu, struct pinned *first)
 	}
 }
 
-/* Whether it comes before the slot that is next: by their clocks, and within one slot by those of its threads. */
+/* Whether it comes before the next slot: by the vtimes of the slots, or of the threads if they are in the same slot. */
 static __always_inline bool pinned_first(struct pinned *first, u64 vtime, s32 index, u32 llc)
 {
 	struct task_struct *p;
@@ -171,7 +171,7 @@ static __always_inline bool pinned_first(struct pinned *first, u64 vtime, s32 in
 	return before;
 }
 
-/* Moves the next thread to this CPU. `keep` when the one that has it is the next. */
+/* Moves the next thread to this CPU, or lets the current one (prev) continue; returns false if there is neither. */
 static __always_inline bool take(s32 cpu, struct cpu *me, struct task_struct *prev, struct thread *mine)
 {
 	u32 llc = me->llc & (MOST_LLCS - 1);
@@ -196,7 +196,7 @@ static __always_inline bool take(s32 cpu, struct cpu *me, struct task_struct *pr
 				return true;
 			pinned.at = NOTHING;
 		}
-		/* Its own slot's others come first when it is their turn. */
+		/* prev continues if its slot comes first; within its slot, the waiting threads come first. */
 		if (prev && mine && prev_at < vtime && index != (s32)mine->slot) {
 			keep(prev, mine);
 			return true;
@@ -206,7 +206,7 @@ static __always_inline bool take(s32 cpu, struct cpu *me, struct task_struct *pr
 	}
 	if (pinned.at != NOTHING && pinned.at <= prev_at && move_to_local(PINNED(cpu)))
 		return true;
-	/* Many queues hold nobody who may run here: the rest in any order, then other caches. */
+	/* No thread of these queues may run here: try the others in any order, then those of other caches. */
 	if (more) {
 		bpf_for(i, 0, slots_used) {
 			struct slot *s = slot_at(i);
@@ -233,7 +233,7 @@ static __always_inline bool take(s32 cpu, struct cpu *me, struct task_struct *pr
 	return false;
 }
 
-/* A thread of this queue that is to end or to freeze, if it may run here. */
+/* Lets a thread of this queue run that is being killed or frozen, if it may run on this CPU. */
 static __always_inline bool let_one_out(s32 cpu, u64 queue)
 {
 	struct task_struct *p;
@@ -251,7 +251,7 @@ static __always_inline bool let_one_out(s32 cpu, u64 queue)
 	return done;
 }
 
-/* While nothing else may run here: whoever is being killed may. Not static: the verifier looks at it by itself then. */
+/* Lets such a thread run while no other may run here. Not static, so that the verifier checks it separately. */
 __noinline u32 let_out(s32 cpu, u32 llc)
 {
 	s32 i;
@@ -269,8 +269,8 @@ __noinline u32 let_out(s32 cpu, u32 llc)
 }
 
 /*
- * To the balancer a CPU is idle when no thread at all is queued there, and those that wait in our queues are still queued on
- * the CPU that they were on. So they are sent to the one that this one is vacated for, which sends them back into our queues.
+ * The balancer considers a CPU idle only if no thread is queued there, and a thread in our queues counts as queued on the CPU
+ * that it was on. So they are sent to the CPU that this one is vacated for, which puts them back into our queues.
  */
 __noinline u32 clear_out(s32 cpu, u32 llc, s32 to)
 {
@@ -295,7 +295,7 @@ __noinline u32 clear_out(s32 cpu, u32 llc, s32 to)
 	return moved;
 }
 
-/* Those of a queue that are queued on this CPU for the kernel come to its own queue. */
+/* Moves the threads of a queue that the kernel counts as queued on this CPU to the CPU's local queue. */
 static __always_inline void leave_queue(s32 cpu, u64 queue)
 {
 	struct task_struct *p;
@@ -309,9 +309,9 @@ static __always_inline void leave_queue(s32 cpu, u64 queue)
 }
 
 /*
- * A CPU goes: the kernel asks nobody for threads of it any more, and does not let go of it before all that are queued there have
- * left. Others may take those that may run elsewhere, but the CPUs that a thread is bound to may all have gone. The kernel finds
- * each one another CPU once it comes up here.
+ * Called for a CPU that goes offline. The kernel dispatches nothing there any more, but waits until no thread is queued on it.
+ * Other CPUs may take some of the threads, but all CPUs that a thread is bound to may be offline. So the threads are moved to
+ * the local queue: the kernel finds another CPU for each one that is picked there.
  */
 static __always_inline void leave(s32 cpu, u32 llc)
 {
@@ -326,7 +326,7 @@ static __always_inline void leave(s32 cpu, u32 llc)
 	scx_bpf_kick_cpu(cpu, 0);
 }
 
-/* For how long the threads at the head of a queue have waited, and whether one of them wants out. */
+/* Longest wait of the threads at the head of a queue; sets `out` if one of them is being killed or frozen. */
 static __always_inline u64 oldest(u64 queue, u64 now, bool *out)
 {
 	struct task_struct *p;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What of the kernel the scheduler alone uses: types and functions of sched_ext. The functions promise no stability: those that
- * changed are weak, in every form that a kernel since 6.13 has had.
+ * Kernel types and functions that only the scheduler uses, mostly of sched_ext. The kernel does not keep these functions stable:
+ * those that changed are declared weak, in every form that kernels since 6.13 have had.
  */
 #pragma once
 
@@ -84,19 +84,19 @@ extern void scx_bpf_kick_cpu(s32 cpu, u64 flags) __ksym;
 extern s32 scx_bpf_pick_idle_cpu(const struct cpumask *cpus_allowed, u64 flags) __ksym;
 extern bool scx_bpf_dsq_move(struct bpf_iter_scx_dsq *it__iter, struct task_struct *p, u64 dsq_id, u64 enq_flags) __ksym;
 extern void scx_bpf_dsq_move_set_slice(struct bpf_iter_scx_dsq *it__iter, u64 slice) __ksym;
-/* 7.1 gave it flags, and renamed it. */
+/* 7.1 added flags and renamed it. */
 extern bool scx_bpf_dsq_move_to_local___v2___new(u64 dsq_id, u64 enq_flags) __ksym __weak;
 extern bool scx_bpf_dsq_move_to_local___old(u64 dsq_id) __ksym __weak;
-/* 6.19 packed the arguments. */
+/* 6.19 put the arguments into a structure. */
 extern bool __scx_bpf_dsq_insert_vtime(struct task_struct *p, struct scx_bpf_dsq_insert_vtime_args *args) __ksym __weak;
 extern void scx_bpf_dsq_insert_vtime___old(struct task_struct *p, u64 dsq_id, u64 slice, u64 vtime, u64 enq_flags) __ksym __weak;
-/* Since 6.19 it says whether it did. */
+/* Since 6.19 it returns whether it inserted the thread. */
 extern bool scx_bpf_dsq_insert___v2___new(struct task_struct *p, u64 dsq_id, u64 slice, u64 enq_flags) __ksym __weak;
 extern void scx_bpf_dsq_insert___old(struct task_struct *p, u64 dsq_id, u64 slice, u64 enq_flags) __ksym __weak;
-/* Since 6.19; writing the fields is deprecated then. */
+/* Since 6.19, which deprecates writing the fields. */
 extern bool scx_bpf_task_set_slice___new(struct task_struct *p, u64 slice) __ksym __weak;
 extern bool scx_bpf_task_set_dsq_vtime___new(struct task_struct *p, u64 vtime) __ksym __weak;
-/* Since 6.19 from anywhere; before that only where a higher class takes the CPU. */
+/* Since 6.19 it can be called anywhere; before, only where a higher class takes the CPU. */
 extern void scx_bpf_reenqueue_local___v2___new(void) __ksym __weak;
 extern void bpf_rcu_read_lock(void) __ksym;
 extern void bpf_rcu_read_unlock(void) __ksym;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* What the scheduler keeps, and how a thread gets its class. */
+/* The state of the scheduler, and how a thread gets its class. */
 #pragma once
 #include "scx.h"
 #include "../intf.h"
@@ -24,8 +24,8 @@ struct notes notes SEC(".data.notes") = {};
 u32 slots_used = 1;	/* highest slot in use, plus one */
 u32 limits_used = 1;
 u64 vtime_now = 0;	/* of the slot that ran last */
-u64 beats = 0;		/* of housekeeping */
-u64 looked_at = 0;	/* generation that running threads were looked at for */
+u64 beats = 0;		/* runs of housekeeping */
+u64 looked_at = 0;	/* generation for which the classes of running threads were checked */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -77,9 +77,9 @@ struct {
 } housekeepers SEC(".maps");
 
 struct thread {
-	u64 cgroup, generation;	/* which class and slot are of */
+	u64 cgroup, generation;	/* for which class and slot were determined */
 	u32 class, slot;
-	u64 queued_at;		/* 0: does not wait */
+	u64 queued_at;		/* since when it waits; 0: it does not */
 	u64 run_at;		/* its CPU time when it was charged last */
 	u64 vtime;		/* among the threads of its slot */
 };
@@ -110,7 +110,7 @@ static __always_inline struct thread *thread_of(struct task_struct *p)
 	return bpf_task_storage_get(&threads, p, 0, 0);
 }
 
-/* The nearest group with an order counts. Class, and slot in the upper half. */
+/* Returns the class of the nearest ancestor that has one, and its slot in the upper half. */
 static __noinline u64 look_up(struct cgroup *cgroup)
 {
 	for (int i = 0; i < DEPTH && cgroup; i++) {
@@ -121,17 +121,17 @@ static __noinline u64 look_up(struct cgroup *cgroup)
 			return group->class | (u64)group->slot << 32;
 		cgroup = BPF_CORE_READ(cgroup, self.parent, cgroup);
 	}
-	/* A thread of ours that no order covers any more is weighed with the rest. */
+	/* An offline thread whose group has no entry any more shares the last slot. */
 	return CLASS_OTHER | (u64)(MOST_SLOTS - 1) << 32;
 }
 
-/* Its own also where the cpu controller is not enabled for it: then it has no task group. */
+/* On v2 not by its task group, which a cgroup has only if the cpu controller is enabled for it. */
 static __always_inline struct cgroup *cgroup_of(struct task_struct *p)
 {
 	return settings.unified ? p->cgroups->dfl_cgrp : p->sched_task_group->css.cgroup;
 }
 
-/* Slots have clocks of their own: whoever comes from another one begins where this one is. */
+/* Puts a thread into a slot. Each slot has a clock of its own, so the thread starts at this slot's current vtime. */
 static __always_inline void enter(struct thread *t, u32 index)
 {
 	struct slot *s = slot_at(index);
@@ -168,7 +168,7 @@ static __always_inline u32 slot_of(struct task_struct *p, struct thread *t)
 	return t->slot & (MOST_SLOTS - 1);
 }
 
-/* Is being killed, or wants to stop for the freezer: neither takes long, and both have to get through. */
+/* Whether the thread is being killed or frozen: it needs a CPU for that, but only briefly. */
 static __always_inline bool wants_out(struct task_struct *p)
 {
 	return p->flags & PF_EXITING || p->jobctl & JOBCTL_TRAP_FREEZE ||

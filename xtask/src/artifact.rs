@@ -1,4 +1,4 @@
-//! The programs that cargo builds for tests, from its messages.
+//! The programs that cargo builds for tests, found in the messages that cargo prints.
 
 use crate::tree::root;
 use anyhow::{Context, bail};
@@ -10,7 +10,7 @@ use std::process::Stdio;
 #[derive(Debug)]
 pub struct Artifact {
     pub package: String,
-    /// The package's folder.
+    /// Directory of the package.
     pub folder: PathBuf,
     pub kind: String,
     pub name: String,
@@ -35,7 +35,7 @@ impl Artifact {
     }
 }
 
-/// Builds the tests of these packages, unless they are built already, and returns cargo's messages.
+/// Builds the tests of the packages that `which` selects (arguments of cargo), and returns cargo's messages.
 pub fn messages(which: &[&str]) -> anyhow::Result<String> {
     let mut command = crate::tree::cargo();
     command.args(["test", "--no-run"]).args(which).arg("--message-format=json-render-diagnostics");
@@ -46,7 +46,7 @@ pub fn messages(which: &[&str]) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&done.stdout).into_owned())
 }
 
-/// The same, returned as test programs.
+/// Like [`messages`], but returns the test programs.
 pub fn tests(which: &[&str]) -> anyhow::Result<Vec<Artifact>> {
     let found = messages(which)?;
     Ok(found.lines().filter_map(Artifact::read).filter(|one| one.is_test).collect())

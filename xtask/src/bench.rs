@@ -1,8 +1,11 @@
-//! Benchmarks of the goals in DESIGN, as ratios within one run, on the running kernel in scratch cgroups.
+//! Benchmarks of commensal's performance goals, as ratios within one run. They run on the machine's own kernel, in
+//! scratch cgroups.
 
 mod agent;
 mod blame;
 mod load;
+mod members;
+mod quantiles;
 mod reaction;
 
 use crate::stage;
@@ -23,24 +26,26 @@ const REPEATS: usize = 5;
 /// Parts that can be measured separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Part {
-    /// Writing knobs, and the plan of a thousand groups.
+    /// Writing knobs, and planning a thousand groups.
     Groups,
     /// The cost of `commensal blame`.
     Blame,
     /// Comparison of load generators.
     Load,
-    /// Cost and reaction time of the agent.
+    /// Cost and reaction times of the agent.
     Agent,
-    /// Only its cost.
+    /// Only the cost of the agent.
     AgentCost,
-    /// Only its reaction time.
+    /// Only the agent's reaction time: from the start of harm to online work to the first restriction of offline work.
     AgentReaction,
+    /// Only the time from the creation of a member's cgroup to its limit.
+    AgentMembers,
 }
 
 impl Part {
     const ALL: [Self; 4] = [Self::Groups, Self::Blame, Self::Load, Self::Agent];
 
-    /// Whether this very program is measured, rather than others that it starts.
+    /// Whether this program measures itself, not programs that it starts.
     fn inside(self) -> bool {
         matches!(self, Self::Groups | Self::Blame | Self::Load)
     }
@@ -53,11 +58,12 @@ impl Part {
             Self::Agent => "agent",
             Self::AgentCost => "agent-cost",
             Self::AgentReaction => "agent-reaction",
+            Self::AgentMembers => "agent-members",
         }
     }
 }
 
-/// Runs these parts, or all, and prints figure, goal and ratio.
+/// Runs these parts (all by default), and prints for each the measured value, the goal and their ratio.
 pub fn run(parts: &[Part]) -> anyhow::Result<()> {
     let parts = if parts.is_empty() { &Part::ALL } else { parts };
     if cfg!(debug_assertions) && parts.iter().any(|part| part.inside()) {
@@ -70,7 +76,7 @@ pub fn run(parts: &[Part]) -> anyhow::Result<()> {
         }
         return Ok(());
     }
-    println!("medians of {REPEATS} runs; a goal is DESIGN's, a ratio compares within this run\n");
+    println!("medians of {REPEATS} runs, each with its goal; ratios compare times within this run\n");
     for part in parts {
         match part {
             Part::Groups => {
@@ -79,29 +85,32 @@ pub fn run(parts: &[Part]) -> anyhow::Result<()> {
             }
             Part::Blame => blame::run()?,
             Part::Load => load::run()?,
-            Part::Agent => the_agent(true, true)?,
-            Part::AgentCost => the_agent(true, false)?,
-            Part::AgentReaction => the_agent(false, true)?,
+            Part::Agent => the_agent(&AGENT)?,
+            Part::AgentCost => the_agent(&AGENT[..1])?,
+            Part::AgentReaction => the_agent(&AGENT[1..2])?,
+            Part::AgentMembers => the_agent(&AGENT[2..])?,
         }
     }
     Ok(())
 }
 
-/// Prints the agent's figures as tables, and writes them as JSON next to the program.
-fn the_agent(cost: bool, reaction: bool) -> anyhow::Result<()> {
+type Measured = fn(&Path) -> anyhow::Result<serde_json::Value>;
+
+/// The measurements of the agent.
+const AGENT: [(&str, Measured); 3] =
+    [("cost", agent::run), ("reaction", reaction::run), ("members", members::run)];
+
+/// Prints the measurements of the agent as tables, and writes them as JSON next to the program.
+fn the_agent(parts: &[(&str, Measured)]) -> anyhow::Result<()> {
     let program = stage::release()?;
-    let measure = |wanted: bool, run: fn(&Path) -> anyhow::Result<serde_json::Value>| match wanted {
-        true => run(&program),
-        false => Ok(serde_json::Value::Null),
-    };
-    let figures = serde_json::json!({
-        "kernel": std::fs::read_to_string("/proc/sys/kernel/osrelease")?.trim(),
-        "cost": measure(cost, agent::run)?,
-        "reaction": measure(reaction, reaction::run)?,
-    });
+    let mut figures = serde_json::Map::new();
+    figures.insert("kernel".to_owned(), std::fs::read_to_string("/proc/sys/kernel/osrelease")?.trim().into());
+    for (name, measure) in parts {
+        figures.insert((*name).to_owned(), measure(&program)?);
+    }
     let file = program.with_file_name("bench-agent.json");
-    std::fs::write(&file, format!("{figures:#}\n"))?;
-    println!("the same as JSON: {}", file.display());
+    std::fs::write(&file, format!("{:#}\n", serde_json::Value::Object(figures)))?;
+    println!("these results as JSON: {}", file.display());
     Ok(())
 }
 
@@ -201,7 +210,7 @@ impl World {
         Ok(World { host, instance, survey, specs })
     }
 
-    /// Plans, and measures how long reading the machine for that took.
+    /// Plans, and returns the time that reading the machine for the plan took.
     fn plan(&mut self) -> anyhow::Result<(Planned, Duration)> {
         let start = Instant::now();
         let request = PlanRequest::all(&self.specs);
@@ -209,7 +218,7 @@ impl World {
         Ok((planned, start.elapsed()))
     }
 
-    /// Plans again from the same data, and applies the plan; returns the time taken.
+    /// Plans again from the same data and carries out the plan; returns the time that both took.
     fn carry_out(
         &mut self,
         planned: &mut Planned,
@@ -263,12 +272,13 @@ fn thousand_groups() -> anyhow::Result<()> {
         all.as_secs_f64() / bare.as_secs_f64()
     );
     report("plan + apply of 1000 groups, all to do", all, Duration::from_millis(500), &ratio);
-    let ratio = format!("reading the machine before it: {:.0?}", median(looks));
+    let ratio = format!("before that, reading the machine took {:.0?}", median(looks));
     report("plan + apply of 1000 groups, nothing to do", nothing, Duration::from_millis(20), &ratio);
     Ok(())
 }
 
-/// The same mkdirs and writes by path, without journal, identity checks or reading back: the kernel's own cost.
+/// Measures the kernel's own cost: the same mkdirs and writes by path, without a journal, identity checks and reading
+/// back.
 fn bare_writes(plan: &commensal_core::plan::Plan, actual: &ActualState) -> anyhow::Result<Duration> {
     use commensal_core::plan::Action;
     let path = |step: &commensal_core::plan::Step| {

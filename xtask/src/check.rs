@@ -1,10 +1,11 @@
-//! Checks one crate in seconds: format, lints, its own tests, and tests of other crates that depend on its behaviour.
+//! Checks one crate in seconds: format, lints, its own tests, and tests of other crates that depend on the crate's
+//! behaviour.
 
 use crate::tree::{root, step};
 use anyhow::{Context, bail};
 use std::time::Instant;
 
-/// For each crate, tests of dependent crates: a package and a filter of its tests.
+/// For each crate, tests of other crates that depend on it: a package, and a filter for its tests.
 const CONTRACTS: [(&str, &[(&str, &str)]); 5] = [
     ("commensal-core", &[("commensal-core", "golden"), ("commensal-reconcile", "properties::")]),
     ("commensal-host", &[("commensal-host", "conforms"), ("commensal-reconcile", "undo::")]),
@@ -49,7 +50,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The full name of one of our packages.
+/// Returns the full name of one of this workspace's packages.
 fn package(name: &str) -> anyhow::Result<String> {
     let long = format!("commensal-{name}");
     let known = |name: &String| root().join("crates").join(name).join("Cargo.toml").exists();

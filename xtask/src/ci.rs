@@ -1,4 +1,4 @@
-//! The one check: what a person runs before a change and what CI runs after it.
+//! The complete check, which developers run before a change and CI runs after it.
 
 use crate::tree::{SQL, root, step};
 use crate::{features, generate, test, tidy};
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
-/// Runs all steps and closes with `N passed, N failed, N skipped`.
+/// Runs all steps and finishes with `N passed, N failed, N skipped`.
 pub fn run(long: bool) -> anyhow::Result<()> {
     let started = Instant::now();
     step("format");
@@ -42,17 +42,19 @@ fn lints() -> anyhow::Result<()> {
     cargo(&["clippy", "--package", SQL, "--all-targets", "--", "-D", "warnings"])
 }
 
-/// The default members with the compiler that `rust-version` promises.
+/// Checks the default members with the compiler version of `rust-version`.
 fn oldest_compiler() -> anyhow::Result<()> {
     let manifest: toml::Table = std::fs::read_to_string(root().join("Cargo.toml"))?.parse()?;
     let version = manifest["workspace"]["package"]["rust-version"].as_str().context("no rust-version")?;
     let version = format!("{version}.0");
     let there = Command::new("rustup").args(["run", &version, "cargo", "--version"]).output();
     if !there.is_ok_and(|output| output.status.success()) {
-        println!("skipped: oldest compiler: rustup toolchain install {version} --profile minimal");
+        println!(
+            "skipped: oldest compiler: not installed; rustup toolchain install {version} --profile minimal"
+        );
         return Ok(());
     }
-    // A separate target folder, so that the other compiler's build is not discarded.
+    // A separate target directory, so that the build of the current compiler is kept.
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
     let status = Command::new("rustup")
         .args(["run", &version, "cargo", "check", "--quiet"])

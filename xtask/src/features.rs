@@ -1,24 +1,24 @@
-//! Cargo features: those that tests need, without the injected faults that ship nowhere; and what is left out, the scheduler's loader
-//! where the libraries that it links are missing.
+//! Cargo arguments for xtask's builds: the features that tests need (not `faults`, so that tests run the code that
+//! ships), and the exclusion of `commensal-sched` on machines without libelf, zlib or pkg-config.
 
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-/// All but `faults`, with which tests would not run what ships.
+/// All features except `faults`: with `faults`, tests would not run the code that ships.
 pub const OF_TESTS: [&str; 2] = ["--features", "commensal-host/fake,commensal-agent/fixture"];
 
 const WITHOUT: [&str; 2] = ["--exclude", "commensal-sched"];
 /// Headers that libbpf needs.
 const HEADERS: &str = "#include <gelf.h>\n#include <zlib.h>\n";
 
-/// Arguments that leave out the scheduler where it cannot be built; prints a message then.
+/// Returns the arguments that exclude the scheduler if this machine cannot build it, and prints a message in that case.
 pub fn without_scheduler() -> &'static [&'static str] {
     let Some(why) = no_scheduler() else { return &[] };
     println!("without commensal-sched, so its tests are skipped: {why}");
     &WITHOUT
 }
 
-/// Why the scheduler's loader cannot be built here, if it cannot.
+/// Returns why this machine cannot build the scheduler's loader; `None` if it can.
 pub fn no_scheduler() -> Option<&'static str> {
     static WHY: OnceLock<Option<&str>> = OnceLock::new();
     *WHY.get_or_init(|| {

@@ -35,9 +35,9 @@ struct Xtask {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Everything that must hold before a change lands: format, lints, tidy, generated files, `test --all`.
+    /// Run everything that must pass before a change is merged: format, lints, tidy, generated files, `test --all`.
     Ci {
-        /// Also the long runs: many property cases, a whole quickstart.
+        /// Also run the long tests: many property cases, a whole quickstart.
         #[arg(long)]
         long: bool,
     },
@@ -45,29 +45,29 @@ enum Task {
     Test(test::Args),
     /// Check one crate in seconds: format, lints, its tests and those of crates that rely on it.
     Check(check::Args),
-    /// Check rules of the tree that the compiler does not check.
+    /// Check the rules of the tree that the compiler does not check.
     Tidy,
     /// List the promises, and the tests that verify them.
     Promises,
-    /// Write the knob reference and the compiled BPF programs; with --out the additional files of a package.
+    /// Write the knob reference and the compiled BPF programs; with --out, the additional files of a package.
     Gen {
-        /// What to write [default: everything; the BPF programs where their compiler is].
+        /// What to write [default: everything; the BPF programs only if their compiler is installed].
         #[arg(value_enum)]
         part: Option<generate::Part>,
-        /// Only report whether they are up to date.
+        /// Only report whether the files are up to date.
         #[arg(long)]
         check: bool,
         /// Write man pages, completions and JSON Schemas into this folder.
         #[arg(long, value_name = "DIR", conflicts_with_all = ["part", "check"])]
         out: Option<PathBuf>,
     },
-    /// Measure the goals in DESIGN, as ratios within one run.
+    /// Measure the performance, and compare it with its goals, as ratios within one run.
     Bench {
         /// What to measure [default: everything].
         #[arg(value_enum)]
         parts: Vec<bench::Part>,
     },
-    /// Run agents for a long time under everything that may happen to them, and check for leaks. Needs root.
+    /// Run agents for a long time under random events and failures, and check for leaks. Needs root.
     Soak(soak::Args),
     /// Run the kernel tests, or a command, on kernels in virtual machines.
     Vm(vm::Args),

@@ -1,6 +1,6 @@
-//! The compiled BPF programs: built from `bpf/` by one pinned compiler and stored in the crates that load them, with
-//! the SHA-256 of every source and object in `bpf/SHA256SUMS` (in the format of `sha256sum`, relative to the top of the
-//! tree). The same compiler produces identical bytes on every machine.
+//! The compiled BPF programs. One pinned compiler builds them from `bpf/`, and they are stored in the crates that load
+//! them. `bpf/SHA256SUMS` has the SHA-256 of every source and object (in the format of `sha256sum`, relative to the top
+//! of the tree). The same compiler produces identical bytes on every machine.
 
 use anyhow::{Context, bail};
 use sha2::{Digest, Sha256};
@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The pinned compiler. Others produce different bytes.
+/// The pinned compiler version. Other versions produce different bytes.
 pub const CLANG: &str = "19.1.7";
-/// Source below `bpf/`, and the path of its object.
+/// Path of each source below `bpf/`, and path of its object.
 const OBJECTS: [(&str, &str); 2] = [
     ("probe/blame.bpf.c", "crates/commensal-blame/blame.bpf.o"),
     ("sched/commensal.bpf.c", "crates/commensal-sched-bpf/commensal.bpf.o"),
@@ -19,8 +19,8 @@ const SUMS: &str = "bpf/SHA256SUMS";
 /// Package with libbpf's headers for BPF programs, which are not copied into this tree.
 const HEADERS: &str = "libbpf-sys";
 
-/// Compiles the objects and writes them, or reports which are stale. On a machine that cannot compile them, prints why,
-/// which is an error when they must be written (`must`), and compares the recorded sums.
+/// Compiles the objects and writes them, or with `check` reports which are stale. If this machine cannot compile them,
+/// prints the reason (which is an error with `must`) and compares the recorded sums instead.
 pub fn run(root: &Path, check: bool, must: bool) -> anyhow::Result<()> {
     match compiled(root)? {
         Ok(objects) => {
@@ -39,7 +39,8 @@ pub fn run(root: &Path, check: bool, must: bool) -> anyhow::Result<()> {
             }
             if !stale.is_empty() {
                 bail!(
-                    "clang {CLANG} makes other bytes of bpf/: {} (run `cargo xtask gen bpf`)",
+                    "the objects in the tree differ from those that clang {CLANG} compiles from bpf/: {} (run `cargo \
+                     xtask gen bpf`)",
                     stale.join(", ")
                 );
             }
@@ -57,7 +58,7 @@ pub fn run(root: &Path, check: bool, must: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Files that changed since the objects were built.
+/// Lists the files that have changed since the objects were built.
 pub fn differences(root: &Path) -> anyhow::Result<Vec<String>> {
     let recorded = std::fs::read_to_string(root.join(SUMS)).context(SUMS)?;
     let recorded: BTreeMap<String, String> = recorded
@@ -69,11 +70,11 @@ pub fn differences(root: &Path) -> anyhow::Result<Vec<String>> {
     let names: std::collections::BTreeSet<&String> = recorded.keys().chain(found.keys()).collect();
     let differs = names.into_iter().filter(|name| recorded.get(*name) != found.get(*name));
     Ok(differs
-        .map(|name| format!("{name} is not the one that {SUMS} has: run `cargo xtask gen bpf`"))
+        .map(|name| format!("{name} does not have the sum in {SUMS}: run `cargo xtask gen bpf`"))
         .collect())
 }
 
-/// SHA-256 of each source and object.
+/// Computes the SHA-256 of each source and object.
 fn sums(root: &Path) -> anyhow::Result<BTreeMap<String, String>> {
     let mut names: Vec<String> = OBJECTS.iter().map(|(_, object)| (*object).to_owned()).collect();
     let mut folders = vec![root.join("bpf")];
@@ -101,22 +102,27 @@ fn text(sums: &BTreeMap<String, String>) -> String {
     sums.iter().map(|(name, sum)| format!("{sum}  {name}\n")).collect()
 }
 
-/// Path of an object, and its bytes.
+/// An object's path in the tree, and its bytes.
 type Object = (&'static str, Vec<u8>);
 
-/// The compiled objects, or why this machine cannot compile them.
+/// Returns the compiled objects; the inner error is the reason why this machine cannot compile them.
 fn compiled(root: &Path) -> anyhow::Result<Result<Vec<Object>, String>> {
     let Some((clang, strip)) = compiler() else {
         return Ok(Err(format!(
-            "there is no clang {CLANG} with its llvm-strip (Debian 13: clang-19 llvm-19; another one in BPF_CLANG and BPF_STRIP)"
+            "clang {CLANG} with its llvm-strip is not installed (Debian 13: clang-19 llvm-19; for other paths set \
+             BPF_CLANG and BPF_STRIP)"
         )));
     };
     let headers = match headers(root) {
         Ok(headers) => headers,
-        Err(error) => return Ok(Err(format!("{HEADERS} and its headers of libbpf: {error:#}"))),
+        Err(error) => {
+            return Ok(Err(format!(
+                "the package {HEADERS}, which has libbpf's headers, cannot be used: {error:#}"
+            )));
+        }
     };
     let folder = tempfile::tempdir()?;
-    // The programs include <bpf/...>, as on a system with libbpf installed.
+    // The programs include <bpf/...>, as on a system with libbpf's headers installed.
     std::os::unix::fs::symlink(&headers, folder.path().join("bpf"))?;
     let mut objects = Vec::new();
     for (source, name) in OBJECTS {
@@ -146,14 +152,14 @@ fn compiled(root: &Path) -> anyhow::Result<Result<Vec<Object>, String>> {
             bail!("{clang} does not compile bpf/{source}");
         }
         if !Command::new(&strip).arg("-g").arg(&object).status().with_context(|| strip.clone())?.success() {
-            bail!("{strip} does not take debug sections out of bpf/{source}");
+            bail!("{strip} cannot remove the debug sections of bpf/{source}");
         }
         objects.push((name, std::fs::read(&object)?));
     }
     Ok(Ok(objects))
 }
 
-/// The pinned compiler and its `llvm-strip`.
+/// Returns the pinned compiler and its `llvm-strip`, if they are installed.
 fn compiler() -> Option<(String, String)> {
     let named = |variable: &str, usual: &str| std::env::var(variable).unwrap_or_else(|_| usual.to_owned());
     let pair = (named("BPF_CLANG", "clang-19"), named("BPF_STRIP", "llvm-strip-19"));
@@ -165,12 +171,12 @@ fn compiler() -> Option<(String, String)> {
     right.then_some(pair)
 }
 
-/// The version in the compiler's output.
+/// Parses the version in the compiler's output.
 fn version(text: &str) -> Option<&str> {
     text.split("version ").nth(1)?.split(|one: char| one != '.' && !one.is_ascii_digit()).next()
 }
 
-/// Where cargo has unpacked libbpf's headers.
+/// Returns the folder into which cargo has unpacked libbpf's headers.
 fn headers(root: &Path) -> anyhow::Result<PathBuf> {
     let output = crate::tree::cargo()
         .args(["metadata", "--format-version", "1", "--locked"])

@@ -1,4 +1,5 @@
-//! Maps promises to tests: `PROMISES.md` has a numbered list, a test has a comment `// promise N`.
+//! Maps promises to tests: `PROMISES.md` has a numbered list, and a test that verifies a promise has the comment
+//! `// promise N`.
 
 use anyhow::Context;
 use std::collections::BTreeMap;
@@ -8,7 +9,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Promises {
     all: BTreeMap<u32, (String, Vec<String>)>,
-    /// Inconsistencies, in whole sentences.
+    /// Inconsistencies between the list and the tests, each in a whole sentence.
     pub problems: Vec<String>,
 }
 
@@ -24,7 +25,7 @@ impl Promises {
         }
         let unheld = promises.all.iter().filter(|(_, (_, tests))| tests.is_empty());
         let unheld: Vec<String> = unheld
-            .map(|(number, (says, _))| format!("PROMISES.md: no test holds promise {number}: {says}"))
+            .map(|(number, (says, _))| format!("PROMISES.md: no test verifies promise {number}: {says}"))
             .collect();
         promises.problems.extend(unheld);
         Ok(promises)
@@ -38,7 +39,7 @@ impl Promises {
             let Ok(number) = number.parse() else { continue };
             let next = promises.all.last_key_value().map_or(1, |(last, _)| last + 1);
             if number != next {
-                promises.problems.push(format!("PROMISES.md: {number} stands where {next} is due"));
+                promises.problems.push(format!("PROMISES.md: promise {number} follows instead of {next}"));
             }
             promises.all.insert(number, (sentence.to_owned(), Vec::new()));
         }
@@ -65,21 +66,22 @@ impl Promises {
             let Some((_, rest)) = name else { continue };
             let test = rest.split(['(', '<']).next().unwrap_or(rest);
             if !is_test {
-                self.problems.push(format!("{file}: {test} says that it holds a promise, and is no test"));
+                self.problems.push(format!("{file}: {test} has a promise comment, but is not a test"));
             }
             for number in said.drain(..) {
                 match self.all.get_mut(&number) {
                     Some((_, tests)) => tests.push(format!("{file} {test}")),
                     None => {
-                        self.problems
-                            .push(format!("{file}: {test} holds promise {number}, which PROMISES.md lacks"));
+                        self.problems.push(format!(
+                            "{file}: {test} verifies promise {number}, which PROMISES.md lacks"
+                        ));
                     }
                 }
             }
         }
     }
 
-    /// Each promise with its tests.
+    /// Lists each promise with its tests.
     pub fn list(&self) -> String {
         let one = |(number, (sentence, tests)): (&u32, &(String, Vec<String>))| {
             let tests: String = tests.iter().map(|test| format!("     {test}\n")).collect();
@@ -96,7 +98,7 @@ mod tests {
     #[test]
     fn tests_say_what_they_hold() {
         let mut promises = Promises::listed("# Promises\n\n1. One.\n2. Two.\n4. Four.\n");
-        assert_eq!(promises.problems, ["PROMISES.md: 4 stands where 3 is due"]);
+        assert_eq!(promises.problems, ["PROMISES.md: promise 4 follows instead of 3"]);
         let mark = concat!("// prom", "ise");
         let text = format!(
             "{mark} 1\n#[test]\nfn one() {{}}\n    {mark}s 1, 2\n    #[tokio::test]\n    async fn both<T>() {{}}\n\
@@ -106,7 +108,10 @@ mod tests {
         assert_eq!(promises.all[&1].1, ["a.rs one", "a.rs both"]);
         assert_eq!(promises.all[&2].1, ["a.rs both"]);
         let found: Vec<&str> = promises.problems[1..].iter().map(String::as_str).collect();
-        assert!(found[0].contains("none holds promise 7"), "{found:?}");
-        assert!(found[1].contains("helper says that it holds") && found[2].contains("is not"), "{found:?}");
+        assert!(found[0].contains("none verifies promise 7"), "{found:?}");
+        assert!(
+            found[1].contains("helper has a promise comment") && found[2].contains("is not"),
+            "{found:?}"
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Runs tests, each as a process of its own with a time limit, in the groups of `.config/nextest.toml`: what
-//! `cargo nextest run` does, on a machine that has nothing but cargo (`docs/decisions/0050`).
+//! Runs tests, each in a separate process with a time limit, in the groups of `.config/nextest.toml`. This replaces
+//! `cargo nextest run` on a machine that has only cargo (`docs/decisions/0050`).
 
 pub mod config;
 mod process;
@@ -23,7 +23,8 @@ const POLL: Duration = Duration::from_millis(100);
 /// Number of slowest tests named at the end.
 const LONGEST: usize = 10;
 
-/// The package for whose tests the configuration defines groups.
+/// The package that contains most of the tests in the configuration's groups. Whenever this package is built, the other
+/// packages with such tests are built as well.
 const GROUPED: &str = "commensal";
 
 /// One test.
@@ -35,14 +36,14 @@ struct Test<'p> {
 }
 
 impl Test<'_> {
-    /// Display name: with the package, since module names repeat.
+    /// Display name, which includes the package because module names repeat.
     fn title(&self) -> String {
         format!("{} {}", self.program.package, self.name)
     }
 }
 
-/// Runs the tests of these programs that are in `profile` and whose names contain one of `filters` (all if there is
-/// none), with additional environment variables.
+/// Runs the tests of these programs that are in `profile` and whose names contain one of `filters` (all tests if there
+/// are no filters), with additional environment variables.
 pub fn run(
     programs: &[Artifact],
     profile: &str,
@@ -66,7 +67,7 @@ pub fn run(
             }
         }
     }
-    // The groups are about the integration tests of one package.
+    // Without this package, most patterns in the configuration match no test.
     if filters.is_empty() && programs.iter().any(|program| program.package == GROUPED) {
         let found: Vec<&str> = found.iter().map(String::as_str).collect();
         let unused = config.unused(&found);
@@ -74,7 +75,7 @@ pub fn run(
             bail!("no test is called {} ({})", unused.join(" or "), config::FILE);
         }
     }
-    // Stable, so that tests of a program stay sorted by name.
+    // The sort is stable, so tests of a program stay sorted by name.
     waiting.sort_by_key(|test| std::cmp::Reverse(test.terms.priority));
     interrupt::watch()?;
     Schedule { config, all: waiting.len(), waiting, running: Vec::new(), begun: Instant::now() }
@@ -98,7 +99,7 @@ struct Schedule<'p> {
     config: Config,
     all: usize,
     waiting: Vec<Test<'p>>,
-    /// Titles, groups and numbers of threads.
+    /// Title, group and number of threads of each running test.
     running: Vec<(String, Option<String>, usize)>,
     begun: Instant,
 }
@@ -151,7 +152,7 @@ impl<'p> Schedule<'p> {
         Ok(())
     }
 
-    /// The first waiting test that may start now.
+    /// Returns the next waiting test if it may start now.
     fn next(&mut self) -> Option<Test<'p>> {
         let group_has_room = |test: &Test| match &test.terms.group {
             None => true,
@@ -161,7 +162,7 @@ impl<'p> Schedule<'p> {
             }
         };
         let index = self.waiting.iter().position(group_has_room)?;
-        // A test that needs more threads is not overtaken by smaller ones, or it would never start.
+        // Smaller tests do not overtake a test that needs more threads: otherwise that test might never start.
         let taken: usize = self.running.iter().map(|(.., threads)| threads).sum();
         (taken + self.waiting[index].terms.threads <= self.config.threads).then(|| self.waiting.remove(index))
     }
@@ -172,7 +173,7 @@ impl<'p> Schedule<'p> {
         println!("{:4} s  {done} of {}; now {}", self.begun.elapsed().as_secs(), self.all, names.join(", "));
     }
 
-    /// Counts the test, and prints the output of a failed one.
+    /// Counts the result of the test, and prints its output if it failed.
     fn told(&self, title: &str, done: &Done, tally: &mut Tally) {
         tally.test(title, done.failure.is_none(), &done.output);
         let Some(failure) = &done.failure else { return };

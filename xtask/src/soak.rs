@@ -1,13 +1,14 @@
-//! A soak test: a series of agents under everything that may happen to them, and finally one agent for a long time, to
-//! detect leaks. `cargo xtask soak`, and a part of the long tier.
+//! A soak test: a series of agents under random events and failures, and finally one agent for a long time, to detect
+//! leaks. `cargo xtask soak` and the long tier of the tests run it.
 //!
 //! ```text
-//! first half    cgroups and processes come and go, groups files change (some are broken), another writer, offline load, queued
-//!               commands, and every 15 s SIGKILL for the agent, its guard or both, or another agent takes over
-//! second half   the same without the kills; once a minute a lull, in which everything is as at the start: whatever the agent
-//!               holds more of in one lull than in the one before is lost
-//! all along     no online cgroup is ever limited
-//! at the end    `restore`: every file as at the start; no process, cgroup or journal left
+//! first half    cgroups and processes come and go, groups files change (some are invalid), another program writes to the
+//!               cgroups, offline load, queued commands; every 15 s agent, guard or both get SIGKILL, or another agent
+//!               replaces this one
+//! second half   the same without the kills; once a minute a lull, in which everything is as at the start: resources of
+//!               which the agent uses more in each lull than in the one before are leaked
+//! all the time  no online cgroup is limited
+//! at the end    after `restore` every file is as at the start, and no process, cgroup or journal is left
 //! ```
 
 mod chaos;
@@ -33,13 +34,15 @@ use std::time::{Duration, Instant};
 const RECORD_EVERY: Duration = Duration::from_secs(5);
 const KILL_EVERY: Duration = Duration::from_secs(15);
 const LULL_EVERY: Duration = Duration::from_secs(60);
-/// Length of a lull before its sample is taken: longer than the agent's longest interval between two rounds here.
+/// Length of a lull (a time without events) before its sample is taken. It is longer than the agent's longest interval
+/// between two rounds in this test.
 const LULL: Duration = Duration::from_secs(12);
-/// Long enough that no agent is ended for being slow on a busy machine, which would count as a failure here.
+/// The agents' lease. It is so long that the guard kills no agent for being slow on a busy machine, which would count
+/// as a failure.
 const LEASE: [&str; 2] = ["--lease", "30s"];
 const STEP: Duration = Duration::from_millis(250);
 
-/// Why a soak cannot run here.
+/// Returns why a soak cannot run on this machine; `None` if it can.
 pub fn obstacle() -> Option<String> {
     Stage::new("soak", Path::new("commensal")).err().map(|error| format!("{error:#}"))
 }
@@ -47,10 +50,10 @@ pub fn obstacle() -> Option<String> {
 /// Runs the soak.
 ///
 /// # Errors
-/// When a check failed; all failures are printed before.
+/// If a check failed; all failures have been printed then.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.chaos {
-        // Built before, so that what is measured is not the compiler's.
+        // Built before the test, so that the compiler's resource use is not measured.
         let program = stage::with_faults(!args.quick)?;
         return match disturb::in_own_mounts(&args.words())? {
             Some(true) => Ok(()),
@@ -64,8 +67,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let log = soak.churn.stage.said();
     let wrong = done.and_then(|()| soak.finish())?;
     if !wrong.is_empty() {
-        println!("what the agents said last:\n{}", last_lines(&log, 30));
-        bail!("the soak found:\n{}", wrong.join("\n"));
+        println!("last output of the agents:\n{}", last_lines(&log, 30));
+        bail!("the soak found these violations:\n{}", wrong.join("\n"));
     }
     Ok(())
 }
@@ -90,8 +93,12 @@ impl Soak {
         let churn = Churn::new(stage, args.seed)?;
         let before = churn.stage.settings();
         let agent = churn.stage.agent(&LEASE, true)?;
-        let record =
-            args.record.as_ref().map(std::fs::File::create).transpose().context("make the record")?;
+        let record = args
+            .record
+            .as_ref()
+            .map(std::fs::File::create)
+            .transpose()
+            .context("cannot create the record file")?;
         Ok(Soak {
             churn,
             agent,
@@ -131,7 +138,7 @@ impl Soak {
         Ok(())
     }
 
-    /// Puts everything back as at the start, for as long as the agent needs to notice.
+    /// Ends all events and returns everything to the state at the start, for long enough that the agent notices.
     fn lull(&mut self) -> anyhow::Result<()> {
         self.churn.rest()?;
         let end = Instant::now() + LULL;
@@ -179,7 +186,7 @@ impl Soak {
         self.wrong.extend(self.churn.limited().map(|what| format!("{at:.1} s: {what}")));
     }
 
-    /// Sends SIGKILL to agent, guard or both, or lets another agent take over.
+    /// Sends SIGKILL to the agent, the guard or both, or starts an agent that replaces the running one.
     fn kill(&mut self) -> anyhow::Result<()> {
         let guard = self.guard();
         match self.churn.below(4) {
@@ -199,25 +206,25 @@ impl Soak {
                 stage::end(&mut self.agent);
             }
             _ => {
-                self.churn.count("taken over");
-                let next = self.churn.stage.agent(&[&LEASE[..], &["--takeover"]].concat(), true)?;
+                self.churn.count("replaced");
+                let next = self.churn.stage.agent(&[&LEASE[..], &["--replace"]].concat(), true)?;
                 let mut old = std::mem::replace(&mut self.agent, next);
                 let status = old.wait()?;
                 if !status.success() {
-                    self.wrong.push(format!("the agent that made room ended with {status}"));
+                    self.wrong.push(format!("the agent that was replaced exited with {status}"));
                 }
             }
         }
         Ok(())
     }
 
-    /// Restarts ended processes like a service manager; an agent that ended without being killed is a failure.
+    /// Restarts an agent that has exited, like a service manager. An exit that the soak did not cause is a failure.
     fn revive(&mut self) -> anyhow::Result<()> {
         let Some(status) = self.agent.try_wait()? else { return Ok(()) };
         if std::os::unix::process::ExitStatusExt::signal(&status) != Some(9) {
-            self.wrong.push(format!("an agent ended by itself: {status}"));
+            self.wrong.push(format!("an agent exited although nothing had stopped it: {status}"));
         } else if !self.killed {
-            self.wrong.push("an agent was ended by its guard although it did not hang".to_owned());
+            self.wrong.push("the guard killed an agent that did not hang".to_owned());
         }
         self.killed = false;
         std::thread::sleep(STEP);
@@ -225,13 +232,14 @@ impl Soak {
         Ok(())
     }
 
-    /// Ends the agent, restores, compares, and prints the figures; returns what was wrong.
+    /// Stops the agent, runs `restore`, compares the files with those at the start, and prints the statistics; returns
+    /// the failures.
     fn finish(mut self) -> anyhow::Result<Vec<String>> {
         self.churn.rest()?;
         stage::signal(self.agent.id(), "TERM");
         let status = self.agent.wait()?;
         if !status.success() {
-            self.wrong.push(format!("the agent ended with {status}"));
+            self.wrong.push(format!("the agent exited with {status}"));
         }
         let stage = &self.churn.stage;
         let restored = stage.command(&["restore"]).stdout(Stdio::null()).output()?;
@@ -282,11 +290,11 @@ impl Soak {
             ("guard's memory, KiB", &["guard", "rss_kib"]),
             ("length of a tick, ms", &["tick_ms"]),
             ("late ticks of an agent", &["late"]),
-            ("knobs that somebody else writes", &["drift"]),
+            ("knobs that another program writes", &["drift"]),
             ("journal, bytes", &["journal_bytes"]),
             ("audit log, bytes", &["audit_bytes"]),
         ];
-        println!("{:<34} {:>10} {:>10} {:>10}", "looks every 5 s", "median", "P99", "largest");
+        println!("{:<34} {:>10} {:>10} {:>10}", "samples every 5 s", "median", "P99", "largest");
         for (name, path) in paths {
             let all = numbers(path);
             let at =
@@ -299,7 +307,7 @@ impl Soak {
         }
     }
 
-    /// CPU use of the last agent, per cent of a core, and over how many minutes.
+    /// CPU use of the last agent in per cent of a core, and the time over which it was measured in minutes.
     fn cpu(&self) -> Option<(f64, f64)> {
         let last = self.looks.last()?;
         let first = self.looks.iter().find(|look| look["pid"] == last["pid"])?;

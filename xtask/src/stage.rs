@@ -1,5 +1,6 @@
-//! A test environment for agents: separate cgroups in every hierarchy, the release build of commensal with its own
-//! state directory, processes in those cgroups, and the kernel's counters of a process. Dropping it removes everything.
+//! A test environment for agents: separate cgroups in every hierarchy, a build of commensal with its own state
+//! directory, processes in those cgroups, and the kernel's counters of a process. Dropping the environment removes all
+//! of it.
 
 use anyhow::{Context, bail};
 use commensal_host::LinuxHost;
@@ -12,9 +13,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Timeout for any operation; generous because the machine is shared.
+/// Timeout of any operation; generous because the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Environment variable with the path of a build to use as it is.
+/// Environment variable with the path of a build of commensal, which is then used instead of a new build.
 const PROGRAM: &str = "COMMENSAL_PROGRAM";
 
 /// The test environment.
@@ -24,7 +25,7 @@ pub struct Stage {
     pub top: String,
     /// Mount points of all usable hierarchies.
     pub mounts: Vec<PathBuf>,
-    /// Folder of the groups file and, unless it is elsewhere, of the state directory.
+    /// Folder of the groups file and, by default, of the state directory.
     pub dir: TempDir,
     /// The state directory.
     pub state: PathBuf,
@@ -42,7 +43,8 @@ pub fn release() -> anyhow::Result<PathBuf> {
     Ok(target().join("release/commensal"))
 }
 
-/// Builds commensal with the fault layer, a program of another name: optimised, or as tests have it. [`PROGRAM`] selects another build.
+/// Builds `commensal-faults`, the program with injected faults: optimised, or with the profile of tests. [`PROGRAM`]
+/// selects another build.
 pub fn with_faults(optimised: bool) -> anyhow::Result<PathBuf> {
     if let Some(program) = std::env::var_os(PROGRAM) {
         return Ok(PathBuf::from(program));
@@ -88,7 +90,7 @@ impl Stage {
         for mount in &self.mounts {
             let dir = mount.join(&self.top).join(path);
             std::fs::create_dir(&dir).with_context(|| format!("make {}", dir.display()))?;
-            // In cgroup v1 a cpuset without CPUs accepts no process.
+            // A cgroup v1 cpuset without CPUs accepts no process.
             for file in ["cpuset.cpus", "cpuset.mems"] {
                 let above =
                     dir.parent().map(|above| above.join(file)).filter(|_| mount.join("tasks").exists());
@@ -100,7 +102,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Removes a cgroup and its descendants, in every hierarchy; returns whether all are gone.
+    /// Removes a cgroup and its descendants in every hierarchy; returns whether all of them have been removed.
     pub fn remove(&self, path: &str) -> bool {
         let mut gone = true;
         for mount in &self.mounts {
@@ -109,7 +111,7 @@ impl Stage {
         gone
     }
 
-    /// The path of `file` in the hierarchy that has it.
+    /// Returns the path of `file` in the first hierarchy that has it.
     pub fn file(&self, path: &str, file: &str) -> Option<PathBuf> {
         let of = |mount: &PathBuf| mount.join(&self.top).join(path).join(file);
         self.mounts.iter().map(of).find(|file| file.exists())
@@ -127,7 +129,7 @@ impl Stage {
         self.dir.path().join("groups.toml")
     }
 
-    /// `commensal ARGS`, in this environment.
+    /// Returns the command `commensal ARGS` in this environment.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command
@@ -141,29 +143,33 @@ impl Stage {
         command
     }
 
-    /// Prefix of the names of commensal's own cgroups here.
+    /// Prefix of the names of commensal's own cgroups in this environment.
     pub fn prefix(&self) -> String {
         format!("{}-own", self.top)
     }
 
-    /// Starts an agent, with or without the `probe`, and waits until the groups are in force.
+    /// Starts an agent, with or without the probe, and waits until the groups are in force.
     pub fn agent(&self, more: &[&str], probe: bool) -> anyhow::Result<Child> {
         let mut child = self.launch(more, probe)?;
         let deadline = Instant::now() + PATIENCE;
         while !self.is_up(child.id()) {
             if let Some(status) = child.try_wait()? {
-                bail!("the agent ended at once: {status}: {}", self.said());
+                bail!("the agent exited at once: {status}: {}", self.said());
             }
             if Instant::now() > deadline {
                 end(&mut child);
-                bail!("the agent did not come up in {} s: {}", PATIENCE.as_secs(), self.said());
+                bail!(
+                    "the agent did not put the groups in force within {} s: {}",
+                    PATIENCE.as_secs(),
+                    self.said()
+                );
             }
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(child)
     }
 
-    /// Starts an agent and does not wait.
+    /// Starts an agent without waiting for it.
     pub fn launch(&self, more: &[&str], probe: bool) -> anyhow::Result<Child> {
         let config = self.config().display().to_string();
         let args = [&["agent", "-c", &config][..], more].concat();
@@ -173,7 +179,7 @@ impl Stage {
         command.stdout(Stdio::null()).stderr(self.log()?).spawn().context("start the agent")
     }
 
-    /// Whether the agent answers and has put the groups in force.
+    /// Whether the agent responds and has put the groups in force.
     pub fn is_up(&self, pid: u32) -> bool {
         self.snapshot().is_some_and(|seen| seen["pid"] == pid && seen["ticks"].as_u64() > Some(0))
     }
@@ -182,14 +188,27 @@ impl Stage {
         Ok(std::fs::OpenOptions::new().create(true).append(true).open(self.dir.path().join("agent.log"))?)
     }
 
-    /// Output of the agents.
+    /// Returns the output of all agents so far.
     pub fn said(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("agent.log")).unwrap_or_default()
     }
 
-    /// The agent's last snapshot.
+    /// Queries the agent's last snapshot; `None` when the agent does not respond.
     pub fn snapshot(&self) -> Option<serde_json::Value> {
         serde_json::from_str(&self.ask("GET", "/v1/snapshot").ok()?).ok()
+    }
+
+    /// Prints why the agent does not respond: the error, the files of its state directory, and the sockets there.
+    pub fn print_socket(&self) {
+        let answer = self.ask("GET", "/v1/snapshot");
+        println!("    the socket: {:?}", answer.map(|body| body.chars().take(200).collect::<String>()));
+        for entry in std::fs::read_dir(&self.state).into_iter().flatten().flatten() {
+            let inode = std::os::unix::fs::DirEntryExt::ino(&entry);
+            println!("    the state directory has {}, inode {inode}", entry.file_name().display());
+        }
+        let state = self.state.display().to_string();
+        let sockets = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+        sockets.lines().filter(|line| line.contains(&state)).for_each(|line| println!("    socket {line}"));
     }
 
     /// Sends the agent a request; returns the body of the response.
@@ -202,7 +221,7 @@ impl Stage {
         )?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
-        let (_, body) = answer.split_once("\r\n\r\n").context("an answer of HTTP")?;
+        let (_, body) = answer.split_once("\r\n\r\n").context("the response is not HTTP")?;
         Ok(body.to_owned())
     }
 
@@ -216,7 +235,7 @@ impl Stage {
         Ok(shell.spawn()?)
     }
 
-    /// Every readable and writable file in this environment's cgroups, with its content.
+    /// Reads every readable and writable file in the cgroups of this environment.
     pub fn settings(&self) -> BTreeMap<PathBuf, String> {
         let mut found = BTreeMap::new();
         for mount in &self.mounts {
@@ -225,7 +244,7 @@ impl Stage {
         found
     }
 
-    /// The same of one cgroup, without those below it.
+    /// Like [`Stage::settings`], for one cgroup without its descendants.
     pub fn settings_of(&self, path: &str) -> BTreeMap<PathBuf, String> {
         let mut found = BTreeMap::new();
         for mount in &self.mounts {
@@ -234,7 +253,7 @@ impl Stage {
         found
     }
 
-    /// Cgroups of this environment and of its agents.
+    /// Lists the cgroups of this environment and of its agents.
     pub fn cgroups(&self) -> Vec<PathBuf> {
         let own = |dir: &Path| {
             let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
@@ -244,13 +263,13 @@ impl Stage {
         self.mounts.iter().flat_map(|mount| own(mount)).collect()
     }
 
-    /// Processes whose command line contains the environment's name.
+    /// Lists the processes whose command line contains the path of this environment.
     pub fn processes(&self) -> Vec<(u32, String)> {
         processes_of(self.dir.path())
     }
 }
 
-/// Processes whose command line contains this path, but for this one.
+/// Lists the processes whose command line contains this path, except this process.
 pub fn processes_of(path: &Path) -> Vec<(u32, String)> {
     let name = path.display().to_string();
     let pids = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -278,10 +297,10 @@ impl Drop for Stage {
     }
 }
 
-/// Every readable and writable file in a cgroup, `deep` also of those below it.
+/// Reads every readable and writable file in a cgroup; with `deep` also in its descendants.
 pub fn settings(dir: &Path, deep: bool, found: &mut BTreeMap<PathBuf, String>) {
     use std::os::unix::fs::PermissionsExt;
-    // Lists, counters, and files that the kernel changes by itself.
+    // Parts of the names of files that are left out: lists, counters, and files that the kernel changes by itself.
     const NOT: [&str; 8] = ["procs", "tasks", "threads", "usage", "failcnt", "peak", "pressure", "stat"];
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
@@ -299,7 +318,7 @@ pub fn settings(dir: &Path, deep: bool, found: &mut BTreeMap<PathBuf, String>) {
     }
 }
 
-/// Removes a cgroup with those below it, as far as they are empty; returns whether it is gone.
+/// Removes a cgroup and its descendants, as far as they are empty; returns whether it has been removed.
 pub fn remove_all(dir: &Path) -> bool {
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
@@ -310,12 +329,12 @@ pub fn remove_all(dir: &Path) -> bool {
     !dir.exists()
 }
 
-/// Sends a signal to a process that was started here.
+/// Sends a signal to a process of this environment.
 pub fn signal(pid: u32, name: &str) {
     let _ = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).stderr(Stdio::null()).status();
 }
 
-/// Ends a process that was started here.
+/// Kills a child process and waits for its exit.
 pub fn end(child: &mut Child) {
     let _ = child.kill();
     let _ = child.wait();
@@ -324,17 +343,17 @@ pub fn end(child: &mut Child) {
 /// The kernel's counters of a process.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Used {
-    /// CPU time of its threads, s (field 1 of `schedstat`).
+    /// CPU time of the threads in s (field 1 of `schedstat`).
     pub cpu_s: f64,
-    /// `VmRSS`, KiB.
+    /// `VmRSS` in KiB.
     pub rss_kib: u64,
-    /// Open descriptors.
+    /// Number of open file descriptors.
     pub fds: usize,
-    /// Threads.
+    /// Number of threads.
     pub threads: usize,
 }
 
-/// Reads the counters of a process; `None` when it is gone.
+/// Reads the counters of a process; `None` when it has exited.
 pub fn used(pid: u32) -> Option<Used> {
     let proc = PathBuf::from(format!("/proc/{pid}"));
     let mut used = Used::default();
@@ -350,7 +369,7 @@ pub fn used(pid: u32) -> Option<Used> {
     Some(used)
 }
 
-/// What a process has open, and how often.
+/// Returns the files that a process has open, with the number of descriptors of each.
 pub fn open_files(pid: u32) -> BTreeMap<String, usize> {
     let mut files = BTreeMap::new();
     for fd in std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {

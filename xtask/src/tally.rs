@@ -4,25 +4,25 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// Totals of the runs in one place (this machine, or one guest), and then of all places.
+/// Totals of the test runs in one place (this machine or one guest); in the end, of all places.
 #[derive(Debug, Default)]
 pub struct Tally {
     pub passed: usize,
     pub failed: usize,
-    /// Tests that returned early, which the harness counted as passed, with their reasons.
+    /// Tests that returned early, with the reasons. The test harness counts them as passed.
     returned: BTreeMap<String, Vec<String>>,
-    /// `what: reason`, for things that were not even started.
+    /// Tests and steps that were not started, as `what: reason`.
     not_started: Vec<String>,
     /// Rows of the conformance script that did not run, by kernel and reason.
     rows: BTreeMap<(String, String), usize>,
-    /// Numbers of rows of the conformance script that ran and did not run, by kernel.
+    /// For each kernel, the numbers of rows of the conformance script that ran and that did not run.
     kernels: Vec<(String, usize, usize)>,
     /// Tests that failed, by name.
     failures: Vec<String>,
 }
 
 impl Tally {
-    /// Processes a line of a test program's output, in a guest.
+    /// Processes a line of the output of a test program in a guest.
     pub fn line(&mut self, line: &str) {
         if let Some(rest) = line.strip_prefix("test result:") {
             self.passed += number_before(rest, " passed");
@@ -39,7 +39,7 @@ impl Tally {
         }
     }
 
-    /// Processes the result of a test that ran as a process of its own.
+    /// Processes the result of a test that ran in a separate process.
     pub fn test(&mut self, title: &str, passed: bool, output: &[String]) {
         output.iter().for_each(|line| self.rows(line));
         if !passed {
@@ -61,7 +61,7 @@ impl Tally {
         }
     }
 
-    /// Processes the conformance script's line on its rows.
+    /// Processes a line if it is about rows of the conformance script.
     fn rows(&mut self, line: &str) {
         if let Some(rest) = line.strip_prefix("row skipped: ") {
             let reason = rest.rsplit(": ").next().unwrap_or(rest).to_owned();
@@ -72,17 +72,17 @@ impl Tally {
         }
     }
 
-    /// Rows of the conformance script that ran.
+    /// Number of rows of the conformance script that ran.
     pub fn rows_ran(&self) -> usize {
         self.kernels.iter().map(|(_, ran, _)| ran).sum()
     }
 
-    /// Records something that could not be started at all.
+    /// Records a test or step that could not be started.
     pub fn skip(&mut self, what: String) {
         self.not_started.push(what);
     }
 
-    /// Records the kernel of everything so far; `skips` is a prefix for what was skipped.
+    /// Assigns all results so far to this kernel. `skips` is a prefix for the names of skipped and failed tests.
     pub fn on(mut self, kernel: &str, skips: Option<&str>) -> Tally {
         self.rows =
             self.rows.into_iter().map(|((_, why), count)| ((kernel.to_owned(), why), count)).collect();
@@ -113,9 +113,9 @@ impl Tally {
         }
     }
 
-    /// Counts a complete run of the lab.
+    /// Counts a complete run of the lab, by its exit status.
     pub fn long_run(&mut self, status: Option<i32>) {
-        // Every verdict counts as passed; only trouble is a failure.
+        // Every verdict counts as passed; only an error counts as failed.
         match status {
             Some(0 | 1 | 3 | 4) => self.passed += 1,
             _ => self.failed += 1,
@@ -157,12 +157,12 @@ fn number_before(text: &str, word: &str) -> usize {
     before.split_whitespace().next_back().and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-/// Hides the output of passed tests, and skipped rows: both are only counted.
+/// Hides the output of passed tests and the skipped rows, which are only counted.
 #[derive(Debug, Default)]
 pub struct Quiet(bool);
 
 impl Quiet {
-    /// Whether the line is worth showing.
+    /// Whether the line is to be printed.
     pub fn shows(&mut self, line: &str) -> bool {
         match line {
             "successes:" => self.0 = true,
@@ -171,13 +171,13 @@ impl Quiet {
         }
         let closes = line.starts_with("test result:");
         self.0 &= !closes;
-        // In a failed run of the conformance script the skipped rows would hide the wrong ones. Summaries of single
-        // harness runs are hidden, too, since the totals are printed at the end.
+        // After a failed run of the conformance script, the lines of skipped rows would hide those of failed rows.
+        // Summaries of single test programs are hidden as well, because the totals are printed at the end.
         !self.0 && !closes && !line.starts_with("row skipped: ")
     }
 }
 
-/// `6.18.44`, from the running kernel.
+/// Release of the running kernel, such as `6.18.44`.
 pub fn running_release() -> String {
     let text = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     text.trim().to_owned()

@@ -1,5 +1,6 @@
-//! The tests, by tier: those of the default members on the running kernel, in minutes and with nothing but cargo; or all that
-//! there are, with the SQL engine, a browser, containers, the scheduler's programs and kernels in virtual machines.
+//! The tests, in two tiers. The first tier runs the tests of the default members on the running kernel, in minutes, and
+//! needs only cargo. The second tier runs all tests, including those that need the SQL engine, a browser, containers,
+//! the scheduler's programs and kernels in virtual machines.
 
 use crate::tally::{Tally, running_release};
 use crate::tree::{SQL, root, step};
@@ -11,23 +12,24 @@ use std::time::Instant;
 /// Run the tests of the default members on the running kernel, in some minutes; or all tests.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// All tests: also those of the SQL engine and of xtask, a browser, containers, and kernels in virtual machines.
+    /// Run all tests: also those of the SQL engine and of xtask, a browser, containers, and kernels in virtual
+    /// machines.
     #[arg(long)]
     all: bool,
-    /// Only tests whose names contain one of these; with --all those in virtual machines are skipped.
+    /// Run only tests whose names contain one of these; with --all, tests in virtual machines are skipped.
     filters: Vec<String>,
 }
 
-/// Tests that only `--all` runs.
+/// Tests that run only with `--all`.
 const LEFT_OUT: [&str; 2] = [
-    "commensal-sql and xtask: their tests run with `cargo xtask test --all` (DataFusion is built for them)",
-    "kernel tests in VMs: they run with `cargo xtask test --all`",
+    "tests of commensal-sql and xtask: they run only with `cargo xtask test --all` (building commensal-sql takes a long time)",
+    "kernel tests in VMs: they run only with `cargo xtask test --all`",
 ];
 
-/// The host's own tests once more, through the layer that the chaos soak injects faults with.
+/// Runs the tests of `commensal-host` again, through the layer that injects faults in the chaos soak.
 const WITH_FAULTS: [&str; 4] =
     ["--package", "commensal-host", "--features", "commensal-host/faults,commensal-host/fake"];
-/// As in README.
+/// The first command in README.
 const QUICKSTART: &str = "cargo run --release -- lab run quickstart";
 
 /// `cargo xtask test`.
@@ -45,10 +47,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The fake host, which only tests need. The scheduler's programs are left out, since they need clang.
+/// Enables the fake host, which only tests need.
 const FAKE: [&str; 2] = ["--features", "commensal-host/fake"];
 
-/// The default members.
+/// Runs the tests of the default members.
 fn quick(filters: &[String]) -> anyhow::Result<Tally> {
     step("tests of the default members");
     let programs = artifact::tests(&FAKE)?;
@@ -60,10 +62,10 @@ fn quick(filters: &[String]) -> anyhow::Result<Tally> {
     Ok(tally)
 }
 
-/// All tests; with `long` including those that take long.
+/// Runs all tests; with `long` also those that take long.
 pub fn everything(long: bool) -> anyhow::Result<Tally> {
     let mut tally = of_all_packages(long, &[])?;
-    step("`cargo run` is the program");
+    step("`cargo run` starts the program commensal");
     runs_the_program()?;
     step("a minute of chaos");
     soaked(&mut tally, "the chaos soak", &soak::Args::short_chaos());
@@ -97,7 +99,7 @@ fn of_all_packages(long: bool, filters: &[String]) -> anyhow::Result<Tally> {
     Ok(tally.on(&here(), None))
 }
 
-/// Settings with which the long tier makes tests do more.
+/// Environment variables with which the long tier makes tests do more.
 const LONG: [(&str, &str); 4] = [
     ("PROPTEST_CASES", "2000"),
     ("COMMENSAL_SCENARIOS", "6x2"),
@@ -120,9 +122,9 @@ fn soaked(tally: &mut Tally, what: &str, args: &soak::Args) {
     tally.long_run(done.ok().map(|()| 0));
 }
 
-/// Checks the command that README recommends first, `cargo run` at the top of the tree: with a second program among the
-/// default members cargo needs a manifest entry to choose one. The features are those of the tests; dependencies with
-/// other features are built once more for it.
+/// Checks the command that README recommends first, `cargo run` at the top of the tree. The default members contain a
+/// second program, so cargo needs a manifest entry to choose one. The command enables the same features as the tests,
+/// so that cargo rebuilds as few dependencies as possible.
 fn runs_the_program() -> anyhow::Result<()> {
     let mut command = crate::tree::cargo();
     command.args(["run", "--quiet"]).args(features::OF_TESTS).args(["--", "--version"]);
@@ -130,13 +132,13 @@ fn runs_the_program() -> anyhow::Result<()> {
     let said = String::from_utf8_lossy(&output.stdout);
     let wanted = concat!("commensal ", env!("CARGO_PKG_VERSION"), "\n");
     if !output.status.success() || said != wanted {
-        bail!("`cargo run -- --version` at the top of the tree does not say {wanted:?} but {said:?}");
+        bail!("`cargo run -- --version` at the top of the tree prints {said:?} instead of {wanted:?}");
     }
     print!("{said}");
     Ok(())
 }
 
-/// README's first command, with more rounds; an existing record of a user is kept.
+/// Runs README's first command, with more rounds and another record file, so that a user's record is kept.
 fn quickstart() -> anyhow::Result<Option<i32>> {
     let mut command = crate::tree::cargo();
     command.args(QUICKSTART.split(' ').skip(1));

@@ -1,9 +1,10 @@
-//! Where the source tree is, and cargo in it.
+//! The location of the source tree, and cargo commands in it.
 
 use std::path::{Path, PathBuf};
 
-/// Cargo with the environment of a user's shell. `cargo run` sets variables for this package, and build scripts depend
-/// on them (ring's is rerun when they change), so everything that depends on ring would be rebuilt in each clone.
+/// Returns a command for cargo with the environment of a user's shell. `cargo run` sets variables for this package, and
+/// some build scripts (that of ring) run again when these change. Without this function, all packages that depend on
+/// ring would be rebuilt in each clone.
 pub fn cargo() -> std::process::Command {
     let mut command = std::process::Command::new(env!("CARGO"));
     for (name, _) in std::env::vars_os() {
@@ -15,16 +16,19 @@ pub fn cargo() -> std::process::Command {
     command
 }
 
-/// The top of the source tree.
+/// The top of the source tree. cargo says at run time where it is: the program may have been compiled in another clone that
+/// uses the same target directory.
 pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).unwrap_or_default()
+    let package = std::env::var_os("CARGO_MANIFEST_DIR");
+    let package = package.map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    package.parent().map(Path::to_owned).unwrap_or_default()
 }
 
-/// Says which step begins.
+/// Prints the name of the step that begins.
 pub fn step(name: &str) {
     println!("\n== {name}");
 }
 
-/// The SQL engine is built separately: built together with it, the other crates would get features that its
-/// dependencies enable, unlike in shipped builds.
+/// The package of the SQL engine, which is built separately. In a common build, its dependencies would enable features
+/// in the other crates that shipped builds do not have.
 pub const SQL: &str = "commensal-sql";

@@ -1,5 +1,5 @@
-//! Kernels under test: boots Debian's kernels in QEMU without KVM, a network or root, and runs the kernel
-//! tests or any command in them.
+//! Tests on other kernels: boots Debian's kernels in QEMU, without KVM, a network or root, and runs the kernel tests or
+//! any command in them.
 
 mod guest;
 mod image;
@@ -21,38 +21,47 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tools::{find_tool, tool};
 
-/// A guest: a kernel, its first process, and how its cgroups are mounted.
+/// A guest: a kernel, its first process, and the way its cgroups are mounted.
 #[derive(Debug)]
 pub struct Layout {
     pub name: &'static str,
-    /// Debian's suite and the flavour of its kernel.
+    /// Debian suite of the kernel.
     pub suite: &'static str,
+    /// Flavour of the kernel, as in the name of its package.
     pub flavour: &'static str,
-    /// Kernel of the suite; by default the newest.
+    /// Kernel release of the suite; by default the newest.
     release: Option<&'static str>,
     pub first: First,
-    /// Tests that always run in it; if empty, the guest is only used in the long tier.
+    /// Tests that always run in this guest. If empty, only the long tier uses the guest.
     tests: guest::Filters,
-    /// Tests that run in the long tier, and when this guest is requested.
+    /// Tests that run in the long tier, and when the user requests this guest on the command line.
     all: guest::Filters,
     memory_mib: u32,
     cores: u32,
-    /// Threads per core.
+    /// Hardware threads per core.
     threads: u32,
-    /// Wall-clock limit of a boot, s.
+    /// Wall-clock limit of a boot in s.
     limit_s: u64,
-    /// Whether CPUs take turns in one thread of the emulator: slower, but no CPU sees code while it is being patched.
+    /// Whether the CPUs take turns in a single thread of the emulator. This is slower, but while one CPU patches code,
+    /// no other CPU executes it.
     turns: bool,
-    /// Minimum number of conformance rows that run here; fewer mean that a controller is missing.
+    /// Minimum number of conformance rows that must run in this guest; fewer mean that a controller is missing.
     rows: usize,
 }
 
-/// `v1`: every v1 controller below /sys/fs/cgroup, an empty v2 at unified; later Debian kernels lack v1's memory and
-/// cpuset. `v2`: the unified hierarchy on the newest kernel, with all controllers enabled; `v2-old`: the same on the
-/// kernel of a stable Debian. `systemd`: the unified hierarchy managed by that Debian's systemd; `systemd-sched`: the
-/// same on the newest kernel, with CPUs that take turns. `sched`: like `v2`, with the scheduler's tests; `sched-loads`:
-/// the same with CPUs that take turns, for tests that load it often; `sched-wide`: four cores with a cache for each
-/// two; `sched-smt4`: cores of four threads; `sched-broken`: a kernel with wrong BTF function descriptions.
+/// The guests:
+///
+/// - `v1`: every v1 controller below /sys/fs/cgroup, and an empty v2 hierarchy at `unified`; later Debian kernels lack
+///   the v1 controllers memory and cpuset.
+/// - `v2`: the unified hierarchy on the newest kernel, with all controllers enabled.
+/// - `v2-old`: like `v2`, on the kernel of Debian 12.
+/// - `systemd`: the unified hierarchy, managed by the systemd of Debian 12, on its kernel.
+/// - `systemd-sched`: like `systemd`, on the newest kernel, with CPUs that take turns.
+/// - `sched`: like `v2`, with the scheduler's tests.
+/// - `sched-loads`: like `sched`, with CPUs that take turns, for tests that load the scheduler often.
+/// - `sched-wide`: four cores, with a cache for each two of them.
+/// - `sched-smt4`: cores of four hardware threads.
+/// - `sched-broken`: a kernel whose BTF describes functions wrongly.
 pub const LAYOUTS: [Layout; 10] = [
     ours("v1", "bookworm", 350, guest::OF_KERNELS),
     ours("v2-old", "bookworm", 200, guest::OF_KERNELS),
@@ -68,8 +77,8 @@ pub const LAYOUTS: [Layout; 10] = [
     },
     // Ten thousand threads need memory for ten thousand stacks.
     Layout { memory_mib: 2048, limit_s: LONG_LIMIT_S, ..long("sched", "sid", guest::ALL_OF_SCHED) },
-    // The scheduler tests that always run use this guest, because an emulated CPU that runs patched code can crash a
-    // guest.
+    // This guest runs the scheduler tests that always run. If emulated CPUs run in parallel, the guest can crash when
+    // one CPU executes code while another patches it.
     Layout {
         turns: true,
         tests: guest::OF_SCHED,
@@ -80,10 +89,10 @@ pub const LAYOUTS: [Layout; 10] = [
     Layout { threads: 4, ..long("sched-smt4", "sid", guest::OF_SCHED_SMT4) },
     Layout { release: Some(MALFORMED), ..long("sched-broken", "trixie-backports", guest::OF_SCHED_BROKEN) },
 ];
-/// systemd is that of Debian 12, whatever the kernel.
+/// systemd is always that of Debian 12, for any kernel.
 const SYSTEMD: Layout = Layout {
     first: First::Systemd,
-    // The files are in memory twice while the kernel unpacks them.
+    // While the kernel unpacks the initramfs, the files are in memory twice.
     memory_mib: 2048,
     ..long("systemd", rootfs::SUITE, guest::OF_SYSTEMD)
 };
@@ -114,7 +123,7 @@ const fn long(name: &'static str, suite: &'static str, all: guest::Filters) -> L
     Layout { tests: &[], ..ours(name, suite, 0, all) }
 }
 
-/// Programs that the harness starts, and the Debian packages that have them.
+/// Programs that the harness starts, and the Debian packages that contain them.
 const NEEDS: [(&str, &str); 14] = [
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("busybox", "busybox-static"),
@@ -133,10 +142,10 @@ const NEEDS: [(&str, &str); 14] = [
 ];
 
 const TIME_LIMIT_S: u64 = 900;
-/// Time limit of the scheduler's guest with tests that take minutes, s.
+/// Time limit in s of guests with scheduler tests that take minutes.
 const LONG_LIMIT_S: u64 = 3_600;
 
-/// Exit status when the guest died or reached its limit, like that of `timeout`.
+/// Exit status when the guest reached its time limit, like that of `timeout`.
 const STATUS_LIMIT: u8 = 124;
 const STATUS_DIED: u8 = 125;
 const STATUS_INTERRUPTED: u8 = 130;
@@ -165,17 +174,17 @@ pub struct Args {
     /// Write the kernel's messages to this file.
     #[arg(long, value_name = "FILE")]
     keep_console: Option<PathBuf>,
-    /// Wall-clock limit of a boot, s [default: 900; of all tests of the scheduler 3600].
+    /// Wall-clock limit of a boot in s [default: 900; in systemd-sched, sched and sched-loads 3600].
     #[arg(long, value_name = "S")]
     time_limit: Option<u64>,
-    /// Memory of a guest, MiB [default: 1024; with systemd 2048].
+    /// Memory of a guest in MiB [default: 1024; in sched and with systemd 2048].
     #[arg(long, value_name = "MIB")]
     memory: Option<u32>,
-    /// Put a file or folder into the guest, with the libraries it needs; programs go to /usr/bin by default,
-    /// the rest to /.
+    /// Copy a file or folder into the guest; for a program also its shared libraries. By default programs go to
+    /// /usr/bin, other files to /.
     #[arg(short, value_name = "SRC[:DST]")]
     file: Vec<String>,
-    /// Copy what the command leaves in /out to this folder.
+    /// Copy the files that the command leaves in /out to this folder.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Run this instead of the tests, and exit with its status.
@@ -223,15 +232,15 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The layouts that are used by default.
+/// The guests that are used by default.
 fn by_default(long: bool) -> Vec<&'static Layout> {
     LAYOUTS.iter().filter(|layout| long || !layout.tests.is_empty()).collect()
 }
 
-/// Boot files of a layout that are not from this tree.
+/// Boot files of a guest that are not in this tree.
 struct Base {
     kernel: Kernel,
-    /// Archive of its root file system, if it needs more than ours.
+    /// Archive of the guest's root file system, if it needs more files than the harness provides.
     tree: Option<PathBuf>,
 }
 
@@ -252,7 +261,7 @@ impl Base {
     }
 }
 
-/// Runs the tests in every layout, as a step of CI: missing requirements are skips, errors are failures.
+/// Runs the tests in every guest, as a step of CI. Missing requirements are skips, errors are failures.
 pub fn kernels(long: bool) -> anyhow::Result<Tally> {
     let mut all = Tally::default();
     if let Some(reason) = missing() {
@@ -280,7 +289,7 @@ pub fn kernels(long: bool) -> anyhow::Result<Tally> {
                 let tests = if long { layout.all } else { layout.tests };
                 all.add(tests_in(layout, tests, &base, &suite, &args)?);
             }
-            // An interrupted step is not skipped.
+            // An interrupt aborts the step. The step then does not count as skipped.
             Err(_) if interrupt::interrupted() => return Err(Trouble::Interrupted.into()),
             Err(error) => all.skip(format!("kernel tests in VMs: {}: {error:#}", layout.name)),
         }
@@ -288,7 +297,7 @@ pub fn kernels(long: bool) -> anyhow::Result<Tally> {
     Ok(all)
 }
 
-/// Runs the layout's tests in one guest.
+/// Runs the tests of the layout in one guest.
 fn tests_in(
     layout: &Layout,
     tests: guest::Filters,
@@ -301,11 +310,11 @@ fn tests_in(
         image.text("/etc/command", &suite.script(tests), 0o644)
     };
     let (mut tally, release) = run_in(layout, base, args, fill)?;
-    // A user's kernel may lack controllers.
+    // A kernel given by the user may lack controllers.
     if args.kernel.is_none() && tally.rows_ran() < layout.rows {
         let ran = tally.rows_ran();
         eprintln!(
-            "VM {} {release}: only {ran} conformance rows ran, and {} should at least",
+            "VM {} {release}: only {ran} conformance rows ran, at least {} are expected",
             layout.name, layout.rows
         );
         tally.failed = tally.failed.max(1);
@@ -313,7 +322,7 @@ fn tests_in(
     Ok(tally.on(&format!("VM {} {release}", layout.name), Some(layout.name)))
 }
 
-/// Boots one guest for tests, prints relevant output, and counts results. Also returns the kernel's release.
+/// Boots one guest for tests, prints its relevant output, and counts the results. Also returns the kernel's release.
 fn run_in(
     layout: &Layout,
     base: &Base,
@@ -344,7 +353,7 @@ fn run_in(
             (report.status != 0).then(|| format!("the tests ended with status {}", report.status))
         }
         Err(error) => match error.downcast_ref() {
-            // Neither discards the results of other guests.
+            // Neither of these errors discards the results of other guests.
             Some(Trouble::LimitReached { out, .. } | Trouble::Died { out, .. }) => {
                 count(out);
                 tally.failed += 1;
@@ -355,13 +364,13 @@ fn run_in(
     };
     if let Some(trouble) = trouble {
         eprintln!("VM {} {release}: {trouble}", layout.name);
-        // A test program that died leaves no result of its own.
+        // A test program that died does not report a result itself.
         tally.failed = tally.failed.max(1);
     }
     Ok((tally, release))
 }
 
-/// Boots the layout's kernel with what `fill` adds to the image, and removes temporary files.
+/// Boots the layout's kernel with an image to which `fill` adds files, and removes temporary files afterwards.
 fn in_guest(
     layout: &Layout,
     base: &Base,
@@ -405,19 +414,19 @@ fn in_guest(
     Ok(report)
 }
 
-/// A temporary folder with a lock. Folders whose lock is free were left by a killed run, and are removed.
+/// Creates a temporary directory with a lock. Removes the directories of killed runs, whose locks are free.
 fn scratch() -> anyhow::Result<(TempDir, File)> {
     const PREFIX: &str = "commensal-vm.";
     for entry in std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
         let ours = entry.file_name().to_string_lossy().starts_with(PREFIX);
         let lock = ours.then(|| File::open(entry.path().join("lock")).ok()).flatten();
         if lock.is_some_and(|lock| lock.try_lock().is_ok()) {
-            // A folder of another user cannot be removed, and need not be.
+            // The directory of another user cannot be removed, and need not be removed.
             let _ = std::fs::remove_dir_all(entry.path());
         }
     }
     let scratch = tempfile::Builder::new().prefix(PREFIX).tempdir().context("make a temporary folder")?;
-    // Locked before it gets its name: other runs treat a folder without a lock file as in use.
+    // The lock is taken before the file gets its name: other runs treat a folder without a lock file as in use.
     let early = scratch.path().join("lock.new");
     let lock = File::create(&early).with_context(|| format!("create {}", early.display()))?;
     lock.lock().context("lock a temporary folder")?;
@@ -425,7 +434,7 @@ fn scratch() -> anyhow::Result<(TempDir, File)> {
     Ok((scratch, lock))
 }
 
-/// Source and place of `SRC[:DST]`.
+/// Parses `SRC[:DST]`: the source, and the path in the guest.
 fn placed(file: &str) -> (PathBuf, PathBuf) {
     if let Some((source, path)) = file.split_once(':') {
         return (PathBuf::from(source), PathBuf::from(path));
@@ -439,9 +448,9 @@ fn placed(file: &str) -> (PathBuf, PathBuf) {
     (source, path)
 }
 
-/// Why no guest can be booted here.
+/// Returns why this machine cannot boot a guest; `None` if it can.
 fn missing() -> Option<String> {
-    // Tests are built for this machine's architecture, so guests must have it, too.
+    // Tests are built for this machine's architecture, so guests must have the same one.
     if std::env::consts::ARCH != "x86_64" {
         return Some(format!("guests are x86-64 and this machine is {}", std::env::consts::ARCH));
     }

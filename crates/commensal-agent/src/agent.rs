@@ -1,238 +1,94 @@
-//! The main loop: measure, decide, plan, apply, publish; once per tick, on one thread.
+//! The agent's main loop, on one thread. Each tick measures, lets the controllers (control loops) decide, plans,
+//! applies the plan and publishes a snapshot. A round is one pass of plan and apply; not every tick needs one. A canary
+//! is an experiment that removes isolation for short windows.
 
+mod actuation;
 mod canary;
+mod decisions;
 mod early_tick;
 mod followed;
+mod groups;
+mod incomplete;
 mod lease;
 mod leave;
+mod low_groups;
+mod low_members;
 mod options;
 mod presence;
+mod publishing;
 mod rounds;
+mod sensing;
 mod show;
 mod start;
+mod ticks;
 mod upkeep;
 
-use self::early_tick::{EarlyTick, FAST};
+use self::actuation::{Actuation, Phase};
+use self::canary::CanaryRuns;
+use self::decisions::Decisions;
+use self::early_tick::FAST;
 use self::followed::Followed;
+use self::groups::Groups;
 use self::lease::Lease;
 use self::presence::Presence;
-pub use self::start::running;
-use self::start::{Groups, be_master, first_groups, last_good, machine_lock, make_room, only_one};
-use crate::audit::{self, Audit};
-use crate::blame_monitor::{self, BlameMonitor};
+use self::publishing::Publishing;
+use self::sensing::Sensing;
+use self::start::{be_master, machine_lock, make_room, only_one};
+use self::ticks::{Now, Ticks};
+use self::upkeep::{Upkeep, goes_on};
+use crate::audit::Audit;
 use crate::control::{self, Command, Control, Order};
-use crate::controllers::{Controllers, Decided, Observation, Wants};
+use crate::controllers::{InForce, Measurements, Observation, Settings};
 use crate::error::AgentError;
-use crate::groups_file::{self, Changes};
 use crate::publish::Published;
-use crate::sense::{Meters, Sample, WatchPrecision};
-use crate::snapshot::{self, Snapshot};
-use crate::view;
-use commensal_core::actual::{ActualState, CgroupPath, CgroupRef};
+use crate::safe_record;
+use crate::sense::Sample;
+use crate::snapshot::Snapshot;
 use commensal_core::canary::End;
 use commensal_core::config::Headroom;
-use commensal_core::control::frame::least;
-use commensal_core::control::weights::WeightInput;
-use commensal_core::cpuset::CpuSet;
+use commensal_core::control::io::shared;
 use commensal_core::desired::DesiredGroup;
-use commensal_core::group::{Class, GroupName};
-use commensal_core::knob::{Controller, KnobId, Value};
 use commensal_core::text;
-use commensal_core::topology::{Device, Disk, Machine};
 use commensal_core::units::Bytes;
-use commensal_host::{Capability, Dir, GroupWatch, Host, LinuxHost, Process, Sources, Waker, give_up};
-use commensal_reconcile::{
-    Change, Instance, PlanRequest, Planned, Reconciler, Round, in_words, members, queue,
-};
+use commensal_host::{Capability, GroupWatch, Host, Source, Waker, give_up};
+use commensal_reconcile::groups_file::Changes;
+use commensal_reconcile::{Instance, PlanRequest, Reconciler, Round};
 pub use options::{Flags, OnExit, Options, Share};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
-/// Machine-wide disk pressure from which every group's disk pressure is read in every tick, per cent.
-const DISK_PRESSURE_PCT: f64 = 1.0;
-/// Number of writes and decisions in a snapshot.
-const SHOWN_ACTIONS: usize = 200;
-/// Without a reason, a round is made only after this time …
-const ROUND_EVERY: Duration = Duration::from_secs(10);
-/// … or after this multiple of the last round's duration …
-const ROUND_SHARE: u32 = 5_000;
-/// … but at the latest after this time.
-const ROUND_AT_LEAST: Duration = Duration::from_secs(300);
-/// How often freed memory is given back, after a round.
-const TRIM_EVERY: Duration = Duration::from_secs(60);
-/// A queue that is held closed reopens by itself after this many ticks.
+/// Number of ticks after which a queue that the agent keeps closed reopens, if the agent does not renew the hold.
 const HOLD_TICKS: u32 = 5;
-/// The first ticks, made without a pause in between: two samples of the counters are needed for a rate.
+/// Number of ticks after the start that are only [`FAST`] apart: a rate needs two samples of a counter, and the first
+/// rates are needed soon.
 const FIRST_TICKS: u64 = 3;
-/// How often the agent shows itself alive within its lease while it waits, at least.
-const BEATS: u32 = 3;
-/// A directory of groups files in which others write all the time is looked at this often.
-const LOOKS_APART: Duration = Duration::from_millis(200);
-/// Groups files that are watched are read again after this time all the same: a watch sees no change of permissions, and nothing
-/// on file systems of others.
-const READ_AGAIN: Duration = Duration::from_secs(5);
-/// The agent measures its own cost once in this many ticks.
-const COST_EVERY: u64 = 5;
-/// How often the machine's hardware and mounts are surveyed again: CPUs are hot-plugged, controllers are mounted.
-const SURVEY_EVERY: Duration = Duration::from_secs(60);
-/// How long per tick a frozen v1 cgroup is thawed so that a pending SIGKILL takes effect. Shorter than any lease of the
-/// guard.
-const DYING: Duration = Duration::from_millis(100);
-/// The current time, on two clocks: milliseconds on a monotonic clock, and the time of day for display.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Now {
-    /// Milliseconds since the agent started.
-    ms: u64,
-    /// Time of day, RFC 3339.
-    text: String,
-}
 
-/// Whether the desired settings are in force.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Phase {
-    /// Something has changed, or the last round was not complete.
-    #[default]
-    Unsettled,
-    /// New members appear in one controller after another, so the round after a change is followed by another one.
-    OnceMore,
-    /// The last round was complete.
-    Settled,
-    /// The user has ordered a pause: the agent writes nothing.
-    Paused,
-}
-
-/// Measurements between two ticks.
-struct Sensing {
-    meters: Meters,
-    blame_monitor: BlameMonitor,
-    /// The probe's measurements between two ticks, and those that the controllers last got.
-    judged: Option<blame_monitor::WaitSample>,
-    shown_judged: Option<blame_monitor::WaitSample>,
-    online_cpus: Option<f64>,
-    /// Memory available without swapping, as of the last tick.
-    available: Option<Bytes>,
-    disks_waited_for: bool,
-    early_tick: EarlyTick,
-}
-
-/// The controllers and their decisions.
-#[derive(Default)]
-struct Decisions {
-    controllers: Controllers,
-    decided: Decided,
-    /// Killed processes of frozen groups that have not had the time to exit yet.
-    dying: Vec<Process>,
-    /// Groups whose queues are held closed.
-    holding: BTreeSet<GroupName>,
-}
-
-/// State of the settings in force.
-struct Actuation {
-    phase: Phase,
-    surveyed: Instant,
-    /// When other processes were first found to hold the machine lock.
-    locked_out: Option<Instant>,
-    last: Option<Round>,
-    /// Results of the last round: whether every offline group yields by its class, and what is shown.
-    yields: bool,
-    fixed: BTreeMap<String, view::Fixed>,
-    /// Siblings of online groups and their weights, as of the last round.
-    beside: BTreeMap<GroupName, WeightInput>,
-    /// Problems of the last round, and when the next one has something to try, ms.
-    problems: Vec<String>,
-    again_ms: Option<u64>,
-    /// When the last round was made, how long it took, and what it was for.
-    rounded: Option<Instant>,
-    /// When freed memory was last given back, and whether there has been a round since.
-    trimmed: Option<Instant>,
-    untrimmed: bool,
-    round_took: Duration,
-    put_in_force: Option<(u64, Wants)>,
-}
-
-/// What is published: snapshots and the audit log.
-struct Publishing {
-    started: Instant,
-    ticks: u64,
-    late_ticks: u64,
-    cost: snapshot::Cost,
-    actions: VecDeque<snapshot::Action>,
-    /// The same actions as a shared copy, until there is a new one.
-    shown_actions: Option<Arc<Vec<snapshot::Action>>>,
-    audit: Audit,
-    /// Actions that were not yet passed to the audit log.
-    unrecorded: Vec<snapshot::Action>,
-}
-
+/// The agent's loop. Each field does one part of the work; the functions of this type do what involves several parts.
 struct Agent<'a> {
     host: &'a mut dyn Host,
     options: &'a Options,
+    ticks: Ticks,
     reconciler: Reconciler,
     groups: Groups,
     members: Followed,
-    presence: Presence,
-    lease: Option<Lease>,
+    upkeep: Upkeep,
     sensing: Sensing,
     decisions: Decisions,
     actuation: Actuation,
     publishing: Publishing,
-    canary: Option<canary::Running>,
-    canary_report: Option<Arc<crate::canary::Report>>,
+    canary: CanaryRuns,
 }
 
-impl Actuation {
-    fn new(now: Instant) -> Actuation {
-        Actuation {
-            phase: Phase::default(),
-            surveyed: now,
-            locked_out: None,
-            last: None,
-            yields: false,
-            fixed: BTreeMap::new(),
-            beside: BTreeMap::new(),
-            problems: Vec::new(),
-            again_ms: None,
-            rounded: None,
-            trimmed: None,
-            untrimmed: false,
-            round_took: Duration::ZERO,
-            put_in_force: None,
-        }
-    }
-
-    /// Asks for another round because members have changed.
-    fn ask_once_more(&mut self) {
-        if self.phase != Phase::Paused {
-            self.phase = Phase::OnceMore;
-        }
-    }
-
-    /// Whether the last round left nothing to do but refused steps that are in back-off.
-    fn waits(&self, now_ms: u64) -> bool {
-        self.phase == Phase::Unsettled && self.again_ms.is_some_and(|again| now_ms < again)
-    }
-
-    /// Asks for a round; a pause stays in force.
-    fn unsettle(&mut self) {
-        self.again_ms = None;
-        if self.phase == Phase::Settled {
-            self.phase = Phase::Unsettled;
-        }
-    }
-}
-
-/// Runs until a signal asks to exit. `tell` gets a snapshot after every tick. Returns the problems that remained at
-/// exit.
+/// Runs the agent until a signal tells it to exit. Calls `tell` with a snapshot after every tick. Returns the problems
+/// that remained at exit.
 ///
-/// # Errors
-/// Before anything was written: another agent is running, there are no groups, they cannot be enforced, or there is no
-/// guard.
+/// Returns an error, before any setting is written, if another agent is running, if there are no valid groups, if this
+/// machine cannot enforce them, or if the guard cannot be started.
 pub fn run(
     host: &mut dyn Host,
     instance: Instance,
@@ -240,18 +96,18 @@ pub fn run(
     flags: &Flags,
     tell: &mut dyn FnMut(&Snapshot),
 ) -> Result<Vec<String>, AgentError> {
+    commensal_host::merge_freed_memory();
     host.state_dir(&instance.state_dir)?;
-    let lock = only_one(host, &instance.state_dir, options.takeover)?;
+    let lock = only_one(host, &instance.state_dir, options.replace)?;
     let _master = if options.beside_others { None } else { be_master(host, &instance)? };
-    let groups = first_groups(host, &instance.state_dir, &options.config)?;
+    let groups = Groups::first(host, &instance.state_dir, &options.config)?;
     let published = Arc::new(Published::new());
     let (send, commands) = control::commands(flags.waker.clone());
     let socket = instance.state_dir.join(control::SOCKET);
     let shared = share(host, options)?;
     let control = Control::start(host, &socket, shared, options.metrics, Arc::clone(&published), send)?;
-    let log = instance.state_dir.join("audit.log");
-    let audit = Audit::start(Box::new(LinuxHost::new()), &log, audit::MAX_BYTES).map_err(|error| {
-        AgentError::new(format!("the thread of the audit log cannot be started: {error}"))
+    let audit = Audit::start_beside(host, &instance.state_dir).map_err(|error| {
+        AgentError::new(format!("cannot start the thread that writes the audit log: {error}"))
     })?;
     let mut reconciler = {
         let _lock = machine_lock(host, &instance)?;
@@ -262,50 +118,25 @@ pub fn run(
         reconciler
     };
     let lease = match options.lease {
-        Some(time) => {
-            let mut lease = Lease { link: None, child: None, former: Vec::new(), time };
-            lease.connect(host, &reconciler.instance, options)?;
-            Some(lease)
-        }
+        Some(time) => Some(Lease::begin(host, &reconciler.instance, options, time)?),
         None => None,
     };
-    // Without a watch the values are checked more often.
+    // If inotify is not available, the reconciler reads the values back more often instead.
     GroupWatch::new().into_iter().for_each(|watch| reconciler.see_writes(watch));
-    let now = Instant::now();
-    let sensing = Sensing {
-        meters: Meters::default(),
-        blame_monitor: BlameMonitor::new(options.probe),
-        judged: None,
-        shown_judged: None,
-        online_cpus: None,
-        available: None,
-        disks_waited_for: false,
-        early_tick: EarlyTick::default(),
-    };
-    let publishing = Publishing {
-        started: now,
-        ticks: 0,
-        late_ticks: 0,
-        cost: snapshot::Cost::default(),
-        actions: VecDeque::new(),
-        shown_actions: None,
-        audit,
-        unrecorded: Vec::new(),
-    };
+    let safe_state = safe_record::read(host, &reconciler.instance.state_dir);
     let mut agent = Agent {
         host,
         options,
+        ticks: Ticks::start(),
         reconciler,
         groups,
         members: Followed::new(flags.waker.clone()),
-        presence: Presence { control, lock },
-        lease,
-        sensing,
+        upkeep: Upkeep::new(Presence { control, lock }, lease),
+        sensing: Sensing::new(options.probe),
         decisions: Decisions::default(),
-        actuation: Actuation::new(now),
-        publishing,
-        canary: None,
-        canary_report: None,
+        actuation: Actuation::new(),
+        publishing: Publishing::new(audit, safe_state),
+        canary: CanaryRuns::default(),
     };
     agent.begin();
     agent.keep(flags, &commands, &mut |snapshot| {
@@ -315,31 +146,35 @@ pub fn run(
     Ok(agent.leave(flags.hand_over.load(Ordering::Relaxed)))
 }
 
-/// Listens for the group, and gives up what only that needs: threads begin after it.
+/// Opens the socket that the agent shares with a Unix group, then drops `CAP_CHOWN`, which no other part needs. Called
+/// before threads are started, because capabilities are per thread.
 fn share(host: &mut dyn Host, options: &Options) -> Result<Option<UnixListener>, AgentError> {
     let Some(Share { path, group, insisted }) = &options.share else { return Ok(None) };
     let listening = host.listen_for(path, *group);
     if let Err(error) = give_up(&[Capability::Chown]) {
-        eprintln!("commensal: CAP_CHOWN cannot be given up: {error}");
+        eprintln!("commensal: cannot drop the capability CAP_CHOWN, so the agent keeps it: {error}");
     }
     match listening {
         Ok(listener) => Ok(Some(listener)),
-        Err(error) if *insisted => {
-            Err(AgentError::of(format!("the socket for group {group} cannot be made"), &error))
-        }
+        Err(error) if *insisted => Err(AgentError::of(
+            format!("cannot create the control socket for the Unix group with GID {group}"),
+            &error,
+        )),
         Err(error) => {
-            eprintln!("commensal: going on without the socket for group {group}: {error}");
+            eprintln!(
+                "commensal: the agent runs without the control socket for the Unix group with GID {group}: {error}"
+            );
             Ok(None)
         }
     }
 }
 
 impl Agent<'_> {
-    /// Plans once, so that the controllers decide from the first round on: a round without them would lift what an agent before
-    /// this one has decided.
+    /// Plans once without writing, so that the controllers decide before the first round: a round without their
+    /// decisions would remove the limits that a previous agent set.
     fn begin(&mut self) {
         let request = PlanRequest::all(&self.groups.compiled.groups);
-        // What cannot be planned is told by the first round.
+        // An error is ignored here, because the first round reports it.
         let Ok(planned) = self.reconciler.instance.plan(self.host, &self.reconciler.survey, &request) else {
             return;
         };
@@ -350,46 +185,29 @@ impl Agent<'_> {
 
     fn keep(&mut self, flags: &Flags, commands: &Receiver<Command>, tell: &mut dyn FnMut(Arc<Snapshot>)) {
         let pulse = self.host.pulse();
-        while self.goes_on(flags) {
+        while goes_on(self.host, &self.reconciler.instance.state_dir, flags) {
             let began = Instant::now();
             let forced = flags.reload.swap(false, Ordering::Relaxed);
             let mut problems = Vec::new();
+            self.end_min_share(&mut problems);
             self.reload(forced);
-            // The guard comes first, so that no setting is in force that it does not know.
-            self.look_after_guard(&mut problems);
-            self.keep_last_good(&mut problems);
-            if self.look_after_presence(&mut problems) {
+            if self.look_after(&mut problems) {
                 return flags.hand_over.store(true, Ordering::Relaxed);
             }
-            problems.extend(self.reconciler.look_after_journal(self.host));
-            let now = self.now();
+            let now = self.ticks.now();
             let sample = self.decide(&now);
             self.canary_tick(&now, &sample);
-            let (reconciler, specs) = (&self.reconciler, &self.groups.compiled.groups);
-            let follows = self.members.follow(&reconciler.instance, &reconciler.survey, specs);
-            problems.extend(follows.err().map(|error| format!("members cannot be followed: {error}")));
-            for (socket, why) in self.members.members.lost() {
-                problems.push(format!(
-                    "the container engine at {}: {}",
-                    text::path(socket),
-                    text::visible(why)
-                ));
-            }
-            if self.actuation.phase != Phase::Paused {
-                self.kill(&now);
-                self.hold_queues(&now, &mut problems);
-                self.enforce(&now, &mut problems);
-                self.trim();
-            }
-            self.publishing.audit.record(std::mem::take(&mut self.publishing.unrecorded));
-            problems.extend(self.publishing.audit.problem());
-            self.publishing.ticks += 1;
+            self.follow_members(&mut problems);
+            let writes = self.reconciler.writes;
+            self.act(&now, &mut problems);
+            self.sensing.early_tick.acted(self.reconciler.writes > writes);
+            self.look_after_levels(&now, &sample, &mut problems);
+            self.publishing.record();
+            problems.extend(self.publishing.problem());
             let took = began.elapsed();
-            if took > self.options.interval {
-                self.publishing.late_ticks += 1;
-            }
+            self.ticks.end(took, self.options.interval);
             tell(Arc::new(self.snapshot(sample, took, problems)));
-            let pause = if self.publishing.ticks < FIRST_TICKS { FAST } else { self.options.interval };
+            let pause = if self.ticks.count < FIRST_TICKS { FAST } else { self.options.interval };
             let next = began + pause.min(self.options.interval);
             let asked = || {
                 let flags = [&flags.stop, &flags.hand_over, &flags.reload];
@@ -397,78 +215,161 @@ impl Agent<'_> {
             };
             let mut fast = Instant::now() + FAST;
             while Instant::now() < next && !asked() {
-                // Waiting for the next tick counts as being alive.
+                // Waiting for the next tick counts as progress: it must not let the guard's lease expire.
                 pulse.fetch_add(1, Ordering::Relaxed);
                 let until = if self.looks_between_ticks() { next.min(fast) } else { next };
                 let woken = self.wait(&flags.waker, until);
                 if self.obey(commands) {
                     break;
                 }
-                if self.members.heed() {
-                    // New members are protected before the next tick.
+                if self.members.heed() | self.members.incomplete.appeared() {
+                    // Protect new members now, not at the next tick.
                     self.actuation.ask_once_more();
                     break;
                 }
-                if self.canary_calls() {
+                if self.canary.calls(self.ticks.now_ms()) {
                     break;
                 }
-                if Instant::now() >= fast {
-                    fast = Instant::now() + FAST;
-                    if !self.isolation_is_off() && self.online_waits() {
-                        // Start the next tick now.
-                        break;
-                    }
-                }
+                // Start the next tick now. A later sample would average over a longer time and make the wait that
+                // caused the alarm seem short.
                 if woken {
                     break;
+                }
+                if self.looks_between_ticks() && Instant::now() >= fast {
+                    fast = Instant::now() + FAST;
+                    if self.online_waits() {
+                        // The next tick starts now, so that its sample does not average over a longer time.
+                        break;
+                    }
                 }
             }
         }
     }
 
-    /// Whether something has to be looked at more often than once in a tick: a canary's windows, or waits of online groups that
-    /// nobody reports.
-    fn looks_between_ticks(&self) -> bool {
-        self.canary.is_some() || self.target_us().is_some() && self.sensing.blame_monitor.alarms().is_none()
+    /// Checks everything that must be in place before a setting is written. Returns whether another agent has taken
+    /// over the state directory.
+    fn look_after(&mut self, problems: &mut Vec<String>) -> bool {
+        let instance = &self.reconciler.instance;
+        // The guard comes first: it must know a setting's safe value before the setting is in force.
+        self.upkeep.look_after_guard(self.host, instance, self.options, problems);
+        self.groups.save(self.host, &instance.state_dir, problems);
+        if self.upkeep.look_after_presence(self.host, &instance.state_dir, self.ticks.count, problems) {
+            return true;
+        }
+        if Upkeep::is_due(self.ticks.count) {
+            problems.extend(self.reconciler.look_after_journal(self.host));
+        }
+        false
     }
 
-    /// Waits until `until`, or until something happens; returns whether the next tick must come at once.
+    fn follow_members(&mut self, problems: &mut Vec<String>) {
+        let (reconciler, specs) = (&self.reconciler, &self.groups.compiled.groups);
+        let follows = self.members.follow(&reconciler.instance, &reconciler.survey, specs);
+        problems.extend(
+            follows
+                .err()
+                .map(|error| format!("cannot start the threads that watch for new members: {error}")),
+        );
+        for (socket, why) in self.members.members.lost() {
+            problems.push(format!(
+                "lost the container engine at {}: {}",
+                text::path(socket),
+                text::visible(why)
+            ));
+        }
+    }
+
+    /// Carries out the controllers' decisions, unless the agent is paused.
+    fn act(&mut self, now: &Now, problems: &mut Vec<String>) {
+        if self.actuation.phase == Phase::Paused {
+            return;
+        }
+        let desired = self.actuation.planned().map(|planned| &planned.desired);
+        let killed = self.decisions.kill(self.host, &self.sensing.meters, desired, &now.text);
+        let (state_dir, time) = (&self.reconciler.instance.state_dir, self.options.interval * HOLD_TICKS);
+        let held = self.decisions.hold_queues(self.host, state_dir, time, &now.text, problems);
+        killed.into_iter().chain(held).for_each(|action| self.publishing.note(action));
+        self.enforce(now, problems);
+        self.actuation.trim();
+    }
+
+    /// Whether the loop must read the waits of online groups itself between ticks: a canary runs, or a latency target
+    /// exists and there is no probe to report waits.
+    fn looks_between_ticks(&self) -> bool {
+        let has_target = || self.groups.compiled.target_us().is_some();
+        self.canary.is_running() || has_target() && self.sensing.blame_monitor.alarms().is_none()
+    }
+
+    /// Whether online work waits longer right now than its latency target allows, while isolation is on, so that a
+    /// controller can react.
+    fn online_waits(&mut self) -> bool {
+        let target_us = self.groups.compiled.target_us();
+        let (Some(target_us), Some(planned)) = (target_us, self.actuation.planned()) else { return false };
+        let now_ms = self.ticks.now_ms();
+        !self.canary.is_isolation_off()
+            && self.sensing.online_waits(self.host, now_ms, target_us, &planned.desired)
+    }
+
+    /// Time until an alarm of the probe may start the next tick. `None` if alarms must not start a tick now, for
+    /// example while a canary has removed isolation.
+    fn alarm_pause(&self) -> Option<Duration> {
+        let heeded = self.groups.compiled.target_us().is_some()
+            && self.actuation.last.is_some()
+            && !self.canary.is_isolation_off();
+        heeded.then(|| self.sensing.early_tick.alarm_pause())
+    }
+
+    /// Waits until `until` or until an event arrives; returns whether the next tick must start immediately.
     fn wait(&mut self, waker: &Waker, until: Instant) -> bool {
-        let most = self.lease.as_ref().map_or(self.options.interval, |lease| lease.time / BEATS);
-        // What was looked at a moment ago is left out until it may be looked at again.
-        let pause = LOOKS_APART.saturating_sub(self.groups.looked.elapsed());
-        let changes = self.groups.changes.as_ref().filter(|_| pause.is_zero());
+        let most = self.upkeep.longest_wait().unwrap_or(self.options.interval);
+        // Do not wait for inotify events on the groups files if they were read a moment ago.
+        let (changes, pause) = self.groups.watched();
         let alarm_pause = self.alarm_pause();
         let alarms =
             self.sensing.blame_monitor.alarms().filter(|_| alarm_pause.is_some_and(|one| one.is_zero()));
         let pauses = [Some(pause), alarm_pause].into_iter().flatten().filter(|one| !one.is_zero());
         let least = pauses.min().unwrap_or(most).min(most);
+        let incomplete = &self.members.incomplete;
+        let least = if incomplete.has_appeared() { Duration::ZERO } else { least };
         let patience = until.saturating_duration_since(Instant::now()).min(least);
-        let mut sources = Sources::default();
-        sources.readable.extend(changes.map(|changes| changes.watch().as_fd()));
-        sources.readable.extend(alarms);
-        if !self.looks_between_ticks() || self.sensing.early_tick.may_ask() {
-            sources.triggers.extend(self.sensing.early_tick.triggers());
-        }
-        let Ok(woken) = waker.wait(&sources, patience) else {
+        let watch = changes.map(|changes| changes.watch().as_fd());
+        let guard = self.upkeep.guard();
+        let sources = [
+            watch.map(Source::readable),
+            alarms.map(Source::readable),
+            incomplete.source().map(Source::readable),
+            self.sensing.early_tick.triggers().map(Source::readable),
+            guard.map(|link| Source::closed(link.connection())),
+        ];
+        let there: Vec<Source<'_>> = sources.iter().flatten().cloned().collect();
+        let Ok(woken) = waker.wait(&there, patience) else {
             std::thread::sleep(patience);
             return false;
         };
-        let mut readable = woken.readable.into_iter();
-        let touched = changes.filter(|_| readable.next() == Some(true));
-        let (touched, written) = (touched.is_some(), touched.is_some_and(Changes::any));
-        let alarmed = alarms.is_some() && readable.next() == Some(true);
+        let mut woken = woken.into_iter();
+        let [touched, alarmed, made, pressed, lost_guard] =
+            sources.map(|source| source.is_some() && woken.next() == Some(true));
+        let written = touched && changes.is_some_and(Changes::any);
+        if let Some(link) = guard.filter(|_| lost_guard) {
+            link.closed();
+        }
         if touched {
-            self.groups.looked = Instant::now();
-            self.groups.written |= written;
+            self.groups.looked(written);
         }
         if alarmed {
-            self.alarmed();
+            self.sensing.alarmed(self.host, self.ticks.now_ms());
         }
-        self.sensing.early_tick.pressed(woken.triggers) || written || alarmed
+        if made {
+            self.members.incomplete.look();
+        }
+        if pressed {
+            self.sensing.early_tick.pressed();
+        }
+        pressed || written || alarmed || lost_guard
     }
 
-    /// Carries out the orders from the control socket; returns whether there were any.
+    /// Executes the commands from the control socket. Returns whether there was a command other than a keep-alive from
+    /// a canary's client.
     fn obey(&mut self, commands: &Receiver<Command>) -> bool {
         let mut any = false;
         while let Ok(Command { order, reply }) = commands.try_recv() {
@@ -488,128 +389,49 @@ impl Agent<'_> {
                 Order::Pause => match self.canary_end_now(End::Paused) {
                     Ok(()) => {
                         self.actuation.phase = Phase::Paused;
-                        reply.done("nothing is written until resume; what is in force stays");
+                        reply.done("paused: the agent writes nothing until `commensal agent resume`; settings in force stay");
                     }
                     Err(error) => {
-                        let error = format!("isolation, which a canary has off, cannot be put back: {error}");
+                        let error =
+                            format!("cannot restore the isolation that a canary has turned off: {error}");
                         reply.refused(error, "see `commensal status`");
                     }
                 },
                 Order::Resume => {
                     self.actuation.phase = Phase::Unsettled;
-                    reply.done("groups are kept in force again");
+                    reply.done("resumed: the agent keeps the groups in force again");
                 }
                 Order::Canary(request) => self.canary_start(request, reply),
-                Order::CanaryAlive => self.canary_alive(reply),
+                Order::CanaryAlive => self.canary.alive(reply),
                 Order::CanaryStop => match self.canary_end(End::Stopped) {
-                    true => reply.done("the canary is over"),
-                    false => reply.refused("no canary runs", ""),
+                    true => reply.done("the canary has ended"),
+                    false => reply.refused("no canary is running", ""),
                 },
             }
         }
         any
     }
 
-    /// The lowest latency target of all groups, us.
-    fn target_us(&self) -> Option<f64> {
-        let targets = self.groups.compiled.groups.iter().filter_map(|spec| spec.target_wakeup_p99);
-        targets.min().map(|target| target.0 as f64)
-    }
-
-    fn now(&self) -> Now {
-        let ms = u64::try_from(self.publishing.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        Now { ms, text: humantime::format_rfc3339_millis(SystemTime::now()).to_string() }
-    }
-
-    /// Puts changed groups files into force, completely or not at all.
+    /// Puts changed groups files in force, either completely or not at all.
     fn reload(&mut self, forced: bool) {
-        let fresh = self.groups.read.is_some_and(|read| read.elapsed() < READ_AGAIN);
-        let watched = self.groups.changes.is_some() && self.groups.state.error.is_none();
-        self.groups.written |= self.groups.changes.as_ref().is_some_and(Changes::any);
-        if watched && fresh && !forced && !std::mem::take(&mut self.groups.written) {
-            return;
-        }
-        self.groups.read = Some(Instant::now());
-        let texts = match groups_file::texts(self.host, &self.options.config) {
-            Ok(texts) => texts,
-            Err(error) => {
-                let error = in_words(&error);
-                self.groups.state.error =
-                    Some(format!("{error}\nthe groups that were in force last are kept"));
-                // If the earlier rejected texts come back, their errors are reported again.
-                self.groups.refused = None;
-                return;
-            }
-        };
-        if texts == self.groups.texts {
-            (self.groups.state.error, self.groups.refused) = (None, None);
-            return;
-        }
-        if self.groups.refused.as_ref() == Some(&texts) && !forced {
-            return;
-        }
-        let fits = groups_file::compile(&texts).map_err(|error| error.to_string()).and_then(|compiled| {
-            let request = PlanRequest::all(&compiled.groups);
-            self.reconciler
-                .instance
-                .plan(self.host, &self.reconciler.survey, &request)
-                .map_err(|error| error.to_string())?;
-            Ok(compiled)
-        });
-        match fits {
-            Ok(compiled) => {
-                self.groups.compiled = compiled;
-                self.groups.texts = texts;
-                self.members.mind_all();
-                (self.groups.refused, self.groups.kept) = (None, false);
-                self.groups.state.generation += 1;
-                self.groups.state.loaded = self.now().text;
-                self.groups.state.error = None;
-            }
-            Err(error) => {
-                self.groups.state.error =
-                    Some(format!("{error}\nthe groups that were in force before are kept"));
-                self.groups.refused = Some(texts);
-            }
+        if self.groups.reload(self.host, &self.reconciler, &self.options.config, forced) {
+            self.members.mind_all();
         }
     }
 
     /// Measures the use since the last tick and asks the controllers for decisions.
     fn decide(&mut self, now: &Now) -> Sample {
-        let Some(round) = &self.actuation.last else { return Sample::default() };
-        let planned = &round.planned;
-        let hierarchies = &self.reconciler.survey.hierarchies;
-        // Without the probe, run delay is needed in its place; while the machine has no disk pressure, no group has any
-        // either.
-        let by_waits = self.target_us().is_some() && self.sensing.shown_judged.is_none();
-        let by_disks = self.groups.compiled.io && self.sensing.disks_waited_for;
-        // The choice of the period depends on whether a quota throttles.
+        let Some(planned) = self.actuation.planned() else { return Sample::default() };
+        let (compiled, survey) = (&self.groups.compiled, &self.reconciler.survey);
         let by_quota = !self.decisions.decided.wants.quotas.is_empty();
-        let closely = |group: &DesiredGroup| match group.class {
-            Class::Online if by_waits => WatchPrecision::All,
-            Class::Offline if by_quota => WatchPrecision::AtWork,
-            _ if by_disks => WatchPrecision::AtWork,
-            _ => WatchPrecision::InTurn,
-        };
-        let sample = self.sensing.meters.look(self.host, now.ms, hierarchies, &planned.desired, &closely);
-        self.sensing.disks_waited_for =
-            sample.machine.pressure_pct[2].is_some_and(|pct| pct >= DISK_PRESSURE_PCT);
-        let online = planned.desired.groups.iter().filter(|group| group.class == Class::Online);
-        let cpus = online.map(|group| sample.groups.get(group.name.as_str()).and_then(|rates| rates.cpus));
-        self.sensing.online_cpus = cpus.sum();
-        // The measurement between the ticks is the most recent one.
-        let between = self.sensing.judged.take();
-        let judged = match self.target_us() {
-            Some(_) => between.or_else(|| self.sensing.blame_monitor.look(self.host, now.ms)),
-            None => None,
-        };
-        // The effects of a canary's windows must not influence the controllers.
-        let off = self.isolation_is_off();
+        let state = (survey.hierarchies.as_slice(), &planned.desired);
+        let sample = self.sensing.sample(self.host, now.ms, state, compiled, by_quota);
+        let waits = self.sensing.waits(self.host, now.ms, compiled.target_us());
+        // Windows of a canary must not influence the controllers.
+        let off = self.canary.is_isolation_off();
         let before = off.then(|| self.decisions.decided.clone());
-        let specs = canary::seen(off, &self.groups.compiled.groups);
-        let available = commensal_sensors::machine::available(self.host);
-        self.sensing.available = available;
-        let shared = shared(&self.reconciler.survey.machine, &planned.actual);
+        let specs = canary::seen(off, &compiled.groups);
+        let shared = shared(&survey.machine.disks, &planned.actual);
         let host = RefCell::new(&mut *self.host);
         let meters = &self.sensing.meters;
         let list = |group: &DesiredGroup| {
@@ -623,141 +445,34 @@ impl Agent<'_> {
         };
         self.decisions.decided = self.decisions.controllers.decide(&Observation {
             now_ms: now.ms,
-            headroom: if off { Headroom::Off } else { self.groups.compiled.headroom },
-            io: self.groups.compiled.io,
-            specs: &specs,
-            desired: &planned.desired,
-            yields: self.actuation.yields,
-            machine: &self.reconciler.survey.machine,
-            sample: &sample,
-            judged: judged.as_ref().map(|seen| seen.judged),
-            run_delay_ms_per_s: self.sensing.early_tick.run_delay_ms_per_s.take(),
-            beside: self.groups.compiled.weights.then_some(&self.actuation.beside),
-            declined: &planned.plan.declined,
-            shared: &shared,
-            available,
-            held: &held,
-            list: &list,
+            machine: &survey.machine,
+            settings: Settings {
+                headroom: if off { Headroom::Off } else { compiled.headroom },
+                io: compiled.io,
+                specs: &specs,
+            },
+            in_force: InForce {
+                desired: &planned.desired,
+                yields: self.actuation.facts.yields,
+                declined: &planned.plan.declined,
+                beside: compiled.weights.then_some(&self.actuation.facts.beside),
+                shared: &shared,
+            },
+            measured: Measurements {
+                sample: &sample,
+                probe: waits.as_ref().map(|seen| seen.online),
+                starved: &self.sensing.levels.starved,
+                run_delay_ms_per_s: self.sensing.early_tick.run_delay_ms_per_s.take(),
+                available: self.sensing.available,
+                held: &held,
+                list: &list,
+            },
         });
         if let Some(before) = before {
             self.decisions.decided = canary::held(before, std::mem::take(&mut self.decisions.decided));
         }
-        self.sensing.shown_judged = judged;
-        self.set_alarm();
+        self.sensing.shown_waits = waits;
+        self.sensing.set_alarm(compiled.target_us());
         sample
     }
-
-    /// Kills the chosen processes, if they still have the same identity.
-    fn kill(&mut self, now: &Now) {
-        let began = Instant::now();
-        let left = || DYING.saturating_sub(began.elapsed());
-        for process in std::mem::take(&mut self.decisions.dying) {
-            let frozen = self.frozen_around(process.pid);
-            if members::kill(self.host, &process, &frozen, left()).is_ok_and(|ended| !ended) {
-                self.decisions.dying.push(process);
-            }
-        }
-        for kill in std::mem::take(&mut self.decisions.decided.kill) {
-            let victim = kill.victim;
-            let Ok(process) = self.host.process(victim.pid) else { continue };
-            if process.start_ticks != victim.start {
-                continue;
-            }
-            let frozen = self.frozen_around(victim.pid);
-            let ended = members::kill(self.host, &process, &frozen, left());
-            if ended.as_ref().is_ok_and(|ended| !ended) {
-                self.decisions.dying.push(process.clone());
-            }
-            let ended = ended.map_or_else(|error| error.to_string(), |_| "killed".to_owned());
-            self.note(kill.action(ended, &now.text));
-        }
-    }
-
-    /// The frozen groups that keep a killed process from exiting.
-    fn frozen_around(&mut self, pid: u32) -> Vec<Dir> {
-        let Some(round) = &self.actuation.last else { return Vec::new() };
-        let frozen = round.planned.desired.groups.iter().filter(|group| group.limits.frozen());
-        let paths = frozen.flat_map(|group| &group.members).map(|member| &member.path);
-        paths.filter_map(|path| self.sensing.meters.freezer(self.host, path, pid)).collect()
-    }
-
-    /// Closes the queues of groups that are short of memory, for a few ticks at most: an agent that died holds nobody.
-    fn hold_queues(&mut self, now: &Now, problems: &mut Vec<String>) {
-        let state_dir = &self.reconciler.instance.state_dir;
-        let time = self.options.interval * HOLD_TICKS;
-        let held = &self.decisions.decided.held;
-        for name in self.decisions.holding.iter().filter(|name| !held.contains_key(*name)) {
-            problems.extend(queue::release(self.host, state_dir, name).err().map(|error| error.to_string()));
-        }
-        for (name, why) in held {
-            let done = queue::hold(self.host, state_dir, name, &why.rule, time);
-            problems.extend(done.err().map(|error| error.to_string()));
-        }
-        let actions = self.decisions.decided.queues(&self.decisions.holding, &now.text);
-        self.decisions.holding = held.keys().cloned().collect();
-        actions.into_iter().for_each(|action| self.note(action));
-    }
-
-    fn note_changes(&mut self, changes: Vec<Change>) {
-        let at = self.now().text;
-        for change in changes {
-            let action = self.decisions.decided.action(change, &at);
-            self.note(action);
-        }
-    }
-
-    fn note(&mut self, action: snapshot::Action) {
-        if self.publishing.actions.len() >= SHOWN_ACTIONS {
-            self.publishing.actions.pop_front();
-        }
-        self.publishing.shown_actions = None;
-        self.publishing.unrecorded.push(action.clone());
-        self.publishing.actions.push_back(action);
-    }
-
-    /// The CPUs that offline work keeps without the agent, when it is confined to a frame.
-    fn floor(&self) -> Option<CpuSet> {
-        least(&self.reconciler.survey.machine.topology, self.decisions.decided.wants.cpu_set.as_ref()?)
-    }
-
-    /// Saves the groups in force where the next agent finds them.
-    fn keep_last_good(&mut self, problems: &mut Vec<String>) {
-        if self.groups.kept {
-            return;
-        }
-        let text = text::json(&self.groups.texts).unwrap_or_default();
-        match self.host.state_replace(&last_good(&self.reconciler.instance.state_dir), &text) {
-            Ok(()) => self.groups.kept = true,
-            Err(error) => {
-                problems.push(format!("the groups in force cannot be kept for the next start: {error}"));
-            }
-        }
-    }
-}
-
-/// Whether every offline group yields by its class on every member.
-pub(crate) fn yields(planned: &Planned) -> bool {
-    let offline = planned.desired.groups.iter().filter(|group| group.class == Class::Offline);
-    offline.into_iter().all(|group| {
-        let class = format!("class {}", group.class);
-        planned.plan.mechanisms.keys().any(|(name, _)| *name == group.name)
-            && !planned
-                .plan
-                .unmet
-                .iter()
-                .any(|unmet| unmet.group == group.name && unmet.what.starts_with(&class))
-    })
-}
-
-/// Disks that the kernel shares by weight: those of BFQ, and those with io.cost on.
-pub(crate) fn shared(machine: &Machine, actual: &ActualState) -> BTreeSet<Device> {
-    let root = actual
-        .hierarchy_of(Controller::Io)
-        .and_then(|hierarchy| actual.cgroups.get(&CgroupRef { hierarchy, path: CgroupPath::root() }));
-    let by_cost = |device: Device| {
-        let value = root.and_then(|root| root.values.get(&(KnobId::IoCostQos, Some(device))));
-        value == Some(&Value::Number(1))
-    };
-    let shared = |disk: &&Disk| disk.scheduler.as_deref() == Some("bfq") || by_cost(disk.device);
-    machine.disks.iter().filter(shared).map(|disk| disk.device).collect()
 }

@@ -1,48 +1,54 @@
-//! The audit log: one line of JSON per write and decision, appended and never changed. `audit.log` is renamed to
-//! `audit.log.1` when it is full, so both together are bounded.
+//! The audit log: one JSON line per action (write or decision); lines are appended and never changed. A full
+//! `audit.log` is renamed to `audit.log.1`, so that the total size is bounded.
 //!
-//! The loop hands lines over to a thread that writes them, because the disk may be slow, possibly because of offline
-//! work. Lines that are lost because the disk or the queue is full are counted, and reported in the log itself once it
-//! accepts lines again.
+//! The loop passes lines to a thread that writes them, because the disk may be slow, possibly because of offline work.
+//! If the disk or the queue is full, lines are lost and counted. As soon as the log can be written again, a line in it
+//! reports their number.
 
 use crate::snapshot::Action;
-use commensal_host::{Host, HostError};
+use commensal_core::errno::Errno;
+use commensal_host::{Host, HostError, LinuxHost};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// Bytes of one file: about 40,000 lines. Two of them are kept.
+/// Name of the log in the state directory.
+const FILE: &str = "audit.log";
+/// Maximum size of one of the two files in bytes: about 40,000 lines.
 pub const MAX_BYTES: u64 = 8 << 20;
-/// Maximum number of batches (ticks) that wait for the disk.
+/// Maximum number of batches that wait for the disk; a tick writes one batch.
 const BATCHES: usize = 256;
 
-/// The log's file and its count of lost lines. Independent of threads.
+/// The log's file and its count of lost lines. Uses no threads.
 #[derive(Debug)]
 pub struct AuditLog {
     path: PathBuf,
     max_bytes: u64,
     len: u64,
-    /// Lines lost since the start, and those of them not yet reported in the log.
+    /// Number of lines lost since the start.
     lost: u64,
+    /// Number of lost lines that no line in the log reports yet.
     untold: u64,
     refused: Option<HostError>,
 }
 
 impl AuditLog {
-    /// Opens the log at `path`, in an existing directory, to append to it. `max_bytes` is the limit of each of the two
+    /// Opens the log at `path`, in an existing directory, for appending. `max_bytes` is the limit of each of the two
     /// files.
     #[must_use]
     pub fn open(host: &mut dyn Host, path: &Path, max_bytes: u64) -> AuditLog {
-        let (text, refused) = match host.state_read(path) {
-            Ok(text) => (text.unwrap_or_default(), None),
-            Err(error) => (String::new(), Some(error)),
+        let (len, refused) = match host.state_read_within(path, max_bytes) {
+            Ok(text) => (text.map_or(0, |text| text.len() as u64), None),
+            // The next line begins a new file.
+            Err(error) if error.errno == Errno::EFBIG => (max_bytes, None),
+            Err(error) => (0, Some(error)),
         };
-        AuditLog { path: path.to_owned(), max_bytes, len: text.len() as u64, lost: 0, untold: 0, refused }
+        AuditLog { path: path.to_owned(), max_bytes, len, lost: 0, untold: 0, refused }
     }
 
-    /// Appends one line per action; lines that the disk refuses leave no partial line behind.
+    /// Appends one line per action. A failed write leaves no partial line.
     pub fn append(&mut self, host: &mut dyn Host, actions: &[Action]) {
         let mut rest = actions;
         while let Some(first) = rest.first() {
@@ -68,7 +74,7 @@ impl AuditLog {
         }
     }
 
-    /// The line that reports lost lines.
+    /// The line that reports lost lines; empty if no line was lost.
     fn told(&self, next: &Action) -> String {
         if self.untold == 0 {
             return String::new();
@@ -95,7 +101,7 @@ impl AuditLog {
             old.push(".1");
             match host.state_rename(&self.path, Path::new(&old)) {
                 // The file was removed by another program: start a new one.
-                Err(error) if error.errno != commensal_core::errno::Errno::ENOENT => return Err(error),
+                Err(error) if error.errno != Errno::ENOENT => return Err(error),
                 _ => self.len = 0,
             }
         }
@@ -104,34 +110,38 @@ impl AuditLog {
         Ok(())
     }
 
-    /// Lines lost since the start.
+    /// Number of lines lost since the start.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Why lines are being lost now, as a sentence for [`crate::snapshot::Snapshot::problems`].
+    /// Why lines are being lost now, as a sentence for [`crate::snapshot::Snapshot::problems`]; `None` if no lines are
+    /// being lost.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
         if self.untold == 0 {
             return None;
         }
         let because = match &self.refused {
-            Some(error) => format!("{error}; make room there, the groups stay in force meanwhile"),
-            None => "the disk is slower than what is decided".to_owned(),
+            Some(error) if matches!(error.errno, Errno::ENOSPC | Errno::EDQUOT) => {
+                format!("{error}; free some space there; the groups stay in force meanwhile")
+            }
+            Some(error) => format!("{error}; the groups stay in force meanwhile"),
+            None => "lines come faster than the disk can write them".to_owned(),
         };
         Some(format!("the audit log {} has lost {} lines: {because}", self.path.display(), self.lost))
     }
 }
 
 fn line(action: &Action) -> String {
-    // Plain strings cannot fail to become JSON.
+    // Serialising plain strings as JSON cannot fail.
     let mut text = commensal_core::text::json(action).unwrap_or_default();
     text.push('\n');
     text
 }
 
-/// The writer thread, and the loop's handle to it.
+/// The loop's handle to the writer thread.
 #[derive(Debug)]
 pub struct Audit {
     lines: Option<SyncSender<Vec<Action>>>,
@@ -141,17 +151,31 @@ pub struct Audit {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Lines lost because the queue was full; the thread adds them to the log's count.
+    /// Number of lines lost because the queue was full; the thread adds them to the log's count.
     dropped: AtomicU64,
     lost: AtomicU64,
     problem: Mutex<Option<String>>,
 }
 
 impl Audit {
-    /// Starts the thread with a separate host.
+    /// Starts the writer thread for the log in the state directory. If the host of the `agent` refuses state files that
+    /// other users could have written, the thread's host refuses them as well: as root, the thread must not append to
+    /// another user's file.
     ///
     /// # Errors
-    /// When the thread cannot be started.
+    /// Returns an error if the thread cannot be started.
+    pub fn start_beside(agent: &dyn Host, state_dir: &Path) -> std::io::Result<Audit> {
+        let mut host = LinuxHost::new();
+        if agent.is_guarded() {
+            host.guard_state(state_dir);
+        }
+        Audit::start(Box::new(host), &state_dir.join(FILE), MAX_BYTES)
+    }
+
+    /// Starts the writer thread, which uses `host`.
+    ///
+    /// # Errors
+    /// Returns an error if the thread cannot be started.
     pub fn start(host: Box<dyn Host + Send>, path: &Path, max_bytes: u64) -> std::io::Result<Audit> {
         let (lines, queue) = sync_channel(BATCHES);
         let state = Arc::new(State::default());
@@ -162,7 +186,7 @@ impl Audit {
         Ok(Audit { lines: Some(lines), state, thread: Some(thread) })
     }
 
-    /// Hands lines over. Never blocks: when too many wait for the disk, these are lost and counted.
+    /// Passes lines to the thread. Never blocks: if the queue is full, the lines are lost and counted.
     pub fn record(&self, actions: Vec<Action>) {
         let Some(lines) = self.lines.as_ref().filter(|_| !actions.is_empty()) else { return };
         if let Err(TrySendError::Full(actions) | TrySendError::Disconnected(actions)) =
@@ -172,25 +196,25 @@ impl Audit {
         }
     }
 
-    /// Lines lost since the start, for [`crate::snapshot::Cost::audit_lost`].
+    /// Number of lines lost since the start, for [`crate::snapshot::Cost::audit_lost`].
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.state.lost.load(Ordering::Relaxed) + self.state.dropped.load(Ordering::Relaxed)
     }
 
-    /// Why lines are being lost now.
+    /// Why lines are being lost now; `None` if no lines are being lost.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
         let problem = self.state.problem.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let dropped = self.state.dropped.load(Ordering::Relaxed);
         problem.or_else(|| {
-            (dropped > 0).then(|| format!("the audit log has lost {dropped} lines: its disk takes too long"))
+            (dropped > 0).then(|| format!("the audit log has lost {dropped} lines: its disk is too slow"))
         })
     }
 }
 
 impl Drop for Audit {
-    /// Waits until all lines that were handed over are on disk.
+    /// Waits until the thread has written all lines in its queue.
     fn drop(&mut self) {
         self.lines = None;
         if let Some(thread) = self.thread.take() {
@@ -208,12 +232,12 @@ fn keep(
 ) {
     let mut log = AuditLog::open(host.as_mut(), path, max_bytes);
     while let Ok(mut actions) = queue.recv() {
-        // One fsync for everything that waits.
+        // Write all waiting batches with a single fsync.
         actions.extend(queue.try_iter().take(BATCHES).flatten());
         let dropped = state.dropped.load(Ordering::Relaxed);
         log.lose(dropped);
         log.append(host.as_mut(), &actions);
-        // Better counted twice for a moment than not at all.
+        // For a moment these lines count twice, which is better than not counting them.
         state.lost.store(log.lost(), Ordering::Relaxed);
         state.dropped.fetch_sub(dropped, Ordering::Relaxed);
         *state.problem.lock().unwrap_or_else(PoisonError::into_inner) = log.problem();
@@ -259,7 +283,7 @@ mod tests {
         assert_eq!(lines(&mut host, PATH), [action(1), action(2), action(3)]);
     }
 
-    // promise 34
+    // promise 27
     #[test]
     fn both_files_stay_within_their_bound() {
         let mut host = host();
@@ -273,13 +297,13 @@ mod tests {
             }
         }
         assert_eq!((log.len, log.lost()), (5 * one, 0));
-        // The newest ones, in order, without a gap.
+        // The newest lines, in order, without a gap.
         let mut all = lines(&mut host, "/state/audit.log.1");
         all.extend(lines(&mut host, PATH));
         assert_eq!(all, (1_080..1_095).map(action).collect::<Vec<_>>());
     }
 
-    // promise 34
+    // promise 27
     #[test]
     fn one_batch_can_be_more_than_a_file() {
         let mut host = host();
@@ -291,7 +315,7 @@ mod tests {
         assert_eq!(all, (1_010..1_025).map(action).collect::<Vec<_>>());
     }
 
-    // promise 34
+    // promise 27
     #[test]
     fn a_full_disk_loses_lines_and_tells() {
         let mut host = host();
@@ -312,6 +336,98 @@ mod tests {
         assert_eq!(all.len(), 3);
     }
 
+    /// Tests each combination of owner, mode and place: the agent never writes a file or folder that other users could
+    /// have written, and reports the reason.
+    // promise 57
+    #[test]
+    fn nothing_is_written_to_what_others_could_have_written() {
+        let [owners, modes] = [[0, 1_000, 65_534], [0o600, 0o664, 0o646]];
+        for owner in owners {
+            for mode in modes {
+                for place in ["/state/audit.log", "/state", "/"] {
+                    let mut host = host();
+                    host.state_append(Path::new(PATH), "").unwrap();
+                    // For a folder, the owner's permission to search it is required as well.
+                    let mode = if place == PATH { mode } else { mode | 0o100 };
+                    host.set_owner(place, owner, mode);
+                    let what = format!("{place} of user {owner}, mode {mode:o}");
+                    let mut log = AuditLog::open(&mut host, Path::new(PATH), MAX_BYTES);
+                    log.append(&mut host, &[action(1), action(2)]);
+                    let trusted = owner == 0 && mode & 0o022 == 0;
+                    host.set_owner(place, 0, 0o700);
+                    assert_eq!(lines(&mut host, PATH).len(), if trusted { 2 } else { 0 }, "{what}");
+                    assert_eq!(log.lost(), if trusted { 0 } else { 2 }, "{what}");
+                    let said = log.problem().unwrap_or_default();
+                    let named = said.contains(&format!("{place}, which")) && said.contains("EPERM");
+                    assert_eq!(named, !trusted, "{what}: {said}");
+                    assert!(!said.contains("free some space"), "{what}: {said}");
+                }
+            }
+        }
+    }
+
+    /// The log is written only if it is a regular file, like every other state file.
+    // promise 57
+    #[test]
+    fn nothing_is_written_to_what_is_no_file() {
+        for kind in ["a named pipe", "a symbolic link", "a directory", "a device", "a socket"] {
+            let mut host = host();
+            host.set_kind(PATH, kind);
+            let mut log = AuditLog::open(&mut host, Path::new(PATH), MAX_BYTES);
+            log.append(&mut host, &[action(1)]);
+            let said = log.problem().unwrap_or_default();
+            assert!(log.lost() == 1 && said.contains(kind), "{kind}: {said}");
+        }
+    }
+
+    /// The thread's host refuses the same files as the agent's host.
+    // promise 57
+    #[test]
+    fn the_thread_looks_at_the_owner_if_the_agent_does() {
+        use std::os::unix::fs::{PermissionsExt, chown};
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("state");
+        let mut guarded = LinuxHost::new();
+        if guarded.euid() != 0 {
+            println!("skipped: the_thread_looks_at_the_owner_if_the_agent_does: not root");
+            return;
+        }
+        guarded.guard_state(&state);
+        guarded.state_dir(&state).unwrap();
+        let file = state.join(FILE);
+        let read = || LinuxHost::new().state_read(&file).unwrap().unwrap_or_default();
+        let written = |agent: &LinuxHost| {
+            let before = read().len();
+            Audit::start_beside(agent, &state).unwrap().record(vec![action(1)]);
+            read().len() > before
+        };
+        assert!(written(&guarded), "a file of one's own");
+        chown(&file, Some(65_534), None).unwrap();
+        assert!(!written(&guarded), "a file of somebody else");
+        assert!(written(&LinuxHost::new()), "--insecure-permissions goes on");
+        chown(&file, Some(0), None).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666)).unwrap();
+        assert!(!written(&guarded), "a file that everybody may write");
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+        std::fs::set_permissions(&state, std::fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(!written(&guarded), "a folder that everybody may write");
+        std::fs::set_permissions(&state, std::fs::Permissions::from_mode(0o700)).unwrap();
+        assert!(written(&guarded));
+    }
+
+    /// A log above the maximum size is not read into memory; the next line begins a new file.
+    // promise 27
+    #[test]
+    fn a_log_that_is_too_large_is_put_aside() {
+        let mut host = host();
+        let bound = 10 * line(&action(1)).len() as u64;
+        host.state_append(Path::new(PATH), &line(&action(1)).repeat(100)).unwrap();
+        let mut log = AuditLog::open(&mut host, Path::new(PATH), bound);
+        log.append(&mut host, &[action(2)]);
+        assert_eq!((lines(&mut host, PATH), log.lost()), (vec![action(2)], 0));
+        assert_eq!(lines(&mut host, "/state/audit.log.1").len(), 100);
+    }
+
     #[test]
     fn the_thread_writes_all_that_was_handed_over() {
         let host = host();
@@ -323,8 +439,8 @@ mod tests {
         assert_eq!(lines(&mut host.another(), PATH), (0..100).map(action).collect::<Vec<_>>());
     }
 
-    /// The disk hangs: the loop goes on, and lines that do not fit into the queue are counted.
-    // promise 34
+    /// While the disk hangs, the loop continues, and lines that do not fit into the queue are counted.
+    // promise 27
     #[test]
     fn a_disk_that_hangs_never_stops_the_loop() {
         let (lines, queue) = sync_channel(BATCHES);

@@ -1,8 +1,9 @@
-//! The agent's probe: attributes the waits of online groups since the last tick.
+//! The agent's probe (a BPF program of commensal-blame): measures, between two ticks, how long online groups wait for
+//! offline work.
 
-use commensal_blame::{Figures, Kind, Scope, Subject, WaitProbe};
+use commensal_blame::{Figures, Kind, RaisedAlarm, Scope, Subject, WaitProbe};
 use commensal_core::actual::CgroupRef;
-use commensal_core::control::latency::Judged;
+use commensal_core::control::latency::ProbeWaits;
 use commensal_core::group::Class;
 use commensal_core::knob::{Controller, Version};
 use commensal_host::Host;
@@ -11,55 +12,56 @@ use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-/// Minimum time between two attempts to load the probe or to change its members, ms: loading costs the kernel some 200
-/// ms.
+/// Minimum time between two attempts to load the probe (ms), because the kernel verifies the probe's programs at each
+/// attempt, which takes CPU time.
 pub(crate) const AGAIN_MS: u64 = 2_000;
 
-/// Measurements of one online group.
+/// Measurements of one online group since the last sample.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct GroupWaits {
-    /// Wait blamed on offline work, ms per second of CPU time of its threads.
+    /// Wait for offline work per second of the group's CPU time (ms).
     pub blamed_ms_per_cpu_s: Option<f64>,
 }
 
 /// Measurements since the last sample.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct WaitSample {
-    /// Over all online groups.
-    pub judged: Judged,
-    /// By group.
+    /// Measurements over all online groups.
+    pub online: ProbeWaits,
+    /// Measurements by group.
     pub groups: BTreeMap<String, GroupWaits>,
 }
 
-/// The probe, while it can be loaded.
+/// The agent's probe, or the reason why there is none.
 #[derive(Debug, Default)]
 pub struct BlameMonitor {
     probe: Option<WaitProbe>,
     scope: Scope,
-    /// Group of each online target, in the scope's order.
+    /// Group name of each online target, in the order of the targets in `scope`.
     names: Vec<String>,
-    /// The scope and names that the probe should have.
+    /// The cgroups to measure (scope) and the group names that the last plan requires.
     wanted: (Scope, Vec<String>),
     before: Option<(u64, Figures)>,
     tried_ms: Option<u64>,
-    /// Why there is no probe.
+    /// Why there is no probe, if there is none.
     pub absent: Option<String>,
-    /// Whether no probe is wanted.
+    /// Whether the user has turned the probe off (`--no-probe`).
     unwanted: bool,
 }
 
 impl BlameMonitor {
-    /// A monitor without samples; if it is not wanted it never takes any.
+    /// Creates a monitor without a probe. If `wanted` is false, it never loads one.
     pub fn new(wanted: bool) -> BlameMonitor {
         BlameMonitor { unwanted: !wanted, ..BlameMonitor::default() }
     }
 
-    /// Sets the online and offline cgroups from now on.
+    /// Sets the online and offline cgroups to measure from now on.
     pub fn follow(&mut self, planned: &Planned) {
         self.wanted = scope(planned);
     }
 
-    /// Takes a sample; `None` without a probe, and for its first sample.
+    /// Takes a sample, and loads the probe if necessary. Returns `None` without a probe, and at the first reading of a
+    /// new probe.
     pub fn look(&mut self, host: &dyn Host, now_ms: u64) -> Option<WaitSample> {
         if self.unwanted {
             self.absent = Some("the agent runs with --no-probe".to_owned());
@@ -69,7 +71,7 @@ impl BlameMonitor {
         let due = self.tried_ms.is_none_or(|tried| now_ms.saturating_sub(tried) >= AGAIN_MS);
         if scope.online.is_empty() || scope.offline.is_empty() {
             (self.probe, self.before) = (None, None);
-            self.absent = Some("there are no online and offline groups with cgroups now".to_owned());
+            self.absent = Some("the probe needs an online and an offline group with cgroups".to_owned());
             return None;
         }
         if self.scope != *scope
@@ -100,20 +102,21 @@ impl BlameMonitor {
         let (then_ms, before) = self.before.replace((now_ms, figures.clone()))?;
         let came = figures.since(&before);
         let seconds = now_ms.saturating_sub(then_ms) as f64 / 1e3;
-        let judged = Judged {
+        let online = ProbeWaits {
             blamed_ms_per_s: (seconds > 0.0).then(|| came.wait.of(Kind::Offline) as f64 / 1e6 / seconds),
             preemption_p99_us: came.preempt_delay.quantile(0.99).map(|ns| ns / 1e3),
             preemptions: came.preempt_delay.count(),
         };
-        Some(WaitSample { judged, groups: self.by_group(&came) })
+        Some(WaitSample { online, groups: self.by_group(&came) })
     }
 
-    /// What can be read once online groups have waited too long, while there is a probe.
+    /// The descriptor that becomes readable when online groups have waited longer than the alarm allows; `None` without
+    /// a probe.
     pub fn alarms(&self) -> Option<BorrowedFd<'_>> {
         self.probe.as_ref().map(WaitProbe::alarms)
     }
 
-    /// Asks for an alarm once online groups have waited `wait` for offline ones within `window`.
+    /// Sets an alarm for when online groups have waited `wait` for offline work within `window`; `None` disables it.
     pub fn set_alarm(&mut self, wait: Option<Duration>, window: Duration) {
         if let Some(probe) = &mut self.probe
             && let Err(error) = probe.set_alarm(wait, window)
@@ -122,11 +125,22 @@ impl BlameMonitor {
         }
     }
 
-    /// Takes a sample because of an alarm, whose window says more than the longer time since the last sample.
-    pub fn look_alarmed(&mut self, host: &dyn Host, now_ms: u64) -> Option<WaitSample> {
-        let alarm = self.probe.as_mut()?.take_alarm();
+    /// Returns the probe's last alarm since the previous call.
+    pub fn take_alarm(&mut self) -> Option<RaisedAlarm> {
+        self.probe.as_mut()?.take_alarm()
+    }
+
+    /// Takes a sample after an alarm. The sample's wait for offline work is that of the alarm's window, if that is
+    /// higher than the average since the last sample.
+    pub fn look_alarmed(
+        &mut self,
+        host: &dyn Host,
+        now_ms: u64,
+        alarm: Option<RaisedAlarm>,
+    ) -> Option<WaitSample> {
+        let alarm = alarm.map(|alarm| alarm.blamed_ms_per_s);
         let mut seen = self.look(host, now_ms)?;
-        let blamed = &mut seen.judged.blamed_ms_per_s;
+        let blamed = &mut seen.online.blamed_ms_per_s;
         *blamed = match (*blamed, alarm) {
             (Some(since), Some(alarm)) => Some(since.max(alarm)),
             (since, alarm) => since.or(alarm),
@@ -148,7 +162,8 @@ impl BlameMonitor {
     }
 }
 
-/// All online and offline cgroups of the CPU controller's hierarchy, or of the unified one if there is none.
+/// The online and offline cgroups in the hierarchy of the CPU controller (or in the unified hierarchy, if there is
+/// none), and the group name of each online cgroup.
 pub(crate) fn scope(planned: &Planned) -> (Scope, Vec<String>) {
     let actual = &planned.actual;
     let unified = actual.hierarchies.iter().position(|one| one.version == Version::V2);

@@ -1,6 +1,7 @@
-//! The canary as plain data: the request, the measurements of its windows, and its part of a snapshot.
+//! A canary as plain data: the request, the measurements of its windows, and its part of a snapshot. A canary is an
+//! experiment that removes isolation for short windows and measures how long online groups wait.
 //! [`commensal_core::canary`] decides when windows begin and end, [`crate::agent`] runs them in its loop, and
-//! [`commensal_core::windows`] has the statistics.
+//! [`commensal_core::windows`] computes the statistics.
 
 use commensal_core::canary::{CanaryLimits, ERROR, Terms};
 use commensal_core::windows::{Effect, Series, effects};
@@ -8,29 +9,30 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// A canary ends when its client has sent no keep-alive for this long.
+/// A canary ends if its client sends no keep-alive for this long.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The parameters of a canary; the body of `POST /v1/canary/start`.
+/// The parameters of a canary: the body of `POST /v1/canary/start`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Request {
-    /// Length of the canary, ms; at most an hour.
+    /// Length of the canary (ms); at most an hour.
     pub length_ms: u64,
-    /// Length of a window, ms.
+    /// Length of a window (ms).
     pub window_ms: u64,
-    /// Start of each window that is not measured, ms.
+    /// Time at the start of each window that is not measured (ms).
     pub settle_ms: u64,
-    /// Largest share of the time without isolation, per cent; at most 50.
+    /// Maximum share of the time without isolation (per cent); at most 50.
     pub off_pct: u32,
-    /// Seed of the order of the windows.
+    /// Seed for the random order of the windows.
     pub seed: u64,
-    /// Whether the canary runs to its planned end even if an effect is shown earlier.
+    /// Whether the canary runs to its planned end even if an effect is found earlier.
     pub whole: bool,
-    /// A window without isolation ends when an online group waits longer for offline work, ms per second of CPU time of
-    /// its threads.
+    /// Limit of an online group's wait for offline work (ms per second of its CPU time). A window beyond the limit is
+    /// aborted.
     pub max_blamed_ms: u32,
-    /// … or when its run delay exceeds that with isolation by this factor.
+    /// Limit of an online group's run delay, as a multiple of its run delay with isolation. A window beyond the limit
+    /// is aborted.
     pub max_run_delay: u32,
 }
 
@@ -53,11 +55,12 @@ impl Request {
     /// Parses the body of a request; an empty body means the defaults.
     ///
     /// # Errors
-    /// A sentence that says what is wrong with the body.
+    /// Returns a message if the body is not a valid request.
     pub fn parse(body: &[u8]) -> Result<Request, String> {
         match body {
             [] => Ok(Request::default()),
-            body => serde_json::from_slice(body).map_err(|error| format!("the terms of a canary: {error}")),
+            body => serde_json::from_slice(body)
+                .map_err(|error| format!("the parameters of the canary are invalid: {error}")),
         }
     }
 
@@ -74,7 +77,7 @@ impl Request {
         }
     }
 
-    /// The limits on harm to online work.
+    /// The limits on harm to online groups.
     #[must_use]
     pub fn limits(&self) -> CanaryLimits {
         CanaryLimits { blamed_ms: self.max_blamed_ms, run_delay: self.max_run_delay }
@@ -87,45 +90,47 @@ impl Request {
 pub struct Shown {
     /// Whether isolation should be off now.
     pub off: bool,
-    /// Number of pairs of windows that have ended, and the planned number.
+    /// Number of pairs of windows that have ended, and their planned number.
     pub pairs: [u64; 2],
     /// Number of aborted windows.
     pub aborted: u32,
-    /// Remaining time, ms.
+    /// Time until the planned end of the canary (ms).
     pub left_ms: u64,
 }
 
-/// The full report of a canary.
+/// The report of a canary.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Report {
-    /// The parameters.
+    /// The parameters of the canary.
     pub request: Request,
     /// Planned number of pairs of windows.
     pub pairs: u64,
-    /// When it began, RFC 3339.
+    /// Time of the start (RFC 3339).
     pub began: String,
-    /// Why it ended; `None` while it runs.
+    /// Why the canary ended; `None` while it runs.
     pub ended: Option<String>,
-    /// How long it ran, s.
+    /// How long the canary has run (s).
     pub seconds: f64,
-    /// Time of that in which isolation was meant to be off, s.
+    /// Time in which isolation should have been off (s).
     pub off_s: f64,
-    /// Why each aborted or void window was aborted or void.
+    /// One message per aborted or void window, with the reason.
     pub aborted: Vec<String>,
-    /// The one-sided error allowed for a conclusion from this report: what the interim analyses have left of the total.
+    /// Allowed error (one-sided) of a conclusion from this report: the part of the total error that the interim
+    /// analyses have not used.
     pub level: Option<f64>,
-    /// Why waits are not attributed, if they are not. Until the next release an agent may call it `no_judge`.
+    /// Why there is no probe, so that waits are not attributed; `None` with a probe. Agents of the previous release
+    /// call this field `no_judge`.
     #[serde(alias = "no_judge")]
     pub no_probe: Option<String>,
-    /// Windows that were measured completely, in order.
+    /// Windows that were measured completely, in chronological order.
     pub windows: Vec<Window>,
 }
 
-/// A figure's name and unit, and how to get it.
+/// A metric: its name with the unit, and a function that returns its value.
 type Row = (&'static str, fn(&Figures) -> Option<f64>);
 
-/// The figures that are compared.
+/// The metrics for which windows with and without isolation are compared.
 const ROWS: [Row; 5] = [
     ("blamed wait, ms per CPU-s", |figures| figures.blamed_ms_per_cpu_s),
     ("run delay, ms/s", |figures| figures.run_delay_ms_per_s),
@@ -135,7 +140,7 @@ const ROWS: [Row; 5] = [
 ];
 
 impl Report {
-    /// The effect on each figure of each online group, from the pairs that have both windows.
+    /// The effect of removing isolation on each metric of each online group. Uses only pairs with both windows.
     #[must_use]
     pub fn effects(&self) -> Vec<Effect> {
         effects(&self.series(), self.level.unwrap_or(ERROR))
@@ -156,31 +161,31 @@ impl Report {
     }
 }
 
-/// A window that was measured.
+/// A measured window.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Window {
-    /// Number of the pair, from 0.
+    /// Number of the pair, counted from 0.
     pub pair: u32,
-    /// Whether isolation was off.
+    /// Whether isolation was off in this window.
     pub off: bool,
-    /// When it began, s since the canary began.
+    /// Start of the window, in seconds since the start of the canary.
     pub from_s: f64,
-    /// Time measured, s.
+    /// Measured time (s).
     pub seconds: f64,
-    /// Online groups by name.
+    /// Measurements of the online groups, by name.
     pub groups: BTreeMap<String, Figures>,
 }
 
-/// Measurements of an online group in a window. `None` is not known.
+/// Measurements of an online group in a window; `None` where unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Figures {
-    /// Wait blamed on offline work, ms per second of CPU time of its threads.
+    /// Wait for offline work per second of the group's CPU time (ms).
     pub blamed_ms_per_cpu_s: Option<f64>,
-    /// Time that its threads waited for a CPU, ms per second.
+    /// Time that the group's threads waited for a CPU (ms per second).
     pub run_delay_ms_per_s: Option<f64>,
-    /// Share of the time in which some task waited, per cent: CPU, memory, disks.
+    /// Share of the time in which some task waited for CPU, memory or disks (per cent).
     pub pressure_pct: [Option<f64>; 3],
     /// CPUs used.
     pub cpus: Option<f64>,
@@ -198,7 +203,9 @@ mod tests {
         let some = Request::parse(br#"{"seed": 9, "off_pct": 20}"#).unwrap();
         assert_eq!(some, Request { seed: 9, off_pct: 20, ..Request::default() });
         for bad in [&b"{\"sead\": 9}"[..], b"7", b"{\"seed\": -1}", b"{"] {
-            assert!(Request::parse(bad).unwrap_err().starts_with("the terms of a canary: "));
+            assert!(
+                Request::parse(bad).unwrap_err().starts_with("the parameters of the canary are invalid: ")
+            );
         }
     }
 

@@ -1,4 +1,4 @@
-//! Client of the agent's control socket. One request per connection, with the host's limits on size and time.
+//! Client of the agent's control socket. One request per connection; the host limits size and time.
 
 use crate::control::Refusal;
 use commensal_core::errno::Errno;
@@ -8,13 +8,12 @@ use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Timeout of requests that do not need the loop: the agent answers them from a separate thread.
+/// Timeout of GET requests, which a separate thread of the agent answers.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Timeout of orders, which the loop carries out and which may have to wait for it; longer than the agent's own
-/// timeout.
+/// Timeout of commands, which may have to wait for the agent's loop; longer than the agent's own timeout.
 const ORDER_PATIENCE: Duration = Duration::from_secs(12);
 
-/// Why a request failed.
+/// Why a request to the agent failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// Nothing listens on the socket.
@@ -24,39 +23,37 @@ pub enum ClientError {
         .0.display()
     )]
     NoAgent(PathBuf),
-    /// It belongs to somebody else.
+    /// The socket belongs to another user, or the agent closed the connection because this user has no access.
     #[error(
-        "the agent at {} belongs to another user: ask as that user, for example with sudo, or be in the group that its socket is \
-         shared with", .0.display()
+        "the agent at {} belongs to another user: run this command as that user, for example with sudo, or join the group that its socket is shared with", .0.display()
     )]
     NotYours(PathBuf),
-    /// Who listens is neither this user nor root.
+    /// The listening process belongs neither to this user nor to root.
     #[error(
-        "what answers there is not asked, because it may be anybody's; remove it, or name another --state-dir"
+        "the program that listens there is not trusted, because any user could have started it; remove the socket, or name another --state-dir"
     )]
     NotBelieved(#[source] HostError),
-    /// It listens and says nothing.
+    /// The agent accepts the connection but does not respond.
     #[error(
-        "the agent at {} does not answer: it hangs or was stopped; `systemctl restart commensal-agent` starts it anew, and the \
-         guard acts when its lease ends",
+        "the agent at {} does not respond: it hangs or was stopped; `systemctl restart commensal-agent` restarts it, and the guard acts when its lease ends",
         .0.display()
     )]
     Silent(PathBuf),
-    /// Another system error.
-    #[error("the agent cannot be asked")]
+    /// A system call failed for another reason.
+    #[error("the agent cannot be reached")]
     Host(#[source] HostError),
     /// The agent refused the request.
     #[error("{error}{}", way_out(.try_this))]
     Refused {
-        /// HTTP status code.
+        /// HTTP status code of the response.
         status: u16,
-        /// What is wrong.
+        /// The error message.
         error: String,
-        /// What to do about it; may be empty.
+        /// A suggested remedy; may be empty.
         try_this: String,
     },
-    /// The response is not that of an agent.
-    #[error("what answers at {} is not this version's agent ({because}): restart it after an upgrade", .socket.display())]
+    /// The response does not have the form that an agent of this version sends.
+    #[error("the program that listens at {} is not an agent of this version ({because}): restart the agent after an upgrade", .socket.display())]
     Strange {
         /// The socket.
         socket: PathBuf,
@@ -78,10 +75,10 @@ pub struct Answer<T> {
     pub age: Duration,
 }
 
-/// `GET path`, with a JSON answer.
+/// Sends `GET path`, and parses the JSON body of the response.
 ///
 /// # Errors
-/// [`ClientError`], in words for users.
+/// Returns a [`ClientError`], whose message is for users.
 pub fn get<T: DeserializeOwned>(
     host: &dyn Host,
     socket: &Path,
@@ -90,10 +87,11 @@ pub fn get<T: DeserializeOwned>(
     ask(host, socket, "GET", path, "")
 }
 
-/// The first of these sockets where an agent is, and what it says to `GET path`; the first one's error where none is.
+/// Sends `GET path` to the first of these sockets that an agent listens on; returns the socket and the response. If
+/// there is no agent, the error is that of the first socket.
 ///
 /// # Errors
-/// [`ClientError`], in words for users.
+/// Returns a [`ClientError`], whose message is for users.
 pub fn find<'s, T: DeserializeOwned>(
     host: &dyn Host,
     sockets: &'s [PathBuf],
@@ -102,10 +100,10 @@ pub fn find<'s, T: DeserializeOwned>(
     first(sockets, |socket| get(host, socket, path))
 }
 
-/// The same with `POST path`.
+/// Sends `POST path` to the first of these sockets that an agent listens on.
 ///
 /// # Errors
-/// [`ClientError`], in words for users.
+/// Returns a [`ClientError`], whose message is for users.
 pub fn find_post<T: DeserializeOwned>(
     host: &dyn Host,
     sockets: &[PathBuf],
@@ -129,10 +127,10 @@ fn first<T>(
     Err(absent.unwrap_or_else(|| ClientError::NoAgent(PathBuf::new())))
 }
 
-/// `POST path` without a body.
+/// Sends `POST path` without a body.
 ///
 /// # Errors
-/// [`ClientError`], in words for users.
+/// Returns a [`ClientError`], whose message is for users.
 pub fn post<T: DeserializeOwned>(
     host: &dyn Host,
     socket: &Path,
@@ -141,17 +139,17 @@ pub fn post<T: DeserializeOwned>(
     ask(host, socket, "POST", path, "")
 }
 
-/// `POST path` with a body of JSON.
+/// Sends `POST path` with a JSON body.
 ///
 /// # Errors
-/// [`ClientError`], in words for users.
+/// Returns a [`ClientError`], whose message is for users.
 pub fn post_json<T: DeserializeOwned>(
     host: &dyn Host,
     socket: &Path,
     path: &str,
     body: &impl Serialize,
 ) -> Result<Answer<T>, ClientError> {
-    // Plain data always becomes JSON.
+    // Plain data can always be serialised.
     ask(host, socket, "POST", path, &commensal_core::text::json(body).unwrap_or_default())
 }
 
@@ -177,7 +175,7 @@ fn ask<T: DeserializeOwned>(
         _ => ClientError::Host(error),
     })?;
     if text.is_empty() {
-        // The agent closes the connection of other users.
+        // The agent closes connections of other users without a response.
         return Err(ClientError::NotYours(socket.to_owned()));
     }
     let strange = |because: String| ClientError::Strange { socket: socket.to_owned(), because };
@@ -191,14 +189,14 @@ fn ask<T: DeserializeOwned>(
     Ok(Answer { body, age })
 }
 
-/// Status, age and body of a whole response.
+/// Splits a complete response into status, age of the data, and body.
 fn parts(text: &str) -> Result<(u16, Duration, &str), String> {
     let mut headers = [httparse::EMPTY_HEADER; 32];
     let mut response = httparse::Response::new(&mut headers);
     let httparse::Status::Complete(head) =
         response.parse(text.as_bytes()).map_err(|error| error.to_string())?
     else {
-        return Err("the answer breaks off".to_owned());
+        return Err("the response is incomplete".to_owned());
     };
     let body = text.get(head..).unwrap_or_default();
     let header = |name: &str| -> Option<&str> {
@@ -206,7 +204,7 @@ fn parts(text: &str) -> Result<(u16, Duration, &str), String> {
         std::str::from_utf8(found.value).ok()
     };
     if header("content-length").and_then(|length| length.parse().ok()) != Some(body.len()) {
-        return Err("the answer breaks off".to_owned());
+        return Err("the response is incomplete".to_owned());
     }
     let age = header(crate::control::AGE)
         .and_then(|ms| ms.parse().ok())

@@ -1,5 +1,6 @@
-//! The control socket: HTTP/1.1 and JSON over a local socket that only its owner can use, and optionally a part of it
-//! read-only over TCP. `docs/reference/control-socket.md` is its reference.
+//! The control socket: HTTP/1.1 with JSON over a local socket that only the agent's user and root can use. Part of it
+//! is also available read-only over a second, shared socket and over TCP, if requested. Documented in
+//! `docs/reference/control-socket.md`.
 //!
 //! ```text
 //! socket (0600, peer's user checked) ─┐                          ┌─ GET ─► Published (the loop's last snapshot)
@@ -8,8 +9,8 @@
 //!                                                                          (owner and root only)
 //! ```
 //!
-//! Everything is limited: the number of connections, the size of head and body, the time for a head and for a
-//! connection. A client that never reads delays no other client, and no client ever delays the loop.
+//! The number of connections, the sizes of head and body, and the time for a head and for a connection are all limited.
+//! A client that does not read its response delays no other client, and no client delays the loop.
 
 mod answer;
 #[cfg(test)]
@@ -36,77 +37,83 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-/// Name of the socket in the state directory.
+/// Name of the control socket in the state directory.
 pub const SOCKET: &str = "control.sock";
-/// The socket for a group, of an agent that keeps the machine.
+/// The read-only socket that root's agent shares with the members of a Unix group.
 pub const SHARED_SOCKET: &str = "/run/commensal/control.sock";
-/// The group that it is shared with where there is one and nobody said another.
+/// Name of the Unix group that gets access to the shared socket by default. Without such a group there is no shared
+/// socket.
 pub const SHARED_GROUP: &str = "commensal";
-/// Connections at a time; more wait in the kernel's queue.
+/// Maximum number of simultaneous connections to the owner's socket; further ones wait in the kernel's queue.
 const CONNECTIONS: usize = 128;
-/// The same of the shared socket, apart: its group takes none of the owner's.
+/// Maximum number of simultaneous connections to the shared socket. The limit is separate, so that clients of the
+/// shared socket cannot use up the owner's connections.
 const SHARED_CONNECTIONS: usize = 32;
-/// The same over TCP, apart: whoever is out there takes none of the owner's.
+/// Maximum number of simultaneous TCP connections. The limit is separate, so that TCP clients cannot use up the owner's
+/// connections.
 const TCP_CONNECTIONS: usize = 16;
-/// Timeouts for the head of a request, and for a whole connection.
+/// Timeout for the head of a request.
 const HEAD_TIME: Duration = Duration::from_secs(5);
+/// Maximum duration of a connection.
 const CONNECTION_TIME: Duration = Duration::from_secs(30);
-/// Maximum size of a request's head in bytes, and maximum number of its header fields.
+/// Maximum size of a request's head in bytes.
 const HEAD_BYTES: usize = 16 * 1024;
+/// Maximum number of a request's header fields.
 const HEAD_FIELDS: usize = 64;
 /// Maximum number of commands that wait for the loop.
 const COMMANDS: usize = 16;
-/// Pause after a failed `accept`, so that other connections can close their descriptors.
+/// Pause after a failed `accept`, in which other connections can close their descriptors.
 const PAUSE: Duration = Duration::from_millis(10);
 
 fn no_thread(error: io::Error) -> AgentError {
-    AgentError::of("the thread of the control socket cannot be started", &error)
+    AgentError::of("cannot start the thread of the control socket", &error)
 }
 
-/// An order for the loop.
+/// A command for the loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     /// Read the configuration again, and put it in force if it is valid.
     Reload,
     /// Continue to measure, but write nothing until [`Order::Resume`].
     Pause,
-    /// Write again.
+    /// End the pause.
     Resume,
-    /// Start a canary: switch isolation off in short windows, and measure.
+    /// Start a canary: remove isolation for short windows, and measure its effect.
     Canary(canary::Request),
-    /// Keep-alive of a canary's client: without it for [`canary::PATIENCE`] the canary ends.
+    /// Keep-alive of a canary's client. If none arrives for [`canary::PATIENCE`], the canary ends.
     CanaryAlive,
-    /// End the canary.
+    /// End the canary, and restore isolation.
     CanaryStop,
 }
 
-/// An order on its way to the loop.
+/// A command on its way to the loop, with a channel for the reply.
 #[derive(Debug)]
 pub struct Command {
-    /// The order.
+    /// The command.
     pub order: Order,
-    /// Channel for the outcome. If it is dropped, the client is told that the loop did not carry the order out.
+    /// Channel for the outcome. If it is dropped without a reply, the client gets the response that the command was not
+    /// executed.
     pub reply: Reply,
 }
 
-/// Channel for the reply to an order.
+/// Channel for the reply to a command.
 #[derive(Debug)]
 pub struct Reply(oneshot::Sender<Result<String, Refusal>>);
 
 impl Reply {
-    /// Replies that the order was carried out; `what` in words, such as `generation 4 is in force`.
+    /// Replies that the command was executed; `what` is the outcome as text, such as `generation 4 is in force`.
     pub fn done(self, what: impl Into<String>) {
-        // The client may be gone.
+        // The client may have disconnected.
         let _ = self.0.send(Ok(what.into()));
     }
 
-    /// Replies that the order was refused.
+    /// Replies that the command was refused.
     pub fn refused(self, error: impl Into<String>, try_this: impl Into<String>) {
         let _ = self.0.send(Err(Refusal { error: error.into(), try_this: try_this.into() }));
     }
 }
 
-/// Where commands for the loop go: a channel, and what ends the loop's wait.
+/// The sending end of the channel for commands, with the waker that wakes the loop.
 #[derive(Debug, Clone)]
 pub struct Commands {
     sender: SyncSender<Command>,
@@ -114,7 +121,7 @@ pub struct Commands {
 }
 
 impl Commands {
-    /// Passes one on, unless there are too many or the loop is over.
+    /// Sends a command, and wakes the loop. Fails if too many commands wait, or the loop has ended.
     fn send(&self, command: Command) -> Result<(), TrySendError<Command>> {
         self.sender.try_send(command)?;
         self.waker.wake();
@@ -122,14 +129,14 @@ impl Commands {
     }
 }
 
-/// Channel for commands to the loop: the one end for [`Control::start`], the other for the loop, whose wait `waker` ends.
+/// Creates a channel for commands: one end for [`Control::start`], the other for the loop, which `waker` wakes.
 #[must_use]
 pub fn commands(waker: Waker) -> (Commands, Receiver<Command>) {
     let (sender, receiver) = sync_channel(COMMANDS);
     (Commands { sender, waker }, receiver)
 }
 
-/// The number of a group of `/etc/group` (group(5)), by its name; a number is itself.
+/// Looks up the GID of a group in the text of `/etc/group` (group(5)). If `name` is a number, returns that number.
 #[must_use]
 pub fn group_number(groups: &str, name: &str) -> Option<u32> {
     name.parse().ok().or_else(|| {
@@ -138,23 +145,24 @@ pub fn group_number(groups: &str, name: &str) -> Option<u32> {
     })
 }
 
-/// The thread that serves. Ends when dropped; the file of the socket stays, and the next agent takes its place.
+/// The thread that serves the control socket. Dropping this value stops the thread. The socket file remains, and the
+/// next agent replaces it.
 #[derive(Debug)]
 pub struct Control {
     metrics: Option<SocketAddr>,
-    /// To the thread: the listener that replaces that of the local socket.
+    /// Sends the thread a new listener for the local socket.
     again: mpsc::UnboundedSender<UnixListener>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Control {
-    /// Listens on `socket`, whose folder exists, and, if asked, on a TCP address (port 0 is any free one); serves `shared` to look
-    /// at as well. The caller holds
-    /// the agent's lock: two that start at the same moment could both find a dead socket.
+    /// Listens on `socket`, in an existing directory, and on a TCP address if one is given (port 0: any free port).
+    /// Also serves `shared`, read-only. The caller holds the agent's lock: without it, two agents that start at the
+    /// same time could each treat the other's socket as that of a dead agent.
     ///
     /// # Errors
-    /// [`AgentError`], in words for users.
+    /// Returns an [`AgentError`], whose message is for users.
     pub fn start(
         host: &mut dyn Host,
         socket: &Path,
@@ -227,12 +235,12 @@ impl Control {
         Ok(Control { metrics, again, stop: Some(stop), thread: Some(thread.map_err(no_thread)?) })
     }
 
-    /// Listens on `socket` again: its file is gone.
+    /// Listens on `socket` again, after its file was removed.
     ///
     /// # Errors
-    /// As [`Control::start`].
+    /// Returns an error if the socket cannot be created.
     pub fn listen_again(&self, host: &mut dyn Host, socket: &Path) -> Result<(), AgentError> {
-        // Without the thread nobody is answered, and the agent ends.
+        // If sending fails, the thread has ended, and the agent ends as well.
         let _ = self.again.send(listen(host, socket)?);
         Ok(())
     }
@@ -256,32 +264,33 @@ impl Drop for Control {
 fn listen(host: &mut dyn Host, socket: &Path) -> Result<UnixListener, AgentError> {
     host.listen(socket).map_err(|error| match error.errno {
         Errno::EADDRINUSE => AgentError::new(format!(
-            "an agent listens on {} already: ask it with `commensal status`; a second one needs its own --state-dir and groups",
+            "an agent already listens on {}: see `commensal status`; a second one needs a --state-dir and groups of its own",
             socket.display()
         )),
         Errno::EEXIST => AgentError::new(format!(
-            "{} is not a socket: move it away, or name another --state-dir",
+            "{} is not a socket: remove it, or name another --state-dir",
             socket.display()
         )),
         _ => AgentError::of(
-            "the control socket cannot be made; its path can have about 90 characters, and its folder must be writable",
+            "the control socket cannot be created; its path may have about 90 characters, and its folder must be \
+             writable",
             &error,
         ),
     })
 }
 
-/// Within a runtime.
+/// Converts a listener to tokio's type. Must be called within a tokio runtime.
 fn listening(one: UnixListener) -> io::Result<tokio::net::UnixListener> {
     one.set_nonblocking(true)?;
     tokio::net::UnixListener::from_std(one)
 }
 
-/// Whom a local socket is for.
+/// The users whose connections a local socket accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Audience {
     /// The agent's user and root.
     Owner,
-    /// Whoever its mode lets in may look.
+    /// Users to whom the socket's mode gives access; they may only read.
     Group,
 }
 
@@ -300,7 +309,7 @@ async fn accept_local(
             tokio::time::sleep(PAUSE).await;
             continue;
         };
-        // The file's mode keeps other users out; this check also holds if the mode was changed.
+        // The file's mode keeps other users out. This check keeps them out even if the mode was changed.
         let user = stream.peer_cred().ok().map(|peer| peer.uid());
         let origin = match user {
             Some(user) if user == owner || user == 0 => Origin::Owner,
@@ -332,7 +341,7 @@ async fn accept_tcp(listener: &tokio::net::TcpListener, router: &Arc<Router>) {
     }
 }
 
-/// Serves one connection, until its timeout.
+/// Serves one connection until it is closed or times out.
 fn serve(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     router: Arc<Router>,
@@ -350,7 +359,7 @@ fn serve(
         .half_close(true)
         .serve_connection(TokioIo::new(stream), service);
     async move {
-        // A client that disconnects, or takes too long, needs no handling.
+        // No action is necessary for a client that disconnects or takes too long.
         let _ = tokio::time::timeout(CONNECTION_TIME, connection).await;
     }
 }

@@ -1,12 +1,12 @@
-//! Why the agent could not start or continue.
+//! The error type of the agent.
 
-use crate::groups_file::LoadError;
 use commensal_host::HostError;
 use commensal_reconcile::ReconcileError;
+use commensal_reconcile::groups_file::LoadError;
 use std::error::Error;
 
-/// Why the agent could not start or continue: a sentence, and the one below it. Nobody acts on which reason it is, so whoever
-/// finds one says it.
+/// An error that prevents the agent from starting or continuing: a message and its cause. Callers only print the error,
+/// so the type has no variants.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct AgentError {
@@ -23,7 +23,7 @@ impl AgentError {
         AgentError { message: message.into(), source: Some(Box::new(AgentError::copied(source))) }
     }
 
-    /// The same sentences.
+    /// Copies the messages of an error and of all its causes.
     fn copied(error: &dyn Error) -> AgentError {
         let source = error.source().map(|source| Box::new(AgentError::copied(source)));
         AgentError { message: error.to_string(), source }

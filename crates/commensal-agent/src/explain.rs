@@ -1,37 +1,37 @@
-//! Explains each setting of a group: value, rule that applied, formula with its inputs filled in. Pure.
+//! Explains each setting of a group: its value, the rule that applied, and the formula with its inputs filled in. Pure.
 
 use crate::snapshot::{Action, Drift, Explanation, Group, Input, Member, Snapshot, Unmet};
 use commensal_core::text::visible;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 
-/// One group, explained.
+/// The explanation of one group.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Explained {
-    /// Time of the snapshot, RFC 3339.
+    /// Time of the snapshot (RFC 3339).
     pub at: String,
-    /// Its name.
+    /// Name of the group.
     pub group: String,
     /// `online` or `offline`.
     pub class: String,
-    /// The mechanism that makes it yield or protects it.
+    /// The mechanism that makes an offline group yield or protects an online one.
     pub mechanism: Option<String>,
-    /// Whether the agent has frozen it.
+    /// Whether the agent has frozen the group.
     pub frozen: bool,
-    /// Its members.
+    /// The group's members.
     pub members: Vec<Member>,
-    /// Its limits.
+    /// The group's limits.
     pub limits: Vec<Reason>,
-    /// Controllers that decide for the group or, if they have no group, for the whole machine.
+    /// Controllers (control loops) that decide for this group or for the whole machine.
     pub controllers: Vec<Reason>,
-    /// Why its queue admits no job now.
+    /// Why the group's queue admits no job now; `None` if it admits jobs.
     pub queue_held: Option<String>,
-    /// Requests that cannot be met.
+    /// Requested settings that cannot be applied.
     pub unmet: Vec<Unmet>,
-    /// Knobs of its members that another program also writes.
+    /// Knobs of the group's members that another program also writes.
     pub drift: Vec<Drift>,
-    /// Its last writes and decisions, newest last.
+    /// The last writes and decisions about the group, newest last.
     pub actions: Vec<Action>,
 }
 
@@ -39,23 +39,24 @@ pub struct Explained {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Reason {
-    /// Key of the groups file, or the controller's name.
+    /// Key in the groups file, or name of the controller.
     pub key: String,
-    /// The value, with a unit; `None` when the controller sets none.
+    /// The value, with its unit; `None` if the controller sets no value.
     pub value: Option<String>,
     /// The explanation of the value.
     pub why: Explanation,
-    /// The formula with its inputs filled in; `None` without a formula.
+    /// The formula with its inputs filled in; `None` if there is no formula.
     pub with: Option<String>,
-    /// What the formula gives, in the unit of its inputs; `None` without a formula.
+    /// The result of the formula, in the unit of the decided value (such as CPUs, bytes or ms) before its conversion to
+    /// the unit of the kernel's file; `None` if there is no valid formula.
     pub derived: Option<f64>,
-    /// Why a controller does not decide.
+    /// Why a controller is off; `None` if it is active.
     pub off: Option<String>,
-    /// Whether it applies to the whole machine.
+    /// Whether the value applies to the whole machine.
     pub of_machine: bool,
 }
 
-/// Explains the group; `None` if there is no group of this name.
+/// Explains a group; `None` if there is no group of this name.
 #[must_use]
 pub fn explain(snapshot: &Snapshot, name: &str) -> Option<Explained> {
     let group = snapshot.groups.iter().find(|group| group.name == name)?;
@@ -96,7 +97,7 @@ pub fn explain(snapshot: &Snapshot, name: &str) -> Option<Explained> {
     })
 }
 
-/// Whether the knob belongs to a member or to a group below one.
+/// Whether the knob belongs to a member of the group, or to a cgroup below a member.
 pub(crate) fn is_of(group: &Group, drift: &Drift) -> bool {
     group.members.iter().any(|member| {
         let below = drift.path.strip_prefix(&member.path);
@@ -104,14 +105,14 @@ pub(crate) fn is_of(group: &Group, drift: &Drift) -> bool {
     })
 }
 
-/// The formula with values in place of names; `None` without a formula.
+/// The formula with values instead of names; `None` if there is no formula.
 #[must_use]
 pub fn substituted(why: &Explanation) -> Option<String> {
     if why.formula.is_empty() {
         return None;
     }
     let mut inputs: Vec<&Input> = why.inputs.iter().filter(|input| !input.name.is_empty()).collect();
-    // `online` must not be taken for the beginning of `online_p99`.
+    // Longest first, so that `online` does not match the beginning of `online_p99`.
     inputs.sort_by_key(|input| std::cmp::Reverse(input.name.len()));
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     let (mut out, mut rest, mut inside) = (String::new(), why.formula.as_str(), false);
@@ -181,7 +182,7 @@ impl Explained {
             reason(&mut out, one);
         }
         if let Some(held) = &self.queue_held {
-            let _ = writeln!(out, "\nqueue: nobody is admitted: {}", visible(held));
+            let _ = writeln!(out, "\nqueue: held closed: {}", visible(held));
         }
         lists(&mut out, &self.unmet, &self.drift, &self.actions);
         out
@@ -199,23 +200,23 @@ fn reason(out: &mut String, of: &Reason) {
     }
 }
 
-/// Appends unmet requests, drift and actions, each with a heading.
+/// Appends unmet requests, drift and actions, each under a heading.
 pub(crate) fn lists(out: &mut String, unmet: &[Unmet], drift: &[Drift], actions: &[Action]) {
     if !unmet.is_empty() {
-        out.push_str("\nnot to be had here\n");
+        out.push_str("\nunmet\n");
     }
     for one in unmet {
         let [what, because, way_out] = [&one.what, &one.because, &one.try_this].map(|text| visible(text));
-        let _ = writeln!(out, "  {}: {what}: {because}\n    way out: {way_out}", one.group);
+        let _ = writeln!(out, "  {}: {what}: {because}\n    try: {way_out}", one.group);
     }
     if !drift.is_empty() {
-        out.push_str("\nwritten by others as well\n");
+        out.push_str("\nalso written by other programs\n");
     }
     for one in drift {
         let by = visible(one.by.as_deref().unwrap_or("somebody"));
         let next = match one.back_off_ms {
             Some(ms) => format!("written again in {} s at the earliest", ms as f64 / 1e3),
-            None => "left alone until the next configuration".to_owned(),
+            None => "not corrected until the configuration changes".to_owned(),
         };
         let times = if one.times == 1 { "once".to_owned() } else { format!("{} times", one.times) };
         let _ = writeln!(
@@ -235,7 +236,7 @@ pub(crate) fn lists(out: &mut String, unmet: &[Unmet], drift: &[Drift], actions:
     }
 }
 
-/// An action without its time.
+/// Formats an action without its time.
 pub(crate) fn action(of: &Action) -> String {
     let value = match (&of.old, &of.new) {
         (Some(old), Some(new)) => format!(" {old} -> {new}"),
@@ -252,7 +253,7 @@ mod tests {
     use super::*;
     use crate::golden;
 
-    // promise 35
+    // promise 28
     #[test]
     fn golden_explain() {
         let snapshot = crate::fixture::snapshot();
@@ -264,7 +265,7 @@ mod tests {
         assert!(explain(&snapshot, "we").is_none());
     }
 
-    // promise 35
+    // promise 28
     #[test]
     fn inputs_are_put_in_by_whole_names() {
         let check = |formula: &str, expect: &str| {

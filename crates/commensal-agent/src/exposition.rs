@@ -1,19 +1,20 @@
-//! A snapshot in Prometheus' text format 0.0.4, in base units (seconds, bytes, ratios; CPU use is CPUs). An unknown
-//! value has no series, never a 0. Labels are groups, controllers and resources, as named by the groups file; values
-//! without a bound, such as paths or reasons, are only in `/v1/snapshot`.
+//! Formats a snapshot in the Prometheus text format 0.0.4, in base units (seconds, bytes, ratios; CPU use in CPUs). A
+//! value that is unknown has no series; it is never 0. Labels are groups, controllers and resources, as named in the
+//! groups file. Values of unbounded number, such as paths or reasons, are only in `/v1/snapshot`.
 
 use crate::snapshot::{Group, Pressure, Snapshot};
 use commensal_blame::exposition::{Sample, family};
 use std::time::Duration;
 
-/// The value of `Content-Type`.
+/// The value of the header `Content-Type`.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The snapshot as text. `age` is how long ago the snapshot was made.
+/// Formats the snapshot. `age` is the time since the snapshot was made.
 #[must_use]
 pub fn prometheus(snapshot: &Snapshot, age: Duration) -> String {
     let mut out = Text(String::new());
     agent(&mut out, snapshot, age);
+    guard(&mut out, snapshot);
     machine(&mut out, snapshot);
     groups(&mut out, snapshot);
     decisions(&mut out, snapshot);
@@ -32,7 +33,7 @@ impl Text {
     }
 }
 
-/// A series without labels, if the value is known.
+/// Returns one series without labels if the value is known, otherwise no series.
 fn one(value: impl Into<Option<f64>>) -> Vec<Sample<'static>> {
     value.into().map(|value| (Vec::new(), value)).into_iter().collect()
 }
@@ -43,14 +44,18 @@ fn flag(on: bool) -> Vec<Sample<'static>> {
 
 fn agent(out: &mut Text, snapshot: &Snapshot, age: Duration) {
     let labels = vec![("version", snapshot.version.clone()), ("schema", snapshot.schema.clone())];
-    out.gauge("commensal_agent_info", "The program that runs.", &[(labels, 1.0)]);
+    out.gauge(
+        "commensal_agent_info",
+        "Version and snapshot schema of the running agent, as labels.",
+        &[(labels, 1.0)],
+    );
     out.gauge("commensal_agent_uptime_seconds", "Time since the agent started.", &one(snapshot.uptime_s));
     out.gauge(
         "commensal_agent_snapshot_age_seconds",
-        "Time since the last tick was over; above a few ticks the loop hangs.",
+        "Time since the last tick ended; if it exceeds a few tick intervals, the loop hangs.",
         &one(age.as_secs_f64()),
     );
-    out.counter("commensal_agent_ticks_total", "Ticks.", &one(snapshot.ticks as f64));
+    out.counter("commensal_agent_ticks_total", "Ticks since the agent started.", &one(snapshot.ticks as f64));
     out.counter(
         "commensal_agent_late_ticks_total",
         "Ticks that overran the configured interval.",
@@ -61,60 +66,109 @@ fn agent(out: &mut Text, snapshot: &Snapshot, age: Duration) {
         "Configured interval between ticks.",
         &one(snapshot.interval_ms as f64 / 1e3),
     );
-    out.gauge("commensal_agent_tick_seconds", "Length of the last tick.", &one(snapshot.tick_ms / 1e3));
-    out.counter("commensal_agent_cpu_seconds_total", "CPU time of the agent.", &one(snapshot.cost.cpu_s));
+    out.gauge("commensal_agent_tick_seconds", "Duration of the last tick.", &one(snapshot.tick_ms / 1e3));
+    out.counter(
+        "commensal_agent_cpu_seconds_total",
+        "CPU time that the agent has used.",
+        &one(snapshot.cost.cpu_s),
+    );
     out.gauge(
         "commensal_agent_resident_memory_bytes",
-        "Memory of the agent.",
+        "Resident memory of the agent.",
         &one(snapshot.cost.rss_bytes.map(|bytes| bytes as f64)),
     );
     out.counter(
         "commensal_agent_writes_total",
-        "Kernel files that the agent wrote.",
+        "Writes to kernel files by the agent.",
         &one(snapshot.cost.writes as f64),
     );
     out.counter(
         "commensal_agent_audit_lines_lost_total",
-        "Lines that the audit log could not take.",
+        "Audit log lines that were lost because the log could not be written in time.",
         &one(snapshot.cost.audit_lost as f64),
     );
-    out.gauge("commensal_agent_paused", "Whether the agent only looks.", &flag(snapshot.paused));
+    let reactions = &snapshot.reactions;
+    out.counter(
+        "commensal_agent_reactions_total",
+        "Alarms of the probe after which the agent restricted offline work.",
+        &one(reactions.count as f64),
+    );
+    out.counter(
+        "commensal_agent_reaction_seconds_total",
+        "Time from these alarms until the agent's writes were in force.",
+        &one(reactions.total_ms / 1e3),
+    );
+    out.gauge(
+        "commensal_agent_longest_reaction_seconds",
+        "Longest time from such an alarm until the agent's writes were in force.",
+        &one(reactions.longest_ms / 1e3),
+    );
+    out.gauge(
+        "commensal_agent_paused",
+        "Whether the agent is paused: it observes and writes nothing.",
+        &flag(snapshot.paused),
+    );
     let off = snapshot.canary.as_ref().is_some_and(|canary| canary.off);
     out.gauge(
         "commensal_agent_canary",
-        "Whether a canary runs, and so takes isolation away for short windows.",
+        "Whether a canary is running, which removes isolation for short windows.",
         &flag(snapshot.canary.is_some()),
     );
-    out.gauge("commensal_agent_isolation_off", "Whether a canary has isolation off now.", &flag(off));
+    out.gauge(
+        "commensal_agent_isolation_off",
+        "Whether a canary has removed isolation at the moment.",
+        &flag(off),
+    );
     let problems = one(snapshot.problems.len() as f64);
-    out.gauge("commensal_agent_active_problems", "Problems that `commensal status` lists now.", &problems);
+    out.gauge(
+        "commensal_agent_active_problems",
+        "Number of problems that `commensal status` lists at the moment.",
+        &problems,
+    );
     out.gauge("commensal_agent_troubles", "Old name of commensal_agent_active_problems.", &problems);
     out.gauge(
         "commensal_config_generation",
-        "How often a configuration was taken into force.",
+        "Number of times that a configuration was put in force.",
         &one(snapshot.config.generation as f64),
     );
     out.gauge(
         "commensal_config_rejected",
-        "Whether a newer configuration is not in force because of mistakes.",
+        "Whether a newer configuration is not in force because it has errors.",
         &flag(snapshot.config.error.is_some()),
     );
+}
+
+/// Metrics of the lease, and of the last time that the safe state was set.
+fn guard(out: &mut Text, snapshot: &Snapshot) {
     let lease = snapshot.lease.as_ref();
     out.gauge(
         "commensal_lease_seconds",
-        "Time without a sign of life after which the guard acts.",
+        "Time without a keep-alive from the agent after which the guard kills it and sets the safe state.",
         &one(lease.map(|lease| lease.time_ms as f64 / 1e3)),
     );
     out.gauge(
         "commensal_guard_present",
-        "Whether the guard runs.",
+        "Whether the guard is running.",
         &flag(lease.is_some_and(|lease| lease.guard_pid.is_some())),
+    );
+    let last = snapshot.safe_state.as_ref();
+    let at = last.and_then(|last| humantime::parse_rfc3339(&last.at).ok());
+    let at = at.and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
+    out.gauge(
+        "commensal_safe_state_timestamp_seconds",
+        "Time at which the safe state was last set because an agent died or exited (Unix time).",
+        &one(at.map(|at| at.as_secs_f64())),
+    );
+    out.gauge(
+        "commensal_safe_state_failed_values",
+        "Number of values that could not be set or read when the safe state was last set.",
+        &one(last.map(|last| last.failures as f64)),
     );
 }
 
 fn machine(out: &mut Text, snapshot: &Snapshot) {
     let machine = &snapshot.machine;
-    out.gauge("commensal_machine_cpus", "Logical CPUs.", &one(f64::from(machine.cpus)));
+    out.gauge("commensal_machine_cpus", "Logical CPUs of the machine.", &one(f64::from(machine.cpus)));
     let by = [
         ("online", machine.online),
         ("offline", machine.offline),
@@ -123,16 +177,20 @@ fn machine(out: &mut Text, snapshot: &Snapshot) {
     ];
     let rows: Vec<Sample<'_>> =
         by.into_iter().filter_map(|(by, cpus)| Some((vec![("by", by.to_owned())], cpus?))).collect();
-    out.gauge("commensal_machine_used_cpus", "CPUs in use during the last tick, by whom.", &rows);
-    out.gauge("commensal_machine_memory_bytes", "Main memory.", &one(machine.memory_bytes as f64));
+    out.gauge("commensal_machine_used_cpus", "CPUs used during the last tick by online groups, offline groups and other work, and CPUs taken by the hypervisor (steal).", &rows);
+    out.gauge(
+        "commensal_machine_memory_bytes",
+        "Main memory of the machine.",
+        &one(machine.memory_bytes as f64),
+    );
     out.gauge(
         "commensal_machine_memory_available_bytes",
-        "Memory that can be had without swapping.",
+        "Memory that can be allocated without swapping.",
         &one(machine.memory_available_bytes.map(|bytes| bytes as f64)),
     );
     out.gauge(
         "commensal_machine_pressure_ratio",
-        "Share of the last tick in which some task waited.",
+        "Share of the last tick in which some task of the machine waited for the resource.",
         &pressure(&[], &machine.pressure),
     );
 }
@@ -149,60 +207,96 @@ fn pressure<'a>(labels: &[(&'a str, String)], of: &Pressure) -> Vec<Sample<'a>> 
         .collect()
 }
 
-/// A metric of each group: name, whether it is a counter, help, value.
+/// A metric of each group: name, whether it is a counter, help text, and a function that returns the value.
 type Figure = (&'static str, bool, &'static str, fn(&Group) -> Option<f64>);
 
-const FIGURES: [Figure; 20] = [
-    ("members", false, "Cgroups of the group.", |one| Some(one.members.len() as f64)),
-    ("used_cpus", false, "CPUs that it used during the last tick.", |one| one.cpus),
-    ("memory_bytes", false, "Memory that it holds.", |one| one.memory_bytes.map(|bytes| bytes as f64)),
-    ("memory_max_bytes", false, "Its hard limit of memory.", |one| {
+const FIGURES: [Figure; 22] = [
+    ("members", false, "Number of cgroups in the group.", |one| Some(one.members.len() as f64)),
+    ("used_cpus", false, "CPUs that the group used during the last tick.", |one| one.cpus),
+    ("memory_bytes", false, "Memory that the group uses.", |one| one.memory_bytes.map(|bytes| bytes as f64)),
+    ("memory_max_bytes", false, "Memory hard limit of the group.", |one| {
         one.memory_max_bytes.map(|bytes| bytes as f64)
     }),
-    ("read_bytes_per_second", false, "Read from disks.", |one| one.read_per_s),
-    ("written_bytes_per_second", false, "Written to disks.", |one| one.write_per_s),
-    ("tasks", false, "Its tasks.", |one| one.tasks.map(|tasks| tasks as f64)),
-    ("run_delay_seconds_per_second", false, "Time that its threads waited for a CPU.", |one| {
-        one.run_delay_ms_per_s.map(|ms| ms / 1e3)
+    ("read_bytes_per_second", false, "Bytes per second that the group reads from disks.", |one| {
+        one.read_per_s
     }),
+    ("written_bytes_per_second", false, "Bytes per second that the group writes to disks.", |one| {
+        one.write_per_s
+    }),
+    ("tasks", false, "Number of tasks in the group.", |one| one.tasks.map(|tasks| tasks as f64)),
+    (
+        "run_delay_seconds_per_second",
+        false,
+        "Time that the group's threads waited for a CPU (run delay), summed over threads, per second.",
+        |one| one.run_delay_ms_per_s.map(|ms| ms / 1e3),
+    ),
     (
         "blamed_wait_seconds_per_cpu_second",
         false,
-        "Of that, what is blamed on offline work, per second that they had a CPU.",
+        "Wait for a CPU that offline work occupied, per second of the group's CPU time.",
         |one| one.blamed_ms_per_cpu_s.map(|ms| ms / 1e3),
     ),
     (
         "preemption_delay_p99_seconds",
         false,
-        "99th percentile of the time that it took to get offline work off a CPU.",
+        "99th percentile of the time that offline work kept a CPU on which a thread of the group was woken.",
         |one| one.preemption_p99_us.map(|us| us / 1e6),
     ),
-    ("throttled_ratio", false, "Share of its periods in which the quota stopped it.", |one| {
+    ("throttled_ratio", false, "Share of quota periods in which the group was throttled.", |one| {
         one.throttled_pct.map(|pct| pct / 100.0)
     }),
-    ("oom_kills_total", true, "Processes that the kernel killed for want of memory.", |one| {
+    ("oom_kills_total", true, "Number of processes of the group that the OOM killer has killed.", |one| {
         one.oom_kills.map(|kills| kills as f64)
     }),
-    ("frozen", false, "Whether the agent has frozen it.", |one| Some(f64::from(u8::from(one.frozen)))),
-    ("cpu_pressure_ratio", false, "Share of the last tick in which some task waited for a CPU.", |one| {
-        one.pressure.cpu_pct.map(|pct| pct / 100.0)
-    }),
-    ("memory_pressure_ratio", false, "The same for memory.", |one| {
-        one.pressure.memory_pct.map(|pct| pct / 100.0)
-    }),
-    ("io_pressure_ratio", false, "The same for a disk.", |one| one.pressure.io_pct.map(|pct| pct / 100.0)),
-    ("queue_running", false, "Members of its queue that run.", |one| {
+    ("frozen", false, "Whether the agent has frozen the group.", |one| Some(f64::from(u8::from(one.frozen)))),
+    (
+        "freezing_seconds",
+        false,
+        "Time since the group was frozen, while some of its tasks have not stopped (cgroup v1).",
+        |one| one.freezing_s,
+    ),
+    (
+        "starved_seconds",
+        false,
+        "How long the tasks of a group below cpu.qos_level 0 have wanted a CPU and had none.",
+        |one| one.starved_s,
+    ),
+    (
+        "cpu_pressure_ratio",
+        false,
+        "Share of the last tick in which some task of the group waited for a CPU.",
+        |one| one.pressure.cpu_pct.map(|pct| pct / 100.0),
+    ),
+    (
+        "memory_pressure_ratio",
+        false,
+        "Share of the last tick in which some task of the group waited for memory.",
+        |one| one.pressure.memory_pct.map(|pct| pct / 100.0),
+    ),
+    (
+        "io_pressure_ratio",
+        false,
+        "Share of the last tick in which some task of the group waited for a disk.",
+        |one| one.pressure.io_pct.map(|pct| pct / 100.0),
+    ),
+    ("queue_running", false, "Commands of the group's queue that are running.", |one| {
         one.queue.as_ref().map(|queue| f64::from(queue.running))
     }),
-    ("queue_waiting", false, "Members of its queue that wait.", |one| {
+    ("queue_waiting", false, "Commands of the group's queue that are waiting.", |one| {
         one.queue.as_ref().map(|queue| f64::from(queue.waiting))
     }),
-    ("queue_max_concurrency", false, "How many may run.", |one| {
-        one.queue.as_ref().and_then(|queue| queue.max_concurrency).map(f64::from)
-    }),
-    ("queue_held", false, "Whether nobody is admitted for another reason than those that run.", |one| {
-        one.queue.as_ref().map(|queue| f64::from(u8::from(queue.held.is_some())))
-    }),
+    (
+        "queue_max_concurrency",
+        false,
+        "Maximum number of commands of the group's queue that may run at the same time.",
+        |one| one.queue.as_ref().and_then(|queue| queue.max_concurrency).map(f64::from),
+    ),
+    (
+        "queue_held",
+        false,
+        "Whether the group's queue is held closed, so that no command starts even if slots are free.",
+        |one| one.queue.as_ref().map(|queue| f64::from(u8::from(queue.held.is_some()))),
+    ),
 ];
 
 fn groups(out: &mut Text, snapshot: &Snapshot) {
@@ -213,7 +307,11 @@ fn groups(out: &mut Text, snapshot: &Snapshot) {
         (labels.to_vec(), 1.0)
     };
     let rows: Vec<Sample<'_>> = snapshot.groups.iter().map(info).collect();
-    out.gauge("commensal_group_info", "The groups, and what makes each yield or protects it.", &rows);
+    out.gauge(
+        "commensal_group_info",
+        "Class of each group, and the mechanism by which it yields or is protected, as labels.",
+        &rows,
+    );
     for (name, counts, help, figure) in FIGURES {
         let rows: Vec<Sample<'_>> = snapshot
             .groups
@@ -231,18 +329,26 @@ fn decisions(out: &mut Text, snapshot: &Snapshot) {
         (vec![("controller", one.name.clone()), ("group", group)], f64::from(u8::from(one.off.is_none())))
     });
     let controllers: Vec<Sample<'_>> = controllers.collect();
-    out.gauge("commensal_controller_on", "Whether a controller decides.", &controllers);
+    out.gauge("commensal_controller_on", "Whether the controller is turned on.", &controllers);
     let unmet = snapshot.groups.iter().map(|group| {
         let count = snapshot.unmet.iter().filter(|unmet| unmet.group == group.name).count();
         (vec![("group", group.name.clone())], count as f64)
     });
     let unmet: Vec<Sample<'_>> = unmet.collect();
-    out.gauge("commensal_unmet", "What was asked for and cannot be had.", &unmet);
-    out.gauge("commensal_drift_knobs", "Knobs that somebody else writes.", &one(snapshot.drift.len() as f64));
+    out.gauge(
+        "commensal_unmet",
+        "Number of requested settings of the group that this machine cannot enforce.",
+        &unmet,
+    );
+    out.gauge(
+        "commensal_drift_knobs",
+        "Number of knobs that another program has changed since the agent set them.",
+        &one(snapshot.drift.len() as f64),
+    );
     let given_up = snapshot.drift.iter().filter(|drift| drift.back_off_ms.is_none()).count();
     out.gauge(
         "commensal_drift_given_up_knobs",
-        "Of those, which the agent leaves to the other writer.",
+        "Number of drifted knobs that the agent no longer corrects.",
         &one(given_up as f64),
     );
 }
@@ -254,7 +360,7 @@ mod tests {
     use commensal_core::text::is_hidden;
     use std::collections::{BTreeMap, BTreeSet};
 
-    /// A strict parser of the format: whatever it accepts, Prometheus accepts too.
+    /// A strict parser of the format: Prometheus accepts all text that this parser accepts.
     #[derive(Debug, Default)]
     struct Parsed {
         kinds: BTreeMap<String, String>,
@@ -266,7 +372,7 @@ mod tests {
             && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
     }
 
-    /// Labels up to the closing brace, and what is after it.
+    /// The labels up to the closing brace, and the text after it.
     fn labels(mut text: &str) -> Result<(BTreeMap<String, String>, &str), String> {
         let mut found = BTreeMap::new();
         loop {
@@ -346,7 +452,7 @@ mod tests {
         Ok(parsed)
     }
 
-    // promise 35
+    // promise 28
     #[test]
     fn golden_metrics() {
         let text = prometheus(&crate::fixture::snapshot(), Duration::from_millis(250));
@@ -359,7 +465,7 @@ mod tests {
     }
 
     /// An unknown value has no series, but its metric family is present.
-    // promise 35
+    // promise 28
     #[test]
     fn an_empty_snapshot_has_every_family() {
         let empty = parse(&prometheus(&Snapshot::default(), Duration::ZERO)).unwrap();
@@ -368,7 +474,7 @@ mod tests {
         assert!(empty.series.keys().all(|name| !name.contains("used_cpus")), "{empty:?}");
     }
 
-    // promise 35
+    // promise 28
     #[test]
     fn odd_names_are_escaped() {
         let check = |odd: &str, shown: &str| {

@@ -1,12 +1,12 @@
-//! A consistent snapshot that contains an example of everything that a view can show, for golden tests.
+//! A consistent snapshot with an example of everything that a view can show, for golden tests.
 
 use crate::snapshot::{
-    Action, Config, Controller, Cost, Drift, Explanation, Group, Input, Lease, Limit, Machine, Member,
-    Pressure, Queue, SCHEMA, Snapshot, Unmet,
+    Action, Config, Controller, Cost, Drift, Explanation, Group, Input, LastSafeState, Lease, Limit, Machine,
+    Member, Pressure, Queue, Reactions, SCHEMA, Snapshot, Unmet,
 };
 use std::sync::Arc;
 
-/// An online service and two offline groups on eight CPUs, on a bad day.
+/// A machine of eight CPUs with an online service, two offline groups, and several problems.
 #[must_use]
 pub fn snapshot() -> Snapshot {
     Snapshot {
@@ -30,6 +30,14 @@ pub fn snapshot() -> Snapshot {
             ),
         },
         lease: Some(Lease { time_ms: 3_000, guard_pid: Some(4243) }),
+        safe_state: Some(Arc::new(LastSafeState {
+            at: "2026-11-22T04:09:52.750Z".to_owned(),
+            why: "the agent died".to_owned(),
+            took_ms: 8,
+            held: 41,
+            failures: 1,
+            failed: vec!["blkio:/etl blkio.throttle.read_bps_device 254:0: write: EIO".to_owned()],
+        })),
         machine: Machine {
             cpus: 8,
             busy: Some(6.31),
@@ -58,12 +66,13 @@ pub fn snapshot() -> Snapshot {
             late_ticks: 2,
             audit_lost: 5,
         },
+        reactions: Reactions { count: 4, total_ms: 22.0, longest_ms: 9.5 },
         problems: vec![
             "/docker/91f0c cpu.shares is written by dockerd as well: the agent has stopped writing it until the next \
              configuration"
                 .to_owned(),
             "the audit log /var/lib/commensal/audit.log has lost 5 lines: append to /var/lib/commensal/audit.log: ENOSPC \
-             (no space left on device); make room there, the groups stay in force meanwhile"
+             (no space left on device); free some space there; the groups stay in force meanwhile"
                 .to_owned(),
         ],
     }
@@ -110,6 +119,7 @@ fn web() -> Group {
         limits: Arc::new(vec![limit("cpu.weight", "1000", "the user's")]),
         queue: None,
         frozen: false,
+        ..Group::default()
     }
 }
 
@@ -157,6 +167,7 @@ fn etl() -> Group {
             held: Some("memory is at 90 % of the limit".to_owned()),
         }),
         frozen: false,
+        ..Group::default()
     }
 }
 

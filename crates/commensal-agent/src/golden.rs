@@ -1,11 +1,11 @@
-//! Expected texts of the tests, in `tests/golden`. `UPDATE=1 cargo test -p commensal-agent` rewrites them.
+//! Golden files of the tests, in `tests/golden`. `UPDATE=1 cargo test -p commensal-agent` rewrites them.
 #![allow(clippy::disallowed_methods, reason = "a test reads its expectation")]
 
 use std::path::Path;
 
-/// Compares with the file, or rewrites it.
+/// Compares `got` with the file. Tests run in the folder of their package. With `UPDATE` set, rewrites the file instead.
 pub fn check(name: &str, got: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    let path = Path::new("tests/golden").join(name);
     let want = std::fs::read_to_string(&path).unwrap_or_default();
     if got == want {
         return;

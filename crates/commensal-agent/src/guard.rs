@@ -1,18 +1,21 @@
-//! The guard: a separate process that puts the machine into its safe state when the agent is gone or hangs.
+//! The guard: a separate process that puts the machine into its safe state when the agent has died or hangs.
 //!
-//! The agent connects to the guard's socket and sends its identity and the length of its lease, then signs of life more
-//! often than that. If the connection closes without a farewell, the agent is dead, and the guard acts at once. If no
-//! sign of life comes for the lease time, the agent hangs, and the guard kills it with SIGKILL and acts.
+//! The agent connects to the guard's socket and sends its identity and the length of its lease, then keep-alives at
+//! intervals shorter than the lease. If the connection closes without a farewell, the agent has died, and the guard
+//! acts immediately. If no keep-alive arrives for the length of the lease, the agent counts as hanging: the guard kills
+//! it with SIGKILL, then acts.
 //!
 //! ```text
 //! agent ──{"pid":…,"lease_ms":…}\n, then "." each beat, "q" at the end──► guard
 //!       ◄──────────────────── "." for each "." ─────────────────────────
 //! ```
 
+use crate::safe_record;
 use commensal_host::{Host, HostError, Process, Signal, peer};
 use commensal_reconcile::{SafeState, bring_safe_state};
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::parent_id;
 use std::path::Path;
@@ -20,66 +23,68 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// File name of the socket in the state directory.
+/// Name of the guard's socket in the state directory.
 pub const SOCKET: &str = "guard.sock";
-/// Maximum length of the first line, bytes.
+/// Maximum length in bytes of the first line that an agent sends.
 const LONGEST_HELLO: u64 = 4 << 10;
-/// How often a guard that was started by an agent checks for its first connection.
+/// Interval at which a guard that an agent started checks for its first connection.
 const PAUSE: Duration = Duration::from_millis(5);
 /// How long the guard waits for the first line.
 const HELLO_PATIENCE: Duration = Duration::from_secs(2);
-/// Shortest interval between two signs of life.
+/// Minimum interval between two keep-alives.
 const SHORTEST_BEAT: Duration = Duration::from_millis(20);
-const LONGEST_BEAT: Duration = Duration::from_millis(500);
+/// Maximum interval between two keep-alives.
+const LONGEST_BEAT: Duration = Duration::from_secs(2);
 const BEAT: u8 = b'.';
 const FAREWELL: u8 = b'q';
 
-/// Identity of the guarded agent. What to do after its death is on record ([`bring_safe_state`]).
+/// Identity of the guarded agent, as the agent sends it. It contains no settings: the records that [`bring_safe_state`]
+/// reads define what the guard writes after the agent's death.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// PID of the agent.
     pub pid: u32,
     /// Start time of the agent, so that another process with the same PID is not killed.
     pub start_ticks: u64,
-    /// How long it may be silent, ms.
+    /// Time without a keep-alive after which the guard acts (ms).
     pub lease_ms: u64,
 }
 
-/// The agent's end of the connection. A separate thread sends the signs of life, so that a long tick is not taken for
-/// the agent's death; it sends them only while the agent makes progress.
+/// The agent's end of the connection. A separate thread sends the keep-alives, so that the guard does not treat a long
+/// tick as the agent's death. It sends them only while the agent makes progress.
 #[derive(Debug)]
 pub struct Link {
     stream: UnixStream,
     beats: Arc<Beats>,
 }
 
-/// State shared by the thread and the agent.
+/// State shared by the agent and its thread that sends keep-alives.
 #[derive(Debug, Default)]
 struct Beats {
     over: AtomicBool,
-    /// The connection broke.
+    /// Whether the connection has broken.
     gone: AtomicBool,
-    /// The guard has not answered any sign of life for the lease time.
+    /// Whether the guard has acknowledged no keep-alive for the length of the lease.
     silent: AtomicBool,
 }
 
-/// State of the guard at the other end.
+/// State of the guard, as the agent sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtGuard {
-    /// The guard answers.
+    /// The guard responds.
     Answers,
-    /// The guard is connected but does not answer; with its PID.
+    /// The guard is connected but does not respond; with its PID, if known.
     Silent(Option<u32>),
-    /// The guard is gone.
+    /// The guard has exited, or the connection has broken.
     Gone,
 }
 
 impl Link {
-    /// Connects to the guard of a state directory and sends the agent's identity and lease. From then on signs of life
-    /// are sent, as long as `pulse` grows.
+    /// Connects to the guard of a state directory, and sends the agent's identity and lease. From then on a thread
+    /// sends keep-alives while `pulse` grows.
     ///
     /// # Errors
-    /// When nothing listens there, or the guard is gone already.
+    /// Returns an error if no guard listens on the socket, or if the guard has just exited.
     pub fn start(state_dir: &Path, hello: &Hello, pulse: Arc<AtomicU64>) -> io::Result<Link> {
         let mut stream = UnixStream::connect(state_dir.join(SOCKET))?;
         let mut line = serde_json::to_vec(hello)?;
@@ -108,13 +113,24 @@ impl Link {
         }
     }
 
-    /// PID of the guard.
+    /// The connection, for a thread that waits for its end.
+    #[must_use]
+    pub fn connection(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    /// Called when the connection has ended, which the thread that sends the keep-alives notices later.
+    pub fn closed(&self) {
+        self.beats.gone.store(true, Ordering::Relaxed);
+    }
+
+    /// PID of the guard; `None` if unknown.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         peer(&self.stream).and_then(|(pid, _)| u32::try_from(pid).ok())
     }
 
-    /// Tells the guard to do nothing: the agent exits normally, or another one takes over.
+    /// Asks the guard not to act, because the agent exits normally or another agent replaces it.
     pub fn farewell(mut self) {
         self.beats.over.store(true, Ordering::Relaxed);
         let _ = self.stream.set_nonblocking(false);
@@ -129,7 +145,7 @@ impl Drop for Link {
     }
 }
 
-/// Sends signs of life while the agent makes progress, and checks whether the guard answers them.
+/// Sends keep-alives while the agent makes progress, and checks whether the guard acknowledges them.
 fn beat(mut stream: UnixStream, lease: Duration, pulse: &AtomicU64, beats: &Beats) {
     let pause = (lease / 5).clamp(SHORTEST_BEAT, LONGEST_BEAT);
     let mut seen = None;
@@ -138,7 +154,7 @@ fn beat(mut stream: UnixStream, lease: Duration, pulse: &AtomicU64, beats: &Beat
         let now = pulse.load(Ordering::Relaxed);
         if seen.replace(now) != Some(now) {
             match stream.write(&[BEAT]) {
-                // The guard has a full buffer of unread signs of life.
+                // The guard does not read: its buffer is full.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Ok(_) => {}
                 Err(_) => return beats.gone.store(true, Ordering::Relaxed),
@@ -161,43 +177,55 @@ fn beat(mut stream: UnixStream, lease: Duration, pulse: &AtomicU64, beats: &Beat
     }
 }
 
-/// How a guarded agent ended.
+/// How the connection to a guarded agent ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// Normally, with a farewell.
+    /// The agent exited normally and sent a farewell.
     Farewell,
-    /// Its connection broke.
+    /// The agent's connection broke.
     Died,
-    /// It was silent for its lease time, and the guard killed it.
+    /// The agent sent no keep-alive for the length of its lease, and the guard killed it.
     Hung,
 }
 
-/// What the guard did after an agent's end.
+impl End {
+    /// Describes the end in a sentence, for records and logs.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            End::Farewell => "the agent ended",
+            End::Died => "the agent died",
+            End::Hung => "the agent sent no keep-alive for its lease time and was killed",
+        }
+    }
+}
+
+/// The guard's reaction to the end of an agent.
 #[derive(Debug)]
 pub struct Acted {
     /// How the agent ended.
     pub end: End,
-    /// Time from the end of the agent (or of its lease) to the safe state.
+    /// Time from the end of the agent, or of its lease, to the safe state.
     pub took: Duration,
     /// Result of putting the machine into its safe state.
     pub state: SafeState,
 }
 
-/// Listens in the state directory. A stale socket is replaced.
+/// Listens in the state directory, and replaces the socket of a dead guard.
 ///
 /// # Errors
-/// `EADDRINUSE` when another guard listens there.
+/// Returns `EADDRINUSE` if another guard listens there.
 pub fn listen(host: &mut dyn Host, state_dir: &Path) -> Result<UnixListener, HostError> {
     host.state_dir(state_dir)?;
     host.listen(&state_dir.join(SOCKET))
 }
 
-/// Guards one agent after the other. With `once`, the PID of the process that started it, the guard exits after its
-/// first agent, or when that process ends before an agent has connected (it is then no longer the parent); the safe
-/// state is applied in this case too. `tell` is called with what was done.
+/// Guards one agent after another. `once` is the PID of the process that started the guard. With `once`, the guard
+/// exits after its first agent. If that process (its parent) dies before an agent has connected, the guard sets the
+/// safe state and exits. Calls `tell` after each reaction.
 ///
 /// # Errors
-/// When no more connections can be accepted.
+/// Returns an error if connections can no longer be accepted.
 pub fn guard(
     host: &mut dyn Host,
     state_dir: &Path,
@@ -210,11 +238,9 @@ pub fn guard(
         let stream = match listener.accept() {
             Ok((stream, _)) => stream,
             Err(error) if once.is_some() && error.kind() == io::ErrorKind::WouldBlock => {
-                // The starter died before it connected: settings of an earlier agent may still be in force.
+                // The parent died before it connected: settings of an earlier agent may still be in force.
                 if once != Some(parent_id()) {
-                    let since = Instant::now();
-                    let state = bring_safe_state(host, state_dir, HELLO_PATIENCE);
-                    tell(&Acted { end: End::Died, took: since.elapsed(), state });
+                    tell(&act(host, state_dir, End::Died, HELLO_PATIENCE));
                     return Ok(());
                 }
                 std::thread::sleep(PAUSE);
@@ -226,14 +252,21 @@ pub fn guard(
         let agent = host.process(hello.pid).ok().filter(|one| one.start_ticks == hello.start_ticks);
         let (end, last) = watch(host, hello, &mut rest, agent.as_ref());
         if end != End::Farewell {
-            let since = Instant::now();
-            let state = bring_safe_state(host, state_dir, Duration::from_millis(last.lease_ms));
-            tell(&Acted { end, took: since.elapsed(), state });
+            tell(&act(host, state_dir, end, Duration::from_millis(last.lease_ms)));
         }
         if once.is_some() {
             return Ok(());
         }
     }
+}
+
+/// Sets the safe state, and records the result in the state directory.
+fn act(host: &mut dyn Host, state_dir: &Path, end: End, lease: Duration) -> Acted {
+    let since = Instant::now();
+    let state = bring_safe_state(host, state_dir, lease);
+    let took = since.elapsed();
+    safe_record::record(host, state_dir, end.words(), took, &state);
+    Acted { end, took, state }
 }
 
 fn greeted(stream: UnixStream) -> io::Result<(Hello, BufReader<UnixStream>)> {
@@ -248,7 +281,7 @@ fn read_hello(reader: &mut BufReader<UnixStream>, mut line: Vec<u8>) -> io::Resu
     Ok(serde_json::from_slice(&line)?)
 }
 
-/// Waits for the end of the agent; returns the last identity that it sent.
+/// Waits for the end of the agent. Returns how the agent ended, with the last identity that it sent.
 fn watch(
     host: &mut dyn Host,
     mut hello: Hello,
@@ -261,8 +294,8 @@ fn watch(
         let mut byte = [0; 1];
         match reader.read(&mut byte) {
             Ok(1) if byte[0] == BEAT => {
-                // Answers, so that the agent knows that the guard is alive. An agent that does not read the answers
-                // does not matter.
+                // The response shows the agent that the guard is alive. A failure is ignored: the agent need not read
+                // it.
                 let _ = reader.get_ref().set_write_timeout(Some(PAUSE));
                 let mut answers = reader.get_ref();
                 let _ = answers.write(&[BEAT]);

@@ -1,4 +1,5 @@
-//! The agent: enforces the groups while members come and go, load changes and other programs write the same files.
+//! The agent: keeps the groups' settings in force while members appear and disappear, load changes, and other programs
+//! write the same kernel files.
 //!
 //! ```text
 //! config ─► specs ─┐                                 ┌─► journal, audit log
@@ -7,7 +8,7 @@
 //!                           └─► Snapshot ─► control socket, /metrics, status, top, explain
 //! ```
 //!
-//! One thread senses, decides and writes; every other thread only sees a [`snapshot::Snapshot`].
+//! One thread measures, decides and writes; all other threads only read a [`snapshot::Snapshot`].
 #![forbid(unsafe_code)]
 
 pub mod agent;
@@ -24,15 +25,17 @@ pub mod exposition;
 pub mod fixture;
 #[cfg(test)]
 mod golden;
-pub mod groups_file;
 pub mod guard;
+mod levels;
 pub mod members;
+mod min_share;
+mod policy_watch;
 pub mod privileges;
 pub mod publish;
-pub mod reach;
+mod safe_record;
 pub mod sense;
-mod siblings;
 pub mod snapshot;
+mod starvation;
 pub mod status;
 pub mod top;
 mod view;

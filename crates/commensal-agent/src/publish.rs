@@ -1,16 +1,17 @@
-//! The latest snapshot, for readers: the loop swaps a pointer, and no reader ever makes it wait.
+//! The latest snapshot, for readers. The loop replaces it by swapping a pointer, so readers never delay the loop.
 
 use crate::snapshot::Snapshot;
 use arc_swap::ArcSwapOption;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Number of ticks without a new snapshot after which the loop counts as hanging, and the minimum time for that: the
-/// loop itself reports a long tick.
+/// Number of ticks without a new snapshot after which the loop counts as hanging.
 const STALE_TICKS: u32 = 5;
+/// Minimum time without a new snapshot after which the loop counts as hanging. The loop itself reports a tick that is
+/// merely long.
 const STALE_AT_LEAST: Duration = Duration::from_secs(5);
 
-/// Where the loop publishes its snapshots. Shared as `Arc<Published>`.
+/// The place where the loop publishes its snapshots; shared as `Arc<Published>`.
 #[derive(Debug, Default)]
 pub struct Published(ArcSwapOption<Stamped>);
 
@@ -25,12 +26,12 @@ struct Stamped {
 pub struct Latest {
     /// The snapshot.
     pub snapshot: Arc<Snapshot>,
-    /// Its age, on a monotonic clock.
+    /// Time since the snapshot was published, by a monotonic clock.
     pub age: Duration,
 }
 
 impl Published {
-    /// No snapshot yet.
+    /// Creates a publisher without a snapshot.
     #[must_use]
     pub fn new() -> Published {
         Published::default()
@@ -41,7 +42,7 @@ impl Published {
         self.0.store(Some(Arc::new(Stamped { snapshot, at: Instant::now() })));
     }
 
-    /// The latest snapshot; `None` before the first tick is over.
+    /// The latest snapshot; `None` before the end of the first tick.
     #[must_use]
     pub fn latest(&self) -> Option<Latest> {
         let stamped = self.0.load_full()?;
@@ -49,7 +50,7 @@ impl Published {
     }
 }
 
-/// Whether a snapshot of this age means that the loop hangs: five ticks, and five seconds at least.
+/// Whether a snapshot of this age means that the loop hangs: it is older than five ticks and older than five seconds.
 #[must_use]
 pub fn is_stale(snapshot: &Snapshot, age: Duration) -> bool {
     age > (Duration::from_millis(snapshot.interval_ms) * STALE_TICKS).max(STALE_AT_LEAST)
@@ -86,8 +87,8 @@ mod tests {
         assert_eq!(published.latest().unwrap().snapshot.ticks, 19_999);
     }
 
-    /// A reader that keeps a snapshot for long delays nothing.
-    // promise 33
+    /// A reader that keeps a snapshot for a long time delays nothing.
+    // promise 56
     #[test]
     fn a_reader_never_blocks_the_writer() {
         let published = Published::new();

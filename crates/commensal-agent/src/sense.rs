@@ -1,4 +1,5 @@
-//! Use of the groups and the machine since the last sample: rates from counters on open descriptors.
+//! Measures resource use of the groups and the machine since the last sample, as rates of counters. Counter files stay
+//! open between two samples.
 
 use commensal_core::actual::{CgroupPath, Hierarchy};
 use commensal_core::control::io::Rates;
@@ -14,71 +15,73 @@ use commensal_sensors::usage::GroupDirs;
 use commensal_sensors::{machine, pressure};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
+use std::sync::Arc;
 
-/// Maximum number of cgroups whose counters are all read in one sample. More cgroups take turns: reading a thousand
-/// would take 100 ms. A rate is then the average since the cgroup's last turn.
+/// Maximum number of cgroups whose counters are all read in one sample. If there are more cgroups, they take turns,
+/// because reading a thousand cgroups would take 100 ms. A rate is then the average since the cgroup's last turn.
 const IN_FULL: usize = 16;
-/// The same limit for the CPU time of cgroups that used none lately; an active cgroup is read in every sample.
+/// Maximum number of idle cgroups whose CPU time is read in one sample. Active cgroups are read in every sample.
 const IDLE: usize = 64;
 
-/// Use of one group in a time span. Sums over its cgroups; `None` where one of them could not be read.
+/// Resource use of one group since the last sample, summed over its cgroups; `None` if one of them could not be read.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct GroupRates {
-    /// CPUs.
+    /// CPUs used.
     pub cpus: Option<f64>,
-    /// Memory held now, bytes.
+    /// Current memory in bytes.
     pub memory_bytes: Option<u64>,
     /// Bytes read per second.
     pub read_per_s: Option<f64>,
     /// Bytes written per second.
     pub write_per_s: Option<f64>,
-    /// Rates by disk; without disks on which the group did nothing yet.
+    /// Rates by disk, without disks that the group has not used yet.
     pub disks: Option<BTreeMap<Device, Rates>>,
     /// Current number of tasks.
     pub tasks: Option<u64>,
-    /// Time that its threads waited for a CPU, ms per second.
+    /// Time that the group's threads waited for a CPU (ms per second).
     pub run_delay_ms_per_s: Option<f64>,
-    /// Time that the quota throttled the group, ms per second.
+    /// Time that the quota throttled the group (ms per second).
     pub throttled_ms_per_s: Option<f64>,
-    /// Share of the quota's periods in which the group was throttled, per cent; of the cgroup with the largest share.
-    /// `None` without a quota.
+    /// Share of the quota's periods in which a cgroup of the group was throttled (per cent); the highest of its
+    /// cgroups. `None` if there is no quota.
     pub throttled_pct: Option<f64>,
-    /// Processes that the OOM killer killed, since the cgroups were created.
+    /// Number of processes that the OOM killer has killed since the cgroups were created.
     pub oom_kills: Option<u64>,
-    /// Share of the time in which some task waited, per cent: CPU, memory, disks. The largest of its cgroups.
+    /// Share of the time in which some task waited for CPU, memory or disks (per cent); each is the highest of the
+    /// group's cgroups.
     pub pressure_pct: [Option<f64>; 3],
 }
 
-/// Use of the machine in a time span.
+/// Resource use of the machine since the last sample.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct MachineRates {
-    /// Busy CPUs, whatever the use.
+    /// Busy CPUs, used by groups or not.
     pub busy: Option<f64>,
-    /// CPUs taken by the hypervisor.
+    /// CPUs that the hypervisor took (steal).
     pub steal: Option<f64>,
-    /// Share of the time in which some task waited, per cent: CPU, memory, disks.
+    /// Share of the time in which some task waited for CPU, memory or disks (per cent).
     pub pressure_pct: [Option<f64>; 3],
 }
 
-/// A sample.
+/// One sample of all groups and the machine.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Sample {
-    /// Time since the previous sample, s; 0 at the first.
+    /// Time since the previous sample (s); 0 for the first one.
     pub seconds: f64,
-    /// The machine.
+    /// Resource use of the machine.
     pub machine: MachineRates,
-    /// The groups by name.
-    pub groups: BTreeMap<String, GroupRates>,
+    /// Resource use of the groups, by name.
+    pub groups: BTreeMap<String, Arc<GroupRates>>,
 }
 
-/// How completely a group must be read in a sample.
+/// How many of a group's cgroups are read completely in a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WatchPrecision {
     /// Only the cgroups whose turn it is.
     InTurn,
-    /// Also all active cgroups.
+    /// The cgroups whose turn it is, and all active cgroups.
     AtWork,
-    /// All cgroups: starving threads wait without running.
+    /// All cgroups, because even threads that do not run may wait for a CPU.
     All,
 }
 
@@ -86,31 +89,44 @@ pub enum WatchPrecision {
 struct Meter {
     dirs: GroupDirs,
     delay: RunDelay,
-    /// Position in the rotation.
+    /// Position of the cgroup in the rotation.
     turn: usize,
     cpu: Option<(u64, u64)>,
-    /// The last complete reading: its time, the counters, and the CPU time at that moment.
+    /// The last complete reading: its time (ms), the counters, and the run delay (us).
     last: Option<(u64, GroupUse, Option<u64>)>,
+    /// CPU time at the last complete reading (us).
     cpu_by_then: Option<u64>,
-    /// Rates reported until the next turn.
+    /// Rates that samples report until the next reading.
     rates: GroupRates,
 }
 
-/// Counters as of the last sample.
+/// Counters of all cgroups as of the last sample.
 #[derive(Debug, Default)]
 pub struct Meters {
-    members: HashMap<CgroupPath, Meter>,
+    members: HashMap<CgroupPath, Box<Meter>>,
     machine: Option<(MachineCpu, Pressures)>,
     last_ms: Option<u64>,
     looks: usize,
     opened: usize,
     /// Last reported rates of each group.
-    told: HashMap<String, GroupRates>,
+    told: HashMap<String, Arc<GroupRates>>,
+    /// For each member of each group, in the order of the desired state given to [`Meters::follow`]. In a compact form,
+    /// because each sample goes through all members and reads few of them.
+    turns: Vec<Vec<Turn>>,
+}
+
+/// When a member is read.
+#[derive(Debug, Clone, Copy)]
+struct Turn {
+    /// Position of the cgroup in the rotation.
+    number: usize,
+    /// Whether the cgroup is active, or may be; then it is read in every sample.
+    at_work: bool,
 }
 
 impl Meters {
-    /// Samples the cgroups given to [`Meters::follow`]. `now_ms` is on a monotonic clock; `closely` says how completely
-    /// a group must be read.
+    /// Takes a sample of the cgroups given to [`Meters::follow`]. `now_ms` is on a monotonic clock. `closely` returns
+    /// how completely a group must be read.
     pub fn look(
         &mut self,
         host: &mut dyn Host,
@@ -125,29 +141,38 @@ impl Meters {
         let (looks, count) = (self.looks, self.members.len());
         let due = |turn: usize, at_a_time: usize| {
             let turns = count.div_ceil(at_a_time).max(1);
-            turn % turns == looks % turns
+            // Neighbours in the rotation are mostly members of one group, whose sum is then computed once.
+            turn / at_a_time % turns == looks % turns
         };
         let mut groups = BTreeMap::new();
-        for group in &desired.groups {
+        for (index, group) in desired.groups.iter().enumerate() {
             let closely = closely(group);
             let mut looked = false;
-            for member in &group.members {
+            for (nth, member) in group.members.iter().enumerate() {
+                let mut turn = self.turns.get_mut(index).and_then(|turns| turns.get_mut(nth));
+                let is_not_due =
+                    |turn: &Turn| !(turn.at_work || due(turn.number, IN_FULL) || due(turn.number, IDLE));
+                if closely != WatchPrecision::All && turn.as_deref().is_some_and(is_not_due) {
+                    continue;
+                }
                 let Some(meter) = self.members.get_mut(&member.path) else { continue };
                 let known = meter.cpu.is_some();
-                looked |= meter.look(host, now_ms, closely, &due);
+                meter.look(host, now_ms, closely, &due);
+                looked = true;
                 if known && meter.cpu.is_none() {
-                    // The cgroup was removed, or replaced.
+                    // The cgroup was removed, or another cgroup has its path.
                     meter.open_again(host, hierarchies, &member.path);
                 }
+                turn.iter_mut().for_each(|turn| turn.at_work = meter.is_at_work());
             }
             let name = group.name.as_str();
             let rates = match self.told.get(name).filter(|_| !looked) {
-                Some(told) => told.clone(),
+                Some(told) => Arc::clone(told),
                 None => {
                     let meters = group.members.iter().filter_map(|member| self.members.get(&member.path));
                     let each = meters.map(|meter| meter.rates.clone());
-                    let sum = each.reduce(|sum, one| add(sum, &one)).unwrap_or_default();
-                    self.told.insert(name.to_owned(), sum.clone());
+                    let sum = Arc::new(each.reduce(|sum, one| add(sum, &one)).unwrap_or_default());
+                    self.told.insert(name.to_owned(), Arc::clone(&sum));
                     sum
                 }
             };
@@ -156,19 +181,19 @@ impl Meters {
         Sample { seconds, machine: self.machine(host, seconds), groups }
     }
 
-    /// Time that the threads of a cgroup have waited for a CPU so far, us.
+    /// Total time that the threads of a cgroup have waited for a CPU (us); `None` if it cannot be read.
     pub fn run_delay_us(&mut self, host: &mut dyn Host, path: &CgroupPath) -> Option<u64> {
         let meter = self.members.get_mut(path)?;
         meter.delay.read(host, meter.dirs.any()?)
     }
 
-    /// Memory of a cgroup that cannot be reclaimed.
+    /// Memory of a cgroup that cannot be reclaimed (bytes).
     pub fn held(&self, host: &mut dyn Host, path: &CgroupPath) -> Option<u64> {
         self.members.get(path)?.dirs.held_bytes(host)
     }
 
-    /// The processes in and below a cgroup, with the memory that killing each would free: anonymous and shared memory
-    /// (proc(5), `status`).
+    /// The processes in and below a cgroup, each with the memory that killing the process would free: anonymous and
+    /// shared memory (`status` in proc(5)).
     pub fn processes(&self, host: &mut dyn Host, path: &CgroupPath) -> Vec<Process> {
         let Some(dir) = self.members.get(path).and_then(|meter| meter.dirs.any()) else { return Vec::new() };
         let mut pids = Vec::new();
@@ -176,10 +201,15 @@ impl Meters {
         pids.into_iter().filter_map(|pid| process(host, pid)).collect()
     }
 
-    /// The directory of this cgroup in cgroup v1's freezer hierarchy, if the process is in it.
+    /// Directory of the cgroup in the v1 hierarchy of the controller.
+    pub fn dir_v1(&self, path: &CgroupPath, controller: Controller) -> Option<Dir> {
+        let (version, dir) = self.members.get(path)?.dirs.of(controller)?;
+        (version == Version::V1).then_some(dir)
+    }
+
+    /// Directory of the cgroup in the v1 freezer hierarchy, if the process is in it.
     pub fn freezer(&self, host: &mut dyn Host, path: &CgroupPath, pid: u32) -> Option<Dir> {
-        let found = self.members.get(path)?.dirs.of(Controller::Freezer)?;
-        let (Version::V1, dir) = found else { return None };
+        let dir = self.dir_v1(path, Controller::Freezer)?;
         let mut pids = Vec::new();
         below(host, dir, &mut pids);
         pids.contains(&pid).then_some(dir)
@@ -207,9 +237,15 @@ impl Meters {
             let dirs = GroupDirs::open(host, hierarchies, path);
             if dirs.any().is_some() {
                 self.opened = self.opened.wrapping_add(1);
-                self.members.insert(path.clone(), Meter::new(dirs, self.opened));
+                self.members.insert(path.clone(), Box::new(Meter::new(dirs, self.opened)));
             }
         }
+        let turn = |path: &CgroupPath| match self.members.get(path) {
+            Some(meter) => Turn { number: meter.turn, at_work: meter.is_at_work() },
+            None => Turn { number: 0, at_work: false },
+        };
+        let of_group = |group: &DesiredGroup| group.members.iter().map(|one| turn(&one.path)).collect();
+        self.turns = desired.groups.iter().map(of_group).collect();
     }
 
     fn machine(&mut self, host: &mut dyn Host, seconds: f64) -> MachineRates {
@@ -284,25 +320,25 @@ impl Meter {
         std::mem::replace(self, Meter::new(dirs, self.turn)).dirs.close(host);
     }
 
-    /// Reads the counters that are `due`: the rotation allows a limited number per sample. Returns whether anything was
-    /// read.
+    /// Whether the cgroup has used CPU time lately. If its CPU time is unknown, it may be active.
+    fn is_at_work(&self) -> bool {
+        self.rates.cpus.is_none_or(|cpus| cpus > 0.0)
+    }
+
+    /// Reads the CPU time of the cgroup, and the other counters if they are due. `due(turn, n)` is true if it is the
+    /// cgroup's turn when `n` cgroups are read per sample.
     fn look(
         &mut self,
         host: &mut dyn Host,
         now_ms: u64,
         closely: WatchPrecision,
         due: &dyn Fn(usize, usize) -> bool,
-    ) -> bool {
-        // If the CPU time is unknown, the cgroup may be active.
-        let at_work = self.rates.cpus.is_none_or(|cpus| cpus > 0.0);
+    ) {
         let in_full = match closely {
             WatchPrecision::All => true,
-            WatchPrecision::AtWork if at_work => true,
+            WatchPrecision::AtWork if self.is_at_work() => true,
             _ => self.last.is_none() || due(self.turn, IN_FULL),
         };
-        if !(in_full || at_work || due(self.turn, IDLE)) {
-            return false;
-        }
         let cpu_us = self.dirs.cpu_us(host);
         let before = std::mem::replace(&mut self.cpu, cpu_us.map(|us| (now_ms, us)));
         self.rates.cpus = before.zip(cpu_us).and_then(|((then_ms, then), now)| {
@@ -312,11 +348,11 @@ impl Meter {
         if in_full {
             self.rates = GroupRates { cpus: self.rates.cpus, ..self.others(host, now_ms, closely) };
         }
-        true
     }
 
-    /// All counters except the CPU time. A cgroup that did not run since the last reading did no I/O either, but its
-    /// memory may have been reclaimed. Starving threads wait without running.
+    /// Reads all counters except the CPU time, and computes the rates. A cgroup that did not run since the last reading
+    /// did no I/O either, but the kernel may have reclaimed some of its memory. With [`WatchPrecision::All`] the run
+    /// delay is read in any case, because threads may wait without running.
     fn others(&mut self, host: &mut dyn Host, now_ms: u64, closely: WatchPrecision) -> GroupRates {
         let cpu_us = self.cpu.map(|(_, us)| us);
         let idle = std::mem::replace(&mut self.cpu_by_then, cpu_us) == cpu_us
@@ -360,7 +396,7 @@ impl Meter {
     }
 }
 
-/// Share of throttled periods; the kernel counts only periods in which a task wanted to run.
+/// Share of throttled periods (per cent). The kernel counts only periods in which a task was runnable.
 fn throttled_pct(now: &GroupUse, before: &GroupUse) -> Option<f64> {
     let periods = now.nr_periods.filter(|periods| *periods > 0)?;
     let passed = periods.saturating_sub(before.nr_periods?);
@@ -368,7 +404,8 @@ fn throttled_pct(now: &GroupUse, before: &GroupUse) -> Option<f64> {
     Some(if passed == 0 { 0.0 } else { (throttled as f64 / passed as f64 * 100.0).min(100.0) })
 }
 
-/// Disk rates. A disk that was absent before counts from 0: the kernel lists a disk from its first request on.
+/// Computes the rates of each disk. The kernel lists a disk from its first request on, so the counters of a newly
+/// listed disk start at 0.
 fn disks(now: &GroupUse, before: &GroupUse, seconds: f64) -> Option<BTreeMap<Device, Rates>> {
     let before = before.io.as_ref()?;
     let of = |(device, now): (&Device, &DiskUse)| {
@@ -395,7 +432,7 @@ fn below(host: &mut dyn Host, dir: Dir, pids: &mut Vec<u32>) {
 }
 
 fn process(host: &mut dyn Host, pid: u32) -> Option<Process> {
-    /// SIGKILL's bit in a signal mask.
+    /// The bit of SIGKILL in a signal mask.
     const KILL: u64 = 1 << 8;
     let start = host.process(pid).ok()?.start_ticks;
     let status = host.read_file(Path::new(&format!("/proc/{pid}/status"))).ok()?;
@@ -407,4 +444,41 @@ fn process(host: &mut dyn Host, pid: u32) -> Option<Process> {
     let ended = field("State:").is_some_and(|state| state.starts_with(['Z', 'X']));
     let held = Bytes(1024 * (kib("RssAnon:").unwrap_or(0) + kib("RssShmem:").unwrap_or(0)));
     Some(Process { pid, start, held, dying: killed || ended })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use commensal_core::config::parse;
+    use commensal_host::fake::FakeHost;
+    use commensal_reconcile::{Instance, PlanRequest};
+
+    // promise 63
+    #[test]
+    fn run_delay_is_missing_where_the_kernel_does_not_count_it() {
+        let fake = FakeHost::v2(2, 1 << 30);
+        let mut host = fake.another();
+        let root = host.open(Path::new("/sys/fs/cgroup")).unwrap();
+        host.mkdir(root, "web").unwrap();
+        let pid = fake.add_process(&["/sys/fs/cgroup/web"]);
+        let specs = "[group.web]\nclass = \"online\"\nmatch = [{ cgroup = \"/web\" }]\n";
+        let specs = parse("groups.toml", specs).unwrap();
+        let instance = Instance::new(Path::new("/state"));
+        let survey = instance.survey(&mut host).unwrap();
+        let planned = instance.plan(&mut host, &survey, &PlanRequest::all(&specs)).unwrap();
+        let (hierarchies, desired) = (planned.actual.hierarchies, planned.desired);
+        let second_sample = |host: &mut FakeHost| {
+            let mut meters = Meters::default();
+            meters.follow(host, &hierarchies, &desired);
+            let mut look = |ms| meters.look(host, ms, &hierarchies, &desired, &|_| WatchPrecision::All);
+            look(1_000);
+            look(2_000).groups["web"].clone()
+        };
+        fake.set_file(format!("/proc/{pid}/task/{pid}/comm"), "web\n");
+        let rates = second_sample(&mut host);
+        assert!(rates.cpus.is_some(), "{rates:?}");
+        assert_eq!(rates.run_delay_ms_per_s, None);
+        fake.set_file(format!("/proc/{pid}/task/{pid}/schedstat"), "9000000 5000000 2\n");
+        assert_eq!(second_sample(&mut host).run_delay_ms_per_s, Some(0.0));
+    }
 }

@@ -1,53 +1,57 @@
-//! The agent's state and actions as plain data: made once per tick, shown by the control socket, `/metrics`, `status`,
-//! `top` and `explain`. A missing value is `None`, never 0.
+//! The agent's state and actions as plain data. The agent makes a snapshot once per tick; the control socket,
+//! `/metrics`, `status`, `top` and `explain` show it. An unknown value is `None`, never 0.
 
 use crate::canary;
 use commensal_core::control::formula::evaluate;
 pub use commensal_reconcile::Drift;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use std::time::Duration;
 
-/// Format of the snapshot; changes when older readers would misunderstand it.
+/// Name of the snapshot's format. It changes when older readers would misunderstand the format.
 pub const SCHEMA: &str = "commensal-agent/1";
 
-/// The agent's whole state at one moment.
+/// The agent's complete state at one moment.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Snapshot {
-    /// [`SCHEMA`].
+    /// The value of [`SCHEMA`].
     pub schema: String,
-    /// Version of the program.
+    /// Version of the agent's program.
     pub version: String,
     /// PID of the agent.
     pub pid: u32,
-    /// When it was made, RFC 3339.
+    /// Time at which the snapshot was made (RFC 3339).
     pub at: String,
-    /// Seconds since the agent started, on a monotonic clock.
+    /// Seconds since the agent started, by a monotonic clock.
     pub uptime_s: f64,
-    /// Ticks so far.
+    /// Number of ticks so far.
     pub ticks: u64,
-    /// Configured length of a tick, ms.
+    /// Configured interval between ticks (ms).
     pub interval_ms: u64,
-    /// Duration of the last tick, ms.
+    /// Duration of the last tick (ms).
     pub tick_ms: f64,
-    /// Whether the agent is paused by `pause`: it measures but writes nothing.
+    /// Whether the agent is paused: it measures but writes nothing.
     pub paused: bool,
-    /// The canary that runs: isolation is off for short windows.
+    /// The running canary, if there is one.
     pub canary: Option<canary::Shown>,
-    /// Report of the running or the last canary; served under a separate path.
+    /// Report of the running or the last canary. The control socket serves it at a separate path.
     #[serde(skip)]
     pub canary_report: Option<Arc<canary::Report>>,
     /// The configuration in force.
     pub config: Config,
-    /// The guard and its lease, which cover the agent's death.
+    /// The agent's lease and guard; `None` if the agent runs without a guard.
     pub lease: Option<Lease>,
-    /// The machine.
+    /// The last time that the guard or an exiting agent put the machine into its safe state; `None` if that has never
+    /// happened.
+    pub safe_state: Option<Arc<LastSafeState>>,
+    /// State of the machine.
     pub machine: Machine,
-    /// Its groups, by name.
+    /// State of the groups.
     pub groups: Vec<Group>,
-    /// The controllers.
+    /// State of the controllers.
     pub controllers: Vec<Controller>,
-    /// Requests that cannot be met.
+    /// Requested settings that cannot be applied.
     pub unmet: Vec<Unmet>,
     /// Knobs that another program also writes.
     pub drift: Vec<Drift>,
@@ -55,7 +59,9 @@ pub struct Snapshot {
     pub actions: Arc<Vec<Action>>,
     /// The agent's own resource use.
     pub cost: Cost,
-    /// Current problems, in whole sentences; empty when all is well.
+    /// The agent's reactions to alarms of the probe.
+    pub reactions: Reactions,
+    /// Current problems, in whole sentences; empty if there are none.
     pub problems: Vec<String>,
 }
 
@@ -63,59 +69,77 @@ pub struct Snapshot {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Config {
-    /// File or directory.
+    /// Groups file, or directory of groups files.
     pub path: String,
-    /// How many configurations were put in force, from 1.
+    /// Number of configurations that were put in force so far.
     pub generation: u64,
-    /// When the current one was put in force, RFC 3339.
+    /// Time at which the current configuration was put in force (RFC 3339).
     pub loaded: String,
-    /// Why a newer configuration is not in force.
+    /// Why the agent rejected a newer configuration; `None` if it rejected none.
     pub error: Option<String>,
 }
 
-/// The agent's lease, which the guard watches.
+/// The agent's lease with the guard.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Lease {
-    /// How long after the agent's last sign of life the guard acts, ms.
+    /// Time after the agent's last keep-alive at which the guard acts (ms).
     pub time_ms: u64,
-    /// PID of the guard; `None` when there is none.
+    /// PID of the guard; `None` if there is no guard now.
     pub guard_pid: Option<u32>,
 }
 
-/// Current state of the machine. CPU figures are CPUs over the last tick.
+/// The result of the last time that the safe state was set.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LastSafeState {
+    /// Time at which the safe state was set (RFC 3339).
+    pub at: String,
+    /// How the agent ended, as readable text.
+    pub why: String,
+    /// Time that setting the safe state took (ms).
+    pub took_ms: u64,
+    /// Number of values that are as the safe state requires, including those that needed no write.
+    pub held: usize,
+    /// Number of values that could not be written or read.
+    pub failures: usize,
+    /// Messages about the first failures.
+    pub failed: Vec<String>,
+}
+
+/// Current state of the machine. Uses of CPU are in CPUs, averaged over the last tick.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Machine {
-    /// Logical CPUs.
+    /// Number of logical CPUs.
     pub cpus: u32,
-    /// Busy CPUs, whatever the use.
+    /// Busy CPUs, used by groups or not.
     pub busy: Option<f64>,
-    /// Used by online groups.
+    /// CPUs used by online groups.
     pub online: Option<f64>,
-    /// Used by offline groups.
+    /// CPUs used by offline groups.
     pub offline: Option<f64>,
-    /// Used by no group.
+    /// CPUs used outside of all groups.
     pub other: Option<f64>,
-    /// Taken by the hypervisor.
+    /// CPUs that the hypervisor took (steal).
     pub steal: Option<f64>,
-    /// Main memory, bytes.
+    /// Size of the main memory (bytes).
     pub memory_bytes: u64,
-    /// Memory available without swapping, bytes.
+    /// Memory available without swapping, in bytes.
     pub memory_available_bytes: Option<u64>,
-    /// Pressure.
+    /// Pressure of the machine.
     pub pressure: Pressure,
 }
 
-/// Share of the last tick in which some task waited, per cent.
+/// Share of the last tick in which some task waited (per cent).
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Pressure {
-    /// For a CPU.
+    /// Waiting for a CPU.
     pub cpu_pct: Option<f64>,
-    /// For memory.
+    /// Waiting for memory.
     pub memory_pct: Option<f64>,
-    /// For a disk.
+    /// Waiting for a disk.
     pub io_pct: Option<f64>,
 }
 
@@ -123,57 +147,65 @@ pub struct Pressure {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Group {
-    /// Its name.
+    /// Name of the group.
     pub name: String,
     /// `online` or `offline`.
     pub class: String,
-    /// The mechanism that makes it yield or protects it, such as `cpu.idle`.
+    /// The mechanism that makes the group yield or protects it, such as `cpu.idle`.
     pub mechanism: Option<String>,
-    /// Its members.
+    /// The group's members.
     pub members: Arc<Vec<Member>>,
-    /// CPUs used.
+    /// CPUs that the group used.
     pub cpus: Option<f64>,
-    /// Memory held, bytes.
+    /// Current memory in bytes.
     pub memory_bytes: Option<u64>,
-    /// Hard limit of memory, bytes.
+    /// Hard limit of the memory in bytes.
     pub memory_max_bytes: Option<u64>,
     /// Bytes read from disks per second.
     pub read_per_s: Option<f64>,
     /// Bytes written to disks per second.
     pub write_per_s: Option<f64>,
-    /// Tasks.
+    /// Number of tasks.
     pub tasks: Option<u64>,
-    /// Time that its threads waited for a CPU, ms per second.
+    /// Time that the group's threads waited for a CPU (ms per second).
     pub run_delay_ms_per_s: Option<f64>,
-    /// Part of that blamed on offline work, ms per second of the threads' CPU time; only for online groups, with the
-    /// probe.
+    /// Wait for offline work per second of the group's CPU time (ms). Only for online groups, and only with the probe.
     pub blamed_ms_per_cpu_s: Option<f64>,
-    /// 99th percentile of the time that it took to get offline work off a CPU, us; only for online groups, with the
-    /// probe.
+    /// 99th percentile of the delay from the wake-up of an online thread until offline work left the CPU (us), over all
+    /// online groups. Only for online groups, and only with the probe.
     pub preemption_p99_us: Option<f64>,
-    /// Share of the quota's periods in which the group was throttled, per cent.
+    /// Share of the quota's periods in which the group was throttled (per cent).
     pub throttled_pct: Option<f64>,
-    /// Processes that the kernel's OOM killer killed.
+    /// Number of processes that the kernel's OOM killer has killed.
     pub oom_kills: Option<u64>,
-    /// Pressure.
+    /// Pressure of the group.
     pub pressure: Pressure,
-    /// Limits in force, and why.
+    /// Limits in force, with explanations.
     pub limits: Arc<Vec<Limit>>,
-    /// Its admission queue.
+    /// The group's admission queue, if it has one.
     pub queue: Option<Queue>,
-    /// Whether the agent has frozen it.
+    /// Whether the agent has frozen the group, and all its tasks have stopped.
     pub frozen: bool,
+    /// Since when a frozen group of cgroup v1 has been `FREEZING`: some of its tasks have not stopped (RFC 3339).
+    pub freezing_since: Option<String>,
+    /// How long a frozen group has been `FREEZING` (s); 0 if all tasks have stopped, `None` if the group is not frozen.
+    pub freezing_s: Option<f64>,
+    /// Since when the group starves (RFC 3339). A group starves if its tasks want a CPU and get none, because the group
+    /// is below level 0 (`cpu.qos_level`) and online work is busy.
+    pub starved_since: Option<String>,
+    /// How long the group has starved (s); 0 if it does not starve, `None` if no cgroup of the group is below level 0.
+    pub starved_s: Option<f64>,
 }
 
-/// A cgroup of a group.
+/// A cgroup that belongs to a group.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Member {
-    /// Its path.
+    /// Path of the cgroup.
     pub path: String,
-    /// Whether commensal created it.
+    /// Whether commensal created the cgroup.
     pub own: bool,
-    /// The match that found it, such as `container web`.
+    /// The match that found the cgroup, such as `container web`.
     pub found_by: String,
 }
 
@@ -181,28 +213,28 @@ pub struct Member {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Limit {
-    /// Key of the groups file, such as `cpu.max`.
+    /// Key in the groups file, such as `cpu.max`.
     pub key: String,
-    /// Its value, with a unit.
+    /// The value, with its unit.
     pub value: String,
     /// The explanation of the value.
     pub why: Explanation,
 }
 
-/// Why a value is what it is.
+/// The explanation of a value.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Explanation {
-    /// The rule that applied, in words.
+    /// The rule that applied, as readable text.
     pub rule: String,
-    /// The formula, in the names of its inputs; empty when the value was written by the user.
+    /// The formula, with the names of its inputs; empty if the user wrote the value.
     pub formula: String,
-    /// The inputs.
+    /// The inputs of the formula.
     pub inputs: Vec<Input>,
 }
 
 impl Explanation {
-    /// What the formula gives with its inputs: the decision. `None` without a formula.
+    /// Evaluates the formula with its inputs; the result is the decision. `None` if there is no formula.
     #[must_use]
     pub fn derive(&self) -> Option<f64> {
         let inputs: Vec<(&str, f64)> =
@@ -211,7 +243,7 @@ impl Explanation {
     }
 }
 
-/// A number that went into a decision.
+/// A number that influenced a decision.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Input {
@@ -227,15 +259,15 @@ pub struct Input {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Queue {
-    /// Number of running members.
+    /// Number of running commands.
     pub running: u32,
-    /// Number of waiting members.
+    /// Number of waiting commands.
     pub waiting: u32,
-    /// Maximum number of running members; `None` is unlimited.
+    /// Maximum number of running commands; `None` means unlimited.
     pub max_concurrency: Option<u32>,
-    /// Maximum number of waiting members; `None` is unlimited.
+    /// Maximum number of waiting commands; `None` means unlimited.
     pub max_size: Option<u32>,
-    /// Why no member is admitted now, if the limit on running members is not the reason.
+    /// Why no command is admitted now, unless the reason is the limit on running commands.
     pub held: Option<String>,
 }
 
@@ -245,32 +277,32 @@ pub struct Queue {
 pub struct Controller {
     /// Name, such as `frame` or `suppress`.
     pub name: String,
-    /// The group, if it does not decide for the whole machine.
+    /// The group for which the controller decides; `None` for the whole machine.
     pub group: Option<String>,
-    /// Why it is off; `None` when it decides.
+    /// Why the controller is off; `None` while it is active.
     pub off: Option<String>,
-    /// Its decision, with a unit.
+    /// The controller's decision, with its unit.
     pub value: Option<String>,
     /// The explanation of the decision.
     pub why: Explanation,
 }
 
-/// A request that cannot be met.
+/// A requested setting that cannot be applied.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Unmet {
-    /// The group that asked.
+    /// The group whose setting it is.
     pub group: String,
-    /// The request.
+    /// The requested setting.
     pub what: String,
-    /// Why it cannot be met.
+    /// Why the setting cannot be applied.
     pub because: String,
-    /// What to do about it.
+    /// A suggested remedy.
     pub try_this: String,
 }
 
 impl Snapshot {
-    /// Serialises renamed keys under their old names as well, for one release.
+    /// Returns the snapshot in a form that contains each renamed key also under its old name, for one release.
     #[must_use]
     pub fn with_old_names(&self) -> WithOldNames<'_> {
         WithOldNames { snapshot: self, troubles: &self.problems }
@@ -282,7 +314,7 @@ impl Snapshot {
 pub struct WithOldNames<'s> {
     #[serde(flatten)]
     snapshot: &'s Snapshot,
-    /// The old name of `problems`, until the next release.
+    /// The same problems under the key's old name, which the next release removes.
     troubles: &'s [String],
 }
 
@@ -290,35 +322,58 @@ pub struct WithOldNames<'s> {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Action {
-    /// When, RFC 3339.
+    /// Time of the action (RFC 3339).
     pub at: String,
-    /// The group, if it does not concern the whole machine.
+    /// The group; `None` if the action concerns the whole machine.
     pub group: Option<String>,
-    /// The cgroup and file, or another object of the action.
+    /// The cgroup and its file, or another object of the action.
     pub what: String,
     /// Old value.
     pub old: Option<String>,
     /// New value.
     pub new: Option<String>,
-    /// The reason.
+    /// The reason, as readable text.
     pub why: String,
-    /// The decision behind it, with its formula and inputs; none where what the user wrote was put in force, or taken back.
+    /// The decision that caused the action, with its formula and inputs; `None` if the action applied or undid a
+    /// setting of the user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<Explanation>,
 }
 
-/// The agent's own resource use since its start.
+/// How soon the agent has reacted to alarms of the probe: from the moment at which the kernel raised the alarm until the
+/// agent's writes were in force. Alarms on which no controller acted do not count.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Reactions {
+    /// Number of reactions since the agent started.
+    pub count: u64,
+    /// Sum of their durations (ms).
+    pub total_ms: f64,
+    /// Duration of the longest one (ms).
+    pub longest_ms: f64,
+}
+
+impl Reactions {
+    pub(crate) fn add(&mut self, took: Duration) {
+        let ms = took.as_secs_f64() * 1e3;
+        self.count += 1;
+        self.total_ms += ms;
+        self.longest_ms = self.longest_ms.max(ms);
+    }
+}
+
+/// The agent's own resource use since it started.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Cost {
-    /// CPU time, s.
+    /// CPU time (s).
     pub cpu_s: Option<f64>,
-    /// Memory, bytes.
+    /// Resident memory in bytes.
     pub rss_bytes: Option<u64>,
-    /// Kernel files written.
+    /// Number of writes to kernel files.
     pub writes: u64,
-    /// Ticks that overran the configured interval.
+    /// Number of ticks that overran the configured interval.
     pub late_ticks: u64,
-    /// Lines that the audit log lost.
+    /// Number of lines that the audit log lost.
     pub audit_lost: u64,
 }

@@ -1,4 +1,4 @@
-//! A snapshot in a few lines: what is in force and what is wrong. Pure.
+//! Formats a snapshot in a few lines: the settings in force, and the problems. Pure.
 
 use crate::canary::Shown;
 use crate::explain::lists;
@@ -9,16 +9,16 @@ use commensal_core::units::Bytes;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// Number of actions shown.
+/// Number of actions that are shown.
 const ACTIONS: usize = 5;
 
-/// Whether everything requested is in force: no problem, nothing unmet, and a loop that does not hang.
+/// Whether everything requested is in force: no problem, nothing unmet, and the loop does not hang.
 #[must_use]
 pub fn is_well(snapshot: &Snapshot, age: Duration) -> bool {
     problems(snapshot, age).is_empty() && snapshot.unmet.is_empty()
 }
 
-/// The status as text for a terminal. `age` is how long ago the snapshot was made.
+/// Formats the status for a terminal. `age` is the time since the snapshot was made.
 #[must_use]
 pub fn text(snapshot: &Snapshot, age: Duration) -> String {
     let mut out = String::new();
@@ -38,33 +38,30 @@ pub fn text(snapshot: &Snapshot, age: Duration) -> String {
     out
 }
 
-/// Current problems, including those that only a reader can notice, such as an old snapshot.
+/// Current problems, including those that only the reader of the snapshot can notice, such as an old snapshot.
 #[must_use]
 pub fn problems(snapshot: &Snapshot, age: Duration) -> Vec<String> {
     let mut problems = Vec::new();
     if is_stale(snapshot, age) {
         problems.push(format!(
-            "the agent's loop has not finished a tick for {}: what follows is old; the guard acts when the lease ends, a \
-             restart of the agent takes the groups over",
+            "the agent's loop has not finished a tick for {}, so this status is old; the guard sets the safe state when the lease ends; restart the agent to put the groups in force again",
             duration(age.as_secs_f64())
         ));
     }
     if snapshot.paused {
         problems.push(
-            "the agent is paused: it looks and writes nothing until `commensal agent resume`".to_owned(),
+            "the agent is paused: it observes and writes nothing until `commensal agent resume`".to_owned(),
         );
     }
     if let Some(error) = &snapshot.config.error {
         problems.push(format!(
-            "the newest configuration is not in force, generation {} stays: {}",
+            "the newest configuration was rejected, and generation {} stays in force: {}",
             snapshot.config.generation,
             printable(error)
         ));
     }
     if snapshot.lease.as_ref().is_some_and(|lease| lease.guard_pid.is_none()) {
-        problems.push(
-            "the guard is gone: nobody puts the machine in the safe state if the agent dies".to_owned(),
-        );
+        problems.push("there is no guard: nothing sets the safe state if the agent dies".to_owned());
     }
     problems.extend(snapshot.problems.iter().map(|problem| printable(problem).into_owned()));
     problems
@@ -93,7 +90,24 @@ fn agent(out: &mut String, snapshot: &Snapshot) {
             let guard = lease.guard_pid.map_or("gone".to_owned(), |pid| pid.to_string());
             let _ = writeln!(out, "lease {}, guard {guard}", duration(lease.time_ms as f64 / 1e3));
         }
-        None => out.push_str("no lease: nobody acts if the agent dies\n"),
+        None => out.push_str("no lease: nothing sets the safe state if the agent dies\n"),
+    }
+    if let Some(last) = &snapshot.safe_state {
+        let failed = match last.failures {
+            0 => String::new(),
+            failures => format!(", {failures} could not be set or read"),
+        };
+        let _ = writeln!(
+            out,
+            "safe state last set {}, because {}: {} values in force after {}{failed}",
+            visible(&last.at),
+            visible(&last.why),
+            last.held,
+            duration(last.took_ms as f64 / 1e3)
+        );
+        for failed in &last.failed {
+            let _ = writeln!(out, "  {}", visible(failed));
+        }
     }
     if let Some(canary) = &snapshot.canary {
         let _ = writeln!(out, "{}", canary_line(canary));
@@ -110,11 +124,11 @@ fn agent(out: &mut String, snapshot: &Snapshot) {
     );
 }
 
-/// The line about the running canary.
+/// Formats the line about the running canary.
 pub(crate) fn canary_line(canary: &Shown) -> String {
     let [over, pairs] = canary.pairs;
     format!(
-        "canary: isolation is {} now; {over} of {pairs} pairs of windows are over, {} broken off, {} left",
+        "canary: isolation is {} now; {over} of {pairs} pairs of windows have ended, {} aborted, {} left",
         if canary.off { "OFF" } else { "on" },
         canary.aborted,
         duration(canary.left_ms as f64 / 1e3)
@@ -152,7 +166,15 @@ fn groups(out: &mut String, groups: &[Group]) {
     for group in groups {
         let limits: Vec<String> =
             group.limits.iter().map(|limit| format!("{} {}", limit.key, limit.value)).collect();
-        let frozen = if group.frozen { "frozen, " } else { "" };
+        let mut stands = String::new();
+        if let Some(since) = &group.freezing_since {
+            stands += &format!("FREEZING since {}, ", visible(since));
+        } else if group.frozen {
+            stands += "frozen, ";
+        }
+        if let Some(since) = &group.starved_since {
+            stands += &format!("starved since {}, ", visible(since));
+        }
         rows.push([
             group.name.clone(),
             group.class.clone(),
@@ -162,7 +184,7 @@ fn groups(out: &mut String, groups: &[Group]) {
             bytes(group.memory_bytes),
             group.run_delay_ms_per_s.map_or("-".to_owned(), |ms| format!("{ms:.1} ms/s")),
             percent(group.throttled_pct, 0),
-            format!("{frozen}{}", if limits.is_empty() { "-".to_owned() } else { limits.join(", ") }),
+            format!("{stands}{}", if limits.is_empty() { "-".to_owned() } else { limits.join(", ") }),
         ]);
     }
     out.push('\n');
@@ -176,11 +198,8 @@ fn queues(out: &mut String, groups: &[Group]) {
         out.push_str("\nqueues\n");
     }
     for (name, queue) in queues {
-        let held = queue
-            .held
-            .as_ref()
-            .map(|held| format!("; nobody is admitted: {}", visible(held)))
-            .unwrap_or_default();
+        let held =
+            queue.held.as_ref().map(|held| format!("; held closed: {}", visible(held))).unwrap_or_default();
         let of = |limit: Option<u32>| limit.map(|limit| format!(" of {limit}")).unwrap_or_default();
         let (run, wait) = (of(queue.max_concurrency), of(queue.max_size));
         let _ = writeln!(out, "  {name}: {}{run} run, {}{wait} wait{held}", queue.running, queue.waiting);
@@ -199,7 +218,7 @@ pub(crate) fn percent(value: Option<f64>, digits: usize) -> String {
     value.map_or("-".to_owned(), |value| format!("{value:.digits$} %"))
 }
 
-/// Seconds, in at most two units.
+/// Formats a number of seconds in at most two units.
 pub(crate) fn duration(seconds: f64) -> String {
     if !(0.0..1e15).contains(&seconds) {
         return "-".to_owned();
@@ -245,12 +264,29 @@ mod tests {
         assert!(!is_well(&crate::fixture::snapshot(), Duration::ZERO));
     }
 
+    /// A starving group, and a group whose tasks have not all stopped and which therefore does not count as frozen.
+    // promise 3
+    #[test]
+    fn what_starves_or_has_not_stopped_is_told_since_when() {
+        let group = Group { name: "etl".to_owned(), frozen: true, ..Group::default() };
+        let shown =
+            |group: Group| text(&Snapshot { groups: vec![group], ..Snapshot::default() }, Duration::ZERO);
+        assert!(shown(group.clone()).contains("frozen, -"));
+        let since = Some("2026-11-22T06:15:30Z".to_owned());
+        let freezing = Group { freezing_since: since.clone(), ..group.clone() };
+        let freezing = shown(freezing);
+        assert!(freezing.contains("FREEZING since 2026-11-22T06:15:30Z, -"), "{freezing}");
+        assert!(!freezing.contains("frozen"), "{freezing}");
+        let starved = shown(Group { frozen: false, starved_since: since, ..group });
+        assert!(starved.contains("starved since 2026-11-22T06:15:30Z, -"), "{starved}");
+    }
+
     #[test]
     fn a_canary_is_told() {
         let canary = Shown { off: true, pairs: [3, 29], aborted: 1, left_ms: 90_000 };
         let snapshot = Snapshot { canary: Some(canary), ..Snapshot::default() };
         let line =
-            "canary: isolation is OFF now; 3 of 29 pairs of windows are over, 1 broken off, 1 min 30 s left";
+            "canary: isolation is OFF now; 3 of 29 pairs of windows have ended, 1 aborted, 1 min 30 s left";
         assert!(
             text(&snapshot, Duration::ZERO).lines().any(|one| one == line),
             "{}",

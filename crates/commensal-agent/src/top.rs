@@ -1,5 +1,5 @@
-//! The live view: the screen's contents for a snapshot, and the handling of keys. Independent of terminal and clock,
-//! which `commensal top` provides.
+//! The live view: draws a snapshot, and handles keys. Independent of the terminal and the clock, which `commensal top`
+//! provides.
 
 mod draw;
 #[cfg(test)]
@@ -15,25 +15,25 @@ use std::time::Duration;
 
 pub use draw::draw;
 
-/// The smallest screen on which everything fits; on smaller ones text is cut off.
+/// The smallest screen that fits everything; on a smaller screen, text is cut off.
 pub const SCREEN: (u16, u16) = (80, 24);
 
-/// The order of groups; each one's key is the first letter of its name.
+/// Order in which the groups are listed. The key that selects an order is the first letter of its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sort {
-    /// CPUs used, most first.
+    /// By CPUs used, highest first.
     Cpu,
-    /// Memory held, most first.
+    /// By memory, highest first.
     Memory,
-    /// Run delay, longest first.
+    /// By run delay, longest first.
     Delay,
-    /// Throttled periods, most first.
+    /// By share of throttled periods, highest first.
     Throttled,
-    /// Pressure for a CPU, highest first.
+    /// By CPU pressure, highest first.
     Pressure,
-    /// Bytes from and to disks, most first.
+    /// By bytes read from and written to disks, highest first.
     Io,
-    /// Name.
+    /// By name.
     Name,
 }
 
@@ -41,7 +41,7 @@ impl Sort {
     const ALL: [Sort; 7] =
         [Sort::Cpu, Sort::Memory, Sort::Delay, Sort::Throttled, Sort::Pressure, Sort::Io, Sort::Name];
 
-    /// Name of the order; its first letter is the key.
+    /// Name of the order. Its first letter is the key that selects it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -71,14 +71,14 @@ impl Sort {
     }
 }
 
-/// State of the view.
+/// State of the live view.
 #[derive(Debug, Clone)]
 pub struct Top {
     /// The last snapshot received, and its age.
     pub latest: Option<(Arc<Snapshot>, Duration)>,
-    /// Why no newer snapshot was received, in words.
+    /// Why there is no newer snapshot, as readable text.
     pub gone: Option<String>,
-    /// Order of groups.
+    /// Order in which the groups are listed.
     pub sort: Sort,
     /// Whether the order is reversed.
     pub reversed: bool,
@@ -90,10 +90,10 @@ pub struct Top {
     pub colour: bool,
 }
 
-/// What a key requests.
+/// The effect of a key that the caller must handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
-    /// Redraw.
+    /// Draw the screen again.
     Draw,
     /// Nothing.
     Nothing,
@@ -102,7 +102,7 @@ pub enum Asked {
 }
 
 impl Top {
-    /// A view without a snapshot.
+    /// Creates a view without a snapshot.
     #[must_use]
     pub fn new(colour: bool) -> Top {
         Top { latest: None, gone: None, sort: Sort::Cpu, reversed: false, skip: 0, help: false, colour }
@@ -141,7 +141,7 @@ impl Top {
         self.latest.as_ref().map_or(0, |(snapshot, _)| snapshot.groups.len().saturating_sub(1))
     }
 
-    /// The groups in their order; unknown figures come last either way.
+    /// The groups in the selected order; groups with an unknown value always come last.
     fn sorted<'a>(&self, snapshot: &'a Snapshot) -> Vec<&'a Group> {
         let mut groups: Vec<&Group> = snapshot.groups.iter().collect();
         groups.sort_by(|a, b| {
@@ -159,7 +159,7 @@ impl Top {
         groups
     }
 
-    /// One screen as text: as high as it takes to show every group, without colours.
+    /// The whole view as text, without colours: as many lines as necessary to show every group.
     #[must_use]
     pub fn once(&self, width: u16) -> String {
         let groups = self.latest.as_ref().map_or(0, |(snapshot, _)| snapshot.groups.len());

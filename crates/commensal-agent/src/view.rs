@@ -1,7 +1,7 @@
 //! Converts the loop's state to a snapshot.
 
 use crate::blame_monitor;
-use crate::controllers::{Decided, explained};
+use crate::controllers::{Decided, Reasons, explained};
 use crate::sense::{GroupRates, Sample};
 use crate::snapshot::{self, Snapshot};
 use commensal_core::desired::{DesiredGroup, Limits};
@@ -19,16 +19,32 @@ use std::sync::Arc;
 /// Clock ticks per second in the kernel's interfaces to user space, on every architecture (`USER_HZ`).
 const USER_HZ: f64 = 100.0;
 
+/// The parts of snapshots that change only with a round (plan and apply), or with the controllers' explanations.
+#[derive(Debug, Default)]
+pub struct Fixed {
+    groups: BTreeMap<String, FixedGroup>,
+    explained: ExplainedLimits,
+}
+
 /// The part of a group's snapshot that changes only with a round.
 #[derive(Debug, Clone, Default)]
-pub struct Fixed {
+struct FixedGroup {
     members: Arc<Vec<snapshot::Member>>,
     mechanism: Option<String>,
     limits: Arc<Vec<snapshot::Limit>>,
 }
 
-/// That part for every group, by name.
-pub fn fixed(planned: &Planned) -> BTreeMap<String, Fixed> {
+/// Limits with the controllers' explanations, which most ticks leave as they are.
+#[derive(Debug, Default)]
+struct ExplainedLimits {
+    /// The explanations that `limits` contains, by group and key.
+    why: Reasons,
+    /// The limits of the groups with explanations, by group name.
+    limits: BTreeMap<String, Arc<Vec<snapshot::Limit>>>,
+}
+
+/// Computes the parts of snapshots that change only with a round.
+pub fn fixed(planned: &Planned) -> Fixed {
     let member = |member: &commensal_core::desired::Member| snapshot::Member {
         path: member.path.as_str().to_owned(),
         own: member.own,
@@ -40,18 +56,13 @@ pub fn fixed(planned: &Planned) -> BTreeMap<String, Fixed> {
     let of = |group: &DesiredGroup| {
         let members = Arc::new(group.members.iter().map(member).collect());
         let limits = Arc::new(limits(&group.limits));
-        (group.name.to_string(), Fixed { members, mechanism: mechanism(group, planned), limits })
+        (group.name.to_string(), FixedGroup { members, mechanism: mechanism(group, planned), limits })
     };
-    planned.desired.groups.iter().map(of).collect()
+    Fixed { groups: planned.desired.groups.iter().map(of).collect(), explained: ExplainedLimits::default() }
 }
 
-/// The machine and its groups; the fields about the agent itself are left to fill in.
-pub fn of(
-    machine: &Machine,
-    planned: Option<&Planned>,
-    fixed: &BTreeMap<String, Fixed>,
-    sample: &Sample,
-) -> Snapshot {
+/// Makes a snapshot of the machine and its groups; the caller fills in the fields about the agent itself.
+pub fn of(machine: &Machine, planned: Option<&Planned>, fixed: &Fixed, sample: &Sample) -> Snapshot {
     let mut shown = Snapshot::default();
     let rates = &sample.machine;
     let sum = |class: Class| {
@@ -78,7 +89,7 @@ pub fn of(
     let Some(planned) = planned else { return shown };
     for group in &planned.desired.groups {
         let rates = sample.groups.get(group.name.as_str()).cloned().unwrap_or_default();
-        let fixed = fixed.get(group.name.as_str()).cloned().unwrap_or_default();
+        let fixed = fixed.groups.get(group.name.as_str()).cloned().unwrap_or_default();
         shown.groups.push(one(group, fixed, &rates));
     }
     let unmet = |unmet: &commensal_core::plan::Unmet| snapshot::Unmet {
@@ -91,7 +102,7 @@ pub fn of(
     shown
 }
 
-fn one(group: &DesiredGroup, fixed: Fixed, rates: &GroupRates) -> snapshot::Group {
+fn one(group: &DesiredGroup, fixed: FixedGroup, rates: &GroupRates) -> snapshot::Group {
     snapshot::Group {
         name: group.name.to_string(),
         class: group.class.to_string(),
@@ -109,14 +120,18 @@ fn one(group: &DesiredGroup, fixed: Fixed, rates: &GroupRates) -> snapshot::Grou
         pressure: pressure(rates.pressure_pct),
         limits: fixed.limits,
         frozen: group.limits.frozen(),
-        // Filled in later, from the probe and the queue.
+        // Filled in later with data of the probe and the queue.
         blamed_ms_per_cpu_s: None,
         preemption_p99_us: None,
         queue: None,
+        freezing_since: None,
+        freezing_s: None,
+        starved_since: None,
+        starved_s: None,
     }
 }
 
-/// The mechanisms that make its members yield or protect them, each named once.
+/// The mechanisms that make a group's members yield or protect them, without duplicates.
 fn mechanism(group: &DesiredGroup, planned: &Planned) -> Option<String> {
     let of = planned.plan.mechanisms.iter().filter(|((name, _), _)| *name == group.name);
     let names: BTreeSet<String> = of.map(|(_, mechanism)| mechanism.describe()).collect();
@@ -127,7 +142,7 @@ fn pressure([cpu_pct, memory_pct, io_pct]: [Option<f64>; 3]) -> snapshot::Pressu
     snapshot::Pressure { cpu_pct, memory_pct, io_pct }
 }
 
-/// The limits that the user wrote; controllers' decisions replace them.
+/// The limits that the user wrote. Explanations of the controllers' decisions are added later.
 fn limits(limits: &Limits) -> Vec<snapshot::Limit> {
     let why = snapshot::Explanation { rule: "written in the groups file".to_owned(), ..Default::default() };
     let one = |key: String, value: String| snapshot::Limit { key, value, why: why.clone() };
@@ -146,33 +161,42 @@ fn limits(limits: &Limits) -> Vec<snapshot::Limit> {
 }
 
 /// Adds the controllers' explanations to the limits that they decided.
-pub fn explain(groups: &mut [snapshot::Group], decided: &Decided) {
-    let mut by_name: BTreeMap<&str, Vec<_>> = BTreeMap::new();
-    for ((name, key), why) in &decided.why {
-        by_name.entry(name.as_str()).or_default().push((key, why));
-    }
-    for group in groups {
-        for (key, why) in by_name.remove(group.name.as_str()).unwrap_or_default() {
-            // Groups without decisions share their limits with the snapshots before.
-            for limit in Arc::make_mut(&mut group.limits).iter_mut().filter(|limit| limit.key == *key) {
+pub fn explain(groups: &mut [snapshot::Group], decided: &Decided, fixed: &mut Fixed) {
+    let kept = &mut fixed.explained;
+    if kept.why != decided.why {
+        kept.why.clone_from(&decided.why);
+        kept.limits.clear();
+        for ((name, key), why) in &decided.why {
+            let Some(group) = fixed.groups.get(name.as_str()) else { continue };
+            // Most groups have an explanation of a limit that they do not have now.
+            if !group.limits.iter().any(|limit| limit.key == *key) {
+                continue;
+            }
+            let limits = kept.limits.entry(name.to_string()).or_insert_with(|| Arc::clone(&group.limits));
+            for limit in Arc::make_mut(limits).iter_mut().filter(|limit| limit.key == *key) {
                 limit.why = explained(why);
             }
+        }
+    }
+    for group in groups {
+        if let Some(limits) = kept.limits.get(&group.name) {
+            group.limits = Arc::clone(limits);
         }
     }
 }
 
 /// Adds the probe's measurements to the groups.
-pub fn judged(groups: &mut [snapshot::Group], seen: Option<&blame_monitor::WaitSample>) {
+pub fn waits(groups: &mut [snapshot::Group], seen: Option<&blame_monitor::WaitSample>) {
     for group in groups {
         let of = seen.and_then(|seen| seen.groups.get(&group.name));
         group.blamed_ms_per_cpu_s = of.and_then(|of| of.blamed_ms_per_cpu_s);
         if of.is_some() {
-            group.preemption_p99_us = seen.and_then(|seen| seen.judged.preemption_p99_us);
+            group.preemption_p99_us = seen.and_then(|seen| seen.online.preemption_p99_us);
         }
     }
 }
 
-/// The agent's own resource use (proc(5): `stat` fields 14 and 15, `status` line `VmRSS`).
+/// The agent's own resource use: fields 14 and 15 of `stat`, and `VmRSS` of `status` (proc(5)).
 pub fn cost(host: &dyn Host) -> snapshot::Cost {
     let stat = host.read_file(Path::new("/proc/self/stat")).unwrap_or_default();
     let stat = Stat::parse(&stat);
@@ -184,5 +208,49 @@ pub fn cost(host: &dyn Host) -> snapshot::Cost {
         cpu_s: field(14).zip(field(15)).map(|(user, system)| (user + system) / USER_HZ),
         rss_bytes: kib.map(|kib| kib * 1024),
         ..snapshot::Cost::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use commensal_core::control::Explanation;
+    use commensal_core::group::GroupName;
+
+    /// The explanations in a snapshot are those of the same tick, whatever earlier ticks have left.
+    #[test]
+    fn explanations_follow_the_decisions_of_each_tick() {
+        let written = || snapshot::Explanation { rule: "written".to_owned(), ..Default::default() };
+        let limit =
+            |key: &str| snapshot::Limit { key: key.to_owned(), value: "1".to_owned(), why: written() };
+        let limits = Arc::new(vec![limit("cpu.max"), limit("cpu.weight")]);
+        let group = |name: &str| {
+            (name.to_owned(), FixedGroup { limits: Arc::clone(&limits), ..FixedGroup::default() })
+        };
+        let mut fixed = Fixed { groups: ["etl", "web"].map(group).into(), ..Fixed::default() };
+        let mut tick = |decisions: &[(&str, &str, &str)]| {
+            let why = decisions.iter().map(|(name, key, rule)| {
+                (
+                    (GroupName::new(name).unwrap(), (*key).to_owned().into()),
+                    Arc::new(Explanation::new(*rule, "")),
+                )
+            });
+            let decided = Decided { why: why.collect(), ..Decided::default() };
+            let new = |name: &str| snapshot::Group {
+                name: name.to_owned(),
+                limits: Arc::clone(&fixed.groups[name].limits),
+                ..snapshot::Group::default()
+            };
+            let mut shown = ["etl", "web"].map(new);
+            explain(&mut shown, &decided, &mut fixed);
+            shown.map(|group| group.limits.iter().map(|one| one.why.rule.clone()).collect::<Vec<_>>())
+        };
+        for _ in 0..2 {
+            let shown = tick(&[("etl", "cpu.max", "a"), ("gone", "cpu.max", "b")]);
+            assert_eq!(shown, [["a", "written"], ["written", "written"]]);
+        }
+        assert_eq!(tick(&[("etl", "cpu.max", "c")]), [["c", "written"], ["written", "written"]]);
+        assert_eq!(tick(&[("web", "cpu.weight", "d")]), [["written", "written"], ["written", "d"]]);
+        assert_eq!(tick(&[]), [["written", "written"], ["written", "written"]]);
     }
 }

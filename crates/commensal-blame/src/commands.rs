@@ -1,5 +1,7 @@
-//! Processes that held the CPU, by command and user: gathered from the probe's map, which holds those of about a second, and
-//! named while they can be asked, or by what the probe noted as they ended.
+//! Sums up, by command name and user, how long processes held the CPU while a thread of a target (a measured cgroup or
+//! process) waited for it. The probe's map contains the processes of about the last second. This
+//! module reads a process's name from /proc or, if the process has exited, takes the name that the probe recorded at
+//! the exit.
 
 use crate::figures::Command;
 use crate::mirror::{CommandKey, CommandName};
@@ -7,17 +9,18 @@ use commensal_host::Host;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Commands that are told apart; time of more is nobody's.
+/// Maximum number of commands (name, user, cgroup and target); the time of further commands is not collected.
 const MOST: usize = 4_096;
 
-/// What was gathered so far.
+/// Time by command, collected so far.
 #[derive(Debug, Default)]
 pub struct Commands {
     sums: BTreeMap<Command, u64>,
 }
 
 impl Commands {
-    /// Adds some time of a process; `ended` is what the probe noted of it, if it has ended.
+    /// Adds time (ns) for which a process held the CPU while a target waited. `ended` is the probe's note about
+    /// a process that has exited.
     pub fn add(&mut self, host: &dyn Host, key: &CommandKey, ended: Option<CommandName>, ns: u64) {
         let Some((name, uid)) = ended.map(noted).or_else(|| alive(host, key.tgid)) else { return };
         let command = Command { subject: key.target, cgroup: key.cgroup, name, uid };
@@ -26,7 +29,7 @@ impl Commands {
         }
     }
 
-    /// The sums.
+    /// The sums (ns) so far.
     pub fn sums(&self) -> BTreeMap<Command, u64> {
         self.sums.clone()
     }
@@ -41,13 +44,13 @@ fn alive(host: &dyn Host, pid: u32) -> Option<(String, u32)> {
     let read = |file: &str| host.read_file(Path::new(&format!("/proc/{pid}/{file}"))).ok();
     let name = read("comm")?;
     let status = read("status")?;
-    // Real, effective, saved and of the file system.
+    // Four UIDs: real, effective, saved and file system.
     let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     let uid = uids.split_whitespace().next()?.parse().ok()?;
     Some((printable(name.trim_end_matches('\n')), uid))
 }
 
-/// Names are anybody's.
+/// Replaces control characters: any process can choose its name.
 fn printable(name: &str) -> String {
     name.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
@@ -73,7 +76,7 @@ mod tests {
         commands.add(&host, &key(72), Some(CommandName { comm, uid: 1_000 }), 6);
         comm[..3].copy_from_slice(b"a\x1bb");
         commands.add(&host, &key(73), Some(CommandName { comm, uid: 0 }), 1);
-        // Nobody knows it any more.
+        // The process has exited, and the probe has no note about it.
         commands.add(&host, &key(74), None, 9);
         let command = |name: &str, uid| Command { subject: 0, cgroup: 7, name: name.to_owned(), uid };
         assert_eq!(commands.sums(), [(command("cc1", 1_000), 11), (command("a\u{fffd}b", 0), 1)].into());

@@ -1,5 +1,6 @@
-//! Figures in Prometheus' text format 0.0.4, as counters since the probe was attached: for node_exporter's textfile
-//! collector, or to be served. Times are in seconds, as Prometheus' conventions require.
+//! Formats the probe's counters since it was attached in the Prometheus text format 0.0.4, for node_exporter's textfile
+//! collector or a metrics endpoint. Times are in seconds, as is the convention of Prometheus. A culprit is a cgroup
+//! whose tasks held the CPU while a thread of a target (a measured cgroup or process) waited for it.
 
 use crate::figures::{ByKind, Figures, Kind};
 use crate::histogram::{Histogram, low};
@@ -8,12 +9,13 @@ use commensal_core::text::visible;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// Time series per target: the largest culprits have separate ones, the rest share one.
+/// Maximum number of culprits per target and kind that have a series of their own, those with the largest wait first.
+/// All further culprits share one series.
 const CULPRITS: usize = 50;
-/// Upper bounds of the histograms: powers of two from about 1 us to about 1 s.
+/// Upper bounds of the histogram buckets: powers of two (ns), from about 1 us to about 1 s.
 const BUCKETS: std::ops::RangeInclusive<usize> = 10..=30;
 
-/// The figures as text. `name` returns a cgroup's name.
+/// Formats the probe's metrics in the Prometheus text format. `name` maps a cgroup ID to the cgroup's name.
 #[must_use]
 pub fn prometheus(figures: &Figures, labels: &Labels, name: &dyn Fn(u64) -> String) -> String {
     let mut out = String::new();
@@ -26,13 +28,13 @@ pub fn prometheus(figures: &Figures, labels: &Labels, name: &dyn Fn(u64) -> Stri
     add(
         "commensal_blame_run_seconds_total",
         "counter",
-        "Time that threads of the service had a CPU.",
+        "CPU time of the service's threads.",
         subjects().map(|(index, one)| (of(index), one.run_ns as f64 / 1e9)).collect(),
     );
     add(
         "commensal_blame_waits_total",
         "counter",
-        "Waits of threads of the service for a CPU that ended.",
+        "Number of times that a thread of the service waited for a CPU.",
         subjects().map(|(index, one)| (of(index), one.waits as f64)).collect(),
     );
     let waits = subjects().flat_map(|(index, one)| {
@@ -48,7 +50,7 @@ pub fn prometheus(figures: &Figures, labels: &Labels, name: &dyn Fn(u64) -> Stri
     add(
         "commensal_blame_wait_seconds_total",
         "counter",
-        "Time that threads of the service waited for a CPU, by who held it meanwhile.",
+        "Time that threads of the service waited for a CPU, by the culprit that occupied it meanwhile.",
         waits.collect(),
     );
     let commands = subjects().flat_map(|(index, one)| {
@@ -66,50 +68,55 @@ pub fn prometheus(figures: &Figures, labels: &Labels, name: &dyn Fn(u64) -> Stri
     add(
         "commensal_blame_command_wait_seconds_total",
         "counter",
-        "Of the culprit with most of the wait that is neither online nor offline: who held the CPU there, the largest commands and the rest.",
+        "Wait caused by the largest culprit that is neither online nor offline, broken down into its largest commands and the rest.",
         commands.collect(),
     );
     for (name, help, value) in of_the_machine(figures) {
         add(name, "counter", help, vec![(Vec::new(), value)]);
     }
-    histogram(&mut out, "commensal_blame_wakeup_delay_seconds", "Wake-up to running.", &figures.wake_delay);
+    histogram(
+        &mut out,
+        "commensal_blame_wakeup_delay_seconds",
+        "Time from the wake-up of a thread of the service until it runs.",
+        &figures.wake_delay,
+    );
     histogram(
         &mut out,
         "commensal_blame_preemption_delay_seconds",
-        "Wake-up on a CPU that offline work has, to that work gone.",
+        "Time from the wake-up of a thread of the service on a CPU that offline work occupies until that work has left the CPU.",
         &figures.preempt_delay,
     );
     histogram(
         &mut out,
         "commensal_blame_eviction_delay_seconds",
-        "A service came onto the SMT sibling of offline work, to that work gone.",
+        "Time from when a thread of the service starts to run next to offline work on an SMT sibling until that work has left the sibling.",
         &figures.evict_delay,
     );
     out
 }
 
-/// Counters without labels: name, help and value.
+/// Counters without labels: name, help text and value.
 fn of_the_machine(figures: &Figures) -> [(&'static str, &'static str, f64); 7] {
     let counters = &figures.counters;
     [
         (
             "commensal_blame_sibling_overlap_seconds_total",
-            "Offline work on an SMT sibling while a service ran.",
+            "Time that offline work ran on an SMT sibling while a thread of a service ran.",
             counters.overlap_ns as f64 / 1e9,
         ),
         (
             "commensal_blame_sibling_stayed_total",
-            "Times that offline work stayed on the SMT sibling for as long as a service ran.",
+            "Number of times that offline work was still on the SMT sibling when the thread of a service left its CPU.",
             counters.stayed as f64,
         ),
         (
             "commensal_blame_sibling_intrusions_total",
-            "Times that offline work came onto the SMT sibling of a service that ran.",
+            "Number of times that offline work started on the SMT sibling of a running thread of a service.",
             counters.intrusions as f64,
         ),
         (
             "commensal_blame_switches_total",
-            "Context switches of the machine that the probe saw.",
+            "Context switches of the whole machine that the kernel reported to the probe.",
             counters.switches as f64,
         ),
         (
@@ -119,18 +126,18 @@ fn of_the_machine(figures: &Figures) -> [(&'static str, &'static str, f64); 7] {
         ),
         (
             "commensal_blame_waiting_switches_missed_total",
-            "Of those, hidden from the probe.",
+            "Context switches that the kernel did not report to the probe, on CPUs where a service's thread was queued.",
             counters.relevant_missed as f64,
         ),
         (
             "commensal_blame_waits_lost_total",
-            "Waits that were lost because a switch was missed.",
+            "Number of waits that could not be measured because the kernel did not report a context switch to the probe.",
             counters.lost as f64,
         ),
     ]
 }
 
-/// Rows of kind, culprit and ns, which add up to the wait of that kind.
+/// Returns rows of kind, culprit and time (ns) for one kind. The times of the rows add up to `wait`.
 fn culprits(
     figures: &Figures,
     subject: usize,
@@ -151,12 +158,13 @@ fn culprits(
     named.truncate(CULPRITS);
     let rest = wait.saturating_sub(named.iter().map(|(_, ns)| ns).sum());
     let mut rows: Vec<(Kind, String, u64)> = named.into_iter().map(|(name, ns)| (kind, name, ns)).collect();
-    // Always present, even with 0: a series that comes and goes has gaps.
+    // This series always exists, even with a value of 0: a series that appears and disappears has gaps.
     rows.push((kind, String::new(), rest));
     rows
 }
 
-/// The cgroup with most of the wait of who is nobody's here, by command, if it has a tenth of the wait and more than one command.
+/// Finds the culprit with the largest wait among those that are neither online nor offline, and splits its wait by
+/// command. Returns `None` if the culprit caused less than a tenth of the target's wait, or has a single command.
 fn largest(
     figures: &Figures,
     subject: usize,
@@ -175,7 +183,7 @@ fn histogram(out: &mut String, name: &str, help: &str, of: &Histogram) {
     let counts = of.counts();
     let (mut sum, mut slot) = (0, 0);
     for power in BUCKETS {
-        // Eight slots per power of two begin at 8 ns.
+        // Slots begin at 8 ns, with eight per power of two.
         let end = (power - 2) * 8;
         sum += counts[slot..end.min(counts.len())].iter().sum::<u64>();
         slot = end;
@@ -192,7 +200,7 @@ fn histogram(out: &mut String, name: &str, help: &str, of: &Histogram) {
 /// One time series: its labels and its value.
 pub type Sample<'a> = (Vec<(&'a str, String)>, f64);
 
-/// Appends a family of time series. `kind` is `counter` or `gauge`; without rows it is still declared.
+/// Appends a metric family. `kind` is `counter` or `gauge`. Without rows, only the family's help and type are written.
 pub fn family(out: &mut String, name: &str, kind: &str, help: &str, rows: &[Sample<'_>]) {
     let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
     for (labels, value) in rows {
@@ -203,7 +211,7 @@ pub fn family(out: &mut String, name: &str, kind: &str, help: &str, rows: &[Samp
     }
 }
 
-/// A label's value; what cannot be seen is written out, as in every text.
+/// Escapes a label's value, and makes invisible characters visible.
 fn escaped(text: &str) -> String {
     visible(text).replace('\\', "\\\\").replace('"', "\\\"")
 }

@@ -1,4 +1,8 @@
-//! The probe's counters, and what their sums mean. Times are nanoseconds; nothing is rounded here.
+//! The probe's counters and their meaning. Times are exact, in nanoseconds.
+//!
+//! A target is a cgroup or process whose threads the probe observes. It is online (the probe measures its waits) or
+//! offline (the probe counts separately the waits that it causes). A wait begins when a thread of an online target is
+//! ready to run, and ends when the thread gets a CPU. A culprit is the task that held the CPU during the wait.
 
 use crate::Histogram;
 use commensal_core::mirror;
@@ -7,22 +11,22 @@ use std::collections::BTreeMap;
 /// The activity of a CPU while a thread waited for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// A task that is neither online nor offline here.
+    /// A user-space task that is neither online nor offline.
     Other,
-    /// A task of an online target: a peer.
+    /// A task of an online target: a peer of the waiting thread.
     Online,
-    /// A task of offline work, whose share is counted separately.
+    /// A task of an offline target.
     Offline,
     /// A kernel thread.
     Kernel,
-    /// Nothing: the CPU was waking up, or the waiting group was throttled.
+    /// No task held the CPU: the CPU was waking up from idle, or the waiting group was throttled.
     Idle,
-    /// An interrupt, as far as the kernel has events for it.
+    /// An interrupt handler, as far as the kernel has tracepoints for that interrupt.
     Interrupt,
 }
 
 impl Kind {
-    /// All kinds, in the order of the BPF program.
+    /// All kinds, in the order that the BPF program uses.
     pub const ALL: [Kind; 6] =
         [Kind::Other, Kind::Online, Kind::Offline, Kind::Kernel, Kind::Idle, Kind::Interrupt];
 
@@ -40,30 +44,30 @@ impl Kind {
     }
 }
 
-/// Time by [`Kind`], ns.
+/// Time by [`Kind`] (ns).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ByKind(pub [u64; 6]);
 
 impl ByKind {
-    /// Time of one kind.
+    /// Time of one kind (ns).
     #[must_use]
     pub fn of(&self, kind: Kind) -> u64 {
         self.0[kind as usize]
     }
 
-    /// Time of all kinds.
+    /// Time of all kinds (ns).
     #[must_use]
     pub fn sum(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// Time caused by others: all kinds except peers and idle.
+    /// Time of all kinds except online tasks and idle (ns): the wait caused by others.
     #[must_use]
     pub fn by_others(&self) -> u64 {
         [Kind::Other, Kind::Offline, Kind::Kernel, Kind::Interrupt].iter().map(|kind| self.of(*kind)).sum()
     }
 
-    /// Adds another sum.
+    /// Adds the times of `other`, kind by kind.
     pub fn add(&mut self, other: &ByKind) {
         for (sum, ns) in self.0.iter_mut().zip(other.0) {
             *sum += ns;
@@ -82,44 +86,44 @@ pub struct Culprit {
     pub subject: u32,
     /// Kind of the task: other, online or offline.
     pub kind: Kind,
-    /// Cgroup of the task; `None` when more tasks took turns during one wait than the probe distinguishes.
+    /// Cgroup of the task; `None` if more tasks took turns during one wait than the probe can distinguish.
     pub cgroup: Option<u64>,
 }
 
-/// Processes of one name and user that held the CPU, of those that are neither online nor offline.
+/// Processes with the same name and user that held the CPU. They are neither online nor offline.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Command {
-    /// Index of the subject that waited.
+    /// Index of the target that waited.
     pub subject: u32,
-    /// Their cgroup.
+    /// Cgroup of the processes (cgroup ID).
     pub cgroup: u64,
-    /// Their name.
+    /// Name of the processes.
     pub name: String,
-    /// Their user's number.
+    /// UID of the processes.
     pub uid: u32,
 }
 
-/// One subject's sums.
+/// Sums of one target.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TargetStats {
-    /// Time on a CPU.
+    /// Time on a CPU (ns).
     pub run_ns: u64,
-    /// Number of waits that ended.
+    /// Number of waits that have ended.
     pub waits: u64,
-    /// Time waited, by what held the CPU.
+    /// Time waited, by what held the CPU (ns).
     pub wait: ByKind,
 }
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Plain counts and times, each since the probe was attached.
+        /// Counters and times, each since the probe was attached.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         pub struct Counters {
             $($(#[$doc])* pub $name: u64,)*
         }
 
         impl Counters {
-            /// Adds other counters.
+            /// Adds the values of `other`, counter by counter.
             pub fn add(&mut self, other: &Counters) {
                 $(self.$name += other.$name;)*
             }
@@ -130,9 +134,9 @@ fn since(&self, earlier: &Counters) -> Counters {
         }
 
         mirror! {
-            /// Counters of the BPF program on one CPU.
+            /// Counters that the BPF program keeps for one CPU.
             pub struct Totals = "totals" {
-                /// Waits by what held the CPU, ns.
+                /// Time waited, by what held the CPU (ns).
                 wait: [u64; Kind::ALL.len()],
                 $($(#[$doc])* $name: u64,)*
             }
@@ -147,114 +151,121 @@ fn since(&self, earlier: &Counters) -> Counters {
 }
 
 counters! {
-    /// Wait that no kind accounts for, ns.
+    /// Time waited that is attributed to no kind (ns).
     unexplained_ns,
-    /// Time of the targets' threads on a CPU, ns.
+    /// Time of the targets' threads on a CPU (ns).
     run_ns,
-    /// Number of waits that ended.
+    /// Number of finished waits.
     waits,
-    /// Wake-ups.
+    /// Number of wake-ups of the online targets' threads.
     wakes,
-    /// Times that a thread was preempted: it left the CPU while still runnable.
+    /// Number of preemptions: a thread left the CPU while it was runnable.
     preempted,
-    /// Migrations.
+    /// Number of times that a thread of an online target moved to another CPU.
     migrations,
-    /// Migrations of waiting threads.
+    /// Number of times that a thread of an online target moved to another CPU while it waited.
     migrations_waiting,
-    /// Wake-ups that queued behind another task while an offline task had another CPU (an upper bound: affinity is not
-    /// considered).
+    /// Number of wake-ups after which a thread of an online target queued behind another task while an offline task ran
+    /// on another CPU. This is an upper bound, because the probe does not consider CPU affinity.
     displaced,
-    /// Time of these waits, ns.
+    /// Time that threads waited after the wake-ups that [`Counters::displaced`] counts (ns).
     displaced_ns,
-    /// Times that a thread was queued on a CPU while an offline task had it.
+    /// Number of inversions: a target's thread was queued on a CPU while an offline task ran there.
     inversions,
-    /// Duration of these inversions, ns: per CPU, however many threads waited.
+    /// Duration of inversions (ns), summed over the CPUs. If several threads wait on one CPU, their common time counts
+    /// once.
     inversion_ns,
-    /// Inversions that ended because the waiting thread moved to another CPU.
+    /// Number of inversions that ended because the waiting thread moved to another CPU.
     inversions_escaped,
-    /// Time in which offline work ran on an SMT sibling of a target's thread, ns.
+    /// Time in which offline work ran on an SMT sibling of a target's thread (ns).
     overlap_ns,
-    /// Times that offline work left an SMT sibling after a target's thread had come.
+    /// Number of times that offline work left an SMT sibling after an online target's thread had started on the core's
+    /// other hardware thread.
     evictions,
-    /// Times that offline work was on an SMT sibling when a target's thread came, and still there when the thread left.
+    /// Number of times that offline work was on an SMT sibling when a target's thread started, and was still there when
+    /// the thread left.
     stayed,
-    /// Times that offline work came onto an SMT sibling of a running target's thread.
+    /// Number of times that offline work started on an SMT sibling of a running target's thread.
     intrusions,
-    /// Context switches on the machine.
+    /// Number of context switches on the machine.
     switches,
-    /// Wake-ups on the machine.
+    /// Number of wake-ups on the machine.
     wakeups,
-    /// Threads that got a CPU without a recorded start of the wait.
+    /// Number of times that a thread got a CPU without a recorded start of its wait.
     no_start,
-    /// Waits, runs and sleeps whose end was not reported to the probe.
+    /// Number of waits, runs and sleeps whose end the kernel did not report to the probe.
     lost,
-    /// Time of those, ns.
+    /// Duration of the waits, runs and sleeps whose end the kernel did not report (ns).
     lost_ns,
-    /// Threads without storage, because memory could not be allocated.
+    /// Number of threads without task storage (BPF memory per thread), because the kernel could not allocate it.
     no_storage,
-    /// Repeated reads of a CPU's state that was being written.
+    /// Number of times that a program read the state of a CPU again, because that CPU was writing it.
     retries,
-    /// Context switches that were not reported to tracers.
+    /// Number of context switches that the kernel did not report to tracers such as the probe.
     missed,
-    /// Context switches on CPUs where a target's thread was queued: the ones that the figures depend on.
+    /// Number of relevant context switches: those on CPUs where a target's thread was queued.
     relevant,
-    /// Those of them that were not reported.
+    /// Number of relevant context switches that the kernel did not report to tracers.
     relevant_missed,
-    /// Blamed waits that did not fit into the map of culprits.
+    /// Number of waits whose culprit did not fit into the map of culprits.
     full,
-    /// Time of those waits, ns.
+    /// Duration of the waits whose culprit did not fit into the map of culprits (ns).
     full_ns,
-    /// Threads that exited.
+    /// Number of threads that exited.
     gone,
-    /// CPU time of those threads, ns.
+    /// CPU time of threads that exited (ns).
     gone_run_ns,
-    /// Wait of those threads, ns.
+    /// Time waited by threads that exited (ns).
     gone_wait_ns,
-    /// Waits that were compared with the kernel's figure (only with `verify`).
+    /// Number of waits for which the probe compared its measurement with the kernel's (only with `verify`).
     checked,
-    /// Sum of those waits as measured by the probe, ns.
+    /// Sum of the compared waits as measured by the probe (ns).
     checked_ns,
-    /// Sum of those waits in the kernel (`sched_info.run_delay`), ns.
+    /// Sum of the compared waits as measured by the kernel (`sched_info.run_delay`, ns).
     kernel_ns,
-    /// Waits that the kernel counted as 0, because it reads a clock that was not updated.
+    /// Number of compared waits that the kernel counted as 0, because it read a clock that had not been updated.
     kernel_zero,
-    /// Sum of those waits as measured by the probe, ns.
+    /// Sum of the waits that the kernel counted as 0, as measured by the probe (ns).
     kernel_zero_ns,
-    /// Compared waits that differ by more than 20 us.
+    /// Number of compared waits for which the two measurements differ by more than 20 us.
     apart,
 }
 
-/// All figures of the probe, since it was attached or between two readings.
+/// All measurements of the probe, since it was attached or between two readings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// Time of the reading (CLOCK_MONOTONIC), or length of the interval, ns.
+    /// Time of the reading (CLOCK_MONOTONIC), or length of the interval (ns).
     pub time_ns: u64,
-    /// Waits of all targets.
+    /// Waits of all targets, by what held the CPU.
     pub wait: ByKind,
-    /// Counts and times of all targets.
+    /// Counters of all targets.
     pub counters: Counters,
-    /// Delay from wake-up to running.
+    /// Delays from the wake-up of an online target's thread until the thread ran.
     pub wake_delay: Histogram,
-    /// Delay from a wake-up on a CPU with an offline task until that task has left.
+    /// Delays from the wake-up of an online target's thread on a CPU that runs an offline task until this task left the
+    /// CPU.
     pub preempt_delay: Histogram,
-    /// Delay from a target's thread coming onto an SMT sibling of offline work until that work has left
-    /// ([`Counters::evictions`]).
+    /// Delays from the start of an online target's thread on a core where offline work runs on an SMT sibling until the
+    /// offline work left the sibling ([`Counters::evictions`]).
     pub evict_delay: Histogram,
-    /// Sums by target, in the order of the scope.
+    /// Sums by online target, in the order of [`Scope::online`](crate::Scope::online).
     pub subjects: Vec<TargetStats>,
-    /// Time by culprit: adds up to the waits for tasks, together with [`Counters::full_ns`].
+    /// Time waited (ns) by culprit. Together with [`Counters::full_ns`] it adds up to the time waited for tasks of all
+    /// kinds.
     pub culprits: BTreeMap<Culprit, u64>,
-    /// The same time of cgroups that are nobody's here, by command, where it was asked for. A part of it: who could not be asked
-    /// for a name any more is not here, nor whoever came when too many were at work.
+    /// Time waited (ns) by command, for cgroups that are neither online nor offline; only with
+    /// [`Scope::commands`](crate::Scope::commands). The sum can be less than the time of these cgroups, because two
+    /// things are missing: processes that exited before their name was read, and commands beyond the maximum number.
     pub commands: BTreeMap<Command, u64>,
-    /// What the CPUs did all the time.
+    /// Time of the CPUs by kind (ns), including the time in which no thread waited.
     pub cpu: ByKind,
-    /// Runs of the probe's programs that the kernel skipped, because one was already running on that CPU.
+    /// Number of runs of the probe's programs that the kernel skipped, because a program was already running on that
+    /// CPU.
     pub skipped: u64,
 }
 
 impl Figures {
-    /// The difference from an earlier reading of the same probe.
+    /// Returns the difference from `earlier`, a reading of the same probe.
     #[must_use]
     pub fn since(&self, earlier: &Figures) -> Figures {
         let subjects = self.subjects.iter().enumerate().map(|(index, now)| {
@@ -288,7 +299,7 @@ impl Figures {
         }
     }
 
-    /// Adds the sums over all targets of another interval, for windows that belong together.
+    /// Adds the sums over all targets of another interval. Sums by target, culprit and command are not added.
     pub fn add(&mut self, other: &Figures) {
         self.time_ns += other.time_ns;
         for (sum, ns) in self.wait.0.iter_mut().zip(other.wait.0) {
@@ -301,15 +312,15 @@ impl Figures {
         self.skipped += other.skipped;
     }
 
-    /// Wait of a kind per second of the targets' CPU time, ms; `None` without CPU time.
+    /// Converts a wait to ms per second of the online targets' CPU time; `None` if they had no CPU time.
     #[must_use]
     pub fn per_cpu_second(&self, wait_ns: u64) -> Option<f64> {
         let run = self.counters.run_ns;
         (run > 0).then(|| wait_ns as f64 / run as f64 * 1e3)
     }
 
-    /// Share of the relevant context switches that were not reported to the probe. Above half a per cent no verdict is
-    /// given.
+    /// Share of the relevant context switches that the kernel did not report to the probe. Above half a per cent, the
+    /// verdict is unknown.
     #[must_use]
     pub fn missed_share(&self) -> f64 {
         match self.counters.relevant {
@@ -326,27 +337,27 @@ pub struct Thread {
     pub tid: u32,
     /// Process ID.
     pub pid: u32,
-    /// Index of its target.
+    /// Index of the thread's target.
     pub subject: u32,
-    /// Its current state.
+    /// The thread's current state.
     pub state: ThreadState,
-    /// Waits by what held the CPU, ns.
+    /// Time waited, by what held the CPU (ns).
     pub wait: ByKind,
-    /// Time of the waits that ended, ns.
+    /// Duration of the waits that have ended (ns).
     pub waited_ns: u64,
-    /// Number of waits that ended.
+    /// Number of waits that have ended.
     pub waits: u64,
-    /// CPU time, up to the last time that the thread left a CPU, ns.
+    /// CPU time, up to the last time that the thread left a CPU (ns).
     pub run_ns: u64,
-    /// Time asleep, up to the last wake-up, ns.
+    /// Time asleep, up to the last wake-up (ns).
     pub slept_ns: u64,
-    /// Time that is running, waiting or sleeping, but was not reported to the probe, ns.
+    /// Duration of runs, waits and sleeps whose end the kernel did not report to the probe (ns).
     pub lost_ns: u64,
-    /// Start of the sums (CLOCK_MONOTONIC), ns.
+    /// Time at which the sums start (CLOCK_MONOTONIC, ns).
     pub seen_ns: u64,
-    /// Time of this reading, ns.
+    /// Time of this reading (ns).
     pub now_ns: u64,
-    /// When the current state began, ns.
+    /// Time at which the current state began (ns).
     pub began_ns: u64,
 }
 

@@ -1,9 +1,9 @@
-//! Delays by size: eight slots per power of two, so that a quantile is right within 6 %.
+//! Histograms of delays, with eight slots (buckets) per power of two, so that the error of a quantile is at most 6 %.
 
-/// Number of slots in the BPF program.
+/// Number of slots of a histogram in the BPF program.
 pub const SLOTS: usize = 320;
 
-/// Counts of delays, ns.
+/// A histogram of delays (ns).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Histogram(Vec<u64>);
 
@@ -20,13 +20,15 @@ impl Histogram {
         Histogram(counts)
     }
 
-    /// Number of delays.
+    /// Number of delays in the histogram.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// The smallest delay, ns, that at least this share of all does not exceed (nearest rank; the middle of its slot).
+    /// Returns the quantile `share` (from 0 to 1) in ns: the smallest slot that, together with all lower slots, holds
+    /// at least this share of the delays (nearest rank). The value is the middle of that slot. `None` if there are no
+    /// delays.
     #[must_use]
     pub fn quantile(&self, share: f64) -> Option<f64> {
         let count = self.count();
@@ -42,25 +44,25 @@ impl Histogram {
         Some((low(at) + low(at + 1)) / 2.0)
     }
 
-    /// Counts by slot.
+    /// Number of delays by slot.
     #[must_use]
     pub fn counts(&self) -> &[u64] {
         &self.0
     }
 
-    /// Sum of all delays, ns, each taken as the middle of its slot.
+    /// Sum of all delays (ns), each counted as the middle of its slot.
     #[must_use]
     pub fn sum_ns(&self) -> f64 {
         self.0.iter().enumerate().map(|(at, count)| *count as f64 * (low(at) + low(at + 1)) / 2.0).sum()
     }
 
-    /// The difference from an earlier reading.
+    /// Returns the difference from `earlier`, a reading of the same histogram.
     #[must_use]
     pub fn since(&self, earlier: &Histogram) -> Histogram {
         Histogram(self.0.iter().zip(&earlier.0).map(|(now, then)| now.saturating_sub(*then)).collect())
     }
 
-    /// Adds another histogram.
+    /// Adds the counts of another histogram.
     pub fn add(&mut self, other: &Histogram) {
         for (sum, more) in self.0.iter_mut().zip(&other.0) {
             *sum += more;
@@ -68,7 +70,7 @@ impl Histogram {
     }
 }
 
-/// Smallest value of a slot.
+/// The smallest value in a slot (ns).
 pub(crate) fn low(slot: usize) -> f64 {
     if slot < 8 {
         return slot as f64;

@@ -1,14 +1,15 @@
-//! The probe: attributes the waits of a service's threads to the tasks that held the CPU meanwhile.
+//! The probe: attributes the time that a service's threads wait for a CPU to the tasks that hold the CPU meanwhile.
 //!
-//! Latency percentiles on a busy machine are noise; scheduling is not. For every microsecond that a thread waited in a
-//! run queue the kernel knows which task had the CPU. A BPF program adds that up ([`probe`]), without a stream of
-//! events and without a change to the machine; [`figures`] explains the sums. Without BPF there is only run delay
-//! ([`unattributed`]), which says how long threads waited but not because of which task.
+//! Latency percentiles are noisy on a busy machine; waits for a CPU are not. For every microsecond that a thread waits
+//! in a run queue, the kernel knows which task has the CPU. A BPF program sums up these waits by task ([`probe`]). It
+//! sends no stream of events to user space and changes nothing on the machine; [`figures`] documents the sums. Without
+//! BPF there is only run delay ([`unattributed`]): it shows how long threads waited, but not which tasks held the CPU.
 //!
-//! What the probe can and cannot show: it proves that work made others wait, not that it did no harm. Work that got no
-//! CPU at all can still make a third party hold the CPU longer, so the total wait is compared as well, in pairs of
-//! blocks. Its verdict survives noise; its magnitude depends on the other tasks on the CPU. Steal time is charged to
-//! the task that was on the CPU; the work of a kernel thread is charged to the kernel.
+//! The probe can show that offline work made other threads wait. It cannot show that offline work did no harm: even
+//! offline work that got no CPU can make a third program hold a CPU longer. Experiments therefore also compare the
+//! total wait with and without isolation. Noise does not change the probe's verdict, but the amount of wait that it
+//! attributes to a task depends on the other tasks on the CPU. Steal time is charged to the task that was on the CPU;
+//! the work of a kernel thread is charged to the kernel.
 #![forbid(unsafe_code)]
 
 mod commands;
@@ -25,63 +26,64 @@ pub mod verdict;
 
 pub use figures::{Command, Culprit, Figures, Kind, Thread};
 pub use histogram::Histogram;
-pub use probe::WaitProbe;
+pub use probe::{RaisedAlarm, WaitProbe};
 pub use report::{Labels, Report};
 pub use verdict::{Bounds, Verdict};
 
-/// A target of the probe.
+/// A target of the probe: the cgroup or process whose threads the probe observes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Subject {
-    /// A cgroup of the CPU controller's hierarchy and everything below it, by cgroup ID (the inode of its directory).
-    /// If targets are nested, the innermost one counts.
+    /// A cgroup of the CPU controller's hierarchy and everything below it, by its cgroup ID (the inode of its
+    /// directory). If targets are nested, a task belongs to the innermost one.
     Cgroup(u64),
-    /// One process with all its threads, not its children.
+    /// A process with all its threads, but without its children.
     Process(u32),
 }
 
 /// The targets of the probe, and its options.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Scope {
-    /// Targets whose waits are measured: at most 255.
+    /// Targets whose waits are measured; at most 255.
     pub online: Vec<Subject>,
-    /// Offline targets, whose share of the waits is counted separately.
+    /// Offline targets. The probe counts separately the waits that they cause.
     pub offline: Vec<Subject>,
-    /// Whether the cgroup IDs are of the unified hierarchy, as they are where v1 has no CPU controller.
+    /// Whether the cgroup IDs are those of the unified hierarchy (v2), because no v1 hierarchy has the CPU controller.
     pub unified: bool,
-    /// Whether to compare each wait with the kernel's figure.
+    /// Whether to compare each wait with the kernel's own measurement.
     pub verify: bool,
     /// Whether to distinguish interrupts from the tasks that they interrupt.
     pub interrupts: bool,
-    /// Tell the processes of who is neither online nor offline apart, by command and user. Costs a little where somebody waits
-    /// behind them, and wants [`WaitProbe::gather`] about once a second.
+    /// Whether to sum up waits by command and user for processes that are neither online nor offline. This has a small
+    /// cost when a thread waits for such a process, and requires a call of [`WaitProbe::gather`] about once a second.
     pub commands: bool,
-    /// How many culprits are told apart, per subject and kind; more go into one sum [4096].
-    pub room: Option<u32>,
+    /// Maximum number of entries in the map of culprits, the cgroups that held the CPU during waits (default: 4096).
+    /// Waits whose culprit does not fit are only summed up ([`figures::Counters::full_ns`]).
+    pub max_culprits: Option<u32>,
 }
 
-/// Why the probe cannot be loaded.
+/// An error that prevents the use of the probe.
 #[derive(Debug, thiserror::Error)]
 pub enum BlameError {
-    /// The kernel lacks features that the probe's programs need.
+    /// The kernel is too old for the probe's programs.
     #[error("the kernel {0} is older than 5.12, which the probe needs")]
     TooOld(String),
     /// The kernel has no type information (BTF).
     #[error(
-        "this kernel has no /sys/kernel/btf/vmlinux (CONFIG_DEBUG_INFO_BTF), and the probe needs to know its structures"
+        "this kernel has no type information (/sys/kernel/btf/vmlinux, CONFIG_DEBUG_INFO_BTF), which the probe needs"
     )]
     NoBtf,
-    /// Loading is not permitted.
+    /// This process may not load BPF programs.
     #[error(
-        "the kernel lets this process load no BPF program: {0}; it needs root, or the capabilities CAP_BPF and CAP_PERFMON"
+        "the kernel does not let this process load BPF programs: {0}; it needs root, or the capabilities CAP_BPF and CAP_PERFMON"
     )]
     Forbidden(String),
-    /// Too many targets.
-    #[error("{0} subjects are too many: the probe tells 255 apart; name a common parent")]
+    /// There are too many targets.
+    #[error("{0} targets are too many: the probe distinguishes at most 255; name a common parent cgroup")]
     TooMany(usize),
     /// Another error of the kernel or the loader.
     #[error("{what}: {because}")]
     Refused {
-        /// The operation.
+        /// The operation that failed.
         what: &'static str,
         /// The error.
         because: String,

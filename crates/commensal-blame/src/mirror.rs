@@ -1,4 +1,8 @@
 //! Structures of `bpf/intf.h` that the probe's BPF program and user space share.
+//!
+//! A target is an online cgroup or process whose waits for a CPU the probe measures. A culprit is a task that held the
+//! CPU during a wait. A tenure is the time from when a task gets a CPU until it leaves that CPU. A kind is what held
+//! the CPU: see [`Kind`].
 
 use crate::figures::{ByKind, Kind, Totals};
 use crate::histogram::SLOTS;
@@ -6,41 +10,43 @@ use commensal_core::btf::{Btf, Layout};
 use commensal_core::mirror;
 
 const KINDS: usize = Kind::ALL.len();
-/// Maximum number of other threads of a core that are distinguished.
+/// Maximum number of SMT siblings of a CPU that the probe distinguishes.
 pub const SIBLINGS: usize = 3;
-/// Bytes of a process's name, with its end (`TASK_COMM_LEN`).
+/// Size of a process's name with the terminating 0 (`TASK_COMM_LEN`).
 pub const COMM: usize = 16;
-/// `enum state`.
+/// State of a thread that sleeps (`enum state` of the BPF program).
 pub const ASLEEP: u32 = 1;
-/// `enum state`.
+/// State of a thread that has a CPU (`enum state` of the BPF program).
 pub const RUNNING: u32 = 2;
 
 mirror! {
     /// Settings, written by user space only.
     pub struct Control = "control" {
-        /// 1 while the probe counts.
+        /// 1 while the probe counts, otherwise 0.
         enabled: u32,
-        /// Generation of the classes.
+        /// Generation of the classes (online, offline, neither). A thread that cached its class in another generation
+        /// looks the class up again.
         generation: u32,
-        /// Wait of online work for offline work within a window that wakes the reader, ns; 0 for never.
+        /// Threshold of the alarm: the wait for offline work within one window that raises the alarm (ns). 0 disables
+        /// the alarm.
         alarm_ns: u64,
-        /// Length of the window, ns.
+        /// Length of the alarm's window (ns).
         window_ns: u64,
     }
 
-    /// What wakes the reader.
+    /// An alarm, as sent to user space.
     pub struct Alarm = "alarm" {
-        /// Begin of the window, ns.
+        /// Start of the window (ns).
         from_ns: u64,
-        /// End of the window so far, ns.
+        /// End of the window so far (ns).
         to_ns: u64,
-        /// Wait in it, ns.
+        /// Wait for offline work in the window (ns).
         blamed_ns: u64,
     }
 
     /// Key of the map of culprits.
     pub struct CulpritKey = "culprit" {
-        /// Cgroup of the task that held the CPU; all ones when more tasks took turns than the probe distinguishes.
+        /// Cgroup of the task that held the CPU; all ones if more tasks took turns than the probe can distinguish.
         cgroup: u64,
         /// Index of the target that waited.
         target: u32,
@@ -50,73 +56,75 @@ mirror! {
 
     /// State and counters of a CPU.
     pub struct CpuState = "cpu_state" {
-        /// Time by kind.
+        /// Time by kind (ns).
         ns: [u64; KINDS],
-        /// Start of the time that is not in `ns` yet; 0 while it is being written.
+        /// Start of the time that is not in `ns` yet; 0 while `ns` is being written, and before the first switch.
         since: u64,
-        /// Kind of that time.
+        /// Kind of the activity since `since`.
         kind: u32,
-        /// Kind of the task on it.
+        /// Kind of the task on the CPU; it does not change during an interrupt.
         tenant: u32,
-        /// Cgroup of the task on it.
+        /// Cgroup of the task on the CPU.
         cgroup: u64,
-        /// When that task got the CPU.
+        /// Time at which the task on the CPU got it.
         tenure: u64,
-        /// Time of interrupts since then.
+        /// Duration of interrupts since `tenure` (ns).
         in_irq: u64,
-        /// Number of tenures written to the ring.
+        /// Number of tenures that the CPU has written to its ring buffer so far.
         head: u64,
-        /// Number of targets' threads queued here.
+        /// Number of targets' threads that are queued on this CPU.
         waiters: i32,
         /// Nesting depth of interrupts.
         irq_depth: u32,
-        /// Since when a target's thread is queued while offline work has the CPU.
+        /// Start of the current inversion: a target's thread is queued on this CPU while offline work runs there. 0 if
+        /// there is no inversion.
         inversion: u64,
-        /// Whether that began with a wake-up.
+        /// Whether the inversion began with a wake-up.
         by_wakeup: u32,
-        /// PID of the task on it.
+        /// PID of the task on the CPU, to detect context switches that the kernel did not report.
         pid: i32,
-        /// CPUs of the same core; -1 is none.
+        /// SMT siblings of this CPU; -1 means none.
         sibling: [i32; SIBLINGS],
-        /// Class of the task on it.
+        /// Class of the task on the CPU.
         class: u32,
-        /// Offline time of the siblings when a target's thread came onto this CPU.
+        /// For each sibling, the CPU time of offline work there (ns) when a target's thread started on this CPU, plus
+        /// one; 0 if no target's thread runs here.
         sibling_was: [u64; SIBLINGS],
-        /// Since when a target's thread has the CPU.
+        /// Time since which a target's thread has the CPU, on CPUs with siblings; otherwise 0.
         online: u64,
-        /// Since when offline work has the CPU.
+        /// Time since which offline work has the CPU, on CPUs with siblings; otherwise 0.
         offline: u64,
-        /// The culprit that was blamed last.
+        /// The culprit of the last wait on this CPU.
         last: CulpritKey,
-        /// Time blamed on it that is not in the map of culprits yet.
+        /// Time of the culprit in `last` that the map of culprits does not contain yet (ns).
         pending: u64,
-        /// Time of the last wake-up, by the run queue's clock.
+        /// Time of the last wake-up, by the clock of the run queue.
         wakeup: u64,
-        /// CLOCK_MONOTONIC minus the run queue's clock.
+        /// Difference between CLOCK_MONOTONIC and the clock of the run queue (ns), at the time `compared`.
         ahead: u64,
-        /// When that difference was measured.
+        /// Time at which `ahead` was measured, by the clock of the run queue.
         compared: u64,
-        /// Process of the task on it; 0 unless it is nobody's here.
+        /// Process of the task on the CPU; 0 unless the kind of the task is [`Kind::Other`].
         tgid: u32,
-        /// Process blamed last; likewise.
+        /// Process of the culprit in `last`; 0 unless its kind is [`Kind::Other`].
         last_tgid: u32,
     }
 
-    /// Key of the map of processes.
+    /// Key of the map of commands: a process that held the CPU, and the target that waited.
     pub struct CommandKey = "command" {
-        /// Whose task held the CPU.
+        /// Cgroup of the task that held the CPU.
         cgroup: u64,
-        /// Index of the subject that waited.
+        /// Index of the target that waited.
         target: u32,
-        /// Its process.
+        /// Process of the task that held the CPU.
         tgid: u32,
     }
 
-    /// A process that has ended.
+    /// Name and user of a process, recorded when the process exits.
     pub struct CommandName = "command_name" {
-        /// Its name, ended by a 0.
+        /// Name of the process, terminated by a 0.
         comm: [u8; COMM],
-        /// Its user.
+        /// UID of the process.
         uid: u32,
     }
 
@@ -124,19 +132,20 @@ mirror! {
     pub struct Delays = "delays" {
         /// Delay from wake-up to running.
         wake: [u64; SLOTS],
-        /// Delay from a wake-up on a CPU with offline work until that work has left.
+        /// Delay from a wake-up on a CPU where offline work runs until the offline work has left the CPU.
         preempt: [u64; SLOTS],
-        /// Delay from arriving beside offline work on a core until that work has left.
+        /// Delay from the start of an online thread on a core where offline work runs on an SMT sibling until the
+        /// offline work has left the sibling.
         evict: [u64; SLOTS],
     }
 
-    /// Sums of a target.
+    /// Sums of one target on one CPU.
     pub struct Target = "target" {
-        /// Time on a CPU.
+        /// Time on a CPU (ns).
         run_ns: u64,
-        /// Number of waits that ended.
+        /// Number of waits that have ended.
         waits: u64,
-        /// Wait by what held the CPU.
+        /// Time waited, by what held the CPU (ns).
         wait: [u64; KINDS],
     }
 
@@ -146,32 +155,32 @@ mirror! {
         pid: u32,
         /// Process ID.
         tgid: u32,
-        /// Index of its target.
+        /// Index of the thread's target.
         target: u32,
-        /// State, of `enum state`.
+        /// State of the thread: a value of `enum state`.
         state: u32,
-        /// Waits by kind.
+        /// Time waited, by what held the CPU (ns).
         wait: [u64; KINDS],
-        /// Time of the waits that ended.
+        /// Duration of the waits that have ended (ns).
         waited_ns: u64,
-        /// Number of waits that ended.
+        /// Number of waits that have ended.
         waits: u64,
-        /// CPU time.
+        /// CPU time (ns).
         run_ns: u64,
-        /// Time asleep.
+        /// Time asleep (ns).
         slept_ns: u64,
-        /// Time whose end was not reported.
+        /// Duration of runs, waits and sleeps whose end the kernel did not report (ns).
         lost_ns: u64,
-        /// Start of the sums.
+        /// Time at which the sums start (ns).
         seen_ns: u64,
-        /// Time of this reading.
+        /// Time of this reading (ns).
         now_ns: u64,
-        /// When the current state began.
+        /// Time at which the current state began (ns).
         began_ns: u64,
     }
 }
 
-/// All that are shared.
+/// Layouts of all shared structures.
 pub const LAYOUTS: [Layout; 9] = [
     Control::LAYOUT,
     CulpritKey::LAYOUT,
@@ -183,7 +192,7 @@ pub const LAYOUTS: [Layout; 9] = [
     CommandKey::LAYOUT,
     CommandName::LAYOUT,
 ];
-/// Names of the constants in C.
+/// Constants of `bpf/intf.h`, with their values in Rust.
 const NUMBERS: [(&str, u64); 8] = [
     ("CLASS_OTHER", Kind::Other as u64),
     ("CLASS_ONLINE", Kind::Online as u64),
@@ -195,12 +204,14 @@ const NUMBERS: [(&str, u64); 8] = [
     ("RUNNING", RUNNING as u64),
 ];
 
-/// Differences between an object's structures and these.
+/// Compares the structures and constants of the BPF object with those in Rust; returns one message per difference.
 #[must_use]
 pub fn differences(btf: &Btf) -> Vec<String> {
     let mut wrong = btf.differences(&LAYOUTS);
     let numbers = NUMBERS.iter().filter(|(name, ours)| btf.number(name) != Some(*ours));
-    wrong.extend(numbers.map(|(name, ours)| format!("{name} is {:?}, and {ours} here", btf.number(name))));
+    wrong.extend(numbers.map(|(name, ours)| {
+        format!("{name} is {:?} in the BPF object, but {ours} in this program", btf.number(name))
+    }));
     wrong
 }
 

@@ -1,4 +1,4 @@
-//! Maps the names that users give to services to cgroups, and back. Reads only.
+//! Finds the cgroups of a service by the name that the user gives, and the name of a cgroup by its ID. Writes nothing.
 
 use crate::Subject;
 use commensal_core::actual::{ActualState, CgroupPath, Hierarchy};
@@ -8,28 +8,28 @@ use commensal_sensors::containers::containers;
 use commensal_sensors::{SensorError, cgroups, mounts};
 use std::collections::BTreeMap;
 
-/// The cgroups by which the scheduler divides the CPU: those of the CPU controller, or of the unified hierarchy where
-/// no hierarchy has that controller.
+/// The cgroups among which the kernel's scheduler divides the CPU: those of the v1 hierarchy with the CPU controller
+/// or, without such a hierarchy, those of the unified hierarchy (v2).
 #[derive(Debug, Clone)]
 pub struct Cgroups {
-    /// Whether they are of the unified hierarchy.
+    /// Whether this is the unified hierarchy.
     pub unified: bool,
-    /// Mount point of their hierarchy.
+    /// Mount point of the hierarchy.
     pub mount: String,
-    /// The cgroups that exist.
+    /// The cgroups of the hierarchy.
     pub found: ActualState,
-    /// Names of containers by their identifier.
+    /// Names of containers, by container ID.
     containers: BTreeMap<String, String>,
     by_id: BTreeMap<u64, CgroupPath>,
     by_path: BTreeMap<CgroupPath, u64>,
 }
 
 impl Cgroups {
-    /// Reads the cgroups; `None` where no such hierarchy is mounted, as in some containers. `engine` is the address of
-    /// the Engine API, in the form of `DOCKER_HOST` [`unix:///var/run/docker.sock`].
+    /// Reads the cgroups; `None` if no such hierarchy is mounted, as in some containers. `engine` is the address of the
+    /// container engine's API, in the form of `DOCKER_HOST`; `None` means the default sockets of Docker and Podman.
     ///
     /// # Errors
-    /// When a mounted hierarchy cannot be read.
+    /// Returns an error if a mounted hierarchy cannot be read.
     pub fn look(host: &mut dyn Host, engine: Option<&str>) -> Result<Option<Cgroups>, SensorError> {
         let hierarchies = mounts::hierarchies(host)?;
         let Some(chosen) = Hierarchy::of_threads(&hierarchies).cloned() else { return Ok(None) };
@@ -38,57 +38,57 @@ impl Cgroups {
         let by_id: BTreeMap<u64, CgroupPath> =
             found.cgroups.iter().map(|(place, one)| (one.inode, place.path.clone())).collect();
         let by_path = by_id.iter().map(|(id, path)| (path.clone(), *id)).collect();
-        // No engine is queried if no cgroup looks like one of its containers.
+        // If no path contains a container ID, no container engine is queried.
         let any = by_id.values().any(|path| ids(path).next().is_some());
         let containers = if any { containers(host, engine) } else { Vec::new() };
         let containers = containers.into_iter().map(|one| (one.id, one.name)).collect();
         Ok(Some(Cgroups { unified, mount, found, containers, by_id, by_path }))
     }
 
-    /// The target at a path.
+    /// Returns the cgroup at a path as a target of the probe; `None` if no such cgroup exists.
     #[must_use]
     pub fn subject(&self, path: &CgroupPath) -> Option<Subject> {
         self.by_path.get(path).copied().map(Subject::Cgroup)
     }
 
-    /// The current path of a cgroup.
+    /// The path of a cgroup, as last read; `None` if the cgroup is unknown.
     #[must_use]
     pub fn path(&self, id: u64) -> Option<&CgroupPath> {
         self.by_id.get(&id)
     }
 
-    /// Paths of a systemd unit, the one of the machine's systemd first; or of a container, by a prefix of its
-    /// identifier.
+    /// Returns the cgroups of a systemd unit or of a container (by a prefix of its ID). If several units have the name,
+    /// the cgroup of the system manager's unit is the first.
     #[must_use]
     pub fn called(&self, asked: &Asked) -> Vec<CgroupPath> {
         let mut paths: Vec<CgroupPath> = self.by_path.keys().filter(|path| asked.is(path)).cloned().collect();
         let user =
             |path: &CgroupPath| !path.ancestors().iter().skip(1).all(|one| one.name().ends_with(".slice"));
         paths.sort_by_key(|path| (user(path), path.depth(), path.clone()));
-        // Paths inside another matching path are part of it.
+        // A cgroup inside another matching cgroup is part of that cgroup.
         let all = paths.clone();
         paths.retain(|path| !all.iter().any(|other| other != path && other.contains(path)));
         paths
     }
 
-    /// Adds the names of a later reading; cgroups that are gone keep their name.
+    /// Adds the cgroups and containers of a later reading. The names of removed cgroups are kept.
     pub fn learn(&mut self, later: &Cgroups) {
         self.by_id.extend(later.by_id.iter().map(|(id, path)| (*id, path.clone())));
         self.containers.extend(later.containers.iter().map(|(id, name)| (id.clone(), name.clone())));
     }
 
-    /// The name of the container that this group belongs to.
+    /// Name of the container that the cgroup belongs to.
     fn container(&self, path: &CgroupPath) -> Option<&str> {
         ids(path).find_map(|id| self.containers.get(id)).map(String::as_str)
     }
 
-    /// The identifier of the container of this name.
+    /// ID of the container with this name.
     #[must_use]
     pub fn container_called(&self, name: &str) -> Option<&str> {
         self.containers.iter().find(|(_, called)| *called == name).map(|(id, _)| id.as_str())
     }
 
-    /// A short name of a culprit: its path, with container identifiers shortened as container tools do.
+    /// Returns a short name for a cgroup: its path, with container IDs shortened to 12 digits as container tools do.
     #[must_use]
     pub fn name(&self, id: u64) -> String {
         match self.path(id) {
@@ -98,18 +98,18 @@ impl Cgroups {
                 None => short(path),
             },
             None if id == 0 => "/ (a session's autogroup)".to_owned(),
-            None => format!("cgroup {id}, which is gone"),
+            None => format!("cgroup {id} (removed)"),
         }
     }
 }
 
-/// Container identifiers in a path: `docker-ID.scope`, `ID`, `cri-containerd-ID.scope`, `libpod-ID.scope`.
+/// Container IDs in a path: `docker-ID.scope`, `ID`, `cri-containerd-ID.scope`, `libpod-ID.scope`.
 fn ids(path: &CgroupPath) -> impl Iterator<Item = &str> {
     let parts = path.parts().flat_map(|part| part.split(['-', '.', ':']));
     parts.filter(|part| part.len() == 64 && part.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
-/// The path with identifiers of 64 hexadecimal digits shortened to 12.
+/// The path with IDs of 64 hexadecimal digits shortened to 12.
 #[must_use]
 pub fn short(path: &CgroupPath) -> String {
     let part = |part: &str| {
@@ -125,23 +125,23 @@ pub fn short(path: &CgroupPath) -> String {
     format!("/{}", parts.join("/"))
 }
 
-/// A user's name for a target, by its form.
+/// A target as the user named it. The form of the name determines the variant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Asked {
-    /// A process.
+    /// A process, by its PID.
     Process(u32),
-    /// A cgroup.
+    /// A cgroup, by its path.
     Cgroup(CgroupPath),
-    /// A systemd unit.
+    /// A systemd unit, by its name.
     Unit(String),
-    /// A container by its identifier or a prefix of it.
+    /// A container, by its ID or a prefix of the ID.
     Container(String),
-    /// A group of the groups file, or a container by its name.
+    /// A group of the groups file, or a container, by its name.
     Name(String),
 }
 
 impl Asked {
-    /// Parses a name; `mount` is the mount point of the hierarchy, if there is one.
+    /// Parses a name. `mount` is the mount point of the hierarchy, if there is one.
     #[must_use]
     pub fn parse(text: &str, mount: Option<&str>) -> Asked {
         const UNITS: [&str; 3] = [".service", ".slice", ".scope"];

@@ -1,20 +1,20 @@
-//! Reasons why the probe cannot work here, one sentence each: checked before it is loaded, and when the kernel has
-//! refused it.
+//! Reasons why the probe cannot work on this machine, one sentence each. Some are checked before the probe is loaded,
+//! others after the kernel has refused to load it.
 
 use crate::BlameError;
 use commensal_host::Host;
 use std::path::Path;
 
-/// Oldest kernel with `bpf_task_storage` in tracing programs, and `iter/task`.
+/// Oldest kernel that has `iter/task`, and `bpf_task_storage` in tracing programs.
 const OLDEST: (u32, u32) = (5, 12);
 /// Numbers of capabilities (`linux/capability.h`).
 const CAPABILITIES: [(u32, &str); 2] = [(38, "CAP_PERFMON"), (39, "CAP_BPF")];
 const SYS_ADMIN: u32 = 21;
 
-/// Checks what can be known without loading.
+/// Checks the requirements that can be checked without loading the probe.
 ///
 /// # Errors
-/// When the kernel is too old, or has no type information (BTF).
+/// Returns an error if the kernel is too old, or has no type information (BTF).
 pub fn check(host: &dyn Host) -> Result<(), BlameError> {
     let release = text(host, "/proc/sys/kernel/osrelease");
     if version(&release).is_some_and(|version| version < OLDEST) {
@@ -25,7 +25,7 @@ pub fn check(host: &dyn Host) -> Result<(), BlameError> {
     if described { Ok(()) } else { Err(BlameError::NoBtf) }
 }
 
-/// Why the kernel has returned EPERM or EACCES: all known causes that apply here.
+/// Returns why the kernel refused to load the probe with EPERM or EACCES: all known causes that apply.
 #[must_use]
 pub fn forbidden(host: &dyn Host) -> String {
     let status = text(host, "/proc/self/status");
@@ -39,8 +39,7 @@ pub fn forbidden(host: &dyn Host) -> String {
     }
     if field("Seccomp:") == Some("2") {
         why.push(
-            "a seccomp filter is in force, as containers have it by default; theirs has to allow bpf()"
-                .to_owned(),
+            "a seccomp filter is in force (containers have one by default), and must allow bpf()".to_owned(),
         );
     }
     let lockdown = text(host, "/sys/kernel/security/lockdown");
@@ -76,7 +75,7 @@ mod tests {
         host
     }
 
-    // promise 41
+    // promise 33
     #[test]
     fn an_old_kernel_and_one_without_btf() {
         let said = |release, btf| check(&kernel(release, btf)).map_err(|error| error.to_string());
@@ -86,7 +85,7 @@ mod tests {
         assert!(said("6.1.0\n", false).unwrap_err().contains("/sys/kernel/btf/vmlinux"));
     }
 
-    // promise 41
+    // promise 33
     #[test]
     fn each_reason_has_its_words() {
         let check = |status: &str, lockdown: &str, expect: &[&str]| {

@@ -1,4 +1,8 @@
-//! Loads the BPF program and reads its maps. It changes nothing, and disappears with the process that loaded it.
+//! Loads the probe's BPF programs and reads their maps. The probe writes to nothing but its own maps. The kernel
+//! unloads it when the process that loaded it exits.
+//!
+//! A target is a cgroup or process whose threads the probe observes. A culprit is a task that held the CPU while a
+//! thread of an online target waited for it.
 
 use crate::commands::Commands;
 use crate::figures::{ByKind, Counters, Culprit, Figures, Kind, TargetStats, Thread, ThreadState, Totals};
@@ -20,12 +24,13 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, transmute};
 
-/// Compiled from `bpf/probe` by `cargo xtask gen bpf`.
+/// The BPF object, compiled from `bpf/probe` by `cargo xtask gen bpf`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../blame.bpf.o");
 
-/// What a process that has given up privileges raises to load the probe. Where unprivileged users may not use BPF, kernels of before
-/// 2022 want CAP_BPF for every look at a map as well.
+/// Capabilities that a process with reduced privileges raises to load the probe.
 const TO_LOAD: [Capability; 2] = [Capability::Bpf, Capability::Perfmon];
+/// Capabilities that such a process raises to read or write a map: kernels of before 2022 require CAP_BPF for map
+/// access if unprivileged BPF is disabled.
 const TO_LOOK: [Capability; 1] = [Capability::Bpf];
 
 const ONLINE: u32 = Kind::Online as u32;
@@ -33,9 +38,9 @@ const OFFLINE: u32 = Kind::Offline as u32;
 const MOST_SUBJECTS: usize = 255;
 const KINDS: usize = Kind::ALL.len();
 
-/// A program, and the tracepoint that it is attached to.
+/// The name of a BPF program, and the tracepoint that it is attached to.
 type Hook = (&'static str, &'static str);
-/// Programs for scheduling events.
+/// Programs that count scheduling events.
 const OF_SCHEDULING: [Hook; 5] = [
     ("blame_switch", "sched_switch"),
     ("on_migrate", "sched_migrate_task"),
@@ -49,14 +54,15 @@ const OF_INTERRUPTS: [Hook; 4] = [
     ("on_softirq_entry", "softirq_entry"),
     ("on_softirq_exit", "softirq_exit"),
 ];
-/// x86 has a separate interrupt vector for the timer, which other architectures handle as a normal interrupt.
+/// On x86 the timer has an interrupt vector with tracepoints of its own; on other architectures it is a normal
+/// interrupt.
 const OF_TIMER: [Hook; 2] = [("on_timer_entry", "local_timer_entry"), ("on_timer_exit", "local_timer_exit")];
 
-/// The maps that are read and written.
+/// The maps that user space reads and writes.
 struct Maps {
     control: Array<MapData, [u8; size_of::<Control>()]>,
     alarms: RingBuf<MapData>,
-    /// The same, to wait for.
+    /// A duplicate of the ring buffer's descriptor, to wait for alarms.
     alarmed: OwnedFd,
     cpus: Array<MapData, [u8; size_of::<CpuState>()]>,
     totals: PerCpuArray<MapData, [u8; size_of::<Totals>()]>,
@@ -69,30 +75,30 @@ struct Maps {
     process_classes: HashMap<MapData, u32, u32>,
 }
 
-/// The attached probe; detached when dropped, and when the process dies.
+/// The attached probe. It is detached when this value is dropped, and when the process dies.
 pub struct WaitProbe {
     maps: Maps,
-    /// Programs for scheduling events.
+    /// Descriptors of the programs that count scheduling events.
     programs: Vec<ProgramFd>,
-    /// The loaded object; its task iterator is attached anew for each reading.
+    /// The loaded BPF object. Each reading of the threads attaches its task iterator anew.
     loaded: Mutex<Ebpf>,
     control: Control,
     scope: Scope,
     commands: Commands,
     began_ns: u64,
-    /// When it was stopped.
+    /// Time at which the probe was stopped (ns).
     ended_ns: Option<u64>,
     took: Took,
 }
 
-/// How long it took until the probe counted.
+/// Durations of the steps from the start of loading until the probe counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Took {
-    /// To read what the kernel says of itself, make the maps and fit the programs to it.
+    /// Time to read the kernel's type information, create the maps and relocate the programs.
     pub load: Duration,
-    /// For the kernel to look through the programs.
+    /// Time that the kernel takes to verify the programs.
     pub verify: Duration,
-    /// To attach them.
+    /// Time to attach the programs to their tracepoints.
     pub attach: Duration,
 }
 
@@ -102,11 +108,20 @@ impl std::fmt::Debug for WaitProbe {
     }
 }
 
+/// An alarm that the probe has raised.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RaisedAlarm {
+    /// How long online targets waited for offline work in the alarm's window (ms per second).
+    pub blamed_ms_per_s: f64,
+    /// Time since the kernel raised the alarm.
+    pub age: Duration,
+}
+
 impl WaitProbe {
-    /// Loads and attaches the probe; from then on it counts.
+    /// Loads and attaches the probe, which counts from then on.
     ///
     /// # Errors
-    /// When the kernel lacks BTF, refuses, or there are too many targets.
+    /// Returns an error if the kernel is too old, lacks BTF or refuses the programs, or if there are too many targets.
     pub fn attach(host: &dyn Host, scope: &Scope) -> Result<WaitProbe, BlameError> {
         raised(&TO_LOAD, || WaitProbe::load_and_attach(host, scope))
     }
@@ -119,7 +134,7 @@ impl WaitProbe {
         preflight::check(host)?;
         agrees()?;
         let btf = Btf::from_sys_fs()
-            .map_err(|error| refused(host, "read what the kernel says of itself")(error.into()))?;
+            .map_err(|error| refused(host, "read the kernel's type information (BTF)")(error.into()))?;
         let cpus = aya::util::nr_cpus().map_err(|(path, error)| BlameError::Refused {
             what: "count the CPUs",
             because: format!("{path}: {error}"),
@@ -140,7 +155,7 @@ impl WaitProbe {
         probe.name_subjects(scope)?;
         probe.tell_siblings(host, cpus)?;
         probe.hook(&btf).map_err(|error| refused(host, "attach the probe")(error.into()))?;
-        // The kernel's type information takes tens of MB here, and is no longer needed.
+        // The kernel's type information takes tens of MB in this process, and is not needed any more.
         drop(btf);
         commensal_host::trim_memory();
         probe.began_ns = now();
@@ -159,7 +174,8 @@ impl WaitProbe {
             hooks.extend(OF_TIMER.iter().filter(|_| timer));
         }
         let begun = Instant::now();
-        // The kernel's look takes a second or two of CPU time, and goes through programs side by side.
+        // Verification takes some 200 ms of CPU time (docs/measurements/agent.md), and the kernel can verify programs in
+        // parallel.
         std::thread::scope(|scope| {
             let mut looks = Vec::new();
             for (name, program) in loaded.programs_mut() {
@@ -187,12 +203,13 @@ impl WaitProbe {
         Ok(())
     }
 
-    /// Changes the targets. That costs some map entries, where a new probe costs the kernel some 200 ms of
-    /// verification. The sums of [`WaitProbe::totals`] continue; those by target mix old and new targets. `false` when
-    /// a new probe is needed: processes are targets, or more than the targets has changed.
+    /// Changes the targets of the running probe. This only writes some map entries, whereas the kernel would have to
+    /// verify a new probe. The sums of [`WaitProbe::totals`] are not reset, so the sums by target contain waits of old
+    /// and new targets. Returns `false` if a new probe is necessary: because a target is a process, or because `scope`
+    /// differs in more than its targets.
     ///
     /// # Errors
-    /// When there are too many targets, or a map cannot be written.
+    /// Returns an error if there are too many targets, or a map cannot be written.
     pub fn follow(&mut self, scope: &Scope) -> Result<bool, BlameError> {
         if scope.online.len() > MOST_SUBJECTS {
             return Err(BlameError::TooMany(scope.online.len()));
@@ -210,10 +227,11 @@ impl WaitProbe {
             return Ok(false);
         }
         for gone in before.difference(&now) {
-            raised(&TO_LOOK, || self.maps.classes.remove(gone)).map_err(failed("name the subjects"))?;
+            raised(&TO_LOOK, || self.maps.classes.remove(gone))
+                .map_err(failed("write the targets to the probe's map"))?;
         }
         raised(&TO_LOOK, || self.name_subjects(scope))?;
-        // Makes threads look up their class again.
+        // When the generation has changed, threads look up their class (online, offline or neither) again.
         self.control.generation = self.control.generation.wrapping_add(1);
         raised(&TO_LOOK, || self.order())?;
         self.scope = scope.clone();
@@ -222,7 +240,7 @@ impl WaitProbe {
 
     fn order(&mut self) -> Result<(), BlameError> {
         let bytes: [u8; size_of::<Control>()] = transmute!(self.control);
-        self.maps.control.set(0, bytes, 0).map_err(failed("order the probe"))
+        self.maps.control.set(0, bytes, 0).map_err(failed("write the probe's settings"))
     }
 
     fn enable(&mut self, on: bool) -> Result<(), BlameError> {
@@ -230,11 +248,12 @@ impl WaitProbe {
         self.order()
     }
 
-    /// Wakes who polls [`WaitProbe::alarms`] once online targets have waited `wait` for offline work within `window`, at most once
-    /// in a window; `None` for never. A wait counts when it ends.
+    /// Sets an alarm: the descriptor of [`WaitProbe::alarms`] becomes readable when the online targets' waits for
+    /// offline work add up to `wait` within `window`, at most once per window. `None` disables the alarm. A wait is
+    /// counted when it ends.
     ///
     /// # Errors
-    /// When the program's memory is not there.
+    /// Returns an error if the probe's settings cannot be written.
     pub fn set_alarm(&mut self, wait: Option<Duration>, window: Duration) -> Result<(), BlameError> {
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1);
         let (alarm_ns, window_ns) = (wait.map_or(0, ns), ns(window));
@@ -245,26 +264,29 @@ impl WaitProbe {
         raised(&TO_LOOK, || self.order())
     }
 
-    /// What can be read once there is an alarm.
+    /// The descriptor that becomes readable when there is an alarm.
     #[must_use]
     pub fn alarms(&self) -> BorrowedFd<'_> {
         self.maps.alarmed.as_fd()
     }
 
-    /// The last alarm since the last call: online work's wait for offline work, ms per second.
-    pub fn take_alarm(&mut self) -> Option<f64> {
+    /// Returns the last alarm since the previous call of this function; `None` if there was no alarm.
+    pub fn take_alarm(&mut self) -> Option<RaisedAlarm> {
         let mut last = None;
         while let Some(bytes) = self.maps.alarms.next() {
             last = Alarm::read_from_bytes(&bytes).ok();
         }
-        last.map(|one| one.blamed_ns as f64 * 1e3 / one.to_ns.saturating_sub(one.from_ns).max(1) as f64)
+        last.map(|one| RaisedAlarm {
+            blamed_ms_per_s: one.blamed_ns as f64 * 1e3 / one.to_ns.saturating_sub(one.from_ns).max(1) as f64,
+            age: Duration::from_nanos(now().saturating_sub(one.to_ns)),
+        })
     }
 
-    /// Counts no more: what is read from then on belongs together exactly. While it counts, culprits are read a moment after
-    /// the waits that they are blamed for. Commands are gathered for the last time.
+    /// Stops counting, so that later readings are consistent. (While the probe counts, the sums by culprit lag behind
+    /// the waits.) Also collects the time by command for the last time.
     ///
     /// # Errors
-    /// When the program's memory is not there.
+    /// Returns an error if the probe's settings cannot be written, or a map cannot be read.
     pub fn stop(&mut self, host: &dyn Host) -> Result<(), BlameError> {
         if self.control.enabled == 0 {
             return Ok(());
@@ -275,35 +297,35 @@ impl WaitProbe {
         if self.scope.commands { self.gather_pending(host) } else { Ok(()) }
     }
 
-    /// How long it took to come.
+    /// Durations of the steps from the start of loading until the probe counted.
     #[must_use]
     pub fn took(&self) -> Took {
         self.took
     }
 
-    /// The sums when it was attached: all zero.
+    /// Returns the sums at the time at which the probe was attached: all zero.
     #[must_use]
     pub fn beginning(&self) -> Figures {
         Figures { time_ns: self.began_ns, ..Figures::default() }
     }
 
-    /// The current sums over all targets: a single reading.
+    /// Returns the current sums over all targets, without the sums by target and by culprit.
     ///
     /// # Errors
-    /// When a map cannot be read.
+    /// Returns an error if a map cannot be read.
     pub fn totals(&self) -> Result<Figures, BlameError> {
         raised(&TO_LOOK, || self.sums())
     }
 
     fn sums(&self) -> Result<Figures, BlameError> {
         let mut figures = Figures::default();
-        for one in self.maps.totals.get(&0, 0).map_err(failed("read the probe"))?.iter() {
+        for one in self.maps.totals.get(&0, 0).map_err(failed("read the probe's maps"))?.iter() {
             let one: Totals = transmute!(*one);
             figures.wait.add(&ByKind(one.wait));
             figures.counters.add(&Counters::from(&one));
         }
-        for one in self.maps.delays.get(&0, 0).map_err(failed("read the probe"))?.iter() {
-            // By reference, because it is large.
+        for one in self.maps.delays.get(&0, 0).map_err(failed("read the probe's maps"))?.iter() {
+            // Read by reference, because the structure is large.
             let Ok(one) = Delays::read_from_bytes(one) else { continue };
             figures.wake_delay.add(&Histogram::new(one.wake.to_vec()));
             figures.preempt_delay.add(&Histogram::new(one.preempt.to_vec()));
@@ -313,14 +335,16 @@ impl WaitProbe {
         Ok(figures)
     }
 
-    /// The current sums of each target, in the scope's order: one reading for each.
+    /// Returns the current sums of each online target, in the order of the scope.
     ///
     /// # Errors
-    /// When a map cannot be read.
+    /// Returns an error if a map cannot be read.
     pub fn subjects(&self) -> Result<Vec<TargetStats>, BlameError> {
         let one = |index: usize| {
             let mut sums = TargetStats::default();
-            for one in self.maps.targets.get(&(index as u32), 0).map_err(failed("read the probe"))?.iter() {
+            for one in
+                self.maps.targets.get(&(index as u32), 0).map_err(failed("read the probe's maps"))?.iter()
+            {
                 let one: Target = transmute!(*one);
                 sums.run_ns += one.run_ns;
                 sums.waits += one.waits;
@@ -331,35 +355,35 @@ impl WaitProbe {
         raised(&TO_LOOK, || (0..self.scope.online.len()).map(one).collect())
     }
 
-    /// All current sums, including those by target and culprit.
+    /// Returns all current sums, including the sums by target and by culprit.
     ///
     /// # Errors
-    /// When a map cannot be read.
+    /// Returns an error if a map cannot be read.
     pub fn read(&self, host: &dyn Host) -> Result<Figures, BlameError> {
         let totals = self.totals()?;
         let now = totals.time_ns;
         let mut cpu = ByKind::default();
         let mut culprits: BTreeMap<Culprit, u64> = BTreeMap::new();
         for state in self.maps.cpus.iter() {
-            let state: CpuState = transmute!(state.map_err(failed("read the probe"))?);
+            let state: CpuState = transmute!(state.map_err(failed("read the probe's maps"))?);
             cpu.add(&ByKind(state.ns));
-            // Adds the time since the last switch, unless the CPU's state is just being written.
+            // Adds the time since the last context switch, unless the CPU is writing its state at this moment.
             let kind = state.kind as usize;
             if state.since > 0 && kind < KINDS {
                 cpu.0[kind] += now.saturating_sub(state.since);
             }
-            // Blamed time that is not in the map of culprits yet.
+            // Adds the culprit's time that the CPU has not yet written to the map of culprits.
             if state.pending > 0 {
                 *culprits.entry(culprit(state.last)).or_default() += state.pending;
             }
         }
         let subjects = self.subjects()?;
         for key in self.maps.culprits.keys() {
-            let key = key.map_err(failed("read the probe"))?;
+            let key = key.map_err(failed("read the probe's maps"))?;
             match self.maps.culprits.get(&key, 0) {
                 Ok(ns) => *culprits.entry(culprit(transmute!(key))).or_default() += ns,
                 Err(MapError::KeyNotFound) => {}
-                Err(error) => return Err(failed("read the probe")(error)),
+                Err(error) => return Err(failed("read the probe's maps")(error)),
             }
         }
         let commands = self.commands.sums();
@@ -373,24 +397,25 @@ impl WaitProbe {
         Ok(figures)
     }
 
-    /// Takes over who held the CPU by command, before those who ended are forgotten. Does nothing without [`Scope::commands`].
+    /// Collects the time of processes by command, before the probe discards the names of processes that have exited.
+    /// Does nothing without [`Scope::commands`].
     ///
     /// # Errors
-    /// When a map cannot be read.
+    /// Returns an error if a map cannot be read or written.
     pub fn gather(&mut self, host: &dyn Host) -> Result<(), BlameError> {
         if !self.scope.commands {
             return Ok(());
         }
         let keys: Vec<_> =
-            self.maps.commands.keys().collect::<Result<_, _>>().map_err(failed("read the probe"))?;
+            self.maps.commands.keys().collect::<Result<_, _>>().map_err(failed("read the probe's maps"))?;
         for bytes in keys {
             let ns = match self.maps.commands.get(&bytes, 0) {
                 Ok(ns) => ns,
                 Err(MapError::KeyNotFound) => continue,
-                Err(error) => return Err(failed("read the probe")(error)),
+                Err(error) => return Err(failed("read the probe's maps")(error)),
             };
-            // What comes between these two is in the sums by cgroup alone.
-            self.maps.commands.remove(&bytes).map_err(failed("read the probe"))?;
+            // Time that the probe adds between the reading and the removal is only in the sums by cgroup.
+            self.maps.commands.remove(&bytes).map_err(failed("read the probe's maps"))?;
             let key: CommandKey = transmute!(bytes);
             let ended = self.maps.command_names.get(&key.tgid, 0).ok();
             self.commands.add(host, &key, ended.map(|bytes| transmute!(bytes)), ns);
@@ -398,10 +423,11 @@ impl WaitProbe {
         Ok(())
     }
 
-    /// What is pending on the CPUs, once it counts no more: the end of [`WaitProbe::gather`].
+    /// Collects the time that the CPUs have not yet written to the map of commands. This is the last step after
+    /// counting has stopped.
     fn gather_pending(&mut self, host: &dyn Host) -> Result<(), BlameError> {
         let states: Vec<_> =
-            self.maps.cpus.iter().collect::<Result<_, _>>().map_err(failed("read the probe"))?;
+            self.maps.cpus.iter().collect::<Result<_, _>>().map_err(failed("read the probe's maps"))?;
         for state in states {
             let state: CpuState = transmute!(state);
             if state.pending > 0 && state.last_tgid > 0 {
@@ -414,10 +440,10 @@ impl WaitProbe {
         Ok(())
     }
 
-    /// The subjects' threads that are there now.
+    /// Returns the current threads of the targets.
     ///
     /// # Errors
-    /// When the kernel's task iterator cannot be read.
+    /// Returns an error if the kernel's task iterator cannot be read.
     pub fn threads(&self) -> Result<Vec<Thread>, BlameError> {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         let told = |error: &dyn std::error::Error| BlameError::Refused {
@@ -441,12 +467,12 @@ impl WaitProbe {
                 Subject::Cgroup(id) => self.maps.classes.insert(id, class, 0),
                 Subject::Process(pid) => self.maps.process_classes.insert(pid, class, 0),
             };
-            put.map_err(failed("name the subjects"))?;
+            put.map_err(failed("write the targets to the probe's map"))?;
         }
         Ok(())
     }
 
-    /// Tells the program which CPUs share a core.
+    /// Writes to the map of CPUs which CPUs are SMT siblings.
     fn tell_siblings(&mut self, host: &dyn Host, cpus: usize) -> Result<(), BlameError> {
         for cpu in 0..cpus {
             let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
@@ -456,13 +482,16 @@ impl WaitProbe {
             let mut others = list.iter().filter(|other| *other as usize != cpu).map(|other| other as i32);
             state.sibling = [(); SIBLINGS].map(|()| others.next().unwrap_or(-1));
             let bytes: [u8; size_of::<CpuState>()] = transmute!(state);
-            self.maps.cpus.set(cpu as u32, bytes, 0).map_err(failed("tell siblings"))?;
+            self.maps
+                .cpus
+                .set(cpu as u32, bytes, 0)
+                .map_err(failed("write the SMT siblings to the probe's map"))?;
         }
         Ok(())
     }
 }
 
-/// Number of probes running on this machine, of all processes; 0 where the kernel does not permit this query.
+/// Returns the number of probes that run on this machine, in all processes; 0 if the kernel does not permit this query.
 #[must_use]
 pub fn count() -> usize {
     let all = aya::programs::loaded_programs().filter_map(Result::ok);
@@ -483,8 +512,8 @@ fn load(btf: &Btf, scope: &Scope, cpus: usize) -> Result<Ebpf, EbpfError> {
     loader.override_global("verify", &verify, true);
     loader.override_global("by_command", &by_command, true);
     loader.map_max_entries("cpus", count).map_max_entries("rings", count);
-    if let Some(room) = scope.room {
-        loader.map_max_entries("culprits", room);
+    if let Some(most) = scope.max_culprits {
+        loader.map_max_entries("culprits", most);
     }
     loader.load(OBJECT)
 }
@@ -515,18 +544,24 @@ fn maps(loaded: &mut Ebpf) -> Result<Maps, EbpfError> {
     })
 }
 
-/// Compares the object's structures with those in Rust, once per process.
+/// Compares the structures of the BPF object with those in Rust. The result is computed once per process.
 fn agrees() -> Result<(), BlameError> {
     static WRONG: OnceLock<Vec<String>> = OnceLock::new();
     let wrong = WRONG.get_or_init(|| {
         let btf = aya_obj::Object::parse(OBJECT).ok().and_then(|object| object.btf);
         let btf = btf.and_then(|btf| commensal_core::btf::Btf::parse(&btf.to_bytes()));
-        btf.map_or_else(|| vec!["it does not describe itself".to_owned()], |btf| mirror::differences(&btf))
+        btf.map_or_else(
+            || vec!["it has no type information (BTF)".to_owned()],
+            |btf| mirror::differences(&btf),
+        )
     });
     if wrong.is_empty() {
         return Ok(());
     }
-    Err(BlameError::Refused { what: "compare the probe with its reader", because: wrong.join("; ") })
+    Err(BlameError::Refused {
+        what: "compare the structures of the probe with those of this program",
+        because: wrong.join("; "),
+    })
 }
 
 fn program<'a, P>(loaded: &'a mut Ebpf, name: &str) -> Result<&'a mut P, ProgramError>
@@ -536,10 +571,11 @@ where
     loaded.program_mut(name).ok_or(ProgramError::NotLoaded)?.try_into()
 }
 
-/// Number of lines of an error that are kept.
+/// Number of lines at the end of an error message that are kept.
 const LINES: usize = 12;
 
-/// The error and its causes: an error number alone says little about a program that the kernel refuses.
+/// Returns the messages of an error and its causes: an error number alone does not explain why the kernel refuses a
+/// program.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -550,7 +586,7 @@ fn chain(error: &dyn std::error::Error) -> String {
         }
         cause = one.source();
     }
-    // The verifier logs every step; the reason of the refusal comes last.
+    // The verifier logs every step; the reason for its refusal is at the end of the log.
     let lines: Vec<&str> = text.lines().collect();
     match lines.len().checked_sub(LINES) {
         Some(left_out @ 1..) => format!("{}\n[{left_out} lines]\n{}", lines[0], lines[left_out..].join("\n")),
@@ -558,7 +594,8 @@ fn chain(error: &dyn std::error::Error) -> String {
     }
 }
 
-/// Whether loading is not permitted: EPERM. EACCES is the verifier's answer to a program that it rejects.
+/// Returns whether the error is EPERM: this process is not permitted to load programs. EACCES means that the verifier
+/// rejected a program.
 fn forbids(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(one) = cause {
@@ -612,7 +649,7 @@ fn thread(one: ThreadReading) -> Thread {
     }
 }
 
-/// The BPF program's clock.
+/// Returns the time of the clock that the BPF program uses (ns).
 fn now() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64

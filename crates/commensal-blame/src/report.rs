@@ -1,4 +1,7 @@
-//! Figures prepared for people and for programs.
+//! The probe's measurements, prepared for people and for programs.
+//!
+//! A target is a cgroup or process whose waits for a CPU the probe measured. A culprit is a cgroup whose tasks held the
+//! CPU during these waits. The peers of a waiting thread are the online targets' other threads.
 
 mod picture;
 mod text;
@@ -11,13 +14,13 @@ use crate::verdict::{Bounds, Verdict};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Name for the peers of a single target.
+/// Name of the row for the peers if there is a single target.
 const OWN_PEERS: &str = "its own peers";
-/// Number of culprits that are named; the rest are summed.
+/// Number of culprits that get a row of their own; the time of the others is summed by kind.
 pub const NAMED: usize = 10;
-/// Commands of a culprit that are named; the rest are summed.
+/// Number of commands of a culprit that get a row of their own; the time of the others is summed.
 pub const COMMANDS: usize = 8;
-/// Share of the wait from which on a cgroup is broken down by command.
+/// Minimum share of a culprit in the total wait from which the report splits its time by command.
 pub const BROKEN_DOWN: f64 = 0.1;
 
 /// Waits and their causes.
@@ -27,74 +30,75 @@ pub struct Report {
     pub subjects: Vec<String>,
     /// Names of the offline targets, whose share of the waits has a budget.
     pub against: Vec<String>,
-    /// Length of the measurement, s.
+    /// Length of the measurement (s).
     pub seconds: f64,
-    /// CPU time of the targets, s.
+    /// CPU time of the targets (s).
     pub run_s: f64,
-    /// Number of waits that ended.
+    /// Number of waits that have ended.
     pub waits: u64,
-    /// Time that the targets' threads waited for a CPU, ms: summed over threads.
+    /// Time that the targets' threads waited for a CPU (ms), summed over the threads.
     pub wait_ms: f64,
-    /// The same per second of their CPU time, ms; absent without CPU time.
+    /// Wait per second of the targets' CPU time (ms); absent without CPU time.
     pub wait_ms_per_cpu_s: Option<f64>,
-    /// Part of that caused by others: tasks of other groups, the kernel, interrupts.
+    /// Wait caused by other groups, the kernel and interrupts, per second of the targets' CPU time (ms).
     pub by_others_ms_per_cpu_s: Option<f64>,
-    /// What held the CPU meanwhile: largest first.
+    /// Tasks and other activities that held the CPU during the waits, with the largest wait first.
     pub culprits: Vec<Row>,
     /// Delay from wake-up to running.
     pub wake: Delay,
-    /// Delay from a wake-up on a CPU with offline work until that work has left.
+    /// Delay from a wake-up on a CPU where offline work runs until the offline work has left the CPU.
     pub preemption: Delay,
-    /// Time with offline work on the SMT sibling, ms.
+    /// Time in which offline work ran on an SMT sibling of a target's thread (ms).
     pub overlap_ms: f64,
-    /// Delay from coming onto an SMT sibling of offline work until that work has left.
+    /// Delay from the start of a target's thread on a core where offline work runs on an SMT sibling until the offline
+    /// work left the sibling.
     pub eviction: Delay,
-    /// Times that offline work on the SMT sibling stayed for as long as the service ran.
+    /// Number of times that offline work on an SMT sibling was still there when the target's thread left its CPU.
     pub stayed: u64,
-    /// Times that offline work came onto the SMT sibling while the service ran.
+    /// Number of times that offline work started on an SMT sibling of a running target's thread.
     pub intrusions: u64,
-    /// Wait behind others while offline work had another CPU, ms (an upper bound).
+    /// Wait behind other tasks while offline work had another CPU (ms); an upper bound.
     pub displaced_ms: f64,
-    /// Figures by target.
+    /// Waits by target.
     pub by_subject: Vec<SubjectRow>,
-    /// Whether the figures can be trusted.
+    /// Self-checks of the probe: they show whether the measurements are reliable.
     pub evidence: Evidence,
-    /// Verdict about `against`, if there are any.
-    pub verdict: Option<Judged>,
+    /// Verdict about the offline targets in `against`, if there are any.
+    pub verdict: Option<VerdictText>,
 }
 
 /// One culprit.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
-    /// A cgroup, or a description.
+    /// Name of a cgroup, or a description.
     pub name: String,
-    /// Kind: other, peers, offline, kernel, nobody or interrupts.
+    /// Kind of the culprit: `other`, `peers`, `offline`, `kernel`, `nobody` (no task held the CPU) or `interrupts`.
     pub kind: &'static str,
-    /// Wait while it held the CPU, ms.
+    /// Wait while the culprit held the CPU (ms).
     pub ms: f64,
-    /// The same per second of the targets' CPU time, ms.
+    /// Wait while the culprit held the CPU, per second of the targets' CPU time (ms).
     pub ms_per_cpu_s: Option<f64>,
-    /// Share of the whole wait.
+    /// Share of the total wait, from 0 to 1.
     pub share: f64,
-    /// Of a cgroup that is neither online nor offline and has a tenth of the wait, with more than one command in it: who it was,
-    /// largest first. Adds up to the row. Empty elsewhere.
+    /// The culprit's wait by command, largest first. The rows add up to the culprit's wait. Empty if the culprit is
+    /// online or offline, has less than a tenth of the total wait, or has a single command.
     pub commands: Vec<CommandRow>,
 }
 
-/// Processes of one name and user within a culprit.
+/// Processes of a culprit with the same name and user.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CommandRow {
-    /// Their name; absent for all that are not named.
+    /// Name of the processes; absent in the row that sums up all commands without a row of their own.
     pub command: Option<String>,
-    /// Their user: a name, or a number where there is none.
+    /// Name of the processes' user, or the UID if the user has no name.
     pub user: Option<String>,
-    /// The user's number.
+    /// UID of the processes' user.
     pub uid: Option<u32>,
-    /// Wait while one of them held the CPU, ms.
+    /// How long the targets' threads waited while one of the processes held the CPU (ms).
     pub ms: f64,
-    /// The same per second that the subjects had a CPU, ms.
+    /// The same per second of the targets' CPU time (ms).
     pub ms_per_cpu_s: Option<f64>,
-    /// Of the whole wait.
+    /// Share of the total wait, from 0 to 1.
     pub share: f64,
 }
 
@@ -106,33 +110,33 @@ impl CommandRow {
     }
 }
 
-/// One target.
+/// Waits of one target.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SubjectRow {
     /// Name of the target.
     pub name: String,
-    /// Time on a CPU, s.
+    /// CPU time (s).
     pub run_s: f64,
-    /// Number of waits that ended.
+    /// Number of waits that have ended.
     pub waits: u64,
-    /// Time that its threads waited for a CPU, ms.
+    /// Time that the target's threads waited for a CPU (ms).
     pub wait_ms: f64,
-    /// What held the CPU meanwhile: largest first.
+    /// Tasks and other activities that held the CPU during the waits, with the largest wait first.
     pub culprits: Vec<Row>,
 }
 
-/// A distribution of delays.
+/// Number, percentiles and maximum of a set of delays.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Delay {
     /// Number of delays.
     pub count: u64,
-    /// Median, us.
+    /// Median (us).
     pub p50_us: Option<f64>,
-    /// 90th percentile, us.
+    /// 90th percentile (us).
     pub p90_us: Option<f64>,
-    /// 99th percentile, us.
+    /// 99th percentile (us).
     pub p99_us: Option<f64>,
-    /// The longest, us.
+    /// The longest delay (us).
     pub max_us: Option<f64>,
 }
 
@@ -152,23 +156,23 @@ impl Delay {
 /// Self-checks of the probe.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Evidence {
-    /// Context switches on the machine.
+    /// Number of context switches on the machine.
     pub switches: u64,
-    /// Those of them that were not reported to the probe.
+    /// Number of context switches that the kernel did not report to the probe.
     pub missed: u64,
-    /// Context switches on CPUs where a target's thread was queued.
+    /// Number of relevant context switches: those on CPUs where a target's thread was queued.
     pub relevant: u64,
-    /// Those of them that were not reported to the probe.
+    /// Number of relevant context switches that the kernel did not report to the probe.
     pub relevant_missed: u64,
-    /// Waits, runs and sleeps whose end was not reported.
+    /// Number of waits, runs and sleeps whose end the kernel did not report to the probe.
     pub lost: u64,
-    /// Runs of the probe's programs that the kernel skipped.
+    /// Number of runs of the probe's programs that the kernel skipped.
     pub skipped: u64,
-    /// Wait that no kind accounts for, ms.
+    /// Wait that is attributed to no kind (ms).
     pub unexplained_ms: f64,
-    /// Wait whose culprit did not fit into the map of culprits, ms.
+    /// Wait whose culprit did not fit into the map of culprits (ms).
     pub unnamed_ms: f64,
-    /// Comparison with the kernel's figures; absent without `verify`.
+    /// Comparison with the kernel's measurement; absent without `verify`.
     pub kernel: Option<Agreement>,
 }
 
@@ -177,13 +181,13 @@ pub struct Evidence {
 pub struct Agreement {
     /// Number of waits that the kernel counted.
     pub waits: u64,
-    /// Their sum as measured by the probe, ms.
+    /// Sum of the waits in `waits` as measured by the probe (ms).
     pub ours_ms: f64,
-    /// Their sum in the kernel, ms.
+    /// Sum of the waits in `waits` as measured by the kernel (ms).
     pub kernel_ms: f64,
     /// Number of waits that the kernel counted as 0.
     pub kernel_zero: u64,
-    /// Their sum as measured by the probe, ms.
+    /// Sum of the waits that the kernel counted as 0, as measured by the probe (ms).
     pub kernel_zero_ours_ms: f64,
 }
 
@@ -199,31 +203,31 @@ impl Agreement {
     }
 }
 
-/// A verdict in words.
+/// A verdict with its reasons, as readable text.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Judged {
+pub struct VerdictText {
     /// `within budget`, `over budget` or `unknown`.
     pub result: &'static str,
     /// Reasons for the verdict.
     pub because: Vec<String>,
-    /// The old key of `result`, with its old words (innocent, guilty or unknown), until the next release.
+    /// The old name of `result`, with its old values (innocent, guilty or unknown). The next release removes it.
     #[serde(rename = "word")]
     old_word: &'static str,
 }
 
-/// Names for a report.
+/// Names that a report shows.
 #[derive(Debug, Clone, Default)]
 pub struct Labels {
-    /// Names of the targets, in their order.
+    /// Names of the targets, in the order of the scope.
     pub subjects: Vec<String>,
     /// Names of the offline targets, whose share of the waits has a budget.
     pub against: Vec<String>,
-    /// Of users, by number.
+    /// Names of users, by UID.
     pub users: BTreeMap<u32, String>,
 }
 
 impl Labels {
-    /// What a user is called.
+    /// The name of a user, or the UID if it has no name.
     #[must_use]
     pub fn user(&self, uid: u32) -> String {
         self.users.get(&uid).cloned().unwrap_or_else(|| uid.to_string())
@@ -233,7 +237,7 @@ impl Labels {
 const MS: f64 = 1e6;
 
 impl Report {
-    /// Prepares a report. `name` returns a cgroup's name.
+    /// Prepares a report. `name` maps a cgroup ID to the cgroup's name.
     #[must_use]
     pub fn new(figures: &Figures, labels: &Labels, bounds: Bounds, name: &dyn Fn(u64) -> String) -> Report {
         let counters = &figures.counters;
@@ -282,7 +286,7 @@ impl Report {
                 Verdict::OverBudget(because) => because.clone(),
                 Verdict::Unknown(because) => vec![because.clone()],
             };
-            Judged { result: verdict.words(), because, old_word: verdict.old_word() }
+            VerdictText { result: verdict.words(), because, old_word: verdict.old_word() }
         });
         Report {
             subjects: labels.subjects.clone(),
@@ -318,7 +322,8 @@ impl Report {
     }
 }
 
-/// The largest culprits, the rest in one row per kind, and what is not a task. Adds up to the wait.
+/// Returns one row for each of the largest culprits, one for the other culprits of each kind, and one for each activity
+/// that is not a task. The rows add up to the wait.
 fn rows(wait: &ByKind, culprits: &[(Culprit, u64)], names: &Names<'_>) -> Vec<(String, Kind, u64)> {
     let mut left = *wait;
     let mut named: BTreeMap<(String, Kind), u64> = BTreeMap::new();
@@ -345,7 +350,8 @@ fn rows(wait: &ByKind, culprits: &[(Culprit, u64)], names: &Names<'_>) -> Vec<(S
             of_kind.map(|(_, ns)| ns).sum(),
         ));
     }
-    // Time that did not fit into the ring of tenures or the map of culprits, or that is unnamed on purpose.
+    // Rows for time without a named cgroup: it did not fit into the probe's maps, or the report names no tasks of that
+    // kind.
     let unnamed = "tasks that took turns too fast to name";
     for (kind, what) in [
         (Kind::Other, unnamed),
@@ -362,10 +368,11 @@ fn rows(wait: &ByKind, culprits: &[(Culprit, u64)], names: &Names<'_>) -> Vec<(S
     rows
 }
 
-/// A command by its name and user, or all that are not named, with ns.
+/// Time (ns) of a command and its user; `None` stands for all commands without a row of their own.
 pub(crate) type Part = (Option<(String, u32)>, u64);
 
-/// The largest commands of what is called `name`, and the rest: adds up to `ns`. Empty where there is no more than one.
+/// Returns the time of the largest commands of the culprit `name`, and the sum of its other commands. The times add up
+/// to `ns`. Empty if the culprit has fewer than two commands.
 pub(crate) fn commands(
     figures: &Figures,
     subject: Option<usize>,
@@ -399,9 +406,9 @@ pub(crate) fn commands(
     parts
 }
 
-/// How culprits are called.
+/// Names of culprits.
 struct Names<'a> {
-    /// Whether there are several targets: then peers are named too.
+    /// Whether there are several targets. If so, peers get a row per target.
     several: bool,
     cgroup: &'a dyn Fn(u64) -> String,
 }
@@ -436,8 +443,8 @@ mod tests {
         assert!(!report.html().contains("off an SMT sibling"));
     }
 
-    /// A culprit, a subject and who has a budget, of a name that nobody should see as it is.
-    // promise 78
+    /// A report escapes the invisible characters in the names of a culprit, a target and an offline target.
+    // promise 60
     #[test]
     fn no_name_is_shown_as_it_is() {
         for (odd, shown) in [
@@ -451,7 +458,7 @@ mod tests {
             let wait = ByKind([20_000_000, 0, 5_000_000, 0, 0, 0]);
             figures.subjects.push(TargetStats { run_ns: 1_000_000, waits: 1, wait });
             figures.culprits.insert(culprit, 5_000_000);
-            // Commands are named by whoever starts them.
+            // The user who starts a command chooses its name.
             let nobodys = Culprit { subject: 0, kind: Kind::Other, cgroup: Some(8) };
             figures.culprits.insert(nobodys, 20_000_000);
             for (name, ns) in [(odd, 15_000_000), ("cc1", 5_000_000)] {
@@ -476,8 +483,8 @@ mod tests {
         }
     }
 
-    /// Row A10: 96 % of a wait was "a session's autogroup", and nobody was named.
-    // promise 38
+    /// Row A10: 96 % of a wait was "a session's autogroup", without the names of its commands.
+    // promise 31
     #[test]
     fn a_large_cgroup_is_broken_down_by_command_and_user() {
         let mut figures = Figures { wait: ByKind([1_000_000_000, 0, 0, 0, 0, 0]), ..Figures::default() };
@@ -530,7 +537,7 @@ mod tests {
         assert_eq!(series, COMMANDS + 1, "{metrics}");
     }
 
-    /// 99 siblings left within 1 ms, and one after 36 ms.
+    /// Returns a report in which offline work left an SMT sibling within 1 ms in 99 cases, and after 36 ms in one case.
     fn evicted() -> Report {
         let mut figures = Figures::default();
         let mut counts = vec![0; crate::histogram::SLOTS];
@@ -551,7 +558,7 @@ mod tests {
         for line in [
             "offline on an SMT sibling 150.0 ms (7.5 % of its CPU time)",
             "  leaving it              P50 557 us  P90 557 us  P99 557 us  (100 times), at most 35.7 ms",
-            "  it stayed 7 times until the service had left, and came beside it 3 times",
+            "  it stayed 7 times until the service had left its CPU, and started next to the running service 3 times",
         ] {
             assert!(text.lines().any(|have| have == line), "{line}\n{text}");
         }
@@ -560,7 +567,7 @@ mod tests {
         assert!(eviction.p99_us.unwrap() < 1_000.0 && eviction.max_us.unwrap() > 30_000.0, "{eviction:?}");
         let html = report.html();
         assert!(html.contains("<tr><td>offline work off an SMT sibling<td>100<td>557 us<"), "{html}");
-        // If no work left there is no delay, not a delay of 0.
+        // If offline work never left a sibling, the report has no delay, not a delay of 0.
         let nothing = Delay::of(&Histogram::default());
         assert_eq!((nothing.count, nothing.p50_us, nothing.max_us), (0, None, None));
     }

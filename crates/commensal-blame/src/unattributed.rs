@@ -1,5 +1,6 @@
-//! Without BPF: run delay of the targets' threads, which says how long they waited but not because of which task. A
-//! wake-up that preempts at once counts as no wait at all, so good isolation looks better than it is.
+//! The fallback without BPF: run delay of the targets' threads. Run delay shows how long the threads waited for a CPU,
+//! but not which tasks held it. A wake-up that preempts immediately counts as no wait at all, so good isolation seems
+//! better than it is.
 
 use crate::Subject;
 use crate::names::Cgroups;
@@ -8,7 +9,7 @@ use commensal_host::{Dir, Host};
 use commensal_sensors::run_delay::{RunDelay, Schedstat};
 use std::path::Path;
 
-/// Run delay since its first reading.
+/// Run delay and CPU time of the targets since the first reading.
 #[derive(Debug, Default)]
 pub struct Unattributed {
     sums: RunDelay,
@@ -16,7 +17,7 @@ pub struct Unattributed {
 }
 
 impl Unattributed {
-    /// The difference from the first reading; `None` when the kernel does not count run delay.
+    /// Returns the difference from the first reading; `None` if the kernel does not count run delay.
     pub fn read(
         &mut self,
         host: &mut dyn Host,
@@ -45,7 +46,7 @@ impl Unattributed {
     }
 }
 
-/// Processes in and below a cgroup.
+/// Adds the PIDs of all processes in a cgroup and in the cgroups below it to `pids`.
 fn members(host: &mut dyn Host, mount: &str, path: &CgroupPath, pids: &mut Vec<u32>) {
     if let Ok(dir) = host.open(&commensal_host::below(Path::new(mount), path.as_str())) {
         below(host, dir, pids);

@@ -1,50 +1,50 @@
-//! Within its budget or over it: the conclusion about offline work that the figures allow.
+//! The verdict about offline work: whether the waits that it caused stayed within its budget, as far as the
+//! measurements allow a conclusion.
 
 use crate::Figures;
 use crate::figures::Kind;
 
-/// Above this share of unreported context switches the figures are not evidence.
+/// Maximum share of context switches that the kernel did not report to the probe; above it, the verdict is unknown.
 pub const MOST_MISSED: f64 = 0.005;
-/// Minimum number of delays for a 99th percentile.
+/// Minimum number of delays from which a 99th percentile is computed.
 pub const FEWEST_DELAYS: u64 = 100;
 
-/// The budget of offline work.
+/// The budget of offline work: the largest values at which the verdict is still within budget.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Bounds {
-    /// Wait blamed on it per second of online CPU time, ms.
+    /// Wait caused by offline work per second of online CPU time (ms).
     pub blame_ms: f64,
-    /// 99th percentile of the time that it stays on a CPU after online work was woken there, us.
+    /// 99th percentile of the time that offline work stays on a CPU after an online thread was woken there (us).
     pub preempt_us: f64,
 }
 
 impl Default for Bounds {
-    /// Protected groups stay below 40 ms and 30 us under every background load tested, unprotected ones are above 118
-    /// ms and 1.9 ms (Linux 6.18, one CPU).
+    /// In tests with various background loads, protected groups stayed below 40 ms and 30 us, and unprotected groups
+    /// were above 118 ms and 1.9 ms (Linux 6.18, one CPU).
     fn default() -> Bounds {
         Bounds { blame_ms: 50.0, preempt_us: 100.0 }
     }
 }
 
-/// The verdict.
+/// The verdict about offline work.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict {
-    /// Offline work made online work wait no more than allowed. Indirect effects through third parties are not
-    /// included.
+    /// Offline work stayed within the budget. Indirect effects through third parties are not included.
     WithinBudget,
-    /// Offline work exceeded the budget, by one measure or both.
+    /// Offline work exceeded the budget in one or both measures. Contains one reason for each.
     OverBudget(Vec<String>),
-    /// There are too few measurements.
+    /// There is too little evidence for a verdict. Contains the reason.
     Unknown(String),
 }
 
 impl Verdict {
-    /// Compares the figures with the budget.
+    /// Compares the measurements with the budget.
     #[must_use]
     pub fn of(figures: &Figures, bounds: Bounds) -> Verdict {
         let missed = figures.missed_share();
         if missed > MOST_MISSED {
             return Verdict::Unknown(format!(
-                "{:.1} % of the context switches while they waited were hidden from the probe, {} % are allowed",
+                "the kernel did not report {:.1} % of the context switches during waits to the probe; {} % is allowed",
                 missed * 100.0,
                 MOST_MISSED * 100.0
             ));
@@ -55,7 +55,7 @@ impl Verdict {
         let mut exceeded = Vec::new();
         if blame_ms > bounds.blame_ms {
             exceeded.push(format!(
-                "it made online work wait {blame_ms:.1} ms per CPU-second, {} ms are allowed",
+                "it made online work wait {blame_ms:.1} ms per CPU-second; {} ms is allowed",
                 bounds.blame_ms
             ));
         }
@@ -63,20 +63,20 @@ impl Verdict {
         let p99_us = figures.preempt_delay.quantile(0.99).map(|ns| ns / 1e3);
         if let Some(p99) = p99_us.filter(|p99| delays >= FEWEST_DELAYS && *p99 > bounds.preempt_us) {
             exceeded.push(format!(
-                "the 99th percentile of leaving a CPU for it is {p99:.0} us, {} us are allowed",
+                "the 99th percentile of the preemption delay is {p99:.0} us; {} us is allowed",
                 bounds.preempt_us
             ));
         }
         match exceeded.is_empty() {
             false => Verdict::OverBudget(exceeded),
             true if delays < FEWEST_DELAYS => Verdict::Unknown(format!(
-                "not enough wake-ups: {delays} on CPUs with offline work, {FEWEST_DELAYS} are needed"
+                "there were {delays} wake-ups on CPUs that ran offline work, but {FEWEST_DELAYS} are needed: measure longer (--for)"
             )),
             true => Verdict::WithinBudget,
         }
     }
 
-    /// The verdict in words.
+    /// The verdict as readable text.
     #[must_use]
     pub fn words(&self) -> &'static str {
         match self {
@@ -86,7 +86,8 @@ impl Verdict {
         }
     }
 
-    /// The verdict's old word, which programs still get until the next release.
+    /// Returns the name of this verdict in the previous release. Machine-readable output keeps this name until the next
+    /// release.
     pub(crate) fn old_word(&self) -> &'static str {
         match self {
             Verdict::WithinBudget => "innocent",
@@ -101,7 +102,7 @@ mod tests {
     use super::*;
     use crate::{Histogram, histogram::SLOTS};
 
-    /// Figures with 1 s of CPU time, this offline blame in ms, and `count` preemption delays in this slot.
+    /// Figures with 1 s of CPU time, this wait for offline work (ms), and `count` preemption delays in this slot.
     fn figures(blame_ms: u64, slot: usize, count: u64) -> Figures {
         let mut figures = Figures::default();
         figures.counters.run_ns = 1_000_000_000;
@@ -113,7 +114,7 @@ mod tests {
         figures
     }
 
-    // promise 41
+    // promise 33
     #[test]
     fn each_answer() {
         // Slot 88 begins at 8,192 ns, slot 136 at 524 us.

@@ -1,10 +1,13 @@
-//! What the machine has now: hierarchies, cgroups with their knob values, and what the machine and its kernel can do.
+//! The current state of the machine: cgroup hierarchies, cgroups with the values of their knobs, and what the machine
+//! and its kernel can do. A knob is a kernel setting of a cgroup ([`crate::knob`]). In this file a group is a cgroup;
+//! the groups that the user defines are called workload groups.
 //!
-//! Sensors fill these in; nothing here reads a file. A value that could not be read is absent.
+//! The sensors (crate `commensal-sensors`) fill in these types; this module reads no files. If a sensor could not read
+//! a value, the value is absent.
 
 use crate::errno::Errno;
 use crate::knob::{Controller, KnobId, Value, Version};
-use crate::member::{ContainerFact, MovedFrom, ProcessFact, ProcessId};
+use crate::member::{EngineReport, MovedFrom, ProcessFact, ProcessId};
 use crate::scheduler::Scheduler;
 use crate::spelling;
 use crate::text::visible;
@@ -13,43 +16,54 @@ use crate::vendor::{QosLevels, Switch};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-/// The directory of cgroup `path` in the hierarchy mounted at `mount`: `/a/b` under `/sys/fs/cgroup` is
-/// `/sys/fs/cgroup/a/b`.
+/// Returns the directory of cgroup `path` in the hierarchy mounted at `mount`: `/sys/fs/cgroup/a/b` for `/a/b` and
+/// `/sys/fs/cgroup`.
 #[must_use]
 pub fn below(mount: &Path, path: &str) -> PathBuf {
     mount.join(path.trim_start_matches('/'))
 }
 
-/// Values of a cgroup's knobs, in the order of their keys. There are thousands of these with a few values each, for which a tree's
-/// nodes would take three times the memory.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct KnobValues(Vec<(KnobKey, Value)>);
+/// Values of a cgroup's knobs, in a vector sorted by key. A machine has thousands of cgroups with a few values each,
+/// and most cgroups have the same values. To save memory, cgroups with equal values can share one vector
+/// ([`KnobValues::share`]).
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct KnobValues(Arc<Vec<(KnobKey, Value)>>);
 
 impl KnobValues {
+    /// If `known` contains equal values, shares their memory; otherwise adds these values to `known`.
+    pub fn share(&mut self, known: &mut BTreeSet<KnobValues>) {
+        match known.get(self) {
+            Some(same) => self.0 = Arc::clone(&same.0),
+            None => drop(known.insert(self.clone())),
+        }
+    }
+
     fn find(&self, key: &KnobKey) -> Result<usize, usize> {
         self.0.binary_search_by(|(known, _)| known.cmp(key))
     }
 
-    /// The value of a knob.
+    /// The value of a knob; `None` if there is no value for this key.
     #[must_use]
     pub fn get(&self, key: &KnobKey) -> Option<&Value> {
         self.find(key).ok().map(|index| &self.0[index].1)
     }
 
-    /// Sets the value of a knob; returns the one before.
+    /// Sets the value of a knob; returns the previous value.
     pub fn insert(&mut self, key: KnobKey, value: Value) -> Option<Value> {
         match self.find(&key) {
-            Ok(index) => Some(std::mem::replace(&mut self.0[index].1, value)),
+            Ok(index) => Some(std::mem::replace(&mut Arc::make_mut(&mut self.0)[index].1, value)),
             Err(index) => {
-                self.0.reserve_exact(1);
-                self.0.insert(index, (key, value));
+                let values = Arc::make_mut(&mut self.0);
+                values.reserve_exact(1);
+                values.insert(index, (key, value));
                 None
             }
         }
     }
 
-    /// All of them.
+    /// All values with their keys, sorted by key.
     pub fn iter(&self) -> impl Iterator<Item = (&KnobKey, &Value)> {
         self.0.iter().map(|(key, value)| (key, value))
     }
@@ -69,25 +83,30 @@ impl Extend<(KnobKey, Value)> for KnobValues {
     }
 }
 
-/// A cgroup's path below the root of its hierarchy: `/`, `/a`, `/a/b`.
+/// A cgroup's path below the root of its hierarchy: `/`, `/a`, `/a/b`. A copy shares the memory of the original,
+/// because the same path occurs often: about ten times on a machine with one v1 hierarchy per controller.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CgroupPath(String);
+pub struct CgroupPath(Arc<str>);
 
 impl CgroupPath {
-    /// Normalises: one leading slash, none trailing or doubled.
+    /// Creates a normalised path: one leading slash, no trailing or repeated slashes.
     #[must_use]
     pub fn new(path: &str) -> CgroupPath {
+        let is_normal = path.starts_with('/') && !path.ends_with('/') && !path.contains("//");
+        if is_normal {
+            return CgroupPath(path.into());
+        }
         let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
-        CgroupPath(format!("/{}", parts.join("/")))
+        CgroupPath(format!("/{}", parts.join("/")).into())
     }
 
-    /// The root.
+    /// The root of a hierarchy, `/`.
     #[must_use]
     pub fn root() -> CgroupPath {
         CgroupPath::new("/")
     }
 
-    /// The path as text.
+    /// The path as a string.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -98,7 +117,7 @@ impl CgroupPath {
         self.0.split('/').filter(|part| !part.is_empty())
     }
 
-    /// 0 for the root.
+    /// Number of components; 0 for the root.
     #[must_use]
     pub fn depth(&self) -> usize {
         self.parts().count()
@@ -117,13 +136,13 @@ impl CgroupPath {
         (!name.is_empty()).then(|| CgroupPath::new(above))
     }
 
-    /// A child of this group.
+    /// The path of the child with this name.
     #[must_use]
     pub fn child(&self, name: &str) -> CgroupPath {
         CgroupPath::new(&format!("{}/{name}", self.0))
     }
 
-    /// All groups above this one, root first.
+    /// All ancestors of this group, root first.
     #[must_use]
     pub fn ancestors(&self) -> Vec<CgroupPath> {
         let mut above: Vec<CgroupPath> = std::iter::successors(self.parent(), CgroupPath::parent).collect();
@@ -131,16 +150,18 @@ impl CgroupPath {
         above
     }
 
-    /// Whether `other` is this group or below it.
+    /// Whether `other` is this group or one of its descendants.
     #[must_use]
     pub fn contains(&self, other: &CgroupPath) -> bool {
         other.0 == self.0
-            || self.0 == "/"
-            || other.0.strip_prefix(&self.0).is_some_and(|rest| rest.starts_with('/'))
+            || &*self.0 == "/"
+            || other.0.strip_prefix(&*self.0).is_some_and(|rest| rest.starts_with('/'))
     }
 
-    /// The systemd unit that the group is or lies in: the longest prefix of the path whose every component is named
-    /// like a unit that has a cgroup. `None` for the root, and when the first component is not a unit (`/docker/x`).
+    /// The path of the systemd unit to which this group belongs: the cgroup of the unit is this group or contains it.
+    /// The path of the unit is the longest prefix of the group's path in which every component ends with the suffix of
+    /// a unit type that has cgroups (`.slice`, `.service`, …). `None` for the root, and for a path whose first
+    /// component is not a unit (`/docker/x`).
     #[must_use]
     pub fn unit(&self) -> Option<CgroupPath> {
         const KINDS: [&str; 6] = [".slice", ".service", ".scope", ".mount", ".socket", ".swap"];
@@ -149,15 +170,16 @@ impl CgroupPath {
         (!parts.is_empty()).then(|| CgroupPath::new(&parts.join("/")))
     }
 
-    /// The ancestor of `self` (or `self`) that the kernel's scheduler compares with the matching ancestor of `other`:
-    /// the child of their lowest common ancestor. `None` when one group contains the other.
+    /// The kernel's scheduler chooses between two groups by comparing two children of their lowest common ancestor.
+    /// This function returns the child that is `self` or contains `self`. `None` if one of the two groups contains the
+    /// other.
     #[must_use]
     pub fn entity_against(&self, other: &CgroupPath) -> Option<CgroupPath> {
         let parts: Vec<&str> = self.parts().take(self.depth_against(other)?).collect();
         Some(CgroupPath::new(&parts.join("/")))
     }
 
-    /// Number of path components of [`CgroupPath::entity_against`].
+    /// Number of path components of [`CgroupPath::entity_against`]; `None` if one of the two groups contains the other.
     #[must_use]
     pub fn depth_against(&self, other: &CgroupPath) -> Option<usize> {
         if self.contains(other) || other.contains(self) {
@@ -167,40 +189,49 @@ impl CgroupPath {
     }
 }
 
+/// Lets a caller search a set of paths for a string slice, such as a part of another path, without creating a path.
+/// Paths compare like their text, as `Borrow` requires.
+impl std::borrow::Borrow<str> for CgroupPath {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
 impl Default for CgroupPath {
     fn default() -> CgroupPath {
         CgroupPath::root()
     }
 }
 
-/// For people, with [`visible`]; [`CgroupPath::as_str`] is the path itself.
+/// Writes the path for messages, with hidden characters escaped ([`visible`]); [`CgroupPath::as_str`] returns the path
+/// itself.
 impl fmt::Display for CgroupPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&visible(&self.0))
     }
 }
 
-/// One mounted cgroup hierarchy.
+/// A mounted cgroup hierarchy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hierarchy {
     /// Interface version.
     pub version: Version,
     /// Mount point.
     pub mount: String,
-    /// Controllers bound to the hierarchy; for v2, those that the root offers.
+    /// Controllers of the hierarchy. v1: the controllers bound to it; v2: the controllers that the root cgroup offers.
     pub controllers: BTreeSet<Controller>,
 }
 
 impl Hierarchy {
-    /// The hierarchy whose groups divide the CPU among threads: the one with the cpu controller, or the unified one
-    /// where none has it.
+    /// The hierarchy that the kernel's scheduler uses to divide CPU time: the hierarchy with the cpu controller. If no
+    /// hierarchy has the cpu controller, the unified hierarchy; `None` if that is not mounted either.
     #[must_use]
     pub fn of_threads(all: &[Hierarchy]) -> Option<&Hierarchy> {
         let with_cpu = |one: &&Hierarchy| one.controllers.contains(&Controller::Cpu);
         all.iter().find(with_cpu).or_else(|| all.iter().find(|one| one.version == Version::V2))
     }
 
-    /// A short name: the v1 controllers, or `v2`.
+    /// Short name of the hierarchy: the names of its v1 controllers, separated by commas, or `v2`.
     #[must_use]
     pub fn label(&self) -> String {
         match self.version {
@@ -214,44 +245,59 @@ impl Hierarchy {
     }
 }
 
-/// A cgroup in one hierarchy: index into [`ActualState::hierarchies`], and path.
+/// A cgroup, identified by its hierarchy and its path.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CgroupRef {
-    /// Index of the hierarchy.
+    /// Index of the hierarchy in [`ActualState::hierarchies`].
     pub hierarchy: usize,
-    /// Path in it.
+    /// Path of the cgroup in that hierarchy.
     pub path: CgroupPath,
 }
 
-/// A knob of one cgroup, and the device if the knob is per device.
+/// Identifies a value of a cgroup: the knob, and the device if the knob is per device.
 pub type KnobKey = (KnobId, Option<Device>);
 
-/// One cgroup as read from the kernel.
+/// A knob of the cgroup at a path, for one device if the knob is per device. After that cgroup is removed, another
+/// cgroup can have the same path; [`crate::drift::SettingKey`] includes the inode and distinguishes the two.
+pub type SettingRef = (CgroupRef, KnobId, Option<Device>);
+
+/// The state of a cgroup, as read from the kernel.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cgroup {
-    /// Inode of the cgroup's directory; together with the hierarchy it identifies the cgroup.
+    /// Inode of the cgroup's directory. Hierarchy and inode together identify the cgroup.
     pub inode: u64,
-    /// Knob values that could be read, as the kernel has them.
+    /// Values of the knobs that could be read, as the kernel reports them.
     pub values: KnobValues,
     /// v2: controllers that the group enables for its children.
     pub subtree: BTreeSet<Controller>,
-    /// Whether the group itself holds processes (those of its children do not count).
+    /// Whether processes are in the cgroup itself, not only in its descendants.
     pub populated: bool,
     /// Whether the group's manager has delegated the subtree (systemd's `Delegate=yes`).
     pub delegated: bool,
-    /// Core-scheduling cookies of the threads in and below the group; `None` when they were not read.
+    /// Core-scheduling cookies of the threads in and below the cgroup; `None` if the sensors did not read them.
     pub cookies: Option<Cookies>,
 }
 
-/// Who else manages the tree of the unified hierarchy.
+/// The program other than commensal that manages the unified hierarchy.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Manager {
-    /// Nobody.
+    /// No other program manages the hierarchy.
     #[default]
     Nobody,
-    /// systemd: it is the only writer of the groups of its units and of the root, except below units with
+    /// systemd, which claims to be the only writer of the root and of its units' cgroups, except below units with
     /// `Delegate=yes` (systemd's CGROUP_DELEGATION.md).
     Systemd,
+}
+
+/// The manager of the unified hierarchy, and where in the hierarchy commensal can create groups.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tenancy {
+    /// The program other than commensal that manages the hierarchy.
+    pub manager: Manager,
+    /// The group below which commensal creates its groups: the root, or a group that was delegated to it.
+    pub base: CgroupPath,
+    /// Why commensal cannot create cgroups although it can write to existing cgroups; `None` if it can create cgroups.
+    pub obstacle: Option<String>,
 }
 
 /// Core-scheduling cookies of the threads in and below a group.
@@ -267,91 +313,87 @@ pub enum Cookies {
     Mixed,
 }
 
-/// What commensal did to the machine earlier and has not undone, from the journal.
+/// Changes that commensal made earlier and has not undone, according to its journal, which records original values.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ours {
     /// Groups that commensal created.
     pub created: BTreeSet<CgroupRef>,
     /// Original values of knobs that commensal wrote in groups that it did not create.
-    pub originals: BTreeMap<(CgroupRef, KnobId, Option<Device>), Value>,
-    /// Original values of machine-wide switches that commensal changed.
+    pub originals: BTreeMap<SettingRef, Value>,
+    /// Original values of machine-wide switches (sysctls that vendors' knobs need) that commensal changed.
     pub switches: BTreeMap<Switch, i64>,
-    /// Groups not created by commensal whose threads it gave a core-scheduling cookie.
+    /// Groups that commensal did not create, but to whose threads it gave a core-scheduling cookie.
     pub cookies: BTreeSet<CgroupRef>,
     /// Processes that commensal moved into cgroups that it created.
     pub moved: BTreeMap<ProcessId, MovedFrom>,
 }
 
-/// The machine's cgroups now.
+/// The current state of the machine's cgroups.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ActualState {
     /// Mounted hierarchies.
     pub hierarchies: Vec<Hierarchy>,
     /// Cgroups by hierarchy and path.
     pub cgroups: BTreeMap<CgroupRef, Cgroup>,
-    /// Files that are there and could not be read this time, with the errors: what they say is not known.
+    /// Existing files that the sensors could not read this time, with the errors; the values in them are unknown.
     pub unread: Vec<String>,
-    /// Who else manages the unified hierarchy.
-    pub manager: Manager,
-    /// The group below which commensal creates its groups: the root, or a group that was delegated to it.
-    pub base: CgroupPath,
-    /// Why commensal cannot create groups in the unified hierarchy although it can write to existing ones.
-    pub own_obstacle: Option<String>,
-    /// Hierarchies in which no group can be made at all.
+    /// The manager of the unified hierarchy, and where in the hierarchy commensal can create groups.
+    pub tenancy: Tenancy,
+    /// Indices of the hierarchies in which commensal cannot create any cgroup.
     pub closed: BTreeSet<usize>,
-    /// Cgroups that this process is in.
+    /// Cgroups that contain the calling process.
     pub here: BTreeSet<CgroupRef>,
-    /// Whether this user can write only below [`ActualState::base`].
+    /// Whether the calling user can write only below [`Tenancy::base`].
     pub confined: bool,
-    /// Machine-wide switches of this kernel.
+    /// Values of the machine-wide switches that this kernel has.
     pub switches: BTreeMap<Switch, i64>,
-    /// Running containers.
-    pub containers: Vec<ContainerFact>,
-    /// Why the container engine could not be queried, if some match needs it.
-    pub engine_obstacle: Option<String>,
-    /// Processes that some match selects, their children, and those that were moved; without commensal's processes and
-    /// kernel threads.
+    /// Running containers, if a match (a condition that selects members of a workload group) needs them.
+    pub engines: EngineReport,
+    /// The processes that a match selects, their descendants, and the processes that commensal moved. commensal's own
+    /// processes and kernel threads are left out.
     pub processes: Vec<ProcessFact>,
-    /// The sched_ext scheduler; `None` when its state was not read.
+    /// The sched_ext scheduler; `None` if the sensors did not read its state.
     pub scheduler: Option<Scheduler>,
-    /// What commensal created or changed earlier.
+    /// Changes that commensal made earlier and has not undone.
     pub ours: Ours,
 }
 
 impl ActualState {
-    /// The hierarchy that has `controller`.
+    /// Index of the hierarchy that has `controller`; `None` if no hierarchy has it.
     #[must_use]
     pub fn hierarchy_of(&self, controller: Controller) -> Option<usize> {
         self.hierarchies.iter().position(|hierarchy| hierarchy.controllers.contains(&controller))
     }
 
-    /// Every path that exists in some hierarchy.
+    /// All paths that exist in at least one hierarchy.
     #[must_use]
     pub fn paths(&self) -> BTreeSet<&CgroupPath> {
         self.cgroups.keys().map(|place| &place.path).collect()
     }
 
-    /// The groups below `place`, in its hierarchy, with their state.
+    /// All descendants of `place` in its hierarchy, with their state.
     pub fn below(&self, place: &CgroupRef) -> impl Iterator<Item = (&CgroupRef, &Cgroup)> {
-        // With the slash, siblings such as `/a-b` of `/a` lie outside the range.
+        // The trailing slash keeps siblings such as `/a-b` of `/a` out of the range.
         let prefix = format!("{}/", place.path.0.trim_end_matches('/'));
-        let first = CgroupRef { hierarchy: place.hierarchy, path: CgroupPath(prefix.clone()) };
+        let first = CgroupRef { hierarchy: place.hierarchy, path: CgroupPath(prefix.as_str().into()) };
         let hierarchy = place.hierarchy;
         let inside =
             move |other: &CgroupRef| other.hierarchy == hierarchy && other.path.0.starts_with(&prefix);
         self.cgroups
             .range(first..)
             .take_while(move |(other, _)| inside(other))
-            .filter(|(other, _)| other.path.0 != "/")
+            .filter(|(other, _)| &*other.path.0 != "/")
     }
 
-    /// The systemd unit that manages this group and has not delegated it (the root for the root); `None` where
-    /// commensal may write. Only the unified hierarchy has a single-writer rule. Below a delegated unit another program
-    /// manages the groups, such as a container's systemd; only a user's systemd follows the same rule there.
+    /// The systemd unit whose single-writer rule covers this group (`/` for the root itself); `None` if commensal may
+    /// write to the cgroup. The rule says that only systemd writes to the cgroups of its units. The rule exists only in
+    /// the unified hierarchy. It does not cover cgroups below a delegated unit, because another program manages them,
+    /// such as the systemd of a container. It does cover the units of a user's systemd (below `user@UID.service`),
+    /// although that service is delegated.
     #[must_use]
     pub fn managed_by(&self, place: &CgroupRef) -> Option<CgroupPath> {
         let version = self.hierarchies.get(place.hierarchy)?.version;
-        if self.manager != Manager::Systemd || version != Version::V2 {
+        if self.tenancy.manager != Manager::Systemd || version != Version::V2 {
             return None;
         }
         if place.path.depth() == 0 {
@@ -373,30 +415,31 @@ impl ActualState {
     #[must_use]
     pub fn own_possible(&self, hierarchy: usize) -> bool {
         let unified = self.hierarchies.get(hierarchy).is_some_and(|one| one.version == Version::V2);
-        let managed = unified && self.own_obstacle.is_some();
+        let managed = unified && self.tenancy.obstacle.is_some();
         !managed && !self.closed.contains(&hierarchy)
     }
 
-    /// The group's directory.
+    /// Path of the group's directory, in the text form of [`spelling`].
     #[must_use]
     pub fn directory(&self, place: &CgroupRef) -> String {
         let mount = self.hierarchies.get(place.hierarchy).map(|one| one.mount.as_str()).unwrap_or_default();
         spelling::of_path(&below(Path::new(mount), place.path.as_str()))
     }
 
-    /// Whether the scheduler's guard has frozen the group.
+    /// Whether the guard of commensal's sched_ext scheduler, which prevents starvation, has frozen the group.
     #[must_use]
     pub fn frozen_by_scheduler(&self, place: &CgroupRef) -> bool {
         self.scheduler.as_ref().is_some_and(|scheduler| scheduler.has_frozen(&self.directory(place)))
     }
 
-    /// `cpu:/etl`, `v2:/etl`, for people.
+    /// The hierarchy and path of the group for messages, such as `cpu:/etl` or `v2:/etl`, with hidden characters
+    /// escaped.
     #[must_use]
     pub fn show(&self, place: &CgroupRef) -> String {
         visible(&self.name(place)).into_owned()
     }
 
-    /// The same for programs.
+    /// The hierarchy and path of the group, such as `cpu:/etl` or `v2:/etl`, without escaping.
     #[must_use]
     pub fn name(&self, place: &CgroupRef) -> String {
         let label = self.hierarchies.get(place.hierarchy).map(Hierarchy::label).unwrap_or_default();
@@ -404,32 +447,33 @@ impl ActualState {
     }
 }
 
-/// Whether a feature works here.
+/// Whether a feature works on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Support {
     /// Tested: a value was written and read back.
     Yes,
-    /// Should work, but was not tested: a test would have changed something that commensal does not own.
+    /// The feature should work, but commensal did not test it: a test would have changed something that commensal does
+    /// not own.
     Untried {
-        /// What a test would have had to change.
+        /// Why commensal did not test the feature: the setting that a test would have changed.
         because: String,
     },
-    /// The kernel does not have it.
+    /// The kernel does not have the feature.
     No {
-        /// Why, in words.
+        /// The reason, as readable text.
         because: String,
     },
-    /// The kernel has it but refused the test.
+    /// The kernel has the feature but refused the test.
     Refused {
         /// Error number of the refusal.
         errno: Errno,
-        /// Why, in words.
+        /// The reason, as readable text.
         because: String,
     },
 }
 
 impl Support {
-    /// The reason why it does not work; `None` when it does.
+    /// The reason why the feature does not work; `None` if a test succeeded, or if there was no test.
     #[must_use]
     pub fn obstacle(&self) -> Option<String> {
         match self {
@@ -440,36 +484,48 @@ impl Support {
     }
 }
 
-/// What this machine and this user can do.
+/// The features that this user can use on this machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Why cgroups cannot be written at all; `None` when they can.
+    /// Why commensal cannot write any cgroup; `None` if it can write cgroups.
     pub cgroup_obstacle: Option<String>,
-    /// Whether each knob works, tested in a scratch group.
+    /// Whether each knob works, by knob and cgroup version; commensal tests this in a scratch cgroup.
     pub knobs: BTreeMap<(KnobId, Version), Support>,
-    /// Other features that were checked: PSI, run delay, sched_ext, core scheduling.
+    /// Results of the checks of other features, by name: PSI, run delay, sched_ext, core scheduling.
     pub features: BTreeMap<&'static str, Support>,
-    /// What `cpu.qos_level` can do; `None` where it does not work.
+    /// The levels of `cpu.qos_level`; `None` where the knob does not work.
     pub qos: Option<QosLevels>,
-    /// Hierarchies in which no group can be created, although others allow it.
+    /// Indices of the hierarchies in which commensal can create no cgroup, although it can in others.
     pub closed: BTreeSet<usize>,
+    /// Whether the kernel refused a test for a reason that may be temporary, such as a lack of memory. Then the caller
+    /// should repeat the tests soon.
+    pub doubtful: bool,
 }
 
 /// Name of the feature "core scheduling" in [`Capabilities::features`].
 pub const CORE_SCHED: &str = "core scheduling";
-/// Name of the feature "openEuler's SMT expulsion" in [`Capabilities::features`].
+/// Name of the feature "qos_level SMT expulsion" in [`Capabilities::features`]: whether openEuler's kernel keeps
+/// offline threads off the SMT siblings of CPUs that run online threads.
 pub const QOS_SMT_EXPEL: &str = "qos_level SMT expulsion";
-/// Name of the feature "originals on the cgroups" in [`Capabilities::features`]: whether cgroups keep attributes of root's.
+/// Name of the feature "originals on the cgroups" in [`Capabilities::features`]: whether cgroup directories can store
+/// root's extended attributes (`trusted.*`).
 pub const MARKS: &str = "originals on the cgroups";
+/// Name of the feature "absolute expulsion" in [`Capabilities::features`]: whether a kernel with Group Identity keeps
+/// offline groups off a CPU on which an online group runs (`ID_ABSOLUTE_EXPEL`).
+pub const ABSOLUTE_EXPEL: &str = "absolute expulsion";
+/// Name of the feature "cpu.priority" in [`Capabilities::features`]. Only kernels that have `cpu.priority` in place of
+/// `cpu.bvt_warp_ns` (Anolis 6.6) have this entry; commensal does not write that file.
+pub const CPU_PRIORITY: &str = "cpu.priority";
 /// Name of the feature "SMT" in [`Capabilities::features`].
 pub const SMT: &str = "smt";
-/// Name of the feature "sched_ext" in [`Capabilities::features`]: whether the kernel has it.
+/// Name of the feature "sched_ext" in [`Capabilities::features`]: whether the kernel can load sched_ext schedulers.
 pub const SCHED_EXT: &str = "sched_ext";
-/// Name of the feature "a scheduler of ours is loaded" in [`Capabilities::features`].
+/// Name of the feature "sched_ext scheduler" in [`Capabilities::features`]: whether commensal's scheduler is loaded.
 pub const SCHEDULER: &str = "sched_ext scheduler";
 
 impl Capabilities {
-    /// Every knob of the table works except vendors' knobs: for tests and golden plans.
+    /// Capabilities with which every knob except vendors' knobs works. Tests use these capabilities to compare plans
+    /// with stored plans.
     #[must_use]
     pub fn everything() -> Capabilities {
         let rows = crate::knob::TABLE.iter().filter(|knob| knob.vendor.is_none());
@@ -478,16 +534,16 @@ impl Capabilities {
         Capabilities { knobs: supported.map(|key| (key, Support::Yes)).collect(), ..Capabilities::default() }
     }
 
-    /// Why a feature cannot be used; `None` when it can.
+    /// Why a feature cannot be used; `None` if it can.
     #[must_use]
     pub fn feature_obstacle(&self, name: &str) -> Option<String> {
         match self.features.get(name) {
             Some(support) => support.obstacle(),
-            None => Some(format!("{name} was not looked for here")),
+            None => Some(format!("{name} was not checked on this machine")),
         }
     }
 
-    /// Why `knob` cannot be used in a hierarchy of `version`; `None` when it can.
+    /// Why `knob` cannot be used in a hierarchy of `version`; `None` if it can.
     #[must_use]
     pub fn obstacle(&self, knob: KnobId, version: Version) -> Option<String> {
         match self.knobs.get(&(knob, version)) {
@@ -495,9 +551,9 @@ impl Capabilities {
             None if knob.row().file(version).is_none() => Some(format!("cgroup {version} has no {knob}")),
             None if knob.row().vendor.is_some() => {
                 let kernel = knob.row().vendor.map_or("a vendor", |vendor| vendor.kernel);
-                Some(format!("not a kernel of {kernel}"))
+                Some(format!("this is not a kernel of {kernel}"))
             }
-            None => Some(format!("{knob} was not tried here")),
+            None => Some(format!("{knob} was not tested on this machine")),
         }
     }
 }
@@ -537,7 +593,7 @@ mod tests {
         assert!(below("/b").is_empty());
     }
 
-    /// The scheduler compares children of the lowest common ancestor.
+    /// The scheduler compares the children of the lowest common ancestor of two groups.
     // promise 5
     #[test]
     fn entities_that_are_compared() {

@@ -1,30 +1,32 @@
-//! Admission: which of the jobs that wait for a group may start. First come, first served; no job overtakes another.
+//! Admission control: decides which of the jobs that wait for a group may start. Jobs start in the order of their
+//! arrival; no job overtakes another.
 //!
-//! Pure: the files and locks behind it are in `commensal-reconcile`'s `queue`. Times are nanoseconds since boot
-//! (`CLOCK_BOOTTIME`), a clock that all processes share and that cannot be set.
+//! This module only decides; the queue's files and locks are in `commensal-reconcile`'s `queue`. Times are nanoseconds
+//! since boot (`CLOCK_BOOTTIME`), a clock that all processes share and that no process can set.
 
 use crate::group::{GroupSpec, OnExceed, Queue};
 use crate::units::Millis;
 use std::fmt;
 use std::time::Duration;
 
-/// A hold lasts at most this long, so that a dead agent does not keep a queue closed; a live agent renews its holds.
-/// This also limits a hold that is left from an earlier boot, whose clock started again at 0.
+/// Maximum duration of a hold. A running agent renews its holds; if the agent dies, its holds end after at most this
+/// time. The limit also ends a hold that is left over from an earlier boot, because the clock restarts at 0.
 pub const LONGEST_HOLD: Duration = Duration::from_secs(60);
 
-/// A job's position in the queue: lower numbers came first. No number is used twice in one boot.
+/// A job's position in the queue: jobs with lower numbers arrived earlier. No number is used twice within a boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Number(pub u64);
 
 impl Number {
-    /// The number of a job that arrives at `now_ns` while the numbers in `taken` are in use. The clock keeps it above
-    /// the numbers of jobs that have left; `taken` does so when the clock has stopped or restarted.
+    /// Returns the number of a job that arrives at `now_ns` while the numbers in `taken` are in use. The number is the
+    /// time of arrival, so it is above the numbers of jobs that have left the queue. If the clock has stopped or
+    /// restarted, the number is one above the highest number in `taken`.
     pub fn next(taken: impl IntoIterator<Item = Number>, now_ns: u64) -> Number {
         let highest = taken.into_iter().max();
         Number(highest.map_or(now_ns, |highest| now_ns.max(highest.0.saturating_add(1))))
     }
 
-    /// Parses the number from a file name; `None` for a file that is not a queue ticket.
+    /// Parses the number from a file name; `None` if the file is not a ticket, which is the file of one queued job.
     #[must_use]
     pub fn parse(name: &str) -> Option<Number> {
         let ours = name.len() == 20 && name.bytes().all(|byte| byte.is_ascii_digit());
@@ -39,26 +41,27 @@ impl fmt::Display for Number {
     }
 }
 
-/// A closed queue: no job is admitted, whatever is running.
+/// A hold, which closes a queue: no job starts, no matter how many jobs run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hold {
-    /// Why, in words.
+    /// The reason, as readable text.
     pub reason: String,
-    /// When it began.
+    /// When the hold began (ns).
     pub since_ns: u64,
-    /// When it ends, unless it is renewed.
+    /// When the hold ends unless its owner renews it (ns).
     pub until_ns: u64,
 }
 
 impl Hold {
-    /// A hold from `now_ns` on, for `time`, or for [`LONGEST_HOLD`] if that is shorter.
+    /// Creates a hold that begins at `now_ns` and lasts for `time`, but at most [`LONGEST_HOLD`].
     #[must_use]
     pub fn new(reason: &str, now_ns: u64, time: Duration) -> Hold {
         let time = u64::try_from(time.min(LONGEST_HOLD).as_nanos()).unwrap_or(u64::MAX);
         Hold { reason: reason.to_owned(), since_ns: now_ns, until_ns: now_ns.saturating_add(time) }
     }
 
-    /// Time left until the hold ends; `None` when it has expired or is not possible on this boot's clock.
+    /// Time left until the hold ends; `None` if the hold has expired, or if its times are impossible on the clock of
+    /// this boot.
     #[must_use]
     pub fn left(&self, now_ns: u64) -> Option<Duration> {
         let possible = Duration::from_nanos(self.until_ns.saturating_sub(now_ns)) <= LONGEST_HOLD
@@ -71,26 +74,27 @@ impl Hold {
 /// The current load of a queue.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Load {
-    /// Jobs that run.
+    /// Number of running jobs.
     pub running: u32,
-    /// Jobs that wait.
+    /// Number of waiting jobs.
     pub waiting: u32,
-    /// Why no job is admitted, if the queue is held closed.
+    /// The reason of the hold; `None` if the queue is open.
     pub held: Option<String>,
 }
 
-/// What happens to a job that arrives.
+/// The decision about a job that arrives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
-    /// The job starts at once.
+    /// The job starts immediately.
     Begin,
-    /// The job waits behind the others.
+    /// The job waits behind the jobs that arrived earlier.
     Wait,
-    /// The job is refused: the queue is full.
+    /// The queue is full and refuses the job.
     Full,
 }
 
-/// Decides what happens to a job that arrives now. A job that need not wait is admitted whatever the queue's size.
+/// Decides whether a job that arrives now starts, waits or is refused. If a slot is free and no job waits, the job
+/// starts even if `max_size` is 0.
 #[must_use]
 pub fn arrive(queue: &Queue, load: &Load) -> Arrival {
     if load.waiting == 0 && turn(queue, load) {
@@ -108,15 +112,17 @@ pub fn turn(queue: &Queue, load: &Load) -> bool {
     load.held.is_none() && load.running < queue.max_concurrency
 }
 
-/// The longest time that a job waits: the group's timeout, or the requested one if that is shorter.
+/// The longest time that a job may wait: the shorter of the group's timeout and the requested timeout; `None` if
+/// neither is set.
 #[must_use]
 pub fn longest_wait(queue: &Queue, asked: Option<Millis>) -> Option<Millis> {
     queue.timeout.into_iter().chain(asked).min()
 }
 
 impl GroupSpec {
-    /// The group's queue. A group with `memory.on-exceed = "queue"` has a queue without limits, which only a hold
-    /// closes; any other group without the `queue` key has none, and its jobs start at once.
+    /// The group's queue. A group without the `queue` key but with `memory.on-exceed = "queue"` has a queue without
+    /// limits, which only a hold closes. Any other group without the key has no queue (`None`), and its jobs start
+    /// immediately.
     #[must_use]
     pub fn admission(&self) -> Option<Queue> {
         let unbounded = Queue { max_concurrency: u32::MAX, max_size: u32::MAX, timeout: None };
@@ -141,12 +147,12 @@ mod tests {
             (2, 0, None, Arrival::Wait),
             (2, 2, None, Arrival::Wait),
             (2, 3, None, Arrival::Full),
-            // A slot is free, but another job is ahead: no job overtakes.
+            // A slot is free, but the job must wait, because another job is waiting and no job overtakes.
             (1, 1, None, Arrival::Wait),
             (1, 3, None, Arrival::Full),
             (0, 0, held(), Arrival::Wait),
             (0, 3, held(), Arrival::Full),
-            // The limits were lowered meanwhile.
+            // Another process lowered the limits while jobs were running and waiting.
             (9, 9, None, Arrival::Full),
         ] {
             let load = Load { running, waiting, held };
@@ -181,12 +187,12 @@ mod tests {
         let hold = Hold::new("memory", 100 * second, Duration::from_secs(5));
         assert_eq!(hold.left(101 * second), Some(Duration::from_secs(4)));
         assert_eq!(hold.left(105 * second), None);
-        // The clock of another boot.
+        // A time on the clock of another boot.
         assert_eq!(hold.left(3 * second), None);
         let long = Hold::new("memory", 100 * second, Duration::MAX);
         assert_eq!(long.left(100 * second), Some(LONGEST_HOLD));
         assert_eq!(long.left(161 * second), None);
-        // A file that was edited by hand.
+        // A user has edited the hold's file by hand.
         assert_eq!(Hold { until_ns: u64::MAX, ..hold }.left(101 * second), None);
     }
 

@@ -1,21 +1,22 @@
-//! Reads the type information (BTF, `Documentation/bpf/btf.rst`) of a compiled BPF object; [`mirror!`](crate::mirror)
-//! declares the same structures in Rust so that both can be compared. Pure: bytes in, sizes and offsets out. The loader
-//! finds the section `.BTF` in the object.
+//! Parses the type information (BTF, `Documentation/bpf/btf.rst`) of a compiled BPF object and compares its structures
+//! with their Rust mirrors: structures with the same layout, which [`mirror!`](crate::mirror) declares. The input is
+//! the content of the section `.BTF`; the loader finds that section in the object.
 
 use std::collections::BTreeMap;
 
-/// Size and members of a Rust structure that must match one in C.
+/// Size and members of a Rust structure that must have the same layout as a C structure.
 #[derive(Debug, Clone, Copy)]
 pub struct Layout {
-    /// Its name in C.
+    /// Name of the C structure.
     pub name: &'static str,
-    /// Its bytes.
+    /// Size of the structure (bytes).
     pub size: usize,
-    /// Name, offset and bytes of each member.
+    /// Name, offset and size (both in bytes) of each member.
     pub members: &'static [(&'static str, usize, usize)],
 }
 
-/// Declares a `#[repr(C)]` structure that is read from and written to maps as bytes (zerocopy), and its [`Layout`].
+/// Declares `#[repr(C)]` structures, each with its [`Layout`]. The caller reads these structures from BPF maps and
+/// writes them to BPF maps as bytes (zerocopy).
 #[macro_export]
 macro_rules! mirror {
     ($($(#[$doc:meta])* pub struct $name:ident = $theirs:literal {
@@ -50,11 +51,12 @@ pub struct Btf {
 struct Type {
     name: u32,
     kind: u32,
-    /// Size in bytes, or the number of another type.
+    /// Size in bytes, or the index of another type.
     size_or_type: u32,
-    /// For an array: element type and number of elements.
+    /// For an array: index of the element type, and number of elements.
     array: (u32, u32),
-    /// Name, type or value, and offset in bytes.
+    /// For each member: its name (an offset into the strings), its type (for an enum, the value), and its offset in
+    /// bytes.
     members: Vec<(u32, u32, u32)>,
 }
 
@@ -63,9 +65,9 @@ const STRUCT: u32 = 4;
 const UNION: u32 = 5;
 const ENUM: u32 = 6;
 const PTR: u32 = 2;
-/// typedef, volatile, const, restrict and type tag: kinds that refer to another type.
+/// typedef, volatile, const, restrict and type tag: kinds with the size and members of the type that they refer to.
 const STANDS_FOR: [u32; 5] = [8, 9, 10, 11, 18];
-/// Longest chain of types that refer to one another; a longer one is treated as a loop.
+/// Longest chain of types that refer to one another; the parser treats a longer chain as a loop.
 const DEPTH: usize = 16;
 
 struct Words<'a>(&'a [u8]);
@@ -79,7 +81,8 @@ impl Words<'_> {
 }
 
 impl Btf {
-    /// Parses the section `.BTF`; `None` when it is not BTF, or has another byte order.
+    /// Parses the section `.BTF`; returns `None` if the section is not valid BTF or has the byte order of another
+    /// machine.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Btf> {
         let mut head = Words(bytes);
@@ -119,7 +122,7 @@ impl Btf {
         None
     }
 
-    /// All differences between the mirrors and the object; empty when they agree.
+    /// Lists all differences between the mirrors and the object; empty if they agree.
     #[must_use]
     pub fn differences(&self, mirrors: &[Layout]) -> Vec<String> {
         let mut wrong = Vec::new();
@@ -133,7 +136,7 @@ impl Btf {
             };
             if theirs.size_or_type as usize != mirror.size {
                 wrong.push(format!(
-                    "struct {name} has {} bytes, and {} here",
+                    "struct {name} has {} bytes in the object, and {} in this program",
                     theirs.size_or_type, mirror.size
                 ));
             }
@@ -146,7 +149,7 @@ impl Btf {
                 match members.get(member) {
                     Some((theirs, bytes)) if theirs == at && *bytes == Some(*size) => {}
                     Some((theirs, bytes)) => wrong.push(format!(
-                        "struct {name}: {member} is at {theirs} with {} bytes, and at {at} with {size} here",
+                        "struct {name}: {member} is at offset {theirs} with {} bytes in the object, and at {at} with {size} in this program",
                         bytes.map_or_else(|| "unknown".to_owned(), |bytes| bytes.to_string())
                     )),
                     None => wrong.push(format!("struct {name} has no member {member}")),
@@ -154,7 +157,7 @@ impl Btf {
             }
             if members.len() != mirror.members.len() {
                 wrong.push(format!(
-                    "struct {name} has {} members, and {} here",
+                    "struct {name} has {} members in the object, and {} in this program",
                     members.len(),
                     mirror.members.len()
                 ));
@@ -163,7 +166,8 @@ impl Btf {
         wrong
     }
 
-    /// Offset of a structure's member, bytes; for kernel structures that are not mirrored as a whole.
+    /// Returns the offset (bytes) of a member of a structure; `None` if the object has no such structure or member. Use
+    /// it for kernel structures that have no complete mirror.
     #[must_use]
     pub fn offset(&self, name: &str, member: &str) -> Option<usize> {
         let theirs = self.types.iter().find(|one| one.kind == STRUCT && self.text(one.name) == name)?;
@@ -171,7 +175,7 @@ impl Btf {
         Some(found.2 as usize)
     }
 
-    /// The value of an enum constant.
+    /// The value of an enum constant; `None` if there is no such constant.
     #[must_use]
     pub fn number(&self, name: &str) -> Option<u64> {
         let enums = self.types.iter().filter(|one| one.kind == ENUM);
@@ -180,7 +184,7 @@ impl Btf {
     }
 }
 
-/// Parses a type; its name has been read already.
+/// Parses a type; the caller has read the type's name already.
 fn one(name: u32, words: &mut Words<'_>) -> Option<Type> {
     let (info, size_or_type) = (words.next()?, words.next()?);
     let (count, kind, bitfields) = (info & 0xffff, info >> 24 & 0x1f, info >> 31 == 1);
@@ -201,7 +205,8 @@ fn one(name: u32, words: &mut Words<'_>) -> Option<Type> {
                 one.members.push((words.next()?, words.next()?, 0));
             }
         }
-        // Words that follow: int, variable, a declaration's tag; arguments; variables of a section; 64-bit enums.
+        // Words that follow the header: one for int, variable and declaration tag; two per argument of a function;
+        // three per variable of a section and per value of a 64-bit enum.
         1 | 14 | 17 => skip(words, 1)?,
         13 => skip(words, 2 * count)?,
         15 | 19 => skip(words, 3 * count)?,
@@ -275,9 +280,12 @@ mod tests {
         assert_eq!(btf.differences(&[right]), Vec::<String>::new());
         let wrong = Layout { name: "pair", size: 20, members: &[("first", 4, 4), ("more", 8, 16)] };
         let told = btf.differences(&[wrong, Layout { name: "none", ..right }]);
-        for (told, part) in
-            told.iter().zip(["24 bytes, and 20", "first is at 0", "no member more", "no struct none"])
-        {
+        for (told, part) in told.iter().zip([
+            "24 bytes in the object, and 20",
+            "first is at offset 0",
+            "no member more",
+            "no struct none",
+        ]) {
             assert!(told.contains(part), "{told:?} lacks {part:?}");
         }
         assert_eq!(

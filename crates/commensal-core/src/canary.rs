@@ -1,6 +1,7 @@
-//! A canary: isolation is switched off for offline work in short windows, to measure its effect on online work. This
-//! module decides when isolation is on and off, and when the canary ends; [`crate::windows`] has the order of the
-//! windows and the statistics, and the caller measures.
+//! The canary: an experiment that switches the isolation of offline (batch) work off in short windows, to measure how
+//! much isolation helps online (latency-critical) work. This module decides when isolation is on and off, and when the
+//! canary ends. [`crate::windows`] computes the order of the windows and the statistics; the caller takes the
+//! measurements.
 //!
 //! ```text
 //! on   ▔▔▔▔▔▔▔▔▔▔▔▔|        |▔▔▔▔▔▔▔▔|▔▔▔▔▔▔▔▔|        |▔▔▔▔
@@ -8,35 +9,40 @@
 //!       rest       |--- a pair ------|---- a pair -----|rest
 //! ```
 //!
-//! **Invariants.** Both windows of a pair have the same length. Which of them comes first is random, but half of every
-//! four pairs begins with each side. A pair begins only when the time without isolation stays within its share of the
-//! elapsed time, at every moment; if a window ends late, the following rest is longer. A pair is void if either of its
-//! windows exceeded the limits. Whenever a canary ends, isolation is on.
+//! **Invariants.** Two windows, one with isolation and one without, form a pair. Both windows of a pair have the same
+//! length. Their order is random, but of every four pairs two begin with isolation on and two with isolation off. The
+//! time without isolation never exceeds its share of the elapsed time: a pair begins only after a pause (the rest) that
+//! is long enough for this. If a window ends late, the following rest is longer. A pair is void if one of its windows
+//! exceeded the limits ([`CanaryLimits`]). When a canary ends, isolation is on.
 
 use crate::windows::{Looks, firsts};
 
-/// The longest canary, ms.
+/// Maximum length of a canary (ms).
 pub const LONGEST_MS: u64 = 3_600_000;
-/// Shorter windows than this show the switching rather than the effect, ms.
+/// Minimum length of a window (ms): a shorter window measures the effect of the switching rather than the effect of
+/// isolation.
 pub const SHORTEST_WINDOW_MS: u64 = 500;
-/// The largest share of the time that may be without isolation, per cent.
+/// Maximum share (per cent) of the time in which isolation may be off.
 pub const MOST_OFF_PCT: u32 = 50;
-/// Below six pairs no two-sided 95 % interval exists (signed ranks: 2 / 2^6 < 0.05).
+/// Minimum number of pairs: with fewer than six pairs no two-sided 95 % interval exists (signed ranks: 2 / 2^6 < 0.05).
 pub const FEWEST_PAIRS: u64 = 6;
-/// More pairs are a longer report and no better answer.
+/// Maximum number of pairs: more pairs make the report longer but not the result better.
 pub const MOST_PAIRS: u64 = 600;
-/// After this many aborted windows the canary ends.
+/// Number of aborted windows after which the canary ends.
 pub const MOST_ABORTED: u32 = 3;
-/// Probability of a wrong conclusion, one-sided, over all figures and interim analyses of a canary.
+/// One-sided probability of a wrong conclusion, over all metrics of a canary and all checks before its end (interim
+/// analyses).
 pub const ERROR: f64 = 0.025;
-/// Harm is measured over a sliding span of this length, ms, and counts once the span is at least [`HARM_FROM_MS`] long.
+/// Length (ms) of the sliding span over which the agent measures harm. At the beginning of a window the span is shorter
+/// than this. The agent evaluates harm once the span is at least [`HARM_FROM_MS`] long.
 pub const HARM_OVER_MS: u64 = 500;
-/// See [`HARM_OVER_MS`].
+/// Minimum length (ms) of the span over which the agent measures harm; see [`HARM_OVER_MS`].
 pub const HARM_FROM_MS: u64 = 150;
-/// Online work that used less than this share of a CPU is counted as having used this much, so that a single wait of a
-/// mostly idle service does not count as harm.
+/// Minimum CPU use of online work in the computation of harm, in CPUs. If online work used less, the computation
+/// assumes this value; otherwise a single wait of a mostly idle service would count as harm.
 const LEAST_CPUS: f64 = 0.05;
-/// Run delay up to this is not harm, whatever the run delay was with isolation, ms per second.
+/// Run delay (ms per second) up to which a window never counts as harmful, even if the run delay with isolation was
+/// much shorter.
 pub const DELAY_FLOOR_MS: f64 = 200.0;
 
 /// Whether isolation is in force.
@@ -44,7 +50,7 @@ pub const DELAY_FLOOR_MS: f64 = 200.0;
 pub enum Side {
     /// Isolation is in force.
     On,
-    /// Neither class nor controllers hold offline work back.
+    /// Isolation is removed: neither the class nor the controllers restrain offline work.
     Off,
 }
 
@@ -69,62 +75,65 @@ impl Side {
 /// The parameters of a canary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
-    /// Length of the canary, ms.
+    /// Length of the canary (ms).
     pub length_ms: u64,
-    /// Length of a window, ms.
+    /// Length of a window (ms).
     pub window_ms: u64,
-    /// Start of each window that is not measured, ms: caches fill and queues empty.
+    /// Length (ms) of the part at the beginning of each window in which caches fill and queues empty. Measurements do
+    /// not count there.
     pub settle_ms: u64,
-    /// Largest share of the time without isolation, per cent.
+    /// Maximum share (per cent) of the time in which isolation may be off.
     pub off_pct: u32,
     /// Seed of the order of the windows.
     pub seed: u64,
-    /// Whether the canary runs to its planned end even if the result is clear earlier.
+    /// Whether the canary continues to its planned end even if the result is clear earlier.
     pub whole: bool,
 }
 
 impl Terms {
-    /// Number of pairs that fit when nothing is late. The k-th pair begins when `k + 1` windows without isolation are
-    /// within their share of the time.
+    /// Number of pairs that fit into the canary if no window ends late. Pair `k`, counted from 0, begins as soon as
+    /// `k + 1` windows without isolation are within the allowed share of the elapsed time.
     #[must_use]
     pub fn pairs(&self) -> u64 {
         let rest = self.length_ms.saturating_sub(self.window_ms);
         rest * u64::from(self.off_pct) / (self.window_ms.max(1) * 100)
     }
 
-    /// Length of a canary with this many pairs of these windows, ms.
+    /// Length (ms) of a canary with this many pairs of windows.
     #[must_use]
     pub fn length_for(&self, pairs: u64) -> u64 {
         pairs * self.window_ms * 100 / u64::from(self.off_pct.max(1)) + self.window_ms
     }
 
-    /// Checks whether such a canary is possible.
+    /// Checks whether a canary with these parameters is possible.
     ///
     /// # Errors
-    /// A sentence that says what is wrong and what would be right.
+    /// Returns a sentence that states which parameter is invalid and which values are valid.
     pub fn check(&self) -> Result<(), String> {
         let seconds = |ms: u64| ms as f64 / 1e3;
         if self.length_ms > LONGEST_MS {
-            return Err("a canary lasts at most 1 h: isolation is off for a part of it".to_owned());
+            return Err(
+                "a canary lasts at most 1 h, because isolation is off for part of that time".to_owned()
+            );
         }
         if self.window_ms < SHORTEST_WINDOW_MS {
-            return Err(format!("a window lasts {SHORTEST_WINDOW_MS} ms at least"));
+            return Err(format!("a window must last at least {SHORTEST_WINDOW_MS} ms"));
         }
         if self.settle_ms > self.window_ms / 2 {
             return Err(format!(
-                "of a window of {} s at most half can be left out, not {} s",
-                seconds(self.window_ms),
-                seconds(self.settle_ms)
+                "settle is {} s, which is more than half of a window ({} s): settle less, or take longer windows",
+                seconds(self.settle_ms),
+                seconds(self.window_ms)
             ));
         }
         if !(1..=MOST_OFF_PCT).contains(&self.off_pct) {
-            return Err(format!("isolation is off for 1 to {MOST_OFF_PCT} % of the time"));
+            return Err(format!("isolation can be off for 1 to {MOST_OFF_PCT} % of the time"));
         }
         let pairs = self.pairs();
         if pairs < FEWEST_PAIRS {
             return Err(format!(
-                "{} s have room for {pairs} pairs of windows of {} s, and an interval needs {FEWEST_PAIRS}: take {} s, or \
-                 shorter windows",
+                "in {} s fit only {pairs} pairs of windows of {} s, but an interval needs {FEWEST_PAIRS}: take at least \
+                 {} s, or shorter windows",
                 seconds(self.length_ms),
                 seconds(self.window_ms),
                 seconds(self.length_for(FEWEST_PAIRS)).ceil()
@@ -138,14 +147,14 @@ impl Terms {
         Ok(())
     }
 
-    /// The numbers of pairs after which an interim analysis checks whether the canary is decided.
+    /// The plan of the interim analyses, which check after certain numbers of pairs whether the result is clear.
     #[must_use]
     pub fn looks(&self) -> Looks {
         let pairs = u32::try_from(self.pairs()).unwrap_or(u32::MAX);
         if self.whole { Looks::new(ERROR, vec![pairs]) } else { Looks::plan(ERROR, pairs) }
     }
 
-    /// The side with which each pair begins.
+    /// For each pair, the side of its first window.
     fn order(&self) -> Vec<Side> {
         let firsts = firsts(self.seed, u32::try_from(self.pairs()).unwrap_or(u32::MAX));
         firsts.into_iter().map(|first| [Side::On, Side::Off][first]).collect()
@@ -159,39 +168,39 @@ pub enum End {
     Complete,
     /// The result is clear.
     Decided,
-    /// The remaining pairs are too few to show anything.
+    /// Too few pairs remain to reach a significant result.
     Hopeless,
-    /// Too many windows were aborted.
+    /// Too many windows were aborted while isolation was off, or because isolation could not be switched.
     Harm,
-    /// A user stopped it.
+    /// A user stopped the canary.
     Stopped,
-    /// The client has gone.
+    /// The client that started the canary has disconnected.
     ClientGone,
-    /// No guard is running that would restore isolation if the agent died.
+    /// No guard is running, so no process would restore isolation if the agent died.
     Unguarded,
     /// The groups files were reloaded.
     Reloaded,
     /// The agent is paused and must not write.
     Paused,
-    /// The agent exits, or another one takes over.
+    /// The agent exits, or another agent replaces it.
     Leaving,
 }
 
 impl End {
-    /// In words.
+    /// The reason, as readable text.
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {
-            End::Complete => "its time was over",
-            End::Decided => "it was decided",
-            End::Hopeless => "too few windows could still come to show anything",
-            End::Harm => "three windows had to be broken off",
-            End::Stopped => "it was stopped",
-            End::ClientGone => "who had started it was gone",
-            End::Unguarded => "the guard was gone",
+            End::Complete => "its planned time had passed",
+            End::Decided => "the result was clear",
+            End::Hopeless => "the remaining windows were too few for a result",
+            End::Harm => "three windows had to be aborted",
+            End::Stopped => "a user stopped it",
+            End::ClientGone => "the client that had started it disconnected",
+            End::Unguarded => "the guard had exited",
             End::Reloaded => "the groups changed",
             End::Paused => "the agent was paused",
-            End::Leaving => "the agent ended",
+            End::Leaving => "the agent exited",
         }
     }
 }
@@ -201,29 +210,29 @@ impl End {
 pub struct Window {
     /// Number of the pair, from 0.
     pub pair: u32,
-    /// Which side.
+    /// Whether isolation is on or off in the window.
     pub side: Side,
-    /// When it began, ms.
+    /// When the window began (ms).
     pub from_ms: u64,
 }
 
-/// A transition that a step reports; each is reported once.
+/// A transition that [`Canary::step`] reports; it reports each transition once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// The window begins: its side must be in force from now on.
+    /// The window begins: the caller must put the window's side in force now.
     Begins(Window),
-    /// The settling time is over: measurements count from now on.
+    /// The settling time is over: measurements count from this time on.
     Settled(Window),
     /// The window ended normally.
     Ends(Window),
-    /// The canary is over.
+    /// The canary has ended, for this reason.
     Over(End),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Rest,
-    /// The pair's first window is over.
+    /// The first window of the pair has ended; the second window is the one with isolation as in `side`.
     Between {
         side: Side,
     },
@@ -235,7 +244,7 @@ enum Stage {
     Over,
 }
 
-/// A running canary. Times are milliseconds of one monotonic clock.
+/// A running canary. All times are milliseconds of the same monotonic clock.
 #[derive(Debug, Clone)]
 pub struct Canary {
     terms: Terms,
@@ -245,16 +254,16 @@ pub struct Canary {
     pair: usize,
     off_ms: u64,
     aborted: u32,
-    /// Number of void pairs, and whether the current pair is void.
+    /// Number of void pairs before the current one, and whether the current pair is void.
     void: usize,
     is_void: bool,
 }
 
 impl Canary {
-    /// Starts a canary, with a rest.
+    /// Starts a canary. It begins with a rest, a pause in which isolation is on.
     ///
     /// # Errors
-    /// [`Terms::check`].
+    /// Returns the error of [`Terms::check`].
     pub fn new(terms: Terms, now_ms: u64) -> Result<Canary, String> {
         terms.check()?;
         let order = terms.order();
@@ -271,7 +280,7 @@ impl Canary {
         })
     }
 
-    /// The side that must be in force.
+    /// Whether isolation must be on or off now.
     #[must_use]
     pub fn side(&self) -> Side {
         match self.stage {
@@ -280,7 +289,7 @@ impl Canary {
         }
     }
 
-    /// The current window.
+    /// The current window; `None` between windows and after the end.
     #[must_use]
     pub fn window(&self) -> Option<Window> {
         match self.stage {
@@ -301,7 +310,7 @@ impl Canary {
         self.aborted
     }
 
-    /// Time without isolation so far, ms.
+    /// Total time without isolation so far (ms).
     #[must_use]
     pub fn off_ms(&self, now_ms: u64) -> u64 {
         let open = match self.stage {
@@ -311,7 +320,7 @@ impl Canary {
         self.off_ms + open
     }
 
-    /// When [`Canary::step`] reports its next change, ms; `u64::MAX` once the canary is over.
+    /// Time (ms) at which [`Canary::step`] reports the next change; `u64::MAX` once the canary has ended.
     #[must_use]
     pub fn due_ms(&self) -> u64 {
         match self.stage {
@@ -323,8 +332,9 @@ impl Canary {
         }
     }
 
-    /// When the next pair may begin, if enough time is left. From `(off + window) <= share * (elapsed + window)`: then
-    /// the share holds at the end of the pair's window without isolation even when that window comes first.
+    /// Time at which the next pair may begin; `None` after the last pair. It is the earliest time that satisfies
+    /// `(off + window) <= share * (elapsed + window)`. So the time without isolation stays within its share even if
+    /// isolation is off in the first window of the pair.
     fn next_pair_ms(&self) -> Option<u64> {
         (self.pair < self.order.len()).then_some(())?;
         let needed = ((self.off_ms + self.terms.window_ms) * 100).div_ceil(u64::from(self.terms.off_pct));
@@ -335,7 +345,7 @@ impl Canary {
         from_ms + 2 * self.terms.window_ms <= self.began_ms + self.terms.length_ms
     }
 
-    /// The next change that is due by `now_ms`; call again until it returns `None`.
+    /// Returns the next change that is due by `now_ms`. Call it again until it returns `None`.
     pub fn step(&mut self, now_ms: u64) -> Option<Change> {
         match self.stage {
             Stage::Over => None,
@@ -383,13 +393,14 @@ impl Canary {
         (self.pair, self.stage, self.is_void) = (self.pair + 1, Stage::Rest, false);
     }
 
-    /// Marks the current or last window's pair as void.
+    /// Marks the pair of the current or last window as void.
     pub fn void(&mut self) {
         self.void += usize::from(!std::mem::replace(&mut self.is_void, true));
     }
 
-    /// Aborts the current window, and with it its pair. The third abort ends the canary if isolation was off or could
-    /// not be switched; with isolation on there is no harm to stop, and only the pair is void.
+    /// Aborts the current window and makes its pair void. `harm` states whether isolation was off or could not be
+    /// switched. If `harm` is true, the abort counts, and the third counted abort ends the canary. If `harm` is false,
+    /// isolation was on; the abort does not count.
     pub fn abort(&mut self, now_ms: u64, harm: bool) -> Option<Change> {
         let Stage::Window { .. } = self.stage else { return None };
         self.off_ms = self.off_ms(now_ms);
@@ -410,25 +421,25 @@ impl Canary {
     }
 }
 
-/// How much online work may suffer in a window.
+/// Limits of the harm to an online group in a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CanaryLimits {
-    /// Wait blamed on offline work, ms per second that the group's threads had a CPU.
+    /// Wait for which the probe blames offline work, in ms per CPU-second of the group.
     pub blamed_ms: u32,
-    /// Run delay, as a multiple of the run delay with isolation.
+    /// Run delay, as a multiple of the group's run delay with isolation.
     pub run_delay: u32,
 }
 
 impl CanaryLimits {
-    /// Returns the wait per CPU-second if it exceeds the limit, for a group that waited `blamed_ms` for offline work
-    /// and ran for `run_s` in `span_s`.
+    /// Computes the blamed wait of a group in ms per CPU-second; `None` if the wait is within the limit. In `span_s`
+    /// seconds the group waited `blamed_ms` because of offline work, and used `run_s` seconds of CPU time.
     #[must_use]
     pub fn blamed(&self, blamed_ms: f64, run_s: f64, span_s: f64) -> Option<f64> {
         let per_cpu_s = blamed_ms / run_s.max(LEAST_CPUS * span_s);
         (per_cpu_s > f64::from(self.blamed_ms)).then_some(per_cpu_s)
     }
 
-    /// The highest run delay allowed, ms per second, when it is `on_ms` with isolation.
+    /// The highest allowed run delay (ms per second) for a group whose run delay with isolation is `on_ms`.
     #[must_use]
     pub fn most_delay(&self, on_ms: f64) -> f64 {
         (on_ms * f64::from(self.run_delay)).max(DELAY_FLOOR_MS)
@@ -466,7 +477,7 @@ mod tests {
                 }
                 assert_eq!(canary.side(), Side::On);
             }
-            // On time, a little late, or far too late.
+            // Steps that are on time, a little late, or far too late.
             now = canary.due_ms().max(now + 1) + step();
         }
     }
@@ -503,13 +514,13 @@ mod tests {
             assert!(Canary::new(terms, 0).is_err());
         };
         check(|terms| terms.length_ms = LONGEST_MS + 1, "at most 1 h");
-        check(|terms| terms.window_ms = 499, "500 ms at least");
-        check(|terms| terms.settle_ms = 2_501, "at most half");
+        check(|terms| terms.window_ms = 499, "at least 500 ms");
+        check(|terms| terms.settle_ms = 2_501, "more than half");
         check(|terms| terms.off_pct = 51, "1 to 50 %");
         check(|terms| terms.off_pct = 0, "1 to 50 %");
         check(
             |terms| terms.length_ms = 60_000,
-            "room for 5 pairs of windows of 5 s, and an interval needs 6: take 65 s",
+            "only 5 pairs of windows of 5 s, but an interval needs 6: take at least 65 s",
         );
         check(
             |terms| (terms.length_ms, terms.window_ms, terms.settle_ms) = (LONGEST_MS, 500, 100),
@@ -518,7 +529,7 @@ mod tests {
         assert_eq!(Terms { length_ms: 65_000, ..TERMS }.check(), Ok(()));
     }
 
-    // promise 36
+    // promise 29
     #[test]
     fn the_third_window_that_is_broken_off_is_the_end() {
         let (canary, seen) = run(TERMS, || 0, |pair| [2, 5, 6, 9].contains(&pair));
@@ -533,7 +544,7 @@ mod tests {
 
     #[test]
     fn what_no_pairs_can_show_is_not_gone_on_with() {
-        // 29 pairs: after 24 void ones five remain.
+        // The canary has 29 pairs: after 24 void pairs five remain.
         let mut canary = Canary::new(TERMS, 0).unwrap();
         let (mut now, mut over) = (0, None);
         while over.is_none() {
@@ -543,10 +554,10 @@ mod tests {
                 Some(Change::Settled(window))
                     if window.side == Side::On && canary.pairs_over().is_multiple_of(2) =>
                 {
-                    // With isolation on there is no harm to stop, but the pair is void all the same.
+                    // Exceeding a limit while isolation is on is not a reason to stop, but the pair is still void.
                     assert_eq!(canary.abort(now, false), None);
                 }
-                // A pair that is reported twice is void once.
+                // A pair counts once even if it is marked as void twice.
                 Some(Change::Settled(_) | Change::Ends(_)) => canary.void(),
                 _ => {}
             }
@@ -582,9 +593,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is late and whatever is aborted: the share holds at every moment that is not itself late, windows
-        /// come in whole pairs or not at all, and isolation is on at the end.
-        // promise 36
+        /// However late the calls are and whichever windows the test aborts: the time without isolation is within its
+        /// share at every call that is not late, windows form whole pairs, and isolation is on at the end.
+        // promise 29
         #[test]
         fn the_share_holds_and_every_end_leaves_isolation_on(
             window_ms in 500u64..20_000, off_pct in 1u32..=50, pairs in 6u64..30, seed in any::<u64>(),

@@ -1,7 +1,10 @@
-//! Parses a groups file into group specs; reports every error in one pass, with line and column.
+//! Parses a groups file, the user's TOML file with workload groups, into group specs; reports every error in one pass,
+//! with line and column.
 //!
-//! Only the form is checked here: keys, types, units. [`crate::desired::resolve`] checks whether the limits fit a
-//! machine.
+//! This module checks keys, types, units and contradictions between keys. [`crate::desired::resolve`] checks whether
+//! the limits fit the machine.
+
+mod whole;
 
 use crate::cpuset::CpuSet;
 use crate::desired::takes_everything;
@@ -17,10 +20,12 @@ use crate::units::{BytesPerS, CpuAmount, IoPerS, MemoryAmount, Micros, Millis, W
 use std::collections::BTreeMap;
 
 pub use crate::toml_reader::ConfigError;
+pub use whole::{Compiled, Texts, compile};
 
-/// Keys of a group other than its limits.
+/// Keys of `[group.NAME]` that are not limits.
 const OTHER_KEYS: &[FileKey] = &[
     key("class", Kind::Word(&["online", "offline"])),
+    key("cpu.min-share", Kind::Quantity(is::<CpuAmount>)),
     key("memory.on-exceed", Kind::Word(&["kill-largest", "kill-group", "freeze", "queue"])),
     key("io.devices", Kind::Texts(is::<Device>)),
     key("remote.read", Kind::Quantity(is::<BytesPerS>)),
@@ -36,7 +41,7 @@ const OTHER_KEYS: &[FileKey] = &[
     key("match-everything", Kind::Flag),
 ];
 
-/// Every key of `[agent]`.
+/// All keys of `[agent]`.
 pub const AGENT_KEYS: &[FileKey] = &[
     key("headroom", Kind::Word(&["target", "auto", "frame", "quota", "off"])),
     key("weights", Kind::Flag),
@@ -55,7 +60,7 @@ const MATCH_KEYS: &[FileKey] = &[
 const PROCESS_KEYS: &[FileKey] =
     &[key("exe", Kind::Text), key("user", Kind::Text), key("cmdline", Kind::Text)];
 
-/// Every key of a group, below `[group.NAME]`.
+/// All keys of `[group.NAME]`.
 #[must_use]
 pub fn keys() -> Vec<FileKey> {
     let limits = LIMITS.iter().map(|row| {
@@ -97,59 +102,61 @@ fn cgroup(text: &str) -> Result<(), String> {
 }
 
 fn pattern(text: &str) -> Result<glob::Pattern, glob::PatternError> {
-    // As names of cgroups are spelled: a file is text, and has such a character only as itself.
+    // Encodes the pattern in the same way as the names of cgroups (see `spelling`).
     glob::Pattern::new(&spelling::text(text.trim_end_matches('/').as_bytes().to_vec()))
 }
 
-/// How the agent keeps the offline side within its headroom: the machine's CPUs less a reserve and less what everybody else uses.
+/// How the agent keeps offline (batch) work within its headroom, which is the machine's CPUs minus a reserve and minus
+/// the CPU use of all other work. The agent either confines offline work to whole cores, or limits it by a CPU quota
+/// (`cpu.max`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Headroom {
-    /// Only while an online group misses its `target-wakeup-p99`, by whole cores or by a quota, as fits the machine;
-    /// otherwise offline work may use all that its class leaves it.
+    /// The agent limits offline work only while an online group misses its `target-wakeup-p99`, by whole cores or by a
+    /// quota, depending on the machine. At other times offline work may use all CPU time that online groups leave.
     #[default]
     Target,
-    /// Always, by whole cores or by a quota, as fits the machine.
+    /// The agent always limits offline work, by whole cores or by a quota, depending on the machine.
     Auto,
-    /// Always, by whole physical cores (the big frame).
+    /// The agent always limits offline work to whole physical cores (the big frame).
     Frame,
-    /// Always, by a quota.
+    /// The agent always limits offline work by a quota.
     Quota,
-    /// Never: class only.
+    /// The agent never limits offline work: only the scheduling class of offline groups restrains it.
     Off,
 }
 
-/// Contents of one groups file.
+/// The parsed content of a groups file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GroupsFile {
-    /// `[group.NAME]`.
+    /// The groups, from `[group.NAME]`.
     pub groups: Vec<GroupSpec>,
-    /// `[agent]`.
+    /// The `[agent]` table; `None` if the file has no such table.
     pub agent: Option<AgentKeys>,
 }
 
-/// The `[agent]` table of one file; each key with its position.
+/// The `[agent]` table of a groups file; `None` for a key that is absent, otherwise its value and position.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AgentKeys {
-    /// How the offline side is kept within its headroom.
+    /// How the agent keeps offline work within its headroom.
     pub headroom: Option<(Headroom, Position)>,
-    /// Whether online groups get more weight than siblings that belong to no group.
+    /// Whether the agent gives online groups more weight than sibling cgroups that belong to no group.
     pub weights: Option<(bool, Position)>,
-    /// Whether offline disk I/O is limited while online groups wait for the disks.
+    /// Whether the agent limits the disk I/O of offline groups while online groups wait for the disks.
     pub io: Option<(bool, Position)>,
 }
 
-/// Reads one groups file. `file` is its name for messages.
+/// Parses a groups file and returns its groups. `file` is the file's name in messages.
 ///
 /// # Errors
-/// Every mistake found, in the order of the text.
+/// Returns all errors of the file, in the order of the text.
 pub fn parse(file: &str, text: &str) -> Result<Vec<GroupSpec>, Vec<ConfigError>> {
     parse_file(file, text).map(|file| file.groups)
 }
 
-/// Like [`parse`], with the `[agent]` table.
+/// Parses a groups file like [`parse`], and returns the `[agent]` table as well.
 ///
 /// # Errors
-/// Every mistake found, in the order of the text.
+/// Returns all errors of the file, in the order of the text.
 pub fn parse_file(file: &str, text: &str) -> Result<GroupsFile, Vec<ConfigError>> {
     let mut reader = Reader::default();
     let root = reader.parse(file, text).unwrap_or_default();
@@ -190,7 +197,7 @@ fn with_new_name(table: &TomlTable, reader: &mut Reader) -> TomlTable {
     table
 }
 
-/// `[agent]`.
+/// Converts the `[agent]` table to typed values.
 fn agent(keys: &Section, reader: &Reader) -> AgentKeys {
     let headroom = keys.text("headroom").map(|word| match word {
         "auto" => Headroom::Auto,
@@ -207,7 +214,7 @@ fn agent(keys: &Section, reader: &Reader) -> AgentKeys {
     }
 }
 
-/// `[group.NAME]`.
+/// Converts a `[group.NAME]` table to a group spec.
 fn group(file: &str, name: &str, node: &Node, reader: &mut Reader) -> Option<GroupSpec> {
     let TomlValue::Table(table) = &node.value else {
         reader.note(node.at, format!("group {name:?} must be a table"));
@@ -252,6 +259,7 @@ fn group(file: &str, name: &str, node: &Node, reader: &mut Reader) -> Option<Gro
             _ => LimitScope::default(),
         },
         target_wakeup_p99: keys.parsed("target-wakeup-p99"),
+        min_share: keys.parsed("cpu.min-share"),
         matches,
         ..GroupSpec::new(named?, class)
     };
@@ -264,11 +272,15 @@ fn group(file: &str, name: &str, node: &Node, reader: &mut Reader) -> Option<Gro
     Some(spec)
 }
 
-/// Settings that contradict each other or cannot take effect.
+/// Reports settings that contradict each other or have no effect.
 fn cross_checks(spec: &GroupSpec, keys: &Section, reader: &mut Reader) {
     let name = &spec.name;
     for (row, _) in spec.limits.iter() {
-        if let (Class::Online, Some(why)) = (spec.class, row.not_online) {
+        let why = match spec.class {
+            Class::Online => row.not_online,
+            Class::Offline => row.not_offline,
+        };
+        if let Some(why) = why {
             let message = format!("group {:?}: {} {why}", name.as_str(), row.key);
             reader.note(keys.at(row.key), message);
         }
@@ -285,6 +297,10 @@ fn cross_checks(spec: &GroupSpec, keys: &Section, reader: &mut Reader) {
     if spec.target_wakeup_p99.is_some() && spec.class == Class::Offline {
         let message = format!("group {:?}: target-wakeup-p99 is a property of online groups", name.as_str());
         reader.note(keys.at("target-wakeup-p99"), message);
+    }
+    if spec.min_share.is_some() && spec.class == Class::Online {
+        let message = format!("group {:?}: cpu.min-share is a property of offline groups", name.as_str());
+        reader.note(keys.at("cpu.min-share"), message);
     }
     if spec.on_exceed.is_some() && !spec.limits.has(MEMORY_MAX) {
         let message = format!("group {:?}: memory.on-exceed has no effect without memory.max", name.as_str());
@@ -320,7 +336,7 @@ fn cross_checks(spec: &GroupSpec, keys: &Section, reader: &mut Reader) {
     }
 }
 
-/// Every limit, each parsed as its unit requires.
+/// Returns all limits of the table, each parsed according to its unit.
 fn limits(keys: &Section) -> LimitSet<Written> {
     let mut limits = LimitSet::default();
     for row in LIMITS {
@@ -372,7 +388,7 @@ fn matches(keys: &Section, reader: &mut Reader) -> Vec<Match> {
 fn one_match(item: &Section, reader: &mut Reader) -> Option<Match> {
     if item.size() != 1 {
         let names: Vec<&str> = MATCH_KEYS.iter().map(|key| key.path).collect();
-        reader.note(item.at(""), format!("each match has exactly one of {}", names.join(", ")));
+        reader.note(item.at(""), format!("each match must have exactly one of {}", names.join(", ")));
         return None;
     }
     if let Some(process) = item.table("process") {
@@ -401,7 +417,7 @@ mod tests {
     use super::*;
     use crate::limit::{CPU_MAX, IO_READ};
 
-    /// Parses the text; returns the errors, or the parsed groups in debug form.
+    /// Parses the text; returns its errors, or the number of groups.
     fn errors(text: &str) -> String {
         match parse("groups.toml", text) {
             Ok(groups) => format!("ok: {} groups", groups.len()),
@@ -496,10 +512,14 @@ mod tests {
             ("cpu.weight = \"100\"", "from 1 to 10000"),
             ("cpu.max = \"0 %\"", "above zero"),
             ("pids.max = 0", "from 1 to"),
+            ("cpu.min-share = \"0 %\"", "above zero"),
+            ("cpu.min-share = \"1 ms\"", "a CPU amount"),
             ("expel = 1", "must be true or false"),
             ("io.weight = 0", "from 1 to 10000"),
             ("io.cost = true", "no effect without io.weight"),
             ("cpu.partition = \"isolated\"", "no effect without cpu.set"),
+            ("cpu.qos-level = 1", "is a level of online groups"),
+            ("cpu.qos-level = 3", "1 to 2"),
             ("cpu.partition = \"isolate\"\ncpu.set = \"0\"", "did you mean \"isolated\"?"),
             ("frozen = \"yes\"", "must be true or false"),
             ("memory.on-exceed = \"kill-largest\"", "no effect without memory.max"),
@@ -511,7 +531,7 @@ mod tests {
             assert!(got.contains(want), "{text}: {got}");
         }
         assert!(errors("[group.g]\nclass = \"online\"\ncpu.max = \"50 %\"\n").contains("would stall"));
-        assert!(errors("[group.g]\nclass = \"online\"\nfrozen = true\n").contains("would stop"));
+        assert!(errors("[group.g]\nclass = \"online\"\nfrozen = true\n").contains("would freeze"));
         assert!(errors("").contains("no groups here"));
         assert!(errors("[group.g\n").contains("groups.toml:1:"));
         assert!(errors("group = 3").contains("must be a table of groups"));

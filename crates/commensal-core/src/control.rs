@@ -1,21 +1,30 @@
-//! The agent's controllers: they compute from measurements what offline work may use now, each with its reasons.
+//! The agent's controllers: they compute from measurements how much offline (batch) work may use now, and explain each
+//! decision. Online work is latency-critical; a controller limits offline work to protect it.
 //!
-//! | controller | from | to |
+//! | controller | input | output |
 //! |---|---|---|
-//! | [`frame`] | use of the machine | CPUs of offline work, whole cores |
-//! | [`suppress`] | use of the machine | a quota and its period, where whole cores would waste too much |
+//! | [`frame`] | CPU use of the machine | whole cores that offline work may use |
+//! | [`suppress`] | CPU use of the machine | quota of offline work, where whole cores would waste too much |
+//! | [`period`] | waits of online threads blamed on offline work | period of that quota |
 //! | [`weights`] | weights of the siblings of online groups | weight of online groups |
-//! | [`latency`] | waits of online threads | a cap on offline CPUs, for [`frame`] and [`suppress`] |
-//! | [`memory`] | memory of groups and of the machine | queue held, groups frozen, one process killed |
-//! | [`io`] | pressure of online groups | disk rates of offline groups |
+//! | [`latency`] | waits of online threads | cap on the CPUs of offline work, for [`frame`] and [`suppress`] |
+//! | [`memory`] | memory of groups and of the machine | whether to hold a queue, freeze groups or kill a process |
+//! | [`io`] | I/O pressure of online groups | disk rates of offline groups |
 //!
-//! All of them shrink at once, grow slowly ([`regulator`]) and give their reasons ([`explain`]).
+//! All controllers shrink immediately, grow slowly ([`regulator`]) and explain their decisions ([`explain`]).
 //!
-//! **Missing is never 0.** A measurement that did not arrive is `None`: the current limits are kept for
-//! [`MISSING_HOLD_MS`], then offline work falls back to its floor. If the machine cannot measure something at all, the
-//! caller says so (`measurable`), and the controller switches itself off with a stated reason.
+//! **Terms.** A *tick* is one pass of the agent's loop, once per second by default. The *floor* is the amount of a
+//! resource that offline work always keeps. The *blamed wait* is the time that online threads waited for a CPU while
+//! offline work had the CPU, usually in ms per second of CPU time that the online threads got (CPU-second). The
+//! *severity* is a measured wait divided by the allowed wait. koordlet, katalyst, volcano-agent, crane, rubik and
+//! sideloader are similar tools.
 //!
-//! **Time** is an argument, in milliseconds of a monotonic clock. A clock that jumps gains nothing: see [`Clock`].
+//! **Missing is never 0.** A measurement that did not arrive is `None`: the controllers keep the current limits for
+//! [`MISSING_HOLD_MS`], then limit offline work to its floor. If the machine cannot measure something at all, the
+//! caller passes `measurable = false`, and the controller sets no limit and states the reason.
+//!
+//! **Time** is an argument of every step, in milliseconds of a monotonic clock. A clock that jumps does no harm: see
+//! [`Clock`].
 
 pub mod explain;
 pub mod formula;
@@ -31,23 +40,26 @@ pub mod weights;
 
 pub use explain::{Explanation, Input};
 
-/// How long the last decision stays in force when no measurements arrive, ms: five ticks of one second. One or two lost
-/// readings are normal (a group vanished while it was read); five in a row mean that the source is gone.
+/// How long (ms) the last decision stays in force when no measurements arrive: five ticks of one second. One or two
+/// missing measurements are normal, for example because a group was removed during the reading. Five in a row mean that
+/// the source has failed.
 pub const MISSING_HOLD_MS: u64 = 5_000;
 
-/// The longest time between two calls that counts in full towards growth and holds, ms: two ticks of one second. After
-/// a longer gap (the machine slept, the agent was stopped, the clock was set) nothing is known about the time between.
+/// The longest time (ms) between two calls that counts in full towards growth and holds: two ticks of one second. A
+/// longer gap counts as this time, because no measurement covers the gap: the machine was suspended, the agent was
+/// stopped, or the clock was set.
 pub const LONGEST_STEP_MS: u64 = 2_000;
 
-/// Measures the time between calls. A clock that goes back counts as no time; one that jumps ahead counts as
-/// [`LONGEST_STEP_MS`]. Deadlines are stored as remaining time, so neither can end or prolong them.
+/// Measures the time between calls. If the clock goes backwards, the time counts as 0. If the clock jumps ahead, the
+/// time counts as [`LONGEST_STEP_MS`]. The controllers store remaining times instead of deadlines, so that a jump of
+/// the clock neither ends nor extends a wait.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Clock {
     last_ms: Option<u64>,
 }
 
 impl Clock {
-    /// Time that counts since the last call, ms; 0 at the first call.
+    /// The time since the last call (ms), limited to [`LONGEST_STEP_MS`]; 0 at the first call.
     pub fn step(&mut self, now_ms: u64) -> u64 {
         let passed = self.last_ms.map_or(0, |last| now_ms.saturating_sub(last));
         self.last_ms = Some(now_ms);
@@ -55,26 +67,27 @@ impl Clock {
     }
 }
 
-/// A usable measurement: present, finite and not negative. Anything else counts as missing.
+/// Returns the measurement if it is present, finite and not negative; anything else counts as missing.
 #[must_use]
 pub fn sound(measured: Option<f64>) -> Option<f64> {
     measured.filter(|value| value.is_finite() && *value >= 0.0)
 }
 
-/// How long a source has delivered nothing.
+/// Measures for how long a source of measurements has delivered no value.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Staleness {
     ms: u64,
 }
 
 impl Staleness {
-    /// Records whether the source delivered a value; true when it has been silent for longer than [`MISSING_HOLD_MS`].
+    /// Records whether the source delivered a value. Returns true once the source has delivered none for
+    /// [`MISSING_HOLD_MS`].
     pub(crate) fn step(&mut self, passed_ms: u64, spoke: bool) -> bool {
         self.ms = if spoke { 0 } else { self.ms.saturating_add(passed_ms) };
         self.ms >= MISSING_HOLD_MS
     }
 
-    /// Time without a value, ms.
+    /// Time without a value (ms).
     pub(crate) fn ms(self) -> u64 {
         self.ms
     }

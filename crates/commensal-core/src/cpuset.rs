@@ -8,15 +8,15 @@ use std::str::FromStr;
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CpuSet(BTreeSet<u32>);
 
-/// The largest number accepted: far above `CONFIG_NR_CPUS` of any kernel (8192), so that a slip such
-/// as `0-4294967295` is refused instead of eating memory.
+/// The largest number accepted: far above the `CONFIG_NR_CPUS` of any kernel (8192), so that a typo such as
+/// `0-4294967295` is refused instead of using gigabytes of memory.
 const MAX_CPU: u32 = 65_535;
 
-/// Text that is not a CPU list.
+/// The error of a string that is not a CPU list.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{given:?} is not a CPU list such as \"0-3,8\"")]
 pub struct CpuSetError {
-    /// What was given.
+    /// The string.
     pub given: String,
 }
 
@@ -27,19 +27,19 @@ impl CpuSet {
         CpuSet::default()
     }
 
-    /// How many CPUs are in it.
+    /// Number of CPUs in the set.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether it holds no CPU.
+    /// Whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether `cpu` is in it.
+    /// Whether `cpu` is in the set.
     #[must_use]
     pub fn contains(&self, cpu: u32) -> bool {
         self.0.contains(&cpu)
@@ -61,19 +61,19 @@ impl CpuSet {
         self.0.is_subset(&other.0)
     }
 
-    /// CPUs in either.
+    /// The CPUs that are in at least one of the two sets.
     #[must_use]
     pub fn union(&self, other: &CpuSet) -> CpuSet {
         CpuSet(self.0.union(&other.0).copied().collect())
     }
 
-    /// CPUs in both.
+    /// The CPUs that are in both sets.
     #[must_use]
     pub fn intersection(&self, other: &CpuSet) -> CpuSet {
         CpuSet(self.0.intersection(&other.0).copied().collect())
     }
 
-    /// CPUs in `self` that are not in `other`.
+    /// The CPUs that are in `self` but not in `other`.
     #[must_use]
     pub fn difference(&self, other: &CpuSet) -> CpuSet {
         CpuSet(self.0.difference(&other.0).copied().collect())
@@ -88,8 +88,8 @@ impl FromIterator<u32> for CpuSet {
 
 impl FromStr for CpuSet {
     type Err = CpuSetError;
-    /// Accepts what the kernel prints and takes: `0-3,8`, in any order, with repeats; empty is the
-    /// empty set. Strides (`0-10:2/4`) are not produced by the kernel and are refused.
+    /// Parses the lists that the kernel prints and accepts: `0-3,8`, in any order, with repetitions. An empty string is
+    /// the empty set. Strides (`0-10:2/4`), which the kernel never prints, are refused.
     fn from_str(text: &str) -> Result<CpuSet, CpuSetError> {
         let refused = || CpuSetError { given: text.to_owned() };
         let mut cpus = BTreeSet::new();
@@ -107,7 +107,7 @@ impl FromStr for CpuSet {
 }
 
 impl fmt::Display for CpuSet {
-    /// The kernel's own spelling: ascending, runs joined with `-`.
+    /// Writes the set as the kernel does: in ascending order, with `-` for runs of numbers.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cpus: Vec<u32> = self.iter().collect();
         let runs = cpus.chunk_by(|a, b| a + 1 == *b);

@@ -1,5 +1,5 @@
-//! Resolves group specs against a machine: amounts become numbers, matches become cgroups, and limits that this machine
-//! cannot have are refused with both values.
+//! Resolves group specs (groups as the user wrote them) against a machine: amounts become numbers, matches become
+//! cgroups. A limit that exceeds the machine is an error; its message contains both values.
 
 mod containers;
 mod processes;
@@ -12,110 +12,126 @@ use crate::config::ConfigError;
 use crate::cpuset::CpuSet;
 use crate::group::{Class, GroupName, GroupSpec, LimitScope, Match, OnExceed};
 use crate::knob::{Controller, KnobId};
-use crate::limit::{CPU_SET, FROZEN, Key, Limit, LimitSet, Pair, Write};
+use crate::limit::{CPU_MAX, CPU_PARTITION, CPU_SET, FROZEN, Key, Limit, LimitSet, Pair, Write};
 use crate::member::{ContainerFact, ProcessId, is_of_pods};
 use crate::text::visible;
 use crate::topology::{Device, Disk, Machine};
 use crate::units::{Bytes, MicroCpus};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A cgroup that belongs to a group.
+/// A cgroup that belongs to a workload group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Its path, the same in every hierarchy.
+    /// Path of the cgroup, the same in every hierarchy.
     pub path: CgroupPath,
-    /// Whether commensal created the cgroup; otherwise a match found it.
+    /// Whether commensal creates the cgroup; otherwise a match found it.
     pub own: bool,
-    /// The match that found it, such as `container web`; empty for a cgroup that commensal created.
+    /// The match that found the cgroup, such as `container web`; empty for a cgroup that commensal creates.
     pub found_by: String,
 }
 
-/// A process that belongs in its group's own cgroup.
+/// A process that must be in the cgroup that commensal creates for the process's group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WantedProcess {
-    /// The process's identity.
+    /// PID and start time of the process.
     pub id: ProcessId,
     /// PID and program, as shown to users.
     pub name: String,
-    /// The match that selects it, in words.
+    /// The match (a condition in the groups file) that selects the process, as readable text.
     pub by: String,
 }
 
-/// Limits of one group in the units of this machine.
+/// The limits of a group, in the units of this machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Limits of each of the group's cgroups.
     pub each: LimitSet<Limit>,
-    /// Limits of each of the group's cgroups on one disk.
+    /// Disk limits of each of the group's cgroups, by disk.
     pub on_disk: BTreeMap<Device, LimitSet<Limit>>,
-    /// Period of the CPU hard limit, us; `None` keeps the current one.
+    /// Period of the CPU hard limit (us); `None` keeps the current period.
     pub cpu_period: Option<u32>,
-    /// Kill the whole group at the memory hard limit.
+    /// Whether the kernel kills all processes of the group when it reaches the memory hard limit.
     pub kill_group: bool,
     /// Disks to which the disk limits apply.
     pub disks: Vec<Disk>,
 }
 
 impl Limits {
-    /// One limit.
+    /// The value of a limit; `None` if the group does not have it.
     #[must_use]
     pub fn get<P: Pair>(&self, key: Key<P>) -> Option<P::Here> {
         self.each.get(key)
     }
 
-    /// Sets or removes one limit.
+    /// Sets a limit, or removes it if the amount is `None`.
     pub fn set<P: Pair>(&mut self, key: Key<P>, amount: impl Into<Option<P::Here>>) {
         self.each.set(key, amount);
     }
 
-    /// Whether the group's tasks are frozen.
+    /// Whether the group's tasks must be frozen.
     #[must_use]
     pub fn frozen(&self) -> bool {
         self.each.has(FROZEN)
     }
 }
 
-/// One group, resolved.
+/// A group, resolved against the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DesiredGroup {
-    /// Its name.
+    /// Name of the group.
     pub name: GroupName,
-    /// Its side.
+    /// Class of the group.
     pub class: Class,
-    /// Its cgroups.
+    /// Cgroups of the group.
     pub members: Vec<Member>,
-    /// Processes that belong in the cgroup that commensal creates for the group.
+    /// Processes that must be in the cgroup that commensal creates for the group.
     pub processes: Vec<WantedProcess>,
-    /// Its limits, for each member.
+    /// Limits of each member.
     pub limits: Limits,
-    /// Whether SMT siblings of online threads are kept free of the group.
+    /// Whether the group's threads are kept off SMT siblings of CPUs that run online threads.
     pub expel: bool,
-    /// Whether class knobs are written even where a manager writes the weight.
+    /// CPU time that the agent gives the group while the group starves. A group starves if its tasks get no CPU time
+    /// because its `cpu.qos_level` is below 0.
+    pub min_share: Option<MicroCpus>,
+    /// Whether commensal writes knobs even where a manager (systemd, a container manager) claims to be the only writer.
     pub takeover: bool,
-    /// Whether its class is not enforced for now: see [`DesiredState::without_isolation`].
+    /// Whether commensal does not enforce the group's class at the moment: see [`DesiredState::without_isolation`].
     pub exposed: bool,
-    /// Knobs whose values a controller chose, not the user: if one cannot be set, no promise is broken.
+    /// Knobs (kernel settings) whose values a controller of the agent chose, not the user. If commensal cannot set such
+    /// a value, the plan does not report it as unmet.
     pub chosen: BTreeSet<KnobId>,
-    /// Settings that a plan does not carry out: (key, reason, what to do instead).
+    /// Settings that another part of commensal carries out, not a plan: (key, reason, what to do instead).
     pub elsewhere: Vec<(String, String, String)>,
-    /// Protected cgroups that a pattern matches but that must be named in full: (match, cgroup, why).
+    /// Protected cgroups, such as those of the machine's services, whose paths fit a pattern of the group but which the
+    /// pattern does not select: (match, cgroup, reason). A pattern selects a protected cgroup only if the pattern
+    /// contains the cgroup's name.
     pub left_out: Vec<(String, CgroupPath, &'static str)>,
 }
 
-/// All groups, resolved against one machine.
+impl DesiredGroup {
+    /// Whether the group has reserved CPUs, which no other group may use.
+    #[must_use]
+    pub fn has_reserved_cpus(&self) -> bool {
+        self.limits.each.has(CPU_SET) && self.limits.each.has(CPU_PARTITION)
+    }
+}
+
+/// All groups, resolved against a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DesiredState {
-    /// The groups, by name.
+    /// The groups, sorted by name.
     pub groups: Vec<DesiredGroup>,
     /// Parent of the online groups that commensal creates.
     pub online_parent: CgroupPath,
     /// Parent of the offline groups that commensal creates.
     pub offline_parent: CgroupPath,
-    /// Whether this is only a part of the groups in force: see [`ResolveOptions::alone`].
+    /// Whether the list contains only some of the groups in force: see [`ResolveOptions::alone`].
     pub alone: bool,
-    /// Groups created by commensal whose values an agent maintains: a command that joins one changes nothing there.
+    /// Cgroups created by commensal whose values an agent maintains; a command that starts a process in such a cgroup
+    /// does not change the values.
     pub kept: BTreeSet<CgroupRef>,
-    /// Where this process moves itself to make room in a delegated group.
+    /// The cgroup to which this process moves itself if it runs in a delegated cgroup. The move is necessary because a
+    /// cgroup that contains processes cannot enable controllers for its children.
     pub aside: CgroupPath,
     /// All CPUs of the machine.
     pub cpus: CpuSet,
@@ -126,8 +142,16 @@ pub struct DesiredState {
 }
 
 impl DesiredState {
-    /// Confines every offline group to `frame`. CPUs that the user chose for a group are narrowed, or stay as they are
-    /// when the frame has none of them.
+    /// The CPUs that online groups have reserved.
+    #[must_use]
+    pub fn reserved(&self) -> CpuSet {
+        let online = self.groups.iter().filter(|group| group.class == Class::Online);
+        let own = online.filter(|group| group.has_reserved_cpus());
+        own.filter_map(|group| group.limits.get(CPU_SET)).fold(CpuSet::new(), |all, one| all.union(&one))
+    }
+
+    /// Confines every offline group to the CPUs in `frame`. If the user chose CPUs for a group, the group keeps the
+    /// chosen CPUs that are in the frame. If none of the chosen CPUs is in the frame, the group keeps all of them.
     pub fn keep_offline_to(&mut self, frame: &CpuSet) {
         for group in self.groups.iter_mut().filter(|group| group.class == Class::Offline) {
             let within = group.limits.get(CPU_SET).map(|own| own.intersection(frame));
@@ -140,8 +164,9 @@ impl DesiredState {
 }
 
 impl DesiredState {
-    /// Removes isolation: offline groups keep what the user wrote (`written`, as resolved) and whether they are frozen,
-    /// and lose their class and the controllers' limits. Online groups keep everything.
+    /// Removes the isolation of offline groups: they lose their class and the limits that the agent's controllers
+    /// chose. Offline groups keep their frozen state and the limits in `written`, which is the resolved groups file
+    /// without the controllers' decisions. Online groups keep everything.
     pub fn without_isolation(&mut self, written: &DesiredState) {
         for group in self.groups.iter_mut().filter(|group| group.class == Class::Offline) {
             group.exposed = true;
@@ -157,14 +182,15 @@ impl DesiredState {
 /// Options of [`resolve`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResolveOptions {
-    /// First part of the names of commensal's parent groups: `commensal` gives `/commensal-offline`.
+    /// Prefix of the names of commensal's parent groups: with `commensal`, one of them is `/commensal-offline`.
     pub prefix: String,
-    /// Groups that need a cgroup created by commensal although they have matches (for `run`).
+    /// Groups for which commensal creates a cgroup although a match already selects cgroups for them (the command `run`
+    /// needs this).
     pub own: BTreeSet<GroupName>,
-    /// These groups are a part of what another process keeps in force: settings that they do not ask for are not
-    /// undone.
+    /// Whether the specs are only some of the groups in force. If so, a plan does not undo a setting that these specs
+    /// do not request, because another group may have requested it.
     pub alone: bool,
-    /// An agent maintains these groups: it freezes them and holds their queues.
+    /// Whether an agent maintains these groups. An agent also freezes groups and holds their queues.
     pub kept: bool,
 }
 
@@ -177,7 +203,8 @@ impl Default for ResolveOptions {
 /// Resolves all groups.
 ///
 /// # Errors
-/// Every limit that this machine cannot have, and every cgroup that two groups claim.
+/// Returns all errors: a limit that exceeds the machine or contradicts another limit, a cgroup that two groups claim,
+/// and an online group inside a cgroup of an offline group.
 pub fn resolve(
     specs: &[GroupSpec],
     machine: &Machine,
@@ -185,7 +212,7 @@ pub fn resolve(
     options: &ResolveOptions,
 ) -> Result<DesiredState, Vec<ConfigError>> {
     let mut errors = Vec::new();
-    let parent = |class: Class| actual.base.child(&format!("{}-{class}", options.prefix));
+    let parent = |class: Class| actual.tenancy.base.child(&format!("{}-{class}", options.prefix));
     let mut nodes: CpuSet = machine.topology.nodes().into_keys().collect();
     if nodes.is_empty() {
         nodes.insert(0);
@@ -195,7 +222,7 @@ pub fn resolve(
         online_parent: parent(Class::Online),
         offline_parent: parent(Class::Offline),
         alone: options.alone,
-        aside: actual.base.child(&format!("{}-self", options.prefix)),
+        aside: actual.tenancy.base.child(&format!("{}-self", options.prefix)),
         cpus: machine.topology.all(),
         mems: nodes,
         kept: BTreeSet::new(),
@@ -234,19 +261,22 @@ fn resolve_group(
     let by_process = |one: &Match| matches!(one, Match::Process { .. });
     for one in spec.matches.iter().filter(|one| !by_process(one)) {
         let (mut found, homeless) = find(one, actual, paths, state);
-        let before = left_out.len();
+        // List each protected cgroup once, however many of the cgroups in it the pattern matches.
+        let mut holders = BTreeMap::new();
         found.retain(|(path, _)| match protected::objection(one, path, &here) {
-            Some(why) => {
-                left_out.push((one.to_string(), path.clone(), why));
+            Some((holder, why)) => {
+                holders.insert(holder, why);
                 false
             }
             None => true,
         });
-        if found.is_empty() && left_out.len() > before {
+        let refused = !holders.is_empty();
+        left_out.extend(holders.into_iter().map(|(holder, why)| (one.to_string(), holder, why)));
+        if found.is_empty() && refused {
             elsewhere.push((
                 format!("match {one}"),
-                "a pattern takes none of what it finds here".to_owned(),
-                "name a cgroup in full, without *, ? and []".to_owned(),
+                "every cgroup that the pattern finds is protected".to_owned(),
+                "write a cgroup's full path, without *, ? and []".to_owned(),
             ));
         } else if found.is_empty() && homeless.is_empty() {
             let (because, try_this) = nothing_found(one, actual);
@@ -278,7 +308,7 @@ fn resolve_group(
         elsewhere.push((
             "limits = \"total\"".to_owned(),
             format!(
-                "the {} members have no common parent that the group owns, so limits hold for each",
+                "the {} members have no common parent that the group owns, so the limits apply to each",
                 members.len()
             ),
             "start the members below one parent cgroup and match that parent".to_owned(),
@@ -294,23 +324,24 @@ fn resolve_group(
         takeover: spec.takeover,
         exposed: false,
         expel: spec.expel,
+        min_share: spec.min_share.map(|amount| amount.on(machine.topology.threads())),
         chosen: BTreeSet::new(),
         elsewhere,
         left_out,
     }
 }
 
-/// Cgroups, and the match that found each.
+/// Cgroups, each with the match that found it.
 type Found = Vec<(CgroupPath, String)>;
 
-/// Cgroups that the match selects, with the match that found each; and selected containers that have no cgroup.
+/// Returns the cgroups that the match selects, and the selected containers that have no cgroup.
 fn find<'a>(
     one: &Match,
     actual: &'a ActualState,
     paths: &BTreeSet<&CgroupPath>,
     state: &DesiredState,
 ) -> (Found, Vec<&'a ContainerFact>) {
-    let taken = actual.containers.iter().filter(|container| one.takes_container(container));
+    let taken = actual.engines.containers.iter().filter(|container| one.takes_container(container));
     let cpu = actual.hierarchy_of(Controller::Cpu);
     let (mut found, mut homeless) = (Found::new(), Vec::new());
     for container in taken {
@@ -334,10 +365,10 @@ fn find_paths(one: &Match, paths: &BTreeSet<&CgroupPath>, state: &DesiredState) 
 pub fn takes_cgroup(one: &Match, path: &CgroupPath) -> bool {
     let options = glob::MatchOptions { require_literal_separator: true, ..glob::MatchOptions::new() };
     match one {
+        // Compare the literal prefix first, which is cheap: most paths differ from the pattern before its first
+        // wildcard.
         Match::Cgroup(pattern) => {
-            // Most paths differ from most patterns before their first special character.
-            let plain = pattern.as_str().split(['*', '?', '[']).next().unwrap_or_default();
-            path.as_str().starts_with(plain) && pattern.matches_with(path.as_str(), options)
+            path.as_str().starts_with(literal_prefix(one)) && pattern.matches_with(path.as_str(), options)
         }
         Match::Systemd(unit) => path.name() == unit && is_system_unit(path),
         Match::Kubernetes(qos) => is_of_pods(path, *qos),
@@ -345,8 +376,19 @@ pub fn takes_cgroup(one: &Match, path: &CgroupPath) -> bool {
     }
 }
 
-/// Whether the path is a unit of the machine's systemd: everything above it is a slice. A unit of the same name inside
-/// a container (`/lxc.payload.x/system.slice/…`) or of a user's systemd (`…/user@1000.service/…`) is another one.
+/// The literal text at the start of every path that a match can select: the part of its pattern before the first
+/// wildcard. Empty for matches that are not patterns.
+#[must_use]
+pub fn literal_prefix(one: &Match) -> &str {
+    match one {
+        Match::Cgroup(pattern) => pattern.as_str().split(['*', '?', '[']).next().unwrap_or_default(),
+        _ => "",
+    }
+}
+
+/// Whether the path belongs to a unit of the machine's systemd, that is, whether all its ancestors are slices. A unit
+/// of the same name inside a container (`/lxc.payload.x/system.slice/…`) or of a user's systemd
+/// (`…/user@1000.service/…`) is a different unit.
 fn is_system_unit(path: &CgroupPath) -> bool {
     path.ancestors().iter().skip(1).all(|above| above.name().ends_with(".slice"))
 }
@@ -354,7 +396,7 @@ fn is_system_unit(path: &CgroupPath) -> bool {
 fn nothing_found(one: &Match, actual: &ActualState) -> (String, String) {
     let again = "start it and apply again, or correct the match".to_owned();
     match one {
-        Match::DockerLabel(_) | Match::DockerName(_) => match &actual.engine_obstacle {
+        Match::DockerLabel(_) | Match::DockerName(_) => match &actual.engines.obstacle {
             Some(obstacle) => (
                 obstacle.clone(),
                 "start the engine, or name its socket: DOCKER_HOST=unix:///run/docker.sock".to_owned(),
@@ -368,7 +410,7 @@ fn nothing_found(one: &Match, actual: &ActualState) -> (String, String) {
     }
 }
 
-/// Keys that are not carried out by writing kernel settings of a cgroup.
+/// Returns the keys of a group that a plan cannot put in force: (key, reason, what to do instead).
 fn not_by_plan(spec: &GroupSpec, kept: bool) -> Vec<(String, String, String)> {
     let mut list = Vec::new();
     let mut add = |key: &str, because: &str, try_this: &str| {
@@ -381,6 +423,13 @@ fn not_by_plan(spec: &GroupSpec, kept: bool) -> Vec<(String, String, String)> {
             "remove the key",
         );
     }
+    if spec.min_share.is_some() && !kept {
+        add(
+            "cpu.min-share",
+            "only an agent can find out that the group starves, and none keeps these groups in force",
+            "start one with `commensal agent`, or remove the key",
+        );
+    }
     let by_agent = match spec.on_exceed {
         Some(OnExceed::Freeze) => Some("freeze"),
         Some(OnExceed::Queue) => Some("queue"),
@@ -389,14 +438,14 @@ fn not_by_plan(spec: &GroupSpec, kept: bool) -> Vec<(String, String, String)> {
     if let Some(word) = by_agent.filter(|_| !kept) {
         add(
             &format!("memory.on-exceed = \"{word}\""),
-            "somebody has to watch the group's memory, and no agent keeps these groups",
+            "only an agent watches the group's memory, and none keeps these groups in force",
             "start one with `commensal agent`, or use \"kill-largest\" or \"kill-group\"",
         );
     }
     list
 }
 
-/// What a group's file says, in the units of this machine.
+/// The limits of a group as written, converted to the units of this machine.
 #[must_use]
 pub fn limits(spec: &GroupSpec, machine: &Machine) -> Limits {
     let named = |disk: &&Disk| spec.disks.is_empty() || spec.disks.contains(&disk.device);
@@ -418,7 +467,7 @@ pub fn limits(spec: &GroupSpec, machine: &Machine) -> Limits {
     limits
 }
 
-/// Limits above what the machine has, and limits that contradict each other.
+/// Reports limits that exceed the machine and limits that contradict each other.
 fn check_limits(spec: &GroupSpec, machine: &Machine, errors: &mut Vec<ConfigError>) {
     let mut refuse = |key: &str, message: String| {
         let message = format!("group {:?}: {message}", spec.name.as_str());
@@ -447,7 +496,23 @@ fn check_limits(spec: &GroupSpec, machine: &Machine, errors: &mut Vec<ConfigErro
             _ => {}
         }
     }
-    // The rows go from the smallest to the largest.
+    let threads = machine.topology.threads();
+    if let Some(share) = spec.min_share.map(|amount| amount.on(threads)) {
+        let (most, max) = (MicroCpus::whole(threads).0 / 4, spec.limits.get(CPU_MAX));
+        if share.0 > most {
+            let most = MicroCpus(most);
+            refuse(
+                "cpu.min-share",
+                format!(
+                    "cpu.min-share is {share}, but at most a quarter of this machine, {most}, is possible"
+                ),
+            );
+        }
+        if let Some(max) = max.map(|max| max.on(threads)).filter(|max| share > *max) {
+            refuse("cpu.min-share", format!("cpu.min-share ({share}) must not exceed cpu.max ({max})"));
+        }
+    }
+    // The rows are in ascending order: memory.min, low, high, max.
     for pair in memory.windows(2) {
         let [(lower_key, lower), (upper_key, upper)] = pair else { continue };
         if lower > upper {
@@ -466,7 +531,7 @@ fn check_limits(spec: &GroupSpec, machine: &Machine, errors: &mut Vec<ConfigErro
     }
 }
 
-/// Checks that no cgroup is in two groups, and no online group inside an offline one's cgroup.
+/// Checks that no cgroup belongs to two groups, and that no online group lies inside a cgroup of an offline group.
 fn check_claims(
     groups: &[DesiredGroup],
     specs: &BTreeMap<&GroupName, &GroupSpec>,

@@ -1,58 +1,60 @@
-//! Knobs that another program also writes: when to write again, and what to report. When two programs write one knob,
-//! commensal reports it and backs off; it never fights silently.
+//! Drift: another program writes a knob (a kernel setting of a cgroup) that commensal set. This module decides when
+//! commensal may write the knob again (a correction), with an exponential back-off between corrections, and records
+//! what to report.
 
 use crate::knob::KnobId;
 use crate::topology::Device;
 use std::collections::BTreeMap;
 
-/// Back-off before the second correction, ms; the first correction is immediate.
+/// Back-off before the second correction (ms); the first correction is immediate.
 pub const FIRST_BACK_OFF_MS: u64 = 1_000;
-/// Each further correction doubles the back-off up to this, ms: a config manager that runs every few minutes is
-/// countered once per run.
+/// Maximum back-off (ms); each further correction doubles the back-off up to this value. If a configuration manager
+/// writes the knob every few minutes, commensal corrects it once per run of that manager.
 pub const LONGEST_BACK_OFF_MS: u64 = 300_000;
-/// The back-off is reset once a knob has kept its value for this many back-off intervals.
+/// A knob must keep its value for this many back-off intervals; then its back-off is reset.
 const CALM_BACK_OFFS: u64 = 10;
 
-/// A knob of one particular cgroup, identified by inode.
+/// Identifies a knob of a cgroup. The inode distinguishes the cgroup from a later cgroup with the same path;
+/// [`crate::actual::SettingRef`] has no inode and does not distinguish them.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SettingKey {
     /// Index of the hierarchy.
     pub hierarchy: usize,
     /// Inode of the cgroup.
     pub inode: u64,
-    /// The knob.
+    /// The knob: a kernel setting of the cgroup.
     pub knob: KnobId,
-    /// The device, for a knob per device.
+    /// The device, if the knob has a value per device; `None` otherwise.
     pub device: Option<Device>,
 }
 
-/// The history of a knob that was changed.
+/// The history of a knob that another program changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// How often the knob was found changed.
+    /// Number of changes that commensal found.
     pub times: u64,
     /// The value that commensal had set.
     pub want: String,
-    /// The value that was found.
+    /// The value that commensal found instead.
     pub found: String,
-    /// Back-off before the next correction, ms; 0 for the first.
+    /// Back-off before the next correction (ms); 0 before the first correction.
     pub back_off_ms: u64,
-    /// When the knob may be written again, ms on the caller's clock.
+    /// Time from which commensal may write the knob again (ms, on the caller's clock).
     pub write_from_ms: u64,
     seen_ms: u64,
-    /// The last change has not been corrected yet.
+    /// Whether the last change has not been corrected yet.
     open: bool,
 }
 
-/// All knobs that were changed.
+/// All knobs that other programs changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Table {
     entries: BTreeMap<SettingKey, Entry>,
 }
 
 impl Table {
-    /// Records that a knob no longer has the value in force. `now_ms` never goes back. Repeated calls before the change
-    /// is corrected ([`Table::answered`]) count as one event.
+    /// Records that the knob does not have the value that commensal set. `now_ms` must not go backwards. Further calls
+    /// count as the same change until [`Table::answered`] records that the knob has its value again.
     pub fn changed(&mut self, now_ms: u64, key: SettingKey, want: String, found: String) {
         match self.entries.get_mut(&key) {
             Some(entry) if entry.open => entry.found = found,
@@ -73,26 +75,28 @@ impl Table {
         }
     }
 
-    /// Records that the value is in force again, whoever wrote it: a later difference is another change.
+    /// Records that the knob has the wanted value again, no matter which program wrote it. If the value differs later,
+    /// that counts as another change.
     pub fn answered(&mut self, key: &SettingKey) {
         if let Some(entry) = self.entries.get_mut(key) {
             entry.open = false;
         }
     }
 
-    /// Whether the knob may be written now.
+    /// Whether commensal may write the knob now.
     #[must_use]
     pub fn may_write(&self, now_ms: u64, key: &SettingKey) -> bool {
         self.entries.get(key).is_none_or(|entry| now_ms >= entry.write_from_ms)
     }
 
-    /// When the next knob in back-off may be written, ms; `None` when none is in back-off.
+    /// Earliest time (ms) after `now_ms` at which a knob in back-off may be written; `None` if no knob is in back-off.
     #[must_use]
     pub fn next_write_ms(&self, now_ms: u64) -> Option<u64> {
         self.entries.values().map(|entry| entry.write_from_ms).filter(|from| *from > now_ms).min()
     }
 
-    /// Forgets knobs that have kept their value for long enough, and those whose cgroup is gone.
+    /// Removes the entries of knobs that have kept their value for long enough, and of knobs whose cgroup was removed
+    /// (`alive` returns false).
     pub fn calm(&mut self, now_ms: u64, alive: impl Fn(&SettingKey) -> bool) {
         self.entries.retain(|key, entry| {
             let calm = entry.back_off_ms.max(FIRST_BACK_OFF_MS).saturating_mul(CALM_BACK_OFFS);
@@ -100,12 +104,12 @@ impl Table {
         });
     }
 
-    /// Forgets a knob.
+    /// Removes the entry of a knob.
     pub fn forget(&mut self, key: &SettingKey) {
         self.entries.remove(key);
     }
 
-    /// What is known, by knob.
+    /// All entries, by knob.
     pub fn iter(&self) -> impl Iterator<Item = (&SettingKey, &Entry)> {
         self.entries.iter()
     }
@@ -119,11 +123,11 @@ mod tests {
         SettingKey { hierarchy: 0, inode: 7, knob: KnobId::CpuWeight, device: None }
     }
 
-    // promise 21
+    // promise 18
     #[test]
     fn the_first_answer_is_at_once_and_later_ones_wait_longer() {
         let (mut table, mut now, mut answers) = (Table::default(), 0, Vec::new());
-        // Another program writes every 100 ms, and so does the agent when it may.
+        // Another program writes every 100 ms, and the agent writes whenever it is allowed to.
         let mut ours = true;
         while now < 1_000_000 {
             if !ours && table.may_write(now, &key()) {
@@ -135,7 +139,7 @@ mod tests {
                 ours = false;
                 table.changed(now, key(), "100".into(), "50".into());
             }
-            // The agent checks again and again meanwhile.
+            // Meanwhile the agent finds the same change repeatedly.
             table.changed(now + 1, key(), "100".into(), "50".into());
             now += 100;
         }
@@ -153,7 +157,7 @@ mod tests {
         table.answered(&key());
         for now in 10..5_000 {
             table.changed(now, key(), "1".into(), "2".into());
-            // Also when the back-off is over: checking does not restart it.
+            // After the back-off, too, a repeated check does not restart the back-off.
             assert_eq!(table.may_write(now, &key()), now >= 10 + FIRST_BACK_OFF_MS, "{now}");
         }
         assert_eq!(table.iter().next().unwrap().1.times, 2);

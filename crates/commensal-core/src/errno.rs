@@ -1,4 +1,4 @@
-//! Kernel error numbers as core and the fake host need them: a number with a name.
+//! Linux error numbers and their names, for core and for the fake host.
 
 use std::fmt;
 
@@ -12,13 +12,13 @@ macro_rules! errnos {
         impl Errno {
             $(pub const $name: Errno = Errno($number);)*
 
-            /// The kernel's name, if it is one that cgroup files or process calls return.
+            /// Name of the error number (`EINVAL`); `None` for a number that is not in the list.
             #[must_use]
             pub fn name(self) -> Option<&'static str> {
                 match self.0 { $($number => Some(stringify!($name)),)* _ => None }
             }
 
-            /// The number with this kernel name.
+            /// The error number with this name; `None` for a name that is not in the list.
             #[must_use]
             pub fn from_name(name: &str) -> Option<Errno> {
                 match name { $(stringify!($name) => Some(Errno($number)),)* _ => None }
@@ -30,7 +30,7 @@ macro_rules! errnos {
 errnos! {
     EPERM = 1, ENOENT = 2, ESRCH = 3, EINTR = 4, EIO = 5, ENXIO = 6, E2BIG = 7, EBADF = 9, EAGAIN = 11,
     ENOMEM = 12, EACCES = 13, EBUSY = 16, EEXIST = 17, ENODEV = 19, ENOTDIR = 20, EISDIR = 21, EINVAL = 22, EMFILE = 24,
-    ENOSPC = 28, EROFS = 30, EMLINK = 31, ERANGE = 34, ENAMETOOLONG = 36, ENOTEMPTY = 39, ELOOP = 40, EOPNOTSUPP = 95, EADDRINUSE = 98,
+    EFBIG = 27, ENOSPC = 28, EROFS = 30, EMLINK = 31, ERANGE = 34, ENAMETOOLONG = 36, ENOTEMPTY = 39, ELOOP = 40, EOPNOTSUPP = 95, EADDRINUSE = 98,
     ETIMEDOUT = 110, ECONNREFUSED = 111, EDQUOT = 122,
 }
 

@@ -1,26 +1,28 @@
-//! Workload groups in the user's terms: class, limits, members. No kernel names, no differences between cgroup v1 and
-//! v2.
+//! Workload groups in the user's terms: class, limits and members. Kernel names and the differences between cgroup v1
+//! and v2 do not appear here.
 
 use crate::limit::{LimitSet, Written};
 use crate::text::visible;
 use crate::topology::Device;
-use crate::units::{BytesPerS, Micros, Millis};
+use crate::units::{BytesPerS, CpuAmount, Micros, Millis};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
-/// A group's name: letters, digits, `-` and `_`, at most 64. It becomes a cgroup directory name.
+/// A group's name: letters, digits, `-` and `_`, at most 64 characters. It becomes the name of a cgroup directory.
+/// Copies of a name share the memory of its text.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct GroupName(String);
+pub struct GroupName(Arc<str>);
 
-/// Control files of cgroup v1 without a dot in their names: a child group cannot have such a name.
+/// Names without a dot that cgroup v1 gives to control files; a child group cannot have such a name.
 const TAKEN: [&str; 3] = ["tasks", "release_agent", "notify_on_release"];
 
 impl GroupName {
-    /// Checks the name.
+    /// Checks that the name is valid.
     ///
     /// # Errors
-    /// A sentence that says why the name is not valid.
+    /// Returns a sentence that states why the name is invalid.
     pub fn new(name: &str) -> Result<GroupName, String> {
         if name.is_empty() {
             return Err("a group name cannot be empty".to_owned());
@@ -37,10 +39,10 @@ impl GroupName {
         if TAKEN.contains(&name) {
             return Err(format!("group name {name:?} is the name of a cgroup control file"));
         }
-        Ok(GroupName(name.to_owned()))
+        Ok(GroupName(name.into()))
     }
 
-    /// The name as text.
+    /// The name as a string.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -53,13 +55,13 @@ impl fmt::Display for GroupName {
     }
 }
 
-/// A group's side.
+/// The class of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Class {
-    /// Latency-critical; must not be slowed down by offline groups.
+    /// Latency-critical work, which offline groups must not slow down.
     Online,
-    /// Batch; uses what online groups leave.
+    /// Batch work, which uses the resources that online groups leave.
     Offline,
 }
 
@@ -72,7 +74,7 @@ impl fmt::Display for Class {
     }
 }
 
-/// What happens when a group reaches its memory hard limit.
+/// The reaction when a group reaches its memory hard limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnExceed {
     /// The kernel kills the largest process of the group (its default).
@@ -81,36 +83,36 @@ pub enum OnExceed {
     KillGroup,
     /// The agent freezes the group.
     Freeze,
-    /// New members wait in the queue.
+    /// New jobs wait in the group's admission queue.
     Queue,
 }
 
 /// The state that a group is left in when the agent dies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SafeState {
-    /// Class knobs stay, limits on online groups are lifted.
+    /// Class knobs keep their values; limits on online groups are removed.
     #[default]
     Protect,
     /// Every original value is restored.
     Restore,
 }
 
-/// Whether limits of a group with several cgroups apply to each cgroup or to all together.
+/// Whether the limits of a group with several cgroups apply to each cgroup or to all of them together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LimitScope {
     /// The limits apply to each adopted member.
     #[default]
     PerMember,
-    /// The limits apply to all members together, which needs a common parent that the group owns.
+    /// The limits apply to all members together; this requires a common parent cgroup that belongs to the group.
     Total,
 }
 
-/// Whether a group's CPUs are a separate scheduling domain (`cpuset.cpus.partition`, cgroup v2).
+/// Kind of CPU partition that makes a group's CPUs a separate scheduling domain (`cpuset.cpus.partition`, cgroup v2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Partition {
-    /// No other group runs there; the scheduler balances within.
+    /// No other group runs on the CPUs; the scheduler balances the group's threads among them.
     Root,
-    /// No other group runs there and the scheduler does not balance: for threads that are pinned one by one.
+    /// No other group runs on the CPUs, and the scheduler does not balance: for threads that are pinned individually.
     Isolated,
 }
 
@@ -123,19 +125,19 @@ impl fmt::Display for Partition {
     }
 }
 
-/// Admission queue of a group.
+/// Limits of a group's admission queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Queue {
-    /// Maximum number of members that run at once.
+    /// Maximum number of jobs that run simultaneously.
     pub max_concurrency: u32,
-    /// Maximum number of members that wait; more are refused.
+    /// Maximum number of jobs that wait; further jobs are refused.
     pub max_size: u32,
-    /// Longest wait.
+    /// Maximum wait of a job; `None` for no limit.
     pub timeout: Option<Millis>,
 }
 
 impl Queue {
-    /// Maximum numbers of running and of waiting members; `None` is unlimited.
+    /// Maximum numbers of running and of waiting jobs; `None` is unlimited.
     #[must_use]
     pub fn bounds(&self) -> (Option<u32>, Option<u32>) {
         let bound = |limit: u32| Some(limit).filter(|limit| *limit != u32::MAX);
@@ -143,14 +145,14 @@ impl Queue {
     }
 }
 
-/// Quality-of-service class of a pod (Kubernetes, "Pod Quality of Service Classes").
+/// Quality-of-service class of a pod (Kubernetes documentation, "Pod Quality of Service Classes").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PodQos {
-    /// Has no requests or limits.
+    /// The pod has no requests and no limits.
     BestEffort,
-    /// Requests less than its limits.
+    /// The pod requests less than its limits allow.
     Burstable,
-    /// Requests all that its limits allow.
+    /// The pod requests as much as its limits allow.
     Guaranteed,
 }
 
@@ -164,10 +166,11 @@ impl fmt::Display for PodQos {
     }
 }
 
-/// How members are found.
+/// A condition that selects members of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Match {
-    /// cgroup paths; `*` stands for one component or a part of one, `**` for any number.
+    /// Cgroups by path. In the path, `*` stands for one component or a part of a component, `**` for any number of
+    /// components.
     Cgroup(glob::Pattern),
     /// A systemd unit or slice by name.
     Systemd(String),
@@ -175,24 +178,24 @@ pub enum Match {
     DockerLabel(String),
     /// Containers with this name.
     DockerName(String),
-    /// The pods of a Kubernetes quality-of-service class; [`crate::member::is_of_pods`] tells which cgroup that is.
+    /// The pods of a Kubernetes quality-of-service class; [`crate::member::is_of_pods`] identifies their cgroups.
     Kubernetes(PodQos),
-    /// Processes with their descendants; every given part must match.
+    /// Processes and their descendants. A process must satisfy every condition that is not `None`.
     Process {
-        /// Path of the executable, or its last part.
+        /// Path of the executable, or the last component of the path.
         exe: Option<String>,
-        /// User, by name or number.
+        /// User of the process, by name or number.
         user: Option<String>,
-        /// Part of the command line.
+        /// Text that the process's command line must contain.
         cmdline: Option<String>,
     },
 }
 
 impl Match {
-    /// A pattern that matches the cgroup at this path and no other.
+    /// Creates a match of exactly the cgroup at this path.
     ///
     /// # Errors
-    /// A sentence, when no pattern can express that.
+    /// Returns a sentence if the path cannot be expressed as a pattern.
     pub fn exactly(path: &str) -> Result<Match, String> {
         glob::Pattern::new(&glob::Pattern::escape(path)).map(Match::Cgroup).map_err(|error| error.to_string())
     }
@@ -217,16 +220,16 @@ impl fmt::Display for Match {
     }
 }
 
-/// A position in a text, for messages: line and column from 1.
+/// A position in a file, for messages; line and column are counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
-    /// Line.
+    /// Line, counted from 1.
     pub line: usize,
-    /// Column in characters.
+    /// Column, in characters from 1.
     pub column: usize,
 }
 
-/// One group as written by the user.
+/// A group as written by the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupSpec {
     /// Name of the group.
@@ -235,41 +238,48 @@ pub struct GroupSpec {
     pub class: Class,
     /// Limits of the group.
     pub limits: LimitSet<Written>,
-    /// What happens when the group reaches its memory hard limit.
+    /// The reaction when the group reaches its memory hard limit.
     pub on_exceed: Option<OnExceed>,
-    /// Disks that the disk limits apply to, to each separately; an empty list means every whole disk of the machine.
+    /// Disks to which the disk limits apply, to each of them separately; an empty list means every whole disk of the
+    /// machine.
     pub disks: Vec<Device>,
-    /// Remote-read rate, enforced by the SQL engine.
+    /// Maximum rate of remote reads, which the SQL engine enforces.
     pub remote_read: Option<BytesPerS>,
     /// Admission queue, for jobs started by `commensal run` and by the SQL engine.
     pub queue: Option<Queue>,
-    /// Keep the SMT sibling of online threads free (noise clean).
+    /// Whether the kernel or the scheduler keeps the group's threads off SMT siblings of CPUs that run online threads
+    /// (noise clean).
     pub expel: bool,
-    /// State of the group when the agent dies.
+    /// The state that the group is left in when the agent dies.
     pub safe_state: SafeState,
-    /// Write class knobs also where a container manager writes the weight.
+    /// Whether commensal writes kernel settings even where a manager (systemd, a container manager) claims to be the
+    /// only writer.
     pub takeover: bool,
-    /// Whether limits apply to each member or to all together.
+    /// Whether limits apply to each member or to all members together.
     pub scope: LimitScope,
-    /// Target for the time that it takes to get offline work off a CPU for a thread of this group (99th percentile).
+    /// Target for the group's preemption delay, the time from the wake-up of a thread of this group on a CPU that runs
+    /// offline work until that work has left the CPU. The 99th percentile of these delays must not exceed the target.
     pub target_wakeup_p99: Option<Micros>,
-    /// Members.
+    /// CPU time that the agent gives the group while the group starves. A group starves if its tasks get no CPU time
+    /// because its `cpu.qos_level` is below 0.
+    pub min_share: Option<CpuAmount>,
+    /// Conditions that select the group's members.
     pub matches: Vec<Match>,
-    /// File and positions of the keys, for messages.
+    /// Position of the group and its keys in the file, for messages.
     pub source: Source,
 }
 
-/// Where a group was written.
+/// Position of a group in its file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Source {
     /// File name.
     pub file: String,
-    /// Position of each key, such as `memory.max`; the group's own position has the empty key.
+    /// Position of each key, such as `memory.max`; for the empty key, the position of the group itself.
     pub positions: BTreeMap<String, Position>,
 }
 
 impl Source {
-    /// `file:line:column` of a key, or of the group when the key was not written.
+    /// `file:line:column` of a key, or of the group if the key is absent.
     #[must_use]
     pub fn at(&self, key: &str) -> String {
         match self.positions.get(key).or_else(|| self.positions.get("")) {
@@ -280,7 +290,7 @@ impl Source {
 }
 
 impl GroupSpec {
-    /// A group with a class and nothing else.
+    /// Creates a group that has a class but no other settings.
     #[must_use]
     pub fn new(name: GroupName, class: Class) -> GroupSpec {
         GroupSpec {
@@ -296,6 +306,7 @@ impl GroupSpec {
             takeover: false,
             scope: LimitScope::default(),
             target_wakeup_p99: None,
+            min_share: None,
             matches: Vec::new(),
             source: Source::default(),
         }

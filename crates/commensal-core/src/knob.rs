@@ -1,8 +1,9 @@
-//! The knob table: one row per kernel setting, and the types of its columns.
+//! The knob table: one row per kernel setting (a knob), and the types of its columns.
 //!
-//! Validation, plan normalisation and order, the fake host's rules, `doctor`, the reference and the
-//! man page all derive from these rows; a knob exists in exactly one place (`knob/table.rs`).
-//! `knob/codec.rs` turns values into the text a kernel file takes and back.
+//! Each knob has exactly one definition, its row in `knob/table.rs`. These parts of commensal use the rows: the
+//! validation and normalisation of values, the order of a plan's writes, the fake host of the tests, the command
+//! `doctor`, the reference documentation and the man page. `knob/codec.rs` converts values to and from the text of
+//! kernel files.
 
 mod codec;
 mod table;
@@ -14,24 +15,24 @@ use crate::cpuset::CpuSet;
 use crate::errno::Errno;
 use std::fmt;
 
-/// A cgroup controller by its v2 name; v1's `blkio` is [`Controller::Io`].
+/// A cgroup controller, named as in v2; v1's `blkio` is [`Controller::Io`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Controller {
-    /// CPU time.
+    /// Controller of CPU time.
     Cpu,
-    /// CPU accounting, a separate controller only in v1.
+    /// CPU accounting; a separate controller only in v1.
     Cpuacct,
-    /// CPU and memory-node placement.
+    /// Controller of the CPUs and memory nodes that tasks may use.
     Cpuset,
-    /// Memory.
+    /// Controller of memory.
     Memory,
-    /// Block I/O.
+    /// Controller of block I/O.
     Io,
-    /// Number of tasks.
+    /// Controller of the number of tasks.
     Pids,
-    /// Freezing, a separate controller only in v1.
+    /// Controller that freezes tasks; a separate controller only in v1.
     Freezer,
-    /// `cgroup.*` files of v2 that need no controller.
+    /// Not a controller: `cgroup.*` files of v2, for which no controller need be enabled.
     Core,
 }
 
@@ -48,13 +49,13 @@ impl Controller {
         Controller::Core,
     ];
 
-    /// Whether groups of this version have the controller without enabling it.
+    /// Whether the controller's files exist in every cgroup, so that the parent need not enable the controller.
     #[must_use]
     pub fn built_in(self, version: Version) -> bool {
         version == Version::V1 || matches!(self, Controller::Core | Controller::Freezer)
     }
 
-    /// Name in a v1 mount option or `/proc/cgroups`.
+    /// Name of the controller in v1 mount options and `/proc/cgroups`.
     #[must_use]
     pub fn v1_name(self) -> &'static str {
         match self {
@@ -63,7 +64,7 @@ impl Controller {
         }
     }
 
-    /// Name in v2 `cgroup.controllers`.
+    /// Name of the controller in v2 `cgroup.controllers`.
     #[must_use]
     pub fn v2_name(self) -> &'static str {
         match self {
@@ -78,7 +79,7 @@ impl Controller {
         }
     }
 
-    /// The controller with this name in the given hierarchy version.
+    /// The controller with this name in a hierarchy of this version; `None` for an unknown name.
     #[must_use]
     pub fn from_name(name: &str, version: Version) -> Option<Controller> {
         Controller::ALL.into_iter().find(|controller| match version {
@@ -94,12 +95,12 @@ impl fmt::Display for Controller {
     }
 }
 
-/// The two cgroup interfaces.
+/// Version of the cgroup interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Version {
-    /// One hierarchy per controller or set of controllers.
+    /// cgroup v1: one hierarchy per controller or set of controllers.
     V1,
-    /// The unified hierarchy.
+    /// cgroup v2: the unified hierarchy.
     V2,
 }
 
@@ -112,14 +113,14 @@ impl fmt::Display for Version {
     }
 }
 
-/// A knob's value in the kernel's own unit, without its spelling.
+/// A knob's value in the kernel's unit, independent of its text form.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Value {
-    /// A number in the row's unit.
+    /// A number, in the unit of the knob's row.
     Number(i64),
-    /// No limit: `max`, `-1`, or an absent device line.
+    /// No limit: written as `max`, as `-1`, or by the absence of a device's line.
     NoLimit,
-    /// CPUs or memory nodes.
+    /// A set of CPUs or memory nodes.
     List(CpuSet),
     /// One of a fixed set of words.
     Word(String),
@@ -137,152 +138,179 @@ impl fmt::Display for Value {
     }
 }
 
-/// How a value is spelled in its file.
+/// The text form of a value in its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// A decimal number.
     Number,
-    /// A decimal number; `-1` (or, for v1 memory, a huge number) is "no limit".
+    /// A decimal number; `-1` means "no limit". When v1 memory files are read, they contain a huge number instead of
+    /// `-1`.
     MinusOne,
     /// A decimal number or `max`.
     MaxWord,
-    /// First field of v2 `cpu.max`; a write of one field keeps the period.
+    /// The first field of v2 `cpu.max`; writing this field alone keeps the period.
     Quota,
-    /// Second field of v2 `cpu.max`.
+    /// The second field of v2 `cpu.max`.
     Period,
-    /// A CPU or node list; a line break alone empties it.
+    /// A list of CPUs or nodes. Writing only a line break makes the list empty.
     List,
-    /// v1 device line `major:minor number`; 0 removes it.
+    /// v1 device line `major:minor number`; writing 0 removes the line.
     DeviceNumber,
-    /// v2 device line `major:minor key=number`; `max` removes the key.
+    /// v2 device line `major:minor key=number`; writing `max` removes the key.
     DeviceKey(&'static str),
     /// One of these words.
     Word(&'static [&'static str]),
-    /// Words that stand for 0 and 1; any further words are read as 1 and never written.
+    /// Words that stand for 0 and 1, in this order. commensal reads any further word of the list as 1 and never writes
+    /// it.
     Words(&'static [&'static str]),
-    /// v2 weight: `default N`, then lines for single devices, which commensal leaves alone.
+    /// v2 weight: `default N`, followed by lines for single devices, which commensal does not change.
     DefaultWeight,
-    /// v2 device line `major:minor key=0|1 …` whose other keys keep their values; a missing line means 0.
+    /// v2 device line `major:minor key=0|1 …`; writing one key keeps the values of the other keys. A missing line means
+    /// 0.
     DeviceFlag(&'static str),
-    /// Any text; commensal shows it and does not write it.
+    /// Any text; commensal displays it but never writes it.
     Opaque,
-    /// A write triggers an action; the file cannot be read, or is empty.
+    /// A write triggers an action; a read fails or returns nothing.
     Trigger,
 }
 
-/// How the kernel treats a value inside or outside the range.
+/// How the kernel changes a written value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Normalise {
-    /// Kept as written; outside the range the write fails.
+    /// The kernel keeps the value as written; a write outside the range fails.
     Exact,
-    /// Moved to the nearest end of the range.
+    /// The kernel replaces a value outside the range by the nearest value in the range.
     Clamp,
-    /// Rounded down to a whole page (4096 bytes); at or above the range's end it is "no limit".
+    /// The kernel rounds the value down to whole pages (4096 bytes); a value at or above the end of the range means "no
+    /// limit".
     PageDown,
-    /// Sorted, duplicates removed.
+    /// The kernel sorts the list and removes duplicates.
     Canonical,
 }
 
-/// One kernel file of one hierarchy version.
+/// A knob's kernel file in one version of the cgroup interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct File {
-    /// File name, spelled as the kernel spells it.
+    /// The kernel's name of the file.
     pub name: &'static str,
-    /// Spelling of its values.
+    /// The text form of the file's values.
     pub form: Form,
-    /// Smallest and largest number.
+    /// The smallest and the largest valid number.
     pub range: (i64, i64),
-    /// Value of the file in a new group, in the kernel's spelling; empty where there is none.
+    /// The content of the file in a new group; empty if the file has no content.
     pub default: &'static str,
-    /// How the kernel treats a value.
+    /// How the kernel changes a written value.
     pub normalise: Normalise,
 }
 
-/// The vendor kernel that has a row's files, when no other kernel has them.
+/// The vendor kernel, such as openEuler's, without which the files of a row do not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Vendor {
-    /// Name of the kernel.
+    /// Name of the vendor kernel.
     pub kernel: &'static str,
-    /// What else must be set for the knob to work.
+    /// Other settings that the knob needs to work.
     pub needs: &'static str,
+    /// How we know the facts in the row.
+    pub evidence: Evidence,
 }
 
-/// In which groups a v2 file exists; a v1 root has all files but those of pids, the freezer and BFQ.
+/// How we know a fact about a kernel. We could not install vendors' kernels for our tests, so we put the vendor's code
+/// onto a Debian kernel of the same version, or only read the code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Evidence {
+    /// We tried it on a running kernel with this code.
+    Observed(&'static str),
+    /// We read it in this source.
+    Documented(&'static str),
+}
+
+impl fmt::Display for Evidence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Evidence::Observed(kernel) => write!(f, "observed on {kernel}"),
+            Evidence::Documented(source) => write!(f, "documented in {source}, not observed"),
+        }
+    }
+}
+
+/// The groups in which a v2 file exists. (In v1 the root has all files except those of pids, the freezer and BFQ.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// In every group.
+    /// The file exists in every group.
     All,
-    /// In every group but the root.
+    /// The file exists in every group except the root.
     NonRoot,
-    /// In the root only.
+    /// The file exists in the root only.
     RootOnly,
 }
 
-/// The order that the kernel's rules require for writes to one knob across a tree, or within one group.
+/// The order that the kernel's rules require for writes to a knob, across the tree or within one group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KnobOrder {
     /// Any order.
     Free,
-    /// A child must stay within its parent: widen parents first, tighten children first.
+    /// A child's value must stay within its parent's value. When values become wider, a plan writes the parent first;
+    /// when they become tighter, it writes the child first.
     WithinParent,
-    /// The period of a quota: a longer one before the quota, a shorter one after it.
+    /// The period of a quota: a plan writes a longer period before the quota, a shorter one after it.
     AroundQuota,
-    /// Not writable while `cpu.idle` is 1 (EINVAL): written before it is set, or after it is cleared.
+    /// The kernel refuses writes while `cpu.idle` is 1 (EINVAL): a plan writes the knob before it sets `cpu.idle`, or
+    /// after it clears `cpu.idle`.
     NotWhileIdle,
-    /// Sets the class, or depends on the other knobs: written last when set, first when cleared.
+    /// The knob sets the class or depends on other knobs: a plan sets it last and clears it first.
     Last,
-    /// Must not be less than the named file of the same group.
+    /// The value must not be less than the value of the named file in the same group.
     AtLeast(&'static str),
 }
 
-/// Whether a driver writes this knob.
+/// How commensal uses a knob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KnobStatus {
-    /// commensal writes it.
+    /// commensal writes the knob.
     Driven,
-    /// commensal reads and shows it.
+    /// commensal reads and displays the knob, but does not write it.
     Shown,
-    /// Known and described, but not written yet; the text says what is missing.
+    /// commensal describes the knob but does not write it yet; the string names what is missing.
     DriverToCome(&'static str),
 }
 
-/// What an error number means when it comes from this knob.
+/// The meaning of an error number when a write to this knob fails with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ErrnoMeaning {
-    /// The number.
+    /// The error number.
     pub errno: Errno,
-    /// Why the kernel returns it.
+    /// Why the kernel returns the error number.
     pub because: &'static str,
-    /// What to do about it.
+    /// What the user can do about the error.
     pub try_this: &'static str,
 }
 
-/// One row of the table.
+/// One row of the knob table.
 #[derive(Debug, Clone, Copy)]
 pub struct Knob {
-    /// Identity of the row in code.
+    /// Identifier of the row in code.
     pub id: KnobId,
-    /// commensal's name for the knob: the v2 name where there is one.
+    /// commensal's name for the knob; this is the v2 name if v2 has a name for the knob.
     pub name: &'static str,
     /// The controller that the knob belongs to.
     pub controller: Controller,
-    /// Unit of its numbers.
+    /// Unit of the knob's numbers.
     pub unit: &'static str,
-    /// File in cgroup v1.
+    /// The knob's file in cgroup v1, if v1 has the knob.
     pub v1: Option<File>,
-    /// File in cgroup v2.
+    /// The knob's file in cgroup v2, if v2 has the knob.
     pub v2: Option<File>,
-    /// Set when only one vendor's kernel has the files.
+    /// The vendor, if only one vendor's kernel has the files.
     pub vendor: Option<Vendor>,
-    /// Where the file exists.
+    /// The groups in which the file exists.
     pub scope: Scope,
-    /// Order of writes.
+    /// The required order of writes.
     pub order: KnobOrder,
-    /// Whether commensal writes it.
+    /// How commensal uses the knob.
     pub status: KnobStatus,
     /// The property of a systemd unit with the same effect.
     pub systemd: Property,
-    /// Error numbers and what they mean for this knob.
+    /// Meanings of the error numbers with which a write to this knob can fail.
     pub errnos: &'static [ErrnoMeaning],
     /// One sentence for the reference documentation.
     pub doc: &'static str,
@@ -293,16 +321,16 @@ pub struct Knob {
 pub enum Property {
     /// No property has the same effect.
     None,
-    /// The property takes the knob's number as it is.
+    /// The property takes the knob's number unchanged.
     Number(&'static str),
     /// The property takes a disk and the knob's number.
     PerDisk(&'static str),
-    /// The property takes the same amount in another form.
+    /// The property takes the same amount, expressed differently.
     Converted(&'static str),
 }
 
 impl Knob {
-    /// The file in a hierarchy of this version.
+    /// The knob's file in a hierarchy of this version; `None` if that version does not have the knob.
     #[must_use]
     pub fn file(&self, version: Version) -> Option<&File> {
         match version {
@@ -311,7 +339,7 @@ impl Knob {
         }
     }
 
-    /// What `errno` means for this knob.
+    /// The meaning of `errno` for this knob; `None` if the table has no meaning for it.
     #[must_use]
     pub fn meaning(&self, errno: Errno) -> Option<&'static ErrnoMeaning> {
         self.errnos.iter().find(|meaning| meaning.errno == errno)
@@ -325,7 +353,7 @@ impl KnobId {
         &TABLE[self as usize]
     }
 
-    /// The knob with this name.
+    /// The knob with this name; `None` for an unknown name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<KnobId> {
         TABLE.iter().find(|knob| knob.name == name).map(|knob| knob.id)
@@ -339,16 +367,11 @@ impl fmt::Display for KnobId {
 }
 
 impl File {
-    /// Whether the file holds one line per device.
+    /// Whether the file contains one line per device.
     #[must_use]
     pub fn per_device(&self) -> bool {
         matches!(self.form, Form::DeviceNumber | Form::DeviceKey(_) | Form::DeviceFlag(_))
     }
-}
-
-/// Rows whose v1 or v2 file has this name.
-pub fn rows_of_file(version: Version, name: &str) -> impl Iterator<Item = &'static Knob> + '_ {
-    TABLE.iter().filter(move |knob| knob.file(version).is_some_and(|file| file.name == name))
 }
 
 #[cfg(test)]

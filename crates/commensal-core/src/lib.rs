@@ -1,15 +1,16 @@
-//! The pure core: groups, units, topology, the knob table, desired state and the plan.
+//! The pure core: workload groups, units, topology, the table of kernel settings (knobs), the desired state, and the
+//! plan that reaches it.
 //!
 //! ```text
 //! groups file ── config ──► GroupSpec ── resolve ──► DesiredState ─┐
 //!                                                                  ├─► plan ─► Plan { steps, unmet }
 //! kernel ── sensors ──► Machine, ActualState, Capabilities ────────┘
-//!              └──────► use, waits, pressure ── control ──► what offline work may have now, and why
-//! seed ── windows ──► when which setting is in force;  pairs ── windows, stats ──► estimates, bounds, what is shown
+//!              └──────► CPU use, waits, pressure ── control ──► limits of offline work, with reasons
+//! seed ── windows ──► order of settings;  pairs of windows ── windows, stats ──► estimates, bounds, conclusions
 //! ```
 //!
-//! **Invariant:** nothing here opens a file, reads a clock, starts a thread, looks at the environment
-//! or draws a random number that does not come from a seed it is given. The same arguments always give the same result.
+//! **Invariant:** no code in this crate opens a file, reads a clock, starts a thread, reads the environment, or uses a
+//! random number that is not derived from a seed passed as an argument. The same arguments always give the same result.
 #![forbid(unsafe_code)]
 
 pub mod actual;
@@ -23,6 +24,7 @@ pub mod cpuset;
 pub mod desired;
 pub mod drift;
 pub mod errno;
+pub mod facts;
 pub mod group;
 pub mod knob;
 pub mod limit;
@@ -31,6 +33,7 @@ pub mod observe;
 pub mod ownership;
 pub mod plan;
 pub mod process;
+pub mod reach;
 pub mod rng;
 pub mod safe;
 pub mod scheduler;

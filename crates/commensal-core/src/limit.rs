@@ -1,12 +1,12 @@
-//! The limits of a group, one row each: parsing, planning and display are all derived from these rows.
+//! The limits of a group, one row each; parsing, planning and display all use these rows.
 //!
 //! ```text
 //! groups file ── Written ──► resolve, on this machine ── Limit ──► Setting of the row's knob ──► plan
 //!                   └ the row's unit reads it                └ shown under the row's key
 //! ```
-//! A limit that is written unchanged (`Write::Plain`, `Write::PerDisk`) needs its row and nothing else. One that
-//! depends on the machine or on other groups (a quota's period, which group yields to which) has a separate planner
-//! (`Write::Planned`).
+//! A limit that is written unchanged (`Write::Plain`, `Write::PerDisk`) needs no code besides its row. If the value of
+//! a limit depends on the machine or on other groups (a quota and its period, the weight of an offline group), a
+//! separate planner computes it (`Write::Planned`). A knob is a kernel setting of a cgroup.
 
 use crate::cpuset::CpuSet;
 use crate::group::Partition;
@@ -26,7 +26,7 @@ pub enum Unit {
     Cpus,
     /// A list of CPUs.
     CpuSet,
-    /// A word: `root` or `isolated`.
+    /// A kind of partition: `root` or `isolated`.
     Partition,
     /// Bytes, or a share of the machine's memory.
     Memory,
@@ -42,44 +42,46 @@ pub enum Unit {
     Switch,
 }
 
-/// How a plan writes a limit.
+/// How a plan writes a limit to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Write {
-    /// Writes the amount into the knob.
+    /// The plan writes the amount to this knob.
     Plain(KnobId),
-    /// Writes the amount into the knob of each of the group's disks.
+    /// The plan writes the amount to this knob for each of the group's disks.
     PerDisk(KnobId),
     /// A separate planner computes the value of this knob.
     Planned(KnobId),
 }
 
-/// Whether an online group keeps the limit when the agent is gone. (Offline groups keep all their limits.)
+/// Whether an online group keeps the limit when no agent runs. (Offline groups keep all their limits.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unattended {
-    /// The limit stays: it protects the group.
+    /// The group keeps the limit, because the limit protects it.
     Stays,
-    /// The limit is lifted: no agent adapts it any more.
+    /// The group loses the limit, because no agent adapts it any more.
     Lifted,
-    /// The limit stays if the group also has the named one.
+    /// The group keeps the limit if it also has the named limit.
     StaysWith(LimitId),
 }
 
-/// One limit.
+/// A row of the table of limits.
 #[derive(Debug)]
 pub struct Row {
-    /// Identity of the row in code.
+    /// Identifier of the row in code.
     pub id: LimitId,
     /// The limit's key in a groups file.
     pub key: &'static str,
-    /// The limit's unit.
+    /// The unit in which users write the limit.
     pub unit: Unit,
     /// How a plan writes the limit.
     pub write: Write,
-    /// What happens to the limit on an online group when the agent is gone.
+    /// Whether an online group keeps the limit when no agent runs.
     pub unattended: Unattended,
-    /// Why an online group cannot have the limit.
+    /// Why an online group cannot have the limit; `None` if it can.
     pub not_online: Option<&'static str>,
-    /// Another limit, without which this one has no effect.
+    /// Why an offline group cannot have the limit; `None` if it can.
+    pub not_offline: Option<&'static str>,
+    /// Another limit without which this limit has no effect.
     pub needs: Option<LimitId>,
     /// One sentence for the reference documentation.
     pub doc: &'static str,
@@ -87,7 +89,7 @@ pub struct Row {
 
 macro_rules! limits {
     ($($id:ident { $($field:ident : $value:expr),* $(,)? })*) => {
-        /// Identity of a row of [`LIMITS`].
+        /// Identifier of a row of [`LIMITS`].
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[allow(missing_docs, reason = "the row documents itself")]
         pub enum LimitId { $($id),* }
@@ -104,6 +106,7 @@ const PLAIN: Row = Row {
     write: Write::Planned(KnobId::CpuWeight),
     unattended: Unattended::Lifted,
     not_online: None,
+    not_offline: None,
     needs: None,
     doc: "",
 };
@@ -121,7 +124,7 @@ limits! {
     }
     CpuBurst {
         key: "cpu.burst", unit: Unit::Time, write: Write::Plain(KnobId::CpuBurst), needs: Some(LimitId::CpuMax),
-        doc: "Unused time of cpu.max that may be saved up and spent later, at most what the quota is.",
+        doc: "Unused time of cpu.max that may be saved up and spent later, at most one quota.",
     }
     CpuSet {
         key: "cpu.set", unit: Unit::CpuSet, write: Write::Planned(KnobId::CpusetCpus), unattended: Unattended::StaysWith(LimitId::CpuPartition),
@@ -129,39 +132,44 @@ limits! {
     }
     CpuPartition {
         key: "cpu.partition", unit: Unit::Partition, write: Write::Planned(KnobId::CpusetPartition), unattended: Unattended::Stays, needs: Some(LimitId::CpuSet),
-        doc: "Takes the CPUs of cpu.set away from everybody else (cgroup v2): \"root\", or \"isolated\" without balancing.",
+        doc: "Reserves the CPUs of cpu.set for the group (cgroup v2): \"root\", or \"isolated\" without load balancing.",
+    }
+    CpuQosLevel {
+        key: "cpu.qos-level", unit: Unit::Count(1, 2), write: Write::Planned(KnobId::CpuQosLevel), unattended: Unattended::Stays,
+        not_offline: Some("is a level of online groups; offline groups have -1 by their class"),
+        doc: "Level of an online group on kernels of openEuler with five levels: 1 is ten and 2 a hundred times the weight of groups without a level. The kernel does not allow the level to be changed again, so undo moves the members to a fresh group.",
     }
     MemoryMin {
         key: "memory.min", unit: Unit::Memory, write: Write::Plain(KnobId::MemoryMin), unattended: Unattended::Stays,
-        doc: "Memory that is never reclaimed.",
+        doc: "Memory of the group that the kernel never reclaims.",
     }
     MemoryLow {
         key: "memory.low", unit: Unit::Memory, write: Write::Plain(KnobId::MemoryLow), unattended: Unattended::Stays,
-        doc: "Memory that is reclaimed last.",
+        doc: "Memory of the group that the kernel reclaims last.",
     }
     MemoryHigh {
         key: "memory.high", unit: Unit::Memory, write: Write::Plain(KnobId::MemoryHigh),
-        doc: "Memory above which the group is slowed down and reclaimed.",
+        doc: "Memory above which the kernel slows the group down and reclaims from it.",
     }
     MemoryMax {
         key: "memory.max", unit: Unit::Memory, write: Write::Plain(KnobId::MemoryMax),
-        doc: "Memory hard limit; memory.on-exceed says what happens there.",
+        doc: "Memory hard limit; memory.on-exceed determines what happens when it is reached.",
     }
     IoRead {
         key: "io.read", unit: Unit::Rate, write: Write::PerDisk(KnobId::IoReadBps),
-        doc: "Read rate from each disk.",
+        doc: "Maximum read rate from each disk.",
     }
     IoWrite {
         key: "io.write", unit: Unit::Rate, write: Write::PerDisk(KnobId::IoWriteBps),
-        doc: "Write rate to each disk.",
+        doc: "Maximum write rate to each disk.",
     }
     IoReadIops {
         key: "io.read-iops", unit: Unit::Operations, write: Write::PerDisk(KnobId::IoReadIops),
-        doc: "Read operations on each disk.",
+        doc: "Maximum rate of read operations on each disk.",
     }
     IoWriteIops {
         key: "io.write-iops", unit: Unit::Operations, write: Write::PerDisk(KnobId::IoWriteIops),
-        doc: "Write operations on each disk.",
+        doc: "Maximum rate of write operations on each disk.",
     }
     IoWeight {
         key: "io.weight", unit: Unit::Weight, write: Write::Planned(KnobId::IoWeight), unattended: Unattended::Stays,
@@ -169,21 +177,21 @@ limits! {
     }
     IoCost {
         key: "io.cost", unit: Unit::Switch, write: Write::Planned(KnobId::IoCostQos), unattended: Unattended::Stays, needs: Some(LimitId::IoWeight),
-        doc: "Turns cost-based control of the disks on, for everybody (cgroup v2).",
+        doc: "Turns cost-based control of the disks on, for all of their users (cgroup v2).",
     }
     PidsMax {
         key: "pids.max", unit: Unit::Count(1, 4_194_304), write: Write::Plain(KnobId::PidsMax),
-        doc: "Largest number of tasks.",
+        doc: "Maximum number of tasks.",
     }
     Frozen {
         key: "frozen", write: Write::Plain(KnobId::CgroupFreeze), unattended: Unattended::Stays,
-        not_online: Some("would stop the online group for good"),
-        doc: "Every task is stopped.",
+        not_online: Some("would freeze the online group until the key is removed"),
+        doc: "Freezes all tasks of the group.",
     }
 }
 
 impl Row {
-    /// The knob that holds the limit in the kernel; planners may write further knobs.
+    /// The knob that sets the limit in the kernel; a planner may also write other knobs.
     #[must_use]
     pub fn knob(&self) -> &'static Knob {
         match self.write {
@@ -191,8 +199,8 @@ impl Row {
         }
     }
 
-    /// Whether the limit holds work back by itself and is written unchanged, without regard to the machine or to other
-    /// limits.
+    /// Whether the limit restrains a group by itself, and a plan writes it unchanged, independently of the machine and
+    /// of other limits.
     #[must_use]
     pub fn holds_back_plainly(&self) -> bool {
         !matches!(self.write, Write::Planned(_))
@@ -202,14 +210,14 @@ impl Row {
 }
 
 impl LimitId {
-    /// The row.
+    /// The limit's row.
     #[must_use]
     pub fn row(self) -> &'static Row {
         &LIMITS[self as usize]
     }
 }
 
-/// A limit that is either on or absent.
+/// The amount of a limit that is either on or absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct On;
 
@@ -221,11 +229,11 @@ impl fmt::Display for On {
 
 macro_rules! amounts {
     ($($variant:ident($written:ty => $here:ty) $doc:literal)*) => {
-        /// An amount as the user wrote it.
+        /// The amount of a limit as the user wrote it.
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub enum Written { $(#[doc = $doc] $variant($written)),* }
 
-        /// An amount on this machine.
+        /// The amount of a limit on this machine.
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub enum Limit { $(#[doc = $doc] $variant($here)),* }
 
@@ -256,19 +264,19 @@ macro_rules! amounts {
     };
 }
 
-/// The two types of a limit: as written by the user, and on this machine.
+/// The two types of a limit's amount: as written by the user, and on this machine.
 pub trait Pair {
-    /// As written.
+    /// Type of the amount as written.
     type Written: Clone;
-    /// On this machine.
+    /// Type of the amount on this machine.
     type Here: Clone;
-    /// The amount as this type, if it is one.
+    /// The amount in this type; `None` if the amount has another type.
     fn from_written(amount: &Written) -> Option<&Self::Written>;
-    /// The amount as this type, if it is one.
+    /// The amount in this type; `None` if the amount has another type.
     fn from_here(amount: &Limit) -> Option<&Self::Here>;
-    /// The amount as a [`Written`].
+    /// Wraps the amount in a [`Written`].
     fn to_written(amount: Self::Written) -> Written;
-    /// The amount as a [`Limit`].
+    /// Wraps the amount in a [`Limit`].
     fn to_here(amount: Self::Here) -> Limit;
 }
 
@@ -286,7 +294,7 @@ amounts! {
 }
 
 impl Written {
-    /// The amount on a machine.
+    /// Converts the amount to the units of a machine.
     #[must_use]
     pub fn on(&self, machine: &Machine) -> Limit {
         match self {
@@ -305,7 +313,7 @@ impl Written {
 }
 
 impl Limit {
-    /// The amount as a knob's value, for a limit that is written unchanged.
+    /// Converts the amount to a knob's value, for a limit that a plan writes unchanged.
     #[must_use]
     pub fn value(&self) -> Value {
         let number = |number: u64| Value::Number(i64::try_from(number).unwrap_or(i64::MAX));
@@ -324,12 +332,13 @@ impl Limit {
     }
 }
 
-/// The typed name of a limit: `limits.get(CPU_MAX)` is a `MicroCpus` on the machine, and a `CpuAmount` as written.
+/// Typed key of a limit: `limits.get(CPU_MAX)` returns a `MicroCpus` for limits on a machine, and a `CpuAmount` for
+/// limits as written.
 #[derive(Debug)]
 pub struct Key<P>(LimitId, PhantomData<fn() -> P>);
 
 impl<P> Key<P> {
-    /// What it is called in a groups file.
+    /// The limit's key in a groups file.
     #[must_use]
     pub fn key(&self) -> &'static str {
         self.0.row().key
@@ -349,7 +358,7 @@ impl<P> Key<P> {
         Key(id, PhantomData)
     }
 
-    /// The row's identity.
+    /// Identifier of the limit's row.
     #[must_use]
     pub const fn id(&self) -> LimitId {
         self.0
@@ -363,7 +372,7 @@ macro_rules! keys {
             pub const $name: Key<($written, $here)> = Key::new(LimitId::$id);
         )*
 
-        /// Whether each key has the type that its row's unit is parsed as.
+        /// For each key, whether the parser of its row's unit returns the key's type.
         #[cfg(test)]
         fn keys() -> Vec<(LimitId, fn(&Limit) -> bool)> {
             vec![$((LimitId::$id, |limit| <($written, $here)>::from_here(limit).is_some())),*]
@@ -377,6 +386,7 @@ keys! {
     CPU_BURST: CpuBurst(Micros => Micros)
     CPU_SET: CpuSet(CpuSet => CpuSet)
     CPU_PARTITION: CpuPartition(Partition => Partition)
+    CPU_QOS_LEVEL: CpuQosLevel(u32 => u32)
     MEMORY_MIN: MemoryMin(MemoryAmount => Bytes)
     MEMORY_LOW: MemoryLow(MemoryAmount => Bytes)
     MEMORY_HIGH: MemoryHigh(MemoryAmount => Bytes)
@@ -391,7 +401,7 @@ keys! {
     FROZEN: Frozen(On => On)
 }
 
-/// Limits of one group, or of one group on one disk.
+/// The limits of a group, or of a group on one disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitSet<A>(BTreeMap<LimitId, A>);
 
@@ -414,7 +424,7 @@ impl<A> LimitSet<A> {
         self.0.contains_key(&key.0)
     }
 
-    /// Whether the set has the limit of this row.
+    /// Whether the set has the limit with this identifier.
     #[must_use]
     pub fn contains(&self, id: LimitId) -> bool {
         self.0.contains_key(&id)
@@ -425,36 +435,36 @@ impl<A> LimitSet<A> {
         self.0.iter().map(|(id, amount)| (id.row(), amount))
     }
 
-    /// The amount of the limit with this identity.
+    /// The amount of the limit with this identifier; `None` if the set does not have it.
     #[must_use]
     pub fn amount(&self, id: LimitId) -> Option<&A> {
         self.0.get(&id)
     }
 
-    /// Inserts a limit by its identity.
+    /// Inserts a limit by its identifier.
     pub fn insert(&mut self, id: LimitId, amount: A) {
         self.0.insert(id, amount);
     }
 
-    /// Keeps the limits for whose rows `keep` returns true.
+    /// Keeps only the limits for whose rows `keep` returns true.
     pub fn retain(&mut self, mut keep: impl FnMut(&'static Row) -> bool) {
         self.0.retain(|id, _| keep(id.row()));
     }
 
-    /// Adds the limits of another set, which win.
+    /// Adds the limits of another set. A limit that both sets have gets the amount of the other set.
     pub fn extend(&mut self, other: LimitSet<A>) {
         self.0.extend(other.0);
     }
 }
 
 impl LimitSet<Written> {
-    /// A limit as the user wrote it.
+    /// The amount of a limit as the user wrote it; `None` if the set does not have it.
     #[must_use]
     pub fn get<P: Pair>(&self, key: Key<P>) -> Option<P::Written> {
         self.0.get(&key.0).and_then(P::from_written).cloned()
     }
 
-    /// Sets or removes a limit.
+    /// Sets a limit, or removes it if the amount is `None`.
     pub fn set<P: Pair>(&mut self, key: Key<P>, amount: impl Into<Option<P::Written>>) {
         match amount.into() {
             Some(amount) => drop(self.0.insert(key.0, P::to_written(amount))),
@@ -464,13 +474,13 @@ impl LimitSet<Written> {
 }
 
 impl LimitSet<Limit> {
-    /// A limit on this machine.
+    /// The amount of a limit on this machine; `None` if the set does not have it.
     #[must_use]
     pub fn get<P: Pair>(&self, key: Key<P>) -> Option<P::Here> {
         self.0.get(&key.0).and_then(P::from_here).cloned()
     }
 
-    /// Sets or removes a limit.
+    /// Sets a limit, or removes it if the amount is `None`.
     pub fn set<P: Pair>(&mut self, key: Key<P>, amount: impl Into<Option<P::Here>>) {
         match amount.into() {
             Some(amount) => drop(self.0.insert(key.0, P::to_here(amount))),
@@ -500,7 +510,7 @@ mod tests {
         }
     }
 
-    // promise 7
+    // promise 6
     #[test]
     fn every_row_is_whole() {
         let keys: BTreeSet<&str> = LIMITS.iter().map(|row| row.key).collect();

@@ -1,5 +1,6 @@
-//! Members that a path alone does not identify: containers, Kubernetes pods, processes. Facts as the sensors found
-//! them, and which match selects which member; [`crate::desired`] decides which processes are moved.
+//! Members of groups that a cgroup path alone does not identify: containers, Kubernetes pods and processes. This module
+//! defines the facts that the sensors report about them, and decides which match (a condition in the groups file)
+//! selects which member; [`crate::desired`] decides which processes commensal moves.
 
 use crate::actual::{CgroupPath, Hierarchy};
 use crate::group::{Match, PodQos};
@@ -11,22 +12,32 @@ use std::fmt;
 /// A running container, as reported by its engine and the kernel.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ContainerFact {
-    /// Identifier: 64 hexadecimal digits.
+    /// Identifier of the container: 64 hexadecimal digits.
     pub id: String,
-    /// Name given by the user, without a slash.
+    /// Name given by the user, without the leading slash of Docker's API.
     pub name: String,
-    /// Labels by key.
+    /// Values of the labels, by key.
     pub labels: BTreeMap<String, String>,
-    /// PID of its first process, as reported by the engine.
+    /// PID of the container's first process, as reported by the engine.
     pub pid: Option<u32>,
-    /// Cgroup of that process (`/proc/PID/cgroup`), by hierarchy; empty when it has exited meanwhile.
+    /// Cgroups of the first process (`/proc/PID/cgroup`), by hierarchy; empty if the process has exited.
     pub paths: BTreeMap<usize, CgroupPath>,
 }
 
+/// Running containers, as reported by their engines.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EngineReport {
+    /// The containers, with their cgroups.
+    pub containers: Vec<ContainerFact>,
+    /// Why commensal could query no container engine; `None` if an engine responded, or if no match needs an engine.
+    pub obstacle: Option<String>,
+}
+
 impl ContainerFact {
-    /// The container's cgroup: its first process's path up to the component that contains the identifier, because that
-    /// process may have created groups inside. `None` when no component contains it: then the process shares a cgroup
-    /// with others, or the PID was reused.
+    /// The container's cgroup, preferably in `hierarchy`. Its path is the path of the first process up to the component
+    /// that contains the container's identifier. The function cuts off the rest, because the process may have created
+    /// cgroups inside the container's cgroup. `None` if no component contains the identifier: then the container has no
+    /// cgroup of its own, or another process has reused the PID.
     #[must_use]
     pub fn cgroup(&self, hierarchy: Option<usize>) -> Option<CgroupPath> {
         let chosen = hierarchy.and_then(|index| self.paths.get(&index));
@@ -39,7 +50,7 @@ impl ContainerFact {
         chosen.into_iter().chain(self.paths.values()).find_map(own).filter(|_| usable)
     }
 
-    /// Whether the container has the label: `key=value`, or `key` alone with any value, as in `docker ps --filter
+    /// Whether the container has the label. `wanted` is `key=value`, or `key` for any value, as in `docker ps --filter
     /// label=`.
     #[must_use]
     pub fn has_label(&self, wanted: &str) -> bool {
@@ -55,7 +66,7 @@ impl ContainerFact {
 pub struct ProcessId {
     /// Process ID.
     pub pid: u32,
-    /// Field 22 of `/proc/PID/stat`, clock ticks since boot.
+    /// Start time in clock ticks since boot (field 22 of `/proc/PID/stat`).
     pub start_ticks: u64,
 }
 
@@ -65,27 +76,27 @@ impl fmt::Display for ProcessId {
     }
 }
 
-/// A process that some group may select. Facts that were not needed, or cannot be read, are absent.
+/// A process that a match may select. A fact that no match needs, or that the sensors cannot read, is `None` or empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessFact {
     /// The process's identity.
     pub id: ProcessId,
-    /// PID of its parent, or of the process that adopted it.
+    /// PID of the parent, or of the process to which it was reparented.
     pub parent: u32,
     /// Path of the executable in the process's mount namespace, without ` (deleted)`.
     pub exe: Option<String>,
-    /// Effective user.
+    /// Effective user ID.
     pub uid: Option<u32>,
-    /// Names of that user.
+    /// Names of the effective user.
     pub users: Vec<String>,
     /// Arguments, joined by spaces.
     pub cmdline: Option<String>,
-    /// The process's cgroups, by hierarchy.
+    /// Cgroups of the process, by hierarchy.
     pub places: BTreeMap<usize, CgroupPath>,
 }
 
 impl ProcessFact {
-    /// Program name and PID, as shown to users.
+    /// PID and program name, as shown to users; only the PID if the executable is unknown.
     #[must_use]
     pub fn name(&self) -> String {
         let exe = self.exe.as_deref().and_then(|exe| exe.rsplit('/').next());
@@ -93,16 +104,16 @@ impl ProcessFact {
     }
 }
 
-/// The cgroups of a moved process before and after the move.
+/// The record of a move of a process by commensal: the process's cgroups before and after the move.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MovedFrom {
-    /// Its cgroups before the move, by hierarchy, as far as those same groups still exist.
+    /// The process's cgroups before the move, by hierarchy; cgroups that no longer exist are left out.
     pub from: BTreeMap<usize, CgroupPath>,
-    /// Its cgroups after the move.
+    /// The process's cgroups after the move, by hierarchy.
     pub to: BTreeMap<usize, CgroupPath>,
-    /// Whether the move was carried out; otherwise it was only recorded in advance.
+    /// Whether the move was carried out; false if commensal recorded the move but has not carried it out.
     pub done: bool,
-    /// The match that selected it, in words.
+    /// The match that selected the process, as readable text.
     pub by: String,
 }
 
@@ -117,8 +128,9 @@ impl Match {
         }
     }
 
-    /// Whether this match selects the process: every given part matches. `exe` with a slash is the whole path, without
-    /// one the last component; `user` is a name or a number; `cmdline` is a part of the arguments, joined by spaces.
+    /// Whether this match selects the process, that is, whether every given condition matches. `exe` is compared with
+    /// the whole path if it contains a slash, otherwise with the last component; `user` with the user's names and
+    /// number; `cmdline` must be a part of the arguments, joined by spaces.
     #[must_use]
     pub fn takes_process(&self, process: &ProcessFact) -> bool {
         let Match::Process { exe, user, cmdline } = self else { return false };
@@ -134,8 +146,8 @@ impl Match {
     }
 }
 
-/// Whether the program at this path is the wanted one: compares the whole path if `wanted` has a slash, else the last
-/// component.
+/// Whether the program at this path is `wanted`: compares the whole path if `wanted` contains a slash, otherwise the
+/// last component.
 #[must_use]
 pub fn is_program(path: &str, wanted: &str) -> bool {
     match wanted.contains('/') {
@@ -144,14 +156,14 @@ pub fn is_program(path: &str, wanted: &str) -> bool {
     }
 }
 
-/// Whether the user with this number and these names is the wanted one.
+/// Whether `wanted` is the number or one of the names of a user.
 #[must_use]
 pub fn is_user(uid: u32, names: &[String], wanted: &str) -> bool {
     names.iter().any(|name| name == wanted) || uid.to_string() == wanted
 }
 
-/// Whether the cgroup is, or lies in, a container's: a component of its path has an identifier of 64 hexadecimal
-/// digits, or is named as LXC names its groups.
+/// Whether the cgroup is a container's cgroup or lies in one: a component of its path contains an identifier of 64
+/// hexadecimal digits, or has a name that LXC gives to its groups.
 #[must_use]
 pub fn in_container(path: &CgroupPath) -> bool {
     let identifier = |word: &str| word.len() == 64 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -160,15 +172,16 @@ pub fn in_container(path: &CgroupPath) -> bool {
     })
 }
 
-/// Whether this is the cgroup to adopt for the class: for `besteffort` and `burstable` the cgroup of the whole class,
-/// in which kubelet creates every pod, so that a new pod is inside from its first instruction; for `guaranteed`, which
-/// has no such cgroup, each pod's. kubelet has two layouts (`--cgroup-driver`, also below a `--cgroup-root`):
+/// Whether this is a cgroup to adopt (to treat as a member) for the pods of a class. For `besteffort` and `burstable`,
+/// commensal adopts the cgroup of the whole class. kubelet creates every pod of the class in this cgroup, so a new pod
+/// is a member from its first instruction. The class `guaranteed` has no such cgroup, so commensal adopts the cgroup of
+/// each pod. kubelet has two layouts (`--cgroup-driver`, also below a `--cgroup-root`):
 /// ```text
 /// cgroupfs  /kubepods/besteffort/podUID/ID        /kubepods/podUID/ID
 /// systemd   /kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-podUID.slice/cri-containerd-ID.scope
 ///           /kubepods.slice/kubepods-podUID.slice/cri-containerd-ID.scope
 /// ```
-/// Groups of a kubelet that runs in a container do not count.
+/// commensal does not adopt cgroups of a kubelet that runs inside a container.
 #[must_use]
 pub fn is_of_pods(path: &CgroupPath, qos: PodQos) -> bool {
     let Some(above) = path.parent().filter(|above| above.depth() > 0 && !in_container(path)) else {
@@ -192,9 +205,10 @@ pub fn is_of_pods(path: &CgroupPath, qos: PodQos) -> bool {
         }
 }
 
-/// The text of a `/proc/PID/cgroup`, by hierarchy: `0::/a` is the unified one, `5:cpu,cpuacct:/b` another. In the unified one a
-/// group that was removed under a dead process ends in ` (deleted)` and is left out; but a group may be called so, and
-/// `is_there` says which it is.
+/// Parses `/proc/PID/cgroup`; returns the process's cgroup in each hierarchy. `0::/a` is a line of the unified
+/// hierarchy, `5:cpu,cpuacct:/b` is a line of a v1 hierarchy. In the unified hierarchy the kernel appends ` (deleted)`
+/// to the path of a group that was removed while a dead process was in it; the result does not contain such a group.
+/// Because the name of an existing group can also end in ` (deleted)`, `is_there` must report whether the group exists.
 #[must_use]
 pub fn places(
     text: &str,
@@ -214,7 +228,7 @@ pub fn places(
         let gone = row.version == Version::V2 && path.name().ends_with(" (deleted)") && !is_there(row, &path);
         (!gone).then_some((hierarchy, path))
     };
-    // A name may end in a carriage return, which is no end of a line here; the kernel lets none have a newline.
+    // Split at newlines only, because a group's name may end in a carriage return; the kernel allows no newline in it.
     text.split('\n').filter_map(place).collect()
 }
 
@@ -245,13 +259,13 @@ mod tests {
         check(&format!("/docker/{ID}/init.scope"), Some(&format!("/docker/{ID}")));
         let scope = format!("/system.slice/docker-{ID}.scope");
         check(&scope, Some(&scope));
-        // A container of an engine that runs inside another container.
+        // The engine of this container itself runs inside a container.
         check(&format!("/docker/{OTHER}/docker/{ID}/x"), Some(&format!("/docker/{OTHER}/docker/{ID}")));
-        // The PID belongs to another process now, or the container shares its group.
+        // The PID was reused by another process, or the container shares its cgroup.
         check("/user.slice/session-1.scope", None);
         check(&format!("/docker/{OTHER}"), None);
         assert_eq!(container(&[]).cgroup(Some(0)), None);
-        // The chosen hierarchy is tried first, then any.
+        // The path in the chosen hierarchy is tried first, then the paths in the other hierarchies.
         let both = container(&["/", &format!("/docker/{ID}")]);
         assert_eq!(both.cgroup(Some(0)), Some(path(&format!("/docker/{ID}"))));
     }
@@ -270,7 +284,7 @@ mod tests {
         };
         check("7:cpu,cpuacct:/a\n0::/b\n", false, &[(0, "/a"), (1, "/b")]);
         check("7:cpu:/a\r\n0::/b:c \n", false, &[(0, "/a\r"), (1, "/b:c ")]);
-        // v1 has no such mark.
+        // v1 does not append ` (deleted)`.
         check("7:cpu:/a (deleted)\n0::/b (deleted)\n", false, &[(0, "/a (deleted)")]);
         check("7:cpu:/a\n0::/b (deleted)\n", true, &[(0, "/a"), (1, "/b (deleted)")]);
     }

@@ -1,30 +1,30 @@
-//! What sensors measured, as plain data. A source that the machine does not have is `None`, never 0.
+//! Measurements of the sensors, as plain data. A value that the machine does not provide is `None`, never 0.
 
 use crate::topology::Device;
 use std::collections::BTreeMap;
 
-/// CPU time of the whole machine since boot, in microseconds. `guest` time is part of `user` in the
-/// kernel's own accounting and is not added again (proc(5)).
+/// CPU time of the whole machine since boot, in microseconds. The kernel includes `guest` time in `user` (proc(5)), so
+/// the sums here do not add it again.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MachineCpu {
-    /// User mode, nice levels included.
+    /// Time in user mode, including niced processes.
     pub user_us: u64,
-    /// Kernel mode, interrupts included.
+    /// Time in kernel mode, including interrupts.
     pub system_us: u64,
-    /// Idle, also while waiting for I/O (waiting is not work).
+    /// Idle time, including the time in which a CPU is idle while I/O is outstanding.
     pub idle_us: u64,
     /// Time taken by the hypervisor for other guests; `None` on a kernel that does not count it.
     pub steal_us: Option<u64>,
 }
 
 impl MachineCpu {
-    /// User and kernel time.
+    /// The sum of user and kernel time.
     #[must_use]
     pub fn busy_us(&self) -> u64 {
         self.user_us + self.system_us
     }
 
-    /// The time since `before`; a counter that went back counts as 0.
+    /// The time since `before`; if a counter is lower than before, the difference counts as 0.
     #[must_use]
     pub fn since(&self, before: &MachineCpu) -> MachineCpu {
         MachineCpu {
@@ -36,67 +36,70 @@ impl MachineCpu {
     }
 }
 
-/// One resource's pressure stall totals, in microseconds (Documentation/accounting/psi.rst).
+/// Pressure stall totals of one resource, in microseconds (Documentation/accounting/psi.rst).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pressure {
-    /// Time in which at least one task waited.
+    /// Time in which at least one task waited for the resource.
     pub some_us: u64,
-    /// Time in which all non-idle tasks waited; `None` where the kernel has no such line.
+    /// Time in which all non-idle tasks waited for the resource at the same time; `None` if the kernel does not report
+    /// it.
     pub full_us: Option<u64>,
 }
 
-/// Pressure of the machine or of a group.
+/// Pressure stall totals of the machine or of a group.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pressures {
-    /// CPU.
+    /// CPU pressure.
     pub cpu: Option<Pressure>,
-    /// Memory.
+    /// Memory pressure.
     pub memory: Option<Pressure>,
-    /// Block I/O.
+    /// I/O pressure.
     pub io: Option<Pressure>,
 }
 
-/// I/O of a group on one device since its creation.
+/// I/O of a group on one device since the group was created.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DiskUse {
     /// Bytes read from the device.
     pub read_bytes: u64,
     /// Bytes written to the device.
     pub write_bytes: u64,
-    /// Read operations, where counted.
+    /// Number of read operations; `None` if the kernel does not count them.
     pub reads: Option<u64>,
-    /// Write operations, where counted.
+    /// Number of write operations; `None` if the kernel does not count them.
     pub writes: Option<u64>,
 }
 
-/// The kernel's out-of-memory counters of a group, since its creation.
+/// The kernel's out-of-memory counters of a group since the group was created.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OutOfMemory {
-    /// Processes that the kernel's OOM killer killed, in whatever group; v1 counts since Linux 4.13.
+    /// Number of the group's processes that the kernel's OOM killer killed, whether a group or the whole machine was
+    /// out of memory; v1 counts them since Linux 4.13.
     pub kills: Option<u64>,
-    /// How often the group reached its hard limit: v2 counts when nothing more could be reclaimed, v1 every time.
+    /// How often the group reached its hard limit. v2 counts only the times when the kernel could reclaim nothing more,
+    /// v1 counts every time.
     pub limit_hits: Option<u64>,
 }
 
-/// A group's use since its creation, and its current memory and tasks.
+/// Resource use of a group since it was created, and its current memory and tasks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GroupUse {
-    /// CPU time, us.
+    /// CPU time (us).
     pub cpu_us: Option<u64>,
-    /// Quota periods in which the group wanted to run.
+    /// Number of quota periods in which the group wanted to run.
     pub nr_periods: Option<u64>,
-    /// Periods in which the quota was used up.
+    /// Number of quota periods in which the group was throttled.
     pub nr_throttled: Option<u64>,
-    /// Time that the quota stopped the group on its CPUs, us.
+    /// Time for which the group was throttled, summed over CPUs (us).
     pub throttled_us: Option<u64>,
-    /// Memory held now, page cache included, bytes.
+    /// Current memory, including page cache (bytes).
     pub memory_bytes: Option<u64>,
-    /// Processes that the kernel's OOM killer killed.
+    /// Number of processes that the kernel's OOM killer killed.
     pub oom_kills: Option<u64>,
     /// Current number of tasks.
     pub tasks: Option<u64>,
     /// I/O by device.
     pub io: Option<BTreeMap<Device, DiskUse>>,
-    /// Pressure, where the hierarchy has it (v2).
+    /// Pressure stall totals; only v2 reports them for groups.
     pub pressure: Pressures,
 }

@@ -1,9 +1,11 @@
-//! The plan: what to write, in which order and why, and what this machine cannot provide.
+//! The plan: which kernel settings (knobs) to write, in which order and why, and which requests this machine cannot
+//! meet.
 //!
-//! `plan(desired, actual, capabilities)` is pure, total and deterministic. Its result is data: the drivers carry it out
-//! without any choices, `commensal plan` prints it. Applying a plan and planning again yields no steps. After any
-//! prefix of the steps the machine is in a legal state, because parents are widened first and children tightened first.
-//! What the kernel cannot do is listed in `unmet` with its reason: it is neither an error nor silently dropped.
+//! `plan(desired, actual, capabilities)` is pure, total and deterministic. The plan is data: the drivers execute it
+//! without any choices of their own, and `commensal plan` prints it. Planning is idempotent: after a plan has been
+//! applied, the next plan has no steps. After any prefix of the steps the machine is in a valid state, because a plan
+//! widens limits from parents to children and tightens them from children to parents. If the kernel cannot meet a
+//! request, the plan lists it in `unmet` with the reason. This is not an error, and no request is dropped silently.
 
 mod bounds;
 mod draft;
@@ -19,42 +21,47 @@ mod vendor;
 mod wants;
 mod yielding;
 
-use crate::actual::{ActualState, Capabilities, CgroupRef};
+use crate::actual::{ActualState, Capabilities, CgroupRef, SettingRef};
 use crate::class::{Mechanism, TaskPolicy, offline_task_policy};
 use crate::desired::{DesiredGroup, DesiredState};
 use crate::group::{Class, GroupName};
 use crate::knob::{Controller, KnobId};
 use crate::limit::CPU_SET;
-use crate::topology::Device;
 use std::collections::{BTreeMap, BTreeSet};
 pub use step::{Action, Movement, Step, Unmet};
 
-/// The steps in order, and the requests that cannot be met.
+/// The steps to reach the desired state, and the requests that cannot be met.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// The steps, in order.
+    /// The steps, in the order of execution.
     pub steps: Vec<Step>,
     /// Requests that this machine cannot meet.
     pub unmet: Vec<Unmet>,
-    /// Values chosen by a controller that this machine cannot have, with the reason: no promise is broken by them.
+    /// Values that a controller of the agent chose and that cannot be set on this machine, with the reasons. They are
+    /// not in `unmet`, because the user did not request them.
     pub declined: BTreeMap<(GroupName, KnobId), String>,
-    /// Journal records that can be dropped once the steps are done: values that are back at their originals already,
-    /// and identities that were only copied from a parent group.
-    pub settled: Vec<(CgroupRef, KnobId, Option<Device>)>,
-    /// Notes for the user: roundings, weaker mechanisms, groups left alone.
+    /// Journal records that can be dropped after the steps. (The journal records original values for undo.) Some
+    /// records belong to knobs that already have their original values. The others belong to identities
+    /// (`cpu.bvt_warp_ns`) that a cgroup copied from its parent.
+    pub settled: Vec<SettingRef>,
+    /// Knobs that already have the values that groups want, so that no step writes them.
+    pub held: Vec<SettingRef>,
+    /// Notes for the user, such as values that were rounded, a weaker mechanism, or groups that the plan leaves
+    /// unchanged.
     pub notes: Vec<String>,
-    /// The mechanism that makes each offline group yield, by group and cgroup.
+    /// The mechanism that makes each offline group yield to online groups, by group and by the cgroup to which it
+    /// applies.
     pub mechanisms: BTreeMap<(GroupName, CgroupRef), Mechanism>,
-    /// Groups whose tasks start with the group's core-scheduling cookie.
+    /// Groups whose new tasks must get the group's core-scheduling cookie when they start.
     pub cookies: BTreeSet<GroupName>,
-    /// How tasks of a group are started when cgroups cannot be written.
+    /// Scheduling policies of the tasks of groups for which commensal can write no cgroup, by group.
     pub task_policies: BTreeMap<GroupName, TaskPolicy>,
 }
 
 pub use safe_settings::{SafeSetting, safe_settings};
 pub use vendor::identity_obstacle;
 
-/// Computes the plan.
+/// Computes the plan that changes the actual state to the desired state.
 #[must_use]
 pub fn plan(desired: &DesiredState, actual: &ActualState, caps: &Capabilities) -> Plan {
     let mut plan = Plan::default();
@@ -78,7 +85,7 @@ pub fn plan(desired: &DesiredState, actual: &ActualState, caps: &Capabilities) -
     } else {
         let cpu = actual.hierarchy_of(Controller::Cpu);
         let none = cpu.is_none_or(|cpu| !actual.own_possible(cpu));
-        if let Some(obstacle) = actual.own_obstacle.as_ref().filter(|_| none) {
+        if let Some(obstacle) = actual.tenancy.obstacle.as_ref().filter(|_| none) {
             let own = |group: &&DesiredGroup| group.members.iter().any(|member| member.own);
             for group in desired.groups.iter().filter(own) {
                 without_cgroups(group, obstacle, &mut plan);
@@ -86,12 +93,13 @@ pub fn plan(desired: &DesiredState, actual: &ActualState, caps: &Capabilities) -
         }
         drafted(desired, actual, caps, |draft| {
             plan.steps = order::steps(draft, actual);
-            plan.settled = order::settled(draft, actual);
-            plan.unmet.append(&mut draft.unmet);
-            plan.declined.append(&mut draft.declined);
-            plan.notes.append(&mut draft.notes);
+            plan.settled = order::settled(&draft.wants, actual);
+            plan.held = order::held(draft, actual);
+            plan.unmet.append(&mut draft.report.unmet);
+            plan.declined.append(&mut draft.report.declined);
+            plan.notes.append(&mut draft.report.notes);
             plan.mechanisms.append(&mut draft.mechanisms);
-            plan.cookies.append(&mut draft.cookie_groups);
+            plan.cookies.append(&mut draft.cookies.groups);
         });
     }
     plan.unmet.sort();
@@ -101,7 +109,7 @@ pub fn plan(desired: &DesiredState, actual: &ActualState, caps: &Capabilities) -
     plan
 }
 
-/// Everything that the planners want, made consistent.
+/// Runs all planners, makes the values that they want consistent, and passes the draft of the plan to `read`.
 fn drafted<R>(
     desired: &DesiredState,
     actual: &ActualState,
@@ -113,12 +121,12 @@ fn drafted<R>(
     let scheduled = scheduling::is_best(&caps, actual, identity.as_deref());
     let mut draft = draft::Draft::new(desired, actual, &caps, (identity, scheduled));
     draft.collect();
-    bounds::drop_impossible(&mut draft);
+    bounds::drop_impossible(&mut draft.wants, desired, actual, &mut draft.report);
     read(&mut draft)
 }
 
-/// How to get a delegated cgroup from systemd.
-const DELEGATE: &str = "start it in a unit of its own that systemd hands over: systemd-run --scope -p Delegate=yes \
+/// Instructions to get a delegated cgroup from systemd.
+const DELEGATE: &str = "start it in a unit of its own that systemd delegates: systemd-run --scope -p Delegate=yes \
                         commensal … (as a user: systemd-run --user --scope …); or, as root, insist with --cgroup-root /";
 
 fn without_cgroups(group: &DesiredGroup, obstacle: &str, plan: &mut Plan) {
@@ -133,21 +141,20 @@ fn without_cgroups(group: &DesiredGroup, obstacle: &str, plan: &mut Plan) {
         because: obstacle.to_owned(),
         try_this: match obstacle.contains("systemd") {
             true => DELEGATE.to_owned(),
-            false => {
-                "run as root, outside a container, or below a cgroup that was delegated to you".to_owned()
-            }
+            false => "run as root and outside a container, or in a cgroup that was delegated to your user"
+                .to_owned(),
         },
     });
 }
 
 impl Plan {
-    /// Whether the machine is in the desired state already, as far as it can be.
+    /// Whether the plan has no steps, because the machine is in the desired state as far as it can be.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }
 
-    /// The steps that create groups and enable controllers: always the first ones.
+    /// The steps that create groups and enable controllers, which always come first.
     #[must_use]
     pub fn structure(&self) -> &[Step] {
         let end =
@@ -155,15 +162,26 @@ impl Plan {
         &self.steps[..end.unwrap_or(self.steps.len())]
     }
 
-    /// The steps after [`Plan::structure`].
+    /// The steps that follow the steps of [`Plan::structure`].
     #[must_use]
     pub fn settings(&self) -> &[Step] {
         &self.steps[self.structure().len()..]
     }
+
+    /// Whether the plan enforces the class of every offline group on all members of that group.
+    #[must_use]
+    pub fn yields(&self, desired: &DesiredState) -> bool {
+        let mut offline = desired.groups.iter().filter(|group| group.class == Class::Offline);
+        offline.all(|group| {
+            let class = format!("class {}", group.class);
+            let is_unmet = |one: &Unmet| one.group == group.name && one.what.starts_with(&class);
+            self.mechanisms.keys().any(|(name, _)| *name == group.name) && !self.unmet.iter().any(is_unmet)
+        })
+    }
 }
 
-/// The steps that undo `steps`: in reverse order, each inverted. After every prefix of them the machine is in a state
-/// that a prefix of `steps` had, so each is as legal.
+/// Returns the steps that undo `steps`: each step inverted, in reverse order. After every prefix of the undo steps, the
+/// machine is in a valid state, because it also had this state after a prefix of `steps`.
 #[must_use]
 pub fn undo(steps: &[Step]) -> Vec<Step> {
     let turn = |step: &Step| Step {

@@ -1,7 +1,8 @@
-//! A seeded random generator: xoshiro256++ (Blackman and Vigna) with its state filled by splitmix64.
+//! A seeded random generator: xoshiro256++ (Blackman and Vigna), whose state splitmix64 fills from the seed.
 //!
-//! It is written out here because a run's record depends on the stream: `seed` in `run.json` must give the same order
-//! of arms in every later version. It is not for secrets.
+//! The generator is implemented here, not taken from a crate, because recorded runs depend on its output: `seed` in
+//! `run.json` must give the same order of the experiment's arms in every later version. The generator is not
+//! cryptographically secure.
 
 /// The state of one xoshiro256++ stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -9,8 +10,8 @@ pub struct Rng {
     state: [u64; 4],
 }
 
-/// One step of splitmix64 (Steele, Lea and Flood, OOPSLA 2014): advances `state` and returns the next output. Every seed is good,
-/// including neighbours and zero.
+/// One step of splitmix64 (Steele, Lea and Flood, OOPSLA 2014): advances `state` and returns the next output. Every
+/// seed is suitable, including 0 and consecutive numbers.
 pub fn splitmix64(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;
@@ -20,7 +21,7 @@ pub fn splitmix64(state: &mut u64) -> u64 {
 }
 
 impl Rng {
-    /// A stream that depends on `seed` only.
+    /// Creates the stream of this seed.
     pub fn new(seed: u64) -> Self {
         let mut s = seed;
         Self { state: [splitmix64(&mut s), splitmix64(&mut s), splitmix64(&mut s), splitmix64(&mut s)] }
@@ -42,7 +43,7 @@ impl Rng {
 
     /// A uniform number strictly between 0 and 1, so that its logarithm is always finite.
     ///
-    /// 52 bits plus one half: with 53 bits the largest value would round up to 1.0.
+    /// The number has 52 random bits plus one half; with 53 random bits the largest value would round up to 1.0.
     pub fn unit_f64(&mut self) -> f64 {
         ((self.u64() >> 12) as f64 + 0.5) / (1_u64 << 52) as f64
     }
@@ -58,12 +59,12 @@ impl Rng {
         radius * (std::f64::consts::TAU * self.unit_f64()).cos()
     }
 
-    /// A uniform integer in `0..n`, without bias; 0 when `n` is 0.
+    /// A uniform integer in `0..n`, without modulo bias; 0 if `n` is 0.
     pub fn below(&mut self, n: u64) -> u64 {
         if n == 0 {
             return 0;
         }
-        // Outputs under 2^64 mod n would make the low remainders more likely, so they are drawn again.
+        // Outputs below 2^64 mod n would make small remainders more likely, so they are rejected.
         let reject = n.wrapping_neg() % n;
         loop {
             let x = self.u64();
@@ -73,7 +74,7 @@ impl Rng {
         }
     }
 
-    /// Puts `items` in a uniformly random order (Fisher-Yates).
+    /// Puts `items` into a uniformly random order (Fisher-Yates).
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for i in (1..items.len()).rev() {
             let j = self.below(i as u64 + 1) as usize;

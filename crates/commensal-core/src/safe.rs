@@ -1,12 +1,12 @@
-//! The settings that stay in force when no agent runs any more: offline work stays held back, and online work has no
-//! limits that an agent would have to adapt.
+//! The safe state: the settings that stay in force when no agent runs. Offline (batch) work stays restrained, and
+//! online (latency-critical) work has no limits that an agent would have to adapt.
 
 use crate::group::{Class, GroupSpec, SafeState};
 use crate::limit::Unattended;
 
-/// The groups as they must be without an agent. Groups with `safe-state = "restore"` are left out, so that a plan
-/// undoes their settings; online groups keep what protects them (weights, protected memory, exclusive CPUs) and lose
-/// every limit.
+/// Returns the specs of the groups in the safe state. Groups with `safe-state = "restore"` are left out, so that a plan
+/// undoes their settings. Offline groups stay unchanged. Online groups keep the settings that protect them (weights,
+/// protected memory, exclusive CPUs) and lose all other limits.
 #[must_use]
 pub fn safe(specs: &[GroupSpec]) -> Vec<GroupSpec> {
     let kept = specs.iter().filter(|spec| spec.safe_state == SafeState::Protect);
@@ -31,7 +31,7 @@ mod tests {
     use crate::config::parse;
     use crate::limit::CPU_WEIGHT;
 
-    // promises 7, 25
+    // promises 6, 21
     #[test]
     fn online_loses_limits_and_keeps_protection() {
         let text = "[group.web]\nclass = \"online\"\ncpu.weight = 500\ncpu.set = \"0\"\nmemory.max = \"1 GiB\"\nmemory.low = \"1 MiB\"\nio.read = \"1 MiB/s\"\nio.weight = 200\npids.max = 10\n\

@@ -1,8 +1,10 @@
-//! The sched_ext scheduler as seen by a plan: its reported state, and the orders for its groups.
+//! commensal's sched_ext scheduler as a plan describes it: its reported state, and its orders. An order is the
+//! scheduler's configuration of one cgroup; expelling keeps offline threads off the SMT siblings of CPUs that run
+//! online threads.
 //!
-//! The scheduler is a separate program that listens on a socket (`docs/reference/sched-control.md`); a plan has at most
-//! one step for it, which contains all orders of one owner. The same types are sent over the socket; [`protocol`] has
-//! the rest of the messages.
+//! The scheduler is a separate program that listens on a socket (`docs/reference/sched-control.md`). A plan has at most
+//! one step for the scheduler, which contains all orders of one owner, that is, of one user of the scheduler. The types
+//! of this module are also sent over the socket; [`protocol`] defines the other messages.
 
 pub mod protocol;
 
@@ -15,56 +17,62 @@ use std::path::PathBuf;
 /// Name of the scheduler's socket in the state directory.
 pub const SOCKET: &str = "sched.sock";
 
-/// CPU time that a group may use in each period. The kernel does not enforce `cpu.max` on threads of a sched_ext scheduler.
+/// A hard limit of CPU time: the group may use the quota in each period. The scheduler enforces it, because the kernel
+/// does not enforce `cpu.max` on threads that a sched_ext scheduler schedules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Quota {
-    /// Quota, us.
+    /// Quota (us).
     pub quota_us: u64,
-    /// Period, us.
+    /// Period (us).
     #[serde(default = "default_period_us")]
     pub period_us: u64,
 }
 
-/// The default period of `cpu.max`.
+/// The default period of `cpu.max` (us).
 fn default_period_us() -> u64 {
     100_000
 }
 
-/// The order for one cgroup.
+/// An order: the scheduler's configuration of one cgroup.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
-    /// Offline threads are scheduled by sched_ext; online ones stay with the kernel's default class. An unknown word
-    /// makes the whole request invalid.
+    /// Class of the cgroup. The sched_ext scheduler schedules offline threads; online threads stay in the kernel's fair
+    /// class. A request with any other word for the class is invalid as a whole.
     pub class: Class,
-    /// Online: offline threads leave the SMT siblings of a CPU that runs a thread of this group.
+    /// For an online cgroup: whether its threads are expelling threads, that is, whether offline threads must leave the
+    /// SMT siblings of a CPU that runs a thread of this cgroup.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub expel: bool,
-    /// Offline: share against other offline groups; without one the scheduler reads the group's weight.
+    /// For an offline cgroup: its weight among the offline cgroups, 1 to 10000; if `None`, the scheduler reads the
+    /// cgroup's own weight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u64>,
-    /// Offline: hard limit of CPU time.
+    /// For an offline cgroup: hard limit of its CPU time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<Quota>,
 }
 
-/// All orders of one owner.
+/// All orders of an owner.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Orders {
-    /// The owner: the prefix of its cgroups' names. Orders of other owners stay unchanged.
+    /// The owner of the orders. The owner's identifier is the prefix of the names of its cgroups. New orders of one
+    /// owner do not change the orders of other owners.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub owner: String,
-    /// Orders by absolute directory in the hierarchy of the cpu controller, without a trailing slash.
+    /// The orders, by the absolute directory of the cgroup in the hierarchy of the cpu controller, without a trailing
+    /// slash.
     #[serde(with = "protocol::list")]
     pub groups: BTreeMap<String, Order>,
-    /// How long SMT siblings stay free after an expelling thread has left the core, us. No plan changes it.
+    /// How long (us) offline threads stay off a core after an expelling thread has left that core. No plan changes this
+    /// value.
     #[serde(default)]
     pub hold_off_us: u64,
 }
 
 impl Orders {
-    /// `2 offline, 1 online (expel)`; `none`.
+    /// Summary of the orders, such as `2 offline, 1 online (expel)` or `none`.
     #[must_use]
     pub fn describe(&self) -> String {
         let count = |class: Class| self.groups.values().filter(|order| order.class == class).count();
@@ -76,8 +84,8 @@ impl Orders {
         }
     }
 
-    /// The differences between these orders and `to`, cgroup by cgroup: `+` for added, `-` for removed, `~` for
-    /// changed.
+    /// Returns the cgroups whose orders differ between `self` and `to`, each with `+` for added, `-` for removed or `~`
+    /// for changed.
     pub fn changes<'a>(&'a self, to: &'a Orders) -> impl Iterator<Item = (char, &'a str)> {
         let come = to.groups.iter().filter_map(|(cgroup, order)| match self.groups.get(cgroup) {
             None => Some(('+', cgroup.as_str())),
@@ -88,39 +96,42 @@ impl Orders {
     }
 }
 
-/// State of the scheduler.
+/// The state of the scheduler.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// It is being loaded.
+    /// The scheduler is being loaded.
     #[default]
     Starting,
-    /// It schedules the offline threads.
+    /// The scheduler schedules the offline threads.
     Running,
-    /// Its guard has frozen the offline groups, because online work leaves them no CPU time.
+    /// The scheduler's guard against starvation has frozen the offline groups, because online work leaves them no CPU
+    /// time.
     Frozen,
-    /// The kernel has unloaded it, and it will be loaded again.
+    /// The kernel has unloaded the scheduler; the daemon will load it again.
     Ejected,
-    /// The kernel has unloaded it, and it stays unloaded.
+    /// The kernel has unloaded the scheduler; the daemon does not load it again.
     GivenUp,
 }
 
 impl Mode {
-    /// The state in words, as shown to users.
+    /// The state as readable text, as shown to users.
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {
             Mode::Starting => "starting",
             Mode::Running => "running",
-            Mode::Frozen => "offline groups are frozen: online work leaves them nothing",
-            Mode::Ejected => "taken off by the kernel, to be loaded again; the fallback holds",
-            Mode::GivenUp => "taken off by the kernel for good; the fallback holds",
+            Mode::Frozen => "offline groups are frozen, because online work leaves them no CPU time",
+            Mode::Ejected => {
+                "ejected by the kernel, and to be loaded again; meanwhile the fallback is in force"
+            }
+            Mode::GivenUp => "ejected by the kernel, and not loaded again; the fallback is in force",
         }
     }
 }
 
 impl fmt::Display for Mode {
-    /// The word used on the socket.
+    /// Writes the word for the state in the protocol of the socket.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Mode::Starting => "starting",
@@ -132,29 +143,30 @@ impl fmt::Display for Mode {
     }
 }
 
-/// The scheduler of this state directory, as found.
+/// The state of the scheduler whose socket is in this state directory, as last read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Scheduler {
-    /// Path of its socket.
+    /// Path of the scheduler's socket.
     pub socket: PathBuf,
-    /// Its state; `None` when nothing answers on the socket.
+    /// State of the scheduler; `None` if no process responds on the socket.
     pub mode: Option<Mode>,
-    /// Why it cannot be used; `None` when it can.
+    /// Why commensal cannot use the scheduler; `None` if it can.
     pub obstacle: Option<String>,
-    /// The orders of commensal's owner that are in force.
+    /// The orders in force whose owner is commensal.
     pub orders: Orders,
 }
 
 impl Scheduler {
-    /// Whether the scheduler's guard has frozen this offline group: then commensal must neither thaw it nor treat the
-    /// freeze as a second writer.
+    /// Whether the scheduler's guard against starvation has frozen this offline group. If so, commensal must neither
+    /// thaw the group nor treat the freeze as the write of another program.
     #[must_use]
     pub fn has_frozen(&self, cgroup: &str) -> bool {
         let order = self.orders.groups.get(cgroup);
         self.mode == Some(Mode::Frozen) && order.is_some_and(|order| order.class == Class::Offline)
     }
 
-    /// Whether its state will soon change by itself.
+    /// Whether the daemon is about to load the scheduler (again), so that the state will soon change without any action
+    /// of commensal.
     #[must_use]
     pub fn is_on_its_way(&self) -> bool {
         matches!(self.mode, Some(Mode::Starting | Mode::Ejected))

@@ -1,24 +1,28 @@
-//! Names that the kernel has in bytes, as text: every name has exactly one spelling, and no two names share one.
+//! Encodes the kernel's names, which are bytes, as strings (called spellings here): every name has exactly one
+//! spelling, and different names have different spellings.
 //!
-//! A cgroup's name is any bytes but `/`, zero and newline, and need not be UTF-8. In memory a byte 0xNN that is no part of UTF-8
-//! is the character U+10FFNN, at the end of the last private-use plane. A name that really has such a character is spelled byte
-//! by byte in the same way, so that what [`bytes`] gives back is always what [`text`] was given. Only bytes from 0x80 are
-//! spelled so: no spelling hides a slash or a zero.
+//! A cgroup's name may contain any bytes except `/`, zero and newline, and need not be valid UTF-8. In a spelling, a
+//! byte 0xNN that is not part of valid UTF-8 becomes the character U+10FFNN, at the end of Unicode's last private-use
+//! plane. If a name really contains such a character, each byte of the character is encoded in the same way, so that
+//! [`bytes`] always returns what [`text`] received. Only bytes from 0x80 on are encoded, so no spelling can hide a
+//! slash or a zero byte.
 //!
-//! `commensal-host` spells at its edge. Everything else sees text; how people see it is said in [`crate::text`].
+//! `commensal-host` encodes and decodes names where it calls the kernel; all other code uses spellings. [`crate::text`]
+//! converts them for display.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// The character of byte 0.
+/// The character that would encode byte 0.
 const FIRST: u32 = 0x10_FF00;
 
-/// How the characters of the block begin in UTF-8: U+10FF80 is `F4 8F BE 80`, U+10FFFF is `F4 8F BF BF`.
+/// The first two bytes, in UTF-8, of the characters that encode bytes: U+10FF80 is `F4 8F BE 80`, U+10FFFF is `F4 8F BF
+/// BF`.
 const LEAD: [u8; 2] = [0xF4, 0x8F];
 
-/// The byte that a character stands for; `None` for a character that is itself.
+/// The byte that a character encodes; `None` for any other character.
 #[must_use]
 pub fn byte(character: char) -> Option<u8> {
     u8::try_from(u32::from(character).checked_sub(FIRST)?).ok().filter(|byte| *byte >= 0x80)
@@ -28,9 +32,13 @@ fn character(byte: u8) -> char {
     char::from_u32(FIRST + u32::from(byte)).unwrap_or(char::REPLACEMENT_CHARACTER)
 }
 
-/// The spelling of what the kernel gave.
+/// Encodes a name from the kernel as a spelling.
 #[must_use]
 pub fn text(name: Vec<u8>) -> String {
+    // Nearly all names, and this check takes the least time.
+    if name.is_ascii() {
+        return String::from_utf8(name).unwrap_or_default();
+    }
     let odd = match std::str::from_utf8(&name) {
         Ok(plain) => plain.contains(|one| byte(one).is_some()),
         Err(_) => true,
@@ -51,17 +59,17 @@ pub fn text(name: Vec<u8>) -> String {
     spelled
 }
 
-/// The bytes that a spelling stands for.
+/// Decodes a spelling to the bytes of the kernel's name.
 #[must_use]
 pub fn bytes(spelled: &[u8]) -> Cow<'_, [u8]> {
-    if !spelled.windows(2).any(|two| two == LEAD) {
+    if spelled.is_ascii() || !spelled.windows(2).any(|two| two == LEAD) {
         return Cow::Borrowed(spelled);
     }
     let mut name = Vec::with_capacity(spelled.len());
     let mut rest = spelled;
     while let Some((first, after)) = rest.split_first() {
         let one = rest.get(..4).and_then(|four| std::str::from_utf8(four).ok()?.chars().next());
-        // Four bytes that are UTF-8 and begin with F4 are one character.
+        // In valid UTF-8, four bytes that begin with F4 encode a single character.
         match one.filter(|_| *first == LEAD[0]).and_then(byte) {
             Some(byte) => (name.push(byte), rest = &rest[4..]).1,
             None => (name.push(*first), rest = after).1,
@@ -70,7 +78,7 @@ pub fn bytes(spelled: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(name)
 }
 
-/// The path that a spelled path stands for.
+/// Decodes a path to the bytes of the kernel's names.
 #[must_use]
 pub fn path(spelled: &Path) -> Cow<'_, Path> {
     match bytes(spelled.as_os_str().as_bytes()) {
@@ -79,7 +87,7 @@ pub fn path(spelled: &Path) -> Cow<'_, Path> {
     }
 }
 
-/// The spelling of a path, whether it is spelled already or comes from somewhere else.
+/// Encodes a path; an encoded path stays the same.
 #[must_use]
 pub fn of_path(name: &Path) -> String {
     text(path(name).as_os_str().as_bytes().to_vec())
@@ -98,11 +106,11 @@ mod tests {
         }
         assert_eq!(text(b"a\xff".to_vec()), "a\u{10ffff}");
         assert_eq!(text(b"\xc3".to_vec()), "\u{10ffc3}");
-        // The character of that byte is another name.
+        // A name with the real character differs from a name with the byte that this character encodes.
         let real = "a\u{10ffff}".as_bytes();
         assert_eq!(text(real.to_vec()), "a\u{10fff4}\u{10ff8f}\u{10ffbf}\u{10ffbf}");
         assert_eq!(bytes(text(real.to_vec()).as_bytes()).as_ref(), real);
-        // Nothing below 0x80 is ever spelled.
+        // No byte below 0x80 is ever encoded.
         assert_eq!(bytes("\u{10ff2f}\u{10ff00}".as_bytes()).as_ref(), "\u{10ff2f}\u{10ff00}".as_bytes());
     }
 
@@ -110,12 +118,12 @@ mod tests {
     fn a_path_keeps_its_parts() {
         assert_eq!(path(Path::new("/a/\u{10ff80}b/c")).as_os_str().as_bytes(), b"/a/\x80b/c");
         assert!(matches!(path(Path::new("/a/b")), Cow::Borrowed(_)));
-        // A path that is no text stays what it is.
+        // A path that is not UTF-8 survives encoding and decoding.
         let odd = Path::new(OsStr::from_bytes(b"/\xf4\x8f/\xff"));
         assert_eq!(path(odd).as_ref(), odd);
     }
 
-    /// Bytes with many that look like spellings, and names as long as a name may be.
+    /// Random names with many bytes that look like encoded ones, up to the maximum length of a name.
     fn name() -> impl Strategy<Value = Vec<u8>> {
         let near = prop::sample::select(vec![0xF4, 0x8F, 0xBE, 0xBF, 0x80, 0xC3, 0xE2, b'a', 0xED, 0xA0]);
         prop::collection::vec(prop_oneof![any::<u8>(), near], 0..=255)
@@ -127,7 +135,8 @@ mod tests {
             let (first, second) = (text(one.clone()), text(other.clone()));
             prop_assert_eq!(bytes(first.as_bytes()).into_owned(), one.clone());
             prop_assert_eq!(first == second, one == other);
-            // What may not be in a name is in no spelling that did not have it.
+            // The bytes that no name contains (slash and zero) appear in a spelling only if they were in the bytes that
+            // were encoded.
             prop_assert_eq!(first.contains(['/', '\0']), one.iter().any(|byte| matches!(byte, b'/' | 0)));
         }
 

@@ -1,7 +1,10 @@
-//! The statistics behind the lab's verdict and the agent's canary, over plain slices of numbers.
+//! The statistics behind the lab's verdict and the agent's canary (an experiment that switches isolation off for short
+//! times), computed from slices of numbers.
 //!
-//! Paired log-ratios go in; a Hodges-Lehmann estimate with exact signed-rank bounds comes out. The percentile
-//! bootstrap is left out on purpose: with 5 rounds it raises a false alarm 17 % of the time, with 12 still 9 %.
+//! The main functions take paired log-ratios: logarithms of the ratio of two measurements that were made close in time.
+//! From them they compute the Hodges-Lehmann estimate of the centre, with exact bounds from Wilcoxon's signed-rank
+//! test. They deliberately do not use the percentile bootstrap: it raises a false alarm 17 % of the time with 5 rounds,
+//! and still 9 % with 12 rounds.
 
 mod signed_rank;
 mod student;
@@ -28,14 +31,14 @@ impl Interval {
         (self.hi - self.lo) / 2.0
     }
 
-    /// Applies a monotone function to both ends; the ends swap if the function is decreasing.
+    /// Applies a monotone function to both ends, and swaps them if the function is decreasing.
     pub fn map(self, f: impl Fn(f64) -> f64) -> Self {
         let (a, b) = (f(self.lo), f(self.hi));
         Self { lo: a.min(b), hi: a.max(b) }
     }
 }
 
-/// The order of two numbers that are known not to be NaN; NaN sorts last.
+/// Compares two numbers; NaN sorts last.
 pub fn by_value(a: &f64, b: &f64) -> Ordering {
     a.partial_cmp(b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
 }
@@ -50,7 +53,8 @@ pub fn walsh_averages(xs: &[f64]) -> Vec<f64> {
     out
 }
 
-/// The value at rank `ceil(p n)` of ascending data (nearest rank), `p` in 0..=1; `None` for no data.
+/// The percentile `p` (0 to 1) of ascending data: the value at rank `ceil(p n)` (nearest rank). `None` if there are no
+/// data or `p` is out of range.
 pub fn percentile(sorted: &[f64], p: f64) -> Option<f64> {
     if sorted.is_empty() || !(0.0..=1.0).contains(&p) {
         return None;
@@ -59,14 +63,15 @@ pub fn percentile(sorted: &[f64], p: f64) -> Option<f64> {
     sorted.get(rank.clamp(1, sorted.len()) - 1).copied()
 }
 
-/// The median of data in any order: the mean of the middle two when there are two; `None` for no data.
+/// The median of data in any order, which is the mean of the middle two if their number is even; `None` if there are no
+/// data.
 pub fn median(xs: &[f64]) -> Option<f64> {
     let mut sorted = xs.to_vec();
     sorted.sort_unstable_by(by_value);
     median_of_sorted(&sorted)
 }
 
-/// The median of ascending data.
+/// The median of ascending data; `None` if there are no data.
 fn median_of_sorted(sorted: &[f64]) -> Option<f64> {
     let upper = *sorted.get(sorted.len() / 2)?;
     if sorted.len() % 2 == 1 {
@@ -75,12 +80,12 @@ fn median_of_sorted(sorted: &[f64]) -> Option<f64> {
     sorted.get(sorted.len() / 2 - 1).map(|lower| (lower + upper) / 2.0)
 }
 
-/// The arithmetic mean; `None` for no data.
+/// The arithmetic mean; `None` if there are no data.
 pub fn mean(xs: &[f64]) -> Option<f64> {
     if xs.is_empty() { None } else { Some(xs.iter().sum::<f64>() / xs.len() as f64) }
 }
 
-/// The sample standard deviation (divisor `n - 1`); `None` below two values.
+/// The sample standard deviation (divisor `n - 1`); `None` for fewer than two values.
 pub fn standard_deviation(xs: &[f64]) -> Option<f64> {
     let m = mean(xs)?;
     if xs.len() < 2 {
@@ -90,10 +95,10 @@ pub fn standard_deviation(xs: &[f64]) -> Option<f64> {
     Some((sum / (xs.len() - 1) as f64).sqrt())
 }
 
-/// The two-sided 95 % interval `mean +- t s / sqrt(n)`; `None` below two values.
+/// The two-sided 95 % interval `mean +- t s / sqrt(n)`; `None` for fewer than two values.
 ///
-/// It is stored beside the signed-rank interval for readers who expect it. No verdict rests on it: under bursts
-/// it has about half the power.
+/// The reports contain this interval beside the signed-rank interval for readers who expect it. No verdict depends on
+/// it: when the load has bursts, it has about half the statistical power.
 pub fn mean_t_interval(xs: &[f64]) -> Option<Interval> {
     let (m, s) = (mean(xs)?, standard_deviation(xs)?);
     let degrees = u32::try_from(xs.len() - 1).ok()?;
@@ -101,21 +106,22 @@ pub fn mean_t_interval(xs: &[f64]) -> Option<Interval> {
     Some(Interval { lo: m - half, hi: m + half })
 }
 
-/// The number of rounds that prove a harm of zero to be under a threshold with an error of 5 %, 80 % of the time.
+/// The number of rounds that are necessary to show that the harm is below a threshold if there is no harm. The error is
+/// 5 %, and the power (the probability that a run shows it) is 80 %.
 ///
-/// `sd_log` is the standard deviation of the paired log-ratios and `margin_log` the distance from the true harm to the
-/// threshold on the log scale: `ln(1 + threshold)` when the harm is zero. Never below 6, because below that no two-sided 95 %
-/// interval exists.
+/// `sd_log` is the standard deviation of the paired log-ratios, and `margin_log` the distance from the true harm to the
+/// threshold on the log scale: `ln(1 + threshold)` for a harm of zero. The result is at least 6, because with fewer
+/// rounds no two-sided 95 % interval exists. Returns `None` in the same cases as [`pairs_needed`].
 pub fn rounds_needed(sd_log: f64, margin_log: f64) -> Option<u32> {
     pairs_needed(sd_log, margin_log, 0.05).map(|rounds| rounds.max(6))
 }
 
-/// The number of pairs after which a one-sided bound with error `level` is closer to the centre of the differences than
-/// `margin`, 80 % of the time.
+/// The number of pairs that are necessary so that, with a probability of 80 %, a one-sided bound with error `level` is
+/// closer than `margin` to the centre of the differences.
 ///
-/// `K = ((z + 0.84) s / margin)^2`, where `z` leaves `level` above it in the normal distribution and `s` is the standard
-/// deviation of the differences, in the unit of the margin. `None` when the margin is not positive, the inputs are not
-/// finite, or the answer is beyond a million.
+/// The formula is `K = ((z + 0.84) s / margin)^2`, where `z` is the normal quantile of `1 - level`, and `s` the
+/// standard deviation of the differences in the unit of the margin. `None` if the margin is not positive, an input is
+/// not finite, or the result exceeds a million.
 pub fn pairs_needed(sd: f64, margin: f64, level: f64) -> Option<u32> {
     if !sd.is_finite() || !margin.is_finite() || margin <= 0.0 || sd < 0.0 {
         return None;
@@ -124,19 +130,21 @@ pub fn pairs_needed(sd: f64, margin: f64, level: f64) -> Option<u32> {
     if pairs > 1e6 { None } else { Some(pairs as u32) }
 }
 
-/// The fewest rounds at which `gates` metrics can all be proven harmful under Holm's correction.
+/// The minimum number of rounds with which all of `gates` metrics can be significantly harmful under Holm's correction
+/// at 5 %.
 pub fn rounds_for_holm(gates: usize) -> u32 {
     fewest_pairs(gates, 0.05)
 }
 
-/// The fewest pairs at which one of `gates` figures can be shown to differ on one side with an error of `level` over all of
-/// them: the smallest one-sided signed-rank p-value is `2^-K`, and Holm's first step asks for `level / gates`.
+/// The minimum number `K` of pairs with which one of `gates` metrics can differ significantly on one side, at an error
+/// of `level` over all metrics. The smallest possible one-sided signed-rank p-value is `2^-K`. Holm's first step
+/// requires a p-value of at most `level / gates`.
 pub fn fewest_pairs(gates: usize, level: f64) -> u32 {
     let gates = f64::from(u32::try_from(gates.max(1)).unwrap_or(u32::MAX));
     (1..64).find(|&k| 0.5_f64.powi(k) * gates <= level).map_or(64, i32::unsigned_abs)
 }
 
-/// Holm's step-down procedure at 5 %: which of the hypotheses behind these p-values are rejected.
+/// Holm's step-down procedure at 5 %. Returns, for each p-value, whether its hypothesis is rejected.
 pub fn holm(p_values: &[f64]) -> Vec<bool> {
     let mut by_p: Vec<usize> = (0..p_values.len()).collect();
     by_p.sort_by(|&a, &b| by_value(&p_values[a], &p_values[b]));
@@ -150,16 +158,18 @@ pub fn holm(p_values: &[f64]) -> Vec<bool> {
     rejected
 }
 
-/// The share of offline work kept, in per cent: work in the arm over work in the reference arm.
+/// The share of offline work that an arm (a variant of the experiment) keeps, in per cent: the work in the arm relative
+/// to the work in the reference arm.
 ///
-/// `None` when the reference did no work.
+/// `None` if no work was done in the reference arm.
 pub fn work_kept_pct(work: f64, reference: f64) -> Option<f64> {
     let kept = work / reference * 100.0;
     (reference > 0.0 && kept.is_finite()).then_some(kept)
 }
 
-/// Effective machine utilisation (Heracles), in per cent: the online load as a share of the most the service
-/// sustains alone, plus the offline work as a share of what it does alone. It may exceed 100 %.
+/// Effective machine utilisation (Heracles), in per cent. It is the sum of two shares: the online load relative to the
+/// maximum that the service sustains alone, and the offline work relative to the work that it does alone. The sum may
+/// exceed 100 %.
 pub fn emu_pct(online_share: f64, offline_share: f64) -> f64 {
     (online_share + offline_share) * 100.0
 }

@@ -1,8 +1,8 @@
-//! Texts that people read, and places in texts that they wrote: names of others as something that can be seen, columns, tables.
+//! Text for users: safe display of names, columns and tables; and the line and column of a position in a file.
 //!
-//! A name may have any characters, also those that move a terminal's cursor, turn the direction of the text around them or are
-//! not drawn. None of them is ever printed: [`visible`] is what a name looks like in a text, [`printable`] the same for a text
-//! of ours that is about to be printed, and [`json`] a JSON text without them.
+//! A name may contain any character, including characters that move a terminal's cursor, change the direction of the
+//! surrounding text or are invisible. commensal never prints such a character as it is: [`visible`] escapes them in a
+//! name, [`printable`] in a whole message, and [`json`] in JSON.
 
 use crate::spelling;
 use serde::Serialize;
@@ -10,8 +10,8 @@ use std::borrow::Cow;
 use std::fmt::Write;
 use std::path::Path;
 
-/// Whether a character is never printed as it is: controls (C0, DEL, C1), marks of direction, characters without a width or a
-/// glyph, ends of lines, and those that stand for a byte ([`spelling`]).
+/// Whether a character is hidden, that is, must not be printed as it is: control characters (C0, DEL, C1), direction
+/// marks, characters without width or glyph, line separators, and characters that encode a byte ([`spelling`]).
 #[must_use]
 pub fn is_hidden(one: char) -> bool {
     match one {
@@ -35,7 +35,7 @@ pub fn is_hidden(one: char) -> bool {
     }
 }
 
-/// A hidden character as people write it.
+/// Appends the escape sequence of a hidden character.
 fn push_hidden(out: &mut String, one: char) {
     let _ = match (one, spelling::byte(one)) {
         (_, Some(byte)) => write!(out, "\\x{byte:02x}"),
@@ -57,42 +57,43 @@ fn shown_if(text: &str, hidden: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// A name, path or value of somebody else in a text for people: one line, in which everything can be seen. A byte that is no
-/// UTF-8 is `\xff`, a line break `\n`, any other hidden character `\u{202e}`.
+/// Escapes all hidden characters, line breaks included, in a name, path or value from outside commensal. A byte that is
+/// not UTF-8 becomes `\xff`, a line break `\n`, any other hidden character `\u{202e}`.
 #[must_use]
 pub fn visible(name: &str) -> Cow<'_, str> {
     shown_if(name, is_hidden)
 }
 
-/// A path in a text for people.
+/// A path for display, with hidden characters escaped.
 #[must_use]
 pub fn path(path: &Path) -> String {
     visible(&spelling::of_path(path)).into_owned()
 }
 
-/// A whole text for people, with its lines, such as is about to be printed.
+/// Escapes all hidden characters except line breaks in a message that is about to be printed.
 #[must_use]
 pub fn printable(text: &str) -> Cow<'_, str> {
     shown_if(text, |one| is_hidden(one) && one != '\n')
 }
 
-/// A value as JSON in one line, which has no hidden characters but as `\u202e`.
+/// Serialises a value as JSON on one line; hidden characters are written as `\u202e`.
 ///
 /// # Errors
-/// When the value has maps whose keys are no texts.
+/// Returns an error if the value contains a map whose keys are not strings.
 pub fn json(value: &(impl Serialize + ?Sized)) -> serde_json::Result<String> {
     serde_json::to_string(value).map(escaped)
 }
 
-/// The same in indented lines.
+/// Serialises a value as indented JSON; hidden characters are written as `\u202e`.
 ///
 /// # Errors
-/// When the value has maps whose keys are no texts.
+/// Returns an error if the value contains a map whose keys are not strings.
 pub fn json_pretty(value: &(impl Serialize + ?Sized)) -> serde_json::Result<String> {
     serde_json::to_string_pretty(value).map(escaped)
 }
 
-/// Outside its texts JSON has only ASCII, and of the hidden characters only line breaks.
+/// Escapes hidden characters. In JSON they occur only inside strings: the rest of JSON is ASCII, and its only hidden
+/// characters are line breaks.
 fn escaped(json: String) -> String {
     let hidden = |one| is_hidden(one) && one != '\n';
     if !json.contains(hidden) {
@@ -114,14 +115,14 @@ fn escaped(json: String) -> String {
 /// How cells are aligned in their columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
-    /// All cells to the left.
+    /// All cells are left-aligned.
     Left,
-    /// The first column to the left, figures to the right.
+    /// The first column is left-aligned; the others, which contain numbers, are right-aligned.
     Figures,
 }
 
-/// Formats the cells in columns as wide as their widest cell, two spaces between, one line per row. Rows may differ in
-/// length.
+/// Formats the cells in columns, one line per row: each column is as wide as its widest cell, with two spaces between
+/// columns. Rows may differ in length.
 pub fn columns<R: AsRef<[String]>>(rows: &[R], align: Align) -> String {
     let mut widths: Vec<usize> = Vec::new();
     for row in rows {
@@ -144,8 +145,8 @@ pub fn columns<R: AsRef<[String]>>(rows: &[R], align: Align) -> String {
     out
 }
 
-/// Formats the cells as a Markdown table with the first row as its head; the given number of columns is left-aligned,
-/// the others (figures) right-aligned. `escape` escapes a cell's text.
+/// Formats the cells as a Markdown table whose header is the first row. The first `left` columns are left-aligned; the
+/// others, which contain numbers, are right-aligned. `escape` escapes the text of a cell.
 pub fn markdown_table<R: AsRef<[String]>>(
     rows: &[R],
     left: usize,
@@ -164,8 +165,14 @@ pub fn markdown_table<R: AsRef<[String]>>(
     out
 }
 
-/// Line and column, in characters and from 1, of a byte offset in `text`; of the end when `offset` is not a character
-/// boundary in it.
+/// Formats a time for a sentence: in seconds if it is below one and a half minutes, otherwise in minutes.
+#[must_use]
+pub fn rough_time(seconds: f64) -> String {
+    if seconds < 90.0 { format!("{seconds:.0} s") } else { format!("{:.0} min", seconds / 60.0) }
+}
+
+/// The line and the column (in characters) of a byte offset in `text`, both counted from 1. An `offset` that is not a
+/// character boundary of `text` counts as its end.
 pub fn line_and_column(text: &str, offset: usize) -> (usize, usize) {
     let before = text.get(..offset).unwrap_or(text);
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
@@ -226,7 +233,7 @@ mod tests {
         check(3, (1, 3));
         check(4, (2, 1));
         check(5, (2, 2));
-        // Inside of é, and beyond the end.
+        // Offsets inside of é, and beyond the end.
         check(2, (2, 3));
         check(99, (2, 3));
     }

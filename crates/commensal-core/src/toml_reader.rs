@@ -1,12 +1,13 @@
-//! TOML to checked, typed keys: the one reader of groups files, experiments and density ladders.
+//! Reads TOML files into checked, typed keys. Groups files, experiments and density ladders (experiments with a growing
+//! number of VMs or databases) all use this reader.
 //!
 //! ```text
 //! text ── Reader::parse ──► TomlTable ── Reader::section, by rows of keys ──► Section ──► its owner's types
 //!                └──────────── every mistake with line and column ────────────┘
 //! ```
-//! A [`FileKey`] says which values a key may have ([`Kind`]). The reader reports every mistake that concerns a single
-//! value; the owner of a table reports contradictions between keys, in the same pass ([`Reader::note`]). For a text
-//! that is not TOML only the syntax errors are reported: which keys are missing is not known.
+//! A [`FileKey`] states which values a key may have ([`Kind`]). The reader reports all errors that concern a single
+//! value; the code that owns a table reports contradictions between keys, in the same pass ([`Reader::note`]). If a
+//! file is not valid TOML, the reader reports only the syntax errors, because it cannot know which keys are missing.
 
 use crate::group::Position;
 use crate::text::{printable, visible};
@@ -21,7 +22,7 @@ use toml::de::{DeString, DeTable, DeValue};
 pub struct ConfigError {
     /// `file:line:column`.
     pub at: String,
-    /// What is wrong and how to put it right.
+    /// The error and how to correct it.
     pub message: String,
 }
 
@@ -33,7 +34,7 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// A position in one of a reader's files.
+/// A position in one of the files of a [`Reader`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct TextPlace {
     file: usize,
@@ -43,29 +44,29 @@ pub struct TextPlace {
 /// A value and its position.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
-    /// Where the key begins; for an item of a list, where the item begins.
+    /// Position of the key; for an item of a list, position of the item.
     pub key_at: TextPlace,
-    /// Where the value begins.
+    /// Position of the value.
     pub at: TextPlace,
     /// The value.
     pub value: TomlValue,
 }
 
-/// Keys of one table.
+/// A table: its values, by key.
 pub type TomlTable = BTreeMap<String, Node>;
 
 /// A TOML value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TomlValue {
-    /// Text.
+    /// A string.
     Text(String),
-    /// A whole number; one that exceeds the type is saturated.
+    /// An integer; a number outside the type's range is saturated.
     Whole(i128),
-    /// A number with a fraction or an exponent, or NaN.
+    /// A float: a number with a fraction or an exponent, an infinity or NaN.
     Number(f64),
     /// `true` or `false`.
     Flag(bool),
-    /// A date or a time, which no key accepts.
+    /// A date or a time; no key accepts such a value.
     Time,
     /// A list.
     List(Vec<Node>),
@@ -86,13 +87,13 @@ impl TomlValue {
     }
 }
 
-/// Checks a text; the error says what is wrong.
+/// A function that checks a string; its error states what is wrong.
 pub type Check = fn(&str) -> Result<(), String>;
 
-/// Checks whether a text parses as this type.
+/// Checks whether a string can be parsed as this type.
 ///
 /// # Errors
-/// The type's parse error.
+/// Returns the parse error of the type.
 pub fn is<T: FromStr<Err: fmt::Display>>(text: &str) -> Result<(), String> {
     text.parse::<T>().map(drop).map_err(|error| error.to_string())
 }
@@ -100,15 +101,16 @@ pub fn is<T: FromStr<Err: fmt::Display>>(text: &str) -> Result<(), String> {
 /// The values that a key accepts.
 #[derive(Debug, Clone, Copy)]
 pub enum Kind {
-    /// Any text, also an empty one.
+    /// A string, which may be empty.
     AnyText,
-    /// Text that is not empty.
+    /// A string that is not empty.
     Text,
-    /// Text that passes a check.
+    /// A string that passes a check.
     Checked(Check),
-    /// An amount with its unit, as text that passes a check; a bare number is refused.
+    /// An amount with its unit, as a string that passes a check; a number without a unit is refused.
     Quantity(Check),
-    /// A number, or a text such as `"60 %"`: a description of the valid amounts, and the check of the text.
+    /// A number, or a string such as `"60 %"`. The fields are a description of the valid amounts and the check of the
+    /// string.
     NumberOrText(&'static str, Check),
     /// One of these words.
     Word(&'static [&'static str]),
@@ -120,21 +122,21 @@ pub enum Kind {
     Positive,
     /// `true` or `false`.
     Flag,
-    /// A list of texts that all pass a check.
+    /// A list of strings that all pass a check.
     Texts(Check),
     /// A list of whole numbers within these bounds.
     Wholes(u64, u64),
-    /// A command, as a list of texts: the program, then its arguments.
+    /// A command, as a list of strings: the program and its arguments.
     Command,
     /// A list of commands.
     Commands,
-    /// A table with free key names, each with a text.
+    /// A table with any keys, whose values are strings.
     Named,
-    /// A table of these keys.
+    /// A table with these keys.
     Table(&'static [FileKey]),
-    /// One of these words, or a table of these keys.
+    /// One of these words, or a table with these keys.
     WordOrTable(&'static [&'static str], &'static [FileKey]),
-    /// A list of tables of these keys.
+    /// A list of tables with these keys.
     Tables(&'static [FileKey]),
 }
 
@@ -172,10 +174,10 @@ fn names(keys: &[FileKey]) -> String {
     keys.iter().map(|key| key.path).collect::<Vec<_>>().join(", ")
 }
 
-/// One key of a table.
+/// A key that a table may or must have.
 #[derive(Debug, Clone, Copy)]
 pub struct FileKey {
-    /// Dotted path of the key below the table.
+    /// Dotted path of the key, relative to the table.
     pub path: &'static str,
     /// The values that the key accepts.
     pub kind: Kind,
@@ -183,19 +185,19 @@ pub struct FileKey {
     pub needed: bool,
 }
 
-/// An optional key.
+/// Creates an optional key.
 #[must_use]
 pub const fn key(path: &'static str, kind: Kind) -> FileKey {
     FileKey { path, kind, needed: false }
 }
 
-/// A mandatory key.
+/// Creates a mandatory key.
 #[must_use]
 pub const fn needed(path: &'static str, kind: Kind) -> FileKey {
     FileKey { path, kind, needed: true }
 }
 
-/// A value that has passed its kind's check.
+/// A value that has passed the check of its [`Kind`].
 #[derive(Debug, Clone, PartialEq)]
 enum Content {
     Text(String),
@@ -210,36 +212,37 @@ enum Content {
     Tables(Vec<Section>),
 }
 
-/// The checked keys of a table. A key with an invalid value is [given](Section::given), but reads as if it were absent.
+/// The checked keys of a table. If a key's value is invalid, [`Section::given`] returns true, but the other methods
+/// return no value.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Section {
     at: TextPlace,
     size: usize,
-    /// Positions of each key and its value, and the value unless it was invalid.
+    /// For each key: the positions of the key and of its value, and the value; `None` in place of an invalid value.
     keys: BTreeMap<String, (TextPlace, TextPlace, Option<Content>)>,
-    /// Tables between the section and its keys.
+    /// Positions of the tables on the paths from the section to its keys.
     tables: BTreeMap<String, TextPlace>,
 }
 
 impl Section {
-    /// Whether a key is present, valid or not.
+    /// Whether a key is present, with a valid value or not.
     #[must_use]
     pub fn given(&self, key: &str) -> bool {
         self.keys.contains_key(key)
     }
 
-    /// Number of keys in the table itself, known or not.
+    /// Number of keys in the table itself, including unknown keys.
     #[must_use]
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// The keys that are present, with the positions of key and value.
+    /// The known keys that are present, with the positions of key and value.
     pub fn places(&self) -> impl Iterator<Item = (&str, TextPlace, TextPlace)> {
         self.keys.iter().map(|(key, (key_at, at, _))| (key.as_str(), *key_at, *at))
     }
 
-    /// Where a key's value begins, or else the nearest table above it that is present.
+    /// Position of a key's value; if the key is absent, the position of the nearest table above it that is present.
     #[must_use]
     pub fn at(&self, key: &str) -> TextPlace {
         let mut key = key;
@@ -257,72 +260,72 @@ impl Section {
         self.keys.get(key)?.2.as_ref()
     }
 
-    /// A text, a word or an amount as written.
+    /// The value of a key as a string: text, a word, or an amount as written.
     #[must_use]
     pub fn text(&self, key: &str) -> Option<&str> {
         if let Some(Content::Text(text)) = self.content(key) { Some(text) } else { None }
     }
 
-    /// A text as an owned string.
+    /// The value of a key as an owned string.
     #[must_use]
     pub fn owned(&self, key: &str) -> Option<String> {
         self.text(key).map(str::to_owned)
     }
 
-    /// A text, parsed.
+    /// The value of a key, parsed as `T`.
     #[must_use]
     pub fn parsed<T: FromStr>(&self, key: &str) -> Option<T> {
         self.text(key)?.parse().ok()
     }
 
-    /// A text, parsed by a function.
+    /// The value of a key, parsed by a function.
     pub fn with<T, E>(&self, key: &str, read: impl FnOnce(&str) -> Result<T, E>) -> Option<T> {
         read(self.text(key)?).ok()
     }
 
-    /// A whole number.
+    /// The value of a key as an integer.
     #[must_use]
     pub fn whole<T: TryFrom<u64>>(&self, key: &str) -> Option<T> {
         if let Some(Content::Whole(number)) = self.content(key) { T::try_from(*number).ok() } else { None }
     }
 
-    /// A number.
+    /// The value of a key as a number.
     #[must_use]
     pub fn number(&self, key: &str) -> Option<f64> {
         if let Some(Content::Number(number)) = self.content(key) { Some(*number) } else { None }
     }
 
-    /// `true` or `false`.
+    /// The value of a key as a boolean.
     #[must_use]
     pub fn flag(&self, key: &str) -> Option<bool> {
         if let Some(Content::Flag(flag)) = self.content(key) { Some(*flag) } else { None }
     }
 
-    /// Texts of a list, each with its position.
+    /// The value of a key as a list of strings, each with its position.
     #[must_use]
     pub fn texts(&self, key: &str) -> Option<&[(String, TextPlace)]> {
         if let Some(Content::Texts(texts)) = self.content(key) { Some(texts) } else { None }
     }
 
-    /// Whole numbers of a list, each with its position.
+    /// The value of a key as a list of integers, each with its position.
     #[must_use]
     pub fn wholes(&self, key: &str) -> Option<&[(u64, TextPlace)]> {
         if let Some(Content::Wholes(numbers)) = self.content(key) { Some(numbers) } else { None }
     }
 
-    /// A command.
+    /// The value of a key as a command.
     #[must_use]
     pub fn command(&self, key: &str) -> Option<Vec<String>> {
         self.commands(key).into_iter().next()
     }
 
-    /// Commands; empty if the key is absent.
+    /// The value of a key as a list of commands; empty if the key is absent.
     #[must_use]
     pub fn commands(&self, key: &str) -> Vec<Vec<String>> {
         if let Some(Content::Commands(commands)) = self.content(key) { commands.clone() } else { Vec::new() }
     }
 
-    /// Free key names of a table, each with its text and position.
+    /// The entries of a table with any keys: the key, its string and the position of the string.
     pub fn named(&self, key: &str) -> impl Iterator<Item = (&str, &str, TextPlace)> {
         let names = match self.content(key) {
             Some(Content::Named(names)) => Some(names),
@@ -331,31 +334,33 @@ impl Section {
         names.into_iter().flatten().map(|(name, (text, at))| (name.as_str(), text.as_str(), *at))
     }
 
-    /// A table.
+    /// The value of a key as a table.
     #[must_use]
     pub fn table(&self, key: &str) -> Option<&Section> {
         if let Some(Content::Table(section)) = self.content(key) { Some(section) } else { None }
     }
 
-    /// Tables of a list.
+    /// The value of a key as a list of tables.
     #[must_use]
     pub fn tables(&self, key: &str) -> Option<&[Section]> {
         if let Some(Content::Tables(sections)) = self.content(key) { Some(sections) } else { None }
     }
 }
 
-/// Reads files and collects their errors.
+/// Reads configuration files and collects their errors.
 #[derive(Debug, Default)]
 pub struct Reader {
-    /// Names and texts of the files.
+    /// Names and contents of the files.
     files: Vec<(String, String)>,
     mistakes: Vec<(TextPlace, String)>,
-    /// Whether the file is one of several: then a missing key is not an error, since another file may have it.
+    /// Whether the file is one of several files that form one table. Then a missing key is not an error, because
+    /// another file may contain the key.
     part: bool,
 }
 
 impl Reader {
-    /// Parses one more file; `name` is used in messages. Returns `None` when it is not TOML, and records the errors.
+    /// Parses another file; `name` is the file's name in messages. If the file is not valid TOML, records the errors
+    /// and returns `None`.
     pub fn parse(&mut self, name: &str, text: &str) -> Option<TomlTable> {
         let file = self.files.len();
         self.files.push((name.to_owned(), text.to_owned()));
@@ -367,12 +372,12 @@ impl Reader {
         syntax.is_empty().then(|| table(file, root.get_ref()))
     }
 
-    /// Records an error.
+    /// Records an error at a position.
     pub fn note(&mut self, at: TextPlace, message: impl Into<String>) {
         self.mistakes.push((at, message.into()));
     }
 
-    /// Records an unknown key, with a suggestion.
+    /// Records the error of an unknown key, and suggests known keys.
     pub fn unknown(&mut self, at: TextPlace, key: &str, known: &[&str]) {
         let hint = match nearest(key, known) {
             Some(name) => format!("; did you mean {name:?}?"),
@@ -396,7 +401,7 @@ impl Reader {
         self.mistakes.is_empty()
     }
 
-    /// All errors, file by file, in the order of the text.
+    /// Returns all errors, file by file, in the order of the text.
     #[must_use]
     pub fn mistakes(mut self) -> Vec<ConfigError> {
         self.mistakes.sort();
@@ -412,7 +417,8 @@ impl Reader {
         self.mistakes.iter().map(error).collect()
     }
 
-    /// Checks a table against its keys. `name` is the prefix of its keys in messages, empty for a file's top level.
+    /// Checks a table against its known keys and records the errors. `name` is the prefix of the keys in messages,
+    /// empty for the top level of a file.
     pub fn section(&mut self, name: &str, at: TextPlace, table: &TomlTable, keys: &[FileKey]) -> Section {
         let mut section = Section { at, size: table.len(), ..Section::default() };
         self.fill(&mut section, (name, ""), table, keys);
@@ -424,7 +430,7 @@ impl Reader {
         section
     }
 
-    /// Checks a table that may be incomplete: no key is reported as missing.
+    /// Checks a table that may be incomplete: missing mandatory keys are not errors.
     pub fn part(&mut self, table: &TomlTable, keys: &[FileKey]) {
         self.part = true;
         self.section("", TextPlace::default(), table, keys);
@@ -466,7 +472,7 @@ impl Reader {
         }
     }
 
-    /// Checks a value against its kind; records an error.
+    /// Checks a value against its kind; if it is invalid, records an error and returns `None`.
     fn content(&mut self, key: &str, kind: Kind, node: &Node) -> Option<Content> {
         let mut wrong = |at: TextPlace, message: String| {
             self.note(at, message);
@@ -485,7 +491,7 @@ impl Reader {
                 Ok(()) => Some(Content::Text(text.clone())),
                 Err(why) => wrong(node.at, refused(key, text, &why)),
             },
-            // The type's parse error says which unit is expected.
+            // The parse error of the type states which unit is expected.
             (Kind::Quantity(check), TomlValue::Whole(_) | TomlValue::Number(_)) => {
                 let why = check(&written(&node.value)).err();
                 let why = why.unwrap_or_else(|| "write it as text with a unit".to_owned());
@@ -582,7 +588,7 @@ impl Reader {
             }
         }
         match kind {
-            // Keep the tables, so that they are checked as a whole.
+            // Valid tables are kept even if others are not, so that the code that owns them can check them, too.
             Kind::Tables(_) if items.is_empty() || !sections.is_empty() => Some(Content::Tables(sections)),
             _ if self.mistakes.len() > before => None,
             Kind::Texts(_) => Some(Content::Texts(texts)),
@@ -595,7 +601,7 @@ impl Reader {
         }
     }
 
-    /// A command: its words, the first of which is not empty.
+    /// Checks a command, whose program name must not be empty, and returns its words.
     fn words(&mut self, key: &str, items: &[Node], at: TextPlace) -> Option<Vec<String>> {
         let mut words = Vec::new();
         for item in items {
@@ -616,7 +622,7 @@ impl Reader {
     }
 }
 
-/// The message for an invalid text; `why` may mention the text already.
+/// The message for an invalid string, which is added unless `why` already contains it.
 fn refused(key: &str, text: &str, why: &str) -> String {
     match why.contains(&format!("{text:?}")) {
         true => format!("{key}: {why}"),
@@ -636,7 +642,7 @@ fn number(value: &TomlValue) -> f64 {
     }
 }
 
-/// A number as text.
+/// Formats a number of a TOML file for a message.
 fn written(value: &TomlValue) -> String {
     match value {
         TomlValue::Whole(number) => number.to_string(),
@@ -644,7 +650,7 @@ fn written(value: &TomlValue) -> String {
     }
 }
 
-/// Paths of keys, and with `tables` also those of the tables that contain them.
+/// The full paths of the keys, and if `tables` is true, also of the tables that contain them.
 fn known(name: &str, keys: &[FileKey], tables: bool) -> Vec<String> {
     let mut all: Vec<String> = keys.iter().map(|row| join(name, row.path)).collect();
     if tables {
@@ -686,25 +692,25 @@ fn node(file: usize, value: &Spanned<DeValue<'_>>) -> Node {
     Node { key_at: at, at, value }
 }
 
-/// Up to this many known names are all listed.
+/// Maximum number of known keys that a message lists.
 const FEW: usize = 6;
 
-/// Edit distance between a known name and the written one.
+/// Edit distance between the name that was written and a known name.
 fn distance(given: &str, name: &str) -> usize {
     let last = |text: &str| text.rsplit('.').next().unwrap_or_default().to_owned();
     let whole = strsim::damerau_levenshtein(given, name);
-    // `cpu_max` or a key in the wrong table should still suggest `cpu.max`.
+    // Comparing last components lets a key in the wrong table suggest the right one.
     whole.min(strsim::damerau_levenshtein(&last(given), &last(name)) + 1)
 }
 
-/// The known name closest to the written one, if it is close enough to be a typo.
+/// The known name closest to the name that was written; `None` if even the closest name differs by more than a typo.
 #[must_use]
 pub fn nearest<'k>(given: &str, known: &[&'k str]) -> Option<&'k str> {
     let near = known.iter().map(|name| (distance(given, name), *name)).filter(|(far, _)| *far <= 3);
     near.min().map(|(_, name)| name)
 }
 
-/// The known names closest to the written one, however far: first those of the table of that name.
+/// The known names closest to the name that was written, at any distance; names in the same table come first.
 fn nearest_ones<'k>(given: &str, known: &[&'k str]) -> Vec<&'k str> {
     let table = format!("{}.", given.split('.').next().unwrap_or(given));
     let mut all: Vec<_> =

@@ -1,6 +1,6 @@
-//! The machine as plain data: logical CPUs with their cores, siblings, caches and nodes, memory, disks.
+//! The machine as plain data: logical CPUs with their cores, siblings, caches and NUMA nodes; memory; disks.
 //!
-//! Filled in by the sensors; `None` for a fact that the machine does not report.
+//! The sensors fill in these types; if the machine does not report a fact, the field is `None`.
 
 use crate::cpuset::CpuSet;
 use crate::units::Bytes;
@@ -10,15 +10,15 @@ use std::fmt;
 /// One logical CPU (hardware thread).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogicalCpu {
-    /// The kernel's number.
+    /// The kernel's number of the CPU.
     pub id: u32,
     /// Physical package (socket).
     pub package: Option<u32>,
     /// Core number within the package.
     pub core: Option<u32>,
-    /// Threads of the same core, this one included.
+    /// CPUs (hardware threads) of the same core, including this CPU.
     pub siblings: CpuSet,
-    /// CPUs that share the last-level cache, this one included.
+    /// CPUs that share the last-level cache, including this CPU.
     pub llc: Option<CpuSet>,
     /// NUMA node.
     pub node: Option<u32>,
@@ -59,7 +59,7 @@ impl Topology {
         self.cpus.iter().map(|cpu| cpu.id).collect()
     }
 
-    /// CPUs by NUMA node; empty when the machine does not report them.
+    /// CPUs by NUMA node; empty if the machine does not report NUMA nodes.
     #[must_use]
     pub fn nodes(&self) -> BTreeMap<u32, CpuSet> {
         let mut nodes: BTreeMap<u32, CpuSet> = BTreeMap::new();
@@ -71,7 +71,7 @@ impl Topology {
         nodes
     }
 
-    /// Groups of CPUs that share a last-level cache.
+    /// Sets of CPUs that share a last-level cache.
     #[must_use]
     pub fn llcs(&self) -> Vec<CpuSet> {
         let mut llcs: Vec<CpuSet> = self.cpus.iter().filter_map(|cpu| cpu.llc.clone()).collect();
@@ -108,14 +108,15 @@ impl std::str::FromStr for Device {
     }
 }
 
-/// A whole disk on which I/O limits make sense.
+/// A whole disk to which I/O limits can apply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Disk {
     /// Kernel name, for example `nvme0n1`.
     pub name: String,
-    /// Its number.
+    /// Device number.
     pub device: Device,
-    /// Its I/O scheduler, `bfq` or `mq-deadline` for example; `None` when the machine does not report one.
+    /// I/O scheduler of the disk, for example `bfq` or `mq-deadline`; `None` if the machine does not report a
+    /// scheduler.
     pub scheduler: Option<String>,
 }
 
@@ -131,7 +132,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine of `cpus` single-threaded cores, for tests and examples.
+    /// A machine with `cpus` single-threaded cores, one NUMA node and one disk, for tests and examples.
     #[must_use]
     pub fn simple(cpus: u32, memory: Bytes) -> Machine {
         let all: CpuSet = (0..cpus).collect();

@@ -1,17 +1,18 @@
-//! Quantities with their unit in the type: memory, rates, CPU amounts, weights, time.
+//! Quantities that carry their unit in the type: memory, rates, CPU amounts, weights, time.
 //!
-//! Parsing is strict (a bare number is refused, because the worst bugs seen in the field are unit
-//! bugs) and arithmetic is checked. Nothing here knows about files or the kernel.
+//! Parsing is strict: a number without a unit is refused, because the worst bugs found in similar tools are unit
+//! errors. Arithmetic is checked.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Why a quantity could not be read. The text says what was expected and gives an example.
+/// The error of a string that is not a valid quantity. The message states the expected form with an example.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{given:?} is not {expected}")]
 pub struct UnitError {
-    /// What the user wrote.
+    /// The string that the user wrote.
     pub given: String,
     /// The expected form, with an example.
     pub expected: &'static str,
@@ -21,7 +22,7 @@ fn refuse(given: &str, expected: &'static str) -> UnitError {
     UnitError { given: given.to_owned(), expected }
 }
 
-/// Splits `"2.5 cores"` into `(2.5, "cores")`; at most one decimal point, no sign, no exponent.
+/// Splits `"2.5 cores"` into `(2.5, "cores")`. The number may have one decimal point, but no sign and no exponent.
 fn number_and_unit(text: &str) -> Option<(Decimal, &str)> {
     let text = text.trim();
     let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '_')).unwrap_or(text.len());
@@ -29,7 +30,8 @@ fn number_and_unit(text: &str) -> Option<(Decimal, &str)> {
     Some((Decimal::parse(&digits)?, text[end..].trim()))
 }
 
-/// An exact decimal number: `digits / 10^scale`. Avoids floating point between text and kernel.
+/// An exact decimal number: `digits / 10^scale`. With it, no floating-point error occurs between the user's text and
+/// the kernel's value.
 #[derive(Debug, Clone, Copy)]
 struct Decimal {
     digits: u128,
@@ -46,12 +48,12 @@ impl Decimal {
         Some(Decimal { digits, scale: u32::try_from(fraction.len()).ok()? })
     }
 
-    /// `self * factor`, rounded to the nearest whole number; `None` on overflow.
+    /// Returns `self * factor`, rounded to the nearest whole number; `None` on overflow.
     fn times(self, factor: u128) -> Option<u64> {
         u64::try_from(self.times_wide(factor)?).ok()
     }
 
-    /// As [`Decimal::times`], for products that exceed 64 bits.
+    /// Like [`Decimal::times`], for products that exceed 64 bits.
     fn times_wide(self, factor: u128) -> Option<u128> {
         let divisor = 10u128.checked_pow(self.scale)?;
         let product = self.digits.checked_mul(factor)?.checked_add(divisor / 2)?;
@@ -90,7 +92,7 @@ impl FromStr for Bytes {
 }
 
 impl fmt::Display for Bytes {
-    /// The largest binary unit in which the value is at least 1, with at most one decimal.
+    /// Writes the value with at most one decimal, in the largest binary unit in which it is at least 1.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let unit = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
         for (shift, name) in unit {
@@ -106,8 +108,9 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// A data rate, in bytes per second.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// A data rate, in bytes per second; serialised as a plain number of bytes per second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct BytesPerS(pub u64);
 
 impl FromStr for BytesPerS {
@@ -125,7 +128,7 @@ impl fmt::Display for BytesPerS {
     }
 }
 
-/// An operation rate, in I/O operations per second.
+/// A rate of I/O operations, per second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IoPerS(pub u64);
 
@@ -147,15 +150,15 @@ impl fmt::Display for IoPerS {
     }
 }
 
-/// Shortest quota that the kernel takes, us per period (`min_cfs_quota_period`, kernel/sched/core.c).
+/// The smallest quota per period that the kernel accepts (us; `min_cfs_quota_period`, kernel/sched/core.c).
 pub const QUOTA_MIN_US: u64 = 1_000;
 
-/// An amount of CPU time per time, in millionths of one logical CPU.
+/// An amount of CPU time per time, in millionths of a logical CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MicroCpus(pub u64);
 
 impl MicroCpus {
-    /// `count` whole CPUs.
+    /// The amount of `count` whole CPUs.
     #[must_use]
     pub fn whole(count: usize) -> MicroCpus {
         MicroCpus(u64::try_from(count).unwrap_or(u64::MAX).saturating_mul(1_000_000))
@@ -175,7 +178,7 @@ impl fmt::Display for MicroCpus {
 pub struct Ppm(pub u64);
 
 impl Ppm {
-    /// This share of `whole`, rounded to nearest.
+    /// This share of `whole`, rounded to the nearest whole number.
     #[must_use]
     pub fn of(self, whole: u64) -> u64 {
         let part = (u128::from(whole) * u128::from(self.0) + 500_000) / 1_000_000;
@@ -281,36 +284,36 @@ impl FromStr for MemoryAmount {
     }
 }
 
-/// A relative CPU or I/O share among siblings: 1 to 10 000, 100 by default (cgroup v2 `cpu.weight`).
+/// A relative share of CPU time or I/O among siblings: 1 to 10,000, 100 by default (cgroup v2 `cpu.weight`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Weight(u16);
 
 impl Weight {
     /// The kernel's default for a new group.
     pub const DEFAULT: Weight = Weight(100);
-    /// The smallest share.
+    /// The smallest weight.
     pub const MIN: Weight = Weight(1);
 
-    /// `None` outside 1..=10000.
+    /// Creates a weight; returns `None` if the number is not in 1..=10000.
     #[must_use]
     pub fn new(weight: u16) -> Option<Weight> {
         (1..=10_000).contains(&weight).then_some(Weight(weight))
     }
 
-    /// The number for cgroup v2 `cpu.weight`.
+    /// The weight as a value of cgroup v2 `cpu.weight`.
     #[must_use]
     pub fn v2(self) -> u16 {
         self.0
     }
 
-    /// The number for cgroup v1 `cpu.shares`: 100 becomes 1024, as the kernel itself converts
-    /// (`CGROUP_WEIGHT_DFL`, kernel/sched/core.c), but never below the kernel's floor of 2.
+    /// The weight as a value of cgroup v1 `cpu.shares`: 100 becomes 1024, as in the kernel's own conversion
+    /// (`CGROUP_WEIGHT_DFL`, kernel/sched/core.c); at least 2, the kernel's minimum.
     #[must_use]
     pub fn v1_shares(self) -> u64 {
         ((u64::from(self.0) * 1024 + 50) / 100).max(2)
     }
 
-    /// The weight that corresponds to cgroup v1 `cpu.shares`; the nearest one where `cpu.shares` is finer.
+    /// The weight nearest to a value of cgroup v1 `cpu.shares`.
     #[must_use]
     pub fn from_v1_shares(shares: u64) -> Weight {
         let nearest = (shares.saturating_mul(100) + 512) / 1024;
@@ -324,8 +327,7 @@ impl fmt::Display for Weight {
     }
 }
 
-/// Names of units of time, and their lengths in nanoseconds: those of systemd.time(7), a month being 30.44 days and a year
-/// 365.25.
+/// Names and lengths (ns) of the units of time, as in systemd.time(7): a month has 30.44 days, a year 365.25 days.
 const TIME_UNITS: [(&[&str], u128); 10] = [
     (&["ns", "nsec", "nanos"], 1),
     (&["us", "usec", "µs"], 1_000),
@@ -341,8 +343,9 @@ const TIME_UNITS: [(&[&str], u128); 10] = [
 const MS: u128 = 1_000_000;
 const S: u128 = 1_000 * MS;
 
-/// The one parser of times: numbers, each with its unit, which are added up (`1h 30min`). Nanoseconds; units below
-/// `shortest_ns` are refused, because the result would be rounded.
+/// Parses a time and returns nanoseconds. All types of times use this parser. The text has one or more numbers, each
+/// with a unit; the result is their sum (`1h 30min`). The parser refuses units shorter than `shortest_ns`, because the
+/// result would have to be rounded.
 fn parse_time(text: &str, shortest_ns: u128) -> Option<u128> {
     let mut left = text.trim();
     let mut sum_ns = 0_u128;
@@ -363,12 +366,12 @@ fn parse_time(text: &str, shortest_ns: u128) -> Option<u128> {
     }
 }
 
-/// `ns` in a unit of `unit_ns`, rounded to the nearest whole number.
+/// Converts `ns` to units of `unit_ns`, rounded to the nearest whole number.
 fn rounded(ns: u128, unit_ns: u128) -> Option<u64> {
     u64::try_from((ns + unit_ns / 2) / unit_ns).ok()
 }
 
-/// A span of time of an option, to the nanosecond; `0` needs no unit.
+/// A time span of a command-line option, in nanoseconds; `0` needs no unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TimeSpan(pub Duration);
 
@@ -390,7 +393,7 @@ impl FromStr for TimeSpan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Millis(pub u64);
 
-/// Printed in the largest unit that represents it exactly, in the syntax of a groups file.
+/// Writes the time in the largest unit that represents it exactly, in the syntax of a groups file.
 impl fmt::Display for Millis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units = [(3_600_000, "h"), (60_000, "min"), (1_000, "s"), (1, "ms")];
@@ -409,11 +412,11 @@ impl FromStr for Millis {
     }
 }
 
-/// A short span of time, in microseconds; never 0.
+/// A short span of time, in microseconds; parsing refuses 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Micros(pub u64);
 
-/// Printed in the largest unit that represents it exactly, in the syntax of a groups file.
+/// Writes the time in the largest unit that represents it exactly, in the syntax of a groups file.
 impl fmt::Display for Micros {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units = [(1_000_000, "s"), (1_000, "ms"), (1, "us")];
@@ -480,7 +483,7 @@ mod tests {
         assert_eq!(CpuAmount::OfMachine(Ppm(500_000)).on(3), MicroCpus(1_500_000));
     }
 
-    /// Of an option, of a file in milliseconds and of one in microseconds.
+    /// Parses the text as a command-line option, as a value of a file in milliseconds, and as one in microseconds.
     #[test]
     fn times() {
         let far = "9".repeat(20);

@@ -1,20 +1,21 @@
-//! Windows of time in which running work has different settings, and the statistics of pairs of windows: the engine
-//! shared by the lab's rounds and the agent's canary. Pure.
+//! Experiments in windows of time: the order in which an experiment switches settings while work is running, and the
+//! statistics of pairs of windows. The lab's rounds and the agent's canary (an experiment that switches isolation off
+//! for short times) share this code.
 //!
 //! ```text
-//! schedule   in which order      ░ alone ░ isolated ░ alone again ░ isolated ░ contended, long ░ …
-//!     │ the caller switches, leaves out the first moments, and measures
+//! schedule   order of settings   ░ alone ░ isolated ░ alone again ░ isolated ░ contended, long ░ …
+//!     │ the caller switches settings, waits for them to settle, and measures
 //!     ▼
-//! pairs      difference of two settings that met the same machine
-//!     │ estimate (Hodges-Lehmann), exact bounds (signed ranks), at the error that this look may spend
+//! pairs      differences between two settings that were measured close in time
+//!     │ estimate (Hodges-Lehmann), exact bounds (signed ranks), at the error of this interim analysis
 //!     ▼
-//! answer     beyond the threshold, within it, or open with the bound that was reached
+//! conclusion beyond the threshold, within it, or open
 //! ```
 //!
-//! **Invariants.** An order is a function of its seed and of the cycle's number. All interim analyses together, and all
-//! figures of a canary together, are wrong at most as often as their one stated error. Whether a pair counts as
-//! evidence is decided by rules that treat both of its windows alike; otherwise leaving pairs out would itself create
-//! an effect.
+//! **Invariants.** The order of the settings depends only on the seed and the number of the cycle. The stated error
+//! bounds the probability of a wrong conclusion over all interim analyses of a run (checks before its end) and all
+//! metrics of a canary together. The rules that exclude a pair treat both of its windows alike; otherwise the exclusion
+//! of pairs would itself create an effect.
 
 mod effect;
 mod looks;

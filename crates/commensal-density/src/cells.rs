@@ -1,6 +1,7 @@
-//! Cells on this machine: a cgroup each, with weight, memory limit, quota and cores, created through the same plan and
-//! drivers as `apply`. They are in a journal before they exist, so that the next run or `commensal restore` can undo a
-//! run killed at any moment.
+//! Creates and removes cells on this machine. A cell stands for a VM: it is a cgroup with a CPU weight, a memory limit,
+//! a CPU quota and CPUs. Cells are created through the same planner and drivers as `commensal apply`. Each cell is
+//! recorded in a journal before it is created, so that the next run or `commensal restore` can remove the cells that a
+//! killed run left behind.
 
 use crate::error::DensityError;
 use crate::experiment::Cell;
@@ -17,36 +18,36 @@ use commensal_sensors::{Survey, machine};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Timeout for the processes of a cell to die.
+/// Timeout for the processes of a cell to exit after SIGKILL.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The machine during a run; a lock keeps other runs from measuring at the same time.
+/// The machine during a run. This value holds a lock, so that no other run measures at the same time.
 #[derive(Debug)]
 pub struct Field {
-    /// Survey of the machine.
+    /// The survey of the machine.
     pub survey: Survey,
-    /// What an earlier, killed run had left and was removed first.
+    /// Leftovers of earlier, killed runs that this run removed at its start.
     pub cleaned: Vec<String>,
     instance: Instance,
     _lock: Lock,
 }
 
-/// Existing cells.
+/// A set of cells that exist on the machine.
 #[derive(Debug)]
 pub struct Cells {
-    /// Their cgroups.
+    /// Cgroups of the cells, in the order of the cells.
     pub groups: Vec<GroupDirs>,
-    /// The CPUs of each cell, if pinned.
+    /// CPUs of each cell; empty if cells are not pinned.
     pub pins: Vec<Pinned>,
-    /// Wishes that the plan could not fulfil, in words.
+    /// Settings that the kernel could not enforce, as readable text.
     pub unmet: Vec<String>,
 }
 
 impl Field {
-    /// Surveys the machine and removes what dead runs left.
+    /// Surveys the machine and removes what killed runs left behind.
     ///
     /// # Errors
-    /// When another run is measuring, or no cgroup can be used.
+    /// Returns an error when another run is measuring, or no cgroup can be used.
     pub fn open(
         host: &mut dyn Host,
         state_dir: PathBuf,
@@ -66,15 +67,18 @@ impl Field {
         };
         let survey = instance.survey(host).map_err(TestbedError::from)?;
         if let Some(obstacle) = survey.caps.cgroup_obstacle.as_ref().or(survey.tenancy.obstacle.as_ref()) {
-            return Err(DensityError::new(format!("cells need cgroups of their own: {obstacle}")));
+            return Err(DensityError::new(format!(
+                "cells need cgroups, which cannot be created: {obstacle}"
+            )));
         }
         Ok(Field { survey, cleaned, instance, _lock: lock })
     }
 
-    /// Creates `count` cells.
+    /// Creates `count` cells, pinned to their own cores if `pinned`.
     ///
     /// # Errors
-    /// When the kernel refuses a step, or there are fewer cores than pinned cells need; then nothing is left.
+    /// Returns an error when the kernel refuses a step, or when there are fewer cores than pinned cells need. In both
+    /// cases all cells are removed.
     pub fn cells(
         &self,
         host: &mut dyn Host,
@@ -112,11 +116,11 @@ impl Field {
         Ok(Cells { groups, pins: Vec::new(), unmet })
     }
 
-    /// Kills all processes in the cells and removes the cells. Returns what could not be removed; it stays in the
-    /// journal for `commensal restore`.
+    /// Kills all processes in the cells and removes the cells. Returns a list of the cells that could not be removed;
+    /// they stay in the journal, and `commensal restore` retries them.
     ///
     /// # Errors
-    /// When a process survives SIGKILL, or the journal cannot be read or rewritten.
+    /// Returns an error when a process survives SIGKILL, or the journal cannot be read or rewritten.
     pub fn clear(&self, host: &mut dyn Host, cells: Cells) -> Result<Vec<String>, DensityError> {
         let mut ended = Ok(());
         for group in cells.groups {
@@ -132,7 +136,7 @@ impl Field {
     }
 }
 
-/// Specs of the cells' cgroups.
+/// Builds the specifications of the cells' cgroups.
 fn specs(cell: &Cell, count: u32, pins: &[Pinned]) -> Result<Vec<GroupSpec>, DensityError> {
     let weight = u16::try_from(cell.vcpu.saturating_mul(100)).unwrap_or(u16::MAX).min(10_000);
     let spec = |index: usize| {
@@ -151,10 +155,10 @@ fn specs(cell: &Cell, count: u32, pins: &[Pinned]) -> Result<Vec<GroupSpec>, Den
 }
 
 impl Cells {
-    /// Starts a program inside a cell; it is killed when this process dies.
+    /// Starts a program inside a cell. The kernel kills the program when this process exits.
     ///
     /// # Errors
-    /// When it cannot be started there.
+    /// Returns an error when the program cannot be started in this cell.
     pub fn start(
         &self,
         host: &mut dyn Host,

@@ -1,10 +1,14 @@
-//! Runs a ladder: every repeat consists of all rungs of all placements in random order, each recorded as it ends.
+//! Runs a ladder, which is a series of measurements with more and more sessions per cell. A cell stands for a VM; a
+//! placement is a number of cells on this machine; a rung is one load with one number of sessions in one placement.
+//! Each repeat measures every rung of every placement once (an attempt), in random order. The conductor records each
+//! attempt when it finishes.
 //!
 //! ```text
-//! repeat ─ rung: [cells made, programs started] all ready ─ GO ─ all done, or failed ─ [all ended, cells removed]
+//! repeat ─ rung: [create cells, start programs] all ready ─ GO ─ all done, or failed ─ [stop programs, remove cells]
 //! ```
-//! Cells are created anew for every attempt, so that no attempt inherits memory, cgroup caches or processes. Attempts
-//! of the same rung and repeat in several placements are a pair, so that disturbances of the machine affect both.
+//! The conductor creates new cells for every attempt, so that no attempt inherits memory, cgroup caches or processes.
+//! Attempts of the same rung in the same repeat are compared between placements, so that a disturbance of the machine
+//! affects both of the compared attempts.
 
 mod attempt;
 mod watch;
@@ -32,41 +36,41 @@ use std::time::{Duration, Instant, SystemTime};
 /// Options of a run on this machine.
 #[derive(Debug, Clone)]
 pub struct RunOptions {
-    /// This program: its hidden verb is the built-in load.
+    /// Path of this program. The conductor starts it again, with a hidden subcommand, as the built-in load.
     pub program: PathBuf,
-    /// Where the journal is.
+    /// Folder of the journal.
     pub state_dir: PathBuf,
-    /// Folder where `prepare` has put engines and data.
+    /// Folder into which `density prepare` puts engines and data.
     pub data_dir: PathBuf,
-    /// Name of the scratch group in which knobs are tried before the run.
+    /// Name of the scratch group in which control files are tested before the run.
     pub probe_name: String,
-    /// Cgroup below which cells are created, if the user chose one.
+    /// Cgroup below which cells are created; `None` lets the program choose a cgroup.
     pub cgroup_root: Option<CgroupPath>,
-    /// Command line, for the record.
+    /// Command line that is stored in the record.
     pub args: Vec<String>,
-    /// Version, for the record.
+    /// Version that is stored in the record.
     pub version: String,
-    /// Record of an interrupted run of this ladder, to be continued.
+    /// Record of an interrupted run of the same ladder, which this run continues.
     pub earlier: Option<Ladder>,
 }
 
-/// Progress, for display and for saving the record as the run goes on.
+/// Progress of a run. The caller displays it, and saves the record during the run.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// The machine was surveyed; also tells what was cleaned up.
+    /// The run surveyed the machine, and removed leftovers of killed runs.
     Ready(&'a Field),
-    /// An attempt begins.
+    /// An attempt starts.
     Attempt {
-        /// Attempts done.
+        /// Number of finished attempts.
         done: usize,
-        /// Attempts in all.
+        /// Number of attempts in the whole run.
         total: usize,
-        /// Description of the attempt.
+        /// Description of the attempt, such as `spin at 4 in N2`.
         what: String,
     },
-    /// An attempt is recorded.
+    /// The run added an attempt to the record.
     Recorded(&'a Ladder),
-    /// What could not be removed, which `commensal restore` will retry.
+    /// Cells that the run could not remove; `commensal restore` retries them.
     Left(Vec<String>),
 }
 
@@ -78,31 +82,32 @@ struct Step {
     concurrency: u32,
 }
 
-/// Runs the ladder.
+/// Runs the ladder and returns its record.
 ///
 /// # Errors
-/// When cells or VMs cannot be had, or it was stopped. Attempts measured before the error were reported as they were recorded; all cells are removed.
+/// Returns an error when cells or VMs cannot be created, or when the user stopped the run. In both cases, `tell` has
+/// received the attempts that were measured before, and all cells are removed.
 pub fn run(
     host: &mut dyn Host,
     experiment: &Experiment,
-    conduct: &RunOptions,
+    options: &RunOptions,
     stop: &AtomicBool,
     tell: &mut dyn FnMut(Event<'_>),
 ) -> Result<Ladder, DensityError> {
-    // Density and lab runs would disturb each other.
+    // The claim excludes runs of the lab, because the two runs would disturb each other.
     let _claim = Claim::take(host)?;
     let field =
-        Field::open(host, conduct.state_dir.clone(), &conduct.probe_name, conduct.cgroup_root.as_ref())?;
+        Field::open(host, options.state_dir.clone(), &options.probe_name, options.cgroup_root.as_ref())?;
     possible(experiment, &field)?;
-    let mut ladder = begin(host, experiment, conduct, &field);
-    if let Some(earlier) = &conduct.earlier {
+    let mut ladder = begin(host, experiment, options, &field);
+    if let Some(earlier) = &options.earlier {
         go_on(&mut ladder, earlier)?;
     }
     let guest = match &experiment.cell.backend {
         Backend::Group => None,
-        Backend::Qemu(vm) => Some(Guest::prepare(host, &conduct.data_dir, vm)?),
+        Backend::Qemu(vm) => Some(Guest::prepare(host, &options.data_dir, vm)?),
     };
-    sweep(host, experiment, conduct);
+    sweep(host, experiment, options);
     tell(Event::Ready(&field));
     let steps = steps(experiment);
     let total = steps.len() * experiment.repeats as usize;
@@ -123,7 +128,7 @@ pub fn run(
                 continue;
             }
             let limit = limit(&ladder, experiment, step);
-            let trial = Trial { experiment, conduct, field: &field, guest: guest.as_ref(), limit, stop };
+            let trial = Trial { experiment, options, field: &field, guest: guest.as_ref(), limit, stop };
             let at_s = before + begun.elapsed().as_secs_f64();
             let (load, placement) = (&experiment.loads[step.load], experiment.placements[step.placement]);
             let tried = trial.attempt(host, (load, step.concurrency), placement, &mut ladder.results)?;
@@ -136,7 +141,7 @@ pub fn run(
                 }
             }
             if tried.attempt.failure.is_some() {
-                sweep(host, experiment, conduct);
+                sweep(host, experiment, options);
             }
             push(&mut ladder, experiment, step, Attempt { repeat, at_s, ..tried.attempt });
             tell(Event::Recorded(&ladder));
@@ -148,23 +153,23 @@ pub fn run(
     Ok(ladder)
 }
 
-/// The user asked to stop.
+/// Returns the error for a run that the user stopped.
 fn stopped() -> DensityError {
-    DensityError::new("stopped before the end")
+    DensityError::new("the run was stopped before its end")
 }
 
-/// Removes what the servers of killed cells left behind.
-fn sweep(host: &mut dyn Host, experiment: &Experiment, conduct: &RunOptions) {
+/// Removes the files that the database servers of killed cells left behind.
+fn sweep(host: &mut dyn Host, experiment: &Experiment, options: &RunOptions) {
     for load in &experiment.loads {
         let Kind::Postgres(tpcds) = &load.kind else { continue };
-        let spec = engines::sweep(&conduct.data_dir, tpcds.scale_milli);
-        // The command reports what it could not remove, and the next run tries again.
+        let spec = engines::sweep(&options.data_dir, tpcds.scale_milli);
+        // The command itself reports the files that it could not remove. The next run tries again.
         let _ = host.spawn(&spec).and_then(|mut child| child.wait());
     }
 }
 
-/// In the first repeat, places the same step of the first placement before each step, because its time sets the time
-/// limit.
+/// Reorders the first repeat: each step of another placement comes after the same step of the first placement, because
+/// the time of the first one determines the time limit of the others.
 fn references_first(order: Vec<Step>) -> Vec<Step> {
     let mut sorted = Vec::with_capacity(order.len());
     for step in order {
@@ -177,7 +182,7 @@ fn references_first(order: Vec<Step>) -> Vec<Step> {
     sorted
 }
 
-/// Time limit of a step, and how it was derived.
+/// Returns the time limit of a step, and a text that explains the limit.
 fn limit(ladder: &Ladder, experiment: &Experiment, step: Step) -> (Duration, String) {
     let limits = &experiment.limits;
     let first = find(ladder, experiment, Step { placement: 0, ..step }).filter(|_| step.placement > 0);
@@ -186,13 +191,13 @@ fn limit(ladder: &Ladder, experiment: &Experiment, step: Step) -> (Duration, Str
     match limits.times_first.zip(median(&times)) {
         Some((most, alone)) => {
             let name = &ladder.placements[0].name;
-            (Duration::from_secs_f64(most * alone), format!(", {most} times what {name} takes,"))
+            (Duration::from_secs_f64(most * alone), format!(" (time limit: {most} times the time of {name})"))
         }
         None => (limits.timeout, String::new()),
     }
 }
 
-/// Refuses a ladder that is impossible on this machine, before anything is created.
+/// Returns an error for a ladder that this machine cannot run, before any cell exists.
 fn possible(experiment: &Experiment, field: &Field) -> Result<(), DensityError> {
     let machine = &field.survey.machine;
     for (cells, pinned) in &experiment.placements {
@@ -204,7 +209,7 @@ fn possible(experiment: &Experiment, field: &Field) -> Result<(), DensityError> 
         let memory = most.map(|memory| memory.0.saturating_mul(u64::from(*cells)));
         if let Some(memory) = memory.filter(|memory| *memory > machine.memory.0) {
             return Err(DensityError::new(format!(
-                "{cells} cells may use {} MiB of memory, and the machine has {} MiB; give cells less memory, or have fewer",
+                "{cells} cells may use {} MiB of memory, but the machine has {} MiB; give cells less memory, or use fewer cells",
                 memory >> 20,
                 machine.memory.0 >> 20
             )));
@@ -214,8 +219,8 @@ fn possible(experiment: &Experiment, field: &Field) -> Result<(), DensityError> 
     server.check()
 }
 
-/// The record before the first attempt.
-fn begin(host: &dyn Host, experiment: &Experiment, conduct: &RunOptions, field: &Field) -> Ladder {
+/// Creates the record, without attempts.
+fn begin(host: &dyn Host, experiment: &Experiment, options: &RunOptions, field: &Field) -> Ladder {
     let server = Server::of(&field.survey.machine.topology, experiment.reserve);
     let machine = describe(host, &field.survey.machine, &field.survey.hierarchies);
     let mut notes = topology_notes::notes(host, &field.survey.machine.topology);
@@ -238,7 +243,7 @@ fn begin(host: &dyn Host, experiment: &Experiment, conduct: &RunOptions, field: 
     Ladder {
         schema: SCHEMA.to_owned(),
         name: experiment.name.clone(),
-        tool: Some(RecordedBy { version: conduct.version.clone(), args: conduct.args.clone() }),
+        tool: Some(RecordedBy { version: options.version.clone(), args: options.args.clone() }),
         started: Some(humantime::format_rfc3339_seconds(SystemTime::now()).to_string()),
         seed: experiment.seed,
         repeats: experiment.repeats,
@@ -257,10 +262,13 @@ fn placement_name(cells: u32, pinned: bool) -> String {
     format!("N{cells}{}", if pinned { " pinned" } else { "" })
 }
 
-/// Takes over the record of an interrupted run, if it was a run of this very ladder.
+/// Copies the attempts of an interrupted run into the record. Returns an error if that run measured another ladder or
+/// another machine.
 fn go_on(ladder: &mut Ladder, earlier: &Ladder) -> Result<(), DensityError> {
     let refuse = |what: &str| {
-        Err(DensityError::new(format!("this record cannot be gone on with: {what} is not the same")))
+        Err(DensityError::new(format!(
+            "this record cannot be continued, because {what} differs; run without --resume to start a new record"
+        )))
     };
     if (&earlier.name, &earlier.source, earlier.seed) != (&ladder.name, &ladder.source, ladder.seed) {
         return refuse("the experiment");
@@ -274,14 +282,14 @@ fn go_on(ladder: &mut Ladder, earlier: &Ladder) -> Result<(), DensityError> {
     }
     let attempts: usize = earlier.rungs.iter().map(|rung| rung.attempts.len()).sum();
     ladder.started.clone_from(&earlier.started);
-    // The record keeps the command that started it; commands that continued it are in the notes.
+    // The record keeps the command that started the run. Its notes list the commands that continued the run.
     let later = std::mem::replace(&mut ladder.tool, earlier.tool.clone());
     ladder.rungs.clone_from(&earlier.rungs);
     ladder.results.clone_from(&earlier.results);
     ladder.notes.clone_from(&earlier.notes);
     let command = later.map(|tool| format!(" by commensal {} {}", tool.version, tool.args.join(" ")));
     ladder.notes.push(format!(
-        "the run was interrupted after {attempts} attempts and gone on with later{}",
+        "the run was interrupted after {attempts} attempts and continued later{}",
         command.unwrap_or_default()
     ));
     Ok(())
@@ -315,7 +323,8 @@ fn recorded(ladder: &Ladder, experiment: &Experiment, step: Step, repeat: u32) -
     find(ladder, experiment, step).is_some_and(|rung| rung.attempts.iter().any(|one| one.repeat == repeat))
 }
 
-/// Skips a rung when enough lower ones have failed in every attempt; it counts as failed, with the reason.
+/// Skips a rung when enough lower rungs have failed in every attempt. The record marks the rung as skipped, with the
+/// reason; it counts as failed.
 fn leave_out(ladder: &mut Ladder, experiment: &Experiment, step: Step) -> bool {
     let (load, placement) = (&experiment.loads[step.load], ladder.placements[step.placement].name.clone());
     let failed: Vec<u32> = (load.concurrency.iter().copied())
@@ -339,7 +348,7 @@ fn leave_out(ladder: &mut Ladder, experiment: &Experiment, step: Step) -> bool {
             placement,
             attempts: Vec::new(),
             published: None,
-            skipped: Some(format!("the rungs at {} failed", names.join(" and "))),
+            skipped: Some(format!("the rungs with {} sessions failed", names.join(" and "))),
         });
     }
     true
@@ -368,7 +377,7 @@ fn push(ladder: &mut Ladder, experiment: &Experiment, step: Step, attempt: Attem
     }
 }
 
-/// Number of attempts of the ladder.
+/// Returns the number of attempts of the whole ladder.
 #[must_use]
 pub fn size(experiment: &Experiment) -> usize {
     steps(experiment).len() * experiment.repeats as usize
@@ -412,14 +421,14 @@ mod tests {
         push(&mut ladder, &experiment, step(1), failed(0));
         assert!(!leave_out(&mut ladder, &experiment, step(8)));
         push(&mut ladder, &experiment, step(4), failed(0));
-        // A lower rung is still tried, a higher one is skipped.
+        // A lower rung is still measured; a higher rung is skipped.
         assert!(!leave_out(&mut ladder, &experiment, step(2)));
         assert!(leave_out(&mut ladder, &experiment, step(8)));
         assert_eq!(
             find(&ladder, &experiment, step(8)).unwrap().skipped.as_deref(),
-            Some("the rungs at 1 and 4 failed")
+            Some("the rungs with 1 and 4 sessions failed")
         );
-        // The other placement is not affected.
+        // Failures in one placement do not skip rungs of the other placement.
         assert!(!leave_out(&mut ladder, &experiment, Step { placement: 0, ..step(8) }));
         push(
             &mut ladder,
@@ -436,9 +445,7 @@ mod tests {
         let mut ladder = ladder();
         let mut other = ladder.clone();
         other.seed = 9;
-        assert!(
-            go_on(&mut ladder, &other).unwrap_err().to_string().contains("the experiment is not the same")
-        );
+        assert!(go_on(&mut ladder, &other).unwrap_err().to_string().contains("the experiment differs"));
         let other = Ladder { repeats: 77, ..ladder.clone() };
         assert!(go_on(&mut ladder, &other).unwrap_err().to_string().contains("the number of repeats"));
         let same = ladder.clone();
@@ -449,14 +456,14 @@ mod tests {
         let same = Ladder { tool: tool(&["density", "run", "x"]), ..same };
         ladder.tool = tool(&["density", "run", "x", "--resume", "density.json"]);
         go_on(&mut ladder, &same).unwrap();
-        // Started by one command, continued by another.
+        // One command started the ladder, and another command continued it.
         assert_eq!(ladder.tool, same.tool);
         let note = ladder.notes.last().unwrap();
         assert!(note.contains("was interrupted after 0 attempts"), "{note}");
         assert!(note.ends_with("by commensal 0.1.0 density run x --resume density.json"), "{note}");
     }
 
-    // promise 50
+    // promise 41
     #[test]
     fn a_limit_follows_the_first_placement() {
         let (mut experiment, mut ladder) = (experiment(), ladder());
@@ -470,12 +477,12 @@ mod tests {
             push(&mut ladder, &experiment, step(0), attempt);
         }
         let (most, why) = limit(&ladder, &experiment, step(1));
-        assert_eq!((most, why.as_str()), (Duration::from_secs(36), ", 3 times what N1 takes,"));
+        assert_eq!((most, why.as_str()), (Duration::from_secs(36), " (time limit: 3 times the time of N1)"));
         // A step of the first placement is limited by `timeout`.
         assert_eq!(limit(&ladder, &experiment, step(0)).0, experiment.limits.timeout);
         experiment.limits.times_first = None;
         assert_eq!(limit(&ladder, &experiment, step(1)).0, experiment.limits.timeout);
-        // In the first repeat the reference comes first, and no step is lost or doubled.
+        // In the first repeat, the first placement is measured before the others, and each step occurs once.
         let all = steps(&experiment);
         let mut order = all.clone();
         Rng::new(7).shuffle(&mut order);

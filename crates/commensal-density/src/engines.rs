@@ -1,44 +1,47 @@
-//! TPC-DS in a cell: the commands that start an engine, and the files that they need.
+//! TPC-DS in a cell, which stands for a VM: the commands that start a database engine, and the paths of the files that
+//! the commands need.
 
 use crate::experiment::{Cell, Tpcds};
 use commensal_host::SpawnSpec;
 use std::path::{Path, PathBuf};
 
-/// The Python program that downloads the engine, generates the data, and is a cell's client.
+/// The Python script that downloads the engine, generates the data, and runs as the client of a cell.
 pub const SCRIPT: &str = include_str!("tpcds.py");
 
-/// Path of the script.
+/// Returns the path of the script.
 #[must_use]
 pub fn script(data_dir: &Path) -> PathBuf {
     data_dir.join("tpcds.py")
 }
 
-/// The Python interpreter of the environment that `prepare` creates.
+/// Returns the path of the Python interpreter in the environment that `density prepare` creates.
 #[must_use]
 pub fn python(data_dir: &Path) -> PathBuf {
     data_dir.join("python/bin/python")
 }
 
-/// The database of a scale factor.
+/// Returns the path of the database for a scale factor (in thousandths).
 #[must_use]
 pub fn database(data_dir: &Path, scale_milli: u32) -> PathBuf {
     data_dir.join(format!("tpcds-{scale_milli}.duckdb"))
 }
 
-/// Folder for spill files of engines.
+/// Returns the folder for spill files of engines.
 #[must_use]
 pub fn scratch(data_dir: &Path) -> PathBuf {
     data_dir.join("cells")
 }
 
-/// File with the facts about a database's queries; for PostgreSQL only those that it can run.
+/// Returns the path of the file that describes the queries on a database. For PostgreSQL, the file lists only the
+/// queries that PostgreSQL can run.
 #[must_use]
 pub fn facts(data_dir: &Path, scale_milli: u32, postgres: bool) -> PathBuf {
     let engine = if postgres { ".postgres" } else { "" };
     data_dir.join(format!("tpcds-{scale_milli}.duckdb{engine}.json"))
 }
 
-/// Number of queries of a session, from the text of [`facts`].
+/// Returns the number of queries of a session, from the content of the file at [`facts`]; `None` when the content
+/// cannot be parsed.
 #[must_use]
 pub fn queries(facts: &str, lite: bool) -> Option<u32> {
     let facts: serde_json::Value = serde_json::from_str(facts).ok()?;
@@ -46,7 +49,8 @@ pub fn queries(facts: &str, lite: bool) -> Option<u32> {
     u32::try_from(count).ok()
 }
 
-/// Command of an engine process with its client: `vcpu` threads compute for `sessions` sessions.
+/// Returns the command that starts an engine process and its client. The engine uses `vcpu` threads for `sessions`
+/// sessions.
 #[must_use]
 pub fn cell(data_dir: &Path, engine: &str, tpcds: Tpcds, (cell, sessions): (&Cell, u32)) -> SpawnSpec {
     let mut spec = SpawnSpec::new(python(data_dir))
@@ -70,7 +74,7 @@ pub fn cell(data_dir: &Path, engine: &str, tpcds: Tpcds, (cell, sessions): (&Cel
     spec
 }
 
-/// Command that removes the copies of clusters whose cells were killed.
+/// Returns the command that removes the database copies of killed cells.
 #[must_use]
 pub fn sweep(data_dir: &Path, scale_milli: u32) -> SpawnSpec {
     SpawnSpec::new(python(data_dir))

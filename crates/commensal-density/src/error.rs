@@ -1,11 +1,11 @@
-//! Why something of density could not be done.
+//! The error type of this crate.
 
 use commensal_host::HostError;
 use commensal_lab::site::TestbedError;
 use std::error::Error;
 
-/// Why something of density could not be done: a sentence, and the one below it. Nobody acts on which reason it is, so
-/// whoever finds one says it.
+/// An error of this crate: a message, and the message of the cause. The crate has one type for all errors, because
+/// callers do not distinguish kinds of errors.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct DensityError {
@@ -22,7 +22,7 @@ impl DensityError {
         DensityError { message: message.into(), source: Some(Box::new(DensityError::copied(source))) }
     }
 
-    /// The same sentences.
+    /// Copies the messages of an error and of its causes.
     fn copied(error: &dyn Error) -> DensityError {
         let source = error.source().map(|source| Box::new(DensityError::copied(source)));
         DensityError { message: error.to_string(), source }

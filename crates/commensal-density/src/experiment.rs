@@ -1,26 +1,28 @@
-//! A ladder's file: TOML to [`Experiment`]. All mistakes in one error, each with line and column.
+//! Parses the file of a ladder (TOML) into an [`Experiment`]. One error reports all mistakes in the file, each with
+//! line and column. A ladder is a series of measurements with more and more sessions; a rung is one of these
+//! measurements, with one number of sessions in one placement (number of cells).
 //!
 //! ```toml
 //! about   = "VMs of one vCPU that compute"
 //! repeats = 6
 //!
-//! [cell]                     # stands for a VM
+//! [cell]                     # a cell stands for a VM
 //! vcpu   = 1
 //! memory = "512 MiB"
 //!
 //! [ladder]
-//! cells  = [1, 2, 3, 4, 6]   # the first is what the others are compared with
-//! pinned = [2]               # these also with cores of their own
+//! cells  = [1, 2, 3, 4, 6]   # the first number is the reference for the others
+//! pinned = [2]               # measure these also with each cell pinned to its own cores
 //!
 //! [[load]]
 //! name = "spin"
 //! kind = "spin"              # spin, mpp, duckdb, postgres or program
-//! work = 500                 # units of one session
-//! concurrency = [1, 2, 4]    # sessions of each cell
+//! work = 500                 # units of work per session
+//! concurrency = [1, 2, 4]    # numbers of sessions per cell
 //!
 //! [limits]
-//! timeout    = "60 s"        # of one rung; or "3x": so many times as long as the first placement took
-//! stop-after = 2             # failed rungs, then the higher ones are left out
+//! timeout    = "60 s"        # of one rung; or "3x": three times as long as the first placement took
+//! stop-after = 2             # after this many failed rungs, higher rungs are skipped
 //! ```
 
 use commensal_core::toml_reader::{FileKey, Kind as Of, Reader, Section, TextPlace, is, key, needed};
@@ -33,45 +35,46 @@ use std::time::Duration;
 /// The definition of a ladder.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Experiment {
-    /// Its name.
+    /// Name of the ladder.
     pub name: String,
-    /// Description.
+    /// Description of the ladder.
     pub about: String,
-    /// The file as it was read.
+    /// Text of the file.
     pub source: String,
     /// The cells.
     pub cell: Cell,
     /// Number of cores reserved for the host.
     pub reserve: f64,
-    /// Numbers of cells, and whether each cell is pinned to its own cores; the first is the reference.
+    /// Numbers of cells, each with a flag: whether every cell is pinned to its own cores. The first entry is the
+    /// reference for the others.
     pub placements: Vec<(u32, bool)>,
     /// The loads.
     pub loads: Vec<Load>,
-    /// Attempts per rung.
+    /// Number of attempts per rung.
     pub repeats: u32,
-    /// Seed of the order.
+    /// Seed of the random order.
     pub seed: u64,
-    /// Limits at which rungs fail or are skipped.
+    /// Limits above which a rung fails or is skipped.
     pub limits: Limits,
-    /// Patterns in log files that count as warnings.
+    /// Patterns of lines in log files that count as warnings.
     pub warnings: Vec<Pattern>,
 }
 
-/// A cell: a VM, or the cgroup that stands for one.
+/// A cell: a VM, or a cgroup that stands for a VM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cell {
-    /// Number of vCPUs: maximum number of threads, and weight.
+    /// Number of vCPUs. The cell has at most this many threads, and its CPU weight is 100 times this number.
     pub vcpu: u32,
     /// Memory hard limit; for a VM, the guest's memory.
     pub memory: Option<Bytes>,
     /// Whether the cell also has a quota of `vcpu` CPUs.
     pub quota: bool,
-    /// How cells are implemented.
+    /// Whether cells are cgroups or VMs.
     pub backend: Backend,
 }
 
 impl Cell {
-    /// Memory hard limit of its cgroup.
+    /// Returns the memory hard limit of the cell's cgroup. For a VM it includes QEMU's own memory.
     #[must_use]
     pub fn memory_limit(&self) -> Option<Bytes> {
         match self.backend {
@@ -81,7 +84,7 @@ impl Cell {
     }
 }
 
-/// How cells are implemented.
+/// What implements a cell: a cgroup or a VM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Backend {
     /// Processes in a cgroup.
@@ -93,33 +96,35 @@ pub enum Backend {
 /// Settings of a VM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Vm {
-    /// The guest's kernel; by default that of this machine.
+    /// The guest's kernel; `None` uses this machine's kernel.
     pub kernel: Option<PathBuf>,
-    /// How the guest's instructions are executed.
+    /// Method by which the guest's instructions are executed.
     pub accel: Accel,
 }
 
 /// How a guest's instructions are executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Accel {
-    /// By the CPU, using KVM.
+    /// The CPU executes the instructions, using KVM.
     Kvm,
-    /// By QEMU's translator: shows that all parts work, but times and steal mean nothing.
+    /// QEMU's translator executes the instructions. This shows that all parts work, but the measured times and steal
+    /// mean nothing.
     Tcg,
 }
 
 /// The load of every cell.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Load {
-    /// Its name.
+    /// Name of the load.
     pub name: String,
     /// Kind of load.
     pub kind: Kind,
     /// Units of work per session.
     pub work: u32,
-    /// Memory hard limit of a cell, instead of the ladder's: below the size of the data, the load becomes disk-bound.
+    /// Memory hard limit of a cell under this load; replaces the limit of the ladder. If the limit is smaller than the
+    /// data, the load reads from disk.
     pub memory: Option<Bytes>,
-    /// Sessions of each cell, ascending.
+    /// Numbers of sessions per cell, ascending.
     pub concurrency: Vec<u32>,
 }
 
@@ -128,14 +133,14 @@ pub struct Load {
 pub enum Kind {
     /// Threads that compute.
     Spin,
-    /// Threads that copy arrays of this size each, by which `density calibrate` measures memory bandwidth. Files cannot
-    /// request it.
+    /// Threads that copy arrays of this size each. `density calibrate` uses this load to measure memory bandwidth; a
+    /// file cannot request this load.
     Stream(Bytes),
-    /// Steps of computing with a barrier over all cells after each, by datagrams.
+    /// Steps of computing. After each step, all cells wait for each other at a barrier, which uses datagrams.
     Mpp,
-    /// TPC-DS by one DuckDB process per cell.
+    /// TPC-DS, run by one DuckDB process per cell.
     Duckdb(Tpcds),
-    /// TPC-DS by one PostgreSQL server per cell, with the queries that it can run.
+    /// TPC-DS, run by one PostgreSQL server per cell, with only those queries that PostgreSQL can run.
     Postgres(Tpcds),
     /// A program that implements the protocol of cells (see [`crate::protocol`]).
     Program(Vec<String>),
@@ -146,15 +151,15 @@ pub enum Kind {
 pub struct Tpcds {
     /// Scale factor in thousandths.
     pub scale_milli: u32,
-    /// Whether to use only the 51 queries that were fastest on this machine, like the document's "lite", instead of all
-    /// 99.
+    /// Whether to use only 51 of the 99 queries: those that were fastest on this machine, like "lite" in Arenadata's
+    /// article.
     pub lite: bool,
     /// Whether to drop the data from the page cache before each attempt.
     pub cold: bool,
 }
 
 impl Experiment {
-    /// The cell with a load's own limits.
+    /// Returns the cell; if the load has a memory limit, the cell has that limit.
     #[must_use]
     pub fn cell_of(&self, load: &Load) -> Cell {
         Cell { memory: load.memory.or(self.cell.memory), ..self.cell.clone() }
@@ -162,7 +167,7 @@ impl Experiment {
 }
 
 impl Kind {
-    /// The unit of work.
+    /// Returns the name of the unit of work.
     #[must_use]
     pub fn unit(&self) -> &'static str {
         match self {
@@ -175,17 +180,18 @@ impl Kind {
     }
 }
 
-/// Limits at which rungs fail or are skipped.
+/// Limits above which a rung fails or is skipped.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Limits {
-    /// Time limit of a rung.
+    /// Time limit of a rung. If `times_first` is set, this limit applies only where the multiple cannot be computed.
     pub timeout: Duration,
-    /// Time limit as a multiple of the time of the same rung in the first placement; where that is unknown, `timeout`
-    /// is used.
+    /// Time limit as a multiple of the time that the first placement took for the same rung. If that time is unknown,
+    /// `timeout` applies.
     pub times_first: Option<f64>,
-    /// After this number of failed rungs of one test and placement, higher rungs are skipped.
+    /// After this many failed rungs of one load in one placement, the conductor skips the rungs of that load with more
+    /// sessions in that placement.
     pub stop_after: u32,
-    /// Maximum steal of a rung, per cent; above it the rung has failed.
+    /// Maximum steal of a rung in per cent. A rung with more steal counts as failed.
     pub max_steal_pct: Option<f64>,
 }
 
@@ -194,16 +200,16 @@ pub struct Limits {
 pub struct Pattern {
     /// Name of the warning.
     pub name: String,
-    /// The file.
+    /// Path of the log file.
     pub file: String,
     /// Strings that a line must contain.
     pub contains: Vec<String>,
-    /// Regular expression that a line must match as well.
+    /// Regular expression that a line must also match.
     pub regex: Option<Expression>,
 }
 
 impl Pattern {
-    /// Whether a line matches.
+    /// Returns whether a line matches the pattern.
     #[must_use]
     pub fn is_in(&self, line: &str) -> bool {
         self.contains.iter().all(|part| line.contains(part.as_str()))
@@ -211,7 +217,7 @@ impl Pattern {
     }
 }
 
-/// A regular expression in the syntax of the crate `regex`; two are equal when they are spelled alike.
+/// A regular expression in the syntax of the crate `regex`. Two expressions are equal when their texts are equal.
 #[derive(Debug, Clone)]
 pub struct Expression(Regex);
 
@@ -223,10 +229,10 @@ impl PartialEq for Expression {
 
 impl Eq for Expression {}
 
-/// Maximum number of cells, sessions and repeats: larger numbers are likely to be mistakes.
+/// Maximum for the numbers of cells, sessions and repeats; a larger number is probably a mistake.
 const MOST: u64 = 4096;
 
-/// Every key of a ladder's file.
+/// All keys of a ladder's file.
 pub const KEYS: &[FileKey] = &[
     key("about", Of::AnyText),
     key("repeats", Of::Whole(1, MOST)),
@@ -268,20 +274,24 @@ const WARNING_KEYS: &[FileKey] = &[
 ];
 
 fn regex(text: &str) -> Result<(), String> {
-    if text.is_empty() { Err("it would match every line".to_owned()) } else { is::<Regex>(text) }
+    if text.is_empty() {
+        Err("an empty pattern would match every line".to_owned())
+    } else {
+        is::<Regex>(text)
+    }
 }
 
 fn kernel(text: &str) -> Result<(), String> {
     match text.starts_with('/') {
         true => Ok(()),
-        false => Err("it is a path from / to a kernel, such as /boot/vmlinuz".to_owned()),
+        false => Err("give the absolute path of a kernel, such as /boot/vmlinuz".to_owned()),
     }
 }
 
 fn accel(text: &str) -> Result<(), String> {
     match text {
         "kvm" | "tcg" => Ok(()),
-        _ => Err("it is kvm, or tcg, which only shows that all parts work".to_owned()),
+        _ => Err("the choices are kvm, and tcg, with which times and steal mean nothing".to_owned()),
     }
 }
 
@@ -292,19 +302,21 @@ fn time(text: &str) -> Result<(), String> {
     }
 }
 
-/// Checks a timeout: a duration, or a multiple of the time of the first placement.
+/// Checks a timeout, which is either a duration or a multiple of the first placement's time.
 fn timeout(text: &str) -> Result<(), String> {
     match text.strip_suffix('x').map(|times| times.trim().parse::<f64>()) {
         None => time(text),
         Some(Ok(times)) if (1.0..=1000.0).contains(&times) => Ok(()),
-        Some(_) => Err("so many times as long as the first placement are 1x to 1000x, such as 3x".to_owned()),
+        Some(_) => {
+            Err("give 1x to 1000x, such as 3x for three times the time of the first placement".to_owned())
+        }
     }
 }
 
 /// Parses a ladder's file.
 ///
 /// # Errors
-/// All mistakes in the file.
+/// Returns all mistakes in the file.
 pub fn parse(name: &str, text: &str) -> Result<Experiment, FileError> {
     let mut reader = Reader::default();
     let read = reader.parse(name, text).and_then(|table| {
@@ -322,7 +334,7 @@ fn numbers<'s>(keys: &'s Section, key: &str) -> impl Iterator<Item = (u32, TextP
     all.iter().filter_map(|(number, at)| Some((u32::try_from(*number).ok()?, *at)))
 }
 
-/// Builds the ladder, unless a required key is missing or wrong.
+/// Builds the experiment; returns `None` when a required key is missing or wrong.
 fn experiment(name: &str, text: &str, keys: &Section, reader: &mut Reader) -> Option<Experiment> {
     if keys.wholes("ladder.cells").is_some_and(<[_]>::is_empty) {
         let message = "ladder.cells is empty: give numbers of cells, such as [1, 2, 4]";
@@ -333,24 +345,24 @@ fn experiment(name: &str, text: &str, keys: &Section, reader: &mut Reader) -> Op
     let pinned = numbers(keys, "ladder.pinned").map(|(cells, at)| (cells, true, at));
     for (cells, pinned, at) in free.chain(pinned) {
         if placements.contains(&(cells, pinned)) {
-            reader.note(at, format!("ladder: {cells} cells are there twice"));
+            reader.note(at, format!("ladder: {cells} cells are listed twice"));
         }
         placements.push((cells, pinned));
     }
     let cell = cell(keys, reader);
     let sections = keys.tables("load").unwrap_or_default();
     if keys.tables("load").is_some_and(<[_]>::is_empty) {
-        reader.note(keys.at("load"), "there is no [[load]]");
+        reader.note(keys.at("load"), "the ladder has no [[load]]");
     }
     let mut loads: Vec<Load> = Vec::new();
     for section in sections {
         let Some(load) = load(section, reader) else { continue };
         if cell.backend != Backend::Group && load.kind != Kind::Spin {
-            let message = format!("load {:?}: VMs only compute: kind = \"spin\"", load.name);
+            let message = format!("load {:?}: with VMs, the kind must be \"spin\"", load.name);
             reader.note(section.at("kind"), message);
         }
         if loads.iter().any(|other| other.name == load.name) {
-            reader.note(section.at("name"), format!("load {:?} is there twice", load.name));
+            reader.note(section.at("name"), format!("load {:?} occurs twice", load.name));
         }
         loads.push(load);
     }
@@ -373,8 +385,9 @@ fn experiment(name: &str, text: &str, keys: &Section, reader: &mut Reader) -> Op
     })
 }
 
-/// Default memory of a guest, and the least with which a kernel boots.
+/// Default memory of a guest.
 const GUEST_MEMORY: Bytes = Bytes(256 << 20);
+/// Minimum memory of a guest; with less memory, a kernel does not boot.
 const LEAST_GUEST_MEMORY: Bytes = Bytes(128 << 20);
 
 fn cell(keys: &Section, reader: &mut Reader) -> Cell {
@@ -383,7 +396,7 @@ fn cell(keys: &Section, reader: &mut Reader) -> Cell {
         Some("qemu") => {
             if *memory.get_or_insert(GUEST_MEMORY) < LEAST_GUEST_MEMORY {
                 let least = LEAST_GUEST_MEMORY.0 >> 20;
-                let message = format!("cell.memory: a guest needs {least} MiB at least");
+                let message = format!("cell.memory: a guest needs at least {least} MiB");
                 reader.note(keys.at("cell.memory"), message);
             }
             let accel = if keys.text("cell.accel") == Some("tcg") { Accel::Tcg } else { Accel::Kvm };
@@ -394,7 +407,7 @@ fn cell(keys: &Section, reader: &mut Reader) -> Cell {
             if let Some(key) =
                 of_vms.filter(|_| keys.text("cell.backend").is_some() || !keys.given("cell.backend"))
             {
-                reader.note(keys.at(key), "cell: kernel and accel are of backend = \"qemu\"");
+                reader.note(keys.at(key), "cell: kernel and accel need backend = \"qemu\"");
             }
             Backend::Group
         }
@@ -405,7 +418,8 @@ fn cell(keys: &Section, reader: &mut Reader) -> Cell {
 fn pattern(keys: &Section, reader: &mut Reader) -> Option<Pattern> {
     if !keys.given("contains") && !keys.given("regex") {
         let name = keys.text("name").unwrap_or_default();
-        reader.note(keys.at(""), format!("warning {name:?}: say what a line contains, or its regex"));
+        reader
+            .note(keys.at(""), format!("warning {name:?}: give contains or regex, to say which lines count"));
     }
     let contains = keys.texts("contains").unwrap_or_default();
     Some(Pattern {
@@ -424,7 +438,7 @@ fn limits(keys: &Section, reader: &mut Reader) -> Limits {
     let times_first = keys.text("limits.timeout").and_then(times);
     let wrong = keys.given("limits.timeout") && keys.text("limits.timeout").is_none();
     if times_first.is_none() && !wrong && keys.given("limits.timeout-first") {
-        let message = "limits.timeout-first goes with a timeout such as \"3x\"";
+        let message = "limits.timeout-first needs a limits.timeout such as \"3x\"";
         reader.note(keys.at("limits.timeout-first"), message);
     }
     let timeout = if times_first.is_some() { "limits.timeout-first" } else { "limits.timeout" };
@@ -443,7 +457,10 @@ fn load(keys: &Section, reader: &mut Reader) -> Option<Load> {
     concurrency.sort_unstable();
     concurrency.dedup();
     if keys.wholes("concurrency").is_some_and(<[_]>::is_empty) {
-        note("concurrency", &format!("concurrency is a list of 1 to {MOST}, such as [1, 4, 8]"));
+        note(
+            "concurrency",
+            &format!("concurrency must be a list of numbers from 1 to {MOST}, such as [1, 4, 8]"),
+        );
     }
     let tpcds = || Tpcds {
         scale_milli: (keys.number("scale").unwrap_or(0.1) * 1000.0).round() as u32,
@@ -457,7 +474,7 @@ fn load(keys: &Section, reader: &mut Reader) -> Option<Load> {
         "postgres" => Kind::Postgres(tpcds()),
         _ => {
             if !keys.given("command") {
-                note("kind", "a program needs its command");
+                note("kind", "kind program needs a command");
             }
             Kind::Program(keys.command("command").unwrap_or_default())
         }
@@ -469,21 +486,23 @@ fn load(keys: &Section, reader: &mut Reader) -> Option<Load> {
     let given = |key: &&str| keys.given(key) && keys.flag(key) != Some(false);
     let others = ["scale", "queries", "cold"].into_iter().find(given);
     if let (None, Some(key)) = (of_tpcds, others) {
-        note(key, "scale, queries and cold are of duckdb and postgres");
+        note(key, "scale, queries and cold apply only to kind duckdb or postgres");
     }
     if keys.given("command") && !matches!(kind, Kind::Program(_)) {
-        note("command", "command is of kind program");
+        note("command", "command applies only to kind program");
     }
     match (of_tpcds, keys.given("work")) {
-        (Some(_), true) => note("work", "its work is its queries, 51 or 99"),
-        (None, false) => note("work", "work is the units of one session, 1 or more"),
+        (Some(_), true) => {
+            note("work", "the work of duckdb and postgres is fixed: 51 or 99 queries (queries)")
+        }
+        (None, false) => note("work", "give work: the number of units of work per session, 1 or more"),
         _ => {}
     }
     let work = of_tpcds.or(keys.whole("work")).unwrap_or(1);
     Some(Load { name, kind, work, memory: keys.parsed("memory"), concurrency })
 }
 
-/// Ladders that come with the program.
+/// Ladders that are built into the program: name and text.
 pub const SHIPPED: [(&str, &str); 6] = [
     ("density-spin", include_str!("../../../experiments/density-spin.toml")),
     ("density-vms", include_str!("../../../experiments/density-vms.toml")),
@@ -521,7 +540,7 @@ mod tests {
         for want in [
             "x:3:8: cell.vcpu = 0: it must be a whole number from 1 to 4096",
             "x:4:10: cell.memory: \"512\"",
-            "x:6:13: ladder: 1 cells are there twice",
+            "x:6:13: ladder: 1 cells are listed twice",
             "x:11:8: load.work = 0: it must be",
         ] {
             assert!(wrong.contains(want), "{want}: {wrong}");
@@ -535,12 +554,12 @@ mod tests {
             "kind = \"spn\"",
             "x:10:8: load.kind must be one of \"spin\", \"mpp\", \"duckdb\", \"postgres\", \"program\"; did you mean \"spin\"?",
         );
-        check("kind = \"spin\"", "kind = \"program\"", "a program needs its command");
-        check("work = 500", "work = 500\nscale = 1.0", "are of duckdb and postgres");
+        check("kind = \"spin\"", "kind = \"program\"", "kind program needs a command");
+        check("work = 500", "work = 500\nscale = 1.0", "apply only to kind duckdb or postgres");
         check("repeats = 6", "repeat = 6", "x:1:1: unknown key \"repeat\"; did you mean \"repeats\"?");
         check("[4, 1, 2]", "[0]", "x:12:16: load.concurrency: 0 must be");
         check("work = 500", "work = 500\nmemory = \"1\"", "x:12:10: load.memory: \"1\"");
-        check("work = 500\n", "work = 500\nqueries = \"lite\"\n", "are of duckdb and postgres");
+        check("work = 500\n", "work = 500\nqueries = \"lite\"\n", "apply only to kind duckdb or postgres");
     }
 
     #[test]
@@ -558,14 +577,17 @@ mod tests {
             assert!(wrong.contains(want), "{want}: {wrong}");
         };
         check("backend = \"xen\"", "cell.backend must be one of \"cgroup\", \"qemu\"");
-        check("backend = \"qemu\"\naccel = \"hvf\"", "it is kvm, or tcg");
-        check("accel = \"tcg\"", "are of backend = \"qemu\"");
-        check("backend = \"qemu\"\nkernel = \"vmlinuz\"", "cell.kernel = \"vmlinuz\": it is a path from /");
-        check("backend = \"qemu\"\nmemory = \"16 MiB\"", "128 MiB at least");
+        check("backend = \"qemu\"\naccel = \"hvf\"", "the choices are kvm, and tcg");
+        check("accel = \"tcg\"", "need backend = \"qemu\"");
+        check(
+            "backend = \"qemu\"\nkernel = \"vmlinuz\"",
+            "cell.kernel = \"vmlinuz\": give the absolute path",
+        );
+        check("backend = \"qemu\"\nmemory = \"16 MiB\"", "at least 128 MiB");
         let mpp = GOOD
             .replace("vcpu = 1", "vcpu = 1\nbackend = \"qemu\"")
             .replace("kind = \"spin\"", "kind = \"mpp\"");
-        assert!(parse("x", &mpp).unwrap_err().to_string().contains("VMs only compute"));
+        assert!(parse("x", &mpp).unwrap_err().to_string().contains("with VMs, the kind must be"));
     }
 
     #[test]
@@ -578,10 +600,10 @@ mod tests {
         assert_eq!(limits("timeout = \"90 s\"").unwrap().times_first, None);
         for bad in ["0.5x", "x", "NaNx", "-3x"] {
             let wrong = limits(&format!("timeout = \"{bad}\"")).unwrap_err().to_string();
-            assert!(wrong.contains("are 1x to 1000x"), "{bad}: {wrong}");
+            assert!(wrong.contains("give 1x to 1000x"), "{bad}: {wrong}");
         }
         let wrong = limits("timeout = \"9 s\"\ntimeout-first = \"9 s\"").unwrap_err().to_string();
-        assert!(wrong.contains("goes with a timeout such as"), "{wrong}");
+        assert!(wrong.contains("needs a limits.timeout such as"), "{wrong}");
         assert!(limits("timeout = \"3x\"\ntimeout-first = \"0 s\"").is_err());
     }
 
@@ -597,12 +619,15 @@ mod tests {
         assert!(!is_in("regex = '^retries'", line));
         assert!(!is_in("contains = [\"ERROR\"]\nregex = 'retries'", line));
         let wrong = file("regex = 'seg(\\d+'").unwrap_err().to_string();
-        // Both the mistake and its column.
+        // The message contains the mistake and its column.
         assert!(wrong.contains("x:16:9: warning.regex") && wrong.contains("unclosed group"), "{wrong}");
         assert!(wrong.lines().any(|line| line.trim() == "^"), "{wrong}");
-        assert!(file("").unwrap_err().to_string().contains("say what a line contains"));
+        assert!(file("").unwrap_err().to_string().contains("give contains or regex"));
         let wrong = file("regex = ''").unwrap_err().to_string();
-        assert!(wrong.contains("x:16:9: warning.regex = \"\": it would match every line"), "{wrong}");
+        assert!(
+            wrong.contains("x:16:9: warning.regex = \"\": an empty pattern would match every line"),
+            "{wrong}"
+        );
     }
 
     #[test]

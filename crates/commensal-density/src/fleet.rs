@@ -1,9 +1,10 @@
-//! A described fleet: servers with the VMs on them, each classified.
+//! Reads the description of a fleet: servers with their VMs. Classifies each server by whether its VMs have CPU cores
+//! of their own.
 //!
 //! ```toml
 //! [[server]]
 //! name = "db-1"
-//! count = 2                  # servers like this one
+//! count = 2                  # number of servers like this one
 //! cores = 48
 //! threads = 96
 //! reserve = 1
@@ -14,23 +15,23 @@ use crate::error::DensityError;
 use crate::scenario::{Classified, Scenario, Server, Vms, classify};
 use serde::{Deserialize, Serialize};
 
-/// One kind of server with its VMs.
+/// A kind of server with its VMs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Placed {
-    /// A name, for display.
+    /// A name for display.
     pub name: String,
     /// Number of servers like this one.
     #[serde(default = "one")]
     pub count: u32,
-    /// Physical cores.
+    /// Number of physical cores.
     pub cores: u32,
-    /// Logical CPUs.
+    /// Number of logical CPUs.
     pub threads: u32,
-    /// Cores reserved for the host.
+    /// Number of cores reserved for the host.
     #[serde(default)]
     pub reserve: f64,
-    /// Physical cores of the smallest NUMA node.
+    /// Number of physical cores of the smallest NUMA node; `None` when not known.
     #[serde(default)]
     pub node_cores: Option<u32>,
     /// VMs on each server.
@@ -47,10 +48,10 @@ struct File {
     server: Vec<Placed>,
 }
 
-/// Reads and classifies a fleet.
+/// Parses the description of a fleet and classifies every server.
 ///
 /// # Errors
-/// Every impossible server in one pass; or the first syntax error of the file.
+/// Returns one error for each server that cannot exist, or the first syntax error of the file.
 pub fn read(file: &str, text: &str) -> Result<Vec<(Placed, Classified)>, Vec<DensityError>> {
     let wrong = |what: String| DensityError::new(format!("{file}: {what}"));
     let parsed: File = toml::from_str(text).map_err(|error| vec![wrong(error.to_string())])?;
@@ -65,7 +66,7 @@ pub fn read(file: &str, text: &str) -> Result<Vec<(Placed, Classified)>, Vec<Den
 }
 
 impl Placed {
-    /// The server's hardware without its VMs.
+    /// Returns the server's hardware without its VMs.
     #[must_use]
     pub fn server(&self) -> Server {
         let Placed { cores, threads, reserve, node_cores, .. } = *self;
@@ -73,7 +74,7 @@ impl Placed {
     }
 }
 
-/// The fleet as text: one line per kind of server, and the number of servers of each class.
+/// Formats the fleet as text: one line per kind of server, then the number of servers in each class.
 #[must_use]
 pub fn describe(fleet: &[(Placed, Classified)]) -> String {
     let width = fleet.iter().map(|(placed, _)| placed.name.chars().count()).max().unwrap_or(0);

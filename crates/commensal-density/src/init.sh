@@ -1,12 +1,14 @@
 #!/bin/busybox sh
-# The first process of a VM that is a cell: speaks the protocol of cells on the serial line, and computes. The kernel hands
-# `sessions` and `work` on from its command line. Each session is a process, so the guest's scheduler shares its vCPUs.
+# The init process of a VM that is a cell (see src/protocol.rs): uses the protocol of cells on the serial line, and
+# computes. The kernel passes `sessions` and `work` from its command line as environment variables. Each session is a
+# process, so the guest's scheduler distributes the sessions over the vCPUs.
 /bin/busybox mount -t proc proc /proc
 /bin/busybox mount -t devtmpfs dev /dev
 exec </dev/ttyS0 >/dev/ttyS0 2>&1
 /bin/busybox stty raw -echo
 
-# Hundredths of a second: the clock, and what all CPUs of this guest had stolen (proc_stat(5), field 8).
+# Both functions set a variable, in hundredths of a second: `now`, the time since boot, and `stolen`, the steal time of
+# all vCPUs of this guest (proc_stat(5), field 8).
 now() {
   read -r up _ </proc/uptime
   cents=${up#*.}
@@ -15,7 +17,7 @@ now() {
 stolen() {
   read -r _ _ _ _ _ _ _ _ stolen _ </proc/stat
 }
-# As seconds, with the word before it.
+# Prints a protocol line: the word $1, and $2 hundredths of a second as seconds.
 say() {
   cents=$(($2 % 100))
   [ $cents -lt 10 ] && cents=0$cents

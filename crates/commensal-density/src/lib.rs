@@ -1,15 +1,16 @@
-//! Density: how many databases or VMs fit on a server, and what it costs.
+//! Density: measures how many databases or VMs fit on a server, and how much slower their work gets.
 //!
 //! ```text
-//! scenario, fleet            which class a placement is                                        ┐
-//! record ─► table ─► report  a ladder of sessions in several placements, as document 003 has it │ pure
-//!        └► model, plan      how many fit, with a bound                                         ┘
-//! experiment ─► conductor ─► cells (cgroups by plan and drivers) ─► work, engines, vm ─► record
-//! search                     measures by bisection, and what sharing a core costs
-//! pin                        whole cores for VMs
-//! topology_notes             what the CPU topology that a VM is shown may hide
+//! scenario, fleet            classify placements of VMs on servers                                 ┐
+//! record ─► table ─► report  a ladder of sessions in several placements, as in Arenadata's article │ pure
+//!        └► model, plan      how many VMs fit, with a confidence bound                             ┘
+//! experiment ─► conductor ─► cells (cgroups, by plan and drivers) ─► work, engines, vm ─► record
+//! search                     finds the densest placement by bisection; calibrates the model
+//! pin                        assigns whole cores to VMs
+//! topology_notes             notes on what a VM cannot see of the real CPU topology
 //! ```
-//! The record is the primary data: table, answer and charts are computed from it.
+//! The record is the primary data; the table, the plan and the charts are computed from it. [`document`] contains the
+//! times that Arenadata's article on the density of VMs prints.
 #![forbid(unsafe_code)]
 
 pub mod cells;

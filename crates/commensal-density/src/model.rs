@@ -1,24 +1,27 @@
-//! Two bounds for the cost of density, from four numbers that can be calibrated in minutes. They give a band, not an
-//! answer: document 003 lies within it in its second scenario and above it in its third.
+//! Predicts how much slower work gets when more VMs share a server. The model needs four numbers, which can be measured
+//! in minutes. The prediction is a band from a lower to an upper end, not a single value. Arenadata's measurements are
+//! within the band in the article's second scenario, and above the band in the third.
 //!
-//! With P cores of s threads each, a throughput gain g of a core when all its threads compute, and n runnable vCPUs,
-//! the server does the work of
+//! Let P be the number of cores, T the number of threads, s the number of threads per core, g the throughput gain of a
+//! core when all its threads compute, and n the number of runnable vCPUs. Then the server does as much work as C(n)
+//! cores that each run alone:
 //!
 //! ```text
 //! C(n) = f(n) · n                             n <= P
 //!        f(P) · (P + (n − P) (g − 1)/(s − 1)) P < n <= T
-//!        f(P) · P g                           beyond
+//!        f(P) · P g                           n > T
 //! ```
-//! cores that run alone, where f falls from 1 to the all-core speed. Independent work loses `n / C(n) − 1` on average.
-//! Work that waits for its slowest part at a barrier loses as much as a thread on a shared core: `s/g · max(1, n/T) / f
-//! − 1`. Work that only copies memory is limited by the bandwidth, which B cores use up: it loses `n / min(C(n), B) −
-//! 1`. The lower end of the band is the first of these, the upper end the worst of all.
+//! The factor f falls from 1, when one core is busy, to the all-core speed, when all cores are busy. The loss of work
+//! is the increase of its time, as a fraction. Independent work loses `n / C(n) − 1` on average. Work that waits at a
+//! barrier for its slowest part loses as much as a thread on a shared core: `s/g · max(1, n/T) / f − 1`. Work that only
+//! copies memory is limited by the memory bandwidth, which B cores exhaust; this work loses `n / min(C(n), B) − 1`. The
+//! lower end of the band is the loss of independent work. The upper end is the largest of the three losses.
 //!
-//! A VM runs as many vCPUs as its sessions keep busy: `b = min(vCPU, sessions · threads of a query)`, so with few
-//! sessions even a full server has idle cores. The threads of a query are derived from one placement
-//! ([`threads_of_a_query`]): its times stay the same up to `vCPU / threads` sessions and grow in proportion beyond.
-//! With this the mean end of the band, without any fitting, is within 3 % of document 003 in the median
-//! (`docs/decisions/0057`).
+//! A VM runs as many vCPUs as its sessions keep busy: `b = min(vCPU, sessions · threads of a query)`. So with few
+//! sessions, even a full server has idle cores. The model derives the number of threads per query from the times of one
+//! placement of VMs ([`threads_of_a_query`]): these times stay constant up to `vCPU / threads` sessions, and grow in
+//! proportion to the sessions beyond. With this number, and without any fitting, the lower end of the band differs from
+//! Arenadata's measurements by 3 % in the median (`docs/decisions/0057`).
 
 use crate::scenario::{Scenario, Server};
 use serde::Serialize;
@@ -26,32 +29,37 @@ use serde::Serialize;
 /// Measured properties of a server's cores.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Calibration {
-    /// Throughput of a core with all its threads busy, relative to one busy thread; 1 without SMT.
+    /// Throughput of a core when all its threads are busy, relative to that of one busy thread; 1 without SMT.
     pub smt_gain: f64,
-    /// Speed of a core when all cores are busy, relative to its speed alone: frequency and shared caches.
+    /// Speed of a core when all cores are busy, relative to its speed when it is the only busy core. The speed is below
+    /// 1, because of lower frequency and shared caches.
     pub all_core: f64,
-    /// Number of copying cores that use up the memory bandwidth; `None` when all cores together do not.
+    /// Number of copying cores that exhaust the memory bandwidth; `None` when all cores together do not exhaust the
+    /// bandwidth.
     pub bandwidth_cores: Option<f64>,
 }
 
 /// Measured bandwidth of copying large arrays.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Bandwidth {
-    /// Bandwidth of one core alone, read and written, GB/s.
+    /// Bandwidth of one core alone, counting bytes read and written (GB/s).
     pub one_gb_s: f64,
-    /// Bandwidth of all cores at once, GB/s.
+    /// Bandwidth of all cores together (GB/s).
     pub all_gb_s: f64,
-    /// Cores that copied at once.
+    /// Number of cores that copied simultaneously.
     pub cores: u32,
-    /// Size of the last-level cache, bytes, which the arrays exceed several times; a default if unknown.
+    /// Size of the last-level cache in bytes, or a default value if the size is unknown. The arrays are several times
+    /// as large.
     pub cache_bytes: u64,
 }
 
-/// The memory is the limit if all cores together reach less than this share of the sum of single ones.
+/// Memory bandwidth is the bottleneck if the bandwidth of all cores together is less than this share of the number of
+/// cores times the bandwidth of one core.
 const BINDS: f64 = 0.9;
 
 impl Bandwidth {
-    /// Number of cores that use up the bandwidth; `None` when all of them do not.
+    /// Returns the number of cores that exhaust the bandwidth; `None` when all cores together do not exhaust the
+    /// bandwidth.
     #[must_use]
     pub fn cores_that_use_it_up(&self) -> Option<f64> {
         let cores = self.all_gb_s / self.one_gb_s;
@@ -60,37 +68,39 @@ impl Bandwidth {
 }
 
 impl Calibration {
-    /// Cores that do not slow each other: a gain of `smt_gain`, and no other effect.
+    /// Returns the calibration of cores that do not slow each other: the threads of a core together gain `smt_gain`,
+    /// and nothing else has an effect.
     #[must_use]
     pub fn ideal(smt_gain: f64) -> Calibration {
         Calibration { smt_gain, all_core: 1.0, bandwidth_cores: None }
     }
 }
 
-/// Predicted cost of density, per cent of time; the two ends of the band.
+/// Predicted increase of the work's time, in per cent, as a band.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Band {
-    /// For independent, compute-bound work.
+    /// Lower end: the increase for independent, compute-bound work.
     pub mean_pct: f64,
-    /// For work that waits for its slowest part, or for memory-bound work where that is worse.
+    /// Upper end: the increase for work that waits for its slowest part, or the increase for memory-bound work if that
+    /// is larger.
     pub straggler_pct: f64,
-    /// Whether the upper end is due to memory bandwidth.
+    /// Whether the memory bandwidth determines the upper end.
     pub memory_binds: bool,
 }
 
-/// Threads per core.
+/// Returns the number of threads per core.
 fn threads_per_core(server: &Server) -> f64 {
     f64::from(server.threads) / f64::from(server.cores)
 }
 
-/// Speed of a core while `busy` cores are, relative to its speed alone.
+/// Returns the speed of a core while `busy` cores are busy, relative to its speed when it is the only busy core.
 fn speed(server: &Server, calibration: &Calibration, busy: f64) -> f64 {
     let cores = server.cores_left();
     let share = if cores > 1.0 { ((busy - 1.0) / (cores - 1.0)).clamp(0.0, 1.0) } else { 0.0 };
     1.0 - (1.0 - calibration.all_core) * share
 }
 
-/// Work done by `runnable` compute-bound vCPUs, in units of a core that runs alone.
+/// Returns the work done by `runnable` compute-bound vCPUs, in units of the work of a core that runs alone.
 #[must_use]
 pub fn capacity(server: &Server, calibration: &Calibration, runnable: f64) -> f64 {
     let (cores, threads) = (server.cores_left(), server.threads_left());
@@ -100,22 +110,23 @@ pub fn capacity(server: &Server, calibration: &Calibration, runnable: f64) -> f6
     speed(server, calibration, runnable) * (runnable.min(cores) + beyond * extra)
 }
 
-/// The same for vCPUs that only copy memory.
+/// Returns the work done by `runnable` vCPUs that only copy memory, in units of the work of a core that runs alone.
 #[must_use]
 pub fn memory_capacity(server: &Server, calibration: &Calibration, runnable: f64) -> f64 {
     let work = capacity(server, calibration, runnable);
     calibration.bandwidth_cores.map_or(work, |most| work.min(most))
 }
 
-/// Number of rungs used to derive the threads of a query: once a closed system is full, more sessions add no
-/// information.
+/// Number of rungs (measurements with increasing numbers of sessions) from which the threads of a query are derived.
+/// After all vCPUs are busy, rungs with more sessions add no information.
 const TELLING: usize = 5;
-/// Spreads of logarithms that differ by less are equal up to rounding.
+/// Differences between spreads (of logarithms) below this value are rounding errors.
 const ALIKE: f64 = 1e-9;
 
-/// Number of threads that one session keeps busy in a VM of `vcpu`, from (sessions, seconds) of one placement in
-/// ascending order: the number for which times are closest to proportional to `sessions / min(vcpu, sessions ·
-/// threads)`; among equal ones the largest. `None` with fewer than two rungs.
+/// Estimates the number of threads that one session keeps busy in a VM with `vcpu` vCPUs. The input is the (sessions,
+/// seconds) pairs of one placement, in ascending order. Returns the number for which the times are closest to
+/// proportional to `sessions / min(vcpu, sessions · threads)`; of equally good numbers, the largest. Returns `None` for
+/// fewer than two pairs.
 #[must_use]
 pub fn threads_of_a_query(rungs: &[(u32, f64)], vcpu: u32) -> Option<u32> {
     let rungs = &rungs[..rungs.len().min(TELLING)];
@@ -132,18 +143,19 @@ pub fn threads_of_a_query(rungs: &[(u32, f64)], vcpu: u32) -> Option<u32> {
     }
     let spreads: Vec<f64> = (1..=vcpu).map(|threads| spread(&threads)).collect();
     let least = spreads.iter().copied().fold(f64::INFINITY, f64::min);
-    // If no rung fills the VM, several numbers fit equally well; the largest is the most pessimistic.
+    // If no rung keeps all vCPUs busy, or every rung does, several numbers fit equally well. The largest of them is the
+    // most pessimistic.
     let like = |index: &usize| spreads[*index] <= least + ALIKE;
     (0..spreads.len()).rev().find(like).and_then(|index| u32::try_from(index + 1).ok())
 }
 
-/// vCPUs of a VM that its sessions keep busy.
+/// Returns the number of vCPUs of a VM that its sessions keep busy.
 #[must_use]
 pub fn busy_vcpus(vcpu: u32, threads_of_a_query: u32, sessions: u32) -> f64 {
     f64::from(vcpu).min(f64::from(threads_of_a_query) * f64::from(sessions))
 }
 
-/// The band for `runnable` vCPUs, relative to one VM of `alone` vCPU on the same server.
+/// Predicts the band for `runnable` vCPUs on a server, relative to one VM with `alone` busy vCPUs on an equal server.
 #[must_use]
 pub fn predict(server: &Server, calibration: &Calibration, (runnable, alone): (f64, f64)) -> Band {
     let per_vcpu = |vcpu: f64| capacity(server, calibration, vcpu) / vcpu;
@@ -175,7 +187,8 @@ mod tests {
         assert!((got - want).abs() < 1.0, "{got}, want {want}");
     }
 
-    /// The figures of the design for document 003: +50 % for a gain of 1.33, and +100 % in the third scenario.
+    /// The model gives the expected values for Arenadata's article: +50 % for a gain of 1.33, and +100 % in the third
+    /// scenario.
     #[test]
     fn the_documents_scenarios_under_the_model() {
         let band = |vcpu, gain| predict(&SERVER, &Calibration::ideal(gain), (vcpu, 16.0));
@@ -187,8 +200,8 @@ mod tests {
         near(band(128.0, 1.333).straggler_pct, 100.0);
     }
 
-    /// Document 003 by arithmetic alone: a gain of 1.3 and an all-core speed of 0.75 are usual for such a server and
-    /// not fitted; the threads of a query come from scenario 1.
+    /// Predicts Arenadata's measurements without fitting. A gain of 1.3 and an all-core speed of 0.75 are usual for
+    /// such a server; the threads of a query are derived from scenario 1.
     #[test]
     fn document_003_by_arithmetic() {
         let ladder = crate::document::arenadata();
@@ -224,7 +237,7 @@ mod tests {
                 }
             }
         }
-        // The article says that each VM has 6 segments; the arithmetic did not use that.
+        // The article says that each VM has 6 segments; the prediction did not use this fact.
         assert_eq!(threads, [6, 9]);
         let (median, worst) =
             (commensal_lab::stats::median(&errors).unwrap(), errors.iter().copied().fold(0.0, f64::max));
@@ -243,9 +256,11 @@ mod tests {
             assert_eq!(threads_of_a_query(&times(threads, 16), 16), Some(threads));
         }
         assert_eq!(threads_of_a_query(&times(3, 16)[..1], 16), None);
-        // Up to eight sessions with one or two threads never wait for each other.
+        // With one or two threads per session, up to eight sessions never wait for each other, so both numbers explain
+        // the times.
         assert_eq!(threads_of_a_query(&times(1, 16), 16), Some(2));
-        // If no rung has idle vCPUs, the number of threads is unknown; then the VM is full, which is all that matters.
+        // If no rung has idle vCPUs, the number of threads cannot be determined. This does not matter, because the VM
+        // is then full.
         let full = threads_of_a_query(&times(16, 16)[1..], 16).unwrap();
         assert_eq!(busy_vcpus(16, full, 2), 16.0);
     }
@@ -276,7 +291,8 @@ mod tests {
         near(capacity(&SERVER, &narrow, 200.0), last);
     }
 
-    /// One VM of 16 copies at full speed; four share the bandwidth of 20 cores, so they take 64/20 times as long.
+    /// One VM with 16 vCPUs copies memory at full speed. Four such VMs share the bandwidth of 20 cores, so they take
+    /// 64/20 times as long.
     #[test]
     fn memory_is_the_upper_end_where_it_binds() {
         let band = |bandwidth_cores, vcpu| {
@@ -287,7 +303,7 @@ mod tests {
         assert!(!free.memory_binds && bound.memory_binds);
         near(bound.straggler_pct, 220.0);
         near(bound.mean_pct, free.mean_pct);
-        // A bandwidth of 40 cores costs less than sharing cores does anyway.
+        // If 60 cores exhaust the bandwidth, sharing cores costs more than sharing the bandwidth.
         assert!(!band(Some(60.0), 64.0).memory_binds);
         assert!(!band(Some(20.0), 16.0).memory_binds);
     }
@@ -300,7 +316,7 @@ mod tests {
         assert_eq!(cores(10.0, 60.0, 48), Some(6.0));
         assert_eq!(cores(10.0, 19.5, 2), None);
         assert_eq!(cores(10.0, 10.0, 1), None);
-        // Even if two cores reach less together than one alone, the result is at least one.
+        // Even if two cores together have a lower bandwidth than one alone, the result is at least one core.
         assert_eq!(cores(10.0, 8.0, 2), Some(1.0));
     }
 }

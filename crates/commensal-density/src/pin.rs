@@ -1,4 +1,4 @@
-//! Chooses the CPUs to which a VM is pinned: whole cores, in one NUMA node where possible, not shared with other VMs.
+//! Chooses the CPUs to which a VM is pinned: whole cores that no other VM uses, within one NUMA node where possible.
 
 use crate::error::DensityError;
 use crate::scenario::no_vms;
@@ -11,20 +11,21 @@ use std::path::Path;
 /// The CPUs of one VM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pinned {
-    /// CPUs of its vCPUs, in their order: threads of the same core are adjacent, and the guest should be told so.
+    /// Logical CPU of each vCPU, in the order of the vCPUs. Threads of one core are adjacent; the guest's topology
+    /// should show them as siblings.
     pub vcpus: Vec<u32>,
-    /// All CPUs of its cores.
+    /// All logical CPUs of the VM's cores.
     pub cpus: CpuSet,
     /// NUMA nodes of these CPUs; empty when unknown.
     pub nodes: Vec<u32>,
 }
 
-/// Assigns cores to VMs, in their order. The first `reserve` cores are reserved for the host.
+/// Assigns cores to the VMs in the given order. The first `reserve` cores remain for the host.
 ///
 /// # Errors
-/// When a VM has no vCPU, or needs more whole cores than are left.
+/// Returns an error when a VM has no vCPU, or needs more whole cores than remain.
 pub fn assign(topology: &Topology, vcpus: &[u32], reserve: usize) -> Result<Vec<Pinned>, DensityError> {
-    // A core is identified by its first thread; the map is ordered by CPU.
+    // The map is sorted by node and by the first thread of a core, which together identify the core.
     let mut cores: BTreeMap<(u32, u32), Vec<u32>> = BTreeMap::new();
     for cpu in &topology.cpus {
         let first = cpu.siblings.iter().next().unwrap_or(cpu.id);
@@ -44,7 +45,7 @@ pub fn assign(topology: &Topology, vcpus: &[u32], reserve: usize) -> Result<Vec<
             let per_core = free.first().map_or(1, |(_, cpus)| cpus.len()).max(1);
             let needed = (*vcpu as usize).div_ceil(per_core);
             return Err(DensityError::new(format!(
-                "VM {} needs {needed} whole cores for {vcpu} vCPU, and {} of {all} are left; pin fewer VMs, or let them float",
+                "VM {} needs {needed} whole cores for {vcpu} vCPU, but only {} of {all} are left; pin fewer VMs, or run them without pinning",
                 index + 1,
                 free.len()
             )));
@@ -61,8 +62,8 @@ pub fn assign(topology: &Topology, vcpus: &[u32], reserve: usize) -> Result<Vec<
     Ok(pinned)
 }
 
-/// Takes whole cores with this number of threads from `free`: from the node with the fewest sufficient cores, else from
-/// several nodes.
+/// Takes whole cores with this number of threads from `free`. Of the nodes with enough free threads, uses the node with
+/// the fewest. If no node has enough, takes cores of several nodes. Returns `None` if all nodes together have too few.
 fn take(free: &mut Vec<(u32, Vec<u32>)>, threads: usize) -> Option<Vec<(u32, Vec<u32>)>> {
     let mut room: BTreeMap<u32, usize> = BTreeMap::new();
     for (node, cpus) in free.iter() {
@@ -86,7 +87,8 @@ fn take(free: &mut Vec<(u32, Vec<u32>)>, threads: usize) -> Option<Vec<(u32, Vec
     Some(taken)
 }
 
-/// The `<cputune>` of libvirt's domain XML for one VM (libvirt, "CPU Tuning"), and `<numatune>` where its node is known.
+/// Returns the `<cputune>` element of libvirt's domain XML for one VM (libvirt, "CPU Tuning"), and also the
+/// `<numatune>` element if all CPUs of the VM are in one node.
 #[must_use]
 pub fn libvirt_xml(pinned: &Pinned) -> String {
     let mut out = String::from("<cputune>\n");
@@ -100,18 +102,19 @@ pub fn libvirt_xml(pinned: &Pinned) -> String {
     out
 }
 
-/// The index of the vCPU that a QEMU thread runs, from its name: `CPU 3/KVM`, `CPU 3/TCG` (softmmu, `-name
-/// debug-threads=on`).
+/// Returns the index of the vCPU that a QEMU thread runs, from the name of the thread, such as `CPU 3/KVM` or `CPU
+/// 3/TCG`. QEMU gives these names with `-name debug-threads=on` (system emulation). Returns `None` for other threads.
 #[must_use]
 pub fn vcpu_of_thread(name: &str) -> Option<u32> {
     let (number, kind) = name.trim().strip_prefix("CPU ")?.split_once('/')?;
     if matches!(kind, "KVM" | "TCG") { number.parse().ok() } else { None }
 }
 
-/// The threads of a QEMU process's vCPUs, identified by name.
+/// Returns the vCPU threads of a QEMU process as a map from vCPU index to thread ID. The threads are recognised by
+/// their names.
 ///
 /// # Errors
-/// When there is no such process.
+/// Returns an error when the process does not exist.
 pub fn vcpu_threads(host: &dyn Host, pid: u32) -> Result<BTreeMap<u32, u32>, HostError> {
     let tasks = format!("/proc/{pid}/task");
     let tids = host.list(Path::new(&tasks))?;
@@ -127,7 +130,8 @@ mod tests {
     use super::*;
     use commensal_core::topology::LogicalCpu;
 
-    /// Cores of two threads, numbered as on a server: siblings are `cores` apart; each half is a node.
+    /// Returns a topology with cores of two threads, numbered as on a typical server: the two threads of a core are
+    /// `cores` numbers apart, and each half of the cores is a node.
     fn server(cores: u32) -> Topology {
         let cpu = |id: u32| {
             let core = id % cores;
@@ -142,7 +146,7 @@ mod tests {
     fn whole_cores_of_one_node() {
         let pinned = assign(&server(8), &[4, 2, 4, 2], 0).unwrap();
         let sets: Vec<String> = pinned.iter().map(|one| one.cpus.to_string()).collect();
-        // The second VM is placed in the node with less space left; the third does not fit there any more.
+        // The second VM gets CPUs in the node with less free space. The third VM does not fit into that node any more.
         assert_eq!(sets, ["0-1,8-9", "2,10", "4-5,12-13", "3,11"]);
         assert_eq!(pinned[0].vcpus, [0, 8, 1, 9]);
         assert!(pinned.iter().all(|one| one.nodes.len() == 1));
@@ -158,10 +162,10 @@ mod tests {
     #[test]
     fn too_many_are_refused_with_figures() {
         let error = assign(&server(4), &[4, 4, 1], 0).unwrap_err().to_string();
-        assert!(error.contains("VM 3 needs 1 whole cores for 1 vCPU, and 0 of 4 are left"), "{error}");
+        assert!(error.contains("VM 3 needs 1 whole cores for 1 vCPU, but only 0 of 4 are left"), "{error}");
         assert!(assign(&server(4), &[8], 1).is_err());
         assert_eq!(assign(&server(4), &[0], 0), Err(no_vms(1, 0)));
-        // The reserved core belongs to the host.
+        // The reserved core remains for the host.
         assert_eq!(assign(&server(4), &[2], 1).unwrap()[0].cpus.to_string(), "1,5");
     }
 

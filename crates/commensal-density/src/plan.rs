@@ -1,10 +1,12 @@
-//! Computes from a recorded ladder how many VMs fit on a server if work may take at most X % longer.
+//! Computes how many VMs fit on a server if their work may take at most X % longer. The input is a recorded ladder:
+//! series of measurements (rungs) with more and more sessions, in several placements (numbers of VMs).
 //!
-//! The harm of a density is the median over the rungs of `ln(time / time of the first placement)`, computed within each
-//! repeat, so that disturbances of the machine affect both times. From the values of all repeats the Hodges-Lehmann
-//! estimate and the one-sided 95 % signed-rank bound are computed, and the bounds are made non-decreasing in the
-//! density (pool adjacent violators), since more VMs on a server never make it faster. The answer is the largest
-//! density whose bound is at most X and at which nothing failed.
+//! The harm of a density (number of VMs per server) is the median over the rungs of `ln(time / time of the first
+//! placement)`. Both times are from the same repeat, so that disturbances of the machine affect both. From the harms of
+//! all repeats, the plan computes the Hodges-Lehmann estimate and the one-sided 95 % signed-rank bound. Since more VMs
+//! on a server never make their work faster, the plan then changes the bounds to a sequence that does not decrease with
+//! the density (pool adjacent violators). The result is the largest density whose bound is at most X and at which
+//! nothing failed.
 
 use crate::model::{Band, Calibration, busy_vcpus, predict, threads_of_a_query};
 use crate::record::{Ladder, Placement, Test};
@@ -13,105 +15,107 @@ use crate::table::{Flag, Table, pairs, table};
 use commensal_lab::stats::{SignedRank, Tail, median};
 use serde::Serialize;
 
-/// Largest apparent decrease of harm (log) from one density to the next; beyond it the ladder is refused.
+/// Largest decrease of harm (as a logarithm) from one density to the next that may be due to noise. With a larger
+/// decrease, the plan is refused.
 const TOLERANCE: f64 = 0.10;
-/// Repeats below which no 95 % bound exists.
+/// Minimum number of repeats from which a 95 % bound can be computed.
 const LEAST_REPEATS: usize = 5;
 
-/// The question.
+/// Parameters of [`plan()`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Question {
-    /// Largest allowed increase of the time, per cent.
+    /// Largest allowed increase of the completion time over the ladder's first placement, in per cent.
     pub max_harm_pct: f64,
-    /// Only rungs of this test.
+    /// Restricts the plan to the rungs of this test (kind of work); `None` uses all tests.
     pub test: Option<String>,
-    /// Only rungs at this concurrency.
+    /// Restricts the plan to the rungs with this number of sessions; `None` uses all rungs.
     pub concurrency: Option<u32>,
-    /// Maximum number of warnings of any rung.
+    /// Maximum number of warnings of any rung; `None` sets no limit.
     pub max_warnings: Option<f64>,
-    /// Maximum steal of any attempt, per cent.
+    /// Maximum steal of any attempt in per cent; `None` sets no limit.
     pub max_steal_pct: Option<f64>,
-    /// VMs of the whole fleet.
+    /// Number of VMs of the whole fleet; `None` computes no number of servers.
     pub fleet: Option<u32>,
-    /// Whether means are accepted where no single attempts are known, without a bound.
+    /// Whether to accept mean times, without a bound, where the record lacks the times of single attempts.
     pub accept_means: bool,
-    /// Calibration of the cores, for the model's band.
+    /// Calibration of the cores, from which the model predicts its band.
     pub calibration: Calibration,
 }
 
-/// A measured density, with its evidence.
+/// A measured density (number of VMs per server) with its results.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Candidate {
-    /// Placement.
+    /// Name of the placement.
     pub placement: String,
-    /// VMs per server.
+    /// Number of VMs per server.
     pub per_server: u32,
-    /// Whether VMs are pinned to their own cores.
+    /// Whether each VM is pinned to its own cores.
     pub pinned: bool,
     /// The class of the placement.
     pub scenario: Scenario,
     /// vCPU per physical core.
     pub vcpu_per_core: f64,
-    /// Estimated harm, per cent; `None` when nothing completed.
+    /// Estimated harm in per cent; `None` when no attempt completed.
     pub harm_pct: Option<f64>,
-    /// One-sided 95 % upper bound, per cent; `None` without enough repeats.
+    /// One-sided 95 % upper bound of the harm in per cent; `None` with too few repeats.
     pub upper_pct: Option<f64>,
-    /// Number of repeats behind the bound.
+    /// Number of repeats from which the bound was computed.
     pub repeats: usize,
-    /// Highest number of warnings of a rung.
+    /// Highest number of warnings at any rung.
     pub warnings: Option<f64>,
-    /// Highest steal of an attempt, per cent.
+    /// Highest steal of any attempt in per cent.
     pub steal_pct: Option<f64>,
-    /// Work per server relative to the first placement, by test.
+    /// Work per server, relative to the first placement, by name of the test.
     pub work_per_server: Vec<(String, f64)>,
-    /// The band of the two-bound model.
+    /// The band of harm that the model predicts.
     pub model: Band,
     /// Reasons that exclude the density regardless of its harm.
     pub out: Vec<String>,
-    /// Why its harm is unreliable, if it is.
+    /// Why the harm is unreliable; `None` if it is reliable.
     pub doubt: Option<String>,
 }
 
-/// The answer.
+/// Result of a plan.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "answer", rename_all = "kebab-case")]
 pub enum Answer {
-    /// A density fits.
+    /// A density fits. The next larger density does not fit, or no larger density was measured.
     Fits {
-        /// The density.
+        /// The largest density that fits.
         fits: Candidate,
-        /// The next measured density, and why it does not fit; `None` when the ladder ends.
+        /// The next larger measured density, and why it does not fit; `None` if no larger one was measured.
         next: Option<(Candidate, String)>,
     },
-    /// The data does not decide between two densities.
+    /// The measurements do not decide between two densities.
     Between {
-        /// The density that certainly fits.
+        /// The density that is proven to fit.
         fits: Candidate,
-        /// The density that may fit.
+        /// The next larger density, which may fit.
         perhaps: Candidate,
-        /// Why this is undecided.
+        /// Why the measurements do not decide whether `perhaps` fits.
         why: String,
     },
-    /// No answer, and why.
+    /// There is no result, because the record does not support a plan.
     Refused {
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
 
-/// The answer, with the candidates that it was chosen from.
+/// Result of a plan, together with all candidates.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Planned {
-    /// The answer.
+    /// The result.
     #[serde(flatten)]
     pub answer: Answer,
-    /// Every density, in ascending order.
+    /// All measured densities: first those without pinning, then those with pinning, each in ascending order.
     pub candidates: Vec<Candidate>,
-    /// Servers needed for the fleet: at one VM each, and at the answer.
+    /// Number of servers for the whole fleet, first with one VM per server, then with the density that fits; `None` if
+    /// no density fits, or the question has no fleet size.
     pub servers: Option<(u32, u32)>,
 }
 
-/// Answers the question.
+/// Computes the largest density that meets the limits of the question.
 #[must_use]
 pub fn plan(ladder: &Ladder, question: &Question) -> Planned {
     let table = table(ladder);
@@ -150,7 +154,7 @@ fn candidate(ladder: &Ladder, table: &Table, placement: &Placement, question: &Q
     if let (Some(most), Some(warnings)) = (question.max_warnings, warnings)
         && warnings > most
     {
-        out.push(format!("{warnings:.0} warnings, more than {most:.0}"));
+        out.push(format!("{warnings:.0} warnings; the limit is {most:.0}"));
     }
     let of_rows = |row: &&crate::table::Row| ladder.rung(&row.test, row.concurrency, &placement.name);
     let rungs: Vec<_> = rows().filter_map(|row| of_rows(&row)).collect();
@@ -159,17 +163,17 @@ fn candidate(ladder: &Ladder, table: &Table, placement: &Placement, question: &Q
     if let (Some(most), Some(steal)) = (question.max_steal_pct, steal_pct)
         && steal > most
     {
-        out.push(format!("steal {steal:.1} %, more than {most} %"));
+        out.push(format!("steal was {steal:.1} %; the limit is {most} %"));
     }
     let doubt = rows().find_map(|row| {
         let flags = &row.cells[index].flags;
         let at = format!("{} at {}", row.test, row.concurrency);
         if flags.contains(&Flag::NonMonotone) {
-            Some(format!("{at} is slower than rungs below and above it"))
+            Some(format!("{at} has a lower throughput than rungs with fewer and with more sessions"))
         } else if flags.contains(&Flag::SingleRun) {
-            Some(format!("{at} rests on a single attempt"))
+            Some(format!("only one attempt at {at} completed"))
         } else if flags.contains(&Flag::OuterSteal) {
-            Some(format!("at {at} this machine itself lost CPU time to its hypervisor"))
+            Some(format!("at {at}, the hypervisor took CPU time from the machine that ran the VMs"))
         } else {
             None
         }
@@ -199,8 +203,8 @@ fn candidate(ladder: &Ladder, table: &Table, placement: &Placement, question: &Q
     }
 }
 
-/// vCPUs of a VM that the selected sessions keep busy; all of them where the ladder does not tell, or no selection was
-/// made.
+/// Returns the number of vCPUs of a VM that the sessions of the question keep busy. Returns all vCPUs if the question
+/// selects no number of sessions, or if the threads of a query cannot be derived from the ladder.
 fn busy(ladder: &Ladder, question: &Question) -> f64 {
     let all = f64::from(ladder.vcpu);
     let (Some(sessions), Some(first)) = (question.concurrency, ladder.placements.first()) else { return all };
@@ -215,7 +219,7 @@ fn busy(ladder: &Ladder, question: &Question) -> f64 {
     ladder.tests.iter().filter(asked).map(of).reduce(f64::max).unwrap_or(all)
 }
 
-/// Estimate, bound and number of repeats of the harm.
+/// Returns the estimate and the upper bound of the harm, and the number of repeats.
 fn harm(
     ladder: &Ladder,
     placement: &Placement,
@@ -240,7 +244,7 @@ fn harm(
         let upper = ranks.interval(Tail::OneSided95).map(|interval| pct(interval.hi));
         return (Some(pct(ranks.estimate())), upper, logs.len());
     }
-    // Only means are known.
+    // The record has only mean times.
     let change = |row: &&&crate::table::Row| match row.cells[index].change {
         Some(crate::table::Change::Pct(pct)) => Some(pct),
         _ => None,
@@ -248,7 +252,7 @@ fn harm(
     (median(&rows.iter().filter_map(|row| change(&row)).collect::<Vec<_>>()), None, 0)
 }
 
-/// Pools bounds that decrease with density, so that a denser placement is not accepted by luck.
+/// Pools bounds that decrease with the density, so that noise cannot make a higher density acceptable than a lower one.
 fn make_monotone(candidates: &mut [Candidate]) {
     let bounds: Vec<f64> = candidates.iter().filter_map(|one| one.upper_pct).collect();
     let mut pooled = pool_adjacent_violators(&bounds).into_iter();
@@ -257,7 +261,7 @@ fn make_monotone(candidates: &mut [Candidate]) {
     }
 }
 
-/// The non-decreasing sequence that is nearest to `values` in least squares (pool adjacent violators).
+/// Returns the non-decreasing sequence with the least squared distance to `values` (pool adjacent violators).
 #[must_use]
 pub fn pool_adjacent_violators(values: &[f64]) -> Vec<f64> {
     let mut pools: Vec<(f64, usize)> = Vec::new();
@@ -276,55 +280,55 @@ pub fn pool_adjacent_violators(values: &[f64]) -> Vec<f64> {
     pools.into_iter().flat_map(|(value, count)| std::iter::repeat_n(value, count)).collect()
 }
 
-/// Result of a density for the question.
-enum Judged {
+/// Whether the harm of one density is within the limit, or why not.
+enum Assessment {
     Fits,
     Out(String),
     Open(String),
 }
 
-fn judge(candidate: &Candidate, question: &Question) -> Judged {
+fn assess(candidate: &Candidate, question: &Question) -> Assessment {
     let most = question.max_harm_pct;
     if !candidate.out.is_empty() {
-        return Judged::Out(candidate.out.join("; "));
+        return Assessment::Out(candidate.out.join("; "));
     }
     if let Some(doubt) = &candidate.doubt {
-        return Judged::Open(doubt.clone());
+        return Assessment::Open(doubt.clone());
     }
     match (candidate.harm_pct, candidate.upper_pct) {
-        (_, Some(upper)) if upper <= most => Judged::Fits,
+        (_, Some(upper)) if upper <= most => Assessment::Fits,
         (Some(harm), Some(upper)) if harm > most => {
-            Judged::Out(format!("{harm:+.1} %, at most {upper:+.1} %, against {most} % allowed"))
+            Assessment::Out(format!("{harm:+.1} % slower, at most {upper:+.1} %; {most} % is allowed"))
         }
-        (Some(harm), Some(upper)) => Judged::Open(format!(
-            "it is estimated at {harm:+.1} %, but may be {upper:+.1} %: more repeats would tell"
+        (Some(harm), Some(upper)) => Assessment::Open(format!(
+            "the estimate is {harm:+.1} %, but the upper bound is {upper:+.1} %: more repeats would decide"
         )),
         (Some(harm), None) if candidate.repeats == 0 && question.accept_means => match harm <= most {
-            true => Judged::Fits,
-            false => Judged::Out(format!("{harm:+.1} % by means alone, against {most} % allowed")),
+            true => Assessment::Fits,
+            false => Assessment::Out(format!("{harm:+.1} % slower according to published means; {most} % is allowed")),
         },
-        (Some(_), None) if candidate.repeats == 0 => Judged::Open(
-            "only means are published, which have no bound (--accept-means plans without one)".to_owned(),
+        (Some(_), None) if candidate.repeats == 0 => Assessment::Open(
+            "the record has only published means, from which no bound can be computed (--accept-means plans without a bound)".to_owned(),
         ),
-        (Some(harm), None) => Judged::Open(format!(
-            "{harm:+.1} % from {} repeats: a 95 % bound needs {LEAST_REPEATS}",
+        (Some(harm), None) => Assessment::Open(format!(
+            "{harm:+.1} % from {} repeats, but a 95 % bound needs {LEAST_REPEATS} repeats",
             candidate.repeats
         )),
-        (None, _) => Judged::Out("nothing completed".to_owned()),
+        (None, _) => Assessment::Out("no attempt completed".to_owned()),
     }
 }
 
 fn decide(candidates: &[Candidate], question: &Question) -> Answer {
     let refuse = |why: String| Answer::Refused { why };
     if !question.max_harm_pct.is_finite() {
-        return refuse("the harm allowed is not a number".to_owned());
+        return refuse("the allowed harm (--max-harm) is not a number".to_owned());
     }
     for (denser, looser) in candidates.iter().skip(1).zip(candidates) {
         let (Some(a), Some(b)) = (looser.harm_pct, denser.harm_pct) else { continue };
         let logs = ((a / 100.0).ln_1p(), (b / 100.0).ln_1p());
         if logs.0 - logs.1 > TOLERANCE && denser.out.is_empty() {
             return refuse(format!(
-                "{} VMs per server seem faster than {} ({b:+.1} % against {a:+.1} %): something else happened, \
+                "{} VMs per server seem faster than {} ({b:+.1} % against {a:+.1} %), so the measurement was disturbed: \
                  measure again",
                 denser.per_server, looser.per_server
             ));
@@ -332,19 +336,19 @@ fn decide(candidates: &[Candidate], question: &Question) -> Answer {
     }
     let mut fits: Option<&Candidate> = None;
     for candidate in candidates {
-        match (judge(candidate, question), fits) {
-            (Judged::Fits, _) => fits = Some(candidate),
-            (Judged::Out(why), Some(fits)) => {
+        match (assess(candidate, question), fits) {
+            (Assessment::Fits, _) => fits = Some(candidate),
+            (Assessment::Out(why), Some(fits)) => {
                 return Answer::Fits { fits: fits.clone(), next: Some((candidate.clone(), why)) };
             }
-            (Judged::Open(why), Some(fits)) if fits.repeats > 0 && candidate.repeats > 0 => {
+            (Assessment::Open(why), Some(fits)) if fits.repeats > 0 && candidate.repeats > 0 => {
                 let (fits, perhaps) = (fits.clone(), candidate.clone());
                 return Answer::Between { fits, perhaps, why };
             }
-            (Judged::Out(why), None) => {
-                return refuse(format!("not even {} per server: {why}", candidate.per_server));
+            (Assessment::Out(why), None) => {
+                return refuse(format!("not even {} per server fits: {why}", candidate.per_server));
             }
-            (Judged::Open(why), _) => {
+            (Assessment::Open(why), _) => {
                 return refuse(format!("{} VMs per server: {why}", candidate.per_server));
             }
         }
@@ -356,13 +360,13 @@ fn decide(candidates: &[Candidate], question: &Question) -> Answer {
 }
 
 impl Planned {
-    /// Whether there is a definite answer.
+    /// Returns whether the measurements decide the largest density that fits.
     #[must_use]
     pub fn answered(&self) -> bool {
         matches!(self.answer, Answer::Fits { .. })
     }
 
-    /// Whether this number of VMs per server certainly fits.
+    /// Returns whether at least this number of VMs per server is known to fit.
     #[must_use]
     pub fn fits_at_least(&self, per_server: u32) -> bool {
         match &self.answer {
@@ -371,7 +375,7 @@ impl Planned {
         }
     }
 
-    /// The answer in words.
+    /// Formats the result as readable text.
     #[must_use]
     pub fn describe(&self) -> String {
         let mut lines = match &self.answer {
@@ -379,18 +383,18 @@ impl Planned {
                 let mut lines = vec![format!("{} per server fit: {}", vms(fits.per_server), fits.describe())];
                 lines.push(match next {
                     Some((next, why)) => {
-                        format!("next, {} per server: {why} ({})", vms(next.per_server), next.describe())
+                        format!("{} per server do not fit: {why} ({})", vms(next.per_server), next.describe())
                     }
-                    None => "the ladder ends here: more may fit, and was not measured".to_owned(),
+                    None => "more VMs may fit, because the ladder has no higher density".to_owned(),
                 });
                 lines
             }
             Answer::Between { fits, perhaps, why } => vec![
-                format!("between {} and {} per server", fits.per_server, vms(perhaps.per_server)),
+                format!("between {} and {} per server fit", fits.per_server, vms(perhaps.per_server)),
                 format!("{} fit: {}", fits.per_server, fits.describe()),
                 format!("{}: {why}", perhaps.per_server),
             ],
-            Answer::Refused { why } => vec![format!("no answer: {why}")],
+            Answer::Refused { why } => vec![format!("no result: {why}")],
         };
         for pinned in self.candidates.iter().filter(|one| one.pinned) {
             let floating =
@@ -399,14 +403,14 @@ impl Planned {
             if let (Some(harm), Some(against)) = (pinned.harm_pct, against) {
                 let count = vms(pinned.per_server);
                 lines.push(format!(
-                    "pinned, {count} per server cost {harm:+.1} % in place of {against:+.1} %"
+                    "if pinned to cores, {count} per server are {harm:+.1} % slower instead of {against:+.1} %"
                 ));
             }
         }
         if let Some((all, needed)) = self.servers {
             let saved = f64::from(all - needed) / f64::from(all) * 100.0;
             lines.push(format!(
-                "a fleet of {all} VMs needs {needed} servers in place of {all}: {saved:.1} % fewer"
+                "a fleet of {all} VMs needs {needed} servers instead of {all}: {saved:.1} % fewer"
             ));
         }
         lines.push(String::new());
@@ -422,19 +426,19 @@ impl Candidate {
     fn describe(&self) -> String {
         let mut parts = vec![format!("{}, {:.2} vCPU per core", self.scenario, self.vcpu_per_core)];
         match (self.harm_pct, self.upper_pct) {
-            (Some(harm), Some(upper)) => parts.push(format!("{harm:+.1} %, at most {upper:+.1} %")),
-            (Some(harm), None) => parts.push(format!("{harm:+.1} %, without a bound")),
+            (Some(harm), Some(upper)) => parts.push(format!("{harm:+.1} % slower, at most {upper:+.1} %")),
+            (Some(harm), None) => parts.push(format!("{harm:+.1} % slower, without a bound")),
             _ => {}
         }
         if let Some(steal) = self.steal_pct {
             parts.push(format!("steal up to {steal:.1} %"));
         }
         for (test, times) in &self.work_per_server {
-            parts.push(format!("x{times:.1} {test} per server"));
+            parts.push(format!("{times:.1} times the {test} work per server"));
         }
         let Band { mean_pct, straggler_pct, memory_binds } = self.model;
-        let memory = if memory_binds { ", the most for what waits for memory" } else { "" };
-        parts.push(format!("the model says {mean_pct:+.0} to {straggler_pct:+.0} %{memory}"));
+        let memory = if memory_binds { " (the upper end is for memory-bound work)" } else { "" };
+        parts.push(format!("the model predicts {mean_pct:+.0} to {straggler_pct:+.0} %{memory}"));
         parts.join("; ")
     }
 }
@@ -459,7 +463,7 @@ mod tests {
         }
     }
 
-    /// A ladder with one rung; `times` by density, one per repeat.
+    /// Returns a ladder with one rung. For each density, `times` has one time per repeat.
     fn ladder(times: &[(u32, &[f64])]) -> Ladder {
         let mut ladder = arenadata();
         let server = Server { cores: 4, threads: 8, reserve: 0.0, node_cores: None, llc_cores: None };
@@ -502,7 +506,7 @@ mod tests {
         }
     }
 
-    // promise 50
+    // promise 41
     #[test]
     fn the_largest_density_whose_bound_holds() {
         let base: &[f64] = &[10.0, 11.0, 10.5, 10.2, 10.8, 10.1];
@@ -514,24 +518,24 @@ mod tests {
         let planned = plan(&ladder, &Question { fleet: Some(1000), ..question(10.0) });
         let Answer::Fits { fits, next: Some((next, why)) } = &planned.answer else { panic!("{planned:?}") };
         assert_eq!((fits.per_server, next.per_server), (2, 4));
-        assert!(why.contains("against 10 % allowed"), "{why}");
+        assert!(why.contains("10 % is allowed"), "{why}");
         assert_eq!(planned.servers, Some((1000, 500)));
         let (harm, upper) = (fits.harm_pct.unwrap(), fits.upper_pct.unwrap());
         assert!((3.0..4.5).contains(&harm) && upper >= harm && upper < 5.0, "{harm} {upper}");
         assert!(planned.describe().contains("50.0 % fewer"), "{}", planned.describe());
-        // A threshold above the estimate but below the upper bound.
+        // The limit is above the estimate but below the upper bound.
         let open = plan(&ladder, &question((harm + upper) / 2.0));
         assert!(matches!(open.answer, Answer::Between { .. }), "{open:?}");
         assert!(!open.answered());
     }
 
-    // promise 50
+    // promise 41
     #[test]
     fn thin_contradictory_and_failed_evidence() {
         let thin = ladder(&[(1, &[10.0, 10.0, 10.0]), (2, &[10.1, 10.1, 10.1])]);
         let planned = plan(&thin, &question(10.0));
         let Answer::Between { why, .. } = &planned.answer else { panic!("{planned:?}") };
-        assert!(why.contains("from 3 repeats: a 95 % bound needs 5"), "{why}");
+        assert!(why.contains("from 3 repeats, but a 95 % bound needs 5"), "{why}");
         let six = [10.0; 6];
         let faster = ladder(&[(1, &six), (2, &[20.0; 6]), (4, &[12.0; 6])]);
         assert!(refusal(&plan(&faster, &question(50.0))).contains("4 VMs per server seem faster than 2"));
@@ -541,8 +545,8 @@ mod tests {
         assert!(fits.per_server == 1 && why.contains("attempts failed: t at 1"), "{why}");
     }
 
-    /// Few sessions keep only some of a VM's vCPUs busy, so the model predicts less harm for them; with enough sessions
-    /// the VM is full.
+    /// With few sessions, only some vCPUs of a VM are busy, so the model predicts less harm. With enough sessions, all
+    /// vCPUs are busy.
     #[test]
     fn the_model_answers_for_the_sessions_that_were_asked_about() {
         let ladder = arenadata();
@@ -564,7 +568,7 @@ mod tests {
     fn document_003_answers_only_when_means_are_accepted() {
         let ladder = arenadata();
         let why = plan(&ladder, &question(60.0));
-        assert!(refusal(&why).contains("only means are published"), "{why:?}");
+        assert!(refusal(&why).contains("only published means"), "{why:?}");
         let accepting = |max_harm_pct| {
             plan(&ladder, &Question { accept_means: true, fleet: Some(1000), ..question(max_harm_pct) })
         };
@@ -576,11 +580,11 @@ mod tests {
         let planned = accepting(40.0);
         let Answer::Fits { fits, .. } = &planned.answer else { panic!("{planned:?}") };
         assert_eq!(fits.per_server, 1);
-        // Warnings count, too.
+        // Warnings also exclude a density.
         let strict = Question { accept_means: true, max_warnings: Some(0.0), ..question(60.0) };
         let planned = plan(&ladder, &strict);
         let Answer::Fits { fits, next: Some((_, why)) } = &planned.answer else { panic!("{planned:?}") };
-        assert!(fits.per_server == 1 && why.contains("80 warnings, more than 0"), "{why}");
+        assert!(fits.per_server == 1 && why.contains("80 warnings; the limit is 0"), "{why}");
     }
 
     #[test]
@@ -598,6 +602,9 @@ mod tests {
         let mut ladder = ladder(&[(1, &six), (2, &[15.0; 6]), (3, &[11.0; 6])]);
         ladder.placements[2] = Placement { vms: 2, pinned: true, ..ladder.placements[2].clone() };
         let text = plan(&ladder, &question(60.0)).describe();
-        assert!(text.contains("pinned, 2 VMs per server cost +10.0 % in place of +50.0 %"), "{text}");
+        assert!(
+            text.contains("if pinned to cores, 2 VMs per server are +10.0 % slower instead of +50.0 %"),
+            "{text}"
+        );
     }
 }

@@ -1,42 +1,43 @@
-//! What a cell's program and the conductor say to each other, by lines.
+//! The line protocol between the conductor, which runs a measurement, and the programs in the cells. A cell is a VM, or
+//! a cgroup that stands for a VM.
 //!
 //! ```text
 //! program                                conductor
-//! port 40123      (where it listens)  ─►
+//! port 40123      (its UDP port)      ─►
 //! ready                               ─►
-//!                                     ◄─ go 40123 40124 …   (the ports of all cells, its own included)
+//!                                     ◄─ go 40123 40124 …   (the ports of all cells, including its own)
 //! warn NAME COUNT                     ─►
 //! result KEY DIGEST                   ─►
-//! fail WORDS      (a unit failed)     ─►
-//! steal SECONDS   (a guest's count)   ─►
+//! fail MESSAGE    (a unit failed)     ─►
+//! steal SECONDS   (counted by guests) ─►
 //! done SECONDS                        ─►
-//!                                     ◄─ end of input: it may end
+//!                                     ◄─ end of input: the program may exit
 //! ```
-//! A program goes on to answer its peers until its input ends, because others may not be done yet. The serial line of a VM has
-//! no end, so a VM is sent a last line instead.
+//! After its own work, a program continues to respond to other cells until its input ends, because their work may still
+//! be in progress. The serial line of a VM has no end of input, so the conductor sends a last line (`end`) instead.
 
-/// A line of a program.
+/// A line that a program printed.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Said {
-    /// The port on which it listens.
+    /// The program's UDP port.
     Port(u16),
-    /// It is ready to start.
+    /// The program is ready to start work.
     Ready,
-    /// A number of warnings with this name.
+    /// Name of a warning, and how often it occurred.
     Warn(String, u64),
-    /// The result of a unit of work.
+    /// Key and digest of the result of a unit of work.
     Result(String, String),
-    /// Steal of all vCPUs between `go` and `done`, as the guest's kernel counts it, seconds.
+    /// Steal time of all vCPUs between `go` and `done`, as the guest's kernel counts it, in seconds.
     Steal(f64),
-    /// A unit of work failed.
+    /// A unit of work failed; the message says why.
     Fail(String),
-    /// All sessions have ended, this many seconds after `go`.
+    /// All sessions have finished, this many seconds after `go`.
     Done(f64),
-    /// Anything else: kept as evidence.
+    /// Any other line, which is kept as evidence.
     Other(String),
 }
 
-/// Parses a line.
+/// Parses a line that a program printed.
 #[must_use]
 pub fn line(text: &str) -> Said {
     let text = text.trim_end();
@@ -77,7 +78,7 @@ mod tests {
         check("result q01 abc", Said::Result("q01".to_owned(), "abc".to_owned()));
         check("fail q14: out of memory", Said::Fail("q14: out of memory".to_owned()));
         check("done 12.5", Said::Done(12.5));
-        // A serial line ends its lines with two characters.
+        // On a serial line, lines end with CR LF.
         check("steal 0.07\r\n", Said::Steal(0.07));
         for noise in ["done x", "done NaN", "port 70000", "warn net", "ready to go", "fail", ""] {
             check(noise, Said::Other(noise.to_owned()));

@@ -1,5 +1,7 @@
-//! The model of a recorded ladder, schema `commensal.density/1`. The attempts are the primary data: the table, the
-//! planner and all charts are computed from them. A missing value is `None`, never 0.
+//! The data model of a recorded ladder, schema `commensal.density/1`. A ladder is a series of measurements with more
+//! and more concurrent sessions. A placement is a number of VMs on a number of servers; a rung is one test at one
+//! concurrency in one placement; an attempt is one measurement of a rung. The attempts are the primary data: the table,
+//! the plan and all charts are computed from them. A missing value is `None`, never 0.
 
 use crate::error::DensityError;
 use crate::scenario::Server;
@@ -9,32 +11,32 @@ use schemars::generate::SchemaSettings;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The name in the `schema` field of every ladder that this version reads and writes.
+/// The value of the `schema` field in every ladder that this version reads and writes.
 pub const SCHEMA: &str = "commensal.density/1";
 
-/// A ladder of increasing concurrency, measured in every placement.
+/// Measurements of tests at increasing concurrency, in every placement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Ladder {
     /// Always `commensal.density/1`.
     #[schemars(extend("const" = "commensal.density/1"))]
     pub schema: String,
-    /// Its name.
+    /// Name of the ladder.
     pub name: String,
-    /// The program that recorded it; `None` for figures copied from a document.
+    /// The program that recorded the ladder; `None` for numbers copied from a document.
     #[serde(default)]
     pub tool: Option<RecordedBy>,
-    /// When the run started, RFC 3339.
+    /// When the run started (RFC 3339).
     #[serde(default)]
     pub started: Option<String>,
     /// Seed of the random order.
     #[serde(default)]
     pub seed: u64,
-    /// Planned attempts per rung.
+    /// Planned number of attempts per rung.
     pub repeats: u32,
-    /// The machine.
+    /// The machine; `None` for numbers copied from a document.
     #[serde(default)]
     pub machine: Option<Machine>,
-    /// The experiment file as it was read.
+    /// Text of the experiment file.
     #[serde(default)]
     pub source: Option<String>,
     /// Number of vCPUs of a VM.
@@ -47,7 +49,8 @@ pub struct Ladder {
     pub tests: Vec<Test>,
     /// The measurements: one entry per test, concurrency and placement.
     pub rungs: Vec<Rung>,
-    /// Digest of the result of each unit of work, by test and unit; later attempts are compared with it.
+    /// Digest of the result of each unit of work, by test and unit. The results of later attempts are compared with
+    /// these.
     #[serde(default)]
     pub results: BTreeMap<String, String>,
     /// Remarks that a reader must know.
@@ -58,11 +61,11 @@ pub struct Ladder {
 /// A number of VMs on a number of servers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Placement {
-    /// Its name, such as `S1`.
+    /// Name of the placement, such as `S1`.
     pub name: String,
     /// Total number of VMs.
     pub vms: u32,
-    /// Number of servers, each with equally many VMs.
+    /// Number of servers, each with the same number of VMs.
     pub servers: u32,
     /// Hardware of one server.
     pub server: Server,
@@ -79,17 +82,17 @@ impl Placement {
     }
 }
 
-/// The work of the sessions.
+/// A test: the work that every session performs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Test {
-    /// Its name, such as `Lite`.
+    /// Name of the test, such as `Lite`.
     pub name: String,
-    /// Units of work per session.
+    /// Number of units of work per session.
     pub work: f64,
-    /// The unit, such as `queries`.
+    /// Unit of work, such as `queries`.
     pub unit: String,
-    /// Whether all VMs work together on every unit, as in an MPP database: then the whole placement shares the
-    /// sessions. Otherwise each VM has `concurrency` sessions of its own.
+    /// Whether all VMs work together on every unit, as in an MPP database. If so, the placement as a whole has
+    /// `concurrency` sessions; otherwise each VM has `concurrency` sessions of its own.
     #[serde(default)]
     pub spanning: bool,
 }
@@ -103,27 +106,27 @@ pub struct Rung {
     pub concurrency: u32,
     /// Name of the placement.
     pub placement: String,
-    /// Every attempt, in the order of measurement.
+    /// All attempts, in the order of measurement.
     #[serde(default)]
     pub attempts: Vec<Attempt>,
-    /// Published figures, for a ladder without attempts.
+    /// Published values, for a ladder without attempts.
     #[serde(default)]
     pub published: Option<Published>,
-    /// Why the rung was skipped, if it was.
+    /// Why the rung was skipped; `None` if the rung was not skipped.
     #[serde(default)]
     pub skipped: Option<String>,
 }
 
-/// A rung of which only a summary is known.
+/// Published values of a rung whose single attempts are not known.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Published {
-    /// Mean of the completed attempts, seconds.
+    /// Mean time of the completed attempts, in seconds.
     pub mean_s: Option<f64>,
     /// Number of completed attempts.
     pub completed: u32,
     /// Number of attempts.
     pub attempted: u32,
-    /// Warnings, as published; documents do not always say whether this is a sum or a mean.
+    /// Number of warnings, as published. Documents do not always say whether this number is a sum or a mean.
     #[serde(default)]
     pub warnings: Option<f64>,
 }
@@ -131,41 +134,43 @@ pub struct Published {
 /// One attempt at one rung.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Attempt {
-    /// Repeat, from 0: attempts of the same repeat in several placements are a pair.
+    /// Number of the repeat, from 0. Attempts with the same number are compared between placements.
     pub repeat: u32,
-    /// Start, seconds since the start of the run.
+    /// Start of the attempt, in seconds since the start of the run.
     #[serde(default)]
     pub at_s: f64,
-    /// Time from the first session's start to the last one's end, seconds; `None` when it failed.
+    /// Time from the start of the first session to the end of the last one, in seconds; `None` when the attempt failed.
     pub seconds: Option<f64>,
-    /// Why the attempt failed, with evidence.
+    /// Why the attempt failed, with evidence; `None` if the attempt did not fail.
     #[serde(default)]
     pub failure: Option<Failure>,
-    /// Warnings by name; those that cannot be counted here are missing.
+    /// Numbers of warnings by name. Warnings that cannot be counted on this machine are missing.
     #[serde(default)]
     pub warnings: BTreeMap<String, u64>,
-    /// Kernel counters during the attempt, by name: datagrams dropped, periods throttled, processes killed.
+    /// Kernel counters during the attempt, by name: dropped datagrams, throttled periods, and OOM kills.
     #[serde(default)]
     pub counters: BTreeMap<String, u64>,
-    /// CPU use of all VMs, per cent of their vCPU.
+    /// CPU use of all VMs, in per cent of their vCPU time.
     #[serde(default)]
     pub usage_pct: Option<f64>,
-    /// Steal of all VMs, per cent of their vCPU: run delay of their threads over wall time.
+    /// Steal of all VMs, in per cent of their vCPU time, measured by the host: the run delay of the VMs' threads
+    /// relative to wall time.
     #[serde(default)]
     pub steal_pct: Option<f64>,
-    /// Steal as the kernels of real VMs count it, per cent of their vCPU.
+    /// Steal of all VMs, in per cent of their vCPU time, as counted by the guests' kernels; only for real VMs.
     #[serde(default)]
     pub guest_steal_pct: Option<f64>,
-    /// CPU time of threads that lived too briefly to be sampled, per cent of all: their steal is not in `steal_pct`.
+    /// CPU time of threads that lived too briefly to be sampled, in per cent of all CPU time. `steal_pct` does not
+    /// include the steal of these threads.
     #[serde(default)]
     pub unseen_pct: Option<f64>,
-    /// Steal of this machine itself, per cent of its CPUs.
+    /// Steal of the machine that runs the VMs, in per cent of that machine's CPU time.
     #[serde(default)]
     pub outer_steal_pct: Option<f64>,
-    /// Duration of each VM's last session, seconds: shows the spread between VMs.
+    /// Time until the last session of each VM finished, in seconds; shows the spread between VMs.
     #[serde(default)]
     pub vm_seconds: Vec<f64>,
-    /// One entry per second.
+    /// CPU use and steal, one entry per second.
     #[serde(default)]
     pub series: Vec<Tick>,
 }
@@ -173,11 +178,11 @@ pub struct Attempt {
 /// One second of one attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Tick {
-    /// End of the second, since the attempt began.
+    /// End of this second, in seconds since the attempt started.
     pub t_s: f64,
-    /// CPU use of all VMs, per cent of their vCPU.
+    /// CPU use of all VMs, in per cent of their vCPU time.
     pub usage_pct: Option<f64>,
-    /// Steal of all VMs, per cent of their vCPU.
+    /// Steal of all VMs, in per cent of their vCPU time.
     pub steal_pct: Option<f64>,
 }
 
@@ -186,9 +191,9 @@ pub struct Tick {
 pub struct Failure {
     /// Kind of failure.
     pub kind: FailureKind,
-    /// Description with figures.
+    /// Description of the failure, with measured values.
     pub reason: String,
-    /// Last lines of output, and counters; may be empty.
+    /// Last lines of the programs' output, and counters; may be empty.
     #[serde(default)]
     pub evidence: Vec<String>,
 }
@@ -199,33 +204,33 @@ pub struct Failure {
 pub enum FailureKind {
     /// The attempt timed out.
     TimedOut,
-    /// The kernel killed a VM's process because its memory ran out.
+    /// The kernel's OOM killer killed a process of a VM, or the VM's program reported that it ran out of memory.
     OutOfMemory,
-    /// A VM's process ended early.
+    /// The process of a VM exited early.
     Ended,
     /// A unit of work failed.
     Query,
-    /// A unit of work gave another result than when run alone.
+    /// The result of a unit of work differs from the first recorded result of this unit.
     WrongResult,
     /// Steal exceeded the limit.
     Steal,
 }
 
 fn other_form(error: &serde_json::Error) -> DensityError {
-    DensityError::new(format!("it is not a recorded ladder: {error}"))
+    DensityError::new(format!("the file is not a recorded ladder: {error}"))
 }
 
 impl Ladder {
-    /// Reads a ladder.
+    /// Parses a ladder.
     ///
     /// # Errors
-    /// When it is not JSON of this form and schema, or contradicts itself.
+    /// Returns an error when the text is not JSON of this form and schema, or contradicts itself.
     pub fn from_json(text: &str) -> Result<Ladder, DensityError> {
         let value: serde_json::Value = serde_json::from_str(text).map_err(|error| other_form(&error))?;
         let found = value.get("schema").and_then(serde_json::Value::as_str).unwrap_or_default();
         if found != SCHEMA {
             return Err(DensityError::new(format!(
-                "its schema is {found:?}, and this program reads {SCHEMA:?}"
+                "the file has schema {found:?}, but this version reads {SCHEMA:?}"
             )));
         }
         let ladder: Ladder = serde_json::from_value(value).map_err(|error| other_form(&error))?;
@@ -233,24 +238,24 @@ impl Ladder {
         Ok(ladder)
     }
 
-    /// The ladder as JSON.
+    /// Formats the ladder as JSON.
     ///
     /// # Errors
-    /// Never for a ladder whose numbers are finite.
+    /// No ladder causes an error: a number that is not finite is written as `null`.
     pub fn to_json(&self) -> serde_json::Result<String> {
         commensal_core::text::json_pretty(self)
     }
 
     fn check(&self) -> Result<(), DensityError> {
-        let wrong = |what: String| Err(DensityError::new(format!("it contradicts itself: {what}")));
+        let wrong = |what: String| Err(DensityError::new(format!("the record is inconsistent: {what}")));
         if self.placements.is_empty() || self.tests.is_empty() {
-            return wrong("it has no placement or no test".to_owned());
+            return wrong("it has no placement, or no test".to_owned());
         }
         for placement in &self.placements {
             let Placement { name, vms, servers, .. } = placement;
             if *vms == 0 || *servers == 0 || !vms.is_multiple_of(*servers) {
                 return wrong(format!(
-                    "{vms} VMs of placement {name} are not equally many on {servers} servers"
+                    "{vms} VMs of placement {name} cannot be distributed equally to {servers} servers"
                 ));
             }
             if let Err(error) = placement.server.check() {
@@ -265,11 +270,13 @@ impl Ladder {
             let Rung { test, concurrency, placement, .. } = rung;
             if *concurrency == 0 || !seen.insert((test, concurrency, placement)) {
                 return wrong(format!(
-                    "{test} at {concurrency} in {placement} is there twice, or without sessions"
+                    "{test} at {concurrency} in {placement} occurs twice, or has no sessions"
                 ));
             }
             if self.test(test).is_none() || self.placement(placement).is_none() {
-                return wrong(format!("{test} in {placement}: no such test or placement"));
+                return wrong(format!(
+                    "{test} in {placement}: the record has no such test, or no such placement"
+                ));
             }
             let times = rung.attempts.iter().filter_map(|attempt| attempt.seconds);
             let published = rung.published.iter().filter_map(|published| published.mean_s);
@@ -282,19 +289,19 @@ impl Ladder {
         Ok(())
     }
 
-    /// A test by its name.
+    /// Returns the test with this name.
     #[must_use]
     pub fn test(&self, name: &str) -> Option<&Test> {
         self.tests.iter().find(|test| test.name == name)
     }
 
-    /// A placement by its name.
+    /// Returns the placement with this name.
     #[must_use]
     pub fn placement(&self, name: &str) -> Option<&Placement> {
         self.placements.iter().find(|placement| placement.name == name)
     }
 
-    /// The rung of a test at a concurrency in a placement, if it was tried or skipped.
+    /// Returns the rung of a test at a concurrency in a placement; `None` if the rung was neither measured nor skipped.
     #[must_use]
     pub fn rung(&self, test: &str, concurrency: u32, placement: &str) -> Option<&Rung> {
         self.rungs
@@ -302,7 +309,7 @@ impl Ladder {
             .find(|rung| rung.test == test && rung.concurrency == concurrency && rung.placement == placement)
     }
 
-    /// The concurrencies of a test, ascending.
+    /// Returns the concurrencies of a test, ascending.
     #[must_use]
     pub fn concurrencies(&self, test: &str) -> Vec<u32> {
         let all: BTreeSet<u32> =
@@ -314,20 +321,20 @@ impl Ladder {
 /// Summary of the attempts of a rung.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Summary {
-    /// Mean of the completed ones, seconds.
+    /// Mean time of the completed attempts, in seconds.
     pub mean_s: Option<f64>,
     /// Number of completed attempts.
     pub completed: u32,
     /// Number of attempts.
     pub attempted: u32,
-    /// Shortest and longest time; `None` where only a mean is known.
+    /// Shortest and longest time in seconds; `None` if only the mean is known.
     pub range_s: Option<(f64, f64)>,
-    /// Warnings of all attempts together; `None` when none were counted.
+    /// Number of warnings in all attempts; `None` if warnings were not counted.
     pub warnings: Option<f64>,
 }
 
 impl Rung {
-    /// Summarizes the attempts.
+    /// Summarizes the attempts of the rung.
     #[must_use]
     pub fn summary(&self) -> Summary {
         if let Some(published) = &self.published {
@@ -351,10 +358,10 @@ impl Rung {
     }
 }
 
-/// Identifier of this version of the schema. It is only a name: nothing is fetched from there.
+/// Identifier of this version of the schema. It is only a name: nothing can be fetched from it.
 const ID: &str = "urn:commensal:density:1";
 
-/// The JSON Schema (draft 2020-12) of a recorded ladder, indented, with a final newline.
+/// Returns the JSON Schema (draft 2020-12) of a recorded ladder, indented, with a final newline.
 #[must_use]
 pub fn json_schema() -> String {
     let mut schema = SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<Ladder>();
@@ -396,14 +403,14 @@ mod tests {
             let error = Ladder::from_json(&ladder.to_json().unwrap()).unwrap_err().to_string();
             assert!(error.contains(want), "{want}: {error}");
         };
-        check(&|ladder| ladder.placements[1].servers = 3, "are not equally many on 3 servers");
+        check(&|ladder| ladder.placements[1].servers = 3, "cannot be distributed equally to 3 servers");
         check(&|ladder| ladder.placements[0].server.cores = 0, "0 cores and 96 threads");
         check(&|ladder| ladder.tests[0].work = 0.0, "has no work");
-        check(&|ladder| ladder.rungs[1].placement = "S1".to_owned(), "is there twice");
-        check(&|ladder| ladder.rungs[1].placement = "S9".to_owned(), "no such test or placement");
+        check(&|ladder| ladder.rungs[1].placement = "S1".to_owned(), "occurs twice");
+        check(&|ladder| ladder.rungs[1].placement = "S9".to_owned(), "no such test, or no such placement");
         check(&|ladder| ladder.rungs[0].published.as_mut().unwrap().mean_s = Some(-1.0), "is not positive");
-        check(&|ladder| ladder.tests.clear(), "no placement or no test");
-        for (text, want) in [("[]", "its schema is"), ("{", "it is not a recorded ladder")] {
+        check(&|ladder| ladder.tests.clear(), "no placement, or no test");
+        for (text, want) in [("[]", "the file has schema"), ("{", "the file is not a recorded ladder")] {
             let error = Ladder::from_json(text).unwrap_err().to_string();
             assert!(error.contains(want), "{want}: {error}");
         }

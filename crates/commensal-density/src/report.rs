@@ -1,4 +1,5 @@
-//! A recorded ladder as one page with charts, in the lab's look: no network, no script.
+//! A report of a recorded ladder (a series of measurements with more and more sessions): one HTML page with charts in
+//! the style of the lab's reports. The page contains no scripts and loads nothing from the network.
 
 mod charts;
 
@@ -8,7 +9,7 @@ use charts::{Kind, kinds};
 use commensal_lab::report::draw::{NARROW, WIDE, escape, sheet};
 use std::fmt::Write as _;
 
-/// The page.
+/// Renders the report as an HTML page.
 #[must_use]
 pub fn html(ladder: &Ladder) -> String {
     let table = table(ladder);
@@ -32,7 +33,7 @@ pub fn html(ladder: &Ladder) -> String {
     let remarks: Vec<String> =
         print::remarks(&table).into_iter().chain(ladder.notes.iter().cloned()).collect();
     if !remarks.is_empty() {
-        body.push_str("<h2 id=\"words\">In words</h2>\n<ul class=\"words\">\n");
+        body.push_str("<h2 id=\"words\">Notes</h2>\n<ul class=\"words\">\n");
         remarks.iter().for_each(|line| body.push_str(&format!("<li>{}</li>\n", escape(line))));
         body.push_str("</ul>\n");
     }
@@ -57,13 +58,13 @@ fn drawn(kind: &Kind, ladder: &Ladder, table: &Table) -> Result<(String, String)
 /// A standalone chart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chart {
-    /// Its name, usable in file names.
+    /// Name of the chart, usable in file names.
     pub name: String,
-    /// The chart as SVG, or why there is none.
+    /// The chart as SVG, or the reason why it cannot be drawn.
     pub svg: Result<String, String>,
 }
 
-/// All charts, standalone.
+/// Renders all charts as standalone files.
 #[must_use]
 pub fn charts(ladder: &Ladder) -> Vec<Chart> {
     let table = table(ladder);
@@ -93,32 +94,37 @@ fn first_screen(ladder: &Ladder, table: &Table) -> String {
         escape(&ladder.name),
         escape(&headline(table))
     );
-    out.push_str(&grid("the ladder", &print::document_lines(table)));
+    out.push_str(&grid("times and changes", &print::document_lines(table)));
     out.push_str(
-        "<p class=\"caption\">Means of the attempts that completed. A change is time / time of the first placement − 1, \
-         positive when slower. The second line of medians counts what failed as endless.</p>\n",
+        "<p class=\"caption\">Times are means of the attempts that completed. A change is time / time of the first \
+         placement − 1; positive means slower. The second line of medians counts a failed rung (x) as infinite.</p>\n",
     );
     out.push_str(&grid("work per server", &print::capacity_lines(table)));
     out
 }
 
-/// Cost and savings of the densest placement.
+/// Formats the cost (time) and the benefit (work per server) of each placement in one sentence. A placement is a number
+/// of VMs on a number of servers.
 fn headline(table: &Table) -> String {
     let of = |index: usize| {
         let median = table.medians.first()?.all.get(index)?.as_ref()?.0;
         let name = table.placements.get(index + 1)?;
         let times = table.capacity.iter().find(|one| one.placement == *name)?.times_first?;
         let costs = match median {
-            crate::table::Change::Pct(pct) => format!("costs {pct:+.0} % of time at the median"),
-            crate::table::Change::Failed => "fails at the median".to_owned(),
+            crate::table::Change::Pct(pct) => format!("changes the median time by {pct:+.0} %"),
+            crate::table::Change::Failed => "fails at the median rung".to_owned(),
         };
-        Some(format!("{name} {costs} and does {times:.1} times the work per server"))
+        Some(format!("{name} {costs}, and a server does {times:.1} times the work"))
     };
     let parts: Vec<String> = (0..table.placements.len().saturating_sub(1)).filter_map(of).collect();
-    if parts.is_empty() { "Nothing to compare".to_owned() } else { format!("{}.", parts.join("; ")) }
+    if parts.is_empty() {
+        "There is no second placement to compare with the first".to_owned()
+    } else {
+        format!("{}.", parts.join("; "))
+    }
 }
 
-/// A table; the first line is its header.
+/// Formats a table; the first element of `lines` is the header.
 fn grid(label: &str, lines: &[Vec<String>]) -> String {
     let mut out = format!(
         "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{}\"><table class=\"main\">\n",
@@ -142,7 +148,7 @@ fn grid(label: &str, lines: &[Vec<String>]) -> String {
 }
 
 fn machine(ladder: &Ladder) -> String {
-    let mut out = String::from("<h2 id=\"machine\">Where and how</h2>\n<ul class=\"words\">\n");
+    let mut out = String::from("<h2 id=\"machine\">Machine and method</h2>\n<ul class=\"words\">\n");
     let mut line = |text: String| out.push_str(&format!("<li>{}</li>\n", escape(&text)));
     if let Some(machine) = &ladder.machine {
         line(format!(
@@ -173,7 +179,7 @@ fn machine(ladder: &Ladder) -> String {
             escape(source)
         ));
     }
-    out.push_str("<footer>Every figure is computed from the attempts in the record.</footer>\n");
+    out.push_str("<footer>Every value is computed from the attempts in the record.</footer>\n");
     out
 }
 
@@ -188,14 +194,14 @@ mod tests {
         let page = html(&arenadata());
         for want in [
             "1:52:42",
-            "x as endless",
-            "S3 costs +170 % of time at the median",
-            "3.0 times the work per server",
+            "x = infinite",
+            "S3 changes the median time by +170 %",
+            "a server does 3.0 times the work",
         ] {
             assert!(page.contains(want), "{want}");
         }
-        // Without a series, the six charts of use and steal say so.
-        assert_eq!(page.matches("was not recorded second by second").count(), 6);
+        // Without values for each second, each of the six charts of CPU use and steal shows a note.
+        assert_eq!(page.matches("has no values per second").count(), 6);
         assert!(!page.contains("<script") && !page.contains("http://") && !page.contains("https://"));
         assert!(page.len() < 300_000, "{}", page.len());
     }

@@ -1,13 +1,14 @@
-//! Classifies a placement by document 003's three scenarios: the sum of vCPU against physical cores P and threads T.
+//! Classifies a placement (VMs on a server) by the three scenarios of Arenadata's article. The class depends on the sum
+//! of vCPUs, compared with the physical cores P and the hardware threads T.
 //!
 //! ```text
 //! ideal           V <= P − R
 //! shared-core     P − R < V <= T − R·T/P
 //! oversubscribed  beyond
 //! ```
-//! V is the sum of vCPU, R the number of cores reserved for the host. The document's own bounds leave gaps (`<` on both
-//! sides); here a placement on a bound belongs to the better class, because every vCPU still has a core or a thread of
-//! its own.
+//! V is the sum of vCPUs, R the number of cores reserved for the host. The article's own bounds leave gaps, because it
+//! writes `<` on both sides. Here, a placement exactly on a bound is in the better class, because every vCPU still has
+//! a core or a thread of its own.
 
 use crate::error::DensityError;
 use commensal_core::topology::Topology;
@@ -19,14 +20,14 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Server {
-    /// Physical cores, P.
+    /// Number of physical cores, P.
     pub cores: u32,
-    /// Logical CPUs, T.
+    /// Number of logical CPUs, T.
     pub threads: u32,
-    /// Cores reserved for the host, R.
+    /// Number of cores reserved for the host, R.
     #[serde(default)]
     pub reserve: f64,
-    /// Physical cores of the smallest NUMA node; `None` when not known.
+    /// Number of physical cores of the smallest NUMA node; `None` when unknown.
     #[serde(default)]
     pub node_cores: Option<u32>,
     /// Smallest number of physical cores that share a last-level cache; `None` when not known.
@@ -34,25 +35,25 @@ pub struct Server {
     pub llc_cores: Option<u32>,
 }
 
-/// VMs of the same size.
+/// A number of VMs of the same size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Vms {
     /// Number of VMs.
     pub count: u32,
-    /// Virtual CPUs of each.
+    /// Number of vCPUs of each VM.
     pub vcpu: u32,
 }
 
-/// The three scenarios, best first.
+/// The three scenarios of Arenadata's article, from best to worst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scenario {
     /// Every vCPU can have a physical core of its own.
     Ideal,
-    /// Every vCPU can have a hardware thread; some share a core.
+    /// Every vCPU can have a hardware thread of its own, but some of these threads share a core.
     SharedCore,
-    /// vCPUs wait for hardware threads.
+    /// There are more vCPUs than hardware threads, so vCPUs wait for each other.
     Oversubscribed,
 }
 
@@ -76,7 +77,7 @@ impl std::str::FromStr for Scenario {
 }
 
 impl Server {
-    /// The server of a topology. A core with an offline thread still counts as a core.
+    /// Derives the server from a CPU topology. A core with an offline thread still counts as a core.
     #[must_use]
     pub fn of(topology: &Topology, reserve: f64) -> Server {
         let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
@@ -90,44 +91,44 @@ impl Server {
             cores: number(topology.cores()),
             threads: number(topology.threads()),
             reserve,
-            // A node without CPUs holds memory only.
+            // A NUMA node without CPUs has only memory, so it does not count.
             node_cores: nodes.values().filter(|cpus| !cpus.is_empty()).map(cores_in).min(),
             llc_cores: topology.llcs().iter().map(cores_in).min(),
         }
     }
 
-    /// Checks that the numbers are possible.
+    /// Checks that a server can have these numbers.
     ///
     /// # Errors
-    /// The first number that is impossible.
+    /// Returns an error for the first number that is impossible.
     pub fn check(&self) -> Result<(), DensityError> {
         let Server { cores, threads, reserve, .. } = *self;
         if cores == 0 || threads < cores {
             return Err(DensityError::new(format!(
-                "a server of {cores} cores and {threads} threads cannot be; give physical cores and logical CPUs, such as 48 and 96"
+                "a server cannot have {cores} cores and {threads} threads; give physical cores and logical CPUs, such as 48 and 96"
             )));
         }
         if !(reserve >= 0.0 && reserve < f64::from(cores)) {
             return Err(DensityError::new(format!(
-                "a reserve of {reserve} cores leaves nothing of {cores}; it must be 0 or more, and less than the cores"
+                "a reserve of {reserve} cores leaves none of {cores} cores for VMs; the reserve must be 0 or more, and less than the number of cores"
             )));
         }
         Ok(())
     }
 
-    /// Cores left for VMs: P − R.
+    /// Returns the number of cores left for VMs: P − R.
     #[must_use]
     pub fn cores_left(&self) -> f64 {
         f64::from(self.cores) - self.reserve
     }
 
-    /// Threads left for VMs: T − R·T/P.
+    /// Returns the number of threads left for VMs: T − R·T/P.
     #[must_use]
     pub fn threads_left(&self) -> f64 {
         f64::from(self.threads) - self.reserve * f64::from(self.threads) / f64::from(self.cores)
     }
 
-    /// The class for this number of vCPUs.
+    /// Returns the class of a placement with this number of vCPUs in total.
     #[must_use]
     pub fn scenario(&self, vcpu: f64) -> Scenario {
         if vcpu <= self.cores_left() {
@@ -140,45 +141,45 @@ impl Server {
     }
 }
 
-/// A placement, classified.
+/// A placement with its class.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Classified {
     /// The class.
     pub scenario: Scenario,
-    /// Sum of vCPU, V.
+    /// Sum of vCPUs, V.
     pub vcpu: u64,
-    /// vCPU per logical CPU, V/T: the document's ratio is 1 to this.
+    /// vCPUs per logical CPU, V/T. The article writes this number as the ratio 1:V/T.
     pub per_thread: f64,
-    /// vCPU per physical core, V/P.
+    /// vCPUs per physical core, V/P.
     pub per_core: f64,
     /// The largest V that is still ideal.
     pub ideal_up_to: u64,
     /// The largest V that is still shared-core; equal to `ideal_up_to` without SMT.
     pub shared_up_to: u64,
-    /// vCPU of the largest VM.
+    /// Number of vCPUs of the largest VM.
     pub largest: u32,
-    /// Whether the largest VM has a core for every vCPU within one NUMA node; `None` when the nodes are not known.
+    /// Whether one NUMA node has a core for every vCPU of the largest VM; `None` when the NUMA nodes are unknown.
     pub fits_node: Option<bool>,
-    /// The same within one last-level cache.
+    /// Whether a last-level cache is shared by enough cores for every vCPU of the largest VM; `None` when unknown.
     pub fits_llc: Option<bool>,
     /// Remarks that a reader must know.
     pub notes: Vec<String>,
 }
 
-/// Why VMs without vCPUs, or none, cannot be placed.
+/// Returns the error for a number of VMs or of vCPUs that is 0.
 pub(crate) fn no_vms(count: u32, vcpu: u32) -> DensityError {
     DensityError::new(format!("{count} VMs of {vcpu} vCPU cannot be placed: both numbers must be 1 or more"))
 }
 
-/// Classifies a placement.
+/// Classifies a placement of VMs on a server.
 ///
 /// # Errors
-/// Why it cannot be classified.
+/// Returns an error when the server cannot exist, or a number of VMs or of vCPUs is 0.
 pub fn classify(server: &Server, vms: &[Vms]) -> Result<Classified, DensityError> {
     server.check()?;
     if vms.is_empty() {
         return Err(DensityError::new(
-            "no VM is given; give at least one, such as 4x16 for four VMs of 16 vCPU",
+            "the placement has no VM; give at least one, such as 4x16 for four VMs of 16 vCPU",
         ));
     }
     if let Some(Vms { count, vcpu }) = vms.iter().find(|vms| vms.count == 0 || vms.vcpu == 0) {
@@ -189,7 +190,7 @@ pub fn classify(server: &Server, vms: &[Vms]) -> Result<Classified, DensityError
     let mut notes = Vec::new();
     if server.threads == server.cores {
         notes.push(
-            "without SMT there is no shared-core class: from one vCPU beyond the cores on, vCPUs wait"
+            "without SMT there is no shared-core class: if there are more vCPUs than cores, vCPUs wait for each other"
                 .to_owned(),
         );
     } else if !server.threads.is_multiple_of(server.cores) {
@@ -197,7 +198,7 @@ pub fn classify(server: &Server, vms: &[Vms]) -> Result<Classified, DensityError
     }
     if largest > server.threads {
         notes.push(format!(
-            "the largest VM has {largest} vCPU and the server {} threads: it waits for itself",
+            "the largest VM has {largest} vCPU, but the server has {} threads, so the VM's own vCPUs wait for each other",
             server.threads
         ));
     }
@@ -216,7 +217,8 @@ pub fn classify(server: &Server, vms: &[Vms]) -> Result<Classified, DensityError
 }
 
 impl Classified {
-    /// The class with its ratio where there is one, as the document writes it: `oversubscribed 1:1.33 (128 vCPU / 96 T)`.
+    /// Formats the class with its numbers. An oversubscribed placement also has its ratio in the article's notation:
+    /// `oversubscribed 1:1.33 (128 vCPU / 96 T)`.
     #[must_use]
     pub fn headline(&self, server: &Server) -> String {
         let Server { cores, threads, .. } = server;
@@ -228,17 +230,17 @@ impl Classified {
         }
     }
 
-    /// Further facts, one line each.
+    /// Formats further facts, one line each.
     #[must_use]
     pub fn facts(&self, server: &Server) -> Vec<String> {
         let Server { cores, threads, reserve, .. } = server;
         let mut lines =
-            vec![format!("server: {cores} cores, {threads} threads, {reserve} cores kept for the host")];
+            vec![format!("server: {cores} cores, {threads} threads, {reserve} cores reserved for the host")];
         lines.push(if self.shared_up_to > self.ideal_up_to {
             let (ideal, shared) = (self.ideal_up_to, self.shared_up_to);
-            format!("ideal up to {ideal} vCPU, shared-core up to {shared}, oversubscribed beyond")
+            format!("ideal up to {ideal} vCPU, shared-core up to {shared} vCPU, oversubscribed above")
         } else {
-            format!("ideal up to {} vCPU, oversubscribed beyond", self.ideal_up_to)
+            format!("ideal up to {} vCPU, oversubscribed above", self.ideal_up_to)
         });
         for (fits, cores, what) in [
             (self.fits_node, server.node_cores, "NUMA node"),
@@ -285,7 +287,7 @@ mod tests {
         }
     }
 
-    /// The document writes `<` on both sides of a bound, so a placement on the bound has no class there.
+    /// The article writes `<` on both sides of a bound, so it gives no class to a placement exactly on the bound.
     #[test]
     fn a_placement_on_a_bound_is_in_the_better_class() {
         let server = server(48, 96, 0.0);
@@ -309,7 +311,7 @@ mod tests {
         assert_eq!(class(&server, &[(3, 1)]), Scenario::Oversubscribed);
         let got = classify(&server, &[Vms { count: 1, vcpu: 4 }]).unwrap();
         assert!(got.notes.iter().any(|note| note.contains("no shared-core class")), "{:?}", got.notes);
-        assert!(got.notes.iter().any(|note| note.contains("waits for itself")), "{:?}", got.notes);
+        assert!(got.notes.iter().any(|note| note.contains("own vCPUs wait")), "{:?}", got.notes);
     }
 
     #[test]
@@ -320,17 +322,18 @@ mod tests {
             assert!(error.contains(want), "{error}");
         };
         check(server(0, 0, 0.0), &one, "0 cores and 0 threads");
-        check(server(4, 2, 0.0), &one, "cannot be");
-        check(server(4, 8, 4.0), &one, "leaves nothing");
+        check(server(4, 2, 0.0), &one, "cannot have");
+        check(server(4, 8, 4.0), &one, "leaves none");
         check(server(4, 8, -1.0), &one, "0 or more");
         check(server(4, 8, f64::NAN), &one, "0 or more");
         check(server(4, 8, 0.0), &[Vms { count: 3, vcpu: 0 }], "both numbers must be 1 or more");
-        check(server(4, 8, 0.0), &[], "no VM is given");
+        check(server(4, 8, 0.0), &[], "the placement has no VM");
     }
 
     #[test]
     fn a_topology_with_nodes_caches_and_an_offline_sibling() {
-        // Two nodes of two cores with two threads each; CPU 7 is offline, so core 3 has one thread.
+        // The topology has two nodes of two cores with two threads each. CPU 7 is offline, so core 3 has one online
+        // thread.
         let set = |cpus: &[u32]| cpus.iter().copied().collect::<CpuSet>();
         let cpu = |id: u32| {
             let first = id / 2 * 2;

@@ -1,4 +1,5 @@
-//! Measurements that answer a question: the maximum density by bisection, and the loss of a core that is shared.
+//! Finds the maximum density (number of cells on this machine) by bisection. A cell stands for a VM. Also calibrates
+//! the density model, by measuring how much cores slow each other.
 
 use crate::conductor::{self, Event, RunOptions};
 use crate::error::DensityError;
@@ -13,17 +14,19 @@ use commensal_sensors::machine;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// The largest number up to `most` for which `fits` holds, and the smallest tried for which it does not. Assumes that
-/// `fits` does not hold for any number above one for which it fails.
+/// Finds the boundary between numbers for which `fits` is true and numbers for which it is false. Returns the largest
+/// tested number up to `most` that fits, and the smallest tested number that does not fit; `None` in place of a number
+/// if no such number was tested. Assumes that no number fits above a number that does not fit. Also assumes that 1
+/// fits, so 1 is tested only if `most` is 1.
 ///
 /// # Errors
-/// The first error of `fits`.
+/// Returns the first error of `fits`.
 pub fn bisect<E>(
     most: u32,
     fits: &mut dyn FnMut(u32) -> Result<bool, E>,
 ) -> Result<(Option<u32>, Option<u32>), E> {
     let (mut good, mut bad) = (None, None);
-    // Doubles first, since the answer is usually small compared with the limit.
+    // Double the number first, because the result is usually small compared with `most`.
     let mut next = 2.min(most);
     while bad.is_none() && good < Some(most) {
         if fits(next)? {
@@ -44,22 +47,23 @@ pub fn bisect<E>(
     Ok((good, bad))
 }
 
-/// Measures how many cells fit: each candidate is compared with one cell alone, in the same repeats.
+/// Measures how many cells fit. Each number of cells is compared with one cell alone, which is measured in the same
+/// repeats.
 ///
 /// # Errors
-/// As [`conductor::run`].
+/// Returns the errors of [`conductor::run`].
 pub fn search(
     host: &mut dyn Host,
     base: &Experiment,
     (question, most): (&Question, u32),
-    conduct: &RunOptions,
+    options: &RunOptions,
     stop: &AtomicBool,
     tell: &mut dyn FnMut(Event<'_>),
 ) -> Result<(Ladder, Planned), DensityError> {
     let mut whole: Option<Ladder> = None;
     bisect(most.max(1), &mut |cells| {
         let experiment = Experiment { placements: candidates(cells), ..base.clone() };
-        let measured = conductor::run(host, &experiment, conduct, stop, tell)?;
+        let measured = conductor::run(host, &experiment, options, stop, tell)?;
         let together = match whole.take() {
             None => measured,
             Some(before) => merged(before, measured),
@@ -68,7 +72,7 @@ pub fn search(
         whole = Some(together);
         Ok::<bool, DensityError>(fits)
     })?;
-    let ladder = whole.ok_or_else(|| DensityError::new("nothing was measured"))?;
+    let ladder = whole.ok_or_else(|| DensityError::new("no density was measured"))?;
     let planned = plan(&ladder, question);
     Ok((ladder, planned))
 }
@@ -77,7 +81,8 @@ fn candidates(cells: u32) -> Vec<(u32, bool)> {
     if cells == 1 { vec![(1, false)] } else { vec![(1, false), (cells, false)] }
 }
 
-/// Combines two ladders: the repeats of the second are numbered after those of the first, so that pairs stay pairs.
+/// Merges two ladders. The repeats of the second ladder are numbered after those of the first, so that attempts of the
+/// same repeat still have the same number.
 #[must_use]
 pub fn merged(mut before: Ladder, after: Ladder) -> Ladder {
     let shift = before.repeats;
@@ -108,16 +113,16 @@ pub fn merged(mut before: Ladder, after: Ladder) -> Ladder {
     before
 }
 
-/// Chunks per session of a calibration: about a second.
+/// Number of chunks of work per session in a calibration; they take about a second.
 const CHUNKS: u32 = 1000;
-/// Number of measurements of each part; the fastest counts, since noise only slows.
+/// Number of times that each part is measured. The fastest time is used, because noise can only slow a measurement.
 const TRIES: u32 = 3;
 
-/// Number of copies of an array: about a second.
+/// Number of copies of an array in a calibration; they take about a second.
 const COPIES: u32 = 10;
 /// Total size of the arrays as a multiple of the last-level cache.
 const BEYOND_CACHE: u64 = 6;
-/// Assumed last-level cache of a machine that does not report it, bytes.
+/// Assumed size of the last-level cache on a machine that does not report it, in bytes.
 const CACHE: u64 = 64 << 20;
 
 /// Result of a calibration.
@@ -129,15 +134,15 @@ pub struct Calibrated {
     pub bandwidth: Bandwidth,
 }
 
-/// Measures by pinned cells how much a core slows when others are busy, how much its threads gain together, and how
-/// many cores use up the memory bandwidth.
+/// Calibrates the model with pinned cells. Measures how much a core slows when other cores are busy, how much
+/// throughput a core gains when all its threads are busy, and how many cores exhaust the memory bandwidth.
 ///
 /// # Errors
-/// As [`conductor::run`].
+/// Returns the errors of [`conductor::run`], and an error when a part of the calibration did not complete in time.
 pub fn calibrate(
     host: &mut dyn Host,
     topology: &Topology,
-    conduct: &RunOptions,
+    options: &RunOptions,
     stop: &AtomicBool,
     tell: &mut dyn FnMut(Event<'_>),
 ) -> Result<Calibrated, DensityError> {
@@ -145,17 +150,18 @@ pub fn calibrate(
     let (cores, threads) = (number(topology.cores()), number(topology.threads()));
     let cache_bytes = machine::last_level_bytes(host).unwrap_or(CACHE);
     let mut fastest = |kind: Kind, vcpu: u32, cells: u32| -> Result<f64, DensityError> {
-        let ladder = conductor::run(host, &part(kind, vcpu, cells), conduct, stop, tell)?;
+        let ladder = conductor::run(host, &part(kind, vcpu, cells), options, stop, tell)?;
         let times = ladder.rungs.iter().flat_map(|rung| rung.attempts.iter().filter_map(|one| one.seconds));
         let fastest = times.min_by(f64::total_cmp);
-        fastest.ok_or_else(|| DensityError::new("no part of the calibration completed in its time"))
+        fastest
+            .ok_or_else(|| DensityError::new("no attempt of the calibration completed within the time limit"))
     };
     let alone = fastest(Kind::Spin, 1, 1)?;
     let all_core = if cores > 1 { (alone / fastest(Kind::Spin, 1, cores)?).min(1.0) } else { 1.0 };
     let per_core = threads / cores;
     let smt_gain =
         if per_core > 1 { f64::from(per_core) * alone / fastest(Kind::Spin, per_core, 1)? } else { 1.0 };
-    // Two arrays per cell, one read and one written.
+    // Each cell has two arrays: it reads one and writes the other.
     let mut copied = |cells: u32| -> Result<f64, DensityError> {
         let bytes = (cache_bytes * BEYOND_CACHE / u64::from(2 * cells)).max(1);
         let seconds = fastest(Kind::Stream(Bytes(bytes)), 1, cells)?;
@@ -168,7 +174,7 @@ pub fn calibrate(
     Ok(Calibrated { calibration, bandwidth })
 }
 
-/// One part of a calibration: pinned cells of `vcpu`.
+/// Returns the experiment for one part of a calibration, with pinned cells of `vcpu` vCPUs.
 fn part(kind: Kind, vcpu: u32, cells: u32) -> Experiment {
     let work = if kind == Kind::Spin { CHUNKS } else { COPIES };
     let load = Load { name: "part".to_owned(), kind, work, memory: None, concurrency: vec![vcpu] };
@@ -208,7 +214,7 @@ mod tests {
                     Ok::<bool, ()>(n <= last)
                 })
                 .unwrap();
-                // One cell alone is the reference: it is only tried if it is the limit.
+                // One cell alone is the reference, so it is tested as a candidate only if it is the limit.
                 let want = (
                     if last == 1 && most > 1 { None } else { Some(last) },
                     (last < most).then_some(last + 1),

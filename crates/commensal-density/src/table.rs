@@ -1,9 +1,11 @@
-//! The table of document 003 from a recorded ladder, with what that document lacks: failures counted as failures, work
-//! per server and per core, and marks on unreliable rungs.
+//! Computes the table of Arenadata's article from a recorded ladder (a series of measurements with more and more
+//! sessions). Adds what the article lacks: a median that counts failures, the work done per server and per core, and
+//! marks on unreliable rungs. A rung is one test with one number of sessions in one placement; a placement is a number
+//! of VMs on a number of servers.
 //!
-//! A change is `(time / time of the first placement − 1)`, positive when slower, from unrounded means. A failed rung is
-//! worse than any time: the second median counts it as infinite, because a median of only the completed rungs would
-//! improve as more rungs fail.
+//! A change is `(time / time of the first placement − 1)`, computed from unrounded means; positive is slower. A failed
+//! rung is worse than any time. So of the two printed medians, the second counts a failed rung as infinite: a median of
+//! only the completed rungs would improve as more rungs fail.
 
 pub mod print;
 
@@ -12,98 +14,105 @@ use commensal_lab::format::delta_pct;
 use commensal_lab::stats::median;
 use serde::Serialize;
 
-/// The plateau begins at the first rung whose throughput is within this share of the best.
+/// The plateau starts at the first rung whose throughput is lower than the best throughput by at most this share.
 pub const PLATEAU: f64 = 0.03;
-/// Steal of the machine itself, per cent of its CPUs, above which an attempt is unreliable.
+/// If the machine itself has more steal than this, an attempt is unreliable (per cent of the machine's CPU time).
 pub const OUTER_STEAL_PCT: f64 = 1.0;
-/// A rung whose throughput is lower by this share than both an earlier and a later one is marked as unreliable.
+/// A rung is marked as unreliable if its throughput is lower by at least this share than at an earlier rung and also at
+/// a later rung.
 pub const VALLEY: f64 = 0.10;
 
-/// The table.
+/// The table of a ladder.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Table {
     /// Names of the placements; the first one is the reference for the others.
     pub placements: Vec<String>,
     /// One row per test and concurrency.
     pub rows: Vec<Row>,
-    /// Medians over all rungs first, then by test if there are several.
+    /// Medians over all tests, followed by medians of each test if there are several.
     pub medians: Vec<Medians>,
-    /// Capacities by test and placement.
+    /// Capacity of each placement in each test.
     pub capacity: Vec<Capacity>,
 }
 
-/// One row.
+/// One test at one concurrency.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
     /// Name of the test.
     pub test: String,
     /// Number of concurrent sessions.
     pub concurrency: u32,
-    /// Cells by placement.
+    /// One cell per placement.
     pub cells: Vec<TableCell>,
 }
 
-/// One rung.
+/// One rung: a test at one concurrency in one placement.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct TableCell {
-    /// Mean of the completed attempts, seconds.
+    /// Mean time of the completed attempts, in seconds.
     pub mean_s: Option<f64>,
-    /// Shortest and longest time, seconds.
+    /// Shortest and longest time in seconds; `None` if only the mean is known.
     pub range_s: Option<(f64, f64)>,
-    /// Attempts that completed.
+    /// Number of attempts that completed.
     pub completed: u32,
-    /// Attempts that were made.
+    /// Number of attempts.
     pub attempted: u32,
-    /// Why it failed or was skipped, each reason once.
+    /// Why attempts failed or the rung was skipped, each reason once.
     pub reasons: Vec<String>,
-    /// Change against the first placement; `None` for the first placement itself, and where that has no time.
+    /// Change from the first placement. `None` in three cases: this is the first placement, the first placement has no
+    /// time for this rung, or the rung was not measured.
     pub change: Option<Change>,
-    /// Smallest and largest ratio to attempts of the first placement, as changes in per cent.
+    /// Smallest and largest change from the first placement, in per cent. Each change compares two attempts of the same
+    /// repeat.
     pub change_range_pct: Option<(f64, f64)>,
-    /// Warnings of all attempts together.
+    /// Number of warnings in all attempts.
     pub warnings: Option<f64>,
-    /// Units of work per hour, all servers together.
+    /// Units of work per hour, on all servers of the placement together.
     pub per_hour: Option<f64>,
-    /// Excess time of the slowest VM over the fastest, per cent; median of the attempts.
+    /// How much longer the slowest VM took than the fastest, in per cent; median of the attempts.
     pub spread_pct: Option<f64>,
-    /// Steal, per cent of vCPU time; median of the attempts.
+    /// Steal in per cent of the vCPU time; median of the attempts.
     pub steal_pct: Option<f64>,
-    /// Remarks on the reliability of the figures.
+    /// Marks on the rung. Most marks concern unreliable measurements.
     pub flags: Vec<Flag>,
 }
 
-/// A change against the first placement.
+/// A change from the first placement.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Change {
-    /// Per cent; positive is slower.
+    /// Change in per cent; positive is slower.
     Pct(f64),
     /// The rung failed.
     Failed,
 }
 
-/// A remark on a rung.
+/// A mark on a rung.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Flag {
-    /// On or after the plateau's first rung, within 3 % of the best throughput: more sessions only test stability.
+    /// The rung is on the plateau: at or after the first rung with at least 97 % of the best throughput. On the
+    /// plateau, more sessions do not increase throughput; rungs there only test stability.
     Plateau,
-    /// Lower throughput than both an earlier and a later rung: the measurement was disturbed.
+    /// Throughput is lower than at an earlier rung and also at a later rung, so something disturbed the measurement.
     NonMonotone,
-    /// A single attempt completed although more were made.
+    /// Only one of several attempts completed.
     SingleRun,
-    /// The hypervisor took CPU time from the machine itself in most attempts.
+    /// In most attempts, the hypervisor took CPU time from this machine.
     OuterSteal,
 }
 
-/// Median changes of each placement except the first.
+/// Median changes of one test or of all tests. Each list has one entry per placement except the first placement, in the
+/// order of the placements.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Medians {
     /// The test; `None` for all tests.
     pub test: Option<String>,
-    /// Over rungs completed in both placements: the median, and the number of rungs.
+    /// Median over the rungs that completed both in the first placement and in this placement, and the number of these
+    /// rungs.
     pub survivors: Vec<Option<(f64, usize)>>,
-    /// Over all rungs completed in the first placement, a failed one counted as infinite.
+    /// Median over all rungs that completed in the first placement, and the number of these rungs. A rung that failed
+    /// in this placement counts as infinite.
     pub all: Vec<Option<(Change, usize)>>,
 }
 
@@ -116,25 +125,25 @@ pub struct Capacity {
     pub placement: String,
     /// The unit of work.
     pub unit: String,
-    /// Median of the plateau, units per hour on all servers.
+    /// Median throughput of the rungs on the plateau: units of work per hour, on all servers together.
     pub per_hour: Option<f64>,
-    /// Units per hour and server.
+    /// Units of work per hour on one server.
     pub per_server: Option<f64>,
-    /// Units per hour and physical core.
+    /// Units of work per hour on one physical core.
     pub per_core: Option<f64>,
-    /// Work per server relative to the first placement.
+    /// Work per server, relative to the first placement.
     pub times_first: Option<f64>,
-    /// Excess time of the slowest VM over the fastest, per cent; median of the rungs.
+    /// How much longer the slowest VM took than the fastest, in per cent; median of the rungs.
     pub spread_pct: Option<f64>,
-    /// Steal, per cent of vCPU time; median of the rungs.
+    /// Steal in per cent of the vCPU time; median of the rungs.
     pub steal_pct: Option<f64>,
-    /// The lowest concurrency with warnings.
+    /// The lowest concurrency with warnings; `None` without warnings.
     pub first_warning: Option<u32>,
-    /// The lowest concurrency at which an attempt failed.
+    /// The lowest concurrency at which an attempt failed; `None` without failures.
     pub first_failure: Option<u32>,
 }
 
-/// Computes the table.
+/// Computes the table of a ladder.
 #[must_use]
 pub fn table(ladder: &Ladder) -> Table {
     let mut rows = Vec::new();
@@ -202,7 +211,7 @@ fn cell(rung: Option<&Rung>, (test, placement): (&Test, &Placement), concurrency
     }
 }
 
-/// Excess time of an attempt's slowest VM over the fastest, per cent.
+/// Returns how much longer an attempt's slowest VM took than the fastest, in per cent.
 fn spread_pct(attempt: &Attempt) -> Option<f64> {
     let of = || attempt.vm_seconds.iter().copied();
     let (least, most) = (of().min_by(f64::total_cmp)?, of().max_by(f64::total_cmp)?);
@@ -210,14 +219,15 @@ fn spread_pct(attempt: &Attempt) -> Option<f64> {
 }
 
 impl TableCell {
-    /// Whether the rung was tried, or skipped because lower ones failed, and never completed.
+    /// Returns whether the rung failed: it was measured and no attempt completed, or it was skipped because lower rungs
+    /// failed.
     #[must_use]
     pub fn failed(&self) -> bool {
         self.mean_s.is_none() && (self.attempted > 0 || !self.reasons.is_empty())
     }
 }
 
-/// Marks the plateau and the valleys of one column.
+/// Marks the rungs on the plateau, and the rungs with too low a throughput, in the column of one placement.
 fn flag(column: &mut [TableCell]) {
     let rates: Vec<Option<f64>> = column.iter().map(|cell| cell.per_hour).collect();
     let best = |rates: &[Option<f64>]| rates.iter().copied().flatten().fold(0.0, f64::max);
@@ -226,7 +236,8 @@ fn flag(column: &mut [TableCell]) {
     for (index, cell) in column.iter_mut().enumerate() {
         let Some(rate) = rates[index] else { continue };
         let beside = best(&rates[..index]).min(best(&rates[index + 1..]));
-        // Noise slows single attempts: where attempts are known, even the fastest one must be too slow.
+        // Noise slows single attempts. So if the attempts are known, a rung is marked only if even its fastest attempt
+        // is too slow.
         let at_best = cell.range_s.zip(cell.mean_s).map_or(rate, |((least, _), mean)| rate * mean / least);
         if at_best < beside * (1.0 - VALLEY) {
             cell.flags.push(Flag::NonMonotone);
@@ -236,7 +247,7 @@ fn flag(column: &mut [TableCell]) {
     }
 }
 
-/// Fills in the changes against the first column.
+/// Computes the changes of the other placements' columns from the first column.
 fn compare(ladder: &Ladder, test: &Test, steps: &[u32], columns: &mut [Vec<TableCell>]) {
     let Some((first, others)) = columns.split_first_mut() else { return };
     for (column, placement) in others.iter_mut().zip(ladder.placements.iter().skip(1)) {
@@ -257,8 +268,8 @@ fn compare(ladder: &Ladder, test: &Test, steps: &[u32], columns: &mut [Vec<Table
     }
 }
 
-/// Log-ratios of the times of a placement to those of the first one, of attempts that completed in the same repeat, by
-/// repeat.
+/// For each repeat in which the attempts of both placements completed, returns the number of the repeat, and the
+/// logarithm of the time in `placement` divided by the time in the first placement.
 #[must_use]
 pub fn pairs(ladder: &Ladder, test: &str, concurrency: u32, placement: &str) -> Vec<(u32, f64)> {
     let attempts = |name: &str| {

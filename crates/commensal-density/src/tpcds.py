@@ -1,13 +1,15 @@
-"""TPC-DS for cells: makes the data, finds the fastest queries, and is the client of a cell.
+"""TPC-DS for cells: generates the data, finds the fastest queries, and runs as the client of a cell.
 
-    tpcds.py make   --database FILE --scale SF      data, query texts, times and digests of all 99 queries
-    tpcds.py make-postgres --database FILE          the same data in a PostgreSQL cluster, and which queries it can run
-    tpcds.py sweep  --database FILE                 removes copies of the cluster whose cells were killed
+    tpcds.py make   --database FILE --scale SF      generates the data; stores text, time and digest of all 99 queries
+    tpcds.py make-postgres --database FILE          copies the data to PostgreSQL; finds the queries that it can run
+    tpcds.py sweep  --database FILE                 removes the copies of the cluster that killed cells left behind
     tpcds.py duckdb|postgres --database FILE --threads V --sessions C [--lite] [--cold] [--memory BYTES]
 
-A PostgreSQL cell is a server of its own upon a copy of the cluster. PostgreSQL does not run as root, so as root both are the
-user postgres', below /var/tmp, since a state directory is nobody else's to enter. A cell speaks the protocol of commensal's density cells on its standard input and output. At most V threads compute: that
-many workers or fewer take queries from the sessions in turn, and the engine gets the rest of the threads.
+A PostgreSQL cell has a server of its own, on a copy of the cluster. PostgreSQL refuses to run as root, so if this
+script runs as root, server and cluster belong to the user postgres. They are below /var/tmp, because other users
+cannot enter the state directory. A cell uses the protocol of commensal's density cells on its standard input and
+output. At most V threads compute: up to V worker threads take queries from the sessions in turn, and the engine
+uses the remaining threads.
 """
 
 import argparse
@@ -35,7 +37,7 @@ def say(line):
 
 
 def digest(rows):
-    """The same for the same rows in any order; sums of doubles depend on the order of adding in their last digits."""
+    """Digest of rows, regardless of their order. Floats are rounded, because a sum depends on the order of the summands."""
 
     def cell(value):
         return f"{value:.5g}" if isinstance(value, float) else str(value)
@@ -73,7 +75,7 @@ def make(options):
             rows = con.execute(text).fetchall()
             times.append(time.perf_counter() - begun)
             digests.add(digest(rows))
-        # Where equal rows compete for a limit, only their number is the same every time.
+        # If a LIMIT cuts between equal rows, the rows can differ from run to run; then only their number is compared.
         queries[number] = {
             "text": text,
             "seconds": min(times),
@@ -86,11 +88,11 @@ def make(options):
         json.dump({"scale": options.scale, "lite": sorted(fastest), "queries": queries}, file)
     os.replace(partial, options.database)
     total = sum(one["seconds"] for one in queries.values())
-    print(f"{len(queries)} queries, {total:.1f} s one after the other; lite is {LITE} of them")
+    print(f"{len(queries)} queries, {total:.1f} s if run one after the other; lite has the {LITE} fastest")
 
 
 class Sessions:
-    """Queries of all sessions; a session's next query waits for its last one."""
+    """The queries of all sessions. The next query of a session starts when its previous query has finished."""
 
     def __init__(self, count, numbers, seed):
         self.ready = queue.Queue()
@@ -119,7 +121,7 @@ class Sessions:
 
 
 def climb(options, known, numbers, connect):
-    """Runs the sessions upon the workers; `connect` gives a function that runs a text and gives its rows."""
+    """Runs the sessions on worker threads; `connect` returns a function that runs a query and returns its rows."""
     workers = min(options.sessions, options.threads)
     sessions = Sessions(options.sessions, numbers, options.seed)
     told, lock = set(), threading.Lock()
@@ -130,7 +132,7 @@ def climb(options, known, numbers, connect):
             one = known["queries"][str(number)]
             try:
                 rows = runner(one["text"])
-            except Exception as error:  # whatever an engine says is the reason
+            except Exception as error:  # any error of the engine fails the query
                 say("fail q%02d: %s" % (number, " ".join(str(error).split())[:300]))
                 return
             with lock:
@@ -155,11 +157,11 @@ def climb(options, known, numbers, connect):
 
 
 def warm(known, numbers, run):
-    """Each query once, before it counts."""
+    """Runs each query once before the measurement."""
     for number in numbers:
         try:
             run(known["queries"][str(number)]["text"])
-        except Exception as error:  # whatever an engine says is the reason
+        except Exception as error:  # any error of the engine fails the query
             say("fail q%02d: %s" % (number, " ".join(str(error).split())[:300]))
             sys.exit(1)
 
@@ -184,9 +186,9 @@ def duckdb_cell(options):
     if options.cold:
         drop_cache(options.database)
     con = duckdb.connect(options.database, read_only=True)
-    # Callers compute, too.
+    # The worker threads that call DuckDB also execute queries, so DuckDB gets only the remaining threads.
     con.execute(f"set threads={max(1, options.threads - min(options.sessions, options.threads) + 1)}")
-    # What does not fit is spilled; cells share the database's folder, so each has a folder of its own.
+    # DuckDB spills data that exceeds its memory limit. All cells use one database, so each cell has its own spill folder.
     spill = os.path.join(os.path.dirname(os.path.abspath(options.database)), "cells", str(os.getpid()))
     os.makedirs(spill, exist_ok=True)
     con.execute(f"set temp_directory='{spill}'")
@@ -206,17 +208,17 @@ def duckdb_cell(options):
         shutil.rmtree(spill, ignore_errors=True)
 
 
-# Longest that a query may take to be one that PostgreSQL can run: some plans of it never end.
+# Time limit (ms) of a query when the queries that PostgreSQL can run are determined: some of its plans never finish.
 PATIENCE_MS = 20_000
 
 
 class Postgres:
-    """One server: programs, user, folder."""
+    """A PostgreSQL server: its programs, its user and its folder."""
 
     def __init__(self, folder):
         found = sorted(glob.glob("/usr/lib/postgresql/*/bin/initdb")) or [shutil.which("initdb")]
         if not found[-1]:
-            sys.exit("PostgreSQL is not here; Debian has it as postgresql")
+            sys.exit("PostgreSQL is not installed (Debian: postgresql)")
         self.bin = os.path.dirname(found[-1])
         self.user = pwd.getpwnam("postgres") if os.geteuid() == 0 else None
         self.folder = folder
@@ -226,7 +228,7 @@ class Postgres:
         return {"user": self.user.pw_uid, "group": self.user.pw_gid, "extra_groups": []} if self.user else {}
 
     def own(self, path):
-        """Makes a folder that is the server's alone, or refuses one that somebody else has made."""
+        """Creates a folder that only the server's user can enter. Exits if the folder exists and belongs to another user."""
         try:
             os.mkdir(path, 0o700)
             if self.user:
@@ -234,14 +236,14 @@ class Postgres:
         except FileExistsError:
             found = os.lstat(path)
             if not stat.S_ISDIR(found.st_mode) or found.st_uid != (self.user.pw_uid if self.user else os.geteuid()):
-                sys.exit(f"{path} is not a folder of PostgreSQL's user; remove it")
+                sys.exit(f"{path} is not a folder that belongs to PostgreSQL's user; remove it")
 
     def tool(self, name, *args, **more):
         done = subprocess.run(
             [os.path.join(self.bin, name), *args], capture_output=True, text=True, cwd="/", **self.who(), **more
         )
         if done.returncode != 0:
-            raise RuntimeError(done.stderr.strip() or f"{name} ended with status {done.returncode}")
+            raise RuntimeError(done.stderr.strip() or f"{name} exited with status {done.returncode}")
         return done.stdout
 
     def start(self):
@@ -276,7 +278,7 @@ class Postgres:
             self.server.wait(30)
 
     def session(self):
-        """A connection that lasts: a server process that comes and goes with each query is not seen when steal is read."""
+        """Opens one connection for all queries: steal is sampled, so the samples would miss a server process per query."""
         return Session(self)
 
     def sql(self, text, timeout_ms=0, **more):
@@ -296,7 +298,7 @@ class Postgres:
 
 
 def table(text):
-    """Rows as psql prints them, numbers with a point as such."""
+    """Parses the output of psql into rows; fields with a decimal point become floats."""
 
     def value(field):
         if "." in field:
@@ -310,7 +312,7 @@ def table(text):
 
 
 class Session:
-    """One psql with one server process, for as many queries as there are."""
+    """A psql process with one connection, and so one server process, for any number of queries."""
 
     END = "-- end of a query --"
 
@@ -327,7 +329,7 @@ class Session:
         )
 
     def rows(self, text):
-        # After it, whether it failed and why: psql keeps that in variables of its own.
+        # After the query, psql prints whether it failed and why, from its variables ERROR and LAST_ERROR_MESSAGE.
         self.psql.stdin.write(f"{text.rstrip().rstrip(';')};\n\\echo '{self.END}' :ERROR :LAST_ERROR_MESSAGE\n")
         self.psql.stdin.flush()
         lines = []
@@ -342,7 +344,7 @@ class Session:
 
 
 def home(database):
-    """Where the cluster of a database is."""
+    """Returns the parent folder of all clusters, and the folder of the cluster of a database."""
     below = f"/var/tmp/commensal-density-{os.geteuid()}"
     return below, os.path.join(below, hashlib.sha256(os.path.abspath(database).encode()).hexdigest()[:12])
 
@@ -395,7 +397,7 @@ def make_postgres(options):
 
 
 def remove_stale(cells):
-    """Copies whose cells were killed."""
+    """Removes the copies of cells whose process no longer exists."""
     for name in os.listdir(cells):
         if not os.path.exists(f"/proc/{name}"):
             shutil.rmtree(os.path.join(cells, name), ignore_errors=True)
@@ -406,7 +408,7 @@ def sweep(options):
     cells = os.path.join(below, "cells")
     server = Postgres(below)
     if os.path.lexists(cells):
-        # Only what is the server's own: the folder above is everybody's.
+        # Exits if a folder belongs to another user: anybody can create files in /var/tmp.
         server.own(below)
         server.own(cells)
         remove_stale(cells)
@@ -426,7 +428,7 @@ def postgres_cell(options):
     server.own(own)
     copied = subprocess.run(["cp", "-a", "--reflink=auto", os.path.join(folder, "data"), own], check=False)
     if copied.returncode != 0:
-        sys.exit("the cluster cannot be copied; make it with commensal density prepare --postgres")
+        sys.exit("the cluster cannot be copied; create it with commensal density prepare --postgres")
     if options.cold:
         os.sync()
         for below, _, names in os.walk(own):

@@ -1,6 +1,7 @@
-//! Cells that are real VMs: QEMU with a kernel, and an initramfs of busybox and an init that computes. They implement
-//! the protocol of cells on the serial line, so the conductor treats them like other programs; the guest kernel's steal
-//! count comes with the last lines.
+//! Cells that are real VMs. A cell is the unit whose density is measured. QEMU boots a kernel with an initramfs, which
+//! consists of busybox and an init script; the script computes. The guests implement the protocol of cells on the
+//! serial line, so the conductor treats them like other programs. At the end, a guest also reports the steal time that
+//! its kernel counted.
 
 use crate::error::DensityError;
 use crate::experiment::{Accel, Cell, Vm};
@@ -11,20 +12,20 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// The guest's first process.
+/// The script that runs as the guest's init.
 const INIT: &str = include_str!("init.sh");
-/// Memory that QEMU itself needs in addition to the guest's, bytes.
+/// Memory that QEMU itself needs in addition to the guest's memory, in bytes.
 pub const OVERHEAD: u64 = 256 << 20;
-/// Timeout for a guest to reach its init when KVM is tested; it normally takes a second or two.
+/// Timeout for a guest to reach its init when the program tests KVM; a guest normally needs a second or two.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// A guest whose kernel prints nothing for this long counts as hung.
 const SILENCE: Duration = Duration::from_secs(6);
-/// Memory of the guest that tests KVM, MiB.
+/// Memory of the guest that is booted to test KVM, in MiB.
 const PROBE_MIB: u64 = 256;
-/// Messages that QEMU prints when KVM fails, after which it hangs.
+/// Messages that QEMU prints when KVM fails. After such a message, QEMU hangs.
 const REFUSALS: [&str; 3] = ["KVM internal error", "emulation failure", "failed to initialize"];
 
-/// Files that guests boot from.
+/// The files that guests boot from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Guest {
     kernel: PathBuf,
@@ -33,10 +34,11 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Finds the kernel and creates the initramfs in `dir`. If guests use KVM, boots one to test whether that works.
+    /// Finds the kernel, and creates the initramfs in `dir`. If guests use KVM, also boots one guest to test whether
+    /// KVM works.
     ///
     /// # Errors
-    /// When QEMU, the kernel or busybox is missing, or KVM boots no guest here.
+    /// Returns an error when QEMU, the kernel or busybox is missing, or a guest cannot be booted with KVM.
     pub fn prepare(host: &mut dyn Host, dir: &Path, vm: &Vm) -> Result<Guest, DensityError> {
         let kernel = match &vm.kernel {
             Some(kernel) => kernel.clone(),
@@ -47,7 +49,7 @@ impl Guest {
         };
         if !kernel.is_file() {
             return Err(DensityError::new(format!(
-                "there is no kernel {} for the guests; name one: cell.kernel = \"/boot/vmlinuz-…\"",
+                "the kernel {} for the guests does not exist; give another one: cell.kernel = \"/boot/vmlinuz-…\"",
                 kernel.display()
             )));
         }
@@ -59,17 +61,18 @@ impl Guest {
         Ok(guest)
     }
 
-    /// Command line of QEMU for a guest with this number of vCPUs and MiB, and `words` appended to its kernel command
-    /// line. Standard input and output are the serial line.
+    /// Returns the QEMU command line for a guest with this number of vCPUs and this memory (MiB). Appends `words` to
+    /// the guest's kernel command line. The guest's serial line is QEMU's standard input and output.
     fn command(&self, (vcpu, memory_mib): (u32, u64), words: &str) -> SpawnSpec {
-        // Emulated CPUs pause when the machine is busy, which watchdogs would report as a lockup.
+        // Emulated CPUs pause when the machine is busy. The guest's watchdogs would report such a pause as a lockup, so
+        // they are off.
         let line = format!(
             "console=ttyS0 panic=-1 reboot=t random.trust_cpu=1 nosoftlockup nowatchdog \
              rcupdate.rcu_cpu_stall_suppress=1 {words}"
         );
         let (accel, cpu) = match self.accel {
             Accel::Kvm => ("kvm", "host"),
-            // Linux before about 6.6 requires an AMD extension that the translator lacks.
+            // Linux before about 6.6 requires an AMD extension that QEMU's translator lacks.
             Accel::Tcg => ("tcg,thread=multi,tb-size=64", "max,vendor=GenuineIntel"),
         };
         let words = ["-machine", "q35", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"];
@@ -96,35 +99,37 @@ impl Guest {
             .arg("chardev:line")
     }
 
-    /// Command line for a cell whose init runs `sessions` sessions with `work` chunks each.
+    /// Returns the QEMU command line for a cell whose init runs `sessions` sessions of `work` chunks each.
     #[must_use]
     pub fn cell(&self, cell: &Cell, sessions: u32, work: u32) -> SpawnSpec {
         let memory = cell.memory.map_or(PROBE_MIB, |memory| memory.0 >> 20);
         self.command((cell.vcpu, memory), &format!("quiet sessions={sessions} work={work}"))
     }
 
-    /// Boots a guest up to its init: an existing device and a loaded module prove nothing.
+    /// Boots a guest until its init runs. Only a booted guest proves that KVM works; an existing device and a loaded
+    /// module do not prove it.
     fn boots(&self, host: &mut dyn Host) -> Result<(), DensityError> {
-        let (input, ours) = std::io::pipe().map_err(|error| no_guest(&format!("no pipe: {error}")))?;
-        // With all kernel messages, since the last ones show how far it got.
+        let (input, ours) =
+            std::io::pipe().map_err(|error| no_guest(&format!("cannot create a pipe: {error}")))?;
+        // The guest prints all kernel messages, because the last messages show how far it got.
         let mut spec = self.command((1, PROBE_MIB), "earlyprintk=ttyS0 sessions=1 work=1");
         spec.stdin = Stdin::Fd(Arc::new(input.into()));
         spec.stdout = Stdout::Pipe;
         spec.stderr = Stderr::Stdout;
         spec.die_with_parent = true;
         let mut child = host.spawn(&spec).map_err(|error| {
-            DensityError::of("QEMU cannot be started; Debian has it as qemu-system-x86", &error)
+            DensityError::of("QEMU cannot be started; install it (Debian: qemu-system-x86)", &error)
         })?;
         let answer = hear(&mut child);
         drop(ours);
-        // A hung guest does not end by itself.
+        // A hung guest does not exit by itself.
         let _ = host.signal(&child.process, Signal::KILL);
         child.wait()?;
         answer.map_err(|why| no_guest(&why))
     }
 }
 
-/// Waits for `ready` on the serial line; otherwise returns the reason.
+/// Waits for `ready` on the serial line; returns the reason when it does not arrive.
 fn hear(child: &mut Child) -> Result<(), String> {
     let (tell, said) = channel();
     if let Some(output) = child.stdout.take() {
@@ -143,16 +148,18 @@ fn hear(child: &mut Child) -> Result<(), String> {
         match said.recv_timeout(left.min(SILENCE)) {
             Ok(line) if line == "ready" => return Ok(()),
             Ok(line) if REFUSALS.iter().any(|words| line.contains(words)) => {
-                // The next line names the failure.
+                // The next line of QEMU's output names the cause.
                 let more = said.recv_timeout(Duration::from_secs(1)).unwrap_or_default();
-                return Err(format!("QEMU says {:?}", format!("{line} {more}").trim_end()));
+                return Err(format!("QEMU printed {:?}", format!("{line} {more}").trim_end()));
             }
             Ok(line) if line.is_empty() => {}
             Ok(line) => last = line,
-            Err(RecvTimeoutError::Disconnected) => return Err(format!("QEMU ended, and said {last:?}")),
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(format!("QEMU exited; its last output was {last:?}"));
+            }
             Err(RecvTimeoutError::Timeout) => {
-                let heard = if last.is_empty() { "nothing".to_owned() } else { format!("{last:?} last") };
-                return Err(format!("a guest stood still before its init, and said {heard}"));
+                let heard = if last.is_empty() { "none".to_owned() } else { format!("{last:?}") };
+                return Err(format!("a guest hung before it started its init; its last output: {heard}"));
             }
         }
     }
@@ -160,11 +167,11 @@ fn hear(child: &mut Child) -> Result<(), String> {
 
 fn no_guest(why: &str) -> DensityError {
     DensityError::new(format!(
-        "KVM boots no guest here: {why}; accel = \"tcg\" shows that all parts work, and nothing of times and steal"
+        "KVM cannot boot a guest on this machine: {why}; accel = \"tcg\" works without KVM, but its times and steal mean nothing"
     ))
 }
 
-/// Creates the initramfs: busybox and the init, packed by busybox itself.
+/// Creates the initramfs from busybox and the init script. Busybox itself packs the archive.
 fn files(host: &mut dyn Host, dir: &Path) -> Result<PathBuf, DensityError> {
     let root = dir.join("guest");
     host.state_remove_all(&root)?;
@@ -183,8 +190,8 @@ fn files(host: &mut dyn Host, dir: &Path) -> Result<PathBuf, DensityError> {
         return Ok(initrd);
     }
     Err(DensityError::new(format!(
-        "the guests' files cannot be made in {} (status {status}); that takes a static busybox, which Debian has as \
-         busybox-static",
+        "the guests' files cannot be created in {} (status {status}); install a static busybox (Debian: \
+         busybox-static)",
         dir.display()
     )))
 }

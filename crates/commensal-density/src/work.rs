@@ -1,5 +1,6 @@
-//! The work of a cell of the built-in kinds: as many worker threads as it has vCPUs, which run the sessions as tasks,
-//! like a guest's scheduler. Implements the [protocol](crate::protocol) of cells.
+//! The built-in work of a cell, which is a cgroup that stands for a VM. There are as many worker threads as the cell
+//! has vCPUs. The workers run the sessions as tasks, like a guest's scheduler. The module implements the
+//! [protocol](crate::protocol) of cells.
 
 mod barrier;
 mod stream;
@@ -16,9 +17,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Chunks per step between barriers.
+/// Number of chunks of work between two barriers.
 const STEP_CHUNKS: u32 = 5;
-/// Sleep of an idle worker before it checks for work again.
+/// How long an idle worker sleeps before it checks for work again.
 const NAP: Duration = Duration::from_micros(500);
 
 /// Parameters of a cell.
@@ -34,20 +35,20 @@ pub struct CellOptions {
     pub work: u32,
     /// Index of this cell, from 0, in the order of the ports.
     pub cell: u16,
-    /// Size in bytes of each of two arrays per worker that are copied, instead of computing.
+    /// Size in bytes of the arrays that each worker copies; each worker has two. `None` if the workers compute instead.
     pub stream: Option<usize>,
-    /// Delay after which an unanswered datagram is resent.
+    /// Time after which a datagram is resent if no acknowledgement has arrived.
     pub timeout: Duration,
 }
 
-/// All that a cell opens and reads are its own sockets and pipes.
+/// A cell uses only its own sockets and pipes, so one message fits every I/O error.
 impl From<std::io::Error> for DensityError {
     fn from(error: std::io::Error) -> DensityError {
-        DensityError::of("the cell cannot go on", &error)
+        DensityError::of("the cell cannot continue", &error)
     }
 }
 
-/// A session's next unit of work: one chunk.
+/// The next chunk of work of a session.
 #[derive(Debug, Clone, Copy)]
 struct Task {
     session: u32,
@@ -58,7 +59,7 @@ struct Task {
 /// State shared by the workers.
 struct State {
     runnable: VecDeque<Task>,
-    /// Number of sessions that have not ended.
+    /// Number of unfinished sessions.
     left: u32,
     barrier: Option<Barrier>,
 }
@@ -66,11 +67,11 @@ struct State {
 /// Runs the work of one cell.
 ///
 /// # Errors
-/// When the conductor says what it should not, or a socket, thread or pipe fails.
+/// Returns an error when the conductor sends an unexpected line, or when a socket, thread or pipe fails.
 pub fn run(options: CellOptions) -> Result<(), DensityError> {
     let CellOptions { vcpu, sessions, work, .. } = options;
     if vcpu == 0 || sessions == 0 || work == 0 {
-        return Err(DensityError::new("a cell has at least one vCPU, one session and one unit of work"));
+        return Err(DensityError::new("a cell needs at least one vCPU, one session and one unit of work"));
     }
     if let Some(bytes) = options.stream {
         return stream::run(options, bytes);
@@ -108,15 +109,15 @@ pub fn run(options: CellOptions) -> Result<(), DensityError> {
     serve_until_end(&state)
 }
 
-/// Waits for the conductor's start message; returns the ports of all cells.
+/// Waits for the conductor's `go` line and returns the ports of all cells.
 fn wait_for_go() -> Result<Vec<u16>, DensityError> {
     let mut line = String::new();
-    // The lock on standard input is not held, because its end is waited for later.
+    // The lock on standard input is held only here, because `serve_until_end` takes it later.
     std::io::stdin().lock().read_line(&mut line)?;
     ports(&line)
 }
 
-/// Continues to answer peers until the conductor ends the cell.
+/// Continues to respond to the other cells until the conductor closes this cell's input.
 fn serve_until_end(state: &Mutex<State>) -> Result<(), DensityError> {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -159,13 +160,14 @@ fn worker_loop(state: &Mutex<State>, options: CellOptions, ended: &AtomicBool) {
                 Some(barrier) => barrier.arrive(task.session, task.step),
                 None => state.left -= 1,
             },
-            // Queued behind the others, so that sessions share the vCPUs in turn.
+            // The next chunk is added at the end of the queue, so that the sessions take turns on the vCPUs.
             chunks => state.runnable.push_back(Task { chunks: chunks - 1, ..task }),
         }
     }
 }
 
-/// Answers datagrams, resends unanswered ones, and continues sessions whose barrier is open; each has `work` steps.
+/// Responds to datagrams, resends unacknowledged datagrams, and continues the sessions whose barrier is complete. Each
+/// session has `work` steps.
 fn serve(state: &mut State, work: u32) {
     let Some(barrier) = &mut state.barrier else { return };
     for (session, step) in barrier.serve(Instant::now()) {
@@ -187,7 +189,7 @@ fn ports(line: &str) -> Result<Vec<u16>, DensityError> {
     let refused = || {
         let said = line.trim_end();
         DensityError::new(format!(
-            "the conductor said {said:?}; a cell waits for \"go\" and the ports of all cells"
+            "the conductor sent {said:?}, but a cell expects \"go\" and the ports of all cells"
         ))
     };
     let rest = line.trim_end().strip_prefix("go").ok_or_else(refused)?;

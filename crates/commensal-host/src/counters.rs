@@ -14,24 +14,24 @@ pub enum Event {
     Cycles,
     /// Retired instructions; `ENOENT` without a performance monitoring unit.
     Instructions,
-    /// Nanoseconds on a CPU, as the scheduler sees them. Every kernel with perf events has it.
+    /// CPU time in nanoseconds, as the scheduler counts it. Every kernel with perf events has this event.
     TaskClock,
 }
 
 /// Counters that run until they are dropped.
 #[derive(Debug)]
 pub struct Counters {
-    /// Counters by CPU, one per event; the first is the group leader, so that all events of a CPU are counted at the
-    /// same times.
+    /// Counters by CPU, one per event. The first counter of a CPU is the group leader, so that all events of the CPU
+    /// are counted at the same times.
     cpus: Vec<Vec<Counter>>,
 }
 
 impl Counters {
-    /// Counts so far, summed over all CPUs, in the order in which the events were given. If the performance monitoring
-    /// unit was shared with other users, counts are scaled to the whole time.
+    /// Returns the counts so far, summed over all CPUs, in the order in which the events were given. If other users had
+    /// the performance monitoring unit for a part of the time, the counts are scaled up to the whole time.
     ///
     /// # Errors
-    /// The kernel's error, including `EIO` for a counter that was displaced by a pinned one.
+    /// Returns the kernel's error, including `EIO` for a counter that was displaced by a pinned one.
     pub fn read(&mut self) -> Result<Vec<u64>> {
         let mut sums = vec![0; self.cpus.first().map_or(0, Vec::len)];
         for events in &mut self.cpus {

@@ -1,12 +1,12 @@
 //! An open directory of a cgroup hierarchy.
 
-/// An open directory of a cgroup hierarchy. Cheap to copy; the host keeps the descriptor until [`Host::close`].
+/// An open directory of a cgroup hierarchy. Cheap to copy; the host keeps the descriptor until [`crate::Host::close`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Dir {
-    /// Slot in the host's table.
+    /// Index in the host's table of open directories.
     pub(crate) slot: u32,
-    /// Distinguishes different uses of one slot.
+    /// Number of the slot's use, so that a closed `Dir` is not taken for a later one in the same slot.
     pub(crate) generation: u32,
-    /// Inode of the directory; together with the hierarchy it identifies the group.
+    /// Inode of the directory; inode and hierarchy together identify the cgroup.
     pub inode: u64,
 }

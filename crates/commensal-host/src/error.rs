@@ -11,7 +11,7 @@ use std::path::Path;
 pub struct HostError {
     /// The operation: `open`, `read`, `write`, `create`, `remove`, `start`, `signal`, …
     pub operation: &'static str,
-    /// The file, group or process.
+    /// The file, group or process on which the operation failed.
     pub object: String,
     /// The value to be written, if any.
     pub value: Option<String>,
@@ -20,13 +20,15 @@ pub struct HostError {
 }
 
 impl HostError {
-    /// Whether the path of a state file is not a regular file: a directory, a pipe, a link.
+    /// Whether the error is that a state file's path leads to something other than a regular file (a directory, a pipe
+    /// or a link), or to a file with a second hard link.
     #[must_use]
     pub fn is_no_file(&self) -> bool {
         self.operation == AS_A_FILE
     }
 
-    /// Whether somebody else listens where only this user or root may.
+    /// Whether the error is that a socket is not trusted: the process that listens on it may belong to another user, or
+    /// its path is a symbolic link.
     #[must_use]
     pub fn is_disbelief(&self) -> bool {
         self.operation == BELIEVE
@@ -45,11 +47,11 @@ fn in_words(errno: Errno) -> String {
 /// Result of a host operation.
 pub type Result<T> = std::result::Result<T, HostError>;
 
-/// Operation named in the error for a file that is not a regular one, or has a second hard link.
+/// The operation named in the error for a state file that is not a regular file, or has a second hard link.
 pub(crate) const AS_A_FILE: &str = "use as a state file";
 
-/// What refuses an answer of somebody else.
-pub(crate) const BELIEVE: &str = "believe";
+/// The operation named in the error for a socket that is not trusted, because another user may be listening on it.
+pub(crate) const BELIEVE: &str = "trust";
 
 pub(crate) fn fail(
     operation: &'static str,
@@ -58,6 +60,13 @@ pub(crate) fn fail(
     errno: rustix::io::Errno,
 ) -> HostError {
     HostError { operation, object, value: value.map(str::to_owned), errno: Errno(errno.raw_os_error()) }
+}
+
+/// Returns the error for a state file that has more bytes than `most`.
+pub(crate) fn too_large(path: &Path, size: u64, most: u64) -> HostError {
+    let path = spelling::of_path(path);
+    let object = format!("{path}, which has {size} bytes and may have at most {most} (move it away)");
+    HostError { operation: "read", object, value: None, errno: Errno::EFBIG }
 }
 
 pub(crate) fn failed(operation: &'static str, path: &Path, error: &std::io::Error) -> HostError {

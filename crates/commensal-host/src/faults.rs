@@ -1,5 +1,6 @@
-//! Injected faults (feature `faults`, for the chaos soak; never in what ships): a host that does not always do what it is asked
-//! for, in the place of [`linux::LinuxHost`]. It stands in front of the real one, so that what ships has no line of it.
+//! Fault injection (feature `faults`, for the chaos soak; never in released builds): a host that replaces
+//! [`linux::LinuxHost`] and makes some of its calls fail. This host wraps the real host, whose code contains nothing
+//! for fault injection.
 //!
 //! ```text
 //! COMMENSAL_FAULTS="seed=7 per-mille=20 kinds=write+read errnos=EIO+EBUSY log=/dir/faults while=/dir/on"
@@ -11,14 +12,14 @@
 //!                                └─ misread: is done, and the next read has what was there before (control files)
 //! ```
 //!
-//! `kinds` and `errnos` are all unless they are named; without `while` faults come all the time, with it only while that file exists.
-//! Every fault is a line of `log`: process, kind, how, error, object.
+//! Without `kinds` or `errnos`, all kinds or error numbers occur. With `while`, faults occur only while the named file
+//! exists. Each fault is logged as one line of `log`: PID, kind, how the call fails, error, object.
 
 use crate::process::{Child, Process, SpawnSpec};
 use crate::{Counters, Dir, Event, Host, HostError, Lock, LockFile, Result, Signal, Watch, linux};
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
-use commensal_core::process::Cookie;
+use commensal_core::process::{Cookie, Scheduling};
 use commensal_core::rng::splitmix64;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -30,15 +31,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Variable with the faults to inject.
+/// Environment variable that configures the faults.
 const VARIABLE: &str = "COMMENSAL_FAULTS";
 
-/// A kind of call, and the errors that the kernel has for it.
+/// A kind of call, and the errors that the kernel can return for it.
 #[derive(Debug)]
 struct Kind {
     name: &'static str,
     errnos: &'static [Errno],
-    /// Whether the call changes something, so that it can fail after it was done.
+    /// Whether the call can change something and still report an error ([`How::After`]).
     changes: bool,
 }
 
@@ -49,7 +50,7 @@ const fn kind(name: &'static str, changes: bool, errnos: &'static [Errno]) -> Ki
 const READ: Kind = kind("read", false, &[Errno::EIO, Errno::ENODEV, Errno::ENOMEM]);
 const READ_FILE: Kind = kind("read-file", false, &[Errno::EIO, Errno::EMFILE, Errno::ENOMEM]);
 const LIST: Kind = kind("list", false, &[Errno::EIO, Errno::EMFILE, Errno::ENOMEM]);
-/// Not EACCES: who may open a group may do so the next time.
+/// Without EACCES: permission to open a group does not change from one call to the next.
 const OPEN: Kind = kind("open", false, &[Errno::EMFILE, Errno::ENOMEM]);
 const WRITE: Kind = kind(
     "write",
@@ -65,14 +66,14 @@ const WRITE: Kind = kind(
         Errno::EPERM,
     ],
 );
-/// Never after: a group that was made is there, or its failed opening has removed it.
+/// Never [`How::After`]: the real host either creates and opens the group, or removes it again if opening fails.
 const CREATE: Kind = kind("create", false, &[Errno::EACCES, Errno::EAGAIN, Errno::ENOMEM, Errno::ENOSPC]);
 const REMOVE: Kind = kind("remove", true, &[Errno::EACCES, Errno::EBUSY, Errno::EPERM]);
 const RENAME: Kind = kind("rename", true, &[Errno::EBUSY, Errno::ENOMEM, Errno::EPERM]);
 const ATTRIBUTE: Kind = kind("attribute", false, &[Errno::EIO, Errno::ENOMEM]);
 const SET_ATTRIBUTE: Kind = kind("set-attribute", true, &[Errno::E2BIG, Errno::ENOMEM, Errno::ENOSPC]);
 const STATE_READ: Kind = kind("state-read", false, &[Errno::EIO, Errno::EMFILE, Errno::ENOMEM]);
-/// With the `fsync` that belongs to it: done and failed is what a file system that turned read-only leaves.
+/// Includes the write's `fsync`: when a file system turns read-only, a write can take effect and still fail.
 const STATE_WRITE: Kind =
     kind("state-write", true, &[Errno::EDQUOT, Errno::EIO, Errno::ENOSPC, Errno::EROFS]);
 const STATE_RENAME: Kind = kind("state-rename", true, &[Errno::EIO, Errno::ENOSPC, Errno::EROFS]);
@@ -97,7 +98,7 @@ const KINDS: [&Kind; 15] = [
     &START,
 ];
 
-/// How a call goes wrong.
+/// How a call fails; see the diagram of the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum How {
     Before(Errno),
@@ -106,14 +107,14 @@ enum How {
     Misread,
 }
 
-/// Which faults come.
+/// The configured faults.
 #[derive(Debug, Default)]
 struct Source {
     seed: u64,
     per_mille: u64,
-    /// Empty for all.
+    /// Kinds of calls that can fail; empty for all.
     kinds: Vec<&'static str>,
-    /// Empty for all that the kernel has for the call.
+    /// Error numbers to return; empty for all that the kernel can return for the call.
     errnos: Vec<Errno>,
     log: Option<PathBuf>,
     only_while: Option<PathBuf>,
@@ -123,33 +124,34 @@ impl Source {
     fn parse(text: &str) -> std::result::Result<Source, String> {
         let mut source = Source::default();
         for part in text.split_whitespace() {
-            let (key, value) = part.split_once('=').ok_or_else(|| format!("{part}: no KEY=VALUE"))?;
-            let number = || value.parse().map_err(|_| format!("{part}: no number"));
+            let (key, value) = part.split_once('=').ok_or_else(|| format!("{part}: not KEY=VALUE"))?;
+            let number = || value.parse().map_err(|_| format!("{part}: not a number"));
             match key {
                 "seed" => source.seed = number()?,
                 "per-mille" => source.per_mille = number()?,
                 "kinds" => {
                     for name in value.split('+') {
                         let known = KINDS.iter().find(|kind| kind.name == name);
-                        source.kinds.push(known.ok_or_else(|| format!("{name}: no kind of call"))?.name);
+                        source.kinds.push(known.ok_or_else(|| format!("{name}: not a kind of call"))?.name);
                     }
                 }
                 "errnos" => {
                     for name in value.split('+') {
-                        source
-                            .errnos
-                            .push(Errno::from_name(name).ok_or_else(|| format!("{name}: no error"))?);
+                        source.errnos.push(
+                            Errno::from_name(name)
+                                .ok_or_else(|| format!("{name}: not the name of an error number"))?,
+                        );
                     }
                 }
                 "log" => source.log = Some(PathBuf::from(value)),
                 "while" => source.only_while = Some(PathBuf::from(value)),
-                _ => return Err(format!("{key}: no key")),
+                _ => return Err(format!("{key}: not a known key")),
             }
         }
         Ok(source)
     }
 
-    /// How a call goes wrong, by a random number for whether and one for how.
+    /// Decides whether and how a call fails, with one random number for each of these decisions.
     fn choose(&self, kind: &Kind, whether: u64, how: u64) -> Option<How> {
         let named = self.kinds.is_empty() || self.kinds.contains(&kind.name);
         if !named || whether % 1_000 >= self.per_mille {
@@ -175,7 +177,7 @@ impl Source {
             How::Misread => "misread -".to_owned(),
         };
         let line = format!("{} {} {told} {object}\n", std::process::id(), kind.name);
-        // A log that is gone keeps nobody from failing.
+        // The fault is injected even if the log cannot be written.
         if let Ok(mut file) = OpenOptions::new().create(true).append(true).open(log) {
             let _ = file.write_all(line.as_bytes());
         }
@@ -186,7 +188,8 @@ fn mixed(mut state: u64) -> u64 {
     splitmix64(&mut state)
 }
 
-/// The faults of this process, whichever of its hosts is asked: the n-th call of a process that is called the same has the same ones.
+/// Returns the fault for the next call; calls are counted over all hosts of this process. The fault of the n-th call
+/// depends only on the configuration and on whether the process is a guard (has the argument `guard`).
 fn injected(kind: &Kind, object: impl FnOnce() -> String) -> Option<How> {
     static SOURCE: OnceLock<Option<Source>> = OnceLock::new();
     static CALLS: AtomicU64 = AtomicU64::new(0);
@@ -211,27 +214,33 @@ fn injected(kind: &Kind, object: impl FnOnce() -> String) -> Option<How> {
     Some(how)
 }
 
-/// The real host, with faults.
+/// The real host, with injected faults.
 #[derive(Debug, Default)]
 pub struct FaultyHost {
     real: linux::LinuxHost,
-    /// What the next read of a file has, instead of what is there.
+    /// Text that the next read of a control file returns instead of its content.
     misread: RefCell<HashMap<(Dir, String), String>>,
 }
 
 impl FaultyHost {
-    /// The machine this process runs on.
+    /// Creates a host for the machine this process runs on.
     #[must_use]
     pub fn new() -> FaultyHost {
         FaultyHost { real: linux::LinuxHost::new(), ..FaultyHost::default() }
     }
 
-    /// As of the real host.
+    /// Same as `guard_state` of the real host.
     pub fn guard_state(&mut self, folder: &Path) {
         self.real.guard_state(folder);
     }
 
-    /// Makes a call, or has it fail before or after.
+    /// Same as `has_children` of the real host.
+    #[must_use]
+    pub fn has_children(&self, folder: &Path) -> bool {
+        self.real.has_children(folder)
+    }
+
+    /// Carries out a call, or makes it fail before or after it takes effect.
     fn call<T>(
         &mut self,
         kind: &Kind,
@@ -280,6 +289,10 @@ impl Host for FaultyHost {
         self.look(&READ_FILE, "read", &|| of(path), |real| real.read_trusted(path))
     }
 
+    fn trust_folder(&self, path: &Path) -> Result<()> {
+        self.look(&READ_FILE, "read", &|| of(path), |real| real.trust_folder(path))
+    }
+
     fn is_guarded(&self) -> bool {
         self.real.is_guarded()
     }
@@ -302,6 +315,10 @@ impl Host for FaultyHost {
 
     fn listen(&mut self, path: &Path) -> Result<UnixListener> {
         self.real.listen(path)
+    }
+
+    fn listener(&self, path: &Path) -> Result<Option<u32>> {
+        self.real.listener(path)
     }
 
     fn listen_for(&mut self, path: &Path, group: u32) -> Result<UnixListener> {
@@ -343,7 +360,7 @@ impl Host for FaultyHost {
             Some(How::Misread) => {
                 let before = self.real.read(dir, file);
                 self.real.write(dir, file, value)?;
-                // A list of processes is not a value that somebody else could have put back.
+                // A list of processes is not a value that another program could have restored.
                 if let Some(before) = before.ok().filter(|_| !linux::SNAPSHOTS.contains(&file)) {
                     self.misread.get_mut().insert((dir, file.to_owned()), before);
                 }
@@ -422,6 +439,14 @@ impl Host for FaultyHost {
         self.real.set_policy(tid, policy)
     }
 
+    fn scheduling(&self, tid: u32) -> Result<Scheduling> {
+        self.real.scheduling(tid)
+    }
+
+    fn set_scheduling(&mut self, tid: u32, to: &Scheduling) -> Result<()> {
+        self.real.set_scheduling(tid, to)
+    }
+
     fn count(&mut self, dir: Dir, cpus: &CpuSet, events: &[Event]) -> Result<Counters> {
         self.real.count(dir, cpus, events)
     }
@@ -434,8 +459,8 @@ impl Host for FaultyHost {
         self.call(&STATE_RENAME, "create", of(path), |real| real.state_dir(path))
     }
 
-    fn state_read(&mut self, path: &Path) -> Result<Option<String>> {
-        self.call(&STATE_READ, "read", of(path), |real| real.state_read(path))
+    fn state_read_within(&mut self, path: &Path, most: u64) -> Result<Option<String>> {
+        self.call(&STATE_READ, "read", of(path), |real| real.state_read_within(path, most))
     }
 
     fn state_append(&mut self, path: &Path, text: &str) -> Result<()> {
@@ -521,11 +546,11 @@ mod tests {
     #[test]
     fn what_is_misspelled_is_refused() {
         for (text, why) in [
-            ("seed", "seed: no KEY=VALUE"),
-            ("seed=x", "seed=x: no number"),
-            ("kinds=writes", "writes: no kind of call"),
-            ("errnos=EFOO", "EFOO: no error"),
-            ("permille=3", "permille: no key"),
+            ("seed", "seed: not KEY=VALUE"),
+            ("seed=x", "seed=x: not a number"),
+            ("kinds=writes", "writes: not a kind of call"),
+            ("errnos=EFOO", "EFOO: not the name of an error number"),
+            ("permille=3", "permille: not a known key"),
         ] {
             assert_eq!(Source::parse(text).unwrap_err(), why);
         }

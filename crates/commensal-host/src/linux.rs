@@ -1,4 +1,4 @@
-//! The real machine: directories by descriptor and inode, control files on cached descriptors.
+//! [`Host`] for the running machine: directories by descriptor and inode, control files through cached descriptors.
 
 use crate::counters::{self, Counters, Event};
 use crate::error::fail;
@@ -8,6 +8,7 @@ use crate::process::{self, Child, Process, SpawnSpec};
 use crate::{Dir, Host, HostError, Lock, LockFile, Result, Signal, Stream, Watch, locks, state};
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
+use commensal_core::process::Scheduling;
 use commensal_core::spelling;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
@@ -25,28 +26,29 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How many control files stay open, at most an eighth of the permitted descriptors. A cached descriptor makes an
-/// access several times cheaper than open, access, close, and costs the kernel a page. Beyond this number the oldest
-/// file that was not used lately is closed.
+/// Range of the number of control files that stay open; within this range, the number is an eighth of the permitted
+/// descriptors. A cached descriptor makes an access several times cheaper than open, access and close, and costs the
+/// kernel a page. When more files are open, the host closes the oldest file that was not used lately.
 const HELD_FILES: std::ops::RangeInclusive<u64> = 384..=2_048;
 
 /// Files that are opened anew for each read. In cgroup v1 an open process list keeps showing its first content for a
-/// second and longer: a process that moved out is still listed (seen on 6.18; `CGROUP_PIDLIST_DESTROY_DELAY`).
+/// second or longer: a process that has left the group is still listed (seen on 6.18; `CGROUP_PIDLIST_DESTROY_DELAY`).
 pub(crate) const SNAPSHOTS: [&str; 3] = ["cgroup.procs", "cgroup.threads", "tasks"];
 
-/// Maximum number of open directories; opening more fails with `EMFILE` as the kernel itself would. The limit is
-/// checked here first because a leak of `Dir`s is a bug of commensal.
+/// Maximum number of open directories; opening more fails with `EMFILE`, as the kernel itself would fail later. The
+/// host has its own limit because a leak of `Dir`s is a bug of commensal.
 const OPEN_DIRS: usize = 65_536;
 
-/// Maximum size of an answer over a local socket.
+/// Maximum size of a response over a local socket, in bytes.
 const ASK_MOST: usize = 8 << 20;
 
-/// Maximum number of bytes read of a file: far more than any file here has, and few enough for every tick.
+/// Maximum number of bytes read from a file: far above the size of any file that commensal reads with it, and small
+/// enough to be read in every tick.
 const LONGEST_FILE: u64 = 16 << 20;
 
 /// `CGROUP_SUPER_MAGIC` and `CGROUP2_SUPER_MAGIC` of linux/magic.h.
 const CGROUP_FILE_SYSTEMS: [u32; 2] = [0x0027_e0eb, 0x6367_7270];
-/// What a system call takes of a path, bytes (`PATH_MAX`, less the zero at its end).
+/// Maximum length of a path in a system call, in bytes (`PATH_MAX` without the terminating zero).
 const PATH_MOST: usize = 4_095;
 
 /// The running machine.
@@ -57,7 +59,7 @@ pub struct LinuxHost {
     held: HashMap<(u32, String), HeldFile>,
     /// Keys of `held`, in the order in which they are closed.
     order: VecDeque<(u32, String)>,
-    /// The limit of open files before this process raised it: commands that it starts get this one back.
+    /// The limit of open files before this process raised it; started commands get this limit.
     descriptors: Option<Rlimit>,
     pulse: Arc<AtomicU64>,
     /// Directory of commensal's state files: see [`LinuxHost::guard_state`].
@@ -67,22 +69,22 @@ pub struct LinuxHost {
 #[derive(Debug)]
 struct Slot {
     generation: u32,
-    open: Option<OpenDir>,
+    open: Option<Box<OpenDir>>,
 }
 
 #[derive(Debug)]
 struct OpenDir {
     fd: OwnedFd,
-    /// For messages only.
+    /// The directory's path, used in error messages only.
     path: String,
-    /// Whether a file in it was cached.
+    /// Whether `held` may contain a file of this directory.
     files: bool,
 }
 
 #[derive(Debug)]
 struct HeldFile {
     fd: OwnedFd,
-    /// Whether the file was used since it was last skipped.
+    /// Whether the file was used since `make_room` last considered closing it.
     used: Cell<bool>,
 }
 
@@ -91,7 +93,7 @@ fn refused(operation: &'static str, path: &Path, value: Option<&str>, error: &st
     HostError { operation, object: spelling::of_path(path), value: value.map(str::to_owned), errno }
 }
 
-/// A name that stays inside its directory.
+/// Refuses a name that is not a single path component, because such a name could lead out of the directory.
 pub(crate) fn component(operation: &'static str, name: &str) -> Result<()> {
     if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
         return Err(fail(operation, format!("{name:?}"), None, rustix::io::Errno::INVAL));
@@ -99,8 +101,8 @@ pub(crate) fn component(operation: &'static str, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a cgroup's path that is not absolute or has `.`, `..` or an empty component: it would name a different
-/// group.
+/// Refuses a cgroup's path that is not absolute or has `.`, `..` or an empty component, because such a path could name
+/// a different group.
 pub(crate) fn plain_path(path: &Path) -> Result<()> {
     let text = path.as_os_str().as_encoded_bytes();
     let below = text.strip_prefix(b"/").map(|below| below.strip_suffix(b"/").unwrap_or(below));
@@ -111,12 +113,13 @@ pub(crate) fn plain_path(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A name as the kernel has it.
+/// Returns the bytes of a name as the kernel stores them.
 fn raw(name: &str) -> Cow<'_, [u8]> {
     spelling::bytes(name.as_bytes())
 }
 
-/// Opens a path that may be longer than a system call takes: names of cgroups have up to 4,095 bytes, and trees any depth.
+/// Opens a path that may be longer than a system call accepts: names of cgroups have up to 4,095 bytes, and trees may
+/// be arbitrarily deep.
 fn open_at_any_depth(path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
     let (mut fd, mut rest) = (None, path);
     while rest.len() > PATH_MOST {
@@ -128,33 +131,30 @@ fn open_at_any_depth(path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> 
     rustix::fs::openat(fd.as_ref().map_or(CWD, AsFd::as_fd), rest, flags, Mode::empty())
 }
 
-/// Bound aside and renamed: whoever connects meanwhile finds the old one or the new one, which is its group's already.
+/// Binds the socket under a temporary name and renames it, so that a client finds either the old socket or the new one
+/// with its group and mode already set.
 fn listen(path: &Path, group: Option<u32>) -> std::result::Result<UnixListener, rustix::io::Errno> {
     use rustix::io::Errno;
-    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, socket_with};
-    let socket = |flags| socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+    use rustix::net::{SocketAddrUnix, SocketFlags, bind};
     match rustix::fs::lstat(path) {
         Ok(there) if FileType::from_raw_mode(there.st_mode) != FileType::Socket => return Err(Errno::EXIST),
-        Ok(_) => {
-            let asking = socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
-            match connect(&asking, &SocketAddrUnix::new(path)?) {
-                Err(Errno::CONNREFUSED | Errno::NOENT) => {}
-                // EAGAIN: a process listens, and its queue is full.
-                Ok(()) | Err(Errno::AGAIN) => return Err(Errno::ADDRINUSE),
-                Err(other) => return Err(other),
-            }
-        }
+        Ok(_) => match listener(path) {
+            Ok(None) => {}
+            // EAGAIN: a process listens, and its queue is full.
+            Ok(Some(_)) | Err(Errno::AGAIN) => return Err(Errno::ADDRINUSE),
+            Err(other) => return Err(other),
+        },
         Err(Errno::NOENT) => {}
         Err(other) => return Err(other),
     }
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let aside = path.with_file_name(format!(".{name}.{}", std::process::id()));
-    let listening = socket(SocketFlags::CLOEXEC)?;
+    let listening = local_socket(SocketFlags::CLOEXEC)?;
     // The file takes the mode that the socket has when it is bound.
     rustix::fs::fchmod(&listening, Mode::RUSR | Mode::WUSR)?;
     let addr = SocketAddrUnix::new(&aside)?;
     match bind(&listening, &addr) {
-        // Left by an agent with the same PID that died in between.
+        // A process with the same PID may have left the socket when it died.
         Err(Errno::ADDRINUSE) => rustix::fs::unlink(&aside).and_then(|()| bind(&listening, &addr))?,
         other => other?,
     }
@@ -172,7 +172,41 @@ fn listen(path: &Path, group: Option<u32>) -> std::result::Result<UnixListener, 
     Ok(listening.into())
 }
 
-/// Gives a socket to a group: the owner first, so that no other group ever reaches it.
+/// Whether a cgroup has neither processes nor child groups (a directory of kernfs has two links and one per child).
+fn is_empty(parent: &OwnedFd, name: &str) -> bool {
+    let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let has_none = || -> rustix::io::Result<bool> {
+        let group = rustix::fs::openat(parent, &*raw(name), flags, Mode::empty())?;
+        if rustix::fs::fstat(&group)?.st_nlink > 2 {
+            return Ok(false);
+        }
+        let procs =
+            rustix::fs::openat(&group, "cgroup.procs", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(rustix::io::read(&procs, &mut [0; 16])? == 0)
+    };
+    has_none().unwrap_or_default()
+}
+
+fn local_socket(flags: rustix::net::SocketFlags) -> rustix::io::Result<OwnedFd> {
+    rustix::net::socket_with(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::STREAM, flags, None)
+}
+
+/// Connects to find the process that listens: `SO_PEERCRED` names the process that called listen(2) (unix(7)).
+fn listener(path: &Path) -> rustix::io::Result<Option<u32>> {
+    use rustix::io::Errno;
+    use rustix::net::{SocketAddrUnix, SocketFlags, connect, sockopt};
+    let asking = local_socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+    match connect(&asking, &SocketAddrUnix::new(path)?) {
+        Ok(()) => {
+            let peer = sockopt::socket_peercred(&asking)?;
+            Ok(Some(peer.pid.as_raw_nonzero().get().unsigned_abs()))
+        }
+        Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(None),
+        Err(other) => Err(other),
+    }
+}
+
+/// Gives a group access to a socket. The group is set before the mode, so that no other group ever has access.
 fn share(socket: &Path, group: u32) -> rustix::io::Result<()> {
     let (at, group) = (CWD, Some(rustix::fs::Gid::from_raw(group)));
     raised(&[Capability::Chown], || rustix::fs::chownat(at, socket, None, group, AtFlags::SYMLINK_NOFOLLOW))?;
@@ -180,14 +214,21 @@ fn share(socket: &Path, group: u32) -> rustix::io::Result<()> {
 }
 
 impl LinuxHost {
-    /// The machine this process runs on.
+    /// Creates a host for the machine this process runs on, and raises the limit of open files.
     #[must_use]
     pub fn new() -> LinuxHost {
         LinuxHost { descriptors: raise_descriptor_limit(), ..LinuxHost::default() }
     }
 
-    /// From now on files and directories in `folder`, the directory itself and all above it, and configuration
-    /// ([`Host::read_trusted`]) must belong to root or this user; if this user is root, no other user may be able to
+    /// Whether the cgroup at this path has child groups, according to the number of its links: a directory of cgroup file
+    /// systems has two links and one per child (fs/kernfs/inode.c, `kernfs_refresh_inode`). Costs one system call.
+    #[must_use]
+    pub fn has_children(&self, folder: &Path) -> bool {
+        rustix::fs::lstat(&*spelling::path(folder)).is_ok_and(|group| group.st_nlink > 2)
+    }
+
+    /// Guards `folder`: from now on the directory, everything in it, all directories above it, and configuration files
+    /// ([`Host::read_trusted`]) must belong to root or this user. If this user is root, no other user may be able to
     /// write them either.
     pub fn guard_state(&mut self, folder: &Path) {
         self.guarded = Some(folder.to_owned());
@@ -199,7 +240,7 @@ impl LinuxHost {
 
     fn keep(&mut self, fd: OwnedFd, path: String) -> Result<Dir> {
         let stat = rustix::fs::fstat(&fd).map_err(|errno| fail("stat", path.clone(), None, errno))?;
-        let open = Some(OpenDir { fd, path, files: false });
+        let open = Some(Box::new(OpenDir { fd, path, files: false }));
         let slot = match self.free.pop() {
             Some(slot) => slot,
             None if self.dirs.len() >= OPEN_DIRS => {
@@ -220,7 +261,7 @@ impl LinuxHost {
         self.dirs
             .get(dir.slot as usize)
             .filter(|slot| slot.generation == dir.generation)
-            .and_then(|slot| slot.open.as_ref())
+            .and_then(|slot| slot.open.as_deref())
             .ok_or_else(|| fail("use", "a closed directory".to_owned(), None, rustix::io::Errno::BADF))
     }
 
@@ -228,7 +269,7 @@ impl LinuxHost {
         self.dir(dir).map_or_else(|_| name.to_owned(), |open| format!("{}/{name}", open.path))
     }
 
-    /// The control file's cached descriptor, opened read-write, or as far as permitted.
+    /// Returns the control file's cached descriptor, opened read-write if permitted, otherwise for `operation` only.
     fn file(&mut self, operation: &'static str, dir: Dir, name: &str) -> Result<BorrowedFd<'_>> {
         component(operation, name)?;
         let key = (dir.slot, name.to_owned());
@@ -260,7 +301,7 @@ impl LinuxHost {
         Ok(held.fd.as_fd())
     }
 
-    /// Closes files until one more may be cached.
+    /// Closes cached files until there is room for one more.
     fn make_room(&mut self) {
         let permitted = self.descriptors.and_then(|limit| limit.maximum).unwrap_or(1_024);
         let most = (permitted / 8).clamp(*HELD_FILES.start(), *HELD_FILES.end());
@@ -275,8 +316,8 @@ impl LinuxHost {
     }
 
     /// Accesses the control file, and retries once on a new descriptor if the cached one returns `ENODEV`: a v2
-    /// controller that was disabled and enabled again has new files. If there is no such file any more the first error
-    /// is returned, and the dead descriptor is kept to return it again.
+    /// controller that was disabled and enabled again has new files. If the file no longer exists, the first error is
+    /// returned, and the dead descriptor stays in the cache, so that the next access returns the same error.
     fn again_if_stale<T>(
         &mut self,
         operation: &'static str,
@@ -306,8 +347,9 @@ impl LinuxHost {
     }
 }
 
-/// Reads a file from its start; control files are small. The kernel gives a page of a `seq_file` at a time, less the record
-/// that does not fit in; no record is half a page, so less than that is the end, and needs no second call to say so.
+/// Reads a file from its start; control files are small. One read of a `seq_file` returns at most a page, less the
+/// record that does not fit. No record is as long as half a page, so a read of less than half a page has reached the
+/// end, and no further read is needed to detect it.
 fn read_whole(fd: BorrowedFd<'_>) -> rustix::io::Result<String> {
     let mut text = Vec::new();
     let mut chunk = [0u8; 4096];
@@ -320,19 +362,23 @@ fn read_whole(fd: BorrowedFd<'_>) -> rustix::io::Result<String> {
     }
 }
 
-/// Raises the soft limit of open files (1024) to the hard one, which any process may do: a plan over a thousand groups
-/// in five hierarchies holds five thousand directories. Returns the old limit.
+/// Raises the soft limit of open files (1024) to the hard one, which any process may do: a plan for a thousand groups
+/// in five hierarchies keeps five thousand directories open. Returns the old limit.
 fn raise_descriptor_limit() -> Option<Rlimit> {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     setrlimit(Resource::Nofile, raised).is_ok().then_some(limit)
 }
 
-/// The longest value of an extended attribute and the longest list of names, bytes (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
+/// Maximum time in which exited processes may leave a cgroup that is removed.
+const EXIT_PATIENCE: Duration = Duration::from_millis(500);
+
+/// Maximum length of an extended attribute's value, in bytes (`XATTR_SIZE_MAX`).
 const ATTRIBUTE_LEN: usize = 65_536;
+/// Maximum length of a list of attribute names, in bytes (`XATTR_LIST_MAX`).
 const ATTRIBUTE_NAMES_LEN: usize = 65_536;
 
-/// All that comes until the other side closes.
+/// Reads the response until the other side closes or `ASK_MOST` bytes have arrived; `ETIMEDOUT` at `end`.
 fn answer(mut stream: Stream, path: &Path, end: Instant) -> Result<String> {
     let mut answer = Vec::new();
     while answer.len() < ASK_MOST {
@@ -347,7 +393,8 @@ fn answer(mut stream: Stream, path: &Path, end: Instant) -> Result<String> {
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
-/// Attributes `trusted.*` are there for CAP_SYS_ADMIN alone, also to be listed (`xattr_permission`, `simple_xattr_list`).
+/// Runs `work` with CAP_SYS_ADMIN if the attribute begins with `trusted.`: without it the kernel neither returns nor
+/// lists these attributes (`xattr_permission`, `simple_xattr_list`).
 fn with_rights<T>(attribute: &str, work: impl FnOnce() -> T) -> T {
     if attribute.starts_with("trusted.") { raised(&[Capability::SysAdmin], work) } else { work() }
 }
@@ -358,9 +405,14 @@ impl Host for LinuxHost {
         // Opening or reading must not block on a pipe or an endless device.
         let read = || {
             let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
-            let file = OpenOptions::new().read(true).custom_flags(flags).open(spelling::path(path))?;
-            let mut bytes = Vec::new();
-            file.take(LONGEST_FILE).read_to_end(&mut bytes)?;
+            let mut file = OpenOptions::new().read(true).custom_flags(flags).open(spelling::path(path))?;
+            // Most files fit in one read. Into an empty vector, `read_to_end` would read them in small pieces.
+            let mut first = [0; 8192];
+            let length = file.read(&mut first)?;
+            let mut bytes = first[..length].to_vec();
+            if length > 0 {
+                file.take(LONGEST_FILE - length as u64).read_to_end(&mut bytes)?;
+            }
             Ok(bytes)
         };
         read().map(spelling::text).map_err(|error: std::io::Error| refused("read", path, None, &error))
@@ -373,12 +425,16 @@ impl Host for LinuxHost {
         }
     }
 
+    fn trust_folder(&self, path: &Path) -> Result<()> {
+        if self.is_guarded() { open::judge_folder(path, self.euid()) } else { Ok(()) }
+    }
+
     fn is_guarded(&self) -> bool {
         self.guarded.is_some()
     }
 
     fn link(&self, path: &Path) -> Result<String> {
-        // What a process of another user runs is for those who may trace it.
+        // Reading this link of another user's process requires the permission to trace the process.
         let read = || rustix::fs::readlink(&*spelling::path(path), Vec::new());
         let target = if path.starts_with("/proc") { raised(&[Capability::SysPtrace], read) } else { read() };
         let target = target.map_err(|errno| fail("read", spelling::of_path(path), None, errno))?;
@@ -408,11 +464,15 @@ impl Host for LinuxHost {
         listen(path, None).map_err(|errno| fail("listen on", spelling::of_path(path), None, errno))
     }
 
+    fn listener(&self, path: &Path) -> Result<Option<u32>> {
+        listener(path).map_err(|errno| fail("connect to", spelling::of_path(path), None, errno))
+    }
+
     fn listen_for(&mut self, path: &Path, group: u32) -> Result<UnixListener> {
         let folder = path.parent().unwrap_or(Path::new("/"));
         let mode = Mode::from_raw_mode(0o755);
         let made = match rustix::fs::mkdir(folder, mode) {
-            // What the umask has taken.
+            // Restores the mode bits that the umask has cleared.
             Ok(()) => rustix::fs::chmod(folder, mode),
             Err(rustix::io::Errno::EXIST) => Ok(()),
             Err(errno) => Err(errno),
@@ -431,7 +491,8 @@ impl Host for LinuxHost {
         let refuse = |errno| fail("open", object.clone(), None, errno);
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let fd = open_at_any_depth(spelling::path(path).as_os_str().as_bytes(), flags).map_err(refuse)?;
-        // These file systems have no symbolic links, so what is in one was not reached through a link below its mount.
+        // cgroup file systems have no symbolic links, so a directory in one was not reached through a link below its
+        // mount.
         let kind = rustix::fs::fstatfs(&fd).map_err(refuse)?.f_type;
         if !CGROUP_FILE_SYSTEMS.iter().any(|cgroup| i128::from(*cgroup) == i128::from(kind)) {
             let object = format!("{object}, which is in no cgroup file system");
@@ -481,14 +542,14 @@ impl Host for LinuxHost {
         let refuse = |errno| fail("write", object.clone(), Some(value), errno);
         let mut put =
             || self.again_if_stale("write", dir, file, &mut |fd| rustix::io::pwrite(fd, value.as_bytes(), 0));
-        // To move a process into a CPU set of v1 is to give it CPUs (`cap_task_setscheduler`).
+        // Moving another user's process into a v1 cpuset changes its CPU affinity (`cap_task_setscheduler`).
         let moves = SNAPSHOTS.contains(&file);
         let written = if moves { raised(&[Capability::SysNice], put) } else { put() };
         let written = written.map_err(|error| HostError { value: Some(value.to_owned()), ..error })?;
         match written {
             Ok(count) if count == value.len() => Ok(()),
             Ok(_) => Err(refuse(rustix::io::Errno::IO)),
-            // The file was opened read-only because this user may not write it: report that.
+            // The file was opened read-only because this user may not write to it, so report that.
             Err(rustix::io::Errno::BADF) => Err(refuse(rustix::io::Errno::ACCESS)),
             Err(errno) => Err(refuse(errno)),
         }
@@ -510,13 +571,21 @@ impl Host for LinuxHost {
         let object = self.object(parent, name);
         let fd = &self.dir(parent)?.fd;
         let refuse = |errno| fail("remove", object.clone(), None, errno);
-        // A group cannot be replaced by another of the same name without first being removed, and only
-        // we remove groups that we made; the check guards against a tree rebuilt since it was read.
+        // Only commensal removes groups that it created, so the name normally still refers to the same group. The inode
+        // differs if the tree was rebuilt since it was read.
         let now = rustix::fs::statat(fd, &*raw(name), AtFlags::SYMLINK_NOFOLLOW).map_err(refuse)?;
         if now.st_ino != inode {
             return Err(refuse(rustix::io::Errno::NOENT));
         }
-        rustix::fs::unlinkat(fd, &*raw(name), AtFlags::REMOVEDIR).map_err(refuse)
+        let deadline = Instant::now() + EXIT_PATIENCE;
+        loop {
+            match rustix::fs::unlinkat(fd, &*raw(name), AtFlags::REMOVEDIR) {
+                Err(rustix::io::Errno::BUSY) if Instant::now() < deadline && is_empty(fd, name) => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                removed => return removed.map_err(refuse),
+            }
+        }
     }
 
     fn rename(&mut self, parent: Dir, from: &str, inode: u64, to: &str) -> Result<()> {
@@ -577,7 +646,8 @@ impl Host for LinuxHost {
     fn lock_group(&mut self, dir: Dir) -> Result<Option<Lock>> {
         let open = self.dir(dir)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        // A lock belongs to an open file description: the group's own descriptor is not given away.
+        // A lock belongs to an open file description. So the lock needs a file description of its own, not that of the
+        // group's descriptor.
         let again = rustix::fs::openat(&open.fd, ".", flags, Mode::empty());
         let again = again.map_err(|errno| fail("open", open.path.clone(), None, errno))?;
         locks::try_on(again.into(), Path::new(&open.path))
@@ -641,6 +711,14 @@ impl Host for LinuxHost {
         raised(&[Capability::SysNice], || process::set_policy(tid, policy))
     }
 
+    fn scheduling(&self, tid: u32) -> Result<Scheduling> {
+        process::scheduling(tid)
+    }
+
+    fn set_scheduling(&mut self, tid: u32, to: &Scheduling) -> Result<()> {
+        raised(&[Capability::SysNice], || process::set_scheduling(tid, to))
+    }
+
     fn euid(&self) -> u32 {
         rustix::process::geteuid().as_raw()
     }
@@ -649,8 +727,8 @@ impl Host for LinuxHost {
         state::make_dir(path, self.guard())
     }
 
-    fn state_read(&mut self, path: &Path) -> Result<Option<String>> {
-        state::read(path, self.guard())
+    fn state_read_within(&mut self, path: &Path, most: u64) -> Result<Option<String>> {
+        state::read(path, most, self.guard())
     }
 
     fn state_append(&mut self, path: &Path, text: &str) -> Result<()> {
@@ -674,7 +752,7 @@ impl Host for LinuxHost {
     }
 
     fn count(&mut self, dir: Dir, cpus: &CpuSet, events: &[Event]) -> Result<Counters> {
-        // The cached descriptor cannot be used: it only represents the path (`O_PATH`).
+        // The counters need a `File` of their own; the group's descriptor stays with the host.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let group = rustix::fs::openat(&self.dir(dir)?.fd, ".", flags, Mode::empty());
         let group = group.map_err(|errno| fail("open", self.object(dir, "."), None, errno))?;

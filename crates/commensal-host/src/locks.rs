@@ -1,11 +1,12 @@
-//! Locks of state files (`flock(2)`): they belong to one open file description, so they last until its last descriptor
-//! is closed, in whatever process. No cleanup is needed after a holder that was killed.
+//! Locks of state files (`flock(2)`). A lock belongs to an open file description, so it lasts until the last descriptor
+//! of it is closed, in any process. The kernel releases the lock of a killed holder, so no cleanup is needed.
 
 use crate::error::{Result, failed};
 #[cfg(feature = "fake")]
 use crate::fake::{FakeLockFile, Token};
 use crate::open::{Guard, folder_of};
 use crate::state::there;
+use commensal_core::errno::Errno;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
@@ -16,8 +17,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// An exclusive lock: held until it is released, or until all copies are dropped and every process that inherited it
-/// ([`crate::SpawnSpec::locks`]) has exited.
+/// An exclusive lock. The lock lasts until it is released, or until all copies are dropped and every process that
+/// inherited it ([`crate::SpawnSpec::locks`]) has exited.
 #[derive(Debug, Clone)]
 pub struct Lock(pub(crate) Held);
 
@@ -59,14 +60,14 @@ impl LockFile {
     #[must_use]
     pub fn is_held(&self) -> bool {
         match &self.0 {
-            // A shared lock, so that several testers do not see each other.
+            // Takes a shared lock, so that concurrent tests do not block each other.
             Lockable::Real(file) => file.try_lock_shared().map(|()| drop(file.unlock())).is_err(),
             #[cfg(feature = "fake")]
             Lockable::Fake(fake) => fake.is_held(),
         }
     }
 
-    /// Returns when the lock is free. Blocks the thread; any number may wait.
+    /// Blocks the thread until the lock is free. Any number of threads may wait.
     pub fn wait(self) -> Result<()> {
         match self.0 {
             Lockable::Real(file) => {
@@ -80,8 +81,8 @@ impl LockFile {
         }
     }
 
-    /// Takes the lock as soon as it is free. Blocks the thread; the kernel serves waiting processes in the order of
-    /// their arrival (since 5.0: fs/locks.c, `__locks_insert_block`).
+    /// Takes the lock as soon as it is free; blocks the thread until then. The kernel gives the lock to waiting
+    /// processes in the order of their arrival (since 5.0: fs/locks.c, `__locks_insert_block`).
     pub fn lock(self) -> Result<Lock> {
         match self.0 {
             Lockable::Real(file) => match file.lock() {
@@ -99,7 +100,8 @@ impl LockFile {
 pub struct Watch(pub(crate) Option<OwnedFd>);
 
 impl Watch {
-    /// Waits for an event since the last wait, at most for `most`. Returns whether there was one.
+    /// Waits at most `most` for an event; one that occurred since the last wait counts, too. Returns whether there was
+    /// one.
     #[must_use]
     pub fn wait(&self, most: Duration) -> bool {
         let Some(fd) = &self.0 else {
@@ -114,7 +116,8 @@ impl Watch {
     }
 }
 
-/// A holder has its file open for writing and a tester has not, so testing wakes no waiter.
+/// Watches directories for lock files that are released, removed or moved in. Holders open their file for writing and
+/// tests open it for reading only, so a test causes no event.
 pub(crate) fn watch(folders: &[&Path]) -> Result<Watch> {
     let wanted = WatchFlags::CLOSE_WRITE | WatchFlags::DELETE | WatchFlags::MOVED_TO;
     let fd = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)
@@ -127,7 +130,18 @@ pub(crate) fn watch(folders: &[&Path]) -> Result<Watch> {
 
 pub(crate) fn try_lock(path: &Path, guard: Option<Guard<'_>>) -> Result<Option<Lock>> {
     let (folder, name) = folder_of(path, guard)?;
-    try_on(folder.open("open", name, OFlags::WRONLY | OFlags::CREATE)?, path)
+    let file = match folder.open("open", name, OFlags::WRONLY | OFlags::CREATE) {
+        // A lock requires no write access. On a read-only file system, this opens the lock file for reading or, if it
+        // does not exist, locks the directory instead.
+        Err(error) if error.errno == Errno::EROFS => {
+            match there(folder.open("open", name, OFlags::RDONLY))? {
+                Some(file) => file,
+                None => folder.itself()?,
+            }
+        }
+        opened => opened?,
+    };
+    try_on(file, path)
 }
 
 /// Tries to lock an open file.
@@ -142,7 +156,7 @@ pub(crate) fn try_on(file: File, path: &Path) -> Result<Option<Lock>> {
 pub(crate) fn new(path: &Path, text: &str, guard: Option<Guard<'_>>) -> Result<Lock> {
     let (folder, name) = folder_of(path, guard)?;
     let mut file = folder.open("create", name, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?;
-    // A process that tests the lock between creation and locking releases it at once.
+    // A process that tests the lock between creation and locking releases it immediately.
     file.lock().and_then(|()| file.write_all(text.as_bytes())).map_err(|error| {
         let _ = unlinkat(folder.fd(), name, AtFlags::empty());
         failed("write", path, &error)

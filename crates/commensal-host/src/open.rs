@@ -1,10 +1,10 @@
 //! Opens state and configuration files: by descriptor, from a verified directory, and regular files only.
 //!
-//! commensal's files lie in directories that only their owner can write. Such a directory is opened from the root on,
-//! component by component, and each directory and symbolic link on the path is checked after it was opened
-//! ([`commensal_core::ownership`]). The file itself is opened in that directory without following a link and without
-//! blocking, and its type, owner and mode are read from the descriptor: a pipe, a device, a directory or a hard link to
-//! another user's file is refused, whenever it was put there.
+//! commensal's files are in directories that only their owner can write. Such a directory is opened component by
+//! component, starting at the root, and each directory and symbolic link on the path is checked after it has been
+//! opened ([`commensal_core::ownership`]). The file itself is opened in that directory without following a link and
+//! without blocking, and its type, owner and mode are read from the descriptor. A pipe, a device, a directory or a hard
+//! link to another user's file is therefore refused, no matter when it was put there.
 
 use crate::error::{AS_A_FILE, HostError, Result, fail, failed};
 use commensal_core::errno::Errno as Number;
@@ -21,7 +21,8 @@ use std::path::{Component, Path, PathBuf};
 /// Maximum number of symbolic links in a path, the same as the kernel's.
 const LINKS: u32 = 40;
 
-/// The directory that contains commensal's files, and the effective user. Without a guard only file types are checked.
+/// The directory that contains commensal's files, and the effective user. Without a `Guard` only file types are
+/// checked.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Guard<'g> {
     /// The directory.
@@ -30,7 +31,7 @@ pub(crate) struct Guard<'g> {
     pub(crate) euid: u32,
 }
 
-/// An open folder.
+/// An open directory, with its path.
 #[derive(Debug)]
 pub(crate) struct Folder<'g> {
     fd: OwnedFd,
@@ -42,7 +43,7 @@ fn refused(operation: &'static str, path: &Path, errno: Errno) -> HostError {
     fail(operation, commensal_core::spelling::of_path(path), None, errno)
 }
 
-/// The type of a file that is not a regular one.
+/// Returns the type of a file that is not a regular file, and the error for it; `None` for a regular file.
 fn kind(stat: &Stat) -> Option<(&'static str, Number)> {
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => None,
@@ -51,7 +52,7 @@ fn kind(stat: &Stat) -> Option<(&'static str, Number)> {
         FileType::Fifo => Some(("a named pipe", Number::EINVAL)),
         FileType::Socket => Some(("a socket", Number::EINVAL)),
         FileType::CharacterDevice | FileType::BlockDevice => Some(("a device", Number::EINVAL)),
-        FileType::Unknown => Some(("of no known kind", Number::EINVAL)),
+        FileType::Unknown => Some(("of an unknown type", Number::EINVAL)),
     }
 }
 
@@ -74,8 +75,9 @@ fn judge_open(fd: BorrowedFd<'_>, path: &Path, place: FileRole, euid: u32) -> Re
     Ok(stat)
 }
 
-/// Opens a directory from the root on and checks everything on the path; `make` creates missing directories, accessible
-/// to their owner only. The last directory has the role `place`. Returns it with its path without links.
+/// Opens a directory component by component, starting at the root, and checks everything on the path. `make` creates
+/// missing directories, accessible to their owner only. The last directory is checked in the role `place`. Returns the
+/// directory and its path without links.
 fn walk(path: &Path, euid: u32, make: bool, place: FileRole) -> Result<(OwnedFd, PathBuf)> {
     let absolute = std::path::absolute(path).map_err(|error| failed("open", path, &error))?;
     let names = |path: &Path| -> Vec<OsString> {
@@ -87,7 +89,7 @@ fn walk(path: &Path, euid: u32, make: bool, place: FileRole) -> Result<(OwnedFd,
     let folder = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = || openat(CWD, "/", folder, Mode::empty()).map_err(|errno| refused("open", path, errno));
     let (mut at, mut here) = (root()?, PathBuf::from("/"));
-    // The remaining components, the next one last.
+    // The components that are still to be opened; the next one is the last element.
     let mut left: Vec<OsString> = names(&absolute).into_iter().rev().collect();
     let mut links = 0;
     loop {
@@ -139,12 +141,32 @@ pub(crate) fn make(path: &Path, guard: Guard<'_>) -> Result<()> {
     walk(path, guard.euid, true, FileRole::Own).map(drop)
 }
 
-/// Refuses a folder that others than root and user `euid` can write, with those above it.
+/// Refuses a directory if users other than root and `euid` can write it or a directory above it.
 pub(crate) fn judge_folder(path: &Path, euid: u32) -> Result<()> {
     walk(path, euid, false, FileRole::Own).map(drop)
 }
 
-/// Splits a path into folder and name.
+/// The path from the root on without symbolic links, `.` and `..`, as far as it exists.
+#[must_use]
+pub fn resolved(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    for above in absolute.ancestors() {
+        if let Ok(there) = above.canonicalize() {
+            let rest = absolute.strip_prefix(above).unwrap_or(Path::new(""));
+            return rest.components().fold(there, |mut path, part| {
+                match part {
+                    Component::ParentDir => drop(path.pop()),
+                    Component::Normal(name) => path.push(name),
+                    _ => {}
+                }
+                path
+            });
+        }
+    }
+    absolute
+}
+
+/// Splits a path into directory and file name.
 fn parts(path: &Path) -> Result<(&Path, &Path)> {
     let name = path.file_name().ok_or_else(|| refused("open", path, Errno::INVAL))?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -186,7 +208,7 @@ impl Folder<'_> {
         }
         // Writing to a second hard link of another user's file would write to that file.
         if !(flags & OFlags::RWMODE).is_empty() && stat.st_nlink > 1 {
-            return Err(other_kind(&path, "one of several names of a file", Number::EMLINK));
+            return Err(other_kind(&path, "one of several hard links to a file", Number::EMLINK));
         }
         if let Some(guard) = self.guard {
             judge_open(fd.as_fd(), &path, FileRole::Own, guard.euid)?;
@@ -194,16 +216,21 @@ impl Folder<'_> {
         Ok(File::from(fd))
     }
 
-    /// Syncs the directory: only then is the name of a new file on disk.
-    pub(crate) fn sync(&self) -> Result<()> {
+    /// The directory, opened for reading.
+    pub(crate) fn itself(&self) -> Result<File> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = openat(&self.fd, ".", flags, Mode::empty());
-        fd.and_then(rustix::fs::fsync).map_err(|errno| refused("sync", &self.path, errno))
+        fd.map(File::from).map_err(|errno| refused("open", &self.path, errno))
+    }
+
+    /// Syncs the directory: only then is the name of a new file on disk.
+    pub(crate) fn sync(&self) -> Result<()> {
+        rustix::fs::fsync(self.itself()?).map_err(|errno| refused("sync", &self.path, errno))
     }
 }
 
-/// Reads a configuration file of at most `most` bytes, if no other user could have written it; it may be reached by
-/// links.
+/// Reads at most `most` bytes of a configuration file. Refuses a file that another user could have written. Follows
+/// symbolic links, and checks each of them in the same way.
 pub(crate) fn read_trusted(path: &Path, euid: u32, most: u64) -> Result<Vec<u8>> {
     let mut path = path.to_owned();
     for _ in 0..LINKS {

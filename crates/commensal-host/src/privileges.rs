@@ -1,41 +1,44 @@
-//! Capabilities (capabilities(7)) of this process: what it gives up for good, and what it has in effect only during the call that
-//! needs it. They belong to threads, so a process gives up before it starts any.
+//! Capabilities (capabilities(7)) of this process: this module drops those that the process never needs, and limits the
+//! others to the calls that need them. Capabilities belong to threads, so a process drops them before it starts any
+//! thread.
 
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What anything here needs of root: `docs/guide/security.md` says for what, a test measures it.
+/// The capabilities that commensal uses. `docs/guide/security.md` states the purpose of each; a test checks that
+/// commensal needs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Capability {
-    /// Giving a socket to a group.
+    /// `CAP_CHOWN`, for changing the group of a socket.
     Chown,
-    /// Files, cgroups and sockets of other users.
+    /// `CAP_DAC_OVERRIDE`, for access to files, cgroups and sockets of other users.
     DacOverride,
-    /// Signals to processes of other users.
+    /// `CAP_KILL`, for sending signals to processes of other users.
     Kill,
-    /// Attributes `trusted.*`.
+    /// `CAP_SYS_ADMIN`, for reading and writing the attributes `trusted.*`.
     SysAdmin,
-    /// CPUs and policies of others' threads, and others' processes in a CPU set of cgroup v1.
+    /// `CAP_SYS_NICE`, for setting CPU affinity and scheduling policy of other users' threads, and for moving other
+    /// users' processes into a v1 cpuset.
     SysNice,
-    /// `/proc/PID/exe` of others, and core-scheduling cookies.
+    /// `CAP_SYS_PTRACE`, for reading `/proc/PID/exe` of other users' processes, and core-scheduling cookies.
     SysPtrace,
-    /// Windows of pressure below 2 s.
+    /// `CAP_SYS_RESOURCE`, for pressure triggers whose window is not a multiple of 2 s.
     SysResource,
-    /// BPF programs and maps.
+    /// `CAP_BPF`, for loading BPF programs and creating BPF maps.
     Bpf,
-    /// BPF programs that trace.
+    /// `CAP_PERFMON`, for loading BPF programs that trace the kernel.
     Perfmon,
 }
 
-/// In effect all the time; the others inside [`raised`] only.
+/// Capabilities that are in effect all the time; the others are in effect only inside [`raised`].
 const AWAKE: [Capability; 1] = [Capability::DacOverride];
 
-/// Whether this process has given anything up: nothing has to be raised before.
+/// Whether this process has called [`keep_only`]; before that, [`raised`] changes nothing.
 static GIVEN_UP: AtomicBool = AtomicBool::new(false);
 
 impl Capability {
-    /// All of them.
+    /// All capabilities of this type.
     pub const ALL: [Capability; 9] = [
         Capability::Chown,
         Capability::DacOverride,
@@ -48,13 +51,13 @@ impl Capability {
         Capability::Perfmon,
     ];
 
-    /// The kernel's name.
+    /// The kernel's name of the capability.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.row().0
     }
 
-    /// The kernel's number (linux/capability.h).
+    /// The kernel's number of the capability (linux/capability.h).
     #[must_use]
     pub fn number(self) -> u32 {
         self.row().1.bits().trailing_zeros()
@@ -79,15 +82,16 @@ fn set_of(some: &[Capability]) -> CapabilitySet {
     some.iter().fold(CapabilitySet::empty(), |set, one| set | one.row().1)
 }
 
-/// This thread, and those that it starts, keep these at most: of the others nothing is left, neither in the bounding set (as far as
-/// this process may say so) nor for programs that it starts. What is kept is in effect only inside [`raised`], but for access to
-/// files of others.
+/// Drops all capabilities except these from this thread and the threads that it starts. The others are removed from the
+/// bounding set too (if this process has `CAP_SETPCAP`), so programs that it starts do not have them. Of the
+/// capabilities kept, only `CAP_DAC_OVERRIDE` is in effect outside [`raised`].
 ///
 /// # Errors
-/// What the kernel says; then more is left than was wished.
+/// Returns the kernel's error; then more capabilities are left than requested.
 pub fn keep_only(keep: &[Capability]) -> std::io::Result<()> {
     let kept = set_of(keep);
-    // A program of root's that is started gets what the bounding set has. Ends at the first number that the kernel does not know.
+    // A program that root starts gets the capabilities of the bounding set. The loop stops at the first number that the
+    // kernel does not know.
     for number in 0..u64::BITS {
         let one = CapabilitySet::from_bits_retain(1 << number);
         if kept.contains(one) {
@@ -96,7 +100,8 @@ pub fn keep_only(keep: &[Capability]) -> std::io::Result<()> {
         match rustix::thread::remove_capability_from_bounding_set(one) {
             Ok(()) => {}
             Err(Errno::INVAL) => break,
-            // Who has no CAP_SETPCAP, such as a service; the next line holds for what it starts.
+            // Without CAP_SETPCAP, as in some services, the bounding set does not change; `no_new_privs` then limits
+            // the programs that this process starts.
             Err(Errno::PERM) => break,
             Err(errno) => return Err(errno.into()),
         }
@@ -109,10 +114,10 @@ pub fn keep_only(keep: &[Capability]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// This thread, and those that it starts, have these no more.
+/// Drops these capabilities from this thread and the threads that it starts.
 ///
 /// # Errors
-/// What the kernel says.
+/// Returns the kernel's error.
 pub fn give_up(some: &[Capability]) -> std::io::Result<()> {
     let CapabilitySets { effective, permitted, .. } = capabilities(None)?;
     let gone = set_of(some);
@@ -120,13 +125,14 @@ pub fn give_up(some: &[Capability]) -> std::io::Result<()> {
     Ok(set_capabilities(None, CapabilitySets { effective, permitted, inheritable: CapabilitySet::empty() })?)
 }
 
-/// Does `work` with these in effect in this thread, as far as it has kept them. Without [`keep_only`] nothing changes.
+/// Runs `work` with those of these capabilities in effect that this thread still has. If [`keep_only`] was never
+/// called, runs `work` without any change.
 pub fn raised<T>(some: &[Capability], work: impl FnOnce() -> T) -> T {
-    /// Lowers them again, after a panic as well.
+    /// Restores the previous capabilities, also after a panic.
     struct Lower(CapabilitySets);
     impl Drop for Lower {
         fn drop(&mut self) {
-            // To have less in effect is always allowed.
+            // The kernel always allows a smaller effective set.
             let _ = set_capabilities(None, self.0);
         }
     }

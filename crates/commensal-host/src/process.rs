@@ -1,17 +1,20 @@
-//! Starts and ends processes: inside their groups from the first instruction, identified by PID and start time,
-//! signalled through a pidfd.
+//! Starts, identifies and signals processes. A child is in its groups from its first instruction; a process is
+//! identified by PID and start time, and signalled through a pidfd.
 
 use crate::dir::Dir;
 use crate::error::{HostError, Result};
 use crate::locks::{Held, Lock};
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
-use commensal_core::process::{Cookie, Exit, Policy, Signal, Stat};
+use commensal_core::process::{Cookie, Exit, Policy, SCHED_DEADLINE, Scheduling, Signal, Stat};
 use commensal_core::spelling;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::FdFlags;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, WaitId, WaitIdOptions, setrlimit};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set, set_capabilities,
+};
 use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io;
@@ -21,10 +24,10 @@ use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, Stdio};
 use std::sync::Arc;
 
-/// Where a child's standard input comes from.
+/// The source of a child's standard input.
 #[derive(Debug, Clone)]
 pub enum Stdin {
-    /// The parent's.
+    /// The same standard input as the parent.
     Inherit,
     /// `/dev/null`.
     Null,
@@ -32,10 +35,10 @@ pub enum Stdin {
     Fd(Arc<OwnedFd>),
 }
 
-/// Where a child's standard output goes.
+/// The destination of a child's standard output.
 #[derive(Debug, Clone)]
 pub enum Stdout {
-    /// The parent's.
+    /// The same standard output as the parent.
     Inherit,
     /// `/dev/null`.
     Null,
@@ -47,10 +50,10 @@ pub enum Stdout {
     Fd(Arc<OwnedFd>),
 }
 
-/// Where a child's standard error goes.
+/// The destination of a child's standard error.
 #[derive(Debug, Clone)]
 pub enum Stderr {
-    /// The parent's.
+    /// The same standard error as the parent.
     Inherit,
     /// `/dev/null`.
     Null,
@@ -63,19 +66,19 @@ pub enum Stderr {
 /// The program to start, with its groups and options.
 #[derive(Debug, Clone)]
 pub struct SpawnSpec {
-    /// Program, looked up in `PATH` unless it has a slash.
+    /// Program, looked up in `PATH` unless the name contains a slash.
     pub program: PathBuf,
     /// Arguments after the program's name.
     pub args: Vec<OsString>,
     /// Groups to enter before the program starts, one per hierarchy.
     pub groups: Vec<Dir>,
-    /// Scheduling to set before the program starts.
+    /// Scheduling attributes that the child gets before the program starts.
     pub policy: Policy,
     /// Kill the child (SIGKILL) when the thread that started it dies.
     pub die_with_parent: bool,
-    /// Put the child in a new process group, out of reach of the terminal's Ctrl-C.
+    /// Put the child in a new process group, so that Ctrl-C in the terminal does not signal it.
     pub own_process_group: bool,
-    /// Put the child in a new session: neither the parent's terminal nor the parent's exit ends it.
+    /// Put the child in a new session, so that it survives the end of the parent and of its terminal.
     pub own_session: bool,
     /// Standard input.
     pub stdin: Stdin,
@@ -85,12 +88,12 @@ pub struct SpawnSpec {
     pub stderr: Stderr,
     /// The child's working directory; the parent's if unset.
     pub folder: Option<PathBuf>,
-    /// Locks that the child and its descendants hold as well, even after the parent has exited.
+    /// Locks that the child and its descendants also hold, even after the parent has exited.
     pub locks: Vec<Lock>,
 }
 
 impl SpawnSpec {
-    /// A program with default options.
+    /// Creates a spec for a program with default options.
     pub fn new(program: impl Into<PathBuf>) -> SpawnSpec {
         SpawnSpec {
             program: program.into(),
@@ -116,7 +119,8 @@ impl SpawnSpec {
     }
 }
 
-/// A process, identified so that PID reuse cannot confuse it: PID, start time and, on a real host, a pidfd.
+/// A process, identified by PID, start time and, on a real host, a pidfd, so that it is not confused with a later
+/// process of the same PID.
 #[derive(Debug, Clone)]
 pub struct Process {
     /// Process ID.
@@ -126,12 +130,12 @@ pub struct Process {
     pub(crate) pidfd: Option<Arc<OwnedFd>>,
 }
 
-/// A process started by this one.
+/// A child process, started by this process.
 #[derive(Debug)]
 pub struct Child {
-    /// Its identity.
+    /// PID and start time of the child.
     pub process: Process,
-    /// The reading end of its output, if a pipe was requested.
+    /// The reading end of the child's standard output, if a pipe was requested.
     pub stdout: Option<ChildStdout>,
     pub(crate) exit: Option<Exit>,
     /// State of a child of the fake host, which has no pidfd.
@@ -140,10 +144,10 @@ pub struct Child {
 }
 
 impl Child {
-    /// The exit status, if the child has exited; never blocks.
+    /// Returns the exit status if the child has exited; never blocks.
     ///
     /// # Errors
-    /// When the process is no longer a child of this one.
+    /// Returns an error when the process is no longer a child of this one.
     pub fn try_wait(&mut self) -> Result<Option<Exit>> {
         self.wait_with(WaitIdOptions::EXITED | WaitIdOptions::NOHANG)
     }
@@ -151,7 +155,7 @@ impl Child {
     /// Waits for the child to exit.
     ///
     /// # Errors
-    /// When the process is no longer a child of this one.
+    /// Returns an error when the process is no longer a child of this one.
     pub fn wait(&mut self) -> Result<Exit> {
         loop {
             match self.wait_with(WaitIdOptions::EXITED) {
@@ -187,8 +191,8 @@ pub(crate) fn failed(operation: &'static str, object: String, errno: rustix::io:
     HostError { operation, object, value: None, errno: Errno(errno.raw_os_error()) }
 }
 
-/// Starts the child. `procs` are the open `cgroup.procs` files of its groups.
-/// `descriptors` is the limit of open files that the child gets.
+/// Starts the child. `procs` are the open `cgroup.procs` files of its groups, `descriptors` is the limit of open files
+/// that the child gets.
 pub(crate) fn spawn(spec: &SpawnSpec, procs: Vec<OwnedFd>, descriptors: Option<Rlimit>) -> Result<Child> {
     let mut command = Command::new(&spec.program);
     command.args(&spec.args);
@@ -233,7 +237,7 @@ pub(crate) fn spawn(spec: &SpawnSpec, procs: Vec<OwnedFd>, descriptors: Option<R
     let process = match identify(child.id()) {
         Ok(process) => process,
         Err(error) => {
-            // The child could not be waited for.
+            // Without a pidfd the child could not be waited for.
             let _ = child.kill();
             let _ = child.wait();
             return Err(error);
@@ -248,7 +252,7 @@ pub(crate) fn spawn(spec: &SpawnSpec, procs: Vec<OwnedFd>, descriptors: Option<R
     })
 }
 
-/// Sets both outputs; returns the reading end of a pipe, if one was requested.
+/// Sets standard output and standard error; returns the reading end of a pipe, if one was requested.
 fn outputs(spec: &SpawnSpec, command: &mut Command) -> io::Result<Option<OwnedFd>> {
     let (mut reading, mut writing) = (None, None);
     let stdout = match &spec.stdout {
@@ -283,7 +287,8 @@ fn start_failed(spec: &SpawnSpec, error: &io::Error) -> HostError {
     HostError { operation: "start", object: spelling::of_path(&spec.program), value: None, errno }
 }
 
-/// Writes `0`, which means "the writing process": no PID is formatted and no other process can be meant.
+/// Enters the groups by writing `0`, which stands for the writing process: no PID has to be formatted, and no other
+/// process can be moved by mistake.
 fn enter(procs: &[OwnedFd]) -> io::Result<()> {
     for fd in procs {
         rustix::io::write(fd, b"0")?;
@@ -291,7 +296,7 @@ fn enter(procs: &[OwnedFd]) -> io::Result<()> {
     Ok(())
 }
 
-/// Keeps the locks' descriptors open in the program.
+/// Clears the close-on-exec flag of the locks' descriptors, so that the program keeps the locks.
 fn keep(locks: &[Lock]) -> io::Result<()> {
     for lock in locks {
         #[allow(irrefutable_let_patterns, reason = "a fake host's lock is none")]
@@ -315,9 +320,25 @@ fn apply_policy(policy: &Policy) -> io::Result<()> {
     if let Some(priority) = policy.fifo {
         set_scheduler(libc::SCHED_FIFO, priority)?;
     }
-    match policy.cookie {
-        Some(cookie) => take_cookie(cookie),
-        None => Ok(()),
+    if let Some(cookie) = policy.cookie {
+        take_cookie(cookie)?;
+    }
+    if policy.confined { confine() } else { Ok(()) }
+}
+
+/// Lets no program that this process executes raise its priority or change to a policy above `SCHED_IDLE`. Without
+/// `CAP_SETPCAP` the bounding set stays, and a program that root executes still has `CAP_SYS_NICE`.
+fn confine() -> io::Result<()> {
+    for resource in [Resource::Nice, Resource::Rtprio] {
+        setrlimit(resource, Rlimit { current: Some(0), maximum: Some(0) })?;
+    }
+    let nice = CapabilitySet::SYS_NICE;
+    // Also removes it from the ambient set.
+    let CapabilitySets { effective, permitted, inheritable } = capabilities(None)?;
+    set_capabilities(None, CapabilitySets { effective, permitted, inheritable: inheritable - nice })?;
+    match remove_capability_from_bounding_set(nice) {
+        Ok(()) | Err(rustix::io::Errno::PERM) => Ok(()),
+        Err(errno) => Err(errno.into()),
     }
 }
 
@@ -337,7 +358,8 @@ pub(crate) fn set_affinity(tid: u32, cpus: &CpuSet) -> Result<()> {
     })
 }
 
-/// `prctl(PR_SCHED_CORE, …)` on one thread; 0 is the calling one. rustix has no wrapper with a thread and a scope.
+/// Calls `prctl(PR_SCHED_CORE, …)` for one thread; 0 is the calling thread. rustix has no function for this call that
+/// takes a thread and a scope.
 fn core_sched(command: libc::c_int, tid: u32, value: *mut u64) -> io::Result<()> {
     const THREAD: libc::c_ulong = 0;
     // SAFETY: the pointer is null or to a live u64, and only PR_SCHED_CORE_GET writes to it.
@@ -369,7 +391,8 @@ fn cookie_failed(operation: &'static str, tid: u32, error: &io::Error) -> HostEr
     HostError { operation, object: format!("the core-scheduling cookie of thread {tid}"), value: None, errno }
 }
 
-/// A helper thread takes the cookie, passes it on and exits, so that no other thread of this process ever has it.
+/// Gives the threads a cookie. A helper thread takes the cookie, passes it on and exits, so that no other thread of
+/// this process ever has it.
 pub(crate) fn share_cookie(cookie: Cookie, tids: &[u32]) -> Result<()> {
     let hand_on = || {
         take_cookie(cookie).map_err(|error| cookie_failed("make", 0, &error))?;
@@ -401,16 +424,61 @@ pub(crate) fn set_policy(tid: u32, policy: i32) -> Result<()> {
     // SAFETY: the pointer is to a live value of the type the call reads.
     match unsafe { libc::sched_setscheduler(raw, policy, &raw const parameters) } {
         0 => Ok(()),
-        _ => Err(HostError {
-            operation: "set the scheduling policy of",
-            object: format!("thread {tid}"),
-            value: Some(policy.to_string()),
-            errno: Errno(io::Error::last_os_error().raw_os_error().unwrap_or(Errno::EIO.0)),
-        }),
+        _ => Err(policy_failed("set the scheduling policy of", tid, Some(policy.to_string()))),
     }
 }
 
-/// `sched_setscheduler(2)` for the calling thread; rustix has no wrapper for it.
+fn policy_failed(operation: &'static str, tid: u32, value: Option<String>) -> HostError {
+    let errno = Errno(io::Error::last_os_error().raw_os_error().unwrap_or(Errno::EIO.0));
+    HostError { operation, object: format!("thread {tid}"), value, errno }
+}
+
+/// Size of the first version of `struct sched_attr`, which every kernel takes.
+const ATTRIBUTES: u32 = 48;
+
+pub(crate) fn scheduling(tid: u32) -> Result<Scheduling> {
+    // SAFETY: all fields are numbers, so zero is a value of each.
+    let mut found: libc::sched_attr = unsafe { std::mem::zeroed() };
+    let (pid, no_flags) = (libc::c_long::from(i32::try_from(tid).unwrap_or(-1)), 0 as libc::c_long);
+    // SAFETY: the pointer is to a live value of the size that is passed, which the call fills in.
+    let done = unsafe { libc::syscall(libc::SYS_sched_getattr, pid, &raw mut found, ATTRIBUTES, no_flags) };
+    if done != 0 {
+        return Err(policy_failed("read the scheduling policy of", tid, None));
+    }
+    let policy = i32::try_from(found.sched_policy).unwrap_or(-1);
+    let times = [found.sched_runtime, found.sched_deadline, found.sched_period];
+    Ok(Scheduling {
+        policy,
+        priority: found.sched_priority,
+        reset_on_fork: found.sched_flags & libc::SCHED_FLAG_RESET_ON_FORK as u64 != 0,
+        deadline: (policy == SCHED_DEADLINE).then_some(times),
+    })
+}
+
+/// Sets a thread's attributes. For a policy without a priority, the system call also sets the nice value, so this
+/// passes the current nice value.
+pub(crate) fn set_scheduling(tid: u32, to: &Scheduling) -> Result<()> {
+    // SAFETY: all fields are numbers, so zero is a value of each.
+    let mut wanted: libc::sched_attr = unsafe { std::mem::zeroed() };
+    let pid = i32::try_from(tid).ok().and_then(Pid::from_raw);
+    wanted.size = ATTRIBUTES;
+    wanted.sched_policy = u32::try_from(to.policy).unwrap_or(u32::MAX);
+    wanted.sched_flags = if to.reset_on_fork { libc::SCHED_FLAG_RESET_ON_FORK as u64 } else { 0 };
+    wanted.sched_priority = to.priority;
+    [wanted.sched_runtime, wanted.sched_deadline, wanted.sched_period] = to.deadline.unwrap_or_default();
+    let object = || format!("thread {tid}");
+    let nice =
+        pid.ok_or(rustix::io::Errno::SRCH).and_then(|pid| rustix::process::getpriority_process(Some(pid)));
+    wanted.sched_nice = nice.map_err(|errno| failed("read the nice value of", object(), errno))?;
+    let (pid, no_flags) = (libc::c_long::from(i32::try_from(tid).unwrap_or(-1)), 0 as libc::c_long);
+    // SAFETY: the pointer is to a live value of the size that is in it, which the call reads.
+    match unsafe { libc::syscall(libc::SYS_sched_setattr, pid, &raw const wanted, no_flags) } {
+        0 => Ok(()),
+        _ => Err(policy_failed("set the scheduling policy of", tid, Some(to.to_string()))),
+    }
+}
+
+/// Calls `sched_setscheduler(2)` for the calling thread; rustix has no wrapper for it.
 pub(crate) fn set_scheduler(policy: i32, priority: i32) -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority: priority };
     // SAFETY: the pointer is to a live value of the type the call reads, and 0 is the calling thread.
@@ -420,7 +488,7 @@ pub(crate) fn set_scheduler(policy: i32, priority: i32) -> io::Result<()> {
     }
 }
 
-/// Makes this process die with its parent; if the parent died before this call, at once.
+/// Makes the kernel kill this process when its parent dies. Fails with `ESRCH` if the parent has died already.
 fn die_with(parent: Pid) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     if rustix::process::getppid() == Some(parent) {
@@ -430,12 +498,12 @@ fn die_with(parent: Pid) -> io::Result<()> {
     }
 }
 
-/// The process that has this PID now.
+/// Returns the process that has this PID now.
 pub(crate) fn identify(pid: u32) -> Result<Process> {
     let gone = |errno| failed("open", format!("pid {pid}"), errno);
     let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(|| gone(rustix::io::Errno::SRCH))?;
     let pidfd = rustix::process::pidfd_open(raw, PidfdFlags::empty()).map_err(gone)?;
-    // Read after the pidfd is open: if the process died in between, the signal through the pidfd says so.
+    // Read after the pidfd is open: if the process exits in between, a signal through the pidfd fails with `ESRCH`.
     let start_ticks = start_ticks(pid).ok_or_else(|| gone(rustix::io::Errno::SRCH))?;
     Ok(Process { pid, start_ticks, pidfd: Some(Arc::new(pidfd)) })
 }
@@ -461,10 +529,10 @@ pub(crate) fn send(process: &Process, signal: Signal) -> Result<()> {
 }
 
 /// Makes the calling thread real-time (`SCHED_FIFO` 1) and its timers exact (slack 1 ns), for load generation. On error
-/// the thread stays as it was.
+/// the scheduling policy is unchanged; the timer slack is 1 ns anyway.
 ///
 /// # Errors
-/// `EPERM` without `CAP_SYS_NICE`, or in a cgroup v1 group with no real-time budget.
+/// Returns `EPERM` without `CAP_SYS_NICE`, or in a cgroup v1 group with no real-time budget.
 pub fn precise_thread() -> Result<()> {
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     // Children start as ordinary tasks: a group without a real-time budget refuses a real-time task (EINVAL).

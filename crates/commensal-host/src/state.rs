@@ -1,6 +1,6 @@
 //! State files that survive a crash: append with fsync, replace by rename.
 
-use crate::error::{Result, failed};
+use crate::error::{Result, failed, too_large};
 use crate::open::{Guard, folder_of};
 use commensal_core::errno::Errno;
 use commensal_core::spelling;
@@ -20,7 +20,7 @@ pub(crate) fn make_dir(path: &Path, guard: Option<Guard<'_>>) -> Result<()> {
     }
 }
 
-/// The result, or `None` when the file does not exist.
+/// Returns `None` instead of the error `ENOENT`.
 pub(crate) fn there<T>(found: Result<T>) -> Result<Option<T>> {
     match found {
         Ok(found) => Ok(Some(found)),
@@ -29,12 +29,20 @@ pub(crate) fn there<T>(found: Result<T>) -> Result<Option<T>> {
     }
 }
 
-pub(crate) fn read(path: &Path, guard: Option<Guard<'_>>) -> Result<Option<String>> {
+pub(crate) fn read(path: &Path, most: u64, guard: Option<Guard<'_>>) -> Result<Option<String>> {
     let opened = folder_of(path, guard).and_then(|(folder, name)| folder.open("read", name, OFlags::RDONLY));
-    let Some(mut file) = there(opened)? else { return Ok(None) };
+    let Some(file) = there(opened)? else { return Ok(None) };
     let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes).map_err(|error| failed("read", path, &error))?;
-    // A damaged file is for its reader to judge, line by line.
+    let mut size = file.metadata().map_err(|error| failed("read", path, &error))?.len();
+    if size <= most {
+        // The file may grow meanwhile.
+        file.take(most + 1).read_to_end(&mut bytes).map_err(|error| failed("read", path, &error))?;
+        size = bytes.len() as u64;
+    }
+    if size > most {
+        return Err(too_large(path, size, most));
+    }
+    // A damaged file is not an error here: the caller checks it line by line.
     Ok(Some(spelling::text(bytes)))
 }
 
@@ -62,7 +70,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8], guard: Option<Guard<'_>>) -> Re
     let (folder, name) = folder_of(path, guard)?;
     let aside = format!(".{}.{}.new", name.display(), std::process::id());
     let aside = Path::new(&aside);
-    // Left by a process with the same PID that died in between.
+    // A process with the same PID may have left the file when it died.
     let _ = unlinkat(folder.fd(), aside, AtFlags::empty());
     let mut file = folder.open("replace", aside, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?;
     let write = |file: &mut File| -> std::io::Result<()> {

@@ -1,55 +1,56 @@
-//! Waits: for events on a local socket, for changes in directories, and for any of several things at once. None is part of
-//! [`crate::Host`], whose calls never wait.
+//! Blocking operations that are not part of [`crate::Host`]: reading a local socket in parts, watching directories, and
+//! waiting for whichever of several sources becomes ready first.
 
 use crate::error::{BELIEVE, HostError, Result, fail};
 use crate::privileges::{Capability, raised};
 use commensal_core::errno::Errno;
 use commensal_core::spelling;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::fs::{FileType, Mode, OFlags, open};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The shortest wait.
+/// The shortest timeout of a write to a socket, and the pause between attempts to connect.
 const LEAST: Duration = Duration::from_millis(5);
 
-/// Ends the wait of one thread, from other threads and from handlers of signals.
+/// Wakes one waiting thread, from other threads and from signal handlers.
 #[derive(Debug, Clone)]
 pub struct Waker {
-    /// What the waiting thread polls, and what the others write to.
+    /// A socket pair: the waiting thread polls the first end, other threads write to the second end.
     ends: Arc<(UnixStream, UnixStream)>,
 }
 
-/// What a thread waits for besides its [`Waker`].
-#[derive(Debug, Default)]
-pub struct Sources<'a> {
-    /// Changed directories, and other files that can be read once something has happened.
-    pub readable: Vec<BorrowedFd<'a>>,
-    /// Triggers of pressure.
-    pub triggers: Vec<&'a PressureTrigger>,
-}
+/// A source that a thread waits for in addition to its [`Waker`].
+#[derive(Debug, Clone)]
+pub struct Source<'a>(PollFd<'a>);
 
-/// What ended a wait; nothing when its time was over, or the waker did.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Woken {
-    /// By source: whether it can be read.
-    pub readable: Vec<bool>,
-    /// By trigger: whether it has fired; `None` for one whose group is gone.
-    pub triggers: Vec<Option<bool>>,
+impl<'a> Source<'a> {
+    /// Ready while the descriptor is readable, such as that of a [`GroupWatch`] or of [`PressureTriggers`].
+    #[must_use]
+    pub fn readable(descriptor: BorrowedFd<'a>) -> Source<'a> {
+        Source(PollFd::from_borrowed_fd(descriptor, PollFlags::IN))
+    }
+
+    /// Ready once the other side of a connection has closed, whether or not it has sent data.
+    #[must_use]
+    pub fn closed(connection: BorrowedFd<'a>) -> Source<'a> {
+        Source(PollFd::from_borrowed_fd(connection, PollFlags::empty()))
+    }
 }
 
 impl Waker {
-    /// A waker that nobody has rung.
+    /// Creates a waker that has not been used yet.
     ///
     /// # Errors
-    /// `EMFILE` when there are too many open files.
+    /// Returns `EMFILE` when there are too many open files.
     pub fn new() -> std::io::Result<Waker> {
         let ends = UnixStream::pair()?;
         ends.0.set_nonblocking(true)?;
@@ -57,47 +58,49 @@ impl Waker {
         Ok(Waker { ends: Arc::new(ends) })
     }
 
-    /// Ends the wait that is going on, or else the next one.
+    /// Ends the current wait, or the next one if the thread is not waiting.
     pub fn wake(&self) {
-        // With a full buffer the waiting thread is awake anyway.
+        // If the buffer is full, the waiting thread is awake anyway.
         let _ = (&self.ends.1).write(&[0]);
     }
 
-    /// For handlers of signals, which write a byte to it (`signal_hook::low_level::pipe`).
+    /// Forgets all calls of [`Waker::wake`] so far.
+    fn reset(&self) {
+        let mut rung = [0; 64];
+        while matches!((&self.ends.0).read(&mut rung), Ok(length) if length == rung.len()) {}
+    }
+
+    /// Returns a stream for signal handlers, which write a byte to it to wake the thread
+    /// (`signal_hook::low_level::pipe`).
     ///
     /// # Errors
-    /// `EMFILE` when there are too many open files.
+    /// Returns `EMFILE` when there are too many open files.
     pub fn for_signals(&self) -> std::io::Result<UnixStream> {
         self.ends.1.try_clone()
     }
 
-    /// Waits until it is rung, one of the sources has something, or `patience` is over.
+    /// Waits until [`Waker::wake`] is called, one of the sources is ready, or `patience` has elapsed. Returns for each
+    /// source whether it is ready; none is if a signal interrupted the wait.
     ///
     /// # Errors
-    /// When polling fails.
-    pub fn wait(&self, sources: &Sources<'_>, patience: Duration) -> Result<Woken> {
+    /// Returns an error when polling fails.
+    pub fn wait(&self, sources: &[Source<'_>], patience: Duration) -> Result<Vec<bool>> {
         let mut asked = vec![PollFd::new(&self.ends.0, PollFlags::IN)];
-        asked.extend(sources.readable.iter().map(|one| PollFd::new(one, PollFlags::IN)));
-        asked.extend(sources.triggers.iter().map(|one| PollFd::new(&one.0, PollFlags::PRI)));
+        asked.extend(sources.iter().map(|one| one.0.clone()));
         let timeout = Timespec::try_from(patience).ok();
         match poll(&mut asked, timeout.as_ref()) {
             Ok(_) => {}
-            Err(rustix::io::Errno::INTR) => return Ok(Woken::default()),
-            Err(errno) => return Err(fail("poll", "what ends a wait".to_owned(), None, errno)),
+            Err(rustix::io::Errno::INTR) => return Ok(vec![false; sources.len()]),
+            Err(errno) => return Err(fail("poll", "the events that end a wait".to_owned(), None, errno)),
         }
         if !asked[0].revents().is_empty() {
-            let mut rung = [0; 64];
-            while matches!((&self.ends.0).read(&mut rung), Ok(length) if length == rung.len()) {}
+            self.reset();
         }
-        let (readable, triggers) = asked[1..].split_at(sources.readable.len());
-        Ok(Woken {
-            readable: readable.iter().map(|one| !one.revents().is_empty()).collect(),
-            triggers: triggers.iter().map(PressureTrigger::told).collect(),
-        })
+        Ok(asked[1..].iter().map(|one| !one.revents().is_empty()).collect())
     }
 }
 
-/// A response over a local (Unix) socket that arrives in parts, for as long as the other side sends.
+/// A response over a local (Unix) socket that is read in parts, until the other side closes.
 #[derive(Debug)]
 pub struct Stream {
     socket: UnixStream,
@@ -108,8 +111,8 @@ impl Stream {
     /// Sends `request` to the socket at `path`.
     ///
     /// # Errors
-    /// When nothing listens there, or the other side has not received the whole request within `patience`
-    /// (`ETIMEDOUT`).
+    /// Returns an error when no process listens there, or the other side has not received the whole request within
+    /// `patience` (`ETIMEDOUT`).
     pub fn open(path: &Path, request: &str, patience: Duration) -> Result<Stream> {
         let object = spelling::of_path(path);
         let end = Instant::now() + patience;
@@ -117,7 +120,8 @@ impl Stream {
         Stream::say(socket, object, request, end)
     }
 
-    /// As [`Stream::open`], but says nothing unless root or user `euid` listens there, and nothing through a symbolic link.
+    /// Like [`Stream::open`], but sends nothing unless the process that listens on the socket belongs to root or user
+    /// `euid`, and never follows a symbolic link.
     pub(crate) fn open_own(path: &Path, request: &str, patience: Duration, euid: u32) -> Result<Stream> {
         let object = spelling::of_path(path);
         let end = Instant::now() + patience;
@@ -134,13 +138,13 @@ impl Stream {
         if FileType::from_raw_mode(mode) == FileType::Symlink {
             return Err(disbelief("which is a symbolic link".to_owned()));
         }
-        // What was opened, whatever has its name by now.
+        // Connects to the socket that was checked, even if its name now belongs to another file.
         let opened = format!("/proc/self/fd/{}", file.as_raw_fd());
         let socket = connect(Path::new(&opened), end).map_err(refuse)?;
         match crate::peer(&socket) {
             Some((_, user)) if user == 0 || user == euid => Stream::say(socket, object, request, end),
             Some((_, user)) => Err(disbelief(format!("where user {user} listens"))),
-            None => Err(disbelief("where nobody knows who listens".to_owned())),
+            None => Err(disbelief("whose listening process is not known".to_owned())),
         }
     }
 
@@ -162,10 +166,11 @@ impl Stream {
         Ok(Stream { socket, object })
     }
 
-    /// The data received; `None` after `patience` (more than 0) without data, empty when the other side has closed.
+    /// Returns the data received; `None` if none arrived within `patience` (more than 0), empty if the other side has
+    /// closed.
     ///
     /// # Errors
-    /// When the connection broke.
+    /// Returns an error when the connection is broken.
     pub fn read(&mut self, patience: Duration) -> Result<Option<Vec<u8>>> {
         let mut chunk = vec![0; 16_384];
         let read = self.socket.set_read_timeout(Some(patience)).and_then(|()| self.socket.read(&mut chunk));
@@ -180,8 +185,8 @@ impl Stream {
     }
 }
 
-/// Connects before `end`: a blocking connect would wait for ever for a listener whose queue is full
-/// (`unix_stream_connect`, net/unix/af_unix.c).
+/// Connects, or fails with `ETIMEDOUT` at `end`: a blocking connect would wait forever for a listener whose queue is
+/// full (`unix_stream_connect`, net/unix/af_unix.c).
 fn connect(path: &Path, end: Instant) -> rustix::io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -209,8 +214,8 @@ fn refused(object: &str, error: &std::io::Error) -> HostError {
     HostError { operation: "ask", object: object.to_owned(), value: None, errno }
 }
 
-/// Watches directories for subdirectories that are created and removed, or for writes to their files (inotify(7)); it
-/// works on cgroup hierarchies of both versions (seen on 6.18). Writes through another cgroup namespace are not
+/// Watches directories for subdirectories that are created and removed, or for changes of their files (inotify(7)).
+/// Works on cgroup hierarchies of both versions (seen on 6.18). Writes through another cgroup namespace are not
 /// reported.
 #[derive(Debug)]
 pub struct GroupWatch(OwnedFd);
@@ -220,40 +225,44 @@ pub struct GroupWatch(OwnedFd);
 pub enum For {
     /// Subdirectories that are created and removed.
     Folders,
-    /// Each write to one of its files.
+    /// Each write to a file of the directory.
     Writes,
-    /// Files that were written and closed, renamed or removed, or have other permissions; the directory itself as well.
+    /// Files that were written and closed, renamed or removed, or whose permissions changed; also such changes of the
+    /// directory itself.
     Files,
 }
 
 /// An event in a watched directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FolderEvent {
-    /// A subdirectory of this name was created in the directory of this watch.
+    /// A subdirectory of this name was created in the directory with this watch number.
     Made(i32, String),
-    /// The subdirectory was removed.
+    /// A subdirectory of this name (with [`For::Files`] also a file) was removed from the directory with this watch
+    /// number.
     Gone(i32, String),
-    /// This file in the directory of this watch was written or moved, or (`None`) the directory itself is gone.
+    /// A file of this name in the directory with this watch number was written or moved, or got other permissions.
+    /// `None`: the directory itself was removed or changed.
     Touched(i32, Option<String>),
-    /// The kernel dropped events: everything must be read again.
+    /// The kernel dropped events, so everything must be read again.
     Lost,
 }
 
 impl GroupWatch {
-    /// A watch of no directories.
+    /// Creates a watch without directories.
     ///
     /// # Errors
-    /// `EMFILE` when this user has too many instances (`fs.inotify.max_user_instances`).
+    /// Returns `EMFILE` when this user has too many instances (`fs.inotify.max_user_instances`).
     pub fn new() -> Result<GroupWatch> {
         inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)
             .map(GroupWatch)
             .map_err(|errno| fail("watch", "cgroups".to_owned(), None, errno))
     }
 
-    /// Watches one more directory; returns its watch number, the same one for the same directory.
+    /// Watches one more directory; returns its watch number. The same directory always has the same number.
     ///
     /// # Errors
-    /// `ENOENT` when the directory is gone, `ENOSPC` when too many are watched (`fs.inotify.max_user_watches`).
+    /// Returns `ENOENT` when the directory no longer exists, `ENOSPC` when too many are watched
+    /// (`fs.inotify.max_user_watches`).
     pub fn add(&self, folder: &Path, what: For) -> Result<i32> {
         let flags = match what {
             For::Folders => WatchFlags::CREATE | WatchFlags::DELETE | WatchFlags::EXCL_UNLINK,
@@ -270,26 +279,23 @@ impl GroupWatch {
 
     /// Stops watching a directory.
     pub fn remove(&self, number: i32) {
-        // The kernel has already removed the watch with its directory.
+        // If the directory was removed, the kernel has already removed the watch.
         let _ = inotify::remove_watch(&self.0, number);
     }
 
-    /// The events, after waiting for the first one, or until the waker is rung; that stays rung.
+    /// Waits for the first event or for the waker, and returns the events.
     ///
     /// # Errors
-    /// When the events cannot be read.
+    /// Returns an error when the events cannot be read.
     pub fn wait(&self, waker: &Waker) -> Result<Vec<FolderEvent>> {
-        let asked = [PollFd::new(&self.0, PollFlags::IN), PollFd::new(&waker.ends.0, PollFlags::IN)];
-        match poll(&mut { asked }, None) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => self.seen(),
-            Err(errno) => Err(fail("poll", "watched cgroups".to_owned(), None, errno)),
-        }
+        waker.wait(&[Source::readable(self.as_fd())], Duration::MAX)?;
+        self.seen()
     }
 
-    /// The events so far, without waiting.
+    /// Returns the pending events, without waiting.
     ///
     /// # Errors
-    /// When the events cannot be read.
+    /// Returns an error when the events cannot be read.
     pub fn seen(&self) -> Result<Vec<FolderEvent>> {
         let refuse = |errno| fail("read", "watched cgroups".to_owned(), None, errno);
         let mut buffer = [MaybeUninit::uninit(); 8_192];
@@ -314,34 +320,71 @@ impl GroupWatch {
     }
 }
 
-/// A trigger that fires when tasks wait longer than a threshold (Documentation/accounting/psi.rst, triggers), at most
-/// once per window.
+/// Pressure triggers, which fire when tasks stall for longer than a threshold, each at most once per window
+/// (Documentation/accounting/psi.rst, triggers). A thread waits for all of them as one source (epoll(7)), which costs
+/// the same with any number of triggers: `poll` asks each trigger before and after it sleeps.
 #[derive(Debug)]
-pub struct PressureTrigger(OwnedFd);
+pub struct PressureTriggers {
+    set: OwnedFd,
+    by_file: BTreeMap<PathBuf, OwnedFd>,
+}
 
-impl PressureTrigger {
-    /// Sets a trigger on `path`, a pressure file of the machine or of a v2 group; it fires when some task waited for
-    /// `stall` within `window`, which has to be 0.5 to 10 s, and without `CAP_SYS_RESOURCE` a multiple of 2 s.
+impl PressureTriggers {
+    /// Creates a set without triggers.
     ///
     /// # Errors
-    /// `EINVAL` for a window that the kernel does not allow this user, `EOPNOTSUPP` without PSI, `ENOENT`.
-    pub fn new(path: &Path, stall: Duration, window: Duration) -> Result<PressureTrigger> {
-        let wish = format!("some {} {}\0", stall.as_micros(), window.as_micros());
-        let object = spelling::of_path(path);
-        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        raised(&[Capability::SysResource], || {
-            let file = open(&*spelling::path(path), flags, Mode::empty());
-            let file = file.map_err(|errno| fail("open", object.clone(), None, errno))?;
-            rustix::io::write(&file, wish.as_bytes())
-                .map_err(|errno| fail("write", object, Some(wish.trim_end_matches('\0')), errno))?;
-            Ok(PressureTrigger(file))
-        })
+    /// Returns `EMFILE` when there are too many open files.
+    pub fn new() -> Result<PressureTriggers> {
+        let set = epoll::create(epoll::CreateFlags::CLOEXEC);
+        let set =
+            set.map_err(|errno| fail("create", "a set of pressure triggers".to_owned(), None, errno))?;
+        Ok(PressureTriggers { set, by_file: BTreeMap::new() })
     }
 
-    /// Whether it has fired since it was last polled (polling takes that back); `None` when its group is gone.
-    fn told(polled: &PollFd<'_>) -> Option<bool> {
-        let events = polled.revents();
-        (!events.contains(PollFlags::ERR)).then_some(events.contains(PollFlags::PRI))
+    /// Whether the set has a trigger on this file.
+    #[must_use]
+    pub fn contains(&self, file: &Path) -> bool {
+        self.by_file.contains_key(file)
+    }
+
+    /// Adds a trigger on a pressure file of the machine or of a v2 group. It fires when tasks stalled (line `some`) for
+    /// `stall` within `window`. The window must be 0.5 to 10 s and, without `CAP_SYS_RESOURCE`, a multiple of 2 s.
+    ///
+    /// # Errors
+    /// Returns `EINVAL` for a window that the kernel does not allow this user, `EOPNOTSUPP` without PSI, `ENOENT`, and
+    /// `ENOSPC` when the user watches too many files (`fs.epoll.max_user_watches`).
+    pub fn add(&mut self, file: &Path, stall: Duration, window: Duration) -> Result<()> {
+        let text = format!("some {} {}\0", stall.as_micros(), window.as_micros());
+        let refuse = |operation, errno| fail(operation, spelling::of_path(file), None, errno);
+        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let trigger = raised(&[Capability::SysResource], || {
+            let trigger = open(&*spelling::path(file), flags, Mode::empty());
+            let trigger = trigger.map_err(|errno| refuse("open", errno))?;
+            rustix::io::write(&trigger, text.as_bytes()).map_err(|errno| refuse("write", errno))?;
+            Ok(trigger)
+        })?;
+        // The trigger leaves the set when its descriptor is closed.
+        epoll::add(&self.set, &trigger, epoll::EventData::new_u64(0), epoll::EventFlags::PRI)
+            .map_err(|errno| refuse("watch", errno))?;
+        self.by_file.insert(file.to_owned(), trigger);
+        Ok(())
+    }
+
+    /// Drops the triggers on files for which `keep` returns false, and those whose cgroup no longer exists: such a
+    /// trigger would end each wait. Forgets which triggers have fired.
+    pub fn retain(&mut self, mut keep: impl FnMut(&Path) -> bool) {
+        self.by_file.retain(|file, trigger| {
+            let mut asked = [PollFd::new(&*trigger, PollFlags::PRI)];
+            let _ = poll(&mut asked, Some(&Timespec::default()));
+            !asked[0].revents().contains(PollFlags::ERR) && keep(file)
+        });
+    }
+}
+
+impl AsFd for PressureTriggers {
+    /// The source is readable when a trigger has fired, or its cgroup was removed.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.set.as_fd()
     }
 }
 

@@ -1,8 +1,13 @@
-//! Computes comparisons from recorded blocks: pure functions of the run.
+//! Compares the arms of a run (the conditions, such as the service alone or next to offline work) by their recorded
+//! blocks. The functions depend only on the run. A block measures one arm once; a round measures every arm once.
 //!
-//! A percentile is read from the histogram of one block and never from pooled requests. Arms are paired by
-//! round, and only where both blocks are valid. The statistic of a pair is the log-ratio, with the sign that
-//! makes harm positive: latency up, throughput down. Outliers stay in.
+//! The baseline is the service alone, and baseline2 measures the same condition again. The contended arm adds offline
+//! work, and an isolated arm also adds isolation. Harm is the relative worsening of a metric: higher latency or lower
+//! throughput.
+//!
+//! The value of a percentile comes from the histogram of one block, never from the requests of several blocks together.
+//! Each comparison pairs the blocks of the same round, if both blocks are valid, and uses the log-ratio of their
+//! values; positive is harm. The analysis keeps outliers.
 
 mod blamed;
 mod offline;
@@ -23,24 +28,28 @@ use crate::verdict::{self, proven_harmful};
 use commensal_core::windows::Paired;
 use std::collections::BTreeMap;
 
-/// The results of comparing the arms.
+/// The results of all comparisons between arms.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Findings {
-    /// Every comparison: all arms against the baseline, isolated arms also against the contended one.
+    /// All comparisons: every arm against the baseline, and isolated arms also against the contended arm. If a run has
+    /// a policy-only arm (isolation without offline work) or a warm arm (CPUs kept from idling), the isolated arms are
+    /// compared with those arms, too.
     pub results: Vec<Comparison>,
-    /// Half-width of the two-sided 95 % interval between the identical arms, per cent.
+    /// For each metric: half-width of the two-sided 95 % confidence interval of the difference between the two
+    /// identical arms (per cent).
     pub noise_floor_pct: BTreeMap<Metric, f64>,
-    /// Harm removed, for metrics on which the contended arm is proven harmful.
+    /// The share of harm that isolation removes, for metrics on which harm in the contended arm is proven.
     pub attribution: Vec<Attribution>,
 }
 
-/// Computes everything derived from the blocks and stores it in the run, replacing earlier results.
+/// Computes all results from the blocks and stores them in the run; replaces earlier results.
 pub fn conclude(run: &mut Run) {
     let (samples, notes) = Samples::of(run);
     conclude_from(run, &samples, notes);
 }
 
-/// Like [`conclude`], with samples that were already extracted; `notes` are placed first among the notes of the run.
+/// Computes all results like [`conclude`], from the given samples instead of the blocks; `notes` become the first notes
+/// of the run.
 pub fn conclude_from(run: &mut Run, samples: &Samples, mut notes: Vec<String>) {
     let findings = compare(&run.arms, &run.design, samples);
     run.results = findings.results;
@@ -58,15 +67,16 @@ pub fn conclude_from(run: &mut Run, samples: &Samples, mut notes: Vec<String>) {
     run.notes = notes;
 }
 
-/// Compares the arms on every metric that both sides of a pair have.
+/// Compares the arms on every metric. A pair of blocks takes part if both blocks have a value of the metric.
 pub fn compare(arms: &[Arm], design: &Design, samples: &Samples) -> Findings {
     let find = |role| arms.iter().position(|arm| arm.role == role);
     let mut findings = Findings::default();
     let Some(baseline) = find(Role::Baseline) else { return findings };
-    // Arms with offline work are compared with the service alone, with the same online settings.
+    // An arm with the policies' online settings is also compared with the service alone under those settings.
     let reference = find(Role::PolicyOnly).unwrap_or(baseline);
     let warm = find(Role::Warm);
-    // The contended arm with the same offline work, where arms differ in it.
+    // If a run has several kinds of offline work, an isolated arm is compared with the contended arm of equal offline
+    // work.
     let contended_for = |arm: &Arm| {
         arms.iter().position(|other| other.role == Role::Contended && other.offline == arm.offline)
     };
@@ -86,7 +96,7 @@ pub fn compare(arms: &[Arm], design: &Design, samples: &Samples) -> Findings {
         }
     }
     if let Some(baseline2) = find(Role::Baseline2) {
-        // Five rounds have no 95 % interval; the widest that exists, of 94 %, is used.
+        // Five rounds give no 95 % interval; the noise floor then comes from the widest possible interval (94 %).
         let floor = |r: &Comparison| r.ci95.or(r.one_sided).map(|[lo, hi]| (r.metric, (hi - lo) / 2.0));
         let (a, b) = (&arms[baseline2].name, &arms[baseline].name);
         findings.noise_floor_pct =
@@ -109,7 +119,7 @@ pub fn compare(arms: &[Arm], design: &Design, samples: &Samples) -> Findings {
     findings
 }
 
-/// The paired log-ratios of one metric, positive for harm, in the order of the rounds.
+/// Returns the log-ratios of one metric between two arms, one per round, in the order of the rounds; positive is harm.
 pub fn paired_log_ratios(samples: &Samples, metric: Metric, arm: usize, vs: usize) -> Vec<f64> {
     let sign = if metric.more_is_better() { -1.0 } else { 1.0 };
     samples
@@ -121,7 +131,7 @@ pub fn paired_log_ratios(samples: &Samples, metric: Metric, arm: usize, vs: usiz
         .collect()
 }
 
-/// Appends the comparison of `pair.0` with `pair.1` on each metric.
+/// Appends the comparisons of arm `pair.0` with arm `pair.1`, one per metric.
 fn compare_arms(
     arms: &[Arm],
     design: &Design,
@@ -137,7 +147,7 @@ fn compare_arms(
     }
 }
 
-/// The comparison that follows from paired log-ratios; `None` without any.
+/// Computes a comparison from the log-ratios of the rounds; returns `None` if there are no log-ratios.
 fn compare_logs(
     (arm, vs): (&str, &str),
     metric: Metric,
@@ -166,23 +176,23 @@ fn compare_logs(
     })
 }
 
-/// The three arms an attribution needs, as indices.
+/// Indices of the arms from which an attribution is computed.
 #[derive(Debug, Clone, Copy)]
 struct Trio {
     isolated: usize,
     contended: usize,
     /// The arm with which the contended arm is compared.
     baseline: usize,
-    /// The arm with which the isolated arm is compared: the service alone with the same online settings.
+    /// The arm with which the isolated arm is compared: the service alone under the same online settings.
     reference: usize,
 }
 
-/// The share of the contended arm's harm that the isolated arm does not have.
+/// Estimates which share of the contended arm's harm the isolated arm avoids.
 ///
-/// The removal `rho` is the value for which `h_iso - (1 - rho) h_cont` is centred on zero over the rounds. For
-/// two rounds i and j that is `1 - (h_iso,i + h_iso,j) / (h_cont,i + h_cont,j)`; these take the place of the
-/// Walsh averages, so the median and the signed-rank bounds apply unchanged. The bounds need every such
-/// denominator to be positive.
+/// The removed share `rho` is the value for which `h_iso - (1 - rho) h_cont` is centred on zero over the rounds. For
+/// two rounds i and j, the share is `1 - (h_iso,i + h_iso,j) / (h_cont,i + h_cont,j)`. The function uses these shares
+/// in place of Walsh averages, so that the median and the signed-rank bounds apply unchanged. The bounds require that
+/// every denominator is positive.
 fn attribute(arm: &str, metric: Metric, samples: &Samples, trio: Trio) -> Option<Attribution> {
     let sign = if metric.more_is_better() { -1.0 } else { 1.0 };
     let harms: Vec<(f64, f64)> = samples
@@ -222,7 +232,7 @@ mod tests {
     use crate::fixture;
     use crate::record::{Block, Query};
 
-    // promise 49
+    // promise 40
     #[test]
     fn the_openeuler_figures_through_the_whole_path() {
         let base = [
@@ -248,7 +258,7 @@ mod tests {
         };
         assert_eq!(printed("contended"), ["−50.01", "+73.33", "+96.39", "+78.00"]);
         assert_eq!(printed("isolated"), ["−0.15", "+0.17", "+0.88", "+1.59"]);
-        // One round has an estimate and no interval.
+        // One round gives an estimate but no interval.
         assert!(found.results.iter().all(|r| r.ci95.is_none() && r.one_sided.is_none() && r.rounds == 1));
     }
 
@@ -328,7 +338,8 @@ mod tests {
         assert_eq!(run, once);
     }
 
-    /// A gate on a query: proven harm fails the run, and blocks without a value are not paired.
+    /// A gate is a metric that takes part in the verdict. On a gate with a Prometheus query, proven harm fails the run;
+    /// blocks without a value of the query are not paired.
     #[test]
     fn answers_of_prometheus_take_part() {
         let mut run = fixture::small_run();
@@ -362,7 +373,7 @@ mod tests {
         assert!(crate::report::html(&run).contains("<th scope=\"col\">p95 of checkout</th>"));
         let again = Run::from_json(run.to_json().unwrap().as_bytes()).unwrap();
         assert_eq!(again, run);
-        // A server that was down, and a value that has no logarithm.
+        // These blocks have no value because Prometheus was down, or have the value zero, which has no logarithm.
         for block in run.blocks.iter_mut().filter(|block| block.round < 2) {
             block.queried.insert(hits, 0.0);
             block.queried.remove(&slow);
@@ -370,8 +381,7 @@ mod tests {
         conclude(&mut run);
         assert_eq!(run.comparison("isolated", "baseline", slow).unwrap().rounds, 4);
         assert_eq!(run.verdict, Some(crate::record::Verdict::Inconclusive));
-        for words in
-            ["p95 of checkout has no value in 8 of 24 blocks", "hits is not above 0 in 8 of 24 blocks"]
+        for words in ["p95 of checkout has no value in 8 of 24 blocks", "hits is 0 or less in 8 of 24 blocks"]
         {
             assert!(run.notes.iter().any(|note| note.contains(words)), "{:?}", run.notes);
         }

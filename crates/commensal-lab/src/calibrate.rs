@@ -1,17 +1,17 @@
-//! Checks whether verdicts are right on this machine: runs with harms of known size instead of isolation, and
-//! statistics of the verdicts.
+//! Calibration: tests whether the lab's verdicts are right on this machine. A calibration replaces isolation by delays
+//! of known size, and evaluates the verdicts of many runs statistically.
 //!
-//! Service, load, windows, statistics and verdict are those of `quickstart`, without offline work: in place of an
-//! isolated arm the service adds a known delay to each request. One run has an arm for each harm, and each is judged
-//! like the single isolated arm of a run of its own, with the same interim analyses, so that a run gives one answer per
-//! harm.
+//! A calibration has the service, load, windows, statistics and verdict rules of the experiment `quickstart`, but no
+//! offline work and no isolation. Instead, the service adds a known delay to its responses. A run has one arm
+//! (condition) for each delay. The calibration judges each arm like the only isolated arm of a separate run, with the
+//! same interim analyses, so that a run gives one result per arm.
 //!
-//! **The true harm.** Answers are delayed by `d`; the service spins for that time and measures it. A request occupies
-//! its worker equally long in every arm, including those of the service alone, where the time is spent after the
-//! answer. So load and queues are the same everywhere, a percentile `Q` of the latencies becomes `Q + d`, and the harm
-//! is `d / Q`, with `Q` of the service alone in the same rounds. Throughput is not harmed. A service that loses its CPU
-//! within `d` answers even later; it counts how often and by how much, and the truth is the percentile of the latencies
-//! alone with that excess added to as many of them.
+//! **The true harm.** Harm is the relative worsening of a metric. The service delays each response by `d`: it spins for
+//! that time and measures how long it really spun. A request occupies its worker equally long in every arm; in arms
+//! without a delay, the service spins after the response. Load and queues are therefore equal in every arm. If a
+//! latency percentile of the service alone is `Q`, the delay makes it `Q + d`. The harm is `d / Q`, with `Q` from the
+//! same rounds. The delay does not reduce throughput. If the service loses its CPU during the delay, the response is
+//! even later; the service counts how often that happens and by how much. The true harm then also includes this excess.
 
 mod answer;
 mod record;
@@ -21,41 +21,43 @@ pub use answer::{Answer, BlockSample, GateAnswer, answers, seen};
 pub use record::{Calibration, Done};
 pub use table::{CalibrationSummary, Goal, Row, markdown, summarise, terminal};
 
-use crate::conductor::Beside;
+use crate::conductor::Neighbour;
 use crate::experiment::{Experiment, Overrides, QUICKSTART, shipped};
 use crate::format::plain;
 use crate::record::{Arm, KnownHarm, Metric, Role};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Default harms of a calibration.
+/// Default harms of a calibration, in per cent of the median latency.
 pub const HARMS: &str = "0,3,5,10,30";
-/// The harm added in runs beside a neighbour: a gross harm that must be found.
+/// An additional harm in calibrations next to a neighbour (a process outside the experiment); it is so large that every
+/// verdict must detect it.
 pub const GROSS: &str = "p90:30";
-/// Largest harm allowed, per cent.
+/// Maximum size of a harm (per cent).
 const MOST_PCT: f64 = 1_000.0;
-/// Maximum number of harms in a run.
+/// Maximum number of harms in one run.
 const MOST_HARMS: usize = 12;
 
-/// The plan; runs of different plans are not combined.
+/// The plan of a calibration. A calibration combines only the results of runs with equal plans.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// The harms, in the order of the table.
+    /// The harms, in the order of the results table.
     pub harms: Vec<KnownHarm>,
-    /// Time limit of a run, seconds.
+    /// Time limit of a run (seconds).
     pub seconds: f64,
-    /// Seed of the first run; each later one uses the next number.
+    /// Seed of the first run; each later run uses the next number.
     pub seed: u64,
-    /// The neighbour.
+    /// Description of the neighbour, a process outside the experiment; `None` if there is no neighbour.
     pub beside: Option<String>,
-    /// Whether waits were judged as well.
+    /// Whether the calibration also judges how long threads waited for a CPU.
     pub blame: bool,
 }
 
-/// Parses a list such as `0,3,5,10,30,p90:30`: per cent of the median, or of the percentile named.
+/// Parses a list of harms such as `0,3,5,10,30,p90:30`. A number alone is in per cent of the median latency; `p90:`
+/// before a number names another percentile.
 ///
 /// # Errors
-/// A sentence on what is wrong with the list.
+/// A message that says what is wrong with the list.
 pub fn harms(text: &str) -> Result<Vec<KnownHarm>, String> {
     let mut harms: Vec<KnownHarm> = Vec::new();
     for word in text.split(',').map(str::trim) {
@@ -64,24 +66,27 @@ pub fn harms(text: &str) -> Result<Vec<KnownHarm>, String> {
             Some(("p50", number)) => (Metric::P50, number),
             Some(("p90", number)) => (Metric::P90, number),
             Some((other, _)) => {
-                return Err(format!("{word}: a harm is a share of p50 or p90, not of {other}"));
+                return Err(format!("{word}: a harm must be relative to p50 or p90, not to {other}"));
             }
         };
         let pct: Option<f64> = number.parse().ok().filter(|pct| (0.0..=MOST_PCT).contains(pct));
         let pct = pct.ok_or_else(|| format!("{word:?} is not a harm of 0 to {MOST_PCT} per cent"))?;
         let harm = KnownHarm { arm: name(pct, of), pct, of };
         if harms.contains(&harm) {
-            return Err(format!("{word} is named twice"));
+            return Err(format!("{word} is listed twice"));
         }
         harms.push(harm);
     }
     if harms.len() > MOST_HARMS {
-        return Err(format!("{} harms are more than {MOST_HARMS}: a run has an arm for each", harms.len()));
+        return Err(format!(
+            "{} harms are too many: a run has an arm for each, at most {MOST_HARMS}",
+            harms.len()
+        ));
     }
     Ok(harms)
 }
 
-/// Name of the arm for a harm.
+/// Returns the name of the arm that has this harm.
 fn name(pct: f64, of: Metric) -> String {
     let step = if pct.fract() == 0.0 { 1.0 } else { 0.1 };
     match of {
@@ -90,10 +95,10 @@ fn name(pct: f64, of: Metric) -> String {
     }
 }
 
-/// The quickstart experiment with a time limit.
+/// Returns the experiment `quickstart` with this seed and time limit.
 ///
 /// # Errors
-/// When the time limit is out of range.
+/// If the time limit is out of range.
 fn quickstart(seed: u64, seconds: f64) -> Result<Experiment, String> {
     let within =
         Duration::try_from_secs_f64(seconds).map_err(|error| format!("--for {seconds} s: {error}"))?;
@@ -105,15 +110,15 @@ fn quickstart(seed: u64, seconds: f64) -> Result<Experiment, String> {
 }
 
 impl Plan {
-    /// The plan for given options.
+    /// Creates a plan from command-line options.
     ///
     /// # Errors
-    /// A sentence on what is wrong with the harms or the time limit.
+    /// A message that says what is wrong with the harms or the time limit.
     pub fn new(
         harms_text: Option<&str>,
         seconds: f64,
         seed: u64,
-        beside: Option<&Beside>,
+        beside: Option<&Neighbour>,
     ) -> Result<Plan, String> {
         let usual = beside.map_or_else(|| HARMS.to_owned(), |_| format!("{HARMS},{GROSS}"));
         let harms = harms(harms_text.unwrap_or(&usual))?;
@@ -121,15 +126,16 @@ impl Plan {
         plan.experiment(0).map(|_| plan)
     }
 
-    /// The experiment of a run, numbered from 0: that of `quickstart` with other arms.
+    /// Returns the experiment of one run: `quickstart` with other arms. `run` counts from 0.
     ///
     /// # Errors
-    /// When a run cannot take that long.
+    /// If the time limit is out of range.
     pub fn experiment(&self, run: u32) -> Result<Experiment, String> {
         let seed = self.seed.wrapping_add(u64::from(run));
         let mut experiment = quickstart(seed, self.seconds)?;
         "calibrate".clone_into(&mut experiment.name);
-        "the built-in HTTP service alone, slower by known times".clone_into(&mut experiment.about);
+        "the built-in HTTP service alone, with responses delayed by known times"
+            .clone_into(&mut experiment.about);
         experiment.arms.retain(|arm| matches!(arm.role, Role::Baseline | Role::Baseline2));
         let slower = |harm: &KnownHarm| Arm {
             name: harm.arm.clone(),
@@ -145,10 +151,10 @@ impl Plan {
         Ok(experiment)
     }
 
-    /// The time in which `quickstart` completes as many rounds, seconds.
+    /// Returns the time in which the experiment `quickstart` completes as many rounds as a run of this plan (seconds).
     ///
     /// # Errors
-    /// When a run cannot take as long as planned.
+    /// If the time limit is out of range.
     pub fn quickstart_s(&self) -> Result<f64, String> {
         let quickstart = quickstart(self.seed, self.seconds)?;
         let rounds = f64::from(self.experiment(0)?.design.rounds);
@@ -173,9 +179,9 @@ mod tests {
             ("-1", "is not a harm"),
             ("nan", "is not a harm"),
             ("1e9", "is not a harm"),
-            ("p99:5", "p50 or p90, not of p99"),
-            ("3,p50:3", "p50:3 is named twice"),
-            ("0,1,2,3,4,5,6,7,8,9,10,11,12", "13 harms are more than 12"),
+            ("p99:5", "p50 or p90, not to p99"),
+            ("3,p50:3", "p50:3 is listed twice"),
+            ("0,1,2,3,4,5,6,7,8,9,10,11,12", "13 harms are too many"),
         ];
         for (text, want) in wrong {
             let said = harms(text).unwrap_err();
@@ -197,10 +203,10 @@ mod tests {
         assert_eq!(of(&run), of(&quick));
         assert_eq!(run.design.threshold_overrides_pct, quick.design.threshold_overrides_pct);
         assert_eq!((run.load, run.online), (quick.load, quick.online));
-        let beside = Plan::new(None, 90.0, 7, Some(&Beside::Busy(1.0))).unwrap();
+        let beside = Plan::new(None, 90.0, 7, Some(&Neighbour::Busy(1.0))).unwrap();
         assert_eq!(beside.harms.last().map(|harm| harm.arm.as_str()), Some("+30 % of P90"));
         assert_eq!(beside.beside.as_deref(), Some("busy:1"));
-        // An impossible time limit is refused, instead of silently switching to long blocks.
+        // An invalid time limit is an error; it must not cause long blocks instead of short windows.
         for seconds in [0.5, -1.0, f64::NAN, 1e6, 1e300] {
             let said = Plan::new(None, seconds, 7, None).unwrap_err();
             assert!(said.contains("--for"), "{seconds}: {said}");

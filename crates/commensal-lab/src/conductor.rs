@@ -1,17 +1,21 @@
-//! The run itself: rounds of blocks in random order, each recorded as it ends.
+//! Runs an experiment, and records each block when it finishes.
 //!
 //! ```text
-//! round ─ start the service ─┬─ block: [offline starts] settle, warm up, MEASURE, [offline ends] ─┐
-//!                            └────────────────── one per arm, in random order ────────────────────┘
+//! round ─ start the service ─┬─ block: [offline starts] settle, warm up, MEASURE, [offline stops] ─┐
+//!                            └────────────────── one per arm, in random order ─────────────────────┘
 //! ```
-//! The service is restarted each round, because instances can differ in performance; all arms of a round share one. In
-//! the isolated arm the policy is on before the first offline instruction runs.
+//! An arm is one condition: the service alone, next to offline work (contended), or isolated from offline work by a
+//! policy. A block measures one arm once; a round measures every arm once, in random order. By default, the conductor
+//! restarts the service in each round, because instances of a service can differ in performance; all arms of a round
+//! share one instance. In an isolated arm, the policy is on before the first offline instruction runs.
+//!
+//! A run either has long blocks, of seconds each, or short windows, in which arms alternate within milliseconds.
 
 mod batch;
-mod beside;
 mod block;
 mod command;
 mod error;
+mod neighbour;
 mod options;
 mod probe;
 mod run_dir;
@@ -27,13 +31,13 @@ use crate::record::{self, Arm, Block, Machine, RecordedBy, Role, Run, Sweep, Ver
 use crate::site::{self, Claim, Guard, Side, Testbed, Wanted};
 use crate::workload::cpu::calibrate;
 use batch::BatchRunner;
-pub use beside::Beside;
 use commensal_core::actual::Hierarchy;
 use commensal_core::topology;
 use commensal_core::windows::blocks;
 use commensal_host::Host;
 use commensal_sensors::{machine, mounts};
 pub use error::RunError;
+pub use neighbour::Neighbour;
 pub use options::{Event, RunOptions};
 use run_dir::RunDir;
 use service::{Running, ServiceRunner};
@@ -42,15 +46,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 pub(crate) use validity::judge_round;
 
-/// Runs an experiment to its end and computes the conclusion.
+/// Runs an experiment to its end and computes the verdict.
 ///
 /// # Errors
-/// When it could not be carried out or was stopped. In every case, what it created on the machine is removed before
-/// this returns; finished blocks were reported as [`Event::Recorded`].
+/// If the experiment cannot run, or the user stops it. In every case, the function first removes everything that the
+/// run created on the machine. [`Event::Recorded`] has reported the finished blocks.
 pub fn run(
     host: &mut dyn Host,
     experiment: &Experiment,
-    conduct: &RunOptions,
+    options: &RunOptions,
     stop: &AtomicBool,
     tell: &mut dyn FnMut(Event<'_>),
 ) -> Result<Run, RunError> {
@@ -65,17 +69,18 @@ pub fn run(
     };
     let mut site = site::open(
         host,
-        conduct.state_dir.clone(),
-        &conduct.probe_name,
-        conduct.cgroup_root.as_ref(),
+        options.state_dir.clone(),
+        &options.probe_name,
+        options.cgroup_root.as_ref(),
         &wanted,
     )?;
-    // Where offline work cannot be frozen and thawed, the experiment is measured with long blocks instead.
+    // If an arm's effects outlast a switch by more than milliseconds, the run uses long blocks instead of short
+    // windows.
     let carries_over = site.carries_over().filter(|_| experiment.design.windows.is_some());
     let long = carries_over.is_some().then(|| experiment.by_long_blocks());
     let experiment = long.as_ref().unwrap_or(experiment);
     let freezes = experiment.design.windows.is_some() || wanted.attached[Side::Offline as usize].is_some();
-    let guard = match freezes.then(|| Guard::start(host, &conduct.program, &conduct.state_dir)).transpose() {
+    let guard = match freezes.then(|| Guard::start(host, &options.program, &options.state_dir)).transpose() {
         Ok(guard) => guard,
         Err(error) => {
             site.close(host)?;
@@ -83,18 +88,19 @@ pub fn run(
         }
     };
     tell(Event::Ready(&site));
-    let place = RunDir::make(host, experiment, &site, &conduct.program, (&conduct.state_dir, conduct.port));
-    let folder = conduct.state_dir.join("lab-files");
+    let place = RunDir::make(host, experiment, &site, &options.program, (&options.state_dir, options.port));
+    let folder = options.state_dir.join("lab-files");
     let result = place.and_then(|place| {
         let rate_per_s = experiment.design.offered_per_s.unwrap_or(0.0);
-        let port = conduct.port;
+        let port = options.port;
         let site = &mut site;
-        Conductor { host, experiment, conduct, place, site, stop, tell, rate_per_s, port, carries_over }
+        Conductor { host, experiment, options, place, site, stop, tell, rate_per_s, port, carries_over }
             .whole()
     });
     let removed = host.state_remove_all(&folder);
     let left = site.close(host)?;
-    // The guard has nothing left to restore, and exits before this program reports the end.
+    // The guard (a process that thaws work if this run is killed) finds nothing to restore, and exits before this
+    // program reports the end of the run.
     let watched = guard.map(Guard::end).transpose();
     tell(Event::Closed(&left));
     let mut run = result?;
@@ -108,39 +114,39 @@ pub fn run(
 struct Conductor<'a> {
     host: &'a mut dyn Host,
     experiment: &'a Experiment,
-    conduct: &'a RunOptions,
+    options: &'a RunOptions,
     place: RunDir,
     site: &'a mut Testbed,
     stop: &'a AtomicBool,
     tell: &'a mut dyn FnMut(Event<'_>),
-    /// Offered requests per second.
+    /// Rate of the load in requests per second.
     rate_per_s: f64,
-    /// Port of the built-in service; 0 is any free port.
+    /// Port of the built-in service; 0 for any free port.
     port: u16,
-    /// Why the run has long blocks instead of the planned short windows.
+    /// Why the run uses long blocks although the experiment plans short windows.
     carries_over: Option<String>,
 }
 
-/// Index of an arm that takes place, and of its policy.
+/// Index of an arm that takes part in the run, and index of the arm's policy, if it has one.
 type Chosen = (usize, Option<usize>);
 
 impl Conductor<'_> {
     fn whole(&mut self) -> Result<Run, RunError> {
         let experiment = self.experiment;
-        let mut run = record(self.host, experiment, self.conduct, self.site);
+        let mut run = record(self.host, experiment, self.options, self.site);
         if let Some(why) = &self.carries_over {
-            run.caveats.push(format!("measured by long blocks instead of short windows: {why}"));
+            run.caveats.push(format!("the run uses long blocks instead of short windows: {why}"));
         }
         let chosen = self.choose(&mut run);
         self.place.set("count", calibrate(Duration::from_micros(REQUEST_US)).to_string());
         let begun = Instant::now();
-        if let Some(earlier) = &self.conduct.earlier {
+        if let Some(earlier) = &self.options.earlier {
             go_on(&mut run, earlier)?;
         }
         self.service_runner().prepare(experiment)?;
-        BatchRunner { host: self.host, site: self.site, place: &self.place, conduct: self.conduct }
+        BatchRunner { host: self.host, site: self.site, place: &self.place, options: self.options }
             .prepare(experiment, self.stop)?;
-        let beside = self.conduct.beside.as_ref().map(|beside| beside.process(&self.conduct.program));
+        let beside = self.options.beside.as_ref().map(|beside| beside.process(&self.options.program));
         let start = |process| self.site.start(self.host, Side::Client, None, process);
         let mut beside = beside.map(start).transpose()?;
         let mut service = None;
@@ -157,7 +163,7 @@ impl Conductor<'_> {
         Ok(run)
     }
 
-    /// Chooses the arms that this machine supports. The others are left out, and the record says why.
+    /// Chooses the arms that this machine supports. The record notes why other arms are left out.
     fn choose(&mut self, run: &mut Run) -> Vec<Chosen> {
         let mut policies = 0..;
         let all: Vec<Chosen> = (self.experiment.arms.iter().enumerate())
@@ -169,13 +175,13 @@ impl Conductor<'_> {
             all.into_iter().partition(|(_, policy)| obstacle(*policy).is_none());
         for (arm, policy) in not {
             let (name, why) = (&self.experiment.arms[arm].name, obstacle(policy).unwrap_or_default());
-            run.caveats.push(format!("arm {name} is left out: {why}"));
+            run.caveats.push(format!("arm {name} is omitted: {why}"));
         }
         run.arms = possible.iter().map(|(arm, _)| self.experiment.arms[*arm].clone()).collect();
         let first = possible.iter().find_map(|(_, policy)| *policy);
         let mut chosen = Vec::new();
         for (index, (_, policy)) in possible.into_iter().enumerate() {
-            // The service alone under a policy gets the first policy.
+            // An arm with a policy but without offline work gets the policy of the first isolated arm.
             let under = matches!(run.arms[index].role, Role::PolicyOnly | Role::Warm);
             chosen.push((index, if under { first } else { policy }));
         }
@@ -187,7 +193,7 @@ impl Conductor<'_> {
             host: self.host,
             site: self.site,
             place: &self.place,
-            conduct: self.conduct,
+            options: self.options,
             port: self.port,
             stop: self.stop,
         }
@@ -209,7 +215,8 @@ impl Conductor<'_> {
         }
     }
 
-    /// Measures the highest rate that the service sustains alone, when the load is a fraction of it.
+    /// Measures the knee, that is, the highest rate that the service sustains alone, if the load is a fraction of the
+    /// knee. A continued run takes the knee from the record.
     fn find_knee(&mut self, run: &mut Run, service: &mut Option<Running>) -> Result<(), RunError> {
         let Load::Http { rate: Rate::OfKnee(share), .. } = self.experiment.load else { return Ok(()) };
         if let (Some(rate), Some(_)) = (run.design.offered_per_s, run.design.knee_per_s) {
@@ -221,18 +228,20 @@ impl Conductor<'_> {
             return Ok(());
         };
         let found = knee(&spec, &KneeLimits::default(), self.stop, &mut |_| ()).map_err(RunError::load)?;
-        // The service has been overloaded by now, so the rounds start with a fresh instance.
+        // The search has overloaded the service, so the rounds start with a new instance.
         self.end(service)?;
         (self.tell)(Event::Knee(found.per_s));
         self.rate_per_s = found.per_s * share;
         if found.end != KneeEnd::Service {
-            run.caveats
-                .push("the service may sustain more than the knee says: the search ended first".to_owned());
+            run.caveats.push(
+                "the service may sustain a higher rate than the recorded knee: the search stopped early"
+                    .to_owned(),
+            );
         }
         run.design.knee_per_s = Some(found.per_s);
         run.design.offered_per_s = Some(self.rate_per_s);
         if let (Some(_), Ok(short)) = (run.design.windows, &self.experiment.short) {
-            // Windows are as long as this load needs.
+            // The length of the windows depends on this load.
             let windows = short.windows_for(&run.design, &self.experiment.isolations);
             run.design.by_windows(windows, &run.arms, short.within_s);
         }
@@ -252,11 +261,11 @@ impl Conductor<'_> {
         let rounds = usize::try_from(experiment.design.rounds).unwrap_or(usize::MAX);
         let order = blocks(experiment.seed, rounds, chosen.len(), pair);
         let total = rounds.saturating_mul(chosen.len());
-        // A continued run goes on with the time of its first part.
+        // In a continued run, the block times continue after the last block of the interrupted part.
         let before = run.blocks.iter().filter_map(|block| Some(block.at_s? + block.measure_s));
         let before = before.fold(0.0, f64::max);
         for (round, arms) in (0..).zip(&order) {
-            // All arms of a round get exactly the same requests.
+            // All arms of a round get the same requests at the same times.
             let seed = experiment.seed.wrapping_mul(1_000_003).wrapping_add(u64::from(round));
             for (pos, arm) in (0..).zip(arms) {
                 let (arm, policy) = chosen[*arm];
@@ -301,7 +310,7 @@ impl Conductor<'_> {
             host: self.host,
             site: self.site,
             place: &mut self.place,
-            conduct: self.conduct,
+            options: self.options,
             stop: self.stop,
         };
         let favoured = favoured(run, run.arms[arm].role);
@@ -312,16 +321,16 @@ impl Conductor<'_> {
         };
         recorded.online_crashed = crashed;
         if crashed {
-            // The other arms of the round get a fresh instance.
+            // The other arms of the round get a new instance of the service.
             self.end(service)?;
         }
         Ok(recorded)
     }
 }
 
-/// Whether the online settings of the policies are applied in arms of this role: arms that are compared with each other
-/// have the same. Contended arms are compared with the service without them, all others with the service with them; if
-/// no arm is the service under the policy, the service alone has them, too.
+/// Whether an arm with this role gets the online settings of the policies, such as a higher CPU weight. Arms that are
+/// compared with each other need equal online settings. Contended arms never have them; policy-only, warm, isolated and
+/// offline-alone arms always do. The baselines have them only if the run has no policy-only arm.
 fn favoured(run: &Run, role: Role) -> bool {
     match role {
         Role::Contended => false,
@@ -330,23 +339,26 @@ fn favoured(run: &Run, role: Role) -> bool {
     }
 }
 
-/// Whether an interim analysis already decides the run. The analyses share the error rate.
+/// Whether an interim analysis after `rounds` rounds already decides the run. All interim analyses of a run share its
+/// allowed error rate.
 fn decided(run: &Run, rounds: u32) -> bool {
     if !run.design.looks.contains(&rounds) {
         return false;
     }
     let mut now = run.clone();
     analysis::conclude(&mut now);
-    // In a sweep, the question is open until every value has an answer.
+    // A sweep (a run over several values of a setting) is undecided while the verdict on any value is inconclusive.
     let open = |_: &Sweep| now.arm_verdicts.values().any(|verdict| *verdict == Verdict::Inconclusive);
     !run.design.sweep.as_ref().is_some_and(open)
         && matches!(now.verdict, Some(Verdict::Pass | Verdict::Fail | Verdict::Broken))
 }
 
-/// Takes over the record of an interrupted run, if it was a run of this very experiment.
+/// Continues the record of an interrupted run; returns an error if experiment, machine, design or arms differ.
 fn go_on(run: &mut Run, earlier: &Run) -> Result<(), RunError> {
     let refuse = |what: &str| {
-        Err(RunError::new(format!("this record cannot be gone on with: {what} is not the same")))
+        Err(RunError::new(format!(
+            "this record cannot be continued, because {what} differs; run without --resume to start a new record"
+        )))
     };
     if (&earlier.experiment, &earlier.source) != (&run.experiment, &run.source) {
         return refuse("the experiment");
@@ -354,11 +366,11 @@ fn go_on(run: &mut Run, earlier: &Run) -> Result<(), RunError> {
     if earlier.machine.fingerprint != run.machine.fingerprint {
         return refuse("the machine");
     }
-    // Values measured along the way are taken over; planned values must be equal.
+    // Copies values that the earlier part measured; planned values must be equal.
     let mut planned = earlier.design.clone();
     (planned.offered_per_s, planned.knee_per_s) = (run.design.offered_per_s, run.design.knee_per_s);
     if planned.windows.is_some() && run.design.windows.is_some() {
-        // The length of windows follows the load and the results of the first rounds.
+        // The length of the windows depends on the load and on the results of the first rounds.
         (planned.windows, planned.rounds) = (run.design.windows, run.design.rounds);
         planned.looks.clone_from(&run.design.looks);
     }
@@ -367,18 +379,18 @@ fn go_on(run: &mut Run, earlier: &Run) -> Result<(), RunError> {
     }
     let names = |arms: &[Arm]| arms.iter().map(|arm| arm.name.clone()).collect::<Vec<_>>();
     if names(&earlier.arms) != names(&run.arms) {
-        return refuse("the list of arms that this machine can have");
+        return refuse("the list of arms that this machine supports");
     }
     run.design = earlier.design.clone();
     run.started.clone_from(&earlier.started);
     run.arms.clone_from(&earlier.arms);
     run.blocks.clone_from(&earlier.blocks);
     let blocks = run.blocks.len();
-    run.caveats.push(format!("the run was interrupted after {blocks} blocks and gone on with later"));
+    run.caveats.push(format!("the run was interrupted after {blocks} blocks and continued later"));
     Ok(())
 }
 
-/// Moves a note that every block carries to the run.
+/// If at least half of the blocks have a note, moves that note from the blocks to the run.
 fn note_once(run: &mut Run) {
     let mut notes: Vec<(String, usize)> = Vec::new();
     for note in run.blocks.iter().flat_map(|block| &block.notes) {
@@ -394,8 +406,8 @@ fn note_once(run: &mut Run) {
     }
 }
 
-/// The record of a run before its first block.
-fn record(host: &mut dyn Host, experiment: &Experiment, conduct: &RunOptions, site: &Testbed) -> Run {
+/// Creates the record of a run before its first block.
+fn record(host: &mut dyn Host, experiment: &Experiment, options: &RunOptions, site: &Testbed) -> Run {
     let mut caveats: Vec<String> = experiment.left_out.clone();
     for (policy, arm) in
         site.policies.iter().zip(experiment.arms.iter().filter(|arm| arm.role == Role::Isolated))
@@ -405,26 +417,26 @@ fn record(host: &mut dyn Host, experiment: &Experiment, conduct: &RunOptions, si
     }
     caveats.dedup();
     if let Err(error) = commensal_host::precise_thread() {
-        caveats.push(format!("the load generator is not real-time ({error}), so it can be late under load"));
+        caveats.push(format!("the load generator has no real-time priority ({error}), so it may send requests late on a busy machine"));
     }
-    if conduct.blame
+    if options.blame
         && let Err(why) = probe::wait_probe(host, site)
     {
-        caveats.push(format!("who made the service wait is not known: {why}"));
+        caveats.push(format!("the run cannot record what the service waits for: {why}"));
     }
-    if mounts::layout(&site.hierarchies) == mounts::Layout::None {
-        caveats.push("no cgroup is mounted: CPU use of the two sides is not known".to_owned());
+    if mounts::layout(&site.survey.hierarchies) == mounts::Layout::None {
+        caveats.push("no cgroup hierarchy is mounted, so the CPU use of the service and of the offline work is unknown".to_owned());
     }
     Run {
         schema: record::SCHEMA.to_owned(),
-        tool: RecordedBy { version: conduct.version.clone(), args: conduct.args.clone() },
+        tool: RecordedBy { version: options.version.clone(), args: options.args.clone() },
         experiment: experiment.name.clone(),
         seed: experiment.seed,
         started: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
-        machine: describe(host, &site.machine, &site.hierarchies),
+        machine: describe(host, &site.survey.machine, &site.survey.hierarchies),
         source: experiment.source.clone(),
         commands: experiment.commands(),
-        programs: conduct.programs.iter().map(|(program, version)| format!("{program}: {version}")).collect(),
+        programs: options.programs.iter().map(|(program, version)| format!("{program}: {version}")).collect(),
         no_cpi: probe::counters(host, site, Side::Online).err().map(|error| error.to_string()),
         design: experiment.design.clone(),
         arms: experiment.arms.clone(),

@@ -1,61 +1,66 @@
-//! Estimates whether this machine can support the wanted verdict, and how long that takes: runs only the experiment's
-//! two identical arms, for about a minute where it has short windows.
+//! Estimates whether this machine can decide the experiment's threshold (the largest harm that still counts as no
+//! harm), and how long a run needs for the decision. For this check, a run measures only the experiment's two identical
+//! arms, that is, the service alone twice. The check takes about a minute if the experiment uses short windows.
+//!
+//! A block measures one arm once; a round measures every arm once. A gate is a metric that takes part in the verdict.
 
 use crate::analysis::{Samples, compare};
 use crate::experiment::Experiment;
 use crate::record::Verdict;
 use crate::record::{Metric, Run};
 use crate::stats::rounds_needed;
+use commensal_core::text::rough_time;
 use serde::Serialize;
 
-/// Maximum practical number of rounds with long blocks.
+/// Maximum number of rounds that the check suggests for a run with long blocks.
 const MAX_ROUNDS: u32 = 60;
-/// Maximum practical duration of a run with short windows, seconds.
+/// Maximum duration that the check suggests for a run with short windows (seconds).
 const MAX_S: f64 = 1_800.0;
-/// Minimum number of rounds for an interval.
+/// Minimum number of rounds from which a 95 % confidence interval exists.
 const LEAST_ROUNDS: u32 = 6;
-/// Safety factor on the estimated spread: a few rounds give only a rough estimate.
+/// Safety factor on the estimated spread, because a few rounds give only a rough estimate.
 const SPARE: f64 = 1.25;
 
-/// The answer for one gate metric.
+/// The estimate for one gate metric.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct GateReach {
-    /// The metric.
+    /// The gate metric.
     pub metric: Metric,
-    /// Standard deviation of the log-ratio of two identical blocks.
+    /// Standard deviation of the log-ratio between two blocks of identical arms; `None` if unknown.
     pub sd_log: Option<f64>,
-    /// Rounds for the wanted threshold; `None` when unknown or beyond any practical number.
+    /// Rounds needed to decide the threshold; `None` if the number is unknown or larger than the check suggests.
     pub rounds: Option<u32>,
 }
 
-/// The complete answer.
+/// The estimate for all gates.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
-    /// Wanted threshold, per cent.
+    /// The threshold that a run should decide (per cent).
     pub threshold_pct: f64,
     /// One entry per gate metric.
     pub gates: Vec<GateReach>,
-    /// Number of blocks that broke a validity rule, and total number of blocks.
+    /// Number of invalid blocks, and number of all blocks.
     pub invalid_blocks: (usize, usize),
-    /// Reasons of the invalid blocks, each once.
+    /// Reasons of the invalid blocks, without repetitions.
     pub invalid_reasons: Vec<String>,
-    /// CPU use of other programs, and steal, medians in CPUs.
+    /// Median CPU use of other programs, including the load generator (CPUs).
     pub other_cpus: Option<f64>,
-    /// See `other_cpus`.
+    /// Median steal time (CPUs).
     pub steal_cpus: Option<f64>,
-    /// Number of rounds that the whole verdict needs; `None` when this machine cannot support it now.
+    /// Number of rounds that is enough for all gates; `None` if this machine cannot support a verdict now.
     pub rounds: Option<u32>,
-    /// Duration of the experiment with that number of rounds, seconds.
+    /// Duration of the experiment with `rounds` rounds (seconds); `None` if `rounds` is `None`.
     pub duration_s: Option<f64>,
     /// The experiment's default number of rounds.
     pub default_rounds: u32,
-    /// Smallest threshold that this number could decide, per cent.
+    /// Smallest threshold that the default number of rounds could decide (per cent); `None` if unknown.
     pub threshold_with_default_rounds_pct: Option<f64>,
-    /// Whether the experiment uses short windows: then its duration is configurable, otherwise its rounds.
+    /// Whether the experiment uses short windows. If so, the user sets the duration of a run; otherwise, the user sets
+    /// the number of rounds.
     pub by_windows: bool,
 }
 
-/// Evaluates a finished check for the experiment `of`.
+/// Evaluates a finished check. `run` is the record of the check, `of` the experiment.
 #[must_use]
 pub fn judge(run: &Run, of: &Experiment) -> Report {
     let (samples, _) = Samples::of(run);
@@ -89,7 +94,8 @@ pub fn judge(run: &Run, of: &Experiment) -> Report {
         longer.design.rounds = rounds;
         longer.duration_s()
     };
-    // Gates may have thresholds of their own: the overall one is scaled by the factor that the worst gate needs.
+    // Each gate can have its own threshold. The check therefore scales the general threshold by the largest factor that
+    // any gate needs.
     let reach = |gate: &GateReach| {
         Some(decidable_pct(gate.sd_log?, of.design.rounds) / of.design.threshold_of(gate.metric))
     };
@@ -114,19 +120,20 @@ pub fn judge(run: &Run, of: &Experiment) -> Report {
     }
 }
 
-/// The margin that this number of rounds can decide: the formula of `rounds_needed`, solved for it.
+/// Returns the smallest threshold (per cent) that this number of rounds can decide. The formula is that of
+/// `rounds_needed`, solved for the threshold.
 fn decidable_pct(sd_log: f64, rounds: u32) -> f64 {
     ((1.645 + 0.84) * sd_log * SPARE / f64::from(rounds).sqrt()).exp_m1() * 100.0
 }
 
 impl Report {
-    /// PASS when the machine can support the verdict, INVALID when not.
+    /// Returns PASS if this machine can support a verdict, otherwise INVALID.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         if self.rounds.is_some() { Verdict::Pass } else { Verdict::Invalid }
     }
 
-    /// The answer in words.
+    /// Formats the report as readable text.
     #[must_use]
     pub fn describe(&self) -> String {
         let mut text = String::new();
@@ -139,11 +146,11 @@ impl Report {
             (Some(rounds), Some(seconds)) => {
                 let how = match self.by_windows {
                     true => format!("--for {:.0}s, {rounds} rounds", (seconds / 10.0).ceil() * 10.0),
-                    false => format!("--rounds {rounds}, about {}", minutes(seconds)),
+                    false => format!("--rounds {rounds}, about {}", rough_time(seconds)),
                 };
-                line(format!("YES  a {threshold} % threshold can be decided here now: {how}"));
+                line(format!("YES  this machine can decide a {threshold} % threshold now: {how}"));
             }
-            _ => line(format!("NO   a {threshold} % threshold cannot be decided here now")),
+            _ => line(format!("NO   this machine cannot decide a {threshold} % threshold now")),
         }
         for gate in &self.gates {
             let spread =
@@ -152,31 +159,27 @@ impl Report {
                 .rounds
                 .map_or("more rounds than are practical".to_owned(), |rounds| format!("{rounds} rounds"));
             line(format!(
-                "     {:<4} two identical blocks differ by {spread} (sd): {rounds}",
+                "     {:<4} two identical blocks differ by {spread} (standard deviation), which needs {rounds}",
                 gate.metric.label()
             ));
         }
         let (bad, all) = self.invalid_blocks;
-        line(format!("     {bad} of {all} blocks broke a validity rule"));
+        line(format!("     {bad} of {all} blocks are invalid"));
         for reason in &self.invalid_reasons {
             line(format!("       {reason}"));
         }
         let cpus = |value: Option<f64>| value.map_or("unknown".to_owned(), |cpus| format!("{cpus:.2} CPUs"));
         line(format!(
-            "     outside the experiment: {} busy (the load generator included), {} taken by the hypervisor",
+            "     CPU use outside the experiment: {} by programs (including the load generator), {} by the hypervisor (steal)",
             cpus(self.other_cpus),
             cpus(self.steal_cpus)
         ));
         if let (None, Some(threshold)) = (self.rounds, self.threshold_with_default_rounds_pct) {
             line(format!(
-                "     the experiment's own {} rounds could decide a threshold of {threshold:.0} %",
+                "     the experiment's default of {} rounds could decide a threshold of {threshold:.0} %",
                 self.default_rounds
             ));
         }
         text
     }
-}
-
-fn minutes(seconds: f64) -> String {
-    if seconds < 90.0 { format!("{seconds:.0} s") } else { format!("{:.0} min", seconds / 60.0) }
 }

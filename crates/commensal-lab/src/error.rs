@@ -1,11 +1,11 @@
-//! Why something of the lab could not be done.
+//! The error type of the lab.
 
 use commensal_host::HostError;
 use commensal_reconcile::ReconcileError;
 use std::error::Error;
 
-/// Why something of the lab could not be done: a sentence, and the one below it. Nobody acts on which reason it is, so
-/// whoever finds one says it; where somebody does, there is an enum.
+/// An error of the lab: a message and the chain of its causes. Callers only print this error; an error to which callers
+/// react has an enum of its own.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct LabError {
@@ -22,7 +22,7 @@ impl LabError {
         LabError { message: message.into(), source: Some(Box::new(LabError::copied(source))) }
     }
 
-    /// The same sentences.
+    /// Copies the messages of an error and of its causes into a new error.
     pub(crate) fn copied(error: &dyn Error) -> LabError {
         let source = error.source().map(|source| Box::new(LabError::copied(source)));
         LabError { message: error.to_string(), source }

@@ -1,6 +1,12 @@
-//! The definition of a run: sides, load, arms, rounds, times, gates. Plain data, fixed before the first block.
+//! The definition of an experiment: the service (online side), the batch work (offline side), the load, the arms, the
+//! rounds and the metrics. The definition is plain data and does not change after the first block.
 //!
-//! Each experiment is a file ([`parse`]); some are shipped ([`SHIPPED`]), `quickstart` first.
+//! An arm is one condition that the experiment compares: the service alone, next to offline work (contended), or with
+//! isolation from offline work (isolated). A block measures one arm once; a round measures every arm once. A run has
+//! either long blocks of seconds each, or short windows, in which arms alternate within milliseconds.
+//!
+//! A file defines an experiment ([`parse`]). The program contains some experiments ([`SHIPPED`]), of which `quickstart`
+//! is the default.
 
 mod base;
 mod file;
@@ -28,108 +34,111 @@ use crate::workload::antagonist::Kind;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Default request rate of the built-in service, per second: 2 100 requests of 100 us each are a fifth of one CPU.
+/// Default request rate of the built-in service: 2 100 requests/s with 100 µs of CPU time each use about a fifth of one
+/// CPU.
 const RATE_PER_S: f64 = 2_100.0;
 
-/// CPU time of one request, us.
+/// CPU time of one request to the built-in service (µs).
 pub const REQUEST_US: u64 = 100;
 
-/// Request target of the built-in service: `{count}` is replaced by the iterations that take [`REQUEST_US`] on this
-/// machine.
+/// Request target of the built-in service. A run replaces `{count}` by the number of iterations that take
+/// [`REQUEST_US`] of CPU time on this machine.
 pub const BUILT_IN_PATH: &str = "/cpu?cpu=1&count={count}";
 
 /// An experiment: the online service, the offline work, the load and the arms.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Experiment {
-    /// Its name.
+    /// Name of the experiment.
     pub name: String,
-    /// Description in a sentence or two.
+    /// Description in one or two sentences.
     pub about: String,
-    /// Seed of the order of arms and of the request schedules.
+    /// Seed for the random order of the arms and for the request schedules.
     pub seed: u64,
-    /// The plan of the run, as it is recorded: with long blocks, until [`Experiment::by_windows`] is called.
+    /// The design, as the record of a run contains it. Until the first call of [`Experiment::by_windows`], it is a
+    /// design with long blocks.
     pub design: Design,
-    /// The plan with short windows, or why there is none.
+    /// The plan with short windows, or the reason why the experiment needs long blocks.
     pub short: Result<Short, String>,
     /// The arms.
     pub arms: Vec<Arm>,
-    /// Arms that the plan has no time for, and why.
+    /// Messages about arms that the experiment omits because short windows cannot measure them.
     pub left_out: Vec<String>,
-    /// Mechanisms of the isolated arms, in the order of the arms.
+    /// Isolations of the isolated arms, in the order of the arms.
     pub isolations: Vec<Isolation>,
-    /// The service.
+    /// The online service.
     pub online: Online,
-    /// How load is generated and its result read.
+    /// How load is generated.
     pub load: Load,
-    /// The batch work.
+    /// The offline batch work.
     pub offline: Offline,
-    /// When the service is restarted.
+    /// How often a run restarts the service.
     pub restart: Restart,
-    /// Programs that must be installed.
+    /// Programs that the experiment needs on the machine.
     pub requires: Vec<Requirement>,
-    /// Free disk space that is needed, bytes.
+    /// Free disk space needed (bytes).
     pub disk_bytes: u64,
     /// Whether the experiment needs root.
     pub root: bool,
-    /// The text of the experiment file, if any, with the files that it is based on as comments.
+    /// Text of the experiment file, followed by the files on which it is based as comments; `None` if there is no file.
     pub source: Option<String>,
 }
 
 /// The online side.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Online {
-    /// The HTTP service of this program.
+    /// This program's HTTP service.
     BuiltIn,
     /// A server that the run starts and stops.
     Program(Service),
-    /// A service that already runs and continues afterwards.
+    /// A service that already runs, and that the run does not stop.
     Attached(Attached),
 }
 
 /// A service that already runs on the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attached {
-    /// A systemd unit, a cgroup path, or the name or identifier of a container.
+    /// A systemd unit, a cgroup path, or the name or ID of a container.
     pub to: String,
-    /// Address on which it serves.
+    /// Address on which the service listens.
     pub addr: std::net::SocketAddr,
 }
 
 /// A third-party server.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Service {
-    /// Files that are written into `{dir}` before anything starts, by name.
+    /// Files that the run writes into `{dir}` before it starts any program: name and content.
     pub files: BTreeMap<String, String>,
-    /// Commands that are run once, one after the other, before the first round.
+    /// Commands that the run executes once, in this order, before the first round.
     pub prepare: Vec<Vec<String>>,
-    /// Command line that starts it in the foreground.
+    /// Command line that starts the server in the foreground.
     pub command: Vec<String>,
-    /// How to detect that it is ready.
+    /// How to detect that the server is ready.
     pub ready: Ready,
-    /// Timeout for becoming ready.
+    /// Maximum time from the start of the server until it is ready.
     pub ready_within: Duration,
-    /// Commands that are run after each start, once it is ready.
+    /// Commands that the run executes after each start, once the server is ready.
     pub setup: Vec<Vec<String>>,
-    /// Commands that remove what a killed server leaves outside its cgroup, such as a container; run after each stop.
+    /// Commands that remove what a killed server leaves outside its cgroup, such as a container. The run executes them
+    /// before each start and after each stop.
     pub cleanup: Vec<Vec<String>>,
 }
 
-/// How to detect that a server is ready.
+/// How a run detects that a server is ready.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Ready {
-    /// It accepts connections on `{port}`.
+    /// The server accepts connections on `{port}`.
     #[default]
     Tcp,
-    /// It answers 2xx to `GET` of this path.
+    /// The server responds to `GET` of this path with status 2xx.
     Http(String),
-    /// This command succeeds.
+    /// The command has exited with status 0.
     Command(Vec<String>),
 }
 
 /// How load is generated.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Load {
-    /// The open-loop generator of this program.
+    /// This program's open-loop generator.
     Http {
         /// Request target.
         path: String,
@@ -137,18 +146,19 @@ pub enum Load {
         rate: Rate,
         /// Number of connections.
         connections: usize,
-        /// Distribution of the arrivals.
+        /// Distribution of the gaps between requests.
         arrival: Arrival,
     },
-    /// A tool whose output is parsed. It runs once for the warm-up and once for the measurement.
+    /// An external load tool, whose output the run parses. The tool runs once for the warm-up and once for the
+    /// measurement.
     Tool {
-        /// The tool, which decides how the output is parsed.
+        /// The kind of tool, which determines how the run parses the output.
         tool: Tool,
-        /// Its command line; `{seconds}` is replaced by the duration.
+        /// Command line of the tool; the run replaces `{seconds}` by the duration.
         command: Vec<String>,
-        /// Its standard input.
+        /// Text for the tool's standard input.
         stdin: Option<String>,
-        /// The file that it writes its result to, when that is not standard output.
+        /// Path of the file to which the tool writes its result; `None` if the tool prints the result.
         output: Option<String>,
         /// Number of requests in flight.
         concurrency: Option<u32>,
@@ -160,23 +170,23 @@ pub enum Load {
 pub enum Rate {
     /// Requests per second.
     PerSecond(f64),
-    /// Fraction of the highest rate that the service sustains alone, which is measured before the first round.
+    /// Fraction of the highest rate that the service sustains alone; the run measures that rate before the first round.
     OfKnee(f64),
 }
 
 /// The offline side.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Offline {
-    /// An antagonist of this program, one thread per CPU; an arm can name another.
+    /// A built-in program that stresses one resource, with one thread per CPU; an arm can name another kind.
     BuiltIn(Kind),
-    /// A program that is started for each block with offline work.
+    /// A program that the run starts for each block with offline work.
     Program(Batch),
-    /// Work that already runs and continues afterwards. It is frozen in blocks without offline work; its CPU time is
-    /// its work.
+    /// Work that already runs, and that the run does not stop. The run freezes the work in blocks without offline work,
+    /// and measures its progress by its CPU time.
     Attached {
-        /// A systemd unit, a cgroup path, or the name or identifier of a container.
+        /// A systemd unit, a cgroup path, or the name or ID of a container.
         to: String,
-        /// CPUs that it uses when it runs alone.
+        /// Number of CPUs that the work uses when it runs alone.
         expected_cpus: Option<f64>,
     },
 }
@@ -184,58 +194,62 @@ pub enum Offline {
 /// Third-party batch work.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Batch {
-    /// Files that are written into `{dir}`, by name.
+    /// Files that the run writes into `{dir}` before it starts any program: name and content.
     pub files: BTreeMap<String, String>,
-    /// Commands that are run once, before the first round.
+    /// Commands that the run executes once, in this order, before the first round.
     pub prepare: Vec<Vec<String>>,
-    /// Its command line; it must not end by itself.
+    /// Command line of the work, which must not exit by itself.
     pub command: Vec<String>,
-    /// How its work is counted.
+    /// How the run measures the progress of the work.
     pub work: WorkKind,
-    /// CPUs that it uses when it runs alone. If it stays far below that in the contended arm, there is no contention.
+    /// Number of CPUs that the work uses when it runs alone. A contended block in which the work uses far fewer CPUs is
+    /// invalid.
     pub expected_cpus: Option<f64>,
-    /// Commands that remove what it leaves outside its cgroup, such as a container; run after each block.
+    /// Commands that remove what the work leaves outside its cgroup, such as a container. The run executes them before
+    /// and after each block.
     pub cleanup: Vec<Vec<String>>,
 }
 
-/// When the service is restarted.
+/// How often a run restarts the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Restart {
-    /// For every block.
+    /// The run restarts the service before every block.
     Block,
-    /// Once per round: instances can differ in performance, and all arms of a round then share one.
+    /// The run restarts the service once per round. Instances of a service can differ in performance, so all arms of a
+    /// round share one instance.
     #[default]
     Round,
-    /// Never.
+    /// The run does not restart the service.
     Never,
 }
 
-/// A program that must be installed.
+/// A program that the experiment needs on the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Requirement {
-    /// Its name in `PATH`.
+    /// Name of the program in `PATH`.
     pub program: String,
-    /// The Debian package that contains it.
+    /// Debian package that contains the program.
     pub package: String,
-    /// Arguments that make it print its version, which goes into the record.
+    /// Arguments with which the program prints its version, for the record.
     pub version: Vec<String>,
-    /// The oldest version that is accepted.
+    /// Minimum version; `None` if any version is good enough.
     pub at_least: Option<String>,
 }
 
 /// The plan of a run with short windows.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Short {
-    /// The windows; they are lengthened as far as the load requires.
+    /// The initial windows; the run lengthens them if the load requires longer windows.
     pub windows: Windows,
-    /// Time limit of the run, seconds.
+    /// Time limit of the run (seconds).
     pub within_s: f64,
-    /// Rounds of the same experiment with long blocks.
+    /// Number of rounds if the run uses long blocks instead.
     pub long_rounds: u32,
 }
 
 impl Default for Short {
-    /// 100 ms hold 210 requests at 2,100 per second, and ten of them the 2,000 that P95 needs.
+    /// At 2,100 requests/s, a window of 100 ms contains 210 requests, and ten windows contain more than the 2,000 that
+    /// P95 needs.
     fn default() -> Short {
         let windows = Windows {
             window_s: 0.1,
@@ -249,8 +263,8 @@ impl Default for Short {
     }
 }
 
-/// The service of an experiment against each of these antagonists, and with `isolated` also against each one under
-/// isolation.
+/// Creates an experiment that runs the service of `of` next to each of these built-in kinds of offline work; with
+/// `isolated`, each kind also has an arm with isolation.
 #[must_use]
 pub fn profile(of: &Experiment, kinds: &[Kind], isolated: bool) -> Experiment {
     let arm = |name: &str, role| Arm { name: name.to_owned(), role, policy: None, offline: None };
@@ -268,10 +282,10 @@ pub fn profile(of: &Experiment, kinds: &[Kind], isolated: bool) -> Experiment {
 }
 
 impl Short {
-    /// Windows as long as the load and the isolation mechanisms require.
+    /// Returns windows that are as long as the load and the isolation mechanisms require.
     #[must_use]
     pub fn windows_for(&self, design: &Design, isolations: &[Isolation]) -> Windows {
-        // A quota's period is 100 ms, and a thawed group can spend a whole quota at once.
+        // The kernel's quota period is 100 ms, and a thawed group can immediately spend the quota of a whole period.
         const OF_QUOTA: (f64, f64, u32) = (0.5, 0.2, 4);
         let mut windows = self.windows;
         let quota = isolations.iter().any(Isolation::has_quota);
@@ -284,25 +298,29 @@ impl Short {
     }
 }
 
-/// For the check of the machine: rounds with long blocks, and the time of the variant with short windows, seconds.
+/// Size of the check whether this machine can decide an experiment: the number of rounds if the check uses long blocks,
+/// and its time limit in seconds if it uses short windows.
 const CHECK: (u32, f64) = (4, 60.0);
 
 impl Experiment {
-    /// Plans short windows that end within a time limit, where the experiment has a plan for them.
+    /// Changes the experiment to short windows that fit into a time limit; does nothing if the experiment needs long
+    /// blocks.
     pub fn by_windows(&mut self, within_s: f64) {
         let Ok(short) = &mut self.short else { return };
         short.within_s = within_s;
         let short = *short;
-        // Offline work alone has no requests, and the load goes on all the time.
+        // An arm with offline work alone has no requests, but in a run with short windows the load never pauses.
         self.arms.retain(|arm| arm.role != Role::OfflineAlone);
-        // The file asks for short windows: mechanisms that act slowly are only measured with its long blocks.
+        // Arms with mechanisms that act slowly are left out, because only long blocks can measure them.
         let mut isolations = std::mem::take(&mut self.isolations).into_iter();
         let (mut arms, mut left_out) = (Vec::new(), Vec::new());
         for arm in std::mem::take(&mut self.arms) {
             let isolation = if arm.role == Role::Isolated { isolations.next() } else { None };
             match isolation.as_ref().and_then(Isolation::carries_over) {
-                Some(why) => left_out
-                    .push(format!("arm {} is left out: {why}; --rounds has it, by long blocks", arm.name)),
+                Some(why) => left_out.push(format!(
+                    "arm {} is omitted: {why}; --rounds measures it with long blocks",
+                    arm.name
+                )),
                 None => {
                     self.isolations.extend(isolation);
                     arms.push(arm);
@@ -315,7 +333,8 @@ impl Experiment {
         self.design.by_windows(windows, &self.arms, within_s);
     }
 
-    /// The same with long blocks, without the arms that only short windows have time for.
+    /// Returns the experiment with long blocks. The result lacks the policy-only arms (isolation without offline work)
+    /// and the warm arms (CPUs kept from idling), because only runs with short windows have time for them.
     #[must_use]
     pub fn by_long_blocks(&self) -> Experiment {
         let mut long = self.clone();
@@ -328,7 +347,8 @@ impl Experiment {
         long
     }
 
-    /// The two identical arms alone: how much the machine itself disturbs this measurement.
+    /// Returns the experiment with only its two identical arms, which measure how much the machine itself disturbs a
+    /// measurement.
     #[must_use]
     pub fn check_of_machine(&self) -> Experiment {
         let mut check = self.clone();
@@ -344,7 +364,8 @@ impl Experiment {
         check
     }
 
-    /// Expected duration, seconds: blocks with settling, warm-up and draining, and restarts of the service.
+    /// Returns the expected duration in seconds. With long blocks, this includes settling, warm-up, draining and starts
+    /// of the service.
     #[must_use]
     pub fn duration_s(&self) -> f64 {
         if let Some(windows) = self.design.windows {
@@ -360,7 +381,7 @@ impl Experiment {
         f64::from(self.design.rounds) * (start * starts + block * self.arms.len() as f64)
     }
 
-    /// The files of both sides, by name.
+    /// Returns the files of both sides: names and contents.
     pub fn files(&self) -> impl Iterator<Item = (&String, &String)> {
         let online = match &self.online {
             Online::Program(service) => Some(&service.files),
@@ -373,13 +394,14 @@ impl Experiment {
         online.into_iter().chain(offline).flatten()
     }
 
-    /// Whether any program besides this one is started.
+    /// Whether the experiment uses any program other than commensal itself.
     #[must_use]
     pub fn has_programs(&self) -> bool {
         !self.commands().is_empty()
     }
 
-    /// Command lines of the programs that are started on each side besides this one.
+    /// Returns the command lines of all programs other than commensal itself, each after the name of its side
+    /// (`online`, `load` or `offline`).
     #[must_use]
     pub fn commands(&self) -> Vec<String> {
         let mut commands = Vec::new();
@@ -387,7 +409,7 @@ impl Experiment {
             |side: &str, command: &[String]| commands.push(format!("{side}: {}", command.join(" ")));
         match &self.online {
             Online::Program(service) => add("online", &service.command),
-            Online::Attached(attached) => add("online", &[format!("{} as it runs", attached.to)]),
+            Online::Attached(attached) => add("online", &[format!("{} (already running)", attached.to)]),
             Online::BuiltIn => {}
         }
         if let Load::Tool { command, .. } = &self.load {
@@ -395,7 +417,7 @@ impl Experiment {
         }
         match &self.offline {
             Offline::Program(batch) => add("offline", &batch.command),
-            Offline::Attached { to, .. } => add("offline", &[format!("{to} as it runs")]),
+            Offline::Attached { to, .. } => add("offline", &[format!("{to} (already running)")]),
             Offline::BuiltIn(_) => {}
         }
         commands

@@ -1,4 +1,5 @@
-//! Synthetic runs for tests: a 2-CPU machine, four arms, known harms.
+//! Synthetic runs for tests: a machine with 2 CPUs, four arms (the conditions of a run), and known harms (relative
+//! worsening of a metric). A run is concluded when its results are computed from its blocks.
 
 use crate::analysis::{Samples, conclude_from};
 use crate::record::{
@@ -7,7 +8,7 @@ use crate::record::{
 };
 use crate::rng::Rng;
 
-/// Baseline, its twin, contended and isolated, in this order.
+/// Returns the baseline, the second baseline, the contended arm and the isolated arm, in this order.
 pub fn arms() -> Vec<Arm> {
     let plain = |name: &str, role| Arm { name: name.into(), role, policy: None, offline: None };
     let applied = Applied {
@@ -25,7 +26,7 @@ pub fn arms() -> Vec<Arm> {
     ]
 }
 
-/// A plan with gates P50, P90 and QPS at 5 %.
+/// Returns a design with the gates P50, P90 and QPS, and a threshold of 5 %.
 pub fn design(rounds: u32) -> Design {
     Design {
         rounds,
@@ -39,7 +40,7 @@ pub fn design(rounds: u32) -> Design {
     }
 }
 
-/// A run whose blocks hold no histograms.
+/// Returns a run whose blocks have no histograms.
 pub fn bare_run(rounds: u32) -> Run {
     let arms = arms();
     let order = commensal_core::windows::blocks(42, rounds as usize, arms.len(), Some((0, 1)));
@@ -106,7 +107,8 @@ fn block(round: u32, pos: u32, arm: &Arm) -> Block {
     }
 }
 
-/// Six rounds with histograms of 1000 requests; contended is 50 % slower, isolated 1 %.
+/// Returns a run of six rounds with histograms of 1000 requests. Latency is 50 % higher in the contended arm and 1 %
+/// higher in the isolated arm.
 pub fn small_run() -> Run {
     let mut run = bare_run(6);
     let mut rng = Rng::new(1);
@@ -119,7 +121,7 @@ pub fn small_run() -> Run {
         let noise = (0.002 * rng.normal()).exp();
         let mut h = new_histogram().unwrap();
         for i in 0..1_000 {
-            // A stratified log-normal sample: little noise inside the block.
+            // The sample is stratified (log-normal), so that there is little noise within the block.
             let z = (f64::from(i) + rng.unit_f64()) / 1_000.0 * 4.0 - 2.0;
             h.saturating_record((500.0 * harm * noise * (0.5 * z).exp()) as u64);
         }
@@ -129,8 +131,8 @@ pub fn small_run() -> Run {
     run
 }
 
-/// A concluded run whose per-block values have known harms (as fractions) of the A/A twin, the contended and the
-/// isolated arm, and a given per-block standard deviation on the log scale.
+/// Returns a concluded run with known harms in the second baseline, the contended and the isolated arm, as fractions.
+/// `sd` is the standard deviation of a block's value on the log scale.
 pub fn concluded(rounds: u32, harms: [f64; 3], sd: f64) -> Run {
     let mut run = bare_run(rounds);
     let samples = simulate(&mut Rng::new(17), rounds, harms, (sd, 0.0), &run.design.gates);
@@ -138,8 +140,8 @@ pub fn concluded(rounds: u32, harms: [f64; 3], sd: f64) -> Run {
     run
 }
 
-/// A concluded run of twelve rounds with two isolated arms, `isolated` and `isolated:quota=80%`, and their harms to latency as
-/// fractions.
+/// Returns a concluded run of twelve rounds with two isolated arms, `isolated` and `isolated:quota=80%`; `harms` are
+/// their latency harms as fractions.
 pub fn two_isolated(harms: [f64; 2]) -> Run {
     let mut run = bare_run(12);
     run.arms.push(Arm {
@@ -162,7 +164,8 @@ pub fn two_isolated(harms: [f64; 2]) -> Run {
     run
 }
 
-/// Per-block values of `metrics` for the four arms; a share `bursts` of blocks is slowed by up to 65 %.
+/// Simulates a value of each metric for every block of the four arms. With probability `bursts`, a value is worse by up
+/// to 65 %.
 pub fn simulate(
     rng: &mut Rng,
     rounds: u32,

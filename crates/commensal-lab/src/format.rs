@@ -1,34 +1,36 @@
-//! Numbers in print. One convention everywhere: `(arm - base) / base`, computed from unrounded values, sign
-//! always shown, and no more digits than the noise floor supports.
+//! Formats numbers for output. A change is `(arm - base) / base`, computed from unrounded values. The output shows the
+//! sign of a change, and no more digits than the noise floor supports. The noise floor is the uncertainty of a
+//! comparison between two identical conditions; harm is the relative worsening of a metric.
 
 use crate::record::Metric;
 
-/// The change from `base` to `arm`, per cent: positive when `arm` is larger.
+/// Returns the change from `base` to `arm` in per cent; positive if `arm` is larger.
 pub fn delta_pct(arm: f64, base: f64) -> f64 {
     (arm - base) / base * 100.0
 }
 
-/// The harm in per cent that corresponds to a log-ratio, limited so that the result is always finite.
+/// Converts a log-ratio into a harm in per cent; limits the log-ratio, so that the result is finite.
 pub fn pct_of_log(log_ratio: f64) -> f64 {
-    // Adding zero turns -0 into 0, which is what a reader of the JSON expects.
+    // Adding zero turns -0 into 0, because a reader of the JSON does not expect -0.
     log_ratio.clamp(-30.0, 30.0).exp_m1() * 100.0 + 0.0
 }
 
-/// The log-ratio that corresponds to a harm in per cent.
+/// Converts a harm in per cent into a log-ratio.
 pub fn log_of_pct(pct: f64) -> f64 {
     (pct / 100.0).max(-1.0 + 1e-13).ln_1p()
 }
 
-/// The signed change of the metric itself, per cent, for a harm in per cent.
+/// Converts a harm in per cent into the signed change of the metric itself, also in per cent.
 ///
-/// For latency both are the same. A harm of 100 % to throughput (each answer takes twice the time) is a change of -50
-/// %.
+/// For latency, the harm equals the change. For throughput, a harm of 100 % (each request takes twice as long) is a
+/// change of -50 %.
 pub fn change_pct(metric: Metric, harm_pct: f64) -> f64 {
     if metric.more_is_better() { pct_of_log(-log_of_pct(harm_pct)) } else { harm_pct }
 }
 
-/// The rounding step of a figure, given its noise floor in the same unit: the largest power of ten up to a tenth of the
-/// floor, between 0.01 and 100. Without a known floor, whole numbers.
+/// Returns the step to which values with this noise floor are rounded, in the unit of the noise floor. The step is the
+/// largest power of ten that is at most a tenth of the noise floor, between 0.01 and 100; it is 1 if the noise floor is
+/// unknown.
 pub fn quantum(noise_floor: Option<f64>) -> f64 {
     match noise_floor {
         Some(floor) if floor.is_finite() => {
@@ -38,7 +40,7 @@ pub fn quantum(noise_floor: Option<f64>) -> f64 {
     }
 }
 
-/// Digits after the point for figures printed in this step.
+/// Returns the number of decimal places for values that are rounded to the step `quantum`.
 fn decimals(quantum: f64) -> usize {
     if quantum >= 0.99 {
         0
@@ -49,7 +51,7 @@ fn decimals(quantum: f64) -> usize {
     }
 }
 
-/// `value` rounded to the step, without a sign when positive.
+/// Formats `value`, rounded to the step `quantum`, without a plus sign.
 pub fn plain(value: f64, quantum: f64) -> String {
     let rounded = (value / quantum).round() * quantum;
     let digits = decimals(quantum);
@@ -58,14 +60,15 @@ pub fn plain(value: f64, quantum: f64) -> String {
     if rounded < 0.0 && !zero { format!("−{text}") } else { text }
 }
 
-/// `value` rounded to the step, with its sign; a value that rounds to zero has none.
+/// Formats `value`, rounded to the step `quantum`, with its sign; a value that rounds to zero has no sign.
 pub fn signed(value: f64, quantum: f64) -> String {
     let text = plain(value, quantum);
     let zero = text.bytes().all(|b| matches!(b, b'0' | b'.'));
     if zero || text.starts_with('−') { text } else { format!("+{text}") }
 }
 
-/// A noise floor in per cent, such as `±2.1 %`; one that rounds to zero is a bound, not zero.
+/// Formats a noise floor in per cent, such as `±2.1 %`. If the noise floor is smaller than the step `quantum`, the text
+/// is an upper bound (`below ±…`).
 pub fn plus_minus_pct(floor: f64, quantum: f64) -> String {
     if floor < quantum {
         format!("below ±{} %", plain(quantum, quantum))
@@ -74,18 +77,18 @@ pub fn plus_minus_pct(floor: f64, quantum: f64) -> String {
     }
 }
 
-/// A signed change in per cent, such as `+1.9 %`.
+/// Formats a signed change in per cent, such as `+1.9 %`.
 pub fn signed_pct(value: f64, quantum: f64) -> String {
     format!("{} %", signed(value, quantum))
 }
 
-/// A signed interval in brackets, such as `[−0.8, +4.3]`, lower end first.
+/// Formats an interval of signed values in brackets, lower bound first, such as `[−0.8, +4.3]`.
 pub fn brackets(ends: [f64; 2], quantum: f64) -> String {
     let (lo, hi) = (ends[0].min(ends[1]), ends[0].max(ends[1]));
     format!("[{}, {}]", signed(lo, quantum), signed(hi, quantum))
 }
 
-/// A figure with at least three significant digits, such as `18.9`, `485`, `1234`.
+/// Formats a value with at least three significant digits, such as `18.9`, `485`, `1234`.
 pub fn three_digits(value: f64) -> String {
     match value.abs() {
         v if v >= 99.95 => format!("{value:.0}"),
@@ -95,7 +98,7 @@ pub fn three_digits(value: f64) -> String {
     }
 }
 
-/// A latency given in microseconds, in the unit that suits it.
+/// Formats a latency, given in microseconds, as µs, ms or s.
 pub fn latency(us: f64) -> String {
     match us {
         us if us < 999.5 => format!("{} µs", three_digits(us)),
@@ -104,7 +107,7 @@ pub fn latency(us: f64) -> String {
     }
 }
 
-/// A count with a space between groups of three digits, such as `10 000`.
+/// Formats a count with a space between groups of three digits, such as `10 000`.
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::new();
@@ -117,7 +120,7 @@ pub fn count(n: u64) -> String {
     out
 }
 
-/// Names joined the way a sentence joins them: `a`, `a and b`, `a, b and c`.
+/// Joins names as a sentence lists them: `a`, `a and b`, `a, b and c`.
 pub fn sentence_list(names: &[&str]) -> String {
     match names {
         [] => String::new(),
@@ -130,8 +133,8 @@ pub fn sentence_list(names: &[&str]) -> String {
 mod tests {
     use super::*;
 
-    /// The raw figures of the openEuler document: its table prints -42 %, -49 %, -44 % and -0.11 %, -0.21 %,
-    /// -0.96 %, -1.58 %, with two denominators and a lost sign. These are the right ones.
+    /// The raw values of the openEuler document. The document's table prints -42 %, -49 %, -44 % and -0.11 %, -0.21 %,
+    /// -0.96 %, -1.58 %, with two different denominators and a wrong sign; the test expects the correct changes.
     #[test]
     fn the_openeuler_table_recomputed() {
         let rows = [

@@ -1,9 +1,13 @@
-//! The history of finished runs: one line each, how the result changed from run to run, and whether the change is
-//! significant. Pure; [`crate::keep`] accesses the file.
+//! The history of finished runs, one line per run: how the results changed from run to run, and whether each change is
+//! significant. This module does no I/O; [`crate::keep`] reads and writes the file.
 //!
-//! Two runs differ when Welch's t-test on the log-ratios of their rounds says so. Each line stores mean, standard
-//! deviation and number of rounds, so the test does not need the records. The test compares two runs; a change of the
-//! machine between the two days is part of the difference, so releases are only compared when each has several runs.
+//! An isolated arm is a condition of a run in which the service is isolated from offline work. A gate is a metric that
+//! takes part in the verdict, with a threshold. Harm is the relative worsening of a metric against the baseline.
+//!
+//! The comparison of two runs is Welch's t-test on the log-ratios of their rounds. Each line contains the mean, the
+//! standard deviation and the number of rounds, so the test does not need the records of the runs. If the machine
+//! changed between the two runs, the difference includes that change; a comparison of releases therefore needs several
+//! runs of each release.
 
 use crate::format::{log_of_pct, pct_of_log};
 use crate::record::Verdict;
@@ -13,83 +17,83 @@ use crate::verdict::{against_baseline, against_strictest};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 
-/// The name in the `schema` field of every line.
+/// Value of the `schema` field of every line.
 pub const SCHEMA: &str = "commensal.history/1";
-/// A change with a smaller p-value is called significant.
+/// Significance level: a change is significant if its p-value is smaller.
 pub const LEVEL: f64 = 0.01;
-/// Runs that a release needs before it is compared with another.
+/// Minimum number of runs that a release needs for a comparison with another release.
 pub const RUNS_OF_A_RELEASE: usize = 3;
 
 /// One finished run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Always `commensal.history/1`.
+    /// Name of the schema; always [`SCHEMA`].
     pub schema: String,
-    /// When the run started, RFC 3339.
+    /// Start time of the run (RFC 3339).
     pub started: String,
-    /// Version of the program that recorded it.
+    /// Version of commensal that recorded the run.
     pub version: String,
     /// Kernel release.
     pub kernel: String,
-    /// Description of the machine without its kernel: runs with the same text are from the same machine.
+    /// Description of the machine without its kernel; equal for runs on the same machine.
     pub machine: String,
-    /// Digest of the machine with its kernel, as in the record.
+    /// Hash of the machine's description including its kernel, as in the record of the run.
     pub fingerprint: String,
     /// Name of the experiment.
     pub experiment: String,
-    /// Description of the plan: runs with the same text measured the same thing.
+    /// Description of what the run measured; equal for runs whose results are comparable.
     pub plan: String,
-    /// The conclusion.
+    /// The verdict of the run; `None` if the record has no verdict.
     pub verdict: Option<Verdict>,
-    /// The first reason, unless the verdict is PASS.
+    /// The first reason for the verdict; `None` for PASS.
     #[serde(default)]
     pub reason: Option<String>,
-    /// CPUs used on average by programs that are not part of the experiment; `None` when not counted.
+    /// Average number of CPUs that programs outside the experiment used; `None` if unknown.
     pub foreign_cpus: Option<f64>,
-    /// Each isolated arm.
+    /// One entry per isolated arm.
     pub arms: Vec<ArmEntry>,
-    /// Where the record was written.
+    /// Path of the file with the run's complete record.
     pub record: String,
 }
 
-/// One isolated arm of a run.
+/// The results of one isolated arm of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ArmEntry {
-    /// Its name.
+    /// Name of the arm.
     pub arm: String,
-    /// Its verdict, where the environment allows any.
+    /// Verdict on the arm; `None` if the conditions of the run did not allow a verdict.
     pub verdict: Option<Verdict>,
-    /// Offline work in this arm over that in the contended arm, per cent.
+    /// Offline work in this arm, as a share of the work in the arm without isolation (per cent).
     pub offline_kept_pct: Option<f64>,
-    /// Its gates.
+    /// The gates of the arm.
     pub gates: Vec<GateEntry>,
 }
 
-/// One gate of an arm.
+/// The results of one gate in one arm.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GateEntry {
-    /// The metric.
+    /// Metric of the gate.
     pub metric: Metric,
-    /// Harm up to this size, per cent, still counts as no harm.
+    /// Largest harm that still counts as no harm (per cent).
     pub threshold_pct: f64,
-    /// The arm of the service alone that it is compared with.
+    /// Name of the arm with which this arm is compared (the service alone).
     pub vs: String,
-    /// Hodges-Lehmann estimate of the harm, per cent.
+    /// Hodges-Lehmann estimate of the harm (per cent).
     pub harm_pct: f64,
-    /// Its two-sided 95 % interval.
+    /// Two-sided 95 % confidence interval of the harm (per cent).
     pub ci95: Option<[f64; 2]>,
-    /// Upper bound of the harm, per cent, on which the verdict is based.
+    /// Upper confidence bound of the harm (per cent); the verdict compares this bound with the threshold.
     pub bound_pct: Option<f64>,
-    /// Mean of the log-ratios of the rounds, positive is worse.
+    /// Mean of the log-ratios of the rounds; positive is worse.
     pub mean_log: f64,
-    /// Their standard deviation.
+    /// Standard deviation of the log-ratios.
     pub sd_log: Option<f64>,
-    /// Rounds.
+    /// Number of rounds.
     pub rounds: u32,
 }
 
 impl Entry {
-    /// The line for a concluded run.
+    /// Creates the entry of a run that has its verdict; `record` is the path of the run's record.
     pub fn of(run: &Run, record: &str) -> Self {
         let isolated = run.arms.iter().filter(|arm| arm.role == Role::Isolated);
         let arms: Vec<ArmEntry> = isolated.map(|arm| ArmEntry::of(run, &arm.name)).collect();
@@ -110,10 +114,10 @@ impl Entry {
         }
     }
 
-    /// The line as it is stored, including the newline.
+    /// Formats the entry as a line of the history file, including the newline.
     ///
     /// # Errors
-    /// Only if a figure cannot be written.
+    /// If the entry cannot be serialised as JSON.
     pub fn line(&self) -> serde_json::Result<String> {
         Ok(format!("{}\n", commensal_core::text::json(self)?))
     }
@@ -137,7 +141,7 @@ impl ArmEntry {
         }
     }
 
-    /// The figures of one gate.
+    /// Returns the results for one metric; `None` if the metric is not a gate of the arm.
     pub fn gate(&self, metric: Metric) -> Option<&GateEntry> {
         self.gates.iter().find(|gate| gate.metric == metric)
     }
@@ -160,7 +164,7 @@ impl GateEntry {
     }
 }
 
-/// Description of the machine without its kernel, so that a kernel update does not start a new series.
+/// Describes the machine without its kernel; a kernel update therefore does not start a new series.
 fn machine(run: &Run) -> String {
     let of = &run.machine;
     let memory = of.memory_bytes.map(|bytes| format!(", {:.0} GiB", bytes as f64 / f64::from(1 << 30)));
@@ -176,12 +180,13 @@ fn machine(run: &Run) -> String {
     )
 }
 
-/// Description of the plan; equal for runs that can be compared. The number of rounds does not matter.
+/// Describes what a run measured; equal for runs whose results are comparable. The description omits the number of
+/// rounds.
 fn plan(run: &Run) -> String {
     let design: &Design = &run.design;
     let arms: Vec<&str> = run.arms.iter().map(|arm| arm.name.as_str()).collect();
     let gates = design.gates.iter().map(|gate| format!("{} {}", gate.label(), design.threshold_of(*gate)));
-    // A calibrated load differs slightly from run to run, so it is rounded.
+    // A load that derives from a measurement differs slightly from run to run, so the description rounds the rate.
     let load = design.offered_per_s.map_or("closed loop".to_owned(), |rate| {
         let step = 10.0_f64.powf(rate.max(1.0).log10().floor() - 1.0);
         format!("about {}/s", (rate / step).round() * step)
@@ -193,13 +198,14 @@ fn plan(run: &Run) -> String {
     format!("{}; {block}; {load}; gates {}", arms.join(", "), gates.collect::<Vec<_>>().join(", "))
 }
 
-/// CPUs used by programs that are not part of the experiment, on average over the blocks.
+/// Returns the average number of CPUs that programs outside the experiment used, over all blocks; `None` if no block
+/// has a value.
 fn foreign_cpus(run: &Run) -> Option<f64> {
     let of = |block: &Block| Some((block.cpu.other? - block.cpu.client.unwrap_or(0.0)).max(0.0));
     mean(&run.blocks.iter().filter_map(of).collect::<Vec<_>>())
 }
 
-/// Parses lines. Lines that are not entries are left out and returned as messages.
+/// Parses the lines of a history file. Returns the entries, and a message for each line that is not a valid entry.
 pub fn parse(file: &str, text: &str) -> (Vec<Entry>, Vec<String>) {
     let (mut entries, mut told) = (Vec::new(), Vec::new());
     let whole = text.ends_with('\n');
@@ -209,73 +215,77 @@ pub fn parse(file: &str, text: &str) -> (Vec<Entry>, Vec<String>) {
         match serde_json::from_str::<Entry>(line) {
             Ok(entry) if entry.schema == SCHEMA => entries.push(entry),
             Ok(entry) => told.push(format!(
-                "{file}: line {} is left out: its schema is {:?}, this version reads {SCHEMA:?}",
+                "{file}: line {} is skipped: its schema is {:?}, but this version reads {SCHEMA:?}",
                 at + 1,
                 entry.schema
             )),
             Err(_) if last && !whole => told.push(format!(
-                "{file}: the last line was not written to its end, so it is left out; the next run goes on after it"
+                "{file}: the last line is incomplete and is skipped; the next run starts a new line"
             )),
             Err(error) => {
-                told.push(format!("{file}: line {} is left out: it is no entry: {error}", at + 1));
+                told.push(format!(
+                    "{file}: line {} is skipped, because it is not a history entry: {error}",
+                    at + 1
+                ));
             }
         }
     }
     (entries, told)
 }
 
-/// Runs of the same experiment, plan and machine, and of one isolated arm; oldest first.
+/// The runs of one experiment that have equal descriptions of plan and machine, for one isolated arm; oldest first.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Series {
-    /// The experiment.
+    /// Name of the experiment.
     pub experiment: String,
-    /// The machine.
+    /// Description of the machine.
     pub machine: String,
-    /// The plan.
+    /// Description of the plan.
     pub plan: String,
-    /// The isolated arm; empty for runs without one.
+    /// Name of the isolated arm; empty for runs without an isolated arm.
     pub arm: String,
-    /// Its runs.
+    /// The runs, oldest first.
     pub runs: Vec<Point>,
-    /// Each release with several runs, compared with the release before.
+    /// Changes between consecutive releases, for releases with enough runs.
     pub releases: Vec<Change>,
 }
 
-/// One run in its series.
+/// The results of one run in a series.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Point {
-    /// When it started.
+    /// Start time of the run (RFC 3339).
     pub started: String,
-    /// Version of the program.
+    /// Version of commensal that recorded the run.
     pub version: String,
     /// Kernel release.
     pub kernel: String,
-    /// The verdict on the arm, or of the run.
+    /// Verdict on the arm; the run's verdict if the arm has no verdict.
     pub verdict: Option<Verdict>,
-    /// The first reason, unless the verdict is PASS.
+    /// The first reason for the run's verdict; `None` for PASS.
     pub reason: Option<String>,
-    /// Offline work kept, per cent.
+    /// Offline work in this arm, as a share of the work in the arm without isolation (per cent).
     pub offline_kept_pct: Option<f64>,
-    /// CPUs that other programs used.
+    /// Average number of CPUs that programs outside the experiment used; `None` if unknown.
     pub foreign_cpus: Option<f64>,
-    /// The gates.
+    /// The gates of the arm.
     pub gates: Vec<GateEntry>,
-    /// Compared with the last earlier run whose measurement was valid.
+    /// Changes since the last earlier run that has a valid measurement.
     pub changes: Vec<Change>,
-    /// Where the record was written.
+    /// Path of the file with the run's complete record.
     pub record: String,
 }
 
-/// How the harm on one gate changed between runs.
+/// The change of the harm on one gate, between two runs or two releases.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Change {
-    /// The earlier side: the start of that run, or the two releases that are compared.
+    /// The earlier side of the comparison: the start time of a run, or a description of the two releases.
     pub since: String,
-    /// The gate.
+    /// The metric of the gate.
     pub metric: Metric,
-    /// Change of the mean harm, later over earlier, per cent; positive is worse.
+    /// Change of the mean harm from the earlier to the later run (per cent); positive is worse.
     pub moved_pct: f64,
-    /// Two-sided p-value of "nothing changed", times the number of gates that were tested (Bonferroni).
+    /// Two-sided p-value of the hypothesis that nothing changed, multiplied by the number of gates tested (Bonferroni
+    /// correction).
     pub p: f64,
     /// Whether `p` is below [`LEVEL`].
     pub significant: bool,
@@ -284,8 +294,9 @@ pub struct Change {
 /// Mean, standard deviation and size of a sample.
 type Sample = (f64, f64, u32);
 
-/// Two-sided p-value of Welch's t-test. Degrees of freedom are rounded down, which errs to the cautious side; `None` where
-/// a sample has fewer than two values, or neither has any spread.
+/// Returns the two-sided p-value of Welch's t-test. The function rounds the degrees of freedom down, which makes the
+/// test conservative. Returns `None` if a sample has fewer than two values, or if the variance is zero in both samples
+/// or not finite.
 pub fn welch((m1, s1, n1): Sample, (m2, s2, n2): Sample) -> Option<f64> {
     if n1 < 2 || n2 < 2 {
         return None;
@@ -300,7 +311,8 @@ pub fn welch((m1, s1, n1): Sample, (m2, s2, n2): Sample) -> Option<f64> {
     t_two_sided(t, degrees.floor().clamp(1.0, 1e6) as u32)
 }
 
-/// Compares one gate between two samples of log-ratios.
+/// Compares one gate between two samples of log-ratios; `tested` is the number of gates, by which the Bonferroni
+/// correction multiplies the p-value.
 fn change(since: &str, metric: Metric, before: Sample, now: Sample, tested: usize) -> Option<Change> {
     let p = (welch(before, now)? * tested.max(1) as f64).min(1.0);
     let moved_pct = pct_of_log(now.0 - before.0);
@@ -311,16 +323,17 @@ fn sample(gate: &GateEntry) -> Option<Sample> {
     Some((gate.mean_log, gate.sd_log?, gate.rounds))
 }
 
-/// Whether the figures of a run may be compared with those of others.
+/// Whether a run has valid results, so that other runs can be compared with it.
 fn sound(point: &Point) -> bool {
     !matches!(point.verdict, None | Some(Verdict::Invalid | Verdict::Broken)) && !point.gates.is_empty()
 }
 
-/// Groups entries into series in the order of their first runs, and computes the changes within each.
+/// Groups entries into series, in the order of the first run of each series, and computes the changes within each
+/// series.
 pub fn series(entries: &[Entry]) -> Vec<Series> {
     let mut sorted: Vec<&Entry> = entries.iter().collect();
     sorted.sort_by(|a, b| a.started.cmp(&b.started));
-    // A run that is both in the history and given as a record counts once.
+    // A run can be in the history and also be given as a record; the series contain such a run once.
     sorted.dedup_by(|a, b| {
         a.started == b.started && a.experiment == b.experiment && a.fingerprint == b.fingerprint
     });
@@ -392,7 +405,8 @@ fn changes(before: &Point, now: &Point) -> Vec<Change> {
     pairs.iter().filter_map(one).collect()
 }
 
-/// Compares each release that has enough runs with the last such release before it. The spread is that between runs.
+/// Compares each release that has enough runs with the previous release that has enough runs. The test uses the spread
+/// between runs of a release.
 fn releases(runs: &[Point]) -> Vec<Change> {
     let mut groups: Vec<(&str, Vec<&Point>)> = Vec::new();
     for point in runs.iter().filter(|point| sound(point)) {
@@ -422,14 +436,16 @@ fn releases(runs: &[Point]) -> Vec<Change> {
     out
 }
 
-/// One sentence on how changes are tested, printed with every table that calls a change significant.
+/// Returns a sentence that explains the test for changes. Every table that calls a change significant includes this
+/// sentence.
 pub fn test_in_words() -> String {
     let mut out = String::new();
     let _ = write!(
         out,
-        "A run is called changed where Welch's t-test on the log-ratios of the rounds gives p < {LEVEL} against the run before it, \
-         after Bonferroni's correction for its gates. That is a difference between two runs, and what the machine did on both \
-         days is part of it; releases are compared where each has at least {RUNS_OF_A_RELEASE} runs, by the spread from run to run."
+        "A run is marked as changed if Welch's t-test on the log-ratios of its rounds gives p < {LEVEL} against the previous valid \
+         run, after Bonferroni's correction for the number of gates. A change may also come from the machine, if the machine \
+         behaved differently on the two dates. Releases are compared by the spread between runs, if each has at least \
+         {RUNS_OF_A_RELEASE} runs."
     );
     out
 }
@@ -439,7 +455,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::fixture::concluded;
 
-    /// A run of a release, with a harm on P90 under isolation.
+    /// Returns the entry of a run on this day with this version, whose isolated arm has this harm.
     pub(crate) fn entry(day: u32, version: &str, harm: f64) -> Entry {
         let mut run = concluded(12, [0.0, 0.5, harm], 0.01);
         run.tool.version = version.into();
@@ -469,14 +485,11 @@ pub(crate) mod tests {
             let Some(torn) = b.get(..cut) else { continue };
             let (read, told) = parse("h", &format!("{a}{torn}"));
             assert_eq!(read.len(), 1, "{cut}");
-            assert!(
-                told.len() == 1 && told[0].contains("the last line was not written to its end"),
-                "{told:?}"
-            );
+            assert!(told.len() == 1 && told[0].contains("the last line is incomplete"), "{told:?}");
         }
         let (read, told) = parse("h", &format!("{a}{{\"half\n\n{b}"));
         assert_eq!((read.len(), told.len()), (2, 1));
-        assert!(told[0].contains("line 2 is left out"), "{told:?}");
+        assert!(told[0].contains("line 2 is skipped"), "{told:?}");
         let later = a.replace("commensal.history/1", "commensal.history/9");
         let (read, told) = parse("h", &later);
         assert!(
@@ -517,7 +530,8 @@ pub(crate) mod tests {
                 .map(|(n, harm)| day(n, if n < 4 { "0.1.0" } else { "0.2.0" }, harm));
             series(&runs.collect::<Vec<_>>())[0].releases.clone()
         };
-        // The two runs differ by far more than the spread of their rounds, yet neither release is better.
+        // Single runs of the two releases differ by far more than the spread of their rounds; yet neither release is
+        // better.
         let same = moved([[0.00, 0.03, 0.06], [0.01, 0.05, 0.04]]);
         assert!(same.len() == 3 && same.iter().all(|change| !change.significant), "{same:?}");
         let worse = moved([[0.00, 0.002, 0.004], [0.05, 0.052, 0.054]]);
@@ -532,8 +546,8 @@ pub(crate) mod tests {
         let all = series(&entries);
         assert!(all[0].runs[1].changes.is_empty());
         assert_eq!(all[0].runs[2].changes[0].since, entries[0].started);
-        // A kernel update leaves the machine the same; other hardware, plan or experiment is
-        // another series.
+        // After a kernel update, the machine has the same description. Other hardware, another plan or another
+        // experiment starts a new series.
         let check = |alter: fn(&mut Entry), want: usize| {
             let mut entries = vec![entry(1, "0.1.0", 0.0), entry(2, "0.1.0", 0.0)];
             alter(&mut entries[1]);
@@ -547,14 +561,16 @@ pub(crate) mod tests {
         check(|one| one.started = "2026-11-01T10:00:00Z".into(), 1);
     }
 
-    /// Checked against scipy.stats.ttest_ind_from_stats(equal_var=False); here degrees of freedom are rounded down.
+    /// The expected values are from scipy.stats.ttest_ind_from_stats(equal_var=False); this module rounds the degrees
+    /// of freedom down.
     #[test]
     fn welch_is_that_of_the_textbook() {
         let check = |a, b, want: f64| {
             let p = welch(a, b).unwrap();
             assert!(p >= want * 0.999 && p < want * 1.1 + 1e-12, "{p} {want}");
         };
-        // Student's own case: equal sizes and spreads, 18 degrees of freedom, t = 2.101 is the 95 % point.
+        // With equal sizes and spreads, Welch's test is Student's t-test: there are 18 degrees of freedom, and t =
+        // 2.101 is the 95 % quantile.
         check((0.0, 1.0, 10), (2.100_922 * (0.2_f64).sqrt(), 1.0, 10), 0.05);
         check((0.0, 1.0, 10), (0.0, 1.0, 10), 1.0);
         assert_eq!(welch((0.0, 1.0, 1), (1.0, 1.0, 5)), None);
@@ -562,8 +578,8 @@ pub(crate) mod tests {
         assert_eq!(welch((0.0, f64::NAN, 5), (1.0, 1.0, 5)), None);
     }
 
-    /// Identical releases are called different at most as often as stated.
-    // promise 49
+    /// The test reports a difference between identical releases at most as often as the documentation says.
+    // promise 40
     #[test]
     fn chance_is_called_a_change_as_often_as_is_stated() {
         let mut rng = crate::rng::Rng::new(5);

@@ -1,7 +1,10 @@
-//! The isolation of an arm: the best available mechanism, or named mechanisms, so that they can be ranked side by side.
+//! The isolation of an arm (a condition of a run): either the best mechanism that the machine has, or named mechanisms,
+//! so that one run can compare several.
 //!
-//! A named arm is planned as if the machine had no other mechanism: the others are removed from its capabilities before
-//! the plan is made, so everything else works as in any plan.
+//! A mechanism is a kernel feature that makes offline (batch) work yield to online (latency-critical) work, or limits
+//! offline work. A class mechanism makes a whole cgroup yield, for example `cpu.idle`. To plan an arm with named
+//! mechanisms, this module removes all other class mechanisms from the description of the machine's capabilities; the
+//! planning code itself is unchanged.
 
 use commensal_core::actual::{Capabilities, SCHEDULER, Support};
 use commensal_core::class::{Mechanism, ladder};
@@ -18,44 +21,46 @@ use commensal_core::units::{BytesPerS, CpuAmount};
 /// One named mechanism.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NamedMechanism {
-    /// `cpu.bvt_warp_ns`.
+    /// The control file `cpu.bvt_warp_ns`.
     GroupIdentity,
-    /// `cpu.qos_level`.
+    /// The control file `cpu.qos_level`.
     QosLevel,
-    /// The scheduler that commensal loads.
+    /// The sched_ext scheduler that commensal loads.
     SchedExt,
-    /// A third-party sched_ext scheduler: its program and arguments. It runs while the arm's policy is on.
+    /// A third-party sched_ext scheduler, given as program and arguments. The program runs while the isolation is on.
     Scheduler(Vec<String>),
-    /// `cpu.idle`.
+    /// The control file `cpu.idle`.
     CpuIdle,
-    /// The smallest weight.
+    /// The smallest CPU weight.
     MinWeight,
-    /// `SCHED_IDLE` on the tasks.
+    /// The scheduling policy `SCHED_IDLE` on the offline tasks.
     SchedIdle,
-    /// nice 19 on the tasks.
+    /// Nice level 19 on the offline tasks.
     Nice,
-    /// Offline work on this many of the machine's last cores, online work on the others; half of them when 0.
+    /// A fixed split of the CPUs: the last N cores for offline work, the others for online work; 0 means half of the
+    /// cores.
     CpuSplit(usize),
-    /// The moving frame: offline work gets as many whole cores as online work leaves free.
+    /// The moving frame: a changing set of whole cores for offline work, as many as online work leaves free.
     Frame,
-    /// A CPU quota.
+    /// A CPU quota of the offline work.
     Quota(CpuAmount),
-    /// A limit on what offline work reads from and writes to each disk.
+    /// A limit on the bytes per second that offline work reads from and writes to each disk.
     Disk(BytesPerS),
-    /// Another limit of the offline group, by its key in a groups file.
+    /// Another limit of the offline group, given by its key in a groups file.
     Limit(String, LimitSet<Written>),
 }
 
-/// Limits of the offline group that an arm may have, by their keys in a groups file. (`cpu.max` is the quota.)
+/// Returns the limits that an arm may set on offline work, by their keys in a groups file (commensal's configuration).
+/// The limit `cpu.max` is [`NamedMechanism::Quota`] instead.
 pub fn limits() -> impl Iterator<Item = &'static str> {
     limit::LIMITS.iter().filter(|row| row.holds_back_plainly()).map(|row| row.key)
 }
 
-/// The names allowed in an experiment's list of arms.
+/// The mechanism names that a list of arms may contain; error messages show this list.
 const NAMES: &str = "best, bvt, qos_level, sched_ext, cpu.idle, weight, sched-idle, nice, cpuset, cpuset=CORES, frame, quota=20% (or cpu.max=20%), io=10MiB/s, memory.max=1GiB and other limits of a groups file, scheduler=PROGRAM";
-/// Reason stated when a named arm lacks the other mechanisms.
-pub const WITHOUT: &str = "this arm does without";
-/// Default amount of [`NamedMechanism::Quota`].
+/// Reason that plans give for mechanisms that this module removed because the arm does not name them.
+pub const WITHOUT: &str = "this arm does not use it";
+/// Default value of [`NamedMechanism::Quota`].
 const QUOTA: &str = "20 %";
 
 impl NamedMechanism {
@@ -73,13 +78,13 @@ impl NamedMechanism {
             ("cpuset", None) => NamedMechanism::CpuSplit(0),
             ("cpuset", Some(cores)) => match cores.parse() {
                 Ok(cores @ 1..=4096) => NamedMechanism::CpuSplit(cores),
-                _ => return Err(format!("cpuset={cores}: a number of cores from 1 is needed")),
+                _ => return Err(format!("cpuset={cores}: give a number of cores, 1 to 4096")),
             },
             ("io", Some(rate)) => {
                 NamedMechanism::Disk(rate.parse().map_err(|why| format!("io={rate}: {why}"))?)
             }
             ("scheduler", Some(command)) => match command.split_whitespace().map(str::to_owned).collect() {
-                words if Vec::is_empty(&words) => return Err("scheduler=: a program is needed".to_owned()),
+                words if Vec::is_empty(&words) => return Err("scheduler=: the program is missing".to_owned()),
                 words => NamedMechanism::Scheduler(words),
             },
             ("cpu.max", Some(amount)) => NamedMechanism::Quota(quota(name, amount)?),
@@ -87,12 +92,12 @@ impl NamedMechanism {
                 NamedMechanism::Limit(key.to_owned(), limited(key, value)?)
             }
             ("quota", amount) => NamedMechanism::Quota(quota(name, amount.unwrap_or(QUOTA))?),
-            _ => return Err(format!("no mechanism of isolation is called {text:?}; there are {NAMES}")),
+            _ => return Err(format!("no isolation mechanism is called {text:?}; the choices are {NAMES}")),
         };
         Ok(mechanism)
     }
 
-    /// The knob that makes groups yield, if the mechanism is one.
+    /// Returns the control file by which this mechanism makes a cgroup yield; `None` if the mechanism has no such file.
     fn class_knob(&self) -> Option<KnobId> {
         match self {
             NamedMechanism::GroupIdentity => Some(KnobId::CpuBvtWarpNs),
@@ -111,7 +116,7 @@ impl NamedMechanism {
         }
     }
 
-    /// Name of the mechanism in the ranking of class mechanisms.
+    /// Returns the name that plans use for this class mechanism; `None` if plans do not choose it as a class mechanism.
     fn rung(&self) -> Option<&'static str> {
         match self {
             NamedMechanism::GroupIdentity => Some("Group Identity"),
@@ -130,23 +135,23 @@ impl NamedMechanism {
         }
     }
 
-    /// Whether it is a class mechanism, of which only one can be used at a time.
+    /// Whether this is a class mechanism; an arm can name at most one.
     fn is_class(&self) -> bool {
         self.rung().is_some() || matches!(self, NamedMechanism::Scheduler(_))
     }
 }
 
-/// Parses an amount as in a groups file: `20 %` of the machine, `1.5 cores`.
+/// Parses a CPU amount as a groups file contains it: `20 %` (of the machine) or `1.5 cores`.
 fn quota(name: &str, text: &str) -> Result<CpuAmount, String> {
     text.parse::<CpuAmount>().map_err(|why| format!("{name}={text}: {why}"))
 }
 
-/// Parses a limit of an offline group as in a groups file.
+/// Parses a limit of offline work as a groups file contains it.
 fn limited(key: &str, value: &str) -> Result<LimitSet<Written>, String> {
     let value = value.trim();
     let quoted = match value.parse::<u64>() {
         Ok(number) => number.to_string(),
-        // JSON escapes strings like TOML.
+        // JSON and TOML escape strings in the same way.
         Err(_) => serde_json::Value::String(value.to_owned()).to_string(),
     };
     let text = format!("[group.batch]\nclass = \"offline\"\n{key} = {quoted}\n");
@@ -158,15 +163,15 @@ fn limited(key: &str, value: &str) -> Result<LimitSet<Written>, String> {
         .into_iter()
         .next()
         .map(|group| group.limits)
-        .ok_or_else(|| format!("{key}={value}: a value is needed"))
+        .ok_or_else(|| format!("{key}={value}: the value is missing"))
 }
 
 /// The isolation of one arm.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Isolation {
-    /// Whether the plan uses the best available mechanism.
+    /// Whether the arm uses the best mechanism that the machine has.
     pub best: bool,
-    /// The named mechanisms, which are used together.
+    /// The named mechanisms, which the arm uses together.
     pub named: Vec<NamedMechanism>,
 }
 
@@ -177,10 +182,10 @@ impl Default for Isolation {
 }
 
 impl Isolation {
-    /// Parses the part after `isolated:`, such as `cpu.idle` or `cpu.idle+sched-idle`.
+    /// Parses the part of an arm's name after `isolated:`, such as `cpu.idle` or `cpu.idle+sched-idle`.
     ///
     /// # Errors
-    /// A sentence with the unknown name and the allowed ones.
+    /// A message with the invalid name or value, or with the class mechanisms if the text names several.
     pub fn parse(text: &str) -> Result<Isolation, String> {
         let parts = || text.split('+').map(str::trim);
         let best = parts().any(|part| part == "best");
@@ -189,13 +194,13 @@ impl Isolation {
         let classes = named.iter().filter(|mechanism| mechanism.is_class()).count();
         if classes + usize::from(best) > 1 {
             return Err(format!(
-                "{text}: a group yields by one mechanism; name one of best, bvt, qos_level, sched_ext, cpu.idle, weight, scheduler=PROGRAM"
+                "{text}: only one mechanism can make a group yield; name one of best, bvt, qos_level, sched_ext, cpu.idle, weight, scheduler=PROGRAM"
             ));
         }
         Ok(Isolation { best, named })
     }
 
-    /// Description in words.
+    /// Describes the named mechanisms as readable text.
     #[must_use]
     pub fn describe(&self) -> String {
         let word = |mechanism: &NamedMechanism| match mechanism {
@@ -212,16 +217,20 @@ impl Isolation {
         self.named.iter().map(word).collect::<Vec<_>>().join(" + ")
     }
 
-    /// Why the isolation cannot be switched on and off within milliseconds; `None` when it can.
+    /// Returns why a run cannot switch the isolation on and off within milliseconds; `None` if a run can.
     #[must_use]
     pub fn carries_over(&self) -> Option<String> {
         self.named.iter().find_map(|mechanism| {
             let why = match mechanism {
-                NamedMechanism::SchedIdle | NamedMechanism::Nice => "tasks have it from their start",
-                NamedMechanism::Frame => "its controller takes seconds to find its place",
-                NamedMechanism::Scheduler(_) => "a scheduler takes seconds to be loaded",
-                NamedMechanism::Disk(_) => "the page cache remembers what was read and written",
-                NamedMechanism::Limit(..) => "what it limits changes slowly",
+                NamedMechanism::SchedIdle | NamedMechanism::Nice => {
+                    "the run sets it when it starts the tasks"
+                }
+                NamedMechanism::Frame => "its controller takes seconds to adapt",
+                NamedMechanism::Scheduler(_) => "loading a scheduler takes seconds",
+                NamedMechanism::Disk(_) => {
+                    "the page cache keeps data that was read and written before the switch"
+                }
+                NamedMechanism::Limit(..) => "the limited resource changes only slowly",
                 NamedMechanism::GroupIdentity
                 | NamedMechanism::QosLevel
                 | NamedMechanism::SchedExt
@@ -235,7 +244,7 @@ impl Isolation {
         })
     }
 
-    /// Whether it has a quota.
+    /// Whether the isolation contains a CPU quota.
     #[must_use]
     pub fn has_quota(&self) -> bool {
         self.named.iter().any(|mechanism| matches!(mechanism, NamedMechanism::Quota(_)))
@@ -245,7 +254,7 @@ impl Isolation {
         self.named.contains(mechanism)
     }
 
-    /// Program and arguments of a third-party scheduler.
+    /// Returns program and arguments of the third-party scheduler; `None` if the isolation has no such scheduler.
     #[must_use]
     pub fn scheduler(&self) -> Option<&[String]> {
         self.named.iter().find_map(|mechanism| match mechanism {
@@ -254,26 +263,26 @@ impl Isolation {
         })
     }
 
-    /// Whether offline tasks are `SCHED_IDLE`.
+    /// Whether the isolation starts offline tasks with `SCHED_IDLE`.
     #[must_use]
     pub fn idle_tasks(&self) -> bool {
         self.has(&NamedMechanism::SchedIdle)
     }
 
-    /// The nice level of offline tasks.
+    /// Returns the nice level of offline tasks; `None` if the isolation does not change it.
     #[must_use]
     pub fn nice(&self) -> Option<i32> {
         self.has(&NamedMechanism::Nice).then_some(19)
     }
 
-    /// No mechanism at all: the state while no policy is on.
+    /// Returns an isolation without any mechanism, for arms without isolation.
     #[must_use]
     pub fn none() -> Isolation {
         Isolation { best: false, named: Vec::new() }
     }
 
-    /// Prepares the specs of the groups so that [`Isolation::limit`] can be switched on and off: in cgroup v1 a cpuset
-    /// accepts no task before it has CPUs.
+    /// Gives every group a cpuset of all CPUs, if this isolation restricts CPU sets. [`Isolation::limit`] can then
+    /// change the set later: a cgroup v1 cpuset accepts no tasks while its `cpuset.cpus` is empty.
     pub fn make_room(&self, specs: &mut [GroupSpec], machine: &Machine) {
         let splits = self
             .named
@@ -284,12 +293,12 @@ impl Isolation {
         }
     }
 
-    /// Adds this isolation's limits to the specs of the groups.
+    /// Adds this isolation's limits to the specifications of the groups.
     pub fn limit(&self, specs: &mut [GroupSpec], machine: &Machine) {
         for mechanism in &self.named {
             let split = match mechanism {
                 NamedMechanism::CpuSplit(cores) => split(machine, *cores),
-                // The frame starts at its minimum, and online work may run everywhere.
+                // At the start, the frame has its minimum size, and online work may use all CPUs.
                 NamedMechanism::Frame => split(machine, 1).and_then(|_| {
                     let all = machine.topology.all();
                     Some((all.clone(), least(&machine.topology, &all)?))
@@ -323,7 +332,7 @@ impl Isolation {
         }
     }
 
-    /// The capabilities that the plan of this arm may use.
+    /// Returns the machine's capabilities, reduced to the capabilities that the plan of this arm may use.
     #[must_use]
     pub fn restrict(&self, caps: &Capabilities) -> Capabilities {
         let mut caps = caps.clone();
@@ -332,13 +341,15 @@ impl Isolation {
         }
         let mut wanted: Vec<KnobId> =
             self.named.iter().filter_map(|mechanism| mechanism.class_knob()).collect();
-        if self.has_scheduler() {
-            // What lies beneath the scheduler applies when it is gone, and has no effect on its threads.
+        // Group Identity also needs a small weight. With the sched_ext scheduler, `cpu.idle` and the weight take effect
+        // only after the scheduler is unloaded; they do not affect threads that the scheduler runs.
+        if self.has_scheduler() || self.has(&NamedMechanism::GroupIdentity) {
             wanted.extend([KnobId::CpuIdle, KnobId::CpuWeight]);
         }
         let classes = [KnobId::CpuBvtWarpNs, KnobId::CpuQosLevel, KnobId::CpuIdle, KnobId::CpuWeight];
         for knob in classes.into_iter().filter(|knob| !wanted.contains(knob)) {
-            // The class also gives online work weight over third parties, with every mechanism that makes groups yield.
+            // Every class mechanism also raises the weight of online groups over that of other programs, so the weight
+            // stays available.
             if knob == KnobId::CpuWeight && !wanted.is_empty() {
                 continue;
             }
@@ -353,13 +364,13 @@ impl Isolation {
         caps
     }
 
-    /// Whether groups may yield by the scheduler.
+    /// Whether the plan may use commensal's sched_ext scheduler.
     #[must_use]
     pub fn has_scheduler(&self) -> bool {
         self.best || self.has(&NamedMechanism::SchedExt)
     }
 
-    /// Why this arm is impossible here; `None` when it is possible. `caps` are the machine's capabilities, `plan` is
+    /// Returns why this machine cannot run this arm; `None` if it can. `caps` are the machine's capabilities, `plan` is
     /// the arm's plan.
     #[must_use]
     pub fn obstacle(
@@ -377,19 +388,22 @@ impl Isolation {
                 if !found {
                     let unmet = plan.unmet.iter().find(|unmet| unmet.what.starts_with("class offline"));
                     let why = known.or_else(|| unmet.map(|unmet| unmet.because.clone()));
-                    return Some(why.unwrap_or_else(|| format!("{rung} is not what the plan takes here")));
+                    return Some(why.unwrap_or_else(|| {
+                        format!("the plan uses another mechanism than {rung} on this machine")
+                    }));
                 }
             }
             let key = match mechanism {
                 NamedMechanism::CpuSplit(cores) if split(machine, *cores).is_none() => {
                     return Some(format!(
-                        "this machine has {} cores, too few to split",
+                        "this machine has {} cores, which are too few to split",
                         machine.topology.cores()
                     ));
                 }
                 NamedMechanism::Frame if split(machine, 1).is_none() => {
                     return Some(
-                        "this machine has one core, which is the least that a frame leaves".to_owned(),
+                        "this machine has one core, and a frame leaves at least one core to other work"
+                            .to_owned(),
                     );
                 }
                 NamedMechanism::CpuSplit(_) | NamedMechanism::Frame => "cpu.set",
@@ -407,8 +421,8 @@ impl Isolation {
     }
 }
 
-/// Splits the CPUs into an online and an offline part: the last cores are offline. `None` where one part would be
-/// empty.
+/// Splits the CPUs into an online and an offline part, in this order. The last `cores` cores are offline (0: half of
+/// the cores). Returns `None` if one part would be empty.
 fn split(machine: &Machine, cores: usize) -> Option<(CpuSet, CpuSet)> {
     let mut by_core: Vec<CpuSet> = Vec::new();
     let topology = &machine.topology;
@@ -504,7 +518,7 @@ mod tests {
         assert_eq!(split(&Machine::simple(1, Bytes(1 << 30)), 0), None);
     }
 
-    // promise 46
+    // promise 37
     #[test]
     fn other_mechanisms_are_taken_off_the_machine() {
         let caps = Capabilities::everything();

@@ -1,11 +1,11 @@
-//! What the state directory stores of runs: named baselines, each the record of a run, and the history, one line per
-//! run.
+//! The lab's files in the state directory: named baselines and the history. A named baseline is the record (the file
+//! with all results) of a run, stored under a name for later comparisons. The history has one line per finished run.
 //!
 //! ```text
 //! <state directory>/lab/baselines/NAME.json   a record, replaced as a whole
-//! <state directory>/lab/history.jsonl         appended to, on the disk before the run ends
-//! <state directory>/lab/history.1.jsonl       what history.jsonl was when it reached its size
-//! <state directory>/lab/history.lock          held while a line is written
+//! <state directory>/lab/history.jsonl         one line per run, synced to disk before the run ends
+//! <state directory>/lab/history.1.jsonl       the previous history.jsonl, rotated when full
+//! <state directory>/lab/history.lock          locked while a line is appended
 //! ```
 
 use crate::error::LabError;
@@ -15,35 +15,35 @@ use commensal_host::{Host, HostError};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Size at which the history is rotated, bytes: some thousand runs. One older file is kept.
+/// Size from which the history file is rotated (bytes); it holds some thousand runs. The lab keeps one rotated file.
 pub const HISTORY_BYTES: usize = 4 << 20;
-/// How long to wait for another run that is writing its line.
+/// How long to wait while another run holds the lock to append its line.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Longest name of a baseline.
+/// Maximum length of a baseline's name (bytes).
 const LONGEST_NAME: usize = 64;
 
 fn the_known(names: &[String]) -> String {
     if names.is_empty() {
-        "there are none: --save-baseline NAME of `commensal lab run` makes one".to_owned()
+        "none is saved yet: `commensal lab run --save-baseline NAME` saves one".to_owned()
     } else {
-        format!("there are {}", names.join(", "))
+        format!("saved baselines: {}", names.join(", "))
     }
 }
 
 fn refused(what: &str, path: &Path) -> impl FnOnce(HostError) -> LabError {
-    let what = format!("{what} {} (--state-dir names another place)", path.display());
+    let what = format!("{what} {} (--state-dir selects another directory)", path.display());
     move |error| LabError::of(what, &error)
 }
 
-/// The folder of baselines.
+/// Returns the directory of the named baselines.
 pub fn baselines_dir(state_dir: &Path) -> PathBuf {
     state_dir.join("lab/baselines")
 }
 
-/// The file of a baseline.
+/// Returns the path of the file of a named baseline.
 ///
 /// # Errors
-/// When the name is not allowed.
+/// If the name is not allowed.
 pub fn baseline_file(state_dir: &Path, name: &str) -> Result<PathBuf, LabError> {
     let plain = |c: char| c.is_ascii_alphanumeric();
     let fine = name.len() <= LONGEST_NAME
@@ -51,14 +51,14 @@ pub fn baseline_file(state_dir: &Path, name: &str) -> Result<PathBuf, LabError> 
         && name.starts_with(plain);
     if !fine {
         return Err(LabError::new(format!(
-            "{name:?} cannot name a baseline: up to {LONGEST_NAME} letters, digits, points, dashes and underscores, the first a \
-             letter or a digit"
+            "{name:?} cannot name a baseline: use up to {LONGEST_NAME} letters, digits, dots, dashes and underscores, starting \
+             with a letter or a digit"
         )));
     }
     Ok(baselines_dir(state_dir).join(format!("{name}.json")))
 }
 
-/// Names of the baselines, sorted.
+/// Returns the names of all baselines, sorted.
 pub fn baseline_names(host: &dyn Host, state_dir: &Path) -> Vec<String> {
     let names = host.list(&baselines_dir(state_dir)).unwrap_or_default();
     let of = |file: &String| {
@@ -70,10 +70,10 @@ pub fn baseline_names(host: &dyn Host, state_dir: &Path) -> Vec<String> {
     names
 }
 
-/// Stores a record under a name, replacing the previous one; returns the path of its file.
+/// Stores a record under a name, and replaces the previous baseline of that name; returns the path of the file.
 ///
 /// # Errors
-/// When it cannot be written; the previous baseline of that name is then still there.
+/// If the name is not allowed or the record cannot be written; the previous baseline of that name is then unchanged.
 pub fn save_baseline(
     host: &mut dyn Host,
     state_dir: &Path,
@@ -83,22 +83,23 @@ pub fn save_baseline(
     let file = baseline_file(state_dir, name)?;
     let folder = baselines_dir(state_dir);
     host.state_dir(&folder).map_err(refused("baselines cannot be kept in", &folder))?;
-    let text = run.to_json().map_err(|error| LabError::of("the record cannot be written", &error))?;
+    let text =
+        run.to_json().map_err(|error| LabError::of("the record cannot be formatted as JSON", &error))?;
     host.state_replace(&file, &text).map_err(refused("the baseline cannot be written to", &file))?;
     Ok(file)
 }
 
-/// Reads the record stored under a name.
+/// Reads the record of a named baseline.
 ///
 /// # Errors
-/// When there is none, or it is no record.
+/// If there is no baseline of that name, or its file cannot be read or is not a valid record.
 pub fn baseline(host: &mut dyn Host, state_dir: &Path, name: &str) -> Result<Run, LabError> {
     let file = baseline_file(state_dir, name)?;
     let text = host.state_read(&file).map_err(refused("the baseline cannot be read from", &file))?;
     let text = text.ok_or_else(|| unknown(host, state_dir, name))?;
     Run::from_json(text.as_bytes()).map_err(|error| {
         let words = format!(
-            "baseline {name:?} is not a record, `commensal lab baseline rm {name}` removes it: {}",
+            "baseline {name:?} is not a valid record; `commensal lab baseline rm {name}` removes it: {}",
             file.display()
         );
         LabError::of(words, &error)
@@ -110,10 +111,10 @@ fn unknown(host: &dyn Host, state_dir: &Path, name: &str) -> LabError {
     LabError::new(format!("there is no baseline {name:?} in {}; {}", folder.display(), the_known(&known)))
 }
 
-/// Removes a baseline, even if its file is damaged.
+/// Removes a named baseline, even if its file is damaged.
 ///
 /// # Errors
-/// When there is none, or it stays.
+/// If there is no baseline of that name, or its file cannot be removed.
 pub fn remove_baseline(host: &mut dyn Host, state_dir: &Path, name: &str) -> Result<(), LabError> {
     let file = baseline_file(state_dir, name)?;
     if !baseline_names(host, state_dir).iter().any(|known| known == name) {
@@ -122,7 +123,7 @@ pub fn remove_baseline(host: &mut dyn Host, state_dir: &Path, name: &str) -> Res
     host.state_remove(&file).map_err(refused("the baseline cannot be removed from", &file))
 }
 
-/// The file of the history.
+/// Returns the path of the current history file.
 pub fn history_file(state_dir: &Path) -> PathBuf {
     state_dir.join("lab/history.jsonl")
 }
@@ -131,10 +132,10 @@ fn earlier_file(state_dir: &Path) -> PathBuf {
     state_dir.join("lab/history.1.jsonl")
 }
 
-/// Adds a finished run to the history; the line is on the disk when this returns.
+/// Appends the line of a finished run to the history; the line is on disk when this function returns.
 ///
 /// # Errors
-/// When it cannot be written; the history is then as it was.
+/// If the line cannot be written, or another run holds the lock for more than 10 s. The history then has no new line.
 pub fn remember(host: &mut dyn Host, state_dir: &Path, entry: &Entry) -> Result<(), LabError> {
     let file = history_file(state_dir);
     let folder = state_dir.join("lab");
@@ -143,12 +144,15 @@ pub fn remember(host: &mut dyn Host, state_dir: &Path, entry: &Entry) -> Result<
     let deadline = Instant::now() + PATIENCE;
     let _held = loop {
         if let Some(held) =
-            host.state_lock(&lock).map_err(refused("the history cannot be locked by", &lock))?
+            host.state_lock(&lock).map_err(refused("the history cannot be locked with", &lock))?
         {
             break held;
         }
         if Instant::now() > deadline {
-            return Err(LabError::new(format!("another run holds {} for more than 10 s", lock.display())));
+            return Err(LabError::new(format!(
+                "another run has held {} for more than 10 s, so this run is not in the history",
+                lock.display()
+            )));
         }
         std::thread::sleep(Duration::from_millis(10));
     };
@@ -158,21 +162,21 @@ pub fn remember(host: &mut dyn Host, state_dir: &Path, entry: &Entry) -> Result<
         .unwrap_or_default();
     let line = entry.line();
     let mut line =
-        line.map_err(|error| LabError::of("the run has a figure that cannot be written", &error))?;
+        line.map_err(|error| LabError::of("the run has a value that cannot be written as JSON", &error))?;
     if before.len() + line.len() > HISTORY_BYTES && !before.is_empty() {
         let earlier = earlier_file(state_dir);
         host.state_rename(&file, &earlier).map_err(refused("the history cannot be moved to", &earlier))?;
     } else if !before.is_empty() && !before.ends_with('\n') {
-        // A previous writer died in the middle of its line: this ends the torn line, which readers skip.
+        // A previous run was killed while it wrote its line. The newline ends that incomplete line, which readers skip.
         line.insert(0, '\n');
     }
     host.state_append(&file, &line).map_err(refused("the run cannot be added to", &file))
 }
 
-/// All runs in the history, oldest first, and the lines that were skipped, with reasons.
+/// Reads the runs of both history files, oldest first; also returns a message for each line that is not a valid entry.
 ///
 /// # Errors
-/// When a file exists but cannot be read.
+/// If a file exists but cannot be read.
 pub fn remembered(host: &mut dyn Host, state_dir: &Path) -> Result<(Vec<Entry>, Vec<String>), LabError> {
     let (mut entries, mut told) = (Vec::new(), Vec::new());
     for file in [earlier_file(state_dir), history_file(state_dir)] {
@@ -192,7 +196,7 @@ mod tests {
     use crate::history::tests::entry;
     use commensal_host::LinuxHost;
 
-    /// The error with its causes, as it is printed.
+    /// Formats the error and its causes as the program prints them.
     fn said(error: &LabError) -> String {
         let mut text = error.to_string();
         let mut cause = std::error::Error::source(error);
@@ -207,7 +211,7 @@ mod tests {
         (tempfile::tempdir().unwrap(), LinuxHost::new())
     }
 
-    // promise 49
+    // promise 40
     #[test]
     fn a_baseline_is_kept_replaced_listed_and_removed() {
         let (dir, mut host) = place();
@@ -224,10 +228,10 @@ mod tests {
         assert_eq!(baseline_names(&host, &state), ["main", "v1.2_x"]);
         remove_baseline(&mut host, &state, "main").unwrap();
         let told = said(&remove_baseline(&mut host, &state, "main").unwrap_err());
-        assert!(told.contains("there are v1.2_x"), "{told}");
+        assert!(told.contains("saved baselines: v1.2_x"), "{told}");
     }
 
-    // promise 49
+    // promise 40
     #[test]
     fn names_stay_in_the_folder() {
         let state = Path::new("/s");
@@ -243,7 +247,7 @@ mod tests {
         }
     }
 
-    // promise 49
+    // promise 40
     #[test]
     fn a_damaged_baseline_is_told_with_the_way_out() {
         let (dir, mut host) = place();
@@ -257,7 +261,7 @@ mod tests {
         remove_baseline(&mut host, dir.path(), "main").unwrap();
     }
 
-    // promise 49
+    // promise 40
     #[test]
     fn a_full_disk_leaves_what_was_there() {
         let state = Path::new("/var/lib/commensal");
@@ -278,7 +282,7 @@ mod tests {
         assert_eq!(remembered(&mut host, state).unwrap().0.len(), 1);
     }
 
-    // promise 49
+    // promise 40
     #[test]
     fn a_torn_line_is_left_out_and_the_next_one_is_whole() {
         let (dir, mut host) = place();
@@ -289,14 +293,14 @@ mod tests {
         text.push_str(&lines[1].line().unwrap()[..200]);
         std::fs::write(&file, &text).unwrap();
         let (read, told) = remembered(&mut host, dir.path()).unwrap();
-        assert!(read.len() == 1 && told[0].contains("not written to its end"), "{told:?}");
+        assert!(read.len() == 1 && told[0].contains("the last line is incomplete"), "{told:?}");
         remember(&mut host, dir.path(), &lines[2]).unwrap();
         let (read, told) = remembered(&mut host, dir.path()).unwrap();
         assert_eq!(read, [lines[0].clone(), lines[2].clone()]);
-        assert!(told.len() == 1 && told[0].contains("line 2 is left out"), "{told:?}");
+        assert!(told.len() == 1 && told[0].contains("line 2 is skipped"), "{told:?}");
     }
 
-    // promise 49
+    // promise 40
     #[test]
     fn many_writers_lose_nothing() {
         let dir = tempfile::tempdir().unwrap();
@@ -314,7 +318,7 @@ mod tests {
         assert_eq!((read.len(), told), (32, Vec::new()));
     }
 
-    // promise 49
+    // promise 40
     #[test]
     fn the_history_is_bounded_and_keeps_the_part_before() {
         let (dir, mut host) = place();

@@ -1,18 +1,22 @@
-//! The lab: measures the cost of co-location.
+//! The lab: measures the cost of co-location, that is, how much batch work slows down a latency-critical service, with
+//! and without isolation.
 //!
 //! ```text
 //! experiment ─► conductor ─► blocks ─► run.json ─► analysis ─► verdict ─► report
-//!                  │  through the plan and drivers that `apply` uses; no private write path
-//!                  ├─ site      groups, policy on and off, journal, clean end
+//!                  │  changes cgroups only through the planner and the drivers that `apply` uses
+//!                  ├─ site      groups, policy on and off, journal, cleanup
 //!                  │            isolation: by the best mechanism, or by named ones
-//!                  │            scheduler: sched_ext, and schedulers of others
+//!                  │            scheduler: commensal's own and third-party sched_ext schedulers
 //!                  ├─ workload  the service and the antagonists (child processes of this program)
 //!                  ├─ loadgen   open loop, latency from the intended start
-//!                  └─ tools     what load generators and batch programs of others print, as numbers
-//! calibrate ─► the same with a harm of known size in place of isolation: how often the verdict is right
+//!                  └─ tools     parsers for the output of third-party load generators and batch programs
+//! prove ─► tests kernel facts that plans rely on, in temporary cgroups; has no experiment and writes no run.json
+//! calibrate ─► adds delays of known size instead of isolation, to measure how often the verdict is right
 //! ```
 //!
-//! `run.json` is the primary data: everything printed can be recomputed from its blocks.
+//! A block is one measurement of one condition; an antagonist is a built-in program that stresses one resource.
+//!
+//! `run.json` is the primary data: all results that the lab prints can be recomputed from its blocks.
 #![forbid(unsafe_code)]
 
 pub mod analysis;
@@ -27,6 +31,7 @@ pub mod isolation;
 pub mod keep;
 pub mod loadgen;
 pub mod prometheus;
+pub mod prove;
 pub mod record;
 pub mod report;
 pub mod scheduler;

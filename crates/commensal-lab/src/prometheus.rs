@@ -1,7 +1,7 @@
-//! A minimal Prometheus client: an instant query that returns one number, or none.
+//! A minimal Prometheus client: evaluates an instant query. The result must be one number, or no series.
 //!
-//! Plain HTTP over one connection. The response is not trusted: it has a deadline and a maximum length, and must have
-//! the documented form (`GET /api/v1/query`, stable since Prometheus 2.0).
+//! The client uses plain HTTP over one connection. It does not trust the response: it limits the response's time and
+//! length, and accepts only the documented form (`GET /api/v1/query`, stable since Prometheus 2.0).
 
 use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
 use hyper::Request;
@@ -19,11 +19,11 @@ use tokio::net::TcpStream;
 
 /// Timeout of a query.
 pub const PATIENCE: Duration = Duration::from_secs(5);
-/// Maximum length of a response, bytes: one number takes 200.
+/// Maximum length of a response in bytes. A response with one number has about 200 bytes.
 const LONGEST: usize = 1 << 20;
-/// Maximum length of a query, bytes: it is part of the URL.
+/// Maximum length of a query in bytes, since the query is part of the URL.
 pub const LONGEST_QUERY: usize = 4_096;
-/// Maximum number of series that a message names.
+/// Maximum number of series that an error message lists when a query returns several.
 const NAMED: usize = 3;
 
 /// URL of a server, such as `http://127.0.0.1:9090` or `http://host:9090/prometheus`.
@@ -31,7 +31,7 @@ const NAMED: usize = 3;
 pub struct Url {
     host: String,
     port: u16,
-    /// Path without a trailing slash.
+    /// Path of the URL without a trailing slash.
     path: String,
 }
 
@@ -41,19 +41,19 @@ impl FromStr for Url {
     fn from_str(text: &str) -> Result<Url, String> {
         let text = text.trim();
         if text.starts_with("https://") {
-            return Err("TLS is not spoken; name the server's plain address, such as http://127.0.0.1:9090"
+            return Err("TLS is not supported; give the plain HTTP address of the server, such as http://127.0.0.1:9090"
                 .to_owned());
         }
-        let wanted = || "an address such as http://127.0.0.1:9090 is needed".to_owned();
+        let wanted = || "give an address such as http://127.0.0.1:9090".to_owned();
         let rest = text.strip_prefix("http://").ok_or_else(wanted)?;
         let (place, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         if place.contains('@') {
             return Err(
-                "a user and a password would be kept in the record; name an address without them".to_owned()
+                "the record would contain the user and password; give an address without them".to_owned()
             );
         }
         if text.chars().any(|c| c.is_control() || c.is_whitespace() || matches!(c, '?' | '#')) {
-            return Err("it may have neither spaces nor ? nor #".to_owned());
+            return Err("the address must not contain spaces, ? or #".to_owned());
         }
         let (host, port) = match place.rsplit_once(':') {
             Some((host, port)) if !port.ends_with(']') => (host, port.parse().map_err(|_| wanted())?),
@@ -73,31 +73,32 @@ impl fmt::Display for Url {
     }
 }
 
-/// Why a query failed: query, server, error, and what to do.
+/// A failed query: the query, the server, the error, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("Prometheus at {url}, asked {query:?}: {why}; {way_out}")]
+#[error("Prometheus at {url}, query {query:?}: {why}; {way_out}")]
 pub struct QueryError {
-    /// The server.
+    /// URL of the server.
     pub url: String,
     /// The query.
     pub query: String,
-    /// The error.
+    /// Description of the error.
     pub why: String,
-    /// What to do.
+    /// What to do about the error.
     pub way_out: &'static str,
 }
 
-/// An error, and what to do.
+/// Description of an error, and advice on what to do about the error.
 type Wrong = (String, &'static str);
 
-const IS_IT_THERE: &str = "see that it runs and that url names it";
-const IS_IT_PROMETHEUS: &str = "see that url names a Prometheus server";
-const ASK_FOR_LESS: &str = "ask for less, such as one number by sum() or max()";
+const IS_IT_THERE: &str = "check that the server runs and that the URL is right";
+const IS_IT_PROMETHEUS: &str = "check that the URL is that of a Prometheus server";
+const ASK_FOR_LESS: &str = "change the query to return less, such as one number with sum() or max()";
 
-/// Evaluates a query at a moment. `None` when no series matches, or the result is not a finite number.
+/// Evaluates a query at a point in time. Returns `None` when no series matches, or when the result is not a finite
+/// number.
 ///
 /// # Errors
-/// [`QueryError`], within [`PATIENCE`].
+/// Returns a [`QueryError`], after [`PATIENCE`] at the latest.
 pub fn ask(url: &Url, query: &str, at: SystemTime) -> Result<Option<f64>, QueryError> {
     ask_within(url, query, at, PATIENCE)
 }
@@ -111,7 +112,7 @@ fn ask_within(url: &Url, query: &str, at: SystemTime, patience: Duration) -> Res
         .map_err(|(why, way_out)| QueryError { url: url.to_string(), query: query.to_owned(), why, way_out })
 }
 
-/// Percent-encoding of everything but letters, digits and `-._~` (RFC 3986).
+/// Percent-encodes everything but letters, digits and `-._~` (RFC 3986).
 fn encoded(text: &str) -> String {
     let mut out = String::with_capacity(text.len() * 2);
     for byte in text.bytes() {
@@ -123,21 +124,21 @@ fn encoded(text: &str) -> String {
     out
 }
 
-/// Status, target of a redirect, and body.
+/// Status code of a response, target of the redirect if there is one, and body.
 type Reply = (u16, Option<String>, Bytes);
 
-/// Sends a request, and waits at most `patience` for the complete response, including name resolution.
+/// Sends a request and waits for the complete response. The time limit `patience` includes name resolution.
 fn get(url: &Url, target: &str, patience: Duration) -> Result<Reply, Wrong> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| unreachable(&error.to_string()))?;
     let reply = runtime.block_on(async { tokio::time::timeout(patience, exchange(url, target)).await });
-    // A name resolution that is still in progress is abandoned.
+    // If name resolution is still in progress, this call abandons it.
     runtime.shutdown_background();
     reply.unwrap_or_else(|_| {
-        let why = format!("no whole reply within {} s", patience.as_secs_f64());
-        Err((why, "see that it is not overloaded, or ask for less"))
+        let why = format!("no complete response within {} s", patience.as_secs_f64());
+        Err((why, "check that the server is not overloaded, or change the query to return less"))
     })
 }
 
@@ -160,7 +161,7 @@ async fn exchange(url: &Url, target: &str) -> Result<Reply, Wrong> {
         let to = head.headers.get(LOCATION).map(|to| String::from_utf8_lossy(to.as_bytes()).into_owned());
         Ok((head.status.as_u16(), to, body.to_bytes()))
     };
-    // The connection transfers the bytes; the response tells the outcome.
+    // Polling the connection transfers the bytes, but only the other future, `reply`, returns the response.
     tokio::pin!(reply, connection);
     tokio::select! {
         reply = &mut reply => reply,
@@ -169,19 +170,19 @@ async fn exchange(url: &Url, target: &str) -> Result<Reply, Wrong> {
 }
 
 fn unreachable(why: &str) -> Wrong {
-    (format!("it cannot be reached: {why}"), IS_IT_THERE)
+    (format!("the server cannot be reached: {why}"), IS_IT_THERE)
 }
 
 fn of_http(error: &hyper::Error) -> Wrong {
     match error.is_parse() {
-        true => ("the reply is no HTTP".to_owned(), IS_IT_PROMETHEUS),
-        false => ("the reply ended early".to_owned(), IS_IT_THERE),
+        true => ("the response is not HTTP".to_owned(), IS_IT_PROMETHEUS),
+        false => ("the response ended early".to_owned(), IS_IT_THERE),
     }
 }
 
 fn of_body(error: &(dyn Error + Send + Sync + 'static)) -> Wrong {
     if error.is::<LengthLimitError>() {
-        return (format!("a reply longer than {} KiB", LONGEST >> 10), ASK_FOR_LESS);
+        return (format!("the response is longer than {} KiB", LONGEST >> 10), ASK_FOR_LESS);
     }
     error.downcast_ref::<hyper::Error>().map_or_else(|| unreachable(&error.to_string()), of_http)
 }
@@ -210,33 +211,35 @@ struct Series {
     value: (f64, String),
 }
 
-/// Interprets a response.
+/// Interprets a response: returns the number, `None` if no series matches, or the reason why the response is unusable.
 fn answer(status: u16, redirect: Option<&str>, body: &[u8]) -> Result<Option<f64>, Wrong> {
-    const MEND: &str = "mend the query, or see that url names a Prometheus server";
+    const MEND: &str = "correct the query, or check that the URL is that of a Prometheus server";
     let reply: Option<Said> = serde_json::from_slice(body).ok();
     match (status, &reply) {
         (300..=399, _) => {
             let to = redirect.map(|to| format!(" to {}", short(to))).unwrap_or_default();
             return Err((
-                format!("a redirect{to} (status {status})"),
-                "name the address that it leads to as url",
+                format!("the server redirects{to} (status {status})"),
+                "give the address of the redirect as URL",
             ));
         }
         (200..=299, Some(reply)) if reply.status == "success" => {}
         (_, Some(Said { error: Some(error), .. })) => {
-            return Err((format!("refused with status {status}: {}", short(error)), MEND));
+            return Err((format!("the server returned status {status}: {}", short(error)), MEND));
         }
-        (200..=299, _) => return Err(("the reply is not that of the API".to_owned(), IS_IT_PROMETHEUS)),
+        (200..=299, _) => {
+            return Err(("the response is not that of the Prometheus API".to_owned(), IS_IT_PROMETHEUS));
+        }
         _ => {
             let said = short(&String::from_utf8_lossy(body));
             let said = if said.is_empty() { String::new() } else { format!(": {said}") };
-            return Err((format!("status {status}{said}"), MEND));
+            return Err((format!("the server returned status {status}{said}"), MEND));
         }
     }
     let Some(data) = reply.and_then(|reply| reply.data) else {
-        return Err(("the reply has no data".to_owned(), IS_IT_PROMETHEUS));
+        return Err(("the response has no data".to_owned(), IS_IT_PROMETHEUS));
     };
-    let wrong = |_| ("the reply is not that of the API".to_owned(), IS_IT_PROMETHEUS);
+    let wrong = |_| ("the response is not that of the Prometheus API".to_owned(), IS_IT_PROMETHEUS);
     let value = match data.result_type.as_str() {
         "scalar" => serde_json::from_value::<(f64, String)>(data.result).map_err(wrong)?.1,
         "vector" => {
@@ -248,20 +251,20 @@ fn answer(status: u16, redirect: Option<&str>, body: &[u8]) -> Result<Option<f64
                     series.push(last);
                     return Err((
                         several(&series),
-                        "make one number of them, such as by sum(), or name a label",
+                        "aggregate them to one number, such as with sum(), or select one with a label",
                     ));
                 }
             }
         }
         other => {
-            let why = format!("a {} instead of one number", short(other));
-            return Err((why, "ask for an instant value: rate(x[$window]) and not x[$window]"));
+            let why = format!("the result is a {} instead of one number", short(other));
+            return Err((why, "query an instant value: rate(x[$window]) instead of x[$window]"));
         }
     };
-    // Go's notation of floats; +Inf and NaN are not values of a block.
+    // Prometheus prints floats in Go's notation. +Inf and NaN cannot be used as measurements.
     match value.trim_start_matches('+').parse::<f64>() {
         Ok(number) => Ok(Some(number).filter(|number| number.is_finite())),
-        Err(_) => Err((format!("{:?} is no number", short(&value)), IS_IT_PROMETHEUS)),
+        Err(_) => Err((format!("{:?} is not a number", short(&value)), IS_IT_PROMETHEUS)),
     }
 }
 
@@ -273,10 +276,10 @@ fn several(series: &[Series]) -> String {
     let names: Vec<String> = series.iter().take(NAMED).map(name).collect();
     let more = series.len().saturating_sub(NAMED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    format!("{} series instead of one: {}{more}", series.len(), names.join(", "))
+    format!("the result has {} series instead of one: {}{more}", series.len(), names.join(", "))
 }
 
-/// The first words of a server's message, on one line.
+/// Returns the text on one line, truncated to 300 characters.
 fn short(text: &str) -> String {
     const MOST: usize = 300;
     let line: String = text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).take(MOST).collect();

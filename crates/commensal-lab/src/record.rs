@@ -1,8 +1,15 @@
-//! The model of `run.json`, schema `commensal.lab/1`: what a run recorded, and what was concluded from it.
+//! The data model of `run.json`, schema `commensal.lab/1`: what a run measured, and what was concluded from the
+//! measurements.
 //!
-//! The blocks are the primary data; `results` and everything after it can be recomputed from them. A missing value is
-//! `None`, never 0: a machine without PSI has no PSI figures. Units are the last part of a name, or are given in the
-//! documentation of fields that date from the first version. Later versions only add fields.
+//! A run compares *arms*: ways of running the online service, for example alone, next to offline work, or next to
+//! offline work under an isolation policy. A *round* measures every arm once, in random order; a *block* is the
+//! measurement of one arm in one round. With *short windows*, a block consists of many windows, between which the run
+//! switches arms within milliseconds. *Harm* states by how much a metric is worse in one arm than in another arm,
+//! usually the arm with the service alone. A *gate* is a metric whose harm determines the verdict.
+//!
+//! The blocks are the primary data; `results` and all later fields can be recomputed from the blocks. A missing value
+//! is `None`, never 0: a run on a machine without PSI has no PSI values. Most field names end with their unit; for the
+//! other fields, which are older, the documentation gives the unit. Later versions only add fields.
 
 mod blamed;
 mod block;
@@ -32,10 +39,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The name in the `schema` field of every document this version reads and writes.
+/// The value of the `schema` field in every document that this version reads and writes.
 pub const SCHEMA: &str = "commensal.lab/1";
 
-/// One-sided error rate of a conclusion, shared by all interim analyses.
+/// One-sided error rate of a conclusion, divided among all interim analyses.
 const ERROR: f64 = 0.05;
 
 /// One run of the lab, as stored.
@@ -44,18 +51,18 @@ pub struct Run {
     /// Always `commensal.lab/1`.
     #[schemars(extend("const" = "commensal.lab/1"))]
     pub schema: String,
-    /// What recorded the run.
+    /// The program that recorded the run.
     pub tool: RecordedBy,
     /// Name of the experiment.
     pub experiment: String,
-    /// Seed of the order of the arms and of the request schedule.
+    /// Seed of the random order of the arms and of the request schedule.
     pub seed: u64,
-    /// When the run started, RFC 3339.
+    /// When the run started (RFC 3339).
     #[schemars(extend("format" = "date-time"))]
     pub started: String,
-    /// Where it ran.
+    /// The machine on which the run was made.
     pub machine: Machine,
-    /// The experiment file as it was read; `None` for a built-in experiment.
+    /// Text of the experiment file; `None` for a built-in experiment.
     #[serde(default)]
     pub source: Option<String>,
     /// Command lines of the programs that ran on each side.
@@ -64,145 +71,146 @@ pub struct Run {
     /// Versions of the programs that ran.
     #[serde(default)]
     pub programs: Vec<String>,
-    /// Why cycles per instruction were not counted; `None` where they were.
+    /// Why cycles per instruction were not counted; `None` if they were counted.
     #[serde(default)]
     pub no_cpi: Option<String>,
-    /// What was planned.
+    /// The plan of the run.
     pub design: Design,
     /// The arms; each block names one of them.
     #[schemars(length(min = 1))]
     pub arms: Vec<Arm>,
-    /// What was measured, one entry per arm and round, in the order of measurement.
+    /// The measurements, one entry per arm and round, in the order of measurement.
     #[schemars(length(min = 1))]
     pub blocks: Vec<Block>,
-    /// Remarks of the recorder that a reader must know, such as "closed loop".
+    /// Remarks about the recording that a reader must know, such as "closed loop".
     #[serde(default)]
     pub caveats: Vec<String>,
     /// Comparisons of arms, computed from the blocks.
     #[serde(default)]
     pub results: Vec<Comparison>,
-    /// Half-width of the two-sided 95 % interval between the two identical arms, in per cent, per metric. With five
-    /// rounds it is the widest interval that exists, which is one of 94 %.
+    /// Half-width of the two-sided 95 % interval between the two identical arms in per cent, by metric. With five
+    /// rounds no 95 % interval exists, and the widest possible one (94 %) is used.
     #[serde(default)]
     pub noise_floor_pct: BTreeMap<Metric, f64>,
-    /// The share of the harm that each isolated arm removes.
+    /// Share of the harm that each isolated arm removes.
     #[serde(default)]
     pub attribution: Vec<Attribution>,
-    /// The tails of the isolated arms.
+    /// Share of requests over a latency threshold in each isolated arm, compared with the service alone.
     #[serde(default)]
     pub over_objective: Vec<OverObjective>,
-    /// Latency by the time since the last switch, where rounds are made of short windows.
+    /// Latency by the time since the last switch between arms; empty unless rounds consist of short windows.
     #[serde(default)]
     pub since_switch: Vec<SinceSwitch>,
-    /// Delay that the service added to the requests of each arm in a calibration.
+    /// Delays that the service added to the requests of each arm; only in a calibration, where the service harms itself
+    /// by a known amount.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub added_time: Vec<AddedTime>,
-    /// How much of the offline work was done, one entry per isolated arm.
+    /// Share of the offline work that each isolated arm still did.
     #[serde(default)]
     pub offline: Vec<OfflineKept>,
-    /// Who made online work wait, one entry per arm with offline work that the probe saw.
+    /// Waits of online work by cause, one entry per arm with offline work for which the wait probe has measurements.
     #[serde(default)]
     pub blame: Vec<ArmBlame>,
-    /// The conclusion; `None` while the run is being recorded.
+    /// The verdict of the run; `None` while the run is being recorded.
     #[serde(default)]
     pub verdict: Option<Verdict>,
-    /// The conclusion about each isolated arm on its own, where the environment allows any.
+    /// The verdict on each isolated arm; empty if the run was not fit for judging its arms.
     #[serde(default)]
     pub arm_verdicts: BTreeMap<String, Verdict>,
-    /// Why the verdict is what it is, in whole sentences.
+    /// Reasons of the verdict, in whole sentences.
     #[serde(default)]
     pub reasons: Vec<String>,
-    /// Remarks of the analysis besides the verdict, such as figures that are not printed and why.
+    /// Remarks of the analysis that do not affect the verdict, such as which values are not printed and why.
     #[serde(default)]
     pub notes: Vec<String>,
 }
 
-/// The program that recorded the run.
+/// The program that recorded a run.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Tool")]
 pub struct RecordedBy {
-    /// Its version.
+    /// Version of the program.
     pub version: String,
-    /// Its command line, without the program name.
+    /// Command line without the name of the program.
     pub args: Vec<String>,
 }
 
-/// The machine under test, as visible to the lab (in a container or guest, not the hardware below it).
+/// The machine under test, as visible to the lab: in a container or a guest, not the hardware below it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Machine {
     /// CPU model.
     pub cpu: String,
-    /// Physical cores.
+    /// Number of physical cores.
     pub cores: u32,
-    /// Logical CPUs.
+    /// Number of logical CPUs.
     pub threads: u32,
-    /// Whether SMT is active; `None` when the kernel does not say.
+    /// Whether SMT is active; `None` when the kernel does not report it.
     pub smt: Option<bool>,
     /// Hypervisor, such as `kvm`, or `none` on bare metal; `None` when unknown.
     pub virt: Option<String>,
     /// Kernel release.
     pub kernel: String,
-    /// Control group hierarchy: `v1`, `v2`, `hybrid`; `None` when none is mounted.
+    /// Cgroup hierarchy: `v1`, `v2` or `hybrid`; `None` when none is mounted.
     pub cgroup: Option<String>,
-    /// Main memory, bytes.
+    /// Size of main memory in bytes.
     pub memory_bytes: Option<u64>,
-    /// Digest of the fields that make two runs comparable.
+    /// Digest of the fields that must be equal for two runs to be comparable.
     pub fingerprint: String,
 }
 
-/// What was planned before the first block.
+/// The plan of a run, made before the first block.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Design {
-    /// Planned rounds.
+    /// Planned number of rounds.
     pub rounds: u32,
-    /// Planned measured part of a block, seconds.
+    /// Planned length of the measured part of a block, in seconds.
     pub block_s: f64,
-    /// Pause after starting or stopping offline work, seconds.
+    /// Pause after offline work starts or stops, in seconds.
     pub settle_s: f64,
-    /// Discarded first part of a block, seconds.
+    /// Length of the first part of a block, which is discarded, in seconds.
     pub warmup_s: f64,
-    /// Offered load, requests per second; `None` for a closed loop.
+    /// Offered load in requests per second; `None` for a closed loop.
     pub offered_per_s: Option<f64>,
-    /// The most requests per second that the service sustains alone; `None` when nobody measured it.
+    /// Highest request rate per second that the service sustains alone; `None` if the rate was not measured.
     #[serde(default)]
     pub knee_per_s: Option<f64>,
-    /// Harm up to this size, per cent, still counts as no harm.
+    /// General threshold, in per cent: a harm up to this size counts as no harm.
     #[schemars(extend("exclusiveMinimum" = 0))]
     pub threshold_pct: f64,
-    /// Thresholds of single metrics that differ from `threshold_pct`, per cent.
+    /// Thresholds of metrics whose threshold differs from `threshold_pct`, in per cent.
     #[serde(default)]
     pub threshold_overrides_pct: BTreeMap<Metric, f64>,
-    /// The metrics that decide the verdict.
+    /// The gates: metrics that determine the verdict.
     pub gates: Vec<Metric>,
-    /// The percentiles for which blocks were planned large enough; empty means every percentile that has enough
-    /// requests.
+    /// Percentiles for which the blocks were planned to be large enough. An empty list means every percentile for which
+    /// a block has enough requests.
     #[serde(default)]
     pub percentiles: Vec<Metric>,
-    /// Limits on how long offline work may make online work wait; the defaults of `commensal blame` when absent.
+    /// Limits on how long offline work may make online work wait; `None` means the defaults of `commensal blame`.
     #[serde(default)]
     pub blame: Option<BlameBounds>,
-    /// What made the load: `built-in` (open loop, latency from the intended start), or the name of a tool.
+    /// The load generator: `built-in` (open loop, latency from the intended start), or the name of a tool.
     #[serde(default)]
     pub load: Option<String>,
-    /// Number of requests in flight when the load is a closed loop.
+    /// Number of requests in flight; only for a closed loop.
     #[serde(default)]
     pub concurrency: Option<u32>,
-    /// The service level objective, if there is one.
+    /// The service level objective; `None` if there is none.
     #[serde(default)]
     pub slo: Option<Slo>,
-    /// The least share of the offline work that an isolated arm must keep, per cent of the contended arm's.
+    /// Minimum share of the offline work that an isolated arm must keep, in per cent of the contended arm's work.
     #[serde(default)]
     pub min_offline_pct: Option<f64>,
-    /// Rounds after which an interim analysis may end the run; empty means one analysis, at the end.
+    /// Numbers of rounds after which an interim analysis may end the run; empty means a single analysis, at the end.
     #[serde(default)]
     pub looks: Vec<u32>,
-    /// The short windows that make up a round; `None` when each block is one continuous measurement.
+    /// The short windows of which rounds consist; `None` when each block is one continuous measurement.
     #[serde(default)]
     pub windows: Option<Windows>,
     /// Preferred table style of the report: openeuler, alinux, plugsched or default.
     #[serde(default)]
     pub style: Option<String>,
-    /// The setting that is varied between the isolated arms, when they are values of one setting.
+    /// The setting in whose value the arms differ; `None` if they do not differ in the value of one setting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sweep: Option<Sweep>,
     /// Prometheus queries that are evaluated for every block.
@@ -219,39 +227,41 @@ pub struct Query {
     pub query: String,
     /// URL of the Prometheus server.
     pub url: String,
-    /// Scrape interval of the queried series, seconds.
+    /// Scrape interval of the queried series, in seconds.
     pub scrape_s: f64,
 }
 
-/// Short windows: the offline work runs throughout and is frozen and thawed. All windows of one arm in one round
-/// together form that arm's block of the round.
+/// Plan for short windows: the offline work runs during the whole run, and the run freezes and thaws it to switch arms.
+/// All windows of one arm in one round together form that arm's block of the round.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Windows {
-    /// Measured part of a window, seconds.
+    /// Length of the measured part of a window, in seconds.
     pub window_s: f64,
-    /// Discarded time after each switch, seconds.
+    /// Time after each switch that is discarded, in seconds.
     pub guard_s: f64,
-    /// Time before the next switch, seconds. Requests due in it are not counted, since they may not end before the
-    /// switch.
+    /// Time before the next switch in which due requests are not counted, in seconds: these requests may not finish
+    /// before the switch.
     #[serde(default)]
     pub tail_s: f64,
     /// Number of windows of each arm in a round.
     pub per_round: u32,
-    /// Measured part of the single window of a contended arm, seconds: harm without isolation takes a second or two to
-    /// settle.
+    /// Length of the measured part of the single window of a contended arm, in seconds. Without isolation, harm takes a
+    /// second or two to become steady.
     pub contended_s: f64,
-    /// One round in this many has contended windows.
+    /// Contended arms are measured in one of this many rounds.
     pub contended_every: u32,
 }
 
 impl Windows {
-    /// Time of a switch besides its guard, seconds: writes to the kernel and reading counters.
+    /// Duration of a switch in addition to the guard time, in seconds: the time to write to the kernel and to read
+    /// counters.
     const SWITCH_S: f64 = 0.006;
 
-    /// Longest window that a low request rate can lead to, seconds.
+    /// Maximum length to which a low request rate can extend a window, in seconds.
     const LONGEST_S: f64 = 5.0;
 
-    /// Windows of an arm in a round. Contended arms get few: harm without isolation is large enough to show in them.
+    /// Returns the number of windows of an arm in a round. Contended arms have few windows, because harm without
+    /// isolation is large enough to be measured with few.
     #[must_use]
     pub fn turns(&self, role: Role) -> Turns {
         match role {
@@ -260,14 +270,15 @@ impl Windows {
         }
     }
 
-    /// Lengthens the windows until those of an arm in one round hold `requests` requests, and so does the one window of
-    /// a contended arm. Arrivals are random: about one block in some thousands has fewer.
+    /// Lengthens the windows so that all windows of an arm in one round together contain `requests` requests, and so
+    /// does the single window of a contended arm. Arrivals are random, so about one block in several thousand contains
+    /// fewer requests.
     #[must_use]
     pub fn for_load(self, rate_per_s: Option<f64>, requests: u64) -> Windows {
         const ERRORS: f64 = 3.5;
         let Some(rate) = rate_per_s else { return self };
         let takes_s = (requests as f64 + ERRORS * (requests as f64).sqrt()) / rate;
-        // Rounded up to whole milliseconds, for readability.
+        // The length is rounded up to whole milliseconds for readability.
         let each_s = (takes_s / f64::from(self.per_round.max(1)) * 1e3).ceil() / 1e3;
         let takes_s = (takes_s * 1e3).ceil() / 1e3;
         let window_s = each_s.max(self.window_s).min(Self::LONGEST_S.max(self.window_s));
@@ -276,7 +287,8 @@ impl Windows {
         Windows { window_s, contended_s, ..self }
     }
 
-    /// Average length of a round, seconds, with `short` arms of short windows and `contended` contended arms.
+    /// Returns the average length of a round in seconds, with `short` arms of short windows and `contended` contended
+    /// arms.
     #[must_use]
     pub fn round_s(&self, short: usize, contended: usize) -> f64 {
         let around = self.guard_s + self.tail_s + Self::SWITCH_S;
@@ -285,108 +297,115 @@ impl Windows {
     }
 }
 
-/// Latency by the time since the last switch. It shows whether one window affects the next.
+/// Latency by the time since the last switch, which shows whether one window affects the next.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SinceSwitch {
-    /// The arm.
+    /// Name of the arm.
     pub arm: String,
-    /// Start and end of the interval, milliseconds since the switch.
+    /// Start and end of the interval, in milliseconds since the switch.
     pub ms: [u32; 2],
-    /// Requests that were due in the interval.
+    /// Number of requests that were due in the interval.
     pub requests: u64,
-    /// Their median latency, microseconds.
+    /// Median latency of these requests, in microseconds.
     pub p50_us: f64,
-    /// Their 90th percentile, microseconds.
+    /// 90th percentile of latency of these requests, in microseconds.
     pub p90_us: f64,
 }
 
-/// A known harm: every answer of an arm is delayed by a fraction of a latency percentile of the undelayed service.
+/// A harm of known size: every response of an arm is delayed by a fraction of a latency percentile of the undelayed
+/// service.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct KnownHarm {
-    /// The arm.
+    /// Name of the arm.
     pub arm: String,
-    /// Size of the delay, per cent of that percentile.
+    /// Size of the delay in per cent of that percentile.
     pub pct: f64,
-    /// The percentile.
+    /// The latency percentile.
     pub of: Metric,
 }
 
-/// The delays that the service added to the answers of an arm, as the service measured them.
+/// Delays that the service added to its responses in one arm, as measured by the service itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AddedTime {
-    /// The arm.
+    /// Name of the arm.
     pub arm: String,
-    /// Configured delay per request, nanoseconds.
+    /// Configured delay per request, in nanoseconds.
     pub asked_ns: u64,
-    /// Requests served while the delay was on, including those in guard times.
+    /// Number of requests served while the delay was configured, including those in guard times.
     pub requests: u64,
-    /// Sum of the delays that the service added to them, nanoseconds of wall clock.
+    /// Sum of the delays added to these requests, in nanoseconds of wall-clock time.
     pub added_ns: u64,
-    /// Overshoot of the delay in microseconds, with the number of such answers; all others overshot by less than one.
+    /// Overshoots of the configured delay in microseconds, each with its number of responses. All other responses
+    /// overshot by less than one microsecond.
     pub over_us: Vec<(f64, u64)>,
 }
 
-/// Share of an isolated arm's requests that exceed a latency threshold, compared with the service alone.
+/// Share of an isolated arm's requests that take longer than a latency threshold, compared with the service alone.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct OverObjective {
-    /// The isolated arm.
+    /// Name of the isolated arm.
     pub arm: String,
-    /// The arm it is compared with.
+    /// Name of the arm with which the arm is compared.
     pub vs: String,
-    /// The latency threshold, microseconds: that of the objective, or the 99th percentile of the service alone.
+    /// Latency threshold in microseconds: the latency limit of the run's objective, or without an objective the 99th
+    /// percentile of the service alone.
     pub objective_us: f64,
-    /// Requests over the threshold when the service runs alone, per cent.
+    /// Requests over the threshold when the service runs alone, in per cent.
     pub alone_pct: f64,
-    /// Requests over the threshold in this arm, per cent.
+    /// Requests over the threshold in this arm, in per cent.
     pub arm_pct: f64,
-    /// Hodges-Lehmann estimate of the difference over the rounds, percentage points.
+    /// Hodges-Lehmann estimate of the difference over the rounds, in percentage points.
     pub difference_pct: f64,
-    /// Its one-sided bounds, percentage points.
+    /// One-sided bounds of the difference, in percentage points.
     pub one_sided: Option<[f64; 2]>,
-    /// Whether steal time was not significantly higher in this arm (by 0.05 CPUs); otherwise the hypervisor may have
-    /// caused the tail.
+    /// False if the steal time of this arm was significantly higher, by more than 0.05 CPUs: the hypervisor may then
+    /// have caused the difference. Otherwise true.
     pub steal_alike: bool,
-    /// How much higher steal time was in this arm, CPUs, over the rounds; `None` where the machine does not report
-    /// steal.
+    /// Additional steal time of this arm over the rounds, in CPUs; `None` where the machine does not report steal.
     #[serde(default)]
     pub steal_more: Option<f64>,
-    /// FAIL when it is proven that at least 1.5 times as many requests, and 0.1 % of all, exceed the threshold; PASS
-    /// when it is proven that fewer do.
+    /// FAIL when the share over the threshold is proven to increase by at least the allowed amount, which is half of
+    /// `alone_pct` but at least 0.1 percentage points; PASS when the increase is proven to be smaller; otherwise
+    /// INCONCLUSIVE.
     pub verdict: Verdict,
 }
 
-/// A service level objective: in every window, a percentile must stay within a latency.
+/// A service level objective: in every window, a latency percentile must not exceed a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Slo {
     /// The percentile.
     pub metric: Metric,
-    /// The latency, microseconds.
+    /// The limit, in microseconds.
     pub latency_us: f64,
-    /// Length of a window, seconds.
+    /// Length of a window, in seconds.
     pub window_s: f64,
 }
 
+/// Minimum number of rounds of a run with short windows, because the confidence interval of a median needs six rounds.
+pub const LEAST_ROUNDS: u32 = 6;
+
 impl Design {
-    /// The threshold of one metric, per cent.
+    /// Returns the threshold of a metric in per cent.
     pub fn threshold_of(&self, metric: Metric) -> f64 {
         self.threshold_overrides_pct.get(&metric).copied().unwrap_or(self.threshold_pct)
     }
 
-    /// One-sided error rate of the conclusion after this many rounds: 5 %, divided among the interim analyses.
+    /// Returns the one-sided error rate of a conclusion after this many rounds: 5 %, divided among the interim
+    /// analyses.
     #[must_use]
     pub fn level(&self, rounds: u32) -> f64 {
         Looks::new(ERROR, self.looks.clone()).level(rounds)
     }
 
-    /// The same for one arm. Results without isolation never end a run, so interim analyses do not reduce their error
-    /// rate.
+    /// Returns the one-sided error rate of a conclusion about an arm with this role. Results without isolation never
+    /// end a run, so interim analyses do not reduce the error rate of contended arms.
     #[must_use]
     pub fn level_of(&self, role: Role, rounds: u32) -> f64 {
         if role == Role::Contended { ERROR } else { self.level(rounds) }
     }
 
-    /// Requests that a block needs for the percentiles that decide, and for those up to P95 that are to be printed. P99
-    /// is printed wherever the load is high enough for it.
+    /// Returns the number of requests that a block needs for all gate percentiles, and for those printed percentiles
+    /// that are at most P95. P99 is printed whenever the load is high enough for P99.
     #[must_use]
     pub fn requests_wanted(&self) -> u64 {
         let of =
@@ -394,17 +413,22 @@ impl Design {
         of(&self.gates).max(of(&self.percentiles).min(Metric::P95.requests_needed()))
     }
 
-    /// Length of a round of windows with these arms, seconds.
+    /// Returns the average length of a round of windows with these arms, in seconds.
     #[must_use]
     pub fn round_s(&self, windows: Windows, arms: &[Arm]) -> f64 {
         let contended = arms.iter().filter(|arm| arm.role == Role::Contended).count();
         windows.round_s(arms.len() - contended, contended)
     }
 
-    /// Plans as many rounds of windows as fit in `seconds`, with interim analyses before the last one.
+    /// Returns the minimum duration in seconds of a run with these windows.
+    #[must_use]
+    pub fn least_s(&self, windows: Windows, arms: &[Arm]) -> f64 {
+        f64::from(LEAST_ROUNDS) * self.round_s(windows, arms)
+    }
+
+    /// Plans as many rounds of windows as fit in `seconds`, and the interim analyses.
     pub fn by_windows(&mut self, windows: Windows, arms: &[Arm], seconds: f64) {
-        const LEAST: u32 = 6;
-        /// Contended windows needed for a confidence interval.
+        /// Number of contended windows needed for a confidence interval.
         const ENOUGH: u32 = 9;
         let fit =
             |windows: Windows| (seconds / self.round_s(windows, arms)).floor().min(MAX_ROUNDS as f64) as u32;
@@ -412,61 +436,64 @@ impl Design {
         if fit(windows) / windows.contended_every.max(1) < ENOUGH {
             windows.contended_every = 1;
         }
-        self.rounds = fit(windows).max(LEAST);
-        // A run that ends at an interim analysis must also state the harm without isolation: its interval takes six
-        // rounds.
-        let first = (LEAST - 1) * windows.contended_every + 1;
+        self.rounds = fit(windows).max(LEAST_ROUNDS);
+        // A run that ends at an interim analysis must also report the harm without isolation. The confidence interval
+        // of that harm needs six rounds with contended windows.
+        let first = (LEAST_ROUNDS - 1) * windows.contended_every + 1;
         let look = |at: &u32| (*at).max(first.min(self.rounds));
         self.looks = Looks::plan(ERROR, self.rounds).at().iter().map(look).collect();
         self.looks.dedup();
         self.windows = Some(windows);
     }
 
-    /// The metrics that blocks of this plan may have, in the order in which they are printed.
+    /// Returns the metrics that blocks of this plan may have, in printing order.
     #[must_use]
     pub fn metrics(&self) -> Vec<Metric> {
         Metric::ALL.into_iter().chain(self.queries.iter().map(|query| query.metric)).collect()
     }
 
-    /// Whether blocks are planned large enough for this metric.
+    /// Returns whether blocks are planned to be large enough for this metric.
     pub fn plans_for(&self, metric: Metric) -> bool {
         metric.quantile().is_none() || self.percentiles.is_empty() || self.percentiles.contains(&metric)
     }
 }
 
-/// What an arm is for.
+/// Purpose of an arm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// Online work alone: the reference.
+    /// Online work alone, as the reference.
     Baseline,
-    /// Online work alone once more: the gate and the noise floor.
+    /// Online work alone once more. The comparison with `baseline` shows whether identical arms give equal results, and
+    /// measures the noise floor.
     Baseline2,
     /// Online and offline work without isolation.
     Contended,
-    /// Online and offline work under a policy: the claim.
+    /// Online and offline work under an isolation policy. The verdict is about these arms.
     Isolated,
-    /// Online work alone under the policy, with the offline work frozen: what the policy itself does to the service.
+    /// Online work alone under the policy, with the offline work frozen. This arm shows the effect of the policy itself
+    /// on the service.
     PolicyOnly,
-    /// Online work under the policy, beside threads of the idle class that keep every CPU from idling. An idle CPU
-    /// wakes up more slowly; what the service gains from a busy neighbour must not be credited to isolation.
+    /// Online work under the policy, together with SCHED_IDLE threads that keep every CPU busy. An idle CPU wakes up
+    /// slowly, so a service may be faster next to a busy neighbour. The comparison with this arm does not credit that
+    /// gain to isolation.
     Warm,
-    /// Offline work alone: its maximum throughput.
+    /// Offline work alone. This arm shows the maximum throughput of the offline work.
     OfflineAlone,
 }
 
 /// One arm of the run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Arm {
-    /// Its name, unique in the run.
+    /// Name of the arm, unique in the run.
     pub name: String,
-    /// Role of the arm. A run has at most one arm per role, except for `isolated`, and for `contended`, which may have
-    /// one per offline workload.
+    /// Purpose of the arm. A run has at most one arm per role, with two exceptions: several arms may be `isolated`, and
+    /// there may be one `contended` arm per offline workload.
     pub role: Role,
-    /// The isolation under test, in arms that have one.
+    /// The isolation under test; `None` for arms without isolation.
     #[serde(default)]
     pub policy: Option<Policy>,
-    /// The built-in offline workload of this arm, where arms differ in it.
+    /// The built-in offline workload of this arm; `None` if all arms have the same one.
     #[serde(default)]
     pub offline: Option<String>,
 }
@@ -474,128 +501,134 @@ pub struct Arm {
 /// An isolation policy as it was applied.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Policy {
-    /// The driver that applied it.
+    /// Name of the driver that applied the policy.
     pub driver: String,
-    /// Why this driver protects less than the name suggests; `None` when it does not.
+    /// Why the driver protects less than its name suggests; `None` if the driver keeps that promise.
     #[serde(default)]
     pub weak: Option<String>,
-    /// Every control file that the driver wrote.
+    /// All control files that the driver wrote.
     #[serde(default)]
     pub applied: Vec<Applied>,
 }
 
-/// One control file and its value.
+/// A control file with its value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Applied {
-    /// The control group, relative to the mount.
+    /// The cgroup, relative to the mount point.
     pub path: String,
-    /// The file in it.
+    /// Name of the file in the cgroup.
     pub file: String,
-    /// The value that was wanted, as the kernel would print it.
+    /// The value to be set, in the kernel's notation.
     pub want: String,
-    /// The value read back; `None` when it could not be read.
+    /// The value that was read back; `None` when the file could not be read.
     pub read: Option<String>,
 }
 
 impl Applied {
-    /// Whether the kernel holds the value that was wanted.
+    /// Returns whether the kernel reported the value that was to be set.
     pub fn holds(&self) -> bool {
         self.read.as_deref().is_some_and(|read| read.trim() == self.want.trim())
     }
 }
 
-/// One metric of one arm compared with another arm.
+/// Comparison of one metric between two arms.
 ///
-/// Harm is positive when the service got worse, on every metric: `q_arm / q_vs - 1` for latency and
-/// `q_vs / q_arm - 1` for throughput, in per cent.
+/// Harm is positive when the service got worse, for every metric. With `q_arm` and `q_vs` as the metric's values in the
+/// two arms, the harm in per cent is `q_arm / q_vs - 1` for latency and `q_vs / q_arm - 1` for throughput.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Comparison {
-    /// The arm.
+    /// Name of the arm.
     pub arm: String,
-    /// The arm it is compared with.
+    /// Name of the arm with which the arm is compared.
     pub vs: String,
     /// The metric.
     pub metric: Metric,
-    /// Hodges-Lehmann estimate of the harm, per cent.
+    /// Hodges-Lehmann estimate of the harm in per cent.
     pub harm_pct: f64,
-    /// Two-sided 95 % signed-rank interval, per cent; `None` below 6 rounds, where none exists.
+    /// Two-sided 95 % signed-rank interval of the harm in per cent; `None` below 6 rounds, from which no such interval
+    /// can be computed.
     pub ci95: Option<[f64; 2]>,
-    /// One-sided 95 % bounds, lower and upper, per cent; `None` below 5 rounds, where none exist.
+    /// One-sided 95 % bounds of the harm in per cent, lower and upper; `None` below 5 rounds, from which no such bounds
+    /// can be computed.
     pub one_sided: Option<[f64; 2]>,
-    /// Mean of the log-ratios, as harm in per cent.
+    /// Mean of the log-ratios, converted to harm in per cent.
     pub mean_pct: f64,
-    /// Two-sided 95 % t interval of that mean, per cent; `None` below 2 rounds.
+    /// Two-sided 95 % t interval of `mean_pct` in per cent; `None` below 2 rounds.
     pub mean_t_ci95: Option<[f64; 2]>,
-    /// One-sided p-value of "the harm is at most the threshold", for Holm's correction.
+    /// One-sided p-value of the hypothesis that the harm is at most the threshold; input for Holm's correction.
     pub p_fail: f64,
-    /// Two-sided p-value of "there is no difference"; `None` in records of earlier versions.
+    /// Two-sided p-value of the hypothesis that there is no difference; `None` in records of earlier versions.
     #[serde(default)]
     pub p_equal: Option<f64>,
     /// Standard deviation of the paired log-ratios; `None` below 2 rounds.
     pub sd_log: Option<f64>,
-    /// Rounds in which both arms have a value of this metric.
+    /// Number of rounds in which both arms have a value of this metric.
     pub rounds: u32,
-    /// `hl-signed-rank` with the exact null distribution, `hl-signed-rank-normal` above 50 rounds.
+    /// `hl-signed-rank` (exact null distribution), or `hl-signed-rank-normal` above 50 rounds.
     pub method: String,
 }
 
-/// How much of the harm an isolated arm removes: `1 - harm isolated / harm contended`.
+/// Share of the harm that an isolated arm removes: `1 - harm isolated / harm contended`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Attribution {
-    /// The isolated arm.
+    /// Name of the isolated arm.
     pub arm: String,
     /// The metric.
     pub metric: Metric,
-    /// Harm removed, per cent; negative when isolation makes it worse.
+    /// Harm removed in per cent; negative when isolation increases the harm.
     pub removed_pct: f64,
-    /// Two-sided 95 % interval, per cent; `None` when there are too few rounds or a pair of rounds without harm.
+    /// Two-sided 95 % interval in per cent; `None` when there are too few rounds, or when a pair of rounds has no harm
+    /// without isolation.
     pub ci95: Option<[f64; 2]>,
 }
 
-/// How much offline work an isolated arm still did.
+/// Share of the offline work that an isolated arm still did.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct OfflineKept {
-    /// The isolated arm.
+    /// Name of the isolated arm.
     pub arm: String,
-    /// Offline work in this arm over that in the contended arm, per cent.
+    /// Offline work in this arm, in per cent of the offline work in the contended arm.
     pub kept_vs_contended_pct: Option<f64>,
-    /// Its two-sided 95 % interval, per cent.
+    /// Two-sided 95 % interval of `kept_vs_contended_pct`, in per cent.
     pub kept_vs_contended_ci95: Option<[f64; 2]>,
-    /// Offline work in this arm over that of the offline work alone, per cent (medians).
+    /// Offline work in this arm, in per cent of the offline work when it runs alone (medians).
     pub kept_vs_alone_pct: Option<f64>,
-    /// CPU used by offline work, per cent of the CPU that the online side, other programs and the hypervisor leave.
+    /// CPU use of the offline work, in per cent of the CPU time left by the online side, other programs and the
+    /// hypervisor.
     pub cpu_left_used_pct: Option<f64>,
-    /// Effective machine utilisation, per cent; needs `knee_per_s` and an arm with offline work alone.
+    /// Effective machine utilisation in per cent: the online load as a share of its maximum plus the offline work as a
+    /// share of its maximum. Requires `knee_per_s` and an arm with offline work alone.
     pub emu_pct: Option<f64>,
 }
 
 impl Run {
-    /// The first arm with this role.
+    /// Returns the first arm with this role.
     pub fn arm_with(&self, role: Role) -> Option<&Arm> {
         self.arms.iter().find(|arm| arm.role == role)
     }
 
-    /// The service alone, with the same online settings as in isolated arms: the arm that they are compared with.
+    /// Returns the arm with which isolated arms are compared: the service alone under the same online settings if the
+    /// run has an arm for this, otherwise the baseline.
     pub fn reference(&self) -> Option<&Arm> {
         self.arm_with(Role::PolicyOnly).or_else(|| self.arm_with(Role::Baseline))
     }
 
-    /// Rounds that have begun.
+    /// Returns the number of rounds that have begun.
     pub fn rounds_begun(&self) -> u32 {
         self.blocks.iter().map(|block| block.round.saturating_add(1)).max().unwrap_or(0)
     }
 
-    /// The arm in which the offline work of `arm` runs without isolation.
+    /// Returns the contended arm (without isolation) with the same offline work as `arm`.
     pub fn contended_for(&self, arm: &Arm) -> Option<&Arm> {
         self.arms.iter().find(|other| other.role == Role::Contended && other.offline == arm.offline)
     }
 
-    /// The blocks of one arm, usable or not.
+    /// Returns all blocks of an arm, valid or not.
     pub fn blocks_of<'a>(&'a self, arm: &'a str) -> impl Iterator<Item = &'a Block> {
         self.blocks.iter().filter(move |block| block.arm == arm)
     }
 
-    /// The comparison of two arms on one metric.
+    /// Returns the comparison of two arms on one metric.
     pub fn comparison(&self, arm: &str, vs: &str, metric: Metric) -> Option<&Comparison> {
         self.results.iter().find(|r| r.arm == arm && r.vs == vs && r.metric == metric)
     }

@@ -1,4 +1,4 @@
-//! Reports for people and programs, rendered from a stored run only.
+//! Reports of a run for people and for programs. Each report is computed from a stored run only.
 
 mod answer;
 mod charts;
@@ -17,7 +17,7 @@ mod summary;
 mod sweep;
 mod terminal;
 
-/// Building blocks of pages and charts, for reports of other crates with the same look.
+/// Building blocks of pages and charts, for reports of other crates in the same style.
 pub mod draw {
     pub use super::charts::{
         Canvas, NARROW, Scale, WIDE, escape, extent, log_steps, round_steps, trimmed, words,

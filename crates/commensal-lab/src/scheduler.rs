@@ -1,7 +1,8 @@
-//! Third-party sched_ext schedulers: starts the program, waits until the kernel has loaded its scheduler, and ends it.
+//! Third-party sched_ext schedulers, each of which is loaded by a program of its own. This module starts the program,
+//! waits until the kernel has loaded the scheduler, and later stops the program.
 //!
-//! The behaviour of such a scheduler is not checked. This module only ensures that it is loaded while its program runs,
-//! and that no scheduler is loaded when the program has ended.
+//! The module does not check how the scheduler behaves. It only ensures that the scheduler is loaded while its program
+//! runs, and that no scheduler is loaded after the program has exited.
 
 use crate::error::LabError;
 use commensal_core::errno::Errno;
@@ -9,13 +10,13 @@ use commensal_host::{Child, Exit, Host, HostError, Process, Signal, SpawnSpec};
 use commensal_sensors::sched_ext::{Kernel, State};
 use std::time::{Duration, Instant};
 
-/// Timeout for loading a scheduler: the verifier alone takes seconds on a busy machine.
+/// Timeout for loading a scheduler. The BPF verifier alone needs seconds on a busy machine.
 pub const TO_LOAD: Duration = Duration::from_secs(10);
-/// Timeout for the program to end by itself, and for the kernel to unload the scheduler.
+/// Timeout for the program to exit after a signal, and for the kernel to unload the scheduler.
 pub const TO_END: Duration = Duration::from_secs(5);
 const TURN: Duration = Duration::from_millis(20);
 
-/// An exit status, phrased as the end of a sentence.
+/// Formats an exit status to be appended to a sentence, such as `with status 1`.
 #[must_use]
 pub fn in_words(exit: &Exit) -> String {
     match exit {
@@ -24,11 +25,11 @@ pub fn in_words(exit: &Exit) -> String {
     }
 }
 
-/// Starts the program and waits until its scheduler is loaded. On a timeout, or when `stop` says so, the program is
-/// ended.
+/// Starts the program and waits until its scheduler is loaded. On a timeout, or when `stop` returns true, stops the
+/// program and returns an error.
 ///
 /// # Errors
-/// When it is not in force; the program then does not run.
+/// Returns an error if the scheduler is not loaded; the program is then stopped.
 pub fn enable(host: &mut dyn Host, spec: &SpawnSpec, stop: &dyn Fn() -> bool) -> Result<Child, LabError> {
     let mut child = host.spawn(spec)?;
     let program = spec.program.display().to_string();
@@ -36,7 +37,7 @@ pub fn enable(host: &mut dyn Host, spec: &SpawnSpec, stop: &dyn Fn() -> bool) ->
     loop {
         if let Some(exit) = child.try_wait()? {
             return Err(LabError::new(format!(
-                "{program} ended {} before the kernel had a scheduler of it",
+                "{program} exited {} before it had loaded a scheduler",
                 in_words(&exit)
             )));
         }
@@ -47,15 +48,15 @@ pub fn enable(host: &mut dyn Host, spec: &SpawnSpec, stop: &dyn Fn() -> bool) ->
         if stop() {
             disable(host, &mut child)?;
             return Err(LabError::new(format!(
-                "{program} was ended before the kernel had a scheduler of it, as was asked"
+                "{program} was stopped on request before it had loaded a scheduler"
             )));
         }
         if began.elapsed() > TO_LOAD {
             let state = kernel.state.as_ref().map_or_else(|| "absent".to_owned(), ToString::to_string);
             disable(host, &mut child)?;
             return Err(LabError::new(format!(
-                "{program} had no scheduler loaded after {} s (sched_ext is {state}), and was ended: is it one that loads a sched_ext \
-                 scheduler, and stays?",
+                "{program} had loaded no scheduler after {} s (sched_ext is {state}) and was stopped; the program must load a \
+                 sched_ext scheduler and keep running",
                 TO_LOAD.as_secs()
             )));
         }
@@ -63,20 +64,20 @@ pub fn enable(host: &mut dyn Host, spec: &SpawnSpec, stop: &dyn Fn() -> bool) ->
     }
 }
 
-/// Ends the program of a scheduler, and verifies that the kernel has unloaded it.
+/// Stops a scheduler's program, and verifies that the kernel has unloaded the scheduler.
 ///
 /// # Errors
-/// When the program cannot be ended, or a scheduler stays loaded.
+/// Returns an error if the program cannot be stopped, or if a scheduler is still loaded.
 pub fn disable(host: &mut dyn Host, child: &mut Child) -> Result<(), LabError> {
     let process = child.process.clone();
     end(host, &process, &mut |_| child.try_wait().is_ok_and(|exit| exit.is_some()))?;
     gone(host)
 }
 
-/// Ends a process, first with SIGTERM, then with SIGKILL; `ended` says whether it has ended.
+/// Stops a process with SIGTERM, then with SIGKILL; `ended` reports whether the process has exited.
 ///
 /// # Errors
-/// `ETIMEDOUT` when it survives SIGKILL.
+/// `ETIMEDOUT` if the process survives SIGKILL; the error of the signal if it cannot be sent.
 pub fn end(
     host: &mut dyn Host,
     process: &Process,
@@ -102,7 +103,7 @@ pub fn end(
 /// Waits until the kernel has no scheduler loaded.
 ///
 /// # Errors
-/// When one stays loaded.
+/// Returns an error if a scheduler is still loaded after the timeout.
 pub fn gone(host: &dyn Host) -> Result<(), LabError> {
     let began = Instant::now();
     loop {
@@ -112,7 +113,7 @@ pub fn gone(host: &dyn Host) -> Result<(), LabError> {
         }
         if began.elapsed() > TO_END {
             return Err(LabError::new(format!(
-                "{}, although its program has ended: end what it started",
+                "{}, although its program has exited: stop the processes that it started",
                 kernel.loaded()
             )));
         }
@@ -137,9 +138,9 @@ mod tests {
         let mut host = with("enabled\n", "simple\n");
         let mut child = enable(&mut host, &SpawnSpec::new("scx_simple"), &|| false).unwrap();
         let pid = child.process.pid;
-        // The scheduler stays loaded although its program has ended.
+        // The scheduler stays loaded although its program has exited.
         let error = disable(&mut host, &mut child).unwrap_err().to_string();
-        assert!(error.contains("simple is enabled, although its program has ended"), "{error}");
+        assert!(error.contains("simple is enabled, although its program has exited"), "{error}");
         assert!(host.another().process(pid).is_err());
         let mut missing = with("disabled\n", "");
         missing.missing_program("scx_lost");
@@ -151,7 +152,7 @@ mod tests {
     fn one_that_nobody_waits_for_any_more_is_ended() {
         let mut host = with("disabled\n", "");
         let error = enable(&mut host, &SpawnSpec::new("scx_slow"), &|| true).unwrap_err().to_string();
-        assert_eq!(error, "scx_slow was ended before the kernel had a scheduler of it, as was asked");
+        assert_eq!(error, "scx_slow was stopped on request before it had loaded a scheduler");
         let started = host.processes().pop().unwrap();
         assert!(host.process(started.pid).is_err());
     }

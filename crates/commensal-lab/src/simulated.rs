@@ -1,8 +1,10 @@
-//! Tests the reliability of the verdict: seeded simulations through the real analysis and verdict; `calibrate` does the
-//! same on a real machine.
+//! Tests the reliability of verdicts: simulated runs pass through the real analysis and verdict. The simulations are
+//! reproducible, because their random numbers have fixed seeds. The module `calibrate` tests the same on a real
+//! machine.
 //!
-//! Blocks carry a log-normal noise of 3 %, optionally with 15 % of the blocks slowed by up to 65 %. Errors that
-//! should be at most 5 % may come out at 7 % in 2000 repetitions (4 standard errors).
+//! The metric of each block (one arm, or way of running the service, in one round) has log-normal noise of 3 %. In some
+//! tests, the metric is also worse by up to 65 % with a probability of 15 %. An error rate that should be at most 5 %
+//! may reach 7 % in 2000 repetitions (4 standard errors).
 
 use crate::analysis::conclude_from;
 use crate::fixture::{bare_run, simulate};
@@ -13,14 +15,15 @@ use crate::rng::Rng;
 const REPETITIONS: u32 = 2_000;
 const SD: f64 = 0.03;
 
-/// Frequencies of outcomes over the repetitions, in per cent.
+/// Share of the repetitions with each outcome (per cent).
 #[derive(Debug, Default)]
 struct Rates {
-    /// The two-sided interval of the isolated arm excludes zero.
+    /// The two-sided confidence interval of the isolated arm excludes zero.
     alarm: f64,
-    /// The interval excludes the true harm.
+    /// The confidence interval excludes the true harm.
     miss: f64,
-    /// The upper bound alone lies under the threshold, without the A/A gate.
+    /// The upper confidence bound is below the threshold. The check that identical arms give equal results (A/A gate)
+    /// is ignored.
     under: f64,
     pass: f64,
     fail: f64,
@@ -49,7 +52,7 @@ fn rates(rounds: u32, harm: f64, bursts: f64, gates: &[Metric]) -> Rates {
     sums
 }
 
-// promise 43
+// promise 35
 #[test]
 fn false_alarms_are_as_rare_as_promised() {
     for (rounds, bursts) in [(8, 0.0), (12, 0.0), (12, 0.15)] {
@@ -60,7 +63,7 @@ fn false_alarms_are_as_rare_as_promised() {
     }
 }
 
-// promise 43
+// promise 35
 #[test]
 fn a_harm_at_the_threshold_rarely_passes() {
     for (rounds, bursts) in [(8, 0.0), (12, 0.0), (12, 0.15)] {
@@ -86,7 +89,8 @@ fn a_clear_harm_fails_and_no_harm_passes() {
     assert_eq!(harmed.pass, 0.0, "{harmed:?}");
     let harmless = rates(12, 0.0, 0.0, &[Metric::P90]);
     assert!(harmless.pass > 80.0, "{harmless:?}");
-    // The A/A gate refuses about as many runs as its error rate, independently of how quiet the machine is.
+    // The A/A gate compares two identical arms. However quiet the machine is, it rejects about as many runs as its
+    // error rate allows.
     assert!(harmless.invalid < 12.0, "{harmless:?}");
 }
 
@@ -97,7 +101,7 @@ fn the_interval_of_the_harm_removed_covers_the_truth() {
     let mut rng = Rng::new(77);
     let (mut missed, mut claimed) = (0_u32, 0_u32);
     for _ in 0..REPETITIONS {
-        // 5 % of harm remain of 50 %: 90 % is removed.
+        // With isolation, a harm of 5 % remains of 50 %, so isolation removes 90 % of the harm.
         let samples = simulate(&mut rng, 12, [0.0, 0.5, 0.05], (SD, 0.0), &run.design.gates);
         conclude_from(&mut run, &samples, Vec::new());
         for [lo, hi] in run.attribution.iter().filter_map(|a| a.ci95) {

@@ -1,8 +1,13 @@
-//! The testbed of a run: creates its cgroups, switches policies on and off, starts processes and cleans up.
+//! The testbed of a run of the lab. The testbed creates cgroups for the two sides, online work and offline work;
+//! switches isolation policies on and off; starts processes; and cleans up. Each isolation policy belongs to an
+//! isolated arm; an arm is one of the ways of running the service that the run compares.
 //!
-//! Everything is written through plan, drivers and journal, so that the next run or `commensal restore` can undo a run
-//! killed at any moment. The run's cgroups are two parents named after its pid.
+//! The testbed makes all changes through commensal's planner, drivers and journal. So the next run or `commensal
+//! restore` can undo the changes of a run that was killed at any moment. The run's cgroups have two parents, whose
+//! names contain the run's pid.
 
+mod cgroups;
+mod changes;
 mod claim;
 mod error;
 mod guard;
@@ -12,82 +17,86 @@ mod scheduled;
 #[cfg(test)]
 mod tests;
 
+pub use cgroups::Side;
 pub use claim::Claim;
 pub use error::TestbedError;
 pub use guard::{Guard, keep_watch};
 pub use policies::{ArmPolicy, Tasks, Wanted};
 
 use crate::isolation::Isolation;
-use commensal_core::actual::{ActualState, Capabilities, CgroupPath, Hierarchy};
+use cgroups::{SideCgroups, sweep};
+use changes::{Changes, Toggle};
+use commensal_core::actual::{ActualState, Capabilities, CgroupPath};
 use commensal_core::errno::Errno;
 use commensal_core::plan::{Action, Step, undo};
-use commensal_core::topology::Machine;
-use commensal_host::{Child, Host, HostError, Lock, SpawnSpec, below};
+use commensal_host::{Child, Host, HostError, Lock, SpawnSpec};
 use commensal_reconcile::{
-    Applied, Instance, Journal, PlanRequest, ReconcileError, apply, enforce, members, restore_own,
-    restore_stale, step_aside, verify,
+    Applied, Instance, PlanRequest, ReconcileError, apply, enforce, members, restore_own, restore_stale,
+    step_aside,
 };
 use commensal_sensors::usage::GroupDirs;
-use commensal_sensors::{Survey, machine, mounts};
-use std::path::{Path, PathBuf};
+use commensal_sensors::{Survey, machine};
+use moving::Moving;
+use scheduled::ArmScheduler;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// How long a process may take to die of SIGKILL: on a busy machine, one of the idle class must first get a CPU.
-const LAST_MOMENTS: Duration = Duration::from_secs(15);
-
-/// Which side of the experiment a process is on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
-    /// The service.
-    Online,
-    /// The batch work.
-    Offline,
-    /// A program that generates load: treated as online, but accounted separately from the service.
-    Client,
-    /// Threads of the idle class that keep every CPU from idling: treated as offline, but accounted separately from the
-    /// batch work.
-    Warm,
-}
+/// Time limit for a process to exit after SIGKILL; after that time, the run fails. The limit is long because on a busy
+/// machine each thread of the process must first get a CPU, and pending writes to a slow disk must first finish.
+const LAST_MOMENTS: Duration = Duration::from_secs(120);
 
 /// The testbed of a run.
 #[derive(Debug)]
 pub struct Testbed {
-    /// CPU topology of the machine.
-    pub machine: Machine,
-    /// Its cgroup hierarchies.
-    pub hierarchies: Vec<Hierarchy>,
-    /// Policies of the isolated arms, in the order of the arms.
+    /// The survey of the machine: its hardware and the kernel's capabilities.
+    pub survey: Survey,
+    /// Policies of the isolated arms, in the order of the arms. An arm is one of the ways of running the online service
+    /// that the run compares.
     pub policies: Vec<ArmPolicy>,
-    /// Steps that apply the online settings common to all policies of the run, and whether they are applied.
-    online: (Vec<Step>, bool),
-    /// Steps that freeze the offline side and the warm side, and whether each is frozen.
-    pauses: [(Vec<Step>, bool); 2],
-    /// Why the run's own offline work cannot be frozen although the plan asks for it.
-    stays_hot: Option<String>,
-    /// Index of the active policy.
-    on: Option<usize>,
-    /// The controller that currently moves limits.
-    moving: Option<moving::Moving>,
-    /// The active scheduler.
-    scheduled: Option<scheduled::Scheduled>,
-    /// What an earlier, killed run had left and this one removed first.
+    /// Changes of earlier, killed runs that this run undid at its start.
     pub cleaned: Vec<String>,
-    instance: Instance,
-    journal: Journal,
-    actual: ActualState,
-    survey: Survey,
-    /// Paths of the cgroups, indexed by [`Side`].
-    paths: [CgroupPath; 4],
-    groups: [GroupDirs; 4],
-    /// Held so that no other lab run measures at the same time.
+    cgroups: SideCgroups,
+    changes: Changes,
+    /// The online settings common to all policies of the run.
+    online: Toggle,
+    freezing: Freezing,
+    active: Option<ActivePolicy>,
+    /// Lock on the state directory, held for the duration of the run.
     _lock: Lock,
 }
 
-/// Surveys the machine, removes what dead runs left, and creates the cgroups of this run.
+/// The sides whose processes the run freezes while an arm has no offline work.
+#[derive(Debug, Default)]
+struct Freezing {
+    offline: Toggle,
+    warm: Toggle,
+    /// Why the run cannot freeze its own offline work, although the experiment requests it; `None` if it can, or need
+    /// not.
+    obstacle: Option<String>,
+}
+
+impl Freezing {
+    fn side(&mut self, side: Side) -> &mut Toggle {
+        if side == Side::Warm { &mut self.warm } else { &mut self.offline }
+    }
+}
+
+/// The active policy, with the controller and the scheduler that run while it is active.
+#[derive(Debug)]
+struct ActivePolicy {
+    /// Index of the policy.
+    index: usize,
+    /// The controller that adapts the offline side's CPUs to the load; `None` if the policy has none.
+    moving: Option<Moving>,
+    /// The policy's third-party scheduler.
+    scheduler: Option<ArmScheduler>,
+}
+
+/// Surveys the machine, undoes the changes of killed runs, and creates the cgroups of this run.
 ///
 /// # Errors
-/// When the machine cannot be read, the journal cannot be kept, or the kernel refuses a group; then nothing
-/// of this run is left.
+/// Returns an error if another run holds the lock, the machine cannot be read, the journal cannot be written, or the
+/// kernel refuses to create a cgroup. Before returning an error, the function removes what it created.
 pub fn open(
     host: &mut dyn Host,
     state_dir: PathBuf,
@@ -105,7 +114,7 @@ pub fn open(
         ..Instance::of_process(&state_dir, policies::PREFIX, probe_name)
     };
     let journal_name = instance.journal_name().to_owned();
-    // On any error, everything created so far is removed.
+    // On any error, remove everything that the run has created.
     build(host, instance, wanted, lock).inspect_err(|_| {
         let _ = restore_own(host, &state_dir, &journal_name);
     })
@@ -120,7 +129,7 @@ fn build(
     let boot_id = machine::boot_id(host).unwrap_or_default();
     let cleaned = restore_stale(host, &instance.state_dir, &boot_id)?.done;
     let mut journal = instance.open_journal(host)?;
-    // The cgroups, and their values while no policy is active.
+    // The specifications of the cgroups, with the values that apply while no policy is active.
     let mut specs = policies::specs(wanted)?;
     let machine = machine::machine(host)?;
     wanted.isolations.iter().for_each(|isolation| isolation.make_room(&mut specs, &machine));
@@ -131,33 +140,12 @@ fn build(
     if let Some(failure) = outcome.failure {
         return Err(TestbedError::refused(&failure));
     }
-    // Controllers that the root cgroup had not enabled could not be probed before.
+    // Survey again: the first survey could not test controllers that were not yet enabled in the root cgroup.
     let looked = instance.survey(host)?;
     let found = instance.observe(host, &looked)?;
     let plans = policies::Planner { instance: &instance, survey: &looked, wanted };
     let policies::All { actual, policies, online, mut structure } = plans.all(host, &found)?;
-    let mut pauses = [(Vec::new(), false), (Vec::new(), false)];
-    let mut stays_hot = None;
-    for (pause, name) in pauses.iter_mut().zip(["batch", "warm"]) {
-        if !policies::pauses(name, wanted) {
-            continue;
-        }
-        let path = wanted.attached[Side::Offline as usize]
-            .map_or_else(|| name.to_owned(), |path| path.as_str().to_owned());
-        match plans.pause(host, &actual, name)? {
-            Ok((needed, steps)) => {
-                policies::add(&mut structure, &needed);
-                pause.0 = steps;
-            }
-            // The run's own offline work can be started and stopped instead.
-            Err(why) if wanted.attached[Side::Offline as usize].is_none() => stays_hot = Some(why),
-            Err(why) => {
-                return Err(TestbedError::new(format!(
-                    "{path} cannot be frozen for the blocks without offline work: {why}"
-                )));
-            }
-        }
-    }
+    let freezing = freezing(host, &plans, &actual, &mut structure)?;
     step_aside(host, &structure, &actual, planned.desired.aside.name(), &mut journal)
         .map_err(ReconcileError::from)?;
     if let Some(failure) = apply(host, &structure, &actual, &mut journal).failure {
@@ -167,139 +155,164 @@ fn build(
         let group = planned.desired.groups.iter().find(|group| group.name.as_str() == name);
         group.map(|group| group.members[0].path.clone()).unwrap_or_default()
     };
-    let paths = policies::GROUPS.map(|(name, _)| member(name));
-    let groups = open_groups(host, &looked, &paths);
+    let cgroups = SideCgroups::open(host, &looked, policies::GROUPS.map(|(name, _)| member(name)));
     Ok(Testbed {
-        machine: looked.machine.clone(),
-        hierarchies: looked.hierarchies.clone(),
         survey: looked,
         policies,
-        online: (online, false),
-        pauses,
-        stays_hot,
-        on: None,
-        moving: None,
-        scheduled: None,
-        paths,
-        groups,
         cleaned,
-        instance,
-        journal,
-        actual,
+        cgroups,
+        changes: Changes { instance, journal, actual },
+        online: Toggle { steps: online, on: false },
+        freezing,
+        active: None,
         _lock: lock,
     })
 }
 
-/// Opens the cgroups of all sides; none where the run has no cgroups of its own.
-fn open_groups(host: &mut dyn Host, look: &Survey, paths: &[CgroupPath; 4]) -> [GroupDirs; 4] {
-    let possible = look.caps.cgroup_obstacle.is_none() && look.tenancy.obstacle.is_none();
-    let hierarchies = if possible { look.hierarchies.as_slice() } else { &[] };
-    [0, 1, 2, 3].map(|side| GroupDirs::open(host, hierarchies, &paths[side]))
-}
-
-/// Removes empty cgroups with the run's names from hierarchies where the run created none: a container engine that gets
-/// one of our cgroups as a parent creates it in every hierarchy. The names contain the run's pid, so they are ours.
-fn sweep(host: &mut dyn Host, paths: &[CgroupPath; 4], prefix: &str) {
-    let parents = paths.iter().filter_map(CgroupPath::parent);
-    let all = paths.iter().cloned().chain(parents);
-    let all: Vec<CgroupPath> = all.filter(|path| path.parts().any(|part| part.starts_with(prefix))).collect();
-    for mounts::Mount { mount, .. } in mounts::cgroup_mounts(host).unwrap_or_default() {
-        for path in &all {
-            let Some(above) = path.parent() else { continue };
-            let Ok(dir) = host.open(&below(Path::new(&mount), above.as_str())) else { continue };
-            if let Ok(group) = host.open_child(dir, path.name()) {
-                // Cgroups that are not empty are not reported here: those in the journal were tried already.
-                let _ = host.rmdir(dir, path.name(), group.inode);
-                host.close(group);
+/// Plans how to freeze the offline side and the warm side (threads that keep idle CPUs busy), and adds the required
+/// cgroup changes to `structure`.
+///
+/// # Errors
+/// Returns an error if offline work that already ran before the run cannot be frozen.
+fn freezing(
+    host: &mut dyn Host,
+    plans: &policies::Planner<'_>,
+    actual: &ActualState,
+    structure: &mut Vec<Step>,
+) -> Result<Freezing, TestbedError> {
+    let (mut freezing, wanted) = (Freezing::default(), plans.wanted);
+    for (side, name) in [(Side::Offline, "batch"), (Side::Warm, "warm")] {
+        if !policies::pauses(name, wanted) {
+            continue;
+        }
+        let path = wanted.attached[Side::Offline as usize]
+            .map_or_else(|| name.to_owned(), |path| path.as_str().to_owned());
+        match plans.pause(host, actual, name)? {
+            Ok((needed, steps)) => {
+                policies::add(structure, &needed);
+                freezing.side(side).steps = steps;
             }
-            host.close(dir);
+            // Without freezing, the run can still stop and start its own offline work.
+            Err(why) if wanted.attached[Side::Offline as usize].is_none() => freezing.obstacle = Some(why),
+            Err(why) => {
+                return Err(TestbedError::new(format!(
+                    "{path} cannot be frozen, as blocks without offline work require: {why}"
+                )));
+            }
         }
     }
+    Ok(freezing)
 }
 
 impl Testbed {
-    /// Why arms cannot alternate within milliseconds on this machine; `None` when they can.
+    /// Returns why this run cannot alternate arms within milliseconds on this machine; `None` if it can.
     #[must_use]
     pub fn carries_over(&self) -> Option<String> {
         let of_tasks = self.policies.iter().filter(|policy| policy.obstacle.is_none()).find_map(|policy| {
             (policy.tasks != Tasks::default())
-                .then(|| format!("{} is given to tasks at their start", policy.driver))
+                .then(|| format!("the run sets {} when it starts the tasks", policy.driver))
         });
-        let frozen = self.stays_hot.as_ref().map(|why| format!("offline work cannot be frozen: {why}"));
+        let frozen =
+            self.freezing.obstacle.as_ref().map(|why| format!("offline work cannot be frozen: {why}"));
         frozen.or(of_tasks)
     }
 
-    /// Freezes or thaws the offline side or the warm side; does nothing when the run does not freeze that side.
+    /// Freezes or thaws the offline side or the warm side; does nothing if this run does not freeze that side.
     ///
     /// # Errors
-    /// When the kernel refuses a step.
+    /// Returns an error if the kernel refuses a step of the plan.
     pub fn pause(&mut self, host: &mut dyn Host, side: Side, frozen: bool) -> Result<(), TestbedError> {
-        let index = usize::from(side == Side::Warm);
-        if self.pauses[index].1 == frozen {
-            return Ok(());
-        }
-        let steps = if frozen { self.pauses[index].0.clone() } else { undo(&self.pauses[index].0) };
+        let Some(steps) = self.freezing.side(side).steps_to(frozen) else { return Ok(()) };
         self.steps(host, &steps)?;
-        self.pauses[index].1 = frozen;
+        self.freezing.side(side).on = frozen;
         Ok(())
     }
 
-    /// Applies the online settings common to the run's policies, or undoes them. Arms that are compared with each other
-    /// have the same online settings, so that only the treatment of the offline side differs.
+    /// Applies or reverts the online settings common to the run's policies. Arms that are compared with each other have
+    /// the same online settings, so that they differ only in the treatment of the offline side.
     ///
     /// # Errors
-    /// When the kernel refuses a step.
+    /// Returns an error if the kernel refuses a step of the plan.
     pub fn favour_online(&mut self, host: &mut dyn Host, on: bool) -> Result<(), TestbedError> {
-        if self.online.1 == on {
-            return Ok(());
-        }
-        let steps = if on { self.online.0.clone() } else { undo(&self.online.0) };
+        let Some(steps) = self.online.steps_to(on) else { return Ok(()) };
         self.steps(host, &steps)?;
-        self.online.1 = on;
+        self.online.on = on;
         Ok(())
     }
 
-    /// Switches the isolation of one arm on.
+    /// Switches on the policy of one isolated arm.
     ///
     /// # Errors
-    /// When the kernel refuses a step, or the arm's scheduler does not load; then the policy is off.
+    /// Returns an error if the kernel refuses a step of the plan, or the arm's scheduler does not load. The policy is
+    /// then off.
     pub fn isolate(&mut self, host: &mut dyn Host, policy: usize) -> Result<(), TestbedError> {
         let steps = self.policies[policy].steps.clone();
         self.steps(host, &steps)?;
-        if let Err(error) = self.begin_scheduling(host, policy) {
-            self.steps(host, &undo(&steps))?;
-            return Err(error);
+        let arm = &self.policies[policy];
+        match ArmScheduler::start(host, arm.scheduler.as_deref()) {
+            Ok(scheduler) => {
+                let moving = Moving::begin(arm, self.path(Side::Offline));
+                self.active = Some(ActivePolicy { index: policy, moving, scheduler });
+                Ok(())
+            }
+            Err(error) => {
+                self.steps(host, &undo(&steps))?;
+                Err(error)
+            }
         }
-        self.on = Some(policy);
-        self.begin_moving(policy);
-        Ok(())
     }
 
-    /// The policy that is on.
+    /// Returns the index of the active policy.
     #[must_use]
     pub fn isolated(&self) -> Option<usize> {
-        self.on
+        self.active.as_ref().map(|active| active.index)
     }
 
-    /// Switches the active policy off, if there is one.
+    /// Switches off the active policy, if there is one.
     ///
     /// # Errors
-    /// When the kernel refuses a step, or the arm's scheduler does not unload.
+    /// Returns an error if the kernel refuses a step of the plan, or the arm's scheduler does not unload.
     pub fn release(&mut self, host: &mut dyn Host) -> Result<(), TestbedError> {
-        let Some(policy) = self.on.take() else { return Ok(()) };
-        self.moving = None;
-        let ended = self.end_scheduling(host);
-        let steps = undo(&self.policies[policy].steps);
+        let Some(active) = self.active.take() else { return Ok(()) };
+        let ended = active.scheduler.map_or(Ok(()), |scheduler| scheduler.stop(host));
+        let steps = undo(&self.policies[active.index].steps);
         self.steps(host, &steps)?;
         ended
     }
 
-    /// Reads the policy's settings back: whether they are still in force, and for a per-task policy whether the task
-    /// has them.
+    /// Adapts the offline side's CPUs to the CPU use since the last call, if the active policy has a controller for
+    /// this.
+    ///
+    /// # Errors
+    /// Returns an error if the kernel refuses a step of the plan.
+    pub fn follow(&mut self, host: &mut dyn Host) -> Result<(), TestbedError> {
+        let moving = self.active.as_ref().and_then(|active| active.moving.as_ref());
+        let Some(now_ms) = moving.map(Moving::now_ms) else { return Ok(()) };
+        self.follow_at(host, now_ms)
+    }
+
+    fn follow_at(&mut self, host: &mut dyn Host, now_ms: u64) -> Result<(), TestbedError> {
+        let Some(ActivePolicy { index, moving: Some(moving), .. }) = &mut self.active else { return Ok(()) };
+        let offline = self.cgroups.dirs(Side::Offline);
+        let cpus = moving.step(host, now_ms, &self.survey.machine.topology, offline);
+        let Some(cpus) = cpus else { return Ok(()) };
+        let steps = moving::give(&mut self.policies[*index].steps, self.cgroups.path(Side::Offline), &cpus);
+        self.steps(host, &steps)
+    }
+
+    /// Returns why the active policy's scheduler is no longer in force (it is not loaded, or its program has exited);
+    /// `None` if it is in force.
+    pub fn scheduler_lost(&mut self, host: &dyn Host) -> Option<String> {
+        self.active.as_mut()?.scheduler.as_mut()?.lost(host)
+    }
+
+    /// Reads back the control files of a policy, to check that their values are still in force. For a policy that
+    /// applies to tasks, also reads the attributes of the offline task.
     pub fn policy_now(&self, host: &mut dyn Host, policy: usize, offline: Option<&Child>) -> Vec<Applied> {
         let policy = &self.policies[policy];
-        let mut now = verify(host, &policy.steps, &self.actual);
-        now.extend(self.scheduling_now(host));
+        let mut now = self.changes.read_back(host, &policy.steps);
+        let scheduler = self.active.as_ref().and_then(|active| active.scheduler.as_ref());
+        now.extend(scheduler.and_then(|scheduler| scheduler.read_back(host)));
         if let Some(child) = offline {
             now.extend(policy.tasks.of_task(host, child.process.pid));
         }
@@ -307,40 +320,26 @@ impl Testbed {
     }
 
     fn steps(&mut self, host: &mut dyn Host, steps: &[Step]) -> Result<(), TestbedError> {
-        let outcome = apply(host, steps, &self.actual, &mut self.journal);
-        match outcome.failure {
-            None if steps.iter().any(|step| matches!(step.action, Action::Recreate { .. })) => {
-                self.recreated(host)
-            }
-            None => Ok(()),
-            Some(failure) => Err(TestbedError::refused(&failure)),
+        self.changes.apply(host, steps)?;
+        if steps.iter().any(|step| matches!(step.action, Action::Recreate { .. })) {
+            // A setting could not be reverted in place, so the cgroup was replaced and must be opened again.
+            self.changes.adopt(&self.survey.tree(host)?);
+            self.cgroups.open_again(host, &self.survey);
         }
-    }
-
-    /// After a setting that cannot be reverted: adopts the new cgroups that were created under the same names.
-    fn recreated(&mut self, host: &mut dyn Host) -> Result<(), TestbedError> {
-        let fresh = self.survey.tree(host)?;
-        for (place, found) in &mut self.actual.cgroups {
-            if let Some(now) = fresh.cgroups.get(place) {
-                found.inode = now.inode;
-            }
-        }
-        let groups = open_groups(host, &self.survey, &self.paths);
-        std::mem::replace(&mut self.groups, groups).into_iter().for_each(|group| group.close(host));
         Ok(())
     }
 
-    /// The cgroups of one side.
+    /// Returns the open cgroups of one side.
     #[must_use]
     pub fn group(&self, side: Side) -> &GroupDirs {
-        &self.groups[side as usize]
+        self.cgroups.dirs(side)
     }
 
-    /// Starts a process of one side inside its cgroups; it is killed when this program dies. `policy` is that of an
-    /// isolated arm, which may apply to tasks instead of cgroups.
+    /// Starts a process in the cgroups of one side. The kernel kills the process when this program exits. `policy` is
+    /// the policy of an isolated arm; it may set attributes of tasks instead of cgroups.
     ///
     /// # Errors
-    /// When the program cannot be started there.
+    /// Returns an error if the program cannot be started in these cgroups.
     pub fn start(
         &self,
         host: &mut dyn Host,
@@ -360,16 +359,16 @@ impl Testbed {
         Ok(host.spawn(&spec)?)
     }
 
-    /// Path of the cgroups of a side, for a program that starts processes there itself.
+    /// Returns the path of a side's cgroups, for programs that start processes there themselves.
     #[must_use]
     pub fn path(&self, side: Side) -> &CgroupPath {
-        &self.paths[side as usize]
+        self.cgroups.path(side)
     }
 
-    /// Kills a process and everything else in the cgroups of its side, and waits until all are gone.
+    /// Kills a process and all other processes in the cgroups of its side, and waits until all of them have exited.
     ///
     /// # Errors
-    /// `ETIMEDOUT` when a process survives SIGKILL for fifteen seconds.
+    /// `ETIMEDOUT` if a process survives SIGKILL for two minutes.
     pub fn stop(&self, host: &mut dyn Host, side: Side, child: &mut Child) -> Result<(), TestbedError> {
         let deadline = Instant::now() + LAST_MOMENTS;
         match host.signal(&child.process, commensal_host::Signal::KILL) {
@@ -391,16 +390,18 @@ impl Testbed {
         Ok(())
     }
 
-    /// Removes everything that this run created. Returns what could not be removed; it stays in the journal for
-    /// `commensal restore`.
+    /// Removes everything that this run created. Returns a message for each change that could not be undone. Such a
+    /// change stays in the journal, and `commensal restore` retries it.
     ///
     /// # Errors
-    /// When the journal cannot be read or rewritten.
+    /// Returns an error if the journal cannot be read or rewritten.
     pub fn close(mut self, host: &mut dyn Host) -> Result<Vec<String>, TestbedError> {
-        let ended = self.end_scheduling(host);
-        self.groups.into_iter().for_each(|group| group.close(host));
-        let mut restored = restore_own(host, &self.instance.state_dir, self.instance.journal_name())?;
-        sweep(host, &self.paths, &self.instance.prefix);
+        let scheduler = self.active.take().and_then(|active| active.scheduler);
+        let ended = scheduler.map_or(Ok(()), |scheduler| scheduler.stop(host));
+        let paths = self.cgroups.close(host);
+        let instance = &self.changes.instance;
+        let mut restored = restore_own(host, &instance.state_dir, instance.journal_name())?;
+        sweep(host, &paths, &instance.prefix);
         restored.left.append(&mut restored.failed);
         restored.left.extend(ended.err().map(|error| error.to_string()));
         Ok(restored.left)

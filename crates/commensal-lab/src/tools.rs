@@ -1,8 +1,9 @@
-//! Parsers for the output of other programs: text in, [`Reading`] out. Nothing is started or read here.
+//! Parsers for the output of other programs. Each parser converts text to a [`Reading`], or an error. The parsers start
+//! no program and read no file.
 //!
-//! A load generator's output is not trusted. Numbers must be finite and within bounds, percentiles must ascend, and
-//! a closed loop must obey Little's law; what does not fit is an error or a note, never a figure. No input makes a
-//! parser panic.
+//! The parsers do not trust the output of a load generator. Numbers must be finite and within bounds, percentiles must
+//! ascend, and a closed loop must obey Little's law (requests in flight = throughput × latency). A value that violates
+//! this causes an error or a note. No input causes a panic.
 
 mod clickhouse;
 mod fio;
@@ -20,11 +21,11 @@ use crate::format::count;
 pub use reading::{LITTLES_LAW_BOUND, ParseError, Reading, TimeUnit, Tool, littles_law};
 use reading::{MAX_COUNT, MAX_US};
 
-/// Parses the output of a tool. `concurrency` is the number of requests in flight, if the caller knows it; otherwise
-/// the value that the tool prints is used.
+/// Parses the output of a tool. `concurrency` is the number of requests in flight; with `None`, the parser uses the
+/// number that the tool prints.
 ///
 /// # Errors
-/// When the text is not the complete output of this tool, or has impossible numbers.
+/// Returns an error when the text is not a complete output of this tool, or contains impossible numbers.
 pub fn parse(tool: Tool, text: &str, concurrency: Option<u32>) -> Result<Reading, ParseError> {
     let (mut reading, own) = match tool {
         Tool::ClickhouseBenchmark => clickhouse::parse(text, concurrency)?,
@@ -38,7 +39,7 @@ pub fn parse(tool: Tool, text: &str, concurrency: Option<u32>) -> Result<Reading
     reading.read_histogram();
     believe(tool, text, &mut reading)?;
     let concurrency = concurrency.or(own).filter(|c| *c > 0);
-    // The output of clickhouse-benchmark was checked against the law already.
+    // The parser for clickhouse-benchmark has already checked Little's law.
     if let (Some(concurrency), Some(mean)) =
         (concurrency.filter(|_| tool != Tool::ClickhouseBenchmark), reading.mean_us)
         && reading.per_s > 0.0
@@ -49,7 +50,7 @@ pub fn parse(tool: Tool, text: &str, concurrency: Option<u32>) -> Result<Reading
     Ok(reading)
 }
 
-/// Rejects impossible numbers, and drops percentiles of zero, which tools print when they measured nothing.
+/// Rejects impossible numbers. Removes a mean or percentiles of zero, which tools print when they measured nothing.
 fn believe(tool: Tool, text: &str, reading: &mut Reading) -> Result<(), ParseError> {
     let within = |value: f64, most: f64| value.is_finite() && (0.0..=most).contains(&value);
     let sane = within(reading.per_s, MAX_COUNT)
@@ -59,10 +60,10 @@ fn believe(tool: Tool, text: &str, reading: &mut Reading) -> Result<(), ParseErr
         && reading.mean_us.is_none_or(|us| within(us, MAX_US))
         && reading.percentiles_us.values().all(|us| within(*us, MAX_US));
     if !sane {
-        return Err(ParseError::missing(tool, "numbers that a run can have", text));
+        return Err(ParseError::missing(tool, "numbers in a plausible range", text));
     }
     if !reading.percentiles_us.values().is_sorted() {
-        return Err(ParseError::missing(tool, "percentiles that ascend", text));
+        return Err(ParseError::missing(tool, "percentiles in ascending order", text));
     }
     reading.percentiles_us.retain(|_, us| *us > 0.0);
     reading.mean_us = reading.mean_us.filter(|us| *us > 0.0);

@@ -1,9 +1,13 @@
-//! The verdict of a run, with reasons.
+//! Determines the verdict of a run, with reasons.
 //!
-//! PASS needs every gate metric's one-sided upper bound below the threshold; FAIL needs some gate's harm
-//! proven to be at or above it, under Holm's correction over the gates of one arm. Both rest on plain pairs of blocks:
-//! a noisy machine makes the bounds wide, and the answer is INCONCLUSIVE with the bound that was reached. Identical arms
-//! that differ significantly make the run INVALID. Where data is missing the answer is INCONCLUSIVE, never a guess.
+//! A run measures several arms: the online service alone, next to offline work, and next to offline work under
+//! isolation. A gate is a metric whose harm (how much worse it is than for the service alone) determines the verdict.
+//!
+//! PASS requires that the one-sided upper bound of every gate's harm is below the gate's threshold. FAIL requires proof
+//! that the harm of some gate is at or above the threshold, with Holm's correction over the gates of one arm. Both are
+//! computed from pairs of blocks; a block is the measurement of one arm in one round. On a noisy machine, the bounds
+//! are wide and the verdict is INCONCLUSIVE; the reason then names the bound that was reached. If two identical arms
+//! differ significantly, the run is INVALID. If data is missing, the verdict is INCONCLUSIVE, never a guess.
 
 mod arm;
 mod compared;
@@ -17,20 +21,20 @@ use crate::record::{Arm, Metric, Role, Run, Verdict};
 pub(crate) use compared::{against_baseline, against_strictest, proven_harmful};
 use std::collections::BTreeMap;
 
-/// A verdict with its reasons.
+/// The verdict on a run, and its explanation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Judgement {
-    /// The verdict.
+    /// The verdict of the run: the worst of its criteria.
     pub verdict: Verdict,
-    /// The verdict of each isolated arm, where the environment allows any.
+    /// Verdict of each isolated arm; empty if the environment check failed, so that no arm can be judged.
     pub arms: BTreeMap<String, Verdict>,
-    /// Reasons, in whole sentences.
+    /// Reasons for the verdict, in whole sentences.
     pub reasons: Vec<String>,
-    /// Remarks that a reader must know.
+    /// Facts that do not change the verdict but limit what it means, such as "closed loop".
     pub notes: Vec<String>,
 }
 
-/// Judges a run from its blocks (validity, crashes, read-back) and its results.
+/// Judges a run by its blocks (validity, crashes, control files read back) and by the comparisons of its arms.
 pub fn judge(run: &Run) -> Judgement {
     let mut notes = environment::notes(run);
     let mut arms = BTreeMap::new();
@@ -60,7 +64,7 @@ fn conclusion(
     }
     let gates = planned_gates(run, notes);
     if gates.is_empty() {
-        return (Verdict::Inconclusive, vec!["no gate metric can be judged in this run".to_owned()]);
+        return (Verdict::Inconclusive, vec!["no gate metric has blocks with enough requests".to_owned()]);
     }
     let (verdict, mut reasons) = environment::identical(run, &gates);
     if verdict != Verdict::Pass {
@@ -71,7 +75,10 @@ fn conclusion(
     notes.extend(environment::about_contention(run, &gates));
     let isolated: Vec<_> = run.arms.iter().filter(|arm| arm.role == Role::Isolated).collect();
     if isolated.is_empty() {
-        return (Verdict::Inconclusive, vec!["the run has no isolated arm, so it tests no claim".to_owned()]);
+        return (
+            Verdict::Inconclusive,
+            vec!["the run has no isolated arm, so there is nothing to judge: add one with --arms".to_owned()],
+        );
     }
     let (mut worst, mut reasons) = (Verdict::Pass, Vec::new());
     for arm in isolated {
@@ -85,7 +92,7 @@ fn conclusion(
         }
         notes.extend(arm::gains(run, arm, &gates));
         arms.insert(arm.name.clone(), verdict);
-        // The arms that decide are listed first.
+        // The list of reasons starts with the arms that determine the verdict.
         if verdict.rank() > worst.rank() {
             why.append(&mut reasons);
             reasons = why;
@@ -97,14 +104,15 @@ fn conclusion(
     (worst, reasons)
 }
 
-/// A criterion for an arm besides its gates.
+/// The result of an arm on a criterion that is not a gate, such as the tail of the latency.
 pub(crate) struct Part {
     pub name: &'static str,
     pub verdict: Verdict,
     pub reasons: Vec<String>,
 }
 
-/// Every criterion for an isolated arm besides its gates: waits, tail, offline work, rare failures.
+/// Evaluates all criteria for an isolated arm that are not gates: waits of online threads, tail of the latency, offline
+/// work, and rare failures.
 pub(crate) fn beside_gates(run: &Run, arm: &Arm) -> Vec<Part> {
     let part = |name, (verdict, reasons)| Part { name, verdict, reasons };
     let one = |(verdict, reason)| (verdict, vec![reason]);
@@ -119,8 +127,10 @@ pub(crate) fn beside_gates(run: &Run, arm: &Arm) -> Vec<Part> {
     all.into_iter().flatten().collect()
 }
 
-/// The criterion of the tail. An objective that the user named is a gate. Without one, only a tail that is
-/// significantly worse than alone counts, and such an arm passes only when the tail is proven to stay within its bound.
+/// Evaluates the tail criterion: the share of requests above a latency threshold. If the user defined an objective, the
+/// criterion is always part of the verdict. Otherwise the criterion is part of the verdict only if the tail is
+/// significantly worse than for the service alone. The arm then passes only if its tail is proven to stay within the
+/// bound.
 fn tail(run: &Run, arm: &str) -> Option<(Verdict, String)> {
     let tail = run.over_objective.iter().find(|tail| tail.arm == arm)?;
     let harmed = tail.one_sided.is_some_and(|[lo, _]| lo > 0.0);
@@ -138,44 +148,45 @@ fn tail(run: &Run, arm: &str) -> Option<(Verdict, String)> {
         },
         tail.alone_pct
     );
-    let bound = "half as many again are allowed, or 0.1 % of the requests";
+    let bound = "the share may rise by half, or by 0.1 percentage points if that is more";
     let why = match (tail.verdict, tail.steal_more) {
         (Verdict::Inconclusive, Some(more)) if harmed && !tail.steal_alike => format!(
-            "{said}; but the hypervisor took {more:.2} CPUs more from that arm, so the two cannot be compared"
+            "{said}; but steal time was {more:.2} CPUs higher in arm {arm}, so the difference may be due to the hypervisor"
         ),
         (Verdict::Inconclusive, _) if tail.one_sided.is_none() => {
-            format!("{said}; so few rounds give no bound")
+            format!("{said}; there are too few rounds for a confidence bound")
         }
-        (Verdict::Inconclusive, _) => format!("{said}; that may be on either side of the bound: {bound}"),
+        (Verdict::Inconclusive, _) => format!("{said}; the confidence interval includes the limit: {bound}"),
         _ => format!("{said}; {bound}"),
     };
     Some((tail.verdict, why))
 }
 
-/// Whether an isolated arm keeps the required share of the offline work; `None` when that is proven, or not required.
-/// Isolation that stops the offline work would protect perfectly.
+/// Evaluates the criterion on the offline work that an isolated arm keeps. Returns `None` when the arm is proven to
+/// keep enough, or the run requires no minimum share. Without this criterion, isolation that stops all offline work
+/// would pass.
 fn enough_offline(run: &Run, arm: &str) -> Option<(Verdict, String)> {
     let least = run.design.min_offline_pct?;
     let kept = run.offline.iter().find(|kept| kept.arm == arm);
     let said = |verdict, what: String| {
-        Some((verdict, format!("arm {arm}: {what}, at least {least} % of the offline work is asked for")))
+        Some((verdict, format!("arm {arm}: {what} of the offline work; at least {least} % is required")))
     };
     match kept.and_then(|kept| kept.kept_vs_contended_ci95) {
         Some([_, hi]) if hi < least => said(Verdict::Fail, format!("it keeps at most {hi:.0} %")),
         Some([lo, hi]) if lo < least => said(Verdict::Inconclusive, format!("it keeps {lo:.0} to {hi:.0} %")),
         Some(_) => None,
-        None => said(Verdict::Inconclusive, "nobody knows how much it keeps".to_owned()),
+        None => said(Verdict::Inconclusive, "it keeps an unknown share".to_owned()),
     }
 }
 
-/// The gates for which the plan has enough requests; notes name the others.
+/// Returns the gates for which the plan has enough requests; adds a note for each other gate.
 fn planned_gates(run: &Run, notes: &mut Vec<String>) -> Vec<Metric> {
     let mut gates = Vec::new();
     for &gate in &run.design.gates {
         if !run.design.plans_for(gate) {
             let label = gate.label();
             notes.push(format!(
-                "{label} does not take part in the verdict: the blocks were not planned for it"
+                "{label} does not take part in the verdict: by the plan, blocks have too few requests for {label}"
             ));
         } else if !gates.contains(&gate) {
             gates.push(gate);
@@ -222,18 +233,27 @@ mod tests {
         check(&run, Verdict::Inconclusive, "rounds would decide");
     }
 
-    // promise 43
+    // promise 35
     #[test]
     fn a_noisy_machine_gives_no_verdict() {
-        check(&concluded(12, [0.0, 0.5, 0.0], 0.2), Verdict::Inconclusive, "may be on either side of 5 %");
-        // Identical arms that differ are a broken measurement, even if the isolated arm is proven bad.
+        check(
+            &concluded(12, [0.0, 0.5, 0.0], 0.2),
+            Verdict::Inconclusive,
+            "neither proven below 5 % nor proven above",
+        );
+        // A difference between identical arms shows that the measurement is unsound, even if the isolated arm is proven
+        // to be harmed.
         check(&concluded(12, [0.3, 0.5, 3.0], 0.01), Verdict::Invalid, "the two identical arms differ");
     }
 
     #[test]
     fn too_few_rounds_are_inconclusive() {
         for rounds in 1..5 {
-            check(&concluded(rounds, [0.0, 0.5, 0.0], 0.001), Verdict::Inconclusive, "at least 5");
+            check(
+                &concluded(rounds, [0.0, 0.5, 0.0], 0.001),
+                Verdict::Inconclusive,
+                "a confidence bound needs 5",
+            );
         }
         check(&concluded(5, [0.0, 0.5, 0.0], 0.001), Verdict::Pass, "stay within");
     }
@@ -250,7 +270,7 @@ mod tests {
         check(&run, Verdict::Inconclusive, "7 rounds");
     }
 
-    // promise 43
+    // promise 35
     #[test]
     fn isolation_must_keep_offline_work_where_that_is_asked_for() {
         let asked = |ci95, least| {
@@ -260,12 +280,20 @@ mod tests {
             run
         };
         check(&asked(Some([78.0, 84.0]), 30.0), Verdict::Pass, "stay within");
-        check(&asked(Some([2.0, 9.0]), 30.0), Verdict::Fail, "it keeps at most 9 %, at least 30 %");
-        check(&asked(Some([20.0, 40.0]), 30.0), Verdict::Inconclusive, "it keeps 20 to 40 %");
-        check(&asked(None, 30.0), Verdict::Inconclusive, "nobody knows");
+        check(
+            &asked(Some([2.0, 9.0]), 30.0),
+            Verdict::Fail,
+            "it keeps at most 9 % of the offline work; at least 30 %",
+        );
+        check(
+            &asked(Some([20.0, 40.0]), 30.0),
+            Verdict::Inconclusive,
+            "it keeps 20 to 40 % of the offline work",
+        );
+        check(&asked(None, 30.0), Verdict::Inconclusive, "an unknown share");
     }
 
-    // promise 43
+    // promise 35
     #[test]
     fn several_looks_ask_for_more() {
         let mut run = bare_run(12);
@@ -305,13 +333,13 @@ mod tests {
             block.invalid_reason = Some("generator late".into());
         }
         check(&run, Verdict::Invalid, "10 of 48 blocks are invalid");
-        // Reasons that differ only in figures count as the same.
+        // Reasons that differ only in their numbers count as the same reason.
         for (index, block) in run.blocks.iter_mut().take(10).enumerate() {
             let late = index < 4;
             let reason = if late { "generator late".to_owned() } else { format!("used {index}.5 CPUs") };
             block.invalid_reason = Some(reason);
         }
-        check(&run, Verdict::Invalid, "commonest reason: used ");
+        check(&run, Verdict::Invalid, "most frequent reason: used ");
         run.blocks[0].valid = true;
         check(&run, Verdict::Pass, "stay within");
     }
@@ -338,7 +366,7 @@ mod tests {
         for block in run.blocks.iter_mut().filter(|b| b.arm == "isolated") {
             block.load.errors = 60;
             block.load.timeouts = 30;
-            // Too many errors also make a block invalid, which must not hide the failure.
+            // Too many errors also make a block invalid; this must not hide the failure of the service.
             block.valid = false;
         }
         check(&run, Verdict::Broken, "1.1 % of the requests");
@@ -383,13 +411,13 @@ mod tests {
     #[test]
     fn an_antagonist_that_does_not_disturb_is_named() {
         let said = |harm| judge(&concluded(12, [0.0, harm, 0.0], 0.01)).notes.join("\n");
-        assert!(said(0.0).contains("offline does not disturb online here; nothing to isolate"));
-        assert!(!said(0.5).contains("nothing to isolate"));
+        assert!(said(0.0).contains("isolation has nothing to remove"));
+        assert!(!said(0.5).contains("nothing to remove"));
         let mut open = concluded(12, [0.0, 0.5, 0.0], 0.01);
         for result in open.results.iter_mut().filter(|r| r.arm == "contended") {
             result.one_sided = Some([-1.0, 6.0]);
         }
-        assert!(judge(&open).notes.iter().any(|note| note.contains("not proven here")));
+        assert!(judge(&open).notes.iter().any(|note| note.contains("does not prove")));
     }
 
     #[test]

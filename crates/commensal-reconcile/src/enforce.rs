@@ -1,5 +1,6 @@
-//! Makes a machine obey specs: plan, journal, apply. Where a controller has to be enabled first, its knobs cannot be
-//! tested before, so the structure is created first and the rest is planned against the result.
+//! Puts groups in force once: plan, journal, apply. A controller's knobs can be tested only after the controller is
+//! enabled. So this module first creates groups and enables controllers, and plans the remaining steps for the
+//! resulting state.
 
 use crate::drivers::apply::{Outcome, apply};
 use crate::drivers::aside::step_aside;
@@ -10,14 +11,16 @@ use commensal_core::actual::CgroupPath;
 use commensal_core::plan::{Action, Step, undo};
 use commensal_host::Host;
 
-/// Maximum number of passes after moves of processes: children that they started meanwhile are still in the old group.
+/// Maximum number of further passes after processes were moved: children that they started meanwhile are still in the
+/// old group.
 const LOOKS: usize = 10;
 
-/// Plans and carries out the plan, and repeats that as long as processes have to be moved.
+/// Makes a plan and carries it out. Repeats both as long as processes have to be moved.
 ///
 /// # Errors
-/// When the machine cannot be read, a group does not fit it, or there is no room in a delegated group. A refusal by the
-/// kernel is in the outcome, and then everything was undone.
+/// Returns an error when the machine cannot be read, a group does not fit the machine, or controllers cannot be enabled
+/// in a delegated group. A refusal by the kernel is not an error but part of the outcome; all steps were undone in that
+/// case.
 pub fn enforce(
     instance: &Instance,
     host: &mut dyn Host,
@@ -40,17 +43,18 @@ pub fn enforce(
         let before = outcome.done;
         outcome.applied.extend(more.applied);
         outcome.stayed = more.stayed;
+        outcome.told.extend(more.told);
         outcome.done += more.done;
         outcome.failure = more.failure.map(|mut failure| {
             failure.step += before;
-            failure.left.push(format!("the {before} steps before, which were carried out by themselves"));
+            failure.left.push(format!("the {before} earlier steps, which were carried out separately"));
             failure
         });
     }
     Ok((planned, outcome))
 }
 
-/// Number of processes to be moved.
+/// Counts the processes that these steps move.
 pub(crate) fn moves(steps: &[Step]) -> usize {
     steps.iter().filter(|step| matches!(step.action, Action::Move(_))).count()
 }
@@ -88,8 +92,9 @@ fn once(
                     back.failure.map(|failure| format!("{}: {}", failure.description, failure.refusal)),
                 );
             }
-            Err(error) => left
-                .push(format!("the groups made for it, because {error}; `commensal restore` removes them")),
+            Err(error) => left.push(format!(
+                "the groups that were created, because {error}; `commensal restore` removes them"
+            )),
         }
     }
     let (mut planned, mut outcome) = settled?;
@@ -111,10 +116,11 @@ fn plan(
     instance.plan(host, &survey, request)
 }
 
-/// Takes over groups that `run` created and these specs want as well: they no longer end with their last command.
+/// Adopts groups that `run` created and that these specs also request: such a group is no longer removed when its last
+/// command exits.
 ///
 /// # Errors
-/// When a journal cannot be read or written.
+/// Returns an error when a journal cannot be read or written.
 pub fn adopt(
     instance: &Instance,
     host: &mut dyn Host,

@@ -1,4 +1,5 @@
-//! One commensal on this machine: its state directory, the names of its cgroups, and its journals.
+//! One instance of commensal on this machine: its state directory, the names of its cgroups, and its journals. A mark
+//! is a copy of a journal record in an extended attribute of a cgroup.
 
 use crate::JournalError;
 use crate::drivers::aside::DelegationError;
@@ -15,22 +16,24 @@ use commensal_host::{Host, HostError, Lock};
 use commensal_sensors::{SensorError, Survey, capability, delegation, machine, mounts, scheduler, survey};
 use std::path::{Path, PathBuf};
 
-/// State directory and names of a commensal.
+/// State directory and names of an instance of commensal.
 #[derive(Debug, Clone)]
 pub struct Instance {
     /// State directory.
     pub state_dir: PathBuf,
-    /// First part of the names of its cgroups.
+    /// Prefix of the names of the instance's cgroups.
     pub prefix: String,
-    /// Parent of its cgroups, if the user has chosen one.
+    /// Parent of the instance's cgroups, if the user has chosen one.
     pub cgroup_root: Option<CgroupPath>,
-    /// `DOCKER_HOST`.
+    /// Value of `DOCKER_HOST`, the address of the container engine.
     pub engine: Option<String>,
     /// Name of the scratch cgroup in which settings are tested.
     pub scratch: String,
-    /// Whether other commensals work on this machine: their leftovers are not touched.
+    /// Whether other instances of commensal may run on this machine. If so, `restore` does not use or remove their
+    /// marks.
     pub beside_others: bool,
-    /// Journals that record which cgroups it created; originals and moved processes are read from the first one.
+    /// Journals with the cgroups that the instance created. Original values and moved processes are read from the first
+    /// journal only.
     pub journals: Vec<String>,
 }
 
@@ -46,22 +49,22 @@ pub enum ReconcileError {
     /// A system call failed.
     #[error(transparent)]
     Host(#[from] HostError),
-    /// There is no room in a delegated group.
+    /// Controllers cannot be enabled in a delegated group.
     #[error(transparent)]
     DelegationError(#[from] DelegationError),
-    /// Groups that do not fit this machine or each other.
+    /// The groups do not fit this machine or each other.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Groups(Vec<ConfigError>),
 }
 
 impl Instance {
-    /// The machine's main instance, with the default names.
+    /// Returns the machine's main instance, with the default names.
     #[must_use]
     pub fn new(state_dir: &Path) -> Instance {
         Instance::of_machine(state_dir, "commensal")
     }
 
-    /// The instance that manages lasting groups, with another prefix.
+    /// Returns the instance for groups that stay until `restore`, with the given prefix.
     #[must_use]
     pub fn of_machine(state_dir: &Path, prefix: &str) -> Instance {
         Instance {
@@ -75,8 +78,8 @@ impl Instance {
         }
     }
 
-    /// An instance that lasts as long as this process: an experiment, with the PID in the names of its journal and
-    /// cgroups.
+    /// Returns an instance for an experiment, which exists as long as this process. The names of its journal and
+    /// cgroups contain the PID.
     #[must_use]
     pub fn of_process(state_dir: &Path, prefix: &str, scratch: &str) -> Instance {
         let pid = std::process::id();
@@ -88,31 +91,43 @@ impl Instance {
         }
     }
 
-    /// Surveys the machine and tests what works on it, in a scratch group. The caller holds the lock, if there can be
-    /// one.
+    /// Surveys the machine and tests, in a scratch group, which mechanisms work on it. The caller holds the machine's
+    /// lock, if the state directory allows one.
     ///
     /// # Errors
-    /// When `/proc` or `/sys` lack files that every Linux has.
+    /// Returns an error when `/proc` or `/sys` lack files that every Linux has.
     pub fn survey(&self, host: &mut dyn Host) -> Result<Survey, SensorError> {
         let mut survey = survey(host, &self.scratch, self.cgroup_root.as_ref())?;
         scheduler::capability(host, &self.state_dir, &self.prefix, &mut survey.caps);
         Ok(survey)
     }
 
-    /// The current cgroups, and which of them commensal created; without values and members.
+    /// Surveys the machine again without testing mechanisms in a scratch group. `None` if they must be tested again.
     ///
     /// # Errors
-    /// When the groups or the journals cannot be read.
+    /// Returns an error when `/proc` or `/sys` lack files that every Linux has.
+    pub fn refresh(&self, host: &mut dyn Host, survey: &Survey) -> Result<Option<Survey>, SensorError> {
+        let mut refreshed = survey.refreshed(host, self.cgroup_root.as_ref())?;
+        if let Some(survey) = &mut refreshed {
+            scheduler::capability(host, &self.state_dir, &self.prefix, &mut survey.caps);
+        }
+        Ok(refreshed)
+    }
+
+    /// Returns the current cgroups, and which of them commensal created; without their values and members.
+    ///
+    /// # Errors
+    /// Returns an error when the groups or the journals cannot be read.
     pub fn observe(&self, host: &mut dyn Host, survey: &Survey) -> Result<ActualState, ReconcileError> {
         let mut found = survey.tree(host)?;
         found.ours = self.ours(host, &found)?;
         Ok(found)
     }
 
-    /// Plans against an earlier survey and the current groups.
+    /// Makes a plan from an earlier survey and the current cgroups.
     ///
     /// # Errors
-    /// When the groups or the journal cannot be read, or the specs do not fit.
+    /// Returns an error when the groups or the journal cannot be read, or the specs do not fit.
     pub fn plan(
         &self,
         host: &mut dyn Host,
@@ -130,10 +145,10 @@ impl Instance {
         self.plan_against(host, survey, request, found)
     }
 
-    /// Plans against an earlier survey and an earlier observation of the groups.
+    /// Makes a plan from an earlier survey and an earlier observation of the cgroups.
     ///
     /// # Errors
-    /// When the journal cannot be read, or the specs do not fit.
+    /// Returns an error when the journal cannot be read, or the specs do not fit.
     pub fn plan_against(
         &self,
         host: &mut dyn Host,
@@ -147,17 +162,18 @@ impl Instance {
             desired.kept = journal::ours(host, &self.state_dir, journal::MACHINE, &boot_id, &found)?.created;
         }
         survey.fill(host, &desired, &mut found)?;
-        // Read last, so that groups frozen by the scheduler's guard are known to be its work.
+        // Read last, so that groups that the scheduler's guard has frozen in the meantime are recognised as frozen by
+        // the guard.
         if found.scheduler.is_none() {
             found.scheduler = Some(scheduler::look(host, &self.state_dir, &self.prefix));
         }
         Ok(Planned::new(survey, request, found, desired))
     }
 
-    /// Plans again against the same observation, updated with values that were written since.
+    /// Plans again from the same observation, updated with the values that were written since.
     ///
     /// # Errors
-    /// When the specs do not fit; then nothing has changed.
+    /// Returns an error when the specs do not fit; then nothing has changed.
     pub fn plan_again(
         &self,
         survey: &Survey,
@@ -169,10 +185,10 @@ impl Instance {
         Ok(())
     }
 
-    /// Resolves the specs for this machine, with its groups and their members as found.
+    /// Resolves the specs for this machine: returns the desired state of the groups and their members as observed.
     ///
     /// # Errors
-    /// Every limit that this machine cannot have, and every cgroup that two groups claim.
+    /// Returns an error that lists every limit that this machine cannot have, and every cgroup that two groups claim.
     pub fn desired(
         &self,
         machine: &Machine,
@@ -190,10 +206,10 @@ impl Instance {
         Ok(desired)
     }
 
-    /// What commensal did to these cgroups, according to its journals.
+    /// Returns the changes that commensal made to these cgroups, according to the instance's journals.
     ///
     /// # Errors
-    /// When a journal cannot be read.
+    /// Returns an error when a journal cannot be read.
     pub fn ours(&self, host: &mut dyn Host, found: &ActualState) -> Result<Ours, ReconcileError> {
         let boot_id = machine::boot_id(host).unwrap_or_default();
         let mut ours = Ours::default();
@@ -204,51 +220,58 @@ impl Instance {
                 _ => ours.created.extend(one.created),
             }
         }
+        // A plan removes created groups that are empty and that no spec requests.
+        marks::keep_proven(host, (&self.state_dir, &self.prefix), found, &mut ours.created);
         Ok(ours)
     }
 
-    /// Name of the journal for this instance's changes.
+    /// Returns the name of the journal for this instance's changes.
     #[must_use]
     pub fn journal_name(&self) -> &str {
         self.journals.first().map_or(journal::MACHINE, String::as_str)
     }
 
-    /// Opens that journal.
+    /// Opens the journal for this instance's changes.
     ///
     /// # Errors
-    /// When it is damaged or cannot be created.
+    /// Returns an error when it is damaged or cannot be created.
     pub fn open_journal(&self, host: &mut dyn Host) -> Result<Journal, ReconcileError> {
         self.journal(host, self.journal_name())
     }
 
-    /// Opens a journal, [`journal::MACHINE`] or [`journal::RUN`], and completes operations that it records as
-    /// interrupted. The caller holds the lock.
+    /// Opens a journal ([`journal::MACHINE`] or [`journal::RUN`]), and completes the operations that, according to the
+    /// journal, were interrupted. The caller holds the machine's lock.
     ///
     /// # Errors
-    /// When it is damaged or cannot be created.
+    /// Returns an error when it is damaged or cannot be created.
     pub fn journal(&self, host: &mut dyn Host, name: &str) -> Result<Journal, ReconcileError> {
         let owner = Owner::this_process(host, name)?;
-        // What cannot be completed stays in the journal, and later users of the group get an error that it is gone.
+        // If an operation cannot be completed, its record stays in the journal. Later operations on the group fail
+        // because the group does not exist.
         let _ = finish(host, &self.state_dir, &owner.boot_id, name);
         Ok(Journal::open(host, &self.state_dir, name, owner)?)
     }
 
-    /// Completes operations that a killed commensal has left half done and that a plan would not notice; returns those
-    /// that cannot be completed, and why. The caller holds the lock.
+    /// Completes operations that a killed commensal process has left half done and that a plan would not notice.
+    /// Returns messages about operations that cannot be completed, and about damaged journals. The caller holds the
+    /// machine's lock.
     pub fn recover(&self, host: &mut dyn Host) -> Vec<String> {
         let boot_id = machine::boot_id(host).unwrap_or_default();
-        let stuck =
-            self.journals.iter().filter_map(|name| finish(host, &self.state_dir, &boot_id, name).err());
-        let mut told: Vec<String> =
-            stuck.map(|error| format!("a group is half replaced by a fresh one: {error}")).collect();
-        // A damaged journal: nothing can be written until it is repaired, and other code reports that when it matters.
+        let mut told = Vec::new();
+        for name in &self.journals {
+            match finish(host, &self.state_dir, &boot_id, name) {
+                Ok(denied) => told.extend(denied),
+                Err(error) => told.push(format!("an interrupted undo cannot be completed: {error}")),
+            }
+        }
+        // While a journal is damaged, nothing can be written. The code that needs to write reports the damage.
         for name in &self.journals {
             let path = journal::path(&self.state_dir, name);
-            let text = host.state_read(&path).ok().flatten().unwrap_or_default();
+            let text = journal::load(host, &path).ok().flatten().unwrap_or_default();
             if let Some((line, why)) = journal::parse(&text).damaged.first() {
                 told.push(format!(
-                    "{} is damaged at line {line} ({why}); `commensal restore` puts back what can be read, and the groups tell \
-                     the rest",
+                    "{} is damaged at line {line} ({why}); `commensal restore` restores what can be read, and takes \
+                     the rest from the attributes of the cgroups",
                     path.display()
                 ));
             }
@@ -256,11 +279,12 @@ impl Instance {
         told
     }
 
-    /// Puts into an empty journal of lasting changes what the cgroups tell; returns the number of its records. Other journals stay
-    /// empty: what ends with a command or an experiment would undo what lasts. The caller holds the lock.
+    /// If this is the journal of lasting changes (those that stay until `restore`) and it is empty, fills it from the
+    /// marks on the cgroups; returns the number of its records. Other journals stay empty: their changes are undone
+    /// when a command or an experiment ends, and that would undo lasting changes. The caller holds the machine's lock.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// Returns an error when the journal cannot be written.
     pub(crate) fn remember(
         &self,
         host: &mut dyn Host,
@@ -273,10 +297,11 @@ impl Instance {
         Ok(journal.len())
     }
 
-    /// Records of lasting changes that the cgroups tell.
+    /// Reads the records of lasting changes from the marks on the cgroups.
     ///
     /// # Errors
-    /// When a cgroup cannot be asked: what it has would be taken for its original.
+    /// Returns an error when the marks of a cgroup cannot be read: without them, its current values would count as its
+    /// originals.
     fn marked(&self, host: &mut dyn Host) -> Result<Vec<Record>, ReconcileError> {
         let owner = self.state_dir.display().to_string();
         let marks = marks::all(host);
@@ -288,17 +313,18 @@ impl Instance {
         Ok(ours.map(|mark| mark.record).collect())
     }
 
-    /// Whether the journal of lasting changes has no records: cgroups may tell of some all the same.
+    /// Whether the journal of lasting changes has no records. There may be marks on cgroups nevertheless, if the
+    /// journal was lost.
     pub(crate) fn may_have_lost_journal(&self, host: &mut dyn Host) -> bool {
         let path = journal::path(&self.state_dir, journal::MACHINE);
-        !host.state_read(&path).is_ok_and(|text| text.is_some_and(|text| !text.is_empty()))
+        !journal::load(host, &path).is_ok_and(|text| text.is_some_and(|text| !text.is_empty()))
     }
 
-    /// Writes a missing journal of lasting changes anew from the marks on the cgroups; returns the number of records, or `None`
-    /// while another process is changing the machine.
+    /// Rebuilds a missing journal of lasting changes from the marks on the cgroups; returns the number of records, or
+    /// `None` while another process is changing the machine.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// Returns an error when the journal cannot be written.
     pub(crate) fn rebuild_journal(&self, host: &mut dyn Host) -> Result<Option<usize>, ReconcileError> {
         host.state_dir(&self.state_dir)?;
         let Some(_lock) = self.try_lock(host)? else { return Ok(None) };
@@ -306,16 +332,17 @@ impl Instance {
         Ok(Some(self.remember(host, &mut journal)?))
     }
 
-    /// Restores everything in the journals of the state directory, whoever wrote it, and removes scratch cgroups, with
-    /// these names and this instance's, that a killed survey has left. The caller holds the lock.
+    /// Restores all changes in the journals of the state directory, including the journals of other processes. Also
+    /// removes scratch cgroups that a killed survey has left behind: this instance's, and those with a name in
+    /// `scratches`. The caller holds the machine's lock.
     ///
     /// # Errors
-    /// When the state directory or a journal cannot be read.
+    /// Returns an error when the state directory or a journal cannot be read.
     pub fn restore(&self, host: &mut dyn Host, scratches: &[String]) -> Result<Restored, ReconcileError> {
         let boot_id = machine::boot_id(host).unwrap_or_default();
         let hierarchies = mounts::hierarchies(host)?;
         let tenancy = delegation::look(host, &hierarchies, self.cgroup_root.as_ref());
-        // Scratch groups first: a controller stays enabled as long as a group uses it.
+        // Scratch groups are removed first, because a controller stays enabled as long as a group uses it.
         let names = scratches.iter().chain([&self.scratch]);
         let mut done: Vec<String> =
             names.flat_map(|name| capability::sweep(host, &hierarchies, &tenancy, name)).collect();
@@ -325,20 +352,21 @@ impl Instance {
         Ok(restored)
     }
 
-    /// Tries to become the one commensal that manages the cgroups of this kernel, or those that were delegated to it.
+    /// Tries to become the only instance of commensal that manages the cgroups of this kernel or, for a user other than
+    /// root, the cgroups that were delegated to this user.
     ///
     /// # Errors
-    /// When the cgroups cannot be read.
+    /// Returns an error when the cgroups cannot be read.
     pub fn be_master(&self, host: &mut dyn Host) -> Result<Mastery, ReconcileError> {
         let hierarchies = mounts::hierarchies(host)?;
         let tenancy = delegation::look(host, &hierarchies, self.cgroup_root.as_ref());
         Ok(master::take(host, &self.state_dir, &hierarchies, &tenancy.base)?)
     }
 
-    /// Takes the lock that protects changes to the machine; `None` when another process holds it.
+    /// Takes the lock that protects changes to the machine; `None` if another process holds it.
     ///
     /// # Errors
-    /// When the state directory cannot be created.
+    /// Returns an error when the state directory cannot be created.
     pub fn try_lock(&self, host: &mut dyn Host) -> Result<Option<Lock>, HostError> {
         host.state_dir(&self.state_dir)?;
         host.state_lock(&self.state_dir.join("lock"))

@@ -1,57 +1,62 @@
-//! The undo journal: the original values, on disk before the first write.
+//! The undo journal: contains the original of each value on disk before the value is written for the first time.
 //!
-//! One file per owner in the state directory: `machine.journal` for `apply`, whose changes stay until
-//! `restore`; `run.journal` for `run`, whose groups end with their last command; `lab-PID.journal` for a
-//! lab run, whose changes end with it. A line is the CRC-32 of its
-//! JSON in hex, a space, the JSON. A last line without a line break was torn by a crash before the write
-//! it announces, so it is dropped; any other damage is reported and never guessed around.
+//! The state directory has one file per owner: `machine.journal` for `apply`, whose changes stay until `restore`;
+//! `run.journal` for `run`, whose groups are removed with their last command; `lab-PID.journal` for a lab run, whose
+//! changes are undone when it ends; `sched.journal` for the scheduler. A line is the CRC-32 of its JSON in hex, a
+//! space, and the JSON. If a crash cuts off the last line (no line break), the write that the line announces has not
+//! happened, so the line is dropped. Other damage is reported, and never repaired by guessing.
 
 mod fits;
 mod inspect;
 mod record;
 
-pub use inspect::{Boot, Inspected, TOLD, inspect, plain};
+pub use inspect::{Boot, Inspected, TOLD, inspect};
+pub(crate) use record::LIFTED;
 pub use record::{Owner, Record, Target};
 
+use crate::drivers::level::{self, Kept};
 use crate::drivers::recreate::Recreated;
 use crate::marks;
 use commensal_core::actual::{ActualState, CgroupRef, Ours};
+use commensal_core::errno::Errno;
 use commensal_core::knob::KnobId;
 use commensal_core::member::ProcessId;
 use commensal_core::topology::Device;
 use commensal_core::vendor::Switch;
-use commensal_host::{Host, HostError};
+use commensal_host::{Dir, Host, HostError, Scheduling};
 use commensal_sensors::{machine, mounts};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
-/// Journal of `apply`, whose changes last until `restore`.
+/// Name of the journal of `apply`, whose changes last until `restore`.
 pub const MACHINE: &str = "machine";
-/// Journal of `run`, whose groups last until their last command ends.
+/// Name of the journal of `run`, whose groups last until their last command exits.
 pub const RUN: &str = "run";
-/// Journal of the scheduler, whose threads are switched while it is loaded.
+/// Name of the scheduler's journal: the original policies of threads that run under the scheduler.
 pub const SCHED: &str = "sched";
-/// First part of the name of a lab run's journal; its PID follows.
+/// Prefix of the name of a lab run's journal; the run's PID follows.
 pub const LAB: &str = "lab-";
-/// File name ending of every journal.
+/// Extension of every journal's file name.
 const ENDING: &str = "journal";
+/// Maximum size of a journal in bytes: some two million records. A larger file is neither read nor extended.
+pub const MOST_BYTES: u64 = 512 << 20;
 
 /// Why a journal cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// A system call failed.
-    #[error("the undo journal cannot be kept, so nothing was written")]
+    #[error("the undo journal cannot be stored, so nothing was written")]
     Host(#[from] HostError),
-    /// Lines that commensal cannot have written.
+    /// Some lines were not written by commensal.
     #[error(
-        "{path} is damaged at line {line} ({reason}), so nothing was written; `commensal restore` puts back what can be read"
+        "{path} is damaged at line {line} ({reason}), so nothing was written; `commensal restore` restores what can be read"
     )]
     Damaged {
         /// The file.
         path: String,
         /// First damaged line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The reason why the line is damaged.
         reason: String,
     },
 }
@@ -59,16 +64,16 @@ pub enum JournalError {
 /// A parsed journal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Contents {
-    /// Valid records in order.
+    /// Valid records, in the order of the file.
     pub records: Vec<Record>,
     /// Damaged lines: line number from 1, and the reason.
     pub damaged: Vec<(usize, String)>,
-    /// Whether a torn last line was dropped.
+    /// Whether a last line that a crash cut off (a torn line) was dropped.
     pub torn: bool,
 }
 
 impl Contents {
-    /// The owner, if the first line survived.
+    /// The journal's owner, if its line could be read.
     #[must_use]
     pub fn owner(&self) -> Option<&Owner> {
         self.records.iter().find_map(|record| match record {
@@ -85,15 +90,15 @@ pub fn line(record: &Record) -> String {
     format!("{:08x} {json}\n", crc32fast::hash(json.as_bytes()))
 }
 
-/// Parses a journal's text; never fails, damage is part of the result.
+/// Parses a journal's text. Never fails: damage is part of the result.
 #[must_use]
 pub fn parse(text: &str) -> Contents {
     parse_where(text, |_| None)
 }
 
-/// Parses a journal's text and checks it against the knob table and this machine's mounts: a record that no commensal
-/// of this boot can have written counts as damage, whatever its checksum. Nothing in a journal of an earlier boot is
-/// used.
+/// Parses a journal's text and checks each record against the knob table and this machine's mounts: a record that
+/// commensal cannot have written in this boot counts as damage, even if its checksum is right. A journal of an earlier
+/// boot is not checked, because none of its records is used.
 #[must_use]
 pub fn read(host: &dyn Host, text: &str) -> Contents {
     let (boot_id, mounts) = (machine::boot_id(host), mounts::kinds(host));
@@ -106,13 +111,13 @@ pub fn read(host: &dyn Host, text: &str) -> Contents {
     })
 }
 
-/// Returns a check whether a record found elsewhere can have been written on this machine.
+/// Returns a function that tells whether commensal can have written a record on this machine.
 pub(crate) fn can_be_ours(host: &dyn Host) -> impl Fn(&Record) -> bool + use<> {
     let mounts = mounts::kinds(host);
     move |record| fits::objection(record, &mounts).is_none()
 }
 
-/// Parses with a check: `objection` says what is wrong with a readable record.
+/// Parses the text. `objection` returns why commensal cannot have written a readable record.
 fn parse_where(text: &str, mut objection: impl FnMut(&Record) -> Option<String>) -> Contents {
     let mut contents = Contents::default();
     for (index, line) in text.split_inclusive('\n').enumerate() {
@@ -133,7 +138,7 @@ fn parse_line(line: &str) -> Result<Record, String> {
     let (sum, json) = line.split_once(' ').ok_or("no checksum")?;
     let wrong = u32::from_str_radix(sum, 16).ok() != Some(crc32fast::hash(json.as_bytes()));
     if wrong {
-        return Err("the checksum does not fit".to_owned());
+        return Err("the checksum is wrong".to_owned());
     }
     serde_json::from_str(json).map_err(|error| format!("not a record of this version: {error}"))
 }
@@ -145,19 +150,23 @@ pub struct Journal {
     owner: Owner,
     /// The records in the file, without the owner's line.
     records: Vec<Record>,
+    /// Size of the file in bytes.
+    size: u64,
     originals: BTreeSet<Key>,
-    /// The safe value of each knob, and whether its group is online.
+    /// The safe value of each knob (in force when no agent runs), and whether the knob's group is online.
     safe: BTreeMap<Key, (String, bool)>,
-    /// Records that are written together with the next ones.
+    /// Records that the next append writes together with its own.
     waiting: Vec<Record>,
-    /// The subject of each record, so that a long journal is not searched for every step.
+    /// Records of this process that need a mark (a copy on their cgroup), but whose mark could not be set.
+    unmarked: Vec<Record>,
+    /// The subject of each record (see [`what`]): a set, because searching a long journal for every step would be slow.
     known: HashSet<Record>,
 }
 
 /// A knob of one particular group.
 type Key = (Target, String, Option<String>);
 
-/// The file may contain this many outdated records, or as many as valid ones if that is more.
+/// Number of outdated safe values that may stay in the file; more may stay if there are more valid ones.
 const STALE: usize = 256;
 
 impl Journal {
@@ -165,21 +174,25 @@ impl Journal {
     /// that a plan without steps leaves nothing behind.
     ///
     /// # Errors
-    /// When the directory cannot be created, or an existing journal is damaged: then undo could not be guaranteed.
+    /// Returns an error when the directory cannot be created, or an existing journal is damaged: then undo could not be
+    /// guaranteed.
     pub fn open(host: &mut dyn Host, dir: &Path, name: &str, owner: Owner) -> Result<Journal, JournalError> {
         host.state_dir(dir)?;
         let path = path(dir, name);
-        let text = host.state_read(&path)?.unwrap_or_default();
+        let text = load(host, &path)?.unwrap_or_default();
         let contents = read(host, &text);
-        if let Some((line, reason)) = contents.damaged.first() {
+        let of_another_boot = contents.owner().is_some_and(|written| written.boot_id != owner.boot_id);
+        if let Some((line, reason)) = contents.damaged.first().filter(|_| !of_another_boot) {
             let (path, reason) = (path.display().to_string(), reason.clone());
             return Err(JournalError::Damaged { path, line: *line, reason });
         }
-        let stale = contents.owner().is_none_or(|written| written.boot_id != owner.boot_id);
+        let stale = of_another_boot || contents.owner().is_none();
+        let mut size = text.len() as u64;
         if stale || contents.torn {
-            // Groups of an earlier boot are gone; a torn line would be joined with the next one.
+            // Groups of an earlier boot no longer exist; the next line would be appended to a torn line.
             let kept: String =
                 if stale { String::new() } else { contents.records.iter().map(line).collect() };
+            size = kept.len() as u64;
             match kept.is_empty() {
                 true => host.state_remove(&path)?,
                 false => host.state_replace(&path, &kept)?,
@@ -191,9 +204,11 @@ impl Journal {
             path,
             owner,
             records,
+            size,
             originals: BTreeSet::new(),
             safe: BTreeMap::new(),
             waiting: Vec::new(),
+            unmarked: Vec::new(),
             known: HashSet::new(),
         };
         journal.index();
@@ -211,8 +226,8 @@ impl Journal {
         self.safe.contains_key(&(group.clone(), knob.to_owned(), device.map(str::to_owned)))
     }
 
-    /// Queues records of safe values, to be written with the next records, or by [`Journal::append`] alone; existing
-    /// ones are skipped.
+    /// Queues records of safe values, which the next [`Journal::append`] writes. Skips values that have a record
+    /// already.
     pub(crate) fn announce_safe(&mut self, records: impl IntoIterator<Item = Record>) {
         let new = records
             .into_iter()
@@ -232,7 +247,7 @@ impl Journal {
         self.known.contains(&what(record))
     }
 
-    /// Threads whose original policy is not the normal one: TID, start time and that policy.
+    /// Returns the threads whose original policy is not the normal one: TID, start time (clock ticks) and policy.
     pub fn policies(&self) -> impl Iterator<Item = (u32, u64, i32)> {
         self.records.iter().filter_map(|record| match record {
             Record::Policy { tid, start_ticks, policy } => Some((*tid, *start_ticks, *policy)),
@@ -240,7 +255,18 @@ impl Journal {
         })
     }
 
-    /// Groups whose replacement was begun and not completed.
+    /// Returns the recorded scheduling attributes of threads in groups below level 0 (`cpu.qos_level`).
+    pub(crate) fn members(&self) -> Kept {
+        level::kept(&self.records)
+    }
+
+    /// Returns the records that contain scheduling attributes of threads.
+    pub(crate) fn of_members(&self) -> Vec<Record> {
+        let is_member = |record: &&Record| matches!(record, Record::Member { .. });
+        self.records.iter().filter(is_member).cloned().collect()
+    }
+
+    /// Returns the groups whose replacement by a fresh group was begun and not completed.
     pub(crate) fn recreating(&self) -> impl Iterator<Item = &Target> {
         self.records.iter().filter_map(|record| match record {
             Record::Recreating(target) => Some(target),
@@ -249,10 +275,10 @@ impl Journal {
     }
 
     /// Updates the journal after groups were replaced by fresh ones of the same name: records get the new inodes, and
-    /// the replacement is marked as completed.
+    /// the replacement counts as completed.
     ///
     /// # Errors
-    /// When the file cannot be rewritten.
+    /// Returns an error when the file cannot be rewritten.
     pub(crate) fn recreated(
         &mut self,
         host: &mut dyn Host,
@@ -273,49 +299,70 @@ impl Journal {
         }
         let text = self.head() + &records.iter().map(line).collect::<String>();
         host.state_replace(&self.path, &text)?;
+        self.size = text.len() as u64;
         self.records = records;
         let of_recreated = |record: &&Record| {
             marks::home(record)
                 .is_some_and(|(target, _)| groups.iter().any(|group| group.new == target.inode))
         };
-        marks::set(host, self.names(), self.records.iter().filter(of_recreated));
+        marks::refresh(host, self.names(), self.records.iter().filter(of_recreated));
         self.index();
         Ok(())
     }
 
-    /// Writes the records to disk; when this returns they survive a crash.
+    /// Writes the queued records and `records` to disk, and marks their groups. When this returns, the records
+    /// survive a crash.
     ///
     /// # Errors
-    /// When they could not be written completely; then none of them is in the file.
+    /// Returns an error when the records could not be written completely. None of them is in the file in this case.
     pub fn append(&mut self, host: &mut dyn Host, records: &[Record]) -> Result<(), JournalError> {
-        if records.is_empty() && self.waiting.is_empty() {
-            return Ok(());
+        let all = self.write(host, records)?;
+        if !all.is_empty() {
+            let unmarked = marks::set(host, self.names(), &all);
+            self.unmarked.extend(unmarked);
+            self.shorten(host);
         }
-        let all = self.waiting.iter().chain(records);
-        let lines: String = all.clone().map(line).collect();
-        // Removed since it was opened: a part of the records, without an owner, would be taken for all of them.
-        let is_gone = !self.records.is_empty() && host.state_lock_file(&self.path)?.is_none();
-        match (self.records.is_empty(), is_gone) {
-            (true, _) => host.state_append(&self.path, &(self.head() + &lines))?,
-            (false, false) => host.state_append(&self.path, &lines)?,
-            (false, true) => {
-                let before: String = self.records.iter().map(line).collect();
-                host.state_replace(&self.path, &(self.head() + &before + &lines))?;
-            }
-        }
-        self.originals.extend(all.clone().filter_map(original));
-        self.safe.extend(all.clone().filter_map(safe));
-        self.known.extend(all.clone().map(what));
-        let mut all: Vec<Record> = all.cloned().collect();
-        self.waiting.clear();
-        marks::set(host, self.names(), &all);
-        self.records.append(&mut all);
-        self.shorten(host);
         Ok(())
     }
 
-    /// Drops the safe values of knobs that are no longer wanted, if their groups still exist: those knobs belong to the
-    /// groups' owners again.
+    /// Writes the queued records and `records` to disk; returns all of them.
+    fn write(&mut self, host: &mut dyn Host, records: &[Record]) -> Result<Vec<Record>, JournalError> {
+        let all: Vec<Record> = self.waiting.iter().chain(records).cloned().collect();
+        if all.is_empty() {
+            return Ok(all);
+        }
+        let lines: String = all.iter().map(line).collect();
+        // If the file was removed since it was opened, appending would create a new file without an owner, which would
+        // count as the whole journal although it has only these records.
+        let is_gone = !self.records.is_empty() && host.state_lock_file(&self.path)?.is_none();
+        let before = match (self.records.is_empty(), is_gone) {
+            (true, _) => self.head(),
+            (false, false) => String::new(),
+            (false, true) => self.head() + &self.records.iter().map(line).collect::<String>(),
+        };
+        let kept = if self.records.is_empty() || is_gone { 0 } else { self.size };
+        let text = before + &lines;
+        let size = kept + text.len() as u64;
+        // A refused step is better than a journal that is too large to be read.
+        if size > MOST_BYTES {
+            let object = format!("{}, whose size limit is {MOST_BYTES} bytes", self.path.display());
+            return Err(HostError { operation: "append to", object, value: None, errno: Errno::EFBIG }.into());
+        }
+        match is_gone {
+            true => host.state_replace(&self.path, &text)?,
+            false => host.state_append(&self.path, &text)?,
+        }
+        self.size = size;
+        self.originals.extend(all.iter().filter_map(original));
+        self.safe.extend(all.iter().filter_map(safe));
+        self.known.extend(all.iter().map(what));
+        self.waiting.clear();
+        self.records.extend(all.iter().cloned());
+        Ok(all)
+    }
+
+    /// Drops the safe values of knobs that are not in `wanted`, if their groups still exist. The groups' owners control
+    /// such knobs again.
     pub(crate) fn forget_safe(
         &mut self,
         host: &mut dyn Host,
@@ -332,8 +379,8 @@ impl Journal {
         self.forget(host, |_, record| safe(record).is_some_and(|(key, _)| unwanted.contains(&key)))
     }
 
-    /// Drops safe values that later records replace, once there are many. If that fails, it is tried again another
-    /// time.
+    /// Drops safe values that later records replace, once there are many (see [`STALE`]). After a failure, the next
+    /// append tries again.
     fn shorten(&mut self, host: &mut dyn Host) {
         let all = self.records.iter().filter(|record| matches!(record, Record::Safe { .. })).count();
         if all - self.safe.len().min(all) > STALE.max(self.safe.len()) {
@@ -348,23 +395,54 @@ impl Journal {
         }
     }
 
-    /// State directory and journal name.
+    /// Returns the state directory and the journal's name.
     fn names(&self) -> (&Path, &str) {
         let name = self.path.file_stem().and_then(|name| name.to_str());
         (self.path.parent().unwrap_or(Path::new("/")), name.unwrap_or_default())
     }
 
-    /// State directory.
+    /// Returns the state directory.
     pub(crate) fn state_dir(&self) -> &Path {
         self.names().0
     }
 
-    /// Sets the mark on the group of this record again; the record is on disk already.
+    /// Sets the mark of this record on its group again; the record itself is on disk already.
     pub(crate) fn mark(&self, host: &mut dyn Host, record: &Record) {
         marks::set(host, self.names(), [record]);
     }
 
-    /// Marks the groups of all records that are not marked.
+    /// Sets the mark of a recorded original again. A crash after the record was written may have prevented the mark.
+    pub(crate) fn mark_original(&self, host: &mut dyn Host, of: &Record) {
+        let key = original(of);
+        let same = |record: &&Record| key.is_some() && original(record) == key;
+        marks::set(host, self.names(), self.records.iter().find(same));
+    }
+
+    /// Creates a group whose creation is recorded, and marks it, so that a killed process always leaves a mark.
+    ///
+    /// # Errors
+    /// Returns an error when the kernel refuses.
+    pub(crate) fn make(
+        &self,
+        host: &mut dyn Host,
+        parent: Dir,
+        place: (&str, &str),
+    ) -> Result<Dir, HostError> {
+        marks::make(host, self.names(), parent, place)
+    }
+
+    /// Takes the records of this process whose marks could not be set, to try again later.
+    pub(crate) fn take_unmarked(&mut self) -> Vec<Record> {
+        std::mem::take(&mut self.unmarked)
+    }
+
+    /// Sets the marks of records that this process has appended earlier; returns those that are still missing.
+    pub(crate) fn mark_again(&self, host: &mut dyn Host, records: Vec<Record>) -> Vec<Record> {
+        let standing: Vec<Record> = records.into_iter().filter(|record| self.has(record)).collect();
+        marks::set(host, self.names(), &standing)
+    }
+
+    /// Sets the missing marks of all records on their groups.
     pub(crate) fn complete_marks(&self, host: &mut dyn Host) {
         marks::complete(host, self.names(), &self.records);
     }
@@ -373,7 +451,7 @@ impl Journal {
         line(&Record::Owner(self.owner.clone()))
     }
 
-    /// The group of each recorded value.
+    /// Returns the group of each recorded value.
     pub(crate) fn groups_of_values(&self) -> impl Iterator<Item = &Target> {
         self.records.iter().filter_map(|record| match record {
             Record::Original { group, .. } | Record::Safe { group, .. } => Some(group),
@@ -381,23 +459,23 @@ impl Journal {
         })
     }
 
-    /// Recorded processes.
+    /// Returns the processes whose moves are recorded.
     pub(crate) fn processes(&self) -> BTreeSet<ProcessId> {
         self.records.iter().filter_map(Record::process).collect()
     }
 
-    /// Groups that have recorded values.
+    /// Returns the groups that have recorded originals or safe values.
     pub(crate) fn groups(&self) -> impl Iterator<Item = &Target> {
         self.originals.iter().chain(self.safe.keys()).map(|(group, ..)| group)
     }
 
-    /// Number of records: a position for [`Journal::forget`].
+    /// Number of records, which is also the index of the next record for [`Journal::forget`].
     #[must_use]
     pub fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// Whether this is the journal of that name.
+    /// Whether this journal has this name.
     pub(crate) fn is(&self, name: &str) -> bool {
         self.path.file_name().is_some_and(|file| file.to_str() == Some(&format!("{name}.{ENDING}")))
     }
@@ -408,11 +486,11 @@ impl Journal {
         self.records.is_empty()
     }
 
-    /// Removes outdated records from the file: a restored setting belongs to whoever writes it next, and must not be
-    /// restored a second time.
+    /// Removes the records for which `gone` returns true. After a restore, the setting belongs to the next program that
+    /// writes it, so it must not be restored a second time.
     ///
     /// # Errors
-    /// When the file cannot be rewritten; then it is unchanged.
+    /// Returns an error when the file cannot be rewritten; it is unchanged in that case.
     pub fn forget(
         &mut self,
         host: &mut dyn Host,
@@ -423,14 +501,16 @@ impl Journal {
         if kept.len() == self.records.len() {
             return Ok(());
         }
+        let text = self.head() + &kept.iter().map(line).collect::<String>();
         match kept.is_empty() {
             true => host.state_remove(&self.path)?,
-            false => {
-                host.state_replace(&self.path, &(self.head() + &kept.iter().map(line).collect::<String>()))?
-            }
+            false => host.state_replace(&self.path, &text)?,
         }
+        self.size = text.len() as u64;
         let before = std::mem::replace(&mut self.records, kept);
-        marks::clear(host, self.names().0, without(&before, &self.records));
+        let owner = [self.state_dir().display().to_string()].into();
+        let (_, name) = self.names();
+        marks::clear(host, (&owner, Some(name)), without(&before, &self.records));
         self.index();
         Ok(())
     }
@@ -442,49 +522,58 @@ impl Journal {
     }
 }
 
-/// Replaces old inodes by the new ones in the records.
+/// Changes the inodes in the records to those of the fresh groups.
 pub(crate) fn rename(records: &mut [Record], mount: &str, groups: &[Recreated]) {
     let new = |target: &Target| {
         let found = groups.iter().find(|group| group.path == target.path && target.mount == mount)?;
         (found.old == 0 || found.old == target.inode).then_some(found.new)
     };
-    for record in records {
-        let targets: Vec<&mut Target> = match record {
-            Record::Created(target)
-            | Record::Cookied(target)
-            | Record::Enabling { group: target, .. }
-            | Record::Original { group: target, .. }
-            | Record::Safe { group: target, .. } => vec![target],
-            Record::Moving { from, to, .. } => from.iter_mut().chain(to).collect(),
-            _ => continue,
-        };
-        for target in targets {
-            if let Some(inode) = new(target) {
-                target.inode = inode;
-            }
+    for target in records.iter_mut().flat_map(targets_of) {
+        if let Some(inode) = new(target) {
+            target.inode = inode;
         }
     }
 }
 
-/// Records of `before` without a counterpart in `now`.
+/// Returns the groups that a record contains.
+pub(crate) fn targets_of(record: &mut Record) -> Vec<&mut Target> {
+    match record {
+        Record::Created(target)
+        | Record::Cookied(target)
+        | Record::Enabling { group: target, .. }
+        | Record::Member { group: target, .. }
+        | Record::Original { group: target, .. }
+        | Record::Safe { group: target, .. } => vec![target],
+        Record::Moving { from, to, .. } => from.iter_mut().chain(to).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Returns the records of `before` for which no record in `now` has the same mark.
 pub(crate) fn without<'a>(before: &'a [Record], now: &[Record]) -> Vec<&'a Record> {
     let standing: BTreeSet<_> = now.iter().filter_map(marks::home).collect();
     before.iter().filter(|record| marks::home(record).is_some_and(|home| !standing.contains(&home))).collect()
 }
 
-/// The subject of a record, without its value: only the first record of a subject counts, because it has the original.
+/// Returns the subject of a record: the record without its value. Only the first record of a subject counts, because it
+/// has the original.
 fn what(record: &Record) -> Record {
     let mut key = record.clone();
     match &mut key {
         Record::Switching { value, .. } => value.clear(),
         Record::Affinity { cpus, .. } => cpus.clear(),
         Record::Policy { policy, .. } => *policy = 0,
+        // The group may have been replaced since, or the thread moved to another group.
+        Record::Member { group, scheduling, .. } => {
+            *scheduling = Scheduling::default();
+            *group = Target { mount: String::new(), path: String::new(), inode: 0 };
+        }
         _ => {}
     }
     key
 }
 
-/// The key of an original.
+/// Returns the key of a record of an original.
 fn original(record: &Record) -> Option<Key> {
     match record {
         Record::Original { group, knob, device, .. } => Some((group.clone(), knob.clone(), device.clone())),
@@ -492,7 +581,7 @@ fn original(record: &Record) -> Option<Key> {
     }
 }
 
-/// Key and value of a record of a safe value.
+/// Returns key and value of a record of a safe value.
 fn safe(record: &Record) -> Option<(Key, (String, bool))> {
     match record {
         Record::Safe { group, knob, device, value, online, .. } => {
@@ -502,11 +591,11 @@ fn safe(record: &Record) -> Option<(Key, (String, bool))> {
     }
 }
 
-/// Moves the records of wanted groups from `run`'s journal into `into`: groups that `apply` now manages must not end
-/// with the last command that was started in them.
+/// Moves the records of wanted groups from `run`'s journal into `into`: groups that `apply` now manages must not be
+/// removed with the last command that was started in them.
 ///
 /// # Errors
-/// When a journal cannot be read or written.
+/// Returns an error when a journal cannot be read or written.
 pub fn adopt(
     host: &mut dyn Host,
     dir: &Path,
@@ -515,7 +604,7 @@ pub fn adopt(
 ) -> Result<(), JournalError> {
     let mut of_run = Journal::open(host, dir, RUN, into.owner.clone())?;
     let moves = |record: &Record| match record {
-        Record::Created(target) => wanted(target),
+        Record::Created(target) | Record::Member { group: target, .. } => wanted(target),
         Record::Ordering { mount, path, .. } => {
             wanted(&Target { mount: mount.clone(), path: path.clone(), inode: 0 })
         }
@@ -527,7 +616,11 @@ pub fn adopt(
     if !moved.iter().any(|record| matches!(record, Record::Created(_))) {
         return Ok(());
     }
-    into.append(host, &moved)?;
+    // Queued records are written and marked first. The existing marks of the moved records are changed, not set anew: a
+    // mark proves that commensal made the change, and a record alone does not.
+    into.append(host, &[])?;
+    into.write(host, &moved)?;
+    marks::hand_over(host, into.names(), &moved);
     of_run.forget(host, |_, record| match record {
         Record::Creating { mount, path } => moved.iter().any(
             |other| matches!(other, Record::Created(target) if target.mount == *mount && target.path == *path),
@@ -536,22 +629,46 @@ pub fn adopt(
     })
 }
 
+/// Reads the text of a journal; `None` if there is none.
+///
+/// # Errors
+/// Returns an error when it cannot be read, or is larger than [`MOST_BYTES`].
+pub fn load(host: &mut dyn Host, path: &Path) -> Result<Option<String>, HostError> {
+    host.state_read_within(path, MOST_BYTES)
+}
+
+/// Writes a journal with these records; removes the file if there are no records.
+///
+/// # Errors
+/// Returns the kernel's error; the file is unchanged in that case.
+pub(crate) fn store<'r>(
+    host: &mut dyn Host,
+    path: &Path,
+    records: impl IntoIterator<Item = &'r Record>,
+) -> Result<(), HostError> {
+    let records: Vec<&Record> = records.into_iter().collect();
+    match records.iter().all(|record| matches!(record, Record::Owner(_))) {
+        true => host.state_remove(path),
+        false => host.state_replace(path, &records.into_iter().map(line).collect::<String>()),
+    }
+}
+
 pub(crate) fn path(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{name}.{ENDING}"))
 }
 
-/// Names of all journals in the state directory.
+/// Returns the names of all journals in the state directory.
 #[must_use]
 pub fn names(host: &dyn Host, dir: &Path) -> Vec<String> {
     let names = host.list(dir).unwrap_or_default();
     names.iter().filter_map(|name| name.strip_suffix(ENDING)?.strip_suffix('.').map(str::to_owned)).collect()
 }
 
-/// What the journal `name` records as created or changed by commensal, as far as the groups still exist. A journal of
-/// another boot is ignored: inode numbers start again, so a new group could be confused with an old one.
+/// Returns what the journal `name` records as created or changed by commensal, for groups that still exist. A journal
+/// of another boot is ignored: inode numbers start again, so a new group could be confused with an old one.
 ///
 /// # Errors
-/// When the file exists but cannot be read.
+/// Returns an error when the file exists but cannot be read.
 pub fn ours(
     host: &mut dyn Host,
     dir: &Path,
@@ -559,7 +676,7 @@ pub fn ours(
     boot_id: &str,
     actual: &ActualState,
 ) -> Result<Ours, JournalError> {
-    let text = host.state_read(&path(dir, name))?.unwrap_or_default();
+    let text = load(host, &path(dir, name))?.unwrap_or_default();
     let mut ours = Ours::default();
     let contents = read(host, &text);
     if contents.owner().is_some_and(|owner| owner.boot_id != boot_id) {
@@ -602,6 +719,8 @@ pub fn ours(
             | Record::Affinity { .. }
             | Record::Scheduling
             | Record::Policy { .. }
+            | Record::Member { .. }
+            | Record::Lifting { .. }
             | Record::Safe { .. }
             | Record::Recreating(_) => {}
         }
@@ -609,7 +728,7 @@ pub fn ours(
     Ok(ours)
 }
 
-/// The cgroup of a target, if the same group still exists.
+/// Returns the cgroup of a target, if the same group still exists.
 fn find(actual: &ActualState, target: &Target) -> Option<CgroupRef> {
     let hierarchy = actual.hierarchies.iter().position(|hierarchy| hierarchy.mount == target.mount)?;
     let path = commensal_core::actual::CgroupPath::new(&target.path);
@@ -625,7 +744,7 @@ mod tests {
         Record::Owner(Owner { kind: "machine".into(), pid: 1, start_ticks: 2, boot_id: "b".into() })
     }
 
-    // promise 14
+    // promise 12
     #[test]
     fn every_damaged_byte_is_noticed() {
         let text = line(&owner());

@@ -1,25 +1,30 @@
-//! Copies of journal records on the cgroups themselves: extended attributes `trusted.commensal.*`.
+//! Marks: copies of journal records on the cgroups themselves, as extended attributes `trusted.commensal.*`.
 //!
-//! They exist exactly as long as the cgroup, only root can write them, and every commensal on the machine sees them,
-//! whatever its state directory: no commensal takes another one's limit for an original, and losing a state directory
-//! loses nothing. Where they are not available (a user who is not root, `EPERM`; old kernels, `EOPNOTSUPP`) there is
-//! only the journal.
+//! A mark exists exactly as long as its cgroup, only root can write it, and every instance of commensal on the machine
+//! can read it, including those with another state directory. So no instance mistakes another instance's limit for an
+//! original, and if a state directory is lost, its journals can be rebuilt. Where marks are not available (users other
+//! than root, `EPERM`; old kernels, `EOPNOTSUPP`) there is only the journal.
+//!
+//! A mark is also a [`Proof`]: any user who can write a journal could have added a record, but only root can have set
+//! the mark. Commensal therefore sets such a mark when it makes the change, and never because a record in a file says
+//! that the change was made (see [`complete`]). Marks that serve as a proof are called proofs here.
 
+use crate::attributes::{self, PREFIX, announcement};
+use crate::drivers::recreate;
 use crate::journal::{Record, Target, can_be_ours};
+use commensal_core::actual::{ActualState, CgroupRef};
 use commensal_core::errno::Errno;
+use commensal_core::knob::KnobId;
 use commensal_host::{Dir, Host, HostError, below};
 use commensal_sensors::mounts::hierarchies;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
 
-/// First part of every attribute's name.
-const PREFIX: &str = "trusted.commensal.";
-
-/// One record, and its owner.
+/// One record, and the journal that it belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Mark {
-    /// State directory of the commensal that wrote it.
+    /// State directory of the instance that wrote the mark.
     pub owner: String,
     /// Name of the journal in that directory.
     pub journal: String,
@@ -27,7 +32,8 @@ pub(crate) struct Mark {
     pub record: Record,
 }
 
-/// The group of a record and the name of its mark; `None` for a record that does not concern a single group.
+/// Returns the group of a record and the attribute name of its mark; `None` for a record that does not concern a single
+/// group.
 pub(crate) fn home(record: &Record) -> Option<(&Target, String)> {
     let of = |kind: &str, knob: &str, device: &Option<String>| match device {
         Some(device) => format!("{PREFIX}{kind}.{knob}@{device}"),
@@ -37,6 +43,7 @@ pub(crate) fn home(record: &Record) -> Option<(&Target, String)> {
         Record::Created(group) => Some((group, format!("{PREFIX}created"))),
         Record::Cookied(group) => Some((group, format!("{PREFIX}cookied"))),
         Record::Enabling { group, controller } => Some((group, format!("{PREFIX}enabling.{controller}"))),
+        Record::Lifting { group, .. } => Some((group, format!("{PREFIX}lifting"))),
         Record::Original { group, knob, device, .. } => Some((group, of("original", knob, device))),
         Record::Safe { group, knob, device, .. } => Some((group, of("safe", knob, device))),
         Record::Moving { pid, start_ticks, to, .. } => {
@@ -49,12 +56,13 @@ pub(crate) fn home(record: &Record) -> Option<(&Target, String)> {
         | Record::Affinity { .. }
         | Record::Scheduling
         | Record::Policy { .. }
+        | Record::Member { .. }
         | Record::Recreating(_)
         | Record::Moved { .. } => None,
     }
 }
 
-/// Opens a target's group, if it is still the same one.
+/// Opens a target's group, if it is still the same group.
 fn open(host: &mut dyn Host, group: &Target) -> Option<Dir> {
     let dir = host.open(&below(Path::new(&group.mount), &group.path)).ok()?;
     if dir.inode == group.inode {
@@ -89,25 +97,86 @@ fn each<'a>(
     }
 }
 
-/// Marks the groups of these records, which are in the journal `name` of `state_dir`. Marks are a second copy: a record
-/// that cannot be marked is still in the journal.
+/// Marks the groups of these records, which are in the journal `name` of `state_dir`. A record that cannot be marked is
+/// still in the journal. Returns the records whose marks serve as a proof and could not be set.
 pub(crate) fn set<'a>(
     host: &mut dyn Host,
     (state_dir, name): (&Path, &str),
     records: impl IntoIterator<Item = &'a Record>,
-) {
+) -> Vec<Record> {
     let owner = state_dir.display().to_string();
-    each(host, records, |host, dir, attribute, record| {
-        let mark = Mark { owner: owner.clone(), journal: name.to_owned(), record: record.clone() };
-        let text = commensal_core::text::json(&mark).unwrap_or_default();
-        match host.set_attribute(dir, attribute, Some(&text)) {
-            Err(error) => !matches!(error.errno, Errno::EPERM | Errno::EOPNOTSUPP),
-            Ok(()) => true,
+    let records: Vec<&Record> = records.into_iter().collect();
+    let mut marked = HashSet::new();
+    each(host, records.iter().copied(), |host, dir, attribute, record| {
+        let attribute = slot(host, dir, attribute, (record, &owner));
+        match attributes::put(host, dir, &attribute, &text_of((state_dir, name), record)) {
+            Err(error) => !attributes::is_unavailable(&error),
+            Ok(()) => {
+                marked.extend(needs_mark(record).then(|| record.clone()));
+                true
+            }
         }
     });
+    records.into_iter().filter(|record| needs_mark(record) && !marked.contains(*record)).cloned().collect()
 }
 
-/// Marks the groups of these records that are not marked so: an earlier try was refused. Another commensal's marks stay.
+/// Returns the text of a mark. If the paths of a process's previous groups are too long for an attribute, leaves them
+/// out: the mark is still a proof without them.
+fn text_of((state_dir, name): (&Path, &str), record: &Record) -> String {
+    let text = |record: Record| {
+        let mark = Mark { owner: state_dir.display().to_string(), journal: name.to_owned(), record };
+        commensal_core::text::json(&mark).unwrap_or_default()
+    };
+    let whole = text(record.clone());
+    if whole.len() <= attributes::MOST_BYTES {
+        return whole;
+    }
+    let mut short = record.clone();
+    if let Record::Moving { from, .. } = &mut short {
+        from.clear();
+    }
+    text(short)
+}
+
+/// Returns the name of the attribute with which `owner` marks the record. Several instances can have enabled the same
+/// controller: the first one marks it under the plain name, the others under names of their own, so that removing one
+/// mark does not remove the others.
+fn slot(host: &mut dyn Host, dir: Dir, name: &str, (record, owner): (&Record, &str)) -> String {
+    let is_another = |mark: &Mark| Path::new(&mark.owner) != Path::new(owner);
+    match record {
+        Record::Enabling { .. }
+            if read(host, dir, name).is_ok_and(|mark| mark.is_some_and(|mark| is_another(&mark))) =>
+        {
+            of_owner(name, owner)
+        }
+        _ => name.to_owned(),
+    }
+}
+
+fn of_owner(name: &str, owner: &str) -> String {
+    format!("{name}@{:08x}", crc32fast::hash(owner.as_bytes()))
+}
+
+/// Returns the names of all attributes that may contain the mark of this record (see [`slot`]).
+fn slots(name: &str, record: &Record, owners: &BTreeSet<String>) -> Vec<String> {
+    let of_owners = owners.iter().map(|owner| of_owner(name, owner));
+    let of_owners = of_owners.filter(|_| matches!(record, Record::Enabling { .. }));
+    std::iter::once(name.to_owned()).chain(of_owners).collect()
+}
+
+/// Whether `restore` undoes this record only if its mark exists, because undoing it removes or empties a group or moves
+/// processes.
+fn needs_mark(record: &Record) -> bool {
+    match record {
+        Record::Created(_) | Record::Cookied(_) | Record::Enabling { .. } | Record::Moving { .. } => true,
+        // Undoing a level (`cpu.qos_level`) replaces the group.
+        Record::Original { knob, .. } => *knob == KnobId::CpuQosLevel.to_string(),
+        _ => false,
+    }
+}
+
+/// Sets those marks of these records that an earlier attempt could not set. Other instances' marks stay. Sets no marks
+/// that serve as a proof, because a record that was read from a file may be forged.
 pub(crate) fn complete<'a>(
     host: &mut dyn Host,
     (state_dir, name): (&Path, &str),
@@ -115,9 +184,10 @@ pub(crate) fn complete<'a>(
 ) {
     let owner = state_dir.display().to_string();
     let mut last: BTreeMap<(&Target, String), &Record> = BTreeMap::new();
-    for record in records {
+    for record in records.into_iter().filter(|record| !needs_mark(record)) {
         match record {
-            // The newest safe value counts, and the first of everything else.
+            // Of several safe values the newest one counts; of all other records the first one counts, which has the
+            // original.
             Record::Safe { .. } => last.extend(home(record).map(|home| (home, record))),
             _ => {
                 home(record).map(|home| last.entry(home).or_insert(record));
@@ -135,17 +205,134 @@ pub(crate) fn complete<'a>(
     set(host, (state_dir, name), &missing);
 }
 
-/// Removes the marks of outdated records, unless another owner has replaced them.
-pub(crate) fn clear<'a>(
+/// Updates the marks of records whose groups were replaced by fresh ones to the new inodes. The fresh groups have
+/// copies of the proofs already.
+pub(crate) fn refresh<'a>(
     host: &mut dyn Host,
-    state_dir: &Path,
+    names: (&Path, &str),
     records: impl IntoIterator<Item = &'a Record>,
 ) {
-    let owner = state_dir.display().to_string();
-    each(host, records, |host, dir, attribute, _| {
-        let ours = read(host, dir, attribute).is_ok_and(|mark| mark.is_some_and(|mark| mark.owner == owner));
-        !ours || host.set_attribute(dir, attribute, None).is_ok()
+    set(host, names, records.into_iter().filter(|record| !needs_mark(record)));
+}
+
+/// Changes the marks of records that are moved from another journal of `state_dir` to the journal `name`. A record
+/// without a mark gets none.
+pub(crate) fn hand_over(host: &mut dyn Host, (state_dir, name): (&Path, &str), records: &[Record]) {
+    let owners: BTreeSet<String> = [state_dir.display().to_string()].into();
+    let mut proven = Vec::new();
+    each(host, records, |host, dir, _, record| {
+        let proof = proof(host, dir, record, &owners);
+        proven.extend(matches!(proof, Ok(Proof::Ours)).then(|| record.clone()));
+        true
     });
+    set(host, (state_dir, name), &proven);
+}
+
+/// Removes the marks of outdated records that `owners` (state directories) have set. The marks of other owners stay. If
+/// `journal` is given, proofs that belong to another journal stay as well.
+pub(crate) fn clear<'a>(
+    host: &mut dyn Host,
+    (owners, journal): (&BTreeSet<String>, Option<&str>),
+    records: impl IntoIterator<Item = &'a Record>,
+) {
+    each(host, records, |host, dir, attribute, record| {
+        let stays =
+            |mark: &Mark| needs_mark(record) && journal.is_some_and(|journal| mark.journal != journal);
+        slots(attribute, record, owners).iter().all(|name| {
+            let mark = read(host, dir, name);
+            let ours = mark.is_ok_and(|mark| mark.is_some_and(|mark| is_of(&mark, owners) && !stays(&mark)));
+            !ours || host.set_attribute(dir, name, None).is_ok()
+        })
+    });
+}
+
+fn is_of(mark: &Mark, owners: &BTreeSet<String>) -> bool {
+    owners.iter().any(|owner| Path::new(owner) == Path::new(&mark.owner))
+}
+
+/// Creates a group whose creation is recorded in the journal. Before, the parent gets a mark that announces the group;
+/// the group gets its own mark before any other change to it. Whenever this process is killed, one of the two marks
+/// shows that commensal created the group.
+///
+/// # Errors
+/// Returns an error when the kernel refuses to create the group.
+pub(crate) fn make(
+    host: &mut dyn Host,
+    names: (&Path, &str),
+    parent: Dir,
+    (mount, path): (&str, &str),
+) -> Result<Dir, HostError> {
+    let child = last(path);
+    let attribute = announcement(child);
+    let creating = Record::Creating { mount: mount.to_owned(), path: path.to_owned() };
+    let announced = attributes::put(host, parent, &attribute, &text_of(names, &creating));
+    let made = host.mkdir(parent, child);
+    if announced.as_ref().is_err_and(attributes::is_unavailable) {
+        return made;
+    }
+    let is_marked = match &made {
+        Ok(dir) => {
+            let target = Target { mount: mount.to_owned(), path: path.to_owned(), inode: dir.inode };
+            let record = Record::Created(target);
+            let text = text_of(names, &record);
+            home(&record).is_some_and(|(_, name)| attributes::put(host, *dir, &name, &text).is_ok())
+        }
+        Err(_) => true,
+    };
+    // A group that could not be marked keeps its announcement.
+    if announced.is_ok() && is_marked {
+        let _ = host.set_attribute(parent, &attribute, None);
+    }
+    made
+}
+
+fn last(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+fn parent(host: &mut dyn Host, mount: &str, path: &str) -> Result<Dir, HostError> {
+    let above = path.rsplit_once('/').map_or("", |(above, _)| above);
+    host.open(&below(Path::new(mount), above))
+}
+
+/// Whether one of `owners` has announced in the parent group that it creates this group (see [`make`]).
+///
+/// # Errors
+/// Returns an error when the announcement cannot be read.
+pub(crate) fn is_announced(
+    host: &mut dyn Host,
+    owners: &BTreeSet<String>,
+    (mount, path): (&str, &str),
+) -> Result<bool, HostError> {
+    let parent = parent(host, mount, path)?;
+    let mark = read(host, parent, &announcement(last(path)));
+    host.close(parent);
+    let is_it =
+        |record: &Record| matches!(record, Record::Creating { path: of, .. } if last(of) == last(path));
+    Ok(mark?.is_some_and(|mark| is_of(&mark, owners) && is_it(&mark.record)))
+}
+
+/// Removes the announcement of a group, unless the group exists and has no mark of its own.
+pub(crate) fn clear_announcement(
+    host: &mut dyn Host,
+    owners: &BTreeSet<String>,
+    (mount, path): (&str, &str),
+) {
+    let Ok(parent) = parent(host, mount, path) else { return };
+    let attribute = announcement(last(path));
+    let is_announced = read(host, parent, &attribute);
+    if is_announced.is_ok_and(|mark| mark.is_some_and(|mark| is_of(&mark, owners))) {
+        let is_needed = host.open_child(parent, last(path)).is_ok_and(|child| {
+            let target = Target { mount: mount.to_owned(), path: path.to_owned(), inode: child.inode };
+            let proof = proof(host, child, &Record::Created(target), owners);
+            host.close(child);
+            proof != Ok(Proof::Ours)
+        });
+        if !is_needed {
+            let _ = host.set_attribute(parent, &attribute, None);
+        }
+    }
+    host.close(parent);
 }
 
 fn read(host: &mut dyn Host, dir: Dir, attribute: &str) -> Result<Option<Mark>, HostError> {
@@ -153,10 +340,10 @@ fn read(host: &mut dyn Host, dir: Dir, attribute: &str) -> Result<Option<Mark>, 
     Ok(text.and_then(|text| serde_json::from_str(&text).ok()))
 }
 
-/// The mark on the group with the same subject as this record, whoever set it.
+/// Reads the group's mark with the same subject as this record, no matter which instance set it.
 ///
 /// # Errors
-/// When it cannot be read: then it is not known whether there is one.
+/// Returns an error when the mark cannot be read, so that it is unknown whether it exists.
 pub(crate) fn of(host: &mut dyn Host, dir: Dir, record: &Record) -> Result<Option<Mark>, HostError> {
     match home(record) {
         Some((_, name)) => read(host, dir, &name),
@@ -164,11 +351,81 @@ pub(crate) fn of(host: &mut dyn Host, dir: Dir, record: &Record) -> Result<Optio
     }
 }
 
-/// Every mark that can be read on this machine, with its group's current mount point and path.
+/// Whether the mark on a group confirms a record of a journal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Proof {
+    /// The record's mark, set by one of the expected owners.
+    Ours,
+    /// The record's mark, set by another instance; the value is that instance's state directory.
+    Of(String),
+    /// There is no mark, although groups can be marked on this machine. Only the journal says that commensal made the
+    /// change, and a user who could write the journal may have forged the record.
+    Missing,
+    /// There is no mark, because groups cannot be marked on this machine or by this user. The journal is the only
+    /// evidence.
+    Unavailable,
+}
+
+/// Reads from the group's marks whether commensal made the change in the record. `owners` are the state directories
+/// whose records are being undone.
+///
+/// # Errors
+/// Returns an error when the mark cannot be read, so that it is unknown whether it exists.
+pub(crate) fn proof(
+    host: &mut dyn Host,
+    dir: Dir,
+    record: &Record,
+    owners: &BTreeSet<String>,
+) -> Result<Proof, HostError> {
+    let Some((_, name)) = home(record) else { return Ok(Proof::Unavailable) };
+    let mut other = None;
+    for name in slots(&name, record, owners) {
+        match read(host, dir, &name) {
+            Ok(Some(mark)) if is_of(&mark, owners) => return Ok(Proof::Ours),
+            Ok(Some(mark)) => other = other.or(Some(mark.owner)),
+            Ok(None) => {}
+            Err(error) if attributes::is_unavailable(&error) || attributes::is_out_of_reach(&error) => {
+                return Ok(Proof::Unavailable);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if let Some(other) = other {
+        return Ok(Proof::Of(other));
+    }
+    Ok(if attributes::can_be_put(host, dir)? { Proof::Missing } else { Proof::Unavailable })
+}
+
+/// Removes from `created` (the groups that `state_dir` created according to a journal) the groups without a mark of
+/// `state_dir`. Groups with commensal's prefix in their path stay without a check, because no other program uses such
+/// names.
+pub(crate) fn keep_proven(
+    host: &mut dyn Host,
+    (state_dir, prefix): (&Path, &str),
+    actual: &ActualState,
+    created: &mut BTreeSet<CgroupRef>,
+) {
+    let owners: BTreeSet<String> = [state_dir.display().to_string()].into();
+    let prefix = format!("/{prefix}-");
+    created.retain(|place| {
+        let hierarchy = actual.hierarchies.get(place.hierarchy);
+        let Some(hierarchy) = hierarchy.filter(|_| !place.path.as_str().contains(&prefix)) else {
+            return true;
+        };
+        let path = place.path.as_str().to_owned();
+        let Ok(dir) = host.open(&below(Path::new(&hierarchy.mount), &path)) else { return true };
+        let target = Target { mount: hierarchy.mount.clone(), path, inode: dir.inode };
+        let proof = proof(host, dir, &Record::Created(target), &owners);
+        host.close(dir);
+        matches!(proof, Ok(Proof::Ours | Proof::Unavailable))
+    });
+}
+
+/// All readable marks on this machine, with the current mount points and paths of their groups.
 #[derive(Debug, Default)]
 pub(crate) struct Marks {
     pub found: Vec<Mark>,
-    /// Why further ones may be missing.
+    /// Errors that may have hidden further marks.
     pub unread: Vec<HostError>,
 }
 
@@ -192,7 +449,7 @@ pub(crate) fn all(host: &mut dyn Host) -> Marks {
 }
 
 impl Marks {
-    /// What was read; an error is noted, unless the group is gone or not for this user to see.
+    /// Returns the result of a read. Records an error, unless the group no longer exists or this user may not read it.
     fn noted<T>(&mut self, read: Result<T, HostError>) -> Option<T> {
         let error = match read {
             Ok(read) => return Some(read),
@@ -207,40 +464,61 @@ impl Marks {
 
 fn below_group(host: &mut dyn Host, (mount, path): (&str, &str), dir: Dir, marks: &mut Marks) {
     let target = Target { mount: mount.to_owned(), path: path.to_owned(), inode: dir.inode };
-    let names = host.attributes(dir, PREFIX);
+    let names = attributes::names(host, dir);
     for name in marks.noted(names).unwrap_or_default() {
         let mark = read(host, dir, &name);
         let Some(mut mark) = marks.noted(mark).flatten() else { continue };
-        let home_name = home(&mark.record).map(|(_, name)| name);
-        // A mark under the wrong name is ignored.
-        if home_name.as_deref() == Some(name.as_str()) {
+        // A mark in an attribute with the wrong name is ignored.
+        if is_name_of(&name, &mark) {
             place(&mut mark.record, &target);
             marks.found.push(mark);
         }
     }
     let children = host.children(dir);
-    for name in marks.noted(children).unwrap_or_default() {
-        let child = host.open_child(dir, &name);
+    let children = marks.noted(children).unwrap_or_default();
+    for name in &children {
+        // While a group is replaced, the fresh group has copies of its marks. If the old group is removed already, the
+        // fresh group will get its name.
+        let to = recreate::replaced_name(name);
+        if to.is_some_and(|to| children.iter().any(|one| one == to)) {
+            continue;
+        }
+        let child = host.open_child(dir, name);
         if let Some(child) = marks.noted(child) {
-            let path = format!("{}/{name}", path.trim_end_matches('/'));
+            let path = format!("{}/{}", path.trim_end_matches('/'), to.unwrap_or(name));
             below_group(host, (mount, &path), child, marks);
             host.close(child);
         }
     }
 }
 
-/// Sets the record's group to this one.
+fn is_name_of(name: &str, mark: &Mark) -> bool {
+    match (&mark.record, home(&mark.record)) {
+        (Record::Creating { path, .. }, _) => name == announcement(last(path)),
+        (Record::Enabling { .. }, Some((_, plain))) => name == plain || name == of_owner(&plain, &mark.owner),
+        (_, Some((_, plain))) => name == plain,
+        (_, None) => false,
+    }
+}
+
+/// Replaces the record's group by `target`.
 fn place(record: &mut Record, target: &Target) {
     match record {
         Record::Created(group)
         | Record::Cookied(group)
         | Record::Enabling { group, .. }
+        | Record::Lifting { group, .. }
         | Record::Original { group, .. }
         | Record::Safe { group, .. } => *group = target.clone(),
         Record::Moving { to, .. } => {
             if let Some(first) = to.first_mut() {
                 *first = target.clone();
             }
+        }
+        // The target is the parent of the group that is being created.
+        Record::Creating { mount, path } => {
+            *path = format!("{}/{}", target.path.trim_end_matches('/'), last(path));
+            mount.clone_from(&target.mount);
         }
         _ => {}
     }

@@ -1,8 +1,9 @@
-//! One commensal manages the cgroups of a kernel. Two that do not know of each other would undo each other's values for
-//! ever.
+//! Ensures that only one instance of commensal, the master, manages the cgroups of a kernel. Two instances that do not
+//! know of each other would overwrite each other's values forever.
 //!
-//! The lock is on the directory of the cgroup below which groups are created, so it holds across mount, network and
-//! process namespaces, and is released when its holder exits. An attribute of the same directory names the holder.
+//! Root locks the directory of the hierarchy's root; another user locks the directory of the cgroup that was delegated
+//! to this user. Such a lock is effective across mount, network and PID namespaces, and the kernel releases it when its
+//! holder exits. An attribute of the locked directory names the holder.
 
 use commensal_core::actual::{CgroupPath, Hierarchy};
 use commensal_core::knob::{Controller, Version};
@@ -10,17 +11,17 @@ use commensal_host::{Dir, Host, HostError, Lock, below};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// The attribute that names the holder.
+/// Name of the attribute that identifies the holder.
 const ATTRIBUTE: &str = "trusted.commensal.master";
 
-/// The commensal that manages the cgroups.
+/// The process that manages the cgroups.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Master {
-    /// Its PID.
+    /// PID of the process.
     pub pid: u32,
-    /// Its start time, clock ticks since boot.
+    /// Start time of the process, in clock ticks since boot.
     pub start_ticks: u64,
-    /// Its state directory.
+    /// State directory of the process.
     pub state_dir: PathBuf,
 }
 
@@ -31,7 +32,7 @@ pub enum Mastery {
     Ours(Lock),
     /// Another process is the master; its identity, if known.
     Others(Option<Master>),
-    /// A process without rights to cgroups holds the lock, so the lock means nothing. Its PID.
+    /// A process with this PID holds the lock but is not root, so it cannot manage cgroups. The lock is ignored.
     Squatted(u32),
 }
 
@@ -44,7 +45,7 @@ impl std::fmt::Display for Master {
 /// Tries to become the master of the cgroups below `base`.
 ///
 /// # Errors
-/// When no hierarchy can be read.
+/// Returns an error when no hierarchy can be read.
 pub(crate) fn take(
     host: &mut dyn Host,
     state_dir: &Path,
@@ -54,20 +55,23 @@ pub(crate) fn take(
     let unified = hierarchies.iter().find(|one| one.version == Version::V2);
     let cpu = hierarchies.iter().find(|one| one.controllers.contains(&Controller::Cpu));
     let Some(hierarchy) = unified.or(cpu).or(hierarchies.first()) else { return Ok(Mastery::Others(None)) };
-    let dir = host
-        .open(&below(Path::new(&hierarchy.mount), base.as_str()))
-        .or_else(|_| host.open(Path::new(&hierarchy.mount)))?;
+    let mount = Path::new(&hierarchy.mount);
+    // Root can change every cgroup, wherever its own groups are; another user can change only cgroups below `base`.
+    let dir = match host.euid() {
+        0 => host.open(mount),
+        _ => host.open(&below(mount, base.as_str())).or_else(|_| host.open(mount)),
+    }?;
     let taken = in_directory(host, state_dir, dir);
     host.close(dir);
     taken
 }
 
 fn in_directory(host: &mut dyn Host, state_dir: &Path, dir: Dir) -> Result<Mastery, HostError> {
+    let own = host.process(std::process::id())?;
+    let master = Master { pid: own.pid, start_ticks: own.start_ticks, state_dir: state_dir.to_owned() };
+    let text = commensal_core::text::json(&master).unwrap_or_default();
     if let Some(lock) = host.lock_group(dir)? {
-        let own = host.process(std::process::id())?;
-        let master = Master { pid: own.pid, start_ticks: own.start_ticks, state_dir: state_dir.to_owned() };
-        let text = commensal_core::text::json(&master).unwrap_or_default();
-        // Without it the others know that there is somebody, and not who.
+        // Without the attribute, other processes know that there is a master, but not which process it is.
         let _ = host.set_attribute(dir, ATTRIBUTE, Some(&text));
         return Ok(Mastery::Ours(lock));
     }
@@ -75,14 +79,17 @@ fn in_directory(host: &mut dyn Host, state_dir: &Path, dir: Dir) -> Result<Maste
     let named = named.filter(|master| {
         host.process(master.pid).is_ok_and(|process| process.start_ticks == master.start_ticks)
     });
-    if named.is_some() || host.euid() != 0 {
+    if named.as_ref().is_some_and(|named| *named != master) || host.euid() != 0 {
         return Ok(Mastery::Others(named));
     }
-    Ok(holder(host, dir.inode).map_or(Mastery::Others(None), Mastery::Squatted))
+    let Some(pid) = holder(host, dir.inode) else { return Ok(Mastery::Others(None)) };
+    // Because the lock is ignored, only the attribute identifies the master.
+    let _ = host.set_attribute(dir, ATTRIBUTE, Some(&text));
+    Ok(Mastery::Squatted(pid))
 }
 
-/// PID of the process that holds a lock on this inode according to the kernel, if all holders are users without rights
-/// (`proc_locks(5)`).
+/// Returns the PID of the first process that holds a lock on this inode according to the kernel (`proc_locks(5)`);
+/// `None` if a holder is root.
 fn holder(host: &dyn Host, inode: u64) -> Option<u32> {
     let locks = host.read_file(Path::new("/proc/locks")).ok()?;
     let of_inode = |line: &&str| {
@@ -105,8 +112,8 @@ mod tests {
     use super::*;
     use commensal_host::fake::FakeHost;
 
-    /// To lock a folder needs no rights, and so says nothing about who keeps its cgroups.
-    // promise 74
+    /// Any user can lock a directory, so the lock alone does not prove that its holder manages the cgroups.
+    // promise 20
     #[test]
     fn a_lock_of_somebody_without_rights_is_told_and_passed_over() {
         let check = |uids: &str, expected: &str| {
@@ -125,7 +132,19 @@ mod tests {
             assert!(format!("{taken:?}").starts_with(expected), "{uids}: {taken:?}");
         };
         check("65534\t65534\t65534\t65534", "Squatted(4242)");
-        // Root's own, and what may become root, is taken for another commensal.
+        // If two instances ignore the lock of the same holder, the second finds the first in the attribute.
+        let mut fake = FakeHost::v2(2, 1 << 30);
+        let mut other = fake.another();
+        let hierarchies = commensal_sensors::mounts::hierarchies(&mut fake).unwrap();
+        let dir = other.open(Path::new(&hierarchies[0].mount)).unwrap();
+        let pid = other.add_process(&[]);
+        let start_ticks = other.process(pid).unwrap().start_ticks;
+        let first = Master { pid, start_ticks, state_dir: PathBuf::from("/first") };
+        other.set_attribute(dir, ATTRIBUTE, Some(&serde_json::to_string(&first).unwrap())).unwrap();
+        let _held = other.lock_group(dir).unwrap().unwrap();
+        let taken = take(&mut fake, Path::new("/second"), &hierarchies, &CgroupPath::root()).unwrap();
+        assert!(matches!(taken, Mastery::Others(Some(named)) if named == first));
+        // A lock holder that is root, or may become root, counts as another instance of commensal.
         check("0\t0\t0\t0", "Others(None)");
         check("65534\t0\t65534\t65534", "Others(None)");
     }

@@ -1,19 +1,19 @@
-//! Admission queues: files and locks in the state directory. There is no queue server: the queues work with and without
-//! an agent, and a killed process leaves its place because its locks are released.
+//! Admission queues, made of files and locks in the state directory. There is no queue server: the queues work with and
+//! without an agent, and a killed process leaves its place because its locks are released.
 //!
 //! ```text
-//! queue/etl.lock              held for a moment by whoever enters the line or begins
-//! queue/etl/waiting/NUMBER    locked by one that waits; whoever is behind it waits for that lock
-//! queue/etl/running/NUMBER    locked by one that runs, and by its command
-//! queue/etl/held              the agent keeps the queue closed, until when and why
+//! queue/etl.lock              held briefly by a process that enters the queue or starts its job
+//! queue/etl/waiting/NUMBER    locked by a waiting job; the next job in the queue waits for that lock
+//! queue/etl/running/NUMBER    locked by a running job, and by its command
+//! queue/etl/held              exists while the agent keeps the queue closed: until when, and why
 //!
-//! enter ─► Slot                               a slot is free and nobody waits
-//!    └───► Ticket ─► behind: wait for the lock of the one before
-//!                └─► first:  wait for a slot, as files in running/ go ─► Slot
+//! enter ─► Slot                               a slot is free and no job waits
+//!    └───► Ticket ─► behind: wait for the lock of the job ahead
+//!                └─► first:  wait until a file in running/ is removed ─► Slot
 //! ```
 //!
-//! A file without a lock holder is dead: it is not counted, and the next process that holds the queue's lock removes
-//! it. Decided in `docs/decisions/0020-admission.md`; the rules are in `commensal_core::admission`.
+//! A file whose lock no process holds is dead: it is not counted, and the next process that holds the queue's lock
+//! removes it. `docs/decisions/0020-admission.md` explains the design; the rules are in `commensal_core::admission`.
 
 mod files;
 mod line;
@@ -34,13 +34,13 @@ use std::time::Duration;
 /// A job that waits or runs.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Job {
-    /// PID of the command once it runs, until then of `commensal run`. 0 if it cannot be read.
+    /// PID of the command once it runs, before that the PID of `commensal run`. 0 if it cannot be read.
     pub pid: u32,
     /// The command line.
     pub command: String,
-    /// When it arrived, nanoseconds since boot.
+    /// Time of arrival, in nanoseconds since boot.
     pub arrived_ns: u64,
-    /// When it was admitted, nanoseconds since boot.
+    /// Time of admission, in nanoseconds since boot.
     pub started_ns: Option<u64>,
 }
 
@@ -53,16 +53,16 @@ pub struct QueueView {
     pub waiting: Vec<Job>,
     /// Why no job is admitted, if the queue is held closed.
     pub held: Option<Held>,
-    /// Time of this state, nanoseconds since boot.
+    /// Time of this state, in nanoseconds since boot.
     pub now_ns: u64,
 }
 
 /// A queue that is held closed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
-    /// Why, in words.
+    /// The reason, as readable text.
     pub reason: String,
-    /// Time until it ends unless it is renewed, nanoseconds.
+    /// Time in nanoseconds until the hold expires, unless it is renewed.
     pub left_ns: u64,
 }
 
@@ -74,29 +74,28 @@ pub enum QueueError {
     Full {
         /// Group of the queue.
         group: GroupName,
-        /// Load of the queue.
+        /// Numbers of running and waiting jobs.
         load: Load,
         /// Maximum number of waiting jobs.
         size: u32,
     },
-    /// The job would have to wait, but must not.
+    /// The job would have to wait, but the caller does not allow waiting.
     #[error("group {group}: {}; it would have to wait, which --no-wait forbids", state(.load))]
     WouldWait {
         /// Group of the queue.
         group: GroupName,
-        /// Load of the queue.
+        /// Numbers of running and waiting jobs.
         load: Load,
     },
     /// The wait timed out.
     #[error(
-        "group {group}: waited {time} in the queue and did not get its turn ({}); try again when less runs, or allow \
-         more with queue.timeout or queue.max-concurrency",
+        "group {group}: waited {time} in the queue and was not admitted ({}); try again when fewer commands run, or raise queue.timeout or queue.max-concurrency",
         state(.load)
     )]
     TimedOut {
         /// Group of the queue.
         group: GroupName,
-        /// How long it waited.
+        /// How long the job has waited.
         time: Millis,
         /// Current load of the queue.
         load: Load,
@@ -113,7 +112,7 @@ pub enum QueueError {
     },
     /// Another process, perhaps a stopped one, has held the queue's lock for too long.
     #[error(
-        "group {group}: somebody has held the lock of the queue for {seconds} s, perhaps a stopped `commensal run`; \
+        "group {group}: another process has held the lock of the queue for {seconds} s, perhaps a stopped `commensal run`; \
          continue or end it (fuser {path} names it)"
     )]
     Busy {
@@ -125,7 +124,7 @@ pub enum QueueError {
         path: String,
     },
     /// The queue's files cannot be read or written.
-    #[error("group {group}: the admission queue in {folder} cannot be kept, so nothing was started")]
+    #[error("group {group}: the admission queue in {folder} cannot be used, so nothing was started")]
     Files {
         /// Group of the queue.
         group: GroupName,
@@ -142,7 +141,7 @@ fn figures(load: &Load, size: u32) -> String {
     format!("{} run and {} of {size} wait{held}", load.running, load.waiting)
 }
 
-/// A load in words, such as `4 run and 2 wait`.
+/// Formats a load, such as `4 run and 2 wait`.
 fn state(load: &Load) -> String {
     match &load.held {
         Some(why) => format!("the queue is held closed ({why})"),
@@ -150,11 +149,10 @@ fn state(load: &Load) -> String {
     }
 }
 
-/// Reads a group's queue: the live jobs and their details. Changes nothing. A group that never had a queue has an empty
-/// one.
+/// Reads a group's queue: the live jobs and their details. Changes nothing. A queue that does not exist reads as empty.
 ///
 /// # Errors
-/// When the directory exists but cannot be read.
+/// Returns an error when the directory exists but cannot be read.
 pub fn read(host: &mut dyn Host, state_dir: &Path, group: &GroupName) -> Result<QueueView, HostError> {
     let folder = Folder::of(state_dir, group);
     let now_ns = files::now_ns(host);
@@ -167,11 +165,11 @@ pub fn read(host: &mut dyn Host, state_dir: &Path, group: &GroupName) -> Result<
     })
 }
 
-/// Like [`read`], but only the numbers, for callers that poll every second: waiting jobs are not checked for life, so a
-/// killed one counts until its turn would have come.
+/// Counts the jobs of a group's queue, for callers that poll every second. Does not check whether waiting jobs are
+/// alive: a killed job counts until its file is removed.
 ///
 /// # Errors
-/// When the directory exists but cannot be read.
+/// Returns an error when the directory exists but cannot be read.
 pub fn load(host: &mut dyn Host, state_dir: &Path, group: &GroupName) -> Result<Load, HostError> {
     let folder = Folder::of(state_dir, group);
     let now_ns = files::now_ns(host);
@@ -182,11 +180,11 @@ pub fn load(host: &mut dyn Host, state_dir: &Path, group: &GroupName) -> Result<
     })
 }
 
-/// Closes a group's queue for `time` from now, at most [`commensal_core::admission::LONGEST_HOLD`]: jobs not yet
-/// admitted wait. The caller must renew the hold to make it last.
+/// Closes a group's queue for `time` from now, at most [`commensal_core::admission::LONGEST_HOLD`]: jobs that are not
+/// admitted yet must wait. To keep the queue closed, the caller must renew the hold.
 ///
 /// # Errors
-/// When the file cannot be written.
+/// Returns an error when the file cannot be written.
 pub fn hold(
     host: &mut dyn Host,
     state_dir: &Path,
@@ -200,10 +198,10 @@ pub fn hold(
     folder.write_hold(host, &hold)
 }
 
-/// Reopens a group's queue. One that is not closed stays open.
+/// Reopens a group's queue. Does nothing if the queue is not closed.
 ///
 /// # Errors
-/// When the file cannot be removed.
+/// Returns an error when the file cannot be removed.
 pub fn release(host: &mut dyn Host, state_dir: &Path, group: &GroupName) -> Result<(), HostError> {
     host.state_remove(&Folder::of(state_dir, group).held_file())
 }

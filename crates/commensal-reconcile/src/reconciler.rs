@@ -1,10 +1,12 @@
-//! The reconciliation loop: plan against the current machine, skip steps in back-off, carry out the rest, and report
-//! changes with their reasons; repeatedly.
+//! The reconciliation loop. Each round plans for the current state of the machine, leaves out steps that are in
+//! back-off, carries out the other steps, and reports changes with their reasons.
 
 mod back_off;
 mod in_force;
+mod journal_state;
 mod refused;
 mod safe;
+mod signs;
 mod steps;
 
 pub use back_off::Drift;
@@ -21,20 +23,22 @@ use commensal_core::actual::ActualState;
 use commensal_core::plan::{Action, Step};
 use commensal_core::scheduler::Scheduler;
 use commensal_host::{GroupWatch, Host};
-use commensal_sensors::mounts::population;
-use commensal_sensors::{Survey, machine, sched_ext};
+use commensal_sensors::Survey;
 use in_force::InForce;
+use journal_state::JournalState;
 use safe::Announced;
+use signs::Signs;
 use std::collections::BTreeSet;
 use steps::{decided, inodes, lasts, orders, structure};
 
-/// How often a round plans again because a group vanished meanwhile, or a step was refused and is then left out.
+/// Maximum number of plans in a round. A round plans again when a group has vanished, or when a step was refused and
+/// must be left out.
 const ATTEMPTS: usize = 8;
 
 /// Puts groups in force repeatedly.
 #[derive(Debug)]
 pub struct Reconciler {
-    /// The commensal whose groups these are.
+    /// The instance of commensal that the groups belong to.
     pub instance: Instance,
     /// The machine and its capabilities.
     pub survey: Survey,
@@ -42,50 +46,43 @@ pub struct Reconciler {
     pub writes: u64,
     in_force: InForce,
     back_off: BackOff,
-    /// The safe state that is in the journal.
+    /// The safe state (settings in force when no agent runs) that the journal contains.
     announced: Announced,
-    /// Whether the undo journal has records.
-    recorded: bool,
-    /// Whether the journal had no records at the start, and the cgroups have not been asked for them yet.
-    lost: bool,
-    /// What is to be told of a journal that was written anew in a round.
-    rebuilt: Option<String>,
-    /// Operations that a killed commensal has left half done and that cannot be completed.
+    journal: JournalState,
+    /// Messages about operations that a killed commensal process has left half done and that cannot be completed.
     half_done: Vec<String>,
-    /// The online CPUs at the last survey.
-    cpus: String,
-    /// The kernel's state of schedulers at the last round, and whether commensal's was in transition.
-    schedulers: String,
-    waits_for_scheduler: bool,
-    /// The kernel's counts of cgroups at the last round.
-    population: String,
+    /// Messages about steps that were carried out in this round.
+    told: Vec<String>,
+    signs: Signs,
 }
 
 /// Results of a round.
 #[derive(Debug)]
 pub struct Round {
-    /// The last plan; it is in force now, except for steps in back-off.
+    /// The last plan. It is in force now, except for steps in back-off.
     pub planned: Planned,
-    /// The changes made.
+    /// The changes that the round made.
     pub changes: Vec<Change>,
-    /// Problems of this round, in whole sentences.
+    /// Problems of this round, as readable messages.
     pub problems: Vec<String>,
-    /// When the next round has something to try, ms, if nothing but refused steps is left to do.
+    /// If only refused steps are left: the time from which they can be retried (ms, on the clock of `now_ms`).
     pub again_ms: Option<u64>,
-    /// Whether `planned` includes the written values, so that [`Reconciler::adjust`] can continue from it.
+    /// Whether `planned` contains the values written in this round, so that [`Reconciler::adjust`] can continue from
+    /// it.
     pub current: bool,
 }
 
 impl Reconciler {
-    /// Surveys the machine. The caller holds the machine's lock.
+    /// Creates a reconciler, and surveys the machine. The caller holds the machine's lock.
     ///
     /// # Errors
-    /// When the machine cannot be read.
+    /// Returns an error when the machine cannot be read.
     pub fn new(instance: Instance, host: &mut dyn Host) -> Result<Reconciler, ReconcileError> {
         let half_done = instance.recover(host);
-        let cpus = machine::online_cpus(host);
+        let mut signs = Signs::default();
+        signs.note_cpus(host);
         let survey = instance.survey(host)?;
-        let lost = instance.may_have_lost_journal(host);
+        let journal = JournalState::new(host, &instance);
         Ok(Reconciler {
             instance,
             survey,
@@ -93,14 +90,10 @@ impl Reconciler {
             in_force: InForce::default(),
             back_off: BackOff::default(),
             announced: Announced::default(),
-            recorded: !lost,
-            lost,
-            rebuilt: None,
+            journal,
             half_done,
-            cpus,
-            schedulers: String::new(),
-            waits_for_scheduler: false,
-            population: String::new(),
+            told: Vec::new(),
+            signs,
         })
     }
 
@@ -109,94 +102,85 @@ impl Reconciler {
         self.in_force.see_writes(watch);
     }
 
-    /// Surveys the machine again, because it may have changed: a CPU was hot-plugged, a controller was enabled; and marks cgroups
-    /// again that refused it. The caller holds the machine's lock.
+    /// Surveys the machine again after a change, such as a hot-plugged CPU or an enabled controller. Also retries marks
+    /// (copies of journal records on cgroups) that could not be set. The caller holds the machine's lock.
     ///
     /// # Errors
-    /// When the machine cannot be read.
+    /// Returns an error when the machine cannot be read.
     pub fn look_again(&mut self, host: &mut dyn Host) -> Result<(), ReconcileError> {
         self.half_done = self.instance.recover(host);
-        self.cpus = machine::online_cpus(host);
+        self.signs.note_cpus(host);
         self.survey = self.instance.survey(host)?;
-        // A journal that cannot be opened is told when it matters.
-        if let Ok(journal) = self.instance.journal(host, journal::MACHINE) {
-            journal.complete_marks(host);
-        }
+        self.journal.mark_again(host, &self.instance);
         Ok(())
+    }
+
+    /// Surveys the machine again like [`Reconciler::look_again`], but without testing mechanisms in scratch groups.
+    /// Returns whether that was sufficient; if not, call [`Reconciler::look_again`]. The caller holds the machine's lock.
+    ///
+    /// # Errors
+    /// Returns an error when the machine cannot be read.
+    pub fn refresh_survey(&mut self, host: &mut dyn Host) -> Result<bool, ReconcileError> {
+        let Some(survey) = self.instance.refresh(host, &self.survey)? else { return Ok(false) };
+        self.half_done = self.instance.recover(host);
+        self.signs.note_cpus(host);
+        self.survey = survey;
+        self.journal.mark_again(host, &self.instance);
+        Ok(true)
     }
 
     /// Whether the set of online CPUs has changed since the last survey.
     #[must_use]
     pub fn cpus_changed(&self, host: &dyn Host) -> bool {
-        machine::online_cpus(host) != self.cpus
+        self.signs.cpus_changed(host)
     }
 
-    /// Whether a scheduler was loaded or unloaded since the last round, or commensal's is about to be.
+    /// Whether the state of sched_ext may have changed since the last round: a scheduler was loaded or unloaded, or
+    /// commensal's scheduler was starting or ejected at that time, so that its state changes without a request.
     #[must_use]
     pub fn scheduler_changed(&self, host: &dyn Host) -> bool {
-        self.waits_for_scheduler || sched_ext::stamp(host) != self.schedulers
+        self.signs.schedulers_changed(host)
     }
 
-    /// Checks that the undo journal still exists, if it had records; a lost one is written anew from the marks on the
-    /// cgroups. Returns the problem.
+    /// Checks that the undo journal still exists, if it had records. Rebuilds a lost journal from the marks on the
+    /// cgroups.
+    /// Returns a message if the journal was lost.
     pub fn look_after_journal(&mut self, host: &mut dyn Host) -> Option<String> {
-        if !self.is_journal_gone(host) {
-            return None;
-        }
-        let path = journal::path(&self.instance.state_dir, journal::MACHINE);
-        let written = self.instance.rebuild_journal(host);
-        Some(match written {
-            Ok(None) => {
-                format!(
-                    "{} is gone, and is written anew once nobody else changes the machine",
-                    path.display()
-                )
-            }
-            Ok(Some(records)) => self.written_anew(records),
-            Err(error) => format!("{} is gone and cannot be written anew: {error}", path.display()),
-        })
+        self.journal.look_after(host, &self.instance)
     }
 
-    /// If the journal cannot be opened, the code that needs it reports that.
-    fn is_journal_gone(&self, host: &dyn Host) -> bool {
-        let path = journal::path(&self.instance.state_dir, journal::MACHINE);
-        self.recorded && host.state_lock_file(&path).is_ok_and(|file| file.is_none())
-    }
-
-    /// Whether a round would find something to do, judged from a few facts: the number of cgroups, unless they are
-    /// `followed` in another way, and some of the values in force. The next round finds what this misses.
+    /// Whether a round would probably have steps to do. Performs cheap checks only: the number of cgroups, unless the
+    /// caller watches for new cgroups (`followed`), and some of the values in force. The next round finds changes that
+    /// these checks miss.
     pub fn disturbed(&mut self, host: &mut dyn Host, followed: bool) -> bool {
-        if !followed && population(host, &self.survey.hierarchies) != self.population {
+        if !followed && self.signs.population_changed(host, &self.survey) {
             return true;
         }
         !self.in_force.all_hold(host, &self.survey.hierarchies)
     }
 
-    /// Puts the request in force, as far as possible now. The caller holds the machine's lock; `now_ms` is on a
-    /// monotonic clock.
+    /// Puts the request in force, as far as possible now. The caller holds the machine's lock; `now_ms` is the time of
+    /// a monotonic clock.
     ///
     /// # Errors
-    /// When the machine cannot be read or the groups do not fit it. A refused step is not an error: it is left out,
-    /// reported, and retried later.
+    /// Returns an error when the machine cannot be read or the groups do not fit it. A refused step is not an error: it
+    /// is left out, reported, and retried later.
     pub fn round(
         &mut self,
         host: &mut dyn Host,
         now_ms: u64,
         request: &PlanRequest<'_>,
     ) -> Result<Round, ReconcileError> {
-        if self.lost {
-            self.remember(host)?;
-            self.lost = false;
-        }
+        self.journal.begin_round(host, &self.instance)?;
         let mut changes = Vec::new();
-        // After a group vanished between reading and writing: the groups that existed in every reading so far.
+        // Set when a group has vanished between reading and writing: the groups that existed in every reading so far.
         let mut lasting: Option<BTreeSet<(usize, u64)>> = None;
         for attempt in 1.. {
             let mut planned = self.look_and_plan(host, now_ms, request)?;
-            // Planned without the originals, or with them and removed since: what is in force is not to be taken for them.
-            if self.is_journal_gone(host) {
-                let records = self.remember(host)?;
-                self.rebuilt = Some(self.written_anew(records));
+            // If the journal was removed, it is rebuilt and the round plans again. Otherwise values in force would
+            // count as originals.
+            if self.journal.is_gone(host, &self.instance) {
+                self.journal.rebuild(host, &self.instance)?;
                 planned = self.look_and_plan(host, now_ms, request)?;
             }
             if let Some(lasting) = &mut lasting {
@@ -209,15 +193,15 @@ impl Reconciler {
             let young = all > steps.len();
             let structure = structure(&steps);
             let enables = steps[..structure].iter().any(|step| matches!(step.action, Action::Enable(_)));
-            // New controllers can be tested only after they are enabled; and the safe values of a new group are
-            // journalled before its settings are written, which requires the group to exist.
+            // New controllers can be tested only after they are enabled. The journal gets the safe values of a new
+            // group before its settings are written, so the group must exist first.
             let apart = enables || (structure > 0 && structure < steps.len() && request.safe.is_some());
             let first = if apart { &steps[..structure] } else { &steps[..] };
             let failure = self.carry_out(host, first, &planned, request, &mut changes)?;
-            // Children that moved processes started meanwhile are still in the old group.
+            // Children that the moved processes started meanwhile are still in the old group.
             let moved = failure.is_none() && moves(first) > self.back_off.stayed.len();
             match failure {
-                // The step itself is fine, but no other step can be journalled either.
+                // The step did not cause this refusal: the journal cannot record any other step either.
                 Some(Failure { refusal: Refusal::Journal(error), left, .. }) => {
                     let mut problems = self.problems(&planned);
                     problems.push(in_words(&error));
@@ -228,7 +212,8 @@ impl Reconciler {
                     if !self.back_off.failed(now_ms, &planned.actual, steps.get(failure.step), &failure) {
                         lasting.get_or_insert_with(|| inodes(&planned.actual));
                     }
-                    // A half-replaced group changes its identity once that is completed: do so before the next reading.
+                    // A half-replaced group gets a new inode when its replacement is completed, so it is completed
+                    // before the next reading.
                     if !failure.left.is_empty() {
                         self.half_done = self.instance.recover(host);
                     }
@@ -237,15 +222,13 @@ impl Reconciler {
                 None if apart => {}
                 None if moved && attempt < ATTEMPTS => {}
                 None => {
+                    self.in_force.found(std::mem::take(&mut planned.plan.held), &planned.actual);
                     self.in_force.watch(host, &planned.actual);
-                    // Groups that were too new for this round are due in the next one.
-                    self.population = match young {
-                        true => String::new(),
-                        false => population(host, &self.survey.hierarchies),
-                    };
+                    // Groups that were too new for this round are handled in the next one.
+                    self.signs.note_population(host, &self.survey, young);
                     self.settle(host, &planned)?;
                     let current = !young && self.take_in(host, &mut planned, &steps)?;
-                    let unknown = self.rebuilt.is_some()
+                    let unknown = self.journal.rebuilt.is_some()
                         || !self.half_done.is_empty()
                         || !planned.actual.unread.is_empty();
                     let again_ms = self.back_off.next_try_ms(now_ms).filter(|_| current && !unknown);
@@ -255,7 +238,9 @@ impl Reconciler {
             }
             if attempt >= ATTEMPTS {
                 let mut problems = self.problems(&planned);
-                problems.push(format!("tried {ATTEMPTS} times; the rest waits for the next round"));
+                problems.push(format!(
+                    "the plan was only partly carried out after {ATTEMPTS} attempts; the next round continues"
+                ));
                 return Ok(Round { planned, changes, problems, again_ms: None, current: false });
             }
         }
@@ -263,55 +248,45 @@ impl Reconciler {
     }
 
     fn problems(&mut self, planned: &Planned) -> Vec<String> {
-        let rebuilt = self.rebuilt.take();
+        let rebuilt = self.journal.rebuilt.take();
         rebuilt
             .into_iter()
             .chain(self.half_done.iter().cloned())
-            .chain(planned.actual.unread.iter().map(|why| format!("whether it holds is not known: {why}")))
+            .chain(std::mem::take(&mut self.told))
+            .chain(
+                planned
+                    .actual
+                    .unread
+                    .iter()
+                    .map(|why| format!("cannot check whether a value is in force: {why}")),
+            )
             .chain(self.back_off.problems(planned))
             .collect()
     }
 
-    /// Puts into a missing journal what the cgroups tell. The caller holds the lock.
-    fn remember(&mut self, host: &mut dyn Host) -> Result<usize, ReconcileError> {
-        let mut journal = self.instance.journal(host, journal::MACHINE)?;
-        let records = self.instance.remember(host, &mut journal)?;
-        self.recorded = records > 0;
-        Ok(records)
-    }
-
-    /// What is told of a journal that was gone.
-    fn written_anew(&self, records: usize) -> String {
-        let path = journal::path(&self.instance.state_dir, journal::MACHINE).display().to_string();
-        match records {
-            0 => format!(
-                "{path} is gone, and the cgroups tell of no original: `commensal restore` will put nothing back"
-            ),
-            _ => format!("{path} was gone and is written anew, with {records} records that the cgroups tell"),
-        }
-    }
-
-    /// Plans against the current machine, and records what other programs have changed since.
+    /// Plans against the current machine, and records which values other programs have changed since the last plan.
     fn look_and_plan(
         &mut self,
         host: &mut dyn Host,
         now_ms: u64,
         request: &PlanRequest<'_>,
     ) -> Result<Planned, ReconcileError> {
-        self.schedulers = sched_ext::stamp(host);
+        self.signs.note_schedulers(host);
         let planned = self.instance.plan(host, &self.survey, request)?;
-        self.waits_for_scheduler = planned.actual.scheduler.as_ref().is_some_and(Scheduler::is_on_its_way);
+        self.signs.waits_for_scheduler =
+            planned.actual.scheduler.as_ref().is_some_and(Scheduler::is_on_its_way);
         self.in_force.find_drift(now_ms, &planned.actual, &mut self.back_off.drift);
         self.back_off.calm(now_ms, &planned.actual);
         Ok(planned)
     }
 
-    /// Puts new decisions in force on the machine as the last round left it: no cgroup is searched for, so this is
-    /// quick however many there are. Returns whether that was possible; if not, a round is needed. The caller holds the
-    /// machine's lock, and knows that nothing else has changed.
+    /// Puts new decisions of the agent's controllers in force, based on the state after the last round. Does not read
+    /// the cgroups again, so it is fast even with many cgroups. Returns `false` if that is not possible and a round is
+    /// needed. The caller holds the machine's lock and ensures that nothing else has changed.
     ///
     /// # Errors
-    /// When the journal cannot be written or the groups do not fit the machine; then a round is needed as well.
+    /// Returns an error when the journal cannot be written or the groups do not fit the machine. A round is needed in
+    /// these cases as well.
     pub fn adjust(
         &mut self,
         host: &mut dyn Host,
@@ -342,7 +317,8 @@ impl Reconciler {
         Ok(true)
     }
 
-    /// Applies the written values of these steps to the planned state; returns whether the steps changed nothing else.
+    /// Updates the planned state with the values that these steps wrote; returns whether the steps changed nothing
+    /// else.
     fn take_in(
         &self,
         host: &mut dyn Host,
@@ -365,7 +341,8 @@ impl Reconciler {
         Ok(true)
     }
 
-    /// Journals, then writes; if a step is refused, all are undone.
+    /// Journals and carries out steps. If the kernel refuses a step, all of them are undone and the refusal is
+    /// returned.
     fn carry_out(
         &mut self,
         host: &mut dyn Host,
@@ -377,26 +354,19 @@ impl Reconciler {
         if steps.is_empty() {
             self.back_off.stayed.clear();
             if self.announced.differs(request) {
-                let mut journal = self.instance.journal(host, journal::MACHINE)?;
-                if self.recorded {
-                    self.instance.remember(host, &mut journal)?;
-                }
+                let mut journal = self.journal.open(host, &self.instance)?;
                 self.announce(host, steps, planned, request, &mut journal)?;
                 journal.append(host, &[])?;
-                self.recorded = !journal.is_empty();
+                self.journal.note(&journal);
             }
             return Ok(None);
         }
-        // Another commensal may have written to the journal since.
-        let mut journal = self.instance.journal(host, journal::MACHINE)?;
-        if self.recorded {
-            self.instance.remember(host, &mut journal)?;
-        }
+        let mut journal = self.journal.open(host, &self.instance)?;
         self.announce(host, steps, planned, request, &mut journal)?;
         forget_gone(host, &planned.actual, &mut journal)?;
         step_aside(host, steps, &planned.actual, planned.desired.aside.name(), &mut journal)?;
         let outcome = apply(host, steps, &planned.actual, &mut journal);
-        self.recorded = !journal.is_empty();
+        self.journal.applied(&mut journal);
         self.writes += outcome.applied.len() as u64;
         if outcome.failure.is_none() {
             for step in steps {
@@ -406,13 +376,14 @@ impl Reconciler {
             }
         }
         self.back_off.stayed = outcome.stayed;
+        self.told.extend(outcome.told);
         Ok(outcome.failure)
     }
 
-    /// Drops records of restored settings, and takes over wanted groups that `run` created.
+    /// Drops records of restored settings, and adopts groups that `run` created and that the request contains as well.
     fn settle(&mut self, host: &mut dyn Host, planned: &Planned) -> Result<(), ReconcileError> {
         let of_run = self.instance.state_dir.join(format!("{}.journal", journal::RUN));
-        let runs = host.state_read(&of_run)?.is_some_and(|text| !text.is_empty());
+        let runs = journal::load(host, &of_run)?.is_some_and(|text| !text.is_empty());
         if planned.plan.settled.is_empty() && !runs {
             return Ok(());
         }
@@ -421,18 +392,18 @@ impl Reconciler {
             adopt(&self.instance, host, planned, &mut journal)?;
         }
         forget_settled(host, &planned.plan.settled, &planned.actual, &mut journal)?;
-        self.recorded = !journal.is_empty();
+        self.journal.note(&journal);
         Ok(())
     }
 
-    /// Settings that another program also writes.
+    /// Returns the settings that another program also writes.
     #[must_use]
     pub fn drift(&self, now_ms: u64, actual: &ActualState) -> Vec<Drift> {
         self.back_off.drift(now_ms, actual)
     }
 }
 
-/// An error with its causes.
+/// Formats an error and its causes, separated by colons.
 pub fn in_words(error: &dyn std::error::Error) -> String {
     let mut words = error.to_string();
     let mut source = error.source();

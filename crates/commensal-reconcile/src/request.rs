@@ -1,17 +1,17 @@
-//! A request to the machine, and the plan for it.
+//! A request to put groups in force, and the plan for it.
 
 use commensal_core::actual::{ActualState, Capabilities, SCHEDULER};
 use commensal_core::cpuset::CpuSet;
 use commensal_core::desired::DesiredState;
 use commensal_core::group::{GroupName, GroupSpec};
 use commensal_core::knob::Controller;
+use commensal_core::member::EngineReport;
 use commensal_core::plan::{Plan, plan};
 use commensal_host::Host;
 use commensal_sensors::Survey;
-use commensal_sensors::containers::Found;
 use std::collections::BTreeSet;
 
-/// No group.
+/// The empty set of groups.
 pub const NO_GROUPS: &BTreeSet<GroupName> = &BTreeSet::new();
 
 /// Groups to put in force, with options.
@@ -19,38 +19,40 @@ pub const NO_GROUPS: &BTreeSet<GroupName> = &BTreeSet::new();
 pub struct PlanRequest<'a> {
     /// The groups.
     pub specs: &'a [GroupSpec],
-    /// Groups that need a cgroup created by commensal although they have matches.
+    /// Groups that need a cgroup created by commensal although the groups file says which existing cgroups or processes
+    /// they match.
     pub own: &'a BTreeSet<GroupName>,
-    /// The groups are added to those in force: settings that they do not ask for are not undone.
+    /// Whether the groups are added to those in force; if so, settings of other groups are not undone.
     pub alone: bool,
-    /// Applies the controllers' decisions.
+    /// Applies the agent's decisions, such as a changed limit, to the desired state.
     pub adjust: &'a dyn Fn(&mut DesiredState),
-    /// Finds containers and processes that the groups match; without it they are searched for when planning.
+    /// Finds the containers and processes that the groups match; if unset, planning searches for them.
     pub members: Option<FindMembers<'a>>,
-    /// Answers of container engines, if they were queried before; without it they are queried when planning.
-    pub engines: Option<&'a Found>,
-    /// Whether an agent maintains the groups from now on.
+    /// Responses of container engines, if they were queried before; if unset, planning queries them.
+    pub engines: Option<&'a EngineReport>,
+    /// Whether an agent keeps the groups in force after this request.
     pub kept: bool,
-    /// The safe state, for the process that must apply it when no agent runs; without it no safe state is journalled.
+    /// The safe state, which the guard applies when no agent runs; if unset, no safe state is journalled.
     pub safe: Option<SafeRequest<'a>>,
     /// Restricts the capabilities that the plan may use; `None` means all of them.
     pub mechanisms: Option<&'a dyn Fn(&Capabilities) -> Capabilities>,
 }
 
-/// The settings to be left when no agent runs.
+/// The settings that must be in force when no agent runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SafeRequest<'a> {
     /// The groups.
     pub specs: &'a [GroupSpec],
-    /// CPUs that offline groups keep, if they are confined.
+    /// CPUs to which offline groups stay confined when no agent runs; `None` if they are not confined to a set of CPUs
+    /// now.
     pub floor: Option<&'a CpuSet>,
 }
 
-/// Adds the members of groups.
+/// A function that adds the members of groups to the observed state.
 pub type FindMembers<'a> = &'a dyn Fn(&mut dyn Host, &mut ActualState);
 
 impl<'a> PlanRequest<'a> {
-    /// All groups that must be in force, as written.
+    /// Requests exactly these groups: settings of other groups are undone.
     #[must_use]
     pub fn all(specs: &'a [GroupSpec]) -> PlanRequest<'a> {
         let (own, adjust) = (NO_GROUPS, &|_: &mut DesiredState| ());
@@ -67,14 +69,14 @@ impl<'a> PlanRequest<'a> {
         }
     }
 
-    /// Groups that are added to those in force: settings of other groups are not undone.
+    /// Requests these groups in addition to those in force: settings of other groups are not undone.
     #[must_use]
     pub fn beside(specs: &'a [GroupSpec]) -> PlanRequest<'a> {
         PlanRequest { alone: true, ..PlanRequest::all(specs) }
     }
 
-    /// Like [`PlanRequest::beside`], with a cgroup created by commensal for each group in `own`. Without any, like
-    /// [`PlanRequest::all`].
+    /// Like [`PlanRequest::beside`], with a cgroup created by commensal for each group in `own`. If `own` is empty,
+    /// like [`PlanRequest::all`].
     #[must_use]
     pub fn with_own(specs: &'a [GroupSpec], own: &'a BTreeSet<GroupName>) -> PlanRequest<'a> {
         PlanRequest { own, alone: !own.is_empty(), ..PlanRequest::all(specs) }
@@ -92,16 +94,16 @@ impl std::fmt::Debug for PlanRequest<'_> {
     }
 }
 
-/// Groups, machine and plan, resolved against each other.
+/// A plan, and the actual and desired state that it is based on.
 #[derive(Debug)]
 pub struct Planned {
-    /// The machine's cgroups now.
+    /// The machine's current cgroups.
     pub actual: ActualState,
     /// The desired state.
     pub desired: DesiredState,
     /// The plan.
     pub plan: Plan,
-    /// Why commensal cannot create groups, if so.
+    /// The reason why commensal cannot create groups, if it cannot.
     pub obstacle: Option<String>,
 }
 
@@ -114,7 +116,8 @@ impl Planned {
     ) -> Planned {
         let caps = request.mechanisms.map(|allow| allow(&survey.caps));
         let caps = caps.as_ref().unwrap_or(&survey.caps);
-        // A plan sees the scheduler in the observed state, so it is hidden if the plan must not use it.
+        // A plan uses the scheduler if the observed state contains one. So the scheduler is removed from that state if
+        // the plan must not use it.
         let hidden = request.mechanisms.is_some() && caps.feature_obstacle(SCHEDULER).is_some();
         let scheduler = if hidden { found.scheduler.take() } else { None };
         let plan = plan(&desired, &found, caps);
@@ -122,7 +125,7 @@ impl Planned {
             found.scheduler = scheduler;
         }
         let cpu = found.hierarchy_of(Controller::Cpu);
-        let own = found.own_obstacle.clone().filter(|_| cpu.is_none_or(|cpu| !found.own_possible(cpu)));
+        let own = found.tenancy.obstacle.clone().filter(|_| cpu.is_none_or(|cpu| !found.own_possible(cpu)));
         let obstacle = survey.caps.cgroup_obstacle.clone().or(own);
         Planned { actual: found, desired, plan, obstacle }
     }

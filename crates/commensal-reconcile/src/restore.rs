@@ -1,48 +1,56 @@
-//! Restores every original value and every controller, and removes all of commensal's groups.
+//! Restores every original value, disables every controller that commensal enabled, and removes all of commensal's
+//! groups.
 //!
-//! Works from the journals alone, even if their writers are dead; a second run has nothing to do; a journal of an
-//! earlier boot refers to groups that no longer exist.
+//! Needs only the journals and the marks (copies of journal records on the cgroups), so it works even if the processes
+//! that wrote them are dead. Idempotent: a second run has nothing to do. Removes a journal of an earlier boot, because
+//! its groups no longer exist.
+//!
+//! Level means `cpu.qos_level` of openEuler's kernel, which cannot be raised again. Undoing a level therefore replaces
+//! the group by a fresh one. Lifted members are processes that were moved temporarily out of a group below level 0.
 
 mod lost;
+mod lowering;
+mod members;
 mod moving;
 mod outcome;
+mod proof;
+mod raising;
 mod recreating;
 mod shared;
+mod structure;
 mod target;
 mod values;
 
 use crate::drivers::apply::with_meaning;
-use crate::drivers::{affinity, cookies, members, policy, scheduler};
+use crate::drivers::{affinity, members as processes, policy, scheduler};
 use crate::journal::{self, Contents, Record, Target};
 use crate::marks::{self, Mark};
+use commensal_core::actual::Hierarchy;
 use commensal_core::errno::Errno;
-use commensal_core::knob::{Controller, Form, KnobId, TABLE, Version};
+use commensal_core::knob::KnobId;
 use commensal_core::text;
-use commensal_host::{Dir, Host, HostError, below};
+use commensal_host::{Host, HostError, below};
 use outcome::Left;
 pub use outcome::Restored;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
-use std::time::Duration;
 use target::open;
-use values::{not_taken, put_back};
+use values::put_back;
 
-/// How long to wait for killed processes of a dead lab run to leave their group.
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// Used in messages about damaged lines.
+/// Part of the messages about damaged lines, by which this module recognises them.
 const DAMAGED: &str = "cannot be used";
 
 /// Restores from every journal in `dir`, except those of a lab run that is still running, and from the marks on cgroups
-/// for lost journals of `dir`; with `of_all` also for lost state directories of others.
+/// if a journal of `dir` was lost. With `of_all`, also from the marks of other lost state directories.
 ///
 /// # Errors
-/// When the state directory or a journal cannot be read.
+/// Returns an error when the state directory or a journal cannot be read.
 pub fn restore(host: &mut dyn Host, dir: &Path, boot_id: &str, of_all: bool) -> Result<Restored, HostError> {
     sweep(host, dir);
     let marks = marks::all(host);
     let orphans = lost::orphans(host, dir, marks.found, of_all);
-    let mut restored = restore_where(host, dir, boot_id, &orphans, |_| true)?;
+    let owners = orphans.iter().map(|mark| mark.owner.clone()).chain([dir.display().to_string()]).collect();
+    let mut restored = restore_where(host, (dir, boot_id), (orphans.as_slice(), &owners), |_| true)?;
     restored.failed.extend(marks.unread.iter().map(|error| format!("records on cgroups: {error}")));
     Ok(restored)
 }
@@ -58,63 +66,86 @@ fn sweep(host: &mut dyn Host, dir: &Path) {
     }
 }
 
-/// Restores only what dead lab runs left behind: the first action of a new lab run.
+/// Restores only the changes that killed lab runs left behind; a new lab run does this first.
 ///
 /// # Errors
-/// When the state directory or a journal cannot be read.
+/// Returns an error when the state directory or a journal cannot be read.
 pub fn restore_stale(host: &mut dyn Host, dir: &Path, boot_id: &str) -> Result<Restored, HostError> {
-    restore_where(host, dir, boot_id, &[], |name| name.starts_with(journal::LAB))
+    let owners = [dir.display().to_string()].into();
+    restore_where(host, (dir, boot_id), (&[], &owners), |name| name.starts_with(journal::LAB))
 }
 
-/// Restores from one journal: the end of a lab run, or of the last command of a group of `run`.
+/// Restores from one journal: that of a lab run that has ended, or that of `run` after the last command of a group.
 ///
 /// # Errors
-/// When the journal cannot be read or rewritten.
+/// Returns an error when the journal cannot be read or rewritten.
 pub fn restore_own(host: &mut dyn Host, dir: &Path, name: &str) -> Result<Restored, HostError> {
     let mut result = Restored::default();
-    // The group that this process is in can be left only when the controllers above it are disabled: repeat as long as
-    // something changed.
+    let owners = [dir.display().to_string()].into();
+    // This process can leave its group only after the controllers of the parent are disabled, so the restore is
+    // repeated as long as it changes something.
     loop {
         let done = result.done.len();
         result.left.clear();
         result.failed.retain(|line| line.contains(DAMAGED));
-        one_journal(host, dir, name, &[], &mut result)?;
+        one_journal(host, dir, name, (&[], &owners), (false, &mut result))?;
         if result.left.is_empty() || result.done.len() == done {
             return Ok(result);
         }
     }
 }
 
-/// Completes operations in the journal `name` that were interrupted in this boot: the replacement of groups by fresh
-/// ones. Restores nothing.
+/// Completes operations in the journal `name` that were interrupted in this boot: moves lifted members back, completes
+/// the replacement of groups by fresh ones, and restores the scheduling attributes of threads that are no longer below
+/// level 0. Restores nothing else. Returns messages about operations for which only the journal, and no mark, is
+/// evidence.
 ///
 /// # Errors
-/// When the journal cannot be read, or the kernel refuses; then nothing has changed, and it can be tried again.
-pub fn finish(host: &mut dyn Host, dir: &Path, boot_id: &str, name: &str) -> Result<(), HostError> {
-    let path = journal::path(dir, name);
-    let text = host.state_read(&path)?.unwrap_or_default();
-    let mut contents = journal::read(host, &text);
-    // Groups of an earlier boot are gone: completing would create them again.
-    if contents.owner().is_none_or(|owner| owner.boot_id != boot_id)
-        || !contents.records.iter().any(|record| matches!(record, Record::Recreating(_)))
-    {
-        return Ok(());
-    }
-    let stuck = recreating::finish(host, &path, &mut contents, &mut Vec::new());
-    stuck.into_iter().next().map_or(Ok(()), |(_, error)| Err(error))
-}
-
-fn restore_where(
+/// Returns an error when the journal cannot be read, or the kernel refuses. Nothing has changed in this case, and the
+/// caller can try again.
+pub fn finish(
     host: &mut dyn Host,
     dir: &Path,
     boot_id: &str,
-    marks: &[Mark],
+    name: &str,
+) -> Result<BTreeSet<String>, HostError> {
+    let path = journal::path(dir, name);
+    let text = journal::load(host, &path)?.unwrap_or_default();
+    let mut contents = journal::read(host, &text);
+    // Groups of an earlier boot no longer exist; completing the replacement would create them again.
+    if contents.owner().is_none_or(|owner| owner.boot_id != boot_id) {
+        return Ok(BTreeSet::new());
+    }
+    let owners = [dir.display().to_string()].into();
+    let lowered = lowering::finish(host, &path, &mut contents, &owners);
+    let mut denied = Ok(BTreeSet::new());
+    if contents.records.iter().any(|record| matches!(record, Record::Recreating(_))) {
+        let unfinished = recreating::finish(host, &path, &mut contents, &owners, &mut Vec::new());
+        // The damaged lines have to be saved before the journal is rewritten.
+        if unfinished.dropped && contents.damaged.is_empty() {
+            let text: String = contents.records.iter().map(journal::line).collect();
+            host.state_replace(&path, &text)?;
+        }
+        denied = unfinished.stuck.into_iter().next().map_or(Ok(unfinished.denied), |(_, error)| Err(error));
+    }
+    let given = members::finish(host, &path, &contents);
+    denied.and_then(|denied| lowered.and(given).map(|()| denied))
+}
+
+/// The marks of lost journals, whose changes are to be undone, and the state directories whose marks prove a record.
+type Evidence<'a> = (&'a [Mark], &'a BTreeSet<String>);
+
+fn restore_where(
+    host: &mut dyn Host,
+    (dir, boot_id): (&Path, &str),
+    (marks, owners): Evidence<'_>,
     wanted: impl Fn(&str) -> bool,
 ) -> Result<Restored, HostError> {
     let mut result = Restored::default();
     let marked: BTreeSet<&str> = marks.iter().map(|mark| mark.journal.as_str()).collect();
     let mut marks = marks;
-    // A group of one journal can be kept busy by a group of another: repeat as long as something changed.
+    // A group in one journal can be in use by a group in another journal, so this is repeated as long as it changes
+    // something.
     loop {
         let done = result.done.len();
         result.left.clear();
@@ -122,13 +153,13 @@ fn restore_where(
         let mut names: BTreeSet<String> = journal::names(host, dir).into_iter().collect();
         names.extend(marked.iter().map(|name| (*name).to_owned()));
         for name in names.into_iter().filter(|name| wanted(name)) {
-            // A journal that cannot be read or belongs to another process does not stop the others from being restored.
-            if let Err(error) = eligible(host, dir, boot_id, &name, marks, &mut result) {
+            // An unreadable journal, or one of another process, does not stop the others from being restored.
+            if let Err(error) = eligible(host, (dir, boot_id), &name, (marks, owners), &mut result) {
                 let path = journal::path(dir, &name);
                 result.failed.push(format!("{} was not carried out: {error}", path.display()));
             }
         }
-        // The marks' records are in the journals now.
+        // The records of the marks are in the journals now, so the marks are not used again.
         marks = &[];
         if result.left.is_empty() || result.done.len() == done {
             return Ok(result);
@@ -136,20 +167,27 @@ fn restore_where(
     }
 }
 
-/// Restores from one journal, unless it is of an earlier boot or of a lab run that is still running.
+/// Restores from one journal, unless it is from an earlier boot (then it is removed), or of a lab run or scheduler that
+/// is still running.
 fn eligible(
     host: &mut dyn Host,
-    dir: &Path,
-    boot_id: &str,
+    (dir, boot_id): (&Path, &str),
     name: &str,
-    marks: &[Mark],
+    evidence: Evidence<'_>,
     result: &mut Restored,
 ) -> Result<(), HostError> {
     let path = journal::path(dir, name);
-    let contents = journal::parse(&host.state_read(&path)?.unwrap_or_default());
+    let text = journal::load(host, &path).inspect_err(|_| without_journal(host, dir, name, evidence, result));
+    let contents = journal::parse(&text?.unwrap_or_default());
     if let Some(owner) = contents.owner() {
         if owner.boot_id != boot_id {
-            return host.state_remove(&path);
+            let removed = host.state_remove(&path);
+            // Marks are always of this boot, even if the journal is of an earlier one.
+            match removed {
+                Ok(()) => return one_journal(host, dir, name, evidence, (true, result)),
+                Err(_) => without_journal(host, dir, name, evidence, result),
+            }
+            return removed;
         }
         if name == journal::SCHED && owner.runs(host) {
             result.scheduler = Some(owner.pid);
@@ -160,48 +198,71 @@ fn eligible(
             return Ok(());
         }
     }
-    one_journal(host, dir, name, marks, result)
+    one_journal(host, dir, name, evidence, (true, result))
 }
 
-/// Restores from one journal. Only a lab's groups contain nothing but the lab's processes, so only those are emptied by
-/// killing.
+/// Restores from one journal. Kills processes only in a lab's groups, because the lab started all processes there.
+/// `ends` means that no commensal process manages the groups afterwards; groups that stay are then raised to level 0.
 fn one_journal(
     host: &mut dyn Host,
     dir: &Path,
     name: &str,
-    marks: &[Mark],
-    result: &mut Restored,
+    (marks, owners): Evidence<'_>,
+    (ends, result): (bool, &mut Restored),
 ) -> Result<(), HostError> {
     let path = journal::path(dir, name);
-    let text = host.state_read(&path)?.unwrap_or_default();
-    let contents = journal::read(host, &text);
+    let text = journal::load(host, &path)?.unwrap_or_default();
+    let mut contents = journal::read(host, &text);
     for (line, reason) in &contents.damaged {
         result.failed.push(format!("{} line {line} {DAMAGED}: {reason}", path.display()));
     }
-    let mut contents = contents;
-    // Records that the journal has lost are on the groups' marks.
+    // Adds the records that only the marks on the groups have.
     let known: BTreeSet<_> = contents.records.iter().filter_map(marks::home).collect();
     let of_name = marks.iter().filter(|mark| mark.journal == name).map(|mark| &mark.record);
-    let lost = of_name.filter(|record| marks::home(record).is_some_and(|home| !known.contains(&home)));
+    let lost = of_name.filter(|record| match marks::home(record) {
+        Some(home) => !known.contains(&home),
+        None => !contents.records.contains(record),
+    });
     let lost: Vec<Record> = lost.cloned().collect();
     contents.records.extend(lost);
-    // A switch serves all groups started by `run`, so it is restored with the last of them.
+    // All groups of `run` share a machine-wide switch, so it is restored with the last of them.
     let mut waiting: Vec<Record> = match name == journal::RUN && in_use(host, &contents) {
         true => {
             contents.records.extract_if(.., |record| matches!(record, Record::Switching { .. })).collect()
         }
         false => Vec::new(),
     };
-    // Threads return to the kernel's scheduler before any mechanism that holds them back is removed.
+    // Removes orders (the scheduler's configuration of a cgroup) first: threads return to the kernel's scheduler before
+    // a mechanism that restricts them is removed.
     let ordered: Vec<Record> =
         contents.records.extract_if(.., |record| matches!(record, Record::Ordering { .. })).collect();
     let busy = |host: &mut dyn Host, record: &Record| name == journal::RUN && is_busy(host, record);
     let (stay, go): (Vec<Record>, Vec<Record>) = ordered.into_iter().partition(|one| busy(host, one));
     waiting.extend(stay);
     waiting.extend(unorder(host, dir, go, result));
-    let mut kept = undo_all(host, &path, &contents, name.starts_with(journal::LAB), result);
+    let kill = name.starts_with(journal::LAB);
+    let mut kept = undo_all(host, &path, &mut contents, (owners, kill, ends && !kill), result);
     kept.extend(waiting);
+    marks::clear(host, (owners, None), journal::without(&contents.records, &kept));
     keep(host, &path, &contents, &kept, &text, result)
+}
+
+/// Undoes the changes in the marks on cgroups, for a journal that cannot be read.
+fn without_journal(
+    host: &mut dyn Host,
+    dir: &Path,
+    name: &str,
+    (marks, owners): Evidence<'_>,
+    result: &mut Restored,
+) {
+    let pid = name.strip_prefix(journal::LAB).and_then(|pid| pid.parse().ok());
+    if pid.is_some_and(|pid| host.process(pid).is_ok()) {
+        return;
+    }
+    let of_name = marks.iter().filter(|mark| mark.journal == name).map(|mark| mark.record.clone());
+    let mut contents = Contents { records: of_name.collect(), ..Contents::default() };
+    let kept = undo_all(host, &journal::path(dir, name), &mut contents, (owners, false, true), result);
+    marks::clear(host, (owners, None), journal::without(&contents.records, &kept));
 }
 
 /// Whether a recorded group contains processes other than this one.
@@ -209,21 +270,22 @@ fn in_use(host: &mut dyn Host, contents: &Contents) -> bool {
     contents.records.iter().any(|record| {
         let Record::Created(target) = record else { return false };
         let Ok(dir) = host.open(&below(Path::new(&target.mount), &target.path)) else { return false };
-        let used = dir.inode == target.inode && members::others(host, dir);
+        let used = dir.inode == target.inode && processes::others(host, dir);
         host.close(dir);
         used
     })
 }
 
-/// Whether the group in an order contains processes other than this one: then a command of `run` is still in it.
+/// Whether the cgroup of an order contains processes other than this one. If so, a command of `run` is still in it.
 fn is_busy(host: &mut dyn Host, record: &Record) -> bool {
     let Some(Ok(dir)) = record.ordered().map(|cgroup| host.open(Path::new(&cgroup))) else { return false };
-    let used = members::others(host, dir);
+    let used = processes::others(host, dir);
     host.close(dir);
     used
 }
 
-/// Removes orders from the scheduler, one request for each owner; returns the records that remain.
+/// Removes orders from the scheduler, with one request per owner; returns the records of those that could not be
+/// removed.
 fn unorder(host: &mut dyn Host, dir: &Path, records: Vec<Record>, result: &mut Restored) -> Vec<Record> {
     let mut by_owner: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
     for record in &records {
@@ -247,8 +309,8 @@ fn unorder(host: &mut dyn Host, dir: &Path, records: Vec<Record>, result: &mut R
     records.into_iter().filter(stands).collect()
 }
 
-/// Rewrites the journal with the records that remain. Damaged lines are saved in a file beside it, for a person to
-/// read; they must not block the next apply.
+/// Rewrites the journal with the records that remain. Damaged lines move to a separate file for inspection, because
+/// they must not block the next apply.
 fn keep(
     host: &mut dyn Host,
     path: &Path,
@@ -267,14 +329,14 @@ fn keep(
             Ok(()) => {
                 result.failed.push(format!("the lines that {DAMAGED} are kept in {}", aside.display()));
             }
-            // Restored records must not be restored a second time, and unreadable lines must not be lost.
+            // Keeps the unreadable lines in the journal, so that they are not lost; restored records are dropped
+            // anyway, so that they are not restored twice.
             Err(error) => {
                 result.failed.push(format!("the lines that {DAMAGED} stay in {}: {error}", path.display()));
                 unreadable = lines;
             }
         }
     }
-    marks::clear(host, path.parent().unwrap_or(Path::new("/")), journal::without(&contents.records, kept));
     let owner = contents.owner().map(|owner| Record::Owner(owner.clone()));
     if kept.is_empty() && unreadable.is_empty() {
         return host.state_remove(path);
@@ -283,34 +345,43 @@ fn keep(
     host.state_replace(path, &(lines + &unreadable))
 }
 
-/// Values first, then processes, then commensal's groups, then controllers, which the groups may use; each from the
-/// last to the first.
+/// Returns the rank of a record in the order of undoing: values first, then processes, then commensal's groups, then
+/// the controllers that these groups may use. Within a rank, the last record is undone first.
 fn rank(record: &Record) -> u8 {
     match record {
-        // Turning a switch clears the knobs that it governs; their original values can be written after that.
+        // Turning a switch clears the knobs that it governs, so their original values are written after it.
         Record::Owner(_) | Record::Switching { .. } => 0,
-        // Undone already, or obsolete with the original.
-        Record::Ordering { .. } | Record::Safe { .. } => 0,
-        // All threads first, then those whose original policy is not the normal one.
+        // Orders are removed already, and lifted members are moved back. Safe values are obsolete once the original is
+        // restored.
+        Record::Ordering { .. } | Record::Safe { .. } | Record::Lifting { .. } => 0,
+        // This record gives all threads the normal policy first; threads with another original policy get that policy
+        // later.
         Record::Scheduling => 0,
         Record::Original { .. } | Record::Cookied(_) | Record::Recreating(_) => 1,
-        // A thread's affinity is limited by its cpuset, so it is restored afterwards.
+        // A thread's affinity is limited by its cpuset, so it is restored after the values.
         Record::Moving { .. } | Record::Moved { .. } | Record::Affinity { .. } | Record::Policy { .. } => 2,
+        // A thread keeps SCHED_IDLE as long as it is in a group below level 0.
+        Record::Member { .. } => 2,
         Record::Creating { .. } | Record::Created(_) => 3,
         Record::Enabling { .. } => 4,
     }
 }
 
-/// Undoes the records in the order of [`rank`]; returns those that remain, in the order of the journal.
+/// Undoes the records in the order of [`rank`]; returns the records that remain, in the journal's order and with the
+/// current inodes of groups that were replaced.
 fn undo_all(
     host: &mut dyn Host,
     journal: &Path,
-    contents: &Contents,
-    kill: bool,
+    contents: &mut Contents,
+    (owners, kill, raise): (&BTreeSet<String>, bool, bool),
     result: &mut Restored,
 ) -> Vec<Record> {
-    let contents = &mut contents.clone();
-    let stuck = recreating::finish(host, journal, contents, &mut result.done);
+    // Lifted members are moved back first, so that they are in their groups when the groups are replaced.
+    let mut kept = lowering::all(host, contents, result);
+    let hierarchies = members::hierarchies(host, contents);
+    members::give_first(host, &hierarchies, contents, &mut result.done);
+    let recreating::Unfinished { stuck, denied, .. } =
+        recreating::finish(host, journal, contents, owners, &mut result.done);
     let stuck = stuck.into_iter().map(|(target, error)| (target, error.to_string())).collect();
     let created = contents.records.iter().filter_map(|record| match record {
         Record::Created(target) => Some((target.mount.clone(), target.path.clone())),
@@ -321,19 +392,19 @@ fn undo_all(
         _ => None,
     });
     let (created, idle, known) = (created.collect(), idle.collect(), known_paths(contents));
-    let mut job = Job { journal, kill, stuck, created, known, idle };
-    let mut order: Vec<usize> = (0..contents.records.len()).rev().collect();
+    let mut facts = UndoFacts { journal, owners, kill, stuck, denied, created, known, idle, hierarchies };
+    let mut order = distinct(&contents.records);
+    order.reverse();
     order.sort_by_key(|index| rank(&contents.records[*index]));
     let originals = order.iter().take_while(|index| rank(&contents.records[**index]) <= 1).count();
     let (values, rest) = order.split_at(originals);
     let mut waiting = values.to_vec();
-    let mut kept = BTreeSet::new();
     let first = result.failed.len();
-    // Originals of several plans can block each other (a weight while the group is still idle, a child wider than its
-    // parent): as long as some were restored, the others are retried.
+    // Originals of several plans can block each other (a weight while the group is still idle, a child's CPU set larger
+    // than its parent's), so failed records are retried as long as others succeed.
     while !waiting.is_empty() {
         let before = result.failed.len();
-        let failed = pass(host, contents, &waiting, &mut job, result, &mut kept);
+        let failed = pass(host, contents, &waiting, &mut facts, result, &mut kept);
         let stays = failed.len() == waiting.len();
         waiting = failed;
         if stays || waiting.is_empty() {
@@ -344,36 +415,67 @@ fn undo_all(
         kept.retain(|index| !again.contains(index));
     }
     let second = result.failed.len();
-    kept.extend(moving::back(host, contents, result));
-    pass(host, contents, rest, &mut job, result, &mut kept);
+    kept.extend(moving::back(host, contents, (owners, &mut facts.denied), result));
+    if raise {
+        facts.stuck.extend(raising::raise(host, journal, contents, owners, result));
+    }
+    let again_failed: BTreeSet<usize> =
+        pass(host, contents, rest, &mut facts, result, &mut kept).into_iter().collect();
     if !waiting.is_empty() {
-        // A child group that was in the way is gone now, or it was the group itself: after a crash between its creation
-        // and the record of its inode the next process took it for one that commensal did not create.
+        // Retries the values, for two reasons. A child group that blocked them may be removed now. Or the group itself
+        // is removed now: commensal crashed after it had created the group and before it recorded the inode, and the
+        // next process recorded originals for the group as for another program's.
         result.failed.drain(first..second);
         let again: BTreeSet<usize> = waiting.iter().copied().collect();
         kept.retain(|index| !again.contains(index));
-        pass(host, contents, &waiting, &mut job, result, &mut kept);
+        pass(host, contents, &waiting, &mut facts, result, &mut kept);
     }
-    result.failed.extend(job.stuck.into_iter().map(|(_, error)| error));
-    // Their current form: a group that was replaced meanwhile has another inode.
+    for (target, error) in facts.stuck {
+        result.failed.push(error);
+        // If the group was being raised to level 0, no other record says that it is half replaced.
+        let record = Record::Recreating(target);
+        if !contents.records.contains(&record) {
+            kept.insert(contents.records.len());
+            contents.records.push(record);
+        }
+    }
+    result.failed.extend(facts.denied);
+    // If only records of threads remain, the threads are below level 0 in groups that belong to other programs again.
+    if kept.iter().all(|index| members::is_member(&contents.records[*index])) {
+        kept.retain(|index| again_failed.contains(index));
+    }
+    // Returns the current records: a group that was replaced meanwhile has another inode.
     kept.into_iter().map(|index| contents.records[index].clone()).collect()
 }
 
-/// Facts about all records of a journal.
-struct Job<'a> {
+/// Returns the indices of the records without repetitions, so that equal records are undone only once: the first one
+/// counts.
+fn distinct(records: &[Record]) -> Vec<usize> {
+    let mut seen = HashSet::with_capacity(records.len());
+    (0..records.len()).filter(|index| seen.insert(&records[*index])).collect()
+}
+
+/// Facts about all records of a journal that undoing needs.
+struct UndoFacts<'a> {
     journal: &'a Path,
+    /// The state directories whose marks prove a record.
+    owners: &'a BTreeSet<String>,
     kill: bool,
-    /// Half-replaced groups, and why they stay so: groups at or below their paths cannot be found now.
+    /// Half-replaced groups, and why they could not be completed. Groups at or below their paths cannot be found now.
     stuck: Vec<(Target, String)>,
+    /// Messages about records without a mark, for which only the journal is evidence (see `proof`).
+    denied: BTreeSet<String>,
     /// Mount and path of every group whose inode is recorded.
     created: BTreeSet<(String, String)>,
     /// Paths of all recorded groups.
     known: BTreeSet<String>,
-    /// Groups for which it is recorded whether they were idle.
+    /// Groups whose original `cpu.idle` is recorded.
     idle: BTreeSet<Target>,
+    /// The mounted hierarchies, if the journal has scheduling attributes of threads.
+    hierarchies: Vec<Hierarchy>,
 }
 
-impl Job<'_> {
+impl UndoFacts<'_> {
     fn is_stuck(&self, record: &Record) -> bool {
         let target = match record {
             Record::Recreating(_) => return true,
@@ -386,6 +488,8 @@ impl Job<'_> {
             | Record::Affinity { .. }
             | Record::Scheduling
             | Record::Policy { .. }
+            | Record::Member { .. }
+            | Record::Lifting { .. }
             | Record::Safe { .. }
             | Record::Moving { .. }
             | Record::Moved { .. } => return false,
@@ -400,7 +504,7 @@ impl Job<'_> {
     }
 }
 
-/// Paths of all recorded groups.
+/// Returns the paths of all recorded groups, without the root.
 fn known_paths(contents: &Contents) -> BTreeSet<String> {
     let path = |record: &Record| match record {
         Record::Created(target) | Record::Cookied(target) => Some(target.path.clone()),
@@ -410,7 +514,7 @@ fn known_paths(contents: &Contents) -> BTreeSet<String> {
     contents.records.iter().filter_map(path).filter(|path| path != "/").collect()
 }
 
-/// Whether the path is one of these or below one.
+/// Whether the path is one of `known` or below one of them.
 fn is_within(path: &str, known: &BTreeSet<String>) -> bool {
     let mut above = Some(path);
     while let Some(at) = above.filter(|at| !at.is_empty()) {
@@ -422,75 +526,57 @@ fn is_within(path: &str, known: &BTreeSet<String>) -> bool {
     false
 }
 
-/// Undoes these records; returns those that failed. Records that remain are in `kept`.
+/// Undoes these records once; returns those that failed. Adds the records that remain to `kept`.
 fn pass(
     host: &mut dyn Host,
     contents: &mut Contents,
     order: &[usize],
-    job: &mut Job<'_>,
+    facts: &mut UndoFacts<'_>,
     result: &mut Restored,
     kept: &mut BTreeSet<usize>,
 ) -> Vec<usize> {
     let mut failed = Vec::new();
-    job.stuck.retain_mut(|(target, why)| match recreating::again(host, job.journal, contents, target) {
-        Ok(line) => {
-            result.done.push(line);
-            false
-        }
-        Err(error) => {
-            *why = error.to_string();
-            true
+    let (journal, owners, denied) = (facts.journal, facts.owners, &mut facts.denied);
+    facts.stuck.retain_mut(|(target, why)| {
+        match recreating::again(host, journal, contents, owners, target) {
+            Ok(line) => {
+                result.done.push(line);
+                false
+            }
+            Err(Left::Failed(error)) => {
+                *why = error.to_string();
+                true
+            }
+            Err(Left::Busy(line) | Left::Denied(line)) => {
+                denied.insert(line);
+                false
+            }
+            Err(Left::Waits) => false,
         }
     });
     for index in order.iter().copied() {
         let record = &contents.records[index].clone();
-        if job.is_stuck(record) {
+        if facts.is_stuck(record) {
             kept.insert(index);
             failed.push(index);
             continue;
         }
-        let kill = job.kill;
-        let undone = match record {
-            // Processes and orders were restored before (see `moving` and `unorder`).
-            Record::Ordering { .. }
-            | Record::Owner(_)
-            | Record::Safe { .. }
-            | Record::Recreating(_)
-            | Record::Moving { .. }
-            | Record::Moved { .. } => Ok(None),
-            Record::Switching { switch, value } => {
-                shared::switch_back(host, switch, value, &|path| is_within(path, &job.known))
-            }
-            Record::Cookied(target) => take_cookies(host, target),
-            Record::Affinity { tid, start_ticks, cpus } => {
-                affinity::put_back(host, (*tid, *start_ticks), cpus).map_err(Left::Failed)
-            }
-            Record::Scheduling => policy::all_back(host).map_err(Left::Failed),
-            Record::Policy { tid, start_ticks, policy } => {
-                policy::put_back(host, (*tid, *start_ticks), *policy).map_err(Left::Failed)
-            }
-            Record::Creating { mount, path } => {
-                // The inode was never recorded: either a `Created` follows, or the crash came in between.
-                let known = job.created.contains(&(mount.clone(), path.clone()));
-                // Without an inode it may be another program's group: it is removed if empty, but never emptied by
-                // killing.
-                if known { Ok(None) } else { remove(host, mount, path, None, false) }
-            }
-            Record::Created(target) => remove(host, &target.mount, &target.path, Some(target.inode), kill),
-            Record::Enabling { group, controller } => disable(host, group, controller),
-            Record::Original { .. } => original(host, job, contents, record, &mut result.done),
-        };
-        match undone {
+        match undo(host, contents, record, facts, &mut result.done) {
             Ok(Some(line)) => result.done.push(line),
             Ok(None) => {}
             // Another program has begun to use a controller that a lab run enabled: it stays enabled.
-            Err(Left::Busy(line)) if kill && matches!(record, Record::Enabling { .. }) => {
+            Err(Left::Busy(line)) if facts.kill && matches!(record, Record::Enabling { .. }) => {
                 result.done.push(line)
             }
             Err(Left::Busy(line)) => {
                 result.left.push(line);
                 kept.insert(index);
             }
+            Err(Left::Denied(line)) => {
+                facts.denied.insert(line);
+                kept.insert(index);
+            }
+            Err(Left::Waits) => drop(kept.insert(index)),
             Err(Left::Failed(error)) => {
                 failed.push(index);
                 kept.insert(index);
@@ -501,7 +587,7 @@ fn pass(
                 let words = with_meaning(&error, knob);
                 match record {
                     Record::Original { group, knob, .. } if recreating::is_half_done(host, group, knob) => {
-                        job.stuck.push((group.clone(), words));
+                        facts.stuck.push((group.clone(), words));
                     }
                     _ => result.failed.push(words),
                 }
@@ -511,28 +597,78 @@ fn pass(
     failed
 }
 
-/// Restores one value, unless other groups share it and still use it.
+/// Undoes one record. Returns a description of the change, or `None` if there was nothing to do.
+fn undo(
+    host: &mut dyn Host,
+    contents: &mut Contents,
+    record: &Record,
+    facts: &UndoFacts<'_>,
+    done: &mut Vec<String>,
+) -> Result<Option<String>, Left> {
+    let (owners, kill) = (facts.owners, facts.kill);
+    match record {
+        // Processes and orders are restored by other modules (see `lowering`, `moving` and `unorder`).
+        Record::Ordering { .. }
+        | Record::Lifting { .. }
+        | Record::Owner(_)
+        | Record::Safe { .. }
+        | Record::Recreating(_)
+        | Record::Moving { .. }
+        | Record::Moved { .. } => Ok(None),
+        Record::Switching { switch, value } => {
+            shared::switch_back(host, switch, value, &|path| is_within(path, &facts.known))
+        }
+        Record::Cookied(target) => structure::take_cookies(host, owners, target),
+        Record::Affinity { tid, start_ticks, cpus } => {
+            affinity::put_back(host, (*tid, *start_ticks), cpus).map_err(Left::Failed)
+        }
+        Record::Scheduling => policy::all_back(host).map_err(Left::Failed),
+        Record::Policy { tid, start_ticks, policy } => {
+            policy::put_back(host, (*tid, *start_ticks), *policy).map_err(Left::Failed)
+        }
+        Record::Member { .. } => members::give(host, &facts.hierarchies, record),
+        Record::Creating { mount, path } => {
+            // If no `Created` record follows, commensal crashed before it recorded the inode.
+            let known = facts.created.contains(&(mount.clone(), path.clone()));
+            let place = (mount.as_str(), path.as_str());
+            let undone = if known { Ok(None) } else { structure::remove(host, owners, place, None, false) };
+            if undone.is_ok() {
+                marks::clear_announcement(host, owners, place);
+            }
+            undone
+        }
+        Record::Created(target) => {
+            let place = (target.mount.as_str(), target.path.as_str());
+            structure::remove(host, owners, place, Some(target.inode), kill)
+        }
+        Record::Enabling { group, controller } => structure::disable(host, owners, group, controller),
+        Record::Original { .. } => original(host, facts, contents, record, done),
+    }
+}
+
+/// Restores one value, unless other groups still depend on the present value.
 fn original(
     host: &mut dyn Host,
-    job: &Job<'_>,
+    facts: &UndoFacts<'_>,
     contents: &mut Contents,
     record: &Record,
     done: &mut Vec<String>,
 ) -> Result<Option<String>, Left> {
-    let journal = job.journal;
+    let (journal, owners) = (facts.journal, facts.owners);
     let Record::Original { group, knob, file, device, value } = record else { return Ok(None) };
+    let recreated = (group, file.as_str(), value.as_str());
     match KnobId::from_name(knob) {
         Some(KnobId::IoCostQos) => {
-            let ours = |path: &str| is_within(path, &job.known);
+            let ours = |path: &str| is_within(path, &facts.known);
             if let Some(user) = shared::user(host, KnobId::IoWeight, &ours) {
                 return Err(Left::Busy(format!(
-                    "{file} stays as it is: group {user} has a weight of its own"
+                    "{file} stays as it is: {user} has an io.weight that commensal did not set and that may depend on this file"
                 )));
             }
         }
         Some(KnobId::CpuBvtWarpNs) => {
             if let Some(dir) = open(host, &group.mount, &group.path, Some(group.inode))? {
-                let ours = |path: &str| job.known.contains(path);
+                let ours = |path: &str| facts.known.contains(path);
                 let written = shared::copies_back(host, group, dir, file, value, &ours);
                 host.close(dir);
                 done.extend(written.map_err(Left::Failed)?);
@@ -542,20 +678,27 @@ fn original(
     }
     if let Some(other) = lost::kept_by_another(host, journal, group, record) {
         let file = text::path(&below(Path::new(&group.mount), &group.path).join(file));
-        return Ok(Some(format!("{file} is for the commensal whose state is in {other} to put back")));
+        return Ok(Some(format!(
+            "{file} is left to the commensal whose state is in {other}, which restores it"
+        )));
     }
-    // After a refusal half way, an earlier attempt has left a fresh group with the members in it, and no old one.
+    // An attempt that the kernel refused half way may have left the members in a fresh group, without the old group.
     if recreating::is_half_done(host, group, knob) {
-        return recreating::restore_by_recreating(host, journal, contents, group, file, value);
+        return recreating::restore_by_recreating(host, journal, contents, owners, recreated);
     }
     match put_back(host, group, knob, file, device.as_deref(), value) {
         Err(Left::Failed(error)) if knob == "cpu.qos_level" && error.errno == Errno::EINVAL => {
-            recreating::restore_by_recreating(host, journal, contents, group, file, value)
+            match recreating::level_above(host, group) {
+                // The group inherits its level from a group above that will be undone as well. This record is tried
+                // again after that.
+                Some(_) if has_level_above(contents, group) => Err(Left::Failed(error)),
+                _ => recreating::restore_by_recreating(host, journal, contents, owners, recreated),
+            }
         }
         Err(Left::Failed(error))
             if *knob == KnobId::CpuWeight.to_string()
                 && error.errno == Errno::EINVAL
-                && !job.idle.contains(group)
+                && !facts.idle.contains(group)
                 && end_idle(host, group, done)? =>
         {
             put_back(host, group, knob, file, device.as_deref(), value)
@@ -564,10 +707,22 @@ fn original(
     }
 }
 
-/// A weight cannot be written to an idle group (EINVAL), and no readable record says that the group was idle before:
-/// that record is damaged or torn. A weight other than the default is recorded only while it can be written, so the
-/// group was not idle then; it became so afterwards, by commensal unless its owner has begun to use `cpu.idle` since,
-/// and only the weight is known to be the owner's. Returns whether the group is no longer idle.
+/// Whether the journal has the original level of a group above this one.
+fn has_level_above(contents: &Contents, group: &Target) -> bool {
+    contents.records.iter().any(|record| match record {
+        Record::Original { group: above, knob, .. } if knob == "cpu.qos_level" => {
+            let inside = group.path.strip_prefix(&above.path);
+            above.mount == group.mount && inside.is_some_and(|rest| rest.starts_with('/'))
+        }
+        _ => false,
+    })
+}
+
+/// Ends `cpu.idle` of a group whose weight cannot be restored because the group is idle (EINVAL), although no readable
+/// record contains its original `cpu.idle` (that record is damaged or torn). The group was not idle when its weight was
+/// recorded, because commensal records a weight other than the default only while it can be written. The group became
+/// idle later, by commensal unless the group's owner uses `cpu.idle` since. The recorded weight is certainly the
+/// owner's, so it takes precedence. Returns whether the group was idle and no longer is.
 fn end_idle(host: &mut dyn Host, group: &Target, done: &mut Vec<String>) -> Result<bool, Left> {
     let Some(dir) = open(host, &group.mount, &group.path, Some(group.inode))? else { return Ok(false) };
     let idle = KnobId::CpuIdle.row().v2.map_or("", |file| file.name);
@@ -577,140 +732,7 @@ fn end_idle(host: &mut dyn Host, group: &Target, done: &mut Vec<String>) -> Resu
     let ended = written.map_err(Left::Failed)?;
     if ended {
         let shown = below(Path::new(&group.mount), &group.path).join(idle).display().to_string();
-        done.push(format!("{shown} is 0 again: what it was cannot be read"));
+        done.push(format!("{shown} is 0 again, because the record of its original value cannot be read"));
     }
     Ok(ended)
-}
-
-fn take_cookies(host: &mut dyn Host, target: &Target) -> Result<Option<String>, Left> {
-    let Some(dir) = open(host, &target.mount, &target.path, Some(target.inode))? else { return Ok(None) };
-    let taken = cookies::take(host, dir);
-    // Those of a group or a kernel that is there are answered with the same numbers as those of one that is not.
-    let gone = matches!(&taken, Err(error) if matches!(error.errno, Errno::ENODEV | Errno::ENOENT))
-        && !cookies::any(host, dir);
-    host.close(dir);
-    let shown = text::path(&below(Path::new(&target.mount), &target.path));
-    match taken {
-        Ok(()) => Ok(Some(format!("threads of {shown} have no core-scheduling cookie any more"))),
-        Err(_) if gone => Ok(None),
-        Err(error) => Err(Left::Failed(error)),
-    }
-}
-
-fn remove(
-    host: &mut dyn Host,
-    mount: &str,
-    path: &str,
-    inode: Option<u64>,
-    kill: bool,
-) -> Result<Option<String>, Left> {
-    let Some(dir) = open(host, mount, path, inode)? else { return Ok(None) };
-    let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
-    let mut inside = members::pids(host, dir).unwrap_or_default();
-    let own = std::process::id();
-    // Only from the group that `aside` moved it to: a commensal that was started inside a group stays there.
-    if inside.contains(&own) && name.ends_with(crate::drivers::aside::ENDING) {
-        // This process had moved itself into it (see `aside`), and moves back.
-        let back = host.open(&below(Path::new(mount), above)).and_then(|parent| {
-            let back = host.write(parent, "cgroup.procs", &own.to_string());
-            host.close(parent);
-            back
-        });
-        if let Err(error) = back {
-            host.close(dir);
-            let shown = text::path(&below(Path::new(mount), path));
-            return Err(Left::Busy(format!("{shown} was left: this process sits in it ({error})")));
-        }
-        inside.retain(|pid| *pid != own);
-    }
-    // A command that is left running must not stay frozen; and frozen tasks of cgroup v1 do not die before they are
-    // thawed.
-    if !inside.is_empty() {
-        members::thaw(host, dir);
-    }
-    let ended = if kill && !inside.is_empty() { members::kill_all(host, dir, PATIENCE) } else { Ok(()) };
-    let parent = ended.and_then(|()| host.open(&below(Path::new(mount), above)));
-    let removed = parent.and_then(|parent| {
-        let removed = host.rmdir(parent, name, dir.inode);
-        host.close(parent);
-        removed
-    });
-    let has_children = !host.children(dir).unwrap_or_default().is_empty();
-    host.close(dir);
-    let shown = text::path(&below(Path::new(mount), path));
-    match removed {
-        Ok(()) => Ok(Some(format!("removed {shown}"))),
-        Err(error) if error.errno == Errno::ENOENT => match open(host, mount, path, Some(dir.inode))? {
-            Some(dir) => {
-                host.close(dir);
-                Err(Left::Failed(error))
-            }
-            None => Ok(None),
-        },
-        Err(error) if error.errno == Errno::EBUSY => {
-            let because = match inside.len() {
-                0 if has_children => "it has groups below it".to_owned(),
-                0 => error.to_string(),
-                count => format!("it has {count} running processes"),
-            };
-            Err(Left::Busy(format!("{shown} was left: {because}")))
-        }
-        Err(error) => Err(Left::Failed(error)),
-    }
-}
-
-fn disable(host: &mut dyn Host, group: &Target, controller: &str) -> Result<Option<String>, Left> {
-    let Some(dir) = open(host, &group.mount, &group.path, Some(group.inode))? else { return Ok(None) };
-    let enabled = host.read(dir, "cgroup.subtree_control").unwrap_or_default();
-    if enabled.split_whitespace().all(|name| name != controller) {
-        host.close(dir);
-        return Ok(None);
-    }
-    let shown = text::path(&below(Path::new(&group.mount), &group.path));
-    let written = match user_of(host, dir, controller) {
-        None => {
-            let off = format!("-{controller}");
-            host.write(dir, "cgroup.subtree_control", &off).and_then(|()| {
-                let enabled = host.read(dir, "cgroup.subtree_control")?;
-                match enabled.split_whitespace().any(|name| name == controller) {
-                    true => Err(not_taken(format!("{shown}/cgroup.subtree_control"), &off)),
-                    false => Ok(None),
-                }
-            })
-        }
-        Some(user) => Ok(Some(user)),
-    };
-    host.close(dir);
-    match written {
-        Ok(None) => Ok(Some(format!("disabled {controller} in {shown}"))),
-        Ok(Some(user)) => {
-            Err(Left::Busy(format!("{controller} stays enabled in {shown}: group {user} uses it")))
-        }
-        Err(error) if error.errno == Errno::EBUSY && error.operation == "write" => Err(Left::Busy(format!(
-            "{controller} stays enabled in {shown}: a group below enables it as well ({error})"
-        ))),
-        Err(error) => Err(Left::Failed(error)),
-    }
-}
-
-/// A child group with a value of this controller that was set since the controller was enabled: disabling would lose
-/// it.
-fn user_of(host: &mut dyn Host, dir: Dir, controller: &str) -> Option<String> {
-    let controller = Controller::from_name(controller, Version::V2)?;
-    let files: Vec<_> =
-        TABLE.iter().filter(|row| row.controller == controller).filter_map(|row| row.v2).collect();
-    for name in host.children(dir).unwrap_or_default() {
-        let Ok(child) = host.open_child(dir, &name) else { continue };
-        let changed = files.iter().any(|file| {
-            let text = host.read(child, file.name).unwrap_or_default();
-            let text = text.trim();
-            let default = if file.per_device() { "" } else { file.default };
-            !matches!(file.form, Form::Trigger | Form::Opaque) && !text.is_empty() && text != default
-        });
-        host.close(child);
-        if changed {
-            return Some(name);
-        }
-    }
-    None
 }

@@ -1,20 +1,22 @@
-//! The safe state: the settings that stay in force when no agent runs any more. Offline work stays held back, online
-//! work has no limits.
+//! The safe state: the settings that are in force when no agent runs. Offline work stays restricted, and online work
+//! has no limits. A mark is a copy of a journal record on its cgroup.
 //!
 //! ```text
-//!  agent alive:  plan ─► unattended (core) ─► Record::Safe in the journal and on the cgroup ─► the write that it is about
-//!  agent dead:   journal ∪ cgroups ─► one value after the other, online first, read back ─► what could not be
+//!  agent alive:  plan ─► unattended (core) ─► Record::Safe in the journal and on the cgroup ─► write of the setting
+//!  agent dead:   journal ∪ cgroups ─► write and read back each value, online groups first ─► list of failures
 //! ```
 //!
-//! Nothing is decided or queried here: no survey, no plan, no groups file, no container engine. A damaged record, a
-//! refused value, a lost journal, a read-only state directory: none of them keeps the other values from being written.
+//! This module makes no decisions and queries only the journal and the cgroups: it uses no survey, plan, groups file or
+//! container engine. A damaged record, a refused value, a lost journal or a read-only state directory does not stop the
+//! other values from being written.
 
 use crate::drivers::apply::with_meaning;
-use crate::drivers::text_for;
+use crate::drivers::lifted_group::{LiftedGroup, lower};
+use crate::drivers::{original_text, text_for};
 use crate::journal::{self, Journal, Owner, Record, Target};
-use crate::marks;
+use crate::marks::{self, Mark};
 use commensal_core::errno::Errno;
-use commensal_core::knob::{File, KnobId, Version};
+use commensal_core::knob::{File, KnobId, Value, Version};
 use commensal_core::text;
 use commensal_core::topology::Device;
 use commensal_host::{Dir, Host, HostError, Lock, below};
@@ -25,35 +27,43 @@ use std::time::{Duration, Instant};
 
 /// Pause between two attempts to write refused values or to take the lock.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Longest wait for another process that is changing the machine.
+/// Maximum time to wait for another process that is changing the machine.
 const LOCK_PATIENCE: Duration = Duration::from_millis(500);
-/// How long refused values are retried.
+/// Time for which refused values are retried.
 const TRY_PATIENCE: Duration = Duration::from_millis(400);
 
 /// Result of applying the safe state.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SafeState {
-    /// Number of values that are as they must be, including those that were so before.
+    /// Number of values that are in force, including those that were in force before.
     pub held: usize,
     /// Number of values written.
     pub written: usize,
-    /// Values that could not be written or read, and why.
+    /// Messages about values that could not be written or read.
     pub failed: Vec<String>,
 }
 
-/// Sets every recorded safe value: all are tried, refused ones repeatedly for a while. Groups that are gone are
-/// skipped. If another process is changing the machine it is waited for, but not for longer than the dead agent's
-/// `lease`: no safe state depends on a lock.
+/// Writes every recorded safe value. Refused values are retried for a limited time. Groups that no longer exist are
+/// skipped. If another process is changing the machine, waits for it, but not longer than the dead agent's `lease`;
+/// then continues without the lock.
 pub fn bring_safe_state(host: &mut dyn Host, state_dir: &Path, lease: Duration) -> SafeState {
     let mut state = SafeState::default();
     let lock = lock(host, state_dir, LOCK_PATIENCE.min(lease));
-    let locked = lock.map_err(|why| state.failed.push(format!("the lock cannot be had: {why}")));
+    let locked = lock.map_err(|why| state.failed.push(format!("the machine lock cannot be taken: {why}")));
     let end = Instant::now() + TRY_PATIENCE;
     let mut known = Known::default();
-    known.learn(of_journal(host, state_dir, &mut state));
+    let records = of_journal(host, state_dir, &mut state);
+    // The dead agent may have moved members out of offline groups temporarily. Their records stay, for the next agent
+    // or `restore`.
+    for lifted in records.iter().filter_map(LiftedGroup::of) {
+        state.failed.extend(lower(host, &lifted).err().map(|error| error.to_string()));
+    }
+    known.has_journal = !records.is_empty();
+    known.learn(records);
+    known.in_journal = known.originals.keys().cloned().collect();
     let first = known.wanted(&BTreeSet::new());
     let mut brought = all(host, state_dir, first, &known, end, &mut state);
-    // Values that are missing in the journal are in the marks on the groups; reading all of those takes longer.
+    // Values that are missing in the journal are in the marks on the groups; reading all marks takes longer.
     let owner = state_dir.display().to_string();
     let marks = marks::all(host);
     state.failed.extend(marks.unread.iter().map(|error| format!("records on cgroups: {error}")));
@@ -68,7 +78,8 @@ pub fn bring_safe_state(host: &mut dyn Host, state_dir: &Path, lease: Duration) 
     state
 }
 
-/// Sets these values, refused ones repeatedly until `end`; returns those that hold.
+/// Writes these values, and retries refused values until `end` as long as other values succeed; returns the values that
+/// are in force.
 fn all(
     host: &mut dyn Host,
     state_dir: &Path,
@@ -83,7 +94,7 @@ fn all(
         let before = waiting.len();
         for value in waiting {
             match bring(host, state_dir, &value, known) {
-                Ok(written) => {
+                Ok((written, value)) => {
                     state.held += 1;
                     state.written += usize::from(written);
                     brought.push(value);
@@ -116,7 +127,7 @@ fn lock(host: &mut dyn Host, state_dir: &Path, patience: Duration) -> Result<Loc
     }
 }
 
-/// One safe value.
+/// One safe value that must be in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Wanted {
     group: Target,
@@ -143,13 +154,17 @@ impl Wanted {
     }
 }
 
-/// The recorded facts.
+/// What the records say: safe values, original values and created groups.
 #[derive(Debug, Default)]
 struct Known {
-    /// The safe value of each knob: the newest record counts.
+    /// The safe value of each knob, from its newest record.
     wanted: BTreeMap<Key, Wanted>,
     /// Original value of each knob.
     originals: BTreeMap<Key, String>,
+    /// The knobs whose originals are in the journal.
+    in_journal: BTreeSet<Key>,
+    /// Whether the journal has readable records of this boot.
+    has_journal: bool,
     /// Groups created by commensal, which have no originals.
     created: BTreeSet<Target>,
 }
@@ -171,7 +186,7 @@ impl Known {
         }
     }
 
-    /// Adds records; where the journal has one, it wins.
+    /// Adds records; facts that are known already take precedence.
     fn learn_missing(&mut self, records: impl IntoIterator<Item = Record>) {
         let mut others = Known::default();
         others.learn(records);
@@ -184,8 +199,8 @@ impl Known {
         self.created.append(&mut others.created);
     }
 
-    /// The values still to be set, without those in `tried`: online groups first, from the top, because a child cannot
-    /// be wider than its parent.
+    /// Returns the values to set, without those in `tried`: online groups first, and parents before children, because a
+    /// child's value may be limited by its parent's.
     fn wanted(&self, tried: &BTreeSet<Key>) -> Vec<Wanted> {
         let open = self.wanted.iter().filter(|(key, _)| !tried.contains(key));
         let mut open: Vec<Wanted> = open.map(|(_, one)| one.clone()).collect();
@@ -194,11 +209,11 @@ impl Known {
     }
 }
 
-/// The readable records of the journal, if it is of this boot.
+/// Returns the readable records of the journal, if it is from this boot.
 fn of_journal(host: &mut dyn Host, state_dir: &Path, state: &mut SafeState) -> Vec<Record> {
     let boot_id = machine::boot_id(host).unwrap_or_default();
     let path = journal::path(state_dir, journal::MACHINE);
-    let text = host.state_read(&path).unwrap_or_else(|error| {
+    let text = journal::load(host, &path).unwrap_or_else(|error| {
         state.failed.push(error.to_string());
         None
     });
@@ -206,29 +221,36 @@ fn of_journal(host: &mut dyn Host, state_dir: &Path, state: &mut SafeState) -> V
     let of_damage =
         |(line, why): &(usize, String)| format!("{} line {line} cannot be used: {why}", path.display());
     state.failed.extend(contents.damaged.iter().map(of_damage));
-    // Groups of an earlier boot are gone, and their inodes may be reused.
+    // Groups of an earlier boot no longer exist, and their inodes may be reused.
     if contents.owner().is_some_and(|owner| owner.boot_id != boot_id) { Vec::new() } else { contents.records }
 }
 
 enum Failed {
-    /// The group is gone, or another one has its name.
+    /// The group no longer exists, or another group has its name.
     Gone,
-    /// The reason, in whole sentences.
+    /// The value was refused, for this reason.
     Refused(String),
 }
 
-/// Sets one value; returns whether that needed a write.
-fn bring(host: &mut dyn Host, state_dir: &Path, wanted: &Wanted, known: &Known) -> Result<bool, Failed> {
+/// Writes one value, or the newer value in the group's mark; returns whether a write was necessary, and the value.
+fn bring(
+    host: &mut dyn Host,
+    state_dir: &Path,
+    wanted: &Wanted,
+    known: &Known,
+) -> Result<(bool, Wanted), Failed> {
     let (path, inode) = (below(Path::new(&wanted.group.mount), &wanted.group.path), wanted.group.inode);
     let dir = match host.open(&path) {
         Ok(dir) => dir,
         Err(error) if is_gone(&error) => return Err(Failed::Gone),
         Err(error) => return Err(Failed::Refused(error.to_string())),
     };
-    let done = match dir.inode == inode {
-        true => in_group(host, state_dir, dir, wanted, known),
-        false => Ok(false),
-    };
+    if dir.inode != inode {
+        host.close(dir);
+        return Err(Failed::Gone);
+    }
+    let wanted = &newest(host, state_dir, dir, wanted);
+    let done = in_group(host, state_dir, dir, wanted, known).map(|written| (written, wanted.clone()));
     host.close(dir);
     done.map_err(|why| {
         // A missing file or device gives the same error numbers as a missing group.
@@ -240,11 +262,26 @@ fn bring(host: &mut dyn Host, state_dir: &Path, wanted: &Wanted, known: &Known) 
     })
 }
 
+/// Returns the value in the group's mark. Each newer value replaces the mark, whereas the lines of a journal may be
+/// damaged, cut off or out of order.
+fn newest(host: &mut dyn Host, state_dir: &Path, dir: Dir, wanted: &Wanted) -> Wanted {
+    let Wanted { group, knob, file, device, value, online } = wanted.clone();
+    let record = Record::Safe { group, knob, file, device, value, online };
+    let mark = marks::of(host, dir, &record).ok().flatten();
+    let ours = mark.filter(|mark| Path::new(&mark.owner) == state_dir && mark.journal == journal::MACHINE);
+    match ours.map(|mark| mark.record) {
+        Some(Record::Safe { value, online, file, .. }) if file == wanted.file => {
+            Wanted { value, online, ..wanted.clone() }
+        }
+        _ => wanted.clone(),
+    }
+}
+
 fn is_gone(error: &HostError) -> bool {
     matches!(error.errno, Errno::ENOENT | Errno::ENODEV)
 }
 
-/// The same in the open group.
+/// Sets one value in the open group; returns whether a write was necessary.
 fn in_group(
     host: &mut dyn Host,
     state_dir: &Path,
@@ -263,16 +300,21 @@ fn in_group(
     if holds(host)?.0 {
         return Ok(false);
     }
-    keep_original(host, state_dir, dir, wanted, file, known);
+    keep_original(host, state_dir, dir, wanted, (knob, file), known);
+    if knob == KnobId::CpuIdle && to == Value::Number(1) {
+        keep_weight(host, state_dir, dir, wanted, known);
+    }
     let text = text_for(host, dir, (Some(knob), file.name), wanted.value.clone());
-    host.write(dir, file.name, &text).map_err(|error| refused(&error))?;
+    let written = host.write(dir, file.name, &text);
     match holds(host)? {
         (true, _) => Ok(true),
-        (false, now) => Err(format!("wrote {}, reads {now}; something else writes it", wanted.value.trim())),
+        (false, _) if written.is_err() => written.map(|()| true).map_err(|error| refused(&error)),
+        (false, now) => Err(format!("wrote {}, reads {now}; another program writes it", wanted.value.trim())),
     }
 }
 
-/// The knob's row, its file, and the device: a record with other names was not written by commensal.
+/// Returns the knob, its file and the device of a record. An unknown name is an error, because commensal has not
+/// written such a record.
 fn row(wanted: &Wanted) -> Result<(KnobId, &'static File, Option<Device>), String> {
     let knob = KnobId::from_name(&wanted.knob).ok_or("no setting of this name is known")?;
     let files = [Version::V1, Version::V2].into_iter().filter_map(|version| knob.row().file(version));
@@ -283,43 +325,65 @@ fn row(wanted: &Wanted) -> Result<(KnobId, &'static File, Option<Device>), Strin
     Ok((knob, file, device))
 }
 
-/// Journals the original of a group that commensal did not create before the value is written, if it is not recorded
-/// because it was in place: then `restore` restores it. A failure does not delay the safe state.
+/// Journals the original before a safe value is written, in a group that commensal did not create and whose original is
+/// not in the journal: the safe value was in force already when the agent planned, or the agent died after it had
+/// dropped the record and before it removed the mark. The next agent and `restore` can then restore the original. A
+/// failure does not delay the safe state.
 fn keep_original(
     host: &mut dyn Host,
     state_dir: &Path,
     dir: Dir,
     wanted: &Wanted,
-    file: &File,
+    (knob, file): (KnobId, &File),
     known: &Known,
 ) {
-    if known.created.contains(&wanted.group) || known.originals.contains_key(&wanted.key()) {
+    if known.created.contains(&wanted.group) || known.in_journal.contains(&wanted.key()) {
         return;
     }
-    let Ok(text) = host.read(dir, file.name) else { return };
-    let device = wanted.device.as_deref().and_then(|device| device.parse().ok());
-    let Some(value) = file.parse(&text, device).ok().and_then(|now| file.encode(&now, device).ok()) else {
-        return;
-    };
-    let record = Record::Original {
+    let record = |value: String| Record::Original {
         group: wanted.group.clone(),
         knob: wanted.knob.clone(),
         file: wanted.file.clone(),
         device: wanted.device.clone(),
         value,
     };
-    // The journal may have lost the record of it, or that commensal created the group.
-    let created = Record::Created(wanted.group.clone());
-    if [&record, &created].iter().any(|one| !matches!(marks::of(host, dir, one), Ok(None))) {
+    let of_journal = |mark: &Mark| Path::new(&mark.owner) == state_dir && mark.journal == journal::MACHINE;
+    let record = match marks::of(host, dir, &record(String::new())) {
+        Ok(Some(mark)) if of_journal(&mark) => mark.record,
+        // The journal may have lost the record of the group's creation.
+        Ok(None) if matches!(marks::of(host, dir, &Record::Created(wanted.group.clone())), Ok(None)) => {
+            let Ok(text) = original_text(host, dir, (knob, file)) else { return };
+            let device = wanted.device.as_deref().and_then(|device| device.parse().ok());
+            let value = file.parse(&text, device).ok().and_then(|now| file.encode(&now, device).ok());
+            let Some(value) = value else { return };
+            record(value)
+        }
+        _ => return,
+    };
+    marks::set(host, (state_dir, journal::MACHINE), [&record]);
+    // The next agent rebuilds a lost journal from the marks, but only if no journal file exists.
+    if !known.has_journal && matches!(marks::of(host, dir, &record), Ok(Some(_))) {
         return;
     }
     let path = journal::path(state_dir, journal::MACHINE);
     let _ = host.state_append(&path, &journal::line(&record));
-    marks::set(host, (state_dir, journal::MACHINE), [&record]);
 }
 
-/// Removes records of values that are back at their originals: later changes by the owner must stay. This can wait for
-/// a `restore`.
+/// Journals the original weight of a group before its `cpu.idle` is set: the kernel then discards the weight.
+fn keep_weight(host: &mut dyn Host, state_dir: &Path, dir: Dir, idle: &Wanted, known: &Known) {
+    let knob = KnobId::CpuWeight;
+    let files = [Version::V1, Version::V2].into_iter().filter_map(|version| knob.row().file(version));
+    for file in files {
+        if host.read(dir, file.name).is_err() {
+            continue;
+        }
+        let weight = Wanted { knob: knob.to_string(), file: file.name.to_owned(), ..idle.clone() };
+        keep_original(host, state_dir, dir, &weight, (knob, file), known);
+    }
+}
+
+/// Drops records of values that are equal to their originals again, so that `restore` does not overwrite later changes
+/// by the group's owner. A failure is ignored: `restore` can drop them later.
 fn settle(host: &mut dyn Host, state_dir: &Path, brought: &[Wanted], known: &Known) {
     let back: BTreeSet<Key> = brought
         .iter()

@@ -1,7 +1,7 @@
-//! The scheduler's BPF program, as `cargo xtask gen bpf` has compiled it from `bpf/sched`; GPL-2.0-only, which is why it has a
-//! crate of its own. Nothing but bytes for the kernel.
+//! commensal's sched_ext scheduler as a compiled BPF program. `cargo xtask gen bpf` compiles it from `bpf/sched`. The
+//! program is GPL-2.0-only, so it has this crate of its own, which contains nothing else.
 #![forbid(unsafe_code)]
 #![no_std]
 
-/// An ELF object for BPF, little-endian.
+/// The little-endian ELF object.
 pub static OBJECT: &[u8] = include_bytes!("../commensal.bpf.o");

@@ -1,4 +1,4 @@
-//! Converts the counters of the BPF programs to named numbers.
+//! Converts the counters of the BPF programs to the metrics of the status.
 
 use crate::intf::{
     CLASS_EXPELLING, CLASS_IDLE, CLASS_IRQ, CLASS_KERNEL, CLASS_OFFLINE, CLASS_ONLINE, CLASS_OTHER, CLASSES,
@@ -6,7 +6,7 @@ use crate::intf::{
 };
 use commensal_core::scheduler::protocol::{self, Counters, SlotReading};
 
-/// The BPF programs' classes in the order of a report; kernel threads and interrupts count as other.
+/// The BPF programs' classes in the order of the status; kernel threads and interrupts count as other.
 const REPORTED: [&[u64]; protocol::CLASSES] = [
     &[CLASS_IDLE],
     &[CLASS_OTHER, CLASS_KERNEL, CLASS_IRQ],
@@ -15,7 +15,7 @@ const REPORTED: [&[u64]; protocol::CLASSES] = [
     &[CLASS_EXPELLING],
 ];
 
-/// Adds a CPU's counters; time since its last update is included up to `now_ns`.
+/// Adds the counters of a CPU. The time from the CPU's last update to `now_ns` counts for its current class.
 pub fn add_cpu(sums: &mut Counters, cpu: &Cpu, now_ns: u64) {
     let mut ns = cpu.ns;
     let state = cpu.state as usize;
@@ -38,14 +38,14 @@ pub fn add_cpu(sums: &mut Counters, cpu: &Cpu, now_ns: u64) {
     sums.declined += cpu.starved;
 }
 
-/// Adds a core's counters.
+/// Adds the counters of a core.
 pub fn add_core(sums: &mut Counters, core: &Core) {
     sums.expelling_ns += core.expelling_ns;
     sums.overlap_ns += core.overlap_ns;
     sums.overlap_max_ns = sums.overlap_max_ns.max(core.overlap_max_ns);
 }
 
-/// Converts a slot's counters.
+/// Converts the counters of a slot.
 #[must_use]
 pub fn slot(slot: &Slot) -> SlotReading {
     SlotReading {
@@ -71,7 +71,7 @@ mod tests {
         (cpu.evict_max_ns, cpu.starved) = (7, 11);
         let mut sums = Counters::default();
         add_cpu(&mut sums, &cpu, 1500);
-        // Idle, other with the kernel's, offline, online, expelling.
+        // Idle, other (with kernel threads and interrupts), offline, online, expelling.
         assert_eq!(sums.ns, [40, 80, 520, 10, 60]);
         assert_eq!((sums.evict_max_ns, sums.declined), (7, 11));
         let core = Core { expelling_ns: 400, overlap_ns: 20, overlap_max_ns: 9, ..Core::new_zeroed() };

@@ -1,5 +1,6 @@
-//! The process that loads the scheduler: carries orders out, switches threads, freezes starving groups, and reloads the
-//! scheduler after an ejection. Decisions that can be pure are in other modules of this crate.
+//! The daemon that loads the scheduler. It applies the orders (the configuration that clients send), switches threads
+//! to the scheduler, freezes groups whose threads starve, and reloads the scheduler after the kernel has ejected it.
+//! Decisions without side effects are in other modules of this crate.
 
 mod shown;
 mod told;
@@ -33,32 +34,32 @@ use wanted::Wanted;
 /// Start options.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// State directory with journal, socket and dump.
+    /// State directory with the journal, the socket and the kernel's dump.
     pub state: PathBuf,
     /// Settings for loading the scheduler.
     pub settings: Settings,
-    /// When starving groups are frozen.
+    /// Thresholds for freezing starving groups.
     pub bounds: Bounds,
-    /// Interval at which the groups are read.
+    /// Interval between two rounds. In each round the daemon reads the groups and acts on their state.
     pub round: Duration,
-    /// Whether to take over from a running daemon.
+    /// Whether to replace a running daemon.
     pub replace: bool,
-    /// For tests: freeze nothing, so that the kernel's watchdog triggers.
+    /// For tests: the daemon freezes no groups, so that the kernel's watchdog triggers.
     pub no_guard: bool,
 }
 
-/// Why the daemon ended.
+/// Why the daemon stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Over {
-    /// Every thread has its original policy again.
+    /// The daemon has restored the original policy of every thread.
     Unloaded,
-    /// Another process has taken over the threads.
+    /// Another process manages the threads from now on.
     HandedOver,
 }
 
 /// File for the kernel's dump of an ejected scheduler.
 const DUMP: &str = "sched-dump.txt";
-/// The machine's CPUs are read once in this many rounds.
+/// The daemon reads the machine's CPUs again after this number of rounds.
 const CPUS_EVERY: u64 = 10;
 
 /// State of the daemon.
@@ -76,11 +77,11 @@ pub struct Daemon<'a> {
     rounds: u64,
 }
 
-/// The threads under the scheduler: changes as threads start, exit and are killed.
+/// The threads under the scheduler, which change as threads start, exit and are killed.
 struct Threads {
     members: Members,
     journal: Journal,
-    /// Time of the last fatal signal, by the BPF programs' clock.
+    /// Time of the last fatal signal, in nanoseconds of the BPF programs' clock.
     killed_at: u64,
     /// Whether a thread was killed in the previous round.
     dying: bool,
@@ -92,7 +93,7 @@ struct Guarding {
     guard: Guard,
     /// Counters of the previous round.
     before: Counters,
-    /// Groups that this guard has frozen; other frozen groups are not its to thaw.
+    /// Groups that the guard has frozen. The guard does not thaw groups that other programs have frozen.
     frozen: BTreeSet<String>,
 }
 
@@ -103,10 +104,11 @@ impl std::fmt::Debug for Daemon<'_> {
 }
 
 impl<'a> Daemon<'a> {
-    /// Loads the scheduler; threads are switched when orders arrive. With `replace` it is loaded but not attached yet.
+    /// Loads the scheduler without attaching it; [`Daemon::attach`] attaches it. The daemon switches threads when
+    /// orders arrive.
     ///
     /// # Errors
-    /// When it cannot be loaded, or the journal cannot be kept.
+    /// The scheduler cannot be loaded, or the journal cannot be opened.
     pub fn start(
         host: &'a mut dyn Host,
         options: Options,
@@ -140,10 +142,10 @@ impl<'a> Daemon<'a> {
         Ok(daemon)
     }
 
-    /// Attaches the scheduler, and verifies that the kernel has it.
+    /// Attaches the scheduler, and verifies that the kernel runs it.
     ///
     /// # Errors
-    /// When the kernel refuses, or has another scheduler.
+    /// The kernel refuses the scheduler, or runs another one.
     pub fn attach(&mut self) -> Result<(), LoadError> {
         let Some(scheduler) = &mut self.scheduler else { return Ok(()) };
         scheduler.attach()?;
@@ -159,20 +161,20 @@ impl<'a> Daemon<'a> {
         Ok(())
     }
 
-    /// Records how long the machine was without a scheduler during the takeover.
-    pub fn took_over(&mut self, gap: Duration) {
+    /// Records how long the machine had no scheduler while this daemon replaced another daemon.
+    pub fn replaced(&mut self, gap: Duration) {
         self.shown.status.upgrade_gap_ms = Some(gap.as_secs_f64() * 1e3);
     }
 
-    /// Puts new orders in force.
+    /// Replaces the orders in force.
     ///
     /// # Errors
-    /// What cannot be carried out; then the old orders stay in force.
+    /// The orders cannot be applied; the previous orders then stay in force.
     pub fn order(&mut self, standing: Standing) -> Result<(), String> {
         let before = std::mem::replace(&mut self.wanted.orders, standing.together()?);
         if let Err(error) = self.carry_out() {
             self.wanted.orders = before;
-            // The old orders are valid: they were in force before.
+            // The previous orders are valid, because they were in force before.
             let _ = self.carry_out();
             return Err(error);
         }
@@ -182,7 +184,8 @@ impl<'a> Daemon<'a> {
         Ok(())
     }
 
-    /// Serves calls and reads the groups until the daemon ends.
+    /// Handles requests and runs a round after each interval or request, until the daemon is unloaded or replaced, or
+    /// `ends` returns true.
     pub fn run(&mut self, calls: &Receiver<Call>, ends: &dyn Fn() -> bool) -> Over {
         loop {
             let call = match calls.recv_timeout(self.options.round) {
@@ -214,7 +217,7 @@ impl<'a> Daemon<'a> {
                 self.scheduler = None;
                 (Ok(self.done(Vec::new())), Some(Over::HandedOver))
             }
-            // Answered from the published status.
+            // The socket's thread has already answered this request from the published status.
             Request::Status => (Ok(self.done(Vec::new())), None),
         };
         // The client may have disconnected.
@@ -231,8 +234,8 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    /// Gives every thread its original policy first, then unloads the scheduler: in the other order a thread would be
-    /// in the fair class for a moment with a policy that does not say so.
+    /// Restores the original policy of every thread first, then unloads the scheduler. In the reverse order, threads
+    /// would run in the fair class for a moment while their policy is still `SCHED_EXT`.
     fn unload(&mut self) -> (Vec<String>, Over) {
         service::stopping();
         self.thaw();
@@ -246,7 +249,7 @@ impl<'a> Daemon<'a> {
         (left, Over::Unloaded)
     }
 
-    /// Pushes the current groups and weights to the BPF programs, then switches the threads.
+    /// Reads the groups, pushes groups and weights to the BPF programs, then switches the threads.
     fn carry_out(&mut self) -> Result<(), String> {
         self.wanted.look(self.host).map_err(|error| error.to_string())?;
         self.tell().map_err(|error| error.to_string())?;
@@ -259,7 +262,7 @@ impl<'a> Daemon<'a> {
         self.told.tell(self.host, scheduler, &self.wanted)
     }
 
-    /// Switches threads to the scheduler and back.
+    /// Switches threads to the scheduler and back. Does nothing while groups are frozen or no scheduler is loaded.
     fn follow(&mut self) -> Result<(), JournalError> {
         if self.guarding.guard.frozen() || self.scheduler.is_none() {
             return Ok(());
@@ -277,7 +280,7 @@ impl<'a> Daemon<'a> {
         Ok(())
     }
 
-    /// One round: reads everything and acts on it.
+    /// Runs one round: reads the state of the scheduler, the groups and the threads, and acts on it.
     fn round(&mut self) {
         self.rounds += 1;
         self.shown.status.problems.clear();
@@ -300,10 +303,10 @@ impl<'a> Daemon<'a> {
     fn watch(&mut self) {
         let now = self.host.boot_time();
         if let Some((ended, dump)) = self.scheduler.as_ref().and_then(Scheduler::ended) {
-            eprintln!("commensal-sched: the kernel has taken the scheduler off: {}", visible(&ended.told()));
+            eprintln!("commensal-sched: the kernel has ejected the scheduler: {}", visible(&ended.told()));
             let file = self.options.state.join(DUMP);
             match self.host.state_replace(&file, &printable(&format!("{}\n{dump}\n", ended.told()))) {
-                Ok(()) => eprintln!("commensal-sched: its dump is in {}", text::path(&file)),
+                Ok(()) => eprintln!("commensal-sched: the kernel's dump is in {}", text::path(&file)),
                 Err(error) => eprintln!("commensal-sched: {error}"),
             }
             self.shown.status.ejected = Some(ended.told());
@@ -311,12 +314,15 @@ impl<'a> Daemon<'a> {
             self.thaw();
             self.shown.status.mode = match self.reloads.ejected(now, &ended) {
                 Next::At(due) => {
-                    eprintln!("commensal-sched: loads it again in {} s", due.saturating_sub(now).as_secs());
+                    eprintln!(
+                        "commensal-sched: loads the scheduler again in {} s",
+                        due.saturating_sub(now).as_secs()
+                    );
                     Mode::Ejected
                 }
                 Next::Never => {
                     eprintln!(
-                        "commensal-sched: does not load it again; offline threads are the fair scheduler's"
+                        "commensal-sched: does not load the scheduler again: offline threads stay in the fair class"
                     );
                     self.threads.members.release(self.host);
                     Mode::GivenUp
@@ -340,7 +346,7 @@ impl<'a> Daemon<'a> {
 
     fn reload(&mut self) -> Result<(), LoadError> {
         let refused = |error: commensal_sensors::SensorError| LoadError::Refused {
-            what: "look at the CPUs",
+            what: "read the CPUs",
             because: error.to_string(),
         };
         let topology = machine::topology(self.host).map_err(refused)?;
@@ -351,7 +357,8 @@ impl<'a> Daemon<'a> {
         self.attach()
     }
 
-    /// Runs once for each kill, and once more a round later: the threads of a process are reported one after the other.
+    /// Lets killed threads exit. Runs after each fatal signal and again one round later, because the threads of a
+    /// process receive the signal one after the other.
     fn let_die(&mut self) {
         let at = self.scheduler.as_ref().map_or(0, Scheduler::killed_at);
         let threads = &mut self.threads;
@@ -362,7 +369,7 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    /// Freezes starving groups, and thaws them when there is idle CPU time.
+    /// Freezes the groups when threads starve, and thaws them when there is idle CPU time.
     fn starve(&mut self) {
         let Some(scheduler) = &self.scheduler else { return };
         let Ok(counters) = scheduler.counters() else { return };
@@ -386,14 +393,14 @@ impl<'a> Daemon<'a> {
 
     fn freeze(&mut self, oldest: Duration) {
         eprintln!(
-            "commensal-sched: offline threads have waited for {} ms; freezes their groups",
+            "commensal-sched: offline threads have waited for {} ms: freezes their groups",
             oldest.as_millis()
         );
-        // Other processes that plan meanwhile must see that the scheduler has frozen the groups.
+        // Other programs that plan kernel settings in the meantime must see that the scheduler has frozen the groups.
         self.shown.status.mode = Mode::Frozen;
         self.publish();
-        // The threads have to run once more to be frozen, and they starve in the scheduler's class. So they leave it
-        // first: one of them may hold a kernel lock that freezing takes.
+        // A thread must run once more to become frozen, but it starves in the scheduler's class. So the threads leave
+        // that class first. Otherwise a thread that holds a kernel lock needed for freezing could not release the lock.
         let round = self.threads.members.release(self.host);
         self.shown.status.problems.extend(round.refused);
         for path in self.wanted.trees.keys().cloned().collect::<Vec<_>>() {
@@ -423,7 +430,7 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    /// Thaws groups that no order covers any more.
+    /// Thaws groups that the orders no longer contain.
     fn thaw_who_left(&mut self) {
         let left: Vec<String> = self
             .guarding
@@ -460,7 +467,7 @@ impl<'a> Daemon<'a> {
 /// Opens the scheduler's journal, with this process as its owner.
 ///
 /// # Errors
-/// When it cannot be read or is damaged.
+/// The journal cannot be read or is damaged.
 pub fn open_journal(host: &mut dyn Host, state: &Path) -> Result<Journal, JournalError> {
     let owner = Owner::this_process(host, journal::SCHED)?;
     Journal::open(host, state, journal::SCHED, owner)

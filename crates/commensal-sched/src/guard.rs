@@ -1,21 +1,21 @@
-//! Starvation: when online work takes all CPU time for long, offline groups are frozen, well before the kernel's
-//! watchdog would eject the scheduler, and thawed when there is idle time again. Pure: time and observations are
-//! arguments.
+//! The guard against starvation. When online work uses all CPU time for long, the guard requires that offline groups
+//! are frozen, well before the kernel's watchdog would eject the scheduler. When there is idle time again, the guard
+//! requires that they are thawed. No function here has side effects: time and observations are arguments.
 //!
-//! A frozen thread is not runnable, so the watchdog ignores it. To be frozen it has to run once more, which a starving
-//! thread cannot: so it goes back to the fair class first (where `cpu.idle` limits it to almost nothing, which is
-//! enough to be frozen).
+//! A frozen thread is not runnable, so the watchdog ignores it. But a thread must run once more to become frozen, and a
+//! starving thread cannot run. Therefore the daemon first moves it to the fair class. There `cpu.idle` leaves the
+//! thread very little CPU time, but enough to become frozen.
 
 use std::time::Duration;
 
 /// Thresholds of the guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// A thread that has waited for longer counts as starving.
+    /// A thread that has waited for longer than this counts as starving.
     pub patience: Duration,
-    /// Share of the machine that must be idle and open to offline work before groups are thawed, in 1/1000.
+    /// Idle time open to offline work that the guard requires before a thaw, in 1/1000 of all CPUs' time.
     pub room_permille: u64,
-    /// How long that share must be idle, at first. Doubles with each relapse.
+    /// How long the idle time must stay at least that high before a thaw. This duration doubles with each relapse.
     pub calm: Duration,
 }
 
@@ -27,27 +27,28 @@ impl Default for Bounds {
 
 /// Maximum growth of [`Bounds::calm`], as a factor.
 const MOST_CALM: u32 = 32;
-/// Starving again within this time is a relapse.
+/// Threads that starve again within this time after a thaw count as a relapse.
 const RELAPSE: Duration = Duration::from_secs(60);
 
 impl Bounds {
     /// Checks these thresholds against a watchdog with this timeout.
     ///
     /// # Errors
-    /// When the watchdog would trigger first.
+    /// The kernel's watchdog would trigger before the guard.
     pub fn check(&self, watchdog: Duration) -> Result<(), String> {
-        // A starving group has to be noticed, sent back to the fair class and frozen within the remaining time.
+        // Within the remaining time, the daemon must notice a starving group, move it back to the fair class and freeze
+        // it.
         if self.patience * 2 > watchdog {
             let (patience, watchdog) = (self.patience.as_millis(), watchdog.as_millis());
             return Err(format!(
-                "--guard-ms {patience} is more than half of --watchdog-ms {watchdog}: the kernel would take the scheduler off first"
+                "--guard-ms {patience} is more than half of --watchdog-ms {watchdog}: the kernel would eject the scheduler first"
             ));
         }
         Ok(())
     }
 }
 
-/// The action that is needed.
+/// An action that the guard requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Freeze offline groups.
@@ -61,9 +62,9 @@ pub enum Action {
 pub struct GuardSample {
     /// Time since boot.
     pub now: Duration,
-    /// Longest wait of an offline thread.
+    /// Longest wait of an offline thread that still waits.
     pub oldest: Duration,
-    /// Idle time open to offline work since the last sample, of all CPUs' time, in 1/1000.
+    /// Idle time open to offline work since the last sample, in 1/1000 of all CPUs' time.
     pub room_permille: u64,
 }
 
@@ -85,13 +86,13 @@ impl Guard {
         self.frozen_at.is_some()
     }
 
-    /// The state after groups were thawed for another reason, such as unloading.
+    /// Returns the state after the daemon has thawed the groups for another reason, such as unloading.
     #[must_use]
     pub fn thawed(self) -> Guard {
         Guard { frozen_at: None, calm_since: None, ..self }
     }
 
-    /// Processes a sample; returns the action that is needed now.
+    /// Processes a sample; returns the action that is required now, if any.
     pub fn step(&mut self, bounds: &Bounds, seen: &GuardSample) -> Option<Action> {
         let now = seen.now;
         if self.frozen_at.is_none() {
@@ -134,19 +135,19 @@ mod tests {
         assert_eq!(guard.step(&bounds, &seen(1, 4, 0)), None);
         assert_eq!(guard.step(&bounds, &seen(2, 5, 0)), Some(Action::Freeze));
         assert_eq!(guard.step(&bounds, &seen(3, 0, 40)), None);
-        // Idle time has to last.
+        // Idle time must last.
         assert_eq!(guard.step(&bounds, &seen(4, 0, 300)), None);
         assert_eq!(guard.step(&bounds, &seen(5, 0, 0)), None);
         assert_eq!(guard.step(&bounds, &seen(6, 0, 300)), None);
         assert_eq!(guard.step(&bounds, &seen(7, 0, 300)), None);
         assert_eq!(guard.step(&bounds, &seen(8, 0, 300)), Some(Action::Thaw));
         assert!(!guard.frozen());
-        // A relapse has to be calm for twice as long.
+        // After a relapse, idle time must last twice as long.
         assert_eq!(guard.step(&bounds, &seen(20, 6, 0)), Some(Action::Freeze));
         assert_eq!(guard.step(&bounds, &seen(21, 0, 300)), None);
         assert_eq!(guard.step(&bounds, &seen(24, 0, 300)), None);
         assert_eq!(guard.step(&bounds, &seen(25, 0, 300)), Some(Action::Thaw));
-        // An hour later the relapse is forgotten.
+        // After an hour without starvation the guard has forgotten the relapse.
         assert_eq!(guard.step(&bounds, &seen(4000, 6, 0)), Some(Action::Freeze));
         assert_eq!(guard.step(&bounds, &seen(4001, 0, 300)), None);
         assert_eq!(guard.step(&bounds, &seen(4003, 0, 300)), Some(Action::Thaw));

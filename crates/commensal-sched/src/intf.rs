@@ -1,33 +1,39 @@
-//! The scheduler's part of `bpf/intf.h` in Rust: limits, classes and structures. A test and the loader compare them
-//! with the type information of the compiled object.
+//! The scheduler's part of `bpf/intf.h` in Rust: limits, classes and structures. A test and the loader compare these
+//! definitions with the type information (BTF) of the compiled object. A sibling is another hardware thread of the same
+//! core. An expelling thread belongs to a group of class `CLASS_EXPELLING`. To vacate a CPU is to keep it idle so that
+//! an online thread can move to it. To kick a CPU is to make it choose a thread again. The tick is the kernel's
+//! periodic timer interrupt.
 
 use commensal_core::btf::{Btf, Layout};
 use commensal_core::mirror;
 
 /// Maximum number of CPUs.
 pub const MOST_CPUS: usize = 1024;
-/// Number of slots: groups with separate weights; the last slot is shared by all others.
+/// Number of slots. Each slot holds the threads of one group with a separate weight, except the last slot: all groups
+/// that get no slot of their own share it.
 pub const MOST_SLOTS: usize = 256;
 /// Maximum number of last-level caches that are distinguished.
 pub const MOST_LLCS: usize = 16;
-/// Number of hard limits; index 0 means none.
+/// Number of hard limits; index 0 means no limit.
 pub const MOST_LIMITS: usize = 64;
-/// Maximum number of other threads of a core.
+/// Maximum number of other hardware threads of a core.
 pub const SIBLINGS: usize = 3;
 
-/// `CLASS_*`: removes the entry of a group.
+/// `CLASS_OTHER`: a group that is not configured. Setting this class removes the group's entry.
 pub const CLASS_OTHER: u64 = 0;
-/// Not under the scheduler, and protected from offline work.
+/// `CLASS_ONLINE`: a group that the scheduler does not manage, but protects from offline work.
 pub const CLASS_ONLINE: u64 = 1;
-/// Under the scheduler.
+/// `CLASS_OFFLINE`: a group whose threads the scheduler manages.
 pub const CLASS_OFFLINE: u64 = 2;
-/// A kernel thread, which the scheduler counts as other.
+/// `CLASS_KERNEL`: a kernel thread. Only the probe uses this class; the scheduler counts kernel threads as other.
 pub const CLASS_KERNEL: u64 = 3;
-/// No task.
+/// `CLASS_IDLE`: no task.
 pub const CLASS_IDLE: u64 = 4;
-/// An interrupt, whose time the scheduler counts for the task that it interrupts.
+/// `CLASS_IRQ`: an interrupt. Only the probe uses this class; the scheduler charges interrupt time to the interrupted
+/// task.
 pub const CLASS_IRQ: u64 = 5;
-/// Online, and offline work leaves the cores that it runs on.
+/// `CLASS_EXPELLING`: an online group with an additional right: offline work leaves the cores that the group's threads
+/// run on.
 pub const CLASS_EXPELLING: u64 = 6;
 /// Number of classes.
 pub const CLASSES: usize = 7;
@@ -35,67 +41,67 @@ pub const CLASSES: usize = 7;
 mirror! {
     /// Settings that are fixed at load time.
     pub struct Fixed = "settings" {
-        /// Time slice of a thread.
+        /// Time slice of an offline thread (ns).
         slice_ns: u64,
-        /// Time slice when many threads wait.
+        /// Time slice when many offline threads wait (ns).
         short_slice_ns: u64,
-        /// Interval of housekeeping.
+        /// Interval of the periodic maintenance (ns).
         housekeeping_ns: u64,
-        /// How long a CPU is kept idle.
+        /// How long a vacated CPU is kept idle for an online thread (ns).
         vacant_ns: u64,
-        /// How long two online threads share a CPU before another CPU is vacated.
+        /// How long two online threads share a CPU before the scheduler vacates another CPU for them (ns).
         crowded_ns: u64,
-        /// Possible CPUs.
+        /// Number of possible CPUs.
         nr_cpus: u32,
-        /// Number of caches.
+        /// Number of last-level caches.
         nr_llcs: u32,
-        /// Whether group paths in orders refer to cgroup v2; otherwise to the v1 cpu hierarchy.
+        /// Whether group paths in the configuration refer to cgroup v2; otherwise they refer to the v1 cpu hierarchy.
         unified: u32,
-        /// For tests: no thread is asked to leave, so that the tick has to do it.
+        /// For tests: offline threads are not kicked from a core, so that only the tick evicts them.
         tick_alone: u32,
     }
 
-    /// Orders, written by user space only.
+    /// Configuration that user space writes and the BPF programs only read.
     pub struct Orders = "orders" {
-        /// Generation of the orders.
+        /// Generation of the configuration; it changes with every update.
         generation: u64,
-        /// Hold-off: how long a CPU stays free.
+        /// Hold-off: how long a CPU stays free of offline work after an expelling thread has left its core (ns).
         hold_off_ns: u64,
     }
 
-    /// Notes for user space.
+    /// Events reported to user space.
     pub struct Notes = "notes" {
-        /// When a fatal signal was last sent.
+        /// Time of the last fatal signal (ns).
         killed_at: u64,
-        /// Kind of exit, when the kernel has ejected the scheduler.
+        /// How the scheduler ended (`enum scx_exit_kind`), if the kernel has ejected it; 0 while the scheduler runs.
         kind: u64,
-        /// Its exit code.
+        /// Exit code.
         code: u64,
-        /// Time of the exit.
+        /// Time of the exit (ns).
         at: u64,
-        /// Reason in words.
+        /// Reason of the exit as readable text.
         reason: [u8; 128],
         /// Message with details.
         message: [u8; 1024],
     }
 
-    /// A group of offline threads with one weight.
+    /// A slot: a group of offline threads that share one weight.
     pub struct Slot = "slot" {
         /// Whether the slot is in use.
         used: u64,
-        /// Weight.
+        /// Weight of the slot.
         weight: u64,
-        /// Index of its hard limit.
+        /// Index of the slot's hard limit.
         limit: u64,
         /// Virtual time of the slot.
         vtime: u64,
-        /// Virtual time of the thread that ran last.
+        /// Virtual time of the slot's thread that ran last.
         thread_vtime: u64,
-        /// CPU time used.
+        /// CPU time used (ns).
         run_ns: u64,
-        /// Longest current wait.
+        /// Longest wait so far among the threads that still wait (ns).
         oldest_ns: u64,
-        /// Longest wait that has ended.
+        /// Longest wait that has ended (ns).
         waited_max_ns: u64,
         /// Number of waiting threads.
         queued: u64,
@@ -103,15 +109,15 @@ mirror! {
 
     /// A hard limit.
     pub struct Limit = "limit" {
-        /// CPU time per period.
+        /// CPU time per period (ns).
         quota_ns: u64,
-        /// Period.
+        /// Length of a period (ns).
         period_ns: u64,
-        /// CPU time left in this period.
+        /// CPU time left in this period (ns).
         tokens_ns: i64,
-        /// When it was last refilled.
+        /// Time of the last refill (ns).
         filled_at: u64,
-        /// How often it ran out.
+        /// How often a group used up the CPU time of a period.
         throttled: u64,
     }
 
@@ -119,71 +125,72 @@ mirror! {
     pub struct Core = "core" {
         /// Time of the last update.
         since: u64,
-        /// Time in which an expelling thread ran on the core.
+        /// Time (ns) in which an expelling thread ran on the core.
         expelling_ns: u64,
-        /// Time of that with an offline thread beside it.
+        /// Part of `expelling_ns` in which an offline thread ran on another hardware thread of the core (ns).
         overlap_ns: u64,
-        /// Longest such overlap.
+        /// Length of the longest overlap (ns).
         overlap_max_ns: u64,
-        /// Length of the current overlap.
+        /// Length of the current overlap (ns).
         overlap_now_ns: u64,
     }
 
     /// A CPU.
     pub struct Cpu = "cpu" {
-        /// CPUs of the same core; -1 is none.
+        /// Other CPUs of the same core; unused entries are -1.
         sibling: [i32; SIBLINGS],
-        /// First CPU of the core.
+        /// First CPU of the same core.
         core: u32,
-        /// Number of the cache.
+        /// Number of the last-level cache.
         llc: u32,
         /// Class of the running task.
         state: u32,
-        /// Whether it is about to run an offline thread.
+        /// Whether the CPU is about to run an offline thread.
         claim: u32,
-        /// Whether it has refused an offline thread.
+        /// Whether the CPU has refused to run an offline thread because of a sibling, and must be kicked when no
+        /// expelling thread runs on the core any more.
         expelled: u32,
-        /// When that class began to run.
+        /// Time at which the class of the running task last changed.
         since: u64,
-        /// When a sibling asked it to leave.
+        /// Time at which a sibling requested that the offline thread on this CPU leave.
         asked_at: u64,
-        /// Whether the tick made the thread leave.
+        /// Whether the offline thread left at the tick, not because of a kick.
         by_tick: u64,
-        /// End of the hold-off.
+        /// Time at which the hold-off of [`Orders`] ends.
         resume_at: u64,
-        /// Until when the CPU is kept idle.
+        /// Time until which the CPU is kept idle.
         vacant_until: u64,
-        /// Since when several online threads share it.
+        /// Time since which two or more online threads have been queued on the CPU.
         crowded_since: u64,
-        /// Until when another CPU is being vacated for them.
+        /// Time until which another CPU is being vacated for the online threads queued on this CPU.
         helped_until: u64,
-        /// The CPU that it is vacated for, plus one.
+        /// Number, plus one, of the CPU whose online threads this CPU is vacated for.
         room_for: u64,
-        /// Whether its queue holds threads that must move to other CPUs.
+        /// Whether the CPU's own queue contains threads that must be moved to other CPUs.
         flush: u64,
-        /// Time by class.
+        /// Time by class of the running task (ns).
         ns: [u64; CLASSES],
-        /// Idle time that was open to offline work.
+        /// Idle time while no sibling ran an expelling thread (ns).
         room_ns: u64,
-        /// Siblings that were asked to leave.
+        /// Number of times that this CPU requested a sibling's offline thread to leave.
         kicks: u64,
-        /// Offline threads refused because of a sibling.
+        /// Number of times that the CPU refused an offline thread because of a sibling.
         refusals: u64,
-        /// Times that offline work was let in again.
+        /// Number of times that the CPU admitted offline work again.
         resumes: u64,
-        /// Offline threads that were made to leave.
+        /// Number of offline threads that left because of a sibling.
         evictions: u64,
-        /// Total time that this took.
+        /// Total time that these evictions took (ns).
         evict_ns: u64,
-        /// Longest such time.
+        /// Longest time that an eviction took (ns).
         evict_max_ns: u64,
-        /// Those that needed the tick.
+        /// Number of evictions that needed the tick.
         by_ticks: u64,
-        /// Times that the CPU was vacated for an online thread.
+        /// Number of times that the CPU was vacated for an online thread on another CPU.
         vacated: u64,
-        /// Threads that were allowed to run to be killed or frozen.
+        /// Number of times that a killed or freezing thread was allowed to run.
         let_die: u64,
-        /// Refusals because online threads wait.
+        /// Number of times that the CPU refused an offline thread because online threads waited on the CPU.
         starved: u64,
     }
 }
@@ -203,11 +210,13 @@ const NUMBERS: [(&str, u64); 8] = [
     ("CLASSES", CLASSES as u64),
 ];
 
-/// Differences between an object's structures and these.
+/// Lists the differences between the structures of an object and the structures in this file.
 #[must_use]
 pub fn differences(btf: &Btf) -> Vec<String> {
     let mut wrong = btf.differences(&LAYOUTS);
     let numbers = NUMBERS.iter().filter(|(name, ours)| btf.number(name) != Some(*ours));
-    wrong.extend(numbers.map(|(name, ours)| format!("{name} is {:?}, and {ours} here", btf.number(name))));
+    wrong.extend(numbers.map(|(name, ours)| {
+        format!("{name} is {:?} in the object, but {ours} in this program", btf.number(name))
+    }));
     wrong
 }

@@ -1,4 +1,5 @@
-//! The hot-loadable scheduler: offline threads under sched_ext, and what user space has to do for them.
+//! commensal's sched_ext scheduler for offline threads, and its user-space part. It is loaded and unloaded while the
+//! machine runs.
 //!
 //! ```text
 //! orders (socket) ─► control ─► daemon ─► membership ─► threads get SCHED_EXT, and lose it again
@@ -7,9 +8,13 @@
 //!                                 └─────► watch (reload) ─────┘     └────► counters ─► status
 //! ```
 //!
-//! It runs in partial mode: the kernel ranks threads with policy `SCHED_EXT` below all others, so a bug here cannot
-//! take a CPU from an online thread. The scheduler is unloaded when its process exits; its threads then run in the fair
-//! class, held back by the plan's mechanism underneath (`cpu.idle`).
+//! Orders are the configuration that a client (their owner) sends: the cgroups that the scheduler manages or protects,
+//! each with class, weight and limit, and the hold-off. The orders of all owners are in force together.
+//!
+//! The scheduler runs in partial mode: the kernel ranks threads with policy `SCHED_EXT` below all others, so a bug here
+//! cannot take a CPU from an online thread. The kernel unloads the scheduler when its process exits. The threads then
+//! run in the fair class, where `cpu.idle`, which the plan of `commensal` sets as a fallback, gives them little CPU
+//! time.
 #![forbid(unsafe_code)]
 
 pub mod control;
@@ -26,15 +31,15 @@ pub mod verifier;
 pub mod watch;
 pub mod weights;
 
-/// Why the scheduler cannot be loaded or ordered.
+/// Errors of loading or configuring the scheduler.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// This machine cannot load it.
+    /// This machine cannot load the scheduler, for these reasons.
     #[error("the scheduler cannot be loaded here: {}", .0.join("; "))]
     Obstacles(Vec<String>),
-    /// An order that the BPF programs do not accept.
+    /// The BPF programs refused the configuration of a group.
     #[error(
-        "the scheduler refuses class {class} for {cgroup}: it does not know it, or has no room for another group"
+        "the scheduler refuses class {class} for {cgroup}: it does not know that cgroup, or its table of groups is full"
     )]
     Order {
         /// Number of the class.

@@ -1,4 +1,5 @@
-//! Loads and attaches the BPF programs, and exchanges data with them. All of it disappears when this process exits.
+//! Loads and attaches the BPF programs, and exchanges data with them. The kernel removes all programs when this process
+//! exits. A slot is the programs' entry for one group of offline threads: its weight, its hard limit and its counters.
 
 use crate::LoadError;
 use crate::counters;
@@ -18,16 +19,18 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-/// Name of the scheduler among the maps.
+/// Name of the scheduler's BPF map, which holds its table of operations.
 const OPS: &str = "commensal";
-/// Its structure type, and the member that is set.
+/// The scheduler's structure, and the member of it that is set before loading.
 const OPS_STRUCT: (&str, &str) = ("sched_ext_ops", "timeout_ms");
-/// Sections that hold one structure each.
+/// Name of the map with [`Fixed`].
 const FIXED: &str = ".rodata.settings";
+/// Name of the map with [`Orders`].
 const ORDERS: &str = ".data.orders";
+/// Name of the map with [`Notes`].
 const NOTES: &str = ".data.notes";
 
-/// Kernel functions that are called and must have the expected form.
+/// Kernel functions that the BPF programs call. The kernel's functions must have the expected arguments.
 const CALLED: [&str; 8] = [
     "scx_bpf_create_dsq",
     "scx_bpf_dsq_nr_queued",
@@ -42,28 +45,29 @@ const CALLED: [&str; 8] = [
 /// Settings for loading.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
-    /// The kernel ejects the scheduler when a thread waits for longer.
+    /// How long a runnable thread may wait before the kernel ejects the scheduler.
     pub watchdog: Duration,
-    /// For tests: no thread is asked to leave, so that the tick has to do it.
+    /// For tests: the scheduler does not kick offline threads from a core, so only the tick evicts them.
     pub tick_alone: bool,
-    /// Whether group paths in orders refer to cgroup v2; otherwise to the v1 cpu hierarchy.
+    /// Whether group paths in orders refer to cgroup v2; otherwise they refer to the v1 cpu hierarchy.
     pub unified: bool,
 }
 
 /// The verifier's statistics of one program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verified {
-    /// Its name.
+    /// Name of the program.
     pub name: String,
     /// Number of instructions verified.
     pub instructions: u64,
-    /// Number of states.
+    /// Number of states that the verifier has explored.
     pub states: u64,
 }
 
-/// The loaded scheduler, attached or not; detached when dropped, and when the process dies.
+/// The loaded scheduler, attached or not. It is detached when this value is dropped or the process exits.
 pub struct Scheduler {
-    // Dropped before the programs it belongs to, and the scheduler before the programs that support it.
+    // The order of the fields matters, because they are dropped in this order: first the link of the scheduler, then
+    // the links of the supporting programs, then the programs.
     link: Option<Link>,
     traces: Vec<Link>,
     loaded: Object,
@@ -76,7 +80,8 @@ impl std::fmt::Debug for Scheduler {
     }
 }
 
-/// The kernel functions that are called, with their argument names as the kernel describes them.
+/// Returns the kernel functions that the BPF programs call, with the argument names in the kernel's type information
+/// (BTF). Empty if the kernel has no BTF.
 #[must_use]
 pub fn functions() -> Vec<(String, Vec<String>)> {
     let Ok(btf) = Btf::from_vmlinux() else { return Vec::new() };
@@ -91,10 +96,10 @@ pub fn functions() -> Vec<(String, Vec<String>)> {
 }
 
 impl Scheduler {
-    /// Loads the programs into the kernel, which verifies them. Nothing runs yet.
+    /// Loads the programs into the kernel, which verifies them. No program runs yet.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// The kernel refuses the programs, or the object does not match this program.
     pub fn load(settings: &Settings, places: &[CpuPlace]) -> Result<Scheduler, LoadError> {
         quiet();
         let described = described()?;
@@ -118,21 +123,21 @@ impl Scheduler {
         let loaded = open.load().map_err(refused("load the scheduler"))?;
         let scheduler = Scheduler { link: None, traces: Vec::new(), loaded, generation: 1 };
         for cpu in 0..cpus as u32 {
-            // Valid until the first context switch.
+            // The CPU has this state until its first context switch.
             let mut state = Cpu::new_zeroed();
             (state.sibling, state.state) = ([-1; intf::SIBLINGS], CLASS_IDLE as u32);
             scheduler.write("cpus", cpu, &state)?;
         }
         scheduler.place(places)?;
-        // The slot for groups that no order covers.
+        // All groups without a slot of their own share the last slot.
         scheduler.set_slot(intf::MOST_SLOTS as u64 - 1, true, crate::weights::WHOLE, 0)?;
         Ok(scheduler)
     }
 
-    /// Loads the programs and returns the verifier's statistics.
+    /// Loads the programs, returns the verifier's statistics, and unloads the programs.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// The kernel refuses the programs.
     pub fn verify() -> Result<Vec<Verified>, LoadError> {
         LOG.lock().unwrap_or_else(PoisonError::into_inner).clear();
         libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Debug, |_, text| {
@@ -150,10 +155,11 @@ impl Scheduler {
         Ok(verified(&log))
     }
 
-    /// Attaches the programs that observe context switches, then the scheduler itself, which the kernel starts.
+    /// Attaches the programs that observe context switches and signals, then the scheduler itself, which the kernel
+    /// then starts.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// The kernel refuses to attach a program.
     pub fn attach(&mut self) -> Result<(), LoadError> {
         let attach = |name: &str| self.program(name)?.attach().map_err(refused("attach the scheduler"));
         if self.traces.is_empty() {
@@ -166,10 +172,10 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Sets the class of a cgroup and of the cgroups below it.
+    /// Sets the class of a cgroup and of all cgroups below it. If the class is offline, also sets their slot.
     ///
     /// # Errors
-    /// When the BPF program does not know the class, or has no room.
+    /// The BPF program does not know the class, or has no space for another group.
     pub fn set_group(&self, cgroup: u64, name: &str, class: u64, slot: u64) -> Result<(), LoadError> {
         match self.ask("set_group", &[cgroup, class, slot])? {
             0 => Ok(()),
@@ -177,37 +183,39 @@ impl Scheduler {
         }
     }
 
-    /// Sets weight and limit of a slot.
+    /// Sets whether a slot is in use, its weight, and the index of its hard limit.
     ///
     /// # Errors
-    /// When the BPF program refuses.
+    /// The BPF program refuses the slot.
     pub fn set_slot(&self, index: u64, used: bool, weight: u64, limit: u64) -> Result<(), LoadError> {
         self.told(self.ask("set_slot", &[index, u64::from(used), weight, limit])?, "set a weight")
     }
 
-    /// Sets quota and period of a limit; a quota of 0 means no limit.
+    /// Sets the quota and the period of a limit. A quota of 0 removes the limit.
     ///
     /// # Errors
-    /// When the BPF program refuses.
+    /// The BPF program refuses the limit.
     pub fn set_limit(&self, index: u64, quota: Duration, period: Duration) -> Result<(), LoadError> {
         let args = [index, quota.as_nanos() as u64, period.as_nanos() as u64];
         self.told(self.ask("set_limit", &args)?, "set a limit")
     }
 
-    /// Ends an update of the groups: threads then look up their class again.
+    /// Finishes an update of the groups and sets the hold-off (how long a CPU stays free after an expelling thread has
+    /// left its core). Afterwards every thread determines its class again.
     ///
     /// # Errors
-    /// When the BPF program's memory cannot be accessed.
+    /// The memory of the BPF programs cannot be written.
     pub fn ordered(&mut self, hold_off: Duration) -> Result<(), LoadError> {
         self.generation = self.generation.wrapping_add(1);
         let hold_off_ns = hold_off.as_nanos() as u64;
         self.write(ORDERS, 0, &Orders { generation: self.generation, hold_off_ns })
     }
 
-    /// Sets siblings, cores and caches of CPUs; their counters stay.
+    /// Writes each CPU's siblings, core and last-level cache to the BPF map, and leaves the CPU's counters there
+    /// unchanged.
     ///
     /// # Errors
-    /// When a map cannot be written.
+    /// A map cannot be read or written.
     pub fn place(&self, places: &[CpuPlace]) -> Result<(), LoadError> {
         for place in places {
             let mut cpu: Cpu = self.read("cpus", place.cpu)?;
@@ -221,10 +229,10 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Counters summed over the machine.
+    /// Returns the counters, summed over the machine.
     ///
     /// # Errors
-    /// When a map cannot be read.
+    /// A map cannot be read.
     pub fn counters(&self) -> Result<Counters, LoadError> {
         let (mut sums, now) = (Counters::default(), now_ns());
         let cpus = libbpf_rs::num_possible_cpus().map_err(refused("count the CPUs"))?.min(MOST_CPUS);
@@ -235,21 +243,22 @@ impl Scheduler {
         Ok(sums)
     }
 
-    /// A slot's CPU time and the waits of its threads.
+    /// Returns a slot's CPU time and the waits of its threads.
     ///
     /// # Errors
-    /// When the map cannot be read.
+    /// The map cannot be read.
     pub fn slot(&self, index: u64) -> Result<SlotReading, LoadError> {
         Ok(counters::slot(&self.read::<Slot>("slots", index as u32)?))
     }
 
-    /// When a fatal signal was last sent, by the BPF programs' clock; 0 if never.
+    /// Returns the time of the last fatal signal, in nanoseconds of the BPF programs' clock; 0 if there was none.
     #[must_use]
     pub fn killed_at(&self) -> u64 {
         self.read::<Notes>(NOTES, 0).map_or(0, |notes| notes.killed_at)
     }
 
-    /// Why the kernel has ejected the scheduler, and its dump; `None` while it runs.
+    /// Returns why the kernel has ejected the scheduler, and the kernel's dump; `None` while the scheduler runs or is
+    /// not attached.
     #[must_use]
     pub fn ended(&self) -> Option<(Ended, String)> {
         self.link.as_ref()?;
@@ -266,18 +275,18 @@ impl Scheduler {
         Some((Ended { kind: notes.kind, code: notes.code, reason, message }, dump))
     }
 
-    /// Runs one of the BPF programs that take orders.
+    /// Runs one of the BPF programs that change the configuration, and returns its return value.
     fn ask(&self, program: &str, args: &[u64]) -> Result<i32, LoadError> {
         let mut context: Vec<u8> = args.iter().flat_map(|word| word.to_ne_bytes()).collect();
         let input = ProgramInput { context_in: Some(&mut context), ..ProgramInput::default() };
-        let output = self.program(program)?.test_run(input).map_err(refused("order the scheduler"))?;
+        let output = self.program(program)?.test_run(input).map_err(refused("configure the scheduler"))?;
         Ok(output.return_value as i32)
     }
 
     fn told(&self, answer: i32, what: &'static str) -> Result<(), LoadError> {
         match answer {
             0 => Ok(()),
-            number => Err(LoadError::Refused { what, because: format!("the program answered {number}") }),
+            number => Err(LoadError::Refused { what, because: format!("the BPF program returned {number}") }),
         }
     }
 
@@ -297,7 +306,7 @@ impl Scheduler {
     }
 
     fn read<T: FromBytes>(&self, map: &str, index: u32) -> Result<T, LoadError> {
-        T::read_from_bytes(&self.value(map, index)?).map_err(|_| missing(&format!("{map} of another size")))
+        T::read_from_bytes(&self.value(map, index)?).map_err(|_| missing(&format!("{map} of this size")))
     }
 
     fn write<T: IntoBytes + zerocopy::Immutable>(
@@ -307,11 +316,11 @@ impl Scheduler {
         value: &T,
     ) -> Result<(), LoadError> {
         let done = self.map(map)?.update(&index.to_ne_bytes(), value.as_bytes(), MapFlags::ANY);
-        done.map_err(refused("tell the scheduler"))
+        done.map_err(refused("write to the scheduler"))
     }
 }
 
-/// The type information of the object.
+/// Returns the type information (BTF) of the object.
 fn described() -> Result<commensal_core::btf::Btf, LoadError> {
     let file = object::File::parse(OBJECT).ok();
     let section = file.as_ref().and_then(|file| file.section_by_name(".BTF")?.data().ok());
@@ -334,14 +343,15 @@ fn set(
     map.initial_value_mut().and_then(change).ok_or_else(|| missing(name))
 }
 
-/// libbpf's last messages: an error number alone says little about a program that the kernel refuses.
+/// The last messages of libbpf. They are kept because an error number alone does not explain why the kernel refused a
+/// program.
 static SAID: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
-/// Number of lines kept.
+/// Number of lines that [`SAID`] keeps.
 const LINES: usize = 40;
-/// The verifier's statistics log.
+/// Log that contains the verifier's statistics.
 static LOG: Mutex<String> = Mutex::new(String::new());
 
-/// Collects libbpf's messages for errors instead of printing them.
+/// Collects libbpf's messages for error texts instead of printing them.
 fn quiet() {
     SAID.lock().unwrap_or_else(PoisonError::into_inner).clear();
     libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Warn, |_, text| {
@@ -353,7 +363,8 @@ fn quiet() {
     })));
 }
 
-/// `prog 'NAME': …` and, some lines on, `processed N insns (limit …) max_states_per_insn … total_states M …`.
+/// Parses the log. A line `prog 'NAME': …` names a program; some lines later its statistics follow as
+/// `processed N insns (limit …) max_states_per_insn … total_states M …`.
 fn verified(log: &str) -> Vec<Verified> {
     let mut all = Vec::new();
     let mut name = String::new();
@@ -382,10 +393,10 @@ fn refused(what: &'static str) -> impl Fn(libbpf_rs::Error) -> LoadError {
 }
 
 fn missing(what: &str) -> LoadError {
-    LoadError::Refused { what: "read the scheduler", because: format!("{what} is not there") }
+    LoadError::Refused { what: "read the scheduler", because: format!("{what} is missing") }
 }
 
-/// The BPF programs' clock.
+/// Reads the clock of the BPF programs.
 fn now_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64

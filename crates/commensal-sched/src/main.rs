@@ -1,5 +1,5 @@
-//! `commensal-sched`: loads the scheduler and serves it until it ends, and restores threads that a killed process has
-//! left. `commensal sched` is its client. Wiring only.
+//! `commensal-sched`: loads the scheduler and serves its socket until it is unloaded. Also restores threads that a
+//! killed process has left under the scheduler. `commensal sched` is the client. This file only connects the parts.
 #![forbid(unsafe_code)]
 
 use anyhow::{Context, bail};
@@ -27,16 +27,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Offline work under sched_ext: threads of offline groups run when nobody else wants the CPU, and leave the other
-/// threads of a core to groups that expel. Loaded and unloaded while everything runs.
+/// Schedules offline work with sched_ext: threads of offline groups run only when no other thread wants the CPU, and
+/// leave the cores on which expelling groups run. The scheduler is loaded and unloaded while the machine runs.
 #[derive(Debug, Parser)]
 #[command(name = "commensal-sched", version)]
 struct Cli {
-    /// Where its socket and its journal are.
+    /// Directory of the socket and the journal.
     #[arg(long, global = true, value_name = "DIR", default_value = "/var/lib/commensal")]
     state_dir: PathBuf,
 
-    /// Go on although others than root could have written the state directory or the journal in it.
+    /// Continue although users other than root could have written the state directory or the journal in it.
     #[arg(long, global = true)]
     insecure_permissions: bool,
 
@@ -46,62 +46,62 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Load the scheduler and stay with it until `unload` or a signal.
+    /// Load the scheduler and serve its socket until `unload` or a signal.
     Load {
-        /// Orders to begin with: a file with the object that goes over the socket.
+        /// File with the orders to start with: a JSON object as sent over the socket.
         #[arg(long, value_name = "FILE")]
         orders: Option<PathBuf>,
-        /// Take over from another commensal-sched, with its orders.
+        /// Replace a running commensal-sched, and keep its orders.
         #[arg(long)]
         replace: bool,
-        /// Freeze offline groups when one of their threads has waited for so long.
+        /// Freeze offline groups when one of their threads has waited this long.
         #[arg(long, value_name = "MS", default_value_t = 5_000)]
         guard_ms: u64,
-        /// Have the kernel take the scheduler off when a thread has waited for so long (at most 30000).
+        /// Let the kernel eject the scheduler when a thread has waited this long (at most 30000).
         #[arg(long, value_name = "MS", default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(100..=30_000))]
         watchdog_ms: u64,
-        /// Between two looks at the groups.
+        /// Interval at which the groups are read.
         #[arg(long, value_name = "MS", default_value_t = 200, value_parser = clap::value_parser!(u64).range(10..=10_000))]
         round_ms: u64,
-        /// Ask no thread to leave, so that the tick has to do it: for tests.
+        /// For tests: do not kick offline threads from a core, so that only the tick evicts them.
         #[arg(long, hide = true)]
         tick_alone: bool,
-        /// Switch the guard off: for tests.
+        /// For tests: switch the guard off.
         #[arg(long, hide = true)]
         no_guard: bool,
     },
-    /// Give threads that a killed process has left their own policies back. A scheduler that runs stays, whoever started it.
+    /// Restore the policies of threads that a killed process has left behind. A running scheduler is not touched.
     Unload {
-        /// What is left; `commensal sched unload` takes one off that runs.
+        /// Restore what a killed process has left behind; use `commensal sched unload` to unload a running scheduler.
         #[arg(long)]
         left: bool,
     },
-    /// `commensal sched status` has it.
+    /// Replaced by `commensal sched status`.
     #[command(hide = true)]
     Status,
-    /// `commensal sched load --replace --orders` has it.
+    /// Replaced by `commensal sched load --replace --orders`.
     #[command(hide = true)]
     Order {
-        /// What was a file.
+        /// Formerly the file with the orders; ignored.
         file: Option<PathBuf>,
     },
-    /// Whether it can be loaded here, and what the verifier has to look at.
+    /// Check whether the scheduler can be loaded here, and what the verifier reports about its programs.
     Check {
-        /// Load the programs, attach nothing.
+        /// Load the programs without attaching them, and print the verifier's statistics.
         #[arg(long)]
         verify: bool,
-        /// Compare with these figures: lines `PROGRAM INSTRUCTIONS STATES`.
+        /// Compare with these statistics: lines `PROGRAM INSTRUCTIONS STATES`.
         #[arg(long, value_name = "FILE", requires = "verify")]
         baseline: Option<PathBuf>,
     },
 }
 
-/// Timeout of an answer: long enough for orders that cover ten thousand threads.
+/// Timeout of a response. It is long enough for orders that cover ten thousand threads.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Time for the last answer to be sent before the process exits.
+/// Time for the last response to be sent before the process exits.
 const LAST_WORDS: Duration = Duration::from_millis(50);
 /// Timeout for the kernel to release the previous scheduler.
-const TAKE_OVER: Duration = Duration::from_secs(10);
+const HAND_OVER: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -122,16 +122,16 @@ fn run(cli: &Cli) -> anyhow::Result<bool> {
     let socket = cli.state_dir.join(SOCKET);
     match &cli.verb {
         Verb::Load { .. } => load(cli, &mut host, &socket),
-        Verb::Unload { left: true } if taken_over(&host, &socket) => {
-            println!("a scheduler is loaded, and nothing of it is taken away");
+        Verb::Unload { left: true } if is_replaced(&host, &socket) => {
+            println!("a scheduler is loaded, so the policies of its threads were not changed");
             Ok(true)
         }
         Verb::Unload { left: true } => put_back(&mut host, &cli.state_dir),
-        Verb::Unload { left: false } => bail!("it is `commensal sched unload` that takes the scheduler off"),
-        Verb::Status => bail!("it is `commensal sched status` that says what the scheduler does"),
+        Verb::Unload { left: false } => bail!("use `commensal sched unload` to unload the scheduler"),
+        Verb::Status => bail!("use `commensal sched status` to see what the scheduler does"),
         Verb::Order { .. } => bail!(
-            "it is `commensal apply` that orders groups, and `commensal sched load --replace --orders FILE` that gives orders of \
-             a file"
+            "use `commensal apply` to configure groups, or `commensal sched load --replace --orders FILE` for orders \
+             from a file"
         ),
         Verb::Check { verify, baseline } => check(&host, *verify, baseline.as_deref()),
     }
@@ -141,7 +141,7 @@ fn read_orders(host: &dyn Host, file: &Path) -> anyhow::Result<Orders> {
     let text = host.read_file(file)?;
     match Request::parse(&text) {
         Ok(Request::Orders(orders)) => Ok(orders),
-        Ok(_) => bail!("{}: no orders in it", file.display()),
+        Ok(_) => bail!("{} contains no orders", file.display()),
         Err(error) => bail!("{}: {error}", file.display()),
     }
 }
@@ -169,27 +169,29 @@ fn load(cli: &Cli, host: &mut LinuxHost, socket: &Path) -> anyhow::Result<bool> 
     };
     let ends = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&ends)).context("watch for signals")?;
+        signal_hook::flag::register(signal, Arc::clone(&ends)).context("cannot watch for signals")?;
     }
     let published = Arc::new(Mutex::new(String::new()));
     let mut other = LinuxHost::new();
-    // Before anything is read twice: ask the running daemon for its orders, but do not end it yet.
+    // Asks the running daemon for its orders, but does not replace it before the new scheduler is loaded.
     if *replace && wanted.is_none() {
-        // Only the orders are read from its status: other fields may be of another version.
+        // Only the orders are read from the other daemon's status: its version may use another format for other fields.
         let before = raw_status(&other, socket, PATIENCE)?;
-        wanted = Some(serde_json::from_value(before["orders"].clone()).context("orders of another version")?);
+        wanted = Some(serde_json::from_value(before["orders"].clone()).context(
+            "the orders of the running commensal-sched cannot be read, because it has another version",
+        )?);
     }
     let mut daemon = Daemon::start(host, options, Arc::clone(&published))?;
     if *replace {
         let began = Instant::now();
         scheduler::tell(&other, socket, &Request::HandOver, PATIENCE)?;
         while let Err(error) = daemon.attach() {
-            if began.elapsed() > TAKE_OVER {
+            if began.elapsed() > HAND_OVER {
                 return Err(error.into());
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        daemon.took_over(began.elapsed());
+        daemon.replaced(began.elapsed());
     } else {
         daemon.attach()?;
     }
@@ -215,13 +217,14 @@ fn load(cli: &Cli, host: &mut LinuxHost, socket: &Path) -> anyhow::Result<bool> 
     Ok(true)
 }
 
-/// Whether groups are identified by cgroup v2; where v1 has the cpu controller, by v1.
+/// Whether paths of groups refer to cgroup v2. They refer to v1 if the v1 hierarchy has the cpu controller.
 fn by_v2(host: &mut dyn Host) -> anyhow::Result<bool> {
-    let hierarchies = mounts::hierarchies(host).context("look at the cgroups")?;
+    let hierarchies = mounts::hierarchies(host).context("cannot read the cgroups")?;
     Ok(Hierarchy::of_threads(&hierarchies).is_none_or(|one| one.version == Version::V2))
 }
 
-/// Listens on the socket, which a process that hands over keeps for a moment longer.
+/// Listens on the socket. With `replace`, retries for some time, because the previous process keeps the socket for a
+/// moment.
 fn listen(
     host: &mut LinuxHost,
     socket: &Path,
@@ -231,21 +234,22 @@ fn listen(
     loop {
         match host.listen(socket) {
             Ok(listener) => return Ok(listener),
-            Err(_) if replace && began.elapsed() < TAKE_OVER => std::thread::sleep(Duration::from_millis(5)),
+            Err(_) if replace && began.elapsed() < HAND_OVER => std::thread::sleep(Duration::from_millis(5)),
             Err(error) => return Err(error.into()),
         }
     }
 }
 
-/// Whether a commensal-sched answers. One that is just taking over attaches first and listens afterwards; a killed one
-/// stays attached for a moment but never answers.
-fn taken_over(host: &dyn Host, socket: &Path) -> bool {
+/// Whether a commensal-sched responds. A process that replaces another process attaches its scheduler first and listens
+/// afterwards. So while commensal's scheduler is attached but no process responds, this function retries for up to
+/// [`HAND_OVER`]. The scheduler of a killed process also stays attached for a moment, but its process never responds.
+fn is_replaced(host: &dyn Host, socket: &Path) -> bool {
     let began = Instant::now();
     loop {
         if raw_status(host, socket, PATIENCE).is_ok() {
             return true;
         }
-        if !Kernel::read(host).ours() || began.elapsed() > TAKE_OVER {
+        if !Kernel::read(host).ours() || began.elapsed() > HAND_OVER {
             return false;
         }
         std::thread::sleep(LAST_WORDS);
@@ -258,7 +262,7 @@ fn put_back(host: &mut dyn Host, state: &Path) -> anyhow::Result<bool> {
     let wrong: Vec<&String> = restored.left.iter().chain(&restored.failed).collect();
     wrong.iter().for_each(|line| eprintln!("commensal-sched: {line}"));
     if restored.nothing() {
-        println!("nothing is to be put back");
+        println!("there is nothing to restore");
     }
     Ok(wrong.is_empty())
 }
@@ -270,11 +274,11 @@ fn check(host: &dyn Host, verify: bool, baseline: Option<&Path>) -> anyhow::Resu
         obstacles.iter().for_each(|obstacle| println!("obstacle    {}", visible(obstacle)));
         return Ok(false);
     }
-    println!("kernel {} can have the scheduler", kernel.release);
+    println!("kernel {} can load the scheduler", kernel.release);
     if !verify {
         return Ok(true);
     }
-    let topology = machine::topology(host).context("look at the CPUs")?;
+    let topology = machine::topology(host).context("cannot read the CPUs")?;
     drop(places(&topology));
     let found = Scheduler::verify().map_err(|error: LoadError| anyhow::anyhow!("{error}"))?;
     for one in &found {

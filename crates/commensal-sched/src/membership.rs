@@ -1,5 +1,5 @@
-//! The threads under the scheduler: those of offline groups, as they start and exit. Their children are under it
-//! automatically (a child inherits its parent's policy), so none is missed between two rounds.
+//! The threads under the scheduler: all threads of offline groups. The daemon updates them in each round. A thread that
+//! is created between two rounds is under the scheduler automatically, because a child inherits its parent's policy.
 
 use crate::weights::Node;
 use commensal_core::errno::Errno;
@@ -13,26 +13,27 @@ use std::path::Path;
 
 /// Maximum depth of nested cgroups that are read.
 const DEPTH: usize = 16;
-/// Number of rounds after which every known thread has been checked again; each round checks this fraction.
+/// Number of rounds in which every known thread is checked again. Each round checks an equal part of the threads.
 const AGAIN: usize = 25;
 
-/// A cgroup of an offline group, as read.
+/// An offline group, as read from the cgroup file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tree {
-    /// Its weight, and the cgroups below it.
+    /// Weight of the group, and the cgroups below it.
     pub node: Node,
-    /// Inode and path of every cgroup in it, the top first.
+    /// Inode and path of every cgroup in the group, the top one first.
     pub cgroups: Vec<(u64, String)>,
-    /// Threads.
+    /// Threads of all these cgroups.
     pub threads: Vec<u32>,
-    /// Whether `cpu.idle` holds it back when the scheduler is gone.
+    /// Whether `cpu.idle` gives the group only otherwise idle CPU time after the scheduler is unloaded.
     pub fallback: bool,
 }
 
-/// Walks an ordered group, without subgroups that have separate orders. `None` when it is gone.
+/// Reads an offline group without the subgroups that have their own orders (configuration). Returns `None` if the group
+/// does not exist.
 ///
 /// # Errors
-/// When it cannot be read.
+/// The group cannot be read.
 pub fn walk(
     host: &mut dyn Host,
     path: &str,
@@ -60,7 +61,8 @@ pub fn walk(
     Ok(Some(tree))
 }
 
-/// Whether the group is held back without the scheduler: `cpu.idle` is set on it or on a parent.
+/// Whether the kernel gives the group low priority without the scheduler: `cpu.idle` is set on the group or on a cgroup
+/// above it.
 fn idle(host: &dyn Host, path: &Path) -> bool {
     let of = |group: &Path| host.read_file(&group.join("cpu.idle")).is_ok_and(|text| text.trim() == "1");
     path.ancestors().any(of)
@@ -86,7 +88,7 @@ fn descend(
         if ordered.contains_key(&below) {
             continue;
         }
-        // The child may vanish meanwhile.
+        // The child may have been removed since it was listed.
         let Ok(child) = host.open_child(dir, &name) else { continue };
         let found = descend(host, (child, &below), ordered, tree, depth + 1);
         let weight = weight_in(host, child);
@@ -100,11 +102,11 @@ fn descend(
     Ok(node)
 }
 
-/// Threads of the group; v1 and v2 have different files for them.
+/// Reads the threads of a cgroup; v1 and v2 have different files for them.
 fn threads(host: &mut dyn Host, dir: Dir) -> Result<Vec<u32>, HostError> {
     let text = match host.read(dir, "cgroup.threads") {
         Err(error) if error.errno == Errno::ENOENT => host.read(dir, "tasks")?,
-        // The root of a threaded subtree lists processes only; its threads are in the groups below.
+        // The root of a threaded subtree lists only processes; its threads are listed in the cgroups below.
         Err(error) if error.errno == Errno::EOPNOTSUPP => return Ok(Vec::new()),
         other => other?,
     };
@@ -115,7 +117,7 @@ fn weight_in(host: &mut dyn Host, dir: Dir) -> u64 {
     let number = |text: String| text.trim().parse::<u64>().ok();
     let v2 = host.read(dir, "cpu.weight").ok().and_then(number);
     let v1 = || host.read(dir, "cpu.shares").ok().and_then(number).map(|shares| shares * 100 / 1024);
-    // An idle group shows 0.
+    // An idle cgroup has weight 0.
     v2.or_else(v1).filter(|weight| *weight > 0).unwrap_or(100)
 }
 
@@ -130,11 +132,12 @@ fn own_weight(host: &mut dyn Host, path: &str) -> u64 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Member {
     start_ticks: u64,
-    /// The policy that the thread, or its parent, had before.
+    /// The policy that the thread had before it was switched. For a thread created by a switched thread, the original
+    /// policy of its creator.
     own: i32,
 }
 
-/// Results of a round.
+/// Results of one round.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Round {
     /// Number of threads switched to the scheduler.
@@ -151,7 +154,7 @@ pub struct Round {
 #[derive(Debug, Default)]
 pub struct Members {
     known: BTreeMap<u32, Member>,
-    /// Threads of offline groups with a real-time or deadline policy, which stay as they are.
+    /// Threads of offline groups that are not switched: real-time and deadline threads, and killed threads.
     pub kept: BTreeSet<u32>,
     cursor: u32,
 }
@@ -163,18 +166,18 @@ impl Members {
         self.known.len()
     }
 
-    /// Threads that an earlier process has switched, from its journal.
+    /// Reads from the journal which threads an earlier process switched, with their original policies.
     #[must_use]
     pub fn inherit(journal: &Journal) -> Members {
         let known = journal.policies().map(|(tid, start_ticks, own)| (tid, Member { start_ticks, own }));
         Members { known: known.collect(), ..Members::default() }
     }
 
-    /// One round: switches threads of offline groups, and gives threads that left those groups their original policy
-    /// back.
+    /// Runs one round: switches the threads of offline groups, and restores the original policy of threads that have
+    /// left those groups.
     ///
     /// # Errors
-    /// When the journal cannot be written; then no unrecorded thread was switched.
+    /// The journal cannot be written. In that case the round has switched no thread that the journal does not contain.
     pub fn round(
         &mut self,
         host: &mut dyn Host,
@@ -217,20 +220,20 @@ impl Members {
         Ok(round)
     }
 
-    /// Moves killed threads to the fair class: a thread needs a CPU to exit, and in the scheduler's class it may have
-    /// to wait for long.
+    /// Moves killed threads to the fair class, and returns the number of moved threads. A thread needs a CPU to exit,
+    /// and in the scheduler's class it may wait for a CPU for long.
     pub fn let_die(&mut self, host: &mut dyn Host) -> usize {
         let dying: Vec<u32> = self.known.keys().copied().filter(|tid| killed(host, *tid)).collect();
         for tid in &dying {
             self.known.remove(tid);
-            // If this fails, the thread has exited already.
+            // An error here means that the thread has exited already.
             let _ = policy::set(host, *tid, SCHED_NORMAL);
             self.kept.insert(*tid);
         }
         dying.len()
     }
 
-    /// Gives every thread its original policy back.
+    /// Restores the original policy of every thread.
     pub fn release(&mut self, host: &mut dyn Host) -> Round {
         let mut round = Round::default();
         for tid in self.known.keys().copied().collect::<Vec<_>>() {
@@ -239,8 +242,9 @@ impl Members {
         round
     }
 
-    /// A thread's original policy: a thread that is under the scheduler already was started by one of these threads,
-    /// unless it had the policy before any of them.
+    /// Returns a thread's original policy. A thread that already has the policy `SCHED_EXT` was created by a switched
+    /// thread, and gets that thread's original policy. If no thread was switched yet, `SCHED_EXT` is the thread's own
+    /// policy.
     fn own(&self, tid: u32, look: ThreadLook, switched: bool, host: &dyn Host) -> ThreadLook {
         if look.policy != SCHED_EXT || !switched {
             return look;
@@ -263,8 +267,8 @@ impl Members {
         }
     }
 
-    /// Checks some of the known threads: a reused TID counts as a new thread, and a policy that another program has
-    /// changed is set again.
+    /// Checks some of the known threads. A thread ID that the kernel has reused counts as a new thread. If another
+    /// program has changed a thread's policy, the scheduler's policy is set again.
     fn check_some(&mut self, host: &mut dyn Host, round: &mut Round) {
         let count = self.known.len().div_ceil(AGAIN);
         let mut some: Vec<u32> = self.known.range(self.cursor..).map(|(tid, _)| *tid).take(count).collect();
@@ -303,7 +307,8 @@ fn leader(host: &dyn Host, tid: u32) -> Option<u32> {
     status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
 }
 
-/// Threads on the machine that had the policy before commensal switched any: they belong to other programs and keep it.
+/// Lists the threads on the machine that had policy `SCHED_EXT` before commensal switched any thread. These threads
+/// belong to other programs and keep the policy.
 #[must_use]
 pub fn foreign(host: &dyn Host) -> Vec<(u32, ThreadLook)> {
     let numbers = |path: &str| -> Vec<u32> {

@@ -1,4 +1,4 @@
-//! The position of each CPU (siblings, core and cache) in the form that the BPF programs need. Pure.
+//! The position of each CPU (siblings, core and cache) in the form that the BPF programs need. All functions are pure.
 
 use crate::intf::{MOST_LLCS, SIBLINGS};
 use commensal_core::topology::Topology;
@@ -9,15 +9,15 @@ use std::collections::BTreeMap;
 pub struct CpuPlace {
     /// CPU number.
     pub cpu: u32,
-    /// Other threads of its core; unused entries are -1.
+    /// Other hardware threads of the same core; unused entries are -1.
     pub siblings: [i32; SIBLINGS],
-    /// First thread of its core.
+    /// First hardware thread of the same core.
     pub core: u32,
-    /// Number of its last-level cache, from 0; caches beyond the sixteenth share numbers.
+    /// Number of the last-level cache, from 0. If there are more than 16 caches, some caches share a number.
     pub llc: u32,
 }
 
-/// Positions of all online CPUs.
+/// Returns the positions of all online CPUs.
 #[must_use]
 pub fn places(topology: &Topology) -> Vec<CpuPlace> {
     let mut caches: BTreeMap<u32, u32> = BTreeMap::new();
@@ -43,7 +43,7 @@ pub fn places(topology: &Topology) -> Vec<CpuPlace> {
     topology.cpus.iter().map(place).collect()
 }
 
-/// Number of caches that are distinguished.
+/// Returns the number of last-level caches with a number of their own.
 #[must_use]
 pub fn llcs(places: &[CpuPlace]) -> u32 {
     places.iter().map(|place| place.llc + 1).max().unwrap_or(1)

@@ -1,9 +1,10 @@
-//! Reasons why the scheduler cannot be loaded here, found before anything is changed, with what to do about them.
+//! Reasons why this machine cannot load the scheduler, each with a remedy. The check runs before anything is changed.
 
 use commensal_sensors::sched_ext::Kernel;
 
-/// All obstacles. `functions` are the kernel functions that are called, as the kernel describes them: name and argument
-/// names. `replace`: a commensal scheduler may be loaded, because this one takes over from it.
+/// Lists all obstacles. `functions` are the kernel functions that the BPF programs call: the name and the argument
+/// names that the kernel's type information gives. With `replace`, a loaded commensal scheduler is not an obstacle,
+/// because the new scheduler replaces it.
 #[must_use]
 pub fn obstacles(kernel: &Kernel, functions: &[(String, Vec<String>)], replace: bool) -> Vec<String> {
     let mut wrong = kernel.obstacles();
@@ -12,23 +13,25 @@ pub fn obstacles(kernel: &Kernel, functions: &[(String, Vec<String>)], replace: 
     let broken = malformed(functions);
     if !broken.is_empty() {
         wrong.push(format!(
-            "kernel {release} describes functions of sched_ext wrongly ({} with an argument too many: {}), so no scheduler can be \
-             loaded; it was built with a pahole that is too old (dwarves 1.31 or newer is right), another build of the kernel has it \
-             (Debian: 7.2.13 of sid or newer, not 7.2.12 of trixie-backports)",
+            "the BTF of kernel {release} describes functions of sched_ext wrongly ({} with an argument too many: {}), \
+             so no sched_ext scheduler can be loaded: the kernel was built with a pahole that is too old; use a kernel \
+             that was built with dwarves 1.31 or newer (Debian: 7.2.13 of sid or newer, not 7.2.12 of \
+             trixie-backports)",
             broken.len(),
             broken.join(", ")
         ));
     }
     if let Some(cpus) = &kernel.nohz_full {
         wrong.push(format!(
-            "CPUs {cpus} run without a tick (nohz_full): the kernel has frozen there with sched_ext (7.1, 7.2), and the backstop of noise \
-             clean is the tick; boot without nohz_full"
+            "CPUs {cpus} run without a tick (nohz_full): kernels 7.1 and 7.2 have hung on such CPUs with sched_ext, \
+             and keeping offline threads off SMT siblings (`expel`) needs the tick as a fallback; boot without nohz_full"
         ));
     }
     wrong
 }
 
-/// Functions with the hidden argument, which only the kernel's internal variant has.
+/// Returns the functions whose description contains the hidden argument `aux`. Only the kernel's internal variants of
+/// these functions should have it.
 #[must_use]
 pub fn malformed(functions: &[(String, Vec<String>)]) -> Vec<String> {
     let hidden = |arguments: &[String]| arguments.last().is_some_and(|name| name == "aux");

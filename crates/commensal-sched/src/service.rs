@@ -1,11 +1,11 @@
-//! Notifications to the service manager: that the scheduler is loaded and answers, keep-alives of the loop, its status,
-//! and that it stops. Without a service manager nothing is sent.
+//! Notifications to the service manager (systemd): "ready" once the scheduler is loaded and its socket is served,
+//! keep-alives of the daemon's loop with its status, and "stopping". Without a service manager, nothing is sent.
 
 use commensal_core::scheduler::protocol::Status;
 use sd_notify::NotifyState;
 use std::time::Duration;
 
-/// Keep-alives are less frequent than rounds, because each one wakes the service manager.
+/// Minimum interval between keep-alives. A round is shorter, but each keep-alive wakes the service manager.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// Reports that the start is complete.
@@ -13,7 +13,7 @@ pub fn ready() {
     tell(&[NotifyState::Ready]);
 }
 
-/// Reports that the daemon is stopping and restores what it has changed.
+/// Reports that the daemon is stopping and restores the original settings.
 pub fn stopping() {
     tell(&[NotifyState::Stopping]);
 }
@@ -25,7 +25,8 @@ pub struct Signs {
 }
 
 impl Signs {
-    /// Reports that the loop has completed a round, with the status; `now` is the time since boot.
+    /// Reports that the loop has completed a round, with the status, at most once a second. `now` is the time since
+    /// boot.
     pub fn alive(&mut self, now: Duration, status: &Status) {
         if self.due(now) {
             tell(&[NotifyState::Watchdog, NotifyState::Status(&line(status))]);
@@ -42,7 +43,8 @@ impl Signs {
 }
 
 fn tell(states: &[NotifyState<'_>]) {
-    // A service manager that gets no keep-alive ends this process in time; nothing better can be done here.
+    // If keep-alives do not arrive, the service manager terminates this process. This process can do nothing better
+    // about an error here.
     let _ = sd_notify::notify(states);
 }
 

@@ -1,13 +1,14 @@
-//! Compares the verifier's statistics with a baseline: a program that has grown much is more likely to be refused by
-//! another kernel. Pure.
+//! Compares the verifier's statistics with a baseline. If a BPF program has grown much, another kernel is more likely
+//! to refuse it. No function here has side effects.
 
 use crate::loader::Verified;
 use std::collections::BTreeMap;
 
-/// Growth that is reported: kernels and compilers differ by some per cent.
+/// Growth above which a program is reported, in per cent. Kernels and compilers cause differences of a few per cent.
 const GROWTH_PERCENT: u64 = 50;
 
-/// Programs that have grown or are not in the baseline (lines `PROGRAM INSTRUCTIONS STATES`, `#` begins a comment).
+/// Lists the programs that have grown or are not in the baseline. The baseline has lines `PROGRAM INSTRUCTIONS STATES`;
+/// `#` begins a comment.
 #[must_use]
 pub fn compare(baseline: &str, found: &[Verified]) -> Vec<String> {
     let lines = baseline.lines().filter(|line| !line.starts_with('#'));
@@ -22,14 +23,14 @@ pub fn compare(baseline: &str, found: &[Verified]) -> Vec<String> {
         match known.get(one.name.as_str()) {
             None => worse.push(format!("{} is not in the baseline", one.name)),
             Some(before) if one.instructions * 100 > before * (100 + GROWTH_PERCENT) => worse.push(format!(
-                "{}: {} instructions were looked at, {before} in the baseline",
+                "{}: the verifier checked {} instructions, {before} in the baseline",
                 one.name, one.instructions
             )),
             Some(_) => {}
         }
     }
     let gone = known.keys().filter(|name| !found.iter().any(|one| one.name == **name));
-    worse.extend(gone.map(|name| format!("{name} is in the baseline and was not loaded")));
+    worse.extend(gone.map(|name| format!("{name} is in the baseline but was not loaded")));
     worse
 }
 

@@ -1,42 +1,43 @@
-//! Reloads after the kernel has ejected the scheduler: how long to wait, and when to give up. Pure.
+//! Decides whether and when to reload the scheduler after the kernel has ejected it. No function here has side effects.
 
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Why the scheduler was ejected, in the kernel's words.
+/// The reason for an ejection, as the kernel reports it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ended {
-    /// `enum scx_exit_kind`: below 1024 the exit was requested.
+    /// `enum scx_exit_kind`. A value below 1024 means that the operator or a program requested the exit.
     pub kind: u64,
-    /// Exit code given by the requester.
+    /// Exit code that the program which requested the exit has given.
     pub code: u64,
     /// Reason, such as "runnable task stall".
     pub reason: String,
-    /// Details, such as "stress-ng[1234] failed to run for 30.123s".
+    /// Details, such as `stress-ng[1234] failed to run for 30.123s`.
     pub message: String,
 }
 
 impl Ended {
-    /// The ejection in one line.
+    /// Formats the ejection as one line of text.
     #[must_use]
     pub fn told(&self) -> String {
         let more = if self.message.is_empty() { String::new() } else { format!(": {}", self.message) };
         format!("{}{more} (kind {})", self.reason, self.kind)
     }
 
-    /// Whether the operator (SysRq S) or another program requested it: then the scheduler is not reloaded.
+    /// Whether the operator (SysRq S) or another program requested the exit. In that case the scheduler is not
+    /// reloaded.
     #[must_use]
     pub fn wanted(&self) -> bool {
         (64..1024).contains(&self.kind)
     }
 }
 
-/// Maximum number of reloads …
+/// Maximum number of reloads within [`WINDOW`].
 const MOST: usize = 3;
-/// … within this time.
+/// Time in which [`MOST`] reloads are allowed.
 const WINDOW: Duration = Duration::from_secs(600);
-/// Back-off before the first reload; it is multiplied by four for each further one.
+/// Back-off before the first reload; multiplied by four for each further reload within [`WINDOW`].
 const FIRST: Duration = Duration::from_secs(1);
 
 /// The history of reloads.
@@ -48,17 +49,17 @@ pub struct Reloads {
     pub count: u64,
 }
 
-/// What to do after an ejection.
+/// The reaction to an ejection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// Reload at this time (since boot).
     At(Duration),
-    /// Give up: the fallback stays.
+    /// Give up: the offline threads stay in the fair class.
     Never,
 }
 
 impl Reloads {
-    /// Handles an ejection.
+    /// Records an ejection, and decides whether and when to reload.
     pub fn ejected(&mut self, now: Duration, ended: &Ended) -> Next {
         while self.done.front().is_some_and(|then| now.saturating_sub(*then) > WINDOW) {
             self.done.pop_front();
@@ -72,7 +73,7 @@ impl Reloads {
         Next::At(due)
     }
 
-    /// Whether a reload is due now; if so, it is counted.
+    /// Whether a reload is due now. If a reload is due, this function counts it.
     pub fn due(&mut self, now: Duration) -> bool {
         if self.due.is_none_or(|due| now < due) {
             return false;

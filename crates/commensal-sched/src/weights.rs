@@ -1,27 +1,28 @@
-//! Flattens the weights of nested groups: the share of the offline CPU time that each cgroup with threads gets. Pure.
+//! Flattens the weights of nested groups: computes the share of the offline CPU time that each cgroup with threads
+//! gets. No function here has side effects.
 //!
-//! A cgroup's share is its parent's share times its weight over the sum of the weights of siblings that contain
-//! threads; threads in the parent itself count as one child of weight 100, as in the kernel.
+//! A cgroup's share is its parent's share times its weight, divided by the sum of the weights of all siblings that
+//! contain threads. Threads in the parent itself count as one child of weight 100, as in the kernel.
 
-/// A cgroup, as far as shares depend on it.
+/// A cgroup, with the properties that its share depends on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Node {
-    /// Inode of its directory.
+    /// Inode of the cgroup's directory.
     pub id: u64,
-    /// Its `cpu.weight`, or the weight in the order.
+    /// The cgroup's `cpu.weight`, or the weight configured for the group.
     pub weight: u64,
-    /// Whether the cgroup itself has threads.
+    /// Whether the cgroup itself (not only its children) has threads.
     pub busy: bool,
     /// Child cgroups.
     pub children: Vec<Node>,
 }
 
-/// Weight of the threads in a group itself against its children.
+/// Weight of the threads in a cgroup itself, relative to its child cgroups.
 const OWN: u64 = 100;
-/// The sum of all shares: large enough that a small share is not 0.
+/// The sum of all shares; large enough that small shares are not rounded to 0.
 pub const WHOLE: u64 = 1_000_000;
 
-/// The share of each cgroup with threads, of [`WHOLE`].
+/// Returns the ID and the share of each cgroup with threads; the shares are fractions of [`WHOLE`].
 #[must_use]
 pub fn flatten(tops: &[Node]) -> Vec<(u64, u64)> {
     let mut shares = Vec::new();

@@ -1,4 +1,5 @@
-//! Reads the machine's cgroups: first the tree with identities, then the values that a plan needs.
+//! Reads the machine's cgroups: first the tree with each cgroup's identity, then the values of the knobs (kernel
+//! settings of a cgroup) that a plan needs. In this file a group is a cgroup.
 
 use crate::{SensorError, delegation};
 use commensal_core::actual::{ActualState, Cgroup, CgroupPath, CgroupRef, Hierarchy, Manager};
@@ -11,59 +12,78 @@ use commensal_host::{Dir, Host, HostError, below};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Maximum number of groups read per hierarchy; with more, reading fails rather than planning silently for a part of
-/// the tree.
+/// Maximum number of groups read in all hierarchies together. If there are more, reading fails: a plan for a part of
+/// the trees would be silently incomplete.
 const MAX_GROUPS: usize = 100_000;
 
-/// Every group of every hierarchy with its inode; no values yet.
+/// Reads all groups of all hierarchies with their inodes, without values.
 ///
 /// # Errors
-/// When a mounted hierarchy cannot be opened, or has more than 100 000 groups.
+/// Returns an error when a mounted hierarchy cannot be opened, or the hierarchies have more than 100 000 groups together.
 pub fn tree(host: &mut dyn Host, hierarchies: Vec<Hierarchy>) -> Result<ActualState, SensorError> {
     let mut state = ActualState { hierarchies, ..ActualState::default() };
     for switch in Switch::ALL {
         let text = host.read_file(Path::new(switch.path())).unwrap_or_default();
         state.switches.extend(text.trim().parse().ok().map(|value: i64| (switch, value)));
     }
-    for index in 0..state.hierarchies.len() {
-        let mount = state.hierarchies[index].mount.clone();
-        let root = host.open(Path::new(&mount))?;
-        let walked = walk(host, root, index, CgroupPath::root(), &mut state.cgroups);
+    let mut walk = Walk::default();
+    for (index, hierarchy) in state.hierarchies.iter().enumerate() {
+        let root = host.open(Path::new(&hierarchy.mount))?;
+        let walked = walk.below(host, root, index, CgroupPath::root());
         host.close(root);
         walked?;
     }
+    state.cgroups = walk.found.into_iter().collect();
     Ok(state)
 }
 
-fn walk(
-    host: &mut dyn Host,
-    dir: Dir,
-    hierarchy: usize,
-    path: CgroupPath,
-    into: &mut BTreeMap<CgroupRef, Cgroup>,
-) -> Result<(), SensorError> {
-    if into.len() >= MAX_GROUPS {
-        let what = format!("more than {MAX_GROUPS} cgroups");
-        return Err(SensorError::Form { file: path.to_string(), what });
-    }
-    let children = seen(host.children(dir))?.unwrap_or_default();
-    into.insert(
-        CgroupRef { hierarchy, path: path.clone() },
-        Cgroup { inode: dir.inode, ..Cgroup::default() },
-    );
-    for name in children {
-        if let Some(child) = seen(host.open_child(dir, &name))? {
-            let walked = walk(host, child, hierarchy, path.child(&name), into);
-            host.close(child);
-            walked?;
-        }
-    }
-    Ok(())
+/// What a walk through the hierarchies has found.
+#[derive(Default)]
+struct Walk {
+    /// In a vector: a map that is built from all its entries at once takes less memory.
+    found: Vec<(CgroupRef, Cgroup)>,
+    /// Each path once, because most groups are in every hierarchy.
+    paths: BTreeSet<CgroupPath>,
 }
 
-/// What was read of a group, or `None` for one that is not seen: it vanished while the tree was read, which is a normal event, or this
-/// user may not see it. Any other error is one: taken for gone, a group that is there would be made again, and those below it would
-/// lose their limits.
+impl Walk {
+    fn below(
+        &mut self,
+        host: &mut dyn Host,
+        dir: Dir,
+        hierarchy: usize,
+        path: CgroupPath,
+    ) -> Result<(), SensorError> {
+        if self.found.len() >= MAX_GROUPS {
+            let what = format!("more than {MAX_GROUPS} cgroups");
+            return Err(SensorError::Form { file: path.to_string(), what });
+        }
+        let path = match self.paths.get(&path) {
+            Some(known) => known.clone(),
+            None => {
+                self.paths.insert(path.clone());
+                path
+            }
+        };
+        let children = seen(host.children(dir))?.unwrap_or_default();
+        self.found.push((
+            CgroupRef { hierarchy, path: path.clone() },
+            Cgroup { inode: dir.inode, ..Cgroup::default() },
+        ));
+        for name in children {
+            if let Some(child) = seen(host.open_child(dir, &name))? {
+                let walked = self.below(host, child, hierarchy, path.child(&name));
+                host.close(child);
+                walked?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns what was read of a group. Returns `None` if the group was removed while the tree was read, which is normal,
+/// or if this user may not read it. Returns every other error, because a caller that treated the group as removed would
+/// plan to create it again, and the groups below it would lose their limits.
 fn seen<T>(read: commensal_host::Result<T>) -> Result<Option<T>, HostError> {
     match read {
         Ok(read) => Ok(Some(read)),
@@ -74,16 +94,16 @@ fn seen<T>(read: commensal_host::Result<T>) -> Result<Option<T>, HostError> {
     }
 }
 
-/// Whether a file that gave this error is not there for us: no such file, a group that has gone, no permission, or a kernel that does
-/// without.
+/// Whether this error means that a file is not available: it does not exist, its group was removed, permission is
+/// missing, or the kernel does not support it.
 fn is_absent(errno: Errno) -> bool {
     let absent =
         [Errno::ENOENT, Errno::ENODEV, Errno::EACCES, Errno::EPERM, Errno::EINVAL, Errno::EOPNOTSUPP];
     absent.contains(&errno)
 }
 
-/// The cgroups whose values a plan for `desired` needs: members, everything above and below them, commensal's parent
-/// groups, and groups that it created or changed before.
+/// Returns the cgroups whose values a plan for `desired` needs: members, all groups above and below them, commensal's
+/// parent groups, and groups that commensal created or changed earlier.
 #[must_use]
 pub fn places_of_interest(desired: &DesiredState, actual: &ActualState) -> BTreeSet<CgroupRef> {
     let mut paths: BTreeSet<CgroupPath> =
@@ -98,7 +118,8 @@ pub fn places_of_interest(desired: &DesiredState, actual: &ActualState) -> BTree
         desired.groups.iter().flat_map(|group| group.members.iter().map(|member| &member.path)).collect();
     let mut places: BTreeSet<CgroupRef> =
         actual.cgroups.keys().filter(|place| paths.contains(&place.path)).cloned().collect();
-    // Values are inherited or copied from groups not created by commensal that an earlier plan wrote.
+    // If an earlier plan wrote values to a group of another program, the groups below it may have inherited or copied
+    // them.
     let written: BTreeSet<&CgroupPath> =
         actual.ours.originals.keys().map(|(place, _, _)| &place.path).collect();
     let tops = [&desired.online_parent, &desired.offline_parent];
@@ -108,36 +129,46 @@ pub fn places_of_interest(desired: &DesiredState, actual: &ActualState) -> BTree
         above.iter().any(|above| members.contains(above) || written.contains(above) || tops.contains(&above))
     };
     places.extend(actual.cgroups.keys().filter(below).cloned());
-    // Turning Group Identity on clears the identity of every group, so every one of them matters.
+    // Turning Group Identity on clears the identity of every group, so the plan needs the values of all groups.
     if actual.switches.get(&Switch::GroupIdentity) == Some(&0) {
         let cpu = actual.hierarchy_of(Controller::Cpu);
         places.extend(actual.cgroups.keys().filter(|place| Some(place.hierarchy) == cpu).cloned());
+    }
+    // A group cannot have level 0 (`cpu.qos_level`) below a group that has another level.
+    for (place, ..) in actual.ours.originals.keys().filter(|(_, knob, _)| *knob == KnobId::CpuQosLevel) {
+        let above = place.path.ancestors().into_iter();
+        let above = above.map(|path| CgroupRef { hierarchy: place.hierarchy, path });
+        places.extend(above.filter(|above| actual.cgroups.contains_key(above)));
     }
     let ours = actual.ours.created.iter().chain(actual.ours.originals.keys().map(|(place, _, _)| place));
     places.extend(ours.filter(|place| actual.cgroups.contains_key(*place)).cloned());
     places
 }
 
-/// Reads the driven knobs of `places` into `actual`. A group that vanished is removed from it; a file that cannot be
-/// read leaves its value absent, and is told as unread if it is there.
+/// Reads the values of all knobs that a plan needs, for the groups in `places`, into `actual`. A group that has
+/// vanished is removed from `actual`. A file that cannot be read leaves its value absent; if it exists, the error is
+/// added to `unread`.
 ///
 /// # Errors
-/// When a group that is there cannot be opened.
+/// Returns an error when a group that exists cannot be opened.
 pub fn values(
     host: &mut dyn Host,
     actual: &mut ActualState,
     places: &BTreeSet<CgroupRef>,
     disks: &[Device],
 ) -> Result<(), SensorError> {
+    let hierarchies = actual.hierarchies.clone();
+    let mut known = BTreeSet::new();
     for place in places {
-        let Some(hierarchy) = actual.hierarchies.get(place.hierarchy).cloned() else { continue };
+        let Some(hierarchy) = hierarchies.get(place.hierarchy) else { continue };
         let opened = host.open(&below(Path::new(&hierarchy.mount), place.path.as_str()));
         let Some(dir) = seen(opened)? else {
             actual.cgroups.remove(place);
             continue;
         };
-        let mut found = group(host, dir, &hierarchy, disks, &mut actual.unread);
-        if actual.manager == Manager::Systemd && hierarchy.version == Version::V2 {
+        let mut found = group(host, dir, hierarchy, disks, &mut actual.unread);
+        found.values.share(&mut known);
+        if actual.tenancy.manager == Manager::Systemd && hierarchy.version == Version::V2 {
             found.delegated = delegation::delegated(host, dir);
         }
         host.close(dir);
@@ -146,10 +177,10 @@ pub fn values(
     Ok(())
 }
 
-/// One value of one group, not stored in the state; `Ok(None)` when it cannot be read.
+/// Reads one value of one group, without storing it in the state; `Ok(None)` if it cannot be read.
 ///
 /// # Errors
-/// When the group is gone.
+/// Returns an error when the group no longer exists.
 pub fn value(
     host: &mut dyn Host,
     hierarchy: &Hierarchy,
@@ -201,7 +232,7 @@ fn group(
     found
 }
 
-/// Whether commensal writes the knob.
+/// Whether a plan needs the knob: commensal writes it, or must know whether another program has written it.
 fn wanted(row: &Knob) -> bool {
-    matches!(row.status, KnobStatus::Driven)
+    matches!(row.status, KnobStatus::Driven) || row.id == KnobId::CpuIdentity
 }

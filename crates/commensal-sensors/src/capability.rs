@@ -1,11 +1,13 @@
-//! Finds out what works here by testing it in a scratch group: never by distribution name, and not by a file's
-//! existence alone. The scratch group is removed before the result is returned.
+//! Determines which mechanisms work on this machine by testing them in a scratch group (a temporary cgroup), which is
+//! removed before the result is returned. The distribution's name is never used, and the existence of a file alone is
+//! not sufficient.
 
-use crate::delegation::Tenancy;
+use crate::run_delay;
 use crate::sched_ext;
 use crate::vendor;
 use commensal_core::actual::{
-    CORE_SCHED, Capabilities, CgroupPath, Hierarchy, MARKS, QOS_SMT_EXPEL, SCHED_EXT, SMT, Support,
+    ABSOLUTE_EXPEL, CORE_SCHED, Capabilities, CgroupPath, Hierarchy, MARKS, QOS_SMT_EXPEL, SCHED_EXT, SMT,
+    Support, Tenancy,
 };
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Knob, KnobId, KnobStatus, Scope, TABLE, Value, Version};
@@ -13,9 +15,9 @@ use commensal_core::topology::Machine;
 use commensal_host::{Dir, Host, HostError, below};
 use std::path::Path;
 
-/// Tests every driven knob in a scratch group `name` at the root of each hierarchy. A scratch group of the same name
-/// that a killed process left behind is removed first; callers hold the state lock, so it does not belong to a live
-/// process.
+/// Tests every knob (kernel setting of a cgroup) that commensal writes, in a scratch group `name` below the parent of
+/// commensal's groups in each hierarchy. First removes a scratch group of the same name that a killed process left
+/// behind. Such a group belongs to no live process, because callers hold the state lock.
 pub fn probe(
     host: &mut dyn Host,
     hierarchies: &[Hierarchy],
@@ -44,7 +46,7 @@ pub fn probe(
                 host.close(root);
             }
             Err(error) => {
-                let because = format!("no group can be made in {}", hierarchy.mount);
+                let because = format!("no cgroup can be created in {}", hierarchy.mount);
                 for row in TABLE.iter().filter(|row| hierarchy.controllers.contains(&row.controller)) {
                     if row.status == KnobStatus::Driven && row.file(hierarchy.version).is_some() {
                         let support = Support::Refused { errno: error.errno, because: because.clone() };
@@ -52,6 +54,7 @@ pub fn probe(
                     }
                 }
                 caps.closed.insert(index);
+                caps.doubtful |= may_pass(error.errno);
                 refusals.push(error);
             }
         }
@@ -64,7 +67,7 @@ pub fn probe(
     }
     if hierarchies.iter().any(|hierarchy| namespaced_root(host, hierarchy)) {
         let because =
-            "this is a container with a cgroup namespace of its own, whose processes sit in its root";
+            "this is a container with a cgroup namespace of its own, whose processes are in its root";
         let first = caps.cgroup_obstacle.take().map(|first| format!("{first}; also, "));
         caps.cgroup_obstacle = Some(first.unwrap_or_default() + because);
     }
@@ -72,7 +75,8 @@ pub fn probe(
     caps
 }
 
-/// The parent of commensal's groups in this hierarchy: only the unified one is delegated.
+/// Returns the parent of commensal's groups in this hierarchy. Outside the unified hierarchy it is always the root,
+/// because only the unified hierarchy can be delegated.
 fn base_of(hierarchy: &Hierarchy, tenancy: &Tenancy) -> CgroupPath {
     match hierarchy.version {
         Version::V1 => CgroupPath::root(),
@@ -80,7 +84,7 @@ fn base_of(hierarchy: &Hierarchy, tenancy: &Tenancy) -> CgroupPath {
     }
 }
 
-/// Without a scratch group, only the existence of files in other groups can be checked.
+/// Checks knobs without a scratch group: reads only whether their files exist in other groups.
 fn by_sight(host: &mut dyn Host, hierarchy: &Hierarchy, caps: &mut Capabilities) {
     let Ok(root) = host.open(Path::new(&hierarchy.mount)) else { return };
     let names = host.children(root).unwrap_or_default();
@@ -104,7 +108,7 @@ fn by_sight(host: &mut dyn Host, hierarchy: &Hierarchy, caps: &mut Capabilities)
         let dir = if row.scope == Scope::RootOnly { Some(root) } else { child };
         let there = dir.is_some_and(|dir| host.read(dir, file.name).is_ok());
         let support = match there {
-            true => Support::Untried { because: "there is no cgroup of our own to try it in".to_owned() },
+            true => Support::Untried { because: "commensal has no cgroup in which to test it".to_owned() },
             false => Support::No { because: format!("no file {} was found", file.name) },
         };
         caps.knobs.insert((row.id, hierarchy.version), support);
@@ -125,7 +129,7 @@ fn obstacle(host: &dyn Host, error: &HostError) -> String {
     }
 }
 
-/// Removes the scratch groups that a killed process left; returns what was removed.
+/// Removes the scratch groups that a killed process left; returns one message per group.
 pub fn sweep(host: &mut dyn Host, hierarchies: &[Hierarchy], tenancy: &Tenancy, name: &str) -> Vec<String> {
     let mut removed = Vec::new();
     for hierarchy in hierarchies {
@@ -143,12 +147,13 @@ pub fn sweep(host: &mut dyn Host, hierarchies: &[Hierarchy], tenancy: &Tenancy, 
     removed
 }
 
-/// Whether the root is only that of a container's cgroup namespace, which contains the container's processes: no
-/// controller can be enabled there for groups that must hold processes (cgroup-v2.rst, "no internal process
-/// constraint").
+/// Whether the hierarchy's root is only the root of a container's cgroup namespace, and contains the container's
+/// processes. Controllers cannot be enabled there for groups that must contain processes (cgroup-v2.rst, "no internal
+/// process constraint").
 fn namespaced_root(host: &mut dyn Host, hierarchy: &Hierarchy) -> bool {
     let Ok(root) = host.open(Path::new(&hierarchy.mount)) else { return false };
-    // A v2 hierarchy without controllers, beside v1 ones, limits nothing and is not needed.
+    // A v2 hierarchy without controllers, mounted in addition to v1 hierarchies, can limit nothing, so no test is
+    // needed.
     let inner = hierarchy.version == Version::V2
         && hierarchy.controllers.iter().any(|one| !one.built_in(Version::V2))
         && host.read(root, "cgroup.type").is_ok()
@@ -197,27 +202,33 @@ fn hierarchy_knobs(
             || available.split_whitespace().any(|other| other == name);
         let support = match off && row.scope != Scope::RootOnly {
             true if !delegated => {
-                Support::No { because: format!("{above} has no {name} controller to give") }
+                Support::No { because: format!("{above} does not have the {name} controller") }
             }
-            // Without its files, only a vendor's switch identifies the vendor's kernel.
+            // If the knob's files are absent, only a vendor's switch shows that this is the vendor's kernel.
             true if row.vendor.is_some() && !vendor::has_switch(host, row.id) => {
                 let kernel = row.vendor.map_or("a vendor", |vendor| vendor.kernel);
-                Support::No { because: format!("not a kernel of {kernel}") }
+                Support::No { because: format!("this is not a kernel of {kernel}") }
             }
-            // Enabling it would change every group below the root: only a plan may do that.
+            // Enabling the controller would change every group below the root, which only a plan may do.
             true => Support::Untried {
-                because: format!("{above} does not enable {name} yet; a plan that needs it does"),
+                because: format!(
+                    "{above} does not enable {name} yet; a plan that needs the controller enables it"
+                ),
             },
             false => match row.id {
                 KnobId::CpuQosLevel => vendor::qos(host, scratch, caps),
-                KnobId::CpuBvtWarpNs => vendor::identity(host, scratch),
+                KnobId::CpuBvtWarpNs => vendor::identity(host, scratch, caps),
                 KnobId::MemoryQosLevel => vendor::memory_qos(host, scratch),
                 _ => try_knob(host, scratch, row),
             },
         };
+        caps.doubtful |= matches!(&support, Support::Refused { errno, .. } if may_pass(*errno));
         caps.knobs.insert((row.id, hierarchy.version), support);
     }
 }
+
+/// Number of repetitions of a test whose refusal may be temporary.
+const TRIES: u32 = 3;
 
 /// The scratch group in which knobs are tested.
 #[derive(Debug, Clone, Copy)]
@@ -226,61 +237,97 @@ pub(crate) struct Scratch<'a> {
     pub dir: Dir,
     pub version: Version,
     pub machine: &'a Machine,
-    /// Description of its parent group.
+    /// Description of the parent group, for messages.
     pub above: &'a str,
 }
 
 /// Writes a value that differs from the default and reads it back.
 pub(crate) fn try_knob(host: &mut dyn Host, scratch: Scratch<'_>, row: &Knob) -> Support {
+    let (mut support, mut again) = try_once(host, scratch, row);
+    for _ in 1..TRIES {
+        if !again {
+            break;
+        }
+        (support, again) = try_once(host, scratch, row);
+    }
+    support
+}
+
+/// Whether a refusal with this error number may be temporary; other refusals are final for this kernel or this user.
+fn may_pass(errno: Errno) -> bool {
+    !matches!(
+        errno,
+        Errno::EINVAL
+            | Errno::EPERM
+            | Errno::EACCES
+            | Errno::EOPNOTSUPP
+            | Errno::ENOENT
+            | Errno::ERANGE
+            | Errno::EROFS
+    )
+}
+
+/// Tests a knob once. Also returns whether another attempt may have another result.
+fn try_once(host: &mut dyn Host, scratch: Scratch<'_>, row: &Knob) -> (Support, bool) {
     let Scratch { root, dir, version, machine, .. } = scratch;
+    let refused = |errno, because| (Support::Refused { errno, because }, may_pass(errno));
     let Some(file) = row.file(version) else {
-        return Support::No { because: format!("cgroup {version} has no {}", row.name) };
+        return (Support::No { because: format!("cgroup {version} has no {}", row.name) }, false);
     };
     let dir = if row.scope == Scope::RootOnly { root } else { dir };
     if let Err(error) = host.read(dir, file.name) {
         return match error.errno {
-            Errno::ENOENT => Support::No { because: format!("this kernel has no file {}", file.name) },
-            errno => Support::Refused { errno, because: format!("{} cannot be read", file.name) },
+            Errno::ENOENT => {
+                (Support::No { because: format!("this kernel has no file {}", file.name) }, false)
+            }
+            errno => refused(errno, format!("{} cannot be read", file.name)),
         };
     }
-    let everybody = match row.id {
-        KnobId::IoCostQos => Some("turning it on would change that disk for everybody"),
-        KnobId::CpusetPartition | KnobId::CpusetCpusExclusive => {
-            Some("trying it would take CPUs from everybody")
-        }
-        _ => None,
-    };
-    if let Some(because) = everybody {
-        return Support::Untried { because: because.to_owned() };
+    if let Some(because) = changes_for_everybody(row.id) {
+        return (Support::Untried { because: because.to_owned() }, false);
     }
     let device = machine.disks.first().map(|disk| disk.device).filter(|_| file.per_device());
     if file.per_device() && device.is_none() {
-        return Support::No { because: "no whole disk was found to limit".to_owned() };
+        return (Support::No { because: "no whole disk was found to limit".to_owned() }, false);
     }
     let value = file.normalise(&test_value(row.id, machine));
     let Ok(text) = file.encode(&value, device) else {
-        return Support::No { because: format!("{} has no test value", row.name) };
+        return (Support::No { because: format!("{} has no test value", row.name) }, false);
     };
     if let Err(error) = host.write(dir, file.name, &text) {
-        return Support::Refused {
-            errno: error.errno,
-            because: format!("writing {text:?} to {} failed", file.name),
-        };
+        return refused(error.errno, format!("writing {text:?} to {} failed", file.name));
     }
-    let read = host.read(dir, file.name).ok().and_then(|text| file.parse(&text, device).ok());
+    let read = match host.read(dir, file.name) {
+        Ok(text) => file.parse(&text, device).ok(),
+        Err(error) => return refused(error.errno, format!("{} cannot be read back", file.name)),
+    };
     if read.as_ref() == Some(&value) {
         // The next knob must be tested on a group that is neither idle nor frozen.
         if matches!(row.id, KnobId::CpuIdle | KnobId::CgroupFreeze) {
             let _ = host.write(dir, file.name, file.default);
         }
-        return Support::Yes;
+        return (Support::Yes, false);
     }
     let read = read.map_or("nothing".to_owned(), |value| value.to_string());
-    Support::No { because: format!("{} took {value} and reads {read}", file.name) }
+    (Support::No { because: format!("{} accepted {value} but reads {read}", file.name) }, true)
 }
 
-/// A harmless value for an empty group.
-fn test_value(knob: KnobId, machine: &Machine) -> Value {
+/// Returns why a knob cannot be tested in a scratch group: the test would change a setting of the whole machine. `None`
+/// if it can be tested.
+#[must_use]
+pub fn changes_for_everybody(knob: KnobId) -> Option<&'static str> {
+    match knob {
+        KnobId::IoCostQos => Some("a test would change that disk for all its users"),
+        KnobId::CpusetPartition | KnobId::CpusetCpusExclusive => {
+            Some("a test would take CPUs from all other groups")
+        }
+        _ => None,
+    }
+}
+
+/// Returns a test value that has no effect on other groups if it is written to an empty group.
+#[must_use]
+pub fn test_value(knob: KnobId, machine: &Machine) -> Value {
     match knob {
         KnobId::CpuIdle | KnobId::MemoryOomGroup | KnobId::CgroupFreeze => Value::Number(1),
         KnobId::CpuQosLevel | KnobId::CpuBvtWarpNs | KnobId::MemoryQosLevel => Value::Number(-1),
@@ -293,20 +340,21 @@ fn test_value(knob: KnobId, machine: &Machine) -> Value {
             Value::List(mems)
         }
         KnobId::CpuMax | KnobId::CpuPeriod => Value::Number(50_000),
-        // Must not exceed the quota of the test.
+        // The burst must not exceed the quota that the test has set.
         KnobId::CpuBurst => Value::Number(10_000),
         KnobId::CpuWeight | KnobId::PidsMax | KnobId::IoWeight | KnobId::IoBfqWeight => Value::Number(512),
         _ => Value::Number(1 << 30),
     }
 }
 
-/// Whether a cgroup keeps attributes that only root may write; one hierarchy that does not is enough for a no.
+/// Tests whether cgroups can store attributes that only root may write; the result is "no" if the cgroups of one
+/// hierarchy cannot.
 fn marks(host: &mut dyn Host, dir: Dir, caps: &mut Capabilities) {
     let support = match host.set_attribute(dir, "trusted.commensal.try", Some("1")) {
         Ok(()) => Support::Yes,
         Err(error) => Support::Refused {
             errno: error.errno,
-            because: "cgroups keep no attributes of this user's: the undo journal alone knows the originals"
+            because: "cgroups store no attributes for this user: only the undo journal has the originals"
                 .to_owned(),
         },
     };
@@ -315,7 +363,8 @@ fn marks(host: &mut dyn Host, dir: Dir, caps: &mut Capabilities) {
     }
 }
 
-fn features(host: &mut dyn Host, machine: &Machine, caps: &mut Capabilities) {
+/// Checks the features that need no scratch group.
+pub(crate) fn features(host: &mut dyn Host, machine: &Machine, caps: &mut Capabilities) {
     let mut there = |name: &'static str, path: &str, because: &str| {
         let support = match host.read_file(Path::new(path)) {
             Ok(_) => Support::Yes,
@@ -324,7 +373,6 @@ fn features(host: &mut dyn Host, machine: &Machine, caps: &mut Capabilities) {
         caps.features.insert(name, support);
     };
     there("psi", "/proc/pressure/cpu", "CONFIG_PSI is off, or psi=1 is missing on the kernel command line");
-    there("run delay", "/proc/self/schedstat", "CONFIG_SCHED_INFO is off");
     there(
         SCHED_EXT,
         sched_ext::STATE,
@@ -333,16 +381,21 @@ fn features(host: &mut dyn Host, machine: &Machine, caps: &mut Capabilities) {
             sched_ext::OLDEST
         ),
     );
+    caps.features.insert("run delay", run_delay::support(host));
     let smt = if machine.topology.smt() {
         Support::Yes
     } else {
         Support::No {
-            because: "each core has one online thread, so there is no sibling to keep quiet".to_owned(),
+            because: "each core has one online thread, so there is no SMT sibling to keep free".to_owned(),
         }
     };
     caps.features.insert(SMT, smt);
     caps.features.insert(CORE_SCHED, vendor::core_sched(host));
     if caps.qos.is_some() {
         caps.features.insert(QOS_SMT_EXPEL, vendor::smt_expel(host));
+    }
+    let ranks = |version| caps.obstacle(KnobId::CpuBvtWarpNs, version).is_none();
+    if ranks(Version::V1) || ranks(Version::V2) {
+        caps.features.insert(ABSOLUTE_EXPEL, vendor::absolute_expel(host));
     }
 }

@@ -1,18 +1,20 @@
-//! Running containers, as reported by the engine that runs them: Docker's Engine API, which Podman supports too. Read
-//! only, over the engine's local socket; where no match needs containers, a missing engine is not an error.
+//! Reads the running containers from the engine that runs them, with Docker's Engine API, which Podman supports too.
+//! All requests only read, over the engine's local socket. If no match (a condition that selects members of a group)
+//! needs containers, a missing engine is not an error.
 
 use crate::processes::places;
 use commensal_core::actual::Hierarchy;
 use commensal_core::errno::Errno;
 use commensal_core::group::{GroupSpec, Match};
-use commensal_core::member::ContainerFact;
+use commensal_core::member::{ContainerFact, EngineReport};
 use commensal_host::{Host, HostError};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Default sockets of engines, in this order. `DOCKER_HOST` comes first when it names a local socket.
+/// Default sockets of engines, in this order. If the variable `DOCKER_HOST` names a local socket, that socket is used
+/// before these.
 const SOCKETS: [&str; 2] = ["/run/docker.sock", "/run/podman/podman.sock"];
 
 /// Timeout of one request to an engine.
@@ -23,13 +25,13 @@ const PATIENCE_IN_ALL: Duration = Duration::from_secs(5);
 /// A running container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Container {
-    /// 64 hexadecimal digits.
+    /// ID of the container: 64 hexadecimal digits.
     pub id: String,
-    /// Name given by the user.
+    /// Name of the container.
     pub name: String,
     /// Labels by key.
     pub labels: BTreeMap<String, String>,
-    /// PID of its first process; only [`inspected`] sets it.
+    /// PID of the container's first process; only [`inspected`] sets it.
     pub pid: Option<u32>,
 }
 
@@ -66,38 +68,40 @@ struct Config {
     labels: Option<BTreeMap<String, String>>,
 }
 
-/// Local sockets at which an engine may listen. `docker_host` is the variable of that name.
+/// Returns the local sockets on which an engine may listen. `docker_host` is the value of the variable `DOCKER_HOST`.
 #[must_use]
 pub fn sockets(docker_host: Option<&str>) -> Vec<PathBuf> {
     let named = docker_host.and_then(|url| url.strip_prefix("unix://")).map(PathBuf::from);
     named.map_or_else(|| SOCKETS.map(PathBuf::from).to_vec(), |one| vec![one])
 }
 
-/// The text of a request that every API version since 1.24 (Docker 1.12) answers. HTTP 1.0, so that the answer is not
-/// chunked.
+/// Returns the text of a request, without an API version, so that every engine since Docker 1.12 (API 1.24) can
+/// respond. Uses HTTP 1.0, so that the response is not chunked.
 #[must_use]
 pub fn request(what: &str) -> String {
     format!("GET {what} HTTP/1.0\r\nHost: localhost\r\n\r\n")
 }
 
-/// All running containers of the engines that answer. `docker_host` is the variable of that name.
+/// Returns all running containers of the engines that respond. `docker_host` is the value of the variable
+/// `DOCKER_HOST`.
 pub fn containers(host: &dyn Host, docker_host: Option<&str>) -> Vec<Container> {
     sockets(docker_host).iter().flat_map(|socket| listed(host, socket).unwrap_or_default()).collect()
 }
 
-/// All running containers of the engine at `socket`, without their processes.
+/// Returns all running containers of the engine at `socket`, without their PIDs.
 ///
 /// # Errors
-/// When nothing listens there, the answer takes longer than two seconds (`ETIMEDOUT`), or it is not valid (`EIO`).
+/// Returns an error when no process listens on the socket, the response takes longer than two seconds (`ETIMEDOUT`), or
+/// the response is not valid (`EIO`).
 pub fn listed(host: &dyn Host, socket: &Path) -> Result<Vec<Container>, HostError> {
     let answer = host.ask(socket, &request("/containers/json"), PATIENCE)?;
     read(&answer).ok_or_else(|| no_answer(socket))
 }
 
-/// The container with its first process; `None` when it is not (or no longer) running.
+/// Returns a container with the PID of its first process; `None` if the container is not running.
 ///
 /// # Errors
-/// As [`listed`].
+/// Returns the same errors as [`listed`].
 pub fn inspected(host: &dyn Host, socket: &Path, id: &str) -> Result<Option<Container>, HostError> {
     let answer = host.ask(socket, &request(&format!("/containers/{id}/json")), PATIENCE)?;
     match body(&answer) {
@@ -114,7 +118,8 @@ pub fn inspected(host: &dyn Host, socket: &Path, id: &str) -> Result<Option<Cont
     }
 }
 
-/// Running containers for which `wanted` holds, with their processes, and the reason if no engine answers.
+/// Returns the running containers for which `wanted` returns true, with their PIDs; and a message if no engine has
+/// responded completely.
 pub fn running(
     host: &dyn Host,
     docker_host: Option<&str>,
@@ -134,7 +139,7 @@ pub fn running(
                     }
                     match inspected(host, &socket, &one.id) {
                         Ok(one) => found.extend(one),
-                        // The engine has stopped answering: it would not answer for the others either.
+                        // The engine has stopped responding, so the other containers are not queried.
                         Err(error) => {
                             why = error.to_string();
                             answered = false;
@@ -151,23 +156,14 @@ pub fn running(
     (found, obstacle)
 }
 
-/// The engines' reports about containers that groups match.
-#[derive(Debug, Clone, Default)]
-pub struct Found {
-    /// The containers, with their cgroups.
-    pub containers: Vec<ContainerFact>,
-    /// Why there are none, if no engine answers.
-    pub obstacle: Option<String>,
-}
-
-/// Queries the engines for containers that the groups match; `None` when no group matches any. Must be called before a
-/// lock is taken, because an engine may be slow.
+/// Queries the engines for containers that the groups match; `None` if no group matches containers. The caller must
+/// hold no lock, because an engine may be slow.
 pub fn find(
     host: &dyn Host,
     hierarchies: &[Hierarchy],
     specs: &[GroupSpec],
     docker_host: Option<&str>,
-) -> Option<Found> {
+) -> Option<EngineReport> {
     let matches: Vec<&Match> = specs.iter().flat_map(|spec| &spec.matches).collect();
     let of_engine = |one: &&Match| matches!(one, Match::DockerLabel(_) | Match::DockerName(_));
     if !matches.iter().any(of_engine) {
@@ -179,10 +175,10 @@ pub fn find(
         matches.iter().any(|one| one.takes_container(&fact))
     };
     let (running, obstacle) = running(host, docker_host, &wanted);
-    Some(Found { containers: facts(host, hierarchies, running), obstacle })
+    Some(EngineReport { containers: facts(host, hierarchies, running), obstacle })
 }
 
-/// Adds the containers' cgroups, read from their first processes.
+/// Adds the cgroups of the containers, which are those of their first processes.
 pub fn facts(
     host: &dyn Host,
     hierarchies: &[Hierarchy],
@@ -206,7 +202,7 @@ fn no_answer(socket: &Path) -> HostError {
     }
 }
 
-/// Status and body of an HTTP response.
+/// Splits an HTTP response into status and body.
 fn body(answer: &str) -> Option<(u16, &str)> {
     let (head, body) = answer.split_once("\r\n\r\n")?;
     let status = head.lines().next()?.split_whitespace().nth(1)?.parse().ok()?;
@@ -217,7 +213,7 @@ fn read(answer: &str) -> Option<Vec<Container>> {
     let (_, body) = body(answer).filter(|(status, _)| *status == 200)?;
     let listed: Vec<Listed> = serde_json::from_str(body).ok()?;
     let container = |one: Listed| {
-        // `/web`; a container with links has further names, with a slash inside.
+        // The container's name has the form `/web`; a container with links has more names, with another slash in them.
         let name =
             one.names.iter().map(|name| name.trim_start_matches('/')).find(|name| !name.contains('/'))?;
         let labels = one.labels.unwrap_or_default();
@@ -264,7 +260,7 @@ mod tests {
             found.iter().map(|one| (one.id.as_str(), one.pid)).collect::<Vec<_>>(),
             [("a1", Some(42))]
         );
-        // An engine that stops answering half way is reported; the facts up to then are kept.
+        // An engine stops responding after some requests: the result has a message, and the facts received before.
         let (found, obstacle) = running(&fake, None, &|_| true);
         assert_eq!(found.len(), 1);
         assert!(obstacle.is_some_and(|text| text.contains("docker.sock")));

@@ -1,4 +1,5 @@
-//! Core-scheduling cookies of the threads of a group: none, one, or a mixture.
+//! Core-scheduling cookies of the threads of a group: none, one, or a mixture. Threads with different cookies never run
+//! on one core at the same time.
 
 use commensal_core::actual::{ActualState, CgroupRef, Cookies};
 use commensal_core::knob::Version;
@@ -6,7 +7,8 @@ use commensal_host::{Host, below};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Reads the cookies of the threads in and below `places`. Does nothing where the kernel has no core scheduling.
+/// Reads the cookies of the threads in and below `places` into `actual`. If the kernel has no core scheduling, the
+/// cookies stay `None`.
 pub fn read(host: &mut dyn Host, actual: &mut ActualState, places: &BTreeSet<CgroupRef>) {
     for place in places {
         let below: Vec<CgroupRef> = actual.below(place).map(|(place, _)| place.clone()).collect();

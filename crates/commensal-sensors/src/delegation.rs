@@ -1,26 +1,15 @@
-//! Finds out who manages the unified hierarchy, and below which group commensal may create groups.
+//! Finds the manager of the unified hierarchy, and the group below which commensal may create groups:
 //!
 //! * Root without a manager: the root of the hierarchy.
-//! * With systemd: a unit with `Delegate=yes` that this process runs in. systemd marks such a group with the extended
-//!   attribute `trusted.delegate` (for systemd itself) and `user.delegate` (since 251).
-//! * Another user: the highest group above this process whose files belong to that user (cgroup-v2.rst, "Model of
-//!   Delegation"); under a user's systemd as above.
+//! * With systemd: the unit of this process, if it has `Delegate=yes`. systemd marks the group of such a unit with the
+//!   extended attributes `trusted.delegate` (for root) and `user.delegate` (since 251).
+//! * Another user: the highest group at or above this process's group whose files belong to that user (cgroup-v2.rst,
+//!   "Model of Delegation"); below a user's systemd, the unit as for root with systemd.
 
-use commensal_core::actual::{CgroupPath, Hierarchy, Manager};
+use commensal_core::actual::{CgroupPath, Hierarchy, Manager, Tenancy};
 use commensal_core::knob::Version;
 use commensal_host::{Dir, Host, below};
 use std::path::Path;
-
-/// The manager of the unified hierarchy, and commensal's place in it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Tenancy {
-    /// The other manager of the hierarchy.
-    pub manager: Manager,
-    /// Parent of the groups that commensal creates.
-    pub base: CgroupPath,
-    /// Why commensal cannot create groups at all, if so.
-    pub obstacle: Option<String>,
-}
 
 /// Examines the unified hierarchy, if it has controllers. `chosen` is the parent group chosen by the user.
 pub fn look(host: &mut dyn Host, hierarchies: &[Hierarchy], chosen: Option<&CgroupPath>) -> Tenancy {
@@ -28,11 +17,11 @@ pub fn look(host: &mut dyn Host, hierarchies: &[Hierarchy], chosen: Option<&Cgro
         hierarchy.version == Version::V2 && hierarchy.controllers.iter().any(|one| !one.built_in(Version::V2))
     });
     let Some(unified) = unified else { return Tenancy::default() };
-    // In a container that shares the host's tree, only the tree itself shows whether systemd manages it.
+    // In a container that has the host's cgroup tree, only the tree itself shows whether systemd manages the tree.
     let systemd = host.list(Path::new("/run/systemd/system")).is_ok()
         || open(host, unified, &CgroupPath::new("/init.scope")).map(|dir| host.close(dir)).is_some();
     if let Some(chosen) = chosen {
-        // Choosing the root of the hierarchy means that the user takes responsibility for the manager.
+        // If the user chose the root of the hierarchy, commensal treats it as not managed: that is the user's decision.
         let manager = if systemd && chosen.depth() > 0 { Manager::Systemd } else { Manager::Nobody };
         let there = open(host, unified, chosen).map(|dir| host.close(dir)).is_some();
         let obstacle = match there {
@@ -49,7 +38,7 @@ pub fn look(host: &mut dyn Host, hierarchies: &[Hierarchy], chosen: Option<&Cgro
     }
 }
 
-/// Whether a manager has delegated the subtree of the group.
+/// Whether systemd has marked the group as delegated.
 pub(crate) fn delegated(host: &mut dyn Host, dir: Dir) -> bool {
     ["trusted.delegate", "user.delegate"]
         .iter()
@@ -60,20 +49,20 @@ fn open(host: &mut dyn Host, unified: &Hierarchy, path: &CgroupPath) -> Option<D
     host.open(&below(Path::new(&unified.mount), path.as_str())).ok()
 }
 
-/// The group of this process in the unified hierarchy.
+/// Returns the group of this process in the unified hierarchy.
 fn own(host: &dyn Host) -> Option<CgroupPath> {
     let text = host.read_file(Path::new("/proc/self/cgroup")).ok()?;
     text.split('\n').find_map(|line| line.strip_prefix("0::")).map(CgroupPath::new)
 }
 
-/// The unit that this process runs in, if systemd has delegated it and this process may write there.
+/// Finds the unit of this process, if systemd has delegated it and this process may write there.
 fn of_unit(host: &mut dyn Host, unified: &Hierarchy, manager: Manager) -> Tenancy {
     let own = own(host).unwrap_or_default();
     let unit = own.unit().and_then(|unit| Some((open(host, unified, &unit)?, unit)));
     let found = unit.and_then(|(dir, unit)| {
-        // For a user under the machine's systemd the files' owner is enough; systemd before 251 marks delegated units
-        // for root only. Below user@UID.service the files always belong to the user, and the user's systemd is the
-        // writer.
+        // For a user below the machine's systemd, ownership of the files suffices, because systemd before 251 marks
+        // delegated units for root only. Below user@UID.service ownership does not suffice: the files always belong to
+        // the user, and the user's systemd writes them.
         let files = host.may_write(dir, "cgroup.subtree_control");
         let of_user = unit.ancestors().iter().any(|above| above.name().starts_with("user@"));
         let usable = files && (delegated(host, dir) || (host.euid() != 0 && !of_user));
@@ -92,8 +81,8 @@ fn of_unit(host: &mut dyn Host, unified: &Hierarchy, manager: Manager) -> Tenanc
     }
 }
 
-/// Why another user's process cannot be moved there: the common ancestor of both groups must be theirs too
-/// (cgroup-v2.rst, "Delegation Containment").
+/// Returns why a process of a user other than root cannot be moved to `chosen`; `None` if it can. The common ancestor
+/// of `chosen` and the process's current group must belong to the user, too (cgroup-v2.rst, "Delegation Containment").
 fn out_of_reach(host: &mut dyn Host, unified: &Hierarchy, chosen: &CgroupPath) -> Option<String> {
     let own = own(host).filter(|_| host.euid() != 0)?;
     let mut above = own.ancestors();
@@ -103,11 +92,11 @@ fn out_of_reach(host: &mut dyn Host, unified: &Hierarchy, chosen: &CgroupPath) -
     let writable = host.may_write(dir, "cgroup.procs");
     host.close(dir);
     (!writable).then(|| {
-        format!("this process runs in {own} and may not move to {chosen}: {common} above both belongs to somebody else")
+        format!("this process runs in {own} and may not move to {chosen}: {common} above both belongs to another user")
     })
 }
 
-/// The highest group at or above that of this process that belongs to this user.
+/// Returns the highest group, at or above the group of this process, that belongs to this user.
 fn given(host: &mut dyn Host, unified: &Hierarchy) -> Option<CgroupPath> {
     let own = own(host)?;
     let mut above = own.ancestors();

@@ -1,8 +1,8 @@
-//! Reads kernel files into observations: mounts, topology, capabilities, cgroup values, containers, use, pressure,
-//! delay.
+//! Reads kernel files into observations: mounts, topology, capabilities, cgroup values, containers, CPU, memory and I/O
+//! use, pressure and run delay.
 //!
-//! Everything is read through [`commensal_host::Host`]; a missing source is `None`, never 0 and never an error. The
-//! only thing written is a scratch group for [`capability::probe`], removed at once.
+//! All reads use [`commensal_host::Host`]. If a source is missing, the result is `None`, not 0 and not an error. This
+//! crate writes only to a scratch group for [`capability::probe`], which it removes immediately.
 #![forbid(unsafe_code)]
 
 mod actual;
@@ -10,6 +10,7 @@ pub mod capability;
 pub mod containers;
 mod cookies;
 pub mod delegation;
+pub mod level;
 pub mod machine;
 pub mod mounts;
 pub mod pressure;
@@ -26,18 +27,18 @@ pub use survey::{Survey, survey};
 
 use commensal_host::HostError;
 
-/// The machine cannot be read.
+/// Why the machine cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum SensorError {
     /// A file that every Linux has could not be read.
     #[error(transparent)]
     Host(#[from] HostError),
     /// A file's content does not have the kernel's format.
-    #[error("{file} does not look like a kernel's: {what}")]
+    #[error("{file} does not have the kernel's format: {what}")]
     Form {
         /// The file.
         file: String,
-        /// What was missing.
+        /// The part of the content that is missing or wrong.
         what: String,
     },
 }

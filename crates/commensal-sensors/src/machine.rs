@@ -1,4 +1,4 @@
-//! Topology, memory, disks, and the machine's description for a report.
+//! Reads the topology, memory and disks of the machine, and the machine's description for a report.
 
 use crate::SensorError;
 use commensal_core::cpuset::CpuSet;
@@ -15,16 +15,17 @@ fn text(host: &dyn Host, path: &str) -> Option<String> {
     host.read_file(Path::new(path)).ok().map(|text| text.trim().to_owned())
 }
 
-/// The list of online CPUs as the kernel writes it: a cheap way to notice changes. Empty when it cannot be read.
+/// Returns the list of online CPUs as the kernel writes it; comparing two results is a cheap way to notice changes.
+/// Empty if it cannot be read.
 #[must_use]
 pub fn online_cpus(host: &dyn Host) -> String {
     text(host, "/sys/devices/system/cpu/online").unwrap_or_default()
 }
 
-/// CPUs, memory and disks.
+/// Reads CPUs, memory and disks.
 ///
 /// # Errors
-/// When `/proc/meminfo` or the list of online CPUs cannot be read.
+/// Returns an error when `/proc/meminfo` or the list of online CPUs cannot be read.
 pub fn machine(host: &dyn Host) -> Result<Machine, SensorError> {
     let meminfo = host.read_file(Path::new("/proc/meminfo"))?;
     let memory = field_kib(&meminfo, "MemTotal:").ok_or_else(|| SensorError::Form {
@@ -39,10 +40,10 @@ fn field_kib(text: &str, name: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Online CPUs with their cores, siblings, last-level caches and nodes.
+/// Reads the online CPUs with their cores, SMT siblings, last-level caches and NUMA nodes.
 ///
 /// # Errors
-/// When the list of online CPUs cannot be read.
+/// Returns an error when the list of online CPUs cannot be read.
 pub fn topology(host: &dyn Host) -> Result<Topology, SensorError> {
     let base = "/sys/devices/system/cpu";
     let online = host.read_file(Path::new(&format!("{base}/online")))?;
@@ -66,12 +67,12 @@ pub fn topology(host: &dyn Host) -> Result<Topology, SensorError> {
     Ok(Topology { cpus: online.iter().map(cpu).collect() })
 }
 
-/// The CPUs that share the highest cache level with `cpu`.
+/// Returns the CPUs that share the highest cache level with `cpu`.
 fn last_level_cache(host: &dyn Host, cpu: u32) -> Option<CpuSet> {
     text(host, &format!("{}/shared_cpu_list", last_level(host, cpu)?))?.parse().ok()
 }
 
-/// The sysfs directory of a CPU's highest cache level.
+/// Returns the sysfs directory of a CPU's highest cache level.
 fn last_level(host: &dyn Host, cpu: u32) -> Option<String> {
     let base = format!("/sys/devices/system/cpu/cpu{cpu}/cache");
     let entries = host.list(Path::new(&base)).ok()?;
@@ -81,8 +82,8 @@ fn last_level(host: &dyn Host, cpu: u32) -> Option<String> {
     Some(format!("{base}/{}", highest.1))
 }
 
-/// Total bytes of all last-level caches of the online CPUs (`cache/index*/size` in sysfs, KiB with a K); `None` when
-/// the machine does not report them.
+/// Returns the total size of the last-level caches of the online CPUs, in bytes (`cache/index*/size` in sysfs has KiB
+/// followed by a K); `None` if the machine does not report it.
 #[must_use]
 pub fn last_level_bytes(host: &dyn Host) -> Option<u64> {
     let online: CpuSet = text(host, "/sys/devices/system/cpu/online")?.parse().ok()?;
@@ -109,8 +110,8 @@ fn nodes(host: &dyn Host) -> Vec<(u32, CpuSet)> {
     names.iter().filter_map(node).collect()
 }
 
-/// Whole disks: without loop, RAM, compressed-memory, floppy, optical, empty and stacked devices.
-fn disks(host: &dyn Host) -> Vec<Disk> {
+/// Returns the whole disks, without loop, RAM, zram, floppy, optical, network, empty and stacked devices.
+pub fn disks(host: &dyn Host) -> Vec<Disk> {
     let names = host.list(Path::new("/sys/block")).unwrap_or_default();
     let disk = |name: &String| {
         let skip = ["loop", "ram", "zram", "fd", "sr", "nbd"];
@@ -130,7 +131,7 @@ fn disks(host: &dyn Host) -> Vec<Disk> {
     names.iter().filter_map(disk).collect()
 }
 
-/// CPU time of the machine from the first line of `/proc/stat`.
+/// Returns the CPU time of the machine, from the first line of `/proc/stat`.
 #[must_use]
 pub fn cpu_time(host: &dyn Host) -> Option<MachineCpu> {
     let stat = text(host, "/proc/stat")?;
@@ -163,7 +164,7 @@ pub struct Identity {
     pub governor: Option<String>,
 }
 
-/// Reads the identity.
+/// Reads the description of the machine.
 #[must_use]
 pub fn identity(host: &dyn Host) -> Identity {
     let cpuinfo = text(host, "/proc/cpuinfo");
@@ -181,13 +182,13 @@ pub fn identity(host: &dyn Host) -> Identity {
     }
 }
 
-/// The random ID of this boot, which identifies journals of earlier boots.
+/// Returns the random ID of this boot; a journal with another ID is from an earlier boot.
 #[must_use]
 pub fn boot_id(host: &dyn Host) -> Option<String> {
     text(host, "/proc/sys/kernel/random/boot_id")
 }
 
-/// Memory available without swapping (`MemAvailable`, Linux 3.14 and newer).
+/// Returns the memory available without swapping (`MemAvailable`, Linux 3.14 and newer).
 pub fn available(host: &dyn Host) -> Option<Bytes> {
     let text = host.read_file(Path::new("/proc/meminfo")).ok()?;
     field_kib(&text, "MemAvailable:").map(Bytes)

@@ -1,4 +1,4 @@
-//! Which cgroup hierarchies are mounted, and where: v1, v2, or both at once (hybrid).
+//! Finds the mounted cgroup hierarchies and their mount points: v1, v2, or both (hybrid).
 
 use crate::SensorError;
 use commensal_core::actual::Hierarchy;
@@ -14,7 +14,7 @@ pub enum Layout {
     V1,
     /// Only the unified hierarchy.
     V2,
-    /// Controllers on v1 and a v2 hierarchy beside them.
+    /// v1 hierarchies with controllers, and a v2 hierarchy.
     Hybrid,
     /// No cgroup file system is mounted.
     None,
@@ -35,7 +35,7 @@ impl std::fmt::Display for Layout {
 /// are left out; of several mounts of one hierarchy the first is used.
 ///
 /// # Errors
-/// When `/proc/mounts` cannot be read.
+/// Returns an error when `/proc/mounts` cannot be read.
 pub fn hierarchies(host: &mut dyn Host) -> Result<Vec<Hierarchy>, SensorError> {
     let mut found: Vec<Hierarchy> = Vec::new();
     for Mount { mount, version, options } in cgroup_mounts(host)? {
@@ -60,7 +60,7 @@ pub fn hierarchies(host: &mut dyn Host) -> Result<Vec<Hierarchy>, SensorError> {
     Ok(found)
 }
 
-/// The type of each mount: the version of a cgroup hierarchy, `None` for everything else.
+/// Returns the type of each mount, by mount point: the version of a cgroup hierarchy, `None` for other file systems.
 pub fn kinds(host: &dyn Host) -> BTreeMap<String, Option<Version>> {
     let text = host.read_file(Path::new("/proc/mounts")).unwrap_or_default();
     let kind = |line: &str| {
@@ -73,25 +73,25 @@ pub fn kinds(host: &dyn Host) -> BTreeMap<String, Option<Version>> {
         };
         Some((unescape(mount), version))
     };
-    // Of several mounts on one path the last one is visible.
+    // If several file systems are mounted on one path, the last one is visible.
     text.lines().filter_map(kind).collect()
 }
 
 /// A mount of a cgroup file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
-    /// Where it is.
+    /// The mount point.
     pub mount: String,
-    /// Of which interface.
+    /// The version of the cgroup interface.
     pub version: Version,
-    /// Its options, comma-separated: the controllers of a v1 hierarchy are among them.
+    /// The mount options, comma-separated; they include the controllers of a v1 hierarchy.
     pub options: String,
 }
 
-/// Every mount of a cgroup file system, also of hierarchies without a controller that we know.
+/// Returns all mounts of cgroup file systems, including hierarchies without a controller that commensal knows.
 ///
 /// # Errors
-/// When `/proc/mounts` cannot be read.
+/// Returns an error when `/proc/mounts` cannot be read.
 pub fn cgroup_mounts(host: &dyn Host) -> Result<Vec<Mount>, SensorError> {
     let text = host.read_file(Path::new("/proc/mounts"))?;
     let mount = |line: &str| {
@@ -106,7 +106,7 @@ pub fn cgroup_mounts(host: &dyn Host) -> Result<Vec<Mount>, SensorError> {
     Ok(text.split('\n').filter_map(mount).collect())
 }
 
-/// The layout of these hierarchies.
+/// Returns the layout of these hierarchies.
 #[must_use]
 pub fn layout(hierarchies: &[Hierarchy]) -> Layout {
     let has = |version| hierarchies.iter().any(|hierarchy| hierarchy.version == version);
@@ -127,7 +127,8 @@ fn v2_controllers(host: &dyn Host, mount: &str) -> BTreeSet<Controller> {
     text.split_whitespace().filter_map(|name| Controller::from_name(name, Version::V2)).collect()
 }
 
-/// `/proc/mounts` writes what would end a field, such as a space, as a backslash and three octal digits.
+/// Undoes the escaping of `/proc/mounts`, which writes characters that would end a field, such as a space, as a
+/// backslash and three octal digits.
 fn unescape(mount: &str) -> String {
     let mut parts = mount.split('\\');
     let mut text = parts.next().unwrap_or_default().to_owned();
@@ -147,8 +148,8 @@ fn unescape(mount: &str) -> String {
     text
 }
 
-/// The kernel's counts of cgroups: v1 in `/proc/cgroups`, v2 in `cgroup.stat` of the root (cgroup-v2.rst,
-/// `nr_descendants`). If two results differ, a cgroup was created or removed.
+/// Returns the kernel's counts of cgroups as text: v1 from `/proc/cgroups`, v2 from `cgroup.stat` of the root
+/// (cgroup-v2.rst, `nr_descendants`). If two results differ, cgroups were created or removed in between.
 #[must_use]
 pub fn population(host: &dyn Host, hierarchies: &[Hierarchy]) -> String {
     let mut text = host.read_file(Path::new("/proc/cgroups")).unwrap_or_default();

@@ -4,21 +4,21 @@ use commensal_core::observe::{Pressure, Pressures};
 use commensal_host::{Dir, Host};
 use std::path::Path;
 
-/// Pressure of the whole machine; all `None` when PSI is off.
+/// Reads the pressure of the whole machine; all `None` if PSI is off.
 #[must_use]
 pub fn machine(host: &dyn Host) -> Pressures {
     let read = |name: &str| parse(&host.read_file(Path::new(&format!("/proc/pressure/{name}"))).ok()?);
     Pressures { cpu: read("cpu"), memory: read("memory"), io: read("io") }
 }
 
-/// Pressure of a v2 group.
+/// Reads the pressure of a v2 group.
 #[must_use]
 pub fn group(host: &mut dyn Host, dir: Dir) -> Pressures {
     let mut read = |file: &str| parse(&host.read(dir, file).ok()?);
     Pressures { cpu: read("cpu.pressure"), memory: read("memory.pressure"), io: read("io.pressure") }
 }
 
-/// `some avg10=… avg60=… avg300=… total=N` and, where there is one, the `full` line.
+/// Parses `some avg10=… avg60=… avg300=… total=N` and, if there is one, the `full` line.
 fn parse(text: &str) -> Option<Pressure> {
     let total = |kind: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(kind))?;

@@ -1,8 +1,9 @@
-//! Finds the processes that a match selects, in `/proc`.
+//! Finds in `/proc` the processes that a match (a condition in the groups file) selects.
 //!
-//! A scan reads only what it needs: the start time of every unknown process, and its program, user or arguments only if
-//! a match needs them and its cheaper conditions hold. A [`Scanner`] that is kept checks new processes three times,
-//! because a process executes its program some time after it was started, and a tenth of the others per scan.
+//! A scan reads only the facts that it needs: the start time of every unknown process, and its program, user or
+//! arguments only if a match needs them and the match's cheaper conditions are met. A [`Scanner`] that is used for
+//! several scans checks each new process in three of them, because a process executes its program some time after it
+//! was started, and checks a tenth of the older processes per scan.
 
 use commensal_core::actual::{CgroupPath, Hierarchy};
 use commensal_core::group::Match;
@@ -13,14 +14,14 @@ use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Number of scans after which every process has been checked again.
+/// Number of scans in which every process is checked at least once.
 const ROUND: u32 = 10;
-/// Number of times that a new process is checked before it joins that rotation.
+/// Number of times that a new process is checked before it is checked only once per [`ROUND`].
 const YOUNG: u8 = 3;
 /// Flag of kernel threads (`PF_KTHREAD`, include/linux/sched.h).
 const KERNEL_THREAD: u64 = 0x20_0000;
 
-/// Finds processes, and remembers which ones it has checked.
+/// Finds processes, and remembers which processes it has checked.
 #[derive(Debug, Default)]
 pub struct Scanner {
     seen: BTreeMap<u32, Remembered>,
@@ -36,24 +37,24 @@ struct Remembered {
     looks: u8,
     /// Whether a match selected it at the last check.
     taken: bool,
-    /// Whether it is a kernel thread, or commensal itself.
+    /// Whether the process is never selected: a kernel thread, an exited process, or commensal itself.
     exempt: bool,
 }
 
-/// What to search for.
+/// The processes to search for.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted<'a> {
-    /// Matches; those that are not about processes are ignored.
+    /// The matches; those that do not select processes are ignored.
     pub matches: &'a [&'a Match],
-    /// Processes that are always returned, because they were moved.
+    /// Processes that every scan returns, because commensal moved them.
     pub moved: &'a BTreeSet<ProcessId>,
     /// Hierarchies in which the processes' cgroups are read.
     pub hierarchies: &'a [Hierarchy],
 }
 
 impl Scanner {
-    /// Processes that a match selects, with all their descendants, and those that were moved. Without PID 1, kernel
-    /// threads, and processes that run this program.
+    /// Returns the processes that a match selects, with all their descendants, and those in [`Wanted::moved`]. Leaves
+    /// out PID 1, kernel threads, and processes that run this program.
     pub fn scan(&mut self, host: &dyn Host, wanted: &Wanted<'_>) -> Vec<ProcessFact> {
         let matches: Vec<&Match> =
             wanted.matches.iter().copied().filter(|one| matches!(one, Match::Process { .. })).collect();
@@ -83,10 +84,11 @@ impl Scanner {
             let same = known.filter(|known| known.start_ticks == now.start_ticks);
             now.looks = same.map_or(0, |known| known.looks).saturating_add(1).min(YOUNG);
             now.exempt = now.exempt || pid == std::process::id();
-            // Every match is evaluated, so that the facts that each of them needs are read.
+            // Evaluates every match, without stopping at the first one that selects the process, so that the facts that
+            // each of them needs are read.
             let takers = matches.iter().filter(|one| !now.exempt && look.is_taken(one, &users)).count();
             if takers > 0 {
-                // Checked only now, because it takes another system call.
+                // This check comes last, because it needs another system call.
                 now.exempt = own.is_some() && look.exe() == own.as_deref();
                 now.taken = !now.exempt;
             }
@@ -125,7 +127,8 @@ impl Scanner {
     }
 }
 
-/// Where a process is, by hierarchy, as its `/proc/PID/cgroup` says; nowhere when it has ended.
+/// Returns the cgroups of a process by hierarchy, from its `/proc/PID/cgroup` (`file`); empty if the process has
+/// exited.
 pub fn places(host: &dyn Host, file: &Path, hierarchies: &[Hierarchy]) -> BTreeMap<usize, CgroupPath> {
     let is_there = |hierarchy: &Hierarchy, path: &CgroupPath| {
         host.list(&below(Path::new(&hierarchy.mount), path.as_str())).is_ok()
@@ -133,7 +136,7 @@ pub fn places(host: &dyn Host, file: &Path, hierarchies: &[Hierarchy]) -> BTreeM
     member::places(&host.read_file(file).unwrap_or_default(), hierarchies, &is_there)
 }
 
-/// Names by user number, from `/etc/passwd`; users that are known elsewhere only are matched by number.
+/// Returns user names by user ID, from `/etc/passwd`. Users that are not in this file can be matched by ID only.
 fn users(host: &dyn Host) -> BTreeMap<u32, Vec<String>> {
     let text = host.read_file(Path::new("/etc/passwd")).unwrap_or_default();
     let mut users: BTreeMap<u32, Vec<String>> = BTreeMap::new();
@@ -146,7 +149,7 @@ fn users(host: &dyn Host) -> BTreeMap<u32, Vec<String>> {
     users
 }
 
-/// One process; each fact is read when it is needed.
+/// One process, whose facts are read only when a check needs them.
 struct Look<'h> {
     host: &'h dyn Host,
     pid: u32,
@@ -186,7 +189,7 @@ impl<'h> Look<'h> {
         self.exe.get_or_init(read).as_deref()
     }
 
-    /// The effective user ID: the second number.
+    /// Returns the effective user ID, the second number of the line `Uid:`.
     fn uid(&self) -> Option<u32> {
         *self.uid.get_or_init(|| {
             let status = self.file("status")?;
@@ -203,7 +206,8 @@ impl<'h> Look<'h> {
         self.cmdline.get_or_init(read).as_deref()
     }
 
-    /// Checks the cheapest condition first; if it fails, the facts for the others are not read.
+    /// Whether the match selects the process. Checks the cheapest condition first; if that is not met, does not read
+    /// the facts for the other conditions.
     fn is_taken(&self, one: &Match, users: &BTreeMap<u32, Vec<String>>) -> bool {
         let Match::Process { exe, user, cmdline } = one else { return false };
         exe.as_ref().is_none_or(|wanted| self.exe().is_some_and(|has| is_program(has, wanted)))
@@ -273,7 +277,7 @@ mod tests {
         assert_eq!(found(&by("", "", "-j2 all")), [make, cc]);
         assert_eq!(found(&by("vi", "media", "")), [0; 0]);
         assert_eq!(found(&by("/usr/bin/tool", "7", "")), [deleted]);
-        // Facts that one match does not need are read for the others.
+        // If one match does not need a fact but another one does, the fact is read.
         let (first, second) = (by("make", "", ""), by("", "media", ""));
         let nothing = BTreeSet::new();
         let wanted = Wanted { matches: &[&first, &second], moved: &nothing, hierarchies: &[] };
@@ -283,8 +287,8 @@ mod tests {
         assert_eq!(found(&by("", "root", "")), [other]);
     }
 
-    /// A process that executes another program later is found after a whole rotation at the latest; a new process at
-    /// once.
+    /// A process that executes another program later is found after at most [`ROUND`] scans, a new process in the next
+    /// scan.
     #[test]
     fn a_kept_scanner_finds_what_changes() {
         let fake = FakeHost::v1(2, 1 << 30);

@@ -1,4 +1,5 @@
-//! The kernel's state of sched_ext: whether it is available, which scheduler is loaded, and what prevents loading one.
+//! Reads the kernel's state of sched_ext: whether it is available, which scheduler is loaded, and what prevents loading
+//! one.
 
 use commensal_host::Host;
 use std::fmt;
@@ -6,22 +7,22 @@ use std::path::Path;
 
 /// sysfs directory of sched_ext.
 const FOLDER: &str = "/sys/kernel/sched_ext";
-/// The file that every kernel with sched_ext has.
+/// File that exists on every kernel with sched_ext.
 pub const STATE: &str = "/sys/kernel/sched_ext/state";
 const LOADS: &str = "/sys/kernel/sched_ext/enable_seq";
-/// List of CPUs without a timer tick.
+/// File with the list of CPUs without a timer tick.
 const NOHZ_FULL: &str = "/sys/devices/system/cpu/nohz_full";
-/// The first kernel with the functions that current schedulers call.
+/// The first kernel release with the functions that current schedulers call.
 pub const OLDEST: &str = "6.13";
 
-/// A text that changes when a scheduler is loaded or unloaded, read cheaply from the kernel. Empty on a kernel without
-/// sched_ext.
+/// Returns a string that changes when a scheduler is loaded or unloaded, and that is cheap to read. Empty on a kernel
+/// without sched_ext.
 #[must_use]
 pub fn stamp(host: &dyn Host) -> String {
     [STATE, LOADS].map(|file| host.read_file(Path::new(file)).unwrap_or_default()).concat()
 }
 
-/// `/sys/kernel/sched_ext/state`.
+/// The state in `/sys/kernel/sched_ext/state`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
     /// No scheduler is loaded.
@@ -32,7 +33,7 @@ pub enum State {
     Enabled,
     /// A scheduler is being unloaded.
     Disabling,
-    /// A word of a newer kernel.
+    /// A state that only newer kernels have.
     Other(String),
 }
 
@@ -60,22 +61,22 @@ impl fmt::Display for State {
     }
 }
 
-/// The kernel's state.
+/// The kernel's support and state of sched_ext.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kernel {
     /// Whether this user may load schedulers.
     pub root: bool,
-    /// `uname -r`.
+    /// Release of the kernel (`uname -r`).
     pub release: String,
     /// Whether the kernel has type information (BTF).
     pub btf: bool,
-    /// State of sched_ext; `None` where the kernel does not have it.
+    /// State of sched_ext; `None` if the kernel does not have it.
     pub state: Option<State>,
     /// Name of the loaded scheduler.
     pub ops: Option<String>,
-    /// Number of threads that were refused (`nr_rejected`).
+    /// The kernel's counter `nr_rejected`: number of threads that were refused the policy `SCHED_EXT`.
     pub rejected: Option<u64>,
-    /// Whether it schedules every thread, not only those with the policy (`switch_all`).
+    /// Whether the loaded scheduler schedules every thread, not only those with the policy `SCHED_EXT` (`switch_all`).
     pub whole: Option<bool>,
     /// Number of schedulers loaded since boot (`enable_seq`).
     pub loads: Option<u64>,
@@ -84,7 +85,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Reads the state.
+    /// Reads the kernel's support and state.
     #[must_use]
     pub fn read(host: &dyn Host) -> Kernel {
         let text = |path: &Path| host.read_file(path).ok().map(|text| text.trim().to_owned());
@@ -101,7 +102,7 @@ impl Kernel {
             rejected: number("nr_rejected"),
             whole: number("switch_all").map(|number| number != 0),
             loads: number("enable_seq"),
-            // Without such CPUs the file is empty, or says "(null)".
+            // Without such CPUs the file is empty, or contains "(null)".
             nohz_full: text(Path::new(NOHZ_FULL)).filter(|list| !list.is_empty() && !list.contains("null")),
         }
     }
@@ -112,7 +113,7 @@ impl Kernel {
         self.ops.as_deref().is_some_and(|name| name == "commensal" || name.starts_with("commensal_"))
     }
 
-    /// The name of the loaded scheduler, if it is not commensal's.
+    /// Returns the name of the loaded scheduler, if it is not commensal's.
     #[must_use]
     pub fn foreign(&self) -> Option<&str> {
         self.ops.as_deref().filter(|_| self.busy() && !self.ours())
@@ -124,24 +125,24 @@ impl Kernel {
         self.state.as_ref().is_some_and(|state| *state != State::Disabled)
     }
 
-    /// The loaded scheduler in words.
+    /// Describes the loaded scheduler, such as `lavd_1.0 is enabled`.
     #[must_use]
     pub fn loaded(&self) -> String {
         let state = self.state.as_ref().map_or_else(|| "absent".to_owned(), ToString::to_string);
         format!("{} is {state}", self.ops.as_deref().unwrap_or("a scheduler without a name"))
     }
 
-    /// What prevents any scheduler from being loaded here.
+    /// Returns the reasons why no scheduler at all can be loaded here.
     #[must_use]
     pub fn obstacles(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         let release = &self.release;
         if !self.root {
-            wrong.push("it takes root to load a scheduler (this is another user)".to_owned());
+            wrong.push("only root can load a scheduler (this is another user)".to_owned());
         }
         if self.state.is_none() {
             wrong.push(format!(
-                "kernel {release} has no sched_ext (no {FOLDER}): it takes Linux {OLDEST} or newer with CONFIG_SCHED_CLASS_EXT; \
+                "kernel {release} has no sched_ext (no {FOLDER}): this needs Linux {OLDEST} or newer with CONFIG_SCHED_CLASS_EXT; \
                  cpu.idle stays in use"
             ));
         } else if !self.btf {
@@ -150,31 +151,30 @@ impl Kernel {
         wrong
     }
 
-    /// Why commensal's scheduler cannot be loaded because of the loaded one. With `replace` it may take over from a
-    /// commensal scheduler.
+    /// Returns why the loaded scheduler prevents loading commensal's; `None` if it does not. `replace` says
+    /// whether a scheduler that is already commensal's may be replaced.
     #[must_use]
     pub fn taken(&self, replace: bool) -> Option<String> {
         if !self.busy() || (replace && self.ours()) {
             return None;
         }
         let way = match (self.ours(), replace) {
-            (true, _) => "take over from it with --replace, or `commensal sched unload` first",
+            (true, _) => "--replace replaces it, or unload it first with `commensal sched unload`",
             (false, false) => "end the program that loaded it first",
-            (false, true) => {
-                "--replace takes over from commensal's own only: end the program that loaded it first"
-            }
+            (false, true) => "--replace replaces commensal's own only: end the program that loaded it first",
         };
-        Some(format!("another sched_ext scheduler is there already ({}): {way}", self.loaded()))
+        Some(format!("another sched_ext scheduler is loaded already ({}): {way}", self.loaded()))
     }
 
-    /// What prevents loading a scheduler that cannot coexist with another one.
+    /// Returns the reasons why a scheduler that cannot coexist with another one cannot be loaded.
     #[must_use]
     pub fn obstacles_to_another(&self) -> Vec<String> {
         let mut wrong = self.obstacles();
         if self.busy() {
-            let way = if self.ours() { "`commensal sched unload`" } else { "end the program that loaded it" };
+            let way =
+                if self.ours() { "run `commensal sched unload`" } else { "end the program that loaded it" };
             wrong.push(format!(
-                "the kernel has one sched_ext scheduler at a time, and {}: first {way}",
+                "the kernel has one sched_ext scheduler at a time, and {}: {way} first",
                 self.loaded()
             ));
         }
@@ -209,21 +209,24 @@ mod tests {
     fn each_obstacle_has_its_way_out() {
         check(&with(Some("disabled\n"), ""), &[]);
         check(&with(None, ""), &["with CONFIG_SCHED_CLASS_EXT"]);
-        check(&with(Some("enabled\n"), "lavd_1.0\n"), &["lavd_1.0 is enabled: first end the program"]);
-        check(&with(Some("enabled\n"), "commensal_0.1\n"), &["first `commensal sched unload`"]);
-        check(&with(Some("enabled\n"), "commensalism\n"), &["first end the program"]);
+        check(
+            &with(Some("enabled\n"), "lavd_1.0\n"),
+            &["lavd_1.0 is enabled: end the program that loaded it first"],
+        );
+        check(&with(Some("enabled\n"), "commensal_0.1\n"), &["run `commensal sched unload` first"]);
+        check(&with(Some("enabled\n"), "commensalism\n"), &["end the program that loaded it first"]);
         let host = with(Some("disabled\n"), "");
         host.remove_file("/sys/kernel/btf/vmlinux");
         check(&host, &["CONFIG_DEBUG_INFO_BTF"]);
         host.unprivileged(true);
-        check(&host, &["it takes root", "CONFIG_DEBUG_INFO_BTF"]);
+        check(&host, &["only root can load", "CONFIG_DEBUG_INFO_BTF"]);
     }
 
     #[test]
-    fn one_of_ours_may_be_taken_over() {
+    fn one_of_ours_may_be_replaced() {
         let taken = |ops: &str, replace: bool| Kernel::read(&with(Some("enabled"), ops)).taken(replace);
         assert_eq!(taken("commensal_0.1", true), None);
-        assert!(taken("commensal_0.1", false).unwrap().contains("with --replace"));
+        assert!(taken("commensal_0.1", false).unwrap().contains("--replace replaces it"));
         assert!(taken("lavd_1.0", false).unwrap().contains("lavd_1.0 is enabled): end the program"));
         assert!(taken("lavd_1.0", true).unwrap().contains("commensal's own only"));
         assert_eq!(Kernel::read(&with(Some("disabled"), "")).taken(true), None);
@@ -242,7 +245,7 @@ mod tests {
         assert_eq!(stamp(&with(None, "")), "");
     }
 
-    // promise 63
+    // promise 52
     #[test]
     fn cpus_without_a_tick() {
         let of = |text: &str| {

@@ -1,6 +1,6 @@
-//! Queries the sched_ext scheduler of this state directory over its socket (`docs/reference/sched-control.md`): whether
-//! it can be used, its state, and which of commensal's orders are in force. Orders are sent by
-//! `commensal_reconcile::scheduler`.
+//! Queries commensal's sched_ext scheduler with this state directory over its socket
+//! (`docs/reference/sched-control.md`): whether it can be used, its state, and which of commensal's orders (the
+//! configuration of cgroups) are in force. `commensal_reconcile::scheduler` sends the orders.
 
 use crate::sched_ext::Kernel;
 use commensal_core::actual::{Capabilities, SCHED_EXT, SCHEDULER, Support};
@@ -13,20 +13,20 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-/// Timeout of a query: the scheduler answers from memory, and no plan waits longer for it.
+/// Timeout of a query. The scheduler responds from memory, so a longer wait would only delay the plan.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// Why there is no usable answer.
+/// Why a query had no usable response.
 #[derive(Debug)]
 pub enum Unanswered {
-    /// Nothing listens on the socket, or the query timed out.
+    /// No process listens on the socket, or the query timed out.
     Host(HostError),
-    /// The scheduler refused, or its answer is not valid; in words.
+    /// The scheduler refused the request, or its response is not valid; contains a message.
     Refused(String),
 }
 
 impl Unanswered {
-    /// Whether nothing listens: no scheduler is loaded with this state directory, or its process was killed.
+    /// Whether no process listens: no scheduler with this state directory is loaded, or its process was killed.
     #[must_use]
     pub fn is_nobody(&self) -> bool {
         matches!(self, Unanswered::Host(error) if matches!(error.errno, Errno::ENOENT | Errno::ECONNREFUSED))
@@ -47,26 +47,26 @@ impl fmt::Display for Unanswered {
 
 impl std::error::Error for Unanswered {}
 
-/// Parses the answer of the scheduler, as read from its socket, into its JSON object.
+/// Parses the response of the scheduler, as read from its socket, into its JSON object.
 ///
 /// # Errors
-/// [`Unanswered`].
+/// Returns an error when the scheduler does not respond in time, refuses, or responds with an invalid message.
 pub fn heard(answer: Result<String, HostError>) -> Result<Value, Unanswered> {
     protocol::answer(&answer.map_err(Unanswered::Host)?).map_err(Unanswered::Refused)
 }
 
-/// The current status, as received from the socket.
+/// Returns the current status as received from the socket.
 ///
 /// # Errors
-/// [`Unanswered`].
+/// Returns an error when the scheduler does not respond in time, refuses, or responds with an invalid message.
 pub fn raw_status(host: &dyn Host, socket: &Path, patience: Duration) -> Result<Value, Unanswered> {
     heard(host.ask(socket, &Request::Status.text(), patience))
 }
 
-/// The current status, parsed.
+/// Returns the current status, parsed.
 ///
 /// # Errors
-/// [`Unanswered`].
+/// Returns an error when the scheduler does not respond in time, refuses, or responds with an invalid message.
 pub fn status(host: &dyn Host, socket: &Path, patience: Duration) -> Result<Status, Unanswered> {
     Status::read(raw_status(host, socket, patience)?).map_err(Unanswered::Refused)
 }
@@ -90,7 +90,7 @@ pub fn look(host: &dyn Host, state_dir: &Path, owner: &str) -> Scheduler {
     let mut found = Scheduler { socket, orders, ..Scheduler::default() };
     let kernel = Kernel::read(host);
     if kernel.state.is_none() {
-        found.obstacle = Some("this kernel cannot have one".to_owned());
+        found.obstacle = Some("this kernel cannot load a scheduler".to_owned());
         return found;
     }
     match status(host, &found.socket, PATIENCE) {
@@ -106,28 +106,28 @@ fn take(mut status: Status, owner: &str, found: &mut Scheduler) {
         Mode::Running | Mode::Frozen => None,
         Mode::Starting => Some("it is being loaded".to_owned()),
         Mode::Ejected => {
-            Some(format!("the kernel has taken it off ({reason}); it is loaded again by itself"))
+            Some(format!("the kernel has ejected it ({reason}); it is loaded again automatically"))
         }
         Mode::GivenUp => Some(format!(
-            "the kernel has taken it off and it stays off ({reason}); `commensal sched unload`, then `commensal sched load`"
+            "the kernel has ejected it, and it is not loaded again ({reason}); `commensal sched unload`, then `commensal sched load`"
         )),
     };
     found.mode = Some(status.mode);
     found.orders = status.orders.0.remove(owner).unwrap_or_default();
-    // Orders that were given without an owner have an empty one.
+    // Orders that a client sent without an owner have an empty owner.
     found.orders.owner = owner.to_owned();
 }
 
-/// Why the scheduler cannot be used when it does not answer.
+/// Returns why the scheduler cannot be used, given that it did not respond.
 fn in_words(error: &Unanswered, kernel: &Kernel) -> String {
     match error {
         _ if error.is_nobody() && !kernel.busy() => "not loaded; `commensal sched load` loads it".to_owned(),
         _ if error.is_nobody() => format!(
-            "the kernel takes one at a time, and {}: unload it, or give the --state-dir of whoever loaded it",
+            "the kernel loads one scheduler at a time, and {}: unload it, or use the --state-dir of the program that loaded it",
             kernel.loaded()
         ),
         Unanswered::Host(error) if matches!(error.errno, Errno::EACCES | Errno::EPERM) => {
-            "only root may ask it".to_owned()
+            "only root may query it".to_owned()
         }
         Unanswered::Host(error) if error.errno == Errno::ETIMEDOUT => {
             format!("it does not answer within {} ms; is its process stopped?", PATIENCE.as_millis())
@@ -163,16 +163,16 @@ mod tests {
             let obstacle = found(state, answer).obstacle.unwrap();
             assert!(obstacle.contains(words), "{obstacle}");
         };
-        check(None, None, "cannot have one");
+        check(None, None, "cannot load a scheduler");
         check(Some("disabled"), None, "not loaded; `commensal sched load`");
         check(Some("enabled"), None, "rusty is enabled: unload it");
-        check(Some("enabled"), Some("hello"), "no answer of commensal-sched");
-        check(Some("enabled"), Some(""), "no answer of commensal-sched");
+        check(Some("enabled"), Some("hello"), "not a response of commensal-sched");
+        check(Some("enabled"), Some(""), "not a response of commensal-sched");
         check(Some("enabled"), Some(r#"{"ok":true,"mode":"starting","ejected":null}"#), "being loaded");
         let ejected = r#"{"ok":true,"mode":"ejected","ejected":"runnable task stall"}"#;
         check(Some("disabled"), Some(ejected), "runnable task stall); it is loaded again");
         let given_up = r#"{"ok":true,"mode":"given-up","ejected":"sysrq"}"#;
-        check(Some("disabled"), Some(given_up), "stays off (sysrq); `commensal sched unload`");
+        check(Some("disabled"), Some(given_up), "is not loaded again (sysrq); `commensal sched unload`");
         check(Some("enabled"), Some(r#"{"ok":true,"mode":"dancing","ejected":null}"#), "cannot be read");
     }
 
@@ -189,13 +189,13 @@ mod tests {
             assert!(!error.is_nobody() && error.to_string().contains(part), "{error:?} lacks {part:?}");
         };
         check("{\"ok\":false,\"error\":\"on its way out\"}\n", "refuses: on its way out");
-        check("HTTP/1.1 400\n", "no answer of commensal-sched");
+        check("HTTP/1.1 400\n", "not a response of commensal-sched");
         check("{\"ok\":true,\"pid\":\"seven\"}\n", "cannot be read");
         host.answer(&socket, "", "{\"ok\":true,\"pid\":7,\"mode\":\"running\",\"later\":1}\n");
         assert_eq!(ask(&host).unwrap().pid, 7);
     }
 
-    /// In the scheduler's format; fields that a plan does not need are ignored.
+    /// The status is in the scheduler's format; fields that a plan does not need are ignored.
     #[test]
     fn a_status_with_orders() {
         let answer = r#"{"ok":true,"pid":7,"mode":"frozen","generation":2,"ejected":null,"problems":[],"orders":{"":{"groups":[{"cgroup":"/x","class":"offline","expel":false}],"hold_off_us":0},"me":{"owner":"me","groups":[{"cgroup":"/a/","class":"offline","expel":false,"weight":50,"limit":{"quota_us":20000,"period_us":100000}},{"cgroup":"/b","class":"online","expel":true}],"hold_off_us":5}},"groups":[],"counters":{}}"#;

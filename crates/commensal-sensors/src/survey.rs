@@ -1,19 +1,24 @@
-//! Everything that a plan is based on: machine, hierarchies, their manager, capabilities.
+//! The survey on which a plan is based: machine, cgroup hierarchies, the manager of the unified hierarchy, and
+//! capabilities (which mechanisms work).
 
-use crate::containers::{Found, find};
-use crate::delegation::{self, Tenancy};
+use crate::containers::find;
+use crate::delegation;
+use crate::mounts::Mount;
 use crate::processes::{Scanner, Wanted, places};
-use crate::{SensorError, actual, capability, cookies, machine, mounts};
-use commensal_core::actual::{ActualState, CORE_SCHED, Capabilities, CgroupPath, CgroupRef, Hierarchy};
+use crate::{SensorError, actual, capability, cookies, machine, mounts, vendor};
+use commensal_core::actual::{
+    ActualState, CORE_SCHED, Capabilities, CgroupPath, CgroupRef, Hierarchy, Tenancy,
+};
 use commensal_core::desired::DesiredState;
 use commensal_core::group::{GroupSpec, Match};
 use commensal_core::knob::{Controller, Version};
+use commensal_core::member::EngineReport;
 use commensal_core::topology::{Device, Machine};
-use commensal_host::Host;
+use commensal_host::{Host, below};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Results of a survey.
+/// What a survey has found on the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Survey {
     /// CPUs, memory, disks.
@@ -22,15 +27,41 @@ pub struct Survey {
     pub hierarchies: Vec<Hierarchy>,
     /// The manager of the unified hierarchy, and the parent of commensal's groups.
     pub tenancy: Tenancy,
-    /// What works here, found by testing.
+    /// The mechanisms that work here, found by testing them.
     pub caps: Capabilities,
+    /// What the tests depend on, besides machine, hierarchies and manager.
+    conditions: Conditions,
 }
 
-/// Surveys the machine and tests knobs in a scratch group called `probe`. The caller holds the lock, if there can be
-/// one. `cgroup_root` is the parent of commensal's groups, if the user has chosen one.
+/// What the results of the tests depend on and what can be read without a test.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Conditions {
+    /// The cgroup file systems with their options, such as `ro`.
+    mounts: Vec<Mount>,
+    /// The controllers that the parent of commensal's groups enables in each v2 hierarchy.
+    enabled: Vec<String>,
+}
+
+impl Conditions {
+    fn read(
+        host: &dyn Host,
+        hierarchies: &[Hierarchy],
+        tenancy: &Tenancy,
+    ) -> Result<Conditions, SensorError> {
+        let unified = hierarchies.iter().filter(|one| one.version == Version::V2);
+        let enabled = unified.map(|one| {
+            let parent = below(Path::new(&one.mount), tenancy.base.as_str());
+            host.read_file(&parent.join("cgroup.subtree_control")).unwrap_or_default()
+        });
+        Ok(Conditions { mounts: mounts::cgroup_mounts(host)?, enabled: enabled.collect() })
+    }
+}
+
+/// Surveys the machine and tests knobs in a scratch group called `probe`. The caller must hold the lock of the state
+/// directory, if this user can take one. `cgroup_root` is the parent of commensal's groups, if the user has chosen one.
 ///
 /// # Errors
-/// When `/proc` or `/sys` lack files that every Linux has.
+/// Returns an error when `/proc` or `/sys` lack files that every Linux has.
 pub fn survey(
     host: &mut dyn Host,
     probe: &str,
@@ -39,26 +70,50 @@ pub fn survey(
     let machine = machine::machine(host)?;
     let hierarchies = mounts::hierarchies(host)?;
     let tenancy = delegation::look(host, &hierarchies, cgroup_root);
+    let conditions = Conditions::read(host, &hierarchies, &tenancy)?;
     let caps = capability::probe(host, &hierarchies, &tenancy, &machine, probe);
-    Ok(Survey { machine, hierarchies, tenancy, caps })
+    Ok(Survey { machine, hierarchies, tenancy, caps, conditions })
 }
 
-/// The cgroups of this process.
+/// Returns the cgroups of this process.
 fn here(host: &dyn Host, found: &ActualState) -> BTreeSet<CgroupRef> {
     let places = places(host, Path::new("/proc/self/cgroup"), &found.hierarchies);
     places.into_iter().map(|(hierarchy, path)| CgroupRef { hierarchy, path }).collect()
 }
 
 impl Survey {
-    /// The current groups, without values.
+    /// Surveys the machine again without testing knobs, which creates and removes a cgroup in every hierarchy. `None` if
+    /// the tests must be repeated, because something has changed on which their results depend, or may depend: a
+    /// vendor's switch can be set at any time.
     ///
     /// # Errors
-    /// When a mounted hierarchy cannot be opened, or has more than 100 000 groups.
+    /// Returns an error when `/proc` or `/sys` lack files that every Linux has.
+    pub fn refreshed(
+        &self,
+        host: &mut dyn Host,
+        cgroup_root: Option<&CgroupPath>,
+    ) -> Result<Option<Survey>, SensorError> {
+        let machine = machine::machine(host)?;
+        let hierarchies = mounts::hierarchies(host)?;
+        let tenancy = delegation::look(host, &hierarchies, cgroup_root);
+        let conditions = Conditions::read(host, &hierarchies, &tenancy)?;
+        let same = (&machine, &hierarchies, &tenancy, &conditions)
+            == (&self.machine, &self.hierarchies, &self.tenancy, &self.conditions);
+        if !same || vendor::has_any_switch(host) {
+            return Ok(None);
+        }
+        let mut caps = self.caps.clone();
+        capability::features(host, &machine, &mut caps);
+        Ok(Some(Survey { caps, ..self.clone() }))
+    }
+
+    /// Reads the current cgroups, without values.
+    ///
+    /// # Errors
+    /// Returns an error when a mounted hierarchy cannot be opened, or has more than 100 000 groups.
     pub fn tree(&self, host: &mut dyn Host) -> Result<ActualState, SensorError> {
         let mut found = actual::tree(host, self.hierarchies.clone())?;
-        found.manager = self.tenancy.manager;
-        found.base = self.tenancy.base.clone();
-        found.own_obstacle.clone_from(&self.tenancy.obstacle);
+        found.tenancy.clone_from(&self.tenancy);
         found.closed.clone_from(&self.caps.closed);
         let unified = self.hierarchies.iter().any(|one| one.version == Version::V2);
         found.confined = host.euid() != 0 && unified && self.tenancy.base.depth() > 0;
@@ -66,13 +121,14 @@ impl Survey {
         Ok(found)
     }
 
-    /// Adds to `found` the containers (from `engines`, or queried now if that is missing) and processes that the groups
-    /// match; `found` must already contain what commensal created. `docker_host` is the variable of that name.
+    /// Adds to `found` the containers and processes that the groups match. The containers are those in `engines`; if it
+    /// is `None`, the engines are queried now. `found` must already contain the cgroups that commensal created.
+    /// `docker_host` is the value of the variable `DOCKER_HOST`.
     pub fn members(
         &self,
         host: &dyn Host,
         specs: &[GroupSpec],
-        engines: Option<&Found>,
+        engines: Option<&EngineReport>,
         docker_host: Option<&str>,
         found: &mut ActualState,
     ) {
@@ -80,8 +136,8 @@ impl Survey {
             Some(engines) => Some(engines.clone()),
             None => find(host, &self.hierarchies, specs, docker_host),
         };
-        if let Some(Found { containers, obstacle }) = asked {
-            (found.containers, found.engine_obstacle) = (containers, obstacle);
+        if let Some(asked) = asked {
+            found.engines = asked;
         }
         let matches: Vec<&Match> = specs.iter().flat_map(|spec| &spec.matches).collect();
         let moved = found.ours.moved.keys().copied().collect();
@@ -92,18 +148,18 @@ impl Survey {
     /// Reads the values of all groups of the cpu controller into `found`.
     ///
     /// # Errors
-    /// When a group that is there cannot be opened.
+    /// Returns an error when a group that exists cannot be opened.
     pub fn fill_all(&self, host: &mut dyn Host, found: &mut ActualState) -> Result<(), SensorError> {
         let cpu = found.hierarchy_of(Controller::Cpu);
         let places = found.cgroups.keys().filter(|place| Some(place.hierarchy) == cpu).cloned().collect();
         actual::values(host, found, &places, &[])
     }
 
-    /// Reads into `found` the values that a plan for `desired` needs. Cookies are read only where they may be wanted,
-    /// because that takes a system call for every thread.
+    /// Reads into `found` the values that a plan for `desired` needs. Reads core-scheduling cookies only for groups
+    /// that need or have them, because each thread takes a system call.
     ///
     /// # Errors
-    /// When a group that is there cannot be opened.
+    /// Returns an error when a group that exists cannot be opened.
     pub fn fill(
         &self,
         host: &mut dyn Host,

@@ -1,4 +1,5 @@
-//! CPU, memory and I/O use of a group, from all mounted hierarchies; and the use by no group.
+//! Reads the CPU, memory and I/O use of a group from all mounted hierarchies, and computes the CPU time that no group
+//! used.
 
 use crate::pressure;
 use commensal_core::actual::{CgroupPath, Hierarchy};
@@ -9,38 +10,57 @@ use commensal_host::{Dir, Host, below};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// One group's open directories, one per hierarchy it exists in.
+/// One group's open directories, one for each hierarchy that has the group.
 #[derive(Debug, Clone)]
 pub struct GroupDirs {
-    dirs: Vec<(Version, Vec<Controller>, Dir)>,
+    dirs: Vec<(Version, Controllers, Dir)>,
+}
+
+/// A set of controllers, one bit each: an agent keeps thousands of them.
+#[derive(Debug, Clone, Copy)]
+struct Controllers(u8);
+
+impl Controllers {
+    fn bit(controller: Controller) -> u8 {
+        1 << controller as u8
+    }
+
+    fn of(hierarchy: &Hierarchy) -> Controllers {
+        Controllers(hierarchy.controllers.iter().fold(0, |set, one| set | Controllers::bit(*one)))
+    }
+
+    fn contains(self, controller: Controller) -> bool {
+        self.0 & Controllers::bit(controller) != 0
+    }
 }
 
 impl GroupDirs {
     /// Opens the group at `path` in every hierarchy that has it.
     pub fn open(host: &mut dyn Host, hierarchies: &[Hierarchy], path: &CgroupPath) -> GroupDirs {
-        let mut dirs = Vec::new();
+        let mut dirs = Vec::with_capacity(hierarchies.len());
         for hierarchy in hierarchies {
             if let Ok(dir) = host.open(&below(Path::new(&hierarchy.mount), path.as_str())) {
-                dirs.push((hierarchy.version, hierarchy.controllers.iter().copied().collect(), dir));
+                dirs.push((hierarchy.version, Controllers::of(hierarchy), dir));
             }
         }
+        dirs.shrink_to_fit();
         GroupDirs { dirs }
     }
 
-    /// The directory in the hierarchy with `controller`.
+    /// Returns the directory in the hierarchy with `controller`.
     #[must_use]
     pub fn of(&self, controller: Controller) -> Option<(Version, Dir)> {
-        let found = self.dirs.iter().find(|(_, controllers, _)| controllers.contains(&controller));
+        let found = self.dirs.iter().find(|(_, controllers, _)| controllers.contains(controller));
         found.map(|(version, _, dir)| (*version, *dir))
     }
 
-    /// All directories, for starting a process in the group.
+    /// Returns all directories, for starting a process in the group.
     #[must_use]
     pub fn all(&self) -> Vec<Dir> {
         self.dirs.iter().map(|(_, _, dir)| *dir).collect()
     }
 
-    /// Any directory, for its list of processes.
+    /// Returns one of the directories, for its list of processes.
     #[must_use]
     pub fn any(&self) -> Option<Dir> {
         self.dirs.first().map(|(_, _, dir)| *dir)
@@ -53,8 +73,8 @@ impl GroupDirs {
         }
     }
 
-    /// Memory in and below the group that cannot be reclaimed without swap: anonymous and shared
-    /// (Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst, `memory.stat`), bytes.
+    /// Returns the memory in and below the group that cannot be reclaimed without swap, in bytes: anonymous and shared
+    /// memory (Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst, `memory.stat`).
     pub fn held_bytes(&self, host: &mut dyn Host) -> Option<u64> {
         let (version, dir) = self.of(Controller::Memory)?;
         let text = host.read(dir, "memory.stat").ok()?;
@@ -69,7 +89,7 @@ impl GroupDirs {
         Some(field(names[0])?.saturating_add(field(names[1]).unwrap_or(0)))
     }
 
-    /// CPU time used so far, us: the cheap part of [`GroupDirs::read`].
+    /// Returns the CPU time used so far, in microseconds; costs less than [`GroupDirs::read`].
     pub fn cpu_us(&self, host: &mut dyn Host) -> Option<u64> {
         match self.of(Controller::Cpuacct) {
             Some((_, dir)) => {
@@ -82,7 +102,7 @@ impl GroupDirs {
         }
     }
 
-    /// The kernel's out-of-memory counters.
+    /// Reads the kernel's out-of-memory counters.
     pub fn out_of_memory(&self, host: &mut dyn Host) -> OutOfMemory {
         let Some((version, dir)) = self.of(Controller::Memory) else { return OutOfMemory::default() };
         let (events, limit_hits) = match version {
@@ -96,12 +116,12 @@ impl GroupDirs {
         OutOfMemory { kills: events.and_then(|text| field(&text, "oom_kill")), limit_hits }
     }
 
-    /// All counters.
+    /// Reads all counters.
     pub fn read(&self, host: &mut dyn Host) -> GroupUse {
         GroupUse { cpu_us: self.cpu_us(host), ..self.others(host) }
     }
 
-    /// Current memory in and below the group, bytes.
+    /// Returns the current memory use in and below the group, in bytes.
     pub fn memory_bytes(&self, host: &mut dyn Host) -> Option<u64> {
         let (version, dir) = self.of(Controller::Memory)?;
         let file = match version {
@@ -111,7 +131,7 @@ impl GroupDirs {
         number(host, dir, file)
     }
 
-    /// All counters except the CPU time.
+    /// Reads all counters except the CPU time.
     pub fn others(&self, host: &mut dyn Host) -> GroupUse {
         let mut used = GroupUse::default();
         if let Some((version, dir)) = self.of(Controller::Cpu)
@@ -143,7 +163,7 @@ fn number(host: &mut dyn Host, dir: Dir, file: &str) -> Option<u64> {
     host.read(dir, file).ok()?.trim().parse().ok()
 }
 
-/// The number after `name` in a file of `name number` lines.
+/// Returns the number after `name` in a file of `name number` lines.
 fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
@@ -159,7 +179,7 @@ fn disk_use(host: &mut dyn Host, version: Version, dir: Dir) -> Option<BTreeMap<
     }
 }
 
-/// `254:0 rbytes=1 wbytes=2 rios=3 wios=4 …`
+/// Parses lines such as `254:0 rbytes=1 wbytes=2 rios=3 wios=4 …`.
 fn parse_io_stat(text: &str) -> BTreeMap<Device, DiskUse> {
     let line = |line: &str| {
         let (device, rest) = line.split_once(' ')?;
@@ -178,7 +198,7 @@ fn parse_io_stat(text: &str) -> BTreeMap<Device, DiskUse> {
     text.lines().filter_map(line).collect()
 }
 
-/// `254:0 Read 1`, `254:0 Write 2`, …
+/// Parses lines such as `254:0 Read 1` and `254:0 Write 2`.
 fn parse_blkio(bytes: &str, operations: Option<&str>) -> BTreeMap<Device, DiskUse> {
     let entries = |text: &str| -> Vec<(Device, String, u64)> {
         let entry = |line: &str| {
@@ -207,8 +227,9 @@ fn parse_blkio(bytes: &str, operations: Option<&str>) -> BTreeMap<Device, DiskUs
     disks
 }
 
-/// CPU time used by no group, us: the machine's less that of the groups, over the same span. `None` when a part is
-/// unknown; clock granularity can make it slightly negative, which counts as 0.
+/// Returns the CPU time that no group used, in microseconds: the machine's busy time minus that of the groups, over the
+/// same interval. `None` if one of these times is unknown. Clock granularity can make the difference slightly negative;
+/// a negative difference counts as 0.
 #[must_use]
 pub fn foreign_cpu_us(machine: &MachineCpu, groups_us: &[Option<u64>]) -> Option<u64> {
     let ours: u64 = groups_us.iter().copied().sum::<Option<u64>>()?;

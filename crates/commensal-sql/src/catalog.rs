@@ -1,11 +1,12 @@
-//! Everything defined through SQL: groups, policies, users with their properties, roles, privileges, and the
-//! configuration.
+//! The catalogue of all objects that SQL statements define: workload groups, policies (rules that act on running
+//! queries), users with their properties, roles, privileges, and the configuration.
 //!
-//! [`Catalog::execute`] executes a statement, or refuses it and changes nothing. Rules and messages are those of Apache
-//! Doris (`WorkloadGroupMgr`, `WorkloadSchedPolicyMgr`, `UserProperty`), with one exception: dropping a group also
-//! removes the privileges on it, while in Doris they apply again to a new group of the same name.
+//! [`Catalog::execute`] either executes a statement, or refuses it and changes nothing. Rules and messages are those of
+//! Apache Doris (`WorkloadGroupMgr`, `WorkloadSchedPolicyMgr`, `UserProperty`), with one exception: dropping a group
+//! also removes the privileges on it. In Doris those privileges would apply to a new group with the same name.
 //!
-//! The machine is one backend, so a group's name is unique on it, across all compute groups.
+//! The machine counts as one Doris backend. So the name of a group is unique on the machine, across all compute groups
+//! (Doris' sets of backends).
 
 mod access;
 mod config;
@@ -35,23 +36,23 @@ pub use rows::{GroupRow, PolicyRow, PrivilegeRow, show_groups};
 pub use store::{Kernel, StoreError};
 pub use users::{Grants, Privilege, Role, User};
 
-/// The id of the first group. Doris' ids look like this, so that they are not taken for counts.
+/// The id of the first group. Ids are large, as in Doris, so that a reader does not mistake an id for a count.
 const FIRST_ID: u64 = 10_001;
 
 /// A workload group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupDefinition {
-    /// Its number, which is never reused.
+    /// The group's number, which is never reused.
     pub id: u64,
-    /// Its name.
+    /// The group's name.
     pub name: GroupName,
-    /// Grows by one with every change.
+    /// Version of the definition, which grows by one with every change.
     pub version: u64,
-    /// Its properties.
+    /// The group's properties.
     pub properties: GroupProperties,
 }
 
-/// Everything that is defined.
+/// All definitions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Catalog {
     memory_base: Ppm,
@@ -61,9 +62,9 @@ pub struct Catalog {
     policies: BTreeMap<String, Policy>,
     users: BTreeMap<UserName, User>,
     roles: BTreeMap<String, Role>,
-    /// `default_workload_group` by the user's name.
+    /// `default_workload_group` of users, by the user's name.
     default_groups: BTreeMap<String, String>,
-    /// `max_user_connections` by the user's name; users without an entry have the server's maximum.
+    /// `max_user_connections` of users, by the user's name; users without an entry have the server's maximum.
     max_connections: BTreeMap<String, u32>,
     config: Config,
 }
@@ -75,8 +76,8 @@ impl Default for Catalog {
 }
 
 impl Catalog {
-    /// A catalogue with the group `normal` and the user `root`, who has no password. `memory_base` is the share of the
-    /// machine's memory that percentages refer to.
+    /// Creates a catalogue with the group `normal` and the user `root`, who has no password. `memory_base` is the share
+    /// of the machine's memory that percentages refer to.
     #[must_use]
     pub fn new(memory_base: Ppm) -> Catalog {
         let mut catalog = Catalog {
@@ -95,7 +96,7 @@ impl Catalog {
         catalog
     }
 
-    /// Adds the built-in group and user where they are missing.
+    /// Adds the built-in group and the built-in user if they are missing.
     fn complete(&mut self) {
         if !self.groups.contains_key(NORMAL)
             && let Ok(name) = GroupName::new(NORMAL)
@@ -121,29 +122,29 @@ impl Catalog {
         self.memory_base
     }
 
-    /// Version that grows with every change, for callers that cache derived data.
+    /// Returns a version that grows with every change, for callers that cache derived data.
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Every group, by name.
+    /// Returns all groups, ordered by name.
     pub fn groups(&self) -> impl Iterator<Item = &GroupDefinition> {
         self.groups.values()
     }
 
-    /// A group by its name.
+    /// Returns the group with this name.
     #[must_use]
     pub fn group(&self, name: &str) -> Option<&GroupDefinition> {
         self.groups.get(name)
     }
 
-    /// Every policy, by name.
+    /// Returns all policies, ordered by name.
     pub fn policies(&self) -> impl Iterator<Item = &Policy> {
         self.policies.values()
     }
 
-    /// The values set by `ADMIN SET FRONTEND CONFIG`.
+    /// Returns the values set with `ADMIN SET FRONTEND CONFIG`.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config

@@ -1,4 +1,5 @@
-//! The engine: the catalogue, the groups in force, the connections, and the base state that every query starts from.
+//! The engine: the catalogue (all definitions), the running groups, the connections, and the base state from which the
+//! state of each query is built.
 //!
 //! ```text
 //! protocol ── Session ──► catalogue (definitions) ──► groups in force
@@ -22,6 +23,7 @@ mod pace;
 pub mod password;
 mod policies;
 mod pool;
+mod queries;
 pub mod query;
 pub mod queue;
 mod remote;
@@ -31,8 +33,10 @@ mod scratch;
 pub mod session;
 pub mod settings;
 mod show;
+mod storage;
 mod stores;
 mod system;
+pub mod terms;
 pub mod tokens;
 pub mod variables;
 pub mod victim;
@@ -43,30 +47,29 @@ pub use data::{Data, Format, INFORMATION_SCHEMA, MAIN};
 pub use remote::Allowed;
 
 use crate::catalog::{Catalog, Kernel, PasswordHash};
-use crate::property::MemoryLimit;
+use crate::property::{MEMORY_BASE, MemoryLimit};
 use crate::statement::{Statement, UserName};
 use arc_swap::ArcSwap;
 use commensal_core::group::Class;
-use commensal_core::topology::Device;
-use commensal_core::units::{MicroCpus, Ppm, Weight};
+use commensal_core::units::{MicroCpus, Weight};
 use commensal_host::{Host, LinuxHost};
 use connections::Connections;
 use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::context::SessionState;
-use datafusion::execution::disk_manager::{DiskManager, DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::prelude::SessionConfig;
 use error::{Error, cannot};
 use group::{Group, Groups};
-use query::Query;
+use password::Decoys;
+use queries::Queries;
 use scratch::Scratch;
 use settings::{QueueLimits, Rules, Settings};
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use storage::Storage;
 use worker::{Launcher, Worker, Workers};
 
 /// Options of a server.
@@ -76,27 +79,26 @@ pub struct Options {
     pub data: PathBuf,
     /// Whether statements may add files to the data folder.
     pub writable: bool,
-    /// Folder for definitions; without one, definitions are lost when the server ends.
+    /// Folder for definitions. Without this folder, definitions are lost when the server exits.
     pub state: Option<PathBuf>,
-    /// File for the groups, in the format of `groups.d`; in the state folder when it is not given.
+    /// File for the groups, in the format of `groups.d`; by default a file in the state folder.
     pub groups: Option<PathBuf>,
     /// Folder for spill files, in which each server creates a subfolder.
     pub spill: PathBuf,
-    /// Remote stores that may be read.
+    /// Remote stores that queries may read.
     pub s3: Allowed,
     /// Memory that percentages refer to, in bytes; by default a share of the machine's memory.
     pub memory: Option<u64>,
     /// Number of CPUs that percentages refer to.
     pub cpus: usize,
-    /// How worker processes for offline groups are started; without it, their queries run on threads of this process.
+    /// How worker processes for offline groups are started. If this is `None`, the queries of offline groups run on
+    /// threads of this process.
     pub workers: Option<Workers>,
 }
 
-/// Share of the machine's memory that percentages of groups refer to, like Doris's `mem_limit`.
-pub const MEMORY_BASE: Ppm = Ppm(900_000);
-
 impl Options {
-    /// The files that store definitions: the groups, in the format of `groups.d`, and what only SQL needs.
+    /// Returns the two files that store definitions: the groups, in the format of `groups.d`, and the data that only
+    /// SQL needs. `None` without a state folder.
     fn files(&self) -> Option<(PathBuf, PathBuf)> {
         let state = self.state.as_ref()?;
         let groups = self.groups.clone().unwrap_or_else(|| state.join(GROUPS_FILE));
@@ -108,37 +110,32 @@ impl Options {
 const GROUPS_FILE: &str = "sql-groups.toml";
 const SQL_FILE: &str = "sql.toml";
 
-/// How long no query must have run before freed memory is returned to the kernel.
+/// Freed memory is returned to the kernel when no query has run for this long.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// How often limits that are not enforced immediately are checked.
+/// Interval between two checks of the limits that are not enforced immediately.
 pub const TICK: Duration = Duration::from_millis(100);
 
 /// The engine; one per process.
 pub struct Engine {
-    /// Options that it was started with.
+    /// Options that the engine was started with.
     pub options: Options,
-    /// The data folder.
-    pub data: Data,
-    /// Device of the data folder.
-    pub data_device: Device,
-    scratch: Arc<Scratch>,
-    /// Spill files of all queries.
-    pub spill: Arc<DiskManager>,
-    /// Device of the spill files.
-    pub spill_device: Device,
+    /// The data folder and the spill files.
+    pub storage: Storage,
     /// The state from which each query's state is built.
     pub base: SessionState,
     /// The open connections.
     pub connections: Connections,
+    /// The waiting and running queries.
+    pub queries: Queries,
+    /// Data that stands in for users that do not exist, so that a refused login does not reveal whether the user
+    /// exists.
+    pub decoys: Decoys,
     /// Bytes that percentages of memory refer to.
     pub memory_bytes: u64,
     launcher: Option<Arc<Launcher>>,
     catalog: Mutex<Catalog>,
     groups: ArcSwap<Groups>,
-    queries: Mutex<BTreeMap<u64, Arc<Query>>>,
-    /// When the last query ended; `None` once the freed memory was returned to the kernel.
-    ended: Mutex<Option<Instant>>,
 }
 
 impl fmt::Debug for Engine {
@@ -151,7 +148,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The machine's memory in bytes.
+/// Returns the machine's memory in bytes.
 fn machine_memory() -> Option<u64> {
     let text = LinuxHost::new().read_file(Path::new("/proc/meminfo")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
@@ -160,20 +157,14 @@ fn machine_memory() -> Option<u64> {
 
 impl Engine {
     /// Opens the data folder, loads the definitions, and starts the groups. Timers, limits and statements run on the
-    /// runtime from which this is called.
+    /// tokio runtime that calls this function.
     ///
     /// # Errors
-    /// A folder is missing, or a file of definitions is damaged.
+    /// A folder is missing, or a file of definitions cannot be parsed.
     pub fn open(options: Options) -> Result<Arc<Engine>, Error> {
         cpu::charge_spawned_tasks();
-        let data = Data::open(&options.data, options.writable)?;
-        let device =
-            |folder: &Path| stores::device(folder).map_err(|error| cannot("look at", folder, &error));
-        let (data_device, spill_device) = (device(data.store.root())?, device(&options.spill)?);
-        let scratch = Arc::new(Scratch::new(&options.spill)?);
-        let mode = DiskManagerMode::Directories(vec![scratch.path().to_owned()]);
-        let spill = Arc::new(DiskManagerBuilder::default().with_mode(mode).build()?);
-        // Without a cache of folder listings, which would hide new files.
+        let storage = Storage::open(&options.data, options.writable, &options.spill)?;
+        // Caching of folder listings is disabled, because it would hide new files.
         let runtime = RuntimeEnvBuilder::new().with_object_list_cache_limit(0).build_arc()?;
         let config = SessionConfig::new()
             .with_create_default_catalog_and_schema(false)
@@ -188,34 +179,32 @@ impl Engine {
         let machine = || machine_memory().map(|bytes| MEMORY_BASE.of(bytes));
         let Some(memory_bytes) = options.memory.or_else(machine) else {
             return Err(Error::Engine(
-                "cannot read the machine's memory: say how much with --memory".to_owned(),
+                "cannot determine how much memory this machine has: set the amount with --memory".to_owned(),
             ));
         };
         let catalog = load(&options)?;
-        let launcher = launcher(&options, memory_bytes, &scratch);
+        let decoys = Decoys::open(options.state.as_deref())?;
+        let launcher = launcher(&options, memory_bytes, storage.scratch());
         let engine = Engine {
-            data,
-            data_device,
-            scratch,
-            spill,
-            spill_device,
+            storage,
             base,
             connections: Connections::default(),
+            queries: Queries::default(),
+            decoys,
             memory_bytes,
             launcher,
             catalog: Mutex::new(catalog),
             groups: ArcSwap::default(),
-            queries: Mutex::default(),
-            ended: Mutex::default(),
             options,
         };
         let _ = engine.put_in_force(&lock(&engine.catalog))?;
         Ok(Arc::new(engine))
     }
 
-    /// Removes all spill files, when the process ends: queries that still run may fail.
+    /// Removes all spill files (data that queries have written to disk because memory was short). The caller is about
+    /// to exit the process: queries that still run may fail.
     pub fn close(&self) {
-        self.scratch.remove();
+        self.storage.scratch().remove();
     }
 
     /// Calls `look` with the catalogue.
@@ -229,17 +218,17 @@ impl Engine {
         self.with_catalog(|catalog| catalog.is_admin(user))
     }
 
-    /// The groups in force, by name.
+    /// Returns the active groups by name.
     #[must_use]
     pub fn groups(&self) -> Arc<Groups> {
         self.groups.load_full()
     }
 
-    /// Executes a statement that changes definitions: stores the change, then applies it at once, also to running
-    /// queries. Returns warnings; `None` for any other statement.
+    /// Executes a statement that changes definitions: stores the change and applies it immediately, also to running
+    /// queries. Returns warnings, or `None` for a statement that changes no definition.
     ///
     /// # Errors
-    /// A rule of the catalogue is broken, or the change cannot be stored; then nothing has changed.
+    /// The change violates a rule of the catalogue or cannot be stored. In both cases nothing has changed.
     pub fn change(
         &self,
         statement: &Statement,
@@ -259,8 +248,8 @@ impl Engine {
         Ok(Some(done.warnings))
     }
 
-    /// Brings the running groups in line with the catalogue. A dropped group remains until its last query has ended.
-    /// Returns what is enforced in this process but not in a worker's cgroup.
+    /// Reconciles the running groups with the catalogue. A dropped group remains until its last query has finished.
+    /// Returns warnings about limits that the server could not set on a worker's cgroup.
     fn put_in_force(&self, catalog: &Catalog) -> Result<Vec<String>, Error> {
         let mut warnings = Vec::new();
         let old = self.groups.load();
@@ -285,14 +274,15 @@ impl Engine {
         Ok(warnings)
     }
 
-    /// The worker process for a query of this group; `None` when the query runs on threads of this process.
+    /// Returns the worker process for a query of this group; `None` if the query runs on threads of this process.
     pub async fn worker(&self, group: &Arc<Group>) -> Option<Arc<Worker>> {
         let launcher = self.launcher.as_ref()?;
         let kernel = || self.with_catalog(|catalog| self.kernel(catalog, group));
         group.worker.worker(launcher, group, kernel).await
     }
 
-    /// A groups file with the limits that the kernel enforces for a group's worker.
+    /// Returns a groups file with the limits that the kernel enforces for a group's worker. `None` if there are no such
+    /// limits, or if the groups file is invalid.
     fn kernel(&self, catalog: &Catalog, group: &Group) -> Option<String> {
         let settings = group.settings();
         let file = self.options.files().map(|(groups, _)| groups);
@@ -302,24 +292,24 @@ impl Engine {
         match catalog.worker_toml(&group.name, text.as_deref().unwrap_or(""), limits) {
             Ok(text) => text,
             Err(error) => {
-                tracing::warn!(group = %group.name, "no limits of the kernel: {error}");
+                tracing::warn!(group = %group.name, "the kernel enforces no limits on the worker: {error}");
                 None
             }
         }
     }
 
-    /// Changes the limits of a running worker. Returns what failed, for the user.
+    /// Changes the limits of a running worker. Returns a warning for the user if the change fails.
     fn change_worker(&self, catalog: &Catalog, group: &Arc<Group>) -> Option<String> {
         let launcher = self.launcher.as_ref().filter(|_| group.settings().worker)?;
         let kernel = self.kernel(catalog, group)?;
         let mut changed = Ok(());
         cpu::blocking(|| changed = group.worker.change(launcher, group, &kernel));
         let error = changed.err()?;
-        tracing::warn!(group = %group.name, "the worker's cgroup keeps its limits: {error}");
-        Some(format!("the limits of the kernel for {} are as they were: {error}", group.name))
+        tracing::warn!(group = %group.name, "the worker's cgroup keeps its previous limits: {error}");
+        Some(format!("the kernel still enforces the previous limits of {}: {error}", group.name))
     }
 
-    /// The settings that a definition means on this machine.
+    /// Returns the settings that a group's definition has on this machine.
     fn settings(&self, catalog: &Catalog, group: &crate::catalog::GroupDefinition) -> Settings {
         let properties = &group.properties;
         let cpu = catalog.cpu_hard_limit(group).map(|amount| amount.on(self.options.cpus));
@@ -333,7 +323,7 @@ impl Engine {
         let none = Rules::NONE;
         let timeout = Duration::from_millis(u64::from(properties.queue_timeout_ms));
         Settings {
-            // A limit equal to the whole machine is no limit.
+            // A limit equal to the whole machine counts as no limit.
             cpu_max: cpu.filter(|cpu| *cpu < all).map(|cpu| cpu.0),
             memory: Rules {
                 limit: memory.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX)),
@@ -355,32 +345,15 @@ impl Engine {
         }
     }
 
-    /// Waiting and running queries, by number.
-    #[must_use]
-    pub fn queries(&self) -> Vec<Arc<Query>> {
-        lock(&self.queries).values().cloned().collect()
-    }
-
-    /// Adds a query to the list of queries.
-    pub fn remember(&self, query: &Arc<Query>) {
-        lock(&self.queries).insert(query.number, Arc::clone(query));
-    }
-
-    /// Removes a query from the list of queries.
-    pub fn forget(&self, query: &Query) {
-        lock(&self.queries).remove(&query.number);
-        *lock(&self.ended) = Some(Instant::now());
-    }
-
-    /// Returns free memory that the allocator keeps to the kernel: after a query was ended because of its memory, and
-    /// when no query has run for [`QUIET`].
+    /// Makes the allocator return its free memory to the kernel. Called after a query was cancelled because of its
+    /// memory, and when no query has run for `QUIET`.
     pub fn give_memory_back(&self) {
         if let Some(group) = self.groups().values().next() {
             group.timer.spawn_blocking(commensal_host::trim_memory);
         }
     }
 
-    /// Checks limits that are not enforced immediately; to be called every [`TICK`].
+    /// Checks limits that are not enforced immediately. The server calls this function every [`TICK`].
     pub fn tick(&self) {
         let host = LinuxHost::new();
         let time = threads_time(&host);
@@ -389,32 +362,30 @@ impl Engine {
             group.settle(group.threads_cpu_ns(&time));
             group.measure(self.options.cpus);
             group.worker.rest();
-            // Memory may have been freed.
+            // Memory may have been freed since the last tick.
             group.queue.admit();
         }
         let memories: Vec<_> = groups.values().map(|group| Arc::clone(&group.memory)).collect();
         let limit = usize::try_from(self.memory_bytes).unwrap_or(usize::MAX);
         memory::end(&memory::reclaim(&memories, limit));
-        for query in self.queries() {
-            let late = query.timeout.filter(|timeout| query.elapsed() > *timeout && query.begun().is_some());
-            if let Some(timeout) = late {
+        for query in self.queries.all() {
+            if let Some(timeout) = query.exceeded_timeout() {
                 query.end(Error::Timeout(timeout));
             }
             self.apply_policies(&query);
         }
-        let mut ended = lock(&self.ended);
-        if ended.is_some_and(|ended| ended.elapsed() > QUIET) && lock(&self.queries).is_empty() {
-            *ended = None;
+        if self.queries.are_at_rest(QUIET) {
             self.give_memory_back();
         }
     }
 }
 
-/// Memory of a worker process besides what its queries reserve: the program itself, batches in flight, what the
-/// allocator keeps. Measured 60 to 90 MiB; the process ends queries long before the kernel would kill it.
+/// Additional memory of a worker process beyond the memory that the operators of its queries have reserved: the program
+/// itself, batches in flight, and free memory in the allocator. Measured 60 to 90 MiB. The constant is so large that
+/// the worker cancels queries long before the kernel would OOM-kill the process.
 const RESERVE: u64 = 256 << 20;
 
-/// Reads the CPU time of a thread of this process, given its thread ID.
+/// Returns a function that reads the CPU time of a thread of this process, given its thread ID.
 fn threads_time(host: &LinuxHost) -> impl Fn(u32) -> Option<Duration> {
     |thread| {
         let text = host.read_file(Path::new(&format!("/proc/self/task/{thread}/schedstat"))).ok()?;
@@ -422,7 +393,7 @@ fn threads_time(host: &LinuxHost) -> impl Fn(u32) -> Option<Duration> {
     }
 }
 
-/// The launcher of workers, if workers are configured: they get the same data folder with the same access.
+/// Creates the launcher of workers, if workers are configured. Workers get the same data folder, with the same access.
 fn launcher(options: &Options, memory_bytes: u64, scratch: &Arc<Scratch>) -> Option<Arc<Launcher>> {
     let workers = options.workers.clone()?;
     let mut arguments: Vec<OsString> = vec!["--data".into(), options.data.clone().into()];
@@ -437,21 +408,21 @@ fn launcher(options: &Options, memory_bytes: u64, scratch: &Arc<Scratch>) -> Opt
     Some(Arc::new(Launcher::new(workers, arguments, Arc::clone(scratch))))
 }
 
-/// The CPU weight of a group, from its class and properties.
+/// Returns the CPU weight of a group, from its properties.
 fn weight(group: &crate::catalog::GroupDefinition) -> u16 {
     group.properties.weight().unwrap_or(Weight::DEFAULT).v2()
 }
 
 /// Converts a weight to a nice value: one step is a factor of 1.25 (`sched_prio_to_weight` in the kernel). The heaviest
-/// group has nice 0, since groups are weighed against each other and not against the rest of the machine. The range is
-/// limited to a factor of ten: a thread that hardly ever runs may hold a lock that others wait for.
+/// group has nice 0, because groups are weighted against each other, not against the rest of the machine. The range is
+/// limited to a factor of ten, because a thread that hardly ever runs may hold a lock that other threads wait for.
 fn nice(weight: u16, heaviest: u16, class: Class) -> i8 {
     let steps = (f64::from(heaviest) / f64::from(weight.max(1))).ln() / 1.25_f64.ln();
     let least = if class == Class::Offline { STEPS_TO_A_TENTH } else { 0.0 };
     steps.max(least).min(STEPS_TO_A_TENTH).round() as i8
 }
 
-/// 1.25 to this power is about ten.
+/// Number of steps by a factor of 1.25 that make a factor of about ten.
 const STEPS_TO_A_TENTH: f64 = 10.0;
 
 /// Loads the stored definitions.
@@ -474,8 +445,9 @@ fn load(options: &Options) -> Result<Catalog, Error> {
     Ok(catalog)
 }
 
-/// Stores the definitions: each file whole or not at all, SQL's own file last. A group that is missing in SQL's file
-/// has defaults, and entries there for a group that no longer exists are dropped.
+/// Stores the definitions: the groups file first, then SQL's own file, each atomically. After a crash between the two
+/// writes, a group that is missing in SQL's file gets defaults, and an entry in SQL's file for a group that no longer
+/// exists is dropped.
 fn store(groups: &Path, sql: &Path, catalog: &Catalog) -> Result<(), Error> {
     let mut host = LinuxHost::new();
     let words = |error: crate::catalog::StoreError| Error::Engine(error.to_string());

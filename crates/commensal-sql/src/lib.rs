@@ -1,4 +1,4 @@
-//! SQL under workload groups, for any MySQL client.
+//! A SQL server with workload groups, for any MySQL client.
 //!
 //! ```text
 //! protocol ── Session ─┬─ statement ──► Statement ── catalog ──► groups, policies, users ──► groups.d and a file of SQL's own

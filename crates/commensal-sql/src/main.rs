@@ -1,4 +1,4 @@
-//! `commensal-sql`: SQL under workload groups on the MySQL protocol.
+//! `commensal-sql`: a SQL server with workload groups that uses the MySQL protocol.
 #![forbid(unsafe_code)]
 
 use anyhow::Context;
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// SQL under workload groups: queries over Parquet and CSV files, for any MySQL client.
+/// A SQL server with workload groups: queries over Parquet, CSV and JSON files, for any MySQL client.
 #[derive(Debug, Parser)]
 #[command(
     name = "commensal-sql",
@@ -27,53 +27,55 @@ struct Args {
     /// Folder with the data: DIR/hits.parquet is the table hits, DIR/shop/orders.csv the table shop.orders.
     #[arg(long, value_name = "DIR", required = true)]
     data: Option<PathBuf>,
-    /// INSERT INTO and CREATE TABLE AS may add files to DIR.
+    /// Let INSERT INTO and CREATE TABLE AS add Parquet files to the data folder.
     #[arg(long)]
     writable: bool,
-    /// Address to listen at. Users without a password can connect from this machine only.
+    /// Address to listen on. Users without a password can connect only from this machine.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9030")]
     listen: SocketAddr,
-    /// Folder where groups, policies and users are stored; without one they are lost when the server ends.
+    /// Folder where groups, policies and users are stored; without it they are lost when the server exits.
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
-    /// File where groups are stored, in the format of groups.d, so that it may be in that folder; DIR/sql-groups.toml
-    /// of --state if not given.
+    /// File where groups are stored; if not given, sql-groups.toml in the folder of --state. It has the format of
+    /// groups.d, so it may be a file there.
     #[arg(long, value_name = "FILE", requires = "state")]
     groups: Option<PathBuf>,
-    /// Folder for files to which queries spill; the system's folder for temporary files if not given.
+    /// Folder for spill files of queries; if not given, the system's folder for temporary files.
     #[arg(long, value_name = "DIR")]
     spill: Option<PathBuf>,
     /// Endpoint that S3(...) may read from, such as https://s3.example.org; may be repeated.
     #[arg(long = "s3-endpoint", value_name = "URL")]
     s3_endpoint: Vec<String>,
-    /// Memory in MiB that percentages of groups refer to; nine tenths of the machine's if not given.
+    /// Memory in MiB that percentages of groups refer to, and that all queries together may use before soft limits take
+    /// effect; if not given, 90 % of the machine's memory.
     #[arg(long, value_name = "MIB")]
     memory: Option<u64>,
-    /// Whether queries of offline groups run in worker processes, each in the cgroup of its group. They are started with
-    /// `commensal run`; where that does not work they run inside the server, which the log says.
+    /// Where queries of offline groups run. With auto, each group has a worker process in a cgroup of its own, started
+    /// with `commensal run`; if that fails, its queries run inside the server, and the log says why.
     #[arg(long, value_enum, default_value_t = Mode::Auto)]
     workers: Mode,
-    /// The program commensal [default: the one beside this program, else the one of PATH].
+    /// The program commensal, which starts workers [default: the one in the folder of this program, else the one in PATH].
     #[arg(long, value_name = "FILE")]
     commensal: Option<PathBuf>,
-    /// Option for commensal when it starts a worker, such as --commensal-option=--cgroup-prefix=sql; may be repeated.
+    /// Option for commensal when the server starts a worker, such as --commensal-option=--cgroup-prefix=sql; may be
+    /// repeated.
     #[arg(long = "commensal-option", value_name = "OPTION", allow_hyphen_values = true)]
     commensal_options: Vec<OsString>,
-    /// Connections at the same time.
+    /// Maximum number of connections at the same time.
     #[arg(long, value_name = "N", default_value_t = 500)]
     max_connections: usize,
-    /// Certificate for TLS: a PEM file with the server's own first. Read again at SIGHUP, with the key.
+    /// Certificate for TLS: a PEM file, the server's certificate first. SIGHUP reloads the certificate and the key.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
     /// Key of the certificate: a PEM file without a passphrase.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// Refuse connections from other machines that are not encrypted.
+    /// Refuse unencrypted connections from other machines.
     #[arg(long, requires = "tls_cert")]
     require_tls: bool,
 }
 
-/// What the program does besides serving.
+/// Subcommands of the program. Without one it serves.
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Run the queries of one group (started by the server).
@@ -84,28 +86,28 @@ enum Verb {
 /// Arguments of `worker`.
 #[derive(Debug, clap::Args)]
 struct WorkerArgs {
-    /// Number of the group.
+    /// Number of the group whose queries run here.
     #[arg(long)]
     id: u64,
-    /// Its name.
+    /// Name of the group.
     #[arg(long)]
     name: String,
-    /// As for the server.
+    /// As for the server: the folder with the data.
     #[arg(long)]
     data: PathBuf,
-    /// As for the server.
+    /// As for the server: queries may add files to the data folder.
     #[arg(long)]
     writable: bool,
-    /// As for the server.
+    /// As for the server: the folder for spill files.
     #[arg(long)]
     spill: PathBuf,
-    /// As for the server.
+    /// As for the server: the endpoints that S3(...) may read from.
     #[arg(long = "s3-endpoint")]
     s3_endpoint: Vec<String>,
-    /// Memory that percentages refer to, in bytes.
+    /// Memory that percentages of groups refer to, in bytes.
     #[arg(long)]
     memory_bytes: u64,
-    /// Number of CPUs that percentages refer to.
+    /// Number of CPUs that percentages of groups refer to.
     #[arg(long)]
     cpus: usize,
 }
@@ -126,9 +128,7 @@ fn main() -> anyhow::Result<()> {
     if let Some(verb) =
         MOVED.into_iter().find(|verb| std::env::args_os().nth(1).is_some_and(|arg| arg == *verb))
     {
-        eprintln!(
-            "commensal-sql only serves: `commensal-sql-bench {verb}` does what is asked, with the same options"
-        );
+        eprintln!("commensal-sql is only the server: use `commensal-sql-bench {verb}` with the same options");
         std::process::exit(2);
     }
     let args = Args::parse();
@@ -137,9 +137,9 @@ fn main() -> anyhow::Result<()> {
     if let Some(Verb::Worker(worker)) = args.verb {
         return Ok(process::run(worker.options(), worker.id, &worker.name)?);
     }
-    // Not in workers, whose memory counts against their group's limit.
+    // Done only in the server: memory that a worker keeps would count against its group's limit.
     commensal_host::keep_memory();
-    // The control plane: sockets, timers and limits have threads of their own, so that no group delays them.
+    // Sockets, timers and limits run on threads of their own, so that no group delays them.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name("control")
@@ -148,7 +148,7 @@ fn main() -> anyhow::Result<()> {
         .build()
         .context("cannot start threads")?;
     let outcome = runtime.block_on(serve(args));
-    // Workers end when their sockets close.
+    // Workers exit when their sockets close.
     runtime.shutdown_background();
     outcome
 }
@@ -169,7 +169,7 @@ impl WorkerArgs {
     }
 }
 
-/// How workers are started.
+/// Returns how workers are started; `None` with `--workers off`.
 fn workers(args: &Args) -> anyhow::Result<Option<Workers>> {
     if args.workers == Mode::Off {
         return Ok(None);
@@ -188,7 +188,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let workers = workers(&args)?;
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let options = Options {
-        data: args.data.context("say where the data is with --data")?,
+        data: args.data.context("name the data folder with --data")?,
         writable: args.writable,
         state: args.state,
         groups: args.groups,
@@ -211,15 +211,18 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         tokio::spawn(async move {
             while hangup.recv().await.is_some() {
                 match tls.reload() {
-                    Ok(()) => tracing::info!("the certificate was read again"),
+                    Ok(()) => tracing::info!("the certificate was reloaded"),
                     Err(error) => {
-                        tracing::error!("the old certificate stays: {:#}", anyhow::Error::from(error))
+                        tracing::error!(
+                            "the certificate was not reloaded, the previous one stays in use: {:#}",
+                            anyhow::Error::from(error)
+                        )
                     }
                 }
             }
         });
     }
-    // Tests and scripts that let the system choose a port read it here.
+    // Tests and scripts that let the system choose a port parse this line.
     println!("listening on {}", server.address()?);
     let mut term = signal(SignalKind::terminate())?;
     let outcome = tokio::select! {

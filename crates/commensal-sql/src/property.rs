@@ -1,20 +1,23 @@
-//! Properties of a workload group: Apache Doris' two vocabularies, validated, and one internal form behind both.
+//! Properties of a workload group. Apache Doris has had two sets of names for them. This module validates both sets,
+//! and converts them to one internal form.
 //!
-//! The internal form has the names of Doris 4.0 (`min_cpu_percent`, `max_cpu_percent`, `min_memory_percent`,
+//! The internal form uses the names of Doris 4.0 (`min_cpu_percent`, `max_cpu_percent`, `min_memory_percent`,
 //! `max_memory_percent`). The older names mean the same and are accepted everywhere: `cpu_hard_limit` is
 //! `max_cpu_percent`, `memory_limit` is `max_memory_percent`, `tag` is `compute_group`, `spill_threshold_*_watermark`
-//! is `memory_*_watermark`. `cpu_share` is a separate property. `enable_memory_overcommit` says whether the memory
-//! limit is soft, which is the default for a limit written as `memory_limit`, but not for `max_memory_percent`.
+//! is `memory_*_watermark`. `cpu_share` is a separate property. `enable_memory_overcommit` specifies whether the memory
+//! limit is soft; by default a limit written as `memory_limit` is soft, and one written as `max_memory_percent` is
+//! hard.
 //!
-//! **Error messages** are those of the Doris version whose name was used: 4.0 for the new names and those that both
-//! have, 3.x for `cpu_share`, `cpu_hard_limit` and the sums of both limits, 2.1 for `memory_limit`,
-//! `enable_memory_overcommit`, `spill_threshold_*`, and for the sums of groups that have a `tag`.
+//! **Error messages** are those of the Doris version whose name was used: 4.0 for the new names and for names that both
+//! versions have; 3.x for `cpu_share`, `cpu_hard_limit` and the sums of CPU and memory limits; 2.1 for `memory_limit`,
+//! `enable_memory_overcommit`, `spill_threshold_*`, and the sums over groups that have a `tag`.
 //!
-//! **Extensions**: percents may have fractions (kept to a thousandth of a percent), memory limits may be sizes
-//! (`'1690MB'`), CPU limits numbers of CPUs (`'2.5 cores'`), rates may have units (`'100 MiB/s'`), and `class` is
-//! `online` or `offline`. The default class is online, because a group that runs inside the server shares locks with
-//! all others in it: its limits are enforced cooperatively, never by the kernel. An offline group gets a process of its
-//! own, whose limits the kernel enforces.
+//! **Extensions**: percentages may have fractions (kept to a thousandth of a percent), memory limits may be sizes
+//! (`'1690MB'`), CPU limits may be numbers of CPUs (`'2.5 cores'`), rates may have units (`'100 MiB/s'`), and `class`
+//! is `online` or `offline`. The default class is online. An online group runs inside the server and shares locks with
+//! all other groups there, so its limits are enforced cooperatively, never by the kernel. An offline group runs in a
+//! process of its own, so that the kernel can enforce its CPU limit, and its memory limit if the process itself does not
+//! keep to it.
 
 mod check;
 mod set;
@@ -42,11 +45,11 @@ impl GroupProperties {
         GroupProperties::default().altered(given)
     }
 
-    /// These properties with some of them changed, validated again as a whole. A property of one vocabulary replaces
-    /// the value set by its other name.
+    /// Returns these properties with some of them changed, and validates the result as a whole. If a property has two
+    /// names, a value given under one name replaces the value given under the other name.
     ///
     /// # Errors
-    /// As [`GroupProperties::new`].
+    /// The errors of [`GroupProperties::new`].
     pub fn altered(&self, given: &Properties) -> Result<GroupProperties, PropertyError> {
         let mut new = self.clone();
         set(&mut new, given)?;
@@ -55,14 +58,14 @@ impl GroupProperties {
     }
 }
 
-/// Not a property of a group, although older scripts set it like one.
+/// A setting of the whole cluster, not of a group. Older scripts set it as a property of a group.
 const OF_THE_CLUSTER: &str = "enable_cpu_hard_limit";
 
 fn names() -> impl Iterator<Item = &'static str> {
     ROWS.iter().map(|row| row.name).chain([OF_THE_CLUSTER])
 }
 
-/// Sets all given properties.
+/// Parses and sets all given properties.
 fn set(properties: &mut GroupProperties, given: &Properties) -> Result<(), PropertyError> {
     if let Some(name) = given.keys().find(|name| names().all(|known| known != *name)) {
         return Err(PropertyError(unknown(name, given)));
@@ -80,7 +83,8 @@ fn set(properties: &mut GroupProperties, given: &Properties) -> Result<(), Prope
     }
     if given.contains_key(OF_THE_CLUSTER) {
         return Err(PropertyError(format!(
-            "{OF_THE_CLUSTER} is no property of a group: write ADMIN SET FRONTEND CONFIG (\"{OF_THE_CLUSTER}\" = \"true\")"
+            "{OF_THE_CLUSTER} is not a property of a group: write ADMIN SET FRONTEND CONFIG (\"{OF_THE_CLUSTER}\" = \
+             \"true\")"
         )));
     }
     let tag = given.get("tag").map(|tag| tag.trim());
@@ -89,7 +93,7 @@ fn set(properties: &mut GroupProperties, given: &Properties) -> Result<(), Prope
         properties.compute_group_named = if old { Named::Old } else { Named::New };
     }
     if given.keys().any(|name| name.starts_with("spill_threshold")) {
-        // A group that uses names of Doris 2.1 gets its defaults.
+        // A group that uses the names of Doris 2.1 gets the defaults of 2.1.
         properties.memory_low_watermark.get_or_insert(50);
         properties.memory_high_watermark.get_or_insert(80);
     }

@@ -1,11 +1,12 @@
-//! The server's side of the MySQL protocol: authentication, packets within limits, statements in and rows out.
+//! The server's side of the MySQL protocol. It authenticates clients, reads packets within limits, passes statements to
+//! a session, and sends the results to the client.
 //!
 //! ```text
-//! greeting ─ tls ─ auth ──► connection: command ──► Session ──► answer: words, rows
+//! greeting ─ tls ─ auth ──► connection: command ──► Session ──► answer: status messages, rows
 //! packets, read ahead ─────────┘  └ values of prepared statements     └ days
 //! ```
-//! Passwords are proven by `mysql_native_password` or `caching_sha2_password`, with a random salt for each connection.
-//! Packets are also read while a query runs, so a client that disconnects meanwhile is noticed.
+//! A client proves its password by `mysql_native_password` or `caching_sha2_password`, with random bytes (a salt) for
+//! each connection. The server also reads packets while a query runs, so that it notices when the client disconnects.
 
 mod answer;
 mod auth;
@@ -77,7 +78,7 @@ impl Server {
         Ok(Server { listener, terms, open: Arc::default(), numbers: AtomicU32::new(1) })
     }
 
-    /// Offers TLS to clients; with `required`, clients on other machines are refused without it.
+    /// Offers TLS to clients. If `required`, the server refuses connections from other machines without TLS.
     #[must_use]
     pub fn with_tls(mut self, tls: Arc<Tls>, required: bool) -> Server {
         let Terms { ref engine, limits, .. } = *self.terms;
@@ -86,7 +87,7 @@ impl Server {
         self
     }
 
-    /// The address on which it listens.
+    /// Returns the address that the server listens on.
     ///
     /// # Errors
     /// The socket was closed.
@@ -112,9 +113,9 @@ impl Server {
         loop {
             match self.listener.accept().await {
                 Ok((stream, peer)) => self.serve(stream, peer),
-                // Out of descriptors, or the client has disconnected already: retry a little later.
+                // No file descriptor is free, or the client has already disconnected: retry a little later.
                 Err(error) => {
-                    tracing::warn!("cannot take a connection: {error}");
+                    tracing::warn!("cannot accept a connection: {error}");
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
             }
@@ -150,7 +151,7 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// Counts an open connection until it is dropped.
+/// Counts a connection as open until it is dropped.
 struct Open {
     all: Arc<AtomicUsize>,
     number: usize,

@@ -1,8 +1,8 @@
-//! Parser for the statements that Apache Doris has for workload groups, policies, users and session variables.
+//! Parser for Apache Doris' statements about workload groups, policies, users and session variables.
 //!
-//! The grammar follows Doris' `DorisParser.g4` (4.x) and also accepts the spelling of 2.1. Keywords are matched without
-//! regard to case; names may be plain, in backticks or quoted. Every other statement is returned as [`PassedOn`], with
-//! its text as written. No input makes this panic, and no message repeats quoted text, because that may be a password.
+//! The grammar follows Doris' `DorisParser.g4` (4.x) and also accepts the spelling of 2.1. Keywords are
+//! case-insensitive; names may be plain, in backticks or quoted. Every other statement is returned unparsed as
+//! [`PassedOn`]. No input causes a panic, and no message repeats quoted text, because that may be a password.
 
 mod access;
 mod cursor;
@@ -21,11 +21,11 @@ pub use syntax::{
     Properties, Secret, Statement, SyntaxError, UserChange, UserName, Value,
 };
 
-/// Reads one statement; a semicolon at its end is allowed.
+/// Parses one statement; it may end with a semicolon.
 ///
 /// # Errors
-/// [`SyntaxError`] with the position, when a statement handled here is malformed, when quotes or comments do not end,
-/// and when there is more than one statement ([`split`] takes them apart).
+/// [`SyntaxError`] with the position, if a statement that is parsed here is malformed, if a quote or comment is not
+/// closed, or if there is more than one statement ([`split`] separates them).
 pub fn parse(text: &str) -> Result<Statement, SyntaxError> {
     let parts = split(text);
     let Some(first) = parts.first() else { return Ok(Statement::Empty) };

@@ -1,4 +1,6 @@
-//! Bodies: a file as a stream of pieces that are paid for, and a remote stream that is consumed only as it is paid for.
+//! Response bodies of reads: a local file as a stream of pieces, and a remote response that is read only as fast as the
+//! query pays for its data. To pay for bytes means to reserve them with the rate limiter of the query's governor, and
+//! to wait until they are granted.
 
 use crate::query::{Paid, Query};
 use bytes::Bytes;
@@ -15,9 +17,10 @@ use tokio::task::JoinSet;
 /// Size of a piece when there is no limit, in bytes.
 const FREE_PIECE: u64 = 1 << 20;
 
-/// The same result with a body that is paid for. `ahead` was paid before the request.
+/// Replaces the body of a result with a body whose bytes the query `reads` pays for. `ahead` is the payment that was
+/// made before the request.
 ///
-/// A file is never passed on as a file: reading from it directly would bypass the governor.
+/// A file is never passed on as a file: a caller that reads it directly would bypass the governor.
 pub(crate) fn paid(result: GetResult, reads: &Query, ahead: Option<Paid>) -> GetResult {
     let GetResult { payload, meta, range, attributes } = result;
     let payload = match payload {
@@ -29,8 +32,8 @@ pub(crate) fn paid(result: GetResult, reads: &Query, ahead: Option<Paid>) -> Get
     GetResult { payload: GetResultPayload::Stream(payload), meta, range, attributes }
 }
 
-/// A file that the inner store has opened. Clones share it, and its content stays the same even if the path is replaced
-/// by another file.
+/// A file that the inner store has opened. Clones share the open file. If another file replaces it at the path, reads
+/// still return the contents of the opened file.
 #[derive(Debug, Clone)]
 pub(crate) struct OpenFile {
     file: Arc<File>,
@@ -48,7 +51,7 @@ impl OpenFile {
         self.meta.size
     }
 
-    /// Reads a range, on the thread pool for blocking work; errors are those of the store that opened the file.
+    /// Reads a range on the thread pool for blocking work. Errors are those of the store that opened the file.
     pub(crate) async fn read(&self, range: Range<u64>) -> Result<Bytes> {
         let file = self.file.try_clone().map_err(|source| object_store::Error::Generic {
             store: "GovernedStore",
@@ -59,9 +62,9 @@ impl OpenFile {
         GetResult { payload, meta, range, attributes: Attributes::default() }.bytes().await
     }
 
-    /// Appends the file's contents at `places` to the buffers of their ranges, in one round trip to the thread pool for
-    /// blocking work, however many there are. Only one such call at a time: they share the file's position. The bytes
-    /// are paid for, even if the caller stops waiting while the read is under way.
+    /// Appends the file's contents at `places` to the buffers of their ranges. All places are read in one task on the
+    /// thread pool for blocking work. Only one such call may run at a time, because calls share the file's position. If
+    /// the caller stops waiting while the read runs, the bytes are still charged.
     pub(crate) async fn fill_paid(
         &self,
         mut rooms: Vec<Vec<u8>>,
@@ -90,12 +93,12 @@ impl OpenFile {
             }
             Err(failed) => failed,
         };
-        // The store's read returns the error.
+        // Reading the range again through the store returns the store's own error.
         self.read(range).await?;
         Err(object_store::Error::Generic { store: "GovernedStore", source: Box::new(error) })
     }
 
-    /// Reads a range and pays for it, even if the caller stops waiting while the read is under way.
+    /// Reads a range that was paid for. If the caller stops waiting while the read runs, the bytes are still charged.
     pub(crate) async fn read_paid(&self, range: Range<u64>, paid: &mut Paid) -> Result<Bytes> {
         paid.begin();
         let read = self.read(range).await;
@@ -115,7 +118,7 @@ pub(crate) struct RangePart {
     pub(crate) range: Range<u64>,
 }
 
-/// Reads a range and appends it to `room`, without clearing the memory first.
+/// Reads a range of the file and appends it to `room` without zeroing the memory first.
 fn append(mut file: &File, range: &Range<u64>, room: &mut Vec<u8>) -> io::Result<()> {
     let size = range.end - range.start;
     file.seek(SeekFrom::Start(range.start))?;
@@ -126,7 +129,7 @@ fn append(mut file: &File, range: &Range<u64>, room: &mut Vec<u8>) -> io::Result
     Ok(())
 }
 
-/// Cuts the next piece off `range`; `None` at its end.
+/// Cuts the next piece off `range`; returns `None` at the end of the range.
 fn cut(range: &mut Range<u64>, reads: &Query) -> Option<Range<u64>> {
     if range.start >= range.end {
         return None;
@@ -138,8 +141,8 @@ fn cut(range: &mut Range<u64>, reads: &Query) -> Option<Range<u64>> {
     Some(cut)
 }
 
-/// While the consumer is busy with one piece, the next is paid for and read, so that even a single slow consumer
-/// reaches the rate.
+/// Streams a range of a file. While the consumer processes one piece, the next piece is paid for and read, so that even
+/// a single slow consumer reaches the rate.
 fn of_file(file: OpenFile, range: Range<u64>, reads: Query) -> BoxStream<'static, Result<Bytes>> {
     let one = |file: OpenFile, range: Range<u64>, reads: Query| async move {
         let mut paid = reads.pay(range.end - range.start).await?;
@@ -168,8 +171,9 @@ fn of_file(file: OpenFile, range: Range<u64>, reads: Query) -> BoxStream<'static
     .boxed()
 }
 
-/// A body from a remote source: its data is handed on as it is paid for; data that is not consumed stays with the
-/// sender (the TCP window closes). All received data is paid for, even beyond the range.
+/// Streams a response body of a remote store: passes data on as soon as the query has paid for it. Data that is not
+/// consumed stays with the sender (the TCP window closes). The query pays for all received data, even for data beyond
+/// the range.
 fn of_stream(
     inner: BoxStream<'static, Result<Bytes>>,
     range: &Range<u64>,
@@ -188,7 +192,7 @@ struct Body {
     paid: Option<Paid>,
     /// Bytes of the range that are still expected.
     expected: u64,
-    /// Received already, but not paid for.
+    /// Data that was received but is not paid for yet.
     held: Bytes,
 }
 

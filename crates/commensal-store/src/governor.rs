@@ -1,7 +1,8 @@
-//! The governor: a rate that readers share, with a timer that admits them. Shared by many stores and queries.
+//! The governor: a rate that the readers of many stores and queries share, with a timer that admits waiting reads. A
+//! reader pays for its bytes before the read: it reserves them with the limiter, and waits if the rate requires it.
 //!
-//! All decisions are those of [`crate::limiter`]; this module has the lock around it, the timer and the counters. The
-//! timer is a separate task, so that a waiting reader that is not polled delays no other reader. It exists while
+//! [`crate::limiter`] makes all decisions; this module adds the lock, the timer and the counters. The timer is a
+//! separate task, so that a waiting reader that is not polled does not delay other readers. The timer exists only while
 //! readers wait.
 
 use crate::limiter::{BytesPerS, Limiter, QueryId, Shape, Ticket, TicketId, Windows};
@@ -14,52 +15,53 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-/// Longest sleep of the timer before it checks again; longer waits continue after that.
+/// Longest sleep of the timer. Afterwards the timer checks again, and sleeps again if the next read is not due yet.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3_600);
 
-/// The kind of store; it decides how large requests are cut.
+/// The kind of store; it determines how large reads are cut into pieces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reach {
     /// A local disk: files are opened once and read piece by piece.
     Local,
-    /// A store behind a network: bodies are read as fast as they are paid for.
+    /// A store behind a network: a response body is read only as fast as the query pays for its data.
     Remote,
 }
 
-/// How a governor shapes reads. [`Settings::of`] has the usual values.
+/// Configuration of a governor. [`Settings::of`] returns the usual values.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// The kind of store.
     pub reach: Reach,
-    /// Credit that accumulates while there are no reads, as time at the rate; also how late a timer may be without
-    /// loss.
+    /// Maximum credit, expressed as time at the rate. Credit accumulates while nothing is read. A piece (the bytes of
+    /// one payment) is at most half of this maximum, or one page at very low rates. So the timer may be late by the
+    /// time of the other half without loss of credit.
     pub burst: Duration,
-    /// How much is paid for at once, in bytes; less at low rates ([`Limiter::piece`]).
+    /// Maximum size of one payment, in bytes. At low rates, payments are smaller ([`Limiter::piece`]).
     pub piece: u64,
-    /// The largest range of one remote request, in bytes. It bounds the data that the kernel's socket buffer receives
-    /// before it is paid for.
+    /// The largest range of one remote request, in bytes. This size bounds the amount of data that the kernel can
+    /// receive into a socket buffer before the query has paid for it.
     pub request: u64,
-    /// Runtime for the timer; `None` means the runtime of the first reader that waits. Should have threads that are
-    /// never blocked.
+    /// Runtime for the timer; `None` means the runtime of the first reader that waits. The runtime should have threads
+    /// that are never blocked.
     pub timer: Option<Handle>,
 }
 
 impl Settings {
-    /// 25 ms of burst, pieces of 1 MiB, remote requests of 4 MiB.
+    /// Returns the usual values: a burst of 25 ms, pieces of 1 MiB, remote requests of 4 MiB.
     #[must_use]
     pub fn of(reach: Reach) -> Settings {
         Settings { reach, burst: Duration::from_millis(25), piece: 1 << 20, request: 4 << 20, timer: None }
     }
 }
 
-/// Counters of all queries of a governor.
+/// Counters over all queries of a governor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Statistics {
     /// Bytes that readers requested.
     pub asked_bytes: u64,
-    /// Bytes read from the disk or the socket, including gaps between ranges that were read in one request. Reads from
-    /// the page cache count as well: compare with the device's counter (`rbytes` of `io.stat`) over the same time. If
-    /// that is less, the rest came from the page cache; if it is more, the kernel read ahead.
+    /// Bytes read from the disk or the socket, including gaps between ranges that were read with one request. Reads
+    /// from the page cache count too. Compare with the device's counter (`rbytes` of `io.stat`) over the same period:
+    /// if the device counted less, the rest came from the page cache; if it counted more, the kernel read ahead.
     pub delivered_bytes: u64,
     /// Bytes delivered in the last full second.
     pub last_second_bytes: u64,
@@ -73,13 +75,13 @@ pub struct Statistics {
     pub lists: u64,
     /// Number of payments that had to wait.
     pub waits: u64,
-    /// Total time of those waits.
+    /// Total duration of all payments' waits.
     pub waited: Duration,
     /// Number of payments that are waiting now.
     pub waiting: usize,
 }
 
-/// A rate that many stores and queries share. Clones are the same governor.
+/// A rate that many stores and queries share. Clones refer to the same governor.
 #[derive(Debug, Clone)]
 pub struct Governor {
     shared: Arc<Shared>,
@@ -89,10 +91,10 @@ pub struct Governor {
 struct Shared {
     settings: Settings,
     origin: Instant,
-    /// Whether there is a limit: without one, reads pass without taking the lock.
+    /// Whether a limit is set. Without a limit, reads proceed without taking the lock.
     limited: AtomicBool,
     state: Mutex<State>,
-    /// Signals that the next admission may be due earlier.
+    /// Signals the timer that the next admission may be due earlier.
     sooner: Notify,
 }
 
@@ -108,20 +110,20 @@ struct State {
 /// Result of a payment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Admission {
-    /// Whether it was charged to a limit.
+    /// Whether the bytes were charged to a limit.
     pub(crate) charged: bool,
-    /// How long it waited; `None` if it did not wait.
+    /// How long the payment waited; `None` if it did not wait.
     pub(crate) waited: Option<Duration>,
 }
 
 impl Governor {
-    /// A governor with the usual settings; without a rate it only counts.
+    /// Creates a governor with the usual settings. Without a rate it only counts.
     #[must_use]
     pub fn new(reach: Reach, rate: Option<BytesPerS>) -> Governor {
         Governor::with(Settings::of(reach), rate)
     }
 
-    /// A governor with other settings.
+    /// Creates a governor with the given settings.
     #[must_use]
     pub fn with(settings: Settings, rate: Option<BytesPerS>) -> Governor {
         let shape = Shape { burst: settings.burst, quantum: settings.piece };
@@ -142,8 +144,8 @@ impl Governor {
         Governor { shared: Arc::new(shared) }
     }
 
-    /// A query that reads at this governor's rate, sharing it equally with the others. Handles with the same id count
-    /// as one query.
+    /// Creates a handle for a query. All queries share this governor's rate equally; handles with the same id count as
+    /// one query.
     #[must_use]
     pub fn query(&self, id: QueryId) -> Query {
         Query::new(self.clone(), id)
@@ -155,13 +157,13 @@ impl Governor {
         self.shared.settings.reach
     }
 
-    /// The current rate.
+    /// Returns the current rate; `None` means no limit.
     #[must_use]
     pub fn rate(&self) -> Option<BytesPerS> {
         self.shared.lock().limiter.rate()
     }
 
-    /// Changes the rate, for waiting reads as well.
+    /// Changes the rate, also for reads that already wait; `None` removes the limit.
     pub fn set_rate(&self, rate: Option<BytesPerS>) {
         let mut state = self.shared.lock();
         state.limiter.set_rate(self.shared.now(), rate);
@@ -170,7 +172,7 @@ impl Governor {
         self.shared.sooner.notify_one();
     }
 
-    /// The counters so far.
+    /// Returns the counters so far.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         let mut state = self.shared.lock();
@@ -185,7 +187,8 @@ impl Governor {
         }
     }
 
-    /// How much is paid for at once now; `None` when there is no limit: then reads are not cut.
+    /// Returns the maximum size of one payment now, in bytes; `None` if there is no limit, because reads are then not
+    /// cut into pieces.
     pub(crate) fn piece(&self) -> Option<u64> {
         if !self.shared.limited.load(Ordering::Acquire) {
             return None;
@@ -197,7 +200,7 @@ impl Governor {
         &self.shared.settings
     }
 
-    /// Whether both are the same governor.
+    /// Whether both handles refer to the same governor.
     pub(crate) fn is(&self, other: &Governor) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
@@ -214,7 +217,7 @@ impl Governor {
             if place.turn().await {
                 break;
             }
-            // The timer's runtime has ended: the next reservation starts another timer.
+            // The timer's runtime has shut down: the next reservation starts another timer.
         }
         let waited = waited.then(|| Duration::from_nanos(self.shared.now() - began));
         if let Some(waited) = waited {
@@ -225,8 +228,8 @@ impl Governor {
         Ok(Admission { charged: true, waited })
     }
 
-    /// Makes a reservation; `None` if it is paid at once. `again`: the timer has ended and must be started on the
-    /// current runtime.
+    /// Makes a reservation; returns `None` if the credit covers the bytes immediately. `again` means that the timer was
+    /// dropped with its runtime, so a new timer must be started on the current runtime.
     fn reserve(&self, query: QueryId, bytes: u64, again: bool) -> Result<Option<Waiter>, PayError> {
         let shared = &self.shared;
         let mut state = shared.lock();
@@ -237,7 +240,8 @@ impl Governor {
         state.doors.insert(id, door);
         let starts = !state.timer_runs;
         state.timer_runs = true;
-        // A runtime that has ended drops a new task at once, and that drop takes the lock.
+        // The lock is released first, because a runtime that has shut down drops a new task immediately, and the drop
+        // of that task acquires this lock.
         drop(state);
         let place = Waiter { shared: Arc::clone(shared), id, bytes, opened, passed: false };
         if starts {
@@ -249,25 +253,25 @@ impl Governor {
         Ok(Some(place))
     }
 
-    /// Counts a call that reads `bytes`.
+    /// Counts a read call for `bytes`.
     pub(crate) fn asked(&self, bytes: u64) {
         let mut state = self.shared.lock();
         state.counted.requests += 1;
         state.counted.asked_bytes = state.counted.asked_bytes.saturating_add(bytes);
     }
 
-    /// Counts a call that lists.
+    /// Counts a list call.
     pub(crate) fn listed(&self) {
         self.shared.lock().counted.lists += 1;
     }
 
-    /// Counts delivered bytes, and settles them with the payment.
+    /// Counts delivered bytes, without a correction of the payment.
     pub(crate) fn delivered(&self, bytes: u64) {
         let now = self.shared.now();
         self.shared.lock().delivered.record(now, bytes);
     }
 
-    /// Settles a payment with the bytes received.
+    /// Corrects a payment of `paid` bytes to the bytes received.
     pub(crate) fn settle(&self, paid: u64, received: u64) {
         if paid != received {
             self.shared.settle(paid, received);
@@ -300,7 +304,7 @@ impl State {
     /// Admits all reads that are due.
     fn open_doors(&mut self, now_ns: u64) {
         while let Some(granted) = self.limiter.grant(now_ns) {
-            // A read that gives up removes its door under the same lock.
+            // A waiting read that is dropped removes its sender while it holds the same lock.
             if let Some(door) = self.doors.remove(&granted.id) {
                 let _ = door.send(());
             }
@@ -319,7 +323,7 @@ struct Waiter {
 }
 
 impl Waiter {
-    /// Waits; `false` if the timer has ended, and with it this reservation.
+    /// Waits for admission; returns `false` if the timer was dropped, which cancelled this reservation.
     async fn turn(mut self) -> bool {
         let opened = (&mut self.opened).await.is_ok();
         self.passed = true;
@@ -347,7 +351,7 @@ impl Drop for Waiter {
 /// The task that admits reads when they are due.
 struct Timer {
     shared: Arc<Shared>,
-    /// Whether no read waits any more: the next one starts another timer.
+    /// Whether no read waits any more, so that the next waiting read starts another timer.
     done: bool,
 }
 
@@ -362,7 +366,7 @@ impl Timer {
         }
     }
 
-    /// Admits the reads that are due and returns when the next one will be.
+    /// Admits the reads that are due; returns the time when the next one is due (ns), or `None` if no read waits.
     fn next(&mut self) -> Option<u64> {
         let mut state = self.shared.lock();
         let now = self.shared.now();
@@ -376,8 +380,8 @@ impl Timer {
 }
 
 impl Drop for Timer {
-    /// When its runtime ends, reads on other runtimes may still be waiting: they reserve again, and start another
-    /// timer.
+    /// When the timer's runtime shuts down, reads on other runtimes may still be waiting. These reads reserve again and
+    /// start another timer.
     fn drop(&mut self) {
         if self.done {
             return;

@@ -1,4 +1,5 @@
-//! The governors of one group: one for each device and each remote store, all at the group's rates.
+//! The governors of one group: one per local device and one per remote store, all with the group's rates. A governor is
+//! a read rate that the group's queries share.
 
 use crate::governor::{Governor, Reach, Settings};
 use crate::limiter::BytesPerS;
@@ -6,18 +7,18 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::runtime::Handle;
 
-/// The source of bytes.
+/// The source that bytes are read from.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Source {
-    /// A disk, by its device number (`st_dev` of a directory on it, which the caller looks up): directories on one disk
-    /// share its limit.
+    /// A disk, identified by its device number (`st_dev` of a directory on it, which the caller determines).
+    /// Directories on the same disk share its limit.
     Device {
         /// The major number.
         major: u32,
         /// The minor number.
         minor: u32,
     },
-    /// A remote store, by a unique name such as `s3://bucket`.
+    /// A remote store, identified by a unique name such as `s3://bucket`.
     Store(String),
 }
 
@@ -32,7 +33,7 @@ impl Source {
     }
 }
 
-/// A group's rates; each source of a kind has the full rate.
+/// A group's rates. Each source of a kind gets the full rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Rates {
     /// `io.read`: for each local device.
@@ -50,7 +51,7 @@ impl Rates {
     }
 }
 
-/// One group's governors, created when a source is first used.
+/// One group's governors. Each governor is created when its source is first used.
 #[derive(Debug, Default)]
 pub struct Governors {
     timer: Option<Handle>,
@@ -58,13 +59,14 @@ pub struct Governors {
 }
 
 impl Governors {
-    /// Governors at `rates`, whose timers run on `timer`, or on their readers' runtimes.
+    /// Creates governors with `rates`. The governors' timers run on the runtime `timer` or, if `timer` is `None`, on
+    /// the runtimes of the readers that wait.
     #[must_use]
     pub fn new(rates: Rates, timer: Option<Handle>) -> Governors {
         Governors { timer, inner: Mutex::new((rates, BTreeMap::new())) }
     }
 
-    /// The governor of a source; the same one each time.
+    /// Returns the governor of a source. The same source always has the same governor.
     pub fn of(&self, source: &Source) -> Governor {
         let mut inner = self.lock();
         let (rates, governors) = &mut *inner;
@@ -84,7 +86,7 @@ impl Governors {
         }
     }
 
-    /// All governors so far, by source.
+    /// Returns all governors created so far, with their sources.
     pub fn each(&self) -> Vec<(Source, Governor)> {
         self.lock().1.iter().map(|(source, governor)| (source.clone(), governor.clone())).collect()
     }

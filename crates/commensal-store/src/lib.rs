@@ -1,19 +1,20 @@
-//! An [`object_store::ObjectStore`] that reads at a limited rate, shared fairly between queries: for any user of
-//! `object_store`.
+//! An [`object_store::ObjectStore`] that limits the rate of reads and shares it fairly between queries. It works for
+//! any program that uses `object_store`.
 //!
 //! ```text
-//! Governor (a rate) ◄── Query (who reads) ◄── GovernedStore (what is read)     many stores and queries, one governor
+//! Governor (a rate) ◄── Query (the reader) ◄── GovernedStore (the objects)     many stores and queries, one governor
 //! ```
 //!
-//! **Paid for before it is read.** A read first asks the [`Governor`] and begins when it is admitted; large reads are
-//! cut into pieces, so that the rate holds in short windows too and a wait can be cancelled at any time. A limiter that
-//! charges afterwards admits all readers that wake up together: `cargo run --release -p commensal-store --example
-//! windows` shows both side by side. The algorithm and its guarantees are in [`limiter`].
+//! **Charged in advance.** Before a read, its query pays the [`Governor`]: it reserves the bytes, and the read starts
+//! when the governor has granted them. Large reads are cut into pieces, so that the rate is also kept within short
+//! windows and a wait can be cancelled at any time. A limiter that charges afterwards admits all readers that wake up
+//! together: `cargo run --release -p commensal-store --example windows` compares both limiters. [`limiter`] describes
+//! the algorithm and its guarantees.
 //!
 //! **Fair.** The queries of a governor get equal shares, however many partitions each of them reads in parallel.
 //!
-//! **Prompt.** [`Governor::set_rate`] takes effect at once, for waiting reads as well; [`Query::cancel`] ends waits;
-//! dropping a waiting future removes it from the queue. Payment for bytes that were not received is refunded.
+//! **Prompt.** [`Governor::set_rate`] takes effect immediately, also for waiting reads. [`Query::cancel`] cancels
+//! waits. Dropping a waiting future removes it from the queue. Payment for bytes that were not received is refunded.
 //!
 //! ```
 //! use commensal_store::{BytesPerS, GovernedStore, Governor, QueryId, Reach};
@@ -37,13 +38,14 @@
 //! # Ok(()) }
 //! ```
 //!
-//! **The counted bytes** are those that left a file or a socket for a reader. Reads from the page cache count, as a
-//! limiter cannot know beforehand which data is cached; [`Statistics::delivered_bytes`] says what to compare with. Data
-//! that the kernel's socket buffers receive ahead of a slow reader is not counted; [`Settings::request`] bounds it for
-//! ranges. Copies and renames happen inside the store and are not counted. A connector that buffers bodies without a
-//! bound (`SpawnedReqwestConnector`) defeats the pacing of remote bodies.
+//! **Bytes that count** are those read from a file or a socket for a reader. Reads served from the page cache count
+//! too, because a limiter cannot know in advance which data is cached; [`Statistics::delivered_bytes`] explains how to
+//! compare with the device's counter. Data that the kernel receives into socket buffers ahead of a slow reader is not
+//! counted; for ranges, [`Settings::request`] bounds its amount. Copies and renames happen inside the store and are not
+//! counted. A connector that buffers bodies without a bound (`SpawnedReqwestConnector`) defeats the pacing of remote
+//! bodies.
 //!
-//! A limit needs a tokio runtime with its time driver; without one only reads without a limit work.
+//! Reads at a limited rate need a tokio runtime with its time driver. Without one, only reads without a limit work.
 #![forbid(unsafe_code)]
 
 mod body;

@@ -1,24 +1,27 @@
-//! The rate limiter of a group's reads: each read is paid for in advance; the limiter decides the order and the time.
+//! The rate limiter for the reads of one workload group from one source (a disk or a remote store). A reader reserves
+//! bytes before each read. The limiter decides when each waiting reservation is granted, and in which order.
 //!
-//! A reservation is made **before** the bytes move, so that readers that wake together cannot all pass at once (as with
-//! a limiter that charges afterwards: at a limit of 100 MiB/s one was measured at 0 to 192 MiB/s). It is the generic
-//! cell rate algorithm, kept as a credit in exact integers: the credit grows with the rate up to the burst, a
-//! reservation is granted when the credit covers it, and debts are in bytes, not in time, so that a new rate applies to
-//! old debts at once.
+//! Bytes are reserved ("paid for") **before** they are read, so that readers that wake up together cannot all start at
+//! the same time. (A limiter that charges afterwards was measured at 0 to 192 MiB/s with a limit of 100 MiB/s.) The
+//! algorithm is the generic cell rate algorithm, implemented as a token bucket with exact integers: the credit grows at
+//! the rate up to the burst, and a reservation is granted when the credit covers it. A negative credit is a debt. Debts
+//! are kept in bytes, not in time, so that a new rate also applies to existing debts immediately.
 //!
 //! Waiting reservations are served by deficit round robin over the *queries* of the group (Shreedhar and Varghese,
-//! 1995): a query with 128 readers gets as much as one with a single reader that keeps asking.
+//! 1995): a query with 128 readers gets the same share as one with a single reader that reads continuously.
 //!
 //! ```text
-//! reserve ──► Paid                        the credit covers it and nobody waits
-//!        └──► Waits ──► grant(due) ──► paid, or cancel: nothing was taken, those behind move up
-//! settle(paid, received)                  less came: the rest goes back; more came: it is owed
+//! reserve ──► Paid                        the credit covers it and no reservation waits
+//!        └──► Waits ──► grant(due) ──► paid, or cancel: nothing was taken, later ones move up
+//! settle(paid, received)                  fewer bytes: the rest is refunded; more bytes: they become a debt
 //! ```
 //!
-//! **Bound:** in any window of length T, with the rate unchanged, at most `rate × T + max(burst, largest request)`
-//! bytes are granted. **Work conserving:** while a reservation waits, the credit never stays at the burst.
+//! **Bound:** in any window of length T with a constant rate, at most `rate × T + max(burst, largest request)` bytes
+//! are granted. **Work conserving:** the next waiting reservation is due at the latest when the credit reaches the
+//! burst, so no credit is lost if grants are on time.
 //!
-//! Pure: times are nanoseconds of a monotonic clock; if a clock goes back, time stands still until it has caught up.
+//! The module reads no clock: callers pass times in nanoseconds of a monotonic clock. A time earlier than a previous
+//! one counts as the latest time so far.
 
 mod line;
 mod windows;
@@ -28,15 +31,15 @@ use std::fmt;
 use std::time::Duration;
 pub use windows::Windows;
 
-/// Units per byte: credit is counted in billionths of a byte, so that a rate in bytes per second times nanoseconds is
-/// exact.
+/// Units per byte: credit is counted in billionths of a byte, so that the product of a rate in bytes per second and a
+/// time in nanoseconds is exact.
 const UNIT: i128 = 1_000_000_000;
-/// Bound of credit and debt, far below an overflow of sums.
+/// Maximum absolute value of credit and debt, far below an overflow of sums.
 const MOST: i128 = i128::MAX / 4;
-/// Smallest piece, however low the rate: a page.
+/// Lower bound that [`Limiter::piece`] applies at low rates, in bytes: one page.
 const SMALLEST_PIECE: u64 = 4096;
 
-/// A rate.
+/// A rate in bytes per second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BytesPerS(pub u64);
 
@@ -46,7 +49,7 @@ impl fmt::Display for BytesPerS {
     }
 }
 
-/// Identity of a query of the group; queries get equal shares.
+/// Identity of a query; the queries of a group get equal shares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueryId(pub u64);
 
@@ -61,20 +64,20 @@ pub enum Ticket {
     Paid,
     /// The reservation waits for [`Limiter::grant`].
     Waits {
-        /// Its identity.
+        /// Identity of the reservation.
         id: TicketId,
-        /// When it would begin if no other reservation came, none was cancelled, the rate stayed and service were first
-        /// come, first served.
+        /// Estimated start (ns), assuming that no other reservation arrives or is cancelled, that the rate stays the
+        /// same, and that reservations are served in order of arrival.
         start_ns: u64,
     },
 }
 
-/// A reservation that was granted: its read may begin, and is paid for.
+/// A reservation that was granted: its bytes are paid for, and the read may start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Granted {
     /// Identity of the reservation.
     pub id: TicketId,
-    /// The query that made it.
+    /// The query that made the reservation.
     pub query: QueryId,
     /// Number of bytes.
     pub bytes: u64,
@@ -83,10 +86,11 @@ pub struct Granted {
 /// Parameters of a limiter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
-    /// Credit that accumulates while there are no reads, as time at the rate. Also how late a timer may be without
-    /// loss.
+    /// Maximum credit, expressed as time at the rate. Credit accumulates while nothing is read. A piece (the bytes of
+    /// one reservation) is at most half of this maximum, or one page at very low rates. So the timer that grants
+    /// reservations may be late by the time of the other half without loss of credit.
     pub burst: Duration,
-    /// Bytes that one query may take per turn, or less where [`Limiter::piece`] is less; a larger request waits for
+    /// Bytes that one query may take per turn, or [`Limiter::piece`] if that is less. A larger request waits for
     /// several turns.
     pub quantum: u64,
 }
@@ -103,7 +107,7 @@ pub struct Limiter {
 }
 
 impl Limiter {
-    /// A limiter with a full burst at `now_ns`; without a rate every reservation is granted at once.
+    /// Creates a limiter with a full burst at `now_ns`. Without a rate, every reservation is granted immediately.
     #[must_use]
     pub fn new(rate: Option<BytesPerS>, shape: Shape, now_ns: u64) -> Limiter {
         let mut limiter = Limiter { rate: None, shape, credit: 0, seen_ns: now_ns, lines: Lines::default() };
@@ -111,20 +115,21 @@ impl Limiter {
         limiter
     }
 
-    /// The current rate.
+    /// Returns the current rate; `None` means no limit.
     #[must_use]
     pub fn rate(&self) -> Option<BytesPerS> {
         self.rate
     }
 
-    /// Number of waiting reservations.
+    /// Returns the number of waiting reservations.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.lines.waiting()
     }
 
-    /// The best size of one reservation at this rate, at most `preferred` bytes: at most half a burst, so that a timer
-    /// may be late by the other half and short windows stay even at low rates.
+    /// Returns the best size of one reservation at this rate, in bytes: at most `preferred`, and at most half a burst
+    /// or one page, whichever is larger. With this size, a timer may be late by half a burst without loss of credit,
+    /// and the rate is even within short windows.
     #[must_use]
     pub fn piece(&self, preferred: u64) -> u64 {
         let half = self.burst_credit() / 2 / UNIT;
@@ -132,7 +137,7 @@ impl Limiter {
         if self.rate.is_some() { preferred.min(most) } else { preferred }
     }
 
-    /// Reserves `bytes` for `query`. Waiting reservations go first, whatever the credit.
+    /// Reserves `bytes` for `query`. Reservations that already wait go first, even if the credit would cover this one.
     pub fn reserve(&mut self, now_ns: u64, query: QueryId, bytes: u64) -> Ticket {
         self.pass(now_ns);
         let idle = self.lines.waiting() == 0;
@@ -145,13 +150,14 @@ impl Limiter {
         Ticket::Waits { id: self.lines.join(query, bytes), start_ns }
     }
 
-    /// When the next waiting reservation may begin: call [`Limiter::grant`] then. `None` if none waits.
+    /// Returns the time at which the next waiting reservation may start (ns): call [`Limiter::grant`] then. `None` if
+    /// no reservation waits.
     pub fn due(&mut self) -> Option<u64> {
         let next = self.lines.next()?;
         Some(self.when(self.needed(next.bytes)))
     }
 
-    /// Grants the next waiting reservation, if it is due. To be called until it returns `None`.
+    /// Grants the next waiting reservation if it is due. Call this until it returns `None`.
     pub fn grant(&mut self, now_ns: u64) -> Option<Granted> {
         self.pass(now_ns);
         let next = self.lines.next()?;
@@ -163,13 +169,13 @@ impl Limiter {
         Some(next)
     }
 
-    /// Cancels a waiting reservation; those behind it move up. `false` if it is not (or no longer) waiting.
+    /// Cancels a waiting reservation; later reservations move up. Returns `false` if no reservation with this id waits.
     pub fn cancel(&mut self, id: TicketId) -> bool {
         self.lines.leave(id)
     }
 
-    /// Settles the bytes `paid` for with those `received`: the difference is refunded, or becomes a debt that makes the
-    /// next reads wait. A refund never raises the credit above one burst.
+    /// Corrects a payment of `paid` bytes to the `received` bytes: bytes that were not received are refunded, and bytes
+    /// beyond the payment become a debt that delays later reads. A refund never raises the credit above one burst.
     pub fn settle(&mut self, now_ns: u64, paid: u64, received: u64) {
         self.pass(now_ns);
         if self.rate.is_some() {
@@ -178,8 +184,8 @@ impl Limiter {
         }
     }
 
-    /// Changes the rate from `now_ns` on, for debts and waiting reservations too; `None` means no limit, and debts are
-    /// forgotten. Call [`Limiter::due`] again afterwards.
+    /// Changes the rate from `now_ns` on, also for debts and waiting reservations. `None` removes the limit and all
+    /// debts. Call [`Limiter::due`] again afterwards.
     pub fn set_rate(&mut self, now_ns: u64, rate: Option<BytesPerS>) {
         self.pass(now_ns);
         let had_none = self.rate.is_none();
@@ -208,8 +214,8 @@ impl Limiter {
         }
     }
 
-    /// The credit that a request needs: its size, or a full burst if it is larger than the burst (it then causes a
-    /// debt).
+    /// Returns the credit that a request needs: its size, or a full burst if the request is larger than the burst. A
+    /// request larger than the burst leaves a debt.
     fn needed(&self, bytes: u64) -> i128 {
         (i128::from(bytes) * UNIT).min(self.burst_credit())
     }
@@ -219,7 +225,7 @@ impl Limiter {
         self.rate.map_or(0, |rate| times(rate, burst_ns))
     }
 
-    /// When the credit will reach `wanted`.
+    /// Returns the time at which the credit will reach `wanted` (ns).
     fn when(&self, wanted: i128) -> u64 {
         let Some(rate) = self.rate else { return self.seen_ns };
         let missing = wanted.saturating_sub(self.credit).max(0).unsigned_abs();
@@ -228,7 +234,7 @@ impl Limiter {
     }
 }
 
-/// The credit that a rate gives in `ns` nanoseconds, in billionths of a byte.
+/// Returns the credit that accumulates at a rate in `ns` nanoseconds, in billionths of a byte.
 fn times(rate: BytesPerS, ns: u64) -> i128 {
     let product = u128::from(rate.0).saturating_mul(u128::from(ns));
     i128::try_from(product).map_or(MOST, |product| product.min(MOST))

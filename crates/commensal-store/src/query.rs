@@ -1,4 +1,5 @@
-//! A query's handle: its reads are paid for through it; it can be cancelled, and moved to another governor.
+//! The handle of a query. Through this handle the query pays for its reads: it reserves bytes with the rate limiter of
+//! its governor, and waits until they are granted. A query can be cancelled, and moved to another governor.
 
 use crate::governor::Governor;
 use crate::limiter::QueryId;
@@ -7,15 +8,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Why a read could not be paid for.
+/// The reason why a read could not be paid for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PayError {
     /// The query was cancelled.
-    #[error("query {} was cancelled, so it reads no more", .0.0)]
+    #[error("query {} was cancelled", .0.0)]
     Cancelled(QueryId),
-    /// A wait needs a timer.
+    /// The read must wait, and no runtime is available for the timer.
     #[error(
-        "reading at a limited rate needs a tokio runtime with its time driver: call it from one, or give its handle in Settings::timer"
+        "reading at a limited rate needs a tokio runtime with its time driver: call it from one, or give its handle in \
+         Settings::timer"
     )]
     NoRuntime,
 }
@@ -29,17 +31,17 @@ impl From<PayError> for object_store::Error {
 /// Counters of one query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct QueryStatistics {
-    /// Bytes that it requested.
+    /// Bytes that the query requested.
     pub asked_bytes: u64,
-    /// Bytes that were delivered for it ([`crate::Statistics::delivered_bytes`]).
+    /// Bytes that were delivered to the query (counted as in [`crate::Statistics::delivered_bytes`]).
     pub delivered_bytes: u64,
     /// Number of payments that had to wait.
     pub waits: u64,
-    /// Total time of those waits; waits of parallel readers add up.
+    /// Total duration of those waits; waits of parallel readers are added up.
     pub waited: Duration,
 }
 
-/// One query that reads. Clones are the same query.
+/// Handle of one query that reads. Clones refer to the same query.
 #[derive(Debug, Clone)]
 pub struct Query {
     id: QueryId,
@@ -55,7 +57,7 @@ struct Shared {
     waited_ns: AtomicU64,
 }
 
-/// The governor that the query pays.
+/// The governor that the query pays, and whether the query was cancelled.
 #[derive(Debug, Clone)]
 struct Payer {
     governor: Governor,
@@ -80,13 +82,13 @@ impl Query {
         self.id
     }
 
-    /// The governor that it pays now.
+    /// Returns the governor that the query currently pays.
     #[must_use]
     pub fn governor(&self) -> Governor {
         self.shared.at.borrow().governor.clone()
     }
 
-    /// Cancels its waiting and all future reads, with [`PayError::Cancelled`].
+    /// Cancels the query: its waiting reads and all future reads fail with [`PayError::Cancelled`].
     pub fn cancel(&self) {
         self.shared.at.send_modify(|place| place.cancelled = true);
     }
@@ -97,8 +99,8 @@ impl Query {
         self.shared.at.borrow().cancelled
     }
 
-    /// Moves the query to another governor: its waiting reads leave the old queue and join the new one. Payments so far
-    /// stay with the old governor.
+    /// Moves the query to another governor. Its waiting reads leave the old queue and join the new one. Earlier
+    /// payments stay with the old governor.
     pub fn move_to(&self, governor: &Governor) {
         self.shared.at.send_if_modified(|place| {
             let moves = !place.governor.is(governor);
@@ -107,7 +109,7 @@ impl Query {
         });
     }
 
-    /// The counters so far.
+    /// Returns the counters so far.
     #[must_use]
     pub fn statistics(&self) -> QueryStatistics {
         QueryStatistics {
@@ -118,11 +120,12 @@ impl Query {
         }
     }
 
-    /// Waits until `bytes` may be read. For reads that do not use an object store, such as those of spilled files;
-    /// requests should be small ([`Limiter::piece`](crate::limiter::Limiter::piece) says how small and why).
+    /// Waits until `bytes` may be read. Use this function for reads that bypass the object store, such as reads of
+    /// spill files. Requests should be small; [`Limiter::piece`](crate::limiter::Limiter::piece) explains how small and
+    /// why.
     ///
     /// # Errors
-    /// The query was cancelled, or there is no runtime for a timer.
+    /// Fails if the query was cancelled, or if no runtime is available for a timer.
     pub async fn pay(&self, bytes: u64) -> Result<Paid, PayError> {
         let mut at = self.shared.at.subscribe();
         loop {
@@ -133,7 +136,7 @@ impl Query {
             let admission = tokio::select! {
                 biased;
                 admission = governor.admit(self.id, bytes) => admission?,
-                // The sender exists as long as this query.
+                // `changed` cannot fail, because its sender exists as long as this query.
                 _ = at.changed() => continue,
             };
             if let Some(waited) = admission.waited {
@@ -151,8 +154,8 @@ impl Query {
         }
     }
 
-    /// Counts and charges `bytes` that were read already without asking; later reads wait for them. For callers that
-    /// cannot wait, such as a spill that is written from synchronous code.
+    /// Counts and charges `bytes` that were already transferred without a payment; later reads wait for this debt. This
+    /// function is for callers that cannot wait, such as synchronous code that writes a spill file.
     pub fn owe(&self, bytes: u64) {
         let governor = self.governor();
         self.count(&governor, bytes);
@@ -164,7 +167,7 @@ impl Query {
         self.governor().asked(bytes);
     }
 
-    /// How much to pay for at once now; `None` means everything.
+    /// Returns the maximum size of one payment now, in bytes; `None` means that reads are not cut into pieces.
     pub(crate) fn piece(&self) -> Option<u64> {
         self.shared.at.borrow().governor.piece()
     }
@@ -175,9 +178,9 @@ impl Query {
     }
 }
 
-/// Bytes that were paid for. What is not [spent](Paid::spend) is refunded when this is dropped.
+/// Bytes that were paid for. Bytes that are not [spent](Paid::spend) are refunded on drop.
 #[derive(Debug)]
-#[must_use = "what is not spent goes back"]
+#[must_use = "bytes that are not spent are refunded on drop"]
 pub struct Paid {
     query: Query,
     governor: Governor,
@@ -193,7 +196,7 @@ impl Paid {
         self.left
     }
 
-    /// Records that `bytes` were received. An excess becomes a debt.
+    /// Records that `bytes` were received. Bytes beyond the payment become a debt.
     pub fn spend(&mut self, bytes: u64) {
         self.query.count(&self.governor, bytes);
         let covered = bytes.min(self.left);
@@ -203,13 +206,13 @@ impl Paid {
         }
     }
 
-    /// Marks the read as under way: it moves its bytes even if the caller stops waiting, so if this is dropped now, the
-    /// rest counts as spent. Until [`Paid::failed`].
+    /// Marks the read as in progress. Such a read transfers its bytes even if the caller stops waiting, so dropping
+    /// this payment now counts the rest as spent. [`Paid::failed`] removes the mark.
     pub(crate) fn begin(&mut self) {
         self.begun = true;
     }
 
-    /// The read failed: the rest is refunded.
+    /// Removes the mark set by [`Paid::begin`], so that unspent bytes are refunded again.
     pub(crate) fn failed(&mut self) {
         self.begun = false;
     }

@@ -1,4 +1,7 @@
-//! `get_ranges`: paid for and read in pieces, every byte of one version of the object.
+//! Reads several ranges of one object (`get_ranges`) in pieces, all from one version of the object. The query pays for
+//! each piece before the read: it reserves the bytes with the rate limiter of its governor, and waits until they are
+//! granted. A stretch is a part of a remote object that covers one range, or several ranges and the small gaps between
+//! them.
 
 use crate::body::{OpenFile, RangePart};
 use crate::governor::Reach;
@@ -14,11 +17,12 @@ use object_store::{
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Maximum number of concurrent requests of one remote call, as in `object_store` itself.
+/// Maximum number of stretches that one remote call fetches concurrently (`object_store` itself uses the same number).
 const PARALLEL: usize = 10;
-/// Maximum number of requests of one remote stretch that are paid for or under way: one ahead.
+/// Maximum number of requests for one stretch that the query pays for or sends at the same time: the current request
+/// and the next one.
 const AHEAD: usize = 2;
-/// Maximum number of pieces of one call that are read at once.
+/// Maximum number of pieces of one `get_ranges` call that are read in one batch.
 const AT_ONCE: usize = 16;
 
 /// A range whose end is before its start.
@@ -26,9 +30,9 @@ const AT_ONCE: usize = 16;
 #[error("the range ends at {} before it starts at {}", .0.end, .0.start)]
 struct Backwards(Range<u64>);
 
-/// A store returned less than its object contains.
+/// A store returned less data than the object contains.
 #[derive(Debug, thiserror::Error)]
-#[error("{came} bytes came of {} to {}", .range.start, .range.end)]
+#[error("the store returned {came} bytes for the range {} to {}", .range.start, .range.end)]
 struct Short {
     range: Range<u64>,
     came: usize,
@@ -65,7 +69,7 @@ pub(crate) async fn get<S: ObjectStore + ?Sized>(
     }
 }
 
-/// Calls the inner store directly.
+/// Pays for all ranges, then calls the inner store directly.
 async fn whole<S: ObjectStore + ?Sized>(
     inner: &S,
     reads: &Query,
@@ -79,15 +83,17 @@ async fn whole<S: ObjectStore + ?Sized>(
     paid.failed();
     let got = got?;
     let came: u64 = got.iter().map(|bytes| bytes.len() as u64).sum();
-    // The gaps were received too; but a range beyond the object's end returns less.
+    // The store also received the gaps, which `got` does not contain. If a range ends beyond the object's end, fewer
+    // bytes than requested arrive.
     paid.spend(if came < total(ranges) { came } else { moves });
     Ok(got)
 }
 
-/// The source of a local object, which is read piece by piece.
+/// A local object that is read piece by piece.
 enum Opened<S: ?Sized> {
     File(OpenFile),
-    /// A local store without files: the version ensures that all pieces are from the same object.
+    /// A local store whose objects are not files. The version in the metadata ensures that all pieces are from the same
+    /// object.
     Store(Arc<S>, ObjectMeta),
 }
 
@@ -107,7 +113,7 @@ impl<S: ObjectStore + ?Sized> Opened<S> {
         }
     }
 
-    /// Reads the parts that were paid for, and appends each to the buffer of its range.
+    /// Reads the parts that were paid for, and appends each part to the buffer of its range.
     async fn read(
         &self,
         mut rooms: Vec<Vec<u8>>,
@@ -143,14 +149,14 @@ fn same_version(meta: &ObjectMeta, range: Range<u64>) -> GetOptions {
 fn spend(paid: &mut [Paid], mut bytes: u64) {
     let count = paid.len();
     for (at, paid) in paid.iter_mut().enumerate() {
-        // The last payment gets the excess as a debt.
+        // Bytes beyond all payments become a debt of the last payment.
         let of_this = if at + 1 == count { bytes } else { bytes.min(paid.left()) };
         bytes -= of_this;
         paid.spend(of_this);
     }
 }
 
-/// Cuts ranges into parts, and combines small ones: no batch is larger than `most` bytes.
+/// Cuts ranges into parts, and combines small parts into batches. A batch has at most `most` bytes.
 fn batches(ranges: impl Iterator<Item = (usize, Range<u64>)>, most: u64) -> Vec<Vec<RangePart>> {
     let most = most.max(1);
     let mut batches: Vec<Vec<RangePart>> = Vec::new();
@@ -172,7 +178,7 @@ fn batches(ranges: impl Iterator<Item = (usize, Range<u64>)>, most: u64) -> Vec<
     batches
 }
 
-/// An empty buffer with the capacity for a range.
+/// Returns an empty buffer with the capacity for a range.
 fn room(range: &Range<u64>) -> Result<Vec<u8>> {
     let size = usize::try_from(length(range)).map_err(|source| {
         let source = Box::new(source);
@@ -181,7 +187,7 @@ fn room(range: &Range<u64>) -> Result<Vec<u8>> {
     Ok(Vec::with_capacity(size))
 }
 
-/// A range that is assembled from its pieces, which arrive in order; a single piece is not copied.
+/// A range that is assembled from pieces, which arrive in order. A single piece is not copied.
 #[derive(Default)]
 struct Part {
     first: Bytes,
@@ -229,15 +235,15 @@ async fn local<S: ObjectStore + ?Sized>(
     };
     while let (Some(mut places), Some(paid)) = (batches.next(), ahead.take()) {
         let mut all = vec![paid];
-        // Pieces that can be paid for without waiting are read in the same batch: if the limit does not bind, that is
-        // most of them.
+        // Adds the pieces that the query can pay for without a wait to this batch. If reads stay below the limit, most
+        // pieces join a batch in this way.
         while all.len() < AT_ONCE
             && let Some(paid) = batches.peek().and_then(|next| pay(next).now_or_never())
         {
             all.push(paid?);
             places.extend(batches.next().into_iter().flatten());
         }
-        // The next batch is paid for while this one is read.
+        // Pays for the next batch while this batch is read.
         let next = OptionFuture::from(batches.peek().map(|places| pay(places)));
         (rooms, ahead) = try_join(opened.read(rooms, &places, all), async { next.await.transpose() }).await?;
     }
@@ -252,8 +258,8 @@ fn inside(range: &Range<u64>, size: u64) -> bool {
     range.start < range.end && range.end <= size
 }
 
-/// An empty range, or one beyond the object's end: the inner store decides the result, and the bytes that exist are
-/// paid for.
+/// Reads an empty range, or a range beyond the object's end. The inner store decides the result, and the query pays for
+/// the bytes that exist.
 async fn odd<S: ObjectStore + ?Sized>(
     inner: &Arc<S>,
     reads: &Query,
@@ -275,8 +281,9 @@ async fn odd<S: ObjectStore + ?Sized>(
     Ok(got.into_iter().next().unwrap_or_default())
 }
 
-/// Sorts ranges, and merges those with gaps too small for separate requests, as `object_store::coalesce_ranges` does;
-/// that function panics if a range begins beyond the object's end.
+/// Sorts ranges, and merges ranges whose gaps are too small for separate requests, like
+/// `object_store::coalesce_ranges`. `coalesce_ranges` itself is not used, because it panics if a range starts beyond
+/// the object's end.
 fn merged(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut sorted = ranges.to_vec();
     sorted.sort_unstable_by_key(|range| range.start);
@@ -316,8 +323,8 @@ async fn remote<S: ObjectStore + ?Sized>(
     Ok(ranges.iter().map(slice).collect())
 }
 
-/// Reads one stretch of an object, in requests of a bounded size; the first response determines the version that the
-/// others must have.
+/// Fetches one stretch of an object with requests of a bounded size. The first response determines the version that the
+/// other responses must have.
 async fn fetch<S: ObjectStore + ?Sized>(
     inner: Arc<S>,
     reads: Query,

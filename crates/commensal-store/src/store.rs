@@ -1,4 +1,5 @@
-//! The governed store: an `ObjectStore` whose reads are paid for in advance.
+//! The governed store: an `ObjectStore` for which a query pays for each read in advance. To pay for bytes means to
+//! reserve them with the rate limiter of the query's governor, and to wait until they are granted.
 
 use crate::body;
 use crate::governor::Reach;
@@ -17,18 +18,18 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A store that reads for one query at its governor's rate. Cheap to create: one per query, all on the same inner
-/// store.
+/// A store that reads on behalf of one query, at the rate of the query's governor. A governed store is cheap to create:
+/// create one for each query, all on the same inner store.
 ///
 /// Behaviour of each call:
 ///
-/// | call | |
-/// |---|---|
-/// | `get_opts` | local: a file is turned into a stream of pieces, each paid for before it is read, one ahead of the consumer. Remote: the first piece is paid for before the request, the others before they are taken from the body |
-/// | `get_ranges` | paid for and read in pieces; all of an object from one version of it. Without a limit, or within one piece, it is the inner store's own call |
-/// | `list*` | counted |
-/// | `put*` | charged to the governor of writes, if there is one |
-/// | `delete*`, `copy*`, `rename*` | passed through |
+/// | call | behaviour |
+/// | --- | --- |
+/// | `get_opts` | A local file becomes a stream of pieces. The query pays for each piece before the store reads it, one piece ahead of the consumer. For a remote object, the query pays for the first piece before the request, and for each other piece before it is taken from the body. |
+/// | `get_ranges` | The query pays for the ranges piece by piece, and all pieces are from one version of the object. Without a limit, or if everything fits into one piece, the store calls `get_ranges` of the inner store. |
+/// | `list*` | The governor counts the call, and does not limit it. |
+/// | `put*` | The bytes are charged to the query given to [`GovernedStore::with_writes`], if there is one. |
+/// | `delete*`, `copy*`, `rename*` | The inner store runs the call without a charge. |
 #[derive(Debug)]
 pub struct GovernedStore<S: ?Sized> {
     inner: Arc<S>,
@@ -37,18 +38,18 @@ pub struct GovernedStore<S: ?Sized> {
 }
 
 impl<S: ObjectStore + ?Sized> GovernedStore<S> {
-    /// A store on `inner` whose reads `reads` pays for.
+    /// Creates a store on `inner` whose reads are paid for by the query `reads`.
     pub fn new(inner: Arc<S>, reads: Query) -> GovernedStore<S> {
         GovernedStore { inner, reads, writes: None }
     }
 
-    /// The same store with its writes charged to `writes`.
+    /// Returns the same store with its writes charged to `writes`.
     #[must_use]
     pub fn with_writes(self, writes: Query) -> GovernedStore<S> {
         GovernedStore { writes: Some(writes), ..self }
     }
 
-    /// The same inner store for another query. Its writes are not charged.
+    /// Creates a store on the same inner store for another query. Its writes are not charged.
     #[must_use]
     pub fn for_query(&self, reads: Query) -> GovernedStore<S> {
         GovernedStore { inner: Arc::clone(&self.inner), reads, writes: None }
@@ -137,7 +138,7 @@ impl<S: ObjectStore + ?Sized> ObjectStore for GovernedStore<S> {
     }
 }
 
-/// `get_opts` with a body that is paid for.
+/// Calls `get_opts` of the inner store and returns a result whose body is paid for.
 pub(crate) async fn get_opts<S: ObjectStore + ?Sized>(
     inner: &S,
     reads: &Query,

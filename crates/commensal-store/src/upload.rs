@@ -1,11 +1,12 @@
-//! Charged writes: uploads in parts.
+//! Writes that are charged to a query. The query pays for bytes before they are written: it reserves them with the rate
+//! limiter of its governor, and waits until they are granted.
 
 use crate::query::Query;
 use async_trait::async_trait;
 use object_store::{MultipartUpload, PutPayload, PutResult, Result, UploadPart};
 
-/// Waits until `bytes` may be written. They count as moved even if the write fails, since it is unknown how much was
-/// written.
+/// Waits until `bytes` may be written. The bytes are charged even if the write fails afterwards, because the number of
+/// bytes written before the failure is unknown.
 pub(crate) async fn pay_for_write(writes: &Query, bytes: usize) -> Result<()> {
     let mut left = bytes as u64;
     writes.asked(left);
@@ -17,7 +18,7 @@ pub(crate) async fn pay_for_write(writes: &Query, bytes: usize) -> Result<()> {
     Ok(())
 }
 
-/// An upload whose parts are paid for before they are sent.
+/// A multipart upload that pays for each part before it sends the part.
 #[derive(Debug)]
 pub(crate) struct GovernedUpload {
     pub(crate) upload: Box<dyn MultipartUpload>,
@@ -27,8 +28,8 @@ pub(crate) struct GovernedUpload {
 #[async_trait]
 impl MultipartUpload for GovernedUpload {
     fn put_part(&mut self, data: PutPayload) -> UploadPart {
-        // The order of these calls is the order of the parts, so the inner future is created now; it moves nothing
-        // until polled.
+        // Parts are numbered in the order of these calls, so the inner future is created now. The future transfers
+        // nothing until it is polled.
         let bytes = data.content_length();
         let part = self.upload.put_part(data);
         let writes = self.writes.clone();

@@ -1,4 +1,4 @@
-//! File operations that std lacks.
+//! File operations that the standard library lacks.
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 /// Exchanges two files atomically.
 ///
 /// # Panics
-/// When one of them does not exist, or the file system does not support it.
+/// Panics if one of the files does not exist, or the file system does not support the exchange.
 #[track_caller]
 pub fn exchange(one: &Path, other: &Path) {
     renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).expect("two names on one file system");

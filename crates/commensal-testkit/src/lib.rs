@@ -1,22 +1,38 @@
-//! What the tests of several crates need: waiting for a condition, signals, what the kernel says of a process, and odd names.
+//! Code shared by the tests of several crates: waits for conditions, signals, information on processes from /proc,
+//! cgroups with processes in them, a container engine, and unusual names.
 //!
 //! Not used by shipped programs.
 
 #![forbid(unsafe_code)]
 #![allow(
     clippy::disallowed_methods,
-    reason = "tests look at the kernel themselves, not through what they test"
+    reason = "tests read the kernel's files directly, not through the code under test"
 )]
 
+mod alone;
+mod cgroups;
+mod dice;
+mod docker;
 mod files;
 mod names;
+mod net;
 mod process;
 mod wait;
 
+pub use alone::{Alone, alone};
+pub use cgroups::{Groups, members, removed_within};
+pub use dice::Dice;
+pub use docker::Engine;
 pub use files::exchange;
 pub use names::{hidden, odd_names};
+pub use net::{http, unused_address};
 pub use process::{
-    Stopped, cpu_time, ended, field_of_stat, resident_bytes, run_delay, signal, stopped_by, threads,
+    Stopped, cgroup_of, cgroups_of, cpu_time, cpu_time_of_all, descriptors, ended, field_of_stat,
+    field_of_status, group_ended, keep_off_cpu, line, processes_with, resident_bytes, run_delay, signal,
+    signal_group, stopped_by, threads, time_slices, watches,
 };
 pub use rustix::process::Signal;
-pub use wait::{PATIENCE, until, until_some, within};
+pub use wait::{
+    PATIENCE, holds_within, throughout, told, until, until_every, until_some, until_still, within,
+    within_every,
+};

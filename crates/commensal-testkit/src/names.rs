@@ -1,7 +1,7 @@
-//! Names that somebody may give a cgroup, and whoever reads or prints names may stumble over.
+//! Valid names of cgroups that may cause failures in a program that reads or prints names.
 
 const ODD: &[(&str, &[u8])] = &[
-    // No UTF-8.
+    // Invalid UTF-8.
     ("a byte that begins nothing", b"u\xff"),
     ("a lone continuation", b"\x80u"),
     ("a cut sequence", b"u\xe2\x82"),
@@ -11,7 +11,7 @@ const ODD: &[(&str, &[u8])] = &[
     ("beyond Unicode", b"u\xf5\x80\x80\x80"),
     ("two cut sequences", b"\xf4\x8f\xbf\xf4\x8f"),
     ("255 bytes, none of them text", &[0xfe; 255]),
-    // Text that looks like what commensal makes of such bytes.
+    // Text that looks like commensal's representation of such bytes.
     ("the character of a byte", "u\u{10ffff}".as_bytes()),
     ("the first character of a byte", "\u{10ff80}".as_bytes()),
     ("the character and the byte", b"\xff\xf4\x8f\xbf\xbf"),
@@ -22,7 +22,7 @@ const ODD: &[(&str, &[u8])] = &[
     ("a line break written out", b"u\\n"),
     ("an octal escape", b"u\\040"),
     ("a replacement character", "u\u{fffd}".as_bytes()),
-    // Signs that mean something to somebody.
+    // Characters with a special meaning in shells, patterns or formats.
     ("a single quote", b"u'"),
     ("a double quote", b"u\""),
     ("a backtick", b"`u`"),
@@ -48,7 +48,7 @@ const ODD: &[(&str, &[u8])] = &[
     ("255 bytes", &[b'n'; 255]),
     ("256 bytes", &[b'm'; 256]),
     ("1,000 bytes, none of them text", &[0xfd; 1_000]),
-    // Blanks.
+    // Spaces.
     ("a blank", b"a b"),
     ("nothing but a blank", b" "),
     ("a trailing blank", b"u "),
@@ -59,7 +59,7 @@ const ODD: &[(&str, &[u8])] = &[
     ("a carriage return inside", b"u\rv"),
     ("a trailing carriage return", b"u\r"),
     ("a removed group's mark", b"u (deleted)"),
-    // Controls.
+    // Control characters.
     ("ESC", b"u\x1b[2J\x1b]0;x\x07"),
     ("a backspace", b"u\x08\x08"),
     ("the first control", b"\x01"),
@@ -69,14 +69,14 @@ const ODD: &[(&str, &[u8])] = &[
     ("NEL", "u\u{85}".as_bytes()),
     ("CSI of C1", "u\u{9b}2J".as_bytes()),
     ("a C1 control as a byte", b"u\x9b2J"),
-    // Direction.
+    // Characters that change the direction of text.
     ("right to left override", "u\u{202e}lmot.spuorg".as_bytes()),
     ("a left to right mark", "u\u{200e}".as_bytes()),
     ("a right to left mark", "u\u{200f}".as_bytes()),
     ("an Arabic letter mark", "u\u{61c}".as_bytes()),
     ("an isolate", "u\u{2067}v\u{2069}".as_bytes()),
     ("Hebrew", "\u{5d0}\u{5d1}".as_bytes()),
-    // Not seen.
+    // Invisible characters.
     ("a zero width space", "u\u{200b}".as_bytes()),
     ("a zero width joiner", "u\u{200d}v".as_bytes()),
     ("a word joiner", "u\u{2060}".as_bytes()),
@@ -91,8 +91,8 @@ const ODD: &[(&str, &[u8])] = &[
     ("a file of another version", b"cpu.nothing"),
 ];
 
-/// Each with what is odd about it. All of them are different, none has a slash, a zero or a newline, and the kernel takes every
-/// one as the name of a cgroup: a cgroup file system has no limit of 255 bytes.
+/// Unusual names, each with a description. All are different, none contains a slash, a 0 or a newline, and the kernel
+/// accepts each of them as the name of a cgroup: cgroup file systems have no limit of 255 bytes.
 #[must_use]
 pub fn odd_names() -> Vec<(&'static str, Vec<u8>)> {
     let greek = format!("{}x", "\u{3b1}".repeat(127));
@@ -100,7 +100,8 @@ pub fn odd_names() -> Vec<(&'static str, Vec<u8>)> {
     table.chain([("255 bytes in Greek", greek.into_bytes())]).collect()
 }
 
-/// The first character of an output that a terminal obeys or nobody sees, if there is one; lines may end.
+/// Returns the first character of an output that is invisible or controls the terminal; `None` if there is none.
+/// Newlines are allowed.
 #[must_use]
 pub fn hidden(output: &str) -> Option<char> {
     let raw = |one: &char| {

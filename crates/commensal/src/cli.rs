@@ -1,5 +1,6 @@
-//! Commands and options, and their exit status: 0 the check holds, 1 it does not, 2 trouble; the lab adds 3
-//! inconclusive and 4 environment invalid; `run` returns the command's own status.
+//! Commands, options and exit statuses. Most commands exit with 0 if the check passed, 1 if the check failed and 2
+//! after an error. The lab adds 3 (inconclusive) and 4 (the measurement is invalid). `run` exits with the status of the
+//! command that it runs.
 
 mod agent;
 mod agent_args;
@@ -34,7 +35,7 @@ mod workload;
 
 pub use agent_args::{Agent, AgentOrder, Canary, Guard, OnExit};
 pub use args::{
-    Blame, Cli, Explain, Groups, Journal, JournalVerb, Json, Run, Top, Verb, Workload, WorkloadVerb,
+    Blame, Cli, Doctor, Explain, Groups, Journal, JournalVerb, Json, Run, Top, Verb, Workload, WorkloadVerb,
 };
 pub use density_args::{Density, DensityVerb};
 pub use lab_args::{
@@ -57,7 +58,7 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => {
             match error.use_stderr() {
-                // It quotes what it does not understand.
+                // The message quotes invalid arguments, so it is escaped.
                 true => eprint!("{}", error.render()),
                 false => drop(error.print()),
             }
@@ -81,7 +82,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Whether the command line, although it cannot be parsed, calls `run`.
+/// Whether the first subcommand on a command line that could not be parsed is `run`.
 fn is_run() -> bool {
     let verbs = [
         "doctor",
@@ -107,10 +108,10 @@ fn is_run() -> bool {
     first.is_some_and(|verb| verb == "run")
 }
 
-/// The completion script for a shell.
+/// Returns the completion script for a shell.
 ///
 /// # Errors
-/// Never in practice: the text is UTF-8.
+/// The generated script is not UTF-8, which does not happen in practice.
 pub fn completions(shell: clap_complete::Shell) -> anyhow::Result<String> {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "commensal", &mut text);
@@ -131,14 +132,15 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
     context.beside_others = cli.beside_others;
     if cli.insecure_permissions {
         eprintln!(
-            "commensal: --insecure-permissions: whoever can write groups files or {} has a say in what is done here",
+            "commensal: --insecure-permissions: everyone who can write the groups files or {} controls what this \
+             command does",
             context.state_dir.display()
         );
     } else {
         context.host.guard_state(&context.state_dir);
     }
     match cli.verb {
-        Verb::Doctor(options) => doctor::run(&mut context, options.json),
+        Verb::Doctor(options) => doctor::run(&mut context, &options),
         Verb::Plan(options) => apply::plan(&mut context, &options),
         Verb::Apply(options) => apply::apply(&mut context, &options),
         Verb::Restore(options) => restore::run(&mut context, options.json),

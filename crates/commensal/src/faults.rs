@@ -1,5 +1,5 @@
-//! `commensal` with injected faults (feature `faults`), which the chaos soak runs. It has another name than the program that ships, so
-//! that neither is ever taken for the other.
+//! `commensal` with injected faults (feature `faults`), for the chaos soak test. This program has a different name, so
+//! that it cannot be confused with the `commensal` that ships.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

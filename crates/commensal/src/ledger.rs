@@ -1,48 +1,52 @@
-//! The capability ledger: what this machine can enforce, found by trying, and which mechanism makes offline work yield.
+//! The capability ledger: what this machine can enforce (found by tests), and which mechanism makes offline work yield
+//! to online work.
 //!
-//! Built from a survey of any host, so golden files of other machines can be generated from fixtures.
+//! The ledger is built from a survey through [`Host`], so that golden files of other machines can be generated from
+//! fixtures.
 
 use anyhow::Context as _;
 use commensal_core::actual::{CgroupPath, Manager, SCHEDULER, Support};
 use commensal_core::class::{Mechanism, Rung, ladder, offline_mechanism, offline_task_policy};
 use commensal_core::knob::{Controller, KnobId, KnobStatus, TABLE, Version};
 use commensal_core::plan::identity_obstacle;
-use commensal_core::vendor::Switch;
+use commensal_core::vendor::{QOS_SYSCTLS, QosLevels, Switch, Sysctl};
 use commensal_host::Host;
 use commensal_sensors::{Survey, machine, mounts, scheduler, survey};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::Path;
 
-/// The findings, ready to be printed.
+/// The capabilities of a machine, ready to be printed.
 #[derive(Debug)]
 pub struct Ledger {
     identity: machine::Identity,
     survey: Survey,
-    /// The mechanism by which a group of ours yields.
+    /// The mechanism that makes an offline group created by commensal yield.
     yields_by: String,
-    /// Why that mechanism is weak, if it is.
+    /// The reason why that mechanism is weak; `None` if it is not.
     weak: Option<String>,
     rungs: Vec<Rung>,
+    /// Settings of the vendor's scheduler that this kernel has, with their values.
+    sysctls: Vec<(Sysctl, String)>,
     root: bool,
 }
 
-/// Name, result (yes, not tried, no, refused) and a remark.
+/// Name of a knob or feature, result (`yes`, `untried`, `no`, `refused`), and a remark.
 type Entry<'a> = (String, &'static str, String);
 
 impl Ledger {
-    /// Surveys the machine. Knobs are tried in a scratch cgroup called `probe`; our groups are called `prefix-…`; our
-    /// scheduler listens in `state_dir`.
+    /// Surveys the machine. Knobs are tried in a scratch cgroup called `probe`. `prefix` begins the names of
+    /// commensal's own groups (`prefix-…`); the socket of commensal's scheduler is in `state_dir`.
     ///
     /// # Errors
-    /// When `/proc` or `/sys` lack files that every Linux has.
+    /// `/proc` or `/sys` lacks files that every Linux has.
     pub fn look(
         host: &mut dyn Host,
         probe: &str,
         (prefix, state_dir): (&str, &Path),
         cgroup_root: Option<&CgroupPath>,
     ) -> anyhow::Result<Ledger> {
-        let mut survey = survey(host, probe, cgroup_root).context("cannot look at this machine")?;
+        let mut survey = survey(host, probe, cgroup_root).context("cannot read this machine")?;
         scheduler::capability(host, state_dir, prefix, &mut survey.caps);
         let identity = machine::identity(host);
         let caps = &mut survey.caps;
@@ -50,13 +54,18 @@ impl Ledger {
             && caps.features.get(SCHEDULER).is_some_and(|found| found.obstacle().is_some())
         {
             let because =
-                "the sched_ext of Linux 6.12 lacks what it needs; Linux 6.13 and newer have it".to_owned();
+                "sched_ext of Linux 6.12 lacks kernel functions that the scheduler needs; use Linux 6.13 or newer"
+                    .to_owned();
             caps.features.insert(SCHEDULER, Support::No { because });
         }
         let stored = stored_identity(host, &survey)?;
         let (yields_by, weak, rungs) = mechanism(&survey, prefix, stored.as_deref());
+        let sysctls = match survey.caps.qos {
+            Some(_) => sysctls(host),
+            None => Vec::new(),
+        };
         let root = host.euid() == 0;
-        Ok(Ledger { identity, survey, yields_by, weak, rungs, root })
+        Ok(Ledger { identity, survey, yields_by, weak, rungs, sysctls, root })
     }
 
     /// Whether only weak mechanisms can hold back offline work.
@@ -65,12 +74,12 @@ impl Ledger {
         self.weak.is_some()
     }
 
-    /// Text output.
+    /// The ledger as text.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = String::new();
         self.machine(&mut text);
-        text.push_str("\nWhat works, by trying it in a scratch cgroup:\n");
+        text.push_str("\nWhat works, as tested in a scratch cgroup:\n");
         if let Some(obstacle) = &self.survey.caps.cgroup_obstacle {
             let _ = writeln!(text, "  no cgroup knob: {obstacle}");
         }
@@ -89,15 +98,23 @@ impl Ledger {
         let systemd = self.survey.tenancy.manager == Manager::Systemd;
         match (systemd && self.survey.tenancy.obstacle.is_some(), self.root) {
             (true, true) => text.push_str(
-                "  way out: systemd-run --scope -p Delegate=yes commensal …, or insist with --cgroup-root /\n",
+                "  try: systemd-run --scope -p Delegate=yes commensal …, or insist with --cgroup-root /\n",
             ),
-            (true, false) => text.push_str("  way out: systemd-run --user --scope -p Delegate=yes commensal …\n"),
+            (true, false) => text.push_str("  try: systemd-run --user --scope -p Delegate=yes commensal …\n"),
             (false, _) => {}
         }
         if self.yields_by.starts_with("cpu.qos_level")
             && let Some(qos) = self.survey.caps.qos
         {
             let _ = writeln!(text, "  {qos}");
+            for (sysctl, value) in &self.sysctls {
+                let range = sysctl.range.map(|(low, high)| format!(", {low} to {high}")).unwrap_or_default();
+                let _ = writeln!(
+                    text,
+                    "  {} = {value}: {} (default {}{range})",
+                    sysctl.name, sysctl.doc, sysctl.default
+                );
+            }
         }
         let mut below = false;
         let mut heading = false;
@@ -111,12 +128,10 @@ impl Ledger {
                 let _ = writeln!(text, "  {:<24} {obstacle}", rung.name);
             }
         }
-        text.push_str(
-            "Whether that is enough on this machine is measured by: commensal lab run quickstart\n",
-        );
+        text.push_str("To measure whether that is enough on this machine: commensal lab run quickstart\n");
     }
 
-    /// Every knob and feature with its result, in the order of the table.
+    /// Every knob and feature with its result, in the order of [`TABLE`].
     fn entries(&self) -> Vec<Entry<'_>> {
         let mut entries = Vec::new();
         let caps = &self.survey.caps;
@@ -124,7 +139,7 @@ impl Ledger {
             let file = knob.row().file(*version).map_or("", |file| file.name);
             entries.push(entry(&knob.to_string(), &format!("cgroup {version} {file}"), support));
         }
-        // Includes what the machine's cgroup version lacks, so that users do not search for it.
+        // Includes knobs that the machine's cgroup version lacks, so that users do not search for them.
         for knob in TABLE.iter().filter(|knob| knob.status == KnobStatus::Driven) {
             let version = self.version_of(knob.controller);
             let Some(version) = version.filter(|version| knob.file(*version).is_none()) else { continue };
@@ -185,8 +200,10 @@ impl Ledger {
             Manager::Nobody => None,
         };
         let own = match &tenancy.obstacle {
-            Some(obstacle) => Some(format!("no group of our own: {obstacle}")),
-            None if tenancy.base.depth() > 0 => Some(format!("own groups go below {}", tenancy.base)),
+            Some(obstacle) => Some(format!("commensal has no groups of its own: {obstacle}")),
+            None if tenancy.base.depth() > 0 => {
+                Some(format!("commensal creates its own groups below {}", tenancy.base))
+            }
             None => None,
         };
         for line in who.map(str::to_owned).into_iter().chain(own) {
@@ -194,7 +211,7 @@ impl Ledger {
         }
     }
 
-    /// JSON output.
+    /// The ledger as JSON.
     #[must_use]
     pub fn json(&self) -> Value {
         let (facts, identity, caps) = (&self.survey.machine, &self.identity, &self.survey.caps);
@@ -224,7 +241,9 @@ impl Ledger {
         let tenancy = &self.survey.tenancy;
         let qos = caps
             .qos
-            .map(|qos| json!({ "levels": if qos.five { 5 } else { 2 }, "reversible": qos.reversible }));
+            .map(|qos| json!({ "levels": if qos == QosLevels::Five { 5 } else { 2 }, "reversible": false }));
+        let sysctls: serde_json::Map<_, _> =
+            self.sysctls.iter().map(|(sysctl, value)| (sysctl.name.to_owned(), json!(value))).collect();
         json!({
             "kernel": identity.kernel, "cpu": identity.cpu, "virtualised": identity.virtualised,
             "cores": facts.topology.cores(), "threads": facts.topology.threads(), "smt": facts.topology.smt(),
@@ -234,15 +253,26 @@ impl Ledger {
             "own_groups_obstacle": tenancy.obstacle,
             "disks": disks, "cgroup_obstacle": caps.cgroup_obstacle, "knobs": knobs, "features": features,
             "qos_level": qos, "offline_yields_by": self.yields_by, "weak_because": self.weak, "ladder": rungs,
+            "sysctls": sysctls,
         })
     }
 }
 
-/// The first kernel with sched_ext uses other function names than all later ones.
+/// Whether the kernel is Linux 6.12, the first with sched_ext. The scheduler needs kernel functions that have other
+/// names in 6.12 than in all later kernels.
 fn lacks(kernel: &str) -> bool {
     kernel
         .strip_prefix("Linux 6.12")
         .is_some_and(|rest| !rest.starts_with(|next: char| next.is_ascii_digit()))
+}
+
+/// The settings of openEuler's scheduling levels that this kernel has, with their values.
+fn sysctls(host: &dyn Host) -> Vec<(Sysctl, String)> {
+    let value = |sysctl: &Sysctl| {
+        let text = host.read_file(Path::new(sysctl.path)).ok()?;
+        Some((*sysctl, text.split_whitespace().collect::<Vec<_>>().join(" ")))
+    };
+    QOS_SYSCTLS.iter().filter_map(value).collect()
 }
 
 fn entry<'a>(name: &str, file: &str, support: &Support) -> Entry<'a> {
@@ -255,7 +285,8 @@ fn entry<'a>(name: &str, file: &str, support: &Support) -> Entry<'a> {
     (name.to_owned(), word, remark)
 }
 
-/// Why Group Identity cannot be turned on, as found in the values of all groups.
+/// Returns why Group Identity cannot be turned on, judged from the identity values of existing groups; `None` if it can
+/// be turned on, or if the kernel does not have it.
 fn stored_identity(host: &mut dyn Host, survey: &Survey) -> anyhow::Result<Option<String>> {
     let mut found = survey.tree(host)?;
     if !found.switches.contains_key(&Switch::GroupIdentity) {
@@ -265,7 +296,8 @@ fn stored_identity(host: &mut dyn Host, survey: &Survey) -> anyhow::Result<Optio
     Ok(identity_obstacle(None, &found))
 }
 
-/// The mechanism for a group of ours, why it is weak if it is, and the ranking of mechanisms.
+/// The mechanism for an offline group of commensal, the reason why it is weak (if it is), and the ranking of all
+/// mechanisms.
 fn mechanism(survey: &Survey, prefix: &str, identity: Option<&str>) -> (String, Option<String>, Vec<Rung>) {
     let caps = &survey.caps;
     let cpu = survey.hierarchies.iter().find(|hierarchy| hierarchy.controllers.contains(&Controller::Cpu));
@@ -282,10 +314,15 @@ fn mechanism(survey: &Survey, prefix: &str, identity: Option<&str>) -> (String, 
     let untried = |knob: KnobId| matches!(caps.knobs.get(&(knob, version)), Some(Support::Untried { .. }));
     let mechanism = offline_mechanism(caps, version, &own, true, identity);
     let (words, weak) = match &mechanism {
-        Mechanism::GroupIdentity if untried(KnobId::CpuBvtWarpNs) => {
-            ("Group Identity, once a plan has turned it on", None)
+        Mechanism::GroupIdentity(underneath) => {
+            let weak = match underneath.as_ref() {
+                Mechanism::Nothing(because) => Some(format!(
+                    "{because}; with Group Identity alone, offline work gets half of a CPU next to one online group"
+                )),
+                _ => None,
+            };
+            ("", weak)
         }
-        Mechanism::GroupIdentity => ("Group Identity", None),
         Mechanism::QosLevel => ("cpu.qos_level on its group", None),
         Mechanism::SchedExt(_) => ("", None),
         Mechanism::CpuIdle if untried(KnobId::CpuIdle) => {
@@ -299,16 +336,19 @@ fn mechanism(survey: &Survey, prefix: &str, identity: Option<&str>) -> (String, 
         }
         Mechanism::Nothing(because) => ("nothing", Some(because.clone())),
     };
-    let words = if words.is_empty() { mechanism.describe() } else { words.to_owned() };
+    let mut words = if words.is_empty() { mechanism.describe() } else { words.to_owned() };
+    if matches!(mechanism, Mechanism::GroupIdentity(_)) && untried(KnobId::CpuBvtWarpNs) {
+        words.push_str(", once a plan has turned it on");
+    }
     (words, weak, rungs)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use commensal_host::fake::FakeHost;
+    use commensal_host::fake::{FakeHost, VendorKernel};
 
-    /// The first kernel with sched_ext cannot run the scheduler, so the ledger does not suggest loading it.
+    /// The first kernel with sched_ext (6.12) cannot run the scheduler, so the ledger does not suggest loading it.
     #[test]
     fn a_kernel_whose_sched_ext_is_too_old_is_told_so() {
         let check = |release: &str, part: &str| {
@@ -321,8 +361,104 @@ mod tests {
             let row = text.lines().find(|line| line.starts_with("  sched_ext scheduler")).unwrap();
             assert!(row.contains(part), "{row}");
         };
-        check("6.12.48+deb13-amd64\n", "lacks what it needs; Linux 6.13");
+        check("6.12.48+deb13-amd64\n", "lacks kernel functions that the scheduler needs; use Linux 6.13");
         check("6.13.0\n", "`commensal sched load` loads it");
         check("6.120.0\n", "`commensal sched load` loads it");
+    }
+
+    fn ledger(fake: &FakeHost) -> Ledger {
+        let own = ("commensal", Path::new("/state"));
+        Ledger::look(&mut fake.another(), "commensal-probe", own, None).unwrap()
+    }
+
+    fn row(text: &str, name: &str) -> String {
+        let row = text.lines().find(|line| line.trim_start().starts_with(name));
+        row.unwrap_or_else(|| panic!("no {name} in\n{text}")).to_owned()
+    }
+
+    /// The ledger shows the number of levels with the settings of the vendor's scheduler. A kernel without levels has
+    /// neither.
+    #[test]
+    fn openeuler_levels_and_their_settings() {
+        let check = |kernel: Option<VendorKernel>, levels: Option<&str>, settings: usize| {
+            let fake = FakeHost::v1(2, 1 << 30);
+            kernel.into_iter().for_each(|kernel| fake.vendor_kernel(kernel));
+            let ledger = ledger(&fake);
+            let text = ledger.text();
+            assert_eq!(text.lines().any(|line| line.contains(" levels, ")), levels.is_some(), "{text}");
+            assert!(levels.is_none_or(|levels| text.contains(levels)), "{text}");
+            assert_eq!(ledger.sysctls.len(), settings, "{text}");
+            assert_eq!(ledger.json()["sysctls"].as_object().unwrap().len(), settings);
+        };
+        check(None, None, 0);
+        check(Some(VendorKernel::ANOLIS), None, 0);
+        check(Some(VendorKernel::OPENEULER), Some("two levels, irreversible"), 2);
+        check(Some(VendorKernel::OPENEULER_FIVE), Some("five levels, irreversible"), 3);
+        let fake = FakeHost::v1(2, 1 << 30);
+        fake.vendor_kernel(VendorKernel::OPENEULER_FIVE);
+        let weights = row(&ledger(&fake).text(), "kernel.qos_level_weights");
+        assert!(weights.contains("= 1 10 100 1000 10000: "), "{weights}");
+        // Any value of a setting is shown, next to the range that was observed.
+        for odd in ["99", "100001", "-1", "x", ""] {
+            fake.set_file("/proc/sys/kernel/qos_overload_detect_period_ms", &format!("{odd}\n"));
+            let period = row(&ledger(&fake).text(), "kernel.qos_overload_detect_period_ms");
+            assert!(period.contains(&format!("_ms = {odd}: ")), "{period}");
+            assert!(period.ends_with("(default 5000, 100 to 100000)"), "{period}");
+        }
+    }
+
+    /// Memory levels and scheduling levels are separate build options, so missing memory levels do not show which
+    /// distribution this is.
+    #[test]
+    fn openeuler_without_memory_levels_is_still_openeuler() {
+        let fake = FakeHost::v1(2, 1 << 30);
+        assert!(row(&ledger(&fake).text(), "memory.qos_level").contains("this is not a kernel of openEuler"));
+        fake.vendor_kernel(VendorKernel::OPENEULER);
+        fake.without_file("memory.qos_level");
+        let text = ledger(&fake).text();
+        assert!(row(&text, "memory.qos_level").ends_with("CONFIG_MEMCG_QOS is off in this kernel"), "{text}");
+        assert!(row(&text, "cpu.qos_level ").contains(" yes "), "{text}");
+    }
+
+    /// The ledger shows Group Identity with the mechanism beneath it, and whether its strict form is on.
+    #[test]
+    fn group_identity_and_whether_it_is_strict() {
+        let check = |features: Option<&str>, part: &str| {
+            let fake = FakeHost::v1(2, 1 << 30);
+            fake.vendor_kernel(VendorKernel::ANOLIS);
+            features.into_iter().for_each(|text| fake.set_file("/sys/kernel/debug/sched_features", text));
+            let text = ledger(&fake).text();
+            let yields = "Group Identity, cpu.idle underneath, once a plan has turned it on";
+            assert!(text.contains(yields), "{text}");
+            assert!(row(&text, "absolute expulsion").contains(part), "{text}");
+        };
+        check(None, "untried");
+        check(Some("NEXT_BUDDY ID_ABSOLUTE_EXPEL\n"), " yes");
+        check(Some("NEXT_BUDDY NO_ID_ABSOLUTE_EXPEL\n"), "share a CPU by their weights");
+        check(Some("NEXT_BUDDY\n"), "has no scheduler feature ID_ABSOLUTE_EXPEL");
+        let fake = FakeHost::v1(2, 1 << 30);
+        fake.vendor_kernel(VendorKernel::Anolis66);
+        let text = ledger(&fake).text();
+        assert!(row(&text, "cpu.bvt_warp_ns").contains("found cpu.priority and cpu.identity"), "{text}");
+        assert!(text.contains("yields to online work here by: cpu.idle on its group"), "{text}");
+    }
+
+    #[test]
+    fn openeuler_smt_expulsion_is_told_by_its_events() {
+        let check = |files: &[(&str, &str)], part: &str| {
+            let fake = FakeHost::v1(2, 1 << 30);
+            fake.vendor_kernel(VendorKernel::OPENEULER);
+            files.iter().for_each(|(path, text)| fake.set_file(path, text));
+            let row = row(&ledger(&fake).text(), "qos_level SMT expulsion");
+            assert!(row.contains(part), "{row}");
+        };
+        let event = ("/sys/kernel/debug/tracing/events/sched/sched_qos_smt_expel/id", "400\n");
+        let config = "/boot/config-5.10.0-60.18.0.50.oe2203.x86_64";
+        check(&[], "neither tracefs nor");
+        check(&[("/sys/kernel/tracing/README", "tracing mini-HOWTO\n")], "no event sched_qos_smt_expel");
+        check(&[event], " yes");
+        check(&[event, ("/proc/cmdline", "ro nosmtexpell\n")], "nosmtexpell is on the kernel command line");
+        check(&[(config, "CONFIG_QOS_SCHED=y\n")], "is not set in");
+        check(&[(config, "CONFIG_QOS_SCHED_SMT_EXPELLER=y\n")], " yes");
     }
 }

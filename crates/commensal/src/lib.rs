@@ -1,7 +1,7 @@
 //! The command line of commensal. It makes no decisions: specs come from files, plans from `commensal-core`, writes go
 //! through `commensal-reconcile`, experiments through `commensal-lab`.
 //!
-//! A library so that `xtask gen` derives man pages, completions and the reference from the same definition.
+//! This is a library so that `xtask gen` can derive man pages and completions from the same definition.
 #![forbid(unsafe_code)]
 
 #[macro_use]

@@ -1,4 +1,4 @@
-//! The `commensal` program: reads the command line, wires sensors, core, drivers and lab together, prints.
+//! The `commensal` program: parses the command line, runs the command, and prints the results.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

@@ -1,12 +1,13 @@
 //! Standard output and standard error of the whole program: [`println!`] and the related macros are redefined here.
 //!
-//! A reader that goes away, as in `commensal queue | head -1`, is no trouble: what it does not want is not printed, and the
-//! verb ends by itself, with its own exit status. (The standard macros panic there. Death by SIGPIPE, what most programs
-//! do, would leave a half-done `apply` behind, or an agent without a log reader dead.) Any other failure, such as a full
-//! disk, is told at the end, and is trouble. Standard error has nobody to be told about.
+//! If the reader closes the pipe, as in `commensal queue | head -1`, that is not an error: the rest of the output is
+//! discarded, and the command still runs to its end and returns its own exit status. (The standard macros would panic.
+//! SIGPIPE, which kills most programs in this case, could leave an `apply` half done, or kill an agent whose log reader
+//! has exited.) Any other write error, such as a full disk, is reported at the end, and the exit status is then that of
+//! an error. Errors on standard error are ignored.
 //!
-//! Nothing goes out with a character that a terminal obeys or nobody sees ([`printable`]): what a name or an error of somebody
-//! else says is text. Only [`paint`] lets our own colours through.
+//! Control characters and invisible characters are escaped ([`printable`]), because names and error messages may come
+//! from untrusted sources. Only [`paint`] passes this program's own colour codes through.
 
 use commensal_core::text::printable;
 use std::fmt::Arguments;
@@ -25,7 +26,7 @@ pub fn err(text: Arguments<'_>) {
     let _ = std::io::stderr().lock().write_all(printable(&text.to_string()).as_bytes());
 }
 
-/// Writes to standard output what has control characters of ours, and none of others.
+/// Writes `text` to standard output without escaping. Its control characters must be this program's own.
 pub fn paint(text: &str) {
     note(|| std::io::stdout().lock().write_all(text.as_bytes()));
 }
@@ -35,10 +36,11 @@ pub fn flush() {
     note(|| std::io::stdout().lock().flush());
 }
 
-/// Flushes standard output, and returns its first error, unless the reader closed it.
+/// Flushes standard output, and returns the first error of a write to it. A pipe that the reader closed is not an
+/// error.
 ///
 /// # Errors
-/// The first failure of a write.
+/// The first write failed.
 pub fn end() -> std::io::Result<()> {
     flush();
     let failed = FAILED.lock().ok().and_then(|mut failed| failed.take());
@@ -48,7 +50,7 @@ pub fn end() -> std::io::Result<()> {
     }
 }
 
-/// Writes, unless an earlier write failed.
+/// Runs `write` if no earlier write has failed, and stores its error.
 fn note(write: impl FnOnce() -> std::io::Result<()>) {
     let Ok(mut failed) = FAILED.lock() else { return };
     if failed.is_none() {

@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM as a flag, and the signals that `run` forwards.
+//! A flag that Ctrl-C and SIGTERM set, and the signals that `run` forwards.
 
 use commensal_host::Host;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// A flag set by SIGINT, SIGTERM and SIGHUP. A second signal ends the program at once: the journal is on disk and child
-/// workloads die with it. Signals that the parent ignores (nohup) stay ignored.
+/// Returns a flag that SIGINT, SIGTERM and SIGHUP set. A second signal terminates the program immediately: the journal
+/// is on disk, and child workloads die with the program. Signals that were ignored at start (nohup) stay ignored.
 pub fn stop_flag(host: &dyn Host) -> io::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     for signal in not_ignored(host, &[SIGINT, SIGTERM, SIGHUP]) {
@@ -18,8 +18,9 @@ pub fn stop_flag(host: &dyn Host) -> io::Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
-/// Those of `signals` that the parent did not set to ignored (nohup, a background job of a script). Ignored ones stay
-/// so, for this program and for a command, which inherits that. Must be called before any handler is registered.
+/// Returns the signals among `signals` that were not ignored when this program started. Signals that were ignored
+/// (nohup, a background job of a script) stay ignored for this program, and for a command that it starts and that
+/// inherits this. Must be called before any handler is registered.
 pub fn not_ignored(host: &dyn Host, signals: &[i32]) -> Vec<i32> {
     let status = host.read_file(Path::new("/proc/self/status")).unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

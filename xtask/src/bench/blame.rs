@@ -1,4 +1,5 @@
-//! Cost of `commensal blame`: two threads on one CPU that only switch, in pairs of runs with and without the probe.
+//! Cost of `commensal blame`: two threads on one CPU that do nothing but switch, in pairs of runs with and without the
+//! probe.
 
 use anyhow::{Context, bail};
 use commensal_blame::{Scope, Subject, WaitProbe};
@@ -8,25 +9,26 @@ use std::process::Command;
 use std::time::Instant;
 
 const PAIRS: usize = 30;
-/// Number of runs in each half of a pair. The fastest quartile counts: neighbours and hypervisors can only add time.
+/// Number of runs in each half of a pair. The fastest quartile is evaluated, because other programs and hypervisors can
+/// only add time.
 const RUNS: usize = 24;
-/// Round trips of a run: two switches and two wake-ups each.
+/// Round trips per run; each has two context switches and two wake-ups.
 const TRIPS: u32 = 1_500;
 const GOAL_NS: f64 = 300.0;
 
-/// Measures and prints.
+/// Measures and prints the cost.
 pub fn run() -> anyhow::Result<()> {
     let host = LinuxHost::new();
     let machine = commensal_sensors::machine::machine(&host)?;
     let last = machine.topology.all().iter().last().unwrap_or(0);
     let me = std::process::id();
-    // Applies to threads started from now on as well.
+    // The setting also applies to threads that are started later.
     let pinned = Command::new("taskset").args(["-a", "-pc", &last.to_string(), &me.to_string()]).output();
     if !pinned.context("taskset")?.status.success() {
-        bail!("taskset does not keep this process on CPU {last}");
+        bail!("taskset cannot pin this process to CPU {last}");
     }
     let service = Scope { online: vec![Subject::Process(me)], ..Scope::default() };
-    // A process that does not switch: the probe sees the measured threads but does not track them.
+    // This process does not switch: the probe's programs run for the measured threads but do not track them.
     let bystander = Scope { online: vec![Subject::Process(1)], ..Scope::default() };
     let arms = [
         ("as the service", Scope { interrupts: true, ..service.clone() }),
@@ -46,7 +48,7 @@ pub fn run() -> anyhow::Result<()> {
 fn measure(who: &str, host: &LinuxHost, scope: &Scope) -> anyhow::Result<()> {
     let (mut base, mut added) = (Vec::new(), Vec::new());
     for pair in 0..PAIRS {
-        // Half of the pairs run in reverse order, so that drift cancels out.
+        // Half of the pairs run in reverse order, so that drift of the machine's speed cancels out.
         let order = if pair % 2 == 0 { [false, true] } else { [true, false] };
         let mut ns = [0.0; 2];
         for with in order {
@@ -72,7 +74,7 @@ fn measure(who: &str, host: &LinuxHost, scope: &Scope) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Passes a byte back and forth; ns per switch.
+/// Passes a byte back and forth between two threads; returns the time per switch in ns.
 fn ping_pong() -> anyhow::Result<f64> {
     let (mut here, mut there_to_here) = std::io::pipe()?;
     let (mut there, mut here_to_there) = std::io::pipe()?;

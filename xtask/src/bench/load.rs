@@ -1,8 +1,9 @@
-//! Compares this load generator with others: the latencies that each reports for a service that stalls, and the CPU
-//! cost per request.
+//! Compares commensal's load generator with others: the latencies that each reports for a service with stalls, and the
+//! CPU time per request.
 //!
-//! The service is the built-in responder: one thread, one response, and stalls at known times. So the latencies that a
-//! perfect observer would see can be computed. The tools take turns, several times, and medians are printed.
+//! The service is the built-in responder: one thread, a constant response, and stalls at known times. So the latencies
+//! that a perfect observer would measure can be computed. The tools run in turn, several times, and medians are
+//! printed.
 
 use super::REPEATS;
 use anyhow::{Context, bail};
@@ -10,39 +11,41 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Requests per second, for tools that support a rate.
+/// Requests per second for tools that support a rate.
 const RATE: u32 = 2_000;
 const CONNECTIONS: u32 = 50;
 const STALL_MS: u64 = 500;
 const EVERY_S: u64 = 5;
-/// Duration of a run against the fast service, and against the stalling one: three stalls.
+/// Duration in s of a run against the service without stalls.
 const FAST_S: u64 = 5;
+/// Duration in s of a run against the stalling service: three stalls.
 const STALLS_S: u64 = 15;
-/// Rates at which the generator's own lateness is measured, and its goal.
+/// Rates at which the generator's own lateness is measured, in requests per second.
 const LADDER: [u32; 3] = [10_000, 20_000, 50_000];
+/// Goal for the generator's lateness in us.
 const LATENESS_GOAL_US: f64 = 100.0;
 const LADDER_S: u64 = 5;
 const LADDER_REPEATS: usize = 5;
 
-/// Output format of wrk: requests, microseconds of the run, then P50, P99 and P99.9 in microseconds.
+/// wrk script that prints: requests, duration of the run in us, then P50, P99 and P99.9 in us.
 const WRK_SCRIPT: &str = r#"done = function(summary, latency, requests)
   io.write(string.format("said %d %d %f %f %f\n", summary.requests, summary.duration,
     latency:percentile(50), latency:percentile(99), latency:percentile(99.9)))
 end
 "#;
 
-/// A tool with certain options.
+/// A tool with a set of options.
 struct Tool {
     name: &'static str,
     program: &'static str,
-    /// Package that contains it.
+    /// Package that contains the tool.
     package: &'static str,
     paced: bool,
     args: fn(url: &str, seconds: u64, script: &Path) -> Vec<String>,
     read: fn(&str) -> Option<Said>,
 }
 
-/// Latencies reported by a tool, milliseconds.
+/// Latencies in ms that a tool reported, with the numbers of requests.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Said {
     per_s: f64,
@@ -161,7 +164,7 @@ fn oha_said(text: &str) -> Option<Said> {
     Some(Said { per_s, requests, p50: ms("p50")?, p99: ms("p99")?, p999: ms("p99.9") })
 }
 
-/// Measures and prints.
+/// Runs the comparison and prints it.
 pub fn run() -> anyhow::Result<()> {
     let mut build = crate::tree::cargo();
     build.args(["build", "--release", "--quiet", "--package", "commensal"]);
@@ -173,7 +176,8 @@ pub fn run() -> anyhow::Result<()> {
     let script = folder.path().join("said.lua");
     std::fs::write(&script, WRK_SCRIPT)?;
     println!(
-        "load generators: {CONNECTIONS} connections, {RATE} requests/s where a rate can be asked, medians of {REPEATS} runs\n"
+        "load generators: {CONNECTIONS} connections, {RATE} requests/s if the tool supports a rate, medians of \
+         {REPEATS} runs\n"
     );
     compare(&program, &script, "a fast service", FAST_S, &[])?;
     let stalls = ["--stall-ms", &STALL_MS.to_string(), "--stall-every-s", &EVERY_S.to_string()];
@@ -190,7 +194,7 @@ fn compare(program: &Path, script: &Path, what: &str, seconds: u64, stalls: &[&s
     let mut absent = [false; TOOLS.len()];
     for _ in 0..REPEATS {
         for (i, tool) in TOOLS.iter().enumerate() {
-            // A new service each time, so that the stalls come at the same times of every run.
+            // A new service each time, so that the stalls occur at the same times in every run.
             let service = Service::start(program, stalls)?;
             match once(program, tool, &service.url(), seconds, script)? {
                 Some(one) => seen[i].push(one),
@@ -220,7 +224,7 @@ fn compare(program: &Path, script: &Path, what: &str, seconds: u64, stalls: &[&s
         println!(
             "| {} | {} | {:.0} | {:.2} | {:.2} | {} | {:.1} us |",
             tool.name,
-            if tool.paced { RATE.to_string() } else { "as many as it gets".to_owned() },
+            if tool.paced { RATE.to_string() } else { "as many as possible".to_owned() },
             of(&|(said, _)| said.per_s),
             of(&|(said, _)| said.p50),
             of(&|(said, _)| said.p99),
@@ -232,16 +236,17 @@ fn compare(program: &Path, script: &Path, what: &str, seconds: u64, stalls: &[&s
     Ok(())
 }
 
-/// Latency at a quantile when requests arrive at random and wait for the end of a stall; `None` when that quantile is
-/// not affected by stalls. Requests due within the stall wait between nothing and its whole length, uniformly
-/// distributed.
+/// Returns the latency in ms at a quantile, for requests that arrive at random and wait for the end of a stall. A
+/// request that is due within a stall waits between 0 and the stall's whole length, uniformly distributed. `None` if
+/// stalls do not affect this quantile.
 fn observed_ms(quantile: f64) -> Option<f64> {
     let stalled = STALL_MS as f64 / (EVERY_S as f64 * 1e3);
     let beyond = (1.0 - quantile) / stalled;
     (beyond < 1.0).then_some(STALL_MS as f64 * (1.0 - beyond))
 }
 
-/// One run: the reported latencies, and the CPU seconds used; `None` when the tool is not installed.
+/// Runs a tool once; returns the latencies that it reports, and the CPU time that it used in s. `None` if the tool is
+/// not installed.
 fn once(
     program: &Path,
     tool: &Tool,
@@ -264,7 +269,7 @@ fn once(
     Ok(Some((said, cpu_s)))
 }
 
-/// User and system time of the children in the last line of `times`: `0m1.20s 0m0.34s`.
+/// Parses user plus system time of the children in s from the last line of `times`: `0m1.20s 0m0.34s`.
 fn children_s(text: &str) -> Option<f64> {
     let mut sum = 0.0;
     for word in text.lines().next_back()?.split_whitespace() {
@@ -274,7 +279,7 @@ fn children_s(text: &str) -> Option<f64> {
     Some(sum)
 }
 
-/// Lateness of the generator itself, by rate.
+/// Measures and prints the lateness of the generator itself, by rate.
 fn ladder(program: &Path) -> anyhow::Result<()> {
     println!("how late the generator is, {LADDER_S} s per run, medians of {LADDER_REPEATS} runs");
     println!("| requested/s | achieved | lateness P50 | lateness P99 (worst run) | its CPU | believed | |");
@@ -300,7 +305,8 @@ fn ladder(program: &Path) -> anyhow::Result<()> {
         let worst = rows.iter().map(|row| row[2]).fold(0.0, f64::max);
         let verdict = if of(2) <= LATENESS_GOAL_US { "met" } else { "MISSED" };
         println!(
-            "| {rate} | {:.1} % | {:.1} us | {:.0} us ({worst:.0}) | {:.0} % | {valid} of {LADDER_REPEATS} | goal {LATENESS_GOAL_US} us {verdict} |",
+            "| {rate} | {:.1} % | {:.1} us | {:.0} us ({worst:.0}) | {:.0} % | {valid} of {LADDER_REPEATS} | goal \
+             {LATENESS_GOAL_US} us {verdict} |",
             of(0),
             of(1),
             of(2),
@@ -316,7 +322,7 @@ fn middle(mut of: Vec<f64>) -> f64 {
     of.get(of.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// The responder; it is killed when this is dropped.
+/// The responder process, which is killed when this value is dropped.
 struct Service {
     child: Child,
     addr: String,
@@ -370,7 +376,7 @@ mod tests {
 
     #[test]
     fn what_a_perfect_observer_sees() {
-        // A tenth of the time is stalled: the worst hundredth of all requests is the worst tenth of those in stalls.
+        // A tenth of the time is stalled, so the worst hundredth of all requests is the worst tenth of those in stalls.
         assert_eq!(observed_ms(0.5), None);
         assert!((observed_ms(0.99).unwrap_or_default() - 450.0).abs() < 1e-9);
         assert!((observed_ms(0.999).unwrap_or_default() - 495.0).abs() < 1e-9);

@@ -1,5 +1,5 @@
-//! Parser for `.config/nextest.toml`: the keys and filters used there. Anything unknown is an error, so that `cargo
-//! nextest run` and `cargo xtask test` never interpret the file differently.
+//! Parser for `.config/nextest.toml`. It supports only the keys and filters that this file uses. Anything else is an
+//! error, so that `cargo nextest run` and `cargo xtask test` never interpret the file differently.
 
 use anyhow::{Context, bail};
 use commensal_core::units::TimeSpan;
@@ -54,16 +54,16 @@ struct Override {
     priority: Option<i8>,
 }
 
-/// A profile, merged with the default one.
+/// A profile, merged with the default profile.
 #[derive(Debug)]
 pub struct Config {
-    /// Number of tests that run at a time.
+    /// Number of tests that may run at the same time.
     pub threads: usize,
     limit: Duration,
     /// Tests that the profile runs.
     wanted: Filter,
     rules: Vec<Rule>,
-    /// Number of tests of a group that run at a time.
+    /// Number of tests of each group that may run at the same time.
     pub groups: BTreeMap<String, usize>,
 }
 
@@ -89,7 +89,7 @@ pub struct Terms {
 }
 
 impl Config {
-    /// Parses the profile with this name.
+    /// Reads the profile with this name.
     pub fn read(root: &Path, profile: &str) -> anyhow::Result<Config> {
         let path = root.join(FILE);
         let text = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
@@ -106,13 +106,14 @@ impl Config {
         for one in [&own, &default].into_iter().chain(file.profile.values()) {
             if one.retries.unwrap_or(0) > 0 || one.fail_fast == Some(true) {
                 bail!(
-                    "a test gets one try, and a failure does not end the run: retries is 0 and fail-fast false"
+                    "retries must be 0 and fail-fast must be false: a test gets one try, and a failure does not end \
+                     the run"
                 );
             }
         }
-        let timeout = own.slow_timeout.or(default.slow_timeout).context("there is no slow-timeout")?;
+        let timeout = own.slow_timeout.or(default.slow_timeout).context("slow-timeout is missing")?;
         let filter = own.default_filter.or(default.default_filter).unwrap_or_else(|| "all()".to_owned());
-        // The profile's own overrides come first: for each setting the first match applies.
+        // The profile's own overrides come first, because for each setting the first match applies.
         let overrides = own.overrides.into_iter().chain(default.overrides);
         let rules = overrides.map(Rule::parse).collect::<anyhow::Result<Vec<_>>>()?;
         let groups: BTreeMap<String, usize> =
@@ -141,13 +142,14 @@ impl Config {
         Terms {
             group: rules().find_map(|rule| rule.group.clone()),
             limit: rules().find_map(|rule| rule.limit).unwrap_or(self.limit),
-            // A test that occupies more threads than exist would wait for ever.
+            // Without this limit, a test that needs more threads than there are would wait forever.
             threads: rules().find_map(|rule| rule.threads).unwrap_or(1).min(self.threads),
             priority: rules().find_map(|rule| rule.priority).unwrap_or(0),
         }
     }
 
-    /// Patterns that match none of these tests, such as after renaming a module, whose group would be lost silently.
+    /// Lists the patterns that match none of these tests, for example because a module was renamed. Its tests would
+    /// lose their group unnoticed.
     pub fn unused(&self, tests: &[&str]) -> Vec<String> {
         let filters = self.rules.iter().map(|rule| &rule.filter).chain([&self.wanted]);
         let patterns = filters.flat_map(|filter| &filter.patterns);
@@ -169,14 +171,14 @@ impl Rule {
 }
 
 impl SlowTimeout {
-    /// Time after which nextest ends the test.
+    /// Returns the time after which nextest terminates the test.
     fn limit(&self) -> anyhow::Result<Duration> {
         let TimeSpan(period) = self.period.parse()?;
         Ok(period * self.terminate_after)
     }
 }
 
-/// `all()`, `test(#GLOB) | test(#GLOB)`, or `not (...)` around the latter.
+/// A filter `all()`, `test(#GLOB) | test(#GLOB)`, or `not (...)` around one of the second form.
 #[derive(Debug)]
 struct Filter {
     patterns: Vec<glob::Pattern>,

@@ -1,14 +1,19 @@
-//! The chaos soak: rounds of a storm, in which anything happens and calls fail at the edge of commensal, and a calm, in which all has to
-//! be right again. `cargo xtask soak --chaos`; a short form of it is part of `cargo xtask test --all`.
+//! The chaos soak. It alternates storms, in which random disturbances occur and commensal's host calls (calls of the
+//! operating system) fail, with calms, in which everything must recover. `cargo xtask soak --chaos` runs it; `cargo
+//! xtask test --all` includes a short form.
 //!
 //! ```text
-//! storm   6 to 12 s of events (disturb.rs, churn.rs), in every other one with faults (commensal_host::faults)
-//! calm    faults off, disk there, everybody may run: the groups file is in force again, or the agent says what it waits for
-//! then    by turns: only the agent dies, and the guard brings the safe state; everything dies, and `restore` puts all back; nothing
-//! always  invariants.rs, in every step
+//! storm     6 to 12 s of events (disturb.rs, churn.rs); a random half of the storms also has faults
+//!           (commensal_host::faults)
+//! calm      no faults, a writable disk, no stopped process: the groups file must be in force again, or the agent must
+//!           report what it waits for
+//! then      in turn: only the agent is killed, and the guard must set the safe state; agent and guard are killed, and
+//!           `restore` must restore everything; nothing
+//! always    the invariants (invariants.rs) are checked in every step
 //! ```
 //!
-//! In the second half the agent is neither killed nor stopped, and what it holds more of from calm to calm is lost.
+//! In the second half the agent is neither killed nor stopped. If it uses more of a resource from calm to calm, the
+//! resource is leaked.
 
 use super::churn::Churn;
 use super::disturb::{Disturbances, Trouble};
@@ -17,51 +22,55 @@ use super::options::{Args, growth, last_lines};
 use super::report;
 use crate::stage::{self, Stage, Used, used};
 use anyhow::Context;
+use commensal_core::process::Stat;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-/// Pause between two steps; invariants are checked in each.
+/// Pause between two steps. The invariants are checked in each step.
 const STEP: Duration = Duration::from_millis(250);
-/// Length of a storm, s.
+/// Length of a storm in s.
 const STORM_S: std::ops::Range<u64> = 6..12;
 /// The lease of the agents.
 pub const LEASE: Duration = Duration::from_secs(3);
-/// The safe state is there this long after the agent's death: the guard's wait for the lock and for refused values, on a busy machine.
+/// Time within which the safe state must be reached after the agent's death. The guard may have to wait for the lock
+/// and retry refused values, on a busy machine.
 const SAFE_WITHIN: Duration = Duration::from_secs(4);
-/// How long after a storm the groups file is in force: a new agent starts, and pauses between two tries of a value that was refused
-/// have grown to twice a storm's length at most.
+/// Time within which the groups file must be in force after a storm. A new agent starts in this time, and the back-off
+/// of a refused value has grown to at most twice a storm's length.
 const CALM_WITHIN: Duration = Duration::from_secs(30);
-/// How long processes may take to end.
+/// Time within which processes must exit.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
-/// How long an agent runs before what it holds counts: the probe is loaded, and buffers have grown to their size.
+/// How long an agent must run before its resources are sampled: then the probe is loaded, and buffers have reached
+/// their final size.
 const WARM_UP: Duration = Duration::from_secs(90);
-/// Which calls of an agent and its guard fail in a storm, per thousand: a few of all, of which there are some hundred in a tick, or
-/// many of those that change something, of which there are few.
+/// Calls of an agent and its guard that fail in a storm, per thousand. Either a few of all calls (a tick makes some
+/// hundred), or many of the calls that change something (a tick makes few).
 const FAULTS: [&str; 4] = [
     "per-mille=1",
     "per-mille=5",
     "per-mille=100 kinds=write+create+remove+rename+set-attribute+state-write+state-rename",
     "per-mille=300 kinds=write+set-attribute+state-write",
 ];
-/// The limits of the groups files: of offline groups, and of online ones by turns.
+/// Limit of offline groups in the groups files.
 const OFFLINE_LIMIT: u64 = 300;
+/// Limits of online groups in the groups files, one of which is chosen at random.
 const ONLINE_LIMITS: [u64; 3] = [500, 450, 400];
 
-/// A violation: an invariant, when, and what was seen.
+/// A violation of an invariant: when it was detected, and its description.
 #[derive(Debug)]
 pub struct Violation {
     pub at_s: f64,
     pub invariant: &'static str,
     pub what: String,
-    /// The last faults before it.
+    /// The last injected faults (failed calls) before the violation.
     pub faults: Vec<String>,
 }
 
-/// The soak.
+/// The state of the soak.
 pub struct Chaos {
-    // Those that have processes in the cgroups end before them.
+    // Fields are dropped in this order. `holds` and `with` have processes in the cgroups that `churn` removes.
     pub holds: Invariants,
     pub with: Disturbances,
     pub churn: Churn,
@@ -69,25 +78,25 @@ pub struct Chaos {
     pub seed: u64,
     pub started: Instant,
     pub violations: Vec<Violation>,
-    /// Rounds, agents started, safe states seen and their longest time, restores.
+    /// Statistics: rounds, agents started, times until the safe state, restores.
     pub figures: report::Figures,
-    /// Why the agent may end in this round; empty in a calm.
+    /// Reasons for which the agent may exit in this round; empty in a calm.
     pub may_end: Vec<&'static str>,
     /// Whether this agent has put the groups in force.
     was_up: bool,
     lulls: Vec<(f64, Used, Option<Used>)>,
     lulls_of: Option<u32>,
     lulls_from: Instant,
-    /// What the agent had open in the first two lulls and in the last one.
+    /// Files that the agent had open in the first two lulls and in the last one.
     open: Vec<BTreeMap<String, usize>>,
     pub second_half: bool,
     last_seen: Vec<String>,
 }
 
-/// Runs it.
+/// Runs the chaos soak.
 ///
 /// # Errors
-/// When something was not as it must be; all of it is printed before.
+/// If an invariant was violated; all violations have been printed then.
 pub fn run(args: &Args, program: &std::path::Path) -> anyhow::Result<()> {
     let mut stage = Stage::new("chaos", program)?;
     let with = Disturbances::new(&mut stage, args.time)?;
@@ -118,7 +127,7 @@ pub fn run(args: &Args, program: &std::path::Path) -> anyhow::Result<()> {
     if chaos.violations.is_empty() {
         return ended.and(told);
     }
-    println!("what the agents said last:\n{}", last_lines(&chaos.churn.stage.said(), 40));
+    println!("last output of the agents:\n{}", last_lines(&chaos.churn.stage.said(), 40));
     ended.and(told)?;
     anyhow::bail!("{} violations", chaos.violations.len())
 }
@@ -133,7 +142,7 @@ impl Chaos {
             self.second_half = self.started.elapsed() > time / 2;
             self.storm()?;
             if self.second_half {
-                // A lull is like the one before.
+                // Containers are removed, so that each lull has the same number of them.
                 self.with.end_containers();
             }
             self.calm("after a storm")?;
@@ -155,14 +164,19 @@ impl Chaos {
         self.started.elapsed().as_secs_f64()
     }
 
-    /// Notes a violation, once as long as it lasts.
+    /// Records and prints a violation, and the activities of agents and guards at that time.
     pub fn violated(&mut self, invariant: &'static str, what: String) {
         let faults = self.with.last_faults(5);
         println!("{:.1} s: {invariant}: {what}", self.at());
+        let ours = |(_, line): &(u32, String)| line.contains("--state-dir");
+        for (pid, line) in self.churn.stage.processes().into_iter().filter(ours) {
+            threads(pid, &line).iter().for_each(|thread| println!("    then: {thread}"));
+        }
+        println!("last output of the agents:\n{}", last_lines(&self.churn.stage.said(), 12));
         self.violations.push(Violation { at_s: self.at(), invariant, what, faults });
     }
 
-    /// Checks the invariants.
+    /// Checks the invariants. A violation is reported once, not again while it lasts.
     pub fn check(&mut self) {
         let seen = self.holds.broken(&self.churn.stage);
         let fresh: Vec<_> = seen.iter().filter(|one| !self.last_seen.contains(&one.what)).cloned().collect();
@@ -172,7 +186,8 @@ impl Chaos {
         }
     }
 
-    /// Checks again and again until `holds`, for `most` at most; whether it did.
+    /// Checks the invariants repeatedly until `holds` returns true, for at most `most`; returns whether it returned
+    /// true.
     fn until(&mut self, most: Duration, mut holds: impl FnMut(&mut Chaos) -> bool) -> bool {
         let end = Instant::now() + most;
         loop {
@@ -187,7 +202,7 @@ impl Chaos {
         }
     }
 
-    /// Another groups file: another limit of online groups, and what churn changes.
+    /// Writes another groups file, with another limit of online groups and the changes of [`Churn`].
     pub fn other_groups(&mut self) -> anyhow::Result<()> {
         let limit = ONLINE_LIMITS[self.churn.below(3) as usize];
         self.holds.limited_to(limit);
@@ -196,7 +211,7 @@ impl Chaos {
         self.churn.reload()
     }
 
-    /// Starts an agent, as a service manager would.
+    /// Starts an agent, like a service manager.
     pub fn launch(&mut self) -> anyhow::Result<()> {
         self.figures.agents += 1;
         let which = FAULTS[self.churn.below(FAULTS.len() as u64) as usize];
@@ -207,23 +222,23 @@ impl Chaos {
         Ok(())
     }
 
-    /// Another agent takes over from this one.
-    pub fn take_over(&mut self) -> anyhow::Result<()> {
+    /// Starts another agent that replaces the running one.
+    pub fn replace(&mut self) -> anyhow::Result<()> {
         self.figures.agents += 1;
         let lease = format!("{}s", LEASE.as_secs());
-        let next = self.churn.stage.launch(&["--lease", &lease, "--takeover"], false)?;
+        let next = self.churn.stage.launch(&["--lease", &lease, "--replace"], false)?;
         let mut old = std::mem::replace(&mut self.agent, next);
         let may_fail = !self.may_end.is_empty();
         let went = self.until(CALM_WITHIN, |_| matches!(old.try_wait(), Ok(Some(_))));
         let status = old.try_wait()?;
         match status {
             Some(status) if status.success() => {}
-            // The one that was to come has failed, and the old one is still there.
+            // The new agent has failed, and the old one still runs.
             None if may_fail => self.agent = std::mem::replace(&mut old, end_of(&mut self.agent)?),
             Some(_) if may_fail => {}
             _ => {
-                let what = format!("the agent that was to make room: {status:?}, gone {went}");
-                self.violated("takeover", what);
+                let what = format!("the agent that was to be replaced: {status:?}, exited {went}");
+                self.violated("hand-over", what);
                 stage::end(&mut old);
             }
         }
@@ -231,7 +246,7 @@ impl Chaos {
         Ok(())
     }
 
-    /// Starts an agent anew that has ended; one that ends without a reason is a violation.
+    /// Restarts an agent that has exited. If it exited without a reason, that is a violation.
     pub fn revive(&mut self) -> anyhow::Result<()> {
         if !self.was_up && self.churn.stage.is_up(self.agent.id()) {
             self.was_up = true;
@@ -241,7 +256,7 @@ impl Chaos {
         if self.may_end.is_empty() || (!killed && self.was_up) {
             let why = self.may_end.join(", ");
             let said = last_lines(&self.churn.stage.said(), 3);
-            let what = format!("an agent that ran ended: {status}; {why}; said: {said}");
+            let what = format!("a running agent exited: {status}; {why}; its output: {said}");
             self.violated("agent", what);
         } else if !killed {
             self.figures.not_started += 1;
@@ -267,13 +282,14 @@ impl Chaos {
         Ok(())
     }
 
-    /// Everything that was in the way is taken away, and the groups file is in force within a time, or the agent says what it waits for.
+    /// Removes all disturbances. Within [`CALM_WITHIN`] the groups file must be in force, or the agent must report the
+    /// reason why it is not.
     fn calm(&mut self, after: &str) -> anyhow::Result<()> {
         let stopped = self.with.end(&self.churn.stage)?;
         self.holds.meddled.clear();
         self.churn.rest()?;
         self.other_groups()?;
-        // Who was stopped or starved may still be ended by the other one.
+        // If the agent or the guard was stopped or got no CPU time, the other one may still kill it.
         let mut reason = Some("it stood still").filter(|_| stopped || !self.may_end.is_empty());
         let since = Instant::now();
         let mut unmet = None;
@@ -294,6 +310,9 @@ impl Chaos {
             return Ok(());
         }
         let seen = self.churn.stage.snapshot();
+        if seen.is_none() {
+            self.churn.stage.print_socket();
+        }
         let waits = seen.as_ref().is_some_and(|seen| {
             let some = |key: &str| seen[key].as_array().is_some_and(|all| !all.is_empty());
             some("problems") || some("drift")
@@ -303,13 +322,13 @@ impl Chaos {
             false => {
                 let answers = seen.map(|seen| format!("pid {} ticks {}", seen["pid"], seen["ticks"]));
                 let what = format!(
-                    "{after}, {} s later: {}, and agent {} says nothing ({answers:?})",
+                    "{after}, {} s later: {}, and agent {} reports no problem ({answers:?})",
                     CALM_WITHIN.as_secs(),
-                    unmet.unwrap_or_else(|| "the agent does not answer".to_owned()),
+                    unmet.unwrap_or_else(|| "the agent does not respond".to_owned()),
                     self.agent.id()
                 );
                 self.violated("convergence", what);
-                // Whatever is wrong with this one, the next one begins anew.
+                // Replaces the agent, so that the next round starts without this problem.
                 stage::end(&mut self.agent);
                 self.launch()?;
             }
@@ -317,13 +336,15 @@ impl Chaos {
         Ok(())
     }
 
-    /// Only the agent dies; the guard is there, nothing is in its way.
+    /// Kills only the agent, and checks that the guard, which nothing disturbs, reaches the safe state.
     fn agent_dies(&mut self) -> anyhow::Result<()> {
         if self.second_half || self.guard().is_none() || !self.churn.stage.is_up(self.agent.id()) {
             return Ok(());
         }
         self.churn.count("agent killed in a calm");
         let since = Instant::now();
+        // Where the agent is in back-off before it writes again, another program's value is in force.
+        let before = self.holds.offline_limits(&self.churn.stage);
         stage::end(&mut self.agent);
         let mut left = None;
         let is_safe = self.until(SAFE_WITHIN, |chaos| {
@@ -335,15 +356,19 @@ impl Chaos {
             let what = format!("{} s after the agent died: {left:?}", SAFE_WITHIN.as_secs());
             self.violated("safe state", what);
         }
-        if self.holds.unmet_offline(&self.churn.stage, OFFLINE_LIMIT) {
-            self.violated("safe state", "an offline group is no longer held back".to_owned());
+        for (file, now) in self.holds.offline_limits(&self.churn.stage) {
+            let kept = before.get(&file).is_none_or(|was| *was == now);
+            if !kept && now.trim() != OFFLINE_LIMIT.to_string() {
+                let what = format!("{} is {}, no longer held back", file.display(), now.trim());
+                self.violated("safe state", what);
+            }
         }
         self.launch()?;
         self.may_end.push("it is new");
         self.calm("after the agent died")
     }
 
-    /// The guards: while one takes over from another there are two.
+    /// PIDs of the guards. While one guard replaces another, there are two.
     fn guards(&self) -> Vec<u32> {
         let all = self.churn.stage.processes().into_iter();
         all.filter(|(_, line)| line.contains(" guard --once")).map(|(pid, _)| pid).collect()
@@ -357,11 +382,11 @@ impl Chaos {
     pub fn kill_both(&mut self) {
         self.guards().into_iter().for_each(|pid| stage::signal(pid, "KILL"));
         stage::end(&mut self.agent);
-        // One that was being started.
+        // Also kills a guard that was being started.
         self.guards().into_iter().for_each(|pid| stage::signal(pid, "KILL"));
     }
 
-    /// Everything dies, and `restore` puts everything back.
+    /// Kills agent and guard, and checks that `restore` restores everything.
     fn all_back(&mut self) -> anyhow::Result<()> {
         self.churn.count("everything killed, and restored");
         self.kill_both();
@@ -386,7 +411,7 @@ impl Chaos {
         Ok(())
     }
 
-    /// Notes what the agent holds, once it has run for a while; another one begins anew.
+    /// Samples the resources that the agent uses, if it has run for [`WARM_UP`]. Drops the samples of an earlier agent.
     fn lull(&mut self) {
         let pid = self.agent.id();
         if self.lulls_of != Some(pid) {
@@ -396,7 +421,8 @@ impl Chaos {
         }
         let open = stage::open_files(pid);
         if let Some(mut agent) = used(pid).filter(|_| Instant::now() > self.lulls_from) {
-            // One descriptor of a cgroup's file is the host's, which keeps some hundred at hand; more than one is a leak.
+            // Descriptors of cgroup files are counted once per file: the host layer caches some hundred of them.
+            // Further descriptors of the same file are a leak.
             agent.fds -= open.keys().filter(|file| file.starts_with("/sys/fs/cgroup")).count();
             self.lulls.push((self.at() / 60.0, agent, self.guard().and_then(used)));
             self.open.truncate(2);
@@ -404,7 +430,7 @@ impl Chaos {
         }
     }
 
-    /// The end: all is put back, and nothing stays.
+    /// Ends the soak: runs `restore`, and checks that nothing is left behind.
     fn finish(&mut self) -> anyhow::Result<()> {
         self.with.end(&self.churn.stage)?;
         self.churn.rest()?;
@@ -437,18 +463,18 @@ impl Chaos {
                 }
                 _ => Vec::new(),
             };
-            self.violated("growth", format!("{what}; open now and not before: {more:?}"));
+            self.violated("growth", format!("{what}; files that were not open in the first lulls: {more:?}"));
         }
         Ok(())
     }
 
-    /// What stands in the way now, as the report has it.
+    /// Records a disturbance as a reason for which the agent may exit, and counts it.
     pub fn allow(&mut self, trouble: Trouble) {
         self.may_end.push(trouble.name());
         self.churn.count(trouble.name());
     }
 
-    /// The record's last line.
+    /// The last line of the record.
     pub fn summary(&self) -> serde_json::Value {
         let violations: Vec<_> = self
             .violations
@@ -468,8 +494,21 @@ impl Chaos {
     }
 }
 
-/// Ends a process and leaves it in its place.
+/// Kills a process, and puts a dummy child in its place.
 fn end_of(child: &mut Child) -> anyhow::Result<Child> {
     stage::end(child);
     Ok(std::mem::replace(child, std::process::Command::new("true").spawn()?))
+}
+
+/// Returns a line for each thread of a process: its state, the kernel function in which it waits, and its system call.
+fn threads(pid: u32, line: &str) -> Vec<String> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let one = |task: std::fs::DirEntry| {
+        let read = |file: &str| std::fs::read_to_string(task.path().join(file)).unwrap_or_default();
+        let stat = read("stat");
+        let state = Stat::parse(&stat)?.text(3)?.to_owned();
+        let tid = task.file_name();
+        Some(format!("{} of {line}: {state} in {}, {}", tid.display(), read("wchan"), read("syscall").trim()))
+    };
+    tasks.filter_map(one).collect()
 }

@@ -1,4 +1,4 @@
-//! Everything that may happen to an agent: cgroups and processes that come and go, changed files, other writers.
+//! Random events around an agent: cgroups and processes appear and disappear, files change, and another program writes.
 
 use crate::stage::{self, Stage};
 use commensal_lab::rng::Rng;
@@ -9,9 +9,9 @@ use std::process::{Child, Stdio};
 /// Cgroups that exist throughout.
 pub const ONLINE: [&str; 2] = ["on/a", "on/b"];
 pub const OFFLINE: [&str; 2] = ["off/a", "off/b"];
-/// Maximum number of temporary cgroups, processes and other objects of each kind.
+/// Maximum number of temporary objects (such as cgroups and processes) of each kind.
 const MOST: usize = 12;
-/// Agent settings that are used in turn.
+/// Values of the agent's setting `headroom`, used in random order.
 const HEADROOMS: [&str; 4] = ["target", "frame", "quota", "off"];
 
 /// A temporary cgroup and its processes.
@@ -20,15 +20,15 @@ struct Extra {
     tenant: Child,
 }
 
-/// Random events, whose order depends on the seed only.
+/// Random events. Their order depends only on the seed.
 pub struct Churn {
     pub stage: Stage,
     pub seed: u64,
     /// Number of events of each kind.
     pub counts: BTreeMap<&'static str, u64>,
-    /// Whether it is also another writer of the same files.
+    /// Whether this program also writes to the files that the agent manages.
     pub meddles: bool,
-    /// Lines of the online group, and further groups.
+    /// Additional lines for the online group, and additional groups.
     pub more: (String, String),
     rng: Rng,
     made: u32,
@@ -39,7 +39,7 @@ pub struct Churn {
 }
 
 impl Churn {
-    /// Creates what exists throughout.
+    /// Creates the cgroups that exist throughout.
     pub fn new(stage: Stage, seed: u64) -> anyhow::Result<Churn> {
         for path in ["on", "off"].iter().chain(&ONLINE).chain(&OFFLINE) {
             stage.make(path)?;
@@ -61,7 +61,7 @@ impl Churn {
         Ok(churn)
     }
 
-    /// A random number below `end`.
+    /// Returns a random number below `end`.
     pub fn below(&mut self, end: u64) -> u64 {
         self.rng.u64() % end
     }
@@ -94,7 +94,7 @@ impl Churn {
         format!("3600.{}", std::process::id())
     }
 
-    /// One random event, or none.
+    /// Carries out one random event, or none.
     pub fn step(&mut self) -> anyhow::Result<()> {
         self.reap();
         match self.below(24) {
@@ -117,7 +117,7 @@ impl Churn {
         Ok(())
     }
 
-    /// Puts everything back as at the start.
+    /// Removes everything temporary, and returns the rest to the state at the start.
     pub fn rest(&mut self) -> anyhow::Result<()> {
         while !self.extra.is_empty() {
             self.go();
@@ -149,7 +149,7 @@ impl Churn {
         self.make(format!("{side}/x{}", self.made))
     }
 
-    /// Removes a temporary cgroup and makes another of the same name.
+    /// Removes a temporary cgroup and creates another of the same name.
     pub fn remake(&mut self) -> anyhow::Result<()> {
         let names: Vec<String> = self.extra.iter().map(|one| one.path.clone()).collect();
         self.go();
@@ -160,7 +160,7 @@ impl Churn {
         }
     }
 
-    /// Kills a process of a temporary cgroup, which stays.
+    /// Kills a process of a temporary cgroup; the cgroup stays.
     pub fn kill_member(&mut self) {
         if !self.extra.is_empty() {
             let one = self.rng.u64() as usize % self.extra.len();
@@ -208,7 +208,7 @@ impl Churn {
         }
     }
 
-    /// Writes another configuration.
+    /// Writes a groups file with other settings.
     pub fn reload(&mut self) -> anyhow::Result<()> {
         self.count("groups files changed");
         let headroom = HEADROOMS[self.rng.u64() as usize % HEADROOMS.len()];
@@ -216,14 +216,14 @@ impl Churn {
         self.stage.groups(&self.config(headroom, percent))
     }
 
-    /// Another program writes to the cgroups that the agent manages.
+    /// Writes, like another program, to the cgroups that the agent manages.
     fn meddle(&mut self) {
-        self.count("values written by another");
+        self.count("values written by another program");
         let path = OFFLINE[self.rng.u64() as usize % OFFLINE.len()];
         let values = [("cpu.cfs_quota_us", "-1"), ("cpu.max", "max"), ("pids.max", "max")];
         for (file, value) in values {
             if let Some(file) = self.stage.file(path, file) {
-                // The write may be refused; the agent writes there as well.
+                // The kernel may refuse the write, because the agent writes to the file as well.
                 let _ = std::fs::write(file, value);
             }
         }
@@ -234,7 +234,7 @@ impl Churn {
         match self.load.take() {
             Some(mut load) => stage::end(&mut load),
             None => {
-                self.count("offline load came");
+                self.count("offline load started");
                 self.load = Some(self.stage.start("off/a", "exec nice sh -c 'while :; do :; done'")?);
             }
         }
@@ -253,7 +253,7 @@ impl Churn {
         Ok(())
     }
 
-    /// An online cgroup that has any limit.
+    /// Returns an online cgroup that has any limit.
     pub fn limited(&self) -> Option<String> {
         let extra = self.extra.iter().map(|one| one.path.as_str()).filter(|path| path.starts_with("on/"));
         type Free = (&'static str, fn(&str) -> bool);

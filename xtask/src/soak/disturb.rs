@@ -1,5 +1,6 @@
-//! What stands in the way of agent and guard in a storm, and is taken away in a calm: kills and stops, a full, read-only or lost state
-//! directory, a hog on the agent's CPU, other writers, a container engine that dies, and calls that fail.
+//! Disturbances of agent and guard in a storm of the chaos soak, which the following calm removes: kills and stops, a
+//! full, read-only or lost state directory, a busy process on the agent's CPU (hog), other writers, a container engine
+//! that is killed, and host calls that fail (faults).
 
 use super::chaos::Chaos;
 use super::churn::OFFLINE;
@@ -12,16 +13,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Variable that says that this process has mounts of its own.
+/// Environment variable that marks a process with a mount namespace of its own.
 const OWN_MOUNTS: &str = "COMMENSAL_SOAK_OWN_MOUNTS";
-/// Size of the file system with the state directory, bytes: journal, audit log and everything a storm adds fit several times.
+/// Mount options of the file system for the state directory. The file system is several times as large as the journal,
+/// the audit log and all files that a storm adds.
 const DISK: &str = "size=4m,mode=700";
-/// How long the hog runs at most, s; the kernel leaves others a twentieth of the time meanwhile (`sched_rt_runtime_us`).
+/// Maximum time in s that the hog runs. During that time the kernel leaves a twentieth of the CPU time to other threads
+/// (`sched_rt_runtime_us`).
 const HOG_S: &str = "5";
-/// A shorter soak has no container engine, which takes half a minute to come and go.
+/// Minimum length of a soak with a container engine, because starting and stopping one takes half a minute.
 const ENGINE_FROM: Duration = Duration::from_secs(150);
 
-/// What stands in the way.
+/// A kind of disturbance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trouble {
     AgentKilled,
@@ -37,7 +40,7 @@ pub enum Trouble {
 }
 
 impl Trouble {
-    /// As the report has it.
+    /// The name in the report.
     pub fn name(self) -> &'static str {
         match self {
             Trouble::AgentKilled => "agent killed",
@@ -54,12 +57,12 @@ impl Trouble {
     }
 }
 
-/// All that is in the way now.
+/// The disturbances that are possible on this machine, and those that are active.
 #[derive(Debug)]
 pub struct Disturbances {
-    /// The folder of the state directory: a small file system of its own where it can be had.
+    /// The directory that contains the state directory: a small file system of its own, if one can be mounted.
     pub disk: PathBuf,
-    /// What cannot be had here, and why.
+    /// Disturbances that are not possible on this machine, with the reasons.
     pub skipped: Vec<String>,
     has_disk: bool,
     has_hog: bool,
@@ -71,8 +74,8 @@ pub struct Disturbances {
     on: PathBuf,
 }
 
-/// Runs this program once more with mounts of its own, which are gone with it; `None` when it is the one that has them, or there can
-/// be none.
+/// Starts this program again in a separate mount namespace, so that its mounts disappear when it exits; returns whether
+/// it succeeded. `None` if this process has such a namespace already, or none can be created.
 pub fn in_own_mounts(args: &[String]) -> anyhow::Result<Option<bool>> {
     let unshare = ["--mount", "--propagation", "private"];
     let can = Command::new("unshare").args(unshare).arg("true").stderr(Stdio::null()).status();
@@ -85,7 +88,8 @@ pub fn in_own_mounts(args: &[String]) -> anyhow::Result<Option<bool>> {
 }
 
 impl Disturbances {
-    /// Sees what can be had here for a soak of this length; the state directory goes where it can be full.
+    /// Determines which disturbances are possible on this machine in a soak of this length, and places the state
+    /// directory on a file system that can become full.
     pub fn new(stage: &mut Stage, time: Duration) -> anyhow::Result<Disturbances> {
         let disk = stage.dir.path().join("disk");
         std::fs::create_dir_all(&disk)?;
@@ -105,7 +109,7 @@ impl Disturbances {
         }
         let engine = match time >= ENGINE_FROM {
             true => Engine::start(stage),
-            false => Err(format!("it takes longer than a soak under {} s has", ENGINE_FROM.as_secs())),
+            false => Err(format!("it needs a soak of at least {} s", ENGINE_FROM.as_secs())),
         };
         let engine = engine.map_err(|why| skipped.push(format!("a container engine: {why}"))).ok();
         let (log, on) = (stage.dir.path().join("faults.log"), stage.dir.path().join("faults.on"));
@@ -124,7 +128,7 @@ impl Disturbances {
         })
     }
 
-    /// The group that takes containers.
+    /// The group that matches containers.
     pub fn group(&self) -> String {
         let group = |_| {
             format!(
@@ -135,7 +139,7 @@ impl Disturbances {
         self.engine.as_ref().map(group).unwrap_or_default()
     }
 
-    /// Gives the next agent and its guard faults, which come while they are switched on.
+    /// Configures faults for the next agent and its guard. They occur while faults are switched on.
     pub fn faults_of(&self, stage: &mut Stage, seed: u64, which: &str) {
         let (log, on) = (self.log.display(), self.on.display());
         let faults = format!("seed={seed} {which} log={log} while={on}");
@@ -156,7 +160,7 @@ impl Disturbances {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Number of faults by kind of call and how it went wrong.
+    /// Counts the injected faults by kind of call and kind of failure.
     pub fn faults(&self) -> BTreeMap<String, u64> {
         let mut counts = BTreeMap::new();
         for line in self.lines().lines() {
@@ -168,7 +172,7 @@ impl Disturbances {
         counts
     }
 
-    /// The last faults.
+    /// Returns the last injected faults.
     pub fn last_faults(&self, count: usize) -> Vec<String> {
         last_lines(&self.lines(), count).lines().map(str::to_owned).collect()
     }
@@ -184,7 +188,7 @@ impl Disturbances {
         let _ = std::fs::remove_file(self.disk.join("soak-fill"));
     }
 
-    /// Another mount above the state directory, which is read-only: files that are open stay as they are.
+    /// Mounts the state directory over itself, read-only. Files that are already open stay writable.
     fn make_read_only(&mut self, state: &Path) {
         let mut bind = Command::new("mount");
         bind.arg("--bind").args([state, state]).stderr(Stdio::null());
@@ -207,7 +211,7 @@ impl Disturbances {
         self.hog = hog.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok();
     }
 
-    /// Takes everything out of the way; whether anybody stood still.
+    /// Removes all disturbances; returns whether a process had been stopped or had got no CPU time.
     pub fn end(&mut self, stage: &Stage) -> anyhow::Result<bool> {
         self.faults_on(false)?;
         self.empty();
@@ -217,7 +221,7 @@ impl Disturbances {
         let stood = !self.stopped.is_empty() || self.hog.is_some();
         self.stopped.drain(..).for_each(|pid| stage::signal(pid, "CONT"));
         if let Some(mut hog) = self.hog.take() {
-            // `timeout` ends its command when it is asked to end itself.
+            // When `timeout` is terminated, it terminates its command.
             stage::signal(hog.id(), "TERM");
             let _ = hog.wait();
             for (pid, _) in stage.processes() {
@@ -227,12 +231,12 @@ impl Disturbances {
         Ok(stood)
     }
 
-    /// Ends the containers.
+    /// Removes the containers.
     pub fn end_containers(&mut self) {
         self.engine.iter_mut().for_each(Engine::clear);
     }
 
-    /// Ends the engine.
+    /// Stops the container engine.
     pub fn end_engine(&mut self) {
         self.engine = None;
     }
@@ -249,7 +253,7 @@ impl Drop for Disturbances {
 }
 
 impl Chaos {
-    /// One random event, or none.
+    /// Carries out one random disturbance, or none.
     pub fn disturb(&mut self) -> anyhow::Result<()> {
         let (agent, guard) = (self.agent.id(), self.guard());
         let calm_agent = self.second_half;
@@ -279,15 +283,15 @@ impl Chaos {
                 }
             }
             7 | 8 if !calm_agent => {
-                self.churn.count("taken over");
-                self.take_over()?;
+                self.churn.count("replaced");
+                self.replace()?;
             }
             9..=11 => {
                 self.churn.count("members killed");
                 self.churn.kill_member();
             }
             12..=14 => {
-                self.churn.count("cgroups made again");
+                self.churn.count("cgroups recreated");
                 self.churn.remake()?;
             }
             15..=17 if self.with.has_disk => {
@@ -299,9 +303,9 @@ impl Chaos {
                 self.allow(Trouble::ReadOnly);
                 self.with.make_read_only(&self.churn.stage.state);
             }
-            // The other copy of each original has to be there: losing both is nobody's promise.
+            // The other copy of each original must exist: if both are lost, commensal cannot restore the original.
             22 | 23 if !self.with.read_only && !self.holds.are_marked(&self.churn.stage) => {
-                self.churn.count("journals spared: a cgroup is not marked");
+                self.churn.count("journals not removed, because a cgroup is not marked");
             }
             22 if !self.with.read_only => {
                 self.allow(Trouble::JournalLost);
@@ -326,17 +330,18 @@ impl Chaos {
         Ok(())
     }
 
-    /// Another program writes where the agent has written.
+    /// Writes, like another program, to files that the agent has written.
     fn write_there(&mut self) {
         let path = OFFLINE[self.churn.below(OFFLINE.len() as u64) as usize];
         for (name, value) in [("cpu.cfs_quota_us", "61000"), ("cpu.max", "61000 100000"), ("pids.max", "222")]
         {
             let Some(file) = self.churn.stage.file(path, name) else { continue };
-            // What is back at its original may be off the record, and would have a new one.
+            // If a value is at its original, commensal may have dropped its record, and the written value would become
+            // its original.
             if !self.holds.is_ours(&file) {
                 continue;
             }
-            // The write may be refused; the agent writes there as well.
+            // The kernel may refuse the write, because the agent writes to the file as well.
             if std::fs::write(&file, value).is_ok() {
                 self.churn.count("values written by another");
                 self.holds.meddled.insert(file, value.to_owned());
@@ -350,7 +355,7 @@ impl Chaos {
         let (what, done) = match which {
             0 => ("engine killed and started", engine.kill()),
             1..=3 => ("containers came", engine.come(true)),
-            4..=6 => ("containers of nobody came", engine.come(false)),
+            4..=6 => ("containers without a group started", engine.come(false)),
             _ => ("containers went", engine.go()),
         };
         if done {
@@ -363,14 +368,14 @@ fn succeeds(command: &mut Command) -> bool {
     command.stdin(Stdio::null()).stdout(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
-/// The CPU that a process ran on last (field 39 of `stat`).
+/// Returns the CPU that a process used last (field 39 of `stat`).
 fn cpu_of(pid: u32) -> Option<String> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, after) = stat.rsplit_once(')')?;
     after.split_whitespace().nth(36).map(str::to_owned)
 }
 
-/// Keeps all threads of a process on these CPUs.
+/// Restricts all threads of a process to these CPUs.
 fn pin(pid: u32, cpus: &str) {
     let mut taskset = Command::new("taskset");
     taskset.args(["-a", "-c", "-p", cpus, &pid.to_string()]).stderr(Stdio::null());

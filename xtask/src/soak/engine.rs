@@ -1,31 +1,32 @@
-//! A container engine of the soak's own: its folders, socket and image, and containers that come and go. The engine is killed and
-//! started again; its containers live on.
+//! A container engine for the soak, with its own directories, socket and image. The soak starts and removes containers,
+//! and kills and restarts the engine, while its containers keep running.
 
 use crate::stage::{self, Stage};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Label of containers that a group takes; others are nobody's.
+/// Label of containers that a group matches; no group matches the others.
 pub const LABEL: &str = "commensal-soak=batch";
-/// How long the engine may take to answer.
+/// Timeout for a response of the engine.
 const PATIENCE: Duration = Duration::from_secs(40);
 const MOST: usize = 4;
-const IMAGE: &str = "mkdir -p bb/bin && cp \"$(command -v busybox)\" bb/bin/busybox && tar -C bb -c . | docker import - commensal-soak:1";
+const IMAGE: &str = "mkdir -p bb/bin && cp \"$(command -v busybox)\" bb/bin/busybox && tar -C bb -c . | docker import \
+                     - commensal-soak:1";
 
-/// The engine.
+/// The container engine.
 #[derive(Debug)]
 pub struct Engine {
     child: Child,
     dir: PathBuf,
     top: String,
-    /// Names of the containers, and whether a group takes them.
+    /// Names of the containers, and whether a group matches each.
     containers: Vec<(String, bool)>,
     made: u32,
 }
 
 impl Engine {
-    /// Starts the engine, or says why there is none.
+    /// Starts the engine. The error is the reason why that is impossible on this machine.
     pub fn start(stage: &Stage) -> Result<Engine, String> {
         for tool in ["dockerd", "docker", "busybox"] {
             let mut find = Command::new("sh");
@@ -40,18 +41,21 @@ impl Engine {
         let mut engine = Engine { child, dir, top: stage.top.clone(), containers: Vec::new(), made: 0 };
         if !engine.answers() {
             let log = std::fs::read_to_string(engine.dir.join("log")).unwrap_or_default();
-            return Err(format!("dockerd does not run here: {}", log.lines().last().unwrap_or_default()));
+            return Err(format!(
+                "dockerd cannot run on this machine: {}",
+                log.lines().last().unwrap_or_default()
+            ));
         }
         let mut image = Command::new("sh");
         image.args(["-c", IMAGE]).current_dir(&engine.dir).env("DOCKER_HOST", engine.host());
         let made = image.stdout(Stdio::null()).stderr(Stdio::null()).status();
         match made.is_ok_and(|status| status.success()) {
             true => Ok(engine),
-            false => Err("no image can be made".to_owned()),
+            false => Err("no image can be created".to_owned()),
         }
     }
 
-    /// Where it listens, as `DOCKER_HOST` has it.
+    /// The engine's address in the format of `DOCKER_HOST`.
     pub fn host(&self) -> String {
         format!("unix://{}", self.dir.join("sock").display())
     }
@@ -74,7 +78,7 @@ impl Engine {
         true
     }
 
-    /// A container comes, offline or nobody's.
+    /// Starts a container: with `offline` one that an offline group matches, otherwise one that no group matches.
     pub fn come(&mut self, offline: bool) -> bool {
         if self.containers.len() >= MOST {
             return false;
@@ -92,13 +96,13 @@ impl Engine {
         started
     }
 
-    /// A container goes.
+    /// Removes a container.
     pub fn go(&mut self) -> bool {
         let Some((name, _)) = self.containers.pop() else { return false };
         self.docker(&["rm", "-f", &name])
     }
 
-    /// Kills the engine and starts it again.
+    /// Kills the engine and restarts it.
     pub fn kill(&mut self) -> bool {
         stage::end(&mut self.child);
         match launch(&self.dir, &self.top) {
@@ -108,7 +112,7 @@ impl Engine {
         self.answers()
     }
 
-    /// All containers go.
+    /// Removes all containers.
     pub fn clear(&mut self) {
         while !self.containers.is_empty() {
             self.go();
@@ -119,7 +123,7 @@ impl Engine {
         format!("/{}/box", self.top)
     }
 
-    /// Ends containers and engine.
+    /// Stops containers and engine.
     pub fn end(&mut self) {
         self.clear();
         stage::signal(self.child.id(), "TERM");
@@ -128,7 +132,7 @@ impl Engine {
             std::thread::sleep(Duration::from_millis(50));
         }
         stage::end(&mut self.child);
-        // An engine that was killed while it removed a container leaves what holds it, and the container.
+        // If the engine is killed while it removes a container, it leaves the container and its cgroups behind.
         let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
         let hierarchies = mounts.lines().filter(|line| line.contains(" cgroup"));
         let boxes = hierarchies.filter_map(|line| line.split(' ').nth(1));
@@ -142,7 +146,7 @@ impl Engine {
         for (pid, _) in stage::processes_of(&self.dir) {
             stage::signal(pid, "KILL");
         }
-        // It makes them in hierarchies as well that the rest of the soak has nothing in.
+        // The engine also creates cgroups in hierarchies that the rest of the soak does not use.
         let end = Instant::now() + PATIENCE;
         let hierarchies = mounts.lines().filter(|line| line.contains(" cgroup"));
         for mount in hierarchies.filter_map(|line| line.split(' ').nth(1)) {
@@ -152,7 +156,7 @@ impl Engine {
             }
             let _ = std::fs::remove_dir(PathBuf::from(format!("{mount}/{}", self.top)));
         }
-        // It keeps the network namespace of its containers mounted, and with live-restore its own folder.
+        // The engine keeps the network namespace of its containers mounted, and with live-restore also its own folder.
         for mount in ["exec/netns/default", "data"] {
             let _ = Command::new("umount").arg(self.dir.join(mount)).stderr(Stdio::null()).status();
         }
@@ -167,7 +171,8 @@ impl Drop for Engine {
 
 fn launch(dir: &std::path::Path, top: &str) -> std::io::Result<Child> {
     let path = |name: &str| dir.join(name).display().to_string();
-    // A killed engine's containerd goes with it; its number is not to keep the next one from starting.
+    // The containerd of a killed engine exits with the engine. A leftover PID file must not prevent the start of the
+    // next engine.
     let _ = std::fs::remove_file(dir.join("pid"));
     let mut command = Command::new("dockerd");
     command

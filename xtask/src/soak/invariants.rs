@@ -1,13 +1,15 @@
-//! What must hold at every moment of a chaos soak, read from the files of the cgroups by code of its own.
+//! The invariants of a chaos soak, which must hold at every moment. The code that checks them reads the cgroup files
+//! and is independent of commensal's code.
 //!
 //! ```text
-//! online        no cgroup of the online side has a value that is neither its own nor one of its file
-//! unclaimed     cgroups of nobody, with values of their own, and what lies beside the state directory: byte for byte as at the start
-//! recoverable   a changed value has its original on the cgroup (`trusted.commensal.original.*`) or in the journal
-//! alive         no process of an online or unclaimed cgroup has ended
+//! online        an online cgroup has its original values, except for limits of the groups file and increased weights
+//! unclaimed     cgroups that no group claims, and the files next to the state directory, are unchanged byte for byte
+//! recoverable   the original of a changed value is on the cgroup (`trusted.commensal.original.*`) or in the journal
+//! alive         no process of an online or unclaimed cgroup has exited
 //! ```
 //!
-//! None of them has an allowance of time, but one: a file of before counts as long as no agent has had the time to follow the new one.
+//! The invariants must hold without any grace period, with one exception: until an agent has had time to apply the
+//! current groups file, values of previous groups files are accepted.
 
 use super::churn::{OFFLINE, ONLINE};
 use crate::stage::{self, Stage};
@@ -16,12 +18,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 
-/// Cgroups that no group claims: with values of their own, below another, and as the kernel makes them.
+/// Cgroups that no group claims: some with their own values, one nested, and one with the kernel's defaults.
 const UNCLAIMED: [&str; 4] = ["by", "by/a", "by/a/child", "by/fresh"];
-/// Cgroups above those that are claimed.
+/// Cgroups above those that groups claim.
 const ABOVE: [&str; 2] = ["", "on"];
 const FRESH: &str = "by/fresh";
-/// Values of the unclaimed cgroups, of online and of offline ones; what the hierarchies here do not have is left out.
+/// Values written at the start to unclaimed, online and offline cgroups; files that do not exist here are skipped.
 const VALUES: [(&str, &str, &str); 24] = [
     ("by/a", "cpu.shares", "333"),
     ("by/a", "cpu.weight", "33"),
@@ -48,22 +50,23 @@ const VALUES: [(&str, &str, &str); 24] = [
     ("off/b", "memory.limit_in_bytes", "1073741824"),
     ("off/b", "memory.max", "1073741824"),
 ];
-/// Values of an online cgroup that may rise: what protects it.
+/// Values of an online cgroup that may increase, because they protect it.
 const WEIGHTS: [&str; 3] = ["cpu.shares", "cpu.weight", "cpu.weight.nice"];
-/// The limit of online groups that is in the soak's groups files.
+/// The limit of online groups in the soak's groups files.
 const LIMIT: &str = "pids.max";
-/// Not among the settings: the kernel changes it by itself.
+/// A file that is not compared, because the kernel changes it by itself.
 const FREEZER: &str = "freezer.state";
-/// Attributes with an original.
+/// Prefix of the extended attributes that record an original.
 const ORIGINAL: &str = "trusted.commensal.original.";
-/// The attribute of a cgroup that commensal has made.
+/// Extended attribute of a cgroup that commensal has created.
 const CREATED: &str = "trusted.commensal.created";
-/// The longest list of names of attributes and the longest value (`XATTR_LIST_MAX`, `XATTR_SIZE_MAX`).
+/// Maximum size of a list of attribute names, and of a value (`XATTR_LIST_MAX`, `XATTR_SIZE_MAX`).
 const ATTRIBUTES: usize = 65_536;
-/// How often a changed value is looked at again before its original counts as lost: it may be put back between two looks.
+/// Number of checks before the original of a changed value counts as lost: commensal may restore the value between two
+/// reads.
 const LOOKS: usize = 3;
 
-/// What was there at the start.
+/// The state at the start.
 #[derive(Debug)]
 pub struct Invariants {
     unclaimed: BTreeMap<PathBuf, String>,
@@ -71,27 +74,27 @@ pub struct Invariants {
     beside_was: BTreeMap<PathBuf, Vec<u8>>,
     /// Values of the claimed cgroups that exist throughout.
     claimed: BTreeMap<PathBuf, String>,
-    /// Values of a cgroup as the kernel makes it, by mount and name of the file.
+    /// Values of a cgroup that the kernel has just created, by mount point and file name.
     fresh: BTreeMap<PathBuf, String>,
-    /// Limits of online groups in the groups files that may be in force, the current one last.
+    /// Limits of online groups in the groups files that may be in force; the current one is last.
     limits: Vec<u64>,
     /// Values that the soak's other writer wrote last.
     pub meddled: BTreeMap<PathBuf, String>,
     residents: Vec<Child>,
-    /// Checks made.
+    /// Number of checks so far.
     pub checks: u64,
 }
 
-/// One thing that was not as it must be.
+/// A violation of an invariant.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
+pub struct Violation {
     pub invariant: &'static str,
     pub what: String,
 }
 
 impl Invariants {
-    /// Makes the cgroups and files that nobody claims, gives all their values, and remembers everything. `beside` is the folder of
-    /// the state directory.
+    /// Creates the cgroups and files that no group claims, writes values to all cgroups, and records all values.
+    /// `beside` is the directory that contains the state directory.
     pub fn new(stage: &Stage, beside: &Path) -> anyhow::Result<Invariants> {
         UNCLAIMED.iter().try_for_each(|path| stage.make(path))?;
         for (path, file, value) in VALUES {
@@ -130,30 +133,34 @@ impl Invariants {
         })
     }
 
-    /// Another groups file has this limit for online groups.
+    /// Records that a new groups file has this limit for online groups.
     pub fn limited_to(&mut self, limit: u64) {
         self.limits.push(limit);
     }
 
-    /// The agent has followed: only the current file counts.
+    /// Records that the agent has applied the current groups file, so that values of earlier ones are no longer
+    /// accepted.
     pub fn followed(&mut self) {
         self.limits.drain(..self.limits.len().saturating_sub(1));
     }
 
-    /// The limit of online groups in the groups file.
+    /// Returns the limit of online groups in the current groups file.
     pub fn limit(&self) -> u64 {
         self.limits.last().copied().unwrap_or_default()
     }
 
-    /// Everything that does not hold now.
-    pub fn broken(&mut self, stage: &Stage) -> Vec<Seen> {
+    /// Checks the invariants and returns the violations.
+    pub fn broken(&mut self, stage: &Stage) -> Vec<Violation> {
         self.checks += 1;
         let mut seen = Vec::new();
         self.check_unclaimed(stage, &mut seen);
         for resident in &mut self.residents {
             if let Ok(Some(status)) = resident.try_wait() {
-                let what = format!("process {} of nobody's or an online cgroup: {status}", resident.id());
-                seen.push(Seen { invariant: "alive", what });
+                let what = format!(
+                    "process {} of an unclaimed or online cgroup has exited: {status}",
+                    resident.id()
+                );
+                seen.push(Violation { invariant: "alive", what });
             }
         }
         for (mount, path) in claimed(stage) {
@@ -162,12 +169,12 @@ impl Invariants {
         seen
     }
 
-    fn check_unclaimed(&self, stage: &Stage, seen: &mut Vec<Seen>) {
+    fn check_unclaimed(&self, stage: &Stage, seen: &mut Vec<Violation>) {
         for (file, was) in &self.unclaimed {
             let now = read(file);
             if now.as_ref() != Some(was) {
                 let what = format!("{}: was {was:?}, is {now:?}", file.display());
-                seen.push(Seen { invariant: "unclaimed", what });
+                seen.push(Violation { invariant: "unclaimed", what });
             }
         }
         let now = files(&self.beside, &stage.state);
@@ -176,18 +183,19 @@ impl Invariants {
                 all.keys().map(|path| path.display().to_string()).collect()
             };
             let what = format!(
-                "beside the state directory: was {:?}, is {:?}",
+                "a file next to the state directory: was {:?}, is {:?}",
                 names(&self.beside_was),
                 names(&now)
             );
-            seen.push(Seen { invariant: "unclaimed", what });
+            seen.push(Violation { invariant: "unclaimed", what });
         }
     }
 
-    /// The value at the start, of a cgroup that came later what the kernel gave it.
+    /// Returns the value at the start; for a cgroup created later, the kernel's default.
     fn original(&self, mount: &Path, file: &Path) -> Option<&String> {
         let name = file.file_name()?;
-        // The soak gives an offline one that comes later the CPUs of the cgroup above it, which the agent may have narrowed.
+        // When the soak creates an offline cgroup, it copies the CPUs of the cgroup above it, which the agent may have
+        // reduced.
         let narrowed = name.to_string_lossy().starts_with("cpuset.")
             && file
                 .strip_prefix(mount)
@@ -195,26 +203,26 @@ impl Invariants {
         self.claimed.get(file).or_else(|| self.fresh.get(&mount.join(name)).filter(|_| !narrowed))
     }
 
-    fn check_claimed(&self, stage: &Stage, mount: &Path, path: &str, seen: &mut Vec<Seen>) {
+    fn check_claimed(&self, stage: &Stage, mount: &Path, path: &str, seen: &mut Vec<Violation>) {
         let dir = mount.join(&stage.top).join(path);
         let mut values = BTreeMap::new();
         stage::settings(&dir, false, &mut values);
         if let Some(state) =
             read(&dir.join(FREEZER)).filter(|now| path.starts_with("on/") && now != "THAWED\n")
         {
-            seen.push(Seen { invariant: "online", what: format!("{path}: {}", state.trim()) });
+            seen.push(Violation { invariant: "online", what: format!("{path}: {}", state.trim()) });
         }
         for (file, now) in values {
             let Some(was) = self.original(mount, &file).filter(|was| **was != now) else { continue };
             let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
             if path.starts_with("on/") && !self.may_be(&name, was, &now) {
                 let what = format!("{}: was {was:?}, is {now:?}", file.display());
-                seen.push(Seen { invariant: "online", what });
+                seen.push(Violation { invariant: "online", what });
             }
             if self.meddled.get(&file).map(|text| text.trim()) != Some(now.trim())
                 && let Some(what) = lost(stage, &dir, &name, was)
             {
-                seen.push(Seen { invariant: "recoverable", what });
+                seen.push(Violation { invariant: "recoverable", what });
             }
         }
     }
@@ -231,7 +239,7 @@ impl Invariants {
         name == LIMIT && self.limits.iter().any(|limit| limit.to_string() == now.trim())
     }
 
-    /// Whether the groups file is in force: the limits of both sides.
+    /// Returns a cgroup whose limit differs from that of the groups file; `None` if the groups file is in force.
     pub fn unmet(&self, stage: &Stage, offline: u64) -> Option<String> {
         let wrong = |(mount, path): (PathBuf, String)| {
             let file = mount.join(&stage.top).join(&path).join(LIMIT);
@@ -243,7 +251,7 @@ impl Invariants {
         claimed(stage).into_iter().find_map(wrong)
     }
 
-    /// A limit that is left on an online cgroup: the safe state has none.
+    /// Returns an online cgroup that still has a limit. In the safe state there must be none.
     pub fn not_safe(&self, stage: &Stage) -> Option<String> {
         for (mount, path) in claimed(stage) {
             let file = mount.join(&stage.top).join(&path).join(LIMIT);
@@ -255,7 +263,8 @@ impl Invariants {
         None
     }
 
-    /// Whether every changed value has its original on its cgroup, and every cgroup of commensal's own says that it is one.
+    /// Whether every changed value has its original on its cgroup, and every cgroup that commensal created is marked as
+    /// created.
     pub fn are_marked(&self, stage: &Stage) -> bool {
         let own = stage.cgroups().into_iter().filter(|dir| !dir.ends_with(&stage.top));
         if !own.into_iter().all(|dir| says_it_was_made(&dir)) {
@@ -275,20 +284,19 @@ impl Invariants {
         })
     }
 
-    /// Whether an offline cgroup has lost its limit.
-    pub fn unmet_offline(&self, stage: &Stage, limit: u64) -> bool {
-        claimed(stage).into_iter().filter(|(_, path)| path.starts_with("off/")).any(|(mount, path)| {
-            let now = read(&mount.join(&stage.top).join(path).join(LIMIT));
-            now.is_some_and(|now| now.trim() != limit.to_string())
-        })
+    /// Returns the limits of offline cgroups, by file.
+    pub fn offline_limits(&self, stage: &Stage) -> BTreeMap<PathBuf, String> {
+        let offline = claimed(stage).into_iter().filter(|(_, path)| path.starts_with("off/"));
+        let files = offline.map(|(mount, path)| mount.join(&stage.top).join(path).join(LIMIT));
+        files.filter_map(|file| Some((file.clone(), read(&file)?))).collect()
     }
 
-    /// Whether a value is not the one at the start.
+    /// Whether a value differs from the one at the start.
     pub fn is_ours(&self, file: &Path) -> bool {
         self.claimed.get(file).is_some_and(|was| read(file).is_some_and(|now| now != *was))
     }
 
-    /// Every value of a claimed cgroup that is not as at the start.
+    /// Lists the values of claimed cgroups that differ from those at the start.
     pub fn not_as_at_the_start(&self, stage: &Stage) -> Vec<String> {
         let mut seen = Vec::new();
         for (mount, path) in claimed(stage) {
@@ -314,7 +322,7 @@ fn read(file: &Path) -> Option<String> {
     std::fs::read_to_string(file).ok()
 }
 
-/// The cgroups that groups claim, each in each hierarchy.
+/// Lists the cgroups that groups claim, with the mount point of each hierarchy.
 fn claimed(stage: &Stage) -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
     for mount in &stage.mounts {
@@ -329,12 +337,12 @@ fn claimed(stage: &Stage) -> Vec<(PathBuf, String)> {
     found
 }
 
-/// Everything in a folder but the state directory.
+/// Reads all files in a directory except the state directory.
 fn files(dir: &Path, without: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         let path = entry.path();
-        // What fills the disk, and the state directory while it is aside.
+        // Leaves out files that fill the disk, and the state directory while it is moved aside.
         if path == *without || entry.file_name().to_string_lossy().starts_with("soak-") {
             continue;
         }
@@ -348,7 +356,8 @@ fn files(dir: &Path, without: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
-/// Files that change with a file that has a record: the kernel derives one from the other.
+/// Returns the files from which the kernel derives the value of this file. If commensal has recorded the original of
+/// one of them, that also covers this file.
 fn derives_from(name: &str) -> &'static [&'static str] {
     match name {
         "cpu.shares" | "cpu.weight" | "cpu.weight.nice" => {
@@ -359,11 +368,11 @@ fn derives_from(name: &str) -> &'static [&'static str] {
     }
 }
 
-/// Why the original of a changed file cannot be had, if so.
+/// Returns why the original of a changed file is lost; `None` if it is not lost.
 fn lost(stage: &Stage, dir: &Path, name: &str, was: &str) -> Option<String> {
     let mut why = String::new();
     for _ in 0..LOOKS {
-        // What freezes a cgroup shows in those below it.
+        // The kernel also shows a frozen cgroup in the `freezer.state` of its descendants.
         let above = dir.parent().filter(|_| name == "freezer.state");
         let homes = [Some(dir), above].into_iter().flatten();
         let mut records: Vec<Value> = homes.clone().flat_map(on_cgroup).collect();
@@ -378,7 +387,7 @@ fn lost(stage: &Stage, dir: &Path, name: &str, was: &str) -> Option<String> {
             None if records.iter().any(|record| is_of(record, name)) => return None,
             None => "no original is kept".clone_into(&mut why),
         }
-        // It may have been put back meanwhile.
+        // Commensal may have restored the value meanwhile.
         let now = read(&dir.join(name))?;
         if now == was {
             return None;
@@ -392,14 +401,14 @@ fn is_of(record: &Value, name: &str) -> bool {
     record["file"] == name || derives_from(name).iter().any(|other| record["file"] == *other)
 }
 
-/// Whether a record's value is what the file had: "no limit" has several spellings.
+/// Whether a record's value equals the file's original. "No limit" has several spellings.
 fn same(recorded: Option<&str>, was: &str) -> bool {
     let unlimited = |text: &str| matches!(text, "-1" | "max") || text.len() > 15;
     let (recorded, was) = (recorded.unwrap_or_default().trim(), was.trim());
     recorded == was || (unlimited(recorded) && unlimited(was))
 }
 
-/// Whether a cgroup and all below it have the mark of cgroups that commensal has made.
+/// Whether a cgroup and all its descendants have the mark of cgroups that commensal has created.
 fn says_it_was_made(dir: &Path) -> bool {
     let below = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let mut below = below.filter(|one| one.file_type().is_ok_and(|kind| kind.is_dir()));
@@ -407,7 +416,7 @@ fn says_it_was_made(dir: &Path) -> bool {
         && below.all(|one| says_it_was_made(&one.path()))
 }
 
-/// Records of originals in the attributes of a cgroup.
+/// Reads the records of originals in the extended attributes of a cgroup.
 fn on_cgroup(dir: &Path) -> Vec<Value> {
     let mut names = vec![0; ATTRIBUTES];
     let length = rustix::fs::listxattr(dir, &mut names).unwrap_or_default();
@@ -421,7 +430,7 @@ fn on_cgroup(dir: &Path) -> Vec<Value> {
     names.filter(|name| name.starts_with(ORIGINAL)).filter_map(of).collect()
 }
 
-/// Records of originals of a cgroup in the journals, as the program shows them.
+/// Reads the records of originals of a cgroup in the journals, as `commensal journal show` prints them.
 fn in_journal(stage: &Stage, dir: &Path) -> Vec<Value> {
     let Ok(shown) = stage.command(&["journal", "show", "--json"]).output() else { return Vec::new() };
     let text = String::from_utf8_lossy(&shown.stdout).into_owned();

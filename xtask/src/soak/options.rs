@@ -1,19 +1,22 @@
-//! Options of both soaks, and what both look at.
+//! Options of the soak and the chaos soak, and functions that both use. A lull is a time without events, in which
+//! resources are sampled.
 
 use crate::stage::Used;
 use commensal_core::units::{TimeSpan, UnitError};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Variable with the duration of the soak in the long tier.
+/// Environment variable with the duration of the soak in the long tier.
 const TIME_VARIABLE: &str = "COMMENSAL_SOAK";
 /// Duration of the chaos soak of `cargo xtask test --all`.
 const SHORT_CHAOS: Duration = Duration::from_secs(60);
-/// With fewer lulls growth cannot be judged.
+/// Minimum number of lulls from which growth is computed.
 const FEWEST_LULLS: usize = 4;
-/// What an agent may hold more at the end than in the second lull: descriptors, and memory in KiB. A leak of one
-/// descriptor or 1 KiB per change would add up to some hundred.
+/// Maximum growth in file descriptors of an agent from the second to the last lull. A leak of one descriptor per change
+/// would add up to some hundred.
 const MORE_FDS: f64 = 8.0;
+/// Maximum growth in memory, in KiB, of an agent from the second to the last lull. A leak of 1 KiB per change would add
+/// up to some hundred.
 const MORE_KIB: f64 = 2_048.0;
 /// Options of a soak.
 #[derive(Debug, clap::Args)]
@@ -24,14 +27,14 @@ pub struct Args {
     /// Seed of the random events.
     #[arg(long, default_value_t = 1)]
     pub(super) seed: u64,
-    /// File for a line of JSON per sample; with --chaos for one with everything.
+    /// File for the record: a line of JSON per sample; with --chaos a single line.
     #[arg(long, value_name = "FILE")]
     pub(super) record: Option<PathBuf>,
-    /// Rounds of storm and calm instead: calls that fail, kills and stops, a full disk, other writers, and what must hold all the
-    /// time.
+    /// Run the chaos soak instead: storms alternate with calm periods. In a storm, system calls fail, agent and guard are
+    /// killed or stopped, the disk is full, and other programs write; the invariants must hold all the time.
     #[arg(long)]
     pub(super) chaos: bool,
-    /// With --chaos the build of tests instead of an optimised one.
+    /// With --chaos, use the build of the tests instead of an optimised one.
     #[arg(long, requires = "chaos")]
     pub(super) quick: bool,
 }
@@ -44,19 +47,19 @@ impl Args {
         Args { time, seed: 1, record: None, chaos: false, quick: false }
     }
 
-    /// The same as chaos.
+    /// Options of the chaos soak in the long tier.
     pub fn chaos_of_ci() -> Args {
         Args { chaos: true, ..Args::of_ci() }
     }
 
-    /// The short form, with the build of tests.
+    /// Options of the short chaos soak, with the build of the tests.
     pub fn short_chaos() -> Args {
         Args { time: SHORT_CHAOS, chaos: true, quick: true, ..Args::of_ci() }
     }
 
     pub(super) fn words(&self) -> Vec<String> {
         let (time, seed) = (format!("{} ms", self.time.as_millis()), self.seed.to_string());
-        // `1m 30s` is one word.
+        // A duration such as `1m 30s` must be one argument.
         let mut words: Vec<String> = ["soak", "--for", &time, "--seed", &seed].map(str::to_owned).into();
         if let Some(path) = &self.record {
             words.extend(["--record".to_owned(), path.display().to_string()]);
@@ -73,7 +76,8 @@ pub(super) fn last_lines(text: &str, count: usize) -> String {
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(count)..].join("\n")
 }
-/// Checks what the last agent held more of from lull to lull: time in minutes, agent, guard.
+/// Finds the resources that the last agent and its guard used more of from lull to lull, and adds messages to `wrong`.
+/// A lull consists of the time in minutes, the agent's resources and the guard's.
 pub(super) fn growth(lulls: &[(f64, Used, Option<Used>)], wrong: &mut Vec<String>) {
     let count = lulls.len();
     // The first lull belongs to the warm-up.
@@ -110,7 +114,7 @@ pub(super) fn growth(lulls: &[(f64, Used, Option<Used>)], wrong: &mut Vec<String
         }
     }
 }
-/// Slope by least squares.
+/// Slope of a least-squares line.
 fn slope(points: &[(f64, f64)]) -> f64 {
     let count = points.len() as f64;
     let mean = |pick: fn(&(f64, f64)) -> f64| points.iter().map(pick).sum::<f64>() / count;

@@ -1,4 +1,4 @@
-//! What a chaos soak prints and records.
+//! The report and the record of a chaos soak.
 
 use super::chaos::Chaos;
 use super::options::Args;
@@ -6,17 +6,18 @@ use anyhow::Context;
 use std::io::Write;
 use std::time::Duration;
 
-/// Figures of a chaos soak.
+/// Statistics of a chaos soak.
 #[derive(Debug, Default)]
 pub struct Figures {
     pub rounds: u64,
-    /// Agents started, and those of them that a full disk or a call that failed kept from starting.
+    /// Number of agents started.
     pub agents: u64,
+    /// Number of started agents that did not reach their first tick because of a full disk or a failed call.
     pub not_started: u64,
     pub restores: u64,
-    /// Calms in which the agent said that it waits, s.
+    /// Number of calms at whose end the agent reported why the groups file was not in force.
     pub waited: u64,
-    /// How long each safe state took after the agent's death, s.
+    /// Time in s from each death of the agent to the safe state.
     pub safe: Vec<f64>,
     calm: Vec<f64>,
 }
@@ -47,13 +48,14 @@ pub fn print(chaos: &Chaos, args: &Args) -> anyhow::Result<()> {
     for (what, count) in &chaos.churn.counts {
         println!("{count:>8} {what}");
     }
-    println!("faults of calls");
+    println!("injected faults of calls");
     for (what, count) in &chaos.with.faults() {
         println!("{count:>8} {what}");
     }
     chaos.with.skipped.iter().for_each(|why| println!("skipped: {why}"));
     println!(
-        "{:>8} agents started, {} of them ended before the groups were in force (disk full or read-only, calls that fail)",
+        "{:>8} agents started, {} of them ended before the groups were in force (disk full or read-only, calls that \
+         fail)",
         figures.agents, figures.not_started
     );
     println!(
@@ -63,7 +65,7 @@ pub fn print(chaos: &Chaos, args: &Args) -> anyhow::Result<()> {
     );
     println!("{:>8} restores compared with the start", figures.restores);
     println!(
-        "{:>8} calms waited for what had been refused; the longest until all held {:.1} s",
+        "{:>8} calms waited for a refused step; the longest time until the groups file was in force {:.1} s",
         figures.waited,
         figures.longest_calm_s().unwrap_or_default()
     );
@@ -74,7 +76,7 @@ pub fn print(chaos: &Chaos, args: &Args) -> anyhow::Result<()> {
         one.faults.iter().for_each(|fault| println!("           fault before: {fault}"));
     }
     if let Some(path) = &args.record {
-        let mut file = std::fs::File::create(path).context("make the record")?;
+        let mut file = std::fs::File::create(path).context("cannot create the record file")?;
         writeln!(file, "{}", chaos.summary())?;
     }
     Ok(())

@@ -1,26 +1,29 @@
-//! Circles between the files of a crate: files that name each other, directly or round about, can only be read together.
+//! Finds cycles between the files of a crate. Files that refer to each other, directly or indirectly, can only be
+//! understood together.
 //!
-//! Names are followed to the file that defines them, through every re-export, so that naming a module's front instead of the
-//! file behind it changes nothing. A re-export alone is no need. Tests are left out, because they may name anything.
+//! Each name is resolved to the file that defines it, through all re-exports. So it makes no difference whether a file
+//! uses the module that re-exports the name or the file behind it. A re-export alone does not count as a dependency.
+//! Tests are left out, because they may use anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// How many files may need each other.
+/// Maximum number of files in a cycle.
 const MAX_FILES: usize = 3;
-/// How many re-exports a name is followed through: more than there are in a row, and an end for those that go in circles.
+/// Maximum number of re-exports through which a name is resolved. It is larger than in any real chain, and stops at
+/// cyclic re-exports.
 const MAX_STEPS: usize = 16;
-/// Stands for all names of a module.
+/// The name that stands for all names of a module, in a glob import.
 const ALL: &str = "*";
-/// Keywords before the name of something that a module defines.
+/// Keywords before the name of an item that a module defines.
 const ITEMS: [&str; 8] = ["fn", "struct", "enum", "trait", "type", "const", "static", "union"];
 
-/// A path as it is written, or of a module from `crate` on.
+/// A path as written in the source, or the path of a module from `crate` on.
 type Names = Vec<String>;
-/// What each file needs of which other one.
+/// For each file, the files that it depends on, with the names used.
 type Needs = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 
-/// Checks the modules of every library and program of the tree.
+/// Checks the modules of every library and program in the tree.
 pub fn check(root: &Path, files: &[PathBuf], problems: &mut Vec<String>) -> anyhow::Result<()> {
     let mut sources = BTreeMap::new();
     for path in files {
@@ -35,7 +38,7 @@ pub fn check(root: &Path, files: &[PathBuf], problems: &mut Vec<String>) -> anyh
     Ok(())
 }
 
-/// Whether a file is the topmost one of a library or a program.
+/// Whether a file is the root of a library or a program.
 fn is_top(file: &str) -> bool {
     let (folder, name) = file.rsplit_once('/').unwrap_or_default();
     let above = folder.rsplit_once('/').map_or("", |(above, _)| above);
@@ -46,7 +49,7 @@ fn is_top(file: &str) -> bool {
     }
 }
 
-/// The circles of the crate whose topmost file is `top`, in words.
+/// Describes the cycles of the crate whose root file is `top`.
 fn problems_of(top: &str, sources: &BTreeMap<String, String>) -> Vec<String> {
     let needs = Modules::read(top, sources).needs();
     let large = circles(&needs).into_iter().filter(|circle| circle.len() > MAX_FILES);
@@ -61,15 +64,15 @@ fn problems_of(top: &str, sources: &BTreeMap<String, String>) -> Vec<String> {
         };
         let lines: String = circle.iter().map(of_file).collect();
         format!(
-            "{} files need each other, more than {MAX_FILES}: move what they share into a file that needs none of \
-             them{lines}",
+            "{} files depend on each other, more than {MAX_FILES}: move the code that they share into a file that \
+             depends on none of them{lines}",
             circle.len()
         )
     });
     told.collect()
 }
 
-/// Sets of files that need each other; every file is in one, most alone.
+/// Returns the sets of files that depend on each other. Every file is in one set; most sets have a single file.
 fn circles(needs: &Needs) -> BTreeSet<BTreeSet<String>> {
     let reached: BTreeMap<&String, BTreeSet<&String>> =
         needs.keys().map(|file| (file, reached(needs, file))).collect();
@@ -81,7 +84,7 @@ fn circles(needs: &Needs) -> BTreeSet<BTreeSet<String>> {
     reached.keys().map(circle).collect()
 }
 
-/// What a file needs, directly or round about.
+/// Returns the files that a file depends on, directly or indirectly.
 fn reached<'n>(needs: &'n Needs, file: &'n str) -> BTreeSet<&'n String> {
     let mut reached = BTreeSet::new();
     let mut left = vec![file];
@@ -92,17 +95,17 @@ fn reached<'n>(needs: &'n Needs, file: &'n str) -> BTreeSet<&'n String> {
     reached
 }
 
-/// One module, a file's own or one within a file.
+/// A module: the whole of a file, or a module inside a file.
 #[derive(Default)]
 struct Module {
     file: String,
-    /// Names that it defines.
+    /// Names that the module defines.
     items: BTreeSet<String>,
-    /// Names that it takes from elsewhere, with the path they have there.
+    /// Names that the module imports, each with the path of its definition or next re-export.
     imports: BTreeMap<String, Names>,
-    /// Modules all of whose names it takes, and whether for others to find them here.
+    /// Modules from which all names are imported, and whether the import is public (a re-export).
     globs: Vec<(Names, bool)>,
-    /// Paths that it names for its own sake, re-exports not among them.
+    /// Paths that the module itself uses, without re-exports.
     paths: BTreeSet<Names>,
 }
 
@@ -143,7 +146,7 @@ impl Modules {
         let mut needs = Needs::new();
         for (at, module) in &self.0 {
             let named = module.paths.iter().filter_map(|path| self.defined(at, path, MAX_STEPS, true));
-            // Whoever imports a module names what is in it elsewhere.
+            // An imported module is not a dependency by itself: other paths in the file name the items that it uses.
             let named = named.filter(|(_, name)| name != ALL);
             let own = module.globs.iter().filter(|(_, public)| !public);
             let all = own.filter_map(|(path, _)| self.defined(at, path, MAX_STEPS, true));
@@ -155,8 +158,9 @@ impl Modules {
         needs
     }
 
-    /// The file that defines what `path` names in the module `from`, and its name there; `None` for what is not of this
-    /// crate. A name that no `fn` or `struct` precedes is taken for one of its module if `guess` says so.
+    /// Returns the file that defines the item at `path`, as used in the module `from`, and the item's name in that
+    /// file; `None` if the item is not of this crate. With `guess`, a name without a known definition is assumed to be
+    /// defined in the module that the path leads to, unless it is the first name of the path.
     fn defined(
         &self,
         from: &[String],
@@ -183,13 +187,13 @@ impl Modules {
                 at.push(first.clone());
             } else if let Some(import) = module.imports.get(first) {
                 let path: Names = import.iter().chain(below).cloned().collect();
-                // `use serde;` leads nowhere else.
+                // For `use serde;` there is no other path to follow.
                 return if import.len() == 1 { None } else { self.defined(&at, &path, steps, guess) };
             } else if module.items.contains(first) {
                 return Some((module.file.clone(), first.clone()));
             } else {
                 let found = self.through_globs(&at, rest, steps);
-                // What a path begins with may be the name of another crate.
+                // The first name of a path may be that of another crate.
                 let here = || (guess && !is_first).then(|| (module.file.clone(), first.clone()));
                 return found.or_else(here);
             }
@@ -213,17 +217,17 @@ impl Modules {
     }
 }
 
-/// Reads one file into the modules.
+/// Parses one file, and adds its modules to the modules of the crate.
 struct Walk<'w> {
     modules: &'w mut Modules,
     file: &'w str,
     tokens: &'w [&'w str],
-    /// The modules around a token, each with the number of braces that are open where it begins.
+    /// The modules that contain the current token, each with the number of braces that were open where it begins.
     around: Vec<(Names, usize)>,
     depth: usize,
-    /// Modules that it declares and that have a file of their own.
+    /// Modules that the file declares and that have a separate file.
     children: Vec<Names>,
-    /// Names that it re-exports: where, and of what.
+    /// Names that the file re-exports: the module, the name, and the path of the re-exported item.
     fronts: Vec<(Names, String, Names)>,
     /// Words that stand alone or begin a path.
     words: BTreeSet<String>,
@@ -243,7 +247,7 @@ impl Walk<'_> {
                 }
             };
         }
-        // A re-exported name that the file itself uses is one that it needs.
+        // If the file itself uses a name that it re-exports, that is a dependency.
         for (here, name, path) in std::mem::take(&mut self.fronts) {
             if self.words.contains(&name)
                 && let Some(module) = self.modules.0.get_mut(&here)
@@ -258,7 +262,7 @@ impl Walk<'_> {
         self.around.last().map(|(path, _)| path.clone()).unwrap_or_default()
     }
 
-    /// The module that the walk is in.
+    /// The module at the current position.
     fn module(&mut self) -> &mut Module {
         let module = self.modules.0.entry(self.here()).or_default();
         self.file.clone_into(&mut module.file);
@@ -273,7 +277,7 @@ impl Walk<'_> {
         is_word(self.token(at))
     }
 
-    /// `mod name;` or `mod name {`; the answer is where to go on.
+    /// Processes `mod name;` or `mod name {`; returns the index of the token to continue at.
     fn declare(&mut self, at: usize) -> usize {
         let mut child = self.here();
         child.push(self.token(at + 1).to_owned());
@@ -287,7 +291,7 @@ impl Walk<'_> {
         at + 3
     }
 
-    /// `use …;`; the answer is where to go on.
+    /// Processes `use …;`; returns the index of the token to continue at.
     fn take(&mut self, at: usize) -> usize {
         let length = self.tokens[at..].iter().position(|token| *token == ";");
         let end = at + length.unwrap_or(self.tokens.len() - at);
@@ -311,7 +315,7 @@ impl Walk<'_> {
         end + 1
     }
 
-    /// Any other token.
+    /// Processes any other token.
     fn look(&mut self, at: usize) {
         let before = &self.tokens[..at];
         match self.tokens[at] {
@@ -332,7 +336,7 @@ impl Walk<'_> {
                 let name = self.token(at + 2).to_owned();
                 self.module().items.insert(name);
             }
-            // `pub(in path)` names a module and needs nothing of it.
+            // `pub(in path)` names a module but does not depend on it.
             _ if before.ends_with(&["pub", "(", "in"])
                 || before.ends_with(&["::"])
                 || before.ends_with(&["."]) => {}
@@ -353,7 +357,7 @@ impl Walk<'_> {
     }
 }
 
-/// The names that a `use` declaration takes, each with its path.
+/// Collects the names that a `use` declaration imports, each with its path.
 fn use_tree(tokens: &[&str], above: &[String], taken: &mut Vec<(String, Names)>) {
     let mut path = above.to_vec();
     for (at, token) in tokens.iter().enumerate() {
@@ -362,18 +366,18 @@ fn use_tree(tokens: &[&str], above: &[String], taken: &mut Vec<(String, Names)>)
             ALL => return taken.push((ALL.to_owned(), path)),
             "as" => return taken.push((tokens.get(at + 1).copied().unwrap_or_default().to_owned(), path)),
             "::" => {}
-            // `use path::{self}` takes the module itself.
+            // `use path::{self}` imports the module itself.
             "self" if !path.is_empty() => {}
             word => path.push(word.to_owned()),
         }
     }
-    // Nothing stands behind the last comma.
+    // After a trailing comma there is no name.
     if let Some(name) = path.last().cloned().filter(|_| !tokens.is_empty()) {
         taken.push((name, path));
     }
 }
 
-/// What commas separate within the braces at the beginning.
+/// Splits the tokens inside the braces at the beginning of `tokens` at their commas.
 fn parts<'p, 'a>(tokens: &'p [&'a str]) -> Vec<&'p [&'a str]> {
     let (mut parts, mut begin, mut depth) = (Vec::new(), 1, 0);
     for (at, token) in tokens.iter().enumerate() {
@@ -397,7 +401,7 @@ fn is_word(token: &str) -> bool {
     token.starts_with(|one: char| one.is_alphabetic() || one == '_')
 }
 
-/// The tokens of what is compiled outside tests: items below `#[cfg(test)]` are left out.
+/// Returns the tokens of the code outside tests: items below `#[cfg(test)]` are left out.
 fn without_tests<'a>(tokens: &[&'a str]) -> Vec<&'a str> {
     const TEST: [&str; 7] = ["#", "[", "cfg", "(", "test", ")", "]"];
     let mut kept = Vec::new();
@@ -428,7 +432,8 @@ fn without_tests<'a>(tokens: &[&'a str]) -> Vec<&'a str> {
     kept
 }
 
-/// Words, `::` and single signs of a source, without comments, texts and lifetimes.
+/// Splits a source into words, `::` and single characters, without comments, string and character literals, and
+/// lifetimes.
 fn tokens(text: &str) -> Vec<&str> {
     let mut tokens = Vec::new();
     let mut rest = text;
@@ -453,7 +458,7 @@ fn tokens(text: &str) -> Vec<&str> {
     tokens
 }
 
-/// Length of the comment at the beginning, which may have others in it.
+/// Length of the block comment at the beginning of `text`, which may contain nested comments.
 fn block_comment(text: &str) -> usize {
     let (mut depth, mut at) = (0, 0);
     while at < text.len() {
@@ -471,7 +476,7 @@ fn block_comment(text: &str) -> usize {
     at
 }
 
-/// Length of the text in quotes at the beginning, with the letters before it.
+/// Length of the string literal at the beginning of `text`, including its prefix letters.
 fn quoted(text: &str) -> Option<usize> {
     let letters = text.find(|one: char| !matches!(one, 'b' | 'c' | 'r')).filter(|letters| *letters <= 2)?;
     let raw = text[..letters].ends_with('r');
@@ -488,7 +493,7 @@ fn quoted(text: &str) -> Option<usize> {
     Some(within.char_indices().find_map(closes).unwrap_or(text.len()))
 }
 
-/// Length of the character or the lifetime at the beginning.
+/// Length of the character literal or lifetime at the beginning of `text`.
 fn character(text: &str) -> usize {
     let mut letters = text.char_indices().skip(1);
     match (letters.next(), letters.next()) {
@@ -505,7 +510,7 @@ fn character(text: &str) -> usize {
 mod tests {
     use super::*;
 
-    /// The needs of a crate of these files, as lines `file > file: names`.
+    /// Checks the dependencies in a crate of these files, as lines `file > file: names`.
     fn check(files: &[(&str, &str)], expect: &[&str]) {
         let sources: BTreeMap<String, String> =
             files.iter().map(|(name, text)| (format!("x/src/{name}"), (*text).to_owned())).collect();
@@ -532,7 +537,8 @@ mod tests {
                 ("a/low.rs", "pub struct Low;\n/// [`crate::B`]\nconst TEXT: &str = \"crate::B\";"),
                 (
                     "b.rs",
-                    "use crate::{Low, A as _};\npub(in crate::a) fn make() { super::of(); crate::low::Low; serde::to() }",
+                    "use crate::{Low, A as _};\npub(in crate::a) fn make() { super::of(); crate::low::Low; serde::to() \
+                     }",
                 ),
             ],
             &[
@@ -557,7 +563,8 @@ mod tests {
                 ("a.rs", "pub struct A;\nuse crate::b::*;\nmod inner { use super::super::B; }"),
                 (
                     "b.rs",
-                    "pub struct B<'a>(&'a str, char);\n#[cfg(test)]\nfn f() { crate::a::x('\\'', '\"'); }\nfn g() { crate::A; crate::X }",
+                    "pub struct B<'a>(&'a str, char);\n#[cfg(test)]\nfn f() { crate::a::x('\\'', '\"'); }\nfn g() { \
+                     crate::A; crate::X }",
                 ),
             ],
             &["a.rs > b.rs: * B", "b.rs > a.rs: A", "b.rs > lib.rs: X"],

@@ -1,4 +1,4 @@
-//! Kernel tests in guests: which ones run, where their programs are, and the script that starts them.
+//! The kernel tests in guests: which tests run, where their programs are, and the script that runs them.
 
 use super::image::Image;
 use crate::artifact::{self, Artifact};
@@ -7,12 +7,14 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// A selection of tests, by package: filters of its integration test program.
+/// A selection of tests: for each package, filters for its integration test program.
 pub type Filters = &'static [(&'static str, &'static [&'static str])];
 const OF_HOST: (&str, &[&str]) = ("commensal-host", &["kernel_conforms", "real::"]);
+const OF_RECONCILE: (&str, &[&str]) = ("commensal-reconcile", &["on_machine::a_quota"]);
 /// Tests whose result depends on the kernel.
 pub const OF_KERNELS: Filters = &[
     OF_HOST,
+    OF_RECONCILE,
     (
         "commensal",
         &[
@@ -20,20 +22,20 @@ pub const OF_KERNELS: Filters = &[
             "limits::",
             "unified::",
             "expel::",
-            // Tests that depend on the kernel's structures and hierarchies; the others run in one guest only.
-            "blame::agreement::",
-            "other_groups",
-            "the_nearest_group_counts",
             "a_report_for_people",
-            // What the agent reads and writes; how it ends does not depend on the kernel.
+            // Tests of the files that the agent reads and writes. The tests of the agent's exit do not depend on the
+            // kernel.
             "agent::it_puts_back",
             "agent::offline_work_is_kept",
         ],
     ),
+    // Tests that depend on the kernel's structures and hierarchies; the other tests of the probe run in one guest only.
+    ("commensal-blame", &["agreement::", "other_groups", "the_nearest_group_counts"]),
 ];
-/// The same, and tests that need a core with two threads, a disk or a CPU that can go offline.
+/// [`OF_KERNELS`], and tests that need a core with two hardware threads, a disk or a CPU that can go offline.
 pub const OF_NEWEST: Filters = &[
     OF_HOST,
+    OF_RECONCILE,
     (
         "commensal",
         &[
@@ -41,24 +43,30 @@ pub const OF_NEWEST: Filters = &[
             "limits::",
             "unified::",
             "expel::",
-            "blame::agreement::",
+            "a_report_for_people",
+            "agent::it_puts_back",
+            "agent::disks::",
+            "agent::figures::",
+            "agent::offline_work_is_kept",
+            "agent::a_group_at_its_memory_limit",
+        ],
+    ),
+    (
+        "commensal-blame",
+        &[
+            "agreement::",
             "other_groups",
             "the_nearest_group_counts",
             "work_on_a_sibling_overlaps",
             "who_leaves_a_sibling_first",
-            "a_report_for_people",
-            "agent::it_puts_back",
-            "agent::disks::",
-            "agent::figures::",
-            "agent::offline_work_is_kept",
-            "agent::a_group_at_its_memory_limit",
         ],
     ),
 ];
-/// The same with all tests of the probe. They always run on the machine's own kernel; an emulated CPU takes five
-/// minutes.
+/// [`OF_NEWEST`] with all tests of the probe. The tests of the probe always run on the machine's own kernel; on an
+/// emulated CPU they take five minutes.
 pub const ALL_OF_NEWEST: Filters = &[
     OF_HOST,
+    OF_RECONCILE,
     (
         "commensal",
         &[
@@ -66,10 +74,7 @@ pub const ALL_OF_NEWEST: Filters = &[
             "limits::",
             "unified::",
             "expel::",
-            "blame::agreement::",
-            "blame::conservation::",
-            "blame::subjects::",
-            "blame::program::",
+            "blame::",
             "agent::it_puts_back",
             "agent::disks::",
             "agent::figures::",
@@ -77,13 +82,14 @@ pub const ALL_OF_NEWEST: Filters = &[
             "agent::a_group_at_its_memory_limit",
         ],
     ),
+    ("commensal-blame", &["agreement::", "conservation::", "subjects::"]),
 ];
 /// Tests of coexistence with systemd.
 pub const OF_SYSTEMD: Filters = &[("commensal", &["systemd::"])];
-/// The scheduler's unit.
+/// Tests of the scheduler's systemd unit.
 pub const OF_SYSTEMD_SCHED: Filters = &[("commensal", &["systemd::scheduler::"])];
-/// Tests of the scheduler on two cores that take two minutes: what it refuses, loading and unloading, and the commands.
-/// None depends on how steadily an emulated CPU runs.
+/// Tests of the scheduler on two cores that take two minutes: refusals, loading and unloading, and the commands. Their
+/// results do not depend on how steadily an emulated CPU runs.
 pub const OF_SCHED: Filters = &[
     (
         "commensal-sched",
@@ -97,34 +103,35 @@ pub const OF_SCHED: Filters = &[
     ),
     ("commensal", &["sched::"]),
 ];
-/// The same with tests that take minutes.
+/// All tests of the scheduler on two cores, including those that take minutes.
 pub const ALL_OF_SCHED: Filters =
     &[("commensal-sched", &["smt2::", "obstacles::", "probe::"]), ("commensal", &["sched::"])];
-/// Tests that load the scheduler repeatedly while work goes on.
+/// Tests that load the scheduler repeatedly under load.
 pub const OF_SCHED_LOADS: Filters = &[("commensal-sched", &["long::"])];
-/// Tests that depend on a larger number of cores.
+/// Tests that need a larger number of cores.
 pub const OF_SCHED_WIDE: Filters =
     &[("commensal-sched", &["wide::", "online_threads", "groups_share", "affinity_hotplug"])];
-/// Cores of four threads.
+/// Tests on cores of four hardware threads.
 pub const OF_SCHED_SMT4: Filters = &[("commensal-sched", &["smt4::"])];
-/// A kernel that cannot load the scheduler.
+/// Tests on a kernel that cannot load the scheduler.
 pub const OF_SCHED_BROKEN: Filters = &[("commensal-sched", &["broken::"])];
-/// The name of the integration binaries, and of the program that tests start by its absolute path.
+/// Name of the integration test programs.
 const INTEGRATION: &str = "it";
+/// Programs that tests start by absolute path.
 const PROGRAMS: [&str; 2] = ["commensal", "commensal-sched"];
 
 /// The test programs of a build.
 #[derive(Debug)]
 pub struct Suite {
-    /// Package, its folder and its test program.
+    /// Package, its folder, and its test program.
     tests: Vec<(&'static str, PathBuf, PathBuf)>,
     programs: Vec<PathBuf>,
 }
 
 impl Suite {
-    /// Builds the tests, unless they are built already.
+    /// Builds the tests, unless they have been built already.
     pub fn build() -> anyhow::Result<Suite> {
-        // The SQL engine has no tests of kernels, and takes long to build.
+        // The SQL engine has no kernel tests, and building it takes long.
         let which = ["--workspace", "--exclude", crate::tree::SQL];
         let features = crate::features::OF_TESTS;
         let which = [&which, &features[..], crate::features::without_scheduler()].concat();
@@ -153,7 +160,8 @@ impl Suite {
         Ok(Suite { tests, programs })
     }
 
-    /// Copies everything to the same paths as here, because tests have paths compiled in.
+    /// Copies the programs and directories to the same paths as on this machine, because these paths are compiled into
+    /// the tests.
     pub fn add_to(&self, image: &Image, wanted: Filters) -> anyhow::Result<()> {
         for program in &self.programs {
             image.add_stripped(program, program)?;
@@ -162,7 +170,7 @@ impl Suite {
             image.add_stripped(test, test)?;
             image.folder(folder)?;
         }
-        // A test that needs it is skipped with a message where it is missing.
+        // If stress-ng is missing, the test that needs it is skipped with a message.
         let stress = Path::new("/usr/bin/stress-ng");
         if wanted == OF_SCHED_LOADS && stress.exists() {
             image.add(stress, stress)?;
@@ -170,13 +178,13 @@ impl Suite {
         Ok(())
     }
 
-    /// The shell script that runs these tests.
+    /// Generates the shell script that runs these tests.
     pub fn script(&self, wanted: Filters) -> String {
-        // One stream, so that a panic appears next to its test.
+        // Both outputs share one stream, so that a panic appears next to its test.
         let mut script = "exec 2>&1\nstatus=0\n".to_owned();
         for (folder, test, filters) in self.programs(wanted) {
             let (folder, test) = (quoted(&folder.display().to_string()), quoted(&test.display().to_string()));
-            // A filter that matches nothing would pass silently.
+            // A filter that matches nothing would otherwise pass silently.
             for filter in filters {
                 let _ = writeln!(
                     script,
@@ -192,7 +200,7 @@ impl Suite {
         script + "exit $status\n"
     }
 
-    /// Folder, program and filters of these tests.
+    /// Returns folder, program and filters of these tests.
     fn programs(&self, wanted: Filters) -> impl Iterator<Item = (&Path, &Path, &'static [&'static str])> {
         wanted.iter().filter_map(|(package, filters)| {
             let (_, folder, test) = self.tests.iter().find(|(name, _, _)| name == package)?;
@@ -229,6 +237,8 @@ mod tests {
             message("commensal", "bin", "commensal", false, "/t/commensal"),
             message("commensal", "test", "it", true, "/t/it-1"),
             message("commensal-host", "test", "it", true, "/t/it-2"),
+            message("commensal-blame", "test", "it", true, "/t/it-4"),
+            message("commensal-reconcile", "test", "it", true, "/t/it-5"),
             message("commensal-sched", "bin", "commensal-sched", false, "/t/commensal-sched"),
             message("commensal-sched", "test", "it", true, "/t/it-3"),
         ];

@@ -1,5 +1,5 @@
-//! The initramfs of a guest: busybox, the init, modules, and files of this machine with their libraries; for a guest
-//! with systemd in addition to Debian's tree.
+//! The initramfs of a guest: busybox, the init script, kernel modules, and files of this machine with their libraries.
+//! For a guest with systemd, these files are added to Debian's file system.
 
 use super::kernel::{Kernel, output, run};
 use super::tools::{find_tool, tool};
@@ -8,10 +8,10 @@ use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Started by the kernel as the first process.
+/// The first process that the kernel starts.
 const INIT: &str = include_str!("init.sh");
 const INIT_SYSTEMD: &str = include_str!("init-systemd.sh");
-/// Script that both kinds of init run at the end.
+/// Script that the init script and systemd both run at the end.
 const REPORT: &str = include_str!("report.sh");
 /// The units that systemd starts, and the slice that its init creates.
 const UNITS: [(&str, &str); 3] = [
@@ -21,23 +21,23 @@ const UNITS: [(&str, &str); 3] = [
 ];
 /// Folders that are symbolic links in Debian's tree; real folders would replace the links.
 const MERGED: [&str; 4] = ["bin", "sbin", "lib", "lib64"];
-/// Modules that a stock kernel may need: the bus, the ports for results, the scratch disks.
+/// Modules that a stock kernel may need: for the bus, the ports that carry the results, and the scratch disks.
 const MODULES: [&str; 3] = ["virtio_pci", "virtio_console", "virtio_blk"];
-/// Tools that busybox also has, but without the options that tests use.
+/// Tools that busybox has as well, but without the options that tests use.
 const TOOLS: [&str; 5] = ["unshare", "setpriv", "taskset", "chrt", "dd"];
 const FOLDERS: [&str; 15] = [
     "bin", "sbin", "usr/bin", "usr/sbin", "lib", "lib64", "proc", "sys", "dev", "etc", "modules", "out",
     "root", "run", "tmp",
 ];
 
-/// The files of a guest, while they are collected.
+/// The files of a guest while they are collected.
 #[derive(Debug)]
 pub struct Image {
     root: PathBuf,
 }
 
 impl Image {
-    /// The files common to guests of this kind.
+    /// Collects the files that all guests of this kind need.
     pub fn new(root: PathBuf, kernel: &Kernel, first: First) -> anyhow::Result<Image> {
         let image = Image { root };
         match first {
@@ -50,12 +50,12 @@ impl Image {
         Ok(image)
     }
 
-    /// All files of a guest without systemd.
+    /// Adds all files of a guest without systemd.
     fn whole(&self) -> anyhow::Result<()> {
         for folder in FOLDERS {
             self.folder(&Path::new("/").join(folder))?;
         }
-        // Debian's shell, as on the machines on which tests usually run. Busybox's would prefer its own commands.
+        // Debian's shell, as on the machines where tests usually run. Busybox's shell would prefer its own commands.
         self.add(&find_tool("sh").context("needs sh")?, Path::new("/bin/sh"))?;
         for name in TOOLS {
             let source = find_tool(name).with_context(|| format!("needs {name}"))?;
@@ -70,8 +70,8 @@ impl Image {
         self.text("/etc/group", "root:x:0:\nnogroup:x:65534:\n", 0o644)
     }
 
-    /// Files that Debian's tree lacks. The libraries of programs added later replace the tree's own: a program needs
-    /// those that it was built with, and the tree's programs work with newer ones.
+    /// Adds the files that Debian's file system lacks. The libraries of programs that are added later replace Debian's:
+    /// the programs need the versions with which they were built, and Debian's programs also work with newer versions.
     fn over_debian(&self) -> anyhow::Result<()> {
         for folder in MERGED {
             let usr = Path::new("usr").join(folder);
@@ -104,7 +104,8 @@ impl Image {
         self.add_libraries(source)
     }
 
-    /// Adds a program without its debug information, which is most of its size and would have to be unpacked.
+    /// Adds a program without its debug information, which is most of its size and would have to be unpacked in the
+    /// guest.
     pub fn add_stripped(&self, source: &Path, path: &Path) -> anyhow::Result<()> {
         let inside = self.inside(path)?;
         run(tool("objcopy").arg("--strip-debug").arg(source).arg(&inside))?;
@@ -117,7 +118,7 @@ impl Image {
         fs::create_dir_all(&inside).with_context(|| format!("create {}", inside.display()))
     }
 
-    /// The path on this machine of a path in the guest; creates its parent folders.
+    /// Returns the path on this machine of a path in the guest, and creates its parent folders.
     fn inside(&self, path: &Path) -> anyhow::Result<PathBuf> {
         let Ok(below) = path.strip_prefix("/") else {
             bail!("{}: a path in the guest begins with /", path.display());
@@ -146,7 +147,7 @@ impl Image {
         Ok(())
     }
 
-    /// Adds modules and their dependencies, decompressed, and their loading order for the init.
+    /// Adds kernel modules and their dependencies, decompressed, and the order in which the init loads them.
     fn modules(&self, kernel: &Kernel) -> anyhow::Result<()> {
         let mut order: Vec<String> = Vec::new();
         for (tree, name) in kernel.modules.iter().flat_map(|tree| MODULES.map(|name| (tree, name))) {
@@ -179,8 +180,8 @@ impl Image {
         self.text("/modules/order", &order.join("\n"), 0o644)
     }
 
-    /// Writes the archive, after that of a whole tree if there is one: the kernel unpacks both in turn. It is not
-    /// compressed: QEMU reads it at once, while an emulated CPU would unpack it slowly.
+    /// Writes the archive. If there is an archive of a whole file system, appends to it: the kernel unpacks both in
+    /// turn. The archive is not compressed, because an emulated CPU decompresses slowly.
     pub fn pack(self, path: &Path, tree: Option<&Path>) -> anyhow::Result<()> {
         let mut to = File::create(path).with_context(|| format!("create {}", path.display()))?;
         if let Some(tree) = tree {
@@ -193,14 +194,15 @@ impl Image {
     }
 }
 
-/// The paths that ldd prints: `name => /path (address)`, or `/path (address)` for the loader.
+/// Parses the output of ldd: `name => /path (address)`, or `/path (address)` for the loader.
 fn libraries(ldd: &str) -> Vec<PathBuf> {
     let words = ldd.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
     // ldd prints `PATH:` before an error about the file itself.
     words.filter(|word| !word.ends_with(':')).map(PathBuf::from).collect()
 }
 
-/// The files that `modprobe --show-depends` would load, in order; built-in modules need none.
+/// Parses the output of `modprobe --show-depends`: the files that it would load, in order. Built-in modules need no
+/// file.
 fn insmods(modprobe: &str) -> Vec<PathBuf> {
     let files = modprobe.lines().filter_map(|line| line.strip_prefix("insmod "));
     files.filter_map(|rest| rest.split_whitespace().next()).map(PathBuf::from).collect()
@@ -209,9 +211,10 @@ fn insmods(modprobe: &str) -> Vec<PathBuf> {
 /// The first process of a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum First {
-    /// A script, on a file system with only what tests need.
+    /// A script, on a file system that contains only what tests need.
     Ours,
-    /// systemd, on Debian's file system. For the long tier: creating the file system takes a minute, and root.
+    /// systemd, on Debian's file system. For the long tier only: creating the file system takes a minute and needs
+    /// root.
     Systemd,
 }
 

@@ -1,5 +1,5 @@
-//! Kernels for the guests: Debian's own packages, fetched with a separate apt state and unpacked in a cache folder, so
-//! that the system's sources, lists and packages are not changed.
+//! Kernels for the guests: Debian's own packages, downloaded with a separate apt state and unpacked in a cache folder,
+//! so that the system's sources, lists and packages do not change.
 
 use super::tools::tool;
 use anyhow::{Context, anyhow, bail};
@@ -8,37 +8,39 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-/// How often a suite is checked for a newer kernel: its index is 10 MB, while a boot takes seconds.
+/// Interval at which a suite is checked for a newer kernel. Its index has 10 MB, so this would take long compared with
+/// a boot.
 const FRESH: Duration = Duration::from_secs(24 * 3600);
 /// Number of unpacked kernels of a suite that are kept; each takes about 120 MB.
 const KEPT: usize = 2;
-/// Marker file in a complete tree; its modification time is when this kernel was last known to be the newest.
+/// Marker file in a complete tree. Its modification time is when this kernel was last known to be the newest.
 const CHECKED: &str = "checked";
 
 /// A kernel to boot.
 #[derive(Debug)]
 pub struct Kernel {
-    /// Name as in `uname -r` and in the module folder; for a user-built kernel, its file name.
+    /// Release as in `uname -r` and in the module folder; for a user-built kernel, its file name.
     pub release: String,
-    /// The bootable file.
+    /// The bootable kernel image.
     pub image: PathBuf,
-    /// Folder that contains `lib/modules/<release>`; `None` where everything is built in.
+    /// Folder that contains `lib/modules/<release>`; `None` if everything is built in.
     pub modules: Option<PathBuf>,
 }
 
-/// A user-built kernel, with everything that a guest needs built in.
+/// Returns a user-built kernel, which must have everything that a guest needs built in.
 pub fn own(image: &Path) -> anyhow::Result<Kernel> {
     let image = fs::canonicalize(image).with_context(|| format!("find {}", image.display()))?;
     let release = image.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     Ok(Kernel { release, image, modules: None })
 }
 
-/// The newest kernel of a suite, or the given `release`; without a network the newest cached one.
+/// Returns the newest kernel of a suite, or the given `release`; without a network, the newest cached one.
 pub fn obtain(suite: &str, flavour: &str, release: Option<&str>) -> anyhow::Result<Kernel> {
     let cache = cache()?;
     let trees = cache.join("kernels").join(suite);
     fs::create_dir_all(&trees).with_context(|| format!("create {}", trees.display()))?;
-    // Held until the tree is complete: apt's folders are shared, and a second run then uses the same download.
+    // Held until the tree is complete, because all runs share apt's directories. A concurrent run waits, and then uses
+    // the same download.
     let _lock = lock(&cache.join("lock"))?;
     let mut cached = cached(&trees)?;
     if let Some(release) = release {
@@ -58,7 +60,7 @@ pub fn obtain(suite: &str, flavour: &str, release: Option<&str>) -> anyhow::Resu
             for (_, old) in
                 cached.iter().filter(|(_, old)| Some(old) != kernel.modules.as_ref()).skip(KEPT - 1)
             {
-                // A failure only wastes disk space.
+                // If this fails, only disk space is wasted.
                 let _ = fs::remove_dir_all(old);
             }
             Ok(kernel)
@@ -66,7 +68,7 @@ pub fn obtain(suite: &str, flavour: &str, release: Option<&str>) -> anyhow::Resu
         Err(error) => {
             let Some((_, tree)) = cached.first() else {
                 return Err(error.context(format!(
-                    "no kernel of Debian {} in {} and none could be fetched",
+                    "no kernel of Debian {} in {}, and none could be downloaded",
                     suite,
                     trees.display()
                 )));
@@ -78,22 +80,22 @@ pub fn obtain(suite: &str, flavour: &str, release: Option<&str>) -> anyhow::Resu
     }
 }
 
-/// The cache folder.
+/// Returns the cache folder.
 pub fn cache() -> anyhow::Result<PathBuf> {
     let folder = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = folder("XDG_CACHE_HOME").or_else(|| folder("HOME").map(|home| home.join(".cache")));
     Ok(base
-        .context("neither XDG_CACHE_HOME nor HOME is set, and what is fetched is kept there")?
+        .context("neither XDG_CACHE_HOME nor HOME is set: set one of them, because downloads are kept there")?
         .join("commensal-vm"))
 }
 
-/// Takes a lock that one run holds at a time, until the file is dropped.
+/// Takes a lock that only one run can hold; it is held until the file is dropped.
 pub fn lock(path: &Path) -> anyhow::Result<File> {
     let file = File::create(path).with_context(|| format!("create {}", path.display()))?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
-            eprintln!("xtask: waits for another run that fetches a kernel or a root file system");
+            eprintln!("xtask: waits for another run that downloads a kernel or a root file system");
             file.lock().with_context(|| format!("lock {}", path.display()))?;
         }
         Err(TryLockError::Error(error)) => {
@@ -103,7 +105,7 @@ pub fn lock(path: &Path) -> anyhow::Result<File> {
     Ok(file)
 }
 
-/// Complete trees, starting with the one last known to be the newest.
+/// Lists the complete trees, starting with the one last known to be the newest.
 fn cached(trees: &Path) -> anyhow::Result<Vec<(SystemTime, PathBuf)>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(trees).with_context(|| format!("list {}", trees.display()))? {
@@ -121,7 +123,7 @@ fn kernel_at(tree: &Path) -> Kernel {
     Kernel { release, image: tree.join("vmlinuz"), modules: Some(tree.to_owned()) }
 }
 
-/// Finds the suite's newest kernel, and unpacks it unless it is cached.
+/// Finds the suite's newest kernel, and downloads and unpacks it unless it is cached.
 fn fetch(
     (suite, flavour): (&str, &str),
     release: Option<&str>,
@@ -135,13 +137,13 @@ fn fetch(
         None => {
             let meta = format!("linux-image-{}", flavour);
             newest(&apt.depends(&meta)?)
-                .with_context(|| format!("{meta} of {} names no kernel package", suite))?
+                .with_context(|| format!("{meta} of {} does not depend on a kernel package", suite))?
         }
     };
     let tree = trees.join(&release);
     if !tree.join(CHECKED).exists() {
-        eprintln!("xtask: fetches Debian {}'s kernel {release}", suite);
-        // Unpacked under another name and then renamed: an interrupted run leaves nothing that looks complete.
+        eprintln!("xtask: downloads Debian {}'s kernel {release}", suite);
+        // Unpacked under another name and then renamed, so that an interrupted run leaves no tree that looks complete.
         let aside = trees.join(format!("{release}.new"));
         let _ = fs::remove_dir_all(&aside);
         fs::create_dir_all(&aside).with_context(|| format!("create {}", aside.display()))?;
@@ -155,7 +157,7 @@ fn fetch(
 
 /// Downloads the packages of one kernel and lays them out as modprobe expects it.
 fn unpack(apt: &Apt, release: &str, tree: &Path) -> anyhow::Result<()> {
-    // Up to 6.x one package contains everything; later it is split into parts of the same release.
+    // Up to 6.x one package contains everything; later kernels are split into several packages of the same release.
     let mut packages = vec![format!("linux-image-{release}")];
     let mut next = 0;
     while let Some(package) = packages.get(next) {
@@ -183,11 +185,11 @@ fn unpack(apt: &Apt, release: &str, tree: &Path) -> anyhow::Result<()> {
     std::os::unix::fs::symlink(if usr { "files/usr/lib" } else { "files/lib" }, tree.join("lib"))?;
     // Some builds of kmod look below usr.
     std::os::unix::fs::symlink(".", tree.join("usr"))?;
-    // Module dependency lists are normally generated at installation, which this is not.
+    // Module dependency lists are normally generated when the package is installed.
     run(tool("depmod").arg("-b").arg(tree).arg(release))
 }
 
-/// The first regular file below the folder whose name starts with `name`.
+/// Returns the first regular file in or below the folder whose name starts with `name`.
 fn find(folder: &Path, name: &str) -> anyhow::Result<Option<PathBuf>> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
@@ -227,7 +229,7 @@ impl Apt {
             format!("Dir::Cache={state}/cache"),
             format!("Dir::Etc::SourceList={state}/sources.list"),
             "Dir::Etc::SourceParts=/dev/null".to_owned(),
-            // Neither pins nor installed packages may choose the version.
+            // Neither pins nor installed packages may influence which version is selected.
             "Dir::Etc::Preferences=/dev/null".to_owned(),
             "Dir::Etc::PreferencesParts=/dev/null".to_owned(),
             "Dir::State::Status=/dev/null".to_owned(),
@@ -246,7 +248,7 @@ impl Apt {
         run(tool("apt-get").args(&self.options).args(args).current_dir(folder))
     }
 
-    /// The packages that the newest version of this one depends on.
+    /// Returns the packages that the newest version of this package depends on.
     fn depends(&self, package: &str) -> anyhow::Result<Vec<String>> {
         let mut command = tool("apt-cache");
         command.args(&self.options).args(["show", "--no-all-versions", package]);
@@ -254,7 +256,7 @@ impl Apt {
     }
 }
 
-/// The mirror of Debian's main archive that this machine uses.
+/// Returns the mirror of Debian's main archive that this machine uses.
 pub fn mirror() -> anyhow::Result<String> {
     let format = "$(REPO_URI) $(ORIGIN) $(CODENAME)";
     let targets = output(tool("apt-get").args(["indextargets", "--format", format, "Created-By: Packages"]))?;
@@ -266,12 +268,12 @@ pub fn mirror() -> anyhow::Result<String> {
     if let Some(uri) = from_lists {
         return Ok(uri);
     }
-    // Before the first `apt-get update` apt knows only what the sources say.
+    // Before the first `apt-get update` apt knows only the configured sources.
     let uris = output(tool("apt-get").args(["update", "--print-uris"]))?;
-    main_archive(&uris).context("apt's sources name no Debian archive to fetch from")
+    main_archive(&uris).context("apt's sources name no Debian archive to download from")
 }
 
-/// The archive among what `apt-get update --print-uris` would read: `'<archive>dists/<suite>/InRelease' …`.
+/// Parses the output of `apt-get update --print-uris`: `'<archive>dists/<suite>/InRelease' …`.
 fn main_archive(uris: &str) -> Option<String> {
     uris.lines().find_map(|line| {
         let (archive, _) = line.strip_prefix('\'')?.split_once("dists/")?;
@@ -279,27 +281,27 @@ fn main_archive(uris: &str) -> Option<String> {
     })
 }
 
-/// The package names in every `Depends:` field; the first one of alternatives.
+/// Returns the package names in every `Depends:` field. Of alternatives, returns the first.
 fn depends(show: &str) -> Vec<String> {
     let fields = show.lines().filter_map(|line| line.strip_prefix("Depends: "));
     let names = fields.flat_map(|field| field.split(',')).filter_map(|one| one.split_whitespace().next());
     names.map(str::to_owned).collect()
 }
 
-/// The release in `linux-image-<release>` of a package that depends on the newest kernel.
+/// Returns the release in `linux-image-<release>`, given the dependencies of the package of the newest kernel.
 fn newest(depends: &[String]) -> Option<String> {
     let releases = depends.iter().filter_map(|name| name.strip_prefix("linux-image-"));
     releases.filter(|rest| rest.starts_with(|first: char| first.is_ascii_digit())).map(str::to_owned).next()
 }
 
-/// Those dependencies that are part of the same kernel.
+/// Returns the dependencies that are part of the same kernel.
 fn parts(depends: &[String], release: &str) -> Vec<String> {
     let ending = format!("-{release}");
     let ours = |name: &&String| name.starts_with("linux-") && name.ends_with(&ending);
     depends.iter().filter(ours).cloned().collect()
 }
 
-/// Runs a tool to its end; on failure its output is part of the error.
+/// Runs a tool until it exits; on failure the error contains its output.
 pub fn run(command: &mut Command) -> anyhow::Result<()> {
     output(command).map(drop)
 }
@@ -336,7 +338,8 @@ mod tests {
         );
         check(
             "Depends: linux-base-cloud-amd64 (= 7.2.13-1), linux-image-7.2.13+deb14-cloud-amd64 (= 7.2.13-1)\n",
-            "Depends: dracut | initramfs-tools, linux-base-7.2.13+deb14-cloud-amd64 (= 7.2.13-1), linux-modules-7.2.13+deb14-cloud-amd64 (= 7.2.13-1)\n",
+            "Depends: dracut | initramfs-tools, linux-base-7.2.13+deb14-cloud-amd64 (= 7.2.13-1), \
+             linux-modules-7.2.13+deb14-cloud-amd64 (= 7.2.13-1)\n",
             (
                 "7.2.13+deb14-cloud-amd64",
                 &["linux-base-7.2.13+deb14-cloud-amd64", "linux-modules-7.2.13+deb14-cloud-amd64"],

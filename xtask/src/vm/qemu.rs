@@ -1,5 +1,5 @@
-//! One boot: QEMU with an emulated CPU, results by virtio-serial ports into files, a limit, and no process
-//! or file left behind.
+//! A single boot: QEMU with an emulated CPU and a time limit. The guest writes the results to virtio-serial ports,
+//! which QEMU writes to files. No process or file is left behind.
 
 use super::tools::tool;
 use crate::interrupt::interrupted;
@@ -11,20 +11,21 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-/// Emulated CPUs pause when the machine is busy, which watchdogs would report as a lockup.
+/// Kernel command line of the guests. Watchdogs are off, because they would report a lockup when an emulated CPU pauses
+/// while the machine is busy.
 const COMMAND_LINE: &str = "console=ttyS0 panic=-1 mitigations=off random.trust_cpu=1 psi=1 tsc=reliable \
     nosoftlockup nowatchdog rcupdate.rcu_cpu_stall_suppress=1";
 const DISKS: usize = 2;
 const DISK_BYTES: u64 = 256 << 20;
 /// The virtio-serial ports that `init.sh` uses.
 const PORTS: [&str; 4] = ["out", "err", "state", "files"];
-/// Timeout for reaching the init; a boot takes 5 to 40 s.
+/// Timeout until the init runs; a boot takes 5 to 40 s.
 const BOOT_LIMIT: Duration = Duration::from_secs(240);
-/// Number of attempts when a guest ends or hangs before its command has printed anything.
+/// Number of attempts if a guest dies or hangs before its command has printed anything.
 const ATTEMPTS: usize = 3;
-/// Text on the console of a guest that died of an emulator bug.
+/// Console message of a guest that died of an emulator bug.
 const HALF_PATCHED: &str = "Oops: int3";
-/// Timeout for powering off.
+/// Timeout of powering off.
 const POWER_OFF: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(50);
 /// Number of console lines that an error quotes.
@@ -39,9 +40,9 @@ pub struct Boot<'a> {
     pub initrd: PathBuf,
     pub memory_mib: u32,
     pub cores: u32,
-    /// Threads per core.
+    /// Hardware threads per core.
     pub threads: u32,
-    /// Whether CPUs take turns in one thread.
+    /// Whether the CPUs take turns in a single thread of the emulator.
     pub turns: bool,
     pub limit: Duration,
     /// Whether the command's output is also printed as it arrives.
@@ -49,7 +50,7 @@ pub struct Boot<'a> {
     pub keep_console: Option<&'a Path>,
 }
 
-/// What a guest reported.
+/// The report of a guest.
 #[derive(Debug)]
 pub struct Report {
     /// `uname -r`.
@@ -59,18 +60,18 @@ pub struct Report {
     pub out: Vec<u8>,
     /// Wall-clock time of the whole boot.
     pub wall: Duration,
-    /// Time until the init was ready for the command, by the guest's clock.
+    /// Time until the init was ready for the command, in s of the guest's clock.
     pub ready_s: f64,
 }
 
-/// Why there is no report.
+/// Reasons why there is no report.
 #[derive(Debug)]
 pub enum Trouble {
-    /// The command was still running at the time limit; has its output, and the console.
+    /// The command still ran at the time limit. Contains its output, and the end of the console.
     LimitReached { limit: Duration, out: Vec<u8>, console: String },
-    /// The guest ended, or never reached its init; has its output, and the console.
+    /// The guest died, or never reached its init. Contains the command's output, and the end of the console.
     Died { how: String, out: Vec<u8>, console: String },
-    /// A signal asked xtask to end.
+    /// A signal stopped xtask.
     Interrupted,
 }
 
@@ -79,11 +80,12 @@ impl fmt::Display for Trouble {
         match self {
             Trouble::LimitReached { limit, console, .. } => write!(
                 f,
-                "the guest reached the limit of {} s (--time-limit gives it more); its console ends:\n{console}",
+                "the guest reached the time limit of {} s (raise it with --time-limit); the end of its \
+                 console:\n{console}",
                 limit.as_secs()
             ),
             Trouble::Died { how, console, .. } => {
-                write!(f, "the guest {how} before it reported; its console ends:\n{console}")
+                write!(f, "the guest {how} before it sent its report; the end of its console:\n{console}")
             }
             Trouble::Interrupted => f.write_str("interrupted"),
         }
@@ -92,12 +94,12 @@ impl fmt::Display for Trouble {
 
 impl std::error::Error for Trouble {}
 
-/// Boots; retries when the guest itself failed, but never when its command did.
+/// Boots the guest. Retries if the guest itself failed, but never if its command did.
 pub fn boot(boot: &Boot) -> anyhow::Result<Report> {
     let mut attempt = 1;
     loop {
         match once(boot) {
-            // Once the command has printed something its result counts, even if the guest died of it.
+            // If the command has printed something, its result counts, even if the command crashed the guest.
             Err(error)
                 if attempt < ATTEMPTS
                     && matches!(error.downcast_ref(), Some(Trouble::Died { out, .. }) if out.is_empty()) =>
@@ -110,7 +112,7 @@ pub fn boot(boot: &Boot) -> anyhow::Result<Report> {
     }
 }
 
-/// A running QEMU, which is killed when this is dropped.
+/// A running QEMU, which is killed when this value is dropped.
 struct Running(Child);
 
 impl Drop for Running {
@@ -131,8 +133,8 @@ fn once(boot: &Boot) -> anyhow::Result<Report> {
         made.with_context(|| format!("create {}", path.display()))?;
     }
     let started = Instant::now();
-    // When xtask is killed, so is QEMU: setpriv requests that from the kernel and then executes QEMU. It is tied to the
-    // thread that starts QEMU, which is the main one.
+    // setpriv asks the kernel to kill QEMU when xtask dies, and then executes QEMU. The kernel kills QEMU when the
+    // thread that started it exits; this is the main thread.
     let mut command = tool("setpriv");
     command.args(["--pdeathsig", "KILL", "qemu-system-x86_64"]).args(arguments(boot));
     let log = File::create(file("qemu.log"))?;
@@ -154,7 +156,7 @@ fn once(boot: &Boot) -> anyhow::Result<Report> {
         }
         let state = fs::read_to_string(file("state")).unwrap_or_default();
         let ready = !state.is_empty();
-        // A guest that has reported but does not power off has nothing more to report.
+        // A guest that has sent its report but does not power off will send nothing more, so the wait can end.
         if State::read(&state).done.is_some()
             && *reported.get_or_insert_with(Instant::now) + POWER_OFF < Instant::now()
         {
@@ -177,8 +179,8 @@ fn once(boot: &Boot) -> anyhow::Result<Report> {
         let (release, ready_s) = (release.clone(), *ready_s);
         return Ok(Report { release, status, out, wall: started.elapsed(), ready_s });
     }
-    // An emulator bug (QEMU 7.2): the kernel had patched its code, and a CPU executed half of the old instruction. The
-    // command's output is discarded then.
+    // This is a bug of the emulator (QEMU 7.2): the kernel patched its code, and a CPU executed half of the old
+    // instruction. The command's output is discarded, so that the boot is retried.
     let text = String::from_utf8_lossy(&console);
     let out = if text.contains(HALF_PATCHED) { Vec::new() } else { out };
     let console = tail(&text, &fs::read_to_string(file("qemu.log"))?);
@@ -197,11 +199,12 @@ fn arguments(boot: &Boot) -> Vec<String> {
     let mut args: Vec<String> = Vec::new();
     let mut add = |option: &str, value: String| args.extend([option.to_owned(), value]);
     add("-machine", "q35".to_owned());
-    // Never KVM: not every machine that has the device can run a stock kernel with it.
+    // KVM is never used, because not every machine that has the device can run a stock kernel with KVM.
     add("-accel", format!("tcg,thread={}", if boot.turns { "single" } else { "multi" }));
-    // Linux 6.1 only detects sibling threads on CPUs of this vendor: it requires an AMD extension that TCG lacks.
+    // Linux 6.1 detects sibling threads only on CPUs of this vendor; on AMD's CPUs it requires an extension that TCG
+    // (QEMU's emulator) lacks.
     add("-cpu", "max,vendor=GenuineIntel".to_owned());
-    // Guests have sibling threads, so that placement by cores matters, and a cache for each two cores.
+    // Guests have sibling threads, so that core placement matters, and a cache for each two cores.
     let (cores, threads) = (boot.cores, boot.threads);
     add("-smp", format!("{},sockets={},cores=2,threads={threads}", cores * threads, cores / 2));
     add("-m", boot.memory_mib.to_string());
@@ -230,7 +233,7 @@ fn comma(value: &str) -> String {
     value.replace(',', ",,")
 }
 
-/// The status that the init reported.
+/// The state that the init reported.
 #[derive(Debug, Default, PartialEq)]
 struct State {
     ready: Option<(String, f64)>,
@@ -253,7 +256,7 @@ impl State {
     }
 }
 
-/// Copies what was appended since `offset`; returns the number of bytes.
+/// Copies what was appended to the file since `offset`; returns the number of bytes.
 fn copy(from: &Path, offset: u64, to: &mut impl Write) -> anyhow::Result<u64> {
     let mut file = File::open(from)?;
     file.seek(SeekFrom::Start(offset))?;
@@ -264,7 +267,7 @@ fn copy(from: &Path, offset: u64, to: &mut impl Write) -> anyhow::Result<u64> {
     Ok(bytes.len() as u64)
 }
 
-/// The last lines of the console, and of QEMU's own output.
+/// Returns the last lines of the console and of QEMU's own output.
 fn tail(console: &str, qemu: &str) -> String {
     let last = |text: &str, count: usize| {
         let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();

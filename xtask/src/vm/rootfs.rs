@@ -1,5 +1,5 @@
-//! The root file system of guests whose first process is systemd: Debian packages installed by debootstrap, packed once
-//! into an archive that precedes the files of a run in the guest's initramfs.
+//! The root file system of guests whose first process is systemd: Debian packages that debootstrap installs. It is
+//! packed once into an archive, which precedes the files of a run in the guest's initramfs.
 
 use super::kernel::{cache, lock, mirror, run};
 use super::tools::{find_tool, tool};
@@ -11,12 +11,13 @@ use std::time::Duration;
 
 /// The Debian release that provides systemd, independent of the guest's kernel.
 pub const SUITE: &str = "bookworm";
-/// How long an archive is used: a stable suite only gets security updates, and no guest has a network.
+/// Maximum age of an archive. A stable suite only gets security updates, and no guest has a network, so an old archive
+/// does no harm.
 const FRESH: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Packages in addition to Debian's essential ones.
 const PACKAGES: &str = "systemd,systemd-sysv,dbus,util-linux";
-/// Files that no guest needs, since an emulated CPU must unpack everything. systemd's default units and generators are
-/// left out as well, so that a guest starts only what its own units require.
+/// Files that no guest needs. They are left out because an emulated CPU unpacks slowly. systemd's default units and
+/// generators are left out as well, so that a guest starts only the units that its own units require.
 const LEFT_OUT: [&str; 17] = [
     "./boot/*",
     "./dev/*",
@@ -37,12 +38,12 @@ const LEFT_OUT: [&str; 17] = [
     "./var/lib/*/*",
 ];
 
-/// The archive of the suite; without a network, root or debootstrap the cached one.
+/// Returns the archive of the suite. Without a network, root or debootstrap, returns the cached archive.
 pub fn obtain(suite: &str) -> anyhow::Result<PathBuf> {
     let cache = cache()?;
     let folder = cache.join("roots");
     fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
-    // Held until the archive is complete, so that a second run uses the same download.
+    // Held until the archive is complete. A concurrent run waits, and then uses the same archive.
     let _lock = lock(&cache.join("lock"))?;
     let (archive, recipe) = (folder.join(format!("{suite}.cpio")), folder.join(format!("{suite}.recipe")));
     let made = fs::metadata(&archive).and_then(|data| data.modified()).ok();
@@ -63,7 +64,7 @@ pub fn obtain(suite: &str) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// Description of how an archive is made; if it differs, the archive is rebuilt.
+/// Describes how an archive is built. If the description changes, the archive is rebuilt.
 fn recipe() -> String {
     format!("{PACKAGES}\nwithout\n{}\n", LEFT_OUT.join("\n"))
 }
@@ -75,14 +76,14 @@ fn make(suite: &str, folder: &Path, archive: &Path) -> anyhow::Result<()> {
     if find_tool("debootstrap").is_none() {
         bail!("missing; apt-get install --no-install-recommends debootstrap");
     }
-    eprintln!("xtask: makes a root file system of Debian {suite}");
-    // A temporary folder; only the archive, which can be read without root, is kept.
+    eprintln!("xtask: creates a root file system of Debian {suite}");
+    // The tree is temporary. Only the archive, which can be read without root, is kept.
     let tree = folder.join(format!("{suite}.new"));
     if tree.exists() {
         fs::remove_dir_all(&tree).with_context(|| format!("remove {}", tree.display()))?;
     }
-    // debootstrap's mounts disappear with its namespace, so nothing removed here can be a mount. When xtask is killed,
-    // everything in the pid namespace is, too.
+    // debootstrap's mounts disappear with its mount namespace, so no directory that is removed here can be a mount.
+    // When xtask is killed, the kernel kills all processes in the PID namespace as well.
     let mut command = tool("setpriv");
     command.args(["--pdeathsig", "KILL", "unshare", "--mount", "--propagation", "private"]);
     command.args(["--pid", "--fork", "--kill-child", "debootstrap", "--variant=minbase"]);
@@ -92,7 +93,8 @@ fn make(suite: &str, folder: &Path, archive: &Path) -> anyhow::Result<()> {
     made.and(removed)
 }
 
-/// Written under another name and renamed: an interrupted run leaves nothing that looks complete.
+/// Packs the tree. Writes the archive under another name and renames it, so that an interrupted run leaves no archive
+/// that looks complete.
 fn pack(tree: &Path, archive: &Path) -> anyhow::Result<()> {
     let aside = archive.with_extension("cpio.new");
     let to = File::create(&aside).with_context(|| format!("create {}", aside.display()))?;

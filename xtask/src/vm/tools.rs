@@ -1,10 +1,10 @@
-//! Programs of other packages: where they are.
+//! The paths of programs from other packages.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// depmod and similar tools are in folders that are not in every user's PATH.
+/// PATH with the system directories, which contain depmod and similar tools and are not in every user's PATH.
 pub(super) fn tool_path() -> OsString {
     let mut path = std::env::var_os("PATH").unwrap_or_default();
     path.push(":/usr/sbin:/sbin:/usr/bin:/bin");

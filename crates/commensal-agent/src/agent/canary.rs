@@ -1,13 +1,17 @@
-//! Runs a canary in the agent's loop: windows with and without isolation, measurement of online groups in them, and an
-//! end that always restores isolation.
+//! Runs a canary in the agent's loop: an experiment that removes isolation from the offline groups for short windows,
+//! and measures how long online groups wait with and without isolation. At its end, isolation is always restored. A
+//! side is one of the two states: isolation on or off.
 
+mod harm;
 mod measure;
 #[cfg(test)]
 mod tests;
 
-use super::early_tick::FAST;
+use super::Agent;
+use super::actuation::Phase;
+use super::early_tick::FAST_MS;
 use super::start::machine_lock;
-use super::{Agent, Now, Phase};
+use super::ticks::{Now, time_of_day};
 use crate::canary::{PATIENCE, Report, Request, Shown, Window};
 use crate::control::Reply;
 use crate::controllers::{Decided, Wants};
@@ -15,7 +19,7 @@ use crate::error::AgentError;
 use crate::sense::Sample;
 use crate::snapshot;
 use commensal_core::actual::CgroupPath;
-use commensal_core::canary::{Canary, CanaryLimits, Change, End, Side};
+use commensal_core::canary::{Canary, Change, End, Side};
 use commensal_core::class::Mechanism;
 use commensal_core::desired::DesiredState;
 use commensal_core::group::{Class, GroupName, GroupSpec};
@@ -23,150 +27,129 @@ use commensal_core::limit::FROZEN;
 use commensal_core::windows::Looks;
 use commensal_host::Host;
 use commensal_reconcile::{PlanRequest, Planned};
+use harm::HarmWatch;
 use measure::{Measured, Watch};
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A window counts if at least this share of it was measured.
+/// Minimum share of a window that must be measured for the window to count.
 const ENOUGH: f64 = 0.5;
-/// Shortest time over which a run delay is meaningful, s.
-const DELAY_OVER_S: f64 = 0.2;
-/// Maximum number of rounds made at once before a canary begins: a round that creates or moves something needs another
-/// one to see the result.
+/// Maximum number of rounds (plan and apply) made immediately before a canary starts: after a round that creates or
+/// moves something, another round must read the result.
 const SETTLING: u32 = 3;
-/// If two looks are further apart than this (ms), the agent's own loop was stalled.
+/// If two checks of the client are further apart than this (ms), the agent's own loop did not run meanwhile.
 const STANDSTILL_MS: u64 = 500;
 
-/// A running canary.
+/// A running canary, with the measurements of its current window.
 pub(super) struct Running {
     canary: Canary,
     looks: Looks,
-    limits: CanaryLimits,
+    /// Number of the configuration that was in force when the canary started.
     generation: u64,
     began_ms: u64,
-    /// Time without a sign of life from the client, ms, and when it was last updated; time in which the agent's loop
-    /// was stalled does not count.
-    silent_ms: u64,
-    seen_ms: u64,
-    /// The side that the last round put in force.
-    in_force: Side,
-    /// When to retry a switch that failed, and when to read the probe, ms.
-    retry_ms: u64,
-    look_ms: u64,
+    client: Client,
+    switch: Switch,
     watch: Watch,
     /// Sums of the current window's measurements.
     measured: Option<Measured>,
-    /// By group, in windows with isolation: time, s, and run delay, ms.
-    calm: BTreeMap<String, (f64, f64)>,
-    /// The same in the current window, since the last comparison.
-    recent: BTreeMap<String, (f64, f64)>,
-    /// Why the current window must be aborted, or its pair is void.
-    hurts: Option<String>,
+    harm: HarmWatch,
     report: Report,
 }
 
-impl Running {
-    /// Whether the loop must handle the canary before the next tick.
-    fn calls(&mut self, now_ms: u64) -> bool {
-        let side = self.canary.side();
-        if now_ms >= self.look_ms {
-            self.look_ms = now_ms + u64::try_from(FAST.as_millis()).unwrap_or(u64::MAX);
-            if self.is_held_to_limits() && self.hurts.is_none() {
-                self.hurts = self.watch.harm(now_ms, &self.limits);
-            }
-        }
-        let switch = side != self.in_force && now_ms >= self.retry_ms;
-        let silent = self.is_silent(now_ms);
-        self.hurts.is_some() || switch || silent || now_ms >= self.canary.due_ms()
-    }
+/// Whether the canary's client still sends keep-alives.
+struct Client {
+    /// Time without a keep-alive from the client (ms). Time in which the agent's own loop did not run does not count.
+    silent_ms: u64,
+    /// When `silent_ms` was last updated (ms).
+    seen_ms: u64,
+}
 
-    /// Whether the client has been silent for too long.
+impl Client {
+    /// Whether the client has sent no keep-alive for longer than [`PATIENCE`].
     fn is_silent(&mut self, now_ms: u64) -> bool {
         let since_ms = now_ms.saturating_sub(self.seen_ms).min(STANDSTILL_MS);
         (self.silent_ms, self.seen_ms) = (self.silent_ms + since_ms, now_ms);
         self.silent_ms > u64::try_from(PATIENCE.as_millis()).unwrap_or(u64::MAX)
     }
+}
 
-    /// Whether the limits on online harm apply to the current window. With isolation on there is no harm to stop; but
-    /// if only bad windows without isolation voided their pairs, the remaining pairs would make windows without
-    /// isolation look better.
-    fn is_held_to_limits(&self) -> bool {
-        let open = self.canary.window().map(|window| window.side);
-        open == Some(Side::Off) || open == Some(Side::On) && self.in_force == Side::On
+/// Switches isolation on or off: the canary says which side it needs, and the next round puts that side in force.
+struct Switch {
+    /// The side (isolation on or off) that the last successful round put in force.
+    in_force: Side,
+    /// When a failed switch is retried (ms).
+    retry_ms: u64,
+}
+
+impl Running {
+    /// Creates a canary that begins at `began_ms`. `generation` is the number of the configuration in force.
+    fn new(canary: Canary, request: Request, generation: u64, began_ms: u64) -> Running {
+        let terms = request.terms();
+        Running {
+            canary,
+            looks: terms.looks(),
+            generation,
+            began_ms,
+            client: Client { silent_ms: 0, seen_ms: began_ms },
+            switch: Switch { in_force: Side::On, retry_ms: 0 },
+            watch: Watch::default(),
+            measured: None,
+            harm: HarmWatch::new(request.limits()),
+            report: Report { request, pairs: terms.pairs(), ..Report::default() },
+        }
     }
 
-    /// Notes that a round has put the wanted side in force.
+    /// Whether the canary needs a tick before the next regular one.
+    fn calls(&mut self, now_ms: u64) -> bool {
+        let limits_apply = self.is_held_to_limits();
+        self.harm.look(now_ms, &mut self.watch, limits_apply);
+        let switch = self.canary.side() != self.switch.in_force && now_ms >= self.switch.retry_ms;
+        let silent = self.client.is_silent(now_ms);
+        self.harm.is_found() || switch || silent || now_ms >= self.canary.due_ms()
+    }
+
+    /// Whether the limits on harm to online work apply to the current window. They also apply to windows with
+    /// isolation: if only bad windows without isolation voided their pairs, the remaining pairs would make isolation
+    /// off seem better than it is.
+    fn is_held_to_limits(&self) -> bool {
+        let open = self.canary.window().map(|window| window.side);
+        open == Some(Side::Off) || open == Some(Side::On) && self.switch.in_force == Side::On
+    }
+
+    /// Records that the last round has put the required side in force.
     fn in_force(&mut self) {
         let side = self.canary.side();
-        if std::mem::replace(&mut self.in_force, side) != side && side == Side::On {
+        if std::mem::replace(&mut self.switch.in_force, side) != side && side == Side::On {
             self.watch.begin();
         }
     }
 
-    /// Adds the use since the last tick.
+    /// Adds the measurements since the last tick.
     fn take_in(&mut self, sample: &Sample, online: &[String]) {
         if let Some(measured) = &mut self.measured {
             measured.add(sample, online);
         }
         let side = self.canary.side();
-        if side != self.in_force {
-            return;
-        }
-        let add = |sums: &mut BTreeMap<String, (f64, f64)>| {
-            for name in online {
-                let delay = sample.groups.get(name).and_then(|rates| rates.run_delay_ms_per_s);
-                let Some(delay) = delay else { continue };
-                let sum = sums.entry(name.clone()).or_default();
-                *sum = (sum.0 + sample.seconds, sum.1 + delay * sample.seconds);
-            }
-        };
-        if self.canary.window().is_some() {
-            add(&mut self.recent);
-            self.hurts = self.hurts.take().or_else(|| self.delayed());
-        }
-        // Measurements beyond the limits are not used to set the limits.
-        if side == Side::On && self.hurts.is_none() {
-            add(&mut self.calm);
+        if side == self.switch.in_force {
+            self.harm.take_in(sample, online, side, self.canary.window().is_some());
         }
     }
 
-    /// Whether a group's run delay is too high, over the time since it was last reported.
-    fn delayed(&mut self) -> Option<String> {
-        let (calm, limits) = (&self.calm, &self.limits);
-        let mut too_much = None;
-        self.recent.retain(|name, (seconds, sum)| {
-            if *seconds < DELAY_OVER_S {
-                return true;
-            }
-            let (delay, calm) =
-                (*sum / *seconds, calm.get(name).map_or(0.0, |calm| calm.1 / calm.0.max(1e-3)));
-            let most = limits.most_delay(calm);
-            if delay > most {
-                too_much = Some(format!(
-                    "group {name} waited {delay:.0} ms per second for a CPU, more than {most:.0}"
-                ));
-            }
-            false
-        });
-        too_much
-    }
-
-    /// Aborts the current window.
+    /// Aborts the current window, and records the reason `why` in the report.
     fn abort(&mut self, now_ms: u64, why: String) -> Option<Change> {
         let window = self.canary.window()?;
         self.measured = None;
         let side = window.side.name();
         self.report.aborted.push(format!("pair {}, isolation {side}: {why}", window.pair + 1));
-        // Failing to restore isolation is as bad as missing isolation.
-        let harm = window.side == Side::Off || self.in_force == Side::Off;
+        // If isolation could not be restored, the window counts as one without isolation, which can do harm.
+        let harm = window.side == Side::Off || self.switch.in_force == Side::Off;
         self.canary.abort(now_ms, harm)
     }
 
-    /// Advances the canary; returns why it ended, if it did.
+    /// Advances the canary; returns why it is over, or `None` while it continues.
     fn advance(&mut self, host: &dyn Host, now_ms: u64, planned: &Planned) -> Option<End> {
-        if let Some(why) = self.hurts.take()
+        if let Some(why) = self.harm.take()
             && let Some(Change::Over(end)) = self.abort(now_ms, why)
         {
             return Some(end);
@@ -176,10 +159,10 @@ impl Running {
                 Change::Begins(_) => {
                     self.measured = None;
                     self.watch.begin();
-                    self.recent.clear();
+                    self.harm.begin();
                     self.report.no_probe = self.watch.follow(host, now_ms, planned);
                 }
-                Change::Settled(window) if self.in_force == window.side => {
+                Change::Settled(window) if self.switch.in_force == window.side => {
                     let blamed = self.watch.totals();
                     self.measured = Some(Measured::new(blamed));
                 }
@@ -219,7 +202,7 @@ impl Running {
         None
     }
 
-    /// Whether an interim analysis is due and shows an effect.
+    /// Whether an interim analysis is due and finds a significant effect.
     fn is_decided(&self) -> bool {
         let over = self.canary.pairs_over();
         let level = Some(self.looks.level(over));
@@ -237,7 +220,9 @@ impl Running {
         }
     }
 
-    /// The report so far, or the final one: then no further interim analysis can err.
+    /// Makes the report as of now. The report's level is the error rate of a conclusion drawn from the report. Unless
+    /// `end` is `Decided`, the level is everything that the interim analyses have left of the total error rate, because
+    /// no further analysis follows.
     fn report(&self, now_ms: u64, end: Option<End>) -> Report {
         let over = self.canary.pairs_over();
         let level = match end {
@@ -254,8 +239,8 @@ impl Running {
     }
 }
 
-/// The groups as passed to the controllers: while isolation is off, the controllers keep their decisions, because the
-/// measurements do not result from them.
+/// The groups' specs as the controllers get them. While isolation is off (`off`), the specs have no latency target,
+/// because the latency controller must not react to windows of a canary.
 pub(super) fn seen(off: bool, specs: &[GroupSpec]) -> Cow<'_, [GroupSpec]> {
     match off {
         false => Cow::Borrowed(specs),
@@ -263,10 +248,10 @@ pub(super) fn seen(off: bool, specs: &[GroupSpec]) -> Cow<'_, [GroupSpec]> {
     }
 }
 
-/// The decisions from before isolation was switched off, with the current decisions about memory.
+/// Combines the decisions from before isolation was removed with the current decisions about memory.
 pub(super) fn held(before: Decided, now: Decided) -> Decided {
     let wants = Wants { frozen: now.wants.frozen, ..before.wants };
-    let frozen = |(_, key): &(GroupName, String)| key == FROZEN.key();
+    let frozen = |(_, key): &(GroupName, Cow<'static, str>)| key == FROZEN.key();
     let why = before.why.into_iter().filter(|(of, _)| !frozen(of));
     let why = why.chain(now.why.into_iter().filter(|(of, _)| frozen(of))).collect();
     Decided { wants, held: now.held, kill: now.kill, why, ..before }
@@ -286,37 +271,66 @@ fn online(planned: &Planned) -> Vec<String> {
     groups.map(|group| group.name.to_string()).collect()
 }
 
-impl Agent<'_> {
-    /// Whether a canary has switched isolation off for now.
-    pub(super) fn isolation_is_off(&self) -> bool {
-        self.canary.as_ref().is_some_and(|running| running.canary.side() == Side::Off)
+/// The canary that runs, if any, and the report of the latest one.
+#[derive(Default)]
+pub(super) struct CanaryRuns {
+    running: Option<Running>,
+    pub report: Option<Arc<Report>>,
+}
+
+impl CanaryRuns {
+    /// Whether a canary is running.
+    pub fn is_running(&self) -> bool {
+        self.running.is_some()
     }
 
-    /// Whether the canary needs a tick now. Cheap: it reads a few counters of the probe, every 30 ms.
-    pub(super) fn canary_calls(&mut self) -> bool {
-        let now_ms = self.now().ms;
-        self.canary.as_mut().is_some_and(|running| running.calls(now_ms))
+    /// Whether a canary has removed isolation for now.
+    pub fn is_isolation_off(&self) -> bool {
+        self.running.as_ref().is_some_and(|running| running.canary.side() == Side::Off)
     }
 
-    /// Passes the result of a round to the canary.
-    pub(super) fn canary_in_force(&mut self, done: bool) {
-        let now_ms = self.now().ms;
-        let Some(running) = &mut self.canary else { return };
-        running.retry_ms = now_ms + u64::try_from(FAST.as_millis()).unwrap_or(u64::MAX);
+    /// Whether the canary needs a tick now. The check is cheap: it reads a few counters of the probe, at most every 30
+    /// ms.
+    pub fn calls(&mut self, now_ms: u64) -> bool {
+        self.running.as_mut().is_some_and(|running| running.calls(now_ms))
+    }
+
+    /// Tells the canary whether the round succeeded that switches isolation for the current window.
+    pub fn in_force(&mut self, now_ms: u64, done: bool) {
+        let Some(running) = &mut self.running else { return };
+        running.switch.retry_ms = now_ms + FAST_MS;
         if done {
             running.in_force();
         }
     }
 
-    /// Starts a canary, or replies why it cannot start.
+    /// Handles a keep-alive of the canary's client.
+    pub fn alive(&mut self, reply: Reply) {
+        match &mut self.running {
+            Some(running) => {
+                running.client.silent_ms = 0;
+                reply.done("the canary goes on");
+            }
+            None => reply.refused("no canary is running", "GET /v1/canary has the report of the last one"),
+        }
+    }
+
+    /// The canary's part of a snapshot, if one is running.
+    pub fn shown(&self, now_ms: u64) -> Option<Shown> {
+        self.running.as_ref().map(|running| running.shown(now_ms))
+    }
+}
+
+impl Agent<'_> {
+    /// Starts a canary, or replies with the reason why none can start.
     pub(super) fn canary_start(&mut self, request: Request, reply: Reply) {
         match self.canary_new(request) {
             Ok(running) => {
                 let pairs = running.report.pairs;
                 let what = format!("a canary of {pairs} pairs of windows begins, seed {}", request.seed);
-                self.note_canary(&self.now(), "none", "running", &what);
-                self.canary_report = Some(Arc::new(running.report.clone()));
-                self.canary = Some(running);
+                self.note_canary(time_of_day(), "none", "running", &what);
+                self.canary.report = Some(Arc::new(running.report.clone()));
+                self.canary.running = Some(running);
                 reply.done(what);
             }
             Err((error, way_out)) => reply.refused(error, way_out),
@@ -325,18 +339,18 @@ impl Agent<'_> {
 
     fn canary_new(&mut self, request: Request) -> Result<Running, (String, String)> {
         let no = |error: &str, way_out: &str| Err((error.to_owned(), way_out.to_owned()));
-        if self.canary.is_some() {
+        if self.canary.is_running() {
             return no("a canary runs already", "wait for its end, or stop it");
         }
         if self.actuation.phase == Phase::Paused {
             return no("the agent is paused", "`commensal agent resume` first");
         }
-        if !self.is_guarded() {
+        if !self.upkeep.is_guarded() {
             let error = "there is no guard: if the agent died in a window, isolation would stay off";
             return no(error, "start the agent without --no-guard");
         }
         self.settle();
-        let now = self.now();
+        let now = self.ticks.now();
         let planned = match &self.actuation.last {
             Some(round) if self.actuation.phase == Phase::Settled => &round.planned,
             _ => {
@@ -349,55 +363,32 @@ impl Agent<'_> {
         let canary = Canary::new(request.terms(), now.ms)
             .map_err(|error| (error, "change --for, --window, --settle or --off".to_owned()))?;
         if online(planned).is_empty() {
-            return no("there is no online group that could notice", "name the services in the groups file");
+            return no("there is no online group to measure", "name the services in the groups file");
         }
-        let irreversible = self.reconciler.survey.caps.qos.is_some_and(|qos| !qos.reversible);
+        let irreversible = self.reconciler.survey.caps.qos.is_some();
         if irreversible && planned.plan.mechanisms.values().any(|one| *one == Mechanism::QosLevel) {
-            let error = "offline groups yield by cpu.qos_level, which this kernel does not let back";
+            let error = "offline groups yield by cpu.qos_level, which is irreversible on this kernel";
             return no(error, "compare with the lab: `commensal lab run`");
         }
         self.differs()?;
         let Some(round) = &self.actuation.last else {
-            return no("the agent has not finished its first look", "");
+            return no("the agent has not finished its first scan", "");
         };
-        let mut watch = Watch::default();
-        let no_probe = watch.follow(&*self.host, now.ms, &round.planned);
-        let report = Report {
-            request,
-            pairs: request.terms().pairs(),
-            began: now.text,
-            no_probe,
-            ..Report::default()
-        };
-        Ok(Running {
-            canary,
-            looks: request.terms().looks(),
-            limits: request.limits(),
-            generation: self.groups.state.generation,
-            began_ms: now.ms,
-            silent_ms: 0,
-            seen_ms: now.ms,
-            in_force: Side::On,
-            retry_ms: 0,
-            look_ms: 0,
-            watch,
-            measured: None,
-            calm: BTreeMap::new(),
-            recent: BTreeMap::new(),
-            hurts: None,
-            report,
-        })
+        let mut running = Running::new(canary, request, self.groups.state.generation, now.ms);
+        running.report.no_probe = running.watch.follow(&*self.host, now.ms, &round.planned);
+        running.report.began = now.text;
+        Ok(running)
     }
 
-    /// Makes the rounds that are due, so that the reply does not depend on the moment within a tick. The next tick's
-    /// rounds report any problems.
+    /// Makes the rounds that are due, so that the reply does not depend on when in a tick the command arrives. The
+    /// rounds of the next tick report any problems.
     fn settle(&mut self) {
         for _ in 0..SETTLING {
             if self.actuation.phase == Phase::Settled {
                 return;
             }
             let mut problems = Vec::new();
-            let now = self.now();
+            let now = self.ticks.now();
             self.enforce(&now, &mut problems);
             if !problems.is_empty() {
                 return;
@@ -405,7 +396,8 @@ impl Agent<'_> {
         }
     }
 
-    /// Whether switching isolation off would change anything on the machine, according to the plan for that.
+    /// Checks that removing isolation would have an effect: offline groups have processes, and the plans with and
+    /// without isolation differ. Otherwise returns the reason why not, and a remedy.
     fn differs(&mut self) -> Result<(), (String, String)> {
         let (specs, decided) = (&self.groups.compiled.groups, &self.decisions.decided);
         let (reconciler, host) = (&self.reconciler, &mut *self.host);
@@ -424,13 +416,15 @@ impl Agent<'_> {
         };
         if !paths.any(inside) {
             return Err((
-                "no offline group has processes now: there is nothing to be isolated from".to_owned(),
+                "no offline group has processes now: there is no work to isolate online groups from"
+                    .to_owned(),
                 "start offline work, and try again".to_owned(),
             ));
         }
         if on.plan.steps == off.plan.steps {
             return Err((
-                "nothing holds offline groups back: without isolation nothing would differ".to_owned(),
+                "no mechanism holds back offline groups: turning isolation off would change nothing"
+                    .to_owned(),
                 "`commensal status` says what is unmet, `commensal doctor` what this machine offers"
                     .to_owned(),
             ));
@@ -438,23 +432,25 @@ impl Agent<'_> {
         Ok(())
     }
 
-    /// One tick of the canary: adds the measurements, and continues, aborts a window or ends the canary.
+    /// One tick of the canary: adds the measurements, then continues, aborts a window or ends the canary.
     pub(super) fn canary_tick(&mut self, now: &Now, sample: &Sample) {
-        let (Some(mut running), Some(round)) = (self.canary.take(), &self.actuation.last) else { return };
+        let (Some(mut running), Some(round)) = (self.canary.running.take(), &self.actuation.last) else {
+            return;
+        };
         running.take_in(sample, &online(&round.planned));
         let was = running.canary.side();
         let broken = running.report.aborted.len();
         let end = if running.generation != self.groups.state.generation {
             Some(End::Reloaded)
-        } else if !self.is_guarded() {
+        } else if !self.upkeep.is_guarded() {
             Some(End::Unguarded)
-        } else if running.is_silent(now.ms) {
+        } else if running.client.is_silent(now.ms) {
             Some(End::ClientGone)
         } else {
             running.advance(&*self.host, now.ms, &round.planned)
         };
         for why in &running.report.aborted[broken..] {
-            self.note_canary(now, "window", "broken off", why);
+            self.note_canary(now.text.clone(), "window", "aborted", why);
         }
         let side = if end.is_some() { Side::On } else { running.canary.side() };
         if side != was {
@@ -463,59 +459,44 @@ impl Agent<'_> {
                 None => "a canary: no window is open".to_owned(),
             };
             let name = |side: Side| format!("isolation {}", side.name());
-            self.note_canary(now, &name(was), &name(side), &why);
+            self.note_canary(now.text.clone(), &name(was), &name(side), &why);
             self.actuation.unsettle();
         }
         match end {
             Some(end) => self.canary_over(now, running, end),
             None => {
-                self.canary_report = Some(Arc::new(running.report(now.ms, None)));
-                self.canary = Some(running);
+                self.canary.report = Some(Arc::new(running.report(now.ms, None)));
+                self.canary.running = Some(running);
             }
         }
-    }
-
-    fn is_guarded(&self) -> bool {
-        self.lease.as_ref().is_some_and(|lease| lease.link.is_some())
     }
 
     fn canary_over(&mut self, now: &Now, mut running: Running, end: End) {
         running.canary.end(now.ms);
         let report = running.report(now.ms, Some(end));
-        self.note_canary(now, "running", "over", end.words());
-        self.canary_report = Some(Arc::new(report));
+        self.note_canary(now.text.clone(), "running", "over", end.words());
+        self.canary.report = Some(Arc::new(report));
         self.actuation.unsettle();
     }
 
-    /// Ends the canary, if one runs. The next round restores isolation.
+    /// Ends the canary; returns whether one was running. The next round restores isolation.
     pub(super) fn canary_end(&mut self, end: End) -> bool {
-        let Some(running) = self.canary.take() else { return false };
-        let now = self.now();
+        let Some(running) = self.canary.running.take() else { return false };
+        let now = self.ticks.now();
         self.canary_over(&now, running, end);
         true
     }
 
-    /// The client's keep-alive.
-    pub(super) fn canary_alive(&mut self, reply: Reply) {
-        match &mut self.canary {
-            Some(running) => {
-                running.silent_ms = 0;
-                reply.done("the canary goes on");
-            }
-            None => reply.refused("no canary runs", "GET /v1/canary has the report of the last one"),
-        }
-    }
-
-    /// Ends the canary and restores isolation before anything else happens.
+    /// Ends the canary and restores isolation immediately.
     ///
     /// # Errors
-    /// When isolation cannot be restored now.
+    /// Returns an error if isolation cannot be restored now.
     pub(super) fn canary_end_now(&mut self, end: End) -> Result<(), AgentError> {
-        let off = self.isolation_is_off();
+        let off = self.canary.is_isolation_off();
         if !self.canary_end(end) || !off {
             return Ok(());
         }
-        let now_ms = self.now().ms;
+        let now_ms = self.ticks.now_ms();
         let _lock = machine_lock(self.host, &self.reconciler.instance)?;
         let decided = &self.decisions.decided;
         let adjust = |desired: &mut DesiredState| decided.adjust(desired);
@@ -523,15 +504,15 @@ impl Agent<'_> {
             PlanRequest { adjust: &adjust, kept: true, ..PlanRequest::all(&self.groups.compiled.groups) };
         let began = Instant::now();
         let round = self.reconciler.round(self.host, now_ms, &request)?;
-        // The next round reports problems.
+        // The next round reports any problems.
         self.rounded(round, began);
-        self.publishing.audit.record(std::mem::take(&mut self.publishing.unrecorded));
+        self.publishing.record();
         Ok(())
     }
 
-    fn note_canary(&mut self, now: &Now, old: &str, new: &str, why: &str) {
-        self.note(snapshot::Action {
-            at: now.text.clone(),
+    fn note_canary(&mut self, at: String, old: &str, new: &str, why: &str) {
+        self.publishing.note(snapshot::Action {
+            at,
             group: None,
             what: "canary".to_owned(),
             old: Some(old.to_owned()),
@@ -539,11 +520,5 @@ impl Agent<'_> {
             why: why.to_owned(),
             reason: None,
         });
-    }
-
-    /// The canary's part of a snapshot.
-    pub(super) fn canary_shown(&self) -> Option<Shown> {
-        let now_ms = self.now().ms;
-        self.canary.as_ref().map(|running| running.shown(now_ms))
     }
 }

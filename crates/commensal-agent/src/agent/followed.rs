@@ -1,40 +1,44 @@
-//! Tracks members that come and go, for the loop.
+//! Tracks members that appear and disappear, for the loop.
 
+use super::incomplete::Incomplete;
 use crate::members::{Change, Follow, Follower, Interest, Members, Reports};
 use commensal_core::group::{GroupSpec, Match};
 use commensal_core::knob::Controller;
-use commensal_host::{Sources, Waker};
+use commensal_host::Waker;
 use commensal_reconcile::Instance;
 use commensal_sensors::{Survey, containers};
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
-/// How long to wait for an engine's first list of containers.
+/// How long the agent waits for an engine's first list of containers.
 const ENGINE_PATIENCE: Duration = Duration::from_secs(1);
 
-/// The tracked members and the events about them.
+/// The tracked members, the events about them, and the cgroups that new members still lack.
 pub(super) struct Followed {
     pub members: Members,
+    pub incomplete: Incomplete,
     pub follow: Follow,
     follower: Option<Follower>,
     reports: Reports,
     changes: Receiver<Change>,
-    /// Rung by the reports.
+    /// Wakes the loop when an event arrives in `reports`.
     waker: Waker,
-    /// Whether an engine has listed its containers, or the wait for that is over.
+    /// Whether a container engine has listed its containers.
     pub heard: bool,
+    /// Whether the agent has already waited for the first list.
     waited: bool,
-    /// Whether some creations or removals of cgroups were not reported.
+    /// Whether creations or removals of cgroups may have been missed.
     missed: bool,
 }
 
 impl Followed {
-    /// Tracks nothing yet; `waker` is rung by every event that matters.
+    /// Creates a tracker that tracks nothing yet. Every relevant event wakes the loop through `waker`.
     pub fn new(waker: Waker) -> Followed {
         let (sender, changes) = mpsc::channel();
         Followed {
             members: Members::default(),
+            incomplete: Incomplete::default(),
             follow: Follow::default(),
             follower: None,
             reports: Reports::new(sender, waker.clone()),
@@ -46,7 +50,7 @@ impl Followed {
         }
     }
 
-    /// Tracks the members that the groups match.
+    /// Tracks the members that the groups match, and restarts the threads if the sources have changed.
     pub fn follow(
         &mut self,
         instance: &Instance,
@@ -77,7 +81,8 @@ impl Followed {
         self.follower.is_some() && !self.follow.mounts.is_empty() && !self.missed
     }
 
-    /// Waits once, briefly, for a container engine's first list; a later list is handled when it arrives.
+    /// Waits for the first list of a container engine, once and briefly. A list that arrives later is processed when it
+    /// arrives.
     pub fn wait_for_engine(&mut self) {
         if self.follow.sockets.is_empty() || self.heard || std::mem::replace(&mut self.waited, true) {
             return;
@@ -87,26 +92,30 @@ impl Followed {
             self.heed();
             if !self.heard {
                 let left = end.saturating_duration_since(Instant::now());
-                if self.waker.wait(&Sources::default(), left).is_err() {
+                if self.waker.wait(&[], left).is_err() {
                     return;
                 }
             }
         }
-        // What else rang it is looked at before the next wait.
+        // Other events may have woken the loop meanwhile, so make its next wait return.
         self.waker.wake();
     }
 
-    /// From now on every cgroup that comes or goes matters.
+    /// Lets the creation and removal of any watched cgroup wake the loop.
     pub fn mind_all(&self) {
         self.reports.mind(None);
     }
 
-    /// From now on these matter.
+    /// Lets only events about these cgroups wake the loop, and makes the threads watch only directories that can contain
+    /// such cgroups.
     pub fn mind(&self, interest: Interest) {
         self.reports.mind(Some(interest));
+        if let Some(follower) = &self.follower {
+            follower.wake();
+        }
     }
 
-    /// Processes the events; returns whether any of them matters.
+    /// Processes the events; returns whether any of them can change the plan.
     pub fn heed(&mut self) -> bool {
         let mut any = false;
         while let Ok(change) = self.changes.try_recv() {

@@ -1,5 +1,5 @@
-//! The agent's lease: finds or starts the guard that takes care of the machine when the agent dies, and sends it signs
-//! of life.
+//! The agent's lease. Finds or starts the guard (the process that puts the machine in the safe state when the agent
+//! dies), and sends keep-alives to it.
 
 use super::options::Options;
 use crate::error::AgentError;
@@ -9,19 +9,19 @@ use commensal_reconcile::Instance;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long the agent waits for a guard that it started.
+/// How long the agent waits until a guard that it started listens on its socket.
 const GUARD_PATIENCE: Duration = Duration::from_secs(5);
 
-/// The guard and the lease.
+/// The connection to the guard, and the lease.
 pub(super) struct Lease {
     pub link: Option<Link>,
-    pub child: Option<Child>,
+    child: Option<Child>,
     /// Guards that were started earlier and must be reaped once they have exited.
-    pub former: Vec<Child>,
+    former: Vec<Child>,
     pub time: Duration,
 }
 
-/// The agent's identity, for the guard.
+/// The agent's identity and lease, as sent to the guard.
 fn hello(host: &mut dyn Host, lease: Duration) -> Hello {
     let pid = std::process::id();
     Hello {
@@ -32,12 +32,25 @@ fn hello(host: &mut dyn Host, lease: Duration) -> Hello {
 }
 
 impl Lease {
-    /// Reaps guards that have exited.
-    pub fn bury(&mut self) {
+    /// Connects to the guard, or starts one.
+    pub fn begin(
+        host: &mut dyn Host,
+        instance: &Instance,
+        options: &Options,
+        time: Duration,
+    ) -> Result<Lease, AgentError> {
+        let mut lease = Lease { link: None, child: None, former: Vec::new(), time };
+        lease.connect(host, instance, options)?;
+        Ok(lease)
+    }
+
+    /// Reaps former guards that have exited.
+    fn bury(&mut self) {
         self.former.retain_mut(|guard| matches!(guard.try_wait(), Ok(None)));
     }
 
-    /// Checks the guard: one that is gone is replaced, and one that hangs is killed first. Returns the problems.
+    /// Checks the guard: replaces a guard that has exited, and kills and replaces one that hangs. Returns a message if
+    /// a guard was killed.
     pub fn look_after(
         &mut self,
         host: &mut dyn Host,
@@ -51,7 +64,7 @@ impl Lease {
             Some(AtGuard::Silent(pid)) => {
                 let who = pid.map(|pid| format!(" (process {pid})")).unwrap_or_default();
                 told = Some(format!(
-                    "the guard{who} answered no sign of life for {} and was ended",
+                    "the guard{who} did not acknowledge keep-alives for {} and was killed",
                     humantime::format_duration(self.time)
                 ));
                 if let Some(guard) = pid.and_then(|pid| host.process(pid).ok()) {
@@ -66,7 +79,7 @@ impl Lease {
     }
 
     /// Connects to the guard, or starts one.
-    pub fn connect(
+    fn connect(
         &mut self,
         host: &mut dyn Host,
         instance: &Instance,
@@ -88,7 +101,7 @@ impl Lease {
         spec = spec
             .arg("guard")
             .arg("--once")
-            // The guard may start running only after this process has been killed.
+            // Pass the PID: the guard may start running only after this process has been killed.
             .arg("--starter")
             .arg(std::process::id().to_string());
         (spec.stdin, spec.stdout) = (Stdin::Null, Stdout::Null);
@@ -102,7 +115,7 @@ impl Lease {
                 return Ok(());
             }
             if let Some(exit) = child.try_wait()? {
-                return Err(no_guard(&format!("it ended with status {}", exit.status())));
+                return Err(no_guard(&format!("it exited with status {}", exit.status())));
             }
             if Instant::now() > deadline {
                 let socket = instance.state_dir.join(SOCKET);
@@ -119,7 +132,6 @@ impl Lease {
 
 fn no_guard(why: &str) -> AgentError {
     AgentError::new(format!(
-        "the guard does not come up: {why}; run without one with --no-guard, and nothing looks after the machine if the agent \
-         dies"
+        "cannot start the guard: {why}; with --no-guard the agent runs without a guard, but then nothing sets the safe state if the agent dies"
     ))
 }

@@ -1,33 +1,50 @@
-//! Exit of the agent.
+//! Shuts the agent down: restores isolation, and leaves the settings in the state that the user has requested.
 
 use super::Agent;
 use super::options::OnExit;
 use super::start::{LOCK_PATIENCE, machine_lock};
 use crate::error::AgentError;
+use crate::{guard, safe_record};
 use commensal_core::canary::End;
 use commensal_reconcile::bring_safe_state;
+use std::time::Instant;
 
 impl Agent<'_> {
-    /// Leaves the settings that the options ask for; returns the problems that remained.
+    /// Puts the settings in the state that the options request for the exit; returns the problems that remain.
     pub(super) fn leave(mut self, hand_over: bool) -> Vec<String> {
-        // Before anything else: isolation may be off for a canary.
+        // Move lifted members back first: settings that stay in force must not include members at another level than
+        // their group's.
+        let mut lifted = Vec::new();
+        self.end_min_share(&mut lifted);
+        // Restore isolation before anything else, because a canary may have removed it.
         let isolated = self.canary_end_now(End::Leaving);
         let left = isolated.and_then(|()| match self.options.on_exit {
             OnExit::Keep => Ok(Vec::new()),
             _ if hand_over => Ok(Vec::new()),
-            // Done as the guard does it, with the same result.
+            // The guard uses the same function, so the result is the same.
             OnExit::Safe => {
-                Ok(bring_safe_state(self.host, &self.reconciler.instance.state_dir, LOCK_PATIENCE).failed)
+                let (since, state_dir) = (Instant::now(), &self.reconciler.instance.state_dir);
+                let state = bring_safe_state(self.host, state_dir, LOCK_PATIENCE);
+                safe_record::record(
+                    self.host,
+                    state_dir,
+                    guard::End::Farewell.words(),
+                    since.elapsed(),
+                    &state,
+                );
+                Ok(state.failed)
             }
             OnExit::Restore => self.restore(),
         });
         let mut wrong = match left {
-            Ok(left) => left,
-            Err(error) => return vec![format!("{error}; the guard or `commensal restore` will do it")],
+            Ok(left) => lifted.into_iter().chain(left).collect::<Vec<_>>(),
+            Err(error) => {
+                return vec![format!(
+                    "{error}; the guard now sets the safe state; if there is no guard, run `commensal restore`"
+                )];
+            }
         };
-        if let Some(link) = self.lease.take().and_then(|lease| lease.link) {
-            link.farewell();
-        }
+        self.upkeep.farewell();
         let card = self.reconciler.instance.state_dir.join("agent.json");
         if !hand_over && let Err(error) = self.host.state_remove(&card) {
             wrong.push(error.to_string());

@@ -1,4 +1,4 @@
-//! How an agent is run, and what is asked of it while it runs.
+//! Options of an agent, and requests to it while it runs.
 
 use commensal_host::Waker;
 use std::net::SocketAddr;
@@ -7,15 +7,15 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// What stays in force when the agent is asked to exit.
+/// The settings that stay in force when the agent is asked to exit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnExit {
-    /// The safe state: offline work stays held back, no limit is left on online work.
+    /// The safe state: offline work stays limited, online work has no limits.
     #[default]
     Safe,
     /// All settings, unchanged.
     Keep,
-    /// No settings: every original value is restored.
+    /// None: every original value is restored.
     Restore,
 }
 
@@ -24,57 +24,57 @@ pub enum OnExit {
 pub struct Options {
     /// Groups file or directory.
     pub config: PathBuf,
-    /// Length of a tick.
+    /// Interval between two ticks.
     pub interval: Duration,
-    /// How long the agent may be silent before the guard acts; `None` means no guard.
+    /// Time without a keep-alive from the agent after which the guard acts; `None` means no guard.
     pub lease: Option<Duration>,
     /// Whether the probe may be loaded.
     pub probe: bool,
-    /// What stays in force at exit.
+    /// The settings that stay in force at exit.
     pub on_exit: OnExit,
     /// Whether to replace a running agent.
-    pub takeover: bool,
+    pub replace: bool,
     /// Path of this program, which is also started as the guard.
     pub program: PathBuf,
-    /// Version, for the snapshot.
+    /// Version of this program, as shown in the snapshot.
     pub version: String,
-    /// Whether the agent may run beside another commensal with another state directory.
+    /// Whether the agent may run although another instance of commensal, with another state directory, manages cgroups.
     pub beside_others: bool,
     /// TCP address at which metrics are served, read-only.
     pub metrics: Option<SocketAddr>,
-    /// The socket that a group may look at it over.
+    /// The socket over which a group may read the agent's state.
     pub share: Option<Share>,
 }
 
-/// A socket for a group.
+/// A socket that a group may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Share {
-    /// Where.
+    /// Path of the socket.
     pub path: PathBuf,
-    /// The group's number.
+    /// GID of the group.
     pub group: u32,
-    /// Whether somebody asked for it: then there is no agent without it.
+    /// Whether the user requested this socket explicitly: if so, the agent does not start without it.
     pub insisted: bool,
 }
 
-/// Requests made by signals.
+/// Requests that signal handlers make to the agent's loop.
 #[derive(Debug)]
 pub struct Flags {
-    /// What ends the loop's wait; a request rings it.
+    /// Wakes the loop, so that it notices a request immediately.
     pub waker: Waker,
-    /// Exit.
+    /// Request to exit.
     pub stop: Arc<AtomicBool>,
-    /// Read the groups again.
+    /// Request to read the groups again.
     pub reload: Arc<AtomicBool>,
-    /// Make room for another agent and leave all settings unchanged.
+    /// Request to exit because another agent replaces this one, and to leave all settings unchanged.
     pub hand_over: Arc<AtomicBool>,
 }
 
 impl Flags {
-    /// No requests.
+    /// Creates flags without requests.
     ///
     /// # Errors
-    /// `EMFILE` when there are too many open files.
+    /// Returns `EMFILE` if too many files are open.
     pub fn new() -> std::io::Result<Flags> {
         let no = || Arc::new(AtomicBool::new(false));
         Ok(Flags { waker: Waker::new()?, stop: no(), reload: no(), hand_over: no() })

@@ -1,60 +1,39 @@
-//! Decides when a tick changes the machine, and how much of the machine is read for that.
+//! Decides whether a tick makes a round (plan and apply), and whether that round must be complete.
 
+use super::actuation::{Due, Phase, PlanFacts};
 use super::options::OnExit;
 use super::start::LOCK_PATIENCE;
-use super::{
-    Agent, Now, Phase, ROUND_AT_LEAST, ROUND_EVERY, ROUND_SHARE, SURVEY_EVERY, TRIM_EVERY, canary, yields,
-};
+use super::ticks::{Now, time_of_day};
+use super::{Agent, canary};
 use crate::members::Interest;
-use crate::{siblings, view};
+use crate::view;
 use commensal_core::actual::ActualState;
 use commensal_core::desired::DesiredState;
 use commensal_core::group::Match;
 use commensal_core::safe::safe;
 use commensal_host::Host;
-use commensal_reconcile::{FindMembers, PlanRequest, Planned, Round, SafeRequest, in_words};
+use commensal_reconcile::{FindMembers, PlanRequest, Round, SafeRequest, in_words};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// The work that a tick has to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Due {
-    /// No work.
-    No,
-    /// Only the controllers' new decisions; nothing else has changed.
-    Decided,
-    /// A whole round.
-    Whole,
-}
-
 impl Agent<'_> {
-    /// Whether this tick needs a round: the groups or the decisions have changed, another program changed the machine,
-    /// the last round was not complete, or it was long ago.
-    fn round_is_due(&mut self) -> Due {
-        let wants = (self.groups.state.generation, self.decisions.decided.wants.clone());
-        let before = self.actuation.put_in_force.as_ref();
-        let decided = before.is_some_and(|(generation, wants)| {
-            (*generation, wants) != (self.groups.state.generation, &self.decisions.decided.wants)
-        });
-        let reloaded = before.is_none_or(|(generation, _)| *generation != self.groups.state.generation);
-        let every = (self.actuation.round_took * ROUND_SHARE).clamp(ROUND_EVERY, ROUND_AT_LEAST);
-        let whole = reloaded
-            || (self.actuation.phase != Phase::Settled && !self.actuation.waits(self.now().ms))
-            || self.actuation.rounded.is_none_or(|at| at.elapsed() >= every)
+    /// The work that this tick needs. Reasons for a round: the groups or the decisions have changed, another program
+    /// has changed the machine, the last round was incomplete, or the last round was long ago.
+    fn due(&mut self) -> Due {
+        let wants = &self.decisions.decided.wants;
+        let due = self.actuation.due_to_changes(self.groups.state.generation, wants);
+        let whole = due == Due::Whole
+            || self.actuation.needs_round(self.ticks.now_ms())
             || self.reconciler.cpus_changed(self.host)
+            || self.actuation.surveys.may_pass(self.reconciler.survey.caps.doubtful)
             || self.reconciler.scheduler_changed(self.host)
             || self.reconciler.disturbed(self.host, self.members.complete())
             || self.processes_differ();
-        self.actuation.put_in_force = Some(wants);
-        match (whole, decided) {
-            (true, _) => Due::Whole,
-            (false, true) => Due::Decided,
-            (false, false) => Due::No,
-        }
+        if whole { Due::Whole } else { due }
     }
 
-    /// Processes have no events, so they are searched for in every tick.
+    /// Whether the processes that groups match have changed. The kernel reports no events about processes, so every
+    /// tick scans them.
     fn processes_differ(&mut self) -> bool {
         let Some(round) = &self.actuation.last else { return true };
         let specs = &self.groups.compiled.groups;
@@ -63,72 +42,62 @@ impl Agent<'_> {
             && self.members.members.processes_differ(self.host, specs, &round.planned.actual)
     }
 
-    /// Stores the results of a round that began at `began`; returns its problems.
+    /// Passes on the results of a round that began at `began`; returns its problems.
     pub(super) fn rounded(&mut self, mut round: Round, began: Instant) -> Vec<String> {
-        (self.actuation.rounded, self.actuation.round_took) = (Some(Instant::now()), began.elapsed());
-        // A round that created or moved something is followed by another one that sees the result.
-        let done = round.problems.is_empty() && round.current;
-        self.actuation.phase = match self.actuation.phase {
-            Phase::Paused => Phase::Paused,
-            Phase::Unsettled | Phase::Settled if done => Phase::Settled,
-            _ => Phase::Unsettled,
-        };
+        let time = (Instant::now(), began.elapsed());
         let changes = std::mem::take(&mut round.changes);
-        self.note_changes(changes);
-        let Planned { actual, desired, .. } = &round.planned;
-        self.sensing.meters.follow(self.host, &actual.hierarchies, desired);
-        self.sensing.blame_monitor.follow(&round.planned);
-        (self.actuation.yields, self.actuation.fixed) = (yields(&round.planned), view::fixed(&round.planned));
-        self.actuation.beside = match self.groups.compiled.weights {
-            true => siblings::of(self.host, &round.planned),
-            false => BTreeMap::new(),
-        };
-        let problems = std::mem::take(&mut round.problems);
-        (self.actuation.problems, self.actuation.again_ms) = (problems.clone(), round.again_ms);
-        self.members.mind(Interest::of(&self.groups.compiled.groups, &round.planned.desired));
-        self.actuation.last = Some(round);
-        self.actuation.untrimmed = true;
-        self.follow_pressure();
+        self.publishing.note_changes(changes, &self.decisions.decided, &time_of_day());
+        let (planned, compiled) = (&round.planned, &self.groups.compiled);
+        self.sensing.follow(self.host, planned);
+        let facts = PlanFacts::of(self.host, planned, compiled.weights);
+        if let Some(before) = self.actuation.planned() {
+            let until = Instant::now() + self.options.interval;
+            self.members.incomplete.follow(before, planned, until);
+        }
+        self.members.mind(Interest::of(&compiled.groups, &planned.desired));
+        self.sensing.follow_pressure(&self.reconciler.survey.hierarchies, &planned.desired, compiled);
+        let problems = round.problems.clone();
+        self.actuation.rounded(round, facts, time);
         problems
     }
 
-    /// Gives freed memory back, once nothing is left to do: while a round is made, the machine as it was before and what the plan
-    /// was made of take more than what is kept.
-    pub(super) fn trim(&mut self) {
-        let state = &mut self.actuation;
-        let due = state.trimmed.is_none_or(|at| at.elapsed() >= TRIM_EVERY);
-        if due && state.untrimmed && state.phase == Phase::Settled {
-            (state.untrimmed, state.trimmed) = (false, Some(Instant::now()));
-            commensal_host::trim_memory();
+    /// Surveys the machine again if it is time for that, or CPUs went online or offline.
+    fn survey(&mut self, problems: &mut Vec<String>) {
+        let surveys = &self.actuation.surveys;
+        let due = surveys.are_due(self.reconciler.survey.caps.doubtful);
+        if !due && !self.reconciler.cpus_changed(self.host) {
+            return;
         }
+        let at = Instant::now();
+        if !surveys.tests_are_due(self.reconciler.survey.caps.doubtful)
+            && self.reconciler.refresh_survey(self.host).is_ok_and(|sufficient| sufficient)
+        {
+            return self.actuation.surveys.refreshed(at);
+        }
+        let before = self.reconciler.survey.caps.clone();
+        problems.extend(self.reconciler.look_again(self.host).err().map(|error| error.to_string()));
+        self.actuation.surveys.tested(at, &before, &self.reconciler.survey.caps);
     }
 
-    /// Makes one round, if one is due and no other process is changing the machine.
+    /// Makes a round if one is due and no other process holds the machine lock.
     pub(super) fn enforce(&mut self, now: &Now, problems: &mut Vec<String>) {
-        let due = self.round_is_due();
+        let due = self.due();
         if due != Due::Whole && self.actuation.waits(now.ms) {
-            problems.extend(self.actuation.problems.iter().cloned());
+            problems.extend(self.actuation.outcome.problems.iter().cloned());
         }
         if due == Due::No {
             return;
         }
         self.actuation.unsettle();
-        // Before the lock is taken, and for a limited time: an engine may be slow, and other groups must not wait for
-        // it.
+        // Wait before taking the lock, and for a limited time only: a slow container engine must not delay other
+        // groups.
         self.members.wait_for_engine();
         match self.reconciler.instance.try_lock(self.host) {
             Ok(Some(_lock)) => {
                 self.actuation.locked_out = None;
-                if self.actuation.surveyed.elapsed() >= SURVEY_EVERY
-                    || self.reconciler.cpus_changed(self.host)
-                {
-                    self.actuation.surveyed = Instant::now();
-                    if let Err(error) = self.reconciler.look_again(self.host) {
-                        problems.push(error.to_string());
-                    }
-                }
-                let floor = self.floor();
-                let (decided, off) = (&self.decisions.decided, self.isolation_is_off());
+                self.survey(problems);
+                let floor = self.decisions.floor(&self.reconciler.survey.machine.topology);
+                let (decided, off) = (&self.decisions.decided, self.canary.is_isolation_off());
                 let adjust = |desired: &mut DesiredState| canary::adjust(off, decided, desired);
                 let specs = &self.groups.compiled.groups;
                 let found = RefCell::new(&mut self.members.members);
@@ -137,7 +106,7 @@ impl Agent<'_> {
                 };
                 let members: Option<FindMembers<'_>> = Some(&find);
                 let (safe_specs, floor) = (safe(specs), floor.as_ref());
-                let guarded = self.lease.is_some() || self.options.on_exit == OnExit::Safe;
+                let guarded = self.upkeep.has_lease() || self.options.on_exit == OnExit::Safe;
                 let safe = guarded.then_some(SafeRequest { specs: &safe_specs, floor });
                 let request =
                     PlanRequest { adjust: &adjust, members, kept: true, safe, ..PlanRequest::all(specs) };
@@ -147,26 +116,26 @@ impl Agent<'_> {
                     && self.reconciler.adjust(self.host, now.ms, &request, round).is_ok_and(|done| done)
                 {
                     self.actuation.phase = Phase::Settled;
-                    self.actuation.fixed = view::fixed(&round.planned);
+                    self.actuation.facts.fixed = view::fixed(&round.planned);
                     let changes = std::mem::take(&mut round.changes);
-                    self.note_changes(changes);
+                    self.publishing.note_changes(changes, decided, &time_of_day());
                     return;
                 }
                 let began = Instant::now();
                 let done = self.reconciler.round(self.host, now.ms, &request);
                 match done {
                     Ok(round) => {
-                        self.canary_in_force(round.problems.is_empty());
+                        self.canary.in_force(self.ticks.now_ms(), round.problems.is_empty());
                         problems.append(&mut self.rounded(round, began));
                     }
                     Err(error) => {
-                        self.canary_in_force(false);
+                        self.canary.in_force(self.ticks.now_ms(), false);
                         problems.push(in_words(&error));
                     }
                 }
             }
             Ok(None) => {
-                self.canary_in_force(false);
+                self.canary.in_force(self.ticks.now_ms(), false);
                 let since = *self.actuation.locked_out.get_or_insert_with(Instant::now);
                 if since.elapsed() > LOCK_PATIENCE {
                     problems.push(format!(

@@ -1,4 +1,4 @@
-//! Routes requests to answers: paths, methods, and what may be requested over which transport.
+//! Routes requests to responses: paths, methods, and the requests that each transport permits.
 
 use super::{Command, Commands, Order, Reply};
 use crate::canary;
@@ -18,50 +18,51 @@ use std::sync::mpsc::TrySendError;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Header with the age of the data, in milliseconds.
+/// Response header with the age of the snapshot in milliseconds.
 pub const AGE: &str = "x-commensal-age-ms";
-/// Maximum size of a request's body in bytes. Only one path needs a body.
+/// Maximum size of a request body in bytes. Only `/v1/canary/start` takes a body.
 const BODY_BYTES: usize = 4 * 1024;
-/// Timeout for an order: the loop may be in the middle of a long tick.
+/// How long a client's command waits for the agent's loop, which may be in a long tick. After that the client gets
+/// status 504.
 const ORDER_TIME: Duration = Duration::from_secs(10);
-/// List of paths, for requests with an unknown path.
-const PATHS: &str = "there are GET /v1/snapshot, /v1/groups, /v1/groups/NAME, /v1/explain/NAME, /v1/actions, /v1/canary, \
+/// The available paths, for the response to an unknown path.
+const PATHS: &str = "the paths are GET /v1/snapshot, /v1/groups, /v1/groups/NAME, /v1/explain/NAME, /v1/actions, /v1/canary, \
                      /metrics, /healthz and POST /v1/reload, /v1/pause, /v1/resume, /v1/canary/start, /v1/canary/alive, \
                      /v1/canary/stop";
 const REMOTE_PATHS: &str =
-    "there are GET /metrics, /healthz and /v1/snapshot; the rest is on the agent's local socket";
+    "the paths are GET /metrics, /healthz and /v1/snapshot; all others are only on the agent's local socket";
 
-/// The body of every answer that is not 200.
+/// The body of every response whose status is not 200.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Refusal {
-    /// What is wrong.
+    /// The error message.
     pub error: String,
-    /// What to do about it; may be empty.
+    /// A suggested remedy; may be empty.
     #[serde(rename = "try")]
     pub try_this: String,
 }
 
-/// The answer to an order that was carried out.
+/// The response to a command that was executed.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Done {
-    /// The outcome in words, such as `generation 4 is in force`.
+    /// The outcome as text, such as `generation 4 is in force`.
     pub done: String,
 }
 
-/// Who asks.
+/// The origin of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
     /// The agent's user, or root.
     Owner,
-    /// Another user, by way of the shared socket.
+    /// Another user, over the shared socket.
     Member(u32),
-    /// Somebody over TCP.
+    /// A client that connected through TCP.
     Remote,
 }
 
-/// What answers are made of.
+/// Routes requests to the published snapshot or to the loop.
 #[derive(Debug)]
 pub(super) struct Router {
     pub(super) published: Arc<Published>,
@@ -116,7 +117,7 @@ fn path(text: &str) -> Option<Path<'_>> {
 }
 
 impl Router {
-    /// Never fails, and a panic on the way is an answer as well.
+    /// Responds to a request. Never fails: a panic also results in an error response.
     pub(super) async fn answer(&self, request: Request<Incoming>, origin: Origin) -> Answer {
         let remote = origin == Origin::Remote;
         let (head, body) = request.into_parts();
@@ -125,7 +126,7 @@ impl Router {
         let open =
             |asked: &Path<'_>| !remote || matches!(asked, Path::Snapshot | Path::Metrics | Path::Health);
         let Some(asked) = asked.filter(open) else {
-            return refuse(StatusCode::NOT_FOUND, format!("nothing is at {}", head.uri.path()), paths);
+            return refuse(StatusCode::NOT_FOUND, format!("there is no path {}", head.uri.path()), paths);
         };
         let wanted = if matches!(asked, Path::Order(_) | Path::CanaryStart) { "POST" } else { "GET" };
         let head_only = head.method == Method::HEAD && wanted == "GET";
@@ -139,11 +140,11 @@ impl Router {
         if let Origin::Member(user) = origin
             && wanted == "POST"
         {
-            let error = format!("user {user} may look at this agent and not give it orders");
+            let error = format!("user {user} may read this agent's state, but not control it");
             return refuse(
                 StatusCode::FORBIDDEN,
                 error,
-                "give them as root or as the agent's user, for example with sudo",
+                "run the command as root or as the agent's user, for example with sudo",
             );
         }
         let body = match drain(body).await {
@@ -154,7 +155,11 @@ impl Router {
             Path::Order(order) => self.order(order).await,
             Path::CanaryStart => match canary::Request::parse(&body) {
                 Ok(request) => self.order(Order::Canary(request)).await,
-                Err(error) => refuse(StatusCode::BAD_REQUEST, error, "send its terms as JSON, or {}"),
+                Err(error) => refuse(
+                    StatusCode::BAD_REQUEST,
+                    error,
+                    "send the parameters as JSON, or {} for the defaults",
+                ),
             },
             asked => guarded(|| self.show(&asked)),
         }
@@ -168,7 +173,7 @@ impl Router {
         let Some(Latest { snapshot, age }) = self.published.latest() else {
             return refuse(
                 StatusCode::SERVICE_UNAVAILABLE,
-                "the agent has not finished its first look",
+                "the agent has not finished its first scan",
                 "ask again in a moment",
             );
         };
@@ -184,7 +189,7 @@ impl Router {
                 Some(report) => json_of(&**report),
                 None => refuse(
                     StatusCode::NOT_FOUND,
-                    "no canary has run since the agent began",
+                    "no canary has run since the agent started",
                     "`commensal agent canary` starts one",
                 ),
             },
@@ -209,10 +214,14 @@ impl Router {
         match self.commands.send(Command { order, reply: Reply(sender) }) {
             Ok(()) => {}
             Err(TrySendError::Full(_)) => {
-                return refuse(busy, "too many orders wait for the agent", "try again in some seconds");
+                return refuse(
+                    busy,
+                    "too many commands are waiting for the agent",
+                    "try again in some seconds",
+                );
             }
             Err(TrySendError::Disconnected(_)) => {
-                return refuse(busy, "the agent is ending", "start it again");
+                return refuse(busy, "the agent is exiting", "start it again");
             }
         }
         match tokio::time::timeout(ORDER_TIME, outcome).await {
@@ -220,25 +229,25 @@ impl Router {
             Ok(Ok(Err(refusal))) => refuse(StatusCode::CONFLICT, refusal.error, refusal.try_this),
             Ok(Err(_)) => refuse(
                 StatusCode::INTERNAL_SERVER_ERROR,
-                "the agent did not carry the order out",
-                "look into its log",
+                "the agent did not carry out the command",
+                "see its log",
             ),
             Err(_) => refuse(
                 StatusCode::GATEWAY_TIMEOUT,
-                "the agent's loop has not come to the order yet; it may still carry it out",
-                "look at GET /healthz and at its log",
+                "the agent's loop has not processed the command yet, and may still carry it out",
+                "see GET /healthz and the agent's log",
             ),
         }
     }
 }
 
-/// Reads the request's body, up to the limit.
+/// Reads the request's body, up to the size limit.
 async fn drain(body: Incoming) -> Result<Bytes, Answer> {
     let most = BODY_BYTES as u64;
     let too_big = || {
-        let error = format!("the body of a request can have {BODY_BYTES} bytes");
+        let error = format!("a request body can have at most {BODY_BYTES} bytes");
         let mut answer =
-            refuse(StatusCode::PAYLOAD_TOO_LARGE, error, "send none: only /v1/canary/start takes one");
+            refuse(StatusCode::PAYLOAD_TOO_LARGE, error, "send no body: only /v1/canary/start takes one");
         answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         answer
     };
@@ -248,17 +257,17 @@ async fn drain(body: Incoming) -> Result<Bytes, Answer> {
     match Limited::new(body, BODY_BYTES).collect().await {
         Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(too_big()),
-        Err(_) => Err(refuse(StatusCode::BAD_REQUEST, "the request breaks off", "send it again")),
+        Err(_) => Err(refuse(StatusCode::BAD_REQUEST, "the request is incomplete", "send it again")),
     }
 }
 
-/// The answer that `make` returns; a panic in it ends only this request.
+/// Calls `make` and returns its response. If `make` panics, only this request fails (status 500).
 fn guarded(make: impl FnOnce() -> Answer) -> Answer {
     catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|_| {
         refuse(
             StatusCode::INTERNAL_SERVER_ERROR,
-            "this answer is broken, which is a mistake in commensal; the groups stay in force",
-            "report it with the agent's log; GET /v1/snapshot has all there is",
+            "the response could not be generated, which is a bug in commensal; the groups stay in force",
+            "report it with the agent's log; GET /v1/snapshot has all data",
         )
     })
 }
@@ -284,13 +293,17 @@ fn no_group(snapshot: &Snapshot, name: &str) -> Answer {
 fn json_of(value: &impl Serialize) -> Answer {
     match commensal_core::text::json(value) {
         Ok(text) => respond(StatusCode::OK, "application/json", text),
-        Err(error) => refuse(StatusCode::INTERNAL_SERVER_ERROR, error.to_string(), "report it"),
+        Err(error) => refuse(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            error.to_string(),
+            "this is a bug in commensal: report it",
+        ),
     }
 }
 
 fn refuse(status: StatusCode, error: impl Into<String>, try_this: impl Into<String>) -> Answer {
     let refusal = Refusal { error: error.into(), try_this: try_this.into() };
-    // Two plain strings cannot fail to become JSON.
+    // Two plain strings can always be serialised.
     respond(status, "application/json", commensal_core::text::json(&refusal).unwrap_or_default())
 }
 

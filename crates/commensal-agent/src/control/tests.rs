@@ -1,4 +1,4 @@
-//! The control socket on the running system: a publisher stands in for the loop.
+//! Tests the control socket on the running system, with a publisher instead of the loop.
 #![allow(clippy::disallowed_methods, reason = "tests look at the socket's file themselves")]
 
 use super::*;
@@ -7,6 +7,7 @@ use crate::explain::Explained;
 use crate::fixture;
 use crate::snapshot::{Action, Group, Snapshot};
 use commensal_host::{LinuxHost, Waker};
+use commensal_testkit::{http, until};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -14,10 +15,10 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Longer than any bound of the server, so that a test that hangs fails.
+/// Longer than every timeout of the server, so that a hanging test fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A folder, a publisher and a server.
+/// A directory, a publisher and a server.
 struct World {
     dir: tempfile::TempDir,
     published: Arc<Published>,
@@ -54,10 +55,10 @@ impl World {
         stream
     }
 
-    /// Sends and reads until the other side closes.
+    /// Sends a request, and reads until the server closes the connection.
     fn raw(&self, request: &str) -> String {
         let mut stream = self.connect();
-        // A server that answers early may have closed the connection already.
+        // The server may have responded early and closed the connection.
         let _ = stream.write_all(request.as_bytes());
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
@@ -73,7 +74,7 @@ impl World {
     }
 }
 
-/// Whether starting was refused with these words.
+/// Asserts that the start failed with this message.
 fn says(started: Result<Control, AgentError>, words: &str) {
     let error = started.err().map(|error| error.to_string()).unwrap_or_default();
     assert!(error.contains(words), "{error:?} does not say {words:?}");
@@ -109,7 +110,7 @@ fn every_view_is_served() {
     let metrics = world.raw("GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     assert!(metrics.contains("content-type: text/plain; version=0.0.4"), "{metrics}");
     assert!(body(&metrics).contains("commensal_group_used_cpus{group=\"etl\"} 3.5\n"), "{metrics}");
-    // A snapshot of an older program, without later fields, and one of a newer program, with unknown fields.
+    // A snapshot of an older program, without later fields, and a snapshot of a newer program, with unknown fields.
     let odd: Snapshot = serde_json::from_str(r#"{"pid": 7, "later": {}}"#).unwrap();
     assert_eq!(odd, Snapshot { pid: 7, ..Snapshot::default() });
 }
@@ -133,12 +134,12 @@ fn what_is_not_there_is_told_with_a_way_out() {
     let wrong = world.raw("DELETE /v1/groups HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     assert!(wrong.starts_with("HTTP/1.1 405 ") && wrong.contains("allow: GET, HEAD"), "{wrong}");
     assert!(serde_json::from_str::<Refusal>(body(&wrong)).unwrap().error.contains("DELETE"));
-    // The head alone.
+    // The response to HEAD has no body.
     let head = world.raw("HEAD /v1/snapshot HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     assert!(head.starts_with("HTTP/1.1 200 ") && body(&head).is_empty(), "{head}");
 }
 
-// promise 33
+// promise 56
 #[test]
 fn bodies_and_heads_have_bounds() {
     let world = World::new(false);
@@ -151,7 +152,7 @@ fn bodies_and_heads_have_bounds() {
     for request in [declared, chunked] {
         let answer = world.raw(&request);
         assert!(answer.starts_with("HTTP/1.1 413 "), "{answer:?}");
-        assert!(serde_json::from_str::<Refusal>(body(&answer)).unwrap().try_this.contains("none"));
+        assert!(serde_json::from_str::<Refusal>(body(&answer)).unwrap().try_this.contains("send no body"));
     }
     let head = world.raw(&format!("GET /healthz HTTP/1.1\r\nHost: a\r\nX: {big}\r\n\r\n"));
     assert!(head.starts_with("HTTP/1.1 431 "), "{head:?}");
@@ -164,7 +165,7 @@ fn bodies_and_heads_have_bounds() {
     assert!(world.get("/healthz").is_ok());
 }
 
-// promise 33
+// promise 56
 #[test]
 fn only_its_owner_reaches_the_socket() {
     let world = World::new(false);
@@ -180,7 +181,7 @@ fn only_its_owner_reaches_the_socket() {
         println!("skipped: only_its_owner_reaches_the_socket: needs root to be another user");
         return;
     }
-    // The mode keeps other users out; where it was changed, their connections are closed.
+    // The mode keeps other users out; if it was changed, the server closes their connections.
     let ask = |socket: &Path| {
         let script = "import os,socket,sys\nos.setgroups([])\nos.setgid(65534)\nos.setuid(65534)\n\
                       s=socket.socket(socket.AF_UNIX)\n\
@@ -201,7 +202,7 @@ fn only_its_owner_reaches_the_socket() {
     assert!(world.get("/healthz").is_ok());
 }
 
-// promise 33
+// promise 56
 #[test]
 fn a_dead_agents_socket_is_replaced_and_a_living_ones_is_not() {
     let mut world = World::new(false);
@@ -212,23 +213,23 @@ fn a_dead_agents_socket_is_replaced_and_a_living_ones_is_not() {
     assert!(world.socket().exists(), "as SIGKILL leaves it");
     assert!(matches!(world.get("/healthz"), Err(ClientError::NoAgent(_))));
     let second = world.second().unwrap();
-    // The agent has no snapshot yet, and says so.
+    // The agent has no snapshot yet, and responds with an error.
     let (status, error, _) = refused(world.get("/v1/snapshot"));
-    assert_eq!((status, error.contains("first look")), (503, true));
+    assert_eq!((status, error.contains("first scan")), (503, true));
     drop(second);
     std::fs::remove_file(world.socket()).unwrap();
     std::fs::write(world.socket(), "precious").unwrap();
     says(world.second(), "is not a socket");
     assert_eq!(std::fs::read_to_string(world.socket()).unwrap(), "precious");
     let long = world.dir.path().join("x".repeat(120));
-    says(start(&long, None), "the control socket cannot be made");
+    says(start(&long, None), "the control socket cannot be created");
 }
 
-/// A running agent whose connection queue is full must not be taken for a dead one.
-// promise 33
+/// A full connection queue does not mean that the agent is dead.
+// promise 56
 #[test]
 fn a_full_queue_is_no_dead_socket() {
-    /// Number of connections before `connect` blocks: the queue of `listen`, and one.
+    /// Number of connections before `connect` blocks: the queue of `listen`, plus one.
     const FULL: usize = 128 + 1;
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join(SOCKET);
@@ -237,7 +238,7 @@ fn a_full_queue_is_no_dead_socket() {
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
-                // The last ones block until the listener is gone.
+                // The last connections block until the listener is closed.
                 let held: Vec<UnixStream> = std::iter::from_fn(|| UnixStream::connect(&socket).ok())
                     .inspect(|_| {
                         connected.fetch_add(1, Ordering::Relaxed);
@@ -246,17 +247,15 @@ fn a_full_queue_is_no_dead_socket() {
                 drop(held);
             });
         }
-        while connected.load(Ordering::Relaxed) < FULL {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        until("the queue is full", || connected.load(Ordering::Relaxed) >= FULL);
         for _ in 0..20 {
-            says(start(&socket, None), "already: ask it");
+            says(start(&socket, None), "an agent already listens");
         }
         drop(deaf);
     });
 }
 
-// promise 33
+// promise 56
 #[test]
 fn sixty_four_clients_at_once() {
     let world = World::new(false);
@@ -274,8 +273,8 @@ fn sixty_four_clients_at_once() {
     });
 }
 
-/// Clients that send half a request, or never read the answer, delay neither other clients nor the loop.
-// promise 33
+/// Clients that send half a request, or never read the response, delay neither other clients nor the loop.
+// promise 56
 #[test]
 fn slow_clients_hold_up_nobody() {
     let world = World::new(false);
@@ -285,7 +284,7 @@ fn slow_clients_hold_up_nobody() {
         stream.set_nonblocking(true).unwrap();
         let request: &[u8] =
             if n % 2 == 0 { b"GET /v1/sn" } else { b"GET /v1/snapshot HTTP/1.1\r\nHost: a\r\n\r\n" };
-        // Until the unread answers fill the buffers.
+        // Send until the unread responses fill the buffers.
         for _ in 0..if n % 2 == 0 { 1 } else { 500 } {
             if stream.write(request).is_err() {
                 break;
@@ -299,13 +298,13 @@ fn slow_clients_hold_up_nobody() {
             client::get(&LinuxHost::new(), &world.socket(), "/v1/snapshot").unwrap();
         assert_eq!(answer.body.ticks, ticks);
     }
-    // A half-sent request times out in the end.
+    // A half-sent request times out eventually.
     let mut half = world.connect();
     half.write_all(b"GET /healthz HT").unwrap();
     let mut rest = Vec::new();
     let _ = half.read_to_end(&mut rest);
     assert!(rest.is_empty() || rest.starts_with(b"HTTP/1.1 4"), "{:?}", String::from_utf8_lossy(&rest));
-    // A client that has sent everything may shut down its sending side.
+    // A client may shut down its sending side after its request.
     let mut polite = world.connect();
     polite.write_all(b"GET /v1/groups HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     polite.shutdown(std::net::Shutdown::Write).unwrap();
@@ -315,14 +314,14 @@ fn slow_clients_hold_up_nobody() {
     drop(slow);
 }
 
-// promise 33
+// promise 56
 #[test]
 fn a_panic_ends_its_request_only() {
     let world = World::new(false);
     for _ in 0..3 {
         let (status, error, way_out) = refused(world.get("/panic"));
         assert_eq!(status, 500);
-        assert!(error.contains("broken") && !way_out.is_empty(), "{error}");
+        assert!(error.contains("could not be generated") && !way_out.is_empty(), "{error}");
         assert!(world.get("/healthz").is_ok());
     }
 }
@@ -346,9 +345,9 @@ fn orders_reach_the_loop_and_their_outcome_comes_back() {
             over.store(true, Ordering::Relaxed);
             (done, not, lost, (canary.done, bad))
         });
-        // Stands in for the loop, which polls once per tick.
+        // This thread replaces the loop, which polls once per tick.
         while !over.load(Ordering::Relaxed) {
-            match orders.try_recv() {
+            match orders.recv_timeout(Duration::from_millis(5)) {
                 Ok(Command { order: Order::Reload, reply }) => reply.done("generation 4 is in force"),
                 Ok(Command { order: Order::Pause, reply }) => reply.refused("paused already", "resume first"),
                 Ok(Command { order: Order::Resume, reply }) => drop(reply),
@@ -356,7 +355,7 @@ fn orders_reach_the_loop_and_their_outcome_comes_back() {
                     reply.done(format!("seed {}, off {} %", request.seed, request.off_pct));
                 }
                 Ok(Command { order: Order::CanaryAlive | Order::CanaryStop, .. }) => unreachable!("not sent"),
-                Err(_) => std::thread::sleep(Duration::from_millis(5)),
+                Err(_) => {}
             }
         }
         let (done, not, lost, canary) = asks.join().unwrap();
@@ -368,8 +367,8 @@ fn orders_reach_the_loop_and_their_outcome_comes_back() {
     });
 }
 
-/// A loop that hangs takes no orders: the queue is bounded, and reading the snapshot still works.
-// promise 33
+/// A loop that hangs executes no commands: the queue is bounded, and the snapshot can still be read.
+// promise 56
 #[test]
 fn a_loop_that_hangs_is_told() {
     let world = World::new(false);
@@ -394,21 +393,15 @@ fn a_loop_that_hangs_is_told() {
     drop(waiting);
 }
 
-// promise 33
+// promise 56
 #[test]
 fn tcp_is_read_only_and_has_less() {
     let world = World::new(true);
     let addr = world.control.as_ref().unwrap().metrics_addr().unwrap();
-    let ask = |request: &str| {
-        let mut stream = TcpStream::connect(addr).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.write_all(request.as_bytes()).unwrap();
-        let mut answer = String::new();
-        let _ = stream.read_to_string(&mut answer);
-        answer
-    };
     let plain = |method: &str, path: &str| {
-        ask(&format!("{method} {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"))
+        let stream = TcpStream::connect(addr).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        http(stream, method, path)
     };
     assert!(plain("GET", "/metrics").contains("commensal_agent_info"));
     assert!(plain("GET", "/healthz").starts_with("HTTP/1.1 200 "));
@@ -420,18 +413,18 @@ fn tcp_is_read_only_and_has_less() {
     assert!(plain("GET", "/v1/explain/etl").starts_with("HTTP/1.1 404 "));
     assert!(plain("POST", "/metrics").starts_with("HTTP/1.1 405 "));
     assert!(world.orders.try_recv().is_err());
-    // A client that takes all TCP connections takes none of the owner's.
+    // Clients that take all TCP connections take none of the owner's.
     let held: Vec<_> = (0..TCP_CONNECTIONS + 4).map(|_| TcpStream::connect(addr).unwrap()).collect();
     assert!(world.get("/v1/snapshot").is_ok());
     drop(held);
-    // Without the option there is no TCP listener; and a busy port is an error.
+    // Without the option there is no TCP listener. A port in use is an error.
     assert_eq!(World::new(false).control.as_ref().unwrap().metrics_addr(), None);
     let other = world.dir.path().join("other.sock");
     says(start(&other, Some(addr)), "--metrics-listen");
 }
 
-/// A stopped agent is distinguished from one that is not running.
-// promise 35
+/// The client distinguishes a stopped agent from one that is not running.
+// promise 28
 #[test]
 fn a_silent_agent_is_told() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
-//! Limits the offline side's disk I/O while online groups wait for the disks.
+//! Limits the disk I/O of offline groups while online groups wait for the disks.
 
-use super::{Controllers, Decided, Observation, shown, with_specs, written};
+use super::{Controllers, Decided, Observation, shown, written};
 use commensal_core::control::Explanation;
 use commensal_core::control::io::{DiskDecision, IoInput, Rates};
 use commensal_core::control::suppress::{Part, divide};
@@ -13,13 +13,13 @@ use commensal_core::units::{BytesPerS, Weight};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// A disk counts as used by online work for this long after its last request, ms: services write their logs now and
-/// then.
+/// How long after its last request (ms) online work still counts as using a disk, because services write their logs
+/// only from time to time.
 const ONLINE_DISK_MS: u64 = 60_000;
 
 impl Controllers {
     pub(super) fn disks(&mut self, seen: &Observation<'_>, decided: &mut Decided) {
-        if !seen.io {
+        if !seen.settings.io {
             return;
         }
         let online = self.online_disks(seen);
@@ -29,17 +29,16 @@ impl Controllers {
             .iter()
             .map(|disk| (disk.device, sum(seen, Class::Offline, disk.device)))
             .collect();
-        let pressure = of(seen, Class::Online)
-            .filter_map(|group| seen.sample.groups.get(group.name.as_str())?.pressure_pct[2]);
+        let pressure = seen.groups(Class::Online).filter_map(|group| seen.rates(group)?.pressure_pct[2]);
         let pressure_pct = pressure.reduce(f64::max);
-        // Once pressure was readable, a missing value counts as missing.
+        // Once pressure was readable, a missing value counts as a failed reading.
         self.io_measurable |= pressure_pct.is_some();
         let input = IoInput {
             measurable: self.io_measurable,
             pressure_pct,
             offline: &offline,
             online: online.as_ref(),
-            shared: seen.shared,
+            shared: seen.in_force.shared,
         };
         let mut by_weight = BTreeSet::new();
         for (device, decision) in self.io.step(seen.now_ms, &input) {
@@ -58,11 +57,11 @@ impl Controllers {
         least(seen, &by_weight, decided);
     }
 
-    /// Disks that online groups use; `None` when that is not known.
+    /// The disks that online groups use; `None` if unknown.
     fn online_disks(&mut self, seen: &Observation<'_>) -> Option<BTreeSet<Device>> {
         let mut known = true;
-        for group in of(seen, Class::Online).filter(|group| !group.members.is_empty()) {
-            let disks = seen.sample.groups.get(group.name.as_str()).and_then(|rates| rates.disks.as_ref());
+        for group in seen.groups(Class::Online).filter(|group| !group.members.is_empty()) {
+            let disks = seen.rates(group).and_then(|rates| rates.disks.as_ref());
             known &= disks.is_some();
             let moved =
                 |rates: &Rates| [rates.read, rates.write].into_iter().flatten().any(|rate| rate > 0.0);
@@ -75,32 +74,28 @@ impl Controllers {
     }
 }
 
-fn of<'a>(seen: &Observation<'a>, class: Class) -> impl Iterator<Item = &'a DesiredGroup> {
-    seen.desired.groups.iter().filter(move |group| group.class == class)
-}
-
-/// Rates of a class's groups on a disk; a disk that a group has not used is not in its counters.
+/// Total rates of a class's groups on a disk. A group's counters do not list a disk that the group has not used yet.
 fn sum(seen: &Observation<'_>, class: Class, device: Device) -> Rates {
     let plus = |a: Option<f64>, b: Option<f64>| Some(a? + b?);
     let none = Rates { read: Some(0.0), write: Some(0.0) };
-    of(seen, class).filter(|group| !group.members.is_empty()).fold(none, |sum, group| {
+    seen.groups(class).filter(|group| !group.members.is_empty()).fold(none, |sum, group| {
         let rates = rates(seen, group, device);
         Rates { read: plus(sum.read, rates.read), write: plus(sum.write, rates.write) }
     })
 }
 
 fn rates(seen: &Observation<'_>, group: &DesiredGroup, device: Device) -> Rates {
-    let disks = seen.sample.groups.get(group.name.as_str()).and_then(|rates| rates.disks.as_ref());
+    let disks = seen.rates(group).and_then(|rates| rates.disks.as_ref());
     let untouched = Rates { read: Some(0.0), write: Some(0.0) };
     disks.map_or(Rates::default(), |disks| disks.get(&device).copied().unwrap_or(untouched))
 }
 
-/// Divides a disk's rates among the offline groups; a group's share is for each of its cgroups.
+/// Divides a disk's rates among the offline groups, and each group's share among its cgroups.
 fn divided(seen: &Observation<'_>, device: Device, decision: &DiskDecision, decided: &mut Decided) {
     if decision.read.is_none() && decision.write.is_none() && !decision.lifted {
         return;
     }
-    let with_members = with_specs(seen, Class::Offline).filter(|(group, _)| !group.members.is_empty());
+    let with_members = seen.with_specs(Class::Offline).filter(|(group, _)| !group.members.is_empty());
     let (groups, specs): (Vec<&DesiredGroup>, Vec<_>) = with_members.unzip();
     let shares = |total: Option<BytesPerS>, used: fn(Rates) -> Option<f64>| {
         let part = |group: &&DesiredGroup| Part {
@@ -130,7 +125,7 @@ fn divided(seen: &Observation<'_>, device: Device, decision: &DiskDecision, deci
             (IO_WRITE, part(&write, decision.write), &decision.each[1]),
         ];
         for (key, part, why) in ways {
-            // One that was lifted is told as well, in the tick that lifts it.
+            // The removal of a limit is explained as well, in the tick that removes it.
             if part.is_none() && !decision.lifted {
                 continue;
             }
@@ -150,7 +145,7 @@ fn divided(seen: &Observation<'_>, device: Device, decision: &DiskDecision, deci
                     )
                 }
             };
-            let key = format!("{} on {device}", key.key());
+            let key = format!("{} on {device}", key.key()).into();
             decided.why.insert((group.name.clone(), key), Arc::new(why));
         }
         if limits.is_empty() {
@@ -160,7 +155,8 @@ fn divided(seen: &Observation<'_>, device: Device, decision: &DiskDecision, deci
     }
 }
 
-/// An offline group whose disks are all shared by weight gets the smallest weight: that wastes nothing.
+/// Gives the smallest weight to offline groups whose disks the kernel divides by weight. A weight wastes no bandwidth,
+/// unlike a rate limit.
 fn least(seen: &Observation<'_>, by_weight: &BTreeSet<Device>, decided: &mut Decided) {
     let shared = |group: &&DesiredGroup| {
         let disks = &group.limits.disks;
@@ -169,13 +165,13 @@ fn least(seen: &Observation<'_>, by_weight: &BTreeSet<Device>, decided: &mut Dec
         let of_group = || all().filter(|disk| disks.is_empty() || named(disk));
         of_group().next().is_some() && of_group().all(|disk| by_weight.contains(&disk.device))
     };
-    for group in of(seen, Class::Offline).filter(shared) {
-        let rule = "the smallest weight: the kernel shares its disks by weight";
+    for group in seen.groups(Class::Offline).filter(shared) {
+        let rule = "the smallest weight, because the kernel shares the group's disks by weight";
         let key = |knob| (group.name.clone(), knob);
-        let declined = |knob| seen.declined.contains_key(&key(knob));
+        let declined = |knob| seen.in_force.declined.contains_key(&key(knob));
         if ![KnobId::IoWeight, KnobId::IoBfqWeight].into_iter().any(declined) {
             let why = Explanation::new(rule, "weight = least").with("least", f64::from(Weight::MIN.v2()), "");
-            decided.why.insert((group.name.clone(), "io.weight".to_owned()), Arc::new(why));
+            decided.why.insert((group.name.clone(), "io.weight".into()), Arc::new(why));
         }
         decided.wants.least_disk.insert(group.name.clone());
     }

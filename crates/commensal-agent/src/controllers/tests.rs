@@ -1,7 +1,6 @@
-//! Controllers at work on a machine in memory.
+//! Tests of the controllers on a fake machine.
 
 use super::*;
-use crate::sense::GroupRates;
 use commensal_core::actual::{Capabilities, CgroupPath, CgroupRef};
 use commensal_core::config::parse;
 use commensal_core::control::io::Rates;
@@ -19,7 +18,7 @@ const GROUPS: &str = "[group.web]\nclass = \"online\"\nmatch = [{ cgroup = \"/we
     [group.etl]\nclass = \"offline\"\nmatch = [{ cgroup = \"/etl\" }]\n\
     [group.batch]\nclass = \"offline\"\nio.read = \"20 MiB/s\"\nmatch = [{ cgroup = \"/batch\" }]\n";
 
-/// A machine with a disk and groups, of which only the named ones have a cgroup.
+/// A machine with one disk, and groups of which only the named ones have a cgroup.
 struct World {
     specs: Vec<GroupSpec>,
     planned: Planned,
@@ -29,6 +28,8 @@ struct World {
     declined: BTreeMap<(GroupName, KnobId), String>,
     shared: BTreeSet<Device>,
     beside: BTreeMap<GroupName, WeightInput>,
+    starved: BTreeMap<GroupName, Starved>,
+    headroom: Headroom,
     now_ms: u64,
 }
 
@@ -55,6 +56,8 @@ fn world(cgroups: &[&str]) -> World {
         declined: BTreeMap::new(),
         shared: BTreeSet::new(),
         beside: BTreeMap::new(),
+        starved: BTreeMap::new(),
+        headroom: Headroom::Off,
         now_ms: 0,
     }
 }
@@ -67,28 +70,31 @@ impl World {
             pressure_pct: [None, None, pressure_pct],
             ..GroupRates::default()
         };
-        self.sample.groups.insert(group.to_owned(), rates);
+        self.sample.groups.insert(group.to_owned(), rates.into());
     }
 
     fn decide(&mut self) -> (Decided, DesiredState) {
         self.now_ms += 1_000;
         let decided = self.controllers.decide(&Observation {
             now_ms: self.now_ms,
-            headroom: Headroom::Off,
-            io: true,
-            specs: &self.specs,
-            desired: &self.planned.desired,
-            yields: true,
             machine: &self.machine,
-            sample: &self.sample,
-            judged: None,
-            run_delay_ms_per_s: None,
-            beside: Some(&self.beside),
-            declined: &self.declined,
-            shared: &self.shared,
-            available: None,
-            held: &|_| None,
-            list: &|_| Vec::new(),
+            settings: Settings { headroom: self.headroom, io: true, specs: &self.specs },
+            in_force: InForce {
+                desired: &self.planned.desired,
+                yields: true,
+                declined: &self.declined,
+                beside: Some(&self.beside),
+                shared: &self.shared,
+            },
+            measured: Measurements {
+                sample: &self.sample,
+                probe: None,
+                starved: &self.starved,
+                run_delay_ms_per_s: None,
+                available: None,
+                held: &|_| None,
+                list: &|_| Vec::new(),
+            },
         });
         let mut desired = self.planned.desired.clone();
         decided.adjust(&mut desired);
@@ -96,13 +102,13 @@ impl World {
     }
 }
 
-/// The read limit on the disk, MiB/s.
+/// The group's read limit on the disk (MiB/s).
 fn limit(desired: &DesiredState, group: &str) -> Option<f64> {
     let group = desired.groups.iter().find(|one| one.name.as_str() == group)?;
     group.limits.on_disk.get(&DISK)?.get(IO_READ).map(|rate| rate.0 as f64 / MIB)
 }
 
-// promise 30
+// promise 25
 #[test]
 fn offline_disks_are_cut_together_and_never_above_what_was_written() {
     let mut world = world(&["web", "etl", "batch"]);
@@ -112,16 +118,20 @@ fn offline_disks_are_cut_together_and_never_above_what_was_written() {
     }
     let (_, free) = world.decide();
     assert_eq!((limit(&free, "etl"), limit(&free, "batch")), (None, Some(20.0)));
-    // Online work waits more than allowed: half of the use is left, for both offline groups together.
+    // Online work waits longer than allowed: half of the current use remains, for both offline groups together.
     world.reads("web", 5.0, Some(15.0));
     let (decided, cut) = world.decide();
     let (etl, batch) = (limit(&cut, "etl").unwrap(), limit(&cut, "batch").unwrap());
     assert!((50.0..=59.1).contains(&(etl + batch)), "{etl} {batch}");
     assert!(batch <= 20.0 && etl > batch, "{etl} {batch}");
     assert_eq!(limit(&cut, "web"), None, "never online");
-    assert!(decided.why.contains_key(&(name("etl"), format!("io.read on {DISK}"))), "{:?}", decided.why);
+    assert!(
+        decided.why.contains_key(&(name("etl"), format!("io.read on {DISK}").into())),
+        "{:?}",
+        decided.why
+    );
     assert!(decided.shown.iter().any(|one| one.name == "disk vda" && one.value.is_some()));
-    // Where the kernel shares the disk by weight no rate is set.
+    // If the kernel shares the disk by weight, no rate is set.
     world.shared.insert(DISK);
     let (decided, shared) = world.decide();
     assert!(decided.wants.disks.is_empty());
@@ -132,7 +142,7 @@ fn offline_disks_are_cut_together_and_never_above_what_was_written() {
     }
 }
 
-// promise 30
+// promise 25
 #[test]
 fn nothing_is_cut_where_pressure_of_groups_cannot_be_had() {
     let mut world = world(&["web", "etl"]);
@@ -142,7 +152,7 @@ fn nothing_is_cut_where_pressure_of_groups_cannot_be_had() {
         let (decided, _) = world.decide();
         assert!(decided.wants.disks.is_empty());
     }
-    // Pressure was readable once, and then no longer.
+    // Pressure was readable before, but is not readable now.
     world.reads("web", 5.0, Some(0.0));
     world.decide();
     world.reads("web", 5.0, None);
@@ -150,7 +160,7 @@ fn nothing_is_cut_where_pressure_of_groups_cannot_be_had() {
     assert!(cut, "a silence is no calm");
 }
 
-// promise 31
+// promise 23
 #[test]
 fn a_period_that_makes_the_quota_too_small_is_not_used() {
     let mut decided = Decided::default();
@@ -180,7 +190,7 @@ fn weights_only_beside_offline_groups() {
         );
         let web = desired.groups.iter().find(|group| group.name == name("web")).unwrap();
         assert_eq!(web.limits.each.has(CPU_WEIGHT), raised);
-        // What the user wrote wins.
+        // A weight that the user wrote takes precedence.
         let web = world.specs.iter_mut().find(|spec| spec.name == name("web")).unwrap();
         web.limits.set(CPU_WEIGHT, Weight::new(7));
         let (decided, _) = world.decide();
@@ -188,7 +198,8 @@ fn weights_only_beside_offline_groups() {
     }
 }
 
-/// A value that only a controller chose and this machine cannot have breaks no promise, and is reported.
+/// A value that only a controller chose, and that this machine cannot apply, is not unmet but reported by the
+/// controller.
 // promise 3
 #[test]
 fn a_chosen_weight_that_cannot_be_had_is_no_promise() {
@@ -200,11 +211,13 @@ fn a_chosen_weight_that_cannot_be_had_is_no_promise() {
     let (decided, mut desired) = world.decide();
     let chosen = [(name("web"), KnobId::CpuWeight), (name("etl"), KnobId::IoWeight)];
     assert!(
-        chosen.iter().all(|(group, knob)| { decided.why.contains_key(&(group.clone(), knob.to_string())) })
+        chosen
+            .iter()
+            .all(|(group, knob)| { decided.why.contains_key(&(group.clone(), knob.to_string().into())) })
     );
-    // A user who can write only below a delegated group.
+    // A user that can write only below a delegated cgroup.
     let mut actual = world.planned.actual.clone();
-    (actual.confined, actual.base) = (true, CgroupPath::new("/elsewhere"));
+    (actual.confined, actual.tenancy.base) = (true, CgroupPath::new("/elsewhere"));
     let root = CgroupRef { hierarchy: 0, path: CgroupPath::root() };
     let cost = (KnobId::IoCostQos, Some(DISK));
     actual.cgroups.get_mut(&root).unwrap().values.insert(cost, Value::Number(1));
@@ -223,12 +236,14 @@ fn a_chosen_weight_that_cannot_be_had_is_no_promise() {
     world.declined = declined;
     let (decided, _) = world.decide();
     assert!(
-        chosen.iter().all(|(group, knob)| { !decided.why.contains_key(&(group.clone(), knob.to_string())) })
+        chosen
+            .iter()
+            .all(|(group, knob)| { !decided.why.contains_key(&(group.clone(), knob.to_string().into())) })
     );
     let row = decided.shown.iter().find(|row| row.name == "weights").unwrap();
     assert!(row.off.as_ref().is_some_and(|off| off.contains("only below")), "{row:?}");
     assert!(decided.wants.weights.contains_key(&name("web")), "asked for as soon as it can be had");
-    // What the user wrote is a promise.
+    // A value that the user wrote and that cannot be applied is unmet.
     desired.groups.iter_mut().for_each(|group| group.chosen.clear());
     assert_eq!(unmet(&desired), ["io.weight of /etl", "cpu.weight of /web"]);
 }
@@ -242,11 +257,63 @@ fn a_controller_that_panics_is_off_and_the_others_go_on() {
     let mut decided = Decided::default();
     world.controllers.ask("disks", &mut decided, |_, decided| {
         decided.wants.frozen.insert(name("etl"));
-        panic!("a mistake");
+        panic!("a bug");
     });
     assert!(decided.wants.frozen.is_empty(), "nothing of half a decision");
     let (decided, _) = world.decide();
     let off = decided.shown.iter().find(|one| one.name == "disks").and_then(|one| one.off.clone());
-    assert!(off.is_some_and(|why| why.contains("a mistake")));
+    assert!(off.is_some_and(|why| why.contains("because of a bug in this controller: a bug")));
     assert!(!decided.wants.weights.is_empty());
+}
+
+/// A starving group gets no new work until it runs again, and its frame does not shrink meanwhile.
+// promise 3
+#[test]
+fn a_group_that_starves_keeps_its_frame_and_gets_no_new_work() {
+    let mut world = world(&["web", "etl", "batch"]);
+    let specs = GROUPS.replace(
+        "[group.etl]\nclass = \"offline\"\n",
+        "[group.etl]\nclass = \"offline\"\nqueue.max-concurrency = 2\n",
+    );
+    world.specs = parse("groups.toml", &specs).unwrap();
+    world.headroom = Headroom::Frame;
+    let cpus = |cpus: f64| GroupRates { cpus: Some(cpus), ..GroupRates::default() };
+    for (group, used) in [("web", 0.5), ("etl", 2.0), ("batch", 0.0)] {
+        world.sample.groups.insert(group.to_owned(), cpus(used).into());
+    }
+    world.sample.machine.busy = Some(2.5);
+    let frame = |decided: &Decided| decided.wants.cpu_set.as_ref().unwrap().len();
+    let grown = (0..60).map(|_| frame(&world.decide().0)).last().unwrap();
+    assert!(grown > 1);
+    // Online work is busy everywhere now, and offline work below level 0 gets nothing.
+    for (group, used) in [("web", 4.0), ("etl", 0.0)] {
+        world.sample.groups.insert(group.to_owned(), cpus(used).into());
+    }
+    world.sample.machine.busy = Some(4.0);
+    let since = "2026-11-22T06:15:30Z".to_owned();
+    for group in ["etl", "batch"] {
+        let starved = Starved { since_ms: world.now_ms, since: since.clone(), threads: 3 };
+        world.starved.insert(name(group), starved);
+    }
+    let mut holding = BTreeSet::new();
+    for tick in 0..10 {
+        let (decided, _) = world.decide();
+        assert_eq!(frame(&decided), grown);
+        // Only a group with a queue can be held.
+        assert_eq!(decided.held.keys().collect::<Vec<_>>(), [&name("etl")]);
+        let why = &decided.held[&name("etl")];
+        assert!(why.rule.contains(&since), "{}", why.rule);
+        assert_eq!(why.derive(), Some(1.0));
+        let told = decided.queues(&holding, "now");
+        assert_eq!(told.len(), usize::from(tick == 0), "{told:?}");
+        holding = decided.held.keys().cloned().collect();
+    }
+    world.starved.clear();
+    let (decided, _) = world.decide();
+    assert!(decided.held.is_empty() && frame(&decided) < grown);
+    let told = decided.queues(&holding, "now");
+    let [action] = &told[..] else { panic!("{told:?}") };
+    assert_eq!(action.new.as_deref(), Some("open"));
+    assert!(action.why.contains("CPU time again"), "{action:?}");
+    assert_eq!(action.reason.as_ref().and_then(snapshot::Explanation::derive), Some(0.0));
 }

@@ -1,23 +1,24 @@
-//! Weight of online groups relative to siblings that belong to no group.
+//! Raises the weights of online groups relative to siblings that belong to no group.
 
 use super::{Controllers, Decided, Observation, shown};
 use commensal_core::control::weights::WeightInput;
-use commensal_core::desired::DesiredGroup;
 use commensal_core::group::Class;
 use commensal_core::knob::KnobId;
 use commensal_core::limit::CPU_WEIGHT;
 use std::sync::Arc;
 
 impl Controllers {
-    /// Only when there are offline groups: otherwise no third party gains from their yielding.
+    /// Sets weights only if there are offline groups. Without offline groups no group yields, so other programs get no
+    /// CPU time that was meant for online groups.
     pub(super) fn weights(&mut self, seen: &Observation<'_>, decided: &mut Decided) {
-        let offline = |group: &DesiredGroup| group.class == Class::Offline && !group.members.is_empty();
-        let Some(beside) = seen.beside.filter(|_| seen.desired.groups.iter().any(offline)) else {
+        let offline = || seen.groups(Class::Offline).any(|group| !group.members.is_empty());
+        let Some(beside) = seen.in_force.beside.filter(|_| offline()) else {
             return self.weights.clear();
         };
         self.weights.retain(|name, _| beside.contains_key(name));
         for (name, input) in beside {
             let written = seen
+                .settings
                 .specs
                 .iter()
                 .find(|spec| spec.name == *name)
@@ -25,14 +26,14 @@ impl Controllers {
             let input = WeightInput { written, ..input.clone() };
             let decision = self.weights.entry(name.clone()).or_default().step(seen.now_ms, &input);
             let why = Arc::new(decision.why);
-            let key = (name.clone(), CPU_WEIGHT.key().to_owned());
+            let key = (name.clone(), CPU_WEIGHT.key().into());
             let Some(weight) = decision.weight else {
-                // Who ran beside it has gone, perhaps in this very tick.
+                // The siblings no longer exist; another program may have removed them in this tick.
                 decided.why.insert(key, why);
                 continue;
             };
             let mut row = shown("weights", Some(name), Some(weight.to_string()), &why);
-            row.off = seen.declined.get(&(name.clone(), KnobId::CpuWeight)).cloned();
+            row.off = seen.in_force.declined.get(&(name.clone(), KnobId::CpuWeight)).cloned();
             if written.is_none() {
                 if row.off.is_none() {
                     decided.why.insert(key, why);

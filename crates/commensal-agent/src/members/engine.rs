@@ -1,4 +1,4 @@
-//! Follows containers by the events of their engine.
+//! Follows the containers of an engine by its events.
 
 use super::{Change, PATIENCE, Reports, pause, wanted};
 use commensal_host::{LinuxHost, Stream};
@@ -11,14 +11,14 @@ use std::time::Duration;
 
 /// Events of containers only: `filters={"type":["container"]}`.
 const EVENTS: &str = "/events?filters=%7B%22type%22%3A%5B%22container%22%5D%7D";
-/// Back-off before the first reconnection, and the longest one.
+/// Back-off before the first reconnection, and maximum back-off.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 /// Timeout for sending a request to an engine.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
-/// Maximum length of an event's line; a longer line is not an event.
+/// Maximum length of an event's line in bytes; a longer one is an error and ends the connection.
 const LONGEST_LINE: usize = 1 << 20;
 
-/// An event; Docker and Podman both repeat the action and the container in `status` and `id`.
+/// An event. Docker and Podman repeat the action and the container in `status` and `id`.
 #[derive(Debug, Deserialize)]
 struct Event {
     #[serde(rename = "Action", default)]
@@ -33,7 +33,7 @@ struct Actor {
     id: String,
 }
 
-/// Follows until no longer needed.
+/// Follows the engine until `stop` is set.
 pub(super) fn follow(socket: &Path, reports: &Reports, stop: &AtomicBool) {
     let host = LinuxHost::new();
     let mut wait = BACK_OFF.0;
@@ -57,8 +57,8 @@ pub(super) fn follow(socket: &Path, reports: &Reports, stop: &AtomicBool) {
     }
 }
 
-/// One connection: subscribes to events, lists all running containers, then processes the events. `Ok` when no longer
-/// needed.
+/// Uses one connection: subscribes to events, lists all running containers, then processes the events. Returns `Ok`
+/// when `stop` is set or the reader of the reports no longer exists.
 fn session(
     host: &LinuxHost,
     socket: &Path,
@@ -97,7 +97,7 @@ fn session(
     Ok(())
 }
 
-/// Every running container with its process.
+/// Lists all running containers with their processes.
 fn all(host: &LinuxHost, socket: &Path) -> Result<BTreeMap<String, Container>, String> {
     let mut running = BTreeMap::new();
     for one in listed(host, socket).map_err(|error| error.to_string())? {
@@ -108,7 +108,7 @@ fn all(host: &LinuxHost, socket: &Path) -> Result<BTreeMap<String, Container>, S
     Ok(running)
 }
 
-/// Processes an event; returns whether it has changed the set of running containers.
+/// Processes an event; returns whether the set of running containers has changed.
 fn heed(
     host: &LinuxHost,
     socket: &Path,
@@ -130,7 +130,7 @@ fn heed(
     }
 }
 
-/// Splits the stream into events: after the head of the response, one object per line.
+/// Splits the response into events: after the head, one object per line.
 #[derive(Debug, Default)]
 struct Lines {
     pending: Vec<u8>,
@@ -148,14 +148,14 @@ impl Lines {
             let head = String::from_utf8_lossy(&head);
             let status = head.split_whitespace().nth(1).unwrap_or_default();
             if status != "200" {
-                return Err(format!("the engine refuses to tell events (status {status})"));
+                return Err(format!("the engine refuses to send events (status {status})"));
             }
             self.past_head = true;
         }
         let mut events = Vec::new();
         while let Some(end) = self.pending.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.pending.drain(..=end).collect();
-            // A line that is not an event (a keep-alive, an unknown kind) says nothing about containers.
+            // A line that is not an event (a keep-alive, an unknown kind) has no information about containers.
             events.extend(serde_json::from_slice::<Event>(&line).ok());
         }
         self.too_long()?;
@@ -164,7 +164,7 @@ impl Lines {
 
     fn too_long(&self) -> Result<(), String> {
         match self.pending.len() > LONGEST_LINE {
-            true => Err("the engine's events cannot be understood".to_owned()),
+            true => Err("the engine's events cannot be parsed".to_owned()),
             false => Ok(()),
         }
     }

@@ -1,20 +1,33 @@
-//! Follows cgroups that are created and removed, by inotify on every directory of a hierarchy.
+//! Follows the creation and removal of cgroups, by inotify on each directory of a hierarchy that can contain a relevant
+//! cgroup.
+//!
+//! ```text
+//! /                 watched
+//!   batch           watched: a group matches /batch/*
+//!     job           watched: a member
+//!   docker          skipped: nothing below it can be relevant; its own creation is reported
+//!     4f1c…         not seen
+//! ```
+//! When other cgroups become relevant, the skipped directories are checked again. Cgroups found below them are reported
+//! as created, because no event reported them.
 
-use super::{Change, Reports, pause, wanted};
+use super::{Change, Interest, Reports, pause, wanted};
 use commensal_core::actual::CgroupPath;
 use commensal_core::errno::Errno;
-use commensal_host::{Dir, FolderEvent, For, GroupWatch, Host, HostError, LinuxHost, Waker};
-use std::collections::BTreeMap;
+use commensal_host::{FolderEvent, For, GroupWatch, Host, HostError, LinuxHost, Waker};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// Maximum number of watched directories; on a machine with more, only the ticks see changes.
+/// Maximum number of watched directories. With more directories, only the ticks find changes.
 const MOST: usize = 20_000;
-/// Time between two attempts to watch, after a failure.
+/// Time before the next attempt, after watching has failed.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// Follows until no longer needed.
+/// Follows the hierarchy until `stop` is set.
 pub(super) fn follow(mount: &Path, reports: &Reports, stop: &AtomicBool, waker: &Waker) {
     let mut host = LinuxHost::new();
     while wanted(stop) {
@@ -33,10 +46,16 @@ struct Tree {
     mount: PathBuf,
     watch: GroupWatch,
     folders: BTreeMap<i32, PathBuf>,
-    numbers: BTreeMap<PathBuf, i32>,
+    /// The watch number of each watched directory. The keys are text, because paths are compared component by component,
+    /// which is much slower.
+    numbers: BTreeMap<OsString, i32>,
+    /// Directories that are not watched because nothing below them can be relevant. Their parents are watched.
+    skipped: BTreeSet<OsString>,
+    /// The relevant cgroups, as last applied to the watches; `None` means all.
+    interest: Option<Arc<Interest>>,
 }
 
-/// One attempt; `Ok` when no longer needed.
+/// Follows the hierarchy once. Returns `Ok` when `stop` is set or the reader of the reports no longer exists.
 fn session(
     host: &mut LinuxHost,
     mount: &Path,
@@ -50,10 +69,18 @@ fn session(
         watch: GroupWatch::new().map_err(words)?,
         folders: BTreeMap::new(),
         numbers: BTreeMap::new(),
+        skipped: BTreeSet::new(),
+        interest: reports.interest(),
     };
     tree.add(host, mount, &mut Vec::new())?;
     while wanted(stop) {
-        for seen in tree.watch.wait(waker).map_err(words)? {
+        let events = tree.watch.wait(waker).map_err(words)?;
+        let mut found = Vec::new();
+        tree.mind(host, reports.interest(), &mut found)?;
+        if !found.into_iter().all(|change| reports.send(change)) {
+            return Ok(());
+        }
+        for seen in events {
             let mut changes = Vec::new();
             match seen {
                 FolderEvent::Made(number, name) => {
@@ -66,12 +93,12 @@ fn session(
                     let Some(folder) = tree.folders.get(&number).map(|above| above.join(&name)) else {
                         continue;
                     };
-                    tree.forget(&folder);
+                    tree.forget(&folder, false);
                     changes.push(tree.change(&folder, false));
                 }
                 FolderEvent::Touched(..) => {}
                 FolderEvent::Lost => {
-                    return Err("cgroups changed faster than they could be followed".to_owned());
+                    return Err("cgroups changed faster than the agent could read their events".to_owned());
                 }
             }
             for change in changes {
@@ -85,49 +112,94 @@ fn session(
 }
 
 impl Tree {
-    /// Watches a directory and everything below it, and reports each one. The directory is watched before it is listed,
-    /// so a group created in it is seen by the watch or the listing, or by both, and reported twice at most.
-    fn add(&mut self, host: &mut LinuxHost, folder: &Path, made: &mut Vec<Change>) -> Result<(), String> {
-        match host.open(folder) {
-            Ok(dir) => {
-                let added = self.add_open(host, dir, folder, made);
-                host.close(dir);
-                added
-            }
-            // Gone again.
-            Err(_) => Ok(()),
-        }
-    }
-
     fn change(&self, folder: &Path, made: bool) -> Change {
-        let path = folder.strip_prefix(&self.mount).unwrap_or(folder);
-        Change::Cgroup { folder: folder.to_owned(), path: CgroupPath::new(&path.to_string_lossy()), made }
+        Change::Cgroup { folder: folder.to_owned(), path: self.path(folder), made }
     }
 
-    /// Forgets a directory and everything below it.
-    fn forget(&mut self, folder: &Path) {
-        let below =
-            self.numbers.range(folder.to_owned()..).take_while(|(known, _)| known.starts_with(folder));
-        let below: Vec<PathBuf> = below.map(|(known, _)| known.clone()).collect();
-        for number in below.iter().filter_map(|folder| self.numbers.remove(folder)) {
-            self.folders.remove(&number);
-        }
+    fn path(&self, folder: &Path) -> CgroupPath {
+        CgroupPath::new(&folder.strip_prefix(&self.mount).unwrap_or(folder).to_string_lossy())
     }
 
-    fn add_open(
+    /// Whether a cgroup below a directory can be relevant.
+    fn matters_below(&self, folder: &Path) -> bool {
+        self.interest.as_ref().is_none_or(|interest| interest.may_take_below(&self.path(folder)))
+    }
+
+    /// Adapts the watches to the relevant cgroups, if these have changed: watches skipped directories that can contain
+    /// relevant cgroups now, and stops watching those that no longer can. `None` changes no watch. Adds the cgroups found
+    /// below directories that were skipped to `found`.
+    fn mind(
         &mut self,
         host: &mut LinuxHost,
-        dir: Dir,
-        folder: &Path,
-        made: &mut Vec<Change>,
+        interest: Option<Arc<Interest>>,
+        found: &mut Vec<Change>,
     ) -> Result<(), String> {
+        let Some(new) = interest else { return Ok(()) };
+        if self.interest.as_ref().is_some_and(|known| Arc::ptr_eq(known, &new)) {
+            return Ok(());
+        }
+        self.interest = Some(new);
+        let matter = self.skipped.iter().filter(|folder| self.matters_below(Path::new(folder)));
+        for folder in matter.cloned().collect::<Vec<_>>() {
+            self.skipped.remove(&folder);
+            let mut made = Vec::new();
+            self.add(host, Path::new(&folder), &mut made)?;
+            // Its own creation has been reported.
+            found.extend(made.into_iter().filter(
+                |change| !matches!(change, Change::Cgroup { folder: one, .. } if one.as_os_str() == folder),
+            ));
+        }
+        let idle = self.numbers.keys().filter(|folder| !self.matters_below(Path::new(folder)));
+        for folder in idle.cloned().collect::<Vec<_>>() {
+            // Already removed if a directory above it is skipped now.
+            if self.numbers.contains_key(&folder) {
+                self.forget(Path::new(&folder), true);
+                self.skipped.insert(folder);
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets a directory and everything below it. `is_there` says whether the directory still exists: then its watches
+    /// must be removed, too.
+    fn forget(&mut self, folder: &Path, is_there: bool) {
+        let mut prefix = folder.as_os_str().to_owned();
+        self.skipped.remove(&prefix);
+        let own = self.numbers.remove(&prefix);
+        prefix.push("/");
+        let inside = |known: &OsStr| known.as_encoded_bytes().starts_with(prefix.as_encoded_bytes());
+        let skipped = self.skipped.range(prefix.clone()..).take_while(|known| inside(known));
+        for known in skipped.cloned().collect::<Vec<_>>() {
+            self.skipped.remove(&known);
+        }
+        let below = self.numbers.range(prefix.clone()..).take_while(|(known, _)| inside(known));
+        let below: Vec<OsString> = below.map(|(known, _)| known.clone()).collect();
+        let below = below.iter().filter_map(|known| self.numbers.remove(known));
+        for number in own.into_iter().chain(below) {
+            self.folders.remove(&number);
+            if is_there {
+                self.watch.remove(number);
+            }
+        }
+    }
+
+    /// Watches a directory and everything below it that can be relevant, and reports each directory. Starts the watch before it lists the
+    /// directory: a cgroup that is created meanwhile is found by the watch, by the listing, or by both and then
+    /// reported twice.
+    fn add(&mut self, host: &mut LinuxHost, folder: &Path, made: &mut Vec<Change>) -> Result<(), String> {
         if self.folders.len() >= MOST {
-            return Err(format!("more than {MOST} cgroups are not watched"));
+            return Err(format!("there are more than {MOST} cgroups, too many to watch"));
+        }
+        if !self.matters_below(folder) {
+            self.skipped.insert(folder.as_os_str().to_owned());
+            made.push(self.change(folder, true));
+            return Ok(());
         }
         let number = match self.watch.add(folder, For::Folders) {
             Ok(number) => number,
-            Err(error) if error.errno == Errno::ENOENT => return Ok(()),
-            // Deeper than a watch can be set; what is there is left to the ticks.
+            // The directory has been removed already, or this user may not list it.
+            Err(error) if matches!(error.errno, Errno::ENOENT | Errno::EACCES) => return Ok(()),
+            // The path is too long for a watch; the ticks find changes below it.
             Err(error) if error.errno == Errno::ENAMETOOLONG => {
                 made.push(self.change(folder, true));
                 return Ok(());
@@ -135,15 +207,14 @@ impl Tree {
             Err(error) => return Err(error.to_string()),
         };
         self.folders.insert(number, folder.to_owned());
-        self.numbers.insert(folder.to_owned(), number);
+        self.numbers.insert(folder.as_os_str().to_owned(), number);
         made.push(self.change(folder, true));
-        for name in host.children(dir).unwrap_or_default() {
-            if let Ok(child) = host.open_child(dir, &name) {
-                let added = self.add_open(host, child, &folder.join(&name), made);
-                host.close(child);
-                added?;
-            }
+        if !host.has_children(folder) {
+            return Ok(());
         }
-        Ok(())
+        let Ok(dir) = host.open(folder) else { return Ok(()) };
+        let children = host.children(dir).unwrap_or_default();
+        host.close(dir);
+        children.into_iter().try_for_each(|name| self.add(host, &folder.join(name), made))
     }
 }

@@ -1,11 +1,13 @@
-//! Tests with a scripted container engine and real directories.
+//! Tests with a fake container engine and real directories.
 
 use super::{Change, Follow, Follower, Interest, Members, Reports};
 use commensal_core::actual::{ActualState, CgroupPath};
 use commensal_core::config;
-use commensal_core::desired::takes_cgroup;
+use commensal_core::desired::{literal_prefix, takes_cgroup};
+use commensal_core::group::Match;
 use commensal_core::knob::Controller;
 use commensal_host::{LinuxHost, Waker};
+use commensal_testkit::{Dice, watches, within};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -14,14 +16,14 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Longest wait for a change; no test depends on how long it takes.
+/// Maximum wait for a change; no test depends on its length.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Default)]
 struct State {
     running: BTreeSet<String>,
     listeners: Vec<UnixStream>,
-    /// Requests are accepted but not answered.
+    /// Whether requests are accepted but not answered.
     stalled: bool,
     kept: Vec<UnixStream>,
 }
@@ -38,7 +40,7 @@ impl Engine {
         let listener = UnixListener::bind(socket).unwrap();
         let engine = Engine { state: Arc::default() };
         let other = engine.clone();
-        // Ends with the test's process.
+        // This thread ends with the test process.
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 other.serve(stream);
@@ -95,7 +97,7 @@ impl Engine {
     }
 }
 
-/// Collects changes until `enough` returns true.
+/// Collects changes until `enough` returns true for one of them.
 fn until(changes: &Receiver<Change>, enough: impl Fn(&Change) -> bool) -> Vec<Change> {
     let mut seen = Vec::new();
     let end = Instant::now() + PATIENCE;
@@ -133,7 +135,7 @@ fn containers_through_restarts_of_their_engine() {
     engine.say("exec_start: sh", "bb");
     engine.say("die", "aa");
     until(&changes, runs(&["bb"]));
-    // Events while disconnected are covered by the list after reconnecting.
+    // The list after reconnecting includes events during the disconnection.
     {
         let mut state = engine.state.lock().unwrap();
         state.running = BTreeSet::from(["cc".to_owned()]);
@@ -142,18 +144,19 @@ fn containers_through_restarts_of_their_engine() {
     let seen = until(&changes, runs(&["cc"]));
     let kinds: Vec<bool> = seen.iter().map(|change| matches!(change, Change::EngineLost { .. })).collect();
     assert_eq!(kinds, [true, false, false], "lost, back, list: {seen:?}");
-    // The engine restarts at the same path.
+    // The engine restarts with the same socket path.
     drop(engine);
     let engine = Engine::start(&socket);
     engine.say("start", "dd");
-    // A real engine's connections end with it; here they are closed by hand.
+    // A real engine closes its connections when it exits. The fake engine does not, so the test replaces the follower.
     drop(follower);
     let (tell, changes) = channel();
     let _follower = Follower::start(follow.clone(), &Reports::new(tell, Waker::new().unwrap())).unwrap();
     until(&changes, runs(&["dd"]));
 }
 
-/// An engine that accepts requests but answers none: reported once, it delays nothing, and it comes back.
+/// An engine that accepts requests and does not respond is reported once, delays nothing, and is used again once it
+/// responds.
 #[test]
 fn a_stalled_engine_blocks_nobody() {
     let dir = tempfile::tempdir().unwrap();
@@ -165,7 +168,9 @@ fn a_stalled_engine_blocks_nobody() {
     let (tell, changes) = channel();
     let follow = Follow { sockets: vec![socket], mounts: vec![watched.clone()] };
     let follower = Follower::start(follow.clone(), &Reports::new(tell, Waker::new().unwrap())).unwrap();
-    std::thread::sleep(Duration::from_millis(100));
+    within(PATIENCE, "the engine is asked, and the folder watched", || {
+        !engine.state.lock().unwrap().kept.is_empty() && watches(std::process::id(), watched)
+    });
     std::fs::create_dir(watched.join("new")).unwrap();
     let new = watched.join("new");
     let seen = until(
@@ -186,7 +191,7 @@ fn a_stalled_engine_blocks_nobody() {
     places.iter().for_each(|group| std::fs::remove_dir(group).unwrap());
 }
 
-/// On the loop's side: the list of running containers is kept while the engine is away, and the problem names the
+/// The loop keeps the list of running containers while the engine is unreachable, and the reported problem names the
 /// engine.
 #[test]
 fn what_the_loop_remembers() {
@@ -197,7 +202,7 @@ fn what_the_loop_remembers() {
     let mut members = Members::default();
     let mut found = ActualState::default();
     members.fill(&host, &specs, &mut found);
-    assert!(found.engine_obstacle.as_deref().is_some_and(|text| text.contains("not been asked")));
+    assert!(found.engines.obstacle.as_deref().is_some_and(|text| text.contains("not been asked")));
     let socket = PathBuf::from("/e.sock");
     let container = |name: &str, tier: &str| commensal_sensors::containers::Container {
         id: name.repeat(32),
@@ -208,17 +213,17 @@ fn what_the_loop_remembers() {
     let running = vec![container("aa", "batch"), container("bb", "web")];
     members.heed(Change::Containers { socket: socket.clone(), running });
     members.fill(&host, &specs, &mut found);
-    assert_eq!(found.containers.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["aa"]);
-    assert_eq!(found.engine_obstacle, None);
+    assert_eq!(found.engines.containers.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["aa"]);
+    assert_eq!(found.engines.obstacle, None);
     members.heed(Change::EngineLost { socket: socket.clone(), because: "gone".to_owned() });
     members.fill(&host, &specs, &mut found);
-    assert_eq!(found.containers.len(), 1, "what it said last holds");
+    assert_eq!(found.engines.containers.len(), 1, "what it said last holds");
     assert_eq!(members.lost().get(&socket).map(String::as_str), Some("gone"));
     members.heed(Change::EngineBack { socket });
     assert!(members.lost().is_empty());
 }
 
-/// A cgroup of this test in each writable hierarchy; prints a line when there is none.
+/// Creates a cgroup for this test in each writable hierarchy; prints a line if there is none.
 fn places(test: &str) -> Vec<PathBuf> {
     let hierarchies = commensal_sensors::mounts::hierarchies(&mut LinuxHost::new()).unwrap_or_default();
     let mut places = Vec::new();
@@ -235,7 +240,7 @@ fn places(test: &str) -> Vec<PathBuf> {
     places
 }
 
-/// Every group of a tree that is created at once is reported, and so is its removal.
+/// Every cgroup of a tree that is created quickly is reported, and so is its removal.
 #[test]
 fn groups_appear_and_go() {
     let places = places("groups_appear_and_go");
@@ -243,7 +248,7 @@ fn groups_appear_and_go() {
         let (tell, changes) = channel();
         let follow = Follow { sockets: Vec::new(), mounts: vec![place.clone()] };
         let follower = Follower::start(follow.clone(), &Reports::new(tell, Waker::new().unwrap())).unwrap();
-        std::thread::sleep(Duration::from_millis(200));
+        within(PATIENCE, "the folder is watched", || watches(std::process::id(), place));
         let mut wanted = BTreeSet::new();
         for index in 0..20 {
             let folder = place.join(format!("a{index}/b/c"));
@@ -275,7 +280,7 @@ fn groups_appear_and_go() {
     }
 }
 
-/// The index answers as a look at every member and every pattern would.
+/// [`Interest::takes`] has the same result as a search through all members and matches.
 #[test]
 fn interest_is_what_a_look_at_all_would_find() {
     let names = ["a", "a-b", "ab", "b", "*", "a.service"];
@@ -291,19 +296,159 @@ fn interest_is_what_a_look_at_all_would_find() {
         "[group.x]\nclass = \"online\"\nmatch = [{ cgroup = \"/a*/b\" }, { systemd = \"a.service\" }]\n";
     let specs = config::parse_file("groups.toml", groups).unwrap().groups;
     let parents = [CgroupPath::new("/b/a"), CgroupPath::new("/ab/b")];
-    // One in seven is a member; not the root, of which everything is part.
+    // One path in seven is a member; never the root, because it contains everything.
     for offset in 1..7 {
         let members: BTreeSet<CgroupPath> = paths.iter().skip(offset).step_by(7).take(6).cloned().collect();
-        let matches = specs.iter().flat_map(|spec| &spec.matches).cloned().collect();
-        let interest = Interest { matches, parents: parents.clone(), members: members.clone() };
+        let matches: Vec<Match> = specs.iter().flat_map(|spec| &spec.matches).cloned().collect();
+        let with_prefix = matches.iter().map(|one| (literal_prefix(one).into(), one.clone())).collect();
+        let interest = Interest { matches: with_prefix, parents: parents.clone(), members: members.clone() };
         let (mut taken, mut left) = (0, 0);
         for path in &paths {
             let plain = parents.iter().any(|parent| parent.contains(path))
                 || members.iter().any(|member| member.contains(path) || path.contains(member))
-                || interest.matches.iter().any(|one| takes_cgroup(one, path));
+                || matches.iter().any(|one| takes_cgroup(one, path));
             assert_eq!(interest.takes(path), plain, "{path} with {members:?}");
             (taken, left) = (taken + usize::from(plain), left + usize::from(!plain));
         }
         assert!(taken > 10 && left > 10, "{taken} and {left}");
     }
+}
+
+/// A directory that [`Interest::may_take_below`] rules out contains no relevant cgroup.
+#[test]
+fn nothing_below_a_directory_that_is_left_out_is_relevant() {
+    let names = ["a", "a-b", "ab", "b", "s.slice", "kubepods", "a.service"];
+    let mut paths = vec![CgroupPath::root()];
+    for _ in 0..4 {
+        let deeper: Vec<CgroupPath> =
+            paths.iter().flat_map(|path| names.map(|name| path.child(name))).collect();
+        paths.extend(deeper);
+        paths.sort();
+        paths.dedup();
+    }
+    let matches = [
+        "{ cgroup = \"/a*/b\" }",
+        "{ cgroup = \"/ab/a/*\" }",
+        "{ cgroup = \"/a/b\" }",
+        "{ cgroup = \"/b/**/a\" }",
+        "{ cgroup = \"/b/a-*\" }",
+        "{ systemd = \"a.service\" }",
+        "{ kubernetes = \"besteffort\" }",
+        "{ process = { exe = \"/x\" } }",
+    ];
+    let parents = [CgroupPath::new("/b/a/a"), CgroupPath::new("/ab/b")];
+    let (mut checked, mut left_out) = (0, 0);
+    for (offset, one) in matches.iter().enumerate() {
+        let text = format!("[group.x]\nclass = \"online\"\nmatch = [{one}]\n");
+        let specs = config::parse_file("groups.toml", &text).unwrap().groups;
+        let members: BTreeSet<CgroupPath> =
+            paths.iter().skip(1 + offset * 11).step_by(401).take(3).cloned().collect();
+        let matches = specs.iter().flat_map(|spec| &spec.matches);
+        let matches = matches.map(|one| (literal_prefix(one).into(), one.clone())).collect();
+        let interest = Interest { matches, parents: parents.clone(), members };
+        for path in paths.iter().filter(|path| path.depth() < 4 && !interest.may_take_below(path)) {
+            left_out += 1;
+            for below in paths.iter().filter(|below| path.contains(below) && *below != path) {
+                checked += 1;
+                assert!(!interest.takes(below), "{one}: {below} is relevant, but {path} is left out");
+            }
+        }
+    }
+    assert!(left_out > 300 && checked > 3_000, "{left_out} and {checked}");
+}
+
+/// Whatever is relevant at a time, each creation and removal of a relevant cgroup is reported, and directories in which
+/// nothing can be relevant are not watched.
+#[test]
+fn relevant_cgroups_are_reported_while_what_is_relevant_changes() {
+    let places = places("relevant_cgroups_are_reported_while_what_is_relevant_changes");
+    let Some(place) = places.first() else { return };
+    let (tell, changes) = channel();
+    let reports = Reports::new(tell, Waker::new().unwrap());
+    let follow = Follow { sockets: Vec::new(), mounts: vec![place.clone()] };
+    let follower = Follower::start(follow, &reports).unwrap();
+    within(PATIENCE, "the folder is watched", || watches(std::process::id(), place));
+    let mut dice = Dice::new(7);
+    let names = ["a", "a-b", "b"];
+    let mut there: BTreeSet<String> = BTreeSet::new();
+    let mut interest = None;
+    let (mut relevant, mut reported) = (0, 0);
+    // Whether the follower knows what is relevant. What is created before is found by looking; what is removed before is
+    // not reported, and found by those who read its files.
+    let mut followed = true;
+    for number in 0..600 {
+        if dice.below(12) == 0 {
+            let pattern = ["/a/*", "/a/b", "/b/**", "/a-b/a*", "/nothing"][dice.below(5)];
+            let text = format!("[group.x]\nclass = \"online\"\nmatch = [{{ cgroup = \"{pattern}\" }}]\n");
+            let specs = config::parse_file("groups.toml", &text).unwrap().groups;
+            let members =
+                there.iter().filter(|_| dice.below(6) == 0).map(|path| CgroupPath::new(path)).collect();
+            let new = || {
+                let matches = specs.iter().flat_map(|spec| &spec.matches);
+                let matches = matches.map(|one| (literal_prefix(one).into(), one.clone())).collect();
+                let parents = ["/own", "/their"].map(CgroupPath::new);
+                Interest { matches, parents, members: BTreeSet::clone(&members) }
+            };
+            reports.mind(Some(new()));
+            follower.wake();
+            interest = Some(new());
+            followed = false;
+        }
+        let parts: Vec<&str> = (0..=dice.below(3)).map(|_| names[dice.below(3)]).collect();
+        let path = format!("/{}", parts.join("/"));
+        let folder = place.join(&path[1..]);
+        let made = match there.contains(&path) {
+            true => {
+                if !std::mem::replace(&mut followed, true) {
+                    let sign = place.join(format!("sign{number}"));
+                    std::fs::create_dir(&sign).unwrap();
+                    until(
+                        &changes,
+                        |change| matches!(change, Change::Cgroup { folder: one, .. } if *one == sign),
+                    );
+                    std::fs::remove_dir(&sign).unwrap();
+                }
+                if std::fs::remove_dir(&folder).is_err() {
+                    continue;
+                }
+                there.remove(&path);
+                false
+            }
+            false => {
+                if std::fs::create_dir(&folder).is_err() {
+                    continue;
+                }
+                there.insert(path.clone());
+                true
+            }
+        };
+        let takes = interest.as_ref().is_none_or(|interest| interest.takes(&CgroupPath::new(&path)));
+        if takes {
+            relevant += 1;
+            let is_it = |change: &Change| matches!(change, Change::Cgroup { folder: one, made: how, .. } if *one == folder && *how == made);
+            reported += until(&changes, is_it).len();
+        }
+    }
+    assert!(relevant > 60 && reported >= relevant, "{relevant} and {reported}");
+    // With nothing to match, no directory below the top is watched.
+    for name in names {
+        let _ = std::fs::create_dir(place.join(name));
+    }
+    let none = Interest {
+        matches: Vec::new(),
+        parents: ["/own", "/their"].map(CgroupPath::new),
+        members: BTreeSet::new(),
+    };
+    reports.mind(Some(none));
+    follower.wake();
+    within(PATIENCE, "the other folders are not watched", || {
+        names.iter().all(|name| !watches(std::process::id(), &place.join(name)))
+    });
+    assert!(watches(std::process::id(), place));
+    drop(follower);
+    there.extend(names.map(|name| format!("/{name}")));
+    for path in there.iter().rev() {
+        std::fs::remove_dir(place.join(&path[1..])).unwrap();
+    }
+    places.iter().for_each(|group| std::fs::remove_dir(group).unwrap());
 }

@@ -13,18 +13,20 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Clear, Paragraph, Row, Table};
 use std::time::Duration;
 
-/// Maximum number of lines for problems, for drift and for actions each.
-const TROUBLES: usize = 3;
+/// Maximum number of lines for problems.
+const PROBLEMS: usize = 3;
+/// Maximum number of lines for drift.
 const DRIFT: usize = 3;
+/// Maximum number of lines for actions.
 const ACTIONS: usize = 5;
-/// Number of groups shown before anything below them gets space.
+/// Number of groups that get space before the parts below the groups get any.
 const GROUPS: usize = 5;
 
 /// Draws the whole screen.
 pub fn draw(frame: &mut Frame<'_>, top: &Top) {
     let area = frame.area();
     let Some((snapshot, age)) = &top.latest else {
-        let words = printable(top.gone.as_deref().unwrap_or("waiting for the agent"));
+        let words = printable(top.gone.as_deref().unwrap_or("waiting for the agent's data"));
         frame.render_widget(Paragraph::new(words.as_ref()).wrap(ratatui::widgets::Wrap { trim: true }), area);
         return;
     };
@@ -51,11 +53,11 @@ fn style(top: &Top, colour: Color) -> Style {
 }
 
 fn bold(top: &Top) -> Style {
-    // Modifiers are not colours, and plain text shows neither.
+    // Bold text is used on coloured screens only. Bold is not a colour, but plain text must have no escape sequences.
     if top.colour { Style::new().add_modifier(Modifier::BOLD) } else { Style::new() }
 }
 
-/// Problems come first: they must be visible on the smallest screen.
+/// The lines above the groups, including the problems. They must be visible on the smallest screen.
 fn head<'a>(top: &'a Top, snapshot: &'a Snapshot, age: Duration) -> Vec<Line<'a>> {
     let machine = &snapshot.machine;
     let guard = match &snapshot.lease {
@@ -93,11 +95,11 @@ fn head<'a>(top: &'a Top, snapshot: &'a Snapshot, age: Duration) -> Vec<Line<'a>
         )),
     ];
     lines.extend(snapshot.canary.as_ref().map(|canary| Line::raw(canary_line(canary))));
-    let gone = top.gone.iter().map(|gone| format!("no news since: {gone}"));
+    let gone = top.gone.iter().map(|gone| format!("no new data: {gone}"));
     let mut wrong: Vec<String> =
         gone.chain(problems(snapshot, age)).map(|text| visible(&text).into_owned()).collect();
-    let hidden = wrong.len().saturating_sub(TROUBLES);
-    wrong.truncate(TROUBLES);
+    let hidden = wrong.len().saturating_sub(PROBLEMS);
+    wrong.truncate(PROBLEMS);
     if let (true, Some(last)) = (hidden > 0, wrong.last_mut()) {
         *last = format!("(and {hidden} more: commensal status) {last}");
     }
@@ -106,7 +108,7 @@ fn head<'a>(top: &'a Top, snapshot: &'a Snapshot, age: Duration) -> Vec<Line<'a>
     lines
 }
 
-/// Name, width, and whether it is a figure.
+/// The columns: title, width, and whether values are numbers, which are aligned to the right.
 const COLUMNS: [(&str, u16, bool); 11] = [
     ("GROUP", 10, false),
     ("CLASS", 7, false),
@@ -120,8 +122,9 @@ const COLUMNS: [(&str, u16, bool); 11] = [
     ("IO", 4, true),
     ("", 11, false),
 ];
-/// Index of the name column: names have at most 64 characters, and a wide screen shows more of them.
+/// Index of the column of names.
 const NAME: usize = 0;
+/// Maximum width of the names' column on a wide screen: a name has at most 64 characters.
 const NAME_MOST: u16 = 64;
 
 fn groups(frame: &mut Frame<'_>, top: &Top, snapshot: &Snapshot, area: Rect) {
@@ -165,14 +168,14 @@ fn groups(frame: &mut Frame<'_>, top: &Top, snapshot: &Snapshot, area: Rect) {
 
 fn cell(text: String, width: u16, figure: bool) -> Cell<'static> {
     let width = usize::from(width);
-    // Marks text that was cut off.
+    // Mark text that was cut off.
     if text.chars().count() > width {
         return Cell::new(text.chars().take(width - 1).chain(['~']).collect::<String>());
     }
     if figure { Cell::new(format!("{text:>width$}")) } else { Cell::new(text) }
 }
 
-/// The cells of a group, one per column.
+/// The texts of a group's cells, one per column.
 fn figures(snapshot: &Snapshot, group: &Group) -> [String; COLUMNS.len()] {
     let limit = |key: &str| group.limits.iter().find(|limit| limit.key == key);
     let cpu = limit("cpu.max").or_else(|| limit("cpuset")).or_else(|| limit("cpuset.cpus"));
@@ -185,6 +188,12 @@ fn figures(snapshot: &Snapshot, group: &Group) -> [String; COLUMNS.len()] {
     let mut notes = Vec::new();
     if group.frozen {
         notes.push("frozen".to_owned());
+    }
+    if group.freezing_since.is_some() {
+        notes.push("FREEZING".to_owned());
+    }
+    if group.starved_since.is_some() {
+        notes.push("starved".to_owned());
     }
     if let Some(queue) = &group.queue {
         let held = if queue.held.is_some() { "!" } else { "" };
@@ -212,7 +221,7 @@ fn figures(snapshot: &Snapshot, group: &Group) -> [String; COLUMNS.len()] {
     ]
 }
 
-/// At most four characters, such as `7.2G`.
+/// Formats a number of bytes in at most four characters, such as `7.2G`.
 fn short_bytes(value: f64) -> String {
     let mut value = value.max(0.0);
     for unit in ["", "K", "M", "G", "T"] {
@@ -225,11 +234,11 @@ fn short_bytes(value: f64) -> String {
     String::new()
 }
 
-/// Drift and the last actions, in the space that the groups leave.
+/// Drift and the last actions, in the space below the groups.
 fn below<'a>(top: &'a Top, snapshot: &'a Snapshot, area: Rect) -> Vec<Line<'a>> {
     let mut lines = Vec::new();
     if !snapshot.unmet.is_empty() {
-        let text = format!("cannot be had here: {} (commensal status)", snapshot.unmet.len());
+        let text = format!("unmet settings: {} (commensal status)", snapshot.unmet.len());
         lines.push(Line::styled(text, style(top, Color::Yellow)));
     }
     for drift in snapshot.drift.iter().rev().take(DRIFT) {
@@ -237,15 +246,15 @@ fn below<'a>(top: &'a Top, snapshot: &'a Snapshot, area: Rect) -> Vec<Line<'a>> 
     }
     let first = snapshot.actions.len().saturating_sub(ACTIONS);
     for one in &snapshot.actions[first..] {
-        // The time of day is enough: 2026-11-22T06:15:29.250Z.
+        // Show the time of day only: 2026-11-22T06:15:29.250Z.
         let time = one.at.split('T').nth(1).unwrap_or(&one.at);
         let time = time.get(..8).unwrap_or(time);
         lines.push(Line::raw(format!("{time} {}", action(one))));
     }
-    // Head, problems, titles, the line above these and the keys.
-    let wanted = 4 + TROUBLES + 1 + GROUPS.min(snapshot.groups.len().max(1)) + 1 + 1;
+    // Header, problems, column titles, the line above these, and the keys.
+    let wanted = 4 + PROBLEMS + 1 + GROUPS.min(snapshot.groups.len().max(1)) + 1 + 1;
     let room = usize::from(area.height).saturating_sub(wanted);
-    // The newest action is the last line.
+    // Keep the newest actions, which are the last lines.
     lines.drain(..lines.len().saturating_sub(room));
     if lines.is_empty() {
         return lines;
@@ -273,20 +282,20 @@ fn keys(top: &Top) -> Line<'_> {
 const HELP: [&str; 18] = [
     "CPUS     CPUs used during the last tick",
     "LIMIT    quota or CPU set in force",
-    "MEMORY   held / hard limit",
-    "DELAY    waiting for a CPU, ms per second",
-    "BLAME    of that, blamed on offline work,",
+    "MEMORY   used / hard limit",
+    "DELAY    wait for a CPU, ms per second",
+    "BLAME    part of it due to offline work,",
     "         ms per second on a CPU (the probe)",
-    "THR%     periods in which the quota stopped it",
+    "THR%     quota periods that were throttled",
     "PSI%     time in which some task waited for a CPU",
     "IO       bytes per second from and to disks",
-    "q4+17!   4 run, 17 wait, ! nobody is admitted",
-    "d1       knobs that somebody else writes",
+    "q4+17!   4 run, 17 wait; ! queue held closed",
+    "d1       knobs that other programs write",
     "",
     "c m d t p i n  order by cpu, memory, delay,",
     "               throttled, pressure, io, name;",
-    "               again: the other way round",
-    "r  the other way round   arrows  scroll",
+    "               again: reverse the order",
+    "r  reverse the order    arrows  scroll",
     "?  this page             q  quit",
     "why a number is what it is: commensal explain GROUP",
 ];

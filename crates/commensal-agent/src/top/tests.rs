@@ -1,4 +1,4 @@
-//! Screens, keys and sizes.
+//! Tests of screens, keys and sizes.
 
 use super::*;
 use crate::{fixture, golden};
@@ -36,7 +36,7 @@ fn golden_top() {
     golden::check("top.txt", &text);
 }
 
-/// On an 80 x 24 screen nothing important is cut off.
+/// On an 80 x 24 screen, nothing important is cut off.
 #[test]
 fn all_is_there_at_80_by_24() {
     let screen = top().screen(80, 24);
@@ -59,7 +59,7 @@ fn all_is_there_at_80_by_24() {
     }
 }
 
-/// Any size, from nothing to huge, any number of groups.
+/// Screens of any size, from none to huge, with any number of groups.
 #[test]
 fn every_size_can_be_drawn() {
     let mut many = fixture::snapshot();
@@ -104,7 +104,7 @@ fn keys_order_scroll_and_quit() {
     assert_eq!(names(&top), ["etl", "report", "web"]);
     press(&mut top, KeyCode::Char('n'));
     assert_eq!(names(&top), ["web", "report", "etl"]);
-    // Unknown figures come last, either way.
+    // Unknown values are last in both directions.
     press(&mut top, KeyCode::Char('d'));
     assert_eq!(names(&top), ["etl", "web", "report"]);
     press(&mut top, KeyCode::Char('d'));

@@ -1,22 +1,24 @@
-//! A report as a picture: one flame-graph-like bar per waiting target, whose width is its wait. On top of it lies what
-//! held the CPU meanwhile, by kind, and on top of that by cgroup, outer groups below inner ones. All bars have the same
-//! scale, so they add up and can be compared. One file, without scripts or external resources.
+//! A report as a picture in the style of a flame graph. Each waiting target has a bar whose width is its wait. Above
+//! the bar are boxes for the activities that held the CPU during the wait, by kind, and above these boxes those of the
+//! cgroups, from outer to inner ones. All boxes have the same scale, so they add up and can be compared. The picture is
+//! one file without scripts or external resources.
 
 use super::text::{ms, time, us};
 use super::{Delay, Report, Row};
 use commensal_core::text::printable;
 use std::fmt::Write as _;
 
+/// Width of the picture, in SVG units like all lengths below.
 const WIDTH: f64 = 1000.0;
 const ROW: f64 = 22.0;
-/// Height above a bar, for the target's name.
+/// Height of the space above a bar that holds the name of the target.
 const HEAD: f64 = 26.0;
-/// Width of a character of the labels.
+/// Estimated width of a character in a label.
 const CHARACTER: f64 = 6.7;
-/// Narrower boxes are left out; they appear as a gap above their parents.
+/// Minimum width of a box. Narrower boxes are left out, which leaves a gap above their parents.
 const NARROWEST: f64 = 0.3;
 
-/// A box of the picture and the boxes on top of it.
+/// A box of the picture, with the boxes above it as its children.
 #[derive(Debug, Default, PartialEq)]
 struct Node {
     name: String,
@@ -30,7 +32,7 @@ impl Node {
         1 + self.children.iter().map(Node::depth).max().unwrap_or(0)
     }
 
-    /// The child of this name, created if there is none.
+    /// Returns the child with this name and kind; creates it if there is none.
     fn child(&mut self, name: &str, kind: &'static str) -> &mut Node {
         let at = self.children.iter().position(|child| child.name == name && child.kind == kind);
         let at = at.unwrap_or_else(|| {
@@ -51,7 +53,7 @@ fn tree(name: &str, wait_ms: f64, culprits: &[Row]) -> Node {
     for row in culprits {
         let mut at = waiter.child(in_words(row.kind), row.kind);
         at.ms += row.ms;
-        // A row that is not a cgroup adds nothing to its kind, unless there are cgroups beside it.
+        // A row that is not a cgroup needs no box above its kind, unless there are cgroups next to it.
         let parts: Vec<&str> = match row.name.strip_prefix('/') {
             Some(path) => path.split('/').filter(|part| !part.is_empty()).collect(),
             None => vec![row.name.as_str()],
@@ -87,7 +89,7 @@ text{font:12px ui-monospace,monospace;fill:#1b1b1b}.name{font-weight:600;fill:cu
 .interrupts{fill:#62b8a4}";
 
 impl Report {
-    /// The picture, as SVG.
+    /// Draws the picture as SVG.
     #[must_use]
     pub fn svg(&self) -> String {
         let trees: Vec<Node> =
@@ -101,7 +103,7 @@ impl Report {
         let mut top = 0.0;
         for (tree, of) in trees.iter().zip(&self.by_subject) {
             let run = time(of.run_s * 1e3);
-            let label = format!("{}: waited {} while it ran {run}", tree.name, time(tree.ms));
+            let label = format!("{}: waited {} for a CPU and ran {run}", tree.name, time(tree.ms));
             let _ =
                 writeln!(out, "<text class=\"name\" x=\"2\" y=\"{}\">{}</text>", top + 17.0, escape(&label));
             top += HEAD + ROW * tree.depth() as f64;
@@ -114,7 +116,7 @@ impl Report {
         out
     }
 
-    /// The picture with the figures around it, as one HTML file.
+    /// Formats the report with the picture as one HTML file.
     #[must_use]
     pub fn html(&self) -> String {
         let title = format!("Who made {} wait?", self.subjects.join(", "));
@@ -127,7 +129,7 @@ impl Report {
                     ms(others)
                 )
             }
-            _ => "It had no CPU time.".to_owned(),
+            _ => "The service had no CPU time.".to_owned(),
         };
         let _ = writeln!(body, "<p class=\"headline\">{headline}</p>");
         let _ = writeln!(
@@ -138,11 +140,11 @@ impl Report {
             self.seconds,
             self.waits
         );
-        if let Some(judged) = &self.verdict {
-            let because: String = judged.because.iter().map(|why| format!("; {}", escape(why))).collect();
+        if let Some(verdict) = &self.verdict {
+            let because: String = verdict.because.iter().map(|why| format!("; {}", escape(why))).collect();
             let against = escape(&self.against.join(", "));
-            let class = judged.result.replace(' ', "-");
-            let _ = writeln!(body, "<p class=\"{class}\">{against}: <b>{}</b>{because}</p>", judged.result);
+            let class = verdict.result.replace(' ', "-");
+            let _ = writeln!(body, "<p class=\"{class}\">{against}: <b>{}</b>{because}</p>", verdict.result);
         }
         let _ = writeln!(body, "<figure>{}</figure>", self.svg());
         body.push_str("<table><tr><th>who held the CPU meanwhile<th>ms per CPU-second<th>share</tr>\n");
@@ -168,13 +170,14 @@ impl Report {
         let evidence = &self.evidence;
         let _ = writeln!(
             body,
-            "<p class=\"small\">{} context switches were seen; {} of {} while they waited were hidden. The scheduler's own \
-             bookkeeping, not a sample: every wait is divided exactly among those who had the CPU. It proves that work \
-             made others wait, not that it did no harm: work that had no CPU time can still make others hold the CPU longer.</p>",
+            "<p class=\"small\">The probe saw {} context switches; the kernel did not report {} of {} switches during waits. The \
+             values are exact, not samples: every wait is divided among the tasks that had the CPU meanwhile. They prove \
+             that a task made others wait. They do not prove that a task did no harm: even a task without CPU time can make \
+             others hold the CPU longer.</p>",
             evidence.switches, evidence.relevant_missed, evidence.relevant
         );
         format!(
-            "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>{}</title>\n<style>{PAGE}</style>\n<body>\n{body}</body></html>\n",
+            "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\"><title>{}</title>\n<style>{PAGE}</style>\n<body>\n{body}</body></html>\n",
             escape(&title)
         )
     }
@@ -182,7 +185,7 @@ impl Report {
 
 const PAGE: &str = "\
 :root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;max-width:66rem;margin:2rem auto;padding:0 1rem}\
-h1{font-size:1.4rem}.headline{font-size:1.2rem}figure{margin:1.5rem 0}table{border-collapse:collapse;margin:1rem 0}\
+h1{font-size:1.4rem}.headline{font-size:1.2rem}figure{margin:1.5rem 0;overflow-x:auto}figure svg{min-width:40rem}table{border-collapse:collapse;margin:1rem 0}\
 th,td{text-align:right;padding:.15rem .8rem;border-bottom:1px solid #8884}th:first-child,td:first-child{text-align:left;padding-left:0}\
 td{font-variant-numeric:tabular-nums}.part{font-size:.85rem;opacity:.8}.part td:first-child{padding-left:1.2rem}.over-budget{color:#c0392b}.within-budget{color:#2e8b57}.small{font-size:.85rem;opacity:.8}";
 
@@ -220,7 +223,7 @@ fn draw(out: &mut String, node: &Node, whole_ms: f64, (x, y): (f64, f64), scale:
     }
 }
 
-/// Escapes text for HTML and XML, content and attributes. Names of cgroups and experiments are untrusted.
+/// Escapes text for HTML and XML, both content and attributes. Names of cgroups and experiments are untrusted.
 #[must_use]
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -231,7 +234,7 @@ pub fn escape(text: &str) -> String {
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
-            // XML 1.0 has no way to write these.
+            // XML 1.0 cannot represent these characters.
             '\u{fffe}' | '\u{ffff}' => out.push('\u{fffd}'),
             c => out.push(c),
         }

@@ -1,4 +1,5 @@
-//! A report for a terminal: the whole report, and one line or one screen for the time since the last one.
+//! Formats a report for a terminal: the complete report, or one line or one screen about the time since the previous
+//! report.
 
 use super::{CommandRow, Delay, OWN_PEERS, Report, Row};
 use crate::figures::Kind;
@@ -6,7 +7,7 @@ use commensal_core::text::visible;
 use std::fmt::Write as _;
 
 impl Report {
-    /// The report as text for a terminal.
+    /// Formats the complete report for a terminal.
     #[must_use]
     pub fn text(&self) -> String {
         let mut out = String::new();
@@ -23,7 +24,7 @@ impl Report {
             (Some(all), Some(others)) => {
                 writeln!(out, "wait per CPU-second {}, of which caused by others {}", ms(all), ms(others))
             }
-            _ => writeln!(out, "it had no CPU time, so there is nothing to compare its waits with"),
+            _ => writeln!(out, "the service had no CPU time, so its wait per CPU-second is unknown"),
         };
         let names: Vec<String> = self.culprits.iter().map(Row::label).collect();
         let parts =
@@ -57,7 +58,7 @@ impl Report {
             let _ = writeln!(out, "  leaving it              {}{longest}", self.eviction.text());
             let _ = writeln!(
                 out,
-                "  it stayed {} times until the service had left, and came beside it {} times",
+                "  it stayed {} times until the service had left its CPU, and started next to the running service {} times",
                 self.stayed, self.intrusions
             );
         }
@@ -70,9 +71,9 @@ impl Report {
                 subject.run_s
             );
         }
-        if let Some(judged) = &self.verdict {
-            let _ = writeln!(out, "{}: {}", self.against.join(", "), judged.result);
-            for because in &judged.because {
+        if let Some(verdict) = &self.verdict {
+            let _ = writeln!(out, "{}: {}", self.against.join(", "), verdict.result);
+            for because in &verdict.because {
                 let _ = writeln!(out, "  {because}");
             }
         }
@@ -86,28 +87,30 @@ impl Report {
             let share = evidence.relevant_missed as f64 / evidence.relevant.max(1) as f64 * 100.0;
             let _ = writeln!(
                 out,
-                "note: {} of {} context switches while they waited ({share:.3} %) were hidden from the probe; {} waits were lost",
+                "note: the kernel did not report {} of {} context switches during waits ({share:.3} %) to the probe; {} waits could not be \
+                 measured",
                 evidence.relevant_missed, evidence.relevant, evidence.lost
             );
         }
         if evidence.skipped > 0 {
             let _ = writeln!(
                 out,
-                "note: the kernel left out {} runs of the probe, because one was already at work there",
+                "note: the kernel skipped {} runs of the probe's programs, because a program was already running on that CPU",
                 evidence.skipped
             );
         }
         if evidence.unnamed_ms > 0.0 {
             let _ = writeln!(
                 out,
-                "note: {} of wait found no place in the list of culprits",
+                "note: {} of wait could not be attributed to a cgroup, because the map of culprits was full",
                 time(evidence.unnamed_ms)
             );
         }
         if let Some(kernel) = &evidence.kernel {
             let _ = writeln!(
                 out,
-                "note: the kernel counted {} waits as {:.3} ms, the probe as {:.3} ms; {} more, of {:.3} ms, the kernel counted as 0",
+                "note: {} waits took {:.3} ms according to the kernel and {:.3} ms according to the probe; the kernel counted {} other \
+                 waits, of {:.3} ms, as 0",
                 kernel.waits,
                 kernel.kernel_ms,
                 kernel.ours_ms,
@@ -117,7 +120,7 @@ impl Report {
         }
     }
 
-    /// The report as one line.
+    /// Formats the report as one line.
     #[must_use]
     pub fn line(&self) -> String {
         let top = self.culprits.first();
@@ -125,10 +128,11 @@ impl Report {
             Some(part) => format!("{}, {}", row.label(), part.label()),
             None => row.label(),
         };
-        let top = top.map(|row| format!(", most by {} ({})", who(row), time(row.ms))).unwrap_or_default();
+        let top =
+            top.map(|row| format!(", most of it by {} ({})", who(row), time(row.ms))).unwrap_or_default();
         let others = self.by_others_ms_per_cpu_s.map_or_else(|| "-".to_owned(), ms);
         format!(
-            "on a CPU {}, waiting {}, by others {others} per CPU-second{top}",
+            "on a CPU {}, waiting {}; caused by others {others} per CPU-second{top}",
             time(self.run_s * 1e3),
             time(self.wait_ms)
         )
@@ -136,7 +140,7 @@ impl Report {
 }
 
 impl Row {
-    /// The row's name, with a mark if it is an offline target with a budget, or another online target.
+    /// Returns the culprit's name, marked if the culprit is an offline target or another online target.
     #[must_use]
     pub fn label(&self) -> String {
         let name = visible(&self.name);
@@ -149,7 +153,7 @@ impl Row {
 }
 
 impl CommandRow {
-    /// What it is called.
+    /// Returns the command with its user.
     #[must_use]
     pub fn label(&self) -> String {
         match (&self.command, &self.user) {

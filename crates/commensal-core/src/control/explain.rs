@@ -1,11 +1,11 @@
-//! Why a decision has its value: the rule that applied, the formula and the inputs. `commensal explain` and the audit
-//! log show it; nothing here decides.
+//! Explanations of decisions: the rule that applied, the formula and its inputs. `commensal explain` and the audit log
+//! show them; this module decides nothing.
 
 use super::formula::evaluate;
 use std::borrow::Cow;
 use std::fmt;
 
-/// A number that went into a decision.
+/// An input of a decision.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Input {
     /// The input's name in the formula.
@@ -16,25 +16,26 @@ pub struct Input {
     pub unit: &'static str,
 }
 
-/// Why a decision has its value. A missing input is not listed, and the rule says so.
+/// The explanation of a decision. It does not list an input that is missing.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Explanation {
-    /// The rule that applied, in words.
+    /// The rule that applied, as readable text.
     pub rule: String,
-    /// The formula in the names of its inputs, by the grammar of [`super::formula`]; empty where nothing was computed.
+    /// The formula, which refers to the inputs by name, in the grammar of [`super::formula`]; empty if nothing was
+    /// computed.
     pub formula: Cow<'static, str>,
-    /// The inputs.
+    /// The inputs, in the order in which they were added.
     pub inputs: Vec<Input>,
 }
 
 impl Explanation {
-    /// A rule with its formula, and no inputs yet.
+    /// Creates an explanation with a rule and a formula, and no inputs yet.
     #[must_use]
     pub fn new(rule: impl Into<String>, formula: impl Into<Cow<'static, str>>) -> Explanation {
         Explanation { rule: rule.into(), formula: formula.into(), inputs: Vec::new() }
     }
 
-    /// With another assignment, which goes on from those before it.
+    /// Appends an assignment to the formula; the assignment may use the names of previous assignments.
     #[must_use]
     pub fn then(mut self, assignment: &str) -> Explanation {
         let before = if self.formula.is_empty() { "" } else { "; " };
@@ -60,20 +61,21 @@ impl Explanation {
         }
     }
 
-    /// What the formula gives, assignment by assignment; the last one is the decision. `None` without a formula.
+    /// Evaluates the formula and returns the value of each assignment; the last value is the decision. `None` if there
+    /// is no valid formula.
     #[must_use]
     pub fn values(&self) -> Option<Vec<(&str, f64)>> {
         let inputs: Vec<(&str, f64)> = self.inputs.iter().map(|input| (input.name, input.value)).collect();
         evaluate(&self.formula, &inputs)
     }
 
-    /// The decision as the formula gives it; `None` without a formula.
+    /// The decision according to the formula; `None` if there is no valid formula.
     #[must_use]
     pub fn derive(&self) -> Option<f64> {
         Some(self.values()?.last()?.1)
     }
 
-    /// The value of an input.
+    /// The value of an input; `None` if there is no input of this name.
     #[must_use]
     pub fn value(&self, name: &str) -> Option<f64> {
         self.inputs.iter().find(|input| input.name == name).map(|input| input.value)
@@ -81,7 +83,7 @@ impl Explanation {
 }
 
 impl fmt::Display for Explanation {
-    /// `rule: formula (name = value unit, …)`.
+    /// Writes `rule: formula (name = value unit, …)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.rule)?;
         if !self.formula.is_empty() {

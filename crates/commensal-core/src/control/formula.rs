@@ -1,4 +1,4 @@
-//! Evaluates the formula of an explanation, so that whoever reads a decision can recompute it. Nothing here decides.
+//! Evaluates the formula of an explanation, so that a reader can recompute a decision. This module decides nothing.
 //!
 //! ```text
 //! formula    = assignment { "; " assignment }          the last one is the decision
@@ -10,13 +10,14 @@
 //! function   = "min" | "max" | "floor" | "ceil" | "clamp" | "least"
 //! ```
 //!
-//! `clamp(x, low, high)` is `max(min(x, high), low)`; `least(a, x, b, y, …)` is the one of `x`, `y`, … that stands after the
-//! least of `a`, `b`, …, the first of equals. `%` after a number is its unit, and counts for nothing.
+//! `clamp(x, low, high)` is `max(min(x, high), low)`. `least(a, x, b, y, …)` finds the least of `a`, `b`, … and returns
+//! the argument that follows it (`x`, `y`, …); of equal values the first counts. `%` after a number is only its unit
+//! and does not change the value.
 
 use std::collections::BTreeMap;
 
-/// The value of every assignment of `formula`, in order; `None` when it is empty, is no formula, or has a name
-/// that no input and no assignment before it gives.
+/// Evaluates `formula` and returns the name and value of every assignment, in order. `None` if the formula is empty or
+/// invalid, or contains a name that is neither an input nor assigned before.
 #[must_use]
 pub fn evaluate<'t>(formula: &'t str, inputs: &[(&'t str, f64)]) -> Option<Vec<(&'t str, f64)>> {
     let mut known: BTreeMap<&str, f64> = inputs.iter().copied().collect();

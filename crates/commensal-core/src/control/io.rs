@@ -1,69 +1,90 @@
-//! Disk rates of offline work from the I/O pressure of online groups: additive increase, multiplicative decrease, for
-//! each disk and direction.
+//! Controller of the disk rates of offline work, based on the I/O pressure of online groups: additive increase and
+//! multiplicative decrease, for each disk and direction (read, write).
 //!
-//! A direction is unlimited until online work waits. Then the limit is half of the current use, and grows by a tenth of
-//! the direction's best rate per second, until it is twice that rate and is lifted. Where the kernel shares the disk by
-//! cost (`io.cost`) or BFQ, weights do this better, work-conserving, and no rate is set.
+//! A direction is unlimited until online work waits. Then the controller limits the direction to half of the current
+//! use. Each second, the limit grows by a tenth of the best rate: the highest rate that offline work has used since the
+//! limit was set. A limit of twice the best rate has no effect any more, so the controller removes it. The controller
+//! sets no rate on disks that the kernel shares by weight (`io.cost` or BFQ). Weights are better, because they are
+//! work-conserving: they leave no disk time unused while requests wait.
 //!
-//! Pressure must be that of online *groups* (cgroup v2): the machine's contains the waits of offline work itself.
+//! The pressure must be that of online *groups* (cgroup v2): the pressure of the machine includes the waits of offline
+//! work itself.
 
 use super::explain::Explanation;
 use super::own::Own;
 use super::regulator::{HOLD_FIRST_MS, HOLD_LONGEST_MS, Move, Params, Range, Regulator};
 use super::{Clock, Staleness, sound};
-use crate::topology::Device;
+use crate::actual::{ActualState, CgroupPath, CgroupRef};
+use crate::knob::{Controller, KnobId, Value};
+use crate::topology::{Device, Disk};
 use crate::units::BytesPerS;
 use std::collections::{BTreeMap, BTreeSet};
 
 const MIB: f64 = 1_048_576.0;
 
-/// I/O pressure of an online group that is allowed, per cent of the time (`some`; rubik acts at 5 % too).
+/// I/O pressure (`some`, in per cent of the time) that is allowed for an online group; rubik also acts at 5 %.
 pub const PRESSURE_PCT: f64 = 5.0;
-/// Below this severity rates rise, as in [`super::latency`].
+/// Severity below which limits rise, as in [`super::latency`]. The severity is the pressure divided by the allowed
+/// pressure.
 pub const EASE_BELOW: f64 = 0.7;
 /// Share of the current use that remains after a cut.
 pub const CUT: f64 = 0.5;
-/// Share that remains above severity [`SEVERE`]: halving from a fast disk's rate would take ten cuts.
+/// Share of the current use that remains after a cut above severity [`SEVERE`]. If each cut only halved the rate, a
+/// fast disk would need ten cuts.
 pub const CUT_SEVERE: f64 = 0.1;
-/// Severity from which [`CUT_SEVERE`] applies.
+/// Severity above which [`CUT_SEVERE`] applies.
 pub const SEVERE: f64 = 4.0;
-/// Minimum time between two cuts, ms: requests queued in a disk are done by then, so the pressure reflects the first
-/// cut.
+/// Minimum time (ms) between two cuts. By then the disk has completed the requests that were queued before the first
+/// cut, so the pressure reflects that cut.
 pub const CUT_SPACING_MS: u64 = 500;
-/// The lowest limit: enough for logs and metadata, and 1 % of a slow disk.
+/// The lowest limit (bytes per second): it is enough for logs and metadata, and 1 % of the rate of a slow disk.
 pub const FLOOR: f64 = MIB;
-/// Growth per second, as a share of the best rate since the limit was set, at least [`FLOOR`].
+/// Share of the best rate by which a limit grows each second; it grows by at least [`FLOOR`].
 pub const GROWTH_SHARE_PER_S: f64 = 0.10;
-/// The limit is lifted at this multiple of the best rate: then it limits nothing.
+/// Multiple of the best rate at which a limit is removed.
 pub const LIFT_OVER_BEST: f64 = 2.0;
 
-/// What offline groups read from and wrote to one disk since the last call, bytes per second.
+/// Rates (bytes per second) at which offline groups have used a disk since the last call.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Rates {
-    /// Read rate.
+    /// Read rate; `None` if not measured.
     pub read: Option<f64>,
-    /// Write rate.
+    /// Write rate; `None` if not measured.
     pub write: Option<f64>,
 }
 
-/// Inputs of a step.
+/// Disks that the kernel shares by weight: disks with the BFQ scheduler, and disks with io.cost enabled.
+#[must_use]
+pub fn shared(disks: &[Disk], actual: &ActualState) -> BTreeSet<Device> {
+    let root = actual
+        .hierarchy_of(Controller::Io)
+        .and_then(|hierarchy| actual.cgroups.get(&CgroupRef { hierarchy, path: CgroupPath::root() }));
+    let by_cost = |device: Device| {
+        let value = root.and_then(|root| root.values.get(&(KnobId::IoCostQos, Some(device))));
+        value == Some(&Value::Number(1))
+    };
+    let shared = |disk: &&Disk| disk.scheduler.as_deref() == Some("bfq") || by_cost(disk.device);
+    disks.iter().filter(shared).map(|disk| disk.device).collect()
+}
+
+/// Inputs of [`Io::step`].
 #[derive(Debug, Clone, Copy)]
 pub struct IoInput<'a> {
-    /// Whether the I/O pressure of online groups can be measured here at all. If not, no limit is set, and the
-    /// decision says so.
+    /// Whether the I/O pressure of online groups can be measured on this machine. If not, the controller sets no limit
+    /// and states this in the explanation.
     pub measurable: bool,
-    /// Share of the time in which some task of an online group waited for a disk, per cent; of the group that
-    /// waited most.
+    /// Share of the time (per cent) in which some task of an online group waited for a disk, for the group that waited
+    /// most.
     pub pressure_pct: Option<f64>,
     /// The disks, with the rates of offline groups.
     pub offline: &'a BTreeMap<Device, Rates>,
-    /// Disks that online groups use; `None` when unknown, which counts as all.
+    /// Disks that online groups use; `None` if unknown, which counts as all disks.
     pub online: Option<&'a BTreeSet<Device>>,
-    /// Disks that the kernel shares by weight (`io.cost.qos` on, or BFQ).
+    /// Disks that the kernel shares by weight (`io.cost.qos` enabled, or BFQ).
     pub shared: &'a BTreeSet<Device>,
 }
 
-/// Limits for one disk.
+/// The limits for a disk.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DiskDecision {
     /// Read limit; `None` is unlimited.
@@ -72,36 +93,37 @@ pub struct DiskDecision {
     pub write: Option<BytesPerS>,
     /// Whether weights are used instead of rates.
     pub weights: bool,
-    /// Whether this step lifted a limit.
+    /// Whether this step removed a limit.
     pub lifted: bool,
-    /// Why, in words for both.
+    /// The explanation for both directions, without the formulas of the limits.
     pub why: Explanation,
-    /// Why the limit of reading and that of writing are what they are, each with its formula.
+    /// The explanations of the read limit and of the write limit, each with its formula.
     pub each: [Explanation; 2],
 }
 
-/// One direction of one disk; without a regulator it is unlimited.
+/// One direction of a disk; without a regulator it is unlimited.
 #[derive(Debug, Clone, Default)]
 struct Lane {
     regulator: Option<Regulator>,
+    /// The highest rate that offline work has used since the limit was set (bytes per second).
     best: f64,
-    /// Whether the limit was lifted by the last step.
+    /// Whether the last step removed the limit.
     lifted: bool,
 }
 
-/// What a step did with a direction that is limited.
+/// What a step did to the limit of one direction (reads or writes).
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Moved {
     moved: Move,
-    /// Whether it was unlimited before.
+    /// Whether the direction was unlimited before the step.
     begins: bool,
-    /// Where the limit should go, in the names of its inputs.
+    /// The formula of the limit's target, written with the names of its inputs.
     goal: &'static str,
     lift: f64,
     before: f64,
 }
 
-/// The controller of the offline side's disks.
+/// The controller of the disk rates of offline work.
 #[derive(Debug, Clone)]
 pub struct Io {
     clock: Clock,
@@ -123,7 +145,7 @@ impl Default for Io {
     }
 }
 
-/// What happens to every direction in this step.
+/// The verdict of a step, which applies to every direction.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Verdict {
     Cut(f64),
@@ -133,8 +155,8 @@ enum Verdict {
 }
 
 impl Io {
-    /// Decides for every disk of `input.offline`; a disk that is gone is forgotten. When the pressure is missing,
-    /// limits stay as they are, then all fall to the floor.
+    /// Decides the limits for every disk in `input.offline`; the state of other disks is dropped. While the pressure is
+    /// missing, limits first stay as they are, and after [`super::MISSING_HOLD_MS`] they fall to the floor.
     pub fn step(&mut self, now_ms: u64, input: &IoInput<'_>) -> BTreeMap<Device, DiskDecision> {
         let passed_ms = self.clock.step(now_ms);
         self.since_cut_ms = self.since_cut_ms.saturating_add(passed_ms);
@@ -180,10 +202,14 @@ impl Io {
             let words = [read.step(now_ms, rates.read, verdict), write.step(now_ms, rates.write, verdict)];
             let rule = |lane: &Lane, moved: &Option<Moved>, what: &str| match moved {
                 Some(moved) if moved.begins => {
-                    format!("{what} is limited from now on, by what it used: online work waits for the disk")
+                    format!(
+                        "{what} is limited from now on to a share of its current rate, because online work waits for the disk"
+                    )
                 }
                 Some(moved) => moved.moved.words(what),
-                None if lane.lifted => format!("{what} is unlimited again: the limit has stopped limiting"),
+                None if lane.lifted => {
+                    format!("{what} is unlimited again, because the limit had no effect any more")
+                }
                 None => format!("{what} is unlimited"),
             };
             let rules = [rule(read, &words[0], "reading"), rule(write, &words[1], "writing")];
@@ -223,7 +249,7 @@ impl Io {
     }
 }
 
-/// A cut to a share of what is used, in the names of its inputs.
+/// The formula of a cut to a share of the current use, written with the names of its inputs.
 fn cut(left: f64, known: bool) -> &'static str {
     match (left < CUT, known) {
         (false, true) => "goal = min(used, limit_before) * 0.5",
@@ -233,17 +259,17 @@ fn cut(left: f64, known: bool) -> &'static str {
     }
 }
 
-/// Why no rate is set on a disk.
+/// Why no rate may be set on a disk; `None` if rates may be set.
 fn off(input: &IoInput<'_>, device: &Device) -> Option<&'static str> {
     if input.shared.contains(device) {
-        return Some("no rate: the kernel shares this disk by weight, which wastes nothing");
+        return Some("no rate: the kernel shares this disk by weight, which wastes no bandwidth");
     }
     (!input.measurable)
-        .then_some("no rate: the I/O pressure of online groups cannot be had here (cgroup v2 has it)")
+        .then_some("no rate: the I/O pressure of online groups is not available here (only cgroup v2 has it)")
 }
 
 impl Lane {
-    /// `None` while it is unlimited.
+    /// Takes a step; returns `None` if the direction is unlimited after it.
     fn step(&mut self, now_ms: u64, used: Option<f64>, verdict: Verdict) -> Option<Moved> {
         self.lifted = false;
         let used = sound(used);
@@ -255,7 +281,7 @@ impl Lane {
             hold_longest_ms: HOLD_LONGEST_MS,
         };
         let begins = match verdict {
-            // An idle direction hurts nobody; one whose use is unknown may.
+            // An idle direction does no harm; one whose use is unknown may do harm.
             Verdict::Cut(_) => used.is_none_or(|used| used > FLOOR),
             Verdict::Missing { lost } => lost,
             Verdict::Ease | Verdict::Keep => false,
@@ -284,7 +310,7 @@ impl Lane {
             (self.regulator, self.lifted) = (None, true);
             return None;
         }
-        // Told as what it is: nothing was measured.
+        // Reported as fail-safe instead of a shrink, because nothing was measured.
         let moved = if verdict == (Verdict::Missing { lost: true }) { Move::FailSafe } else { moved };
         Some(Moved { moved, begins, goal, lift, before: value })
     }
@@ -348,7 +374,7 @@ mod tests {
             self.io.step(self.now, &input).remove(&DISK).unwrap()
         }
 
-        /// MiB/s.
+        /// Rates in MiB/s.
         fn read(&mut self, pressure_pct: Option<f64>, read: f64) -> Option<u64> {
             self.step(pressure_pct, read).read.map(|rate| rate.0 >> 20)
         }
@@ -382,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_take_over_and_without_pressure_nothing_is_limited() {
+    fn weights_replace_rates_and_without_pressure_nothing_is_limited() {
         let mut shared = world();
         shared.shared.insert(DISK);
         let decision = shared.step(Some(90.0), 100.0);

@@ -1,106 +1,121 @@
-//! A cap on offline CPUs, computed from how long online threads wait for a CPU compared with `target-wakeup-p99`.
+//! Controller that caps the CPUs of offline work, based on how long online threads wait for a CPU compared with
+//! `target-wakeup-p99`.
 //!
 //! ```text
 //! severity = max(preemption_p99 / target, blamed / bound)        with the probe
-//! severity = max(run_delay / (2 * bound), pressure / 5 %)        without, less what is the online side's own
-//! cap      = half of what is used above 1; up slowly below 0.7; as it is in between
+//! severity = max(run_delay / (2 * bound), pressure / 5 %)        without it, relative to online work's own waits
+//! cap      = half of the current use if severity > 1; grows slowly if severity < 0.7; otherwise stays
 //! ```
 //!
-//! The largest of the figures counts. The bound of blamed wait is 50 ms per CPU-second at a target of 100 us, and grows
-//! with the target up to 100 ms: on Linux 6.18 protected groups stayed below 40 under every background load,
-//! unprotected ones were above 118.
+//! `preemption_p99` is the 99th percentile of the preemption delay: the time from the wake-up of an online thread on a
+//! CPU that runs offline work until that work has left the CPU. `blamed` is the blamed wait, and `bound` its bound.
+//! Without the probe, only waits that exceed the waits that online work causes itself count.
 //!
-//! Called every 30 ms with the probe's counters, it answers a rise at the next call. The cap goes into [`super::frame`]
-//! or [`super::suppress`] as their `cap`.
+//! The severity is the largest ratio of a measured wait to its bound. The bound of the blamed wait is 50 ms per
+//! CPU-second for targets up to 100 us, and grows with the target up to 100 ms. The reason: on Linux 6.18 protected
+//! groups stayed below 40 ms under every background load tested, while unprotected groups were above 118 ms.
+//!
+//! With the probe's counters the controller is called every 30 ms and reacts to a rise of the severity at the next
+//! call. [`super::frame`] and [`super::suppress`] take the result as their `cap`.
 
 use super::explain::Explanation;
 use super::own::Own;
 use super::regulator::{Move, Params, RELAPSE_MS, Range, Regulator};
 use super::{Clock, sound};
 
-/// Blamed wait that is allowed at a target of 100 us, ms per online CPU-second.
+/// Bound of the blamed wait at a target of 100 us (ms per online CPU-second).
 pub const BLAMED_MS: f64 = 50.0;
-/// Upper limit of the bound for any target, ms per CPU-second: below what every unprotected group showed.
+/// Upper limit of the bound of the blamed wait, for any target (ms per CPU-second). Every unprotected group that was
+/// measured had a longer blamed wait.
 pub const BLAMED_MOST_MS: f64 = 100.0;
-/// The target for which [`BLAMED_MS`] was measured, us.
+/// The target (us) for which [`BLAMED_MS`] was measured.
 pub const TARGET_US: f64 = 100.0;
-/// Minimum number of delays for a 99th percentile.
+/// Minimum number of delays from which a 99th percentile is computed.
 pub const FEWEST_DELAYS: u64 = 100;
-/// Ratio of the bound of total wait to that of blamed wait: alone, the online side waited 2 to 50 ms per CPU-second.
+/// Bound of the total wait as a multiple of the bound of the blamed wait. The bound is higher because the total wait
+/// includes the waits that online work causes itself: 2 to 50 ms per CPU-second without offline work.
 pub const TOTAL_OVER_BLAMED: f64 = 2.0;
-/// CPU pressure of an online group that is allowed, per cent of the time (rubik acts at 5 % too).
+/// CPU pressure (in per cent of the time) that is allowed for an online group; rubik also acts at 5 %.
 pub const PRESSURE_PCT: f64 = 5.0;
-/// Above this severity the cap falls: the bound itself.
+/// Severity above which the cap falls; 1 is the bound.
 pub const CUT_ABOVE: f64 = 1.0;
-/// Above this severity the cap falls to the floor at once: halving would take several reaction times.
+/// Severity above which the cap falls to the floor immediately, because halving would take several reaction times.
 pub const FLOOR_ABOVE: f64 = 4.0;
-/// Below this severity the cap rises. In between is the dead zone: figures of one tick differ by a third.
+/// Severity below which the cap rises. Between this and [`CUT_ABOVE`] the cap stays (hysteresis), because measurements
+/// of single ticks differ by a third.
 pub const EASE_BELOW: f64 = 0.7;
-/// Share of the current use that remains after a cut: additive increase with halving converges to the bound from both
-/// sides (Chiu and Jain 1989).
+/// Share of the current use that remains after a cut: additive increase with multiplicative decrease converges to the
+/// bound (Chiu and Jain 1989).
 pub const CUT: f64 = 0.5;
-/// Minimum time between two cuts, ms: two fast ticks, so that the figures already reflect the first cut.
+/// Minimum time (ms) between two cuts: more than three fast ticks of 30 ms, so that the measurements reflect the first
+/// cut.
 pub const CUT_SPACING_MS: u64 = 100;
-/// Growth rate relative to the frame's, which is the inner loop: two loops of the same speed would oscillate.
+/// Growth rate of the cap relative to that of the frame, which is the inner control loop: two loops of the same speed
+/// would oscillate.
 pub const GROWTH_OVER_FRAME: f64 = 0.5;
-/// After a relapse, growth stops at this share of the harmful level …
+/// The harmful level is the offline CPU use at which growth harmed online work. After a relapse, growth stops at this
+/// share of the harmful level.
 pub const CAUTION: f64 = 0.9;
-/// … for this long, ms: twice the longest hold. Then the harmful level is raised by the share that was left out, then
-/// by twice that share and so on, so that a real bound is probed gently and an accident is forgotten in some minutes.
+/// Time (ms) for which a harmful level limits growth: twice the longest hold. After each such time the level rises: the
+/// first time by the factor 1 / [`CAUTION`], then in steps that double each time. So the cap approaches a real bound
+/// slowly, and a level that was harmful only by accident is forgotten within minutes.
 pub const CAUTION_MS: u64 = 60_000;
-/// Online use below this counts as this, CPUs: a single wait of a mostly idle service does not matter.
+/// Minimum CPU use of online work in the computation, in CPUs. Lower use counts as this value, so that a single wait of
+/// a mostly idle service does not matter.
 pub const LEAST_CPUS: f64 = 0.01;
 
-/// What the probe measured since the last call, over all online groups.
+/// Measurements of the probe since the last call, over all online groups.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Judged {
-    /// Wait blamed on offline work, ms per second of time; 0 when no online thread waited.
+pub struct ProbeWaits {
+    /// Wait blamed on offline work (ms per second of time); 0 if no online thread waited.
     pub blamed_ms_per_s: Option<f64>,
-    /// 99th percentile of the preemption delay, us.
+    /// 99th percentile of the preemption delay (us).
     pub preemption_p99_us: Option<f64>,
-    /// Number of delays behind the percentile.
+    /// Number of delays from which the percentile was computed.
     pub preemptions: u64,
 }
 
-/// Inputs of a step.
+/// Inputs of [`Latency::step`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LatencyInput {
-    /// `target-wakeup-p99`, us.
+    /// `target-wakeup-p99` (us).
     pub target_us: f64,
-    /// Whether this machine has any of the figures below at all. If not there is no cap, and the decision says so.
+    /// Whether this machine can provide any of the measurements below. If not, the controller sets no cap and states
+    /// this in the explanation.
     pub measurable: bool,
-    /// Measured by the probe; `None` where it does not run or gave no value.
-    pub judged: Option<Judged>,
-    /// CPUs that online groups used since the last call.
+    /// Measurements of the probe; `None` if the probe does not run or delivered none.
+    pub probe: Option<ProbeWaits>,
+    /// CPU use of online groups since the last call, in CPUs.
     pub online_cpus: Option<f64>,
-    /// Run delay of online groups, ms per second of time.
+    /// Run delay of online groups (ms per second of time).
     pub run_delay_ms_per_s: Option<f64>,
-    /// Share of the time in which some task of an online group waited for a CPU, per cent; of the group that waited most.
+    /// Share of the time (per cent) in which some task of an online group waited for a CPU, for the group that waited
+    /// most.
     pub pressure_pct: Option<f64>,
-    /// CPUs that offline groups used since the last call.
+    /// CPU use of offline groups since the last call, in CPUs.
     pub offline_cpus: Option<f64>,
-    /// CPUs that offline work may use at all.
+    /// Number of CPUs that offline work may use when no controller limits it.
     pub cpus: f64,
-    /// Logical CPUs of a physical core.
+    /// Number of logical CPUs per physical core.
     pub core: f64,
-    /// The least that offline work keeps, CPUs.
+    /// The floor of the cap, which offline work always keeps, in CPUs.
     pub floor: f64,
 }
 
-/// A cap on the offline side.
+/// The decision about the cap on offline work.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LatencyDecision {
-    /// The cap in CPUs; `None` when there is none.
+    /// The cap in CPUs; `None` if the controller sets no cap.
     pub cap: Option<f64>,
-    /// Measured wait relative to the bound (1 at the bound); `None` when nothing was measured.
+    /// Measured wait relative to the bound (1 at the bound); `None` if nothing was measured.
     pub severity: Option<f64>,
-    /// What the regulator did.
+    /// How this step changed the cap.
     pub moved: Move,
-    /// Why.
+    /// The explanation.
     pub why: Explanation,
 }
 
-/// The controller.
+/// The controller of the cap.
 #[derive(Debug, Clone)]
 pub struct Latency {
     clock: Clock,
@@ -112,12 +127,12 @@ pub struct Latency {
     hurt: Option<Hurt>,
 }
 
-/// The level of offline CPU use at which growth hurt online work.
+/// The harmful level: the offline CPU use at which growth harmed online work.
 #[derive(Debug, Clone, Copy)]
 struct Hurt {
     level: f64,
     left_ms: u64,
-    /// Factor by which the level is raised when the time is over.
+    /// Factor by which the level is raised when `left_ms` has passed.
     raise: f64,
 }
 
@@ -126,7 +141,7 @@ impl Hurt {
         Hurt { level, left_ms: CAUTION_MS, raise: 1.0 / CAUTION }
     }
 
-    /// Lets time pass; `None` when the level is forgotten, because offline work may use every CPU again.
+    /// Advances the time; returns `None` once the level is so high that it does not limit offline work any more.
     fn pass(self, passed_ms: u64, cpus: f64) -> Option<Hurt> {
         let left_ms = self.left_ms.saturating_sub(passed_ms);
         if left_ms > 0 {
@@ -138,19 +153,20 @@ impl Hurt {
     }
 }
 
-/// A cap that stays.
+/// The formula of a cap that stays the same.
 const KEEP: &str = "goal = cap_before";
 
 struct Severity {
     value: f64,
     by: &'static str,
     formula: String,
-    /// From the probe, which knows whom to blame.
-    judged: bool,
+    /// Whether the severity is from the probe, which attributes waits.
+    from_probe: bool,
 }
 
 impl Latency {
-    /// Starts from the cap in force, when it takes over from another agent; from the floor without one.
+    /// Creates the controller. If this agent replaces another agent, the controller starts from the cap in force,
+    /// otherwise from the floor.
     #[must_use]
     pub fn new(in_force: Option<f64>) -> Latency {
         Latency {
@@ -164,12 +180,13 @@ impl Latency {
         }
     }
 
-    /// Decides. When every figure is missing the cap stays as it is, then falls to the floor.
+    /// Decides the cap. While all measurements are missing, the cap first stays as it is, and after
+    /// [`super::MISSING_HOLD_MS`] it falls to the floor.
     pub fn step(&mut self, now_ms: u64, input: &LatencyInput) -> LatencyDecision {
         let passed_ms = self.clock.step(now_ms);
         if !input.measurable {
             let rule =
-                "no cap: neither the probe nor run delay nor pressure of online groups can be had here";
+                "no cap: neither the probe nor run delay nor pressure of online groups is available here";
             let why = Explanation::new(rule, "");
             return LatencyDecision { cap: None, severity: None, moved: Move::Steady, why };
         }
@@ -185,11 +202,11 @@ impl Latency {
         let used = sound(input.offline_cpus).map_or(value, |used| used.min(value));
         let at_floor = used <= input.floor + params.dead_zone;
         let seen = severity(input);
-        let severity = seen.as_ref().map(|seen| match seen.judged {
+        let severity = seen.as_ref().map(|seen| match seen.from_probe {
             true => seen.value,
             false => self.own.step(passed_ms, seen.value, at_floor),
         });
-        let target = severity.map(|severity| self.target(severity, value, used, input));
+        let target = severity.map(|severity| self.target(severity, value, used, at_floor, input));
         let (target, goal) = target.unzip();
         let moved = regulator.step(now_ms, target, Range { floor: input.floor, ceiling: input.cpus });
         match moved {
@@ -210,14 +227,22 @@ impl Latency {
         LatencyDecision { cap: Some(cap), severity, moved, why }
     }
 
-    /// Where the cap should go, and how that is said.
-    fn target(&mut self, severity: f64, value: f64, used: f64, input: &LatencyInput) -> (f64, &'static str) {
+    /// The target of the cap, and its formula.
+    fn target(
+        &mut self,
+        severity: f64,
+        value: f64,
+        used: f64,
+        at_floor: bool,
+        input: &LatencyInput,
+    ) -> (f64, &'static str) {
         if severity > CUT_ABOVE {
             if self.since_cut_ms < CUT_SPACING_MS {
                 return (value, KEEP);
             }
-            if self.since_growth_ms.take().is_some_and(|ms| ms <= RELAPSE_MS) {
-                // One burst while the cap is small must not keep it small.
+            // If offline work used no more than its floor, growth of the cap was not the cause.
+            if self.since_growth_ms.take().is_some_and(|ms| ms <= RELAPSE_MS) && !at_floor {
+                // A single burst while the cap is small must not keep the cap small.
                 let least = self.hurt.map_or(0.0, |hurt| hurt.level * CAUTION);
                 self.hurt = Some(Hurt::new(used.max(least)));
             }
@@ -229,7 +254,7 @@ impl Latency {
         if severity >= EASE_BELOW {
             return (value, KEEP);
         }
-        // What hurt is no reason to take away what does not.
+        // A harmful level limits growth only; it does not lower a cap that does no harm now.
         match self.hurt {
             Some(hurt) if hurt.level * CAUTION < value => (value, KEEP),
             Some(hurt) => (hurt.level * CAUTION, "goal = hurt * 0.9"),
@@ -247,20 +272,22 @@ impl Latency {
         let words = moved.words("the cap");
         let rule = match (seen, moved) {
             (Some(seen), Move::Shrunk { .. }) => format!("{words}, because of {}", seen.by),
-            (_, Move::Steady) if self.hurt.is_some() => format!("{words} below what hurt a short time ago"),
+            (_, Move::Steady) if self.hurt.is_some() => {
+                format!("{words} below the CPU use that harmed online work a short time ago")
+            }
             _ => words,
         };
-        let judged = input.judged.unwrap_or_default();
-        let formula = seen.map_or_else(String::new, |seen| match self.own.known().filter(|_| !seen.judged) {
-            Some(_) => format!("severity = {} / max(1, 1.5 * own)", seen.formula),
-            None => format!("severity = {}", seen.formula),
+        let probe = input.probe.unwrap_or_default();
+        let formula = seen.map_or_else(String::new, |seen| match self.own.known() {
+            Some(_) if !seen.from_probe => format!("severity = {} / max(1, 1.5 * own)", seen.formula),
+            _ => format!("severity = {}", seen.formula),
         });
         Explanation::new(rule, formula)
             .with("target", input.target_us, "us")
             .with("bound", bound_ms(input.target_us), "ms/CPU-s")
-            .maybe("preemption_p99", sound(judged.preemption_p99_us), "us")
-            .maybe("preemptions", input.judged.map(|_| count(judged.preemptions)), "")
-            .maybe("blamed", per_cpu_s(judged.blamed_ms_per_s, input.online_cpus), "ms/CPU-s")
+            .maybe("preemption_p99", sound(probe.preemption_p99_us), "us")
+            .maybe("preemptions", input.probe.map(|_| count(probe.preemptions)), "")
+            .maybe("blamed", per_cpu_s(probe.blamed_ms_per_s, input.online_cpus), "ms/CPU-s")
             .maybe("run_delay", per_cpu_s(input.run_delay_ms_per_s, input.online_cpus), "ms/CPU-s")
             .maybe("pressure", sound(input.pressure_pct), "%")
             .maybe("own", self.own.known(), "")
@@ -269,7 +296,7 @@ impl Latency {
     }
 }
 
-/// Blamed wait that is allowed for a target, ms per CPU-second.
+/// Bound of the blamed wait for a target (ms per CPU-second).
 #[must_use]
 pub fn bound_ms(target_us: f64) -> f64 {
     (BLAMED_MS * target_us / TARGET_US).clamp(BLAMED_MS, BLAMED_MOST_MS)
@@ -283,15 +310,16 @@ fn count(number: u64) -> f64 {
     number as f64
 }
 
-/// The largest figure: the probe's if it gave any, otherwise those that do not attribute waits.
+/// The severity: the largest ratio of a measurement to its bound. The probe's measurements count if there are any;
+/// otherwise run delay and CPU pressure count, which do not say who caused the wait.
 fn severity(input: &LatencyInput) -> Option<Severity> {
     let bound = bound_ms(input.target_us);
-    let judged = input.judged.unwrap_or_default();
-    let p99 = sound(judged.preemption_p99_us).filter(|_| judged.preemptions >= FEWEST_DELAYS);
+    let probe = input.probe.unwrap_or_default();
+    let p99 = sound(probe.preemption_p99_us).filter(|_| probe.preemptions >= FEWEST_DELAYS);
     let direct = [
         (p99.map(|us| us / input.target_us), "the preemption delay", "preemption_p99 / target"),
         (
-            per_cpu_s(judged.blamed_ms_per_s, input.online_cpus).map(|ms| ms / bound),
+            per_cpu_s(probe.blamed_ms_per_s, input.online_cpus).map(|ms| ms / bound),
             "wait blamed on offline work",
             "blamed / bound",
         ),
@@ -309,7 +337,7 @@ fn severity(input: &LatencyInput) -> Option<Severity> {
             "pressure / 5 %",
         ),
     ];
-    let worst = |figures: [(Option<f64>, &'static str, &'static str); 2], judged| {
+    let worst = |figures: [(Option<f64>, &'static str, &'static str); 2], from_probe| {
         let known =
             || figures.iter().filter_map(|(value, by, formula)| value.map(|value| (value, *by, *formula)));
         let (value, by, _) = known().max_by(|a, b| a.0.total_cmp(&b.0))?;
@@ -318,7 +346,7 @@ fn severity(input: &LatencyInput) -> Option<Severity> {
             [one] => (*one).to_owned(),
             all => format!("max({})", all.join(", ")),
         };
-        Some(Severity { value, by, formula, judged })
+        Some(Severity { value, by, formula, from_probe })
     };
     worst(direct, true).or_else(|| worst(indirect, false))
 }
@@ -331,7 +359,7 @@ mod tests {
         LatencyInput {
             target_us: 100.0,
             measurable: true,
-            judged: Some(Judged { blamed_ms_per_s, ..Judged::default() }),
+            probe: Some(ProbeWaits { blamed_ms_per_s, ..ProbeWaits::default() }),
             online_cpus: Some(1.0),
             run_delay_ms_per_s: None,
             pressure_pct: None,
@@ -369,26 +397,26 @@ mod tests {
 
     #[test]
     fn the_dominant_figure_wins_and_a_percentile_needs_enough_delays() {
-        let judged = |us, preemptions| Judged {
+        let waits = |us, preemptions| ProbeWaits {
             blamed_ms_per_s: Some(10.0),
             preemption_p99_us: Some(us),
             preemptions,
         };
-        let of = |judged| {
+        let of = |probe| {
             let decision =
-                Latency::new(Some(8.0)).step(0, &LatencyInput { judged: Some(judged), ..input(None) });
+                Latency::new(Some(8.0)).step(0, &LatencyInput { probe: Some(probe), ..input(None) });
             decision.severity.unwrap()
         };
-        assert_eq!(of(judged(300.0, 100)), 3.0);
-        assert_eq!(of(judged(300.0, 99)), 0.2);
-        assert_eq!(of(judged(5.0, 1_000)), 0.2);
+        assert_eq!(of(waits(300.0, 100)), 3.0);
+        assert_eq!(of(waits(300.0, 99)), 0.2);
+        assert_eq!(of(waits(5.0, 1_000)), 0.2);
         assert_eq!([20.0, 100.0, 150.0, 5_000.0].map(bound_ms), [50.0, 50.0, 75.0, 100.0]);
     }
 
     #[test]
     fn without_the_probe_run_delay_and_pressure_are_used() {
         let indirect = |run_delay_ms_per_s, pressure_pct| {
-            let input = LatencyInput { judged: None, run_delay_ms_per_s, pressure_pct, ..input(None) };
+            let input = LatencyInput { probe: None, run_delay_ms_per_s, pressure_pct, ..input(None) };
             Latency::new(Some(8.0)).step(0, &input).severity
         };
         assert_eq!(indirect(Some(200.0), None), Some(2.0));
@@ -399,7 +427,7 @@ mod tests {
     #[test]
     fn what_online_work_does_to_itself_does_not_choke_offline_work() {
         let mut latency = Latency::new(Some(8.0));
-        let own = LatencyInput { judged: None, run_delay_ms_per_s: Some(250.0), ..input(None) };
+        let own = LatencyInput { probe: None, run_delay_ms_per_s: Some(250.0), ..input(None) };
         let mut caps = Vec::new();
         for second in 0..60 {
             caps.push(cap(&mut latency, second * 1_000, &own));
@@ -409,9 +437,23 @@ mod tests {
     }
 
     #[test]
+    fn a_wait_while_offline_work_does_nothing_hurts_no_level() {
+        let mut latency = Latency::new(Some(1.0));
+        let idle = |blamed| LatencyInput { offline_cpus: Some(0.0), ..input(Some(blamed)) };
+        for second in 0..4 {
+            cap(&mut latency, second * 1_000, &idle(1.0));
+        }
+        assert_eq!(cap(&mut latency, 4_000, &idle(60.0)), 0.4);
+        for second in 5..40 {
+            cap(&mut latency, second * 1_000, &idle(1.0));
+        }
+        assert_eq!(cap(&mut latency, 40_000, &idle(1.0)), 8.0);
+    }
+
+    #[test]
     fn missing_is_held_then_the_floor_and_unmeasurable_is_no_cap() {
         let mut latency = Latency::new(Some(8.0));
-        let missing = LatencyInput { judged: None, ..input(None) };
+        let missing = LatencyInput { probe: None, ..input(None) };
         let caps: Vec<f64> = (0..7).map(|second| cap(&mut latency, second * 1_000, &missing)).collect();
         assert_eq!(caps, [8.0, 8.0, 8.0, 8.0, 8.0, 0.4, 0.4]);
         let decision = latency.step(9_000, &LatencyInput { measurable: false, ..missing });

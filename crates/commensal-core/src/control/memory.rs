@@ -1,11 +1,13 @@
-//! Memory of one group (queue new work, freeze, kill the largest process) and of the machine: offline work gives way,
-//! never online. All figures are [`Bytes`]: a peer counted each victim a thousandfold, and stopped after the first.
+//! Memory controllers: one for a group (hold its queue, freeze it, kill its largest process), and one for the machine,
+//! which freezes and kills offline work, never online work. All amounts are [`Bytes`]. In another tool, a unit error
+//! multiplied the memory of each victim by a thousand, so the tool stopped after the first victim.
 //!
-//! *Held* memory is what cannot be reclaimed without I/O or a kill: `memory.current` less the file cache (`active_file`
-//! and `inactive_file` of `memory.stat`). Counting the cache, every busy group is at its limit.
+//! *Held* memory cannot be reclaimed without I/O or a kill: `memory.current` minus the file cache (`active_file` and
+//! `inactive_file` of `memory.stat`). If the cache were counted, every busy group would be at its limit.
 //!
-//! *Pending free* is the memory of processes that are dying already. It counts as free, so that only one process is
-//! killed when one is enough. There is no cool-down: it would ignore memory that runs out meanwhile.
+//! *Pending free* is the memory of processes that are already dying. It counts as free, so that the controllers kill no
+//! more processes than necessary. The controllers do not pause after a kill: during a pause they would not notice that
+//! memory runs out.
 
 use super::explain::Explanation;
 use super::{Clock, MISSING_HOLD_MS, Staleness, sound};
@@ -13,20 +15,20 @@ use crate::group::{Class, OnExceed};
 use crate::units::{Bytes, Ppm};
 use std::collections::BTreeMap;
 
-/// Share of the limit from which new work waits: a running job's last growth must still fit.
+/// Share of the limit from which new work waits. The rest is for the growth of running jobs.
 pub const QUEUE_AT: Ppm = Ppm(900_000);
 /// Share of the limit below which new work is admitted again.
 pub const QUEUE_BELOW: Ppm = Ppm(850_000);
-/// Share of the limit from which the group is frozen, if `on-exceed = "freeze"`: half of what is left when the queue
-/// closes; the other half is for what the kernel still allocates for frozen tasks.
+/// Share of the limit from which the group is frozen, if `on-exceed = "freeze"`: halfway between [`QUEUE_AT`] and the
+/// limit; the rest is for memory that the kernel still allocates for frozen tasks.
 pub const FREEZE_AT: Ppm = Ppm(950_000);
-/// Share of the limit below which the group is thawed: where new work waits, so that the group does not oscillate at
-/// one threshold.
+/// Share of the limit below which the group is thawed: equal to [`QUEUE_AT`] and below [`FREEZE_AT`], so that the group
+/// does not oscillate at a single threshold.
 pub const THAW_BELOW: Ppm = QUEUE_AT;
-/// A frozen group gives no memory back by itself; after this long it is reported as stuck, ms.
+/// Time (ms) after which a frozen group is reported as stuck: it frees no memory by itself.
 pub const STUCK_MS: u64 = 60_000;
-/// A victim's memory counts as free for this long after the kill, ms (koordlet waits 4 s after one, too). A process
-/// that has not died by then is stuck in the kernel and will not free its memory soon.
+/// Time (ms) after a kill for which the victim's memory counts as free; koordlet also waits for 4 s after a kill. A
+/// process that has not died by then is stuck in the kernel and will not free its memory soon.
 pub const PENDING_MS: u64 = 4_000;
 
 /// A process that could be killed.
@@ -34,11 +36,11 @@ pub const PENDING_MS: u64 = 4_000;
 pub struct Process {
     /// Process ID.
     pub pid: u32,
-    /// Start time, clock ticks since boot; together with the PID it identifies the process.
+    /// Start time (clock ticks since boot); together with the PID it identifies the process.
     pub start: u64,
-    /// Memory that killing it frees: anonymous and shared memory that no other process maps.
+    /// Memory that becomes free if this process dies: anonymous and shared memory that no other process maps.
     pub held: Bytes,
-    /// Whether it was killed already, or is exiting.
+    /// Whether the process was killed already or is exiting.
     pub dying: bool,
 }
 
@@ -47,13 +49,13 @@ pub struct Process {
 pub struct Victim {
     /// Process ID.
     pub pid: u32,
-    /// Start time, clock ticks since boot.
+    /// Start time (clock ticks since boot).
     pub start: u64,
-    /// Memory that killing it frees.
+    /// Memory that the kill frees.
     pub held: Bytes,
 }
 
-/// Processes that are dying, and how long ago they were killed.
+/// The dying processes (PID and start time), and how long ago they were killed (ms).
 #[derive(Debug, Clone, Default)]
 struct Dying(BTreeMap<(u32, u64), u64>);
 
@@ -62,7 +64,8 @@ impl Dying {
         self.0.values_mut().for_each(|ms| *ms = ms.saturating_add(passed_ms));
     }
 
-    /// Pending free memory. A process that is no longer listed has freed its memory.
+    /// Computes the pending free memory, and forgets processes that are no longer listed, because they have freed their
+    /// memory.
     fn pending(&mut self, processes: &[Process]) -> u64 {
         let id = |process: &Process| (process.pid, process.start);
         self.0.retain(|known, _| processes.iter().any(|process| id(process) == *known));
@@ -73,8 +76,8 @@ impl Dying {
         processes.iter().filter(soon).fold(0, |sum, process| sum.saturating_add(process.held.0))
     }
 
-    /// Chooses the largest process, of equals the youngest (it loses the least work); never one twice, and none whose
-    /// death frees nothing.
+    /// Chooses the process that holds the most memory. If several processes hold the same amount, chooses the youngest,
+    /// which loses the least work. Never chooses a process twice, nor a process whose death frees nothing.
     fn choose(&mut self, processes: &[Process]) -> Option<Victim> {
         let alive =
             |process: &&Process| process.held.0 > 0 && !self.0.contains_key(&(process.pid, process.start));
@@ -84,40 +87,42 @@ impl Dying {
     }
 }
 
-/// Inputs of a group's step.
+/// Inputs of a step of [`GroupMemory`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GroupInput<'a> {
-    /// Memory that the group holds, without the page cache.
+    /// Memory that the group holds, without the file cache; `None` if it could not be read.
     pub held: Option<Bytes>,
     /// The group's hard limit.
     pub limit: Bytes,
-    /// What the user configured for an exceeded limit.
+    /// The configured reaction to an exceeded limit.
     pub on_exceed: OnExceed,
-    /// Whether the kernel enforces the limit on a single cgroup. Then the kernel also kills, sooner than the agent
-    /// could.
+    /// Whether the kernel enforces the limit on a single cgroup. If so, the kernel also kills a process when the group
+    /// reaches the limit, before the agent can act.
     pub by_kernel: bool,
-    /// The group's processes; `None` when they were not listed, which is cheaper (see [`GroupDecision::list`]).
+    /// The group's processes; `None` if the caller did not list them, which is cheaper. The decision states whether it
+    /// needs the list ([`GroupDecision::list`]).
     pub processes: Option<&'a [Process]>,
 }
 
-/// What to do with a group.
+/// The decision about a group.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GroupDecision {
-    /// New work must wait.
+    /// Whether new work must wait.
     pub queue: bool,
-    /// Every task must be stopped.
+    /// Whether the group must be frozen.
     pub frozen: bool,
-    /// The group has been frozen for [`STUCK_MS`] and should be reported.
+    /// Whether the group has been frozen for [`STUCK_MS`] and should be reported.
     pub stuck: bool,
-    /// Kill this process.
+    /// The process to kill.
     pub kill: Option<Victim>,
-    /// A victim is due and the processes were not listed: call again at the same time with them.
+    /// Whether a process must be killed but the caller did not list the processes. If so, the caller must list them and
+    /// call again with the same time.
     pub list: bool,
-    /// Why.
+    /// The explanation.
     pub why: Explanation,
 }
 
-/// The controller of one group.
+/// The controller of a group's memory.
 #[derive(Debug, Clone, Default)]
 pub struct GroupMemory {
     clock: Clock,
@@ -129,14 +134,15 @@ pub struct GroupMemory {
 }
 
 impl GroupMemory {
-    /// Starts; `frozen` when an earlier agent has frozen the group, for a hand-over.
+    /// Creates the controller. If this agent replaces another agent, `frozen` states whether the other agent has frozen
+    /// the group.
     #[must_use]
     pub fn new(frozen: bool) -> GroupMemory {
         GroupMemory { queue: frozen, frozen, ..GroupMemory::default() }
     }
 
-    /// Decides. When the held memory is missing, everything first stays as it is, then new work waits; nothing is
-    /// frozen or killed without a measurement.
+    /// Decides what to do with the group. While the held memory is missing, everything first stays as it is, and after
+    /// [`MISSING_HOLD_MS`] new work waits; nothing is frozen or killed without a measurement.
     pub fn step(&mut self, now_ms: u64, input: &GroupInput<'_>) -> GroupDecision {
         let passed_ms = self.clock.step(now_ms);
         self.dying.pass(passed_ms);
@@ -148,8 +154,8 @@ impl GroupMemory {
         let rule = match input.held {
             None => {
                 self.queue |= lost;
-                let rule = if lost { "new work waits: what it holds" } else { "held: what it holds" };
-                format!("{rule} could not be read for {} s", self.silence.ms() / 1_000)
+                let rule = if lost { "new work waits: the memory" } else { "unchanged: the memory" };
+                format!("{rule} of the group could not be read for {} s", self.silence.ms() / 1_000)
             }
             Some(held) => {
                 self.levels(held, input);
@@ -196,13 +202,18 @@ impl GroupMemory {
 
     fn rule(&self, held: Bytes, over: bool, kill: Option<Victim>, input: &GroupInput<'_>) -> String {
         if let Some(victim) = kill {
-            return format!("process {} is killed, the largest: {} are at the limit", victim.pid, held);
+            return format!(
+                "process {} is killed, the largest of the group, which holds {} and is at its limit",
+                victim.pid, held
+            );
         }
         let rule = match (over, input.on_exceed, self.frozen, self.queue) {
             (true, OnExceed::KillLargest, ..) if input.by_kernel => "the kernel kills at this limit",
-            (true, OnExceed::KillLargest, ..) if input.processes.is_none() => "a victim is due",
+            (true, OnExceed::KillLargest, ..) if input.processes.is_none() => {
+                "at the limit: a process must be killed"
+            }
             (true, OnExceed::KillLargest, ..) => {
-                "at the limit, and nobody is left whose death would free anything"
+                "at the limit, and no process is left whose death would free memory"
             }
             (.., true, _) => "frozen, and new work waits",
             (.., true) => "new work waits",
@@ -212,27 +223,30 @@ impl GroupMemory {
     }
 }
 
-/// Available memory below which offline work is frozen, as a share of the machine (rubik acts at 10 % too) …
+/// The low level, as a share of the machine's memory: offline work is frozen while less memory than this is available.
+/// rubik also acts at 10 %.
 pub const LOW: Ppm = Ppm(100_000);
-/// … but at most this much: what some cores that fault pages in can take within a tick of one second.
+/// Maximum of the low level: the memory that several cores can fault in within a tick of one second.
 pub const LOW_MOST: Bytes = Bytes(8 << 30);
-/// Offline work is thawed when available memory is this many halves of the low level.
+/// The agent thaws offline work when the available memory reaches this multiple of half the low level: 3 means one and
+/// a half times the low level.
 pub const EASE_HALVES: u64 = 3;
-/// Time that a freeze has to show its effect before a process is killed, ms: one tick.
+/// Time (ms) from a freeze until a process may be killed: one tick, in which the freeze can take effect.
 pub const KILL_AFTER_MS: u64 = 1_000;
-/// First and longest minimum duration of a freeze, ms, doubled on relapse (sideloader: 10 to 30 s too).
+/// First minimum duration (ms) of a freeze, which is doubled on each relapse up to [`FROZEN_LONGEST_MS`]; sideloader
+/// also uses 10 to 30 s.
 pub const FROZEN_FIRST_MS: u64 = 10_000;
-/// See [`FROZEN_FIRST_MS`].
+/// Longest minimum duration (ms) of a freeze; see [`FROZEN_FIRST_MS`].
 pub const FROZEN_LONGEST_MS: u64 = 30_000;
-/// Memory that is low again within this time after a thaw is a relapse, ms.
+/// If memory is low again within this time after a thaw (ms), that counts as a relapse.
 pub const FROZEN_RELAPSE_MS: u64 = 30_000;
-/// After this long of low memory one offline process is killed so that the others can go on, ms: frozen processes free
-/// nothing.
+/// Time (ms) of low memory after which an offline process is killed so that the others can continue, because frozen
+/// processes free no memory.
 pub const FROZEN_LONG_MS: u64 = 60_000;
-/// Memory pressure (`some`) of the machine, per cent of the time, that is too much even when memory is available:
-/// tasks wait for reclaim half of the time (sideloader: 50 too).
+/// Memory pressure (`some`, in per cent of the time) of the machine that is too high even if memory is available. At
+/// this pressure, tasks wait for reclaim half of the time. sideloader also uses 50.
 pub const PRESSURE_PCT: f64 = 50.0;
-/// … if it lasts for this long, ms.
+/// Time (ms) for which the memory pressure must be at least [`PRESSURE_PCT`] before offline work is frozen.
 pub const PRESSURE_MS: u64 = 10_000;
 
 /// A process of a group.
@@ -244,31 +258,32 @@ pub struct Candidate {
     pub process: Process,
 }
 
-/// Inputs of the machine's step.
+/// Inputs of a step of [`NodeMemory`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct NodeInput<'a> {
-    /// Memory available without swapping (`MemAvailable`).
+    /// Memory available without swapping (`MemAvailable`); `None` if it could not be read.
     pub available: Option<Bytes>,
     /// Main memory.
     pub total: Bytes,
-    /// Share of the time in which some task waited for memory, per cent; `None` where the kernel has no PSI, and then
+    /// Share of the time (per cent) in which some task waited for memory. `None` if the kernel has no PSI; then
     /// available memory alone decides.
     pub pressure_pct: Option<f64>,
-    /// Processes of the groups; `None` when they were not listed (see [`NodeDecision::list`]).
+    /// Processes of all groups; `None` if they were not listed (see [`NodeDecision::list`]).
     pub candidates: Option<&'a [Candidate]>,
 }
 
-/// What to do on the machine. On cgroup v1 a frozen process dies only when it is thawed, so the caller kills it and
-/// then thaws its cgroup for a moment.
+/// The decision for the whole machine. On cgroup v1 a frozen process does not die before it is thawed, so the caller
+/// sends the kill and then thaws the cgroup briefly.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodeDecision {
-    /// All offline groups must be frozen.
+    /// Whether all offline groups must be frozen.
     pub freeze: bool,
-    /// Kill this process, of an offline group.
+    /// The process to kill; it belongs to an offline group.
     pub kill: Option<Victim>,
-    /// A victim is due and the processes were not listed: call again at the same time with them.
+    /// Whether a process must be killed but the caller did not list the processes. If so, the caller must list them and
+    /// call again with the same time.
     pub list: bool,
-    /// Why.
+    /// The explanation.
     pub why: Explanation,
 }
 
@@ -287,7 +302,8 @@ pub struct NodeMemory {
 }
 
 impl NodeMemory {
-    /// Starts; `frozen` when an earlier agent has frozen offline work, for a hand-over.
+    /// Creates the controller. If this agent replaces another agent, `frozen` states whether the other agent has frozen
+    /// offline work.
     #[must_use]
     pub fn new(frozen: bool) -> NodeMemory {
         NodeMemory {
@@ -303,8 +319,8 @@ impl NodeMemory {
         }
     }
 
-    /// Decides. When available memory is missing, everything first stays as it is, then offline work is frozen; nothing
-    /// is killed without a measurement.
+    /// Decides what to do on the machine. While the available memory is missing, everything first stays as it is, and
+    /// after [`MISSING_HOLD_MS`] offline work is frozen; nothing is killed without a measurement.
     pub fn step(&mut self, now_ms: u64, input: &NodeInput<'_>) -> NodeDecision {
         let passed_ms = self.pass(now_ms);
         let lost = self.silence.step(passed_ms, input.available.is_some());
@@ -323,7 +339,7 @@ impl NodeMemory {
                 self.freeze();
                 "offline work is frozen: available memory could not be read".to_owned()
             }
-            None => "held: available memory could not be read".to_owned(),
+            None => "unchanged: available memory could not be read".to_owned(),
             Some(Bytes(available)) => {
                 let rule = self.level(available, low, passed_ms);
                 match self.due(available.saturating_add(pending), low) {
@@ -335,7 +351,7 @@ impl NodeMemory {
                             formula.push(by);
                         }
                         kill.map_or(
-                            format!("{rule}; {why}, and no offline process was listed that could"),
+                            format!("{rule}; {why}, but there is no offline process to kill"),
                             |victim| {
                                 format!("process {} is killed, the largest offline one: {why}", victim.pid)
                             },
@@ -391,7 +407,7 @@ impl NodeMemory {
         (self.frozen, self.frozen_ms, self.low_ms) = (true, 0, 0);
     }
 
-    /// Updates the frozen state and describes it.
+    /// Updates the frozen state and returns its description.
     fn level(&mut self, available: u64, low: u64, passed_ms: u64) -> &'static str {
         let pressed = self.pressed_ms >= PRESSURE_MS;
         if available < low || pressed {
@@ -408,13 +424,13 @@ impl NodeMemory {
         }
         if available >= low.saturating_mul(EASE_HALVES) / 2 && self.frozen_ms >= self.hold_ms {
             (self.frozen, self.frozen_ms, self.low_ms, self.thawed_ms) = (false, 0, 0, Some(0));
-            return "offline work goes on: memory is available again";
+            return "offline work continues: memory is available again";
         }
         self.low_ms = self.low_ms.saturating_add(passed_ms);
-        "offline work stays frozen: memory must be available with a margin, and for long enough"
+        "offline work stays frozen until enough memory has been available for long enough"
     }
 
-    /// Why somebody has to die, if so, and by which formula.
+    /// The reason and the formula why a process must be killed; `None` if none must.
     fn due(&self, to_come: u64, low: u64) -> Option<(&'static str, &'static str)> {
         if self.frozen && self.frozen_ms >= KILL_AFTER_MS && to_come < low / 2 {
             return Some(("freezing was not enough", "kill = available + pending < floor(low / 2)"));
@@ -422,7 +438,7 @@ impl NodeMemory {
         let long =
             self.frozen && self.low_ms >= FROZEN_LONG_MS && to_come < low.saturating_mul(EASE_HALVES) / 2;
         long.then_some((
-            "frozen work gives no memory back, and the others wait for too long",
+            "frozen processes free no memory, and have been frozen for too long",
             "kill = available + pending < floor(low * 3 / 2)",
         ))
     }

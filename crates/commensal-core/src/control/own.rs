@@ -1,20 +1,22 @@
-//! How long the online side waits because of itself, so that offline work is not held back for nothing.
+//! Measures the waits that online work causes itself (the baseline). Limits on offline work cannot shorten these waits.
 //!
-//! Run delay and pressure do not say what causes them: two online threads on one CPU, without any offline work, waited
-//! 136 ms per CPU-second (measured, Linux 6.18), and a service that reads a slow disk causes I/O pressure alone. So the
-//! wait that remains while offline work is at its floor is taken as the online side's baseline, and only what is
-//! clearly above it counts. The probe attributes waits and needs none of this.
+//! Run delay and pressure do not show what causes them. Two online threads on one CPU, without any offline work, waited
+//! 136 ms per CPU-second (measured, Linux 6.18). A service that reads from a slow disk causes I/O pressure by itself.
+//! So the wait that remains while offline work is at its floor is taken as the baseline, and only a wait clearly above
+//! the baseline counts against offline work. The waits measured by the probe need no baseline, because the probe
+//! attributes them.
 
-/// Offline work has to be at its floor for this long before the remaining wait is taken as the online side's baseline,
-/// ms: requests that queued up before are answered by then.
+/// Time (ms) for which offline work must be at its floor before the remaining wait is taken as the baseline; by then,
+/// requests that had queued up are done.
 pub const LEARN_MS: u64 = 5_000;
-/// How long a baseline is valid, ms. Then it is measured again, at the price of some seconds at the floor.
+/// How long (ms) a baseline is valid. After that time the baseline must be measured again; during the measurement,
+/// offline work is at its floor for some seconds.
 pub const KEEP_MS: u64 = 600_000;
-/// Up to this multiple of the baseline a wait is not blamed on offline work: such figures differ by a third between
-/// quiet seconds.
+/// Multiple of the baseline up to which a wait is not blamed on offline work. The margin is necessary because such
+/// measurements differ by a third between quiet seconds.
 pub const MARGIN: f64 = 1.5;
 
-/// Learns the baseline from severities: measured wait over the allowed wait, 1 at the bound.
+/// Learns the baseline from severities. A severity is the measured wait divided by the allowed wait: 1 at the bound.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Own {
     sum: f64,
@@ -23,8 +25,8 @@ pub struct Own {
 }
 
 impl Own {
-    /// The severity that counts against offline work, from a measured one. `at_floor`: offline work is limited to its
-    /// floor and uses no more.
+    /// Returns the severity that counts against offline work, computed from the measured severity. `at_floor` states
+    /// whether offline work is limited to its floor and uses no more than that.
     pub fn step(&mut self, passed_ms: u64, severity: f64, at_floor: bool) -> f64 {
         self.known = self
             .known
@@ -43,7 +45,7 @@ impl Own {
         severity / (self.known.map_or(1.0, |(own, _)| own * MARGIN)).max(1.0)
     }
 
-    /// The baseline severity, when it is known and above 1.
+    /// The baseline severity; `None` if it is unknown or at most 1.
     #[must_use]
     pub fn known(&self) -> Option<f64> {
         self.known.map(|(own, _)| own)

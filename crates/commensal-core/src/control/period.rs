@@ -1,43 +1,46 @@
-//! The period of the offline quota, chosen by its measured effect on online work.
+//! The period of the offline quota, chosen by its measured effect on online work: a controller that tries each period,
+//! keeps the best one, and repeats the trials rarely.
 //!
-//! At the same average a short period made online threads wait longer (Linux 6.18, 20 % of a CPU: 262 ms of blamed wait
-//! per CPU-second at 10 ms, 132 ms at 100 ms), because every refill buys another burst that nothing preempts; a long
-//! one stops offline work, and the locks and memory that it holds, for longer. So the chooser tries each period, keeps
-//! the best one and repeats the trials rarely.
+//! The kernel refills a CPU quota once per period. With the same quota share, a short period made online threads wait
+//! longer (Linux 6.18, 20 % of a CPU: 262 ms of blamed wait per CPU-second at 10 ms, 132 ms at 100 ms). The reason is
+//! that every refill allows another burst, and nothing preempts the burst. A long period stops offline work, with the
+//! locks and the memory that it holds, for longer.
 
 use super::explain::Explanation;
 use super::{Clock, sound};
 use crate::units::{MicroCpus, QUOTA_MIN_US};
 
-/// Periods in the order of the trials, us. 100 ms is the kernel's default and the longest sensible one: longer periods
+/// The periods (us) in the order of the trials. The longest is the kernel's default of 100 ms: a longer period would
 /// stop a group for noticeable times.
 pub const PERIODS_US: [u32; 4] = [100_000, 50_000, 20_000, 10_000];
-/// What the mean of blamed wait under each of them is called in an explanation.
+/// Names under which an explanation lists the mean blamed wait for each of [`PERIODS_US`].
 const MEANS: [&str; PERIODS_US.len()] = ["at_100ms", "at_50ms", "at_20ms", "at_10ms"];
-/// In force until something was measured: the kernel's default, and the best where it was measured.
+/// The period (us) in force until there are measurements: the kernel's default, which was also the best period in
+/// measurements (Linux 6.18).
 pub const DEFAULT_US: u32 = 100_000;
-/// Length of a trial, ms: a hundred of the longest periods.
+/// Length of a trial (ms): a hundred of the longest periods.
 pub const TRIAL_MS: u64 = 10_000;
-/// Time after a change that is not measured, ms: ten of the longest periods, in which the old period's throttling ends.
+/// Time (ms) after a change of the period that is not measured: ten of the longest periods. In this time the throttling
+/// of the old period ends.
 pub const SETTLE_MS: u64 = 1_000;
-/// Time between two series of trials, ms: all trials together take 44 s, about 1 % of an hour.
+/// Time (ms) between two series of trials; a series takes 44 s, about 1 % of this hour.
 pub const AGAIN_MS: u64 = 3_600_000;
-/// A period must be better by this share to replace the one in force: results of the same period differed by up to a
-/// tenth between rounds (128 to 147 ms).
+/// Share by which a period must be better to replace the best one so far: results of the same period differed by up to
+/// a tenth between rounds (128 to 147 ms).
 pub const MARGIN: f64 = 0.15;
 
-/// The period to be in force, and why.
+/// The period that must be in force, and the reason.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PeriodDecision {
-    /// The period, us.
+    /// The quota period that must be in force (us).
     pub period_us: u32,
     /// Whether the period is in force for a trial.
     pub trial: bool,
-    /// Why.
+    /// The explanation.
     pub why: Explanation,
 }
 
-/// Measurements of a trial: the time-weighted sum of the figure, and the time.
+/// Measurements of a trial: the time-weighted sum of the blamed wait, and the time.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct TrialSum {
     sum: f64,
@@ -51,26 +54,26 @@ impl TrialSum {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Phase {
-    /// `index` of [`PERIODS_US`] is in force for a trial.
+enum TrialState {
+    /// The period at `index` in [`PERIODS_US`] is in force for a trial.
     Trying { index: usize, settle_ms: u64 },
-    /// The best period is in force, for this much longer.
+    /// The best period is in force for at least another `left_ms`.
     Kept { left_ms: u64 },
 }
 
-/// The chooser.
+/// The controller of the quota period.
 #[derive(Debug, Clone)]
 pub struct Period {
     clock: Clock,
-    phase: Phase,
+    state: TrialState,
     best: usize,
-    /// The best before the last verdict.
+    /// The best period before the last series of trials.
     former: usize,
     seen: [TrialSum; PERIODS_US.len()],
 }
 
-/// A valid period for a quota, us: `chosen`, unless it makes the quota less than [`QUOTA_MIN_US`]; then the kernel's
-/// default.
+/// The period (us) for a quota: `chosen`, or the kernel's default if with `chosen` the quota would be less than
+/// [`QUOTA_MIN_US`].
 #[must_use]
 pub fn fitting(quota: MicroCpus, chosen: u32) -> u32 {
     match quota.0.saturating_mul(u64::from(chosen)) / 1_000_000 < QUOTA_MIN_US {
@@ -83,7 +86,7 @@ impl Default for Period {
     fn default() -> Period {
         Period {
             clock: Clock::default(),
-            phase: Phase::Trying { index: 0, settle_ms: SETTLE_MS },
+            state: TrialState::Trying { index: 0, settle_ms: SETTLE_MS },
             best: 0,
             former: 0,
             seen: [TrialSum::default(); PERIODS_US.len()],
@@ -92,21 +95,22 @@ impl Default for Period {
 }
 
 impl Period {
-    /// Decides. `blamed_ms` is the online side's wait blamed on offline work since the last call, ms per CPU-second;
-    /// `binding` whether the quota throttled offline work in that time. Without either the time does not count: a quota
-    /// that throttles nothing says nothing about its period, and without the probe the default stays.
+    /// Decides which period must be in force. `blamed_ms` is the wait (ms per CPU-second) of online work that is blamed
+    /// on offline work since the last call. `binding` states whether the quota throttled offline work in that time.
+    /// Time without a measurement or without throttling does not count towards a trial, because a quota that throttles
+    /// nothing shows nothing about its period. Without the probe, the default period stays in force.
     pub fn step(&mut self, now_ms: u64, blamed_ms: Option<f64>, binding: Option<bool>) -> PeriodDecision {
         let passed_ms = self.clock.step(now_ms);
         let measured = sound(blamed_ms).filter(|_| binding == Some(true));
-        match &mut self.phase {
-            Phase::Kept { left_ms } => {
+        match &mut self.state {
+            TrialState::Kept { left_ms } => {
                 *left_ms = left_ms.saturating_sub(passed_ms);
                 if *left_ms == 0 && measured.is_some() {
                     self.seen = [TrialSum::default(); PERIODS_US.len()];
-                    self.phase = Phase::Trying { index: 0, settle_ms: SETTLE_MS };
+                    self.state = TrialState::Trying { index: 0, settle_ms: SETTLE_MS };
                 }
             }
-            Phase::Trying { index, settle_ms } => {
+            TrialState::Trying { index, settle_ms } => {
                 if let Some(blamed_ms) = measured {
                     if *settle_ms > 0 {
                         *settle_ms = settle_ms.saturating_sub(passed_ms);
@@ -117,7 +121,7 @@ impl Period {
                     }
                     if self.seen[*index].ms >= TRIAL_MS {
                         let index = *index;
-                        self.phase = self.next(index);
+                        self.state = self.next(index);
                     }
                 } else {
                     *settle_ms = SETTLE_MS;
@@ -127,10 +131,10 @@ impl Period {
         self.decision(measured)
     }
 
-    /// After the trial of `index`: the next one, or the verdict.
-    fn next(&mut self, index: usize) -> Phase {
+    /// Ends the trial of `index`: begins the next one, or chooses the best period.
+    fn next(&mut self, index: usize) -> TrialState {
         if index + 1 < PERIODS_US.len() {
-            return Phase::Trying { index: index + 1, settle_ms: SETTLE_MS };
+            return TrialState::Trying { index: index + 1, settle_ms: SETTLE_MS };
         }
         let mean = |index: usize| self.seen[index].mean().unwrap_or(f64::INFINITY);
         let lowest = (0..PERIODS_US.len()).min_by(|a, b| mean(*a).total_cmp(&mean(*b))).unwrap_or(self.best);
@@ -138,26 +142,29 @@ impl Period {
         if mean(lowest) < mean(self.best) * (1.0 - MARGIN) {
             self.best = lowest;
         }
-        Phase::Kept { left_ms: AGAIN_MS }
+        TrialState::Kept { left_ms: AGAIN_MS }
     }
 
     fn decision(&self, measured: Option<f64>) -> PeriodDecision {
-        let (index, trial, rule) = match self.phase {
-            // Nothing to measure: the best known period is in force meanwhile.
-            Phase::Trying { .. } if measured.is_none() => {
-                (self.best, false, "no period is tried while the probe is silent or the quota stops nobody")
-            }
-            Phase::Trying { index, .. } => (index, true, "this period is being tried"),
-            Phase::Kept { .. } => {
+        let (index, trial, rule) = match self.state {
+            // There is nothing to measure, so the best known period is in force.
+            TrialState::Trying { .. } if measured.is_none() => (
+                self.best,
+                false,
+                "no period is tried while the probe has no data or the quota throttles no group",
+            ),
+            TrialState::Trying { index, .. } => (index, true, "this period is being tried"),
+            TrialState::Kept { .. } => {
                 (self.best, false, "the period under which online work waited least for offline work")
             }
         };
         let ms = |index: usize| f64::from(PERIODS_US[index]) / 1e3;
-        let formula = match self.phase {
-            Phase::Trying { .. } if trial => "period = tried".to_owned(),
-            Phase::Trying { .. } => "period = best".to_owned(),
-            // The best so far has its margin, and stands first: it stays where another is only as good.
-            Phase::Kept { .. } => {
+        let formula = match self.state {
+            TrialState::Trying { .. } if trial => "period = tried".to_owned(),
+            TrialState::Trying { .. } => "period = best".to_owned(),
+            // The previous best period has the advantage of the margin and comes first, so it stays if another one is
+            // only equally good.
+            TrialState::Kept { .. } => {
                 let others = (0..PERIODS_US.len()).filter(|index| *index != self.former);
                 let others: String =
                     others.map(|index| format!(", {}, {}", MEANS[index], ms(index))).collect();
@@ -179,7 +186,7 @@ impl Period {
 mod tests {
     use super::*;
 
-    /// Runs for `seconds` on a machine where `wait` gives a period's effect; returns the period at the end.
+    /// Simulates `seconds` on a machine where `wait` is the effect of a period; returns the period in force at the end.
     fn run(period: &mut Period, now: &mut u64, seconds: u64, wait: impl Fn(u32) -> Option<f64>) -> u32 {
         let mut in_force = DEFAULT_US;
         for _ in 0..seconds {
@@ -196,7 +203,7 @@ mod tests {
         let (mut period, mut now) = (Period::default(), 0);
         assert_eq!(run(&mut period, &mut now, 60, short_is_worse), 100_000);
         assert!(!period.step(now, Some(1.0), Some(true)).trial);
-        // The machine changes; no trial for an hour, then the trials find out.
+        // The machine changes. For an hour there is no trial; then the trials find the new best period.
         assert_eq!(run(&mut period, &mut now, 1_800, long_is_worse), 100_000);
         assert_eq!(run(&mut period, &mut now, 1_900, long_is_worse), 10_000);
     }

@@ -1,49 +1,51 @@
-//! The shared regulator: shrink at once, grow slowly, hold after a shrink, hold longer on relapse, never below a floor.
+//! The regulator that the controllers share: it shrinks a value immediately and grows it slowly, but never below a
+//! floor. After a shrink the value does not grow for some time (the hold). A shrink soon after growth is a relapse,
+//! which makes the next hold longer.
 //!
-//! It is independent of what it regulates: a number in some unit, CPUs unless said otherwise. All rates are absolute: a
-//! rate in per cent of the current value never recovers from a small one (a peer's quota of 9 thousandths of a CPU grew
-//! by 10 % to 9 for ever).
+//! The regulated value is a number in any unit, usually CPUs. All growth rates are absolute: with a rate in per cent of
+//! the current value, a small value never recovers. (In another tool, a quota of 9 thousandths of a CPU grew by 10 %,
+//! and integer arithmetic rounded the result to 9 thousandths again.)
 
 use super::explain::Explanation;
 use super::{Clock, Staleness};
 
-/// First hold after a shrink, ms: five samples of one second, so that one quiet sample between two busy
-/// ones does not let offline work in again.
+/// First hold (ms) after a shrink: five samples of one second, so that one quiet sample between two busy ones does not
+/// admit offline work again.
 pub const HOLD_FIRST_MS: u64 = 5_000;
-/// Longest hold, ms: each burst of a bursty service costs offline work at most half a minute.
+/// Longest hold (ms): each burst of a bursty service costs offline work at most half a minute.
 pub const HOLD_LONGEST_MS: u64 = 30_000;
-/// A shrink within this time after growth is a relapse, ms: growth caused it, or the load comes in bursts. Either way
-/// the next growth should wait longer. In ten seconds the largest step (10 % of the machine per second) goes from
-/// nothing to everything.
+/// A shrink within this time (ms) after growth is a relapse: either the growth caused it, or the load is bursty.
+/// Therefore the next growth waits longer. The time is ten seconds because a growth rate of 10 % of the machine per
+/// second goes from nothing to the whole machine in this time.
 pub const RELAPSE_MS: u64 = 10_000;
-/// A lengthened hold is halved after this long without a relapse, ms: twice the longest hold, so that a hold is not
+/// Time (ms) without a relapse after which a lengthened hold is halved: twice the longest hold, so that a hold is not
 /// shortened while it lasts.
 pub const HOLD_DECAY_MS: u64 = 60_000;
-/// Growth per second, as a share of the machine: from nothing to everything in ten seconds on a large one.
+/// Growth per second, as a share of the machine: on a large machine, from nothing to everything in ten seconds.
 pub const GROWTH_SHARE_PER_S: f64 = 0.10;
-/// Growth per second, in cores, if that is more: a small machine must not need many ticks for its first core.
+/// Minimum growth per second, in cores: a small machine must not need many ticks for its first core.
 pub const GROWTH_CORES_PER_S: f64 = 1.0;
-/// Growth by less than this share of the machine is not worth a write (peers skip less than 1 % too).
+/// Dead zone as a share of the machine: growth by less is not worth a write (similar tools also skip less than 1 %).
 pub const DEAD_ZONE_SHARE: f64 = 0.01;
-/// … or by less than this many CPUs: one bandwidth slice (`sched_cfs_bandwidth_slice_us`, 5 ms by default) in a period
-/// of 100 ms, which is what the scheduler hands out at a time.
+/// Minimum dead zone, in CPUs: one bandwidth slice (`sched_cfs_bandwidth_slice_us`, 5 ms by default) per period of 100
+/// ms, which is the amount that the scheduler hands out at a time.
 pub const DEAD_ZONE_CPUS: f64 = 0.05;
 
 /// Rates and hold times of a regulator.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Params {
-    /// Growth per second at most.
+    /// Maximum growth of the value per second.
     pub growth_per_s: f64,
-    /// Growth by less is ignored; a shrink by less is done, but starts no hold.
+    /// Growth by less than this is ignored; a shrink by less than this is carried out, but starts no hold.
     pub dead_zone: f64,
-    /// First hold, ms.
+    /// Length of the hold after a shrink that is not a relapse (ms).
     pub hold_first_ms: u64,
-    /// Longest hold, ms.
+    /// Maximum length of a hold after repeated relapses (ms).
     pub hold_longest_ms: u64,
 }
 
 impl Params {
-    /// Parameters for CPUs, on a machine of `machine` logical CPUs with `core` of them on each physical core.
+    /// Parameters for a value in CPUs, on a machine with `machine` logical CPUs, `core` of them per physical core.
     #[must_use]
     pub fn cpus(machine: f64, core: f64) -> Params {
         Params {
@@ -55,101 +57,102 @@ impl Params {
     }
 }
 
-/// Bounds of the value.
+/// The bounds of the regulated value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Range {
-    /// The value never goes below this, whatever is measured.
+    /// The minimum of the value.
     pub floor: f64,
-    /// The value never goes above this; a ceiling below the floor counts as the floor.
+    /// The maximum of the value; a ceiling below the floor counts as the floor.
     pub ceiling: f64,
 }
 
-/// What a step did.
+/// What a step did to the value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Move {
-    /// The first step: from what was in force, at least the floor, and no higher before time has passed.
+    /// This is the first step: the value is the value that was in force, within the bounds. It grows only when time has
+    /// passed.
     Began,
-    /// Down, at once.
+    /// The value fell immediately to its target.
     Shrunk {
-        /// The shrink followed recent growth, so the hold is longer.
+        /// Whether the shrink followed recent growth; if so, the hold is longer.
         relapse: bool,
     },
-    /// The value rose, at most at the growth rate.
+    /// The value rose, not faster than the growth rate.
     Grew,
-    /// The target is higher, but the hold is not over.
+    /// The target is higher, but the hold has not ended.
     Held {
-        /// Time until the hold ends, ms.
+        /// Time until the hold ends (ms).
         left_ms: u64,
     },
-    /// The value is at its target.
+    /// The value is at its target, or closer to it than the dead zone.
     Steady,
     /// The target is missing: the value stays as it is.
     Blind {
-        /// How long the target has been missing, ms.
+        /// How long the target has been missing (ms).
         since_ms: u64,
     },
-    /// The target has been missing for too long: the value is the floor.
+    /// The target has been missing for too long: the value falls to the floor.
     FailSafe,
 }
 
 impl Move {
-    /// The move in words, for the rule of an explanation; `what` is the regulated thing, such as `the frame`.
+    /// The move as readable text, for the rule of an explanation; `what` is the regulated value, such as `the frame`.
     #[must_use]
     pub fn words(self, what: &str) -> String {
         let seconds = |ms: u64| ms.div_ceil(1_000);
         match self {
             Move::Began => format!(
-                "{what} begins with what was decided before, at least its floor, and grows from there by what is measured"
+                "{what} begins at the value that was in force, but at least at its floor, and then follows the measurements"
             ),
             Move::Shrunk { relapse: false } => format!("{what} shrinks at once"),
             Move::Shrunk { relapse: true } => {
-                format!("{what} shrinks at once, and waits longer before it grows: it had just grown")
+                format!(
+                    "{what} shrinks at once, and waits longer before it grows again, because it had just grown"
+                )
             }
             Move::Grew => format!("{what} grows"),
             Move::Held { left_ms } => {
-                format!(
-                    "{what} has room to grow and waits {} s yet, because it had to shrink",
-                    seconds(left_ms)
-                )
+                format!("{what} may grow, but waits another {} s, because it had to shrink", seconds(left_ms))
             }
             Move::Steady => format!("{what} stays"),
             Move::Blind { since_ms } => {
-                format!("{what} is held: nothing was measured for {} s", seconds(since_ms))
+                format!("{what} stays as it is: nothing was measured for {} s", seconds(since_ms))
             }
             Move::FailSafe => format!("{what} is at its floor: nothing was measured for too long"),
         }
     }
 }
 
-/// A regulated value. Invariants: never below the floor, never above `max(target, floor)`, growth in a step is at most
-/// the rate times the time that counts, and no growth during a hold.
+/// A regulated value. Invariants: the value is never below the floor and never above `max(target, floor)`; it grows at
+/// most at the growth rate, and not during a hold.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Regulator {
     params: Params,
     value: f64,
     clock: Clock,
     silence: Staleness,
+    /// Duration (ms) of the hold that a shrink would start now.
     hold_ms: u64,
     hold_left_ms: u64,
-    /// Time since the last growth; `None` before any growth and after a shrink that followed it.
+    /// Time (ms) since the last growth; `None` before any growth, and after the first shrink that follows a growth.
     grown_ms: Option<u64>,
     calm_ms: u64,
     last: Last,
 }
 
-/// What the last step went by.
+/// Inputs of the last step.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 struct Last {
     before: f64,
     floor: f64,
     ceiling: f64,
     growth: f64,
-    /// Whether there was a step at all.
+    /// Whether [`Regulator::step`] was called before.
     any: bool,
 }
 
 impl Regulator {
-    /// Starts at `start`: the value in force already, or the floor.
+    /// Creates a regulator whose value is `start`: the value already in force, or the floor.
     #[must_use]
     pub fn new(params: Params, start: f64) -> Regulator {
         Regulator {
@@ -171,20 +174,14 @@ impl Regulator {
         self.value
     }
 
-    /// How long growth would be held after a shrink now, ms.
-    #[must_use]
-    pub fn hold_ms(&self) -> u64 {
-        self.hold_ms
-    }
-
-    /// Changes the parameters, when the machine has changed.
+    /// Changes the parameters, for example after CPUs were hot-plugged.
     pub fn retune(&mut self, params: Params) {
         self.hold_ms = self.hold_ms.clamp(params.hold_first_ms, params.hold_longest_ms);
         self.params = params;
     }
 
-    /// Moves the value towards `target`, within `range`. While the target is missing or NaN the value first stays as it
-    /// is, then falls to the floor.
+    /// Moves the value towards `target`, within `range`. While the target is missing or not finite, the value first
+    /// stays as it is, and after [`super::MISSING_HOLD_MS`] it falls to the floor.
     pub fn step(&mut self, now_ms: u64, target: Option<f64>, range: Range) -> Move {
         let passed_ms = self.pass(now_ms);
         let target = target.filter(|target| target.is_finite());
@@ -207,8 +204,8 @@ impl Regulator {
         }
     }
 
-    /// Adds to `why` how the last step, which did `moved`, came to the value: the assignment of `value` from `target`, the name
-    /// of what the step was given, and its inputs in `unit`.
+    /// Adds to `why` how the last step, which returned `moved`, computed the value: a formula that assigns to the name
+    /// `value` from the name `target`, and the formula's inputs in `unit`.
     #[must_use]
     pub fn explain(
         &self,
@@ -238,7 +235,7 @@ impl Regulator {
             .maybe("ceiling", names_ceiling.then_some(ceiling), unit)
     }
 
-    /// Lets time pass: holds end, and a long hold becomes shorter.
+    /// Advances the time, which ends holds and shortens long ones; returns the time that counts (ms).
     fn pass(&mut self, now_ms: u64) -> u64 {
         let passed_ms = self.clock.step(now_ms);
         self.hold_left_ms = self.hold_left_ms.saturating_sub(passed_ms);
@@ -252,7 +249,7 @@ impl Regulator {
     }
 
     fn approach(&mut self, goal: f64, floor: f64, passed_ms: u64) -> Move {
-        // A rise of the floor is not growth, so it need not wait.
+        // A rise of the floor is not growth, so a hold does not delay it.
         self.value = self.value.max(floor);
         let Params { growth_per_s, dead_zone, hold_first_ms, hold_longest_ms } = self.params;
         if goal < self.value {
@@ -294,7 +291,7 @@ mod tests {
         Regulator::new(Params::cpus(16.0, 1.0), start)
     }
 
-    /// Steps once a second from `now`; returns the value after each call.
+    /// Takes a step per second from `now` on; returns the value after each step.
     fn run(regulator: &mut Regulator, now: &mut u64, targets: &[Option<f64>]) -> Vec<f64> {
         let mut values = Vec::new();
         for target in targets {
@@ -325,7 +322,7 @@ mod tests {
         for _ in 0..4 {
             now += 1_000;
             assert_eq!(regulator.step(now, Some(4.0), RANGE), Move::Shrunk { relapse: true });
-            holds.push(regulator.hold_ms());
+            holds.push(regulator.hold_ms);
             let mut held = 0;
             loop {
                 now += 1_000;
@@ -334,7 +331,7 @@ mod tests {
                     moved => break assert_eq!(moved, Move::Grew),
                 }
             }
-            assert_eq!(held + 1_000, regulator.hold_ms());
+            assert_eq!(held + 1_000, regulator.hold_ms);
         }
         assert_eq!(holds, [10_000, 20_000, 30_000, 30_000]);
     }
@@ -343,9 +340,9 @@ mod tests {
     fn a_long_hold_is_forgotten_in_calm_times() {
         let (mut regulator, mut now) = (regulator(4.0), 0);
         run(&mut regulator, &mut now, &[Some(8.0), Some(8.0), Some(4.0)]);
-        assert_eq!(regulator.hold_ms(), 10_000);
+        assert_eq!(regulator.hold_ms, 10_000);
         run(&mut regulator, &mut now, &[Some(4.0); 61]);
-        assert_eq!(regulator.hold_ms(), HOLD_FIRST_MS);
+        assert_eq!(regulator.hold_ms, HOLD_FIRST_MS);
     }
 
     #[test]
@@ -354,7 +351,7 @@ mod tests {
         run(&mut regulator, &mut now, &[Some(8.0)]);
         assert_eq!(run(&mut regulator, &mut now, &[None; 5]), [8.0, 8.0, 8.0, 8.0, 1.0]);
         assert_eq!(regulator.step(now + 1, Some(f64::NAN), RANGE), Move::FailSafe);
-        // The value comes back slowly, after a hold.
+        // The value recovers slowly, after a hold.
         assert_eq!(run(&mut regulator, &mut now, &[Some(8.0); 5]), [1.0, 1.0, 1.0, 1.0, 2.6]);
     }
 

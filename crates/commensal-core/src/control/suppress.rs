@@ -1,48 +1,52 @@
-//! CPU suppress: the headroom of [`super::frame`] as a quota on the offline side, where whole cores would waste too much.
+//! CPU suppress: the controller that limits offline work to the headroom (see [`super::frame`]) by a quota, where whole
+//! cores would waste too much.
 //!
-//! A quota caps use; it does not protect wake-ups (measured on Linux 6.18: 20 % of a CPU as a quota, 128 to 267 ms of
-//! blamed wait per online CPU-second, `cpu.idle` 8 to 12). So it is used only for groups that already yield by their
-//! class; the quota then leaves idle CPUs and warm caches to online work.
+//! A quota limits CPU use but does not protect wake-ups. Measured on Linux 6.18 with a quota of 20 % of a CPU, the
+//! blamed wait was 128 to 267 ms per online CPU-second; with `cpu.idle`, it was 8 to 12 ms. So a quota is used only for
+//! groups that already yield by their class. For these groups the quota leaves idle CPUs and warm caches to online
+//! work.
 
 use super::explain::Explanation;
 use super::frame::{self, Use, headroom};
 use super::regulator::{Move, Params, Range, Regulator};
 use super::sound;
+use crate::config::Headroom;
 use crate::units::MicroCpus;
 
-/// A frame is used where rounding to whole cores wastes at most this share of the headroom. On average rounding wastes
-/// half a core, so this means a frame from 7 cores without SMT, from 8 with it, and a quota below.
+/// Maximum share of the headroom that may be wasted by rounding to whole cores. If more would be wasted, a quota is
+/// used instead of a frame. On average rounding wastes half a core, so a frame is used from 7 cores without SMT and
+/// from 8 cores with SMT.
 pub const MOST_LOST: f64 = 0.10;
-/// The least that offline work keeps, as a share of the machine (sideloader: 5 % too).
+/// The floor of the quota as a share of the machine; sideloader also uses 5 %.
 pub const FLOOR_SHARE: f64 = 0.05;
-/// … and in CPUs: the shortest quota of the kernel, 1 ms (`min_cfs_quota_period`, kernel/sched/core.c), in the shortest
-/// period used, 10 ms.
+/// The minimum floor of the quota, in CPUs: the kernel's smallest quota of 1 ms (`min_cfs_quota_period`,
+/// kernel/sched/core.c) in the shortest period that is used, 10 ms.
 pub const FLOOR_CPUS: f64 = 0.1;
 
-/// The mechanism that keeps the offline side within its headroom.
+/// The mechanism that keeps offline work within its headroom, with the reason.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Actuator {
-    /// Whole cores, by [`super::frame`].
+    /// Offline work is confined to whole cores by [`super::frame`].
     Frame(Explanation),
-    /// A quota, by [`Suppress`].
+    /// Offline work is limited to a quota by [`Suppress`].
     Quota(Explanation),
 }
 
-/// Chooses the mechanism, from what does not change while the machine runs: the share that may be busy, the CPUs that
-/// offline work may use at all, CPUs per physical core, and whether offline work yields by its class.
+/// Chooses the mechanism. The inputs do not change while the machine runs: the share of the CPUs that may be busy
+/// (`theta`), the number of CPUs that offline work may use when no controller limits it (`cpus`), the number of CPUs
+/// per physical core (`core`), and whether offline work yields by its class (`yields`).
 #[must_use]
 pub fn actuator(theta: f64, cpus: f64, core: f64, yields: bool) -> Actuator {
     let lost = core / 2.0 / (theta * cpus).max(f64::MIN_POSITIVE);
     let why = |rule: &str| {
-        Explanation::new(rule, "lost = core / 2 / (theta * cpus)")
-            .with("core", core, "CPUs")
+        Explanation::new(rule, "lost = per_core / 2 / (theta * cpus)")
+            .with("per_core", core, "CPUs")
             .with("theta", theta, "")
             .with("cpus", cpus, "CPUs")
             .with("lost", lost, "")
     };
     if !yields {
-        let rule = "whole cores, although some headroom is lost: offline work does not yield by its class here, and a quota \
-                    protects no wake-up";
+        let rule = "whole cores, although some headroom is lost: offline work does not yield by its class here, and a quota does not protect wake-ups";
         return Actuator::Frame(why(if lost > MOST_LOST { rule } else { "whole cores" }));
     }
     if lost > MOST_LOST {
@@ -51,35 +55,48 @@ pub fn actuator(theta: f64, cpus: f64, core: f64, yields: bool) -> Actuator {
     Actuator::Frame(why("whole cores: they waste at most a tenth of the headroom"))
 }
 
-/// Inputs of a step.
+/// Whether offline work is limited to whole cores (a frame) instead of by a quota. Takes the `[agent] headroom` setting
+/// and the inputs of [`actuator`].
+#[must_use]
+pub fn is_frame(headroom: Headroom, theta: f64, (cpus, core): (f64, f64), yields: bool) -> bool {
+    match headroom {
+        Headroom::Frame => true,
+        Headroom::Quota | Headroom::Off => false,
+        Headroom::Target | Headroom::Auto => {
+            matches!(actuator(theta, cpus, core, yields), Actuator::Frame(_))
+        }
+    }
+}
+
+/// Inputs of [`Suppress::step`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SuppressInput {
     /// Share of the CPUs that may be busy.
     pub theta: f64,
-    /// CPUs that offline work may use at all.
+    /// Number of CPUs that offline work may use when no controller limits it.
     pub cpus: f64,
-    /// Logical CPUs of a physical core.
+    /// Number of logical CPUs per physical core.
     pub core: f64,
     /// Whether every offline group yields by its class (`cpu.idle`, a vendor's knob, the smallest weight).
     pub yields: bool,
     /// CPU use since the last tick.
     pub used: Use,
-    /// The latency controller's cap, in CPUs; `None` when it sets none.
+    /// The latency controller's cap, in CPUs; `None` when that controller sets no cap.
     pub cap: Option<f64>,
 }
 
-/// A quota for the whole offline side.
+/// The decision about the quota of all offline work.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SuppressDecision {
-    /// CPU time per time; `None` when no quota must be set.
+    /// The quota; `None` if no quota must be set.
     pub quota: Option<MicroCpus>,
-    /// What the regulator did.
+    /// How this step changed the quota.
     pub moved: Move,
-    /// Why.
+    /// The explanation.
     pub why: Explanation,
 }
 
-/// The controller.
+/// The controller of the quota.
 #[derive(Debug, Clone)]
 pub struct Suppress {
     regulator: Option<Regulator>,
@@ -87,15 +104,17 @@ pub struct Suppress {
 }
 
 impl Suppress {
-    /// Starts from the quota in force, when it takes over from another agent; from the floor without one.
+    /// Creates the controller. If this agent replaces another agent, the controller starts from the quota in force,
+    /// otherwise from the floor.
     #[must_use]
     pub fn new(in_force: Option<MicroCpus>) -> Suppress {
         let start = in_force.map_or(0.0, |quota| quota.0 as f64 / 1e6);
         Suppress { regulator: None, start }
     }
 
-    /// Decides. Without `busy` or `offline` the quota first stays as it is, then falls to its floor. Without a class
-    /// there is no quota, and the next one starts from the floor.
+    /// Decides the quota. While `busy` or `offline` is missing, the quota first stays as it is, and after
+    /// [`super::MISSING_HOLD_MS`] it falls to its floor. If some offline group does not yield, there is no quota, and
+    /// the next quota starts from the floor.
     pub fn step(&mut self, now_ms: u64, input: &SuppressInput) -> SuppressDecision {
         if !input.yields {
             *self = Suppress::new(None);
@@ -114,36 +133,36 @@ impl Suppress {
         let moved = regulator.step(now_ms, headroom, Range { floor, ceiling: input.cpus });
         let allowed = regulator.value();
         let sizes = (input.theta, input.cpus);
-        let why = frame::explain(moved.words("the quota"), sizes, input.used, input.cap, headroom);
+        let why = frame::explain(moved.words("the quota"), sizes, input.used, (input.cap, false), headroom);
         let why =
             regulator.explain(moved, why, ("headroom", "allowed"), "CPUs").with("allowed", allowed, "CPUs");
         SuppressDecision { quota: Some(micro(allowed)), moved, why }
     }
 }
 
-/// The least that offline work keeps on `cpus` CPUs.
+/// The floor of the quota on `cpus` CPUs, which offline work always keeps.
 #[must_use]
 pub fn floor(cpus: f64) -> f64 {
     (FLOOR_SHARE * cpus).max(FLOOR_CPUS).min(cpus)
 }
 
-/// Converts CPUs, rounded down: a limit must not be more than was allowed.
+/// Converts an amount of CPUs, rounded down: a limit must not exceed the allowed amount.
 fn micro(cpus: f64) -> MicroCpus {
     MicroCpus((cpus * 1e6 + 1e-3).max(0.0) as u64)
 }
 
-/// A cgroup among which a quota is divided.
+/// One of the cgroups among which a quota is divided.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Part {
-    /// The cgroup's weight when all of them want more CPU.
+    /// The cgroup's weight, by which CPU time is divided when all cgroups want more.
     pub weight: f64,
-    /// CPUs that the cgroup used; `None` (not measured) counts as wanting everything.
+    /// CPU use of the cgroup, in CPUs; `None` (not measured) counts as a demand for everything.
     pub used: Option<f64>,
 }
 
-/// Divides `total` CPUs by weight among offline cgroups that have no common parent; what one does not use goes to the
-/// others. Each keeps room to grow: a fifth above its use, and at least an equal part of a tenth of the total. The sum
-/// is at most `total`.
+/// Divides `total` CPUs by weight among offline cgroups that have no common parent. The demand of a cgroup is its use
+/// plus a fifth for growth, but at least an equal part of a tenth of the total. If the share of a cgroup exceeds its
+/// demand, the other cgroups get the excess. The sum of the results is at most `total`.
 #[must_use]
 pub fn divide(total: f64, parts: &[Part]) -> Vec<f64> {
     if parts.is_empty() {
@@ -158,7 +177,7 @@ pub fn divide(total: f64, parts: &[Part]) -> Vec<f64> {
     let weight = |index: usize| parts[index].weight.max(f64::MIN_POSITIVE);
     let (mut given, mut left) = (vec![0.0; parts.len()], total);
     let mut open: Vec<usize> = (0..parts.len()).collect();
-    // Cgroups that want less than their share get what they want, until none is left.
+    // Cgroups whose demand is within their share get their demand; repeated until there is no such cgroup.
     while !open.is_empty() {
         let weights: f64 = open.iter().map(|index| weight(*index)).sum();
         let content = |index: &usize| want[*index] <= left * weight(*index) / weights;
@@ -175,7 +194,7 @@ pub fn divide(total: f64, parts: &[Part]) -> Vec<f64> {
         }
         open = rest;
     }
-    // All demands are met, so the rest is shared by weight: an idle group must be able to start at once.
+    // All demands are met, so the rest is divided by weight: an idle group must be able to start immediately.
     let weights: f64 = (0..parts.len()).map(weight).sum();
     given.iter().enumerate().map(|(index, given)| given + left.max(0.0) * weight(index) / weights).collect()
 }
@@ -211,7 +230,7 @@ mod tests {
         assert_eq!(suppress.step(now, &capped).quota, Some(MicroCpus(200_000)), "the floor beats the cap");
     }
 
-    // promise 27
+    // promise 22
     #[test]
     fn without_a_class_there_is_no_quota() {
         let mut suppress = Suppress::new(Some(MicroCpus(2_000_000)));

@@ -1,43 +1,45 @@
-//! Weight of online groups relative to siblings that belong to no group.
+//! Controller of the weight of online groups relative to siblings that belong to no group.
 //!
-//! `cpu.idle` and a small weight shield online work from offline work, not from third parties: with a third party on
-//! the same CPU, the mere presence of a low-weight offline group made online work wait 1.4 to 3.3 times longer for it
-//! (measured, Linux 6.18). So online entities get more weight than their unclassified siblings. Only siblings count:
-//! the kernel compares entities below one parent. All online entities are multiplied by the same number, so that their
-//! ratios stay.
+//! `cpu.idle` and a small weight protect online work from offline work, but not from third parties: unclassified work,
+//! which belongs to no group. In a measurement (Linux 6.18), a third party ran on the same CPU as online work. When a
+//! low-weight offline group was present as well, online work waited 1.4 to 3.3 times longer for the third party. So
+//! online entities get more weight than their unclassified siblings. (An entity is a cgroup that the kernel's scheduler
+//! compares with other cgroups below the same parent, so only siblings count.) The controller multiplies the weights of
+//! all online entities by the same factor, which preserves their ratios.
 
 use super::Clock;
 use super::explain::Explanation;
 use crate::units::Weight;
 
-/// Ratio of online weight to the heaviest unclassified sibling: the sibling keeps 1/11 of a contended CPU, enough for a
-/// shell, the agent and the container engine, which must not starve.
+/// Ratio of the online weight to the weight of the heaviest unclassified sibling. The sibling keeps 1/11 of a contended
+/// CPU. This is enough for a shell, the agent and the container engine, which must not starve.
 pub const OVER_OTHER: u32 = 10;
-/// A weight is lowered only after this long, ms: siblings come and go (a login, a cron job), and each write of a weight
-/// costs the scheduler a re-weighting. Equal to the regulator's longest hold.
+/// Time (ms) for which a lower weight must suffice before the controller lowers the weight. The delay is necessary
+/// because siblings start and stop (a login, a cron job), and because the scheduler must recompute its load after each
+/// write of a weight. The time is equal to the regulator's longest hold.
 pub const LOWER_AFTER_MS: u64 = 30_000;
 
-/// An online group's weights, and those of its siblings.
+/// Weights of an online group and its siblings.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct WeightInput {
-    /// `cpu.weight` of the groups file, which wins.
+    /// `cpu.weight` from the groups file, which takes precedence.
     pub written: Option<Weight>,
     /// The group's weight before commensal wrote anything.
     pub original: Option<Weight>,
-    /// Weights of the unclassified siblings of the group's entity; `None` for one that could not be read.
+    /// Weights of the unclassified siblings of the group's entity; `None` for a weight that could not be read.
     pub siblings: Vec<Option<Weight>>,
 }
 
-/// The weight to be in force, and why.
+/// The weight that must be in force, and the reason.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WeightDecision {
-    /// The weight; `None` when nothing must be written.
+    /// The weight; `None` if no weight must be written.
     pub weight: Option<Weight>,
-    /// Why.
+    /// The explanation.
     pub why: Explanation,
 }
 
-/// The controller of one online entity.
+/// The controller of the weight of an online entity.
 #[derive(Debug, Clone, Default)]
 pub struct Weights {
     clock: Clock,
@@ -46,13 +48,15 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Starts from the weight that commensal has written already, when it takes over from another agent.
+    /// Creates the controller. If this agent replaces another agent, `in_force` is the weight that the other agent
+    /// wrote.
     #[must_use]
     pub fn new(in_force: Option<Weight>) -> Weights {
         Weights { in_force, ..Weights::default() }
     }
 
-    /// Decides: raises at once, lowers late. While a sibling's weight cannot be read, nothing is lowered.
+    /// Decides the weight. The controller raises the weight immediately and lowers it after a delay. It does not lower
+    /// the weight while a sibling's weight cannot be read.
     pub fn step(&mut self, now_ms: u64, input: &WeightInput) -> WeightDecision {
         let passed_ms = self.clock.step(now_ms);
         if input.written.is_some() {
@@ -77,17 +81,17 @@ impl Weights {
             if known.is_some() {
                 "unclassified work runs beside it"
             } else {
-                "nobody runs beside it that no group claims"
+                "no unclassified work runs beside it"
             }
         } else if unread {
-            "held: the weight of somebody beside it could not be read"
+            "unchanged: the weight of a sibling could not be read"
         } else {
             self.lower_ms = self.lower_ms.saturating_add(passed_ms);
             if self.lower_ms >= LOWER_AFTER_MS {
                 (self.in_force, self.lower_ms) = (Some(wanted), 0);
-                "lowered: who ran beside it has gone for long enough"
+                "lowered: the heavier sibling has been gone for long enough"
             } else {
-                "held: who ran beside it has only just gone"
+                "not lowered yet: the heavier sibling was removed only recently"
             }
         };
         let number = |weight: Weight| f64::from(weight.v2());

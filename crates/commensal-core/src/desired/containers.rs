@@ -1,5 +1,6 @@
-//! Containers that two groups want. Containers come and go while groups are in force, so this is not an error of the
-//! file that would stop everything else: the first group by name gets the container, and the other one gets a message.
+//! Decides which group gets a container that the matches of two groups select. Containers start and stop while groups
+//! are in force, so such a conflict does not make the groups file invalid. The group that comes first by name gets the
+//! container; the other group reports why it does not get the container.
 
 use super::DesiredState;
 use crate::actual::{ActualState, CgroupPath};
@@ -7,11 +8,11 @@ use crate::group::Class;
 use crate::knob::Controller;
 use std::collections::BTreeSet;
 
-/// Removes containers from groups that cannot have them.
+/// Removes containers from the members of groups that cannot have them, and records the reasons.
 pub(super) fn share_out(actual: &ActualState, state: &mut DesiredState) {
     let cpu = actual.hierarchy_of(Controller::Cpu);
     let containers: BTreeSet<CgroupPath> =
-        actual.containers.iter().filter_map(|container| container.cgroup(cpu)).collect();
+        actual.engines.containers.iter().filter_map(|container| container.cgroup(cpu)).collect();
     for index in 0..state.groups.len() {
         let members = std::mem::take(&mut state.groups[index].members);
         let (mut kept, mut told) = (Vec::new(), Vec::new());
@@ -32,8 +33,8 @@ pub(super) fn share_out(actual: &ActualState, state: &mut DesiredState) {
     }
 }
 
-/// Why the group with this index cannot have the container at `path`, and what would help. Groups later in the order of
-/// names still have all their matches at this point.
+/// Why the group with this index cannot have the container at `path`, and how to resolve it; `None` if it can. Groups
+/// that come later by name still have all their members when this is called.
 fn obstacle(state: &DesiredState, index: usize, path: &CgroupPath) -> Option<(String, String)> {
     for (other, group) in state.groups.iter().enumerate().filter(|(other, _)| *other != index) {
         for member in group.members.iter().filter(|member| !member.own) {

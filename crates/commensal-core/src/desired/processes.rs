@@ -1,12 +1,14 @@
-//! Which process goes to which group.
+//! Assigns processes to groups.
 //!
-//! * A match selects a process, and with it those descendants that are still in the cgroup it was in: children born
-//!   after the move are in the group anyway, so earlier ones should be there as well.
-//! * The first group by name gets the process. A process that is a member already, because a group claims its cgroup or
-//!   because it was started in a group that commensal created, stays there.
-//! * A process that was moved once stays until it exits, or until its group no longer has the match that selected it.
-//! * Processes of a container or of a systemd unit, and processes that another program has moved out again, are left
-//!   where they are and reported.
+//! * A match selects a process and those of its descendants that are still in the cgroup that the process came from.
+//!   Children that the process forks after its move start in the group, so earlier children must be moved, too.
+//! * If several groups select a process, the first group by name gets the process. commensal does not move a process
+//!   that is already a member, either because a group claims its cgroup or because the process was started in a group
+//!   that commensal created.
+//! * A process that was moved stays in the group until it exits, or until the group no longer has the match that
+//!   selected it.
+//! * commensal does not move processes of a container or of a systemd unit, or processes that another program has moved
+//!   out of the group; it reports them instead.
 
 use super::{DesiredState, WantedProcess};
 use crate::actual::{ActualState, CgroupPath, CgroupRef};
@@ -17,10 +19,10 @@ use std::collections::BTreeMap;
 /// Maximum number of processes named in one message.
 const NAMED: usize = 3;
 
-/// Group (by index) and match of each process.
+/// The group (by index) and the match of each process.
 type Owners = BTreeMap<ProcessId, (usize, String)>;
 
-/// Fills in the processes of every group, and the reasons why some cannot be moved.
+/// Fills in the processes of every group, and the reasons why some processes cannot be moved.
 pub(super) fn assign(
     specs: &BTreeMap<&GroupName, &GroupSpec>,
     actual: &ActualState,
@@ -62,7 +64,7 @@ pub(super) fn assign(
     }
 }
 
-/// The processes that the group's matches select, and those that they selected before.
+/// Adds the processes that the group's matches select or selected earlier.
 fn directly(
     specs: &BTreeMap<&GroupName, &GroupSpec>,
     actual: &ActualState,
@@ -105,13 +107,14 @@ fn directly(
     for (first, names) in others {
         let first = state.groups[first].name.clone();
         let what = format!("process {}", names.into_iter().take(NAMED).collect::<Vec<_>>().join(", "));
-        let because = format!("group {first} takes it as well, and comes first by name");
+        let because = format!("group {first} matches it as well, and comes first by name");
         let try_this = "make the matches narrower".to_owned();
         state.groups[index].elsewhere.push((what, because, try_this));
     }
 }
 
-/// Descendants of selected processes that are in the cgroup where the parent is or was.
+/// Adds the descendants of selected processes that are in their parent's cgroup, or in the cgroup in which the parent
+/// was before commensal moved it.
 fn inherited(actual: &ActualState, owners: &mut Owners) {
     let by_pid: BTreeMap<u32, &ProcessFact> =
         actual.processes.iter().map(|process| (process.id.pid, process)).collect();
@@ -132,7 +135,7 @@ fn inherited(actual: &ActualState, owners: &mut Owners) {
     }
 }
 
-/// Whether the child is where its parent is, or was before it was moved.
+/// Whether the child is in its parent's cgroups, or in the cgroups in which the parent was before commensal moved it.
 fn beside(child: &ProcessFact, parent: &ProcessFact, actual: &ActualState) -> bool {
     let before = actual.ours.moved.get(&parent.id).map(|moved| &moved.from);
     child.places.iter().all(|(hierarchy, path)| {
@@ -141,8 +144,8 @@ fn beside(child: &ProcessFact, parent: &ProcessFact, actual: &ActualState) -> bo
     })
 }
 
-/// Whether the process is a member already: its cgroup belongs to a group, or it was started in a group that commensal
-/// created.
+/// Whether the process is already a member of another cgroup: one that a group claims, or one that commensal created
+/// and in which the process was started.
 fn settled_elsewhere(
     process: &ProcessFact,
     actual: &ActualState,
@@ -161,7 +164,7 @@ fn settled_elsewhere(
     process.places.values().any(|path| claimed(path) || (!moved && ours(path)))
 }
 
-/// Why the process is not moved, and what would help.
+/// Why the process is not moved, and how to change that; `None` if it is moved.
 fn obstacle(process: &ProcessFact, actual: &ActualState, takeover: bool) -> Option<(String, String)> {
     if let Some(path) = process.places.values().find(|path| in_container(path)) {
         return Some((
@@ -176,8 +179,9 @@ fn obstacle(process: &ProcessFact, actual: &ActualState, takeover: bool) -> Opti
     });
     if let Some((to, now)) = out {
         return Some((
-            format!("somebody has moved it from {to} to {now} since; it is left there"),
-            "stop whoever moves it; `commensal restore` and a new start forget about it".to_owned(),
+            format!("another program has since moved it from {to} to {now}; commensal leaves it there"),
+            "stop the program that moves it; after `commensal restore`, commensal moves the process again"
+                .to_owned(),
         ));
     }
     for (hierarchy, path) in &process.places {
@@ -186,13 +190,14 @@ fn obstacle(process: &ProcessFact, actual: &ActualState, takeover: bool) -> Opti
             let known = matches!(unit.name().rsplit_once('.'), Some((_, "service" | "scope" | "slice")));
             let way = match known {
                 true => format!("match = [{{ systemd = \"{}\" }}]; or takeover = true", unit.name()),
-                false => "takeover = true moves it all the same".to_owned(),
+                false => "takeover = true moves it nevertheless".to_owned(),
             };
             return Some((format!("systemd manages {unit} and counts it there"), way));
         }
-        if actual.confined && !actual.base.contains(path) {
-            let because = format!("it is in {path}, and this user can write only below {}", actual.base);
-            return Some((because, "ask root for it".to_owned()));
+        if actual.confined && !actual.tenancy.base.contains(path) {
+            let because =
+                format!("it is in {path}, and this user can write only below {}", actual.tenancy.base);
+            return Some((because, "ask root to move it".to_owned()));
         }
     }
     None

@@ -1,33 +1,35 @@
-//! Converts values to kernel text and back, and predicts how the kernel normalises a value.
+//! Converts values of knobs (kernel settings of a cgroup) to and from the text of kernel files, and predicts how the
+//! kernel normalises a value.
 
 use super::{File, Form, Normalise, Value};
 use crate::cpuset::CpuSet;
 use crate::topology::Device;
 
-/// Page size in bytes: memory limits are kept in whole pages.
+/// Page size (bytes); the kernel stores memory limits in whole pages.
 const PAGE: i64 = 4096;
 
-/// Bytes in the largest page size of any machine that Linux runs on.
+/// The largest page size (bytes) of any machine that Linux runs on.
 const LARGEST_PAGE: i64 = 65_536;
 
-/// The text of a file does not have the expected form.
+/// The error for a text that does not have the form that a kernel file requires: the content of the file, or a value to
+/// be written to it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{file} holds {text:?}, which is not {expected}")]
 pub struct CodecError {
-    /// Kernel file name.
+    /// Name of the kernel file.
     pub file: &'static str,
-    /// The text that was read.
+    /// The text that was read, or the value that was to be written.
     pub text: String,
-    /// The expected form.
+    /// The form that was expected, as readable text.
     pub expected: &'static str,
 }
 
 impl File {
-    /// Reads a value from the file's text. For a device file `device` chooses the line; a device
-    /// without a line has no limit.
+    /// Parses a value from the file's text. In a per-device file `device` selects the line; a device without a line has
+    /// no limit.
     ///
     /// # Errors
-    /// When the text does not have the row's form.
+    /// Returns an error if the text does not have the file's form.
     pub fn parse(&self, text: &str, device: Option<Device>) -> Result<Value, CodecError> {
         let wrong =
             |expected: &'static str| CodecError { file: self.name, text: text.trim().to_owned(), expected };
@@ -56,7 +58,7 @@ impl File {
             Form::DeviceNumber => {
                 let rest = device_line(text, device);
                 match rest.map(number).transpose().map_err(|_| wrong("a device and a number"))? {
-                    // The kernel takes 0 for "no limit" and drops the line.
+                    // The kernel treats 0 as "no limit" and removes the line.
                     None | Some(Value::Number(0)) => Ok(Value::NoLimit),
                     Some(value) => Ok(value),
                 }
@@ -71,7 +73,7 @@ impl File {
             }
             Form::Words(words) => match words.iter().position(|word| *word == text) {
                 Some(at) => Ok(Value::Number(i64::from(at > 0))),
-                None => Err(wrong("one of its words")),
+                None => Err(wrong("one of the words that the file accepts")),
             },
             Form::DefaultWeight => {
                 let line = text.lines().find_map(|line| line.trim().strip_prefix("default "));
@@ -88,11 +90,13 @@ impl File {
         }
     }
 
-    /// The text to write for `value`. One value and one device per text: the kernel applies only the
-    /// first line of a longer write and reports success for all of it (measured on 6.18, `blkio`).
+    /// Converts `value` to the text to write. Each text has one value and one device. The reason: if a write contains
+    /// several lines, the kernel applies only the first line but reports success for all of them (measured on 6.18,
+    /// `blkio`).
     ///
     /// # Errors
-    /// When the value's type does not fit the row, or a device is missing for a device file.
+    /// Returns an error if the type of the value does not fit the file's form, or if the device for a per-device file
+    /// is missing.
     pub fn encode(&self, value: &Value, device: Option<Device>) -> Result<String, CodecError> {
         let wrong =
             |expected: &'static str| CodecError { file: self.name, text: value.to_string(), expected };
@@ -100,18 +104,18 @@ impl File {
             (Form::Number | Form::MinusOne | Form::MaxWord | Form::Quota, Value::Number(n), _) => {
                 Ok(n.to_string())
             }
-            // As in a new group; the writer replaces the word with the quota in force.
+            // `max` as in a new group; the writer replaces it with the quota in force.
             (Form::Period, Value::Number(n), _) => Ok(format!("max {n}")),
             (Form::MinusOne, Value::NoLimit, _) => Ok("-1".to_owned()),
             (Form::MaxWord | Form::Quota, Value::NoLimit, _) => Ok("max".to_owned()),
-            // A line break alone: writing zero bytes does nothing at all.
+            // The empty set is written as a line break, because a write of zero bytes has no effect.
             (Form::List, Value::List(set), _) if set.is_empty() => Ok("\n".to_owned()),
             (Form::List, Value::List(set), _) => Ok(set.to_string()),
             (Form::DeviceNumber, Value::Number(n), Some(device)) => Ok(format!("{device} {n}")),
             (Form::DeviceNumber, Value::NoLimit, Some(device)) => Ok(format!("{device} 0")),
             (Form::DeviceKey(key), Value::Number(n), Some(device)) => Ok(format!("{device} {key}={n}")),
             (Form::DeviceKey(key), Value::NoLimit, Some(device)) => Ok(format!("{device} {key}=max")),
-            // A partition that is invalid reads `root invalid (why)`, but is written as `root`.
+            // An invalid partition reads as `root invalid (reason)`, but is written as `root`.
             (Form::Word(_), Value::Word(word), _) => {
                 Ok(word.split(' ').next().unwrap_or_default().to_owned())
             }
@@ -124,13 +128,13 @@ impl File {
                 Ok(format!("{device} {key}={n}"))
             }
             (Form::DeviceNumber | Form::DeviceKey(_) | Form::DeviceFlag(_), _, None) => {
-                Err(wrong("written without a device"))
+                Err(wrong("possible without a device"))
             }
-            _ => Err(wrong("of this file's form")),
+            _ => Err(wrong("a value of the file's type")),
         }
     }
 
-    /// The value that the file will read back after `value` was accepted.
+    /// The value that the file reads back after the kernel has accepted `value`.
     #[must_use]
     pub fn normalise(&self, value: &Value) -> Value {
         match (self.normalise, value) {
@@ -141,8 +145,8 @@ impl File {
         }
     }
 
-    /// Whether the value read from the file, `read`, is the wanted one. Memory limits are kept in whole pages of the
-    /// machine's page size, which is 64 KiB on some machines.
+    /// Whether `read`, the value read from the file, is what the file reads back after `want` was written. For memory
+    /// limits, which the kernel rounds down to whole pages, every page size up to 64 KiB is accepted.
     #[must_use]
     pub fn holds(&self, read: &Value, want: &Value) -> bool {
         match (self.normalise, read, want) {
@@ -156,7 +160,8 @@ impl File {
         }
     }
 
-    /// Whether a number lies in the file's range (always, where the kernel clamps).
+    /// Whether the kernel accepts the value: numbers must lie in the file's range, except where the kernel clamps or
+    /// rounds them.
     #[must_use]
     pub fn accepts(&self, value: &Value) -> bool {
         match (self.normalise, value) {
@@ -171,7 +176,7 @@ fn max_or_number(word: &str) -> Option<Value> {
     if word == "max" { Some(Value::NoLimit) } else { word.parse().ok().map(Value::Number) }
 }
 
-/// The rest of the line that begins with `device`.
+/// The rest of the line that begins with `device`; `None` if there is no such line or no device.
 fn device_line(text: &str, device: Option<Device>) -> Option<&str> {
     let wanted = device?.to_string();
     text.lines().find_map(|line| {
@@ -191,7 +196,7 @@ mod tests {
         knob.row().file(version).unwrap()
     }
 
-    /// Checks that `text` in the file reads as `value`, and that `value` is written as `write`.
+    /// Checks that `text` is parsed as `value`, and that `value` is written as `write`.
     fn check(knob: KnobId, version: Version, text: &str, value: Value, write: &str) {
         let file = file(knob, version);
         let device = file.per_device().then_some(DEV).flatten();
@@ -257,7 +262,7 @@ mod tests {
         let limit = file(KnobId::MemoryMax, Version::V1);
         assert_eq!(limit.normalise(&Value::Number(1_000_000)), Value::Number(999_424));
         assert_eq!(limit.normalise(&Value::Number(i64::MAX)), Value::NoLimit);
-        // 100 MB on a machine with pages of 64 KiB.
+        // 100 MB, as read back on a machine with pages of 64 KiB.
         assert!(limit.holds(&Value::Number(99_942_400), &Value::Number(100_000_000)));
         assert!(!limit.holds(&Value::Number(99_900_000), &Value::Number(100_000_000)));
         assert!(!limit.holds(&Value::Number(100_003_840), &Value::Number(100_000_000)));

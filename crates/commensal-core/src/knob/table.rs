@@ -1,21 +1,22 @@
-//! The rows. Files, ranges and errno meanings are the kernel's (Documentation/admin-guide/cgroup-v1
-//! and cgroup-v2.rst, kernel/sched/core.c, kernel/cgroup/cpuset.c, mm/memcontrol*.c, block/blk-throttle.c);
-//! rows marked `Driven` are exercised line by line by the conformance script of `commensal-host`.
+//! The rows of the knob table. Files, ranges and meanings of error numbers are taken from the kernel
+//! (Documentation/admin-guide/cgroup-v1 and cgroup-v2.rst, kernel/sched/core.c, kernel/cgroup/cpuset.c,
+//! mm/memcontrol*.c, block/blk-throttle.c). The conformance script of `commensal-host` tests every row marked `Driven`.
 
 use super::{
-    Controller, ErrnoMeaning, File, Form, Knob, KnobOrder, KnobStatus, Normalise, Property, Scope, Vendor,
+    Controller, ErrnoMeaning, Evidence, File, Form, Knob, KnobOrder, KnobStatus, Normalise, Property, Scope,
+    Vendor,
 };
 use crate::errno::Errno;
 
 macro_rules! knobs {
     ($($id:ident { $($field:ident : $value:expr),* $(,)? })*) => {
-        /// Identity of a row of [`TABLE`].
+        /// Identifier of a row of [`TABLE`].
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[allow(missing_docs, reason = "the row documents itself")]
         pub enum KnobId { $($id),* }
 
         /// Every knob, in the order of [`KnobId`].
-        #[allow(clippy::needless_update, reason = "some rows say everything")]
+        #[allow(clippy::needless_update, reason = "some rows set every field")]
         pub static TABLE: &[Knob] = &[$(Knob { id: KnobId::$id, $($field: $value,)* ..BLANK }),*];
     };
 }
@@ -37,7 +38,7 @@ const BLANK: Knob = Knob {
 };
 
 const TOP: i64 = i64::MAX;
-/// `PAGE_COUNTER_MAX` in bytes: the value of v1 memory files without a limit.
+/// `PAGE_COUNTER_MAX` (bytes): the value of a v1 memory file that sets no limit.
 const MEMORY_TOP: i64 = 9_223_372_036_854_771_712;
 
 const fn file(name: &'static str, form: Form, range: (i64, i64), default: &'static str) -> Option<File> {
@@ -52,7 +53,7 @@ const fn flag(name: &'static str, default: &'static str) -> Option<File> {
 const fn list(name: &'static str) -> Option<File> {
     Some(File { name, form: Form::List, range: (0, 65_535), default: "", normalise: Normalise::Canonical })
 }
-/// v1 memory limit: bytes, `-1` is no limit.
+/// v1 memory limit: bytes; `-1` means no limit.
 const fn pages1(name: &'static str) -> Option<File> {
     let range = (0, MEMORY_TOP);
     Some(File {
@@ -63,7 +64,7 @@ const fn pages1(name: &'static str) -> Option<File> {
         normalise: Normalise::PageDown,
     })
 }
-/// v2 memory limit: bytes or `max`.
+/// v2 memory limit: bytes, or `max` for no limit.
 const fn pages2(name: &'static str, default: &'static str) -> Option<File> {
     let range = (0, MEMORY_TOP);
     Some(File { name, form: Form::MaxWord, range, default, normalise: Normalise::PageDown })
@@ -74,8 +75,8 @@ const fn device1(name: &'static str) -> Option<File> {
 const fn device2(name: &'static str, key: &'static str) -> Option<File> {
     file(name, Form::DeviceKey(key), (1, TOP), "")
 }
-/// v1 operations per second: of a larger number the kernel silently keeps the low 32 bits (5000000000 reads back as
-/// 705032704, measured on 6.18).
+/// v1 limit of operations per second. The range ends at 32 bits: of a larger number the kernel silently keeps the low
+/// 32 bits (5000000000 reads back as 705032704, measured on 6.18).
 const fn device1_iops(name: &'static str) -> Option<File> {
     file(name, Form::DeviceNumber, (1, 4_294_967_294), "")
 }
@@ -106,7 +107,11 @@ const IDLE_ERRNOS: &[ErrnoMeaning] =
     &[meaning(Errno::EINVAL, "cpu.idle takes 0 or 1, and not in the root group", "use a child group")];
 const CPUS_ERRNOS: &[ErrnoMeaning] = &[
     meaning(Errno::EACCES, "the set is not within the parent's cpuset", "widen the parent's cpuset first"),
-    meaning(Errno::EBUSY, "a child group still uses a CPU that would go", "narrow the child's cpuset first"),
+    meaning(
+        Errno::EBUSY,
+        "a child group still uses a CPU that the new set lacks",
+        "narrow the child's cpuset first",
+    ),
     meaning(
         Errno::ENOSPC,
         "the group has processes and the set would be empty",
@@ -115,7 +120,7 @@ const CPUS_ERRNOS: &[ErrnoMeaning] = &[
     meaning(Errno::ERANGE, "the list names CPUs that this kernel cannot have", "name only CPUs that exist"),
     meaning(
         Errno::EINVAL,
-        "no CPU of the list is online here, or an exclusive sibling has it",
+        "no CPU of the list is online, or an exclusive sibling has them",
         "name free CPUs",
     ),
 ];
@@ -141,16 +146,16 @@ const PIDS_ERRNOS: &[ErrnoMeaning] =
 
 const QOS_ERRNOS: &[ErrnoMeaning] = &[meaning(
     Errno::EINVAL,
-    "on a kernel with two levels the way from -1 to 0 is closed; a child of an offline group has its parent's level; the root has none",
+    "a level other than 0 is final; a child of an offline group has its parent's level; the root has none",
     "move the members to a fresh group, which `commensal restore` does; put online work outside offline groups",
 )];
 const BVT_ERRNOS: &[ErrnoMeaning] = &[
     meaning(Errno::EINVAL, "the root group has no identity", "use a child group"),
-    meaning(Errno::ERANGE, "the kernel takes -2 to 2", "choose a value in that range"),
+    meaning(Errno::ERANGE, "the kernel takes -2 to 3", "choose a value in that range"),
     meaning(
         Errno::EBUSY,
         "core scheduling is in use, and the kernel allows only one of the two",
-        "take the core-scheduling cookies away first, or leave Group Identity off",
+        "remove the core-scheduling cookies first, or leave Group Identity off",
     ),
 ];
 const MEMORY_QOS_ERRNOS: &[ErrnoMeaning] = &[
@@ -168,7 +173,7 @@ const PARTITION_ERRNOS: &[ErrnoMeaning] = &[
 const EXCLUSIVE_ERRNOS: &[ErrnoMeaning] = &[
     meaning(
         Errno::EINVAL,
-        "a sibling group has set one of these CPUs aside, or has nothing else",
+        "a sibling group has reserved one of these CPUs, or has no other CPU",
         "name free CPUs",
     ),
     meaning(Errno::ERANGE, "the list names CPUs that this kernel cannot have", "name only CPUs that exist"),
@@ -188,10 +193,19 @@ const IO_COST_ERRNOS: &[ErrnoMeaning] = &[
 
 /// Name of openEuler's kernel in messages.
 const OPENEULER: &str = "openEuler";
-/// Name of the Anolis kernel in messages; Alibaba Cloud Linux uses it too.
+/// Name of the Anolis kernel in messages; Alibaba Cloud Linux uses this kernel, too.
 const ANOLIS: &str = "Anolis/Alibaba";
+/// Name of the Anolis kernel 6.6 in messages. Its files for the class of a group differ from those of [`ANOLIS`].
+const ANOLIS_66: &str = "Anolis 6.6";
 
-const NOT_DRIVEN: KnobStatus = KnobStatus::DriverToCome("driver to come: no group key uses it yet");
+/// openEuler's CONFIG_QOS_SCHED, run with two and with five levels.
+const QOS_SCHED_RUN: Evidence = Evidence::Observed("openEuler's code, 5.10");
+/// Group Identity without its expulsion from SMT siblings and from the CPU itself.
+const IDENTITY_RUN: Evidence = Evidence::Observed("the core of Alibaba's scheduler code, 5.10");
+const PRIORITY_READ: Evidence = Evidence::Documented("Anolis' kernel 6.6, kernel/sched/fair.c");
+const MEMCG_QOS_READ: Evidence = Evidence::Documented("openEuler's kernel 5.10, mm/memcontrol.c");
+
+const NOT_DRIVEN: KnobStatus = KnobStatus::DriverToCome("not written: no group key uses it yet");
 
 knobs! {
     // ---- cpu ----
@@ -223,7 +237,7 @@ knobs! {
         v2: file("cpu.max", Form::Period, (1_000, 1_000_000), "max 100000"),
         order: KnobOrder::AroundQuota, status: KnobStatus::Driven, errnos: QUOTA_ERRNOS,
         systemd: Property::Converted("CPUQuotaPeriodSec"),
-        doc: "Period of the hard limit: a long one first, a short one last, so that the share is never more than before or after.",
+        doc: "Period of the hard limit; a plan writes a longer period before the quota and a shorter one after it, so that the share never exceeds both the old and the new one.",
     }
     CpuBurst {
         name: "cpu.max.burst", controller: Controller::Cpu, unit: "us",
@@ -238,17 +252,17 @@ knobs! {
         v1: flag("cpu.idle", "0"), v2: flag("cpu.idle", "0"),
         order: KnobOrder::Last, status: KnobStatus::Driven, errnos: IDLE_ERRNOS,
         systemd: Property::Converted("CPUWeight"),
-        doc: "Makes the whole group SCHED_IDLE against its siblings (Linux 5.15 and newer); forgets the weight.",
+        doc: "Makes the whole group SCHED_IDLE against its siblings (Linux 5.15 and newer); the kernel then discards the group's weight.",
     }
     CpuUclampMin {
         name: "cpu.uclamp.min", controller: Controller::Cpu, unit: "%",
         v1: opaque("cpu.uclamp.min"), v2: opaque("cpu.uclamp.min"), status: NOT_DRIVEN,
-        doc: "Lower bound of the utilisation that frequency and placement decisions see.",
+        doc: "Lower bound of the CPU utilisation that the scheduler assumes for the group's tasks when it chooses a CPU and a frequency.",
     }
     CpuUclampMax {
         name: "cpu.uclamp.max", controller: Controller::Cpu, unit: "%",
         v1: opaque("cpu.uclamp.max"), v2: opaque("cpu.uclamp.max"), status: NOT_DRIVEN,
-        doc: "Upper bound of the utilisation that frequency and placement decisions see.",
+        doc: "Upper bound of the CPU utilisation that the scheduler assumes for the group's tasks when it chooses a CPU and a frequency.",
     }
     CpuRtRuntime {
         name: "cpu.rt_runtime_us", controller: Controller::Cpu, unit: "us per rt period",
@@ -262,26 +276,34 @@ knobs! {
         doc: "Period of the real-time budget.",
     }
     CpuQosLevel {
-        name: "cpu.qos_level", controller: Controller::Cpu, unit: "-1 offline, 0 online",
+        name: "cpu.qos_level", controller: Controller::Cpu, unit: "-1 offline, 0 and above online",
         v1: file("cpu.qos_level", Form::Number, (-2, 2), "0"),
-        vendor: Some(Vendor { kernel: OPENEULER, needs: "CONFIG_QOS_SCHED" }),
+        vendor: Some(Vendor { kernel: OPENEULER, needs: "CONFIG_QOS_SCHED", evidence: QOS_SCHED_RUN }),
         order: KnobOrder::Last, status: KnobStatus::Driven, errnos: QOS_ERRNOS,
-        doc: "openEuler: an offline group and all below it run only when no online task wants the CPU; kernels with two levels never let it back to 0, those with five have -2 to 2.",
+        doc: "openEuler: tasks of an offline group and of its descendants become SCHED_IDLE, and a CPU that runs a task of another policy throttles the group as long as all of the group's tasks on that CPU are SCHED_IDLE; a level other than 0 cannot be changed back. Kernels have two levels (-1 and 0) or five (-2 to 2), which also multiply the weight of a group.",
     }
     CpuBvtWarpNs {
         name: "cpu.bvt_warp_ns", controller: Controller::Cpu, unit: "-1 offline, 0 normal, 2 online",
-        v1: file("cpu.bvt_warp_ns", Form::Number, (-2, 2), "0"),
-        v2: file("cpu.bvt_warp_ns", Form::Number, (-2, 2), "0"),
-        vendor: Some(Vendor { kernel: ANOLIS, needs: "kernel.sched_group_identity_enabled = 1, where that exists" }),
+        v1: file("cpu.bvt_warp_ns", Form::Number, (-2, 3), "0"),
+        v2: file("cpu.bvt_warp_ns", Form::Number, (-2, 3), "0"),
+        vendor: Some(Vendor { kernel: ANOLIS, needs: "kernel.sched_group_identity_enabled = 1, where that exists", evidence: IDENTITY_RUN }),
         scope: Scope::All, order: KnobOrder::Last, status: KnobStatus::Driven, errnos: BVT_ERRNOS,
-        doc: "Anolis/Alibaba Group Identity: scheduling rank of the group; 2 also expels offline tasks from the SMT sibling; a new child copies its parent's, a later write does not reach children.",
+        doc: "Anolis/Alibaba Group Identity: scheduling rank of the group. A group at -1 loses wake-ups, but shares a CPU evenly with one online group of the same weight; 2 also expels offline tasks from the SMT sibling, and 3 from the CPU itself (both documented, not observed); a new child copies its parent's, a later write does not reach children.",
     }
     CpuIdentity {
         name: "cpu.identity", controller: Controller::Cpu, unit: "bits",
-        v1: opaque("cpu.identity"), v2: opaque("cpu.identity"),
-        vendor: Some(Vendor { kernel: ANOLIS, needs: "kernel.sched_group_identity_enabled = 1, where that exists" }),
+        v1: file("cpu.identity", Form::Number, (0, 63), "0"), v2: file("cpu.identity", Form::Number, (0, 63), "0"),
+        vendor: Some(Vendor { kernel: ANOLIS, needs: "kernel.sched_group_identity_enabled = 1, where that exists", evidence: IDENTITY_RUN }),
         scope: Scope::All,
-        doc: "Anolis/Alibaba Group Identity: the flags that cpu.bvt_warp_ns stands for (22 for 2, 18 for 1, 9 for -1).",
+        doc: "Anolis/Alibaba Group Identity: the flags that cpu.bvt_warp_ns stands for (54 for 3, 22 for 2, 18 for 1, 9 for -1); it can also be written directly, which cpu.bvt_warp_ns does not show; commensal leaves a group with other flags to the program that set them.",
+    }
+    CpuPriority {
+        name: "cpu.priority", controller: Controller::Cpu, unit: "-1 offline, 0 normal, 1 online",
+        v1: file("cpu.priority", Form::Number, (-1, 1), "0"),
+        v2: file("cpu.priority", Form::Number, (-1, 1), "0"),
+        vendor: Some(Vendor { kernel: ANOLIS_66, needs: "nothing else that is known", evidence: PRIORITY_READ }),
+        scope: Scope::All, status: KnobStatus::DriverToCome("not written: it is not known what a child inherits and what the kernel refuses"),
+        doc: "Class of the group among its siblings on Anolis 6.6, which has this file and a cpu.identity of -1 to 1 in place of cpu.bvt_warp_ns.",
     }
     // ---- cpuset ----
     CpusetCpus {
@@ -289,14 +311,14 @@ knobs! {
         v1: list("cpuset.cpus"), v2: list("cpuset.cpus"), order: KnobOrder::WithinParent,
         status: KnobStatus::Driven, errnos: CPUS_ERRNOS,
         systemd: Property::Number("AllowedCPUs"),
-        doc: "CPUs that the group may run on; in v1 it must be set before a process can enter.",
+        doc: "CPUs that the group may run on. On cgroup v1 this file must be set before a process can enter the group.",
     }
     CpusetMems {
         name: "cpuset.mems", controller: Controller::Cpuset, unit: "node list",
         v1: list("cpuset.mems"), v2: list("cpuset.mems"), order: KnobOrder::WithinParent,
         status: KnobStatus::Driven, errnos: CPUS_ERRNOS,
         systemd: Property::Number("AllowedMemoryNodes"),
-        doc: "Memory nodes that the group may use; in v1 it must be set before a process can enter.",
+        doc: "NUMA nodes whose memory the group may use. On cgroup v1 this file must be set before a process can enter the group.",
     }
     CpusetCpusExclusive {
         name: "cpuset.cpus.exclusive", controller: Controller::Cpuset, unit: "CPU list",
@@ -328,7 +350,7 @@ knobs! {
     CpusetMemoryMigrate {
         name: "cpuset.memory_migrate", controller: Controller::Cpuset, unit: "0 or 1",
         v1: flag("cpuset.memory_migrate", "0"), status: NOT_DRIVEN,
-        doc: "v1: pages move along when the group's memory nodes change.",
+        doc: "v1: whether the kernel moves the group's pages when the group's memory nodes change.",
     }
     CpusetMemoryPressureEnabled {
         name: "cpuset.memory_pressure_enabled", controller: Controller::Cpuset, unit: "0 or 1",
@@ -360,19 +382,19 @@ knobs! {
         name: "memory.min", controller: Controller::Memory, unit: "bytes",
         v2: pages2("memory.min", "0"), status: KnobStatus::Driven, errnos: MEMORY_ERRNOS,
         systemd: Property::Number("MemoryMin"),
-        doc: "Memory that is never reclaimed from the group.",
+        doc: "Memory that the kernel never reclaims from the group.",
     }
     MemoryLow {
         name: "memory.low", controller: Controller::Memory, unit: "bytes",
         v2: pages2("memory.low", "0"), status: KnobStatus::Driven, errnos: MEMORY_ERRNOS,
         systemd: Property::Number("MemoryLow"),
-        doc: "Memory that is reclaimed only when nothing unprotected is left.",
+        doc: "Memory that the kernel reclaims from the group only when no unprotected memory is left.",
     }
     MemoryHigh {
         name: "memory.high", controller: Controller::Memory, unit: "bytes",
         v2: pages2("memory.high", "max"), status: KnobStatus::Driven, errnos: MEMORY_ERRNOS,
         systemd: Property::Number("MemoryHigh"),
-        doc: "Above this the group is slowed down and reclaimed from, not killed.",
+        doc: "Memory above which the kernel slows the group down and reclaims from it, but does not kill.",
     }
     MemoryMax {
         name: "memory.max", controller: Controller::Memory, unit: "bytes",
@@ -385,7 +407,7 @@ knobs! {
         name: "memory.soft_limit", controller: Controller::Memory, unit: "bytes",
         v1: pages1("memory.soft_limit_in_bytes"), status: NOT_DRIVEN,
         errnos: MEMORY_ERRNOS,
-        doc: "v1: reclaim prefers groups above it; a hint, deprecated, and refused on real-time kernels.",
+        doc: "v1: the kernel prefers to reclaim from groups above this limit; deprecated, and refused on real-time kernels.",
     }
     MemorySwapMax {
         name: "memory.swap.max", controller: Controller::Memory, unit: "bytes",
@@ -395,7 +417,7 @@ knobs! {
     MemorySwapHigh {
         name: "memory.swap.high", controller: Controller::Memory, unit: "bytes",
         v2: pages2("memory.swap.high", "max"), status: NOT_DRIVEN,
-        doc: "Above this much swap every allocation of the group is slowed down.",
+        doc: "Amount of swap above which the kernel slows down every allocation of the group.",
     }
     MemoryMemsw {
         name: "memory.memsw", controller: Controller::Memory, unit: "bytes",
@@ -416,33 +438,33 @@ knobs! {
     MemoryOomGroup {
         name: "memory.oom.group", controller: Controller::Memory, unit: "0 or 1",
         v2: flag("memory.oom.group", "0"), status: KnobStatus::Driven, errnos: &[meaning(Errno::EINVAL, "it takes 0 or 1", "use 0 or 1")],
-        doc: "On out-of-memory the whole group is killed instead of its largest process.",
+        doc: "Whether the OOM killer kills the whole group instead of its largest process.",
     }
     MemoryReclaim {
         name: "memory.reclaim", controller: Controller::Memory, unit: "bytes",
         v2: trigger("memory.reclaim"), status: NOT_DRIVEN,
         errnos: &[meaning(Errno::EAGAIN, "less than asked could be reclaimed", "ask for less")],
-        doc: "Reclaims so much memory from the group now.",
+        doc: "A written amount of memory is reclaimed from the group immediately.",
     }
     MemorySwappiness {
         name: "memory.swappiness", controller: Controller::Memory, unit: "0 to 200",
         v1: file("memory.swappiness", Form::Number, (0, 200), "60"), scope: Scope::All, status: NOT_DRIVEN,
-        doc: "v1: how readily anonymous memory of the group is swapped.",
+        doc: "v1: how readily the kernel swaps out anonymous memory of the group.",
     }
     MemoryOomControl {
         name: "memory.oom_control", controller: Controller::Memory, unit: "text",
         v1: opaque("memory.oom_control"), status: NOT_DRIVEN,
-        doc: "v1: with 1 written, tasks at the limit stop instead of being killed; reads a small table.",
+        doc: "v1: after a write of 1, tasks that reach the limit wait instead of being killed.",
     }
     MemoryUseHierarchy {
         name: "memory.use_hierarchy", controller: Controller::Memory, unit: "0 or 1",
         v1: file("memory.use_hierarchy", Form::Number, (1, 1), "1"), scope: Scope::All, status: KnobStatus::Shown,
-        doc: "v1: children count towards the parent; always 1 since Linux 5.11.",
+        doc: "v1: whether the use of children counts towards the parent; always 1 since Linux 5.11.",
     }
     MemoryMoveCharge {
         name: "memory.move_charge_at_immigrate", controller: Controller::Memory, unit: "bits",
         v1: file("memory.move_charge_at_immigrate", Form::Number, (0, 0), "0"), status: KnobStatus::Shown,
-        doc: "v1: memory moves along with a task; deprecated, a no-op in recent kernels.",
+        doc: "v1: whether a task's memory is charged to the group that the task moves to; deprecated, without effect in recent kernels.",
     }
     MemoryForceEmpty {
         name: "memory.force_empty", controller: Controller::Memory, unit: "-",
@@ -462,9 +484,9 @@ knobs! {
     MemoryQosLevel {
         name: "memory.qos_level", controller: Controller::Memory, unit: "-1 offline, 0 online",
         v1: file("memory.qos_level", Form::Number, (-1, 0), "0"),
-        vendor: Some(Vendor { kernel: OPENEULER, needs: "vm.memcg_qos_enable = 1" }),
+        vendor: Some(Vendor { kernel: OPENEULER, needs: "CONFIG_MEMCG_QOS and vm.memcg_qos_enable = 1", evidence: MEMCG_QOS_READ }),
         status: KnobStatus::Driven, errnos: MEMORY_QOS_ERRNOS,
-        doc: "openEuler: on out-of-memory offline groups are killed first.",
+        doc: "openEuler: the OOM killer kills offline groups first.",
     }
     // ---- io / blkio ----
     IoReadBps {
@@ -486,7 +508,7 @@ knobs! {
         v1: device1_iops("blkio.throttle.read_iops_device"), v2: device2("io.max", "riops"),
         status: KnobStatus::Driven, errnos: IO_ERRNOS,
         systemd: Property::PerDisk("IOReadIOPSMax"),
-        doc: "Read operations hard limit of a disk; one large read may be several operations.",
+        doc: "Hard limit on the read operations per second of a disk; one large read may count as several operations.",
     }
     IoWriteIops {
         name: "io.max.wiops", controller: Controller::Io, unit: "operations per s",
@@ -513,7 +535,7 @@ knobs! {
     IoWeightDevice {
         name: "io.weight.device", controller: Controller::Io, unit: "weight",
         v1: opaque("blkio.weight_device"), status: NOT_DRIVEN,
-        doc: "v1: the same for one disk, with the old CFQ scheduler.",
+        doc: "v1: share of disk time among siblings for one disk, with the old CFQ scheduler.",
     }
     IoBfqWeightDevice {
         name: "io.bfq.weight.device", controller: Controller::Io, unit: "1 to 1000",
@@ -544,7 +566,7 @@ knobs! {
     IoCostModel {
         name: "io.cost.model", controller: Controller::Io, unit: "text",
         v2: opaque("io.cost.model"), scope: Scope::RootOnly, status: NOT_DRIVEN,
-        doc: "What one operation costs on a disk, for io.cost.",
+        doc: "Cost model of a disk for io.cost: what one operation costs.",
     }
     IoPrioClass {
         name: "io.prio.class", controller: Controller::Io, unit: "word",

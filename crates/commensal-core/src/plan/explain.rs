@@ -1,4 +1,4 @@
-//! The plan in words, as `commensal plan` prints it and the golden tests compare it.
+//! The plan as readable text, which `commensal plan` prints and the golden tests compare.
 
 use super::Plan;
 use super::step::{Action, Step, Unmet};
@@ -6,7 +6,7 @@ use crate::actual::{ActualState, SCHEDULER};
 use std::fmt::Write;
 
 impl Step {
-    /// One line: the change, the cgroup, the values.
+    /// Describes the step on one line: the change, the cgroup and the values.
     #[must_use]
     pub fn describe(&self, actual: &ActualState) -> String {
         let place = actual.show(&self.place);
@@ -41,7 +41,7 @@ impl Step {
         }
     }
 
-    /// Name of the kernel file that the step writes; `?` for a step that writes none.
+    /// Name of the kernel file that the step writes; `?` for a step that writes no kernel file.
     #[must_use]
     pub fn file(&self, actual: &ActualState) -> &'static str {
         let (Action::Write { knob, .. } | Action::Irreversible { knob, .. } | Action::Recreate { knob, .. }) =
@@ -55,7 +55,7 @@ impl Step {
 }
 
 impl Unmet {
-    /// One paragraph: the request, why it cannot be met, what would help.
+    /// Describes the request, why it cannot be met and how to change that, on three lines.
     #[must_use]
     pub fn describe(&self) -> String {
         format!(
@@ -66,7 +66,7 @@ impl Unmet {
 }
 
 impl Plan {
-    /// The whole plan as text.
+    /// Describes the whole plan.
     #[must_use]
     pub fn describe(&self, actual: &ActualState) -> String {
         let mut text = String::new();

@@ -1,4 +1,5 @@
-//! Processes: moved into the cgroup of the group that selects them, and back when no group does any more.
+//! Moves processes into the cgroup of the group that selects them, and back to their original cgroups when no group
+//! selects them any more.
 
 use super::draft::Draft;
 use super::step::Movement;
@@ -8,7 +9,8 @@ use crate::member::ProcessFact;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Draft<'_> {
-    /// Moves the group's processes in every hierarchy in which the group has a cgroup, or will get one.
+    /// Moves the group's processes into the group's cgroup, in every hierarchy in which that cgroup exists or will be
+    /// created.
     pub(super) fn move_in(&mut self, group: &DesiredGroup) {
         let Some(own) = group.members.iter().find(|member| member.own).map(|member| member.path.clone())
         else {
@@ -20,8 +22,7 @@ impl Draft<'_> {
             let (mut from, mut to) = (BTreeMap::new(), BTreeMap::new());
             for (hierarchy, path) in &fact.places {
                 let target = CgroupRef { hierarchy: *hierarchy, path: own.clone() };
-                let there = self.creates.contains_key(&target) || self.actual.cgroups.contains_key(&target);
-                if there && !own.contains(path) {
+                if self.will_exist(&target) && !own.contains(path) {
                     from.insert(*hierarchy, path.clone());
                     to.insert(*hierarchy, own.clone());
                 }
@@ -35,8 +36,8 @@ impl Draft<'_> {
         }
     }
 
-    /// Moved processes that no group selects any more go back to their original cgroup, if that still exists and they
-    /// are still where they were put.
+    /// Moves processes that no group selects any more back to their original cgroups. A process is moved only if these
+    /// cgroups still exist and the process is still where it was moved to.
     pub(super) fn move_back(&mut self) {
         if self.desired.alone {
             return;
@@ -54,15 +55,15 @@ impl Draft<'_> {
                         from.insert(*hierarchy, now.clone());
                         to.insert(*hierarchy, before.clone());
                     }
-                    (Some(_), None) => self.notes.push(format!(
-                        "process {} is no longer wanted in {put}, and the cgroup that it came from is gone; left there",
+                    (Some(_), None) => self.report.note(format!(
+                        "process {} is no longer matched, but the cgroup that it came from is gone, so it stays in {put}",
                         fact.name()
                     )),
                     _ => {}
                 }
             }
             if !to.is_empty() {
-                let why = "no longer wanted: back to where it was".to_owned();
+                let why = "no longer matched: back to its original cgroup".to_owned();
                 let (name, by) = (fact.name(), String::new());
                 self.moves.push((Movement { process: *id, name, by, from, to }, why));
             }

@@ -1,27 +1,27 @@
-//! From wanted values to steps in a legal order.
+//! Converts the wanted values to steps in a valid order.
 //!
 //! ```text
 //! 1 structure     create groups and enable controllers, from the top
-//! 2 apart         cookies go, because core scheduling excludes a switch
-//!   on            machine-wide switches, because turning one on clears what it governs
-//! 3 first         what sets a class goes back: cpu.idle 1 -> 0, because a weight cannot be written before
-//!   release       CPUs set aside that go to a sibling, from the bottom
-//! 4 widen         limits that must stay within the parent's, from the top
-//! 5 free          everything whose order does not matter
-//! 6 tighten       limits that must stay within the parent's, from the bottom
-//!   set aside     CPUs set aside that come from a sibling, from the top: the kernel refuses all of a sibling's CPUs
-//! 7 last          what sets a class: cpu.idle 0 -> 1, because a weight cannot be written after
-//!   move          processes, into groups that have all their limits by now
-//! 8 order         the sched_ext scheduler, when what holds without it is in place
-//!   recreate      groups that an irreversible knob has spoilt, and switches off
-//! 9 together      cookies come, for the same reason
-//!   remove        our empty groups, from the bottom
+//! 2 apart         remove cookies: the kernel excludes core scheduling while Group Identity is on
+//!   on            turn on machine-wide switches: turning one on clears the values that it governs
+//! 3 first         clear the class: cpu.idle 1 -> 0, before which a weight cannot be written
+//!   release       release exclusive CPUs that go to a sibling, from the bottom
+//! 4 widen         widen limits that must stay within the parent's, from the top
+//! 5 free          write settings that need no order
+//! 6 tighten       tighten limits that must stay within the parent's, from the bottom
+//!   set aside     make CPUs of a sibling exclusive, from the top: the kernel refuses to take all of a sibling's CPUs
+//! 7 last          set the class: cpu.idle 0 -> 1, after which a weight cannot be written
+//!   move          move processes into groups, which have all their limits by now
+//! 8 order         send orders to the sched_ext scheduler, after the settings that apply without it
+//!   recreate      recreate groups to change an irreversible knob again, and turn off switches
+//! 9 together      give cookies, which the kernel refuses while Group Identity is on
+//!   remove        remove empty groups that commensal created, from the bottom
 //! ```
-//! A set that is neither wider nor narrower (CPUs 0-1 to 2-3) is first widened to both, then tightened.
+//! A CPU set that becomes neither wider nor narrower (0-1 to 2-3) is first widened to the union, then tightened.
 
-use super::draft::Draft;
-use super::step::{Action, Step};
-use crate::actual::{ActualState, CgroupPath, CgroupRef};
+use super::draft::{Draft, Wants};
+use super::step::{Action, Movement, Step};
+use crate::actual::{ActualState, CgroupPath, CgroupRef, SettingRef};
 use crate::knob::{Controller, KnobId, KnobOrder, Value};
 use crate::topology::Device;
 use crate::vendor::Switch;
@@ -45,20 +45,21 @@ enum Phase {
     Remove,
 }
 
-/// Sort key of a step: phase, depth (from the top or the bottom), then names, so that the order is deterministic.
-type Key = (Phase, isize, u8, CgroupRef, Option<KnobId>, Option<Device>);
+/// Sort key of a step: its phase, the depth (negative for an order from the bottom), and then names, so that the order
+/// is deterministic.
+type SortKey = (Phase, isize, u8, CgroupRef, Option<KnobId>, Option<Device>);
 
 fn depth(place: &CgroupRef) -> isize {
     isize::try_from(place.path.depth()).unwrap_or(isize::MAX)
 }
 
 pub(super) fn steps(draft: &Draft<'_>, actual: &ActualState) -> Vec<Step> {
-    let mut keyed: Vec<(Key, Step)> = Vec::new();
-    for (place, why) in &draft.creates {
+    let mut keyed: Vec<(SortKey, Step)> = Vec::new();
+    for (place, why) in &draft.structure.creates {
         let step = Step { place: place.clone(), action: Action::Create, why: why.clone() };
         keyed.push(((Phase::Structure, depth(place), 0, place.clone(), None, None), step));
     }
-    for ((place, controller), why) in &draft.enables {
+    for ((place, controller), why) in &draft.structure.enables {
         let step = Step { place: place.clone(), action: Action::Enable(*controller), why: why.clone() };
         keyed.push(((Phase::Structure, depth(place), 1, place.clone(), None, None), step));
     }
@@ -74,20 +75,20 @@ pub(super) fn steps(draft: &Draft<'_>, actual: &ActualState) -> Vec<Step> {
             keyed.push(((phase, isize::MAX, *switch as u8, place, None, None), step));
         }
     }
-    for (place, (give, why)) in &draft.cookies {
+    for (place, (give, why)) in &draft.cookies.changes {
         let phase = if *give { Phase::Together } else { Phase::Apart };
         let step = Step { place: place.clone(), action: Action::Cookie { give: *give }, why: why.clone() };
         keyed.push(((phase, depth(place), 1, place.clone(), None, None), step));
     }
-    keyed.extend(movements(draft));
+    keyed.extend(movements(&draft.moves));
     if let Some((from, to, why)) = draft.new_orders() {
         let hierarchy = actual.hierarchy_of(Controller::Cpu).unwrap_or(0);
         let place = CgroupRef { hierarchy, path: CgroupPath::root() };
         let step = Step { place: place.clone(), action: Action::Order { from, to }, why };
         keyed.push(((Phase::KnobOrder, 0, 0, place, None, None), step));
     }
-    for place in &draft.removes {
-        let why = "ours, empty and no longer wanted".to_owned();
+    for place in &draft.structure.removes {
+        let why = "commensal's own, empty and no longer needed".to_owned();
         let step = Step { place: place.clone(), action: Action::Remove, why };
         keyed.push(((Phase::Remove, -depth(place), 0, place.clone(), None, None), step));
     }
@@ -95,22 +96,13 @@ pub(super) fn steps(draft: &Draft<'_>, actual: &ActualState) -> Vec<Step> {
     keyed.into_iter().map(|(_, step)| step).collect()
 }
 
-/// The writes of knobs.
-fn writes(draft: &Draft<'_>, actual: &ActualState) -> Vec<(Key, Step)> {
-    let mut keyed: Vec<(Key, Step)> = Vec::new();
+/// The steps that write knobs.
+fn writes(draft: &Draft<'_>, actual: &ActualState) -> Vec<(SortKey, Step)> {
+    let mut keyed: Vec<(SortKey, Step)> = Vec::new();
     for ((place, knob, device), want) in &draft.wants {
-        // Turning on the switch that the knob needs clears the knob's value.
-        let cleared = Switch::of(*knob).is_some_and(|switch| {
-            actual.switches.get(&switch) == Some(&0) && draft.switches.contains_key(&switch)
-        });
-        let from = match cleared {
-            true => Value::Number(0),
-            false => current(actual, place, *knob, *device),
-        };
-        let version = actual.hierarchies.get(place.hierarchy).map(|hierarchy| hierarchy.version);
-        let file = version.and_then(|version| knob.row().file(version));
+        let from = before(draft, actual, (place, *knob, *device));
         if *knob == KnobId::CpusetPartition
-            && let Some(writes) = begun_again(draft, actual, place, &from, &want.value)
+            && let Some(writes) = begun_again(&draft.wants, actual, place, &from, &want.value)
         {
             for (phase, from, to) in writes {
                 let level = if phase == Phase::First { -depth(place) } else { depth(place) };
@@ -120,16 +112,17 @@ fn writes(draft: &Draft<'_>, actual: &ActualState) -> Vec<(Key, Step)> {
             }
             continue;
         }
-        if from == want.value || file.is_some_and(|file| file.holds(&from, &want.value)) {
+        if holds(actual, place, *knob, (&from, &want.value)) {
             continue;
         }
         if *knob == KnobId::CpuIdle && want.value == Value::Number(1) {
             keyed.extend(keep_weight(actual, place, depth(place)));
         }
         if *knob == KnobId::CpuQosLevel && draft.irreversible() {
-            let (phase, action) = irreversible(*knob, from, want.value.clone());
-            let step = Step { place: place.clone(), action, why: want.why.clone() };
-            keyed.push(((phase, depth(place), 0, place.clone(), Some(*knob), None), step));
+            for (nth, (phase, action)) in (0u8..).zip(irreversible(*knob, from, want.value.clone())) {
+                let step = Step { place: place.clone(), action, why: want.why.clone() };
+                keyed.push(((phase, depth(place), nth, place.clone(), Some(*knob), None), step));
+            }
             continue;
         }
         for (phase, from, to) in moves(*knob, from, want.value.clone()) {
@@ -144,9 +137,41 @@ fn writes(draft: &Draft<'_>, actual: &ActualState) -> Vec<(Key, Step)> {
     keyed
 }
 
-/// The moves of processes, in the order of their groups.
-fn movements(draft: &Draft<'_>) -> impl Iterator<Item = (Key, Step)> {
-    draft.moves.iter().enumerate().filter_map(|(index, (movement, why))| {
+/// The value of a knob before its step: turning on the switch that the knob needs has cleared the knob by then.
+fn before(
+    draft: &Draft<'_>,
+    actual: &ActualState,
+    (place, knob, device): (&CgroupRef, KnobId, Option<Device>),
+) -> Value {
+    let cleared = Switch::of(knob).is_some_and(|switch| {
+        actual.switches.get(&switch) == Some(&0) && draft.switches.contains_key(&switch)
+    });
+    match cleared {
+        true => Value::Number(0),
+        false => current(actual, place, knob, device),
+    }
+}
+
+/// Whether the file has the wanted value already, when it shows the value `found`.
+fn holds(actual: &ActualState, place: &CgroupRef, knob: KnobId, (found, wanted): (&Value, &Value)) -> bool {
+    let version = actual.hierarchies.get(place.hierarchy).map(|hierarchy| hierarchy.version);
+    let file = version.and_then(|version| knob.row().file(version));
+    found == wanted || file.is_some_and(|file| file.holds(found, wanted))
+}
+
+/// Knobs that have the values that groups want already.
+pub(super) fn held(draft: &Draft<'_>, actual: &ActualState) -> Vec<SettingRef> {
+    let wanted = draft.wants.iter().filter(|(_, want)| want.group.is_some());
+    let held = wanted.filter(|((place, knob, device), want)| {
+        let found = before(draft, actual, (place, *knob, *device));
+        holds(actual, place, *knob, (&found, &want.value))
+    });
+    held.map(|(key, _)| key.clone()).collect()
+}
+
+/// The steps that move processes, in the order of their groups.
+fn movements(moves: &[(Movement, String)]) -> impl Iterator<Item = (SortKey, Step)> {
+    moves.iter().enumerate().filter_map(|(index, (movement, why))| {
         let place = movement.place()?;
         let step = Step { place: place.clone(), action: Action::Move(movement.clone()), why: why.clone() };
         let nth = isize::try_from(index).unwrap_or(isize::MAX);
@@ -154,10 +179,10 @@ fn movements(draft: &Draft<'_>) -> impl Iterator<Item = (Key, Step)> {
     })
 }
 
-/// Journal records to drop: values that no group wants and that are back at their originals, and identities that were
-/// only copied from a parent and must not be restored.
-pub(super) fn settled(draft: &Draft<'_>, actual: &ActualState) -> Vec<(CgroupRef, KnobId, Option<Device>)> {
-    let of_journal = draft.wants.iter().filter(|(key, want)| {
+/// Journal records to drop: knobs that no group wants and that already have their original values, and identities that
+/// were only copied from a parent and must not be restored.
+pub(super) fn settled(wants: &Wants, actual: &ActualState) -> Vec<SettingRef> {
+    let of_journal = wants.iter().filter(|(key, want)| {
         let back = current(actual, &key.0, key.1, key.2) == want.value;
         let settled = match actual.ours.originals.contains_key(key) {
             true => back,
@@ -168,7 +193,7 @@ pub(super) fn settled(draft: &Draft<'_>, actual: &ActualState) -> Vec<(CgroupRef
     of_journal.map(|(key, _)| key.clone()).collect()
 }
 
-/// The current value; for a group that does not exist yet, the kernel's default.
+/// The current value of a knob; the kernel's default if the group does not exist yet.
 pub(super) fn current(
     actual: &ActualState,
     place: &CgroupRef,
@@ -187,27 +212,28 @@ pub(super) fn current(
     file.and_then(|file| file.parse(file.default, None).ok()).unwrap_or(Value::NoLimit)
 }
 
-/// Setting `cpu.idle` = 1 discards the weight: when it is cleared the kernel starts from its default. So a weight that
-/// is not the default is first set to it in a separate step, which undo and the journal can reverse.
-fn keep_weight(actual: &ActualState, place: &CgroupRef, depth: isize) -> Option<(Key, Step)> {
+/// The step that resets a weight before `cpu.idle` is set to 1; `None` if the weight is the default or unknown. Setting
+/// `cpu.idle` discards the weight, and clearing it restores only the kernel's default. With a separate step the journal
+/// records the weight, so that undo can restore it.
+fn keep_weight(actual: &ActualState, place: &CgroupRef, depth: isize) -> Option<(SortKey, Step)> {
     let file = KnobId::CpuWeight.row().file(actual.hierarchies.get(place.hierarchy)?.version)?;
     let from = actual.cgroups.get(place)?.values.get(&(KnobId::CpuWeight, None))?.clone();
     let to = file.parse(file.default, None).ok().filter(|default| *default != from)?;
     let action = Action::Write { knob: KnobId::CpuWeight, device: None, from, to };
-    let why = "cpu.idle forgets the weight; put on record first, so that it can be put back".to_owned();
+    let why = "cpu.idle discards the weight; reset first, so that the journal records it".to_owned();
     let key = (Phase::Last, depth, 0, place.clone(), Some(KnobId::CpuWeight), None);
     Some((key, Step { place: place.clone(), action, why }))
 }
 
-/// The writes that change a knob from one value to another, each with its phase.
+/// The writes (phase, old value, new value) that change a knob from one value to another.
 fn moves(knob: KnobId, from: Value, to: Value) -> Vec<(Phase, Value, Value)> {
     match knob.row().order {
-        // Back to the kernel's default, which is 0 or a word that stands for it.
+        // Restores the kernel's default, which is 0 or `member`.
         KnobOrder::Last if to == Value::Number(0) || to == Value::Word("member".to_owned()) => {
             vec![(Phase::First, from, to)]
         }
         KnobOrder::Last => vec![(Phase::Last, from, to)],
-        // No two siblings may have the same exclusive CPUs: all of them first release what they lose.
+        // Two siblings must not have the same exclusive CPUs, so all siblings first release the CPUs that they lose.
         KnobOrder::WithinParent if knob == KnobId::CpusetCpusExclusive => match (&from, &to) {
             (Value::List(old), Value::List(new)) => {
                 let kept: crate::cpuset::CpuSet = old.iter().filter(|cpu| new.contains(*cpu)).collect();
@@ -239,11 +265,11 @@ fn moves(knob: KnobId, from: Value, to: Value) -> Vec<(Phase, Value, Value)> {
     }
 }
 
-/// A partition that loses all its CPUs, even for a moment, becomes invalid and stays so whatever CPUs it is given later
-/// (measured on 7.2). So a partition whose CPUs all change is switched off meanwhile, and an invalid one is switched
-/// off and on.
+/// The writes that turn a partition off first and on last; `None` if that is not necessary. A partition that loses all
+/// its CPUs, even for a moment, becomes invalid and stays invalid even if it gets other CPUs later (measured on 7.2).
+/// So a partition is turned off while all of its CPUs are replaced, and an invalid one is turned off and on again.
 fn begun_again(
-    draft: &Draft<'_>,
+    wants: &Wants,
     actual: &ActualState,
     place: &CgroupRef,
     from: &Value,
@@ -256,7 +282,7 @@ fn begun_again(
     let key = (place.clone(), KnobId::CpusetCpusExclusive, None);
     let loses_all = || {
         let (Value::List(old), Value::List(new)) =
-            (current(actual, place, KnobId::CpusetCpusExclusive, None), &draft.wants.get(&key)?.value)
+            (current(actual, place, KnobId::CpusetCpusExclusive, None), &wants.get(&key)?.value)
         else {
             return None;
         };
@@ -269,12 +295,18 @@ fn begun_again(
     Some([(Phase::First, from.clone(), member.clone()), (Phase::Last, member, to.clone())])
 }
 
-/// The step of a knob that can only be lowered, and the step that raises it again.
-fn irreversible(knob: KnobId, from: Value, to: Value) -> (Phase, Action) {
-    match to < from {
-        true => (Phase::Last, Action::Irreversible { knob, from, to }),
-        false => (Phase::Recreate, Action::Recreate { knob, from, to }),
+/// The changes of a knob that the kernel allows to be changed only once. From 0: an irreversible write. Back to 0: the
+/// group is recreated. From one level to another: the group is recreated, then an irreversible write follows.
+fn irreversible(knob: KnobId, from: Value, to: Value) -> Vec<(Phase, Action)> {
+    let none = Value::Number(0);
+    if from == none {
+        return vec![(Phase::Last, Action::Irreversible { knob, from, to })];
     }
+    let mut changes = vec![(Phase::Recreate, Action::Recreate { knob, from, to: none.clone() })];
+    if to != none {
+        changes.push((Phase::Recreate, Action::Irreversible { knob, from: none, to }));
+    }
+    changes
 }
 
 fn wider(from: &Value, to: &Value) -> bool {
@@ -301,6 +333,19 @@ mod tests {
         let want = [(Phase::Widen, set("0-1"), set("0-2")), (Phase::Tighten, set("0-2"), set("1-2"))];
         assert_eq!(writes, want);
         assert_eq!(moves(KnobId::CpusetCpus, set(""), set("1")).len(), 1);
+    }
+
+    #[test]
+    fn from_one_final_level_to_another_goes_through_a_fresh_group() {
+        let changes = |from, to| {
+            let changes = irreversible(KnobId::CpuQosLevel, Value::Number(from), Value::Number(to));
+            let name = |action: &Action| matches!(action, Action::Recreate { .. });
+            changes.iter().map(|(phase, action)| (*phase, name(action))).collect::<Vec<_>>()
+        };
+        assert_eq!(changes(0, -1), [(Phase::Last, false)]);
+        assert_eq!(changes(0, 2), [(Phase::Last, false)]);
+        assert_eq!(changes(2, 0), [(Phase::Recreate, true)]);
+        assert_eq!(changes(-1, 2), [(Phase::Recreate, true), (Phase::Recreate, false)]);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The orders for the sched_ext scheduler: every group of the plan, in one step.
+//! The orders for commensal's sched_ext scheduler. An order is the scheduler's configuration of one cgroup. The plan
+//! sends the orders of all its groups in one step.
 
 use super::draft::Draft;
 use crate::actual::{ActualState, Capabilities, CgroupRef, SCHEDULER, SMT, Support};
@@ -15,8 +16,8 @@ use std::collections::BTreeSet;
 /// Maximum number of cgroups named in the step's reason.
 const NAMED: usize = 3;
 
-/// The capabilities with the current state of the scheduler, which may have been loaded or removed since they were
-/// probed.
+/// The capabilities, updated with the current state of the scheduler, which may have been loaded or unloaded since
+/// commensal probed the capabilities.
 pub(super) fn with_scheduler<'c>(caps: &'c Capabilities, actual: &ActualState) -> Cow<'c, Capabilities> {
     let now = match &actual.scheduler {
         Some(scheduler) => match &scheduler.obstacle {
@@ -24,7 +25,7 @@ pub(super) fn with_scheduler<'c>(caps: &'c Capabilities, actual: &ActualState) -
             None => Support::Yes,
         },
         None if caps.features.get(SCHEDULER) == Some(&Support::Yes) => {
-            Support::No { because: "nobody has asked the scheduler what it does".to_owned() }
+            Support::No { because: "the scheduler's state has not been read".to_owned() }
         }
         None => return Cow::Borrowed(caps),
     };
@@ -33,7 +34,7 @@ pub(super) fn with_scheduler<'c>(caps: &'c Capabilities, actual: &ActualState) -
     Cow::Owned(caps)
 }
 
-/// Whether the scheduler is the best mechanism here.
+/// Whether the sched_ext scheduler is the best mechanism on this machine.
 pub(super) fn is_best(caps: &Capabilities, actual: &ActualState, identity: Option<&str>) -> bool {
     let version = actual.hierarchy_of(Controller::Cpu).map(|index| actual.hierarchies[index].version);
     version.is_some_and(|version| {
@@ -43,21 +44,21 @@ pub(super) fn is_best(caps: &Capabilities, actual: &ActualState, identity: Optio
 }
 
 impl Draft<'_> {
-    /// Adds a group to the orders, if the scheduler is used here.
+    /// Adds the order for a member to the orders, if the scheduler is in use.
     pub(super) fn order(&mut self, group: &DesiredGroup, member: &Member) {
-        let Some(hierarchy) = self.actual.hierarchy_of(Controller::Cpu).filter(|_| self.scheduled) else {
+        let Some(hierarchy) = self.actual.hierarchy_of(Controller::Cpu).filter(|_| self.scheduler.is_best)
+        else {
             return;
         };
         let place = CgroupRef { hierarchy, path: member.path.clone() };
         let cgroup = self.actual.directory(&place);
-        self.mentioned.insert(cgroup.clone());
+        self.scheduler.mentioned.insert(cgroup.clone());
         if member.own && self.desired.kept.contains(&place) {
             let before = self.actual.scheduler.as_ref().and_then(|found| found.orders.groups.get(&cgroup));
-            self.orders.extend(before.map(|order| (cgroup, order.clone())));
+            self.scheduler.orders.extend(before.map(|order| (cgroup, order.clone())));
             return;
         }
-        let there = self.creates.contains_key(&place) || self.actual.cgroups.contains_key(&place);
-        if group.exposed || !there {
+        if group.exposed || !self.will_exist(&place) {
             return;
         }
         let order = match group.class {
@@ -69,11 +70,11 @@ impl Draft<'_> {
                 limit: group.limits.get(CPU_MAX).map(|amount| self.limit(group, member, amount)),
             },
         };
-        self.orders.insert(cgroup, order);
+        self.scheduler.orders.insert(cgroup, order);
     }
 
-    /// The weight to be written, or the one that the mechanism underneath has set aside; without one the scheduler
-    /// reads the group's.
+    /// The weight for the order: the configured one, otherwise the weight that the group had before the inner mechanism
+    /// changed it. `None` lets the scheduler read the cgroup's weight.
     fn weight(&self, group: &DesiredGroup, place: &CgroupRef) -> Option<u64> {
         if let Some(weight) = group.limits.get(CPU_WEIGHT) {
             return Some(u64::from(weight.v2()));
@@ -87,12 +88,13 @@ impl Draft<'_> {
         let idle = values.get(&(KnobId::CpuIdle, None)) == Some(&Value::Number(1));
         let before = match self.actual.ours.originals.get(&weight) {
             Some(original) => Some(original),
-            // An idle group shows a placeholder.
+            // While `cpu.idle` is 1, the file shows a fixed number in place of the weight.
             None if idle => None,
             None => values.get(&(KnobId::CpuWeight, None)),
         };
         let Some(Value::Number(number)) = before else { return None };
-        // An idle group returns to the kernel's default, which the scheduler also assumes for it.
+        // A group whose `cpu.idle` is cleared gets the kernel's default weight, which the scheduler also assumes for
+        // it.
         let default = KnobId::CpuWeight.row().file(version)?.default == number.to_string();
         let number = u64::try_from(*number).ok().filter(|_| !default || self.wants.contains_key(&weight))?;
         Some(match version {
@@ -107,16 +109,17 @@ impl Draft<'_> {
         Quota { quota_us: exact.max(QUOTA_MIN_US), period_us }
     }
 
-    /// Whether the group's class is set on exactly this cgroup.
+    /// Whether the class of the group is set on exactly this cgroup.
     pub(super) fn yields_at(&self, group: &DesiredGroup, place: &CgroupRef) -> bool {
         self.mechanisms.contains_key(&(group.name.clone(), place.clone()))
     }
 
-    /// The old orders, the new ones and the reason, if the new orders differ from those in force.
+    /// The orders in force, the new orders and the reason for the change; `None` if they are equal, or if the scheduler
+    /// cannot be used.
     pub(super) fn new_orders(&self) -> Option<(Orders, Orders, String)> {
         let scheduler = self.actual.scheduler.as_ref().filter(|found| found.obstacle.is_none())?;
         let from = scheduler.orders.clone();
-        let mut to = Orders { groups: self.orders.clone(), ..from.clone() };
+        let mut to = Orders { groups: self.scheduler.orders.clone(), ..from.clone() };
         let expelled = |group: &DesiredGroup| {
             group.expel && !group.exposed && self.mechanisms.keys().any(|(name, _)| *name == group.name)
         };
@@ -125,13 +128,13 @@ impl Draft<'_> {
         }
         let left = self.left_alone();
         for (cgroup, order) in &from.groups {
-            let unmentioned = !self.mentioned.contains(cgroup);
+            let unmentioned = !self.scheduler.mentioned.contains(cgroup);
             if unmentioned && (self.desired.alone || left.contains(cgroup)) {
                 to.groups.insert(cgroup.clone(), order.clone());
             }
         }
         if self.desired.alone {
-            // Expelling by groups outside this plan must not be ended here.
+            // Groups outside this plan may need `expel`, so it must not be turned off here.
             for (cgroup, order) in to.groups.iter_mut().filter(|(_, order)| order.class == Class::Online) {
                 order.expel |= from.groups.get(cgroup).is_some_and(|before| before.expel);
             }
@@ -140,19 +143,20 @@ impl Draft<'_> {
         (from != to).then_some((from, to, why))
     }
 
-    /// Whether an online group that is not part of this plan, and stays unchanged, already expels.
+    /// Whether an order in force has `expel`, in a plan that covers only some of the groups and therefore keeps it.
     pub(super) fn expelling_in_force(&self) -> bool {
         let in_force = self.actual.scheduler.iter().flat_map(|found| found.orders.groups.values());
         self.desired.alone && in_force.into_iter().any(|order| order.expel)
     }
 
-    /// Groups created by commensal that are no longer wanted but stay because they are in use.
+    /// Directories of the groups created by commensal that this plan does not remove. This includes groups that no
+    /// group of the user wants any more but that are still in use.
     fn left_alone(&self) -> BTreeSet<String> {
-        let ours = self.actual.ours.created.iter().filter(|place| !self.removes.contains(place));
+        let ours = self.actual.ours.created.iter().filter(|place| !self.structure.removes.contains(place));
         ours.map(|place| self.actual.directory(place)).collect()
     }
 
-    /// Leaves groups frozen that the scheduler's guard has frozen: the guard will thaw them.
+    /// Drops the thawing of groups that the scheduler's guard has frozen; the guard itself will thaw them.
     pub(super) fn leave_frozen(&mut self) {
         let actual = self.actual;
         self.wants.retain(|(place, knob, _), want| {
@@ -161,7 +165,7 @@ impl Draft<'_> {
         });
     }
 
-    /// Whether the scheduler makes this group yield.
+    /// Whether the sched_ext scheduler is the mechanism that makes this group yield to online groups.
     pub(super) fn by_scheduler(&self, group: &DesiredGroup) -> bool {
         self.mechanisms
             .iter()

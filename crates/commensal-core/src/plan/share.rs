@@ -1,4 +1,4 @@
-//! Limits that need more than one knob: CPU sets with their partitions, and disk shares.
+//! Limits that need several knobs: CPU sets with their partitions, and disk shares.
 
 use super::draft::{Draft, Setting};
 use crate::actual::{CgroupPath, CgroupRef};
@@ -11,7 +11,8 @@ use crate::topology::Device;
 use crate::units::Weight;
 
 impl Draft<'_> {
-    /// v1 requires memory nodes and CPUs in every commensal group on the path before a process can enter.
+    /// `cpu.set`. In v1, commensal's groups on the path also need CPUs and memory nodes before a process can enter
+    /// them.
     pub(super) fn cpuset(&mut self, group: &DesiredGroup, member: &Member, set: CpuSet) {
         let v1 =
             self.actual.hierarchy_of(Controller::Cpuset).map(|index| self.actual.hierarchies[index].version)
@@ -48,9 +49,9 @@ impl Draft<'_> {
         }
     }
 
-    /// v2: makes the CPUs exclusive to the group. A child of a group that is not a partition itself can be one since
-    /// Linux 6.7, when every group above it has the CPUs in its exclusive set (a remote partition, cgroup-v2.rst,
-    /// "cpuset.cpus.exclusive").
+    /// `cpu.partition` (v2): makes the CPUs exclusive to the group. Since Linux 6.7 a group can be a partition although
+    /// its parent is not a partition (a remote partition, cgroup-v2.rst, "cpuset.cpus.exclusive"). For this, all
+    /// ancestors of the group must have the CPUs in their exclusive sets.
     fn partition(&mut self, group: &DesiredGroup, member: &Member, set: &CpuSet, partition: Partition) {
         let Some(hierarchy) = self.actual.hierarchy_of(Controller::Cpuset) else { return };
         let why = format!("cpu.partition = {partition}");
@@ -62,17 +63,17 @@ impl Draft<'_> {
             let ours = [&self.desired.offline_parent, &self.desired.online_parent].contains(&&above);
             if !ours && !self.claimed(&above) {
                 let because = format!("{above} above it is no partition, and no group claims it");
-                let try_this = "claim it, or use a group of our own with `commensal run`";
-                return self.unmet(group, "cpu.partition".to_owned(), because, try_this);
+                let try_this = "claim it, or use a group that commensal creates, with `commensal run`";
+                return self.report.unmet(group, "cpu.partition".to_owned(), because, try_this);
             }
             if let Some(obstacle) = self.caps.obstacle(KnobId::CpusetCpusExclusive, version) {
                 let because = format!(
-                    "{above} above it is no partition, and setting CPUs aside there cannot be done: {obstacle}"
+                    "{above} above it is no partition, and CPUs cannot be reserved there: {obstacle}"
                 );
                 let try_this = "match a cgroup below the root, or use Linux 6.7 or newer";
-                return self.unmet(group, "cpu.partition".to_owned(), because, try_this);
+                return self.report.unmet(group, "cpu.partition".to_owned(), because, try_this);
             }
-            // The parent's set is the union of its groups' sets.
+            // The parent's exclusive set is the union of its groups' exclusive sets.
             let exclusive = self.exclusive_of(&CgroupRef { hierarchy, path: above.clone() }).union(set);
             let setting = Setting::new(KnobId::CpusetCpusExclusive, Value::List(exclusive), why.clone());
             self.replace(group, &above, ours, setting);
@@ -95,7 +96,8 @@ impl Draft<'_> {
         self.desired.groups.iter().any(|group| group.members.iter().any(|member| member.path == *path))
     }
 
-    /// The exclusive CPUs that are wanted so far; where other groups are not part of this plan, also those in force.
+    /// The exclusive CPUs that are wanted so far. If none are wanted and this plan covers only some of the groups, the
+    /// exclusive CPUs in force.
     fn exclusive_of(&self, place: &CgroupRef) -> CpuSet {
         let wanted =
             self.wants.get(&(place.clone(), KnobId::CpusetCpusExclusive, None)).map(|want| &want.value);
@@ -107,7 +109,7 @@ impl Draft<'_> {
         }
     }
 
-    /// Replaces a value that was wanted before.
+    /// Records a wanted value in place of the value that was wanted before.
     fn replace(&mut self, group: &DesiredGroup, path: &CgroupPath, own: bool, setting: Setting) {
         if let Some(hierarchy) = self.actual.hierarchy_of(setting.knob.row().controller) {
             let place = CgroupRef { hierarchy, path: path.clone() };
@@ -116,7 +118,7 @@ impl Draft<'_> {
         self.want(group, path, own, setting);
     }
 
-    /// Whether another group turns cost-based control of the disk on.
+    /// Whether any group turns on cost-based control (`io.cost`) of the disk.
     fn cost_comes(&self, device: Device) -> bool {
         let asks = |limits: &Limits| {
             limits.each.has(IO_COST) && limits.disks.iter().any(|disk| disk.device == device)
@@ -124,12 +126,12 @@ impl Draft<'_> {
         self.desired.groups.iter().any(|group| asks(&group.limits))
     }
 
-    /// `io.weight`: by io.cost (v2), by BFQ where a disk uses it, or by the CFQ scheduler of old kernels (v1).
+    /// `io.weight`: by io.cost (v2), by BFQ on disks that use it, or by the CFQ scheduler of old kernels (v1).
     pub(super) fn disk_share(&mut self, group: &DesiredGroup, member: &Member, weight: Weight) {
         let Some(hierarchy) = self.actual.hierarchy_of(Controller::Io) else {
             let because = "no cgroup hierarchy has the io controller".to_owned();
             let what = (KnobId::IoWeight, "io.weight".to_owned());
-            return self.unmet_knob(group, what, because, "mount or enable the controller");
+            return self.report.unmet_knob(group, what, because, "mount or enable the controller");
         };
         let version = self.actual.hierarchies[hierarchy].version;
         let disks = group.limits.disks.clone();
@@ -170,7 +172,7 @@ impl Draft<'_> {
                 Version::V1 if uses(disk, "cfq") => works = true,
                 _ => {
                     let because = format!(
-                        "nothing on {} ({}) looks at weights: its scheduler is {}{}",
+                        "disk {} ({}) ignores weights: its scheduler is {}{}",
                         disk.name,
                         disk.device,
                         disk.scheduler.as_deref().unwrap_or("not told"),
@@ -178,19 +180,19 @@ impl Draft<'_> {
                     );
                     let try_this = match version {
                         Version::V2 => {
-                            "add io.cost = true, which turns cost-based control of that disk on for everybody"
+                            "add io.cost = true, which turns cost-based control of that disk on for all its users"
                         }
                         Version::V1 => "use the BFQ scheduler for that disk, or io.read and io.write",
                     };
                     let what = (KnobId::IoWeight, format!("io.weight on {}", disk.name));
-                    self.unmet_knob(group, what, because, try_this);
+                    self.report.unmet_knob(group, what, because, try_this);
                 }
             }
         }
         if works {
             let number = match version {
                 Version::V2 => i64::from(weight.v2()),
-                // CFQ's scale is 10 to 1000 with 500 in the middle.
+                // CFQ's scale is 10 to 1000 with the default 500.
                 Version::V1 => (i64::from(weight.v2()) * 5).clamp(10, 1_000),
             };
             let why = format!("io.weight = {weight}");

@@ -1,4 +1,4 @@
-//! What a plan consists of: steps, and requests that cannot be met.
+//! The parts of a plan: steps, and requests that cannot be met.
 
 use crate::actual::{CgroupPath, CgroupRef};
 use crate::group::GroupName;
@@ -9,7 +9,7 @@ use crate::topology::Device;
 use crate::vendor::Switch;
 use std::collections::BTreeMap;
 
-/// One change of one cgroup.
+/// A change, usually of one cgroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Create the group.
@@ -28,10 +28,10 @@ pub enum Action {
         device: Option<Device>,
         /// Current value.
         from: Value,
-        /// New value, as the kernel will read it back.
+        /// New value, in the form in which the kernel reads it back.
         to: Value,
     },
-    /// Write a knob that cannot be set back: undone by [`Action::Recreate`].
+    /// Write a knob that the kernel cannot set back; [`Action::Recreate`] undoes this write.
     Irreversible {
         /// The knob.
         knob: KnobId,
@@ -40,8 +40,8 @@ pub enum Action {
         /// New value.
         to: Value,
     },
-    /// Restore an irreversible knob: the members move to a fresh group with the same settings, which then takes the old
-    /// group's name.
+    /// Restore an irreversible knob: the members are moved to a fresh group with the same settings, which then gets the
+    /// name of the old group.
     Recreate {
         /// The knob.
         knob: KnobId,
@@ -50,7 +50,7 @@ pub enum Action {
         /// Value in the fresh group.
         to: Value,
     },
-    /// Change a machine-wide switch that knobs of this hierarchy need; the step's place is the hierarchy's root.
+    /// Change a machine-wide switch that knobs of this hierarchy need. The step's `place` is the root of the hierarchy.
     Switch {
         /// The switch.
         switch: Switch,
@@ -59,20 +59,20 @@ pub enum Action {
         /// New value.
         to: i64,
     },
-    /// Give all threads in and below the group one new core-scheduling cookie, or take it away.
+    /// Give all threads in and below the group one new core-scheduling cookie, or remove their cookies.
     Cookie {
-        /// True to give, false to take away.
+        /// True to give a cookie, false to remove it.
         give: bool,
     },
-    /// Send new orders to the sched_ext scheduler; the step's place is the root of the cpu controller's hierarchy.
+    /// Send new orders to the sched_ext scheduler; the step's `place` is the root of the cpu controller's hierarchy.
     Order {
-        /// Orders in force now.
+        /// Orders in force.
         from: Orders,
         /// New orders.
         to: Orders,
     },
-    /// Move a process, in every hierarchy at once; the step's place is its new cgroup in the first hierarchy. A process
-    /// that has exited, or that is no longer where it was, is skipped.
+    /// Move a process in all hierarchies; the step's `place` is its new cgroup in the first hierarchy. The step has no
+    /// effect on a process that has exited or has left its old cgroup.
     Move(Movement),
 }
 
@@ -83,11 +83,11 @@ pub struct Movement {
     pub process: ProcessId,
     /// PID and program, as shown to users.
     pub name: String,
-    /// The match that selects it, in words; empty for a move back.
+    /// The match that selects the process, as readable text; empty for a move back.
     pub by: String,
-    /// Its current cgroups, by hierarchy.
+    /// Current cgroups of the process, by hierarchy.
     pub from: BTreeMap<usize, CgroupPath>,
-    /// Its new cgroups, in the same hierarchies.
+    /// New cgroups of the process, in the same hierarchies.
     pub to: BTreeMap<usize, CgroupPath>,
 }
 
@@ -98,7 +98,7 @@ impl Movement {
         Movement { from: self.to.clone(), to: self.from.clone(), ..self.clone() }
     }
 
-    /// The new cgroup in the first hierarchy.
+    /// The new cgroup in the first hierarchy; `None` if the move has no new cgroup.
     #[must_use]
     pub fn place(&self) -> Option<CgroupRef> {
         self.to
@@ -107,26 +107,26 @@ impl Movement {
     }
 }
 
-/// One step: the cgroup, the change and the reason.
+/// A step of a plan: the cgroup, the change and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
     /// The cgroup.
     pub place: CgroupRef,
     /// The change.
     pub action: Action,
-    /// The reason, with the numbers behind it.
+    /// The reason, with the numbers that led to it.
     pub why: String,
 }
 
-/// A request that cannot be met here.
+/// A request that cannot be met on this machine.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Unmet {
-    /// The group that asked.
+    /// The group that made the request.
     pub group: GroupName,
     /// The request.
     pub what: String,
-    /// Why it cannot be met.
+    /// Why this machine cannot meet the request.
     pub because: String,
-    /// What would help.
+    /// What the user can do about it.
     pub try_this: String,
 }

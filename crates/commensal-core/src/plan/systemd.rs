@@ -1,4 +1,4 @@
-//! Alternatives where systemd is the only writer: the unit property with the same effect as a knob
+//! Alternatives for cgroups of which systemd is the only writer: the unit property with the same effect as a knob
 //! (systemd.resource-control(5)).
 
 use super::draft::Setting;
@@ -8,7 +8,7 @@ use crate::text::visible;
 use crate::topology::Device;
 use std::collections::BTreeMap;
 
-/// Why `path`, which `unit` manages, must not be written.
+/// The reason why cgroups managed by `unit` must not be written.
 pub(super) fn because(unit: &CgroupPath) -> String {
     match unit.depth() {
         0 => "systemd manages the root and is the only writer there".to_owned(),
@@ -16,8 +16,8 @@ pub(super) fn because(unit: &CgroupPath) -> String {
     }
 }
 
-/// The command that has the same effect through systemd, or a workaround. `path` is the group, in or below `unit`;
-/// `period_us` is the period of its quota.
+/// The systemd command with the same effect as the setting, or a workaround. `path` is the cgroup of `unit` or a cgroup
+/// below it; `period_us` is the period of the quota of `path`.
 pub(super) fn instead(
     unit: &CgroupPath,
     path: &CgroupPath,
@@ -25,9 +25,9 @@ pub(super) fn instead(
     period_us: i64,
     disks: &BTreeMap<Device, String>,
 ) -> String {
-    // A property of the unit would apply to everything in it.
+    // For a cgroup inside the unit, a property of the unit would apply to too much.
     if unit != path || unit.depth() == 0 {
-        return "takeover = true writes it all the same".to_owned();
+        return "takeover = true writes it nevertheless".to_owned();
     }
     let disk = setting.device.map(|device| match disks.get(&device) {
         Some(disk) => format!("/dev/{disk}"),
@@ -45,11 +45,11 @@ pub(super) fn instead(
         None if [".service", ".scope"].iter().any(|kind| unit.name().ends_with(kind)) => {
             format!("add Delegate=yes to {name} and match a cgroup below it; or takeover = true")
         }
-        None => "takeover = true writes it all the same".to_owned(),
+        None => "takeover = true writes it nevertheless".to_owned(),
     }
 }
 
-/// The command to use: units below `user@UID.service` belong to that user's systemd.
+/// The systemctl command for the unit: units below `user@UID.service` belong to that user's systemd.
 fn systemctl(unit: &CgroupPath) -> &'static str {
     match unit.ancestors().iter().any(|above| above.name().starts_with("user@")) {
         true => "systemctl --user",
@@ -57,15 +57,17 @@ fn systemctl(unit: &CgroupPath) -> &'static str {
     }
 }
 
-/// Quotes the unit's name for a shell: names have backslashes (`dev-disk-by\\x2dlabel.swap`), and a directory whose
-/// name could be taken for a control file has an underscore in front.
+/// The unit's name, quoted for a shell, because names may contain backslashes (`dev-disk-by\\x2dlabel.swap`). If a
+/// directory's name could be taken for a control file, systemd puts an underscore before it; the function removes that
+/// underscore.
 fn quoted(name: &str) -> String {
     let name = name.strip_prefix('_').unwrap_or(name);
     let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.@:".contains(c));
     if plain { name.to_owned() } else { format!("'{}'", visible(name)) }
 }
 
-/// What makes systemd enable a controller for a unit: it does so for every group above a unit that has such a property.
+/// The command that makes systemd enable a controller for a unit: systemd enables it in all ancestors of a unit that
+/// has a property of that controller.
 pub(super) fn enabling(unit: &CgroupPath, controller: Controller) -> String {
     let property = match controller {
         Controller::Cpu | Controller::Cpuacct => "CPUWeight=100",
@@ -77,7 +79,8 @@ pub(super) fn enabling(unit: &CgroupPath, controller: Controller) -> String {
     format!("{} set-property --runtime {} {property}", systemctl(unit), quoted(unit.name()))
 }
 
-/// How to make a whole group yield to its siblings. Slices that contain all users' units are excluded.
+/// Instructions to make a whole cgroup yield to its siblings through systemd. Slices that contain unrelated units, such
+/// as system.slice, are excluded.
 pub(super) fn yielding(entity: &CgroupPath) -> String {
     const SHARED: [&str; 5] = ["system.slice", "user.slice", "machine.slice", "app.slice", "session.slice"];
     match entity.unit() {
@@ -89,12 +92,12 @@ pub(super) fn yielding(entity: &CgroupPath) -> String {
         Some(unit) if unit == *entity => {
             format!("{} set-property --runtime {} {IDLE}{OLDER}", systemctl(&unit), quoted(unit.name()))
         }
-        _ => "ask whoever delegated it to give it a small weight".to_owned(),
+        _ => "ask the manager that delegated it to give it a small weight".to_owned(),
     }
 }
 
 const IDLE: &str = "CPUWeight=idle";
-/// For versions of systemd without that setting.
+/// Addition to a command with [`IDLE`], for older versions of systemd.
 const OLDER: &str = "; before systemd 252 it is CPUWeight=1";
 
 fn property(knob: KnobId, disk: Option<&str>, value: &Value, period_us: i64) -> Option<String> {
@@ -106,7 +109,7 @@ fn property(knob: KnobId, disk: Option<&str>, value: &Value, period_us: i64) -> 
     };
     Some(match (knob, knob.row().systemd) {
         (KnobId::CpuIdle, _) => IDLE.to_owned(),
-        // The share of one CPU, in whole per cent.
+        // CPUQuota is relative to one CPU, in whole per cent.
         (KnobId::CpuMax, _) => match value {
             Value::Number(us) => format!("CPUQuota={}%", (us * 100 / period_us.max(1)).max(1)),
             _ => "CPUQuota=".to_owned(),

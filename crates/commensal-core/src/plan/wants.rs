@@ -1,17 +1,18 @@
-//! From groups to wanted knob values: which hierarchy, which file, which number, and what is missing.
+//! Converts groups to the knob values that they want, each with its hierarchy, file and number, and records which
+//! requests cannot be met. A knob is a kernel setting of a cgroup.
 
 use super::draft::{Draft, Setting, Want};
 use crate::actual::{CgroupPath, CgroupRef, Manager};
 use crate::desired::{DesiredGroup, DesiredState, Member};
 use crate::group::Class;
 use crate::knob::{Controller, File, KnobId, KnobStatus, Value, Version};
-use crate::limit::{CPU_MAX, CPU_SET, CPU_WEIGHT, IO_WEIGHT, Write};
+use crate::limit::{CPU_MAX, CPU_QOS_LEVEL, CPU_SET, CPU_WEIGHT, IO_WEIGHT, Write};
 use crate::topology::Device;
 use crate::units::{MicroCpus, QUOTA_MIN_US, Weight};
 use crate::vendor::Switch;
 use std::collections::BTreeSet;
 
-/// Period of a new group, us.
+/// Quota period of a new group (us).
 const PERIOD_US: u64 = 100_000;
 
 impl Draft<'_> {
@@ -22,7 +23,7 @@ impl Draft<'_> {
                 let cpu = self.actual.hierarchy_of(Controller::Cpu);
                 if member.own
                     && cpu.is_none_or(|cpu| !self.actual.own_possible(cpu))
-                    && self.actual.own_obstacle.is_some()
+                    && self.actual.tenancy.obstacle.is_some()
                 {
                     continue;
                 }
@@ -44,8 +45,9 @@ impl Draft<'_> {
         self.leave_frozen();
     }
 
-    /// A group that commensal creates exists in every hierarchy that accounts or limits, so that usage can be read and
-    /// limits added later without moving processes. cpuset only on demand: in v1 it must be filled in.
+    /// Creates the group in every hierarchy that accounts or limits, so that usage can be read and limits can be added
+    /// later without moving processes. Groups of cpuset are created only on demand, because in v1 they must be given
+    /// CPUs and memory nodes first.
     fn own_group(&mut self, group: &DesiredGroup, path: &CgroupPath) {
         let actual = self.actual;
         for (index, hierarchy) in actual.hierarchies.iter().enumerate() {
@@ -64,9 +66,9 @@ impl Draft<'_> {
             if !self.actual.cgroups.contains_key(&step) {
                 let why = match step.path == place.path {
                     true => format!("group {}", group.name),
-                    false => format!("parent of our {} groups", group.class),
+                    false => format!("parent of commensal's {} groups", group.class),
                 };
-                self.creates.entry(step).or_insert(why);
+                self.structure.creates.entry(step).or_insert(why);
             }
         }
     }
@@ -88,6 +90,9 @@ impl Draft<'_> {
         let mut list = Vec::new();
         if let Some(weight) = limits.get(CPU_WEIGHT) {
             list.extend(self.soft_limit(group, member, weight));
+        }
+        if let Some(level) = limits.get(CPU_QOS_LEVEL) {
+            list.extend(self.online_level(group, member, level));
         }
         if let Some(amount) = limits.get(CPU_MAX) {
             list.push(self.quota(group, member, amount));
@@ -116,7 +121,7 @@ impl Draft<'_> {
         list
     }
 
-    /// `cpu.weight`, unless the class mechanism uses the knob.
+    /// The setting of `cpu.weight`; `None` if the class already sets the weight of this cgroup.
     fn soft_limit(&mut self, group: &DesiredGroup, member: &Member, weight: Weight) -> Option<Setting> {
         let cpu = self.actual.hierarchy_of(Controller::Cpu).unwrap_or_default();
         let place = CgroupRef { hierarchy: cpu, path: member.path.clone() };
@@ -129,19 +134,19 @@ impl Draft<'_> {
             return Some(Setting::new(KnobId::CpuWeight, Value::Number(number), why));
         }
         if self.by_scheduler(group) {
-            self.notes.push(format!(
-                "group {}: the scheduler has cpu.weight = {weight} of {}; when it is gone, class offline sets the weight there",
+            self.report.note(format!(
+                "group {}: the scheduler applies cpu.weight = {weight} to {}; while it is not loaded, class offline sets the weight there",
                 group.name, member.path
             ));
             return None;
         }
         let because = format!("class offline already sets the weight of {}", member.path);
         let try_this = "leave cpu.weight out, or put the group below a parent that yields";
-        self.unmet(group, "cpu.weight".to_owned(), because, try_this);
+        self.report.unmet(group, "cpu.weight".to_owned(), because, try_this);
         None
     }
 
-    /// How to set this through systemd, in words.
+    /// How to make the setting through systemd, as readable text.
     pub fn through_systemd(&self, unit: &CgroupPath, place: &CgroupRef, setting: &Setting) -> String {
         let found =
             self.actual.cgroups.get(place).and_then(|found| found.values.get(&(KnobId::CpuPeriod, None)));
@@ -156,7 +161,7 @@ impl Draft<'_> {
         self.actual.hierarchy_of(Controller::Cpu).map(|index| self.actual.hierarchies[index].version)
     }
 
-    /// quota = CPUs x period, with the wanted period, or the current one.
+    /// The quota of `cpu.max`: CPUs times period, but at least the kernel's minimum.
     fn quota(&mut self, group: &DesiredGroup, member: &Member, amount: MicroCpus) -> Setting {
         let period_us = self.period_us(group, member);
         let exact = (u128::from(amount.0) * u128::from(period_us) / 1_000_000) as u64;
@@ -167,33 +172,33 @@ impl Draft<'_> {
                 "group {}: cpu.max = {amount} is below the kernel's smallest quota and becomes {gets}",
                 group.name
             );
-            self.notes.push(note);
+            self.report.note(note);
         }
         let why = format!("cpu.max = {amount}: {quota_us} us of every {period_us} us");
         Setting::new(KnobId::CpuMax, Value::Number(i64::try_from(quota_us).unwrap_or(i64::MAX)), why)
     }
 
-    /// The period of a quota.
+    /// The quota period (us): the wanted one, otherwise the one that the cgroup has after the plan.
     pub fn period_us(&self, group: &DesiredGroup, member: &Member) -> u64 {
         let place = self
             .actual
             .hierarchy_of(Controller::Cpu)
             .map(|hierarchy| CgroupRef { hierarchy, path: member.path.clone() });
-        // A period that commensal set and no longer wants is restored in the same plan.
+        // If commensal set a period that is no longer wanted, the same plan restores the original one.
         let found = place.and_then(|place| {
             let ours = self.actual.ours.originals.get(&(place.clone(), KnobId::CpuPeriod, None));
             ours.or_else(|| self.actual.cgroups.get(&place)?.values.get(&(KnobId::CpuPeriod, None)))
         });
         match (group.limits.cpu_period, found) {
             (Some(wanted), _) => u64::from(wanted),
-            // A group created by commensal returns to the default of a new group.
+            // A group that commensal created returns to the default of a new group.
             (None, _) if member.own => PERIOD_US,
             (None, Some(Value::Number(period))) => u64::try_from(*period).unwrap_or(PERIOD_US),
             _ => PERIOD_US,
         }
     }
 
-    /// Adds one wanted value, if this machine can have it at all.
+    /// Adds a wanted value, or reports why this machine cannot have it.
     pub fn want(&mut self, group: &DesiredGroup, path: &CgroupPath, own: bool, setting: Setting) {
         let Setting { knob, device, value, why } = setting;
         let row = knob.row();
@@ -203,11 +208,11 @@ impl Draft<'_> {
         };
         let Some(hierarchy) = self.actual.hierarchy_of(row.controller) else {
             let because = format!("no cgroup hierarchy has the {} controller", row.controller);
-            return self.unmet_knob(group, (knob, what), because, "mount or enable the controller");
+            return self.report.unmet_knob(group, (knob, what), because, "mount or enable the controller");
         };
         let version = self.actual.hierarchies[hierarchy].version;
         if let Some(obstacle) = self.caps.obstacle(knob, version) {
-            return self.unmet_knob(
+            return self.report.unmet_knob(
                 group,
                 (knob, what),
                 obstacle,
@@ -218,7 +223,7 @@ impl Draft<'_> {
         if !file.accepts(&value) {
             let because =
                 format!("{value} is outside the kernel's range {} to {}", file.range.0, file.range.1);
-            return self.unmet_knob(group, (knob, what), because, "choose a value in that range");
+            return self.report.unmet_knob(group, (knob, what), because, "choose a value in that range");
         }
         let place = CgroupRef { hierarchy, path: path.clone() };
         if own && self.desired.kept.contains(&place) {
@@ -235,11 +240,16 @@ impl Draft<'_> {
             let because = super::systemd::because(&unit);
             let setting = Setting { knob, device, value, why };
             let try_this = self.through_systemd(&unit, &place, &setting);
-            return self.unmet_knob(group, (knob, format!("{what} of {path}")), because, &try_this);
+            return self.report.unmet_knob(group, (knob, format!("{what} of {path}")), because, &try_this);
         }
-        if self.actual.confined && !self.actual.base.contains(path) {
-            let because = format!("this user can write only below {}", self.actual.base);
-            return self.unmet_knob(group, (knob, format!("{what} of {path}")), because, "ask root for it");
+        if self.actual.confined && !self.actual.tenancy.base.contains(path) {
+            let because = format!("this user can write only below {}", self.actual.tenancy.base);
+            return self.report.unmet_knob(
+                group,
+                (knob, format!("{what} of {path}")),
+                because,
+                "ask root to write it",
+            );
         }
         if !row.controller.built_in(version) && !self.enable(group, &place, (knob, &what)) {
             return;
@@ -250,14 +260,14 @@ impl Draft<'_> {
         if knob == KnobId::CgroupFreeze
             && self.actual.here.iter().any(|here| here.hierarchy == hierarchy && path.contains(&here.path))
         {
-            let because = format!("commensal itself runs in {path} and would stop with it");
-            return self.unmet_knob(group, (knob, what), because, "start commensal outside the group");
+            let because = format!("commensal itself runs in {path} and would be frozen with it");
+            return self.report.unmet_knob(group, (knob, what), because, "start commensal outside the group");
         }
         if knob == KnobId::CpuWeight && self.idle_by_others(&place) {
             let because = format!(
-                "cpu.idle is 1 on {path}, set by somebody else, and the kernel refuses a weight there"
+                "cpu.idle is 1 on {path}, set by another program, and the kernel refuses a weight there"
             );
-            return self.unmet_knob(
+            return self.report.unmet_knob(
                 group,
                 (knob, what),
                 because,
@@ -272,7 +282,7 @@ impl Draft<'_> {
         });
     }
 
-    /// Whether the cgroup exists, or will.
+    /// Whether the cgroup exists or can be created; reports the request as unmet if not.
     fn exists(
         &mut self,
         group: &DesiredGroup,
@@ -282,8 +292,8 @@ impl Draft<'_> {
     ) -> bool {
         let what = (knob, what.to_owned());
         if own && !self.actual.own_possible(place.hierarchy) {
-            let because = self.actual.own_obstacle.clone().unwrap_or_default();
-            self.unmet_knob(group, what, because, super::DELEGATE);
+            let because = self.actual.tenancy.obstacle.clone().unwrap_or_default();
+            self.report.unmet_knob(group, what, because, super::DELEGATE);
             return false;
         }
         if own {
@@ -291,15 +301,16 @@ impl Draft<'_> {
         } else if !self.actual.cgroups.contains_key(place) {
             let label = self.actual.hierarchies[place.hierarchy].label();
             let because = format!("{} does not exist in the {label} hierarchy", place.path);
-            let try_this = "create it there, or use a group of our own with `commensal run`";
-            self.unmet_knob(group, what, because, try_this);
+            let try_this = "create it there, or use a group that commensal creates, with `commensal run`";
+            self.report.unmet_knob(group, what, because, try_this);
             return false;
         }
         true
     }
 
-    /// v2: the controller must be enabled in every group above. Only the root and commensal's parent groups are changed
-    /// for that.
+    /// On v2, enables the controller in all ancestors of the group. Only the base group (usually the root) and
+    /// commensal's parent groups may be changed: if another ancestor lacks the controller, or systemd manages the
+    /// ancestor, the request is reported as unmet and the result is false.
     fn enable(&mut self, group: &DesiredGroup, place: &CgroupRef, (knob, what): (KnobId, &str)) -> bool {
         let controller = knob.row().controller;
         for above in place.path.ancestors() {
@@ -309,7 +320,7 @@ impl Draft<'_> {
             if enabled {
                 continue;
             }
-            let ours = [&self.desired.offline_parent, &self.desired.online_parent, &self.actual.base];
+            let ours = [&self.desired.offline_parent, &self.desired.online_parent, &self.actual.tenancy.base];
             let managed =
                 self.actual.managed_by(&parent).is_some() && !self.actual.own_possible(parent.hierarchy);
             if !ours.contains(&&parent.path) || (managed && !group.takeover) {
@@ -317,22 +328,24 @@ impl Draft<'_> {
                     "{} does not enable the {controller} controller for its children, and no group claims it",
                     parent.path
                 );
-                let unit = place.path.unit().filter(|_| self.actual.manager == Manager::Systemd);
+                let unit = place.path.unit().filter(|_| self.actual.tenancy.manager == Manager::Systemd);
                 let try_this = match unit {
                     Some(unit) => super::systemd::enabling(&unit, controller),
                     None => format!("enable it there: echo +{controller} > cgroup.subtree_control"),
                 };
-                self.unmet_knob(group, (knob, what.to_owned()), because, &try_this);
+                self.report.unmet_knob(group, (knob, what.to_owned()), because, &try_this);
                 return false;
             }
-            self.enables
+            self.structure
+                .enables
                 .entry((parent, controller))
                 .or_insert_with(|| format!("group {} needs {what}", group.name));
         }
         true
     }
 
-    /// Restores what an earlier plan set and no group wants any more; removes empty groups that commensal created.
+    /// Restores values that an earlier plan set and no group wants any more, and removes empty groups that commensal
+    /// created.
     fn leftovers(&mut self) {
         let actual = self.actual;
         if self.desired.alone {
@@ -350,26 +363,36 @@ impl Draft<'_> {
         }
         for ((place, knob, device), original) in &actual.ours.originals {
             let key = (place.clone(), *knob, *device);
-            // The weight is restored when the group is no longer idle; until then the kernel refuses the write.
+            // The weight is restored once `cpu.idle` is no longer 1; until then the kernel refuses the write.
             let forgotten = *knob == KnobId::CpuWeight && self.wants_idle(place);
-            // A parent group that keeps the value imposes it on this group as well.
-            let imposed = self.imposed(place, *knob);
-            if imposed {
+            // A parent group that keeps its value imposes it on this group.
+            if self.imposed(place, *knob) {
+                continue;
+            }
+            if !self.wants.contains_key(&key)
+                && let Some((above, level)) = self.level_above(place, *knob)
+            {
+                self.report.note(format!(
+                    "{} keeps its cpu.qos_level: {} above it has level {level}, and so has every group in it",
+                    actual.show(place),
+                    above.path
+                ));
                 continue;
             }
             if *knob == KnobId::CpuBvtWarpNs && !self.wants.contains_key(&key) {
                 self.identity_below(place, original);
             }
-            // The group may belong to a wanted container: while the engine does not answer, no group is released.
-            if actual.engine_obstacle.is_some() && !self.wants.contains_key(&key) {
-                self.notes.push(format!(
-                    "{} keeps what it has: no container engine says whether a group matches it",
+            // The group may belong to a container that a group matches, so no group is released while no container
+            // engine responds.
+            if actual.engines.obstacle.is_some() && !self.wants.contains_key(&key) {
+                self.report.note(format!(
+                    "{} keeps its values: no container engine responds, so it is not known whether a group matches it",
                     actual.show(place)
                 ));
                 continue;
             }
             if actual.cgroups.contains_key(place) && !self.wants.contains_key(&key) && !forgotten {
-                let why = "no longer wanted: put back what was there before".to_owned();
+                let why = "no longer wanted: back to the original value".to_owned();
                 self.wants.insert(key, Want { value: original.clone(), why, group: None });
             }
         }
@@ -380,27 +403,27 @@ impl Draft<'_> {
             if own.contains(&place.path) {
                 self.reset(place, found);
             } else if actual.below(place).any(|(below, found)| {
-                // Groups that another program made inside commensal's belong to that program.
+                // Groups that another program created inside commensal's belong to that program.
                 found.populated || !actual.ours.created.contains(below)
             }) {
-                self.notes.push(format!(
-                    "{} is no longer wanted but is in use below; left alone",
+                self.report.note(format!(
+                    "{} is no longer wanted, but cgroups below it are in use, so it stays",
                     actual.show(place)
                 ));
             } else if found.populated {
                 self.thaw(place, found);
-                self.notes.push(format!(
-                    "{} is no longer wanted but has processes; left alone",
+                self.report.note(format!(
+                    "{} is no longer wanted, but has processes, so it stays",
                     actual.show(place)
                 ));
             } else {
-                self.removes.insert(place.clone());
+                self.structure.removes.insert(place.clone());
             }
         }
     }
 
-    /// Whether a parent group keeps this knob, which applies to everything below it, at a value other than the kernel's
-    /// default.
+    /// Whether an ancestor keeps this knob at a value other than the kernel's default, if the knob applies to all
+    /// descendants.
     fn imposed(&self, place: &CgroupRef, knob: KnobId) -> bool {
         let comes_down = matches!(knob, KnobId::CpuQosLevel | KnobId::MemoryQosLevel | KnobId::CgroupFreeze);
         comes_down
@@ -410,7 +433,19 @@ impl Draft<'_> {
             })
     }
 
-    /// Groups that were created later have copied the identity that is now restored.
+    /// The nearest group above with a level other than 0 that this plan does not change, and its level; `None` for
+    /// other knobs than `cpu.qos_level`.
+    fn level_above(&self, place: &CgroupRef, knob: KnobId) -> Option<(CgroupRef, i64)> {
+        let above = place.path.ancestors().into_iter().rev().filter(|_| knob == KnobId::CpuQosLevel);
+        above.map(|path| CgroupRef { hierarchy: place.hierarchy, path }).find_map(|above| {
+            let found = self.actual.cgroups.get(&above)?.values.get(&(knob, None))?;
+            let Value::Number(level @ (..=-1 | 1..)) = found else { return None };
+            let stays = !self.wants.contains_key(&(above.clone(), knob, None));
+            stays.then_some((above, *level))
+        })
+    }
+
+    /// Restores the identity of groups that were created later and have copied the identity that is now restored.
     fn identity_below(&mut self, place: &CgroupRef, original: &Value) {
         let key = |place: &CgroupRef| (place.clone(), KnobId::CpuBvtWarpNs, None);
         let value = |found: &crate::actual::Cgroup| found.values.get(&(KnobId::CpuBvtWarpNs, None)).cloned();
@@ -433,16 +468,17 @@ impl Draft<'_> {
         }
     }
 
-    /// A group created by commensal that is left alone with its processes must not stay frozen.
+    /// Thaws a group that commensal created and that the plan does not remove because it contains processes: no group
+    /// of the user controls it any more, so it must not stay frozen.
     fn thaw(&mut self, place: &CgroupRef, found: &crate::actual::Cgroup) {
         if found.values.get(&(KnobId::CgroupFreeze, None)) == Some(&Value::Number(1)) {
-            let why = "no longer wanted: its processes go on".to_owned();
+            let why = "no longer wanted: its processes continue".to_owned();
             let key = (place.clone(), KnobId::CgroupFreeze, None);
             self.wants.entry(key).or_insert(Want { value: Value::Number(0), why, group: None });
         }
     }
 
-    /// Paths of commensal's cgroups and of everything above them.
+    /// Paths of the cgroups that commensal creates for the groups, and of their ancestors.
     fn own_paths(&self) -> BTreeSet<CgroupPath> {
         let members = self.desired.groups.iter().flat_map(|group| &group.members).filter(|member| member.own);
         let members =
@@ -450,7 +486,8 @@ impl Draft<'_> {
         members.chain([self.desired.aside.clone()]).collect()
     }
 
-    /// Driven knobs of a commensal group that no longer have a wanted value return to the kernel's default.
+    /// Resets the knobs of a group that commensal created to the kernel's default, if they are driven and no value is
+    /// wanted.
     fn reset(&mut self, place: &CgroupRef, found: &crate::actual::Cgroup) {
         let version = self.actual.hierarchies[place.hierarchy].version;
         for ((knob, device), value) in found.values.iter() {
@@ -462,7 +499,7 @@ impl Draft<'_> {
                 continue;
             };
             let default = own_default(self.desired, (*knob, file), version, *device);
-            // A vendor's level is inherited from the parent, and stays while the parent has it.
+            // A vendor's level is inherited from an ancestor, and stays while that ancestor has it.
             let from_above = row.vendor.is_some()
                 && place.path.ancestors().into_iter().any(|path| {
                     let above = (CgroupRef { hierarchy: place.hierarchy, path }, *knob, *device);
@@ -471,7 +508,7 @@ impl Draft<'_> {
             if from_above {
                 continue;
             }
-            // While the group is idle the kernel shows a weight that cannot be written.
+            // While `cpu.idle` is 1, the kernel shows a weight that cannot be written.
             let idle = self.wants_idle(place);
             if *value != default && !(idle && *knob == KnobId::CpuWeight) {
                 let why = "no longer wanted: the kernel's default".to_owned();
@@ -481,7 +518,7 @@ impl Draft<'_> {
     }
 }
 
-/// The value of a knob of a commensal group that no group wants.
+/// The default value of a knob in a group that commensal created.
 pub(super) fn own_default(
     desired: &DesiredState,
     (knob, file): (KnobId, &File),
@@ -489,7 +526,7 @@ pub(super) fn own_default(
     device: Option<Device>,
 ) -> Value {
     match (knob.row().controller, version) {
-        // An empty v1 cpuset cannot hold processes: the widest set is its "no limit".
+        // A v1 cpuset without CPUs or nodes accepts no processes, so "no limit" is the full set.
         (Controller::Cpuset, Version::V1) if knob == KnobId::CpusetCpus => Value::List(desired.cpus.clone()),
         (Controller::Cpuset, Version::V1) => Value::List(desired.mems.clone()),
         _ if device.is_some() => Value::NoLimit,

@@ -1,5 +1,6 @@
-//! Messages on the scheduler's socket, one JSON object per line (`docs/reference/sched-control.md`): requests, answers
-//! and the status. Orders are the same as in plans.
+//! Messages on the socket of commensal's sched_ext scheduler, one JSON object per line
+//! (`docs/reference/sched-control.md`): requests, responses and the status. Orders (the configuration of cgroups) have
+//! the same types as in plans.
 
 use super::{Mode, Orders};
 use crate::group::Class;
@@ -7,21 +8,21 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// A request of a client.
+/// A client's request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
-    /// Replaces all groups of this owner.
+    /// Replaces all orders of the owner that the message names.
     Orders(Orders),
-    /// Asks for the orders in force and the scheduler's state.
+    /// Requests the scheduler's status, which includes the orders in force.
     Status,
-    /// Gives every thread its original policy back, then unloads the scheduler.
+    /// Restores the original scheduling policy of every thread, then unloads the scheduler.
     Unload,
-    /// Unloads the scheduler and leaves threads as they are, because another process takes over at once.
+    /// Unloads the scheduler without changing the threads' policies, because another process replaces it immediately.
     HandOver,
 }
 
-/// Serialises orders as on the socket: a list whose items contain their cgroup.
+/// Serialises orders in the form used on the socket: a list whose items contain their cgroup.
 pub(super) mod list {
     use crate::scheduler::Order;
     use serde::de::Error;
@@ -52,7 +53,7 @@ pub(super) mod list {
         for Received { cgroup, order } in Vec::<Received>::deserialize(from)? {
             let cgroup = cgroup.trim_end_matches('/').to_owned();
             if groups.contains_key(&cgroup) {
-                return Err(D::Error::custom(format_args!("cgroup {cgroup} is there twice")));
+                return Err(D::Error::custom(format_args!("cgroup {cgroup} occurs twice")));
             }
             groups.insert(cgroup, order);
         }
@@ -66,7 +67,7 @@ pub(super) mod list {
 pub struct Standing(pub BTreeMap<String, Orders>);
 
 impl Standing {
-    /// The same, with these orders in place of those of the same owner.
+    /// Returns the orders of all owners after `orders` has replaced the orders of its owner.
     #[must_use]
     pub fn with(&self, orders: Orders) -> Standing {
         let mut all = self.0.clone();
@@ -77,10 +78,11 @@ impl Standing {
         Standing(all)
     }
 
-    /// All groups merged; the longest hold-off counts.
+    /// Merges the orders of all owners. If they have different hold-offs (times for which offline threads stay off a
+    /// core), the longest applies.
     ///
     /// # Errors
-    /// The groups that two owners want.
+    /// Returns the cgroups for which two owners have orders.
     pub fn together(&self) -> Result<Orders, String> {
         let mut together = Orders::default();
         let mut taken: BTreeMap<&str, &str> = BTreeMap::new();
@@ -100,47 +102,48 @@ impl Standing {
     }
 }
 
-/// Range of `cpu.weight`.
+/// Valid values of `cpu.weight`.
 const WEIGHTS: std::ops::RangeInclusive<u64> = 1..=10_000;
-/// Range of `cpu.max`'s period, us.
+/// Valid periods of `cpu.max` (us).
 const PERIODS: std::ops::RangeInclusive<u64> = 1_000..=1_000_000;
-/// Longest hold-off accepted: a longer one would waste half of the machine.
+/// Maximum hold-off (us): a longer hold-off would keep half of the machine's CPUs idle.
 const MOST_HOLD_OFF_US: u64 = 1_000_000;
 
-/// The answer to a request that worked.
+/// The response to a request that succeeded.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {
     /// Always true.
     pub ok: bool,
-    /// Generation of the orders that are in force now.
+    /// Generation number of the orders in force. It rises by 1 each time the daemon puts new orders in force.
     pub generation: u64,
     /// Number of threads that the scheduler schedules.
     pub threads: usize,
-    /// Groups that were not changed, with the reason.
+    /// Groups that the scheduler could not change, with the reasons.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left: Vec<String>,
 }
 
-/// The answer to a request that failed.
+/// The response to a request that failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
     /// Always false.
     pub ok: bool,
-    /// The error, and what to do about it.
+    /// The error, and how to resolve it.
     pub error: String,
 }
 
 impl Request {
-    /// The text of a single request: after the empty line the other side closes the connection once it has answered.
+    /// The message for a connection with a single request: the empty line makes the other side close the connection
+    /// after its response.
     #[must_use]
     pub fn text(&self) -> String {
         crate::text::json(self).unwrap_or_default() + "\n\n"
     }
 
-    /// Parses a line.
+    /// Parses a request from one line of the socket.
     ///
     /// # Errors
-    /// Everything that is wrong with the line, in one text.
+    /// Returns all errors of the line, in one string.
     pub fn parse(line: &str) -> Result<Request, String> {
         let request: Request =
             serde_json::from_str(line).map_err(|error| format!("not a request: {error}"))?;
@@ -155,7 +158,7 @@ impl Request {
 }
 
 impl Orders {
-    /// Everything that is wrong with the orders.
+    /// All errors in the orders; empty if they are valid.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let mut wrong = Vec::new();
@@ -168,11 +171,11 @@ impl Orders {
             }
             let offline = order.class == Class::Offline;
             if order.expel && offline {
-                wrong.push(format!("{name}: an offline group expels nobody (expel is for online groups)"));
+                wrong.push(format!("{name}: expel is for online groups only"));
             }
             if !offline && (order.weight.is_some() || order.limit.is_some()) {
                 wrong.push(format!(
-                    "{name}: weight and limit are for offline groups; the kernel has those of online ones"
+                    "{name}: weight and limit are for offline groups; the kernel applies those of online ones"
                 ));
             }
             if let Some(weight) = order.weight.filter(|weight| !WEIGHTS.contains(weight)) {
@@ -199,15 +202,15 @@ impl Orders {
     }
 }
 
-/// Parses an answer as an object.
+/// Parses the scheduler's response as a JSON object.
 ///
 /// # Errors
-/// When the request was refused, with the reason, or when the text is not an answer.
+/// Returns the reason if the request was refused, and an error if the text is not a response.
 pub fn answer(text: &str) -> Result<Value, String> {
-    // The other side closes after one line; nothing else follows.
+    // A response is a single line.
     let line = text.lines().next().unwrap_or_default();
     let value: Value =
-        serde_json::from_str(line).map_err(|error| format!("no answer of commensal-sched: {error}"))?;
+        serde_json::from_str(line).map_err(|error| format!("not a response of commensal-sched: {error}"))?;
     match value["ok"].as_bool() {
         Some(true) => Ok(value),
         _ => Err(format!(
@@ -218,10 +221,10 @@ pub fn answer(text: &str) -> Result<Value, String> {
 }
 
 impl Status {
-    /// Reads the status from an answer.
+    /// Converts a response to a status.
     ///
     /// # Errors
-    /// As [`answer`], and when the status has another version.
+    /// Returns an error if the response does not have the form of this version's status.
     pub fn read(answer: Value) -> Result<Status, String> {
         serde_json::from_value(answer).map_err(|error| {
             format!(
@@ -232,15 +235,16 @@ impl Status {
     }
 }
 
-/// The scheduler's status. Another release may send more fields; missing ones are 0.
+/// The scheduler's status. The parser ignores unknown fields, which another release may send; a missing field has its
+/// default value (0 for numbers).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Status {
-    /// Always true.
+    /// Always true: the request succeeded.
     pub ok: bool,
     /// PID of the daemon.
     pub pid: u32,
-    /// State of the scheduler.
+    /// The state of the scheduler.
     pub mode: Mode,
     /// Generation of the orders in force.
     pub generation: u64,
@@ -248,25 +252,26 @@ pub struct Status {
     pub loaded_s: u64,
     /// Number of threads that the scheduler schedules.
     pub threads: usize,
-    /// Real-time threads of offline groups, which the scheduler leaves alone.
+    /// Number of real-time threads of offline groups, which the scheduler does not schedule.
     pub realtime: usize,
-    /// Threads whose policy another program had changed and the daemon restored.
+    /// Number of threads whose scheduling policy another program changed and the daemon restored.
     pub drifted: u64,
-    /// Time without a scheduler during a takeover from another daemon, ms.
+    /// How long (ms) no scheduler was loaded while this daemon replaced another daemon; `None` if it replaced no
+    /// daemon.
     pub upgrade_gap_ms: Option<f64>,
     /// How often offline groups were frozen.
     pub freezes: u64,
     /// How often the scheduler was loaded again after an ejection.
     pub reloads: u64,
-    /// Why the kernel last unloaded it.
+    /// The reason of the last ejection by the kernel; `None` if the kernel has not ejected the scheduler.
     pub ejected: Option<String>,
     /// Current errors and refused orders.
     pub problems: Vec<String>,
     /// The orders, by owner.
     pub orders: Standing,
-    /// Each offline group.
+    /// Status of each offline group.
     pub groups: Vec<GroupStatus>,
-    /// Sums over the machine since the scheduler was loaded.
+    /// Counters of the whole machine since the scheduler was loaded.
     pub counters: Counters,
 }
 
@@ -274,76 +279,82 @@ pub struct Status {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GroupStatus {
-    /// Directory of its cgroup.
+    /// Directory of the group's cgroup.
     pub cgroup: String,
     /// Whether the cgroup exists.
     pub found: bool,
-    /// Threads in and below the cgroup.
+    /// Number of threads in and below the cgroup.
     pub threads: usize,
-    /// Cgroups in it that have separate weights.
+    /// Number of the group's slots. A slot is a set of offline threads that share one weight: the cgroup itself, and
+    /// each cgroup below it that has a weight of its own.
     pub slots: usize,
-    /// Its share of the offline CPU time, 0 to 1.
+    /// The group's share of offline CPU time, 0 to 1.
     pub share: f64,
-    /// Whether `cpu.idle` holds it back when the scheduler is gone.
+    /// Whether `cpu.idle` makes the group yield while the scheduler is not loaded.
     pub fallback: bool,
-    /// Sums over the group's slots.
+    /// Counters of the group's slots: sums of `run_ns` and `queued`, maxima of the waits.
     #[serde(flatten)]
     pub reading: SlotReading,
 }
 
-/// Number of classes of threads that a CPU can run: none, others, offline, online, expelling.
+/// Number of classes by which CPU time is counted: idle, other, offline, online, expelling.
 pub const CLASSES: usize = 5;
 
-/// Sums over the machine since the scheduler was loaded.
+/// Counters of the whole machine since the scheduler was loaded. An *expelling* thread is a thread of an online group
+/// with `expel`; offline threads must not run on the same core at the same time.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Counters {
-    /// Time of all CPUs by class: idle, other, offline, online, expelling; ns.
+    /// Time of all CPUs (ns) by class: idle, other, offline, online, expelling.
     pub ns: [u64; CLASSES],
-    /// Idle time of CPUs on cores that run no expelling thread, ns.
+    /// Idle time of CPUs while no thread of a group with `expel = true` ran on their core (ns).
     pub room_ns: u64,
-    /// Time in which an expelling thread ran on a core, summed over cores, ns.
+    /// Time in which an expelling thread ran on a core, summed over cores (ns).
     pub expelling_ns: u64,
-    /// … while an offline thread ran beside it, ns.
+    /// Time in which an expelling thread and an offline thread ran on the same core (overlap), summed over cores (ns).
     pub overlap_ns: u64,
-    /// The longest such overlap, ns.
+    /// The longest uninterrupted overlap of an expelling and an offline thread on a core (ns).
     pub overlap_max_ns: u64,
-    /// Offline threads asked to leave at once.
+    /// Number of kicks: requests to an offline thread to leave its CPU because an expelling thread runs on the core.
     pub kicks: u64,
-    /// Times that an offline thread was kept off a core with an expelling thread.
+    /// How often an offline thread was not started because an expelling thread ran on the core.
     pub refusals: u64,
-    /// CPUs woken because the expelling thread had left the core.
+    /// How often a CPU was woken to run offline threads again after an expelling thread had left its core.
     pub resumes: u64,
-    /// Offline threads that left because an expelling one came.
+    /// Number of evictions: offline threads that left their CPU because an expelling thread ran on the core.
     pub evictions: u64,
-    /// Total time that these evictions took, ns.
+    /// Total duration of all evictions (ns).
     pub evict_ns: u64,
-    /// The longest eviction, ns.
+    /// Duration of the longest eviction (ns).
     pub evict_max_ns: u64,
-    /// Evictions that needed the timer tick, which is the backstop.
+    /// Number of evictions that took effect only at the timer tick. The timer tick is the fallback if a kick has no
+    /// effect.
     pub by_ticks: u64,
-    /// CPUs left idle so that an online thread that waited elsewhere is migrated there.
+    /// How often the scheduler took a CPU from offline work and left it idle, so that the kernel's load balancer moves
+    /// a waiting online thread there.
     pub vacated: u64,
-    /// Threads that were being killed or frozen and were allowed to run.
+    /// How often the scheduler let an offline thread run in spite of the rules, because the thread was being killed or
+    /// frozen.
     pub let_die: u64,
-    /// Times that the kernel's deadline server offered a CPU that other threads wait for, and the scheduler refused it.
+    /// How often the scheduler ran no offline thread on a CPU that the kernel's deadline server offered, because online
+    /// threads waited for that CPU.
     pub declined: u64,
 }
 
 impl Counters {
-    /// Share of the expelling time in which offline work ran on the same core; `None` when no thread expelled.
+    /// Share of the expelling time in which offline work ran on the same core; `None` if no expelling thread ran.
     #[must_use]
     pub fn overlap(&self) -> Option<f64> {
         (self.expelling_ns > 0).then(|| self.overlap_ns as f64 / self.expelling_ns as f64)
     }
 
-    /// Mean time that offline threads took to leave, us; `None` when there was no eviction.
+    /// Mean duration of an eviction (us); `None` if no eviction took place.
     #[must_use]
     pub fn evict_mean_us(&self) -> Option<f64> {
         (self.evictions > 0).then(|| self.evict_ns as f64 / 1e3 / self.evictions as f64)
     }
 
-    /// Idle time that was open to offline work since `before`, in 1/1000 of all CPUs' time.
+    /// Idle time since `before` that offline work could have used, in per mille of the time of all CPUs.
     #[must_use]
     pub fn room_permille(&self, before: &Counters) -> u64 {
         let all: u64 = self.ns.iter().sum::<u64>().saturating_sub(before.ns.iter().sum());
@@ -351,17 +362,18 @@ impl Counters {
     }
 }
 
-/// Counters of a slot: a group of threads with one weight.
+/// Counters of a slot, which is a set of offline threads that share one weight.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SlotReading {
-    /// CPU time, ns.
+    /// CPU time that the slot's threads have used (ns).
     pub run_ns: u64,
-    /// Longest current wait, ns; sampled every tenth of a second.
+    /// Longest time (ns) for which a thread that is waiting now has waited, according to the last sample. The scheduler
+    /// takes a sample every tenth of a second.
     pub oldest_ns: u64,
-    /// Threads that wait, from the same sample.
+    /// Longest completed wait since the scheduler was loaded (ns).
     pub waited_max_ns: u64,
-    /// Threads that wait; the same sample.
+    /// Number of waiting threads, according to the last sample.
     pub queued: u64,
 }
 
@@ -386,7 +398,7 @@ mod tests {
         check(&of(r#"{"cgroup":"a","class":"online"}"#), "not an absolute path");
         check(&of(r#"{"cgroup":"/a/../b","class":"online"}"#), "not an absolute path");
         check(&of(r#"{"cgroup":"/a","class":"online"},{"cgroup":"/a/","class":"offline"}"#), "twice");
-        check(&of(r#"{"cgroup":"/a","class":"offline","expel":true}"#), "expels nobody");
+        check(&of(r#"{"cgroup":"/a","class":"offline","expel":true}"#), "expel is for online groups only");
         check(&of(r#"{"cgroup":"/a","class":"online","weight":5}"#), "are for offline groups");
         check(&of(r#"{"cgroup":"/a","class":"offline","weight":0}"#), "not between 1 and 10000");
         check(
@@ -396,7 +408,7 @@ mod tests {
         check(&of(r#"{"cgroup":"/a","class":"offline","wieght":1}"#), "unknown field `wieght`");
     }
 
-    // promise 66
+    // promise 55
     #[test]
     fn owners_do_not_take_each_others_orders_away() {
         let order = Order { class: Class::Offline, expel: false, weight: None, limit: None };
@@ -413,7 +425,7 @@ mod tests {
         let less = both.with(of("a", &["/w"], 0));
         assert_eq!(names(&less), ["/w", "/z"]);
         assert_eq!(names(&less.with(of("b", &[], 0))), ["/w"]);
-        // A hold-off may be ordered without groups.
+        // Orders may contain a hold-off but no groups.
         assert_eq!(less.with(of("c", &[], 20)).together().unwrap().hold_off_us, 20);
         let error = both.with(of("c", &["/z"], 0)).together().unwrap_err();
         assert!(error.contains(r#""b" and "c" both"#), "{error}");
@@ -425,7 +437,7 @@ mod tests {
         let refused = |text: &str| answer(text).unwrap_err();
         assert_eq!(refused(r#"{"ok":false,"error":"no"}"#), "the sched_ext scheduler refuses: no");
         assert!(refused(r#"{"ok":false}"#).ends_with("refuses: it does not say why"));
-        assert!(answer("hello").unwrap_err().contains("no answer") && answer("").is_err());
+        assert!(answer("hello").unwrap_err().contains("not a response") && answer("").is_err());
         let status = |text: &str| Status::read(answer(text)?);
         assert_eq!(status(r#"{"ok":true,"mode":"given-up","later":1}"#).unwrap().mode, Mode::GivenUp);
         assert!(status(r#"{"ok":true,"mode":"dancing"}"#).unwrap_err().contains("load --replace"));
@@ -445,7 +457,7 @@ mod tests {
         assert_eq!(serde_json::from_str::<Status>(&json).unwrap(), status);
     }
 
-    /// The bytes of version 0.1.0: either side may be upgraded first.
+    /// Messages of version 0.1.0, which must stay readable because either side may be upgraded first.
     #[test]
     fn either_side_may_be_of_the_first_version() {
         let orders = concat!(

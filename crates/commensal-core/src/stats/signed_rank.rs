@@ -1,29 +1,30 @@
-//! Wilcoxon's signed-rank distribution and the intervals it gives for the centre of paired differences.
+//! Wilcoxon's signed-rank distribution, and the confidence intervals derived from it for the centre of paired
+//! differences.
 //!
-//! The interval is the classical inversion of the test: with the Walsh averages sorted, it runs from the
-//! `(c + 1)`-th smallest to the `(c + 1)`-th largest, where `c` is the critical value. It assumes that the
-//! differences are independent and symmetric about their centre, and nothing about their shape.
+//! The interval is the classical inversion of the test: it runs from the `(c + 1)`-th smallest to the `(c + 1)`-th
+//! largest Walsh average (the mean of two differences), where `c` is the critical value. The method assumes only that
+//! the differences are independent and symmetric about their centre.
 
 use super::{Interval, median_of_sorted, walsh_averages};
 
-/// The largest number of pairs for which the null distribution is computed exactly. Its counts add up to `2^n`,
-/// so they are exact in 64 bits. Above it, a normal approximation with continuity correction is used; at 50
-/// pairs its critical value differs from the exact one by at most 1.
+/// The largest number of pairs for which the null distribution is computed exactly. The counts of the distribution add
+/// up to `2^n` and fit into 64 bits. For more pairs a normal approximation with continuity correction is used. At 50
+/// pairs, the critical value of the approximation differs from the exact value by at most 1.
 pub const EXACT_UP_TO: usize = 50;
 
-/// Which error probability a bound has.
+/// The error probability of a bound.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Tail {
-    /// 5 % on the one side that is asked about; the verdict uses it on each side in turn.
+    /// 5 % on one side. The verdict uses this error for each side separately.
     OneSided95,
-    /// 2.5 % on each side: the interval that is displayed.
+    /// 2.5 % on each side, for the interval that is displayed.
     TwoSided95,
-    /// This error on the side in question: the part of the error that one of several interim analyses may spend.
+    /// This error on one side: the share of the error that one of several interim analyses may spend.
     OneSided(f64),
 }
 
 impl Tail {
-    /// The error probability per side.
+    /// The error probability on one side.
     fn alpha(self) -> f64 {
         match self {
             Self::OneSided95 => 0.05,
@@ -32,7 +33,7 @@ impl Tail {
         }
     }
 
-    /// The standard normal quantile that leaves `alpha` above it.
+    /// The standard normal quantile of `1 - alpha`.
     fn z(self) -> f64 {
         match self {
             Self::OneSided95 => 1.644_853_626_951_472_2,
@@ -42,7 +43,8 @@ impl Tail {
     }
 }
 
-/// How many of the `2^n` sign patterns give each rank sum `0 ..= n (n + 1) / 2`; `n` at most `EXACT_UP_TO`.
+/// For each rank sum in `0 ..= n (n + 1) / 2`, the number of the `2^n` sign patterns that have it; `n` is at most
+/// `EXACT_UP_TO`.
 fn null_counts(n: usize) -> Vec<u64> {
     let top = n * (n + 1) / 2;
     let mut counts = vec![0_u64; top + 1];
@@ -63,7 +65,7 @@ fn null_moments(n: usize) -> (f64, f64) {
     (n * (n + 1.0) / 4.0, (n * (n + 1.0) * (2.0 * n + 1.0) / 24.0).sqrt())
 }
 
-/// `P(W <= w)` for the rank sum `W` of `n` pairs when the differences are centred on zero.
+/// `P(W <= w)`, where `W` is the rank sum of `n` pairs whose differences are centred on zero.
 pub fn lower_tail_probability(n: usize, w: usize) -> f64 {
     if w >= n * (n + 1) / 2 {
         return 1.0;
@@ -77,10 +79,11 @@ pub fn lower_tail_probability(n: usize, w: usize) -> f64 {
     }
 }
 
-/// The largest `c` with `P(W <= c)` within the error of `tail`, as in the published tables.
+/// The critical value, as in the published tables: the largest `c` for which `P(W <= c)` does not exceed the error of
+/// `tail`.
 ///
-/// `None` when even `W = 0` is too likely: below 6 pairs two-sided, below 5 one-sided. No interval exists then,
-/// at any width.
+/// `None` if even `W = 0` is too likely. This is so with fewer than 6 pairs for the two-sided 95 % interval, and with
+/// fewer than 5 pairs for a one-sided 95 % bound. Then no interval exists.
 pub fn critical_value(n: usize, tail: Tail) -> Option<usize> {
     if n > EXACT_UP_TO {
         let (mean, sd) = null_moments(n);
@@ -99,7 +102,7 @@ pub fn critical_value(n: usize, tail: Tail) -> Option<usize> {
     critical
 }
 
-/// Paired differences, ready for estimates, bounds and p-values.
+/// Paired differences, prepared for estimates, bounds and p-values.
 #[derive(Debug, Clone)]
 pub struct SignedRank {
     n: usize,
@@ -107,7 +110,7 @@ pub struct SignedRank {
 }
 
 impl SignedRank {
-    /// Takes the paired differences; `None` if there are none or one is not finite.
+    /// Prepares the paired differences; returns `None` if there are none, or if one of them is not finite.
     pub fn new(differences: &[f64]) -> Option<Self> {
         if differences.is_empty() || differences.iter().any(|d| !d.is_finite()) {
             return None;
@@ -115,7 +118,8 @@ impl SignedRank {
         Some(Self { n: differences.len(), walsh: walsh_averages(differences) })
     }
 
-    /// Takes `n (n + 1) / 2` ascending values that play the part of the Walsh averages of `n` pairs.
+    /// Uses `n (n + 1) / 2` ascending values as the Walsh averages of `n` pairs; returns `None` if `n` is 0 or the
+    /// number of values differs.
     pub fn from_sorted_walsh(n: usize, walsh: Vec<f64>) -> Option<Self> {
         (n > 0 && walsh.len() == n * (n + 1) / 2).then_some(Self { n, walsh })
     }
@@ -130,9 +134,9 @@ impl SignedRank {
         median_of_sorted(&self.walsh).unwrap_or(f64::NAN)
     }
 
-    /// The bounds for `tail`; `None` when there are too few pairs for any.
+    /// The lower and the upper bound for `tail`; `None` if there are too few pairs.
     ///
-    /// With `OneSided95` each end is a bound of its own at 95 %; together they are a 90 % interval.
+    /// With `OneSided95` each end is a separate 95 % bound; together they form a 90 % interval.
     pub fn interval(&self, tail: Tail) -> Option<Interval> {
         let c = critical_value(self.n, tail)?;
         let lo = *self.walsh.get(c)?;
@@ -140,29 +144,31 @@ impl SignedRank {
         Some(Interval { lo, hi })
     }
 
-    /// The one-sided p-value of "the centre is at most `shift`": small when the differences lie above it.
+    /// The one-sided p-value of the hypothesis that the centre is at most `shift`; small if the differences lie above
+    /// `shift`.
     ///
-    /// Walsh averages equal to `shift` count against rejection, so ties make it conservative. It is at most 5 %
-    /// exactly when the one-sided lower bound lies above `shift`.
+    /// Walsh averages equal to `shift` count against rejection, so ties make the test conservative. The p-value is at
+    /// most 5 % if and only if the one-sided lower bound lies above `shift`.
     pub fn p_at_most(&self, shift: f64) -> f64 {
         let not_above = self.walsh.partition_point(|w| *w <= shift);
         lower_tail_probability(self.n, not_above)
     }
 
-    /// The one-sided p-value of "the centre is at least `shift`": small when the differences lie below it.
+    /// The one-sided p-value of the hypothesis that the centre is at least `shift`; small if the differences lie below
+    /// `shift`.
     pub fn p_at_least(&self, shift: f64) -> f64 {
         let below = self.walsh.partition_point(|w| *w < shift);
         lower_tail_probability(self.n, self.walsh.len() - below)
     }
 
-    /// The two-sided p-value of "the centre is `shift`".
+    /// The two-sided p-value of the hypothesis that the centre is `shift`.
     pub fn p_equal(&self, shift: f64) -> f64 {
         (2.0 * self.p_at_most(shift).min(self.p_at_least(shift))).min(1.0)
     }
 }
 
-/// The quantile of the standard normal distribution for `p`, within 1e-5 for `p` of 1e-3 to 1 - 1e-3 and 1e-2 for 1e-5
-/// to 1 - 1e-5.
+/// The quantile of the standard normal distribution for `p`. Its error is below 1e-5 for `p` between 1e-3 and 1 - 1e-3,
+/// and below 1e-2 for `p` between 1e-5 and 1 - 1e-5.
 pub fn normal_quantile(p: f64) -> f64 {
     let (mut low, mut high) = (-8.0_f64, 8.0_f64);
     for _ in 0..60 {
@@ -172,8 +178,8 @@ pub fn normal_quantile(p: f64) -> f64 {
     f64::midpoint(low, high)
 }
 
-/// The spending function of Lan and DeMets in the manner of O'Brien and Fleming: how much of the error `alpha` a run
-/// may have spent once it has the share `t` of its data.
+/// The error spending function of Lan and DeMets of the O'Brien-Fleming type: the part of the error `alpha` that a run
+/// may have spent when it has collected the share `t` (0 to 1) of its data.
 pub fn obrien_fleming(alpha: f64, t: f64) -> f64 {
     if t <= 0.0 {
         return 0.0;
@@ -181,7 +187,7 @@ pub fn obrien_fleming(alpha: f64, t: f64) -> f64 {
     2.0 - 2.0 * normal_cdf(normal_quantile(1.0 - alpha / 2.0) / t.min(1.0).sqrt())
 }
 
-/// The standard normal distribution function, absolute error below 2e-7 (Numerical Recipes' `erfcc`).
+/// The standard normal distribution function, with an absolute error below 2e-7 (`erfcc` of Numerical Recipes).
 fn normal_cdf(x: f64) -> f64 {
     const C: [f64; 10] = [
         -1.265_512_23,
@@ -292,7 +298,7 @@ mod tests {
         }
         assert!((normal_cdf(-1.644_853_627) - 0.05).abs() < 2e-7);
         assert!((normal_cdf(1.959_963_985) - 0.975).abs() < 2e-7);
-        // The exact values, computed once with unbounded integers.
+        // Exact values, computed with arbitrary-precision integers.
         let exact = [(51, 453, 486), (60, 648, 690), (100, 1955, 2045)];
         for (n, two_sided, one_sided) in exact {
             assert!(critical_value(n, Tail::TwoSided95).unwrap().abs_diff(two_sided) <= 1, "n = {n}");
@@ -334,7 +340,8 @@ mod tests {
         assert_eq!(s.p_equal(0.0), 1.0);
     }
 
-    /// Every figure against scipy's, with ties, zeros and few pairs; `fixtures/stats/signed_rank.py` makes the table.
+    /// Compares every statistic with scipy's result, including ties, zeros and few pairs;
+    /// `fixtures/stats/signed_rank.py` generates the table.
     #[test]
     fn figures_are_those_of_scipy() {
         let table = include_str!("../../../../fixtures/stats/signed_rank.txt");
@@ -347,7 +354,7 @@ mod tests {
             let cells: Vec<&str> = line.split(" | ").collect();
             if let ["quantile", p, want] = cells[..] {
                 let (p, want): (f64, f64) = (p.parse().unwrap(), want.parse().unwrap());
-                // The tolerance is the error of the distribution function, scaled up where the function is flat.
+                // The tolerance is the error of the distribution function, divided by its slope.
                 let tolerance = 2e-7 / ((-want * want / 2.0).exp() / std::f64::consts::TAU.sqrt());
                 assert!((normal_quantile(p) - want).abs() <= tolerance, "{line}: {}", normal_quantile(p));
                 quantiles += 1;

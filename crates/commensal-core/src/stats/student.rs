@@ -1,15 +1,15 @@
-//! Student's t distribution for whole degrees of freedom, from its finite series (Abramowitz and Stegun 26.7.3,
-//! 26.7.4). Accurate to better than 1e-9 for the quantiles in use; no table and no crate.
+//! Student's t distribution for whole degrees of freedom, computed by its finite series (Abramowitz and Stegun 26.7.3,
+//! 26.7.4). The error is below 1e-9 for the quantiles in use.
 
 use std::f64::consts::{FRAC_2_PI, FRAC_PI_2};
 
-/// `P(|T| <= tan(theta) sqrt(df))`: the series is in the angle, where every term is positive and at most 1.
+/// `P(|T| <= tan(theta) sqrt(df))`. The series is in terms of the angle, so every term is positive and at most 1.
 fn central_probability(theta: f64, df: u32) -> f64 {
     let (sin, cos) = theta.sin_cos();
     let cos2 = cos * cos;
     let (mut term, first) = if df % 2 == 1 { (cos, 1) } else { (1.0, 0) };
     let mut sum = 0.0;
-    // Terms cos^first, cos^(first + 2), ... cos^(df - 2), each times the ratio of the double factorials.
+    // The terms are cos^first, cos^(first + 2), ... cos^(df - 2), each times a ratio of double factorials.
     let mut power = first;
     while power + 2 <= df {
         sum += term;
@@ -19,9 +19,9 @@ fn central_probability(theta: f64, df: u32) -> f64 {
     if df % 2 == 1 { FRAC_2_PI * (theta + sin * sum) } else { sin * sum }
 }
 
-/// The value that a t variable with `df` degrees of freedom stays below with probability `p`.
+/// The quantile of the t distribution with `df` degrees of freedom for the probability `p`.
 ///
-/// `None` when `p` is not strictly between 0 and 1 or `df` is 0.
+/// `None` if `p` is not strictly between 0 and 1, or `df` is 0.
 pub fn t_quantile(p: f64, df: u32) -> Option<f64> {
     if !(p > 0.0 && p < 1.0) || df == 0 {
         return None;
@@ -40,8 +40,8 @@ pub fn t_quantile(p: f64, df: u32) -> Option<f64> {
     Some(if p < 0.5 { -t } else { t })
 }
 
-/// The probability that a t variable with `df` degrees of freedom is at least as far from 0 as `t`; `None` when `t` is
-/// NaN or `df` is 0.
+/// The two-sided p-value of `t`: the probability that a t variable with `df` degrees of freedom is at least as far from
+/// 0. `None` if `t` is NaN or `df` is 0.
 pub fn t_two_sided(t: f64, df: u32) -> Option<f64> {
     if t.is_nan() || df == 0 {
         return None;

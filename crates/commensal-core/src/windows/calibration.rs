@@ -1,7 +1,7 @@
-//! Tests whether a canary's results are as reliable as stated: seeded simulations of whole canaries with their order,
-//! interim analyses, ends and limits, and windows with bursts of third-party work.
+//! Tests whether a canary's results are as reliable as stated. The tests simulate whole canaries with a seed, including
+//! the order of windows, interim analyses, early ends, limits, and windows with bursts of third-party work.
 //!
-//! Errors that should be at most 5 % may come out at 7 % in 1,000 repetitions (three standard errors).
+//! An error rate that is truly at most 5 % may be observed as up to 7 % in 1,000 repetitions (three standard errors).
 
 use super::{Effect, Series, Shown, effects};
 use crate::canary::{Canary, Change, End, Side, Terms};
@@ -16,31 +16,31 @@ const TERMS: Terms =
 /// Parameters of the simulated windows.
 #[derive(Debug, Clone, Copy)]
 struct Nature {
-    /// Extra wait of online work without isolation; with isolation it waits 10.
+    /// Wait of online work that is added without isolation; with isolation it waits 10.
     effect: f64,
     /// Share of the windows that contain a third party's burst.
     bursts: f64,
-    /// Wait above which a window is left out: always for a window without isolation, for one with it only where `alike`
-    /// is set.
+    /// Wait above which a window is aborted. The limit always applies to windows without isolation, and to windows with
+    /// isolation only if `alike` is set.
     limit: f64,
-    /// Whether the limit also applies to windows with isolation, as it has to.
+    /// Whether the limit also applies to windows with isolation, as the canary requires.
     alike: bool,
 }
 
-/// Results of the repetitions, in per cent of them.
+/// Results, in per cent of the repetitions.
 #[derive(Debug, Default)]
-struct Rates {
-    /// Some figure shows an effect, or the reverse of it.
+struct ErrorRates {
+    /// Some metric shows an effect; in `reverse`, an effect in the other direction.
     shown: f64,
     reverse: f64,
-    /// The first figure's interval does not contain the simulated effect.
+    /// The interval of the first metric does not contain the simulated effect.
     missed: f64,
     decided_early: f64,
-    /// Number of windows that were measured.
+    /// Mean number of measured windows (not a percentage).
     windows: f64,
 }
 
-/// Simulates a whole canary, as the agent runs it.
+/// Simulates a whole canary in the way the agent runs it.
 fn canary(rng: &mut Rng, nature: Nature, seed: u64) -> (Vec<Effect>, End, usize) {
     let terms = Terms { seed, ..TERMS };
     let (looks, mut canary) = (terms.looks(), Canary::new(terms, 0).unwrap());
@@ -88,8 +88,8 @@ fn canary(rng: &mut Rng, nature: Nature, seed: u64) -> (Vec<Effect>, End, usize)
     (judge(&seen, level), end, seen.iter().flatten().flatten().count())
 }
 
-fn rates(nature: Nature) -> Rates {
-    let (mut rng, mut sums) = (Rng::new(2_024), Rates::default());
+fn rates(nature: Nature) -> ErrorRates {
+    let (mut rng, mut sums) = (Rng::new(2_024), ErrorRates::default());
     let each = 100.0 / f64::from(REPETITIONS);
     for seed in 0..REPETITIONS {
         let (effects, end, windows) = canary(&mut rng, nature, u64::from(seed));
@@ -108,7 +108,7 @@ fn rates(nature: Nature) -> Rates {
 
 const QUIET: Nature = Nature { effect: 0.0, bursts: 0.0, limit: f64::INFINITY, alike: true };
 
-// promise 36
+// promise 29
 #[test]
 fn a_canary_seldom_shows_what_is_not_there() {
     for (bursts, limit) in [(0.0, f64::INFINITY), (0.15, f64::INFINITY), (0.3, 60.0)] {
@@ -120,9 +120,9 @@ fn a_canary_seldom_shows_what_is_not_there() {
     }
 }
 
-/// Why the limits also apply to windows with isolation: if only bad windows without isolation voided their pairs, then
-/// without any real effect online work would seem to wait longer with isolation.
-// promise 36
+/// Shows why the limits also apply to windows with isolation: if only bad windows without isolation voided their pairs,
+/// online work would seem to wait longer with isolation although there is no real effect.
+// promise 29
 #[test]
 fn a_limit_on_one_side_alone_would_be_an_effect_of_its_own() {
     let nature = Nature { bursts: 0.15, limit: 60.0, ..QUIET };
@@ -132,10 +132,10 @@ fn a_limit_on_one_side_alone_would_be_an_effect_of_its_own() {
     assert!(alike.shown <= 4.0 && alike.reverse <= 4.0 && alike.missed <= 7.0, "{alike:?}");
 }
 
-// promise 36
+// promise 29
 #[test]
 fn a_canary_shows_what_is_there_and_stops_early() {
-    // An effect of half the wait, and among bursts of 20 to 200 an effect of five times the wait.
+    // An effect of half the wait, and, with bursts of 20 to 200, an effect of four times the wait.
     for (effect, bursts, power, early) in [(5.0, 0.0, 99.0, 99.0), (40.0, 0.15, 85.0, 70.0)] {
         let got = rates(Nature { effect, bursts, ..QUIET });
         assert!(got.shown >= power && got.reverse == 0.0, "{got:?}");

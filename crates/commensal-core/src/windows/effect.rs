@@ -1,43 +1,44 @@
-//! Effect of a setting on several figures, measured in paired windows with and without it: how large it is, and whether
-//! it is statistically shown.
+//! The effect of a setting on several metrics, measured in pairs of windows with and without the setting: its size, and
+//! whether it is statistically significant.
 //!
-//! Every figure is one more chance of a false alarm, so Holm's procedure decides over all of them, on both sides
-//! together, within the error that this interim analysis may spend: a shown effect has an interval without 0.
+//! Every additional metric increases the chance of a false alarm. So Holm's procedure tests all metrics together, on
+//! both sides. It uses the part of the error that this interim analysis (a check before the planned end) may spend. A
+//! significant effect has an interval that excludes 0.
 
 use super::Paired;
 use crate::stats::{fewest_pairs, holm, median, pairs_needed};
 use serde::Serialize;
 
-/// More pairs than this are reported as out of reach.
+/// Maximum number of pairs that is suggested; a larger number is not practical.
 const PRACTICAL: u32 = 1_000;
 
-/// One figure of one subject, with and without the setting in each pair.
+/// Values of a metric of one subject, with and without the setting, in each pair.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
-    /// The subject, such as a group.
+    /// The subject that was measured, such as a group.
     pub subject: String,
-    /// The figure, with its unit.
+    /// Name of the metric, with its unit.
     pub figure: String,
-    /// (with, without) the setting, in that unit.
+    /// The values (with the setting, without it) of each pair, in the metric's unit.
     pub pairs: Vec<(f64, f64)>,
 }
 
-/// The conclusion about a figure.
+/// The conclusion about a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shown {
-    /// The figure is larger without the setting.
+    /// The metric is significantly larger without the setting.
     Effect,
-    /// The figure is larger with the setting.
+    /// The metric is significantly larger with the setting.
     Reverse,
-    /// No effect shown so far.
+    /// No significant effect so far.
     Nothing,
-    /// No effect shown, and this few pairs could not show one.
+    /// No significant effect, and the number of pairs is too small to show one.
     TooFew,
 }
 
 impl Shown {
-    /// The conclusion in words.
+    /// The conclusion as readable text.
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {
@@ -48,58 +49,59 @@ impl Shown {
         }
     }
 
-    /// Whether the conclusion needs no more windows.
+    /// Whether the conclusion is final, so that no more windows are needed.
     #[must_use]
     pub fn is_decided(self) -> bool {
         matches!(self, Shown::Effect | Shown::Reverse)
     }
 }
 
-/// The effect on one figure, in the figure's unit.
+/// The effect of the setting on a metric, in the metric's unit.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Effect {
-    /// The subject.
+    /// The subject that was measured.
     pub subject: String,
-    /// The figure, with its unit.
+    /// Name of the metric, with its unit.
     pub figure: String,
     /// Number of pairs of windows.
     pub pairs: usize,
-    /// Median with the setting.
+    /// Median of the values with the setting.
     pub with: Option<f64>,
-    /// Median without the setting.
+    /// Median of the values without the setting.
     pub without: Option<f64>,
-    /// How much larger the figure is without the setting (Hodges-Lehmann estimate).
+    /// By how much the metric is larger without the setting (Hodges-Lehmann estimate).
     pub difference: Option<f64>,
-    /// Interval of the difference that holds at 95 % in spite of earlier interim analyses; `None` when there are too
-    /// few pairs.
+    /// 95 % confidence interval of the difference, adjusted for earlier interim analyses; `None` if there are too few
+    /// pairs.
     pub ci95: Option<[f64; 2]>,
     /// The conclusion.
     pub shown: Shown,
-    /// Number of pairs after which a difference of this size would be shown, 80 % of the time; `None` when it is shown
-    /// already, or when no practical number would do.
+    /// Number of pairs with which a difference of this size would be significant with a probability of 80 %. `None` if
+    /// the difference is significant already, or if no practical number of pairs suffices.
     pub pairs_needed: Option<u32>,
 }
 
-/// Judges all figures together, at an error of `level` on each side.
+/// Computes the effects on all metrics and tests them together, at an error of `level` on each side.
 #[must_use]
 pub fn effects(series: &[Series], level: f64) -> Vec<Effect> {
-    /// The error that [`holm`] distributes.
+    /// The error for which [`holm`] is defined; p-values are scaled to it.
     const HOLM: f64 = 0.05;
-    let judged: Vec<Option<Paired>> =
+    let paired: Vec<Option<Paired>> =
         series.iter().map(|one| Paired::new(&differences(one), 0.0, level)).collect();
-    // A figure that never changes, such as the pressure of an unused disk, cannot cause a false alarm.
+    // A metric that never changes, such as the pressure of an unused disk, cannot cause a false alarm, so it is not
+    // tested.
     let gates: Vec<usize> = (0..series.len()).filter(|&i| varies(&series[i])).collect();
     let of_both = 2.0 * level;
     let p_values: Vec<f64> = gates
         .iter()
-        .map(|&i| judged[i].as_ref().map_or(f64::NAN, |one| (one.p_equal * HOLM / of_both).min(1.0)))
+        .map(|&i| paired[i].as_ref().map_or(f64::NAN, |one| (one.p_equal * HOLM / of_both).min(1.0)))
         .collect();
     let rejected = holm(&p_values);
     let fewest = fewest_pairs(gates.len(), level);
     let mut effects = Vec::new();
-    for (i, (one, judged)) in series.iter().zip(judged).enumerate() {
+    for (i, (one, paired)) in series.iter().zip(paired).enumerate() {
         let differs = gates.iter().position(|&gate| gate == i).is_some_and(|gate| rejected[gate]);
-        let estimate = judged.as_ref().map(|judged| judged.estimate);
+        let estimate = paired.as_ref().map(|paired| paired.estimate);
         let shown = match (differs, estimate) {
             (true, Some(difference)) if difference > 0.0 => Shown::Effect,
             (true, _) => Shown::Reverse,
@@ -107,10 +109,10 @@ pub fn effects(series: &[Series], level: f64) -> Vec<Effect> {
             (false, _) => Shown::Nothing,
         };
         let side = |pick: fn(&(f64, f64)) -> f64| median(&one.pairs.iter().map(pick).collect::<Vec<f64>>());
-        let more = |judged: &Paired| {
-            let needed = pairs_needed(judged.standard_deviation?, judged.estimate.abs(), level)?.max(fewest);
-            // The estimate is itself noisy, so a number that was not enough is not suggested again.
-            let more = judged.pairs.saturating_add(judged.pairs.div_ceil(4));
+        let more = |paired: &Paired| {
+            let needed = pairs_needed(paired.standard_deviation?, paired.estimate.abs(), level)?.max(fewest);
+            // Because the estimate is noisy, the suggestion exceeds the number of pairs that was not sufficient.
+            let more = paired.pairs.saturating_add(paired.pairs.div_ceil(4));
             Some(needed.max(more)).filter(|needed| *needed <= PRACTICAL)
         };
         effects.push(Effect {
@@ -120,9 +122,9 @@ pub fn effects(series: &[Series], level: f64) -> Vec<Effect> {
             with: side(|pair| pair.0),
             without: side(|pair| pair.1),
             difference: estimate,
-            ci95: judged.as_ref().and_then(|judged| judged.bounds).map(|ends| [ends.lo, ends.hi]),
+            ci95: paired.as_ref().and_then(|paired| paired.bounds).map(|ends| [ends.lo, ends.hi]),
             shown,
-            pairs_needed: judged.as_ref().filter(|_| !shown.is_decided()).and_then(more),
+            pairs_needed: paired.as_ref().filter(|_| !shown.is_decided()).and_then(more),
         });
     }
     effects
@@ -149,12 +151,12 @@ mod tests {
         Series { subject: "web".to_owned(), figure: figure.to_owned(), pairs }
     }
 
-    /// `pairs` with noise of 1, and `effect` added without the setting.
+    /// A series of `pairs` with noise of 1 and `effect` added to the values without the setting.
     fn noisy(rng: &mut Rng, pairs: usize, effect: f64) -> Vec<(f64, f64)> {
         (0..pairs).map(|_| (10.0 + rng.normal(), 10.0 + effect + rng.normal())).collect()
     }
 
-    // promise 36
+    // promise 29
     #[test]
     fn each_word() {
         let mut rng = Rng::new(3);
@@ -185,7 +187,7 @@ mod tests {
         let found = effects(&[still("memory pressure"), moved.clone(), still("disk pressure")], LEVEL);
         let shown: Vec<Shown> = found.iter().map(|one| one.shown).collect();
         assert_eq!(shown, [Shown::Nothing, Shown::Effect, Shown::Nothing], "{found:?}");
-        // With more figures that change, six pairs are too few for any.
+        // With more varying metrics, six pairs are too few for any of them.
         let others = (0..3).map(|i| series(&format!("{i}"), noisy(&mut rng, 6, 0.0)));
         let found = effects(&others.chain([moved]).collect::<Vec<_>>(), LEVEL);
         assert!(found.iter().all(|one| one.shown == Shown::TooFew), "{found:?}");
@@ -197,9 +199,9 @@ mod tests {
         let of = |pairs| effects(&[series("run delay", pairs)], LEVEL)[0].clone();
         let small = of(noisy(&mut rng, 8, 1.0));
         assert!(!small.shown.is_decided() && small.pairs_needed.unwrap() >= 10, "{small:?}");
-        // Three pairs that all agree need three more, not none.
+        // Three pairs that all agree need three more pairs, not zero.
         assert_eq!(of(vec![(1.0, 3.0), (1.0, 3.1), (1.0, 3.2)]).pairs_needed, Some(6));
-        // Differences around 0 cannot be shown with any number of pairs.
+        // Differences around 0 are not significant with any number of pairs.
         assert_eq!(of(vec![(1.0, 1.1), (1.1, 1.0), (1.0, 1.2), (1.2, 1.0), (1.0, 1.0)]).pairs_needed, None);
     }
 }

@@ -1,28 +1,31 @@
-//! Interim analyses ("looks") of growing data, and the error that each of them may spend.
+//! Interim analyses ("looks") of data that is still being collected, and the share of the error that each analysis may
+//! spend.
 
 use crate::stats::{fewest_pairs, obrien_fleming};
 
-/// The numbers of pairs at which a run checks whether it is decided, and how these looks share one error.
+/// The plan of a run's interim analyses: the numbers of pairs after which the run checks whether the result is clear,
+/// and the error that each analysis may spend.
 ///
-/// They share it by a spending function of Lan and DeMets (1983) in the manner of O'Brien and Fleming: early looks get
-/// little of the error. Each look gets the growth of that function since the previous look, so that all looks together
-/// are wrong at most as often as stated, however they are correlated.
+/// The spending function of Lan and DeMets (1983) of the O'Brien-Fleming type divides the error; it gives early
+/// analyses only a small part. Each analysis may spend the increase of that function since the previous analysis. So
+/// all analyses together keep the stated error, however they are correlated.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Looks {
     at: Vec<u32>,
-    /// The error on one side.
+    /// The one-sided error of all analyses together.
     error: f64,
 }
 
 impl Looks {
-    /// Looks at these numbers of pairs, ascending; an empty list means one look at the end, however far that is.
+    /// Plans analyses after these numbers of pairs, in ascending order. An empty list means a single analysis at the
+    /// end of the run, after any number of pairs.
     #[must_use]
     pub fn new(error: f64, at: Vec<u32>) -> Looks {
         Looks { at, error }
     }
 
-    /// Looks at half, three quarters and all of the pairs. A look at which even pairs that all agree would decide
-    /// nothing is left out, because it would waste error.
+    /// Plans analyses after half, three quarters and all of the pairs. The plan leaves out an interim analysis in which
+    /// even unanimous pairs would not be significant, because it would waste error.
     #[must_use]
     pub fn plan(error: f64, pairs: u32) -> Looks {
         let mut at = vec![pairs.div_ceil(2), (pairs * 3).div_ceil(4), pairs];
@@ -40,20 +43,21 @@ impl Looks {
         }
     }
 
-    /// The numbers of pairs at which looks take place.
+    /// The numbers of pairs after which analyses take place.
     #[must_use]
     pub fn at(&self) -> &[u32] {
         &self.at
     }
 
-    /// Whether a look takes place after this many pairs that may end the run. At the planned end the run ends anyway.
+    /// Whether an analysis that may end the run early takes place after this many pairs. The analysis at the planned
+    /// end does not count.
     #[must_use]
     pub fn is_due(&self, pairs: u32) -> bool {
         self.at.last() != Some(&pairs) && self.at.contains(&pairs)
     }
 
-    /// The one-sided error allowed for a conclusion at this number of pairs: that of the current look, or of the next
-    /// one.
+    /// The one-sided error that a conclusion after this many pairs may spend. It is the share of the analysis planned
+    /// after this many pairs; if no analysis is planned then, the share of the next analysis.
     #[must_use]
     pub fn level(&self, pairs: u32) -> f64 {
         let Some(last) = self.at.len().checked_sub(1) else { return self.error };
@@ -61,8 +65,8 @@ impl Looks {
         self.spent(look + 1) - self.spent(look)
     }
 
-    /// The remaining error after this many pairs, for a conclusion that no further look follows: when a run ends as
-    /// planned, or earlier for a reason that is unrelated to the data of the looks.
+    /// The error that remains after this many pairs, for the final conclusion. It applies when a run ends as planned,
+    /// or ends early for a reason that is unrelated to the data.
     #[must_use]
     pub fn rest(&self, pairs: u32) -> f64 {
         let last = self.at.len().saturating_sub(1);
@@ -70,7 +74,7 @@ impl Looks {
         self.error - self.spent(made)
     }
 
-    /// The cumulative error of the first `looks` looks.
+    /// The error that the first `looks` analyses spend together.
     fn spent(&self, looks: usize) -> f64 {
         let at = |look: usize| self.at.get(look).map(|at| f64::from(*at));
         match (looks.checked_sub(1).and_then(at), at(looks), self.at.last()) {
@@ -91,7 +95,7 @@ mod tests {
 
     #[test]
     fn looks_share_the_error() {
-        // O'Brien and Fleming's spending of 5 % at half, three quarters and all: 0.0056, 0.0236, 0.05.
+        // O'Brien-Fleming spending of 5 % after half, three quarters and all of the pairs: 0.0056, 0.0236, 0.05.
         let looks = Looks::new(0.05, vec![20, 30, 40]);
         for (pairs, level) in
             [(6, 0.0056), (20, 0.0056), (21, 0.0180), (30, 0.0180), (40, 0.0264), (99, 0.0264)]
@@ -101,7 +105,7 @@ mod tests {
         let due: Vec<u32> = (0..60).filter(|pairs| looks.is_due(*pairs)).collect();
         assert_eq!(due, [20, 30]);
         close([20, 30, 40].map(|look| looks.level(look)).iter().sum(), 0.05);
-        // The remaining error at the end: all of it before the first look, and at the planned end that of its look.
+        // The remaining error: all of it before the first analysis, and that of the last analysis at the planned end.
         for (pairs, rest) in [(0, 0.05), (19, 0.05), (20, 0.0444), (35, 0.0264), (40, 0.0264), (99, 0.0264)] {
             close(looks.rest(pairs), rest);
         }

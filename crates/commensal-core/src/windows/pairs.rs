@@ -1,36 +1,38 @@
-//! Compares the differences within pairs with one threshold.
+//! Compares the differences within pairs with a threshold.
 
 use crate::stats::{EXACT_UP_TO, Interval, SignedRank, Tail, mean, mean_t_interval, standard_deviation};
 
-/// Where the centre of the differences lies.
+/// The position of the centre of the differences relative to the threshold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// Below the threshold, within the error.
+    /// Significantly below the threshold.
     Within,
-    /// Above the threshold, within the error.
+    /// Significantly above the threshold.
     Beyond,
-    /// Not decided.
+    /// Not significantly below or above the threshold.
     Open,
 }
 
-/// Statistics of the differences within pairs, in the unit of the differences; a logarithm of a ratio is a difference.
+/// Statistics of the differences within pairs, in the unit of the differences. For ratios, each difference is a
+/// difference of logarithms.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Paired {
     /// Number of pairs.
     pub pairs: u32,
-    /// The Hodges-Lehmann estimate of the differences' centre.
+    /// The Hodges-Lehmann estimate of the centre of the differences.
     pub estimate: f64,
-    /// The two-sided 95 % interval of a single analysis; `None` below six pairs.
+    /// The two-sided 95 % interval of a single analysis; `None` if there are fewer than six pairs.
     pub ci95: Option<Interval>,
-    /// One-sided bounds at the requested level, one at each end; `None` when there are too few pairs.
+    /// The lower and the upper one-sided bound, each at the requested error; `None` if there are too few pairs.
     pub bounds: Option<Interval>,
-    /// The one-sided p-value of "the centre is at most the threshold".
+    /// The one-sided p-value of the hypothesis that the centre is at most the threshold.
     pub p_beyond: f64,
-    /// The two-sided p-value of "the centre is 0".
+    /// The two-sided p-value of the hypothesis that the centre is 0.
     pub p_equal: f64,
-    /// The arithmetic mean, for readers who expect it; like its interval and the standard deviation it decides nothing.
+    /// The arithmetic mean, for readers who expect it. The mean, its interval and the standard deviation do not affect
+    /// the conclusion.
     pub mean: f64,
-    /// Student's interval of the mean.
+    /// Student's 95 % interval of the mean.
     pub mean_t_ci95: Option<Interval>,
     /// Standard deviation of the differences.
     pub standard_deviation: Option<f64>,
@@ -41,8 +43,8 @@ pub struct Paired {
 }
 
 impl Paired {
-    /// Computes the statistics at an error of `level` on each side; `None` without differences, or when one is not
-    /// finite.
+    /// Computes the statistics at an error of `level` on each side; returns `None` if there are no differences, or if
+    /// one of them is not finite.
     #[must_use]
     pub fn new(differences: &[f64], threshold: f64, level: f64) -> Option<Paired> {
         let ranks = SignedRank::new(differences)?;
@@ -71,7 +73,7 @@ impl Paired {
 mod tests {
     use super::*;
 
-    // promise 41
+    // promise 33
     #[test]
     fn each_answer() {
         let up = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
@@ -79,7 +81,7 @@ mod tests {
             (0.5, 0.05, Answer::Beyond),
             (3.5, 0.05, Answer::Open),
             (6.5, 0.05, Answer::Within),
-            // A threshold on the bound decides nothing.
+            // A bound that equals the threshold is not significant.
             (2.0, 0.05, Answer::Open),
             (5.0, 0.05, Answer::Open),
             (0.5, 0.001, Answer::Open),

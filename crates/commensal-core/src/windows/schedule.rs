@@ -1,20 +1,21 @@
-//! The order in which settings take turns.
+//! The order in which the settings of an experiment take turns.
 
 use crate::rng::Rng;
 
-/// In this many pairs, half begin with each side.
+/// Number of pairs in a cycle. Two of them begin with the first setting, two with the second.
 const BALANCED: u32 = 4;
 
-/// How often a setting has a turn.
+/// How often a setting appears in a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Turns {
-    /// Number of turns in a cycle that includes the setting.
+    /// Number of windows of the setting in a cycle that includes it.
     pub times: u32,
-    /// The setting is included in every n-th cycle, beginning with the first.
+    /// The interval, in cycles, at which a cycle includes the setting: 1 for every cycle, 3 for the first, fourth,
+    /// seventh …
     pub every: u32,
 }
 
-/// The order of windows: cycles that each hold the turns of every setting, in random order.
+/// The order of windows: a sequence of cycles, each of which contains the windows of all settings in random order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schedule {
     seed: u64,
@@ -22,14 +23,14 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// A schedule; settings are identified by their index in `turns`.
+    /// Creates a schedule. A setting is identified by its index in `turns`.
     #[must_use]
     pub fn new(seed: u64, turns: Vec<Turns>) -> Schedule {
         Schedule { seed, turns }
     }
 
-    /// The settings of a cycle, one per window. They depend only on seed, turns and number, so that a resumed run has
-    /// the same order as an uninterrupted one.
+    /// The settings of a cycle, one per window. Their order depends only on the seed, the turns and the number of the
+    /// cycle, so that a resumed run has the same order as an uninterrupted run.
     #[must_use]
     pub fn cycle(&self, number: u32) -> Vec<usize> {
         let mut rng = Rng::new(self.seed.wrapping_mul(1_000_003).wrapping_add(u64::from(number)));
@@ -43,8 +44,8 @@ impl Schedule {
     }
 }
 
-/// Which of two settings each pair of windows begins with: random, but half of every four pairs with each, so that
-/// neither drift nor a load with the period of the windows looks like an effect.
+/// For each pair of windows, the setting (0 or 1) with which it begins. The order is random, but each setting begins
+/// two of every four pairs. So neither drift nor a load with the period of the windows looks like an effect.
 #[must_use]
 pub fn firsts(seed: u64, pairs: u32) -> Vec<usize> {
     let schedule = Schedule::new(seed, vec![Turns { times: BALANCED / 2, every: 1 }; 2]);
@@ -52,14 +53,15 @@ pub fn firsts(seed: u64, pairs: u32) -> Vec<usize> {
     cycles.take(pairs as usize).collect()
 }
 
-/// Randomised complete blocks: each round has every setting `0..settings` once, in random order. Running all rounds of
-/// one setting before the next gets worse with more repeats when the machine drifts: false alarms grow from 12 % at 3
-/// rounds to 52 % at 20.
+/// Randomised complete blocks: each round has every setting `0..settings` once, in random order. If all repetitions of
+/// one setting ran before those of the next setting, slow drift of the machine would look like a difference between
+/// settings: 12 % of the comparisons of equal settings would be false alarms with 3 repetitions, 52 % with 20.
 ///
-/// `apart` names two settings that must not be neighbours in every round, such as two identical ones: the noise between them
-/// would be that of neighbouring blocks while other comparisons span more time. Whole designs are drawn until one
-/// satisfies this, which keeps the rest uniform. With two settings or fewer no order can satisfy it, and the first
-/// design is returned; the same holds when `apart` does not name two different settings.
+/// `apart` names two settings, such as two identical ones, that must be separated in at least one round. If they were
+/// neighbours in every round, the noise between them would be the noise between neighbouring blocks, while other
+/// comparisons span more time. The function draws whole designs until one satisfies this condition, so every design
+/// that satisfies it is equally likely. With two settings or fewer, or if `apart` does not name two different settings,
+/// the function returns the first design.
 #[must_use]
 pub fn blocks(seed: u64, rounds: usize, settings: usize, apart: Option<(usize, usize)>) -> Vec<Vec<usize>> {
     let mut rng = Rng::new(seed);
@@ -82,7 +84,7 @@ pub fn blocks(seed: u64, rounds: usize, settings: usize, apart: Option<(usize, u
     }
 }
 
-/// Whether `a` and `b` stand next to each other in `round`.
+/// Whether `a` and `b` are neighbours in `round`.
 fn adjacent(round: &[usize], a: usize, b: usize) -> bool {
     round.windows(2).any(|w| w == [a, b] || w == [b, a])
 }
@@ -118,7 +120,7 @@ mod tests {
     fn the_order_is_a_function_of_the_seed() {
         assert_eq!(blocks(42, 6, 4, Some((0, 1))), blocks(42, 6, 4, Some((0, 1))));
         assert_ne!(blocks(42, 6, 4, Some((0, 1))), blocks(43, 6, 4, Some((0, 1))));
-        // The stream is part of the record: this order may not change between versions.
+        // Recorded runs depend on the random stream, so this order must not change between versions.
         assert_eq!(blocks(42, 2, 4, Some((0, 1))), [[1, 0, 2, 3], [3, 1, 2, 0]]);
     }
 
@@ -158,7 +160,7 @@ mod tests {
         assert_eq!(orders.len(), 40);
         assert_ne!(schedule.cycle(0), Schedule::new(8, schedule.turns.clone()).cycle(0));
         assert!(Schedule::new(7, Vec::new()).cycle(0).is_empty());
-        // The stream is part of the record: this order may not change between versions.
+        // Recorded runs depend on the random stream, so this order must not change between versions.
         assert_eq!(Schedule::new(42, vec![turns(2, 1), turns(1, 2), turns(1, 1)]).cycle(0), [0, 2, 1, 0]);
     }
 
@@ -172,7 +174,7 @@ mod tests {
                 assert_eq!(four.iter().sum::<usize>(), 2, "{order:?}");
             }
         }
-        // No pair begins with the same side under every seed, and no seed only alternates.
+        // No pair begins with the same side for every seed, and no seed merely alternates.
         for pair in 0..29 {
             let second = all.iter().filter(|order| order[pair] == 1).count();
             assert!((10..=40).contains(&second), "pair {pair}: {second} of 50");

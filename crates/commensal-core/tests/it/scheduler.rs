@@ -147,9 +147,10 @@ fn class_holds_anywhere_and_the_rest_is_told() {
     let with = world.plan();
     assert!(with.unmet.is_empty(), "{:?}", with.unmet);
     let notes = with.notes.join("\n");
-    for words in
-        ["/docker/x yields to /web only while the scheduler is loaded", "the scheduler has cpu.weight = 10"]
-    {
+    for words in [
+        "/docker/x yields to /web only while the scheduler is loaded",
+        "the scheduler applies cpu.weight = 10",
+    ] {
         assert!(notes.contains(words), "{notes}");
     }
     let mechanisms: Vec<_> = with.mechanisms.values().map(|mechanism| mechanism.describe()).collect();

@@ -1,5 +1,5 @@
-//! One attempt: creates the cells, starts the programs in them, lets them go at the same moment, and removes everything
-//! at the end, whatever the outcome.
+//! One attempt: creates the cells (each stands for a VM) and starts a program in each of them. All programs start their
+//! work at the same moment. At the end, the attempt removes everything, whether it succeeded or not.
 
 use super::watch::{CellSample, Watch, killed};
 use super::{RunOptions, stopped};
@@ -21,20 +21,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// Name of the counter of processes that the kernel killed for memory.
+/// Name under which the record stores the number of OOM kills.
 pub(super) const KILLED: &str = "oom-kills";
-/// Timeout for a program to become ready: an engine may have to load its data, a guest to boot.
+/// Timeout for a program to become ready, which includes loading data (engines) or booting (guests).
 const READY: Duration = Duration::from_secs(240);
-/// Timeout for programs to end when told to.
+/// Timeout for the programs to exit after the request to exit.
 const GRACE: Duration = Duration::from_secs(5);
-/// Poll interval.
+/// Interval at which the conductor checks the programs.
 const LOOK: Duration = Duration::from_millis(20);
-/// Interval between entries of the series.
+/// Interval between two entries of the series.
 const TICK: Duration = Duration::from_secs(1);
-/// Guests and host measure the same steal, but at different moments: tolerated difference in per cent of the vCPU, or a
-/// fifth.
+/// Tolerated difference between the steal that the guests count and the run delay that the host counts: this many
+/// percentage points, or a fifth of the larger value. The guests and the host read their counters at slightly different
+/// moments.
 const STEAL_APART: f64 = 3.0;
-/// If more than this per cent of the CPU time was not sampled, a remark says that steal is under-stated.
+/// If the samples miss more than this share of the CPU time (in per cent), a note says that the recorded steal is too
+/// low.
 const UNSEEN: f64 = 5.0;
 /// Number of a program's last output lines that are kept as evidence.
 const EVIDENCE: usize = 8;
@@ -42,11 +44,11 @@ const EVIDENCE: usize = 8;
 /// Parameters of an attempt.
 pub(super) struct Trial<'a> {
     pub experiment: &'a Experiment,
-    pub conduct: &'a RunOptions,
+    pub options: &'a RunOptions,
     pub field: &'a Field,
-    /// Boot files of VMs, where cells are VMs.
+    /// Boot files of the VMs; `None` when cells are not VMs.
     pub guest: Option<&'a Guest>,
-    /// Time limit, and how it was derived.
+    /// Time limit, and a text that explains the limit.
     pub limit: (Duration, String),
     pub stop: &'a AtomicBool,
 }
@@ -55,14 +57,14 @@ pub(super) struct Trial<'a> {
 pub(super) struct Tried {
     pub attempt: Attempt,
     pub notes: Vec<String>,
-    /// What could not be removed.
+    /// Cells that the attempt could not remove.
     pub left: Vec<String>,
 }
 
 /// The programs of an attempt.
 struct Crew {
     children: Vec<Child>,
-    /// Their standard inputs; closing one lets its program end.
+    /// Standard inputs of the programs. A program exits when its input is closed.
     inputs: Vec<PipeWriter>,
     said: Receiver<(usize, Said)>,
     ports: Vec<Option<u16>>,
@@ -90,10 +92,10 @@ impl Trial<'_> {
         if let Ok(attempt) = &outcome {
             notes.extend(self.remarks(&load.name, attempt));
         }
-        // Everything is removed, whatever happened.
+        // The cells are removed even if the attempt failed.
         let left = self.field.clear(host, cells)?;
-        // Spill files of engines that were killed.
-        host.state_remove_all(&engines::scratch(&self.conduct.data_dir))?;
+        // Remove the spill files of database engines that were killed.
+        host.state_remove_all(&engines::scratch(&self.options.data_dir))?;
         Ok(Tried { attempt: outcome?, notes, left })
     }
 
@@ -119,7 +121,7 @@ impl Trial<'_> {
         let mut next = begun + TICK;
         let done = |crew: &Crew| crew.done_s.iter().all(Option::is_some);
         let (limit, why) = &self.limit;
-        self.wait(&mut crew, *limit, &format!("it was not done{why}"), &done, &mut |_| {
+        self.wait(&mut crew, *limit, &format!("the cells had not finished{why}"), &done, &mut |_| {
             if Instant::now() >= next {
                 watch.tick(host, cells);
                 next += TICK;
@@ -139,7 +141,7 @@ impl Trial<'_> {
             return Ok(());
         }
         for (pinned, child) in cells.pins.iter().zip(&crew.children) {
-            // A process that has ended meanwhile is noticed by its exit.
+            // If a process has exited meanwhile, its exit status reports this later.
             for (vcpu, tid) in vcpu_threads(host, child.process.pid).unwrap_or_default() {
                 let Some(cpu) = pinned.vcpus.get(vcpu as usize) else { continue };
                 let one: CpuSet = [*cpu].into_iter().collect();
@@ -152,22 +154,24 @@ impl Trial<'_> {
         Ok(())
     }
 
-    /// Remarks on the attempt that a reader must know.
+    /// Returns the notes on an attempt that a reader of the record must know.
     fn remarks(&self, load: &str, attempt: &Attempt) -> Vec<String> {
         let mut notes = Vec::new();
         let emulated = matches!(&self.experiment.cell.backend, Backend::Qemu(vm) if vm.accel == Accel::Tcg);
         if emulated {
             notes.push(
-                "the VMs' CPUs are emulated: this shows that all parts work, and nothing of times and steal"
+                "the VMs' CPUs are emulated: the run shows that all parts work, but times and steal mean nothing"
                     .to_owned(),
             );
         } else if let Some((host, guest)) = attempt.steal_pct.zip(attempt.guest_steal_pct)
             && (host - guest).abs() > STEAL_APART.max(host.max(guest) / 5.0)
         {
-            notes.push(format!("{load}: guests counted other steal than their vCPU threads waited (guest_steal_pct and steal_pct in the record)"));
+            notes.push(format!("{load}: the steal that the guests counted differs from the run delay of their vCPU threads (guest_steal_pct and \
+                 steal_pct in the record)"));
         }
         if attempt.unseen_pct.is_some_and(|unseen| unseen > UNSEEN) {
-            notes.push(format!("{load}: threads came and went between two looks, so its steal is too low (unseen_pct in the record)"));
+            notes.push(format!("{load}: threads started and exited between two samples, so the recorded steal is too low (unseen_pct in the \
+                 record)"));
         }
         notes
     }
@@ -194,8 +198,8 @@ impl Trial<'_> {
             failure: None,
         };
         for cell in 0..count {
-            let (input, ours) =
-                std::io::pipe().map_err(|error| DensityError::of("a cell cannot be spoken with", &error))?;
+            let (input, ours) = std::io::pipe()
+                .map_err(|error| DensityError::of("no pipe to a cell could be created", &error))?;
             let mut spec = self.command(load, concurrency, cell);
             spec.stdin = Stdin::Fd(Arc::new(input.into()));
             spec.stdout = Stdout::Pipe;
@@ -226,13 +230,13 @@ impl Trial<'_> {
             Kind::Duckdb(tpcds) | Kind::Postgres(tpcds) => {
                 let engine = if matches!(load.kind, Kind::Duckdb(_)) { "duckdb" } else { "postgres" };
                 let cell = self.experiment.cell_of(load);
-                return engines::cell(&self.conduct.data_dir, engine, *tpcds, (&cell, concurrency));
+                return engines::cell(&self.options.data_dir, engine, *tpcds, (&cell, concurrency));
             }
             Kind::Spin | Kind::Mpp | Kind::Stream(_) => {
                 if let Some(guest) = self.guest {
                     return guest.cell(&self.experiment.cell_of(load), concurrency, load.work);
                 }
-                SpawnSpec::new(&self.conduct.program).arg("workload").arg("cell")
+                SpawnSpec::new(&self.options.program).arg("workload").arg("cell")
             }
         };
         if load.kind == Kind::Mpp {
@@ -249,8 +253,9 @@ impl Trial<'_> {
         spec
     }
 
-    /// Processes messages of the programs until `enough`, a failure, or the timeout `patience`; `meanwhile` is called
-    /// repeatedly.
+    /// Processes messages from the programs until `enough` returns true, a program fails, or the timeout `patience`
+    /// expires. An expired timeout is recorded as a failure. Calls `meanwhile` repeatedly while it
+    /// waits.
     fn wait(
         &self,
         crew: &mut Crew,
@@ -264,7 +269,7 @@ impl Trial<'_> {
             match crew.said.recv_timeout(LOOK) {
                 Ok((cell, said)) => crew.hear(cell, said),
                 Err(RecvTimeoutError::Timeout) => {}
-                // All outputs are closed; exits are handled below.
+                // All programs have closed their outputs; the code below handles their exits.
                 Err(RecvTimeoutError::Disconnected) => std::thread::sleep(LOOK),
             }
             meanwhile(crew);
@@ -283,7 +288,7 @@ impl Trial<'_> {
     }
 }
 
-/// Forwards a program's output.
+/// Parses the lines of a program's output, and sends them to the conductor through `tell`.
 fn listen(output: impl BufRead, cell: usize, tell: &Sender<(usize, Said)>) {
     for text in output.split(b'\n').map_while(Result::ok) {
         if tell.send((cell, line(&String::from_utf8_lossy(&text)))).is_err() {
@@ -317,7 +322,7 @@ impl Crew {
         }
     }
 
-    /// Records a failure. Only the first one counts, since later ones follow from it.
+    /// Records a failure. Only the first failure is kept, because later failures are consequences of the first.
     fn fail(&mut self, kind: FailureKind, reason: String, cell: Option<usize>) {
         if self.failure.is_some() {
             return;
@@ -329,15 +334,15 @@ impl Crew {
             self.last_words.iter().enumerate().filter(|(index, _)| cell.is_none_or(|cell| cell == *index));
         let mut evidence: Vec<String> = words.flat_map(of).collect();
         let done = self.done_s.iter().filter(|done| done.is_some()).count();
-        evidence.push(format!("{done} of {} cells were done", self.done_s.len()));
+        evidence.push(format!("{done} of {} cells had finished", self.done_s.len()));
         self.failure = Some(Failure { kind, reason, evidence });
     }
 
-    /// Checks whether a program ended early.
+    /// Records a failure if a program has exited early.
     fn look_after(&mut self) -> Result<(), DensityError> {
         for cell in 0..self.children.len() {
             let Some(exit) = self.children[cell].try_wait()? else { continue };
-            // Its last output may still be in transit.
+            // The last output of the program may still be in transit.
             while let Ok((from, said)) = self.said.recv_timeout(LOOK) {
                 self.hear(from, said);
             }
@@ -351,22 +356,22 @@ impl Crew {
         let ports: Vec<String> = self.ports.iter().flatten().map(u16::to_string).collect();
         let line = format!("go {}\n", ports.join(" "));
         for input in &mut self.inputs {
-            // A program that has ended meanwhile is noticed by its exit.
+            // If a program has exited meanwhile, its exit status reports this later.
             let _ = input.write_all(line.as_bytes());
         }
     }
 
-    /// If the kernel killed a process because of memory, that replaces any other failure.
+    /// If the kernel killed a process for lack of memory, records this as the failure, in place of any other failure.
     fn out_of_memory(&mut self, kills: Option<u64>) {
         if kills.is_some_and(|kills| kills > 0) {
             let before = self.failure.take().map(|failure| failure.reason);
             let told = before.map(|reason| format!(" ({reason})")).unwrap_or_default();
-            let reason = format!("a cell's memory ran out, and the kernel killed its program{told}");
+            let reason = format!("a cell reached its memory limit, and the kernel killed its program{told}");
             self.fail(FailureKind::OutOfMemory, reason, None);
         }
     }
 
-    /// Checks for failures that only show in the counters, or in all cells together.
+    /// Checks for failures that appear only in the counters, or only when cells or attempts are compared.
     fn judge(
         &mut self,
         seen: &CellSample,
@@ -380,8 +385,9 @@ impl Crew {
             let name = format!("{test} {key}");
             match known.get(&name) {
                 Some(first) if *first != digest => {
-                    let reason =
-                        format!("{key} gave another result than the first time ({digest}, not {first})");
+                    let reason = format!(
+                        "the result of {key} differs from its first result (digest {digest} instead of {first})"
+                    );
                     self.fail(FailureKind::WrongResult, reason, None);
                 }
                 Some(_) => {}
@@ -393,12 +399,12 @@ impl Crew {
         if let (Some(most), Some(steal)) = (max_steal, seen.steal_pct)
             && steal > most
         {
-            self.fail(FailureKind::Steal, format!("steal was {steal:.1} %, more than {most} %"), None);
+            self.fail(FailureKind::Steal, format!("steal was {steal:.1} %; the limit is {most} %"), None);
         }
     }
 
-    /// Lets the programs end; those that do not are killed with their cgroups. On a serial line the end of input is not
-    /// visible.
+    /// Asks the programs to exit. Programs that do not exit are killed later, together with their cgroups. A guest
+    /// cannot detect the end of input on its serial line, so the request to a guest is a line (`end`).
     fn end(&mut self, serial: bool) {
         for input in self.inputs.iter_mut().filter(|_| serial) {
             let _ = input.write_all(b"end\n");

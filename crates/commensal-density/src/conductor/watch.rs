@@ -1,4 +1,4 @@
-//! Counters of an attempt: read at its start, every second and at its end.
+//! Reads the counters of an attempt (one measurement of all cells) at its start, every second, and at its end.
 
 use crate::cells::Cells;
 use crate::experiment::{Backend, Cell, Pattern};
@@ -13,13 +13,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
-/// CPU time and steal of all cells so far, ns.
+/// CPU time and run delay of all cells so far (ns). The run delay of a VM's threads counts as the VM's steal.
 #[derive(Debug, Clone, Copy)]
 struct Sum {
     at: Instant,
     run_ns: u64,
     delay_ns: u64,
-    /// CPU time from the cgroups' counters, including ended threads; `None` where there is no counter.
+    /// CPU time from the cgroups' counters (ns), which includes threads that have exited; `None` if the kernel lacks
+    /// these counters.
     used_ns: Option<u64>,
 }
 
@@ -29,18 +30,18 @@ pub(super) struct Watch {
     delays: Vec<RunDelay>,
     /// Number of vCPUs of all cells.
     vcpus: f64,
-    /// Whether all threads of a cell are sampled; in a VM only the vCPU threads are.
+    /// Whether the samples cover all threads of a cell. For a VM, they cover the vCPU threads only.
     all: bool,
     first: Option<Sum>,
     last: Option<Sum>,
     machine: Option<MachineCpu>,
     counters: BTreeMap<String, u64>,
     logs: BTreeMap<String, u64>,
-    /// One entry per second.
+    /// CPU use and steal, one entry per second.
     pub series: Vec<Tick>,
 }
 
-/// Results of an attempt's counters.
+/// Results computed from the counters of an attempt.
 #[derive(Debug, Default)]
 pub(super) struct CellSample {
     pub usage_pct: Option<f64>,
@@ -70,7 +71,7 @@ impl Watch {
             logs: warnings(host, patterns),
             series: Vec::new(),
         };
-        // The cgroups are new, so kills before the start count as well.
+        // The cgroups are new, so OOM kills before the first sample also belong to this attempt.
         watch.counters.remove(super::attempt::KILLED);
         watch.first = watch.sum(host, cells);
         watch.last = watch.first;
@@ -90,21 +91,22 @@ impl Watch {
         Some(sum)
     }
 
-    /// CPU time and steal between two samples, per cent of the cells' vCPU time.
+    /// Returns CPU time and steal between two samples, in per cent of the cells' vCPU time.
     fn pct(&self, from: Sum, to: Sum) -> Option<(f64, f64)> {
         let wall_ns = (to.at - from.at).as_nanos() as f64 * self.vcpus;
         let pct = |from: u64, to: u64| to.saturating_sub(from) as f64 / wall_ns * 100.0;
         (wall_ns > 0.0).then(|| (pct(from.run_ns, to.run_ns), pct(from.delay_ns, to.delay_ns)))
     }
 
-    /// CPU time of threads that started and ended between two samples, per cent of all.
+    /// Returns the CPU time of threads that started and exited between two samples, in per cent of all CPU time. No
+    /// sample contains these threads.
     fn unseen_pct(from: Sum, to: Sum) -> Option<f64> {
         let used = to.used_ns?.saturating_sub(from.used_ns?) as f64;
         let seen = to.run_ns.saturating_sub(from.run_ns) as f64;
         (used > 0.0).then(|| ((used - seen) / used * 100.0).max(0.0))
     }
 
-    /// Adds an entry to the series, once per second.
+    /// Adds an entry to the series; called once per second.
     pub fn tick(&mut self, host: &mut dyn Host, cells: &Cells) {
         let now = self.sum(host, cells);
         if let (Some(first), Some(last), Some(now)) = (self.first, self.last, now) {
@@ -146,15 +148,15 @@ impl Watch {
     }
 }
 
-/// Number of processes in these cgroups that the kernel killed because of memory, since the cgroups were created;
-/// `None` without such a counter.
+/// Returns the number of OOM kills in these cgroups since the cgroups were created; `None` if the kernel lacks this
+/// counter.
 pub(super) fn killed(host: &mut dyn Host, cells: &Cells) -> Option<u64> {
     let kills: Vec<u64> = cells.groups.iter().filter_map(|group| group.out_of_memory(host).kills).collect();
     (!kills.is_empty()).then(|| kills.iter().sum())
 }
 
-/// Kernel counters: datagrams dropped for lack of buffer space (`/proc/net/snmp`), periods throttled, processes killed
-/// because of memory.
+/// Returns kernel counters by name: datagrams dropped for lack of buffer space (`/proc/net/snmp`), throttled periods,
+/// OOM kills.
 fn counters(host: &mut dyn Host, cells: &Cells) -> BTreeMap<String, u64> {
     let mut counters = BTreeMap::new();
     let snmp = host.read_file(Path::new("/proc/net/snmp")).unwrap_or_default();
@@ -168,17 +170,20 @@ fn counters(host: &mut dyn Host, cells: &Cells) -> BTreeMap<String, u64> {
     counters
 }
 
-/// `RcvbufErrors` of the `Udp:` lines: a line of names, then one of values.
+/// Returns `RcvbufErrors` from `/proc/net/snmp`. Of the two lines that start with `Udp:`, the first has the names and
+/// the second has the values.
 fn udp_dropped(snmp: &str) -> Option<u64> {
     let mut lines = snmp.lines().filter(|line| line.starts_with("Udp:"));
     let place = lines.next()?.split_whitespace().position(|name| name == "RcvbufErrors")?;
     lines.next()?.split_whitespace().nth(place)?.parse().ok()
 }
 
-/// Largest log that is read, bytes: of a larger one the host returns only the beginning, which has nothing new.
+/// Maximum size of a log file in bytes. Of a larger file, the host returns only the beginning, which contains no new
+/// lines.
 const LONGEST_LOG: usize = 16 << 20;
 
-/// Numbers of log lines that are warnings; a file that cannot be read completely is missing, not 0.
+/// Counts the log lines that are warnings, by name of the warning. If a log file cannot be read completely, its
+/// warnings are missing from the result, rather than 0.
 fn warnings(host: &dyn Host, patterns: &[Pattern]) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
     for pattern in patterns {

@@ -1,55 +1,58 @@
-//! Charts: time against sessions, cost of density against its benefit, CPU use and steal over time.
+//! Charts of a ladder (a series of measurements with more and more sessions): time over the number of sessions, cost of
+//! density over its benefit, and CPU use and steal over time. A placement is a number of VMs on a number of servers.
 
 use crate::record::Ladder;
 use crate::table::{Change, Table, print};
 use commensal_lab::report::draw::{Canvas, Scale, extent, log_steps, round_steps, trimmed};
 
-/// A chart.
+/// A kind of chart.
 pub(super) struct Kind {
-    /// Its name, usable in file names and anchors.
+    /// Name of the chart, usable in file names and anchors.
     pub name: String,
-    /// Its heading.
+    /// Heading of the chart.
     pub title: String,
     /// What the chart shows, and how to read it.
     pub caption: &'static str,
-    /// Draws it at a given width, or returns why it cannot be drawn.
+    /// Draws the chart at a given width, or returns why it cannot be drawn.
     pub draw: Draw,
 }
 
-/// Draws a ladder with its table at a width, pixels.
+/// A function that draws a chart of a ladder and its table, at a given width in pixels.
 type Draw = Box<dyn Fn(&Ladder, &Table, f64) -> Result<Canvas, String>>;
 
-/// Height of a panel, pixels.
+/// Height of a panel in pixels.
 const HEIGHT: f64 = 260.0;
-/// Colours of curves, enough that neighbours differ.
+/// Colours of curves, in this order, so that adjacent curves are distinguishable.
 const COLOURS: [u8; 6] = [0, 3, 2, 4, 5, 6];
 
 fn colour(index: usize) -> u8 {
     COLOURS[index % COLOURS.len()]
 }
 
-/// A name for files: letters and digits, all else as dashes.
+/// Converts a text to a file name: ASCII letters become lower case, digits stay, and every other character becomes a
+/// dash.
 fn slug(text: &str) -> String {
     let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     text.chars().map(letter).collect()
 }
 
-/// All charts of a ladder, in the order of the page.
+/// Returns all charts of a ladder, in the order of the page.
 pub(super) fn kinds(ladder: &Ladder) -> Vec<Kind> {
     let mut kinds = Vec::new();
     for test in &ladder.tests {
         let name = test.name.clone();
         kinds.push(Kind {
             name: format!("ladder-{}", slug(&name)),
-            title: format!("{name}: time against sessions"),
-            caption: "Mean time on two logarithmic scales; an x is a rung at which nothing completed.",
+            title: format!("{name}: time by number of sessions"),
+            caption: "Mean time of the completed attempts; both scales are logarithmic. An x marks a rung at which no attempt completed.",
             draw: Box::new(move |_, table, width| steps(table, &name, width)),
         });
     }
     kinds.push(Kind {
         name: "cost".to_owned(),
-        title: "What density costs, and what it brings".to_owned(),
-        caption: "Median change of time, failures as endless, against the work of one server at its plateau.",
+        title: "Cost and benefit of density".to_owned(),
+        caption: "Median change of the run time from the first placement (a failed rung counts as \
+                  infinite), against the work that one server does on its plateau.",
         draw: Box::new(|_, table, width| cost(table, width)),
     });
     for placement in &ladder.placements {
@@ -58,7 +61,7 @@ pub(super) fn kinds(ladder: &Ladder) -> Vec<Kind> {
             kinds.push(Kind {
                 name: format!("use-{}-{}", slug(&placement), slug(&test)),
                 title: format!("{placement}, {test}: CPU use and steal"),
-                caption: "Per cent of the VMs' vCPU, second by second; lines are where a rung begins, with its sessions.",
+                caption: "Per cent of the VMs' vCPU time, with one value per second. Each vertical line marks the start of a rung; the number is its number of sessions.",
                 draw: Box::new(move |ladder, _, width| series(ladder, &test, &placement, width)),
             });
         }
@@ -130,7 +133,7 @@ fn steps(table: &Table, test: &str, width: f64) -> Result<Canvas, String> {
 }
 
 fn cost(table: &Table, width: f64) -> Result<Canvas, String> {
-    // One point per test and placement.
+    // The chart has one point per test and placement.
     let mut points = Vec::new();
     let several = table.medians.len() > 1;
     for medians in table.medians.iter().filter(|medians| medians.test.is_some() || !several) {
@@ -149,7 +152,7 @@ fn cost(table: &Table, width: f64) -> Result<Canvas, String> {
     }
     let finite: Vec<f64> = points.iter().filter_map(|(.., harm)| *harm).collect();
     if points.len() < 2 || finite.is_empty() {
-        return Err("Fewer than two placements did any work, so there is nothing to weigh.".to_owned());
+        return Err("Fewer than two placements did any work, so there is nothing to compare.".to_owned());
     }
     let most_x = points.iter().map(|(_, _, times, _)| *times).fold(1.0, f64::max) * 1.2;
     let (low, high) = extent(finite.into_iter()).unwrap_or((0.0, 1.0));
@@ -166,11 +169,11 @@ fn cost(table: &Table, width: f64) -> Result<Canvas, String> {
         canvas.text("s m", (x.at(mark), foot + 18.0), &format!("x{}", trimmed(mark)));
     }
     canvas.line("axis", (left, foot), (right, foot));
-    canvas.text("s e", (right, foot + 36.0), "work per server, of the first placement");
+    canvas.text("s e", (right, foot + 36.0), "work per server, relative to the first placement");
     for (index, name, times, harm) in points {
         let (at, said) = match harm {
             Some(pct) => ((x.at(times), y.at(pct)), format!("{name}: {pct:+.0} %, x{times:.1}")),
-            None => ((x.at(times), top), format!("{name}: fails at the median, x{times:.1}")),
+            None => ((x.at(times), top), format!("{name}: fails at the median rung, x{times:.1}")),
         };
         canvas.dot(&format!("d f{}", colour(index)), at, 5.0, Some(&said));
         let end = if at.0 > width * 0.7 { "s e" } else { "s" };
@@ -197,7 +200,7 @@ fn series(ladder: &Ladder, test: &str, placement: &str, width: f64) -> Result<Ca
         now += attempt.series.last().map_or(0.0, |tick| tick.t_s);
     }
     if begins.is_empty() {
-        return Err(format!("{test} in {placement} was not recorded second by second."));
+        return Err(format!("The record has no values per second for {test} in {placement}."));
     }
     let mut canvas = Canvas::new(width);
     let key = [("f3", "CPU use"), ("f2", "steal")].map(|(class, name)| (class.to_owned(), name.to_owned()));

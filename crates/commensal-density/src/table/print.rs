@@ -1,11 +1,13 @@
-//! The table as text: the document's columns, then what the document lacks.
+//! Formats the table as text: first the columns of Arenadata's article, then the columns that the article lacks. A
+//! placement is a number of VMs on a number of servers; a rung is one test with one number of sessions in one
+//! placement.
 
 use super::{Change, Flag, Medians, Table, TableCell};
 use commensal_core::text::{Align, columns};
-use commensal_lab::format::{signed, three_digits};
+use commensal_lab::format::three_digits;
 
-/// A time in the document's format, `h:mm:ss`; below 100 s in seconds with a decimal, so that changes can be checked by
-/// hand.
+/// Formats a time as Arenadata's article does, `h:mm:ss`. A time below 100 s is in seconds with one decimal, so that a
+/// reader can check changes by hand.
 #[must_use]
 pub fn time(seconds: f64) -> String {
     if seconds < 100.0 {
@@ -15,7 +17,8 @@ pub fn time(seconds: f64) -> String {
     format!("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60)
 }
 
-/// A change in whole per cent without a plus sign, in the document's format; `x` for a failed rung.
+/// Formats a change as Arenadata's article does, in whole per cent without a plus sign. A failed rung (measurement) is
+/// `x`.
 #[must_use]
 pub fn change(change: Change) -> String {
     match change {
@@ -41,13 +44,13 @@ fn time_cell(cell: &TableCell) -> String {
     text
 }
 
-/// The document's table, in its layout: `Test | Concurrency | time … | change … | warnings …`, and the medians.
+/// Formats the article's table in its layout: `Test | Concurrency | time … | change … | warnings …`, and the medians.
 #[must_use]
 pub fn document(table: &Table) -> String {
     columns(&document_lines(table), Align::Figures)
 }
 
-/// The same as cells, the header first.
+/// Returns the cells of the article's table, line by line; the first line is the header.
 #[must_use]
 pub fn document_lines(table: &Table) -> Vec<Vec<String>> {
     let names = &table.placements;
@@ -74,7 +77,7 @@ pub fn document_lines(table: &Table) -> Vec<Vec<String>> {
     lines
 }
 
-/// Two lines: medians over completed rungs, and with failures counted.
+/// Returns two lines: medians over completed measurements, and medians that count failures as infinite.
 fn median_lines(medians: &Medians, placements: usize) -> [Vec<String>; 2] {
     let of = medians.test.clone().map_or("Median %".to_owned(), |test| format!("Median % {test}"));
     let blank = |name: &str, what: &str| {
@@ -87,7 +90,7 @@ fn median_lines(medians: &Medians, placements: usize) -> [Vec<String>; 2] {
         Some((pct, rungs)) => format!("{} of {rungs}", change(Change::Pct(*pct))),
         None => "-".to_owned(),
     }));
-    let mut all = blank("", "x as endless");
+    let mut all = blank("", "x = infinite");
     all.extend(medians.all.iter().map(|median| match median {
         Some((Change::Failed, rungs)) => format!("x of {rungs}"),
         Some((pct, rungs)) => format!("{} of {rungs}", change(*pct)),
@@ -96,13 +99,14 @@ fn median_lines(medians: &Medians, placements: usize) -> [Vec<String>; 2] {
     [survivors, all]
 }
 
-/// Columns that the document lacks: work per server and per core, and where failures begin.
+/// Formats the columns that the article lacks: work per server and per core, and the concurrency at which failures
+/// start.
 #[must_use]
 pub fn capacity(table: &Table) -> String {
     columns(&capacity_lines(table), Align::Figures)
 }
 
-/// The same as cells, the header first.
+/// Returns the cells of the table of capacities, line by line; the first line is the header.
 #[must_use]
 pub fn capacity_lines(table: &Table) -> Vec<Vec<String>> {
     let mut lines = vec![
@@ -140,7 +144,7 @@ pub fn capacity_lines(table: &Table) -> Vec<Vec<String>> {
     lines
 }
 
-/// Footnotes: failures with their reasons, and unreliable rungs.
+/// Returns the footnotes: failures with their reasons, and unreliable measurements.
 #[must_use]
 pub fn remarks(table: &Table) -> Vec<String> {
     let mut lines = Vec::new();
@@ -149,22 +153,22 @@ pub fn remarks(table: &Table) -> Vec<String> {
             let at = format!("{} at {} in {placement}", row.test, row.concurrency);
             if cell.completed < cell.attempted || cell.failed() {
                 let why = if cell.reasons.is_empty() {
-                    "why is not recorded".to_owned()
+                    "the record has no reason".to_owned()
                 } else {
                     cell.reasons.join("; ")
                 };
-                let single = if cell.flags.contains(&Flag::SingleRun) { "a single one, " } else { "" };
+                let single = if cell.flags.contains(&Flag::SingleRun) { "only " } else { "" };
                 let (completed, attempted) = (cell.completed, cell.attempted);
                 lines.push(format!("{at}: {single}{completed} of {attempted} attempts completed: {why}"));
             }
             if cell.flags.contains(&Flag::OuterSteal) {
                 lines.push(format!(
-                    "{at}: this machine itself lost CPU time to its hypervisor, so it cannot be believed"
+                    "{at}: unreliable, because the hypervisor took CPU time from the machine that ran the VMs"
                 ));
             }
             if cell.flags.contains(&Flag::NonMonotone) {
                 lines.push(format!(
-                    "{at}: less work per hour than with fewer and with more sessions, so something else happened (!)"
+                    "{at}: unreliable (!), because it did less work per hour than with fewer and with more sessions"
                 ));
             }
         }
@@ -175,7 +179,7 @@ pub fn remarks(table: &Table) -> Vec<String> {
         let on: Vec<u32> = table.rows.iter().filter(on).map(|row| row.concurrency).collect();
         if let [first, .., _] = on[..] {
             lines.push(format!(
-                "{} in {}: full from {first} sessions on; more of them test stability only",
+                "{} in {}: throughput no longer increases from {first} sessions on; higher rungs only test stability",
                 one.test, one.placement
             ));
         }
@@ -183,7 +187,7 @@ pub fn remarks(table: &Table) -> Vec<String> {
     lines
 }
 
-/// The complete text.
+/// Formats both tables and the footnotes.
 #[must_use]
 pub fn text(table: &Table) -> String {
     let mut out = format!("{}\n{}", document(table), capacity(table));
@@ -193,10 +197,4 @@ pub fn text(table: &Table) -> String {
         remarks.iter().for_each(|line| out.push_str(&format!("{line}\n")));
     }
     out
-}
-
-/// A change with its sign, for sentences.
-#[must_use]
-pub fn signed_change(pct: f64) -> String {
-    format!("{} %", signed(pct, 1.0))
 }

@@ -1,4 +1,4 @@
-//! Document 003, recomputed: its changes, its medians, and what it does not say.
+//! Recomputes the table of Arenadata's article: its changes, its medians, and facts that the article does not mention.
 
 use super::print;
 use super::*;
@@ -9,7 +9,7 @@ fn at<'t>(table: &'t Table, test: &str, concurrency: u32) -> &'t Row {
     table.rows.iter().find(|row| row.test == test && row.concurrency == concurrency).unwrap()
 }
 
-/// The last columns of the document's table, as it prints them.
+/// The last columns of the article's table, as printed there.
 const PRINTED: [(&str, u32, &str, &str); 15] = [
     ("Lite", 1, "0%", "32%"),
     ("Lite", 4, "68%", "181%"),
@@ -28,7 +28,7 @@ const PRINTED: [(&str, u32, &str, &str); 15] = [
     ("Full", 8, "54%", "155%"),
 ];
 
-// promise 50
+// promise 41
 #[test]
 fn the_documents_26_changes() {
     let table = table(&arenadata());
@@ -43,7 +43,7 @@ fn the_documents_26_changes() {
     assert_eq!(table.rows.len(), PRINTED.len());
 }
 
-/// From the times as printed, two of the 26 are others: the document computed them from unrounded means.
+/// Two of the 26 changes differ when computed from the printed times: the article computed them from unrounded means.
 #[test]
 fn two_changes_do_not_follow_from_the_printed_times() {
     let mut ladder = arenadata();
@@ -67,7 +67,7 @@ fn two_changes_do_not_follow_from_the_printed_times() {
     assert_eq!(differing, [("Lite", 1, "−1%".to_owned()), ("Lite", 1, "31%".to_owned())]);
 }
 
-// promise 50
+// promise 41
 #[test]
 fn the_documents_medians_and_what_failures_do_to_them() {
     let table = table(&arenadata());
@@ -76,7 +76,7 @@ fn the_documents_medians_and_what_failures_do_to_them() {
         let (pct, of) = got.unwrap();
         assert!((pct - want).abs() < 0.005 && of == rungs, "{pct} of {of}, want {want} of {rungs}");
     };
-    // The document: 50 % and 160 %; the second is one of survivors.
+    // The article prints 50 % and 160 %. The second number includes only rungs that completed.
     close(all.survivors[0], 50.25, 15);
     close(all.survivors[1], 160.01, 11);
     let with_failures = all.all[1].unwrap();
@@ -85,7 +85,7 @@ fn the_documents_medians_and_what_failures_do_to_them() {
     let whole = |medians: &Medians| [0, 1].map(|index| format!("{:.0}", medians.survivors[index].unwrap().0));
     assert_eq!(whole(lite), ["50", "170"]);
     assert_eq!(whole(full), ["47", "138"]);
-    // Over the rungs that S3 completed, S2's median is another.
+    // Over the rungs that completed in S3, the median of S2 is different.
     let both: Vec<f64> = table
         .rows
         .iter()
@@ -98,8 +98,8 @@ fn the_documents_medians_and_what_failures_do_to_them() {
     assert_eq!(format!("{:.0}", median(&both).unwrap()), "51");
 }
 
-/// What the document does not say: density costs time and saves servers.
-// promise 50
+/// A fact that the article does not mention: a higher density costs time and saves servers.
+// promise 41
 #[test]
 fn work_per_server() {
     let table = table(&arenadata());
@@ -111,7 +111,7 @@ fn work_per_server() {
     assert_eq!(lite.iter().map(|one| one.first_warning).collect::<Vec<_>>(), [None, Some(24), Some(20)]);
     assert_eq!(lite.iter().map(|one| one.first_failure).collect::<Vec<_>>(), [None, None, Some(24)]);
     let full: Vec<&Capacity> = table.capacity.iter().filter(|one| one.test == "Full").collect();
-    // The document: "in S3 warnings appear from 20 on". They appear in Full at 2.
+    // The article says: "in S3 warnings appear from 20 on". In the test Full they appear at 2.
     assert_eq!(full.iter().map(|one| one.first_warning).collect::<Vec<_>>(), [None, None, Some(2)]);
 }
 
@@ -140,7 +140,7 @@ fn rungs_that_cannot_be_believed_are_flagged() {
     assert_eq!(plateau, [4, 8, 12, 16, 20, 24, 28, 32, 64, 100]);
 }
 
-/// A slow attempt among others is noise; a rung whose attempts are all slow is not.
+/// One slow attempt among others is noise, but a rung whose attempts are all slow is marked.
 #[test]
 fn one_slow_attempt_makes_no_valley() {
     let flags = |times: [f64; 2]| {
@@ -200,12 +200,12 @@ fn attempts_give_means_ranges_and_reasons() {
     assert!(cells[2].flags.contains(&Flag::SingleRun));
     let remarks = print::remarks(&table).join("\n");
     assert!(
-        remarks.contains("Lite at 1 in S3: a single one, 1 of 2 attempts completed: longer than 30 s"),
+        remarks.contains("Lite at 1 in S3: only 1 of 2 attempts completed: longer than 30 s"),
         "{remarks}"
     );
 }
 
-/// When most rungs fail there is no number left to print, and the survivors' median looks best.
+/// When most rungs fail, no median can be printed, although the median of the completed rungs looks best.
 #[test]
 fn a_median_can_be_a_failure() {
     let mut ladder = arenadata();

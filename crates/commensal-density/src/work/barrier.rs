@@ -1,22 +1,24 @@
-//! A barrier over all cells by datagrams, with acknowledgement and retry, like Greenplum's interconnect over UDP: a
-//! cell that has reached a step tells every other cell, and resends until each has acknowledged. Every 100 resends in a
-//! row without an answer count as one warning (document 003).
+//! A barrier over all cells (cgroups or VMs that work together), with UDP datagrams, acknowledgements and retries, like
+//! Greenplum's interconnect over UDP. A cell that has finished a step notifies every other cell, and resends each
+//! notification until the other cell acknowledges it. Every 100 unacknowledged resends in a row count as one warning,
+//! as in Arenadata's article.
 
 use super::CellOptions;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-/// Retries in a row that make a warning.
+/// Number of resends in a row that count as one warning.
 pub const WARN_AFTER: u32 = 100;
 
-/// Message kinds: "I have reached this step", and its acknowledgement.
+/// Message kind: the sender has finished a step.
 const REACHED: u8 = 0;
+/// Message kind: acknowledges [`REACHED`].
 const KNOWN: u8 = 1;
-/// Kind, cell, session and step.
+/// Size of a datagram in bytes: kind, cell, session and step.
 const SIZE: usize = 11;
 
-/// A datagram that was not acknowledged yet.
+/// A datagram without an acknowledgement so far.
 #[derive(Debug)]
 struct Open {
     sent: Instant,
@@ -30,11 +32,11 @@ pub struct Barrier {
     peers: Vec<(u16, SocketAddr)>,
     cell: u16,
     timeout: Duration,
-    /// Cells that have reached a step, this one included, by session and step.
+    /// Cells that have finished a step, including this cell, by session and step.
     reached: BTreeMap<(u32, u32), BTreeSet<u16>>,
     /// Unacknowledged datagrams by session, step and peer.
     open: BTreeMap<(u32, u32, u16), Open>,
-    /// Number of completed steps of each session: late datagrams for them are only acknowledged.
+    /// Last completed step of each session. Late datagrams about completed steps are only acknowledged.
     over: BTreeMap<u32, u32>,
     /// Warnings so far.
     pub warnings: u64,
@@ -61,7 +63,7 @@ impl Barrier {
         }
     }
 
-    /// Records that this cell has reached a step of a session, and tells the others.
+    /// Records that this cell has finished a step of a session, and notifies the other cells.
     pub fn arrive(&mut self, session: u32, step: u32) {
         self.reached.entry((session, step)).or_default().insert(self.cell);
         let sent = Instant::now();
@@ -78,11 +80,12 @@ impl Barrier {
         bytes[1..3].copy_from_slice(&self.cell.to_le_bytes());
         bytes[3..7].copy_from_slice(&session.to_le_bytes());
         bytes[7..].copy_from_slice(&step.to_le_bytes());
-        // A failed send is like a lost datagram: it is resent.
+        // A failed send is treated like a lost datagram: it is resent.
         let _ = self.socket.send_to(&bytes, to);
     }
 
-    /// Reads datagrams, resends unacknowledged ones, and returns the sessions whose step is complete, with the step.
+    /// Reads datagrams, resends unacknowledged datagrams, and returns the (session, step) pairs whose barrier is now
+    /// complete.
     pub fn serve(&mut self, now: Instant) -> Vec<(u32, u32)> {
         let mut bytes = [0; 64];
         while let Ok((SIZE, from)) = self.socket.recv_from(&mut bytes) {
@@ -184,7 +187,7 @@ mod tests {
         let [mut a, b] = two();
         a.arrive(3, 7);
         let mut now = Instant::now();
-        // The other side does not read: 250 timeouts are 250 retries and two warnings.
+        // The other side never reads its datagrams: 250 timeouts cause 250 resends and two warnings.
         for _ in 0..250 {
             now += Duration::from_millis(21);
             assert!(a.serve(now).is_empty());
@@ -210,7 +213,7 @@ mod tests {
             (0..1000).flat_map(|_| [a.serve(now), b.serve(now)].concat()).count()
         };
         assert_eq!(both(&mut a, &mut b), 2);
-        // A late duplicate is acknowledged, and the barrier does not open again.
+        // A late duplicate is acknowledged, and does not complete the barrier again.
         b.send(REACHED, 0, 0, a.socket.local_addr().unwrap());
         assert_eq!(both(&mut a, &mut b), 0);
     }

@@ -1,16 +1,16 @@
-//! Copies large arrays, like STREAM's Copy (J. D. McCalpin, "Memory Bandwidth and Machine Balance in Current High
-//! Performance Computers", 1995): measures memory bandwidth beyond the caches. Plain copies, because the standard
-//! library's copy is equally fast in debug and release builds.
+//! Measures memory bandwidth beyond the caches by copying large arrays, like STREAM's Copy (J. D. McCalpin, "Memory
+//! Bandwidth and Machine Balance in Current High Performance Computers", 1995). Uses plain slice copies, because the
+//! standard library's copy is equally fast in debug and release builds.
 
 use super::{CellOptions, say, wait_for_go};
 use crate::error::DensityError;
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Each worker copies its own array of `bytes`, `work` times.
+/// Starts one worker per vCPU. Each worker copies its own array of `bytes` bytes `work` times.
 pub(super) fn run(options: CellOptions, bytes: usize) -> Result<(), DensityError> {
     let bytes = bytes.max(1);
-    // Written once before the measurement, so that every page is allocated.
+    // Both arrays are written once before the measurement, so that every page is allocated.
     let mut arrays: Vec<(Vec<u8>, Vec<u8>)> =
         (0..options.vcpu).map(|_| (vec![1; bytes], vec![2; bytes])).collect();
     say("ready")?;

@@ -119,7 +119,7 @@ fn slips(head: &str, slot: &Slot, keys: &[FileKey], mistakes: Mistakes) -> usize
     made
 }
 
-// promise 48
+// promise 39
 #[test]
 fn every_slip_with_every_key_is_told_where_it_stands() {
     let kinds: [(&str, Vec<FileKey>, Mistakes); 4] = [
@@ -136,7 +136,7 @@ fn every_slip_with_every_key_is_told_where_it_stands() {
 }
 
 /// Whatever a text has become, it is read or it is told what is wrong, and where.
-// promise 48
+// promise 39
 #[test]
 fn no_text_makes_a_reader_panic() {
     let check = |text: &str, mistakes: Mistakes| {

@@ -1,27 +1,29 @@
-//! Faults that tests can set, and the record of mutations.
+//! Faults that tests can inject, and the record of mutations (successful changes of the machine).
 
 use super::machine::{Effect, FakeLooks, Machine, Mutation};
 use super::parse::Answer;
 use super::procs::place;
+use super::vendor::of_child;
 use crate::Exit;
 use commensal_core::errno::Errno;
 
-/// The permissions and faults that apply to a mutation.
+/// The kind of a mutation, which decides the permissions and faults that apply to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Something in a cgroup file system.
+    /// A change in a cgroup file system.
     Group,
-    /// A state file that grows.
+    /// A state file that is created or written.
     State,
-    /// A setting of the machine.
+    /// A write below `/proc/sys`.
     Setting,
     /// Anything else.
     Other,
 }
 
 impl Machine {
-    /// Fails after a crash, and for a host from before a restart.
+    /// Returns EIO after a simulated crash, and for a host that was created before a restart. Counts the call.
     pub(super) fn alive(&self, life: u32) -> Answer<()> {
+        self.log.calls.set(self.log.calls.get() + 1);
         if self.faults.crashed || life != self.life { Err(Errno::EIO) } else { Ok(()) }
     }
 
@@ -44,7 +46,8 @@ impl Machine {
         }
     }
 
-    /// What comes of an operation, if that is not what is usual.
+    /// Returns the effect of the fault set by [`FakeHost::trouble`](super::FakeHost::trouble) on an operation; `None`
+    /// if it does not apply.
     pub(super) fn troubled(
         &mut self,
         operation: &'static str,
@@ -70,7 +73,8 @@ impl Machine {
         }
     }
 
-    /// Whether a file of a group (or, for `""`, the list of its children) takes a change now.
+    /// Fails if a file of a group (or, for `""`, the list of its children) cannot be changed now, because of a fault or
+    /// a missing permission.
     pub(super) fn takes(&self, inode: u64, file: &str) -> Answer<()> {
         match self.faults.closed.as_ref().filter(|(closed, _)| closed == file) {
             Some((_, errno)) => Err(*errno),
@@ -78,8 +82,8 @@ impl Machine {
         }
     }
 
-    /// Fails if this user may not write this file of a group (or create and remove groups in it, for `""`). A user who
-    /// is not root may do so below a group that was delegated to them; in that group itself they may write only the
+    /// Fails if this user may not write this file of a group (for `""`: may not create and remove groups in it). A user
+    /// other than root may do so below a group that was delegated to them; in that group itself they may write only the
     /// files that cgroup-v2.rst names under "Model of Delegation".
     pub(super) fn permitted(&self, inode: u64, file: &str) -> Answer<()> {
         if !self.faults.unprivileged {
@@ -97,8 +101,9 @@ impl Machine {
         if own || below { Ok(()) } else { Err(Errno::EACCES) }
     }
 
-    /// v2: a user who is not root may move a process only within a delegated subtree: the common ancestor of both
-    /// groups must be theirs too (cgroup-v2.rst, "Delegation Containment").
+    /// Fails if this user may not move the process. In v2, a user other than root may move a process only within a
+    /// delegated subtree: the common ancestor of both groups must be theirs too (cgroup-v2.rst, "Delegation
+    /// Containment").
     pub(super) fn may_move(&self, pid: u32, to: u64) -> Answer<()> {
         let (Some(group), Some(process)) = (self.groups.get(&to), self.processes.get(&pid)) else {
             return Ok(());
@@ -115,35 +120,39 @@ impl Machine {
         }
     }
 
-    /// Simulates what happens between reading a process's identity and its move.
+    /// Simulates events between reading a process's identity and moving it.
     pub(super) fn before_move(&mut self, pid: u32) {
-        if let Some((_, groups, looks)) = self.faults.reuse.take_if(|(reused, ..)| *reused == pid) {
+        if let Some((_, groups, looks)) = self.faults.processes.reuse.take_if(|(reused, ..)| *reused == pid) {
             let groups: Vec<&str> = groups.iter().map(String::as_str).collect();
             place(self, pid, &groups);
             if let Some(process) = self.processes.get_mut(&pid) {
                 process.looks = looks;
             }
         }
-        if let Some(parent) = self.faults.forks.take() {
+        if let Some(parent) = self.faults.processes.forks.take() {
             self.fork(parent);
         }
     }
 
-    /// Starts an identical child of a process in the same groups.
+    /// Starts an identical child of a process in the same groups; returns its PID.
     fn fork(&mut self, parent: u32) -> Option<u32> {
-        let (groups, looks) =
-            self.processes.get(&parent).map(|one| (one.groups.clone(), one.looks.clone()))?;
+        let (groups, looks, scheduling) = self
+            .processes
+            .get(&parent)
+            .map(|one| (one.groups.clone(), one.looks.clone(), one.scheduling(parent)))?;
         let child = self.new_pid();
-        self.add(child, groups, None);
+        self.add(child, groups.clone(), None);
+        self.processes.get_mut(&child)?.schedule_all(of_child(scheduling));
+        groups.into_iter().for_each(|inode| self.enters_offline(inode, child));
         let process = self.processes.get_mut(&child)?;
         process.looks =
             FakeLooks { parent, pgrp: if looks.pgrp == 0 { parent } else { looks.pgrp }, ..looks };
         Some(child)
     }
 
-    /// Called when the process list of a group has been read.
+    /// Carries out [`FakeHost::hands_over`](super::FakeHost::hands_over) after the process list of a group was read.
     pub(super) fn listed(&mut self, inode: u64) {
-        let Some((parent, times)) = self.faults.hands_over else { return };
+        let Some((parent, times)) = self.faults.processes.hands_over else { return };
         if !self.members(inode).contains(&parent) {
             return;
         }
@@ -155,12 +164,12 @@ impl Machine {
             process.running.end(Exit::Code(0));
             process.running.poll();
         }
-        self.faults.hands_over = (times > 1).then_some((child, times - 1));
+        self.faults.processes.hands_over = (times > 1).then_some((child, times - 1));
     }
 
-    /// Records a mutation that succeeded, and crashes if it was the last one allowed.
+    /// Records a mutation that succeeded, and crashes if it was the last one before a simulated crash.
     pub(super) fn changed(&mut self, operation: &'static str, path: String, value: &str) {
-        self.mutations.push(Mutation { operation, path, value: value.to_owned() });
+        self.log.mutations.push(Mutation { operation, path, value: value.to_owned() });
         if let Some((left, _)) = &mut self.faults.fail {
             *left = left.saturating_sub(1);
         }

@@ -1,12 +1,12 @@
-//! The files that a group has: those of the knob table, and a short list of files that are not knobs (statistics,
-//! process lists).
+//! The files that a group has: those of the knob table (the table of kernel settings), and a list of files that are not
+//! knobs (statistics, process lists).
 
 use super::machine::{Machine, VendorKernel};
 use commensal_core::knob::{Controller, Form, KnobId, KnobStatus, Scope, TABLE, Version};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
-/// Files of the table that a usual kernel is built without (6.18: CFQ was removed; uclamp, io.latency and ioprio are
+/// Files of the knob table that a typical kernel lacks (6.18: CFQ was removed; uclamp, io.latency and ioprio are
 /// optional).
 const NOT_BUILT: [&str; 9] = [
     "cpu.uclamp.min",
@@ -20,7 +20,7 @@ const NOT_BUILT: [&str; 9] = [
     "io.prio.class",
 ];
 
-/// A file that is not a knob: its name, its content (`None`: computed), and where it exists.
+/// A file that is not a knob: its name, its content (`None`: computed when read), and the groups that have it.
 type Plain = (&'static str, Option<&'static str>, Scope);
 
 const NO_PRESSURE: &str = "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n\
@@ -122,12 +122,14 @@ impl Machine {
                 }
             }
         }
-        // v2 files that need no controller are added with the core.
+        // In v2, files that need no controller are added with the core files.
         let core = version == Version::V2 && controllers.contains(&Controller::Core);
         let wanted = |one: Controller| controllers.contains(&one) || (core && one.built_in(version));
         for knob in TABLE.iter().filter(|knob| wanted(knob.controller)) {
-            let built =
-                knob.vendor.is_none_or(|vendor| self.vendor.map(VendorKernel::name) == Some(vendor.kernel));
+            let built = knob
+                .vendor
+                .is_none_or(|vendor| self.kernel.vendor.map(VendorKernel::name) == Some(vendor.kernel))
+                || (knob.id == KnobId::CpuIdentity && self.kernel.vendor == Some(VendorKernel::Anolis66));
             let Some(file) = knob.file(version).filter(|_| built && self.has(knob.id)) else { continue };
             if exists(scope_in(version, knob.scope, knob.controller, file.name), root)
                 && (!NOT_BUILT.contains(&file.name) || self.is_known(inode, file.name))
@@ -135,17 +137,16 @@ impl Machine {
                 files.insert(file.name.to_owned(), Some(file.default.to_owned()));
             }
         }
-        files.retain(|name, _| !self.lacking.contains(name));
+        files.retain(|name, _| !self.kernel.lacking.contains(name));
         if let Some(known) = &self.trees[group.tree].known {
-            // If no group of the fixture has the controller, nothing is known about its files.
+            // If no group of the fixture has the controller, the fixture does not show which files the controller has.
             let controller = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
             let told: BTreeSet<String> = known.iter().map(|name| controller(name)).collect();
             files.retain(|name, _| known.contains(name) || !told.contains(&controller(name)));
         }
-        // Defaults that the table cannot express in one word.
+        // Defaults that the table cannot express.
         for (name, text) in [
             ("blkio.bfq.weight_device", "default 100"),
-            ("cpu.identity", "0"),
             ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 0"),
         ] {
             files.entry(name.to_owned()).and_modify(|value| *value = Some(text.to_owned()));
@@ -155,13 +156,13 @@ impl Machine {
         }
         if let Some(group) = self.groups.get_mut(&inode) {
             for (name, text) in files {
-                // cpu.stat exists without the controller and outlives it.
+                // cpu.stat exists before the controller is enabled and after it is disabled.
                 group.files.entry(name).or_insert(text);
             }
         }
     }
 
-    /// Whether the fixture has this file in groups of this hierarchy.
+    /// Whether a group of this hierarchy has the file in the fixture.
     fn is_known(&self, inode: u64, file: &str) -> bool {
         let known = self.groups.get(&inode).and_then(|group| self.trees[group.tree].known.as_ref());
         known.is_some_and(|known| known.contains(file))
@@ -170,11 +171,11 @@ impl Machine {
     /// Whether the kernel has the knob. Vendors' kernels are based on 5.10, which has no `cpu.idle`; Alibaba backported
     /// it in 5.10.134-16.
     fn has(&self, knob: KnobId) -> bool {
-        knob != KnobId::CpuIdle || !matches!(self.vendor, Some(VendorKernel::OpenEuler { .. }))
+        knob != KnobId::CpuIdle || !matches!(self.kernel.vendor, Some(VendorKernel::OpenEuler { .. }))
     }
 
     fn root_defaults(&self, files: &mut BTreeMap<String, Option<String>>) {
-        let (cpus, nodes) = (self.cpus.to_string(), self.nodes.to_string());
+        let (cpus, nodes) = (self.kernel.cpus.to_string(), self.kernel.nodes.to_string());
         for (name, text) in [
             ("cpuset.cpus", cpus.as_str()),
             ("cpuset.mems", &nodes),
@@ -187,8 +188,8 @@ impl Machine {
     }
 }
 
-/// Where a knob's file exists: cgroup v1 has almost all files in the root (measured on 6.18; whether they can be
-/// written is another matter), v2 has no non-root file there.
+/// Returns the groups in which a knob's file exists. In cgroup v1 the root has almost all files (measured on 6.18; some
+/// of them cannot be written), in v2 the root has no controller's files.
 fn scope_in(version: Version, scope: Scope, controller: Controller, file: &str) -> Scope {
     let root_has_none =
         matches!(controller, Controller::Pids | Controller::Freezer) || file.starts_with("blkio.bfq");
@@ -207,7 +208,7 @@ fn exists(scope: Scope, root: bool) -> bool {
     }
 }
 
-/// Whether writing the file only triggers an action; it cannot be read.
+/// Whether the file is a trigger: writing it starts an action, and it cannot be read.
 pub(super) fn triggers(version: Version, file: &str) -> bool {
     names(version).triggers.contains(file)
 }
@@ -217,7 +218,7 @@ pub(super) fn keeps(version: Version, file: &str) -> bool {
     file == "cgroup.subtree_control" || names(version).kept.contains(file)
 }
 
-/// Names of the table's files by behaviour: needed at every read, for which searching the table is too slow.
+/// Names of the knob table's files, by behaviour. Every read needs them, and a search of the table would be too slow.
 struct Names {
     triggers: BTreeSet<&'static str>,
     kept: BTreeSet<&'static str>,
@@ -239,7 +240,7 @@ fn names(version: Version) -> &'static Names {
     }
 }
 
-/// Files that commensal writes, by version; the conformance script has to mention each.
+/// Returns the files that commensal writes in this cgroup version; the conformance script must mention each of them.
 #[must_use]
 pub fn driven_files(version: Version) -> BTreeSet<&'static str> {
     let driven = TABLE.iter().filter(|knob| knob.status == KnobStatus::Driven);

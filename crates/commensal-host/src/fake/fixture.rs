@@ -14,15 +14,14 @@ use std::path::{Path, PathBuf};
 pub struct FixtureError {
     /// Line, counted from 1.
     pub line: usize,
-    /// The line.
+    /// The text of the line.
     pub text: String,
 }
 
-/// Name and text of each `fixtures/*.tree`.
+/// Returns name and text of each `fixtures/*.tree`. Tests run in the folder of their package.
 pub(super) fn trees() -> std::io::Result<Vec<(String, String)>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
     let mut trees = Vec::new();
-    for entry in std::fs::read_dir(folder)? {
+    for entry in std::fs::read_dir("../../fixtures")? {
         let path = entry?.path();
         if let (Some("tree"), Some(name)) = (
             path.extension().and_then(|ending| ending.to_str()),
@@ -37,7 +36,7 @@ pub(super) fn trees() -> std::io::Result<Vec<(String, String)>> {
 
 /// Adds the files that sensors read, consistent with the machine's CPUs and mounts.
 pub(super) fn machine_files(machine: &mut Machine, memory_bytes: u64) {
-    let mut files = cpu_files(&machine.cpus);
+    let mut files = cpu_files(&machine.kernel.cpus);
     files.extend(memory_files(memory_bytes));
     files.extend(mount_files(machine));
     let pressure = "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n\
@@ -62,7 +61,7 @@ pub(super) fn machine_files(machine: &mut Machine, memory_bytes: u64) {
     ] {
         files.push((path.to_owned(), text.to_owned()));
     }
-    machine.files.extend(files.into_iter().map(|(path, text)| (PathBuf::from(path), text)));
+    machine.plain.files.extend(files.into_iter().map(|(path, text)| (PathBuf::from(path), text)));
 }
 
 fn cpu_files(cpus: &CpuSet) -> Vec<(String, String)> {
@@ -176,7 +175,7 @@ pub(super) fn read(text: &str) -> Result<Machine, FixtureError> {
     let cpus = find("/sys/devices/system/cpu/online").and_then(|text| text.parse().ok());
     let nodes = find("/sys/devices/system/node/online").and_then(|text| text.parse().ok());
     let mut machine = Machine::new(cpus.unwrap_or_else(|| [0].into_iter().collect()));
-    machine.nodes = nodes.unwrap_or_else(|| [0].into_iter().collect());
+    machine.kernel.nodes = nodes.unwrap_or_else(|| [0].into_iter().collect());
     let mounts = find("/proc/mounts").or_else(|| find("/proc/self/mounts")).unwrap_or_default().to_owned();
     for line in mounts.lines() {
         mount_line(&mut machine, line);
@@ -186,7 +185,7 @@ pub(super) fn read(text: &str) -> Result<Machine, FixtureError> {
             && path.ends_with("dev")
             && let Ok(device) = text.parse::<Device>()
         {
-            machine.devices.insert(device);
+            machine.kernel.devices.insert(device);
         }
         if let Some((group, attribute)) = path.to_str().and_then(|path| path.rsplit_once('@'))
             && attribute.contains('.')
@@ -199,7 +198,7 @@ pub(super) fn read(text: &str) -> Result<Machine, FixtureError> {
         match machine.locate(&path) {
             Some((inode, left)) => add_group_file(&mut machine, inode, &left, &text),
             None => {
-                machine.files.insert(path, text);
+                machine.plain.files.insert(path, text);
             }
         }
     }
@@ -207,28 +206,28 @@ pub(super) fn read(text: &str) -> Result<Machine, FixtureError> {
     Ok(machine)
 }
 
-/// New groups of the machine get the files that the fixture's groups below the root have; files that only one vendor's
+/// Learns from the fixture which files new groups get: those of its groups below the root. Files that only one vendor's
 /// kernel has identify the vendor.
 fn learn_files(machine: &mut Machine) {
     for index in 0..machine.trees.len() {
         let groups = machine.groups.values().filter(|group| group.tree == index && group.parent.is_some());
         let known: BTreeSet<String> = groups.flat_map(|group| group.files.keys().cloned()).collect();
         if known.contains("cpu.qos_level") {
-            machine.vendor = Some(VendorKernel::OPENEULER);
+            machine.kernel.vendor = Some(VendorKernel::OPENEULER);
         }
         if known.contains("cpu.bvt_warp_ns") {
-            machine.vendor = Some(VendorKernel::ANOLIS);
+            machine.kernel.vendor = Some(VendorKernel::ANOLIS);
         }
         if !known.is_empty() {
             machine.trees[index].known = Some(known);
         }
     }
-    // A kernel with core scheduling counts the time that siblings were forced idle.
+    // A kernel with core scheduling reports how long SMT siblings were forced idle.
     let counts = |group: &Group| machine.text(group, "cpu.stat").contains("core_sched.force_idle_usec");
     if machine.groups.values().any(counts) {
         let siblings = Path::new("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list");
-        let alone = machine.files.get(siblings).is_none_or(|list| !list.contains([',', '-']));
-        machine.core_sched = Some(!alone);
+        let alone = machine.plain.files.get(siblings).is_none_or(|list| !list.contains([',', '-']));
+        machine.kernel.core_sched = Some(!alone);
     }
 }
 

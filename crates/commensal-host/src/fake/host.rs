@@ -1,20 +1,21 @@
-//! Implements [`Host`] for the fake: opens, checks the faults, asks the machine, builds the error.
+//! Implements [`Host`] for the fake: finds the open directory, applies faults, performs the operation on the machine,
+//! and builds the error.
 
 use super::faults::Kind;
 use super::machine::{Effect, Machine};
 use super::opening::{FakeLockFile, Token};
 use super::parse::Answer;
 use super::{FakeHost, OpenDir, own_pid};
+use crate::error::too_large;
 use crate::linux::{SNAPSHOTS, component, plain_path};
 use crate::locks::{Held, Lockable};
-use crate::open::{judge, other_kind};
 use crate::{
-    Child, Cookie, Counters, Dir, Event, Host, HostError, Lock, LockFile, Process, Result, Signal, SpawnSpec,
-    Stdout, Watch,
+    Child, Cookie, Counters, Dir, Event, Host, HostError, Lock, LockFile, Process, Result, Scheduling,
+    Signal, SpawnSpec, Stdout, Watch,
 };
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
-use commensal_core::ownership::FileRole;
+use commensal_core::process::{SCHED_FIFO, SCHED_RR};
 use std::collections::BTreeSet;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -50,7 +51,7 @@ impl FakeHost {
             .ok_or_else(|| refused("use", "a closed directory", Errno::EBADF))
     }
 
-    /// The directory's inode and the absolute path of a name in it.
+    /// Returns the directory's inode and the absolute path of a name in it.
     fn at(&mut self, dir: Dir, name: &str) -> Result<(u64, String)> {
         let open = self.opened(dir)?;
         Ok((open.inode, shown(&open.path.join(name))))
@@ -70,7 +71,37 @@ impl FakeHost {
         Err(if open.held.contains(file) { Errno::ENODEV } else { Errno::ENOENT })
     }
 
-    /// A change of state files.
+    /// Sets a thread's scheduling attributes; `name` is the value of the mutation.
+    fn set_attributes(&mut self, tid: u32, to: Scheduling, name: &str) -> Result<()> {
+        let mut machine = self.machine();
+        let object = format!("thread {tid}");
+        let refuse = |errno| HostError {
+            value: Some(name.to_owned()),
+            ..refused("set the scheduling policy of", object.as_str(), errno)
+        };
+        machine.may_change(self.life, Kind::Other).map_err(refuse)?;
+        let effect = machine.troubled("policy", &object, name).map_err(refuse)?;
+        let found = machine.process_of(tid).filter(|(_, process)| process.cookie(tid).is_some());
+        let (pid, groups, foreign) = found
+            .map(|(pid, process)| (pid, process.groups.clone(), process.looks.uid != 1000))
+            .ok_or_else(|| refuse(Errno::ESRCH))?;
+        if machine.faults.unprivileged && foreign {
+            return Err(refuse(Errno::EPERM));
+        }
+        if [SCHED_FIFO, SCHED_RR].contains(&to.policy) {
+            machine.real_time_budget(&groups, Errno::EPERM).map_err(refuse)?;
+        }
+        if effect.is_none()
+            && let Some(process) = machine.processes.get_mut(&pid)
+        {
+            process.scheduling.insert(tid, to);
+        }
+        machine.go_on();
+        machine.changed("policy", object, name);
+        Ok(())
+    }
+
+    /// Makes a change of state files, and records it as a mutation.
     fn state(
         &mut self,
         operation: &'static str,
@@ -80,7 +111,7 @@ impl FakeHost {
     ) -> Result<()> {
         let kind = if operation == "forget" { Kind::Other } else { Kind::State };
         let mut machine = self.machine();
-        // Removing and replacing do not check the file that is removed.
+        // Removing and replacing do not check the existing file.
         match (operation, path.parent()) {
             ("replace" | "forget", Some(folder)) => machine.trusted(folder, false)?,
             _ => machine.trusted(path, true)?,
@@ -100,7 +131,7 @@ impl Machine {
         {
             return Ok(text);
         }
-        if let Some(text) = self.files.get(path) {
+        if let Some(text) = self.plain.files.get(path) {
             return Ok(text.clone());
         }
         let under_proc = path.strip_prefix("/proc").ok().and_then(|rest| rest.to_str()?.split_once('/'));
@@ -119,48 +150,27 @@ impl Machine {
             names.extend(group.files.keys().chain(group.children.keys()).cloned());
         }
         let mounts = self.trees.iter().map(|tree| &tree.mount);
-        for known in self.files_below(path).chain(&self.folders).chain(mounts) {
+        for known in self.plain.below(path).chain(&self.plain.folders).chain(mounts) {
             let inside = known.strip_prefix(path).ok().and_then(|rest| rest.components().next());
             names.extend(inside.map(|name| name.as_os_str().to_string_lossy().into_owned()));
+        }
+        let tasks = path.strip_prefix("/proc").ok().and_then(|rest| rest.to_str()?.strip_suffix("/task"));
+        if let Some((_, process)) = tasks.and_then(|pid| self.process_of(pid.parse().ok()?)) {
+            names.extend(process.threads.keys().map(u32::to_string));
         }
         if path == Path::new("/proc") {
             let present = self.processes.keys().filter(|pid| self.present(**pid).is_ok());
             names.extend(present.map(u32::to_string));
         }
-        if names.is_empty() && !self.folders.contains(path) {
-            let file = self.files.contains_key(path);
+        if names.is_empty() && !self.plain.folders.contains(path) {
+            let file = self.plain.files.contains_key(path);
             return Err(if file { Errno::ENOTDIR } else { Errno::ENOENT });
         }
         Ok(names.into_iter().collect())
     }
 
-    /// Checks a state or configuration file and all directories above it, as the real host does when guarded;
-    /// `as_file`: also its file type.
     fn trusted(&self, path: &Path, as_file: bool) -> Result<()> {
-        if let Some(kind) = self.odd.get(path).filter(|_| as_file) {
-            return Err(other_kind(path, kind, Errno::EINVAL));
-        }
-        let euid = if self.faults.unprivileged { 1000 } else { 0 };
-        for (index, one) in path.ancestors().enumerate() {
-            let Some(found) = self.owners.get(one) else { continue };
-            judge(one, *found, if index == 0 { FileRole::Own } else { FileRole::Above }, euid)?;
-        }
-        Ok(())
-    }
-
-    fn folder_of(&self, path: &Path) -> Answer<()> {
-        let folder = path.parent().ok_or(Errno::ENOENT)?;
-        let known = self.folders.contains(folder) || self.files_below(folder).next().is_some();
-        if known { Ok(()) } else { Err(Errno::ENOENT) }
-    }
-
-    /// Files in and below the directory, and the file of this path itself: paths are sorted by component, so these are
-    /// adjacent.
-    fn files_below<'a>(&'a self, folder: &'a Path) -> impl Iterator<Item = &'a PathBuf> {
-        self.files
-            .range(folder.to_owned()..)
-            .map(|(path, _)| path)
-            .take_while(move |path| path.starts_with(folder))
+        self.plain.trusted(path, as_file, if self.faults.unprivileged { 1000 } else { 0 })
     }
 }
 
@@ -174,6 +184,10 @@ impl Host for FakeHost {
     fn read_trusted(&self, path: &Path) -> Result<String> {
         self.machine().trusted(path, false)?;
         self.read_file(path)
+    }
+
+    fn trust_folder(&self, path: &Path) -> Result<()> {
+        self.machine().trusted(path, false)
     }
 
     fn is_guarded(&self) -> bool {
@@ -198,25 +212,30 @@ impl Host for FakeHost {
         names.map_err(|errno| refused("list", shown(path), errno))
     }
 
-    /// Answers only where [`FakeHost::serve`] or [`FakeHost::answer`] was called.
+    /// Responds only on sockets set with [`FakeHost::serve`] or [`FakeHost::answer`]; other sockets return `ENOENT`.
     fn ask(&self, path: &Path, request: &str, _patience: Duration) -> Result<String> {
         let mut machine = self.machine();
         let usual = machine.alive(self.life).and_then(|()| machine.troubled("ask", &shown(path), request));
         let ignored = usual.map_err(|errno| refused("ask", shown(path), errno))?.is_some();
-        if let Some(service) = machine.services.get_mut(path) {
-            // One that ignores it answers as if it did not.
+        if let Some(service) = machine.sockets.services.get_mut(path) {
+            // If a fault makes the service ignore a request, the service responds as usual, but its state does not
+            // change.
             let answer = if ignored { (service.clone().0)(request) } else { (service.0)(request) };
             return answer.ok_or_else(|| refused("ask", shown(path), Errno::ETIMEDOUT));
         }
         let fits = |(at, begin): &&(PathBuf, String)| at == path && request.starts_with(begin);
-        let key = machine.answers.keys().filter(fits).max_by_key(|(_, begin)| begin.len());
-        let answer = key.and_then(|key| machine.answers.get(key).cloned());
+        let key = machine.sockets.answers.keys().filter(fits).max_by_key(|(_, begin)| begin.len());
+        let answer = key.and_then(|key| machine.sockets.answers.get(key).cloned());
         answer.ok_or_else(|| refused("ask", shown(path), Errno::ENOENT))
     }
 
-    /// A machine in memory has no sockets.
+    /// Always fails with `EOPNOTSUPP`: a machine in memory has no sockets.
     fn listen(&mut self, path: &Path) -> Result<UnixListener> {
         Err(refused("listen on", shown(path), Errno::EOPNOTSUPP))
+    }
+
+    fn listener(&self, path: &Path) -> Result<Option<u32>> {
+        Err(refused("connect to", shown(path), Errno::EOPNOTSUPP))
     }
 
     fn listen_for(&mut self, path: &Path, _group: u32) -> Result<UnixListener> {
@@ -305,7 +324,10 @@ impl Host for FakeHost {
             machine.write(inode, file, value, own_pid()).map_err(refuse)?;
         }
         machine.changed("write", path.clone(), value);
-        Ok(())
+        match effect {
+            Some(Effect::FailsAfter(errno)) => Err(refuse(errno)),
+            _ => Ok(()),
+        }
     }
 
     fn mkdir(&mut self, parent: Dir, name: &str) -> Result<Dir> {
@@ -367,7 +389,11 @@ impl Host for FakeHost {
         let allowed = machine.alive(self.life).and_then(|()| machine.troubled("attributes", path, prefix));
         allowed.map_err(|errno| refused("list the attributes of", path, errno))?;
         let all = machine.groups.get(&inode).into_iter().flat_map(|group| group.attributes.keys());
-        // Users other than root do not see them at all.
+        // The kernel lists at most 64 KiB of names (`XATTR_LIST_MAX`).
+        if all.clone().map(|name| name.len() + 1).sum::<usize>() > 65_536 {
+            return Err(refused("list the attributes of", path, Errno::E2BIG));
+        }
+        // The kernel hides `trusted.*` attributes from other users than root.
         let seen = |name: &&String| !machine.faults.unprivileged || !name.starts_with("trusted.");
         Ok(all.filter(seen).filter(|name| name.starts_with(prefix)).cloned().collect())
     }
@@ -382,6 +408,13 @@ impl Host for FakeHost {
         }
         if machine.faults.unprivileged && name.starts_with("trusted.") {
             return Err(refuse(Errno::EPERM));
+        }
+        // `XATTR_NAME_MAX` and `XATTR_SIZE_MAX` of linux/limits.h.
+        if name.len() > 255 {
+            return Err(refuse(Errno::ERANGE));
+        }
+        if value.is_some_and(|value| value.len() > 65_536) {
+            return Err(refuse(Errno::E2BIG));
         }
         let group = machine.group_mut(inode).map_err(refuse)?;
         match value {
@@ -443,7 +476,7 @@ impl Host for FakeHost {
         let pid = machine.spawn(spec, &groups, own_pid()).map_err(refuse)?;
         let stdout = match &spec.stdout {
             Stdout::Pipe => {
-                let text = machine.outputs.get(&spec.program).cloned().unwrap_or_default();
+                let text = machine.programs.outputs.get(&spec.program).cloned().unwrap_or_default();
                 Some(pipe_with(&text).map_err(|error| refuse(Errno(error.raw_os_error())))?)
             }
             Stdout::Inherit | Stdout::Null | Stdout::Append(_) | Stdout::Fd(_) => None,
@@ -512,7 +545,7 @@ impl Host for FakeHost {
         if !there {
             return Err(refuse(Errno::ESRCH));
         }
-        if !cpus.iter().any(|cpu| machine.cpus.contains(cpu)) {
+        if !cpus.iter().any(|cpu| machine.kernel.cpus.contains(cpu)) {
             return Err(refuse(Errno::EINVAL));
         }
         machine.changed("affinity", object.clone(), &cpus.to_string());
@@ -520,19 +553,19 @@ impl Host for FakeHost {
     }
 
     fn set_policy(&mut self, tid: u32, policy: i32) -> Result<()> {
-        let mut machine = self.machine();
-        let object = format!("thread {tid}");
-        let refuse = |errno| refused("set the scheduling policy of", object.as_str(), errno);
-        machine.may_change(self.life, Kind::Other).map_err(refuse)?;
         let name = if policy == 0 { "normal".to_owned() } else { policy.to_string() };
-        let effect = machine.troubled("policy", &object, &name).map_err(refuse)?;
-        let found = machine.processes.values_mut().find(|process| process.cookie(tid).is_some());
-        let found = found.ok_or_else(|| refuse(Errno::ESRCH))?;
-        if effect.is_none() {
-            found.policy = policy;
-        }
-        machine.changed("policy", object.clone(), &name);
-        Ok(())
+        self.set_attributes(tid, Scheduling::of(policy), &name)
+    }
+
+    fn scheduling(&self, tid: u32) -> Result<Scheduling> {
+        let machine = self.machine();
+        let found = machine.alive(self.life).and_then(|()| machine.process_of(tid).ok_or(Errno::ESRCH));
+        let found = found.map(|(_, process)| process.scheduling(tid));
+        found.map_err(|errno| refused("read the scheduling policy of", format!("thread {tid}"), errno))
+    }
+
+    fn set_scheduling(&mut self, tid: u32, to: &Scheduling) -> Result<()> {
+        self.set_attributes(tid, *to, &to.to_string())
     }
 
     fn euid(&self) -> u32 {
@@ -543,29 +576,33 @@ impl Host for FakeHost {
         let mut machine = self.machine();
         machine.alive(self.life).map_err(|errno| refused("create", shown(path), errno))?;
         machine.trusted(path, false)?;
-        machine.folders.extend(path.ancestors().map(Path::to_owned));
+        machine.plain.folders.extend(path.ancestors().map(Path::to_owned));
         Ok(())
     }
 
-    fn state_read(&mut self, path: &Path) -> Result<Option<String>> {
+    fn state_read_within(&mut self, path: &Path, most: u64) -> Result<Option<String>> {
         let machine = self.machine();
         machine.alive(self.life).map_err(|errno| refused("read", shown(path), errno))?;
         machine.trusted(path, true)?;
-        Ok(machine.files.get(path).cloned())
+        let Some(text) = machine.plain.files.get(path) else { return Ok(None) };
+        match machine.plain.sizes.get(path).copied().unwrap_or(text.len() as u64) {
+            size if size > most => Err(too_large(path, size, most)),
+            _ => Ok(Some(text.clone())),
+        }
     }
 
     fn state_append(&mut self, path: &Path, text: &str) -> Result<()> {
         self.state("append", path, text, |machine| {
-            machine.folder_of(path)?;
-            machine.files.entry(path.to_owned()).or_default().push_str(text);
+            machine.plain.folder_of(path)?;
+            machine.plain.files.entry(path.to_owned()).or_default().push_str(text);
             Ok(())
         })
     }
 
     fn state_replace(&mut self, path: &Path, text: &str) -> Result<()> {
         self.state("replace", path, text, |machine| {
-            machine.folder_of(path)?;
-            machine.files.insert(path.to_owned(), text.to_owned());
+            machine.plain.folder_of(path)?;
+            machine.plain.files.insert(path.to_owned(), text.to_owned());
             Ok(())
         })
     }
@@ -573,8 +610,8 @@ impl Host for FakeHost {
     fn state_rename(&mut self, from: &Path, to: &Path) -> Result<()> {
         let mut machine = self.machine();
         let done = machine.may_change(self.life, Kind::Other).and_then(|()| {
-            let text = machine.files.remove(from).ok_or(Errno::ENOENT)?;
-            machine.files.insert(to.to_owned(), text);
+            let text = machine.plain.files.remove(from).ok_or(Errno::ENOENT)?;
+            machine.plain.files.insert(to.to_owned(), text);
             Ok(())
         });
         done.map_err(|errno| refused("rename", shown(from), errno))?;
@@ -584,7 +621,7 @@ impl Host for FakeHost {
 
     fn state_remove(&mut self, path: &Path) -> Result<()> {
         self.state("forget", path, "", |machine| {
-            machine.files.remove(path);
+            machine.plain.files.remove(path);
             Ok(())
         })
     }
@@ -592,11 +629,11 @@ impl Host for FakeHost {
     fn state_remove_all(&mut self, path: &Path) -> Result<()> {
         let mut machine = self.machine();
         machine.alive(self.life).map_err(|errno| refused("remove", shown(path), errno))?;
-        machine.files.retain(|file, _| !file.starts_with(path));
+        machine.plain.files.retain(|file, _| !file.starts_with(path));
         Ok(())
     }
 
-    /// A machine without a performance monitoring unit.
+    /// Always fails with `ENOENT`, like a machine without a performance monitoring unit.
     fn count(&mut self, _dir: Dir, _cpus: &CpuSet, _events: &[Event]) -> Result<Counters> {
         let machine = self.machine();
         machine
@@ -613,20 +650,20 @@ impl Host for FakeHost {
 
     fn state_lock(&mut self, path: &Path) -> Result<Option<Lock>> {
         let mut machine = self.machine();
-        let found = machine.alive(self.life).and_then(|()| machine.folder_of(path));
+        let found = machine.alive(self.life).and_then(|()| machine.plain.folder_of(path));
         found.map_err(|errno| refused("open", shown(path), errno))?;
         machine.trusted(path, true)?;
-        machine.files.entry(path.to_owned()).or_default();
+        machine.plain.files.entry(path.to_owned()).or_default();
         Ok(machine.take_lock(path).map(locked))
     }
 
     fn state_lock_new(&mut self, path: &Path, text: &str) -> Result<Lock> {
         self.state("create", path, text, |machine| {
-            machine.folder_of(path)?;
-            if machine.files.contains_key(path) {
+            machine.plain.folder_of(path)?;
+            if machine.plain.files.contains_key(path) {
                 return Err(Errno::EEXIST);
             }
-            machine.files.insert(path.to_owned(), text.to_owned());
+            machine.plain.files.insert(path.to_owned(), text.to_owned());
             Ok(())
         })?;
         let lock = self.machine().take_lock(path).map(locked);
@@ -637,7 +674,7 @@ impl Host for FakeHost {
         let machine = self.machine();
         machine.alive(self.life).map_err(|errno| refused("open", shown(path), errno))?;
         machine.trusted(path, true)?;
-        let there = machine.files.contains_key(path);
+        let there = machine.plain.files.contains_key(path);
         drop(machine);
         Ok(there.then(|| {
             let (tested, taken) = ((self.another(), path.to_owned()), (self.another(), path.to_owned()));
@@ -653,12 +690,12 @@ impl Host for FakeHost {
         let refuse =
             |errno| refused("watch", shown(folders.first().copied().unwrap_or(Path::new(""))), errno);
         machine.alive(self.life).map_err(refuse)?;
-        let there = folders.iter().all(|folder| machine.folders.contains(*folder));
+        let there = folders.iter().all(|folder| machine.plain.folders.contains(*folder));
         if there { Ok(Watch(None)) } else { Err(refuse(Errno::ENOENT)) }
     }
 
     fn pulse(&self) -> Arc<AtomicU64> {
-        // The fake never blocks, so its pulse need not grow.
+        // No call of the fake blocks, so no watchdog needs a counter that increases.
         Arc::default()
     }
 
@@ -667,7 +704,7 @@ impl Host for FakeHost {
     }
 }
 
-/// A real pipe that contains `text`, with its writing end closed.
+/// Returns the reading end of a real pipe that contains `text` and whose writing end is closed.
 fn pipe_with(text: &str) -> std::result::Result<std::process::ChildStdout, rustix::io::Errno> {
     let (reader, writer) = rustix::pipe::pipe()?;
     // A pipe holds 64 KiB without a reader; more would block.

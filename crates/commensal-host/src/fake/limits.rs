@@ -10,7 +10,7 @@ use commensal_core::knob::{KnobId, Version};
 /// Bits of a NUMA node mask on x86-64 (`CONFIG_NODES_SHIFT=10`).
 const MAX_NODES: u32 = 1024;
 
-/// CPU bandwidth of a group in microseconds; no quota is `None`.
+/// CPU bandwidth of a group, in microseconds; without a quota, `quota` is `None`.
 #[derive(Debug, Clone, Copy)]
 struct Bandwidth {
     quota: Option<u64>,
@@ -19,7 +19,7 @@ struct Bandwidth {
 }
 
 impl Bandwidth {
-    /// Share of one CPU, as the kernel's `to_ratio` counts it.
+    /// Share of one CPU in units of 2^-20, as the kernel's `to_ratio` computes it.
     fn ratio(self) -> Option<u128> {
         self.quota.map(|quota| (u128::from(quota) << 20) / u128::from(self.period.max(1)))
     }
@@ -89,7 +89,7 @@ impl Machine {
             return Err(Errno::EINVAL);
         }
         match self.version(group) {
-            // v2 uses the smaller of the two instead.
+            // v2 accepts a quota above the parent's, and the smaller one takes effect.
             Version::V2 => Ok(()),
             Version::V1 => {
                 let root = self.trees[group.tree].root;
@@ -98,7 +98,8 @@ impl Machine {
         }
     }
 
-    /// v1: no group may have more CPU time per period than the nearest limited group above it.
+    /// Whether the quotas of a v1 hierarchy fit: no group may have more CPU time per period than the nearest limited
+    /// group above it.
     fn fits(&self, at: u64, above: Option<u128>, changed: (u64, Bandwidth)) -> bool {
         let Some(group) = self.groups.get(&at) else { return true };
         let own = if at == changed.0 { changed.1 } else { self.bandwidth(group) }.ratio();
@@ -114,8 +115,8 @@ impl Machine {
         self.text(group, file).parse().unwrap_or_default()
     }
 
-    /// The CPUs or nodes that a group may really use. v1: its own set. v2: the intersection with the parent's, or all
-    /// of the parent's if that is empty.
+    /// Returns the CPUs or nodes that a group may actually use. v1: its own set. v2: the intersection with the parent's
+    /// set, or all of the parent's set if that intersection is empty.
     pub(super) fn effective(&self, group: &Group, file: &str, all: &CpuSet) -> CpuSet {
         let own = self.set_of(group, file);
         if self.version(group) == Version::V1 {
@@ -136,8 +137,8 @@ impl Machine {
     pub(super) fn set_list(&mut self, inode: u64, file: &str, text: &str) -> Answer<()> {
         let group = self.group(inode)?;
         let (all, limit) = match file {
-            "cpuset.cpus" => (&self.cpus, self.cpus.iter().last().map_or(0, |last| last + 1)),
-            _ => (&self.nodes, MAX_NODES),
+            "cpuset.cpus" => (&self.kernel.cpus, self.kernel.cpus.iter().last().map_or(0, |last| last + 1)),
+            _ => (&self.kernel.nodes, MAX_NODES),
         };
         let Some(parent) = self.parent(group) else { return Err(Errno::EACCES) };
         let new = parse::list(text, limit)?;
@@ -158,7 +159,7 @@ impl Machine {
                 return Err(Errno::EINVAL);
             }
         }
-        // Also in v2, up to 6.18 at least.
+        // Both versions refuse this, v2 at least up to 6.18.
         if new.is_empty() && !self.set_of(group, file).is_empty() && !self.members(inode).is_empty() {
             return Err(Errno::ENOSPC);
         }
@@ -167,15 +168,16 @@ impl Machine {
         Ok(())
     }
 
-    /// v2: sets the exclusive CPUs for a partition at or below the group. No two siblings may have the same.
+    /// Sets the exclusive CPUs for a v2 partition at or below the group. A CPU may be exclusive to only one of several
+    /// siblings.
     pub(super) fn set_aside(&mut self, inode: u64, text: &str) -> Answer<()> {
-        let limit = self.cpus.iter().last().map_or(0, |last| last + 1);
+        let limit = self.kernel.cpus.iter().last().map_or(0, |last| last + 1);
         let new = parse::list(text, limit)?;
         let group = self.group(inode)?;
         let siblings = self.parent(group).map(|parent| parent.children.values()).into_iter().flatten();
         let mut others =
             siblings.filter(|sibling| **sibling != inode).filter_map(|other| self.groups.get(other));
-        // Nor may a sibling be left with exclusive CPUs of others only.
+        // Also refused if a sibling's `cpuset.cpus` would consist only of CPUs that are exclusive to this group.
         let clashes = |other: &Group| {
             let (aside, set) =
                 (self.set_of(other, "cpuset.cpus.exclusive"), self.set_of(other, "cpuset.cpus"));
@@ -189,7 +191,8 @@ impl Machine {
         Ok(())
     }
 
-    /// A partition at or below the group that has lost all its CPUs stays invalid until it is written again.
+    /// Marks partitions at or below the group that have lost all their CPUs as invalid; they stay invalid until they
+    /// are written again.
     fn invalidate(&mut self, inode: u64) {
         let Ok(group) = self.group(inode) else { return };
         let children: Vec<u64> = group.children.values().copied().collect();
@@ -207,7 +210,8 @@ impl Machine {
         matches!(self.text(group, "cpuset.cpus.partition"), "root" | "isolated")
     }
 
-    /// The exclusive CPUs that are exclusive in all groups above as well; a partition without any uses its own set.
+    /// Returns the group's exclusive CPUs that are exclusive in all groups above it as well. A partition without
+    /// exclusive CPUs uses its `cpuset.cpus`.
     pub(super) fn set_aside_in(&self, group: &Group) -> CpuSet {
         let named = self.set_of(group, "cpuset.cpus.exclusive");
         let own = match named.is_empty() && self.is_partition(group) {
@@ -223,7 +227,8 @@ impl Machine {
         }
     }
 
-    /// v2: stores an impossible partition, and shows it as invalid with the reason (texts of Linux 7.2).
+    /// Sets the partition type of a v2 group. A partition that is impossible is stored too, and shown as invalid with
+    /// the kernel's reason (messages of Linux 7.2).
     pub(super) fn set_partition(&mut self, inode: u64, text: &str) -> Answer<()> {
         let word = text.trim();
         if !["member", "root", "isolated"].contains(&word) {
@@ -235,7 +240,7 @@ impl Machine {
         let local = parent.parent.is_none() || self.is_partition(parent);
         let reason = if own.is_empty() && aside.is_empty() {
             Some("cpuset.cpus and cpuset.cpus.exclusive are empty")
-        } else if local && self.effective(parent, "cpuset.cpus", &self.cpus).is_subset(&own) {
+        } else if local && self.effective(parent, "cpuset.cpus", &self.kernel.cpus).is_subset(&own) {
             Some("Parent unable to distribute cpu downstream")
         } else if !local && self.set_aside_in(group).is_empty() {
             Some("Invalid cpu list in cpuset.cpus.exclusive")
@@ -250,7 +255,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Whether `set` shares a CPU with a sibling although one of the two must be exclusive.
+    /// Whether `set` has a CPU in common with a sibling, although one of the two must be exclusive.
     fn overlaps(&self, inode: u64, file: &str, set: &CpuSet, exclusive: bool) -> bool {
         let parent = self.groups.get(&inode).and_then(|group| self.parent(group));
         let siblings = parent.map(|parent| parent.children.values()).into_iter().flatten();
@@ -278,13 +283,13 @@ impl Machine {
     }
 }
 
-/// The flag that makes a list exclusive.
+/// Returns the name of the flag that makes a list exclusive.
 fn exclusive_flag(list: &str) -> &'static str {
     if list == "cpuset.cpus" { "cpuset.cpu_exclusive" } else { "cpuset.mem_exclusive" }
 }
 
 trait Or {
-    /// The set, or the other if it is empty.
+    /// Returns the set, or `other` if the set is empty.
     fn or(self, other: &CpuSet) -> CpuSet;
 }
 

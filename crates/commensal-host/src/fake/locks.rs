@@ -1,4 +1,4 @@
-//! Locks of state files: held by a process of the test, or by a child that inherited one and still runs.
+//! Locks of state files. A lock is held by a process of the test, or by a child that inherited it and still runs.
 
 use super::machine::{Holder, Machine};
 use super::opening::{Opening, Token};
@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 impl Machine {
     pub(super) fn is_locked(&self, path: &Path) -> bool {
-        let Some(holder) = self.locks.get(path) else { return false };
+        let Some(holder) = self.plain.locks.get(path) else { return false };
         let Some(opening) = holder.opening.upgrade() else { return false };
-        let there = self.files.contains_key(path) || self.group_at(path).is_ok();
+        let there = self.plain.files.contains_key(path) || self.group_at(path).is_ok();
         if opening.released.load(Ordering::SeqCst) || !there {
             return false;
         }
@@ -32,12 +32,12 @@ impl Machine {
         }
         let opening = Arc::new(Opening { released: AtomicBool::new(false) });
         let holder = Holder { opening: Arc::downgrade(&opening), orphaned: false };
-        self.locks.insert(path.to_owned(), holder);
+        self.plain.locks.insert(path.to_owned(), holder);
         Some(Token(opening))
     }
 
     pub(super) fn orphan_locks(&mut self) {
-        for holder in self.locks.values_mut() {
+        for holder in self.plain.locks.values_mut() {
             holder.orphaned = true;
         }
     }

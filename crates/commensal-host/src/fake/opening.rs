@@ -1,11 +1,11 @@
-//! The fake kernel's side of [`crate::locks`]: open files, and files that can be locked.
+//! The fake kernel's part of [`crate::locks`]: open file descriptions, and files that can be locked.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// One open file description of a locked file.
+/// A handle on the open file description of a locked file.
 #[derive(Debug, Clone)]
 pub(crate) struct Token(pub(super) Arc<Opening>);
 

@@ -13,8 +13,8 @@ fn base(text: &str) -> (u32, &str) {
     }
 }
 
-/// `kstrtoull(…, 0)`: decimal, `0x` or octal; a trailing line break and a plus sign are allowed, blanks are not. A
-/// number that is too large is ERANGE.
+/// Parses like `kstrtoull(…, 0)`: decimal, hexadecimal (`0x`) or octal (`0`). A trailing line break and a plus sign are
+/// allowed, blanks are not. A number that is too large is ERANGE.
 pub(super) fn unsigned(text: &str) -> Answer<u64> {
     let text = text.strip_suffix('\n').unwrap_or(text);
     let (radix, digits) = base(text.strip_prefix('+').unwrap_or(text));
@@ -24,7 +24,7 @@ pub(super) fn unsigned(text: &str) -> Answer<u64> {
     u64::from_str_radix(digits, radix).map_err(|_| Errno::ERANGE)
 }
 
-/// `kstrtoll(…, 0)`.
+/// Parses like `kstrtoll(…, 0)`: as [`unsigned`], with an optional minus sign.
 pub(super) fn number(text: &str) -> Answer<i64> {
     match text.strip_prefix('-') {
         Some(rest) if !rest.starts_with('+') => {
@@ -35,8 +35,8 @@ pub(super) fn number(text: &str) -> Answer<i64> {
     }
 }
 
-/// `memparse`: a number that wraps at 2^64, with an optional K, M, G, T, P or E; any further text is EINVAL, empty text
-/// is 0.
+/// Parses like `memparse`: a number that wraps at 2^64, with an optional suffix K, M, G, T, P or E. Other text after it
+/// is EINVAL; empty text is 0.
 pub(super) fn size(text: &str) -> Answer<u64> {
     let (radix, digits) = base(text);
     let end = digits.find(|digit: char| !digit.is_digit(radix)).unwrap_or(digits.len());
@@ -57,8 +57,8 @@ pub(super) fn size(text: &str) -> Answer<u64> {
     Ok(value << shift)
 }
 
-/// A list such as `0-3,8`; blanks separate too, and `0-7:1/2` takes one of every two. Numbers of `limit` and above are
-/// ERANGE.
+/// Parses a list such as `0-3,8`. Blanks are separators too, and `0-7:1/2` takes one of every two. Numbers of `limit`
+/// and above are ERANGE.
 pub(super) fn list(text: &str, limit: u32) -> Answer<CpuSet> {
     let mut set = CpuSet::new();
     for part in text.split([',', ' ', '\t', '\n']).filter(|part| !part.is_empty()) {
@@ -78,7 +78,7 @@ pub(super) fn list(text: &str, limit: u32) -> Answer<CpuSet> {
     Ok(set)
 }
 
-/// `sscanf("%llu")`: the digits at the start of the text.
+/// Parses like `sscanf("%llu")`: only the digits at the start of the text.
 pub(super) fn leading(text: &str) -> Option<u64> {
     let end = text.find(|digit: char| !digit.is_ascii_digit()).unwrap_or(text.len());
     text[..end].parse().ok()

@@ -1,65 +1,75 @@
-//! Fake processes: exactly one group per hierarchy, identity of PID and start time, exit status for the parent.
+//! Fake processes: each is in exactly one group per hierarchy, is identified by PID and start time, and reports an exit
+//! status to its parent.
 
+use super::compute::computes;
 use super::machine::{FakeLooks, Machine, Proc};
 use super::parse::Answer;
 use super::running::Running;
-use crate::{Exit, Signal, SpawnSpec};
+use crate::{Exit, Scheduling, Signal, SpawnSpec};
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, Version};
+use commensal_core::process::{SCHED_FIFO, SCHED_IDLE, SCHED_RR};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// A process as a test sees it.
 #[derive(Debug, Clone)]
 pub struct FakeProcess {
     /// Process ID.
     pub pid: u32,
-    /// Start time, which distinguishes it from an earlier process with the same PID.
+    /// Start time (clock ticks), which distinguishes the process from an earlier one with the same PID.
     pub start_ticks: u64,
-    /// How it was started; `None` for a process that existed before.
+    /// How the process was started; `None` if the test added it.
     pub spec: Option<SpawnSpec>,
-    /// Absolute paths of its groups, one per hierarchy.
+    /// Absolute paths of the process's groups, one per hierarchy.
     pub groups: Vec<PathBuf>,
-    /// How it ended.
+    /// How the process exited; `None` while it runs.
     pub exit: Option<Exit>,
-    /// Signals it got, oldest first.
+    /// Signals that the process received, oldest first.
     pub signals: Vec<Signal>,
-    /// Whether its policy is `SCHED_IDLE`.
+    /// Whether the policy of the process's first thread is `SCHED_IDLE`.
     pub idle: bool,
+    /// Scheduling attributes by thread.
+    pub scheduling: BTreeMap<u32, Scheduling>,
     /// Core-scheduling cookie by thread.
     pub threads: BTreeMap<u32, u64>,
 }
 
 impl Machine {
-    /// Pids of the live processes of a group, ascending.
+    /// Returns the PIDs of a group's live processes, ascending.
     pub(super) fn members(&self, inode: u64) -> Vec<u32> {
         let live = |process: &&Proc| process.running.exit().is_none() && process.groups.contains(&inode);
         self.processes.iter().filter(|(_, process)| live(process)).map(|(pid, _)| *pid).collect()
     }
 
-    /// Threads of the live processes of a group, ascending.
+    /// Returns the thread IDs of a group's live processes, process by process.
     pub(super) fn threads(&self, inode: u64) -> Vec<u32> {
         let members = self.members(inode);
         let processes = members.iter().filter_map(|pid| self.processes.get(pid));
         processes.flat_map(|process| process.threads.keys().copied()).collect()
     }
 
-    /// A process that still has a PID: alive, or a zombie.
+    /// Returns the process with this PID, alive or a zombie; otherwise `ESRCH`.
     pub(super) fn present(&self, pid: u32) -> Answer<&Proc> {
         self.processes.get(&pid).filter(|process| !process.running.reaped()).ok_or(Errno::ESRCH)
     }
 
     pub(super) fn add(&mut self, pid: u32, groups: Vec<u64>, spec: Option<SpawnSpec>) -> Running {
-        self.ticks += 1;
         let running = Running::default();
         let process = Proc {
-            start_ticks: self.ticks,
+            start_ticks: self.numbers.start_ticks(),
             groups,
             spec,
             running: running.clone(),
             ignores_sigterm: false,
             signals: Vec::new(),
-            policy: 0,
+            scheduling: BTreeMap::new(),
+            wants_cpu: false,
+            user_ticks: 0,
+            handler: None,
+            asked_to_end: false,
+            run_ns: 0,
             threads: [(pid, 0)].into(),
             looks: FakeLooks::default(),
         };
@@ -68,8 +78,7 @@ impl Machine {
     }
 
     pub(super) fn new_pid(&mut self) -> u32 {
-        self.next_pid += 1;
-        self.next_pid
+        self.numbers.pid()
     }
 
     pub(super) fn roots(&self) -> Vec<u64> {
@@ -89,11 +98,17 @@ impl Machine {
             return Err(Errno::ESRCH);
         }
         self.may_enter(inode)?;
+        let real_time = |one: &Proc| {
+            one.threads.keys().any(|tid| [SCHED_FIFO, SCHED_RR].contains(&one.scheduling(*tid).policy))
+        };
+        if self.processes.get(&pid).is_some_and(real_time) {
+            self.real_time_budget(&[inode], Errno::EINVAL)?;
+        }
         self.enter(inode, pid);
         Ok(())
     }
 
-    /// Whether the kernel lets a process into the group.
+    /// Fails if the kernel does not allow processes in the group.
     pub(super) fn may_enter(&self, inode: u64) -> Answer<()> {
         let group = self.group(inode)?;
         match self.version(group) {
@@ -108,8 +123,9 @@ impl Machine {
         }
     }
 
-    /// v2: whether a group that enables these controllers for its children may also hold processes. It may not, unless
-    /// all of them are threaded controllers and no child has processes: then the group could become a thread root.
+    /// Whether a v2 group that enables these controllers for its children may also contain processes. It may only if
+    /// all of the controllers are threaded and no group below it contains processes: then the group could become a
+    /// thread root.
     pub(super) fn takes_both(&self, inode: u64, enabled: &std::collections::BTreeSet<Controller>) -> bool {
         let threaded = [Controller::Cpu, Controller::Cpuset, Controller::Pids];
         let below = self.subtree(inode);
@@ -123,11 +139,12 @@ impl Machine {
             *at = inode;
         }
         self.enters_offline(inode, pid);
+        self.go_on();
     }
 
     /// Starts a child of `caller` inside `groups`.
     pub(super) fn spawn(&mut self, spec: &SpawnSpec, groups: &[u64], caller: u32) -> Answer<u32> {
-        if self.missing.contains(&spec.program) {
+        if self.programs.missing.contains(&spec.program) {
             return Err(Errno::ENOENT);
         }
         for inode in groups {
@@ -138,50 +155,101 @@ impl Machine {
             let tree = self.group(*inode)?.tree;
             places[tree] = *inode;
         }
-        // A v1 cpu group has no real-time budget until one is written.
-        let budget = |inode: &u64| {
-            let group = self.groups.get(inode)?;
-            group.files.get("cpu.rt_runtime_us")?.as_deref()
-        };
-        if spec.policy.fifo.is_some() && places.iter().filter_map(budget).any(|text| text == "0") {
-            return Err(Errno::EPERM);
+        // A v1 cpu group has no real-time budget until one is written to it.
+        if spec.policy.fifo.is_some() {
+            self.real_time_budget(&places, Errno::EPERM)?;
         }
         let cookie = spec.policy.cookie.map(|cookie| self.resolve_cookie(cookie)).transpose()?;
         let pid = self.new_pid();
         self.add(pid, places.clone(), Some(spec.clone()));
-        if let Some(process) = self.processes.get_mut(&pid) {
-            process.policy = if spec.policy.idle { 5 } else { 0 };
-            process.threads = [(pid, cookie.unwrap_or(0))].into();
-        }
         for inode in places {
             self.enters_offline(inode, pid);
+        }
+        // The child sets its policy once it is in its groups.
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.threads = [(pid, cookie.unwrap_or(0))].into();
+            let fifo = spec.policy.fifo.and_then(|priority| u32::try_from(priority).ok());
+            let own = fifo.map(|priority| Scheduling::real_time(SCHED_FIFO, priority));
+            let own = own.or_else(|| spec.policy.idle.then_some(Scheduling::of(SCHED_IDLE)));
+            own.into_iter().for_each(|own| process.schedule_all(own));
         }
         Ok(pid)
     }
 
-    /// Sends a signal to the process with this identity.
+    /// Delivers a signal to the process with this PID and start time; otherwise `ESRCH`.
     pub(super) fn deliver(&mut self, pid: u32, start_ticks: u64, signal: Signal) -> Answer<()> {
         let same = self.present(pid)?.start_ticks == start_ticks;
         let process = self.processes.get_mut(&pid).filter(|_| same).ok_or(Errno::ESRCH)?;
         process.signals.push(signal);
         let ignored = process.ignores_sigterm && (signal == Signal::TERM || signal == Signal::INT);
-        // Signal 0 only checks whether the process exists.
-        if signal.0 != 0 && !ignored {
+        if let Some(status) = process.handler.filter(|_| signal.asks_to_end()) {
+            process.asked_to_end = true;
+            if let Some(process) = self.processes.get(&pid).filter(|process| !self.is_starving(process)) {
+                process.running.end(Exit::Code(status));
+            }
+        } else if signal.0 != 0 && !ignored {
+            // Signal 0 only checks whether the process exists.
             process.running.end(Exit::Signal(signal.0));
         }
         Ok(())
     }
 
-    /// `/proc/PID/...` of a fake process.
+    /// Returns the process that has this thread, alive or a zombie.
+    pub(super) fn process_of(&self, tid: u32) -> Option<(u32, &Proc)> {
+        let of_thread = || self.processes.iter().find(|(_, process)| process.threads.contains_key(&tid));
+        let (pid, process) = self.processes.get_key_value(&tid).or_else(of_thread)?;
+        (!process.running.reaped()).then_some((*pid, process))
+    }
+
+    /// Lets time pass: processes that want a CPU and do not starve use one.
+    pub(super) fn pass(&mut self, time: Duration) {
+        self.uptime += time;
+        let runs = |process: &Proc| {
+            process.wants_cpu && process.running.exit().is_none() && !self.is_starving(process)
+        };
+        let running: Vec<u32> =
+            self.processes.iter().filter(|(_, process)| runs(process)).map(|(pid, _)| *pid).collect();
+        let mut used = Vec::new();
+        for pid in running {
+            let Some(process) = self.processes.get_mut(&pid) else { continue };
+            process.user_ticks += u64::try_from(time.as_millis() / 10).unwrap_or(0);
+            used.extend(process.groups.iter().copied());
+        }
+        for inode in used {
+            let mut at = Some(inode);
+            while let Some((inode, group)) = at.and_then(|at| Some((at, self.groups.get(&at)?))) {
+                at = group.parent;
+                if let Ok(ns) = self.text(group, "cpuacct.usage").parse::<u128>() {
+                    self.store(inode, "cpuacct.usage", (ns + time.as_nanos()).to_string());
+                }
+            }
+        }
+    }
+
+    /// Returns the text of `/proc/PID/FILE`; `None` if the process or the file does not exist. As in the kernel, `PID` may
+    /// be any thread.
     pub(super) fn proc_file(&self, pid: u32, file: &str) -> Option<String> {
-        let process = self.present(pid).ok()?;
+        if let Some((tid, file)) = file.strip_prefix("task/").and_then(|rest| rest.split_once('/')) {
+            let tid = tid.parse().ok()?;
+            let same = self.process_of(tid)?.0 == self.process_of(pid)?.0;
+            return self.proc_file(tid, file).filter(|_| same);
+        }
+        let (tgid, process) = self.process_of(pid)?;
         let name =
             process.spec.as_ref().and_then(|spec| spec.program.file_name()?.to_str().map(str::to_owned));
         let name = name.unwrap_or_else(|| format!("fake{pid}"));
-        let letter = if process.running.exit().is_some() { 'Z' } else { 'S' };
+        let letter = match process.running.exit() {
+            Some(_) => 'Z',
+            None if !process.wants_cpu => 'S',
+            // The kernel throttles a starving task in the uninterruptible state (`sched_qos_offline_wait`).
+            None if self.is_starving(process) => 'D',
+            None => 'R',
+        };
         match file {
             "cgroup" => Some(self.proc_cgroup(process)),
             "comm" => Some(format!("{name}\n")),
+            "wchan" if letter == 'D' => Some("sched_qos_offline_wait".to_owned()),
+            "wchan" => Some("0".to_owned()),
             "cmdline" if process.looks.cmdline.is_empty() => Some(format!("{name}\0")),
             "cmdline" => Some(process.looks.cmdline.replace(' ', "\0") + "\0"),
             "stat" => {
@@ -192,19 +260,26 @@ impl Machine {
                 let pgrp = if *pgrp == 0 { pid } else { *pgrp };
                 // PF_KTHREAD, include/linux/sched.h.
                 let flags = if exe.is_empty() { 0x20_0000 } else { 4_194_304 };
-                // Fields up to 41, the policy.
-                let policy = process.policy;
-                let between = "0 ".repeat(18);
+                let ticks = process.user_ticks;
+                // The fields up to numbers 40 and 41, the real-time priority and the scheduling policy.
+                let Scheduling { policy, priority: real_time, .. } = process.scheduling(pid);
+                let between = "0 ".repeat(17);
                 Some(format!(
-                    "{pid} ({name}) {letter} {parent} {pgrp} {pid} 0 -1 {flags} 0 0 0 0 0 0 0 0 {priority} {nice} 1 0 {start} \
-                     {between}{policy}\n"
+                    "{pid} ({name}) {letter} {parent} {pgrp} {pid} 0 -1 {flags} 0 0 0 0 {ticks} 0 0 0 {priority} {nice} 1 0 \
+                     {start} {between}{real_time} {policy}\n"
                 ))
             }
+            // The first thread computes.
+            "schedstat" if computes(process) && process.threads.keys().next() == Some(&pid) => {
+                Some(format!("{} 0 0\n", process.run_ns))
+            }
             "status" => {
-                let cpus = process.spec.as_ref().and_then(|spec| spec.policy.cpus.clone());
-                let cpus = cpus.unwrap_or_else(|| self.cpus.clone());
+                let pinned = process.spec.as_ref().and_then(|spec| spec.policy.cpus.clone());
+                let of_group =
+                    || if computes(process) { self.cpus_of(process) } else { self.kernel.cpus.clone() };
+                let cpus = pinned.unwrap_or_else(of_group);
                 Some(format!(
-                    "Name:\t{name}\nState:\t{letter}\nPid:\t{pid}\nPPid:\t{parent}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nCpus_allowed_list:\t{cpus}\n",
+                    "Name:\t{name}\nState:\t{letter}\nTgid:\t{tgid}\nPid:\t{pid}\nPPid:\t{parent}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nCpus_allowed_list:\t{cpus}\n",
                     parent = process.looks.parent,
                     uid = process.looks.uid,
                 ))
@@ -237,13 +312,14 @@ impl Machine {
             groups: process.groups.iter().map(|inode| self.full_path(*inode)).collect(),
             exit: process.running.exit(),
             signals: process.signals.clone(),
-            idle: process.policy == 5,
+            idle: process.scheduling(pid).policy == SCHED_IDLE,
+            scheduling: process.threads.keys().map(|tid| (*tid, process.scheduling(*tid))).collect(),
             threads: process.threads.clone(),
         }
     }
 }
 
-/// Puts a new process into its groups.
+/// Adds a process with this PID, in these groups.
 pub(super) fn place(machine: &mut Machine, pid: u32, groups: &[&str]) {
     let roots = machine.roots();
     machine.add(pid, roots, None);

@@ -1,5 +1,5 @@
-//! The effects of a write: the knob table's range, form and normalisation, and the rules that a row cannot express.
-//! Each was measured on Linux 6.18 or is marked as documented in `tests/conformance.txt`.
+//! The effects of a write: the knob table's range, form and normalisation, and the rules that the table cannot express.
+//! Each rule was measured on Linux 6.18, or `tests/conformance.txt` marks it as documented.
 
 use super::machine::Machine;
 use super::parse;
@@ -10,11 +10,11 @@ use commensal_core::knob::{Controller, File, Form, Knob, Normalise, TABLE, Value
 use commensal_core::topology::Device;
 use std::collections::BTreeSet;
 
-/// What `cpu.shares` reads while a group is idle (`WEIGHT_IDLEPRIO`); v2 shows it as 1.
+/// Value of `cpu.shares` while a group is idle (`WEIGHT_IDLEPRIO`); v2 shows it as 1.
 const IDLE_SHARES: &str = "3";
 
 impl Machine {
-    /// One `write(2)` to a control file by process `caller`.
+    /// Performs one `write(2)` to a control file by process `caller`.
     pub(super) fn write(&mut self, inode: u64, file: &str, text: &str, caller: u32) -> Answer<()> {
         let group = self.group(inode)?;
         let version = self.version(group);
@@ -35,7 +35,8 @@ impl Machine {
             TABLE.iter().find_map(|knob| Some((knob, knob.file(version)?)).filter(|row| row.1.name == file));
         match row {
             Some((knob, row)) => self.write_knob(inode, knob, row, text),
-            // A statistic: root can open the file for writing, but the write is refused.
+            // Most files outside the table are statistics: root can open the file for writing, but the write is
+            // refused.
             None => self.write_plain(inode, file, text),
         }
     }
@@ -74,7 +75,7 @@ impl Machine {
                 return Ok(());
             }
             "cpu.bvt_warp_ns" => return self.set_bvt(inode, text),
-            "cpu.identity" => return Err(Errno::EINVAL),
+            "cpu.identity" => return self.set_identity(inode, text),
             "cpu.qos_level" | "memory.qos_level" => return self.set_qos(inode, row.name, text),
             "cpu.cfs_quota_us" | "cpu.cfs_period_us" | "cpu.cfs_burst_us" | "cpu.max" | "cpu.max.burst" => {
                 return self.set_bandwidth(inode, row.name, text);
@@ -86,8 +87,8 @@ impl Machine {
                 return self.set_exclusive(inode, row.name, text);
             }
             "memory.use_hierarchy" if parse::unsigned(text)? != 1 => return Err(Errno::EINVAL),
-            // Kept by the kernel for old programs: moving charges was removed, and the kernel-memory limit has no
-            // effect.
+            // The kernel keeps these files for old programs: moving charges was removed, and the kernel-memory limit
+            // has no effect.
             "memory.move_charge_at_immigrate" if parse::unsigned(text)? != 0 => return Err(Errno::EINVAL),
             "memory.kmem.limit_in_bytes" => return parse::size(text.trim()).map(|_| ()),
             "memory.oom_control" => {
@@ -129,8 +130,10 @@ impl Machine {
             },
             _ => in_range(knob, row, text)?,
         };
+        // A task must leave the kernel before it can be frozen (kernel/freezer.c).
+        let freezing = row.name == "freezer.state" && stored == "FROZEN" && self.is_starving_below(inode);
         if row.form != Form::Trigger {
-            self.store(inode, row.name, stored);
+            self.store(inode, row.name, if freezing { "FREEZING".to_owned() } else { stored });
         }
         Ok(())
     }
@@ -145,7 +148,7 @@ impl Machine {
             Version::V1 => ("cpu.shares", IDLE_SHARES, "1024"),
             Version::V2 => ("cpu.weight", "1", "100"),
         };
-        // The earlier weight is lost in both directions.
+        // The earlier weight is lost, whether the flag is set or cleared.
         self.store(inode, file, if flag == "1" { idle } else { normal }.to_owned());
         self.store(inode, row.name, flag);
         Ok(())
@@ -181,7 +184,7 @@ impl Machine {
             "memory.limit_in_bytes" | "memory.memsw.limit_in_bytes" if bytes < self.usage(inode) => {
                 return Err(Errno::EBUSY);
             }
-            // v2 accepts the limit, and then kills until the usage fits.
+            // v2 accepts the limit and OOM-kills processes until the usage fits.
             "memory.max" => self.shrink_usage(inode, bytes),
             _ => {}
         }
@@ -227,7 +230,7 @@ impl Machine {
         Ok(())
     }
 
-    /// A device line. Only the first line of a longer write counts, and the write still succeeds.
+    /// Writes a device's limits. The kernel uses only the first line of the text, and the write still succeeds.
     fn set_device(&mut self, inode: u64, row: &File, text: &str) -> Answer<()> {
         let text = text.trim();
         let (device, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
@@ -235,7 +238,7 @@ impl Machine {
         if rest.trim().is_empty() && row.form == Form::DeviceNumber {
             return Err(Errno::EINVAL);
         }
-        if !self.devices.contains(&device) {
+        if !self.kernel.devices.contains(&device) {
             return Err(Errno::ENODEV);
         }
         let group = self.group(inode)?;
@@ -253,12 +256,12 @@ impl Machine {
         Ok(())
     }
 
-    /// v2: enables controllers for the children, or disables them.
+    /// Writes `cgroup.subtree_control` of a v2 group: enables or disables controllers for its children.
     fn give(&mut self, inode: u64, text: &str) -> Answer<()> {
         let (mut on, mut off) = (BTreeSet::new(), BTreeSet::new());
         for word in text.split_whitespace() {
             let name = word.get(1..).unwrap_or_default();
-            // The kernel has a few more controllers than the table.
+            // Kernels have controllers that the table does not have.
             let known = Controller::from_name(name, Version::V2)
                 .filter(|one| !matches!(one, Controller::Cpuacct | Controller::Freezer));
             match (word.as_bytes().first(), known) {
@@ -306,12 +309,12 @@ impl Machine {
         let Some(group) = self.groups.get_mut(&inode) else { return };
         let belongs =
             |name: &str| off.iter().any(|controller| name.starts_with(&format!("{}.", controller.v2_name())));
-        // Pressure and CPU time belong to the core.
+        // Pressure files and cpu.stat do not need a controller.
         group.files.retain(|name, _| name.ends_with(".pressure") || name == "cpu.stat" || !belongs(name));
     }
 }
 
-/// v1: the device's limit after the write; `None` removes the line.
+/// Returns the v1 limit of a device after the write; `None` if its line is removed.
 fn one_limit(file: &str, rest: &str) -> Answer<Option<u64>> {
     let limit = parse::leading(rest.trim()).ok_or(Errno::EINVAL)?;
     if limit == 0 || limit == u64::MAX {
@@ -324,7 +327,8 @@ fn one_limit(file: &str, rest: &str) -> Answer<Option<u64>> {
         .filter(|limit| !file.contains("iops") || *limit != narrow))
 }
 
-/// io.cost: applies the text `rest` of the line to `old`; keys that are not named stay.
+/// Applies `rest`, the text after the device, to the device's io.cost line `old`. Keys that are not named keep their
+/// values.
 fn cost_line(old: &str, rest: &str) -> Answer<String> {
     let mut enable = if old.contains("enable=1") { "1" } else { "0" };
     for word in rest.split_whitespace() {
@@ -338,7 +342,8 @@ fn cost_line(old: &str, rest: &str) -> Answer<String> {
     Ok(format!("enable={enable} ctrl=auto rpct=0.00 rlat=250000 wpct=0.00 wlat=250000 min=1.00 max=10000.00"))
 }
 
-/// v2: applies the text `rest` of the line to `old`; keys that are not named stay.
+/// Applies `rest`, the text after the device, to the device's io.max line `old`. Keys that are not named keep their
+/// values. Returns `None` if no limit is left.
 fn four_limits(old: &str, rest: &str) -> Answer<Option<String>> {
     const KEYS: [&str; 4] = ["rbps", "wbps", "riops", "wiops"];
     let mut limits = KEYS.map(|key| {
@@ -366,7 +371,7 @@ fn four_limits(old: &str, rest: &str) -> Answer<Option<String>> {
     Ok(Some(words.join(" ")))
 }
 
-/// A number within the row's range: clamped, or refused with the row's error number.
+/// Returns the number as the kernel stores it: clamped to the row's range, or refused with the row's error number.
 fn in_range(knob: &Knob, row: &File, text: &str) -> Answer<String> {
     let number = match row.range.0 {
         0.. => i64::try_from(parse::unsigned(text)?).unwrap_or(i64::MAX),

@@ -1,4 +1,4 @@
-//! How a fake process ends, as its parent and the machine see it.
+//! The exit of a fake process, as its parent and the machine observe it.
 
 use crate::Exit;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,12 +18,12 @@ impl Running {
         act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// A copy of the state, for a process of another machine.
+    /// Returns an independent copy of the state, for a copy of the machine.
     pub(super) fn apart(&self) -> Running {
         Running(Arc::new(Mutex::new(self.with(|state| state.clone()))))
     }
 
-    /// Ends the process; only the first call counts.
+    /// Makes the process exit; only the first call counts.
     pub(super) fn end(&self, exit: Exit) {
         self.with(|state| state.exit = state.exit.or(Some(exit)));
     }
@@ -36,7 +36,7 @@ impl Running {
         self.with(|state| state.reaped)
     }
 
-    /// Result of a non-blocking wait; if the process has exited, its PID is free from then on.
+    /// Returns the result of a non-blocking wait. If the process has exited, its PID is free afterwards.
     pub(crate) fn poll(&self) -> Option<Exit> {
         self.with(|state| {
             state.reaped |= state.exit.is_some();
@@ -44,7 +44,7 @@ impl Running {
         })
     }
 
-    /// Result of a blocking wait: a process that no test has ended exits with 0.
+    /// Returns the result of a blocking wait. A process that is still running exits with code 0.
     pub(crate) fn wait(&self) -> Exit {
         self.end(Exit::Code(0));
         self.poll().unwrap_or(Exit::Code(0))

@@ -3,7 +3,9 @@
 //! `files.rs` decides which files a group has, `rules.rs` the effect of a write.
 
 use super::files::{keeps, triggers};
-use super::machine::{Faults, Group, Machine, Tree};
+use super::machine::{
+    CallLog, FakeKernel, Faults, Group, Machine, Numbers, PlainFiles, Programs, Sockets, Tree,
+};
 use super::parse::Answer;
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
@@ -17,55 +19,49 @@ use std::time::Duration;
 const V2_ORDER: [Controller; 5] =
     [Controller::Cpuset, Controller::Cpu, Controller::Io, Controller::Memory, Controller::Pids];
 
-/// Longest name of a group, bytes: a cgroup file system has no limit of its own (no `NAME_MAX` in kernfs; seen on 6.18), so it is
-/// that of a path in a system call.
+/// Maximum length of a group's name, in bytes. cgroup file systems have no limit for names (no `NAME_MAX` in kernfs;
+/// seen on 6.18), so it is the maximum length of a path in a system call.
 const NAME_MAX: usize = 4_095;
 
 impl Machine {
     pub(super) fn new(cpus: CpuSet) -> Machine {
         Machine {
+            kernel: FakeKernel {
+                cpus,
+                online_is_busy: false,
+                nodes: [0].into_iter().collect(),
+                devices: BTreeSet::new(),
+                lacking: BTreeSet::new(),
+                vendor: None,
+                core_sched: None,
+            },
             trees: Vec::new(),
             groups: BTreeMap::new(),
-            files: BTreeMap::new(),
-            folders: BTreeSet::new(),
-            odd: BTreeMap::new(),
-            owners: BTreeMap::new(),
-            locks: BTreeMap::new(),
+            plain: PlainFiles::default(),
+            programs: Programs::default(),
+            sockets: Sockets::default(),
             processes: BTreeMap::new(),
-            cpus,
-            nodes: [0].into_iter().collect(),
-            devices: BTreeSet::new(),
-            missing: BTreeSet::new(),
-            lacking: BTreeSet::new(),
-            outputs: BTreeMap::new(),
-            answers: BTreeMap::new(),
-            services: BTreeMap::new(),
-            vendor: None,
-            core_sched: None,
-            next_cookie: 0,
+            numbers: Numbers::default(),
             faults: Faults::default(),
-            mutations: Vec::new(),
+            log: CallLog::default(),
             life: 0,
-            next_inode: 1,
-            next_pid: 50_000,
-            ticks: 1_000,
             uptime: Duration::from_secs(1_000),
         }
     }
 
-    /// An independent copy of the machine: later changes to one do not affect the other.
+    /// Returns an independent copy of the machine: later changes to one do not affect the other.
     pub(super) fn copy(&self) -> Machine {
         let mut copy = self.clone();
-        // The holders of the locks stay with the original machine.
-        copy.locks.clear();
-        copy.mutations.clear();
+        // Processes that hold locks belong to the original machine, so the copy has no locks.
+        copy.plain.locks.clear();
+        copy.log.mutations.clear();
         for process in copy.processes.values_mut() {
             process.running = process.running.apart();
         }
         copy
     }
 
-    /// Mounts a hierarchy with an empty root group, or with a fully populated one.
+    /// Mounts a hierarchy whose root group has no files yet; returns its index in `trees`.
     pub(super) fn mount(&mut self, mount: &str, version: Version, controllers: &[Controller]) -> usize {
         let tree = self.trees.len();
         let root = self.new_inode();
@@ -81,8 +77,7 @@ impl Machine {
     }
 
     pub(super) fn new_inode(&mut self) -> u64 {
-        self.next_inode += 1;
-        self.next_inode
+        self.numbers.inode()
     }
 
     pub(super) fn version(&self, group: &Group) -> Version {
@@ -101,7 +96,7 @@ impl Machine {
         group.parent.and_then(|inode| self.groups.get(&inode))
     }
 
-    /// Stored text of a file, empty if there is none.
+    /// Returns the stored text of a file; empty if there is none.
     pub(super) fn text<'a>(&'a self, group: &'a Group, file: &str) -> &'a str {
         group.files.get(file).and_then(Option::as_deref).unwrap_or_default()
     }
@@ -112,7 +107,7 @@ impl Machine {
         }
     }
 
-    /// Controllers whose files the group has.
+    /// Returns the controllers whose files the group has.
     pub(super) fn controllers(&self, group: &Group) -> Vec<Controller> {
         let tree = &self.trees[group.tree];
         match (tree.version, self.parent(group)) {
@@ -149,7 +144,7 @@ impl Machine {
         Ok(inode)
     }
 
-    /// v1 only: gives a group another name under the same parent.
+    /// Renames a group under the same parent. v1 only: v2 returns `EPERM`.
     pub(super) fn rename(&mut self, parent: u64, from: &str, expect: u64, to: &str) -> Answer<()> {
         let above = self.groups.get(&parent).ok_or(Errno::ENOENT)?;
         let inode = *above.children.get(from).filter(|inode| **inode == expect).ok_or(Errno::ENOENT)?;
@@ -193,7 +188,7 @@ impl Machine {
         }
     }
 
-    /// Removes a group and everything below it as another program would, after moving the processes to its parent.
+    /// Removes a group and everything below it, as another program would; its processes move to the parent.
     pub(super) fn vanish(&mut self, inode: u64) {
         let Some(parent) = self.groups.get(&inode).and_then(|group| group.parent) else { return };
         let below = self.subtree(inode);
@@ -207,7 +202,7 @@ impl Machine {
         }
     }
 
-    /// The group and everything below it, parents first.
+    /// Returns the group and all groups below it, parents first.
     pub(super) fn subtree(&self, inode: u64) -> Vec<u64> {
         let mut found = vec![inode];
         let mut next = 0;
@@ -218,12 +213,12 @@ impl Machine {
         found
     }
 
-    /// Bytes used by the group and everything below it.
+    /// Returns the bytes of memory that the group and all groups below it use.
     pub(super) fn usage(&self, inode: u64) -> u64 {
         self.subtree(inode).iter().filter_map(|at| self.groups.get(at)).map(|group| group.usage).sum()
     }
 
-    /// Path below the mount, `/` for the root.
+    /// Returns the group's path below the mount; `/` for the root.
     pub(super) fn path(&self, inode: u64) -> String {
         let mut names = Vec::new();
         let mut at = self.groups.get(&inode);
@@ -235,13 +230,13 @@ impl Machine {
         if names.len() < 2 { "/".to_owned() } else { names.join("/") }
     }
 
-    /// Absolute path of a group.
+    /// Returns the absolute path of a group.
     pub(super) fn full_path(&self, inode: u64) -> PathBuf {
         let mount = self.groups.get(&inode).map(|group| self.trees[group.tree].mount.clone());
         crate::below(&mount.unwrap_or_default(), &self.path(inode))
     }
 
-    /// The group at an absolute path, and the rest of the path after the last group.
+    /// Finds the last group on an absolute path. Returns its inode and the rest of the path.
     pub(super) fn locate(&self, path: &Path) -> Option<(u64, PathBuf)> {
         let tree = self
             .trees
@@ -265,7 +260,7 @@ impl Machine {
         }
     }
 
-    /// Content of a control file, with the kernel's trailing line break.
+    /// Returns the content of a control file, with the trailing line break that the kernel adds.
     pub(super) fn read(&self, inode: u64, file: &str) -> Answer<String> {
         let group = self.group(inode)?;
         let stored = group.files.get(file).ok_or(Errno::ENOENT)?;
@@ -298,11 +293,11 @@ impl Machine {
                 format!("populated {}\nfrozen {}", u8::from(populated), u8::from(frozen))
             }
             "cpuset.cpus.effective" | "cpuset.effective_cpus" => {
-                self.effective(group, "cpuset.cpus", &self.cpus).to_string()
+                self.effective(group, "cpuset.cpus", &self.kernel.cpus).to_string()
             }
             "cpuset.cpus.exclusive.effective" => self.set_aside_in(group).to_string(),
             "cpuset.mems.effective" | "cpuset.effective_mems" => {
-                self.effective(group, "cpuset.mems", &self.nodes).to_string()
+                self.effective(group, "cpuset.mems", &self.kernel.nodes).to_string()
             }
             "pids.current" => {
                 self.subtree(inode).iter().map(|at| self.members(*at).len()).sum::<usize>().to_string()
@@ -311,7 +306,7 @@ impl Machine {
         }
     }
 
-    /// Every file that can be written and keeps a value, by absolute path.
+    /// Returns the text of every file that can be written and keeps its value, by absolute path.
     pub(super) fn snapshot(&self) -> BTreeMap<String, String> {
         let mut all = BTreeMap::new();
         for (inode, group) in &self.groups {

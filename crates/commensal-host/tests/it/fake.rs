@@ -1,8 +1,10 @@
-//! The fake by itself: faults, crashes, identities, fixtures, and what sensors read.
+//! Tests of the fake host alone: faults, crashes, identities, fixtures, and the files that sensors read.
 
 use commensal_core::errno::Errno;
+use commensal_core::process::{SCHED_BATCH, SCHED_FIFO, SCHED_IDLE, SCHED_RR, Stat};
+use commensal_core::vendor::QOS_SYSCTLS;
 use commensal_host::fake::{FakeHost, VendorKernel};
-use commensal_host::{Dir, Exit, Host, Signal, SpawnSpec, Stdout};
+use commensal_host::{Dir, Exit, Host, Scheduling, Signal, SpawnSpec, Stdout};
 use std::io::Read;
 use std::path::Path;
 
@@ -136,14 +138,14 @@ fn children_are_inside_their_groups_and_end() {
     host.signal(&child.process, Signal::KILL).unwrap();
     assert_eq!(host.read(group, "cgroup.procs").unwrap(), "");
     assert_eq!(child.wait().unwrap(), Exit::Signal(9));
-    // The number may belong to somebody else now; the signal must not reach them.
+    // The PID may belong to another process now; the signal must not reach it.
     host.reuse_pid(child.process.pid, &[]);
     assert_eq!(errno(host.signal(&child.process, Signal::KILL)), "ESRCH");
     let stranger = host.processes().into_iter().find(|one| one.pid == child.process.pid).unwrap();
     assert_eq!(stranger.exit, None);
     host.missing_program("nothing");
     assert_eq!(errno(host.spawn(&SpawnSpec::new("nothing"))), "ENOENT");
-    // A program that nobody ends runs to its end when somebody waits for it.
+    // A process that the test has not ended exits when its parent waits for it.
     assert_eq!(host.spawn(&SpawnSpec::new("true")).unwrap().wait().unwrap(), Exit::Code(0));
 }
 
@@ -265,9 +267,170 @@ fn a_vendor_kernel_has_its_files() {
     assert_eq!(host.read(group, "cpu.qos_level").unwrap(), "0\n");
     host.write(group, "cpu.qos_level", "-1").unwrap();
     assert_eq!(host.read(group, "cpu.qos_level").unwrap(), "-1\n");
+    assert_eq!(host.read(root, "cpu.qos_level").unwrap(), "0\n");
+    for level in ["-1", "0", "1"] {
+        assert_eq!(errno(host.write(root, "cpu.qos_level", level)), "EINVAL");
+    }
 }
 
-/// Only the named operation goes wrong, once or until it is cleared; what is ignored succeeds and changes nothing.
+/// The settings of the vendor's scheduler take what is in their ranges.
+#[test]
+fn settings_of_a_vendor_kernel_have_ranges() {
+    for (kernel, number) in [(VendorKernel::OPENEULER, 2), (VendorKernel::OPENEULER_FIVE, 3)] {
+        let mut host = FakeHost::v1(2, GIB);
+        host.vendor_kernel(kernel);
+        let all = QOS_SYSCTLS.iter().filter(|one| host.read_file(Path::new(one.path)).is_ok());
+        let all: Vec<_> = all.collect();
+        assert_eq!(all.len(), number);
+        for sysctl in all {
+            let path = Path::new(sysctl.path);
+            let shown = host.read_file(path).unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
+            assert_eq!(shown, sysctl.default);
+            let Some((least, most)) = sysctl.range else { continue };
+            for value in [least, most] {
+                host.write_setting(path, &value.to_string()).unwrap();
+                assert_eq!(host.read_file(path).unwrap(), format!("{value}\n"));
+            }
+            for wrong in [least - 1, most + 1, 0, -1] {
+                assert_eq!(errno(host.write_setting(path, &wrong.to_string())), "EINVAL");
+            }
+            assert_eq!(errno(host.write_setting(path, "x")), "EINVAL");
+            assert_eq!(host.read_file(path).unwrap(), format!("{most}\n"));
+        }
+    }
+}
+
+fn one(fake: &FakeHost, pid: u32) -> commensal_host::fake::FakeProcess {
+    fake.processes().into_iter().find(|process| process.pid == pid).unwrap()
+}
+
+/// Both kernels, each with a level below 0.
+fn below_zero() -> Vec<(VendorKernel, &'static str)> {
+    vec![
+        (VendorKernel::OPENEULER, "-1"),
+        (VendorKernel::OPENEULER_FIVE, "-1"),
+        (VendorKernel::OPENEULER_FIVE, "-2"),
+    ]
+}
+
+/// Whatever policy a task has, it is `SCHED_IDLE` after the level of its group is written, after it enters such a group
+/// and after it is forked there, and it stays so when it leaves. Only the task itself, or another program, changes that.
+#[test]
+fn a_level_below_zero_takes_the_policies_of_members() {
+    let idle = Scheduling::of(SCHED_IDLE);
+    let all = [
+        Scheduling::default(),
+        Scheduling::of(SCHED_BATCH),
+        idle,
+        Scheduling::real_time(SCHED_FIFO, 3),
+        Scheduling::real_time(SCHED_RR, 9),
+        Scheduling { reset_on_fork: true, ..Scheduling::real_time(SCHED_FIFO, 1) },
+    ];
+    for (kernel, level) in below_zero() {
+        for own in all {
+            let mut host = FakeHost::v1(2, GIB);
+            host.vendor_kernel(kernel);
+            let root = cpu_root(&mut host);
+            let group = host.mkdir(root, "g").unwrap();
+            host.write(group, "cpu.rt_runtime_us", "1000").unwrap();
+            let inner = host.mkdir(group, "inner").unwrap();
+            host.write(inner, "cpu.rt_runtime_us", "1000").unwrap();
+            let (inside, outside) =
+                (host.add_process(&["/sys/fs/cgroup/cpu/g/inner"]), host.add_process(&[]));
+            let second = host.add_thread(inside);
+            for tid in [inside, second, outside] {
+                host.set_scheduling(tid, &own).unwrap();
+                assert_eq!(host.scheduling(tid).unwrap(), own);
+            }
+            host.write(group, "cpu.qos_level", level).unwrap();
+            assert_eq!(one(&host, inside).scheduling, [(inside, idle), (second, idle)].into());
+            host.write(inner, "cgroup.procs", &outside.to_string()).unwrap();
+            assert_eq!(host.scheduling(outside).unwrap(), idle);
+            host.set_scheduling(inside, &own).unwrap();
+            let third = host.add_thread(inside);
+            assert_eq!(host.scheduling(third).unwrap(), idle, "started in the group");
+            host.write(root, "cgroup.procs", &outside.to_string()).unwrap();
+            host.write(root, "cgroup.procs", &inside.to_string()).unwrap();
+            assert_eq!(host.scheduling(outside).unwrap(), idle);
+            assert_eq!(host.scheduling(inside).unwrap(), own);
+            assert_eq!(host.scheduling(second).unwrap(), idle);
+        }
+    }
+}
+
+#[test]
+fn real_time_needs_a_budget_of_the_group() {
+    let mut host = FakeHost::v1(2, GIB);
+    let root = cpu_root(&mut host);
+    let group = host.mkdir(root, "g").unwrap();
+    let pid = host.add_process(&[]);
+    let fifo = Scheduling::real_time(SCHED_FIFO, 1);
+    host.set_scheduling(pid, &fifo).unwrap();
+    assert_eq!(errno(host.write(group, "cgroup.procs", &pid.to_string())), "EINVAL");
+    host.set_scheduling(pid, &Scheduling::default()).unwrap();
+    host.write(group, "cgroup.procs", &pid.to_string()).unwrap();
+    assert_eq!(errno(host.set_scheduling(pid, &fifo)), "EPERM");
+    host.unprivileged(true);
+    assert_eq!(errno(host.set_scheduling(pid, &Scheduling::default())), "EPERM");
+    assert_eq!(errno(host.set_scheduling(1 << 30, &Scheduling::default())), "ESRCH");
+    assert_eq!(errno(host.scheduling(1 << 30)), "ESRCH");
+}
+
+/// A task below level 0 runs no code of its own beside busy online work: it handles no signal, uses no time and cannot
+/// be frozen. A default action ends it all the same.
+#[test]
+fn a_task_below_zero_starves_beside_busy_online_work() {
+    let second = std::time::Duration::from_secs(1);
+    for (kernel, level) in below_zero() {
+        let mut host = FakeHost::v1(2, GIB);
+        host.vendor_kernel(kernel);
+        let root = cpu_root(&mut host);
+        let group = host.mkdir(root, "g").unwrap();
+        let freezer = host.open(Path::new("/sys/fs/cgroup/freezer")).unwrap();
+        let frozen = host.mkdir(freezer, "g").unwrap();
+        let place = ["/sys/fs/cgroup/cpu/g", "/sys/fs/cgroup/cpuacct/g", "/sys/fs/cgroup/freezer/g"];
+        let cpuacct = host.open(Path::new("/sys/fs/cgroup/cpuacct")).unwrap();
+        let used = host.mkdir(cpuacct, "g").unwrap();
+        let (handles, spins) = (host.add_process(&place), host.add_process(&place));
+        host.handles_sigterm(handles, 7);
+        host.wants_cpu(spins, true);
+        host.write(group, "cpu.qos_level", level).unwrap();
+        let stat = |host: &FakeHost| {
+            let text = host.read_file(Path::new(&format!("/proc/{spins}/task/{spins}/stat"))).unwrap();
+            let stat = Stat::parse(&text).unwrap();
+            (stat.text(3).unwrap().to_owned(), stat.user_ticks().unwrap())
+        };
+        host.advance(second);
+        assert_eq!(stat(&host), ("R".to_owned(), 100));
+        assert_eq!(host.read(used, "cpuacct.usage").unwrap(), "1000000000\n");
+        host.online_is_busy(true);
+        host.advance(second);
+        assert_eq!(stat(&host), ("D".to_owned(), 100));
+        assert_eq!(host.read(used, "cpuacct.usage").unwrap(), "1000000000\n");
+        host.write(frozen, "freezer.state", "FROZEN").unwrap();
+        assert_eq!(host.read(frozen, "freezer.state").unwrap(), "FREEZING\n");
+        let process = host.process(handles).unwrap();
+        host.signal(&process, Signal::TERM).unwrap();
+        assert_eq!(one(&host, handles).exit, None);
+        let process = host.process(spins).unwrap();
+        host.signal(&process, Signal::TERM).unwrap();
+        assert_eq!(one(&host, spins).exit, Some(Exit::Signal(15)));
+        // One member that is not SCHED_IDLE has the CPU; so has one that is moved out.
+        host.write(root, "cgroup.procs", &handles.to_string()).unwrap();
+        assert_eq!(one(&host, handles).exit, Some(Exit::Code(7)));
+        assert_eq!(host.read(frozen, "freezer.state").unwrap(), "FROZEN\n");
+        let third = host.add_process(&place);
+        host.handles_sigterm(third, 8);
+        let process = host.process(third).unwrap();
+        host.signal(&process, Signal::TERM).unwrap();
+        assert_eq!(one(&host, third).exit, None);
+        host.online_is_busy(false);
+        assert_eq!(one(&host, third).exit, Some(Exit::Code(8)));
+    }
+}
+
+/// Only the named operation has a fault, once or until the fault is cleared. An ignored operation succeeds and changes
+/// nothing.
 #[test]
 fn one_operation_goes_wrong_and_no_other() {
     use commensal_host::fake::{Effect, Trouble};
@@ -300,7 +463,7 @@ fn one_operation_goes_wrong_and_no_other() {
         assert_eq!(errno(host.write(group, "cpu.cfs_period_us", "50000")), "ok");
         assert_eq!(host.no_trouble(), 2);
     }
-    // Only this value.
+    // Only writes of this value have the fault.
     host.trouble(Trouble { value: Some("9".to_owned()), ..trouble("write", WEIGHT, Effect::Ignored, true) });
     assert_eq!(errno(host.write(group, "cpu.shares", "8")), "ok");
     assert_eq!(errno(host.write(group, "cpu.shares", "9")), "ok");

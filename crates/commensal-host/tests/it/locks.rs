@@ -1,4 +1,4 @@
-//! Locks of state files: the same on the fake and on the real host, and what a child keeps.
+//! Locks of state files behave the same on the fake and the real host, and children keep inherited locks.
 
 use commensal_core::errno::Errno;
 use commensal_host::fake::FakeHost;
@@ -6,10 +6,10 @@ use commensal_host::{Exit, Host, LinuxHost, Signal, SpawnSpec};
 use std::path::Path;
 use std::time::Duration;
 
-/// Far above what anything here takes.
+/// Much longer than any operation here takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Runs the check in `folder` on a host that `make` gives for each process.
+/// Runs the check in `folder`; `make` creates a host for each process.
 fn conforms<H: Host>(make: impl Fn() -> H, folder: &Path) {
     let (mut one, two) = (make(), make());
     one.state_dir(folder).unwrap();
@@ -20,7 +20,7 @@ fn conforms<H: Host>(make: impl Fn() -> H, folder: &Path) {
     assert_eq!(one.state_read(&path).unwrap().as_deref(), Some("a job\n"));
     let held = || two.state_lock_file(&path).unwrap().unwrap().is_held();
     assert!(held() && held(), "looking changes nothing");
-    // The text may grow under the lock.
+    // Text may be appended while the lock is held.
     one.state_append(&path, "its command\n").unwrap();
     assert_eq!(one.state_read(&path).unwrap().as_deref(), Some("a job\nits command\n"));
     let copy = lock.clone();
@@ -33,7 +33,7 @@ fn conforms<H: Host>(make: impl Fn() -> H, folder: &Path) {
     copy.release();
     told.recv_timeout(PATIENCE).unwrap().unwrap();
     assert!(!held());
-    // Of two that want it, one has it until it lets go.
+    // Of two processes that want the lock, one holds it until it releases it.
     let first = two.state_lock_file(&path).unwrap().unwrap().lock().unwrap();
     assert!(held());
     let waits = two.state_lock_file(&path).unwrap().unwrap();
@@ -58,7 +58,8 @@ fn both_hosts_conform() {
     conforms(LinuxHost::new, &folder.path().join("queue"));
 }
 
-/// A folder tells of a holder that is gone, of a file that goes and of one that is moved in; not of those who look.
+/// A watch reports a holder that has released its lock, a file that is removed and a file that is moved in; tests of
+/// the lock are not reported.
 #[test]
 fn a_watch_hears_what_matters() {
     let folder = tempfile::tempdir().unwrap();
@@ -83,7 +84,7 @@ fn the_clock_goes_on() {
     let uptime: f64 =
         host.read_file(Path::new("/proc/uptime")).unwrap().split(' ').next().unwrap().parse().unwrap();
     let after = host.boot_time();
-    // A container may have an uptime of its own (lxcfs); the clock goes on there as well.
+    // A container may have a separate uptime (lxcfs); the clock advances there, too.
     println!("{before:?} {uptime} {after:?}");
     assert!(after > before && before > Duration::ZERO);
     let fake = FakeHost::v1(2, 1 << 30);
@@ -92,7 +93,8 @@ fn the_clock_goes_on() {
     assert_eq!(fake.another().boot_time() - before, Duration::from_secs(5));
 }
 
-/// The child, and what it starts, hold the lock when we do not any more; releasing it is for them too.
+/// The child and its descendants still hold the lock when this process no longer does. Releasing the lock releases it
+/// for them, too.
 #[test]
 fn a_child_keeps_its_locks() {
     let folder = tempfile::tempdir().unwrap();
@@ -122,7 +124,7 @@ fn a_child_keeps_its_locks() {
     }
 }
 
-/// The same on the fake, where our own death can be had.
+/// The same check on the fake host, where the death of this process can be simulated.
 #[test]
 fn a_fake_child_keeps_its_locks() {
     let fake = FakeHost::v1(2, 1 << 30);

@@ -1,5 +1,5 @@
-//! Groups of any name that the kernel takes, on the kernel and on the fake: spelled at the host's edge, and otherwise as any
-//! other group.
+//! Groups with any name that the kernel accepts, on the kernel and on the fake: the host converts the names, and
+//! otherwise these groups behave like all others.
 
 use crate::script::remove_tree;
 use commensal_core::{spelling, text};
@@ -10,12 +10,12 @@ use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// The spelled names, each with what is odd about it.
+/// Returns unusual names as the host spells them, each with a description.
 fn spelled() -> Vec<(&'static str, String)> {
     odd_names().into_iter().map(|(what, name)| (what, spelling::text(name))).collect()
 }
 
-/// Everything that is done with a group, by its spelled name. `above` is the path of the open `parent`.
+/// Performs every operation on groups with these names. `above` is the path of the open `parent`.
 fn is_like_any_other<H: Host>(host: &mut H, above: &Path, parent: Dir, may_rename: bool) {
     let names = spelled();
     for (what, name) in &names {
@@ -29,7 +29,7 @@ fn is_like_any_other<H: Host>(host: &mut H, above: &Path, parent: Dir, may_renam
         }
         assert_eq!(host.read_file(&path.join("cgroup.procs")).unwrap(), "", "{what}");
         assert!(host.list(&path).unwrap().iter().any(|file| file == "cgroup.procs"), "{what}");
-        // Also where something is wrong.
+        // Error messages show the names, too.
         let error = host.write(made, "cgroup.procs", "x\u{1b}\u{202e}").unwrap_err();
         assert_eq!(hidden(&error.to_string()), None, "{what}: {error}");
         assert!(error.to_string().contains(&*text::visible(name)), "{what}: {error}");
@@ -51,7 +51,7 @@ fn is_like_any_other<H: Host>(host: &mut H, above: &Path, parent: Dir, may_renam
         assert_eq!(host.open_child(parent, name).unwrap_err().errno.name(), Some("ENOENT"), "{what}");
     }
     assert!(host.children(parent).unwrap().is_empty());
-    // As deep as nobody can name in one call.
+    // So deep that no system call accepts the whole path.
     let mut deep = vec![(host.mkdir(parent, &"d".repeat(3_000)).unwrap(), "d".repeat(3_000))];
     let mut path = above.join("d".repeat(3_000));
     for name in [spelling::text(vec![0xfe; 255]), "e".repeat(2_000), "f".to_owned()] {
@@ -67,7 +67,7 @@ fn is_like_any_other<H: Host>(host: &mut H, above: &Path, parent: Dir, may_renam
         host.rmdir(above_them.next().unwrap(), name, dir.inode).unwrap();
         host.close(*dir);
     }
-    // What no kernel takes.
+    // Names that no kernel accepts.
     for (name, errno) in [("a\nb", "EINVAL"), (&*"n".repeat(4_096), "ENAMETOOLONG")] {
         assert_eq!(host.mkdir(parent, name).unwrap_err().errno.name(), Some(errno), "{name:?}");
     }
@@ -88,7 +88,7 @@ fn the_fake_takes_them() {
     }
 }
 
-/// Scratch groups on this kernel, removed at the end: mount, whether it is v1, root and group.
+/// Scratch groups on this kernel, removed at the end: mount point, whether it is v1, root and group.
 struct OnKernel {
     host: LinuxHost,
     name: String,
@@ -136,7 +136,7 @@ fn the_kernel_takes_them() {
     }
 }
 
-/// Names of others, past the host: what it lists are these very bytes, and what it watches tells them.
+/// Groups that other programs created with such names: the host lists exactly these bytes, and its watches report them.
 #[test]
 fn the_bytes_of_others_are_found_and_watched() {
     let Some(mut kernel) = OnKernel::new("others-names") else { return };
@@ -163,7 +163,7 @@ fn the_bytes_of_others_are_found_and_watched() {
             look(&mut made, &mut gone);
         }
         assert_eq!(kernel.host.children(group).unwrap().into_iter().collect::<BTreeSet<_>>(), wanted);
-        // A watch of its own on each.
+        // A separate watch on each.
         for name in &wanted {
             watch.add(&above.join(name), For::Writes).unwrap();
         }

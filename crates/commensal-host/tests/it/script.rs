@@ -1,24 +1,33 @@
 //! Reads the conformance script and runs it on any host.
 
 use commensal_core::errno::Errno;
+use commensal_core::vendor::QosLevels;
 use commensal_host::fake::FakeHost;
-use commensal_host::{Child, Cookie, Dir, Exit, Host, HostError, Result, Signal, SpawnSpec, Stdin, Stdout};
+use commensal_host::{
+    Child, Cookie, Dir, Exit, Host, HostError, Result, Scheduling, Signal, SpawnSpec, Stdin, Stdout,
+};
+use commensal_testkit::holds_within;
 use std::collections::BTreeMap;
 use std::io::{PipeWriter, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub const SCRIPT: &str = include_str!("../conformance.txt");
 
-/// Part of a section's kind, the file that it needs, and what it means if that is not there.
-const SPECIAL: [(&str, &str, &str); 3] = [
-    ("anolis", "cpu.bvt_warp_ns", "not a kernel of Anolis/Alibaba"),
-    ("openeuler", "cpu.qos_level", "not a kernel of openEuler"),
+/// Part of a section's head, the file that it needs, and the reason to skip it if the file does not exist.
+const SPECIAL: [(&str, &str, &str); 5] = [
+    ("openeuler memory", "memory.qos_level", "this is not a kernel of openEuler, or CONFIG_MEMCG_QOS is off"),
+    ("anolis", "cpu.bvt_warp_ns", "this is not a kernel of Anolis/Alibaba"),
+    ("priority", "cpu.priority", "this is not a kernel of Anolis 6.6"),
+    ("openeuler", "cpu.qos_level", "this is not a kernel of openEuler"),
     ("exclusive", "cpuset.cpus.exclusive", "Linux before 6.7, or no cpuset in v2"),
 ];
 
-/// Memory that `hog` uses.
+/// Scheduling policies by number (sched(7)).
+const POLICIES: [(i32, &str); 5] = [(0, "normal"), (1, "fifo"), (2, "rr"), (3, "batch"), (5, "idle")];
+
+/// Memory that `hog` uses, in bytes.
 const HOG_BYTES: u64 = 32 << 20;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,7 +39,7 @@ pub struct Row {
 
 #[derive(Debug)]
 pub struct Section {
-    /// `v1` or `v2`, perhaps with what else the kernel must be.
+    /// `v1` or `v2`, with further requirements for the kernel, if any.
     pub kind: String,
     pub controllers: Vec<String>,
     pub rows: Vec<Row>,
@@ -56,7 +65,7 @@ pub fn sections() -> Vec<Section> {
     all
 }
 
-/// What a run leaves for the summary.
+/// The counts of a run for the summary.
 #[derive(Debug, Default)]
 pub struct Tally {
     pub ran: usize,
@@ -67,13 +76,13 @@ pub struct Tally {
 /// One run of the script on one host.
 pub struct Run<'a, H: Host> {
     host: &'a mut H,
-    /// Set on the fake: it cannot use memory by itself.
+    /// Set on the fake, whose processes cannot use memory by themselves.
     fake: Option<FakeHost>,
     scratch: String,
     dirs: BTreeMap<String, Dir>,
     kept: BTreeMap<String, Dir>,
     children: BTreeMap<String, Child>,
-    /// Kept open so that hogs go on waiting.
+    /// Kept open so that hogs keep waiting for input.
     inputs: Vec<PipeWriter>,
     words: Vec<(String, String)>,
     mounts: Vec<(PathBuf, String, Vec<String>)>,
@@ -103,12 +112,19 @@ impl<'a, H: Host> Run<'a, H> {
         })
     }
 
-    /// Why the section cannot run here.
+    /// Returns why the section cannot run here; `None` if it can.
     fn missing(&mut self, section: &Section) -> Option<String> {
-        if let Some((_, file, reason)) = SPECIAL.iter().find(|(kind, _, _)| section.kind.contains(kind))
+        let head = format!("{} {}", section.kind, section.controllers.join(" "));
+        if let Some((_, file, reason)) = SPECIAL.iter().find(|(part, _, _)| head.contains(part))
             && let Some(reason) = self.lacks(section, file, reason)
         {
             return Some(reason);
+        }
+        if self.fake.is_none() && section.kind.starts_with("v1-openeuler") {
+            let five = self.host.read_file(Path::new(QosLevels::WEIGHTS)).is_ok();
+            if section.controllers == ["cpu"] && five != section.kind.ends_with('5') {
+                return Some(format!("this kernel's cpu.qos_level has {} levels", if five { 5 } else { 2 }));
+            }
         }
         if section.kind.ends_with("core-sched") {
             let there = self.host.cookie(0).is_ok();
@@ -134,13 +150,14 @@ impl<'a, H: Host> Run<'a, H> {
             .map(|controller| format!("the v2 root gives no {controller} to its children"))
     }
 
-    /// Why a section about what only some kernels have cannot run here.
+    /// Returns why a section about a feature of some kernels cannot run here; `None` if it can.
     fn lacks(&mut self, section: &Section, file: &str, reason: &str) -> Option<String> {
-        // A fake's kernel was chosen for this very section.
+        // The fake's kernel was chosen for this section.
         if self.fake.is_some() {
             return None;
         }
-        let hierarchy = if section.kind.starts_with("v1") { "cpu" } else { "v2" };
+        let of_v1 = section.controllers.first().map_or("cpu", String::as_str);
+        let hierarchy = if section.kind.starts_with("v1") { of_v1 } else { "v2" };
         let Some(mount) = self.mount(hierarchy) else { return Some(format!("no {hierarchy} hierarchy")) };
         let Ok(root) = self.host.open(&mount) else { return Some(format!("{hierarchy} cannot be opened")) };
         let name = self.scratch.clone();
@@ -176,16 +193,7 @@ impl<'a, H: Host> Run<'a, H> {
 
     fn row(&mut self, row: &Row) {
         let expect = self.filled(&row.expect).replace("\"\"", "");
-        let start = Instant::now();
-        let answer = loop {
-            let answer = self.answer(&row.operation);
-            // The kernel lets go of a dead process's group a moment after its parent heard of it.
-            let late = row.operation.starts_with("rmdir") && expect == "ok" && answer == "EBUSY";
-            if !late || self.fake.is_some() || start.elapsed() > Duration::from_secs(5) {
-                break answer;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        };
+        let answer = self.answer(&row.operation);
         self.tally.ran += 1;
         if !expect.split('|').any(|one| one == answer) {
             let text = format!("line {}: {}: expected {expect:?}, got {answer:?}", row.line, row.operation);
@@ -220,7 +228,8 @@ impl<'a, H: Host> Run<'a, H> {
                 let file = Path::new("/proc/sys").join(path.replace('.', "/"));
                 self.host.write_setting(&file, &value).and_then(|()| self.host.read_file(&file))
             }
-            "policy" => Ok(self.policy(path)),
+            "policy" if value.is_empty() => Ok(self.policy(path)),
+            "policy" => self.set_policy(path, &value).map(|()| self.policy(path)),
             "affinity" => {
                 let tid = self.children[path].process.pid;
                 self.host.set_affinity(tid, &value.parse().unwrap()).map(|()| "ok".into())
@@ -300,20 +309,27 @@ impl<'a, H: Host> Run<'a, H> {
         Ok("ok".to_owned())
     }
 
-    /// Scheduling policy of a process: field 41 of proc(5), counted from the last bracket.
+    /// Reads the scheduling policy of a process: field 41 of proc(5), counted from the last bracket.
     fn policy(&self, name: &str) -> String {
         let pid = self.children[name].process.pid;
         let stat = self.host.read_file(Path::new(&format!("/proc/{pid}/stat"))).unwrap();
         let (_, rest) = stat.rsplit_once(')').unwrap();
-        match rest.split_whitespace().nth(38).unwrap() {
-            "0" => "normal",
-            "5" => "idle",
-            _ => "other",
-        }
-        .to_owned()
+        let number: i32 = rest.split_whitespace().nth(38).unwrap().parse().unwrap();
+        POLICIES.iter().find(|(policy, _)| *policy == number).map_or("other", |(_, name)| name).to_owned()
     }
 
-    /// `cookie A new|none|B`: gives A's first thread a cookie and says whether it has one then.
+    /// Performs `policy A NAME [PRIORITY]`.
+    fn set_policy(&mut self, name: &str, value: &str) -> Result<()> {
+        let (policy, priority) = value.split_once(' ').unwrap_or((value, "0"));
+        let policy = POLICIES.iter().find(|(_, name)| *name == policy).unwrap().0;
+        let to = Scheduling { priority: priority.parse().unwrap(), ..Scheduling::of(policy) };
+        let tid = self.children[name].process.pid;
+        self.host.set_scheduling(tid, &to)?;
+        assert_eq!(self.host.scheduling(tid)?, to);
+        Ok(())
+    }
+
+    /// Performs `cookie A new|none|B`: gives A's first thread a cookie and returns whether it then has one.
     fn cookie(&mut self, name: &str, which: &str) -> Result<String> {
         let tid = self.children[name].process.pid;
         let cookie = match which {
@@ -333,7 +349,7 @@ impl<'a, H: Host> Run<'a, H> {
 
     fn write(&mut self, path: &str, value: &str, read_back: bool) -> Result<String> {
         let (dir, name) = self.split(path)?;
-        // Nothing may be written to a group that is not ours, and nobody else's process may be moved.
+        // Nothing may be written to other programs' groups, and none of their processes may be moved.
         assert!(path.starts_with('%') || path.contains(&self.scratch), "{path} is not a scratch group");
         if name == "cgroup.procs" {
             let ours = self.children.values().any(|child| child.process.pid.to_string() == value);
@@ -347,7 +363,7 @@ impl<'a, H: Host> Run<'a, H> {
     fn start(&mut self, name: &str, groups: &str, hog: bool) -> Result<String> {
         let mut spec = SpawnSpec::new("sleep").arg("600");
         if hog {
-            // The shell keeps the text while it waits for input that never comes.
+            // The shell keeps the text in memory while it waits for input that never arrives.
             let script = "x=$(head -c 33554432 /dev/zero | tr '\\0' x); echo up; read y";
             spec = SpawnSpec::new("sh").arg("-c").arg(script);
             let (reader, writer) = std::io::pipe().unwrap();
@@ -391,7 +407,7 @@ impl<'a, H: Host> Run<'a, H> {
         line.unwrap_or_else(|| "nowhere".to_owned())
     }
 
-    /// Ends what is left of the section's processes and removes its groups.
+    /// Kills the section's remaining processes and removes its groups.
     fn clean(&mut self) {
         for (_, mut child) in std::mem::take(&mut self.children) {
             let _ = self.host.signal(&child.process, Signal::KILL);
@@ -424,12 +440,9 @@ pub fn remove_tree<H: Host>(host: &mut H, parent: Dir, name: &str, dir: Dir) {
         }
     }
     host.close(dir);
-    for _ in 0..200 {
-        match host.rmdir(parent, name, dir.inode) {
-            Err(HostError { errno: Errno::EBUSY, .. }) => std::thread::sleep(Duration::from_millis(10)),
-            _ => return,
-        }
-    }
+    holds_within(Duration::from_secs(2), || {
+        !matches!(host.rmdir(parent, name, dir.inode), Err(HostError { errno: Errno::EBUSY, .. }))
+    });
 }
 
 fn placeholders<H: Host>(host: &H) -> Vec<(String, String)> {

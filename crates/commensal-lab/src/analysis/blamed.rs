@@ -1,5 +1,6 @@
-//! The waits of online work by occupant of the CPU: scheduling judged separately from latency, and usable where latency
-//! is noisy.
+//! For each wait of an online thread for a CPU, the wait probe records the task that occupied the CPU meanwhile. This
+//! module evaluates these waits. The results concern scheduling, not latency, so they are usable even where latency is
+//! noisy. An arm is one of the ways of running the service that a run compares, such as with or without isolation.
 
 use super::samples::online_failed;
 use crate::record::Verdict;
@@ -7,18 +8,19 @@ use crate::record::{ArmBlame, BlameBounds, Blamed, Role, Run};
 use crate::stats::{Interval, SignedRank, Tail, median};
 use commensal_blame::verdict::{FEWEST_DELAYS, MOST_MISSED};
 
-/// Delays below this are treated as equal, microseconds.
+/// Delays below this value (µs) are treated as equal.
 const LEAST_US: f64 = 0.1;
 
 impl Default for BlameBounds {
-    /// The defaults of `commensal blame`.
+    /// The default limits of `commensal blame`.
     fn default() -> BlameBounds {
         let bounds = commensal_blame::Bounds::default();
         BlameBounds { wait_ms_per_cpu_s: bounds.blame_ms, preemption_p99_us: bounds.preempt_us }
     }
 }
 
-/// Results for every arm with offline work that the probe measured.
+/// Returns the results for every arm with offline work for which the wait probe has measurements. An arm is one of the
+/// ways of running the service that a run compares.
 pub fn blamed(run: &Run) -> Vec<ArmBlame> {
     let arms = run.arms.iter().filter(|arm| matches!(arm.role, Role::Contended | Role::Isolated));
     arms.filter_map(|arm| of_arm(run, &arm.name)).collect()
@@ -42,7 +44,7 @@ fn of_arm(run: &Run, arm: &str) -> Option<ArmBlame> {
         .collect();
     let differences = SignedRank::new(&differences);
     let p99s: Vec<f64> = seen.iter().filter_map(|(_, one)| one.preemption.p99_us).collect();
-    // On a logarithmic scale, so that a round with a burst counts as one round.
+    // On a logarithmic scale, a round with a burst of delays has no more weight than any other round.
     let logs: Vec<f64> = p99s.iter().map(|us| us.max(LEAST_US).ln()).collect();
     let preemption = SignedRank::new(&logs);
     let tail = Tail::OneSided(run.design.level_of(role, run.rounds_begun()));
@@ -69,8 +71,8 @@ fn of_arm(run: &Run, arm: &str) -> Option<ArmBlame> {
     Some(result)
 }
 
-/// The probe's valid measurements of an arm, by round. Validity rules for latency do not apply: even with a late load
-/// generator the waits are exact.
+/// Returns the usable probe measurements of an arm, by round. The validity rules for latency do not apply, because the
+/// waits are exact even if the load generator is late.
 fn evidence<'a>(run: &'a Run, arm: &'a str) -> Vec<(u32, &'a Blamed)> {
     let blocks = run.blocks_of(arm).filter(|block| !online_failed(block));
     let seen = blocks.filter_map(|block| Some((block.round, block.blame.as_ref()?)));
@@ -78,14 +80,14 @@ fn evidence<'a>(run: &'a Run, arm: &'a str) -> Vec<(u32, &'a Blamed)> {
     if run.design.windows.is_none() {
         return seen.filter(|(_, one)| told(one)).collect();
     }
-    // Checked for the arm as a whole: a block of short windows has few context switches, of which a handful is a large
-    // share.
+    // The share of missed context switches is checked for the arm as a whole. A block of short windows has few context
+    // switches, of which a few missed ones would be a large share.
     let seen: Vec<(u32, &Blamed)> = seen.collect();
     let missed: f64 = seen.iter().map(|(_, one)| one.missed_share).sum();
     if missed > MOST_MISSED * seen.len() as f64 { Vec::new() } else { seen }
 }
 
-/// Milliseconds per second.
+/// Returns the wait in milliseconds per second of CPU time; `None` if no CPU time was used.
 fn per_cpu_second(of: &Blamed, wait_s: f64) -> Option<f64> {
     (of.run_s > 0.0).then(|| wait_s / of.run_s * 1e3)
 }
@@ -96,50 +98,52 @@ fn judge(arm: &ArmBlame, bounds: BlameBounds) -> (Verdict, Vec<String>) {
     let name = &arm.arm;
     match arm.one_sided {
         None => open.push(format!(
-            "arm {name}: {} rounds give no bound on the blamed wait, 5 are needed",
+            "arm {name}: {} rounds are too few for a bound on the wait blamed on offline work; 5 are needed",
             arm.rounds
         )),
         Some([lo, _]) if lo > most => proven.push(format!(
-            "arm {name}: offline work makes online work wait {:.1} ms per CPU-second, more than {most}",
+            "arm {name}: offline work makes online work wait {:.1} ms per CPU-second; the limit is {most} ms",
             arm.offline_ms_per_cpu_s
         )),
         Some([_, hi]) if hi > most => open.push(format!(
-            "arm {name}: the wait blamed on offline work may be on either side of {most} ms per CPU-second"
+            "arm {name}: the wait blamed on offline work is neither proven below {most} ms per CPU-second nor proven above"
         )),
         Some(_) => {}
     }
     let mut few = Vec::new();
     match (arm.preemption_p99_us, arm.preemption_p99_one_sided) {
-        // No gap in the proof if the blamed wait is below its limit: then the two sides hardly shared a CPU.
+        // If the wait blamed on offline work is below its limit, the verdict does not need a preemption delay: online
+        // and offline threads then hardly shared a CPU.
         _ if arm.preemptions < FEWEST_DELAYS => few.push(format!(
-            "arm {name}: not enough wake-ups for a preemption delay: {} on CPUs with offline work, {FEWEST_DELAYS} are needed",
+            "arm {name}: a P99 of the preemption delay needs {FEWEST_DELAYS} wake-ups on CPUs that run offline work; there were {}",
             arm.preemptions
         )),
         (Some(p99), Some([lo, _])) if lo > longest => proven.push(format!(
-            "arm {name}: offline work leaves a CPU to online work within {p99:.0} µs (P99), more than {longest}"
+            "arm {name}: offline work keeps a CPU for {p99:.0} µs (P99) after online work is woken there; the limit is {longest} µs"
         )),
         (Some(p99), Some([lo, hi])) if hi > longest => open.push(format!(
-            "arm {name}: offline work leaves a CPU to online work within {p99:.0} µs (P99) [{lo:.0}, {hi:.0}], which may be on \
-             either side of {longest}"
+            "arm {name}: offline work keeps a CPU for {p99:.0} µs (P99) [{lo:.0}, {hi:.0}] after online work is woken there: \
+             neither proven below {longest} µs nor proven above"
         )),
         (Some(_), Some(_)) => {}
         (p99, _) => open.push(format!(
-            "arm {name}: {} rounds give no bound on how soon offline work leaves a CPU, 5 are needed",
+            "arm {name}: {} rounds are too few for a bound on the preemption delay; 5 are needed",
             if p99.is_some() { arm.rounds } else { 0 }
         )),
     }
     match arm.total_difference_one_sided {
-        // Blame proves that offline work made online work wait, not that it did no harm: offline work without CPU time
-        // can still make other work occupy the CPU longer, which only shows in the total.
+        // A low wait blamed on offline work does not prove that offline work did no harm. Even offline work that gets
+        // no CPU time can make other work occupy the CPU longer; only the total wait shows this harm.
         Some([lo, _]) if lo > most => proven.push(format!(
-            "arm {name}: online work waits {:.1} ms per CPU-second longer than alone, whoever has the CPU, more than {most}",
+            "arm {name}: online work waits {:.1} ms per CPU-second longer than alone, counting waits of any cause; the limit is {most} ms",
             arm.total_difference_ms_per_cpu_s.unwrap_or(lo)
         )),
         Some([_, hi]) if hi > most => open.push(format!(
-            "arm {name}: all waits together may be more than {most} ms per CPU-second longer than alone"
+            "arm {name}: it is not proven that online work waits at most {most} ms per CPU-second longer than alone, counting \
+             waits of any cause"
         )),
         Some(_) => {}
-        None => open.push(format!("arm {name}: all waits together cannot be compared with the baseline")),
+        None => open.push(format!("arm {name}: too few rounds to compare the waits of any cause with the baseline")),
     }
     match (proven.is_empty(), open.is_empty()) {
         (false, _) => (Verdict::Fail, proven),
@@ -162,7 +166,7 @@ mod tests {
                 "isolated" => isolated(block.round),
                 _ => (0.0, 20.0 + f64::from(block.round), 0.0, 0),
             };
-            // Two seconds on a CPU.
+            // The online threads use two seconds of CPU time.
             let wait_s = WaitByKind { offline: offline * 2e-3, other: other * 2e-3, ..WaitByKind::default() };
             let preemption = Delays { count, p50_us: None, p99_us: (count > 0).then_some(p99) };
             block.blame = Some(Blamed { run_s: 2.0, wait_s, preemption, ..Blamed::default() });
@@ -174,7 +178,7 @@ mod tests {
         blamed(run).pop().expect("the isolated arm")
     }
 
-    // promise 44
+    // promise 36
     #[test]
     fn protected_and_not() {
         let run = run_with(|round| (8.0 + f64::from(round), 25.0, 14.0, 900));
@@ -190,7 +194,7 @@ mod tests {
         );
     }
 
-    // promise 44
+    // promise 36
     #[test]
     fn each_way_to_fail_or_stay_open() {
         let said = |run: &Run| {
@@ -200,23 +204,24 @@ mod tests {
         let (verdict, why) = said(&run_with(|_| (60.0, 0.0, 14.0, 900)));
         assert!(verdict == Verdict::Fail && why.contains("makes online work wait 60.0 ms"), "{why}");
         let (verdict, why) = said(&run_with(|_| (8.0, 0.0, 1_900.0, 900)));
-        assert!(verdict == Verdict::Fail && why.contains("within 1900 µs (P99)"), "{why}");
-        // Indirect harm: offline work got no CPU, and third parties delayed online work.
+        assert!(verdict == Verdict::Fail && why.contains("for 1900 µs (P99)"), "{why}");
+        // Indirect harm: offline work got no CPU time, but other programs delayed online work.
         let (verdict, why) = said(&run_with(|_| (0.0, 900.0, 14.0, 900)));
         assert!(verdict == Verdict::Fail && why.contains("longer than alone"), "{why}");
         let (verdict, why) = said(&run_with(|_| (8.0, 0.0, 14.0, 3)));
-        assert!(verdict == Verdict::Pass && why.contains("not enough wake-ups"), "{why}");
+        assert!(verdict == Verdict::Pass && why.contains("needs 100 wake-ups"), "{why}");
         let (verdict, why) = said(&run_with(|round| (f64::from(round) * 20.0, 0.0, 14.0, 900)));
-        assert!(verdict == Verdict::Inconclusive && why.contains("either side"), "{why}");
+        assert!(verdict == Verdict::Inconclusive && why.contains("neither proven below"), "{why}");
         let mut hidden = run_with(|_| (8.0, 0.0, 14.0, 900));
         for block in hidden.blocks.iter_mut().skip(4) {
             block.blame.as_mut().unwrap().missed_share = 0.02;
         }
         let (verdict, why) = said(&hidden);
-        assert!(verdict == Verdict::Inconclusive && why.contains("rounds give no bound"), "{why}");
+        assert!(verdict == Verdict::Inconclusive && why.contains("rounds are too few"), "{why}");
     }
 
-    /// P99 of leaving a CPU, by round: only rounds that are significantly above the bound of 100 µs, or below, decide.
+    /// Cases of the preemption P99 by round: the verdict is decided only if the rounds are significantly above or below
+    /// the limit of 100 µs.
     #[test]
     fn a_median_alone_decides_nothing() {
         let verdict =
@@ -224,17 +229,17 @@ mod tests {
         for (p99s, expect) in [
             ([20.0, 30.0, 25.0, 40.0, 22.0, 31.0], Verdict::Pass),
             ([220.0, 300.0, 250.0, 400.0, 220.0, 310.0], Verdict::Fail),
-            // Three of six below.
+            // The values of half of the rounds, or of two rounds of six, are above the limit.
             ([20.0, 220.0, 25.0, 400.0, 22.0, 310.0], Verdict::Inconclusive),
             ([20.0, 30.0, 25.0, 240.0, 220.0, 31.0], Verdict::Inconclusive),
-            // One burst is too many for six rounds.
+            // Even one burst prevents a decision on six rounds.
             ([20.0, 30.0, 25.0, 9_000.0, 22.0, 31.0], Verdict::Inconclusive),
         ] {
             assert_eq!(verdict(p99s), expect, "{p99s:?}");
         }
     }
 
-    // promise 44
+    // promise 36
     #[test]
     fn without_the_probe_there_is_nothing() {
         assert_eq!(blamed(&fixture::small_run()), []);

@@ -1,10 +1,13 @@
-//! How much offline work was done: isolation that simply stops it would protect the service perfectly.
+//! Measures how much offline work was done under isolation. Without this measurement, isolation that simply stops the
+//! offline work would appear to be perfect. An arm is one of the ways of running the service that a run compares; a
+//! block is the measurement of one arm in one round.
 
 use super::samples::online_failed;
 use crate::record::{Arm, Block, OfflineKept, Role, Run};
 use crate::stats::{SignedRank, Tail, emu_pct, median, work_kept_pct};
 
-/// The offline figures of each isolated arm. Figures that a machine or a run cannot provide are `None`.
+/// Returns the offline statistics of each isolated arm; an arm is one of the ways of running the service that a run
+/// compares. A value that the machine or the run cannot provide is `None`.
 pub fn offline_kept(run: &Run) -> Vec<OfflineKept> {
     let isolated = run.arms.iter().filter(|arm| arm.role == Role::Isolated);
     isolated.map(|arm| of_arm(run, arm)).collect()
@@ -14,7 +17,7 @@ fn of_arm(run: &Run, of: &Arm) -> OfflineKept {
     let arm = of.name.as_str();
     let mut kept = OfflineKept { arm: arm.to_owned(), ..OfflineKept::default() };
     if let Some(contended) = run.contended_for(of) {
-        // Ratios, not log-ratios: offline work may well be zero in a block.
+        // Ratios are used instead of log-ratios, because the offline work of a block can be zero.
         let ratios: Vec<f64> = usable(run, arm)
             .filter_map(|block| {
                 let other = usable(run, &contended.name).find(|other| other.round == block.round)?;
@@ -41,12 +44,13 @@ fn of_arm(run: &Run, of: &Arm) -> OfflineKept {
     kept
 }
 
-/// The valid blocks of an arm.
+/// Returns the valid blocks of an arm in which the service did not fail.
 fn usable<'a>(run: &'a Run, arm: &'a str) -> impl Iterator<Item = &'a Block> {
     run.blocks_of(arm).filter(|block| block.valid && !online_failed(block))
 }
 
-/// Offline CPU use, per cent of the CPU that the online side, other programs and the hypervisor leave.
+/// Returns the CPU use of offline work in a block, in per cent of the CPU time that the online side, other programs and
+/// the hypervisor leave.
 fn cpu_left_used_pct(run: &Run, block: &Block) -> Option<f64> {
     let cpu = block.cpu;
     let left = f64::from(run.machine.threads) - cpu.online? - cpu.other? - cpu.steal?;
@@ -67,7 +71,7 @@ mod tests {
         assert!(kept[0].kept_vs_contended_ci95.is_some());
         assert_eq!(kept[0].kept_vs_alone_pct, None);
         assert_eq!(kept[0].emu_pct, None);
-        // 1.4 of the 2 - 0.3 - 0.05 - 0.0 CPUs that are left.
+        // Offline work uses 1.4 CPUs, of the 2 - 0.3 - 0.05 - 0.0 CPUs that are left.
         assert!((kept[0].cpu_left_used_pct.unwrap() - 1.4 / 1.65 * 100.0).abs() < 1e-9, "{kept:?}");
     }
 

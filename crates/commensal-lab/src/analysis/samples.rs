@@ -1,31 +1,33 @@
-//! One number per arm, round and metric, from the valid blocks.
+//! Extracts the samples for the statistics: one value per arm, round and metric, from the valid blocks. An arm is one
+//! of the compared ways of running the service; a block is the measurement of one arm in one round.
 
 use crate::format::count;
 use crate::record::{Block, Metric, Role, Run, decode_histogram, percentile_us};
 use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
 
-/// The metric values of the usable blocks of a run; arms by their index in the run.
+/// The metric values of a run's usable blocks. Arms are given by their index in the run.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Samples {
     arms: Vec<BTreeMap<u32, BTreeMap<Metric, f64>>>,
 }
 
-/// Whether the online service died in this block, or answered no request.
+/// Whether the online service crashed in this block, or answered none of its requests.
 pub fn online_failed(block: &Block) -> bool {
     block.online_crashed
         || (block.load.offered_requests > 0 && block.load.achieved_per_s.is_some_and(|qps| qps <= 0.0))
 }
 
 impl Samples {
-    /// No values for `n_arms` arms.
+    /// Creates an empty collection for `n_arms` arms.
     pub fn empty(n_arms: usize) -> Self {
         Self { arms: vec![BTreeMap::new(); n_arms] }
     }
 
-    /// Stores one value: microseconds for percentiles, requests per second for throughput.
+    /// Stores one value: microseconds for a percentile, requests per second for throughput, or the result of a
+    /// Prometheus query in the query's unit.
     ///
-    /// Values without a finite logarithm are left out, as are arms beyond the last.
+    /// Does nothing if the arm does not exist, or if the value has no logarithm because it is not positive and finite.
     pub fn set(&mut self, arm: usize, round: u32, metric: Metric, value: f64) {
         let rounds = self.arms.get_mut(arm).filter(|_| value.is_finite() && value > 0.0);
         if let Some(rounds) = rounds {
@@ -33,17 +35,17 @@ impl Samples {
         }
     }
 
-    /// The value of one metric in one block.
+    /// Returns the value of one metric in one block.
     pub fn get(&self, arm: usize, round: u32, metric: Metric) -> Option<f64> {
         self.arms.get(arm)?.get(&round)?.get(&metric).copied()
     }
 
-    /// The rounds in which an arm has values, ascending.
+    /// Returns the rounds in which an arm has values, in ascending order.
     pub fn rounds(&self, arm: usize) -> impl Iterator<Item = u32> + '_ {
         self.arms.get(arm).into_iter().flat_map(|rounds| rounds.keys().copied())
     }
 
-    /// Rounds that have begun.
+    /// Returns the number of rounds that have begun.
     pub fn begun(&self) -> u32 {
         self.arms
             .iter()
@@ -52,14 +54,16 @@ impl Samples {
             .map_or(0, |last| last.saturating_add(1))
     }
 
-    /// All values of one metric of one arm, in the order of the rounds.
+    /// Returns all values of one metric in one arm, in the order of the rounds.
     pub fn values(&self, arm: usize, metric: Metric) -> Vec<f64> {
         self.rounds(arm).filter_map(|round| self.get(arm, round, metric)).collect()
     }
 
-    /// Extracts the values from the valid blocks of a run, and notes which percentiles have too few requests.
+    /// Extracts the values from the valid blocks of a run. Also returns a note for each percentile or query that lacks
+    /// values.
     ///
-    /// Histograms that do not decode count as missing; `Run::from_json` has already refused them.
+    /// A histogram that cannot be decoded counts as missing. Runs that [`Run::from_json`] has read contain no such
+    /// histogram, because it rejects such records.
     pub fn of(run: &Run) -> (Self, Vec<String>) {
         let mut samples = Self::empty(run.arms.len());
         let mut sizes = Vec::new();
@@ -97,7 +101,7 @@ impl Samples {
     }
 }
 
-/// A sentence for each query that lacks a value, or has one without a logarithm, in some valid blocks.
+/// Returns a sentence for each Prometheus query whose value is missing, or has no logarithm, in some valid blocks.
 fn unanswered(run: &Run) -> Vec<String> {
     let online = |arm: &str| run.arms.iter().any(|one| one.name == arm && one.role != Role::OfflineAlone);
     let blocks: Vec<&Block> = run.blocks.iter().filter(|block| block.valid && online(&block.arm)).collect();
@@ -112,8 +116,8 @@ fn unanswered(run: &Run) -> Vec<String> {
         }
         if low > 0 {
             notes.push(format!(
-                "{label} is not above 0 in {low} of {} blocks, which are left out of its comparisons: arms are compared by \
-                 ratios",
+                "{label} is 0 or less in {low} of {} blocks, and these do not count: arms are compared by ratios, which need \
+                 positive values",
                 blocks.len()
             ));
         }
@@ -121,7 +125,8 @@ fn unanswered(run: &Run) -> Vec<String> {
     notes
 }
 
-/// One sentence for each percentile that is missing from some or all blocks. `sizes` are requests per block.
+/// Returns a sentence for each percentile that is missing from some or all blocks. `sizes` has the number of requests
+/// of each block.
 fn omitted(run: &Run, sizes: &[u64]) -> Vec<String> {
     let shown = [Metric::P50, Metric::P90, Metric::P95, Metric::P99];
     let expected = |m: &Metric| {
@@ -129,23 +134,25 @@ fn omitted(run: &Run, sizes: &[u64]) -> Vec<String> {
             && (shown.contains(m) || run.design.gates.contains(m) || run.design.percentiles.contains(m))
     };
     let Some(largest) = sizes.iter().max() else {
-        return vec!["no block holds a latency histogram, so no percentile is printed".to_owned()];
+        return vec!["no block has a latency histogram, so no percentile is printed".to_owned()];
     };
     let mut notes = Vec::new();
     for metric in Metric::ALL.into_iter().filter(expected) {
         let (label, needed) = (metric.label(), metric.requests_needed());
         let short = sizes.iter().filter(|&&n| n < needed).count();
         if !run.design.plans_for(metric) {
-            notes.push(format!("{label} is not printed: the blocks were not planned for it"));
+            notes.push(format!(
+                "{label} is not printed: by the plan, blocks have too few requests for {label}"
+            ));
         } else if short == sizes.len() {
             notes.push(format!(
-                "{label} is not printed: the largest block holds {} requests and {label} needs {}",
+                "{label} is not printed: the largest block has {} requests, and {label} needs {}",
                 count(*largest),
                 count(needed)
             ));
         } else if short > 0 {
             notes.push(format!(
-                "{label} is missing from {short} of {} blocks, which hold fewer than the {} requests it needs",
+                "{label} is missing in {short} of {} blocks, which have fewer than the {} requests that {label} needs",
                 sizes.len(),
                 count(needed)
             ));
@@ -192,19 +199,16 @@ mod tests {
     #[test]
     fn what_is_not_printed_is_said() {
         let (_, notes) = Samples::of(&with_requests(4_100));
-        assert_eq!(
-            notes,
-            ["P99 is not printed: the largest block holds 4 100 requests and P99 needs 10 000"]
-        );
+        assert_eq!(notes, ["P99 is not printed: the largest block has 4 100 requests, and P99 needs 10 000"]);
         let mut run = with_requests(4_100);
         run.design.percentiles = vec![Metric::P50, Metric::P90];
         let (samples, notes) = Samples::of(&run);
         assert_eq!(samples.get(0, 0, Metric::P95), None);
-        assert!(notes.iter().any(|n| n.contains("P95 is not printed: the blocks were not planned")));
+        assert!(notes.iter().any(|n| n.contains("P95 is not printed: by the plan, blocks have too few")));
         let mut run = with_requests(4_100);
         run.blocks[0].histograms.latency = with_requests(150).blocks[0].histograms.latency.clone();
         let (_, notes) = Samples::of(&run);
-        assert!(notes.iter().any(|n| n.contains("P50 is missing from 1 of 24 blocks")), "{notes:?}");
+        assert!(notes.iter().any(|n| n.contains("P50 is missing in 1 of 24 blocks")), "{notes:?}");
     }
 
     #[test]

@@ -1,38 +1,39 @@
-//! Result of a sweep: up to which of its values isolation holds.
+//! Evaluates a sweep, which is a run with one isolated arm for each value of a setting: finds the range of values for
+//! which isolation passes.
 //!
-//! Values are judged in order, from the least demanding one up to the first that does not hold. With this fixed
-//! sequence the claim about the largest value has the error rate of a claim about a single value, whatever their
-//! number.
+//! The values are judged in order, starting with the least demanding value and ending with the first value that does
+//! not pass. Because of this fixed sequence, the claim about the largest passing value has the error rate of a claim
+//! about a single value, whatever the number of values.
 
 use crate::record::Verdict;
 use crate::record::{Role, Run, Sweep, SweepPoint};
 use crate::verdict::{Judgement, threshold_words};
 
-/// The boundary up to which isolation holds.
+/// The boundary between the values for which isolation passes and the first value for which it does not.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SweepKnee<'a> {
     /// The sweep.
     pub sweep: &'a Sweep,
-    /// The largest value that holds, as all before it do.
+    /// The largest value that passes together with all values before it.
     pub holds: Option<&'a SweepPoint>,
-    /// The first value that does not hold, with its verdict.
+    /// The first value that does not pass, with its verdict.
     pub ends: Option<(&'a SweepPoint, Verdict)>,
 }
 
-/// The boundary of a run's sweep, from the verdicts on its isolated arms; `None` where no arm has one.
+/// Returns the boundary of a run's sweep, from the verdicts on its isolated arms; `None` if no value has a verdict.
 #[must_use]
 pub fn knee<'a>(
     run: &'a Run,
     verdicts: &std::collections::BTreeMap<String, Verdict>,
 ) -> Option<SweepKnee<'a>> {
     let sweep = run.design.sweep.as_ref()?;
-    // Values that are impossible on this machine were left out.
-    let judged = sweep.points.iter().filter_map(|point| {
+    // A value that is impossible on this machine has no verdict, and is skipped.
+    let values = sweep.points.iter().filter_map(|point| {
         let verdict = verdicts.get(point.isolated.as_ref()?)?;
         Some((point, *verdict))
     });
     let mut knee = SweepKnee { sweep, holds: None, ends: None };
-    for (point, verdict) in judged {
+    for (point, verdict) in values {
         if verdict != Verdict::Pass {
             knee.ends = Some((point, verdict));
             break;
@@ -42,10 +43,11 @@ pub fn knee<'a>(
     (knee.holds.is_some() || knee.ends.is_some()).then_some(knee)
 }
 
-/// Derives the verdict of the run from the verdicts on the values, and its summary.
+/// Derives the verdict of the run from the verdicts on the values, and adds a summary to the reasons.
 ///
-/// A ramp claims that isolation holds at every value, so the worst decides. Varying a limit asks which value holds: the
-/// run passes when the lowest value holds, fails when that is proven not to hold, and is undecided otherwise.
+/// A sweep of the intensity of the offline work (a ramp) claims that isolation passes at every value, so the worst
+/// value decides. A sweep of a limit asks which values pass: the run passes if the lowest value passes, fails if the
+/// lowest value is proven to fail, and is inconclusive otherwise.
 pub(super) fn settle(run: &Run, judgement: &mut Judgement) {
     if !matches!(judgement.verdict, Verdict::Pass | Verdict::Fail | Verdict::Inconclusive) {
         return;
@@ -62,11 +64,12 @@ pub(super) fn settle(run: &Run, judgement: &mut Judgement) {
     judgement.reasons.insert(0, sentence);
 }
 
-/// `the largest cpu.max that stays within 5 %: 50 % (it keeps 48 % of the offline work); 80 % does not`.
+/// Formats the summary: `the largest cpu.max that stays within 5 %: 50 % (it keeps 48 % of the offline work); 80 % does
+/// not`.
 fn said(run: &Run, knee: &SweepKnee<'_>) -> String {
     let limit = match threshold_words(run, run.design.gates.iter().copied()) {
         one if one.ends_with('%') => one,
-        _ => "its bounds".to_owned(),
+        _ => "the thresholds".to_owned(),
     };
     let what = &knee.sweep.what;
     let kept = |point: &SweepPoint| {
@@ -76,25 +79,27 @@ fn said(run: &Run, knee: &SweepKnee<'_>) -> String {
     };
     let word = |verdict| match verdict {
         Verdict::Fail => "does not",
-        _ => "is not decided",
+        _ => "is undecided",
     };
     match (knee.sweep.ramp, knee.holds, knee.ends) {
-        (true, Some(holds), None) => format!("isolation holds {limit} up to {}{}", holds.label, kept(holds)),
+        (true, Some(holds), None) => {
+            format!("harm stays within {limit} up to {}{}", holds.label, kept(holds))
+        }
         (true, Some(holds), Some((point, verdict))) => format!(
-            "isolation holds {limit} up to {}{}; beside {} it {}",
+            "harm stays within {limit} up to {}{}; with {} it {}",
             holds.label,
             kept(holds),
             point.label,
             word(verdict)
         ),
         (true, None, Some((point, Verdict::Fail))) => {
-            format!("isolation does not hold {limit} beside {}", point.label)
+            format!("harm exceeds {limit} already with {}", point.label)
         }
         (true, None, Some((point, _))) => {
-            format!("it is not decided whether isolation holds {limit} beside {}", point.label)
+            format!("it is undecided whether harm stays within {limit} with {}", point.label)
         }
         (false, Some(holds), None) => {
-            format!("every {what} that was tried stays within {limit}, up to {}{}", holds.label, kept(holds))
+            format!("every {what} tried stays within {limit}, up to {}{}", holds.label, kept(holds))
         }
         (false, Some(holds), Some((point, verdict))) => format!(
             "the largest {what} that stays within {limit}: {}{}; {} {}",
@@ -104,16 +109,16 @@ fn said(run: &Run, knee: &SweepKnee<'_>) -> String {
             word(verdict)
         ),
         (false, None, Some((point, Verdict::Fail))) => {
-            format!("no {what} that was tried stays within {limit}: {} does not", point.label)
+            format!("no {what} tried stays within {limit}: already {} exceeds it", point.label)
         }
         (false, None, Some((point, _))) => {
-            format!("it is not decided which {what} stays within {limit}: {} is open", point.label)
+            format!("it is undecided which {what} stays within {limit}: {} is undecided", point.label)
         }
         (_, None, None) => format!("no value of {what} was judged"),
     }
 }
 
-/// The summary of a concluded sweep.
+/// Returns the summary of a sweep that has a verdict.
 #[must_use]
 pub fn answered(run: &Run) -> Option<String> {
     let concluded = matches!(run.verdict?, Verdict::Pass | Verdict::Fail | Verdict::Inconclusive);
@@ -121,7 +126,7 @@ pub fn answered(run: &Run) -> Option<String> {
     Some(said(run, &knee))
 }
 
-/// Whether an arm is a value that is judged but need not hold: a value of a varied limit.
+/// Returns whether an arm belongs to a value of a swept limit. Such an arm is judged, but need not pass.
 #[must_use]
 pub fn need_not_hold(run: &Run, arm: &str) -> bool {
     let varied = run.design.sweep.as_ref().filter(|sweep| !sweep.ramp);
@@ -138,7 +143,7 @@ mod tests {
     use crate::record::Arm;
     use crate::rng::Rng;
 
-    /// A run of 12 rounds whose isolated arms have these harms, in the order of their values.
+    /// Returns a run of 12 rounds. Its isolated arms have these harms, in the order of the sweep's values.
     fn swept(harms: &[f64], ramp: bool) -> Run {
         let mut run = bare_run(12);
         let template = run.arms.pop().unwrap();
@@ -154,7 +159,7 @@ mod tests {
             let at = 20.0 * (index + 1) as f64;
             let label = format!("{at} %");
             points.push(SweepPoint { at, label, contended: None, isolated: Some(name) });
-            // Every arm meets the same noise of the first four, and its own.
+            // The first four arms share one simulation; each further isolated arm has independent noise.
             let one = simulate(
                 &mut Rng::new(23 + index as u64),
                 12,
@@ -177,8 +182,9 @@ mod tests {
         run
     }
 
-    /// Harm at each value, and what the sweep and the ramp come to. 0.045 is open at this noise.
-    // promise 49
+    /// Each case has the harm at each value, the verdict if the values are a limit, and the verdict if they are a ramp.
+    /// At this noise, a harm of 4.8 % is inconclusive.
+    // promise 40
     #[test]
     fn the_least_value_decides_a_sweep_and_the_worst_a_ramp() {
         use Verdict::{Fail, Inconclusive, Pass};
@@ -186,16 +192,16 @@ mod tests {
             (
                 &[0.0, 0.01][..],
                 Pass,
-                "every cpu.max that was tried stays within 5 %, up to 40 %",
+                "every cpu.max tried stays within 5 %, up to 40 %",
                 Pass,
-                "isolation holds 5 % up to 40 %",
+                "harm stays within 5 % up to 40 %",
             ),
             (
                 &[0.0, 0.3],
                 Pass,
                 "the largest cpu.max that stays within 5 %: 20 % (it keeps 81 % of the offline work); 40 % does not",
                 Fail,
-                "up to 20 % (it keeps 81 % of the offline work); beside 40 % it does not",
+                "up to 20 % (it keeps 81 % of the offline work); with 40 % it does not",
             ),
             (
                 &[0.0, 0.01, 0.3, 0.6],
@@ -207,20 +213,20 @@ mod tests {
             (
                 &[0.3, 0.6],
                 Fail,
-                "no cpu.max that was tried stays within 5 %: 20 % does not",
+                "no cpu.max tried stays within 5 %: already 20 % exceeds it",
                 Fail,
-                "does not hold 5 % beside 20 %",
+                "harm exceeds 5 % already with 20 %",
             ),
             (
                 &[0.048, 0.3],
                 Inconclusive,
-                "it is not decided which cpu.max stays within 5 %: 20 % is open",
+                "it is undecided which cpu.max stays within 5 %: 20 % is undecided",
                 Fail,
-                "it is not decided whether",
+                "it is undecided whether",
             ),
-            // A larger value that holds by chance is no claim.
-            (&[0.3, 0.0], Fail, "no cpu.max that was tried", Fail, "beside 20 %"),
-            (&[0.0, 0.048], Pass, "40 % is not decided", Inconclusive, "beside 40 % it is not decided"),
+            // The sweep does not claim a larger value that passes by chance.
+            (&[0.3, 0.0], Fail, "no cpu.max tried", Fail, "with 20 %"),
+            (&[0.0, 0.048], Pass, "40 % is undecided", Inconclusive, "with 40 % it is undecided"),
         ] {
             for (is_ramp, verdict, words) in [(false, vary, vary_words), (true, ramp, ramp_words)] {
                 let run = swept(harms, is_ramp);
@@ -236,7 +242,7 @@ mod tests {
         let mut run = swept(&[0.0, 0.3], false);
         run.design.threshold_overrides_pct.insert(crate::record::Metric::P90, 10.0);
         let said = answered(&run).unwrap();
-        assert!(said.starts_with("the largest cpu.max that stays within its bounds: 20 %"), "{said}");
+        assert!(said.starts_with("the largest cpu.max that stays within the thresholds: 20 %"), "{said}");
     }
 
     #[test]
@@ -250,7 +256,7 @@ mod tests {
         assert_eq!(answered(&run), None);
     }
 
-    /// In a terminal, in Markdown, on the page, in CSV and for CI servers.
+    /// The summary appears in the terminal, Markdown, HTML, CSV and JUnit reports.
     #[test]
     fn every_report_has_the_curve() {
         let run = swept(&[0.0, 0.01, 0.3], false);
@@ -264,7 +270,8 @@ mod tests {
         let csv = crate::report::csv(&run);
         assert!(csv.lines().next().unwrap().ends_with(",\"cpu.max, %\""), "{csv}");
         assert!(csv.lines().any(|line| line.contains(",isolated:1,") && line.ends_with(",40")), "{csv}");
-        // Values that need not hold do not fail a build; the result of the sweep is a case.
+        // The arms of a swept limit need not pass, so they do not fail a build. The result of the sweep is a test case
+        // of its own.
         let junit = crate::report::junit(&run, true);
         assert!(junit.contains("failures=\"0\"") && junit.contains("some cpu.max holds"), "{junit}");
         assert!(crate::report::junit(&swept(&[0.3, 0.6], false), false).contains("failures=\"1\""));

@@ -1,4 +1,6 @@
-//! What one run reports about each known harm, next to the true harm.
+//! The results of one calibration run: for each known harm, the verdict and the measured harm, together with the true
+//! harm. In a calibration, the service harms itself by a known delay; each harm has its own arm (a way of running the
+//! service). A gate is a metric whose harm determines the verdict.
 
 use crate::analysis::{Samples, conclude};
 use crate::conductor::judge_round;
@@ -11,82 +13,83 @@ use crate::stats::{mean, median};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The percentiles whose true harm is known.
+/// The percentiles for which the true harm is known.
 pub const KNOWN: [Metric; 2] = [Metric::P50, Metric::P90];
 
-/// What a run reports about one harm.
+/// The result of one run for one harm.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
-    /// The harm.
+    /// The known harm of the arm.
     pub harm: KnownHarm,
-    /// Configured delay per request, microseconds.
+    /// Configured delay per request (µs).
     pub asked_us: f64,
-    /// Average delay that the service added, as it measured it itself.
+    /// Average delay that the service added, as measured by the service (µs).
     pub counted_us: Option<f64>,
-    /// CPU time per request beyond that of the service alone, from the kernel's accounting; near zero, since the load
-    /// should be equal.
+    /// CPU time per request in this arm, minus the CPU time per request of the service alone (µs), from the kernel's
+    /// accounting. The value is near zero, because the service should use equal CPU time in every arm.
     pub cpu_us: Option<f64>,
-    /// The verdict that `quickstart` would have given.
+    /// The verdict that the experiment `quickstart` would have given.
     pub verdict: Verdict,
-    /// Number of rounds after which it was reached.
+    /// Number of rounds after which the verdict was reached.
     pub rounds: u32,
-    /// One-sided error rate of the bounds at that analysis.
+    /// One-sided error rate of the bounds after that number of rounds.
     pub level: f64,
-    /// One entry per gate whose true harm is known.
+    /// One entry per gate (metric that determines the verdict) whose true harm is known.
     pub gates: Vec<GateAnswer>,
-    /// Reasons of the verdict.
+    /// Reasons for the verdict.
     pub reasons: Vec<String>,
 }
 
-/// One percentile: reported and true harm.
+/// The measured and the true harm on one percentile.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GateAnswer {
-    /// The percentile.
+    /// The percentile, as a metric.
     pub metric: Metric,
-    /// Harm up to this size, per cent, still counts as no harm.
+    /// Largest harm that still counts as no harm (per cent).
     pub threshold_pct: f64,
-    /// The true harm, per cent.
+    /// The true harm (per cent).
     pub true_pct: f64,
-    /// The reported harm, per cent, with its interval and its one-sided bounds.
+    /// The measured harm (per cent).
     pub harm_pct: f64,
-    /// See `harm_pct`.
+    /// Two-sided 95 % confidence interval of the measured harm (per cent).
     pub ci95: Option<[f64; 2]>,
-    /// See `harm_pct`.
+    /// One-sided confidence bounds of the measured harm (per cent).
     pub one_sided: Option<[f64; 2]>,
-    /// Whether all rounds together prove, on this percentile alone, a harm beyond the threshold.
+    /// Whether all rounds together prove a harm above the threshold on this percentile alone.
     pub beyond: bool,
 }
 
 impl GateAnswer {
-    /// Whether the interval contains the true harm; `None` without an interval.
+    /// Whether the confidence interval contains the true harm; `None` if there is no interval.
     #[must_use]
     pub fn covers(&self) -> Option<bool> {
         self.ci95.map(|[lo, hi]| lo <= self.true_pct && self.true_pct <= hi)
     }
 }
 
-/// One block with the values that enter the statistics: enough to recompute every figure.
+/// The values of one block that enter the statistics, from which every result can be recomputed. A block is the
+/// measurement of one arm in one round.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BlockSample {
-    /// The arm.
+    /// Name of the arm.
     pub arm: String,
-    /// The round, from 0.
+    /// Number of the round, starting at 0.
     pub round: u32,
-    /// Whether it was used.
+    /// Whether the block was valid.
     pub valid: bool,
-    /// Percentiles, microseconds.
+    /// Median latency (µs).
     pub p50_us: Option<f64>,
-    /// See `p50_us`.
+    /// P90 of the latency (µs).
     pub p90_us: Option<f64>,
     /// Requests answered per second.
     pub qps: Option<f64>,
-    /// Histogram of the latencies, where it is stored.
+    /// Histogram of the latencies, encoded in base64; `None` if the record omits it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hist: Option<String>,
 }
 
-/// The run for one harm: the harmed arm takes the place of the isolated arm, beside the two arms of the service alone,
-/// and its blocks are judged like those of an isolated arm.
+/// Returns a run for one harm. It contains the arm with that harm as its isolated arm, and the two arms of the service
+/// alone. The blocks of that arm are judged again, as those of an isolated arm.
 fn run_of(run: &Run, harm: &KnownHarm) -> Run {
     let mut one = run.clone();
     one.arms.retain(|arm| matches!(arm.role, Role::Baseline | Role::Baseline2) || arm.name == harm.arm);
@@ -101,7 +104,7 @@ fn run_of(run: &Run, harm: &KnownHarm) -> Run {
     one
 }
 
-/// The run as it was after `rounds` rounds, concluded.
+/// Returns the concluded run as it was after `rounds` rounds.
 fn after(run: &Run, rounds: u32) -> Run {
     let mut then = run.clone();
     then.blocks.retain(|block| block.round < rounds);
@@ -109,7 +112,7 @@ fn after(run: &Run, rounds: u32) -> Run {
     then
 }
 
-/// The conclusion at the first interim analysis that decides, or at the end.
+/// Returns the run, concluded at the first interim analysis that decides it, or at its end if none does.
 fn concluded(run: &Run) -> Run {
     let decides = |verdict| matches!(verdict, Some(Verdict::Pass | Verdict::Fail | Verdict::Broken));
     let begun = run.rounds_begun();
@@ -117,13 +120,13 @@ fn concluded(run: &Run) -> Run {
     looks.map(|look| after(run, look)).find(|then| decides(then.verdict)).unwrap_or_else(|| after(run, begun))
 }
 
-/// The comparison with the service alone.
+/// Returns the comparison of an arm with the service alone.
 fn against_alone(run: &Run, arm: &str, metric: Metric) -> Option<Comparison> {
     let alone = run.arm_with(Role::Baseline)?;
     run.comparison(arm, &alone.name, metric).cloned()
 }
 
-/// One answer per harm.
+/// Returns one result per harm.
 #[must_use]
 pub fn answers(run: &Run, harms: &[KnownHarm]) -> Vec<Answer> {
     harms.iter().filter_map(|harm| answer(run, harm)).collect()
@@ -162,9 +165,10 @@ fn answer(run: &Run, harm: &KnownHarm) -> Option<Answer> {
     })
 }
 
-/// The true harm over the rounds, per cent: how much a percentile of the service alone (both identical arms together)
-/// rises when every latency gets the configured delay, and as many latencies as the service counted also get the
-/// excess.
+/// Returns the true harm in per cent (median over the rounds): the rise of a percentile of the service alone, with both
+/// identical arms together, when every latency is increased by the configured delay. The service has
+/// also counted how often a delay took longer than configured, and by how much: the same fraction of the latencies is
+/// increased by that excess as well.
 fn true_pct(run: &Run, added: &AddedTime, metric: Metric) -> Option<f64> {
     let quantile = metric.quantile()?;
     let alone = [run.arm_with(Role::Baseline)?, run.arm_with(Role::Baseline2)?].map(|arm| arm.name.as_str());
@@ -182,7 +186,8 @@ fn true_pct(run: &Run, added: &AddedTime, metric: Metric) -> Option<f64> {
     median(&harms).map(pct_of_log)
 }
 
-/// Cumulative distribution of latencies: upper bound in microseconds, and number of latencies up to it.
+/// Cumulative distribution of latencies. Each upper bound in microseconds has the number of latencies that do not
+/// exceed it.
 struct Latencies(Vec<(f64, u64)>);
 
 impl Latencies {
@@ -201,7 +206,7 @@ impl Latencies {
         Latencies(counts.into_iter().map(&mut up_to).collect())
     }
 
-    /// Number of latencies up to this bound.
+    /// Returns the number of latencies that do not exceed this bound.
     fn within(&self, us: f64) -> f64 {
         let at = self.0.partition_point(|(value, _)| *value <= us);
         at.checked_sub(1).map_or(0.0, |at| self.0[at].1 as f64)
@@ -216,7 +221,8 @@ impl Latencies {
         self.0.iter().find(|(_, up_to)| *up_to as f64 >= rank).map(|(us, _)| *us)
     }
 
-    /// The percentile of the same latencies with the delays added, assuming that delays and latencies are independent.
+    /// Returns the percentile of these latencies after the delays are added, under the assumption that delays and
+    /// latencies are independent.
     fn later(&self, added: &AddedTime, quantile: f64) -> Option<f64> {
         let asked_us = added.asked_ns as f64 / 1e3;
         let requests = added.requests.max(1) as f64;
@@ -235,14 +241,14 @@ impl Latencies {
         let mut hi = self.0.last()?.0 + parts.iter().map(|(later, _)| *later).fold(0.0, f64::max);
         while hi - lo > 0.01 {
             let middle = f64::midpoint(lo, hi);
-            // Tolerance for rounding.
+            // The tolerance is for rounding errors.
             if within(middle) >= rank - 1e-6 { hi = middle } else { lo = middle }
         }
         Some(hi)
     }
 }
 
-/// CPU time per request over that of the service alone, microseconds.
+/// Returns the CPU time per request in excess of that of the service alone (µs).
 fn cpu_us(run: &Run, arm: &str) -> Option<f64> {
     let per_request = |name: &str| {
         let (mut used, mut requests) = (0.0, 0);
@@ -259,7 +265,7 @@ fn cpu_us(run: &Run, arm: &str) -> Option<f64> {
     Some(per_request(arm)? - mean(&alone?)?)
 }
 
-/// Every block with the values that enter the statistics; with `whole`, histograms are included.
+/// Returns the sample of every block, including the histogram if `whole`.
 #[must_use]
 pub fn seen(run: &Run, whole: bool) -> Vec<BlockSample> {
     let (samples, _) = Samples::of(run);
@@ -286,8 +292,8 @@ mod tests {
     use crate::record::{encode_histogram, new_histogram};
     use crate::rng::Rng;
 
-    /// A simulated run of the plan: requests take a log-normal time, those of a harmed arm a constant longer, and each
-    /// round has a random slowdown.
+    /// Returns a simulated run of the plan. Latencies are log-normal; in an arm with a harm, a constant is added to
+    /// them; each round has a random slowdown.
     pub fn simulated(plan: &Plan, seed: u64, noise: f64) -> Run {
         const BASE_US: f64 = 160.0;
         let experiment = plan.experiment(0).unwrap();
@@ -296,7 +302,7 @@ mod tests {
         run.machine.threads = 2;
         for arm in &run.arms {
             let harm = plan.harms.iter().find(|harm| harm.arm == arm.name);
-            // The median is BASE_US, and P90 1.47 times that.
+            // The median is BASE_US, and P90 is 1.467 times as much.
             let of = harm.map_or(0.0, |harm| if harm.of == Metric::P90 { BASE_US * 1.467 } else { BASE_US });
             let asked_ns = (harm.map_or(0.0, |harm| harm.pct) * of * 10.0) as u64;
             let added = AddedTime {
@@ -314,7 +320,7 @@ mod tests {
                 let luck = drift * (noise * rng.normal()).exp();
                 let mut histogram = new_histogram().unwrap();
                 for i in 0..2_100 {
-                    // Finer than the histogram's step, and each half of the distribution alike.
+                    // The steps are finer than the histogram's, and the distribution is symmetric.
                     let u = (f64::from(i) + 0.5) / 2_100.0;
                     let z = inverse_normal(u);
                     let us = BASE_US * luck * (0.3 * z).exp() + added.asked_ns as f64 / 1e3;
@@ -347,8 +353,9 @@ mod tests {
         run
     }
 
-    /// Quantile from the logistic approximation of the normal distribution, `u = 1 / (1 + exp(-(1.5976 z + 0.07056
-    /// z^3)))`: exact to a per cent, which suffices here. The cubic has one real root, which is known in closed form.
+    /// Returns the quantile that corresponds to `u`, using the logistic approximation of the normal distribution, `u =
+    /// 1 / (1 + exp(-(1.5976 z + 0.07056 z^3)))`, which is accurate to one per cent. The cubic equation has one real
+    /// root, given in closed form.
     fn inverse_normal(u: f64) -> f64 {
         let (logit, cubic) = ((u / (1.0 - u)).ln(), 0.070_56);
         let (p, q) = (1.5976 / cubic, logit / cubic);
@@ -356,7 +363,7 @@ mod tests {
         (2.0 * (p / 3.0).sqrt() * third.sinh()).clamp(-5.0, 5.0)
     }
 
-    // promise 43
+    // promise 35
     #[test]
     fn what_is_added_moves_a_percentile_by_as_much_and_what_is_too_much_by_its_share() {
         let mut histogram = new_histogram().unwrap();
@@ -371,9 +378,10 @@ mod tests {
         };
         check(vec![], 0.5, 162.5);
         check(vec![], 0.9, 202.5);
-        // If all are 40 too late, the percentile rises by 40.
+        // If every response is 40 µs too late, the percentile rises by 40 µs.
         check(vec![(40.0, 100)], 0.5, 202.5);
-        // A tenth is far too late: the median is that of the others at 50 of 90, P90 is where the others end.
+        // A tenth of the responses is far too late. The median is then the value at rank 50 of the 90 other responses,
+        // and P90 is the maximum of the other responses.
         check(vec![(1_000.0, 10)], 0.5, 100.0 + 50.0 / 0.9 + 12.5);
         check(vec![(1_000.0, 10)], 0.9, 212.5);
     }
@@ -393,12 +401,12 @@ mod tests {
             assert_eq!((p50.threshold_pct, p90.threshold_pct), (5.0, 10.0));
             let of = if one.harm.of == Metric::P50 { p50 } else { p90 };
             assert!((of.true_pct - one.harm.pct).abs() < 0.1 * one.harm.pct + 0.01, "{one:?}");
-            // The same delay is a smaller share of P90 than of the median.
+            // The same delay is a smaller percentage of P90 than of the median.
             assert!(one.harm.pct == 0.0 || p90.true_pct < p50.true_pct);
             assert!((of.harm_pct - of.true_pct).abs() < 1.0, "{of:?}");
             assert_eq!(p90.beyond, p90.true_pct > 15.0, "{p90:?}");
         }
-        // A decided answer ends at its interim analysis.
+        // A run ends at the interim analysis that decides it.
         assert!(
             all[4].rounds < run.design.rounds && run.design.looks.contains(&all[4].rounds),
             "{:?}",
@@ -421,7 +429,7 @@ mod tests {
             }
         }
         assert_eq!(of, 40 * 3 * 2);
-        // 95 % less three standard deviations; P50 and P90 of a block are correlated.
+        // The limit is 95 %, minus three standard deviations of the count; P50 and P90 of a block are correlated.
         assert!(covered > 214, "{covered} of {of}");
         assert!(open > 20, "{open}");
         assert_eq!(wrong, 0);
@@ -445,7 +453,7 @@ mod tests {
             .filter(|block| block.arm == "+0 %")
             .for_each(|block| block.load.errors = 100);
         assert_eq!(answers(&broken, &plan.harms)[0].verdict, Verdict::Broken);
-        // Every block is listed, with its latencies where they are stored.
+        // The samples contain every block, with its latencies if these are stored.
         let seen_all = seen(&run, true);
         assert_eq!(seen_all.len(), run.blocks.len());
         assert_eq!(seen_all.iter().filter(|one| one.arm == "+0 %").count(), twin.len());

@@ -1,5 +1,5 @@
-//! The record of a calibration: its plan and every finished run. The whole file is rewritten after each run, so that an
-//! interrupted calibration can be continued.
+//! The record of a calibration: the plan and every finished run. The program rewrites the whole file after each run, so
+//! that a later command can continue an interrupted calibration.
 
 use super::{Answer, BlockSample, Plan, answers, seen};
 use crate::error::LabError;
@@ -7,51 +7,53 @@ use crate::record::{Machine, RecordedBy, Run};
 use crate::stats::{mean, median};
 use serde::{Deserialize, Serialize};
 
-/// The name in the `schema` field.
+/// Value of the `schema` field.
 pub const SCHEMA: &str = "commensal.calibration/1";
 
-/// A calibration.
+/// The record of a calibration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
-    /// Always `commensal.calibration/1`.
+    /// Name of the schema; always `SCHEMA`.
     pub schema: String,
-    /// What recorded it.
+    /// The program that made the record.
     pub tool: RecordedBy,
-    /// The machine; `None` before the first run.
+    /// The machine on which the calibration runs; `None` before the first run.
     pub machine: Option<Machine>,
-    /// What was planned.
+    /// The plan of the calibration.
     pub plan: Plan,
-    /// The runs.
+    /// The finished runs.
     pub runs: Vec<Done>,
 }
 
 /// A finished run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Done {
-    /// Its seed.
+    /// Seed of the run.
     pub seed: u64,
-    /// When it started, RFC 3339.
+    /// Start time of the run (RFC 3339).
     pub started: String,
-    /// Rounds.
+    /// Number of rounds.
     pub rounds: u32,
-    /// Requests per second offered.
+    /// Offered load in requests per second.
     pub offered_per_s: Option<f64>,
-    /// Median of the service alone, microseconds: its median over the rounds.
+    /// Median latency of the service alone (µs): the median over the rounds.
     pub alone_us: Option<f64>,
-    /// CPUs used on average by programs that are not part of the calibration; a neighbour is one of them.
+    /// Average number of CPUs used by programs that are not part of the calibration, including the neighbour program if
+    /// the calibration has such a program.
     pub foreign_cpus: Option<f64>,
-    /// CPUs stolen by the hypervisor, on average.
+    /// Average steal time (CPUs).
     pub steal_cpus: Option<f64>,
-    /// One answer per harm.
+    /// One result per harm.
     pub answers: Vec<Answer>,
-    /// Every block.
+    /// All blocks.
     pub blocks: Vec<BlockSample>,
-    /// Remarks of the recorder.
+    /// Caveats of the run.
     pub caveats: Vec<String>,
 }
 
 impl Done {
-    /// The result of a run; histograms are only stored for the first one, so that its figures can be recomputed.
+    /// Creates the result of a run. Only the first run of a calibration stores its histograms, from which its results
+    /// can be recomputed.
     fn of(run: &Run, plan: &Plan, first: bool) -> Done {
         let average = |of: fn(&crate::record::Block) -> Option<f64>| {
             mean(&run.blocks.iter().filter_map(of).collect::<Vec<f64>>())
@@ -77,16 +79,18 @@ impl Done {
 }
 
 fn other_form(error: &serde_json::Error) -> LabError {
-    LabError::new(format!("it does not read as a calibration of schema {SCHEMA}: {error}"))
+    LabError::new(format!("the file is not a calibration of schema {SCHEMA}: {error}"))
 }
 
-/// The error for a calibration that was made with another plan or by another version.
+/// Creates the error for a calibration that another plan, machine or version made.
 fn another(differs: &str) -> LabError {
-    LabError::new(format!("it is of another calibration: {differs}; name another file, or ask for the same"))
+    LabError::new(format!(
+        "the file has another calibration: {differs}; name another file, or use the same options"
+    ))
 }
 
 impl Calibration {
-    /// A record without runs.
+    /// Creates a record without runs.
     #[must_use]
     pub fn new(plan: Plan, tool: RecordedBy) -> Calibration {
         Calibration { schema: SCHEMA.to_owned(), tool, machine: None, plan, runs: Vec::new() }
@@ -95,47 +99,51 @@ impl Calibration {
     /// Parses a record.
     ///
     /// # Errors
-    /// When the text is not a record.
+    /// If the text is not a record of this schema.
     pub fn from_json(text: &str) -> Result<Calibration, LabError> {
         let value: serde_json::Value = serde_json::from_str(text).map_err(|error| other_form(&error))?;
         let schema = value.get("schema").and_then(serde_json::Value::as_str).unwrap_or_default();
         if schema != SCHEMA {
             return Err(LabError::new(format!(
-                "it has schema {schema:?}, and this version reads {SCHEMA:?}"
+                "the file has schema {schema:?}, but this version reads {SCHEMA:?}"
             )));
         }
         serde_json::from_value(value).map_err(|error| other_form(&error))
     }
 
-    /// The record as text.
+    /// Formats the record as JSON.
     ///
     /// # Errors
-    /// Never, for a record of this program.
+    /// Returns an error if the record cannot be serialised, which does not happen for records of this program.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
         Ok(commensal_core::text::json(self)? + "\n")
     }
 
-    /// Whether runs of this plan by this version may be added.
+    /// Checks whether runs of this plan by this version may be added.
     ///
     /// # Errors
-    /// The differences.
+    /// A message with the first difference.
     pub fn may_go_on(&self, plan: &Plan, tool: &RecordedBy) -> Result<(), LabError> {
         let mine = &self.plan;
         let names =
             |plan: &Plan| plan.harms.iter().map(|harm| harm.arm.clone()).collect::<Vec<String>>().join(", ");
-        let beside = |plan: &Plan| plan.beside.clone().unwrap_or_else(|| "nothing".to_owned());
+        let beside = |plan: &Plan| plan.beside.clone().unwrap_or_else(|| "none".to_owned());
         let differs = if mine.harms != plan.harms {
-            format!("its harms are {}, and {} are asked for", names(mine), names(plan))
+            format!("its harms are {}, but the options request {}", names(mine), names(plan))
         } else if (mine.seconds - plan.seconds).abs() > 1e-9 {
-            format!("its runs take {} s, and {} s are asked for", mine.seconds, plan.seconds)
+            format!("its runs take {} s, but the options request {} s", mine.seconds, plan.seconds)
         } else if mine.seed != plan.seed {
-            format!("its seed is {}, and {} is asked for", mine.seed, plan.seed)
+            format!("its seed is {}, but the options request {}", mine.seed, plan.seed)
         } else if mine.beside != plan.beside {
-            format!("its runs were beside {}, and {} is asked for", beside(mine), beside(plan))
+            format!(
+                "its background load (--beside) was {}, but the options request {}",
+                beside(mine),
+                beside(plan)
+            )
         } else if mine.blame != plan.blame {
-            "the waits were judged in one and are not in the other".to_owned()
+            "only one of the two calibrations judges how long threads wait for a CPU (--no-blame)".to_owned()
         } else if self.tool.version != tool.version {
-            format!("version {} made it, and this is {}", self.tool.version, tool.version)
+            format!("it was recorded by version {}, but this is version {}", self.tool.version, tool.version)
         } else {
             return Ok(());
         };
@@ -145,13 +153,13 @@ impl Calibration {
     /// Adds a finished run.
     ///
     /// # Errors
-    /// When the run is from another machine.
+    /// If the run is from another machine.
     pub fn add(&mut self, run: &Run) -> Result<&Done, LabError> {
         let here = self.machine.get_or_insert_with(|| run.machine.clone());
         if here.fingerprint != run.machine.fingerprint {
             let (there, here) = (format!("{}, {}", here.cpu, here.kernel), &run.machine);
             return Err(another(&format!(
-                "its machine is {there}, and this is {}, {}",
+                "its machine is {there}, but this machine is {}, {}",
                 here.cpu, here.kernel
             )));
         }
@@ -164,7 +172,7 @@ impl Calibration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::conductor::Beside;
+    use crate::conductor::Neighbour;
 
     fn tool(version: &str) -> RecordedBy {
         RecordedBy { version: version.to_owned(), args: Vec::new() }
@@ -181,19 +189,19 @@ mod tests {
             let said = again.may_go_on(&other, &tool(version)).unwrap_err().to_string();
             assert!(said.contains(want), "{said}");
         };
-        check(Plan::new(Some("0,3"), 90.0, 1, None).unwrap(), "1", "+0 %, +3 % are asked for");
-        check(Plan { seconds: 60.0, ..plan.clone() }, "1", "take 90 s, and 60 s");
-        check(Plan { seed: 2, ..plan.clone() }, "1", "seed is 1, and 2");
-        let beside = Plan { beside: Some(Beside::Busy(0.5).to_string()), ..plan.clone() };
-        check(beside, "1", "beside nothing, and busy:0.5");
-        check(Plan { blame: false, ..plan.clone() }, "1", "waits were judged");
-        check(plan.clone(), "2", "version 1 made it, and this is 2");
+        check(Plan::new(Some("0,3"), 90.0, 1, None).unwrap(), "1", "but the options request +0 %, +3 %");
+        check(Plan { seconds: 60.0, ..plan.clone() }, "1", "take 90 s, but the options request 60 s");
+        check(Plan { seed: 2, ..plan.clone() }, "1", "seed is 1, but the options request 2");
+        let beside = Plan { beside: Some(Neighbour::Busy(0.5).to_string()), ..plan.clone() };
+        check(beside, "1", "background load (--beside) was none, but the options request busy:0.5");
+        check(Plan { blame: false, ..plan.clone() }, "1", "judges how long threads wait");
+        check(plan.clone(), "2", "it was recorded by version 1, but this is version 2");
     }
 
     #[test]
     fn what_is_no_record_is_told() {
         let said = |text: &str| Calibration::from_json(text).unwrap_err().to_string();
-        assert!(said("{").contains("does not read as a calibration"), "{}", said("{"));
+        assert!(said("{").contains("is not a calibration"), "{}", said("{"));
         assert!(said("{}").contains("schema \"\""));
         assert!(said("[1]").contains("schema \"\""));
         assert!(said(r#"{"schema":"commensal.lab/1"}"#).contains("\"commensal.lab/1\""));

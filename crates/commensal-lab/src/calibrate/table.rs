@@ -1,5 +1,6 @@
-//! Summary of a calibration: how often the verdicts were right, by harm and against the goals, as text for a terminal
-//! and as Markdown.
+//! Summary of a calibration: how often the verdicts were right, for each known harm, and whether the verdicts meet
+//! their goals. In a calibration, the service harms itself by a known delay, and the verdict should report that harm. A
+//! gate is a metric whose harm determines the verdict. The summary is formatted as text for a terminal and as Markdown.
 
 use super::answer::KNOWN;
 use super::{Answer, Calibration, Done, GateAnswer};
@@ -10,32 +11,34 @@ use crate::stats::{mean, median};
 use commensal_core::text::{Align, columns, markdown_table};
 use serde::Serialize;
 
-/// A verdict counts as right or wrong only if the harm differs from its threshold by this factor.
+/// A verdict counts as right or wrong only if the true harm is above or below the threshold by at least this factor.
 const APART: f64 = 1.5;
-/// The goals: maximum and minimum shares.
+/// Goal: maximum share of false verdicts.
 const MOST_FALSE: f64 = 0.05;
+/// Goal: minimum share of confidence intervals that contain the true harm.
 const LEAST_COVERED: f64 = 0.93;
+/// Goal: minimum share of gross (large) harms on P90 that are detected.
 const LEAST_FOUND: f64 = 0.95;
-/// A gross harm on P90, per cent.
+/// Smallest configured harm on P90 that counts as gross, in per cent.
 const GROSS_PCT: f64 = 30.0;
-/// True harm that must remain of it, per cent, where the machine could not add the full delay.
+/// Smallest true harm on P90 that counts as gross, in per cent, if the service could not add the full delay.
 const GROSS_TRUE_PCT: f64 = 20.0;
-/// With fewer answers than this, a share of 5 % is uncertain.
+/// Minimum number of results from which a share of 5 % can be estimated.
 const ENOUGH: usize = 100;
 
 /// The expected verdict for a harm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Expected {
-    /// The harm is far below the threshold on every gate.
+    /// PASS: the harm is far below the threshold on every gate, which is a metric that determines the verdict.
     Pass,
-    /// The harm is far above the threshold on some gate.
+    /// FAIL: the harm is far above the threshold on some gate.
     Fail,
-    /// The harm is within a factor of a threshold, where either verdict is acceptable.
+    /// Either verdict: the harm is close to a threshold.
     Either,
 }
 
-/// The expected verdict of an answer.
+/// Returns the expected verdict of a result.
 fn expected(answer: &Answer) -> Expected {
     let times = |gate: &GateAnswer| gate.true_pct / gate.threshold_pct;
     if answer.gates.iter().any(|gate| times(gate) >= APART) {
@@ -47,70 +50,70 @@ fn expected(answer: &Answer) -> Expected {
     }
 }
 
-/// All answers to one harm.
+/// The results of all runs for one harm.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
-    /// The harm.
+    /// Name of the harm.
     pub harm: String,
-    /// Number of answers.
+    /// Number of results.
     pub answers: usize,
-    /// PASS.
+    /// Number of verdicts PASS.
     pub pass: usize,
-    /// FAIL or BROKEN.
+    /// Number of verdicts FAIL or BROKEN.
     pub fail: usize,
-    /// INCONCLUSIVE.
+    /// Number of verdicts INCONCLUSIVE.
     pub open: usize,
-    /// INVALID.
+    /// Number of verdicts INVALID.
     pub invalid: usize,
-    /// Number of answers that must be PASS or FAIL according to the true harm, and are.
+    /// Number of results with the expected verdict, where that is PASS or FAIL.
     pub right: usize,
-    /// Number of answers with the opposite verdict.
+    /// Number of results with the opposite of the expected verdict.
     pub wrong: usize,
-    /// Number of answers for which either verdict is acceptable.
+    /// Number of results for which either verdict is acceptable.
     pub either: usize,
-    /// Configured and measured delay per request, microseconds (medians).
+    /// Configured delay per request (µs, median).
     pub asked_us: Option<f64>,
-    /// See `asked_us`.
+    /// Measured delay per request (µs, median).
     pub counted_us: Option<f64>,
-    /// CPU time per request beyond that of the service alone, microseconds (median).
+    /// CPU time per request, minus the CPU time per request of the service alone (µs, median).
     pub cpu_us: Option<f64>,
     /// One entry per percentile.
     pub gates: Vec<Shown>,
 }
 
-/// One percentile over all answers to a harm.
+/// One percentile over all results for a harm.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Shown {
     /// The percentile.
     pub metric: Metric,
-    /// The true harm, per cent (median).
+    /// The true harm (per cent, median).
     pub true_pct: Option<f64>,
-    /// The reported harm, per cent (median).
+    /// The measured harm (per cent, median).
     pub harm_pct: Option<f64>,
-    /// Number of intervals in answers that are not INVALID; `covered` of them contain the true harm.
+    /// Number of confidence intervals; INVALID results do not count.
     pub intervals: usize,
-    /// See `intervals`.
+    /// Number of these intervals that contain the true harm.
     pub covered: usize,
-    /// The upper bound, per cent (median).
+    /// Upper confidence bound (per cent, median).
     pub bound_pct: Option<f64>,
-    /// Number of answers in which all rounds prove, on this percentile alone, a harm beyond the threshold.
+    /// Number of results in which all rounds together prove a harm above the threshold on this percentile alone.
     pub beyond: usize,
 }
 
-/// A goal.
+/// A goal for the verdicts, and whether the verdicts meet it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Goal {
-    /// Description.
+    /// Description of the cases that `count` counts.
     pub what: &'static str,
-    /// Number of cases, out of `of`.
+    /// Number of these cases, out of `of`.
     pub count: usize,
-    /// See `count`.
+    /// Number of cases to which the goal applies.
     pub of: usize,
-    /// The required share.
+    /// Required value of `count / of`; `most` says whether it is a maximum or a minimum.
     pub share: f64,
-    /// Whether the share is a maximum rather than a minimum.
+    /// Whether `share` is a maximum; otherwise it is a minimum.
     pub most: bool,
-    /// Whether the goal is met; `None` where there was nothing to count.
+    /// Whether the goal is met; `None` if the goal applies to no case.
     pub holds: Option<bool>,
 }
 
@@ -144,14 +147,14 @@ pub struct CalibrationSummary {
     pub runs: usize,
     /// One row per harm, in the order of the plan.
     pub rows: Vec<Row>,
-    /// The goals.
+    /// The goals for the verdicts.
     pub goals: Vec<Goal>,
-    /// Further facts that a reader must know.
+    /// Further facts about the calibration.
     pub facts: Vec<String>,
 }
 
 impl CalibrationSummary {
-    /// Whether every goal that could be tested holds.
+    /// Whether at least one goal could be tested, and all goals that could be tested are met.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.goals.iter().all(|goal| goal.holds != Some(false))
@@ -159,7 +162,7 @@ impl CalibrationSummary {
     }
 }
 
-/// Computes the summary.
+/// Computes the summary of a calibration.
 #[must_use]
 pub fn summarise(record: &Calibration) -> CalibrationSummary {
     let of = |harm: &crate::record::KnownHarm| -> Vec<&Answer> {
@@ -182,17 +185,17 @@ pub fn summarise(record: &Calibration) -> CalibrationSummary {
         gross.iter().filter(|answer| answer.verdict != Verdict::Invalid && beyond(answer, Metric::P90));
     let goals = vec![
         Goal::new(
-            "false answers (PASS of 1.5 times a threshold or more, FAIL of 2/3 of it or less)",
+            "false verdicts (PASS at 1.5 times a threshold or more, FAIL at 2/3 of it or less)",
             (sum(&|row| row.wrong), sum(&|row| row.answers - row.either)),
             (MOST_FALSE, true),
         ),
         Goal::new(
-            "harm within its interval",
+            "true harm within its confidence interval",
             (gates(|one| one.covered), gates(|one| one.intervals)),
             (LEAST_COVERED, false),
         ),
         Goal::new(
-            "harm of +30 % on P90 proven on P90 alone",
+            "harm of +30 % on P90 detected by the gate on P90 alone",
             (found.count(), gross.len()),
             (LEAST_FOUND, false),
         ),
@@ -266,7 +269,7 @@ fn facts(record: &Calibration) -> Vec<String> {
     if let (Ok(experiment), Ok(quickstart_s)) = (plan.experiment(0), plan.quickstart_s()) {
         let per_round = experiment.design.windows.map_or(0, |windows| windows.per_round);
         facts.push(format!(
-            "each answer rests on at most {} rounds of {per_round} windows, as many as `lab run quickstart --for {:.0}s` has",
+            "each verdict is based on at most {} rounds of {per_round} windows, as many as `lab run quickstart --for {:.0}s` has",
             experiment.design.rounds,
             quickstart_s.ceil()
         ));
@@ -281,20 +284,21 @@ fn facts(record: &Calibration) -> Vec<String> {
             .map(|mean| format!("{} ({} to {})", plain(mean, step), plain(ends.0, step), plain(ends.1, step)))
     };
     if let Some(alone) = range(&of(|run| run.alone_us), 1.0) {
-        facts.push(format!("the service alone answers half of its requests within {alone} us"));
+        facts.push(format!("the median latency of the service alone is {alone} us"));
     }
     if let Some(foreign) = range(&of(|run| run.foreign_cpus), 0.01) {
         let stolen = range(&of(|run| run.steal_cpus), 0.01)
-            .map(|steal| format!("; the hypervisor took {steal}"))
+            .map(|steal| format!("; steal time was {steal} CPUs"))
             .unwrap_or_default();
-        facts.push(format!("programs that take no part used {foreign} CPUs{stolen}"));
+        facts.push(format!("programs outside the experiment used {foreign} CPUs{stolen}"));
     }
     if let Some(beside) = &plan.beside {
-        facts.push(format!("beside: {beside}"));
+        facts.push(format!("neighbour: {beside}"));
     }
     let answers: usize = record.runs.iter().map(|run| run.answers.len()).sum();
     if answers < ENOUGH {
-        facts.push(format!("{answers} answers say little of a share of 5 %: {ENOUGH} are wanted"));
+        facts
+            .push(format!("{answers} verdicts are too few to estimate a share of 5 %, which needs {ENOUGH}"));
     }
     let mut caveats: Vec<&String> = record.runs.iter().flat_map(|run| &run.caveats).collect();
     caveats.sort();
@@ -326,12 +330,12 @@ fn number(value: Option<f64>, step: f64) -> String {
 }
 
 fn answer_cells(row: &Row) -> Vec<String> {
-    // Where either verdict is acceptable, none is right or wrong.
-    let judged = |count: usize| if row.either == row.answers { "-".to_owned() } else { count.to_string() };
+    // If either verdict is acceptable, the counts of right and wrong verdicts mean nothing.
+    let graded = |count: usize| if row.either == row.answers { "-".to_owned() } else { count.to_string() };
     let counts = [row.answers, row.pass, row.fail, row.open, row.invalid].map(|count| count.to_string());
     let mut cells = vec![row.harm.clone()];
     cells.extend(counts);
-    cells.extend([judged(row.right), judged(row.wrong)]);
+    cells.extend([graded(row.right), graded(row.wrong)]);
     cells.extend([row.asked_us, row.counted_us, row.cpu_us].map(|us| number(us, 0.1)));
     cells
 }
@@ -352,7 +356,7 @@ fn interval_cells(row: &Row) -> Vec<Vec<String>> {
     row.gates.iter().map(one).collect()
 }
 
-/// Both tables, each with its header row.
+/// Returns both tables (harms and percentiles), each with its header row.
 fn tables(summary: &CalibrationSummary) -> [Vec<Vec<String>>; 2] {
     let head = |titles: &[&str]| titles.iter().map(|title| (*title).to_owned()).collect();
     let (mut answers, mut intervals) = (vec![head(&ANSWERS)], vec![head(&INTERVALS)]);
@@ -361,7 +365,7 @@ fn tables(summary: &CalibrationSummary) -> [Vec<Vec<String>>; 2] {
     [answers, intervals]
 }
 
-/// The tables, the goals and the facts, for a terminal.
+/// Formats the tables, the goals and the facts for a terminal.
 #[must_use]
 pub fn terminal(summary: &CalibrationSummary) -> String {
     let mut text = format!("{} runs\n", summary.runs);
@@ -379,7 +383,7 @@ pub fn terminal(summary: &CalibrationSummary) -> String {
     text
 }
 
-/// The same as Markdown.
+/// Formats the tables, the goals and the facts as Markdown.
 #[must_use]
 pub fn markdown(summary: &CalibrationSummary) -> String {
     let mut text = format!("{} runs.\n", summary.runs);
@@ -474,7 +478,7 @@ mod tests {
         }
         check("0", Broken, (0, 1, 0));
         check("10", Broken, (1, 0, 0));
-        // Within a factor of the threshold either verdict is acceptable.
+        // Near the threshold, either verdict is acceptable.
         for verdict in [Pass, Fail, Inconclusive] {
             check("3.5", verdict, (0, 0, 1));
             check("5", verdict, (0, 0, 1));
@@ -495,11 +499,11 @@ mod tests {
         let mut uncovered = record("0,10", &[&[Pass, Fail]]);
         uncovered.runs[0].answers[0].gates[0].ci95 = Some([1.0, 2.0]);
         assert_eq!(holds(&uncovered), [Some(true), Some(false), None]);
-        // Intervals of INVALID answers are no promise.
+        // Confidence intervals of INVALID results are not counted.
         uncovered.runs[0].answers[0].verdict = Invalid;
         assert_eq!(holds(&uncovered), [Some(true), Some(true), None]);
         assert_eq!(holds(&record("p90:30", &[&[Fail]])), [Some(true), Some(true), Some(true)]);
-        // The harm was not found, because there was no verdict.
+        // Without a verdict, the harm counts as not detected.
         assert_eq!(holds(&record("p90:30", &[&[Invalid]]))[2], Some(false));
         let mut by_median = record("p90:30", &[&[Fail]]);
         by_median.runs[0].answers[0].gates[1].beyond = false;
@@ -521,11 +525,11 @@ mod tests {
             "{marked}"
         );
         for said in [
-            "false answers (PASS of 1.5 times a threshold or more, FAIL of 2/3 of it or less): 0 of 4, 0.0 % (goal: at most 5 %)",
-            "harm within its interval: 12 of 12, 100.0 % (goal: at least 93 %)",
-            "harm of +30 % on P90 proven on P90 alone: 2 of 2",
-            "programs that take no part used 0.25 (0.25 to 0.25) CPUs; the hypervisor took 0.01",
-            "6 answers say little of a share of 5 %",
+            "false verdicts (PASS at 1.5 times a threshold or more, FAIL at 2/3 of it or less): 0 of 4, 0.0 % (goal: at most 5 %)",
+            "true harm within its confidence interval: 12 of 12, 100.0 % (goal: at least 93 %)",
+            "harm of +30 % on P90 detected by the gate on P90 alone: 2 of 2",
+            "programs outside the experiment used 0.25 (0.25 to 0.25) CPUs; steal time was 0.01",
+            "6 verdicts are too few to estimate a share of 5 %",
             "lab run quickstart --for",
             "one remark",
         ] {

@@ -1,5 +1,9 @@
-//! One block: policy on, offline work on, settle, warm up, measure, offline work off, policy off; and the counters of
-//! the measured part.
+//! Runs one long block: policy on, offline work on, settle, warm up, measure, offline work off, policy off. The results
+//! are differences of counters over the measured part.
+//!
+//! A run compares arms, that is, conditions such as the service alone, next to offline work, or isolated from offline
+//! work by a policy. A block measures one arm once. To settle is to wait without measuring after offline work has
+//! started.
 
 use super::batch::{self, BatchRunner};
 use super::command::memory_file;
@@ -25,19 +29,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
-/// How long the generator spins before a request is due: waking an idle virtual CPU takes most of 100 us, which is the
-/// lateness allowed in a valid block. It costs a fifth of one CPU, the same in every arm.
+/// How long before a due request the generator polls without sleeping. Waking an idle virtual CPU takes almost 100 µs,
+/// which is the lateness allowed in a valid block. Polling uses a fifth of one CPU, equally in every arm.
 const SPIN: Duration = Duration::from_micros(100);
-/// Interval between samples of the counters.
+/// Interval between two readings of the counters.
 const TICK: Duration = Duration::from_secs(1);
-/// Poll interval while waiting for a program to end.
+/// Poll interval while waiting for a program to exit.
 const PAUSE: Duration = Duration::from_millis(5);
-/// How much longer than its configured duration a tool may run.
+/// How much longer than its configured duration a load tool may run.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Maximum output of a tool that is kept, bytes.
+/// Maximum length of a load tool's output that the run keeps (bytes).
 const MOST_OUTPUT: u64 = 256 << 20;
 
-/// Parameters of the load of one block; `rate_per_s` is the resolved rate.
+/// Returns the load parameters of one block, or `None` if the experiment uses a load tool. If the experiment's load is
+/// a fraction of the knee (the highest rate that the service sustains), the rate is `rate_per_s`.
 pub(super) fn requests(
     experiment: &Experiment,
     place: &RunDir,
@@ -59,30 +64,31 @@ pub(super) fn requests(
     })
 }
 
-/// What is needed to run a block.
+/// What running a block needs: the machine, the cgroups, the run's directory, its options and its stop flag.
 pub(super) struct Runner<'a> {
     pub host: &'a mut dyn Host,
     pub site: &'a mut Testbed,
     pub place: &'a mut RunDir,
-    pub conduct: &'a RunOptions,
+    pub options: &'a RunOptions,
     pub stop: &'a AtomicBool,
 }
 
-/// A block without its work, totals of the work at start and end, and the end time of the measured part.
+/// A block without its offline work; the work totals before and after the measured part; and the end time of that part.
 type Measured = (Block, Option<(f64, f64)>, SystemTime);
 
-/// Result of a load.
+/// Result of the load part of a block.
 enum Answers {
-    /// Result of the built-in generator.
+    /// Result of the built-in load generator.
     Own(Box<LoadResult>),
-    /// Result of a tool, or its error output.
+    /// Result of a load tool, or why the tool failed.
     Tool(Result<Reading, String>),
-    /// No load: offline work ran alone.
+    /// No load, because the block runs only the offline work.
     None,
 }
 
 impl Runner<'_> {
-    /// Runs the block of one arm. The policy is off and the offline work gone when this returns, also on error.
+    /// Runs the block of one arm. When this function returns, with or without an error, the policy is off and the
+    /// offline work has stopped.
     pub fn run(
         &mut self,
         experiment: &Experiment,
@@ -116,30 +122,31 @@ impl Runner<'_> {
     ) -> Result<(Block, SystemTime), RunError> {
         let mut offline = match arm.role {
             Role::Contended | Role::Isolated | Role::OfflineAlone => {
-                Some(self.foreman().start(experiment, arm, policy)?)
+                Some(self.batch_runner().start(experiment, arm, policy)?)
             }
             Role::Baseline | Role::Baseline2 | Role::PolicyOnly | Role::Warm => None,
         };
         let mut warm = match arm.role {
-            Role::Warm => Some(self.foreman().warm()?),
+            Role::Warm => Some(self.batch_runner().warm()?),
             _ => None,
         };
         let measured = self.measure(experiment, arm.role, load, offline.as_mut());
         if let Some(policy) = policy {
-            // Checked at the end of the block: a policy that was reverted meanwhile was not in force.
+            // The check is at the end of the block, so that it notices another program that reverted the policy during
+            // the block.
             let child = offline.as_ref().and_then(|offline| offline.child.as_ref());
             let now = self.site.policy_now(self.host, policy, child);
             note_policy(arm, &self.site.policies[policy], &now);
         }
         let lost = self.site.scheduler_lost(self.host).map(|why| format!("{UNSCHEDULED}: {why}"));
-        // Must be done before ending the offline work: on a busy machine a thread of the idle class gets no CPU to die
-        // on.
+        // The run releases the policy before it stops the offline work: on a busy machine, a killed thread in the idle
+        // class may get no CPU time to exit.
         self.site.release(self.host)?;
         if let Some(child) = &mut warm {
             self.site.stop(self.host, Side::Warm, child)?;
         }
         let said = match &mut offline {
-            Some(offline) => self.foreman().end(experiment, offline)?,
+            Some(offline) => self.batch_runner().end(experiment, offline)?,
             None => None,
         };
         let (mut block, totals, ended) = measured?;
@@ -150,8 +157,8 @@ impl Runner<'_> {
         Ok((block, ended))
     }
 
-    fn foreman(&mut self) -> BatchRunner<'_> {
-        BatchRunner { host: self.host, site: self.site, place: self.place, conduct: self.conduct }
+    fn batch_runner(&mut self) -> BatchRunner<'_> {
+        BatchRunner { host: self.host, site: self.site, place: self.place, options: self.options }
     }
 
     fn measure(
@@ -162,7 +169,7 @@ impl Runner<'_> {
         mut offline: Option<&mut batch::Running>,
     ) -> Result<Measured, RunError> {
         let mut probe = Probe::default();
-        probe.wait_probe = self.conduct.blame.then(|| wait_probe(self.host, self.site).ok()).flatten();
+        probe.wait_probe = self.options.blame.then(|| wait_probe(self.host, self.site).ok()).flatten();
         probe.counters = [Side::Online, Side::Offline].map(|side| counters(self.host, self.site, side).ok());
         self.sleep(experiment.design.settle_s)?;
         let (before, after, answers) = match (&experiment.load, load) {
@@ -188,7 +195,8 @@ impl Runner<'_> {
             Answers::None => block.series = probe.series(&[]),
         }
         if role == Role::Warm {
-            // The threads that keep CPUs from idling belong to the run.
+            // The warm threads, which keep CPUs from idling, are part of the run, so their CPU time counts as the
+            // client's.
             let own = block.cpu.client.unwrap_or(0.0) + after.warm_cpus(&before).unwrap_or(0.0);
             block.cpu.client = Some(own);
             block.series.iter_mut().for_each(|tick| tick.cpu.client = Some(own));
@@ -199,7 +207,7 @@ impl Runner<'_> {
         Ok((block, before.total.zip(after.total), ended))
     }
 
-    /// Waits, and ends early when asked to stop.
+    /// Waits for `seconds`; returns an error early if the user stops the run.
     fn sleep(&mut self, seconds: f64) -> Result<(), RunError> {
         let end = Instant::now() + Duration::from_secs_f64(seconds);
         while Instant::now() < end {
@@ -233,7 +241,7 @@ impl Runner<'_> {
         Ok((before, probe.take(self.host, self.site, total()), Answers::None))
     }
 
-    /// The generator has its own thread, so that this one can sample counters meanwhile.
+    /// Runs the built-in generator in a separate thread, while this thread reads the counters.
     fn own(
         &mut self,
         spec: &LoadSpec,
@@ -246,7 +254,8 @@ impl Runner<'_> {
         let mut refused = None;
         let result = std::thread::scope(|scope| {
             let generator = scope.spawn(move || {
-                // If this is not permitted, the record already says so.
+                // A failure needs no handling, because the record already notes that real-time priority is not
+                // permitted.
                 let _ = precise_thread();
                 loadgen::run(spec, stop, &mut |phase| {
                     let _ = send.send(phase);
@@ -269,7 +278,7 @@ impl Runner<'_> {
                         if before.is_some() && after.is_none() {
                             probe.tick(self.host, self.site);
                         }
-                        // Reported when the generator has ended.
+                        // The error is returned after the generator has finished.
                         refused = refused.take().or(self.site.follow(self.host).err());
                     }
                     Err(RecvTimeoutError::Disconnected) => break,
@@ -282,7 +291,7 @@ impl Runner<'_> {
         }
         let load = match result.unwrap_or(Err(LoadError::Stopped)) {
             Ok(load) => load,
-            // The service died before its first request: that is a result of the block, not a reason to end the run.
+            // The service died before its first request. That is a result of the block, so the run continues.
             Err(error @ LoadError::Connect { .. }) => {
                 let before = probe.take(self.host, self.site, None);
                 self.sleep(TICK.as_secs_f64())?;
@@ -304,7 +313,7 @@ impl Runner<'_> {
     ) -> Result<(Snapshot, Snapshot, Answers), RunError> {
         let design = &experiment.design;
         if design.warmup_s > 0.0 {
-            // Output and errors of the warm-up are ignored; an error will occur again.
+            // The run ignores output and errors of the warm-up; an error will recur in the measurement.
             let _ = self.run_tool(load, design.warmup_s, None)?;
         }
         let total = || offline.and_then(batch::Running::total);
@@ -327,7 +336,7 @@ impl Runner<'_> {
         Ok((before, after, Answers::Tool(reading)))
     }
 
-    /// Runs the tool once; returns what it printed or wrote, or why it failed.
+    /// Runs the load tool once; returns the text that the tool printed or wrote to its file, or why the tool failed.
     fn run_tool(
         &mut self,
         load: &Load,
@@ -345,7 +354,7 @@ impl Runner<'_> {
             spec.stdin = Stdin::Fd(memory_file(&self.place.fill(text))?);
         }
         spec.stdout = Stdout::Pipe;
-        // Some tools print their figures to standard error.
+        // Some tools print their results to standard error, so the run reads both streams.
         spec.stderr = Stderr::Stdout;
         let mut child = self.site.start(self.host, Side::Client, None, spec)?;
         let reader = child.stdout.take().map(|pipe| {
@@ -380,8 +389,8 @@ impl Runner<'_> {
     }
 }
 
-/// Queries Prometheus for the measured part of a block, once the offline work has ended. A missing result only affects
-/// this block.
+/// Queries Prometheus for the measured part of a block, after the offline work has stopped. If a query fails, only this
+/// block lacks the value of that query.
 fn ask(block: &mut Block, queries: &[Query], ended: SystemTime) {
     for query in queries {
         match answer(query, block.measure_s, ended) {
@@ -402,12 +411,14 @@ fn answer(query: &Query, window_s: f64, at: SystemTime) -> Result<Option<f64>, Q
     prometheus::ask(&url, &text, at)
 }
 
-/// Evaluates each query once before the first block, so that mistakes are reported at once and not after an hour.
+/// Evaluates each query once before the first block, so that the user learns of a wrong query immediately instead of
+/// after an hour.
 pub(super) fn try_queries(queries: &[Query], window_s: f64) -> Result<(), QueryError> {
     queries.iter().try_for_each(|query| answer(query, window_s, SystemTime::now()).map(|_| ()))
 }
 
-/// Parses the result of a tool; `file` is the file that it wrote, where that is used.
+/// Returns the output of a load tool if the tool succeeded; `file` is the content of the tool's result file, if the
+/// tool writes one.
 fn result(
     status: Option<i32>,
     tool: Tool,
@@ -422,8 +433,8 @@ fn result(
         (Some(0), None) => Ok(said),
         (Some(0), Some(Ok(text))) => Ok(text),
         (Some(0), Some(Err(error))) => Err(format!("{tool} wrote no result: {error}: {}", words())),
-        (Some(status), _) => Err(format!("{tool} ended with status {status}: {}", words())),
-        (None, _) => Err(format!("{tool} did not end in time: {}", words())),
+        (Some(status), _) => Err(format!("{tool} exited with status {status}: {}", words())),
+        (None, _) => Err(format!("{tool} did not exit in time: {}", words())),
     }
 }
 
@@ -459,7 +470,7 @@ fn tool_answers(
             block.notes.extend(reading.notes);
         }
         Err(why) => {
-            // No request was answered: recorded as one failed request.
+            // The service answered no request. The block records this as one failed request.
             block.load = LoadFigures {
                 achieved_per_s: Some(0.0),
                 offered_requests: 1,
@@ -472,16 +483,18 @@ fn tool_answers(
     Ok(())
 }
 
-/// Prefix of a block's note when the scheduler was not in force.
+/// Prefix of the note that a block gets if the arm's scheduler was not loaded.
 pub(super) const UNSCHEDULED: &str = "the scheduler of the arm was not in force";
 
-/// A block that did not take place, with the reason; the service is not to blame.
+/// Creates the record of a block that could not run, with the reason. The block does not count as a failure of the
+/// service.
 fn unscheduled(arm: &str, why: &str) -> Block {
     let notes = vec![format!("{UNSCHEDULED}: {why}")];
     Block { arm: arm.to_owned(), notes, ..Block::default() }
 }
 
-/// Records the values read back for each knob; a value that was wrong in any round stays recorded.
+/// Records the values read back for each control file of an arm's policy. A wrong value from an earlier round stays
+/// recorded.
 pub(super) fn note_policy(arm: &mut Arm, policy: &ArmPolicy, applied: &[commensal_reconcile::Applied]) {
     let entry = |one: &commensal_reconcile::Applied| Applied {
         path: one.place.clone(),

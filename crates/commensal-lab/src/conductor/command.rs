@@ -1,4 +1,4 @@
-//! Commands that are run to their end, and what they print.
+//! Runs commands to completion and collects their output.
 
 use super::error::RunError;
 use super::run_dir::RunDir;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Creates a file in memory for the output of a program.
+/// Creates an in-memory file for the output of a program.
 pub(super) fn log() -> Result<Arc<OwnedFd>, RunError> {
     memory_file("")
 }
@@ -20,7 +20,7 @@ pub(super) fn memory_file(text: &str) -> Result<Arc<OwnedFd>, RunError> {
     let file = memfd_create("commensal-lab", MemfdFlags::CLOEXEC).map_err(failed)?;
     let mut left = text.as_bytes();
     let mut at = 0;
-    // Written with explicit offsets: the file position stays at 0, where the program starts reading.
+    // Writes at explicit offsets, so that the file position stays at 0, where the program starts reading.
     while !left.is_empty() {
         let written = rustix::io::pwrite(&file, left, at).map_err(failed)?;
         at += written as u64;
@@ -29,7 +29,7 @@ pub(super) fn memory_file(text: &str) -> Result<Arc<OwnedFd>, RunError> {
     Ok(Arc::new(file))
 }
 
-/// The end of a program's output, phrased as the end of a sentence.
+/// Returns the end of a program's output, formatted to follow a sentence; empty if the program printed nothing.
 pub(super) fn tail(log: &Arc<OwnedFd>) -> String {
     const LAST: u64 = 600;
     let size = rustix::fs::fstat(log.as_ref()).map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0));
@@ -39,11 +39,11 @@ pub(super) fn tail(log: &Arc<OwnedFd>) -> String {
     if text.is_empty() {
         String::new()
     } else {
-        format!("; the last it said:\n  {}", text.replace('\n', "\n  "))
+        format!("; its last output:\n  {}", text.replace('\n', "\n  "))
     }
 }
 
-/// Runs a command of the experiment to its end.
+/// Runs a command of the experiment to completion.
 pub(super) fn run_command(
     host: &mut dyn Host,
     site: &Testbed,
@@ -74,5 +74,5 @@ pub(super) fn run_command(
     }
 }
 
-/// Timeout of a command that prepares an experiment.
+/// Time limit for one command of an experiment.
 const PREPARE: Duration = Duration::from_secs(600);

@@ -1,26 +1,26 @@
-//! Why a run ends early.
+//! The error type of a run.
 
 use crate::error::LabError;
 use crate::loadgen::LoadError;
 use crate::site::TestbedError;
 
-/// Why a run ended without a result.
+/// The reason why a run failed or stopped early.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The service did not become ready.
+    /// The service did not start, or did not respond as expected.
     #[error("the online service did not start: {0}")]
     Service(String),
     /// A command of the experiment failed.
-    #[error("{command:?} ended with status {status}{said}")]
+    #[error("{command:?} exited with status {status}{said}")]
     Command {
         /// The command line.
         command: String,
-        /// Its exit status.
+        /// Exit status of the command.
         status: i32,
-        /// The end of its output.
+        /// The last part of the command's output.
         said: String,
     },
-    /// Anything else.
+    /// Any other error.
     #[error(transparent)]
     Other(LabError),
 }
@@ -30,9 +30,9 @@ impl RunError {
         RunError::Other(LabError::new(message))
     }
 
-    /// The user asked to stop.
+    /// Returns the error for a run that the user stopped.
     pub(super) fn stopped() -> RunError {
-        RunError::new("stopped before the end")
+        RunError::new("the run was stopped before its end")
     }
 
     pub(super) fn load(error: LoadError) -> RunError {
@@ -43,7 +43,7 @@ impl RunError {
     }
 
     pub(super) fn counter(error: std::io::Error) -> RunError {
-        RunError::Other(LabError::of("the offline work cannot be counted", &error))
+        RunError::Other(LabError::of("the amount of offline work cannot be read", &error))
     }
 
     pub(super) fn latencies(error: LabError) -> RunError {
@@ -52,8 +52,8 @@ impl RunError {
 
     pub(super) fn port(port: u16, error: std::io::Error) -> RunError {
         let words = format!(
-            "port {port} on 127.0.0.1 is already in use, or cannot be had: stop its owner, choose another port, or 0 for any \
-             free one"
+            "cannot listen on port {port} of 127.0.0.1, which may be in use: stop its owner, or choose another port (0 selects \
+             any free port)"
         );
         RunError::Other(LabError::of(words, &error))
     }

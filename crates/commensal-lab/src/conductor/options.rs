@@ -1,6 +1,9 @@
-//! How to run an experiment, and what is told of it meanwhile.
+//! The options of a run, and the events that a run reports.
+//!
+//! A run compares arms, that is, conditions such as the service alone or next to offline work. A block measures one arm
+//! once; a round measures every arm once. The record is the file with the results of a run.
 
-use super::beside::Beside;
+use super::neighbour::Neighbour;
 use crate::record::{KnownHarm, Run};
 use crate::site::Testbed;
 use std::path::PathBuf;
@@ -8,51 +11,53 @@ use std::path::PathBuf;
 /// Options of a run on this machine.
 #[derive(Debug, Clone)]
 pub struct RunOptions {
-    /// This program: its hidden verbs are the built-in workloads.
+    /// Path of this program, which also contains the built-in workloads as hidden subcommands.
     pub program: PathBuf,
-    /// Where the journal is.
+    /// Directory that holds the journal (the original values for the undo), the lock and the run's own files.
     pub state_dir: PathBuf,
-    /// Name of the scratch group in which knobs are tried before the run.
+    /// Name of the temporary cgroup in which the run tries control files before it starts.
     pub probe_name: String,
-    /// Cgroup below which the run's cgroups are created, if the user chose one.
+    /// Cgroup in which the run creates its cgroups, if the user chose one.
     pub cgroup_root: Option<commensal_core::actual::CgroupPath>,
-    /// Port of the service; 0 is any free one.
+    /// Port of the service; 0 for any free port.
     pub port: u16,
-    /// Whether the wait probe is used.
+    /// Whether to attach the BPF probe that measures how long the service waited for a CPU, and which programs ran
+    /// meanwhile.
     pub blame: bool,
-    /// Command line, for the record.
+    /// The command line, stored in the record.
     pub args: Vec<String>,
-    /// Version, for the record.
+    /// The version of commensal, stored in the record.
     pub version: String,
-    /// Versions of the programs of the experiment, for the record.
+    /// Names and versions of the experiment's programs, stored in the record.
     pub programs: Vec<(String, String)>,
-    /// Record of an interrupted run of this experiment, to be continued.
+    /// The record of an interrupted run of this experiment, which this run continues.
     pub earlier: Option<Run>,
-    /// Arms of short windows in which the built-in service adds a known delay.
+    /// Arms in which the built-in service delays its responses by a known time; such arms need short windows.
     pub harms: Vec<KnownHarm>,
-    /// A process outside the experiment that runs as long as the run does.
-    pub beside: Option<Beside>,
+    /// A process outside the experiment that runs on the machine during the run.
+    pub beside: Option<Neighbour>,
 }
 
-/// Progress, for display and for saving the record as the run goes on.
+/// Progress events, with which the caller shows progress and saves the record during the run.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// The testbed is ready; it also tells what was cleaned up.
+    /// The cgroups of the run are ready; [`Testbed::cleaned`] lists the changes of earlier, killed runs that this run
+    /// has undone.
     Ready(&'a Testbed),
-    /// A block begins.
+    /// A block starts; in a run with short windows, a round starts.
     Block {
-        /// Blocks done.
+        /// Number of finished blocks (or rounds).
         done: usize,
-        /// Blocks in all.
+        /// Total number of blocks (or rounds).
         total: usize,
-        /// Round from 1.
+        /// Number of the round, starting at 1.
         round: u32,
     },
-    /// A block is recorded.
+    /// The run has recorded a block.
     Recorded(&'a Run),
-    /// The highest rate that the service sustains alone was measured: requests per second.
+    /// The run has measured the highest rate that the service sustains alone (requests per second).
     Knee(f64),
-    /// The run is over, whatever the outcome; lists what it created and could not remove, which `commensal restore`
-    /// will retry.
+    /// The run has finished, successfully or not. Lists what the run created and could not remove; `commensal restore`
+    /// retries the removal.
     Closed(&'a [String]),
 }

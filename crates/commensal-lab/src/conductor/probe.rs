@@ -1,4 +1,9 @@
-//! Counters of a block: read at its start, every second and at its end, and evaluated as differences.
+//! The counters of a block, such as CPU time and pressure. A block measures one condition of an experiment once; its
+//! results are the differences between the counters at its start and at its end.
+//!
+//! The online side is the service, the offline side the batch work, and the client side the load generator. Warm
+//! threads keep every CPU from idling. The wait probe is a BPF program that measures which other programs the online
+//! side waited for.
 
 use crate::record::{Blamed, Block, CpuUse, Delays, GroupPsi, PerSide, Psi, Tick, WaitByKind};
 use crate::site::{Side, Testbed};
@@ -12,21 +17,21 @@ use commensal_sensors::usage::foreign_cpu_us;
 use commensal_sensors::{machine, pressure};
 use std::time::{Duration, Instant};
 
-/// Sources that remember threads between two snapshots.
+/// The counter sources, and the time series of the current block.
 #[derive(Default)]
 pub(super) struct Probe {
     online_delay: RunDelay,
     offline_delay: RunDelay,
-    /// The wait probe.
+    /// The wait probe, if the run uses the probe.
     pub wait_probe: Option<WaitProbe>,
-    /// Cycles and instructions of the online and the offline side, if the machine has such counters.
+    /// Cycles and instructions of the online and the offline side, if the machine has such hardware counters.
     pub counters: [Option<Counters>; 2],
     ticks: Vec<Tick>,
     last: Option<Cheap>,
     began: Option<Instant>,
 }
 
-/// Counters at one moment; `None` for a missing source.
+/// Counters at one moment; a field is `None` if the machine lacks its source.
 pub(super) struct Snapshot {
     pub at: Instant,
     machine: Option<MachineCpu>,
@@ -39,14 +44,14 @@ pub(super) struct Snapshot {
     online_delay_us: Option<u64>,
     offline_delay_us: Option<u64>,
     pressure: Pressures,
-    /// Total offline work.
+    /// Total units of offline work until this moment.
     pub total: Option<f64>,
     pub blame: Option<Figures>,
-    /// Cycles and instructions: online, offline.
+    /// Cycles and instructions of the online and the offline side, in this order.
     counted: [Option<(u64, u64)>; 2],
 }
 
-/// Counters that are read every second.
+/// Counters for the time series, which the run reads every second.
 #[derive(Clone, Copy)]
 struct Cheap {
     at: Instant,
@@ -54,9 +59,9 @@ struct Cheap {
     sides: [Option<u64>; 3],
 }
 
-/// Loads the wait probe for the online side of this run.
+/// Attaches the wait probe to the online and the offline cgroup of this run.
 pub(super) fn wait_probe(host: &dyn Host, site: &Testbed) -> Result<WaitProbe, BlameError> {
-    // If no hierarchy has the CPU controller, the threads' cgroup in the unified hierarchy is used.
+    // If no hierarchy has the CPU controller, the probe uses the threads' cgroup in the unified hierarchy.
     let of = |side| {
         let dirs = site.group(side);
         let cpu = dirs.of(Controller::Cpu).map(|(version, dir)| (version == Version::V2, dir));
@@ -64,8 +69,8 @@ pub(super) fn wait_probe(host: &dyn Host, site: &Testbed) -> Result<WaitProbe, B
     };
     let sides = of(Side::Online).zip(of(Side::Offline));
     let Some(((unified, online), (_, offline))) = sides else {
-        let because = "the two sides have no groups of their own".to_owned();
-        return Err(BlameError::Refused { what: "tell online from offline work", because });
+        let because = "the service and the offline work have no cgroups of their own".to_owned();
+        return Err(BlameError::Refused { what: "distinguish online from offline work", because });
     };
     let scope = Scope {
         online: vec![Subject::Cgroup(online.inode)],
@@ -81,14 +86,14 @@ pub(super) fn wait_probe(host: &dyn Host, site: &Testbed) -> Result<WaitProbe, B
 pub(super) fn counters(host: &mut dyn Host, site: &Testbed, side: Side) -> Result<Counters, HostError> {
     let mut refused = HostError {
         operation: "count",
-        object: "the cycles of a side without groups".to_owned(),
+        object: "the CPU cycles of a side without cgroups".to_owned(),
         value: None,
         errno: Errno::ENOENT,
     };
     for dir in site.group(side).all() {
-        match host.count(dir, &site.machine.topology.all(), &[Event::Cycles, Event::Instructions]) {
+        match host.count(dir, &site.survey.machine.topology.all(), &[Event::Cycles, Event::Instructions]) {
             Ok(counters) => return Ok(counters),
-            // This hierarchy may not be the one with perf_event.
+            // This hierarchy may lack the perf_event controller, so the loop tries the next one.
             Err(error) => refused = error,
         }
     }
@@ -96,21 +101,21 @@ pub(super) fn counters(host: &mut dyn Host, site: &Testbed, side: Side) -> Resul
 }
 
 impl Snapshot {
-    /// CPUs used by the warm threads since an earlier snapshot.
+    /// Returns the average number of CPUs used by the warm threads since an earlier snapshot.
     pub fn warm_cpus(&self, before: &Snapshot) -> Option<f64> {
         let us = self.warm_us?.saturating_sub(before.warm_us?);
         Some(us as f64 / 1e6 / (self.at - before.at).as_secs_f64().max(1e-9))
     }
 }
 
-/// CPU time of all threads of this process.
+/// Returns the CPU time of all threads of this process.
 fn process_cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
 }
 
 impl Probe {
-    /// Takes a complete snapshot, at the start or the end.
+    /// Reads all counters, at the start or at the end of the measured part; `total` is the offline work done so far.
     pub fn take(&mut self, host: &mut dyn Host, site: &Testbed, total: Option<f64>) -> Snapshot {
         let (online_dir, offline_dir) = (site.group(Side::Online).any(), site.group(Side::Offline).any());
         Snapshot {
@@ -133,14 +138,14 @@ impl Probe {
         }
     }
 
-    /// Starts or continues the series: adds an entry for the time since the last call.
+    /// Adds an entry to the time series for the time since the last call; the first call only starts the series.
     pub fn tick(&mut self, host: &mut dyn Host, site: &Testbed) {
         let sides = [Side::Online, Side::Offline, Side::Client].map(|side| site.group(side).cpu_us(host));
         let now = Cheap { at: Instant::now(), machine: machine::cpu_time(host), sides };
         let began = *self.began.get_or_insert(now.at);
         if let Some(then) = self.last.replace(now) {
             let seconds = (now.at - then.at).as_secs_f64();
-            // A fraction of a second gives no useful rate, and avoids a division by zero.
+            // Less than 0.1 s gives no useful rate, and could cause a division by zero.
             if seconds < 0.1 {
                 return;
             }
@@ -151,7 +156,7 @@ impl Probe {
         }
     }
 
-    /// The series so far, combined with the load generator's figures for the same seconds.
+    /// Takes the time series so far, and adds the values of `load`, which has an entry for each second, too.
     pub fn series(&mut self, load: &[Tick]) -> Vec<Tick> {
         let mut ticks = std::mem::take(&mut self.ticks);
         (self.last, self.began) = (None, None);
@@ -162,7 +167,8 @@ impl Probe {
     }
 }
 
-/// `used_us` by side: online, offline, client.
+/// Computes the CPU use in CPUs. `passed` is the CPU time of the whole machine; `used_us` is the CPU time of the
+/// online, offline and client side, in this order (µs).
 fn cpu_use(passed: Option<MachineCpu>, used_us: [Option<u64>; 3], seconds: f64) -> CpuUse {
     let rate = |us: Option<u64>| us.map(|us| us as f64 / 1e6 / seconds);
     let other = passed.and_then(|passed| foreign_cpu_us(&passed, &used_us[..2]));
@@ -175,7 +181,8 @@ fn cpu_use(passed: Option<MachineCpu>, used_us: [Option<u64>; 3], seconds: f64) 
     }
 }
 
-/// A block with the differences of two snapshots, except requests and work.
+/// Creates a block from the differences of two snapshots. The caller adds the results of the requests and the offline
+/// work.
 pub(super) fn fill(before: &Snapshot, after: &Snapshot) -> Block {
     let seconds = (after.at - before.at).as_secs_f64();
     let delta = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then?) as f64 / 1e6);

@@ -1,4 +1,5 @@
-//! The environment of a run's programs: a private folder, free ports, and the placeholders in commands.
+//! The environment of the programs that a run starts: a private directory, free ports, and placeholders such as
+//! `{port}`, which the run replaces in commands by their values.
 
 use super::error::RunError;
 use crate::experiment::{Experiment, Offline};
@@ -9,10 +10,10 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
-/// Folder and placeholders of a run.
+/// Directory and placeholders of one run.
 #[derive(Debug)]
 pub(super) struct RunDir {
-    /// The run's own folder.
+    /// The run's own directory.
     pub dir: PathBuf,
     /// Port of the service.
     pub port: u16,
@@ -20,8 +21,7 @@ pub(super) struct RunDir {
 }
 
 impl RunDir {
-    /// Creates the folder, writes the experiment's files into it and chooses free ports. Remains of a dead run are
-    /// removed first.
+    /// Removes the files of a killed run, creates the directory, writes the experiment's files and chooses free ports.
     pub fn make(
         host: &mut dyn Host,
         experiment: &Experiment,
@@ -29,14 +29,14 @@ impl RunDir {
         program: &Path,
         (state_dir, port): (&Path, u16),
     ) -> Result<RunDir, RunError> {
-        // Only one run at a time: the testbed holds the lock.
+        // Only one run at a time uses the directory, because a run holds the lock of the state directory.
         let dir = state_dir.join("lab-files");
         host.state_remove_all(&dir)?;
         let (listeners, port) = ports(port)?;
         let mut words = BTreeMap::from([
             ("dir", dir.display().to_string()),
             ("port", port.to_string()),
-            ("cpus", site.machine.topology.threads().to_string()),
+            ("cpus", site.survey.machine.topology.threads().to_string()),
             ("program", program.display().to_string()),
             ("seconds", format!("{}", experiment.design.block_s.ceil())),
             ("concurrency", experiment.design.concurrency.unwrap_or(1).to_string()),
@@ -71,17 +71,17 @@ impl RunDir {
         Ok(())
     }
 
-    /// Port of the service.
+    /// Returns the address of the service on the loopback interface.
     pub fn addr(&self) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))
     }
 
-    /// Sets another placeholder.
+    /// Sets the value of a placeholder.
     pub fn set(&mut self, name: &'static str, value: String) {
         self.words.insert(name, value);
     }
 
-    /// Replaces placeholders in braces.
+    /// Replaces placeholders, such as `{port}`, by their values; leaves unknown placeholders unchanged.
     pub fn fill(&self, text: &str) -> String {
         let mut out = String::with_capacity(text.len());
         let mut rest = text;
@@ -103,7 +103,7 @@ impl RunDir {
         out + rest
     }
 
-    /// A command with placeholders replaced.
+    /// Creates a command, and replaces the placeholders in its words.
     pub fn command(&self, command: &[String]) -> SpawnSpec {
         let mut words = command.iter().map(|word| self.fill(word));
         let mut spec = SpawnSpec::new(words.next().unwrap_or_default());
@@ -113,7 +113,8 @@ impl RunDir {
     }
 }
 
-/// Ports that are free now, kept open so that they are different; the first is the requested one, unless that is 0.
+/// Returns listeners on free ports, and the port of the service. The listeners stay open so that all ports differ. The
+/// service's port is `wanted`, or any free port if `wanted` is 0.
 fn ports(wanted: u16) -> Result<(Vec<TcpListener>, u16), RunError> {
     let bind =
         |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(|error| RunError::port(port, error));

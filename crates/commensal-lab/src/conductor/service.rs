@@ -1,4 +1,5 @@
-//! The online side: prepares, starts and ends the service, and waits until it is ready.
+//! The online side of a run: prepares, starts and stops the service, and waits until the service is ready. A run can
+//! start the service, or attach to a service that already runs.
 
 use super::command::run_command;
 use super::error::RunError;
@@ -17,22 +18,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// Timeout for the built-in service to listen.
+/// Timeout for the built-in or attached service to accept connections.
 const READY: Duration = Duration::from_secs(10);
-/// Timeout for a server to end after SIGTERM.
+/// Timeout for a server to exit after SIGTERM.
 const GRACE: Duration = Duration::from_secs(10);
 /// Poll interval while waiting for readiness.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// A running server.
+/// A running service.
 pub(super) struct Running {
-    /// The process; `None` if the run is attached to an existing service.
+    /// The process of the service; `None` for a service that the run is attached to.
     child: Option<Child>,
     pub addr: SocketAddr,
 }
 
 impl Running {
-    /// Whether the service has ended; for an attached one, whether its cgroup is empty.
+    /// Whether the service has exited. For a service that the run is attached to: whether its cgroup is empty.
     pub fn gone(&mut self, host: &mut dyn Host, site: &Testbed) -> Result<bool, RunError> {
         match &mut self.child {
             Some(child) => Ok(child.try_wait()?.is_some()),
@@ -44,7 +45,7 @@ impl Running {
     }
 }
 
-/// The cgroups of the service and of the offline work that an experiment is attached to.
+/// Finds the cgroups of a service and of offline work that already run, if the experiment attaches to them.
 pub(super) fn attached(
     host: &mut dyn Host,
     experiment: &Experiment,
@@ -60,7 +61,9 @@ pub(super) fn attached(
     if let (Some(online), Some(offline)) = (&online, &offline)
         && (online.contains(offline) || offline.contains(online))
     {
-        return Err(RunError::new(format!("{offline}: not apart from the service's group {online}")));
+        return Err(RunError::new(format!(
+            "offline work {offline} and service {online} must be in separate cgroups, but one contains the other"
+        )));
     }
     Ok([online, offline])
 }
@@ -68,12 +71,14 @@ pub(super) fn attached(
 fn group_of(host: &mut dyn Host, to: &str) -> Result<CgroupPath, RunError> {
     let missing = |what: &str| RunError::new(format!("{to}: {what}"));
     let found = Cgroups::look(host, None).map_err(TestbedError::from)?;
-    let found = found.ok_or_else(|| missing("no cgroup hierarchy is mounted here"))?;
+    let found = found.ok_or_else(|| missing("no cgroup hierarchy is mounted"))?;
     let asked = Asked::parse(to, Some(&found.mount));
     let path = match &asked {
         Asked::Cgroup(path) => found.subject(path).map(|_| path.clone()),
         Asked::Process(_) => {
-            return Err(missing("a unit, a cgroup or a container is needed, because limits are a group's"));
+            return Err(missing(
+                "name a unit, a cgroup or a container instead of a process, because limits apply to cgroups",
+            ));
         }
         Asked::Name(name) => {
             let id = found.container_called(name).map(|id| Asked::Container(id.to_owned()));
@@ -81,22 +86,22 @@ fn group_of(host: &mut dyn Host, to: &str) -> Result<CgroupPath, RunError> {
         }
         Asked::Unit(_) | Asked::Container(_) => found.called(&asked).into_iter().next(),
     };
-    path.ok_or_else(|| missing("nothing of that name has a cgroup; is it running?"))
+    path.ok_or_else(|| missing("no running unit, cgroup or container has this name"))
 }
 
-/// Starts and ends the service.
+/// Starts and stops the service.
 pub(super) struct ServiceRunner<'a> {
     pub host: &'a mut dyn Host,
     pub site: &'a Testbed,
     pub place: &'a RunDir,
-    pub conduct: &'a RunOptions,
-    /// Port of the built-in service; 0 is any free port.
+    pub options: &'a RunOptions,
+    /// Port of the built-in service; 0 for any free port.
     pub port: u16,
     pub stop: &'a AtomicBool,
 }
 
 impl ServiceRunner<'_> {
-    /// Runs the preparation commands, once before the first start.
+    /// Runs the experiment's preparation commands for the service once, before the first start.
     pub fn prepare(&mut self, experiment: &Experiment) -> Result<(), RunError> {
         let Online::Program(service) = &experiment.online else { return Ok(()) };
         for command in &service.prepare {
@@ -126,7 +131,8 @@ impl ServiceRunner<'_> {
         }
     }
 
-    /// Ends the service, with SIGKILL if necessary. No process is left in its cgroup.
+    /// Stops the service, with SIGKILL if necessary, and leaves no process in its cgroup. A service that the run is
+    /// attached to continues to run.
     pub fn end(&mut self, experiment: &Experiment, running: &mut Running) -> Result<(), RunError> {
         let Some(child) = &mut running.child else { return Ok(()) };
         if let Online::Program(service) = &experiment.online {
@@ -142,8 +148,8 @@ impl ServiceRunner<'_> {
         Ok(self.site.stop(self.host, Side::Online, child)?)
     }
 
-    /// Runs the cleanup commands for what a killed server leaves elsewhere; it is no error if there is nothing to
-    /// remove.
+    /// Runs the cleanup commands, which remove what a killed server leaves outside its cgroup. A command may fail,
+    /// because there may be nothing to remove.
     fn clean(&mut self, service: &Service) -> Result<(), RunError> {
         let never = AtomicBool::new(false);
         for command in &service.cleanup {
@@ -156,7 +162,7 @@ impl ServiceRunner<'_> {
     }
 
     fn program(&mut self, service: &Service) -> Result<Running, RunError> {
-        // A killed run of the same experiment may have left its container.
+        // A killed run of this experiment may have left its container behind.
         self.clean(service)?;
         let log = super::command::log()?;
         let mut spec = self.place.command(&service.command);
@@ -171,13 +177,16 @@ impl ServiceRunner<'_> {
                 break Err(RunError::stopped());
             }
             if let Some(exit) = child.try_wait()? {
-                break Err(said(format!("it ended with status {}", exit.status())));
+                break Err(said(format!("it exited with status {}", exit.status())));
             }
             if self.ready(&service.ready, addr) {
                 break Ok(());
             }
             if Instant::now() > deadline {
-                break Err(said(format!("it did not serve within {} s", service.ready_within.as_secs())));
+                break Err(said(format!(
+                    "it was not ready within {} s (ready-within)",
+                    service.ready_within.as_secs()
+                )));
             }
             std::thread::sleep(PAUSE);
         };
@@ -208,10 +217,10 @@ impl ServiceRunner<'_> {
         }
     }
 
-    /// Starts the HTTP service of this program, which prints its address.
+    /// Starts this program's HTTP service, which prints its address.
     fn built_in(&mut self) -> Result<Running, RunError> {
-        let workers = self.site.machine.topology.threads().clamp(1, 8);
-        let mut spec = SpawnSpec::new(&self.conduct.program)
+        let workers = self.site.survey.machine.topology.threads().clamp(1, 8);
+        let mut spec = SpawnSpec::new(&self.options.program)
             .arg("workload")
             .arg("http")
             .arg("--port")
@@ -236,8 +245,8 @@ impl ServiceRunner<'_> {
                 .map(|()| addr)
                 .map_err(|error| error.to_string()),
             None => Err(match child.try_wait()? {
-                Some(exit) => format!("it ended with status {} (its message is above)", exit.status()),
-                None => format!("it did not listen within {} s", READY.as_secs()),
+                Some(exit) => format!("it exited with status {} (its message is above)", exit.status()),
+                None => format!("it did not print its address within {} s", READY.as_secs()),
             }),
         };
         match outcome {

@@ -1,9 +1,10 @@
-//! Arms with a known delay of answers: chooses the delay, sends it to the service at each switch, and collects the
-//! delays that the service measured.
+//! Known delays for a calibration: some arms add a delay of known size to the responses of the built-in service, to
+//! test whether the verdict detects it. An arm is one condition of a run. This module chooses the delays, sends a delay
+//! to the service at each switch of the arm, and collects the delays that the service measured.
 //!
-//! A request occupies its worker equally long in every arm, including those of the service alone: time not spent before
-//! the answer is spent after it. So all arms have the same load and the same queues, and latencies differ by the
-//! configured delay only.
+//! A request occupies its worker equally long in every arm, also in arms without a delay: the worker spins after the
+//! response for the time by which the delay falls short of the longest delay. All arms therefore have equal load and
+//! queues, and their latencies differ only by the delay.
 
 use super::error::RunError;
 use crate::loadgen::{Outcome, Sample};
@@ -14,15 +15,17 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// How long the service alone is measured before the first round, twice: some 5,000 requests.
+/// How long the run measures the service without a delay before the first round (some 5,000 requests); the run does
+/// this twice.
 pub(super) const PILOT: Duration = Duration::from_millis(2_500);
-/// Initial part of a pilot that is discarded, since the previous setting may still have an effect.
+/// Initial part of each such measurement that the run discards, because the previous setting may still have an effect
+/// (ns).
 const SETTLED_NS: u64 = 200_000_000;
-/// Maximum share of all CPUs that requests may occupy besides their work; beyond it the measurement would be disturbed.
+/// Maximum share of all CPUs that the added spinning may occupy. A longer delay would overload the machine.
 const MOST_HELD: f64 = 0.3;
 /// Timeout for the service to confirm a setting.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Maximum length of a confirmation.
+/// Maximum length of a confirmation (bytes).
 const MOST_ANSWER: usize = 4096;
 
 /// Controls the delays of the service during a run.
@@ -30,18 +33,18 @@ const MOST_ANSWER: usize = 4096;
 pub(super) struct Slowing {
     stream: TcpStream,
     harms: Vec<KnownHarm>,
-    /// For each arm of the run: its name, the configured delay, and the measured delays.
+    /// For each arm of the run: its name, the configured delay (ns), and the delays that the service measured.
     arms: Vec<(String, u64, SoFar)>,
-    /// Time for which each request occupies its worker besides its work, ns.
+    /// Time for which each request occupies its worker in addition to its work (ns).
     held_ns: u64,
     cpus: f64,
-    /// The active arm, and the service's total when it became active.
+    /// Index of the active arm.
     on: Option<usize>,
     before: SoFar,
 }
 
 impl Slowing {
-    /// Connects to the service; `None` if no arm has a delay.
+    /// Connects to the service; returns `None` if no arm adds a delay.
     pub fn begin(
         harms: &[KnownHarm],
         arms: &[Arm],
@@ -68,9 +71,9 @@ impl Slowing {
         }))
     }
 
-    /// Computes the delays from requests to the service alone; called again with requests that occupy their workers as
-    /// long as those of the rounds. Returns which harms are smaller than requested, because the full delay would
-    /// overload the machine.
+    /// Computes the delays from `alone`, requests to the service without a delay. The run calls this function twice:
+    /// the second time, the requests already occupy their workers as long as in the rounds. Returns a message for each
+    /// delay that had to be smaller than requested, because the full delay would overload the machine.
     pub fn plan(&mut self, alone: &[Sample]) -> Result<Vec<String>, RunError> {
         let first_ns = alone.first().map_or(0, |sample| sample.due_ns) + SETTLED_NS;
         let answered =
@@ -85,22 +88,26 @@ impl Slowing {
             let Some(harm) = self.harms.iter().find(|harm| harm.arm == *arm) else { continue };
             let us = percentile(&latencies, harm.of.quantile().unwrap_or(0.5))
                 .filter(|_| latencies.len() as u64 >= Metric::P95.requests_needed())
-                .ok_or_else(|| lost("it answered too few requests alone to say how long they take"))?;
+                .ok_or_else(|| {
+                    lost("it answered too few requests without a delay to determine its latency")
+                })?;
             let wanted_us = us * harm.pct / 100.0;
             if wanted_us > most_us {
                 less.push(format!(
-                    "{arm} is less than that: {most_us:.0} us, since {wanted_us:.0} us at {per_s:.0} requests/s would keep the CPUs busy"
+                    "{arm}: the delay is reduced to {most_us:.0} us, because {wanted_us:.0} us at {per_s:.0} \
+                     requests/s would overload the CPUs"
                 ));
             }
             *asked_ns = (wanted_us.min(most_us) * 1e3).round() as u64;
         }
         self.held_ns = self.arms.iter().map(|(_, asked_ns, _)| *asked_ns).max().unwrap_or(0);
-        // The service alone, until the first switch.
+        // Until the first switch, responses have no delay.
         self.order(0)?;
         Ok(less)
     }
 
-    /// Activates the delay of an arm, and adds up that of the previous one.
+    /// Activates the delay of an arm. Adds the delays that the service measured since the last switch to the previous
+    /// arm's total.
     pub fn switch(&mut self, arm: usize) -> Result<(), RunError> {
         let asked_ns = self.arms.get(arm).map_or(0, |(_, asked_ns, _)| *asked_ns);
         let now = self.order(asked_ns)?;
@@ -111,7 +118,7 @@ impl Slowing {
         Ok(())
     }
 
-    /// The delays added so far, without the current window.
+    /// Returns the delays that the service measured, without those since the last switch.
     pub fn added(&self) -> Vec<AddedTime> {
         let one = |(arm, asked_ns, came): &(String, u64, SoFar)| AddedTime {
             arm: arm.clone(),
@@ -123,7 +130,7 @@ impl Slowing {
         self.arms.iter().map(one).collect()
     }
 
-    /// Sends a setting to the service, and waits for its confirmation.
+    /// Sends a delay to the service, and waits for the confirmation; returns the service's totals so far.
     fn order(&mut self, before_ns: u64) -> Result<SoFar, RunError> {
         let after_ns = self.held_ns.saturating_sub(before_ns);
         let request = format!(
@@ -139,7 +146,7 @@ impl Slowing {
             match self.stream.read(&mut piece) {
                 Ok(0) => return Err(lost("it closed the connection")),
                 Ok(read) if text.len() < MOST_ANSWER => text.extend_from_slice(&piece[..read]),
-                Ok(_) => return Err(lost("its answer does not end")),
+                Ok(_) => return Err(lost("its answer is too long")),
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(lost(&error.to_string())),
             }
@@ -147,14 +154,14 @@ impl Slowing {
     }
 }
 
-/// The body of a response, once complete: one line.
+/// Returns the body of a response (one line) if the response is complete, otherwise `None`.
 fn body(answer: &[u8]) -> Option<&str> {
     let (_, body) = std::str::from_utf8(answer).ok()?.split_once("\r\n\r\n")?;
     body.strip_suffix('\n')
 }
 
 fn lost(why: &str) -> RunError {
-    RunError::Service(format!("it could not be told how much slower to be: {why}"))
+    RunError::Service(format!("the delay of its responses could not be set: {why}"))
 }
 
 #[cfg(test)]
@@ -172,7 +179,7 @@ mod tests {
         KnownHarm { arm: arm.to_owned(), pct, of }
     }
 
-    /// Requests of 100 to 199 us, equally often.
+    /// Requests with latencies of 100 to 199 µs, equally often.
     fn alone(requests: u64) -> Vec<Sample> {
         let sample = |i: u64| Sample {
             due_ns: i * 1_000_000,
@@ -183,7 +190,7 @@ mod tests {
         (0..requests).map(sample).collect()
     }
 
-    /// The shortest of some response times, each measured when the connection's worker is free again.
+    /// Returns the shortest of several response times; the worker is free before each request.
     fn shortest(addr: SocketAddr, times: u32) -> Duration {
         let mut stream = TcpStream::connect(addr).unwrap();
         let mut one = || {
@@ -202,27 +209,27 @@ mod tests {
         (0..times).map(|_| one()).min().unwrap_or_default()
     }
 
-    // promise 43
+    // promise 35
     #[test]
     fn each_arm_has_what_was_ordered_and_the_service_counts_it() {
         let server = HttpServer::bind(HttpOptions { port: 0, workers: 2 }).unwrap();
         let addr = server.addr();
         std::thread::spawn(move || server.run());
         let arms = ["baseline", "slow", "slower"].map(arm);
-        // 150 us at the median and 189 us at P90: 3 ms and 1.89 ms.
+        // The latency is 150 µs at the median and 189 µs at P90, so the delays are 3 ms and 1.89 ms.
         let harms = [harm("slow", 2_000.0, Metric::P50), harm("slower", 1_000.0, Metric::P90)];
         let mut slowing = Slowing::begin(&harms, &arms, (addr, 64)).unwrap().unwrap();
         assert_eq!(slowing.plan(&alone(4_000)).unwrap(), [""; 0]);
         let asked: Vec<u64> = slowing.added().iter().map(|arm| arm.asked_ns).collect();
         assert_eq!(asked, [0, 2_980_000, 1_890_000]);
-        // The client's clock confirms the delay before each answer.
+        // The client's clock confirms the delay before each response in these arms.
         for arm in [1, 2, 1] {
             slowing.switch(arm).unwrap();
             let asked = Duration::from_nanos(asked[arm]);
             assert!(shortest(addr, 5) >= asked, "{asked:?}");
         }
-        // For the service alone the delay comes after the answer, which a client can see if the machine is not too
-        // busy.
+        // In an arm without a delay, the worker spins after the response, which a client can observe if the machine is
+        // not too busy.
         slowing.switch(0).unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
         let mut seen = 5;
@@ -236,7 +243,7 @@ mod tests {
         slowing.cpus = 1.0;
         let less = slowing.plan(&alone(4_000)).unwrap();
         assert!(
-            less.len() == 2 && less[0].contains("slow is less than that: 300 us, since 2980 us"),
+            less.len() == 2 && less[0].contains("slow: the delay is reduced to 300 us, because 2980 us"),
             "{less:?}"
         );
         let added = slowing.added();
@@ -257,11 +264,11 @@ mod tests {
         assert!(Slowing::begin(&[], &[arm("slow")], (addr, 2)).unwrap().is_none());
         let mut slowing = Slowing::begin(&harms, &[arm("slow")], (addr, 2)).unwrap().unwrap();
         let few = slowing.plan(&alone(10)).unwrap_err().to_string();
-        assert!(few.contains("too few requests alone"), "{few}");
+        assert!(few.contains("too few requests without a delay"), "{few}");
         slowing.held_ns = 5;
         drop(listener.accept().unwrap());
         drop(listener);
         let gone = slowing.switch(0).unwrap_err().to_string();
-        assert!(gone.contains("could not be told how much slower"), "{gone}");
+        assert!(gone.contains("the delay of its responses could not be set"), "{gone}");
     }
 }

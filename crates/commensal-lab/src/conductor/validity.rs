@@ -1,17 +1,21 @@
-//! Decides which blocks are valid. The rules were fixed before the run, and use recorded data only, so that an
-//! interrupted run is judged like an uninterrupted one.
+//! Decides which blocks are valid. A block measures one arm (one condition of the run) once. The rules are fixed before
+//! the run and use only recorded data, so that they treat an interrupted run that was continued like any other run.
 
 use super::batch::ENDED;
 use super::block::UNSCHEDULED;
+use super::windows::TOO_LONG;
 use crate::loadgen::{LoadBaseline, LoadEvidence, invalid_reasons};
 use crate::record::{Arm, Block, Role, Run};
 
-/// Share of its CPU use when alone that offline work must reach for an arm to count as contended.
+/// Minimum CPU use of the offline work, as a share of its CPU use when it runs alone. Below this share, a block of the
+/// contended arm (offline work without isolation) is invalid.
 const CONTENTION_MIN: f64 = 0.25;
-/// The same beside a closed loop, whose service and clients take all the CPU they can get.
+/// Like [`CONTENTION_MIN`], for a load tool with a closed loop, whose service and clients take all the CPU that they
+/// can get.
 const CONTENTION_MIN_CLOSED: f64 = 0.05;
 
-/// Judges the blocks of a round, each against the baseline of its own round.
+/// Decides for each block of a round whether the block is valid, by comparison with the baseline block (the service
+/// alone) of that round.
 pub(crate) fn judge_round(run: &mut Run, round: u32) {
     let threads = f64::from(run.machine.threads.max(1));
     let name = run.arm_with(Role::Baseline).map(|arm| arm.name.clone());
@@ -47,11 +51,11 @@ fn reasons(
                 < expected * if block.concurrency.is_some() { CONTENTION_MIN_CLOSED } else { CONTENTION_MIN }
         {
             reasons.push(format!(
-                "the offline work used {used:.2} CPUs, of {expected:.2} that it would use alone: that is no contention"
+                "the offline work used only {used:.2} of the {expected:.2} CPUs that it would use alone: too little contention"
             ));
         }
     }
-    let fatal = |note: &&String| note.starts_with(ENDED) || note.starts_with(UNSCHEDULED);
+    let fatal = |note: &&String| [ENDED, UNSCHEDULED, TOO_LONG].iter().any(|fatal| note.starts_with(fatal));
     reasons.extend(block.notes.iter().filter(fatal).cloned());
     reasons
 }
@@ -81,13 +85,13 @@ mod tests {
             "isolated",
             "scx_lost ended with status 1",
         );
-        // CPU use of other programs is reported, and excludes nothing.
+        // A report shows the CPU use of other programs, but this use does not make a block invalid.
         check(|block| block.cpu.other = Some(1.6), "isolated", "");
         let idle = |block: &mut Block| {
             block.work.expected_cpus = Some(2.0);
             block.cpu.offline = Some(0.1);
         };
-        check(idle, "contended", "that is no contention");
+        check(idle, "contended", "too little contention");
         check(idle, "isolated", "");
         let closed = |block: &mut Block| {
             idle(block);
@@ -97,7 +101,7 @@ mod tests {
         check(
             |block| (closed(block), block.cpu.offline = Some(0.09)).0,
             "contended",
-            "that is no contention",
+            "too little contention",
         );
         check(|block| block.notes.push(format!("{ENDED} with status 3")), "isolated", "with status 3");
         check(|block| block.load.achieved_per_s = Some(300.0), "baseline2", "did not keep up");
@@ -109,8 +113,8 @@ mod tests {
         );
     }
 
-    /// Slow requests in flight at the ends of short windows do not mean that the service falls behind.
-    // promise 47
+    /// Slow requests that are in flight at the ends of short windows do not count as a service that cannot keep up.
+    // promise 38
     #[test]
     fn a_short_window_may_miss_some() {
         let check = |missing: u64, service_us: u64, valid: bool| {
@@ -131,11 +135,12 @@ mod tests {
         };
         check(1, 100, true);
         check(3, 100, false);
-        // 0.47 are in flight at either end of each of five windows: 8.6 are four standard errors.
+        // On average, 0.47 requests are in flight at either end of each of five windows: 8.6 missing requests are four
+        // standard errors.
         check(8, 5_000, true);
         check(9, 5_000, false);
         check(40, 5_000, false);
-        // Overloaded: ten connections are busy all the time.
+        // The service is overloaded: ten connections are always busy.
         check(10, 125_000, true);
         check(11, 125_000, false);
     }

@@ -1,16 +1,20 @@
-//! A run with short windows: one service and one load generator for the whole run, offline work that runs throughout
-//! and is frozen and thawed, and in each round the windows of every arm in random order.
+//! A run with short windows: the arms (conditions such as the service alone or isolated from offline work) alternate
+//! within milliseconds. One service and one load generator run throughout, the conductor freezes and thaws the offline
+//! work, and each round contains the windows of all arms in random order.
 //!
 //! ```text
 //! round   alone │ isolated │ policy only │ warm │ alone again │ isolated │ … │ contended, long
 //!         └ switch, guard, MEASURE ┘
 //! ```
-//! All windows of one arm in one round form that round's block. Windows of 100 ms that follow each other see the
-//! machine in the same state, while blocks of seconds see different states: the error of a median falls to a sixth
+//! A switch changes from one arm to the next: it freezes or thaws, and sets the policy (the settings that isolate the
+//! service). All windows of one arm in one round together form the arm's block. Consecutive windows of 100 ms find the
+//! machine in similar states, whereas blocks of seconds do not; short windows reduce the error of a median to a sixth
 //! (`docs/decisions/0040`).
 //!
-//! A request belongs to the window in which it was due, with its whole latency, even if it ended after the next switch.
-//! Requests due in the guard after a switch, or in the tail before one, are not counted.
+//! A request counts in the window in which it was due, with its whole latency, even if its response came after the next
+//! switch. Two kinds of requests do not count. The first are requests that were due in the guard time after a switch.
+//! The second are requests that were due in the tail, the time just before the next switch, because they may not finish
+//! before the switch.
 
 mod settle;
 
@@ -29,6 +33,7 @@ use crate::record::{
 use crate::site::Side;
 use crate::tools::work::WorkKind;
 use commensal_blame::Figures;
+use commensal_core::text::rough_time;
 use commensal_core::windows::Schedule;
 use commensal_host::{Child, precise_thread};
 use std::collections::BTreeMap;
@@ -36,14 +41,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Bucket boundaries of the table of latency by time since the switch, ms.
+/// Lower bucket boundaries (ms) of a table that shows latency by the time since the last switch.
 const EDGES_MS: [u32; 10] = [0, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000];
-/// How long to wait for requests of a round to end before the round is evaluated without them.
+/// How long to wait for outstanding requests at the end of a round; afterwards, the round is evaluated without them.
 const SETTLE: Duration = Duration::from_secs(6);
-/// How long offline work runs before it is frozen for the first time, under the policy.
+/// How long the offline work runs under the policy before the first freeze.
 const FIRST: Duration = Duration::from_millis(700);
-/// Number of deaths of the service after which the run ends: enough to tell a service that dies by itself from one that
-/// isolation kills.
+/// Number of crashes of the service after which the run stops. Fewer crashes could not distinguish a service that
+/// crashes by itself from a service that crashes because of isolation.
 const DEATHS: u32 = 4;
 /// Poll interval while waiting for an event.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -51,24 +56,24 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// One completed window.
 struct Window {
     arm: usize,
-    /// Times of the switch and of the measured part, ns since the schedule began.
+    /// Time of the switch before the window, in ns since the schedule began.
     switched_ns: u64,
     from_ns: u64,
     to_ns: u64,
-    /// Counters of the window, without requests.
+    /// Counters of the window, without its requests.
     counted: Block,
     blame: Option<Figures>,
     work: Option<f64>,
 }
 
-/// The offline work and the threads that keep CPUs from idling, which the run freezes and thaws.
+/// The processes that the run freezes and thaws: the offline work, and the warm threads, which keep CPUs from idling.
 struct Frozen {
     offline: Option<batch::Running>,
     warm: Option<Child>,
 }
 
 impl Conductor<'_> {
-    /// Runs all rounds.
+    /// Runs all rounds, with one service and one load generator.
     pub(super) fn by_windows(
         &mut self,
         run: &mut Run,
@@ -84,18 +89,22 @@ impl Conductor<'_> {
         let Some(mut spec) = spec else {
             return Err(RunError::new("short windows need the built-in load generator"));
         };
-        // The generator is stopped when the rounds are over.
+        // The run stops the generator when the rounds are finished.
         spec.measure = Duration::from_secs(24 * 3600);
         spec.warmup = Duration::ZERO;
         spec.keep_partial = true;
         let mut work = Frozen { offline: None, warm: None };
-        let slowing =
-            Slowing::begin(&self.conduct.harms, &run.arms, (addr, self.site.machine.topology.threads()))?;
+        let slowing = Slowing::begin(
+            &self.options.harms,
+            &run.arms,
+            (addr, self.site.survey.machine.topology.threads()),
+        )?;
         let outcome = self.begin(run, chosen, &mut work).and_then(|()| {
             let (trace, over) = (Arc::new(Trace::default()), AtomicBool::new(false));
             std::thread::scope(|scope| {
                 let generator = scope.spawn(|| {
-                    // If this is not permitted, the record already says so.
+                    // A failure needs no handling, because the record already notes that real-time priority is not
+                    // permitted.
                     let _ = precise_thread();
                     loadgen::run_traced(&spec, &trace, &over, &mut |_| ())
                 });
@@ -104,6 +113,7 @@ impl Conductor<'_> {
                     trace: &trace,
                     windows,
                     since_replan: 0,
+                    too_long: 0,
                     since: BTreeMap::new(),
                     probe: Probe::default(),
                     slowing,
@@ -118,7 +128,7 @@ impl Conductor<'_> {
         outcome.and(ended)
     }
 
-    /// Starts the work that is frozen and thawed, with the policy on before its first instruction.
+    /// Starts the offline work and the warm threads. The policy is on before their first instruction.
     fn begin(&mut self, run: &Run, chosen: &[Chosen], work: &mut Frozen) -> Result<(), RunError> {
         let experiment = self.experiment;
         self.site.favour_online(self.host, true)?;
@@ -127,23 +137,24 @@ impl Conductor<'_> {
             self.site.isolate(self.host, policy)?;
         }
         let with = |role: Role| run.arms.iter().find(|arm| arm.role == role);
-        let mut foreman =
-            BatchRunner { host: self.host, site: self.site, place: &self.place, conduct: self.conduct };
+        let mut runner =
+            BatchRunner { host: self.host, site: self.site, place: &self.place, options: self.options };
         if let Some(arm) = with(Role::Isolated).or_else(|| with(Role::Contended)) {
-            work.offline = Some(foreman.start(experiment, arm, policy)?);
+            work.offline = Some(runner.start(experiment, arm, policy)?);
         }
         if with(Role::Warm).is_some() {
-            work.warm = Some(foreman.warm()?);
+            work.warm = Some(runner.warm()?);
         }
         self.sleep(FIRST)
     }
 
-    /// Ends that work, thawed and without its scheduling class, so that it can die.
+    /// Stops the offline work and the warm threads: thaws both and switches the policy off first, so that the processes
+    /// can exit.
     fn finish(&mut self, work: &mut Frozen) -> Result<(), RunError> {
         let warm = self.site.pause(self.host, Side::Warm, false);
         let offline = self.site.pause(self.host, Side::Offline, false);
         let released = self.site.release(self.host);
-        // Every process is stopped, even if stopping another one failed.
+        // The function stops every process, even if stopping another one fails.
         let stopped = match &mut work.warm {
             Some(child) => self.site.stop(self.host, Side::Warm, child),
             None => Ok(()),
@@ -151,13 +162,13 @@ impl Conductor<'_> {
         let ended = match &mut work.offline {
             Some(offline) => {
                 let experiment = self.experiment;
-                let mut foreman = BatchRunner {
+                let mut runner = BatchRunner {
                     host: self.host,
                     site: self.site,
                     place: &self.place,
-                    conduct: self.conduct,
+                    options: self.options,
                 };
-                foreman.end(experiment, offline).map(|_| ())
+                runner.end(experiment, offline).map(|_| ())
             }
             None => Ok(()),
         };
@@ -166,7 +177,7 @@ impl Conductor<'_> {
         ended
     }
 
-    /// Waits, and ends early when asked to stop.
+    /// Waits for `time`; returns an error early if the user stops the run.
     fn sleep(&self, time: Duration) -> Result<(), RunError> {
         let end = Instant::now() + time;
         loop {
@@ -182,20 +193,43 @@ impl Conductor<'_> {
     }
 }
 
-/// Rounds after which the table by time since the switch is checked; by then it holds thousands of requests.
+/// Numbers of rounds after which the run checks whether its windows are long enough; by then, the latency table holds
+/// thousands of requests.
 const LOOK_ROUNDS: [u32; 2] = [2, 4];
 
-/// State of a run's rounds while the load goes on.
+/// Prefix of the note that blocks get if the windows would have to be too long for the run's time limit.
+pub(super) const TOO_LONG: &str = "the windows that this load needs do not fit into the time limit";
+
+/// Result of the check whether the windows are long enough.
+enum Replan {
+    /// The windows are long enough.
+    Kept,
+    /// Earlier rounds do not count: either the windows are longer from now on, or the run repeats the measurement with
+    /// the current windows.
+    Changed,
+    /// The windows would have to be too long; the text says why, and what to do.
+    TooLong(String),
+}
+
+/// Limit for longer windows. The run may then take at most this many times its time limit, or this many times its
+/// duration with the current windows; the longer of the two applies.
+const OVERRUN: f64 = 2.0;
+/// How often the run repeats the measurement after a check finds that the windows would have to be too long.
+const AGAIN: u32 = 1;
+
+/// State of the rounds while the load runs.
 struct Rounds<'a, 'c> {
     conductor: &'a mut Conductor<'c>,
     trace: &'a Trace,
     windows: Windows,
-    /// Rounds since guard and windows last changed length.
+    /// Number of rounds since the last change of the windows, or since the last repetition.
     since_replan: u32,
-    /// Latency by arm and time since the switch.
+    /// Number of checks that found that the windows would have to be too long.
+    too_long: u32,
+    /// Latency by arm and by bucket of the time since the switch.
     since: BTreeMap<(usize, usize), LatencyHistogram>,
     probe: Probe,
-    /// The configured delays, in a calibration.
+    /// The known delays that arms add to responses in a calibration.
     slowing: Option<Slowing>,
 }
 
@@ -208,12 +242,12 @@ impl Rounds<'_, '_> {
         load_ended: &dyn Fn() -> bool,
     ) -> Result<(), RunError> {
         let conductor = &mut *self.conductor;
-        if conductor.conduct.blame {
+        if conductor.options.blame {
             self.probe.wait_probe = wait_probe(conductor.host, conductor.site).ok();
         }
         while self.trace.began().is_none() {
             if load_ended() {
-                // The generator's error tells the reason.
+                // The result of the load generator contains the reason.
                 return Ok(());
             }
             conductor.sleep(PAUSE)?;
@@ -231,7 +265,8 @@ impl Rounds<'_, '_> {
         let total = run.design.rounds as usize;
         let mut deaths = 0;
         let seed = self.conductor.experiment.seed;
-        // A continued run has complete rounds. Number of rounds and windows may change on the way.
+        // A continued run starts after its last complete round. The number of rounds and the windows may change during
+        // the run.
         let mut next = run.rounds_begun();
         while next < run.design.rounds {
             let round = next;
@@ -254,7 +289,7 @@ impl Rounds<'_, '_> {
                     None => false,
                 };
                 if gone {
-                    // The service crashed in the window of this arm.
+                    // The crash counts against the arm of this window.
                     crashed = Some(arm);
                     break;
                 }
@@ -262,8 +297,17 @@ impl Rounds<'_, '_> {
             let gathered = self.gathered(&windows)?;
             self.record(run, round, (&windows, &gathered), work, crashed)?;
             run.since_switch = self.table(run);
-            if crashed.is_none() && self.slowing.is_none() && self.replan(run, round) {
-                continue;
+            if crashed.is_none() && self.slowing.is_none() {
+                match self.replan(run, round) {
+                    Replan::Kept => {}
+                    Replan::Changed => continue,
+                    Replan::TooLong(why) => {
+                        run.blocks.iter_mut().for_each(|block| block.notes.push(why.clone()));
+                        (0..=round).for_each(|round| validity::judge_round(run, round));
+                        (self.conductor.tell)(Event::Recorded(run));
+                        break;
+                    }
+                }
             }
             run.added_time = self.slowing.as_ref().map(Slowing::added).unwrap_or_default();
             validity::judge_round(run, round);
@@ -281,15 +325,15 @@ impl Rounds<'_, '_> {
         Ok(())
     }
 
-    /// Restarts a service that has died, alone, and waits until the requests that found no server have ended; returns
-    /// whether it serves.
+    /// Restarts a service that has crashed, without offline work, and waits for the outcomes of requests that were sent
+    /// without a running service. Returns whether the service is ready.
     fn again(&mut self, run: &mut Run, service: &mut Option<service::Running>) -> Result<bool, RunError> {
         self.switch(Role::Baseline, false, None)?;
         self.conductor.end(service)?;
         match self.conductor.start(service) {
             Ok(_) => {}
             Err(RunError::Service(why)) => {
-                run.caveats.push(format!("the service died, and did not start again: {why}"));
+                run.caveats.push(format!("the service crashed and could not be restarted: {why}"));
                 return Ok(false);
             }
             Err(other) => return Err(other),
@@ -305,7 +349,7 @@ impl Rounds<'_, '_> {
         Ok(true)
     }
 
-    /// Switches to an arm: first freezes, then changes the policy, then thaws.
+    /// Switches to the arm that has this role: freezes, then changes the policy, then thaws.
     fn switch(&mut self, role: Role, favoured: bool, policy: Option<usize>) -> Result<(), RunError> {
         let Conductor { host, site, .. } = &mut *self.conductor;
         let offline = matches!(role, Role::Contended | Role::Isolated);
@@ -350,7 +394,7 @@ impl Rounds<'_, '_> {
             .sleep(Duration::from_secs_f64(length).saturating_sub(Duration::from_nanos(looked_ns)))?;
         let to_ns = since();
         let after = self.look(work);
-        // Requests due in the window may end before the switch.
+        // Requests that were due in the window get time to finish before the switch.
         self.conductor.sleep(Duration::from_secs_f64(self.windows.tail_s))?;
         let blame =
             after.blame.as_ref().zip(before.blame.as_ref()).map(|(after, before)| after.since(before));
@@ -366,7 +410,7 @@ impl Rounds<'_, '_> {
         self.probe.take(self.conductor.host, self.conductor.site, total)
     }
 
-    /// Checks whether the policy of the completed window is still in force.
+    /// Records whether the arm's policy is still in force after a window.
     fn note_policy(&mut self, arm: &mut Arm, policy: usize, work: &Frozen) {
         let Conductor { host, site, .. } = &mut *self.conductor;
         let child = work.offline.as_ref().and_then(|offline| offline.child.as_ref());
@@ -374,7 +418,7 @@ impl Rounds<'_, '_> {
         block::note_policy(arm, &site.policies[policy], &now);
     }
 
-    /// The requests of a round, once the last one due in it has ended.
+    /// Returns the requests of a round, after the last request due in the round has an outcome or after a time limit.
     fn gathered(&mut self, windows: &[Window]) -> Result<Gathered, RunError> {
         let end_ns = windows.iter().map(|window| window.to_ns).max().unwrap_or(0);
         let patience = Instant::now() + SETTLE;
@@ -384,7 +428,7 @@ impl Rounds<'_, '_> {
         Ok(self.trace.take())
     }
 
-    /// Makes a block from each arm's windows.
+    /// Creates one block for each arm from the arm's windows of this round.
     fn record(
         &mut self,
         run: &mut Run,
@@ -400,7 +444,8 @@ impl Rounds<'_, '_> {
                 continue;
             }
             let mut block = pooled(&its);
-            // Requests in flight when the service died in another arm's window are attributed to that arm.
+            // If the service crashed in another arm's window, requests in flight at that moment count against that arm
+            // only.
             let answered_only = crashed.is_some_and(|crashed| crashed != arm);
             requests(&mut block, &its, (gathered, answered_only), self.conductor.rate_per_s)
                 .map_err(RunError::latencies)?;
@@ -411,7 +456,7 @@ impl Rounds<'_, '_> {
                 block.work =
                     offline.work(total.map(|total| (0.0, total)), None, block.cpu.offline, block.measure_s);
                 if block.work.offline.is_none() {
-                    // A program that reports its work only at its end is measured by its CPU time.
+                    // For a program that reports its work only on exit, the block uses CPU time as work.
                     (block.work.offline, block.work.unit) = (
                         block.cpu.offline,
                         block.cpu.offline.map(|_| WorkKind::CpuSeconds.unit().to_owned()),
@@ -428,20 +473,19 @@ impl Rounds<'_, '_> {
         Ok(())
     }
 
-    /// Lengthens guard and windows when the table by time since the switch shows that an arm has not settled within the
-    /// guard, or that requests take long for these windows. Earlier rounds then do not count. Returns whether it
-    /// changed them.
-    fn replan(&mut self, run: &mut Run, round: u32) -> bool {
+    /// Checks the table of latency by time since the switch. Lengthens the guard time or the windows if an arm settles
+    /// only after the guard time, or if requests are slow relative to the windows, and then discards earlier rounds.
+    fn replan(&mut self, run: &mut Run, round: u32) -> Replan {
         self.since_replan += 1;
         if !LOOK_ROUNDS.contains(&self.since_replan) {
-            return false;
+            return Replan::Kept;
         }
         let settling = |arm: usize| {
             let role = run.arms[arm].role;
             let buckets = (0..EDGES_MS.len()).filter_map(|bucket| {
                 Some((f64::from(EDGES_MS[bucket]) / 1e3, self.since.get(&(arm, bucket))?))
             });
-            // Contended arms have windows of their own length, and take seconds to settle.
+            // Contended arms do not decide: their windows have a different length, and the arms take seconds to settle.
             settle::ArmSample {
                 decides: role != Role::Contended,
                 alone: role == Role::Baseline,
@@ -449,19 +493,39 @@ impl Rounds<'_, '_> {
             }
         };
         let seen: Vec<settle::ArmSample<'_>> = (0..run.arms.len()).map(settling).collect();
-        let Some((windows, why)) = settle::lengthened(self.windows, &seen) else { return false };
-        let Ok(short) = &self.conductor.experiment.short else { return false };
-        let spent = f64::from(run.rounds_begun()) * run.design.round_s(self.windows, &run.arms);
-        run.design.by_windows(windows, &run.arms, (short.within_s - spent).max(short.within_s / 2.0));
-        // Round numbers count from the first round of the run.
+        let Some((windows, why)) = settle::lengthened(self.windows, &seen) else { return Replan::Kept };
+        let Ok(short) = &self.conductor.experiment.short else { return Replan::Kept };
+        // The number of rounds includes the discarded rounds.
         let shift = round + 1;
+        let spent = f64::from(run.rounds_begun()) * run.design.round_s(self.windows, &run.arms);
+        self.since_replan = 0;
+        let (least_s, now_s) =
+            (run.design.least_s(windows, &run.arms), run.design.least_s(self.windows, &run.arms));
+        if least_s > OVERRUN * short.within_s.max(now_s) {
+            self.too_long += 1;
+            if self.too_long > AGAIN {
+                return Replan::TooLong(format!(
+                    "{TOO_LONG}: {why}. With such windows, a run takes at least {}, but --for allows {}: lower the load (--load), \
+                     or increase --for",
+                    rough_time(least_s),
+                    rough_time(short.within_s)
+                ));
+            }
+            // The run measures again, because another program may have disturbed the machine.
+            run.blocks.clear();
+            self.since.clear();
+            run.design.rounds += shift;
+            run.design.looks.iter_mut().for_each(|look| *look += shift);
+            run.caveats.push(format!("the first {shift} rounds do not count and were repeated: {why}"));
+            return Replan::Changed;
+        }
+        run.blocks.clear();
+        run.design.by_windows(windows, &run.arms, (short.within_s - spent).max(short.within_s / 2.0));
         run.design.rounds += shift;
         run.design.looks.iter_mut().for_each(|look| *look += shift);
-        run.blocks.clear();
         run.caveats.push(format!("the first {shift} rounds do not count: {why}"));
         self.windows = windows;
-        self.since_replan = 0;
-        true
+        Replan::Changed
     }
 
     fn since_switch(&mut self, windows: &[Window], samples: &[Sample]) {
@@ -490,7 +554,8 @@ impl Rounds<'_, '_> {
     }
 }
 
-/// Combines the counters of several windows, without requests: rates weighted by length, and sums.
+/// Combines the counters of several windows, without requests. Rates are averaged with the window lengths as weights;
+/// totals are summed.
 fn pooled(windows: &[&Window]) -> Block {
     let seconds: f64 = windows.iter().map(|window| window.counted.measure_s).sum();
     let mean = |of: fn(&Block) -> Option<f64>| {
@@ -504,7 +569,7 @@ fn pooled(windows: &[&Window]) -> Block {
     block.cpu.offline = mean(|block| block.cpu.offline);
     block.cpu.other = mean(|block| block.cpu.other);
     block.cpu.steal = mean(|block| block.cpu.steal);
-    // The generator and this thread count as the client; so do the warm threads, where they run.
+    // The generator, this thread and the warm threads count as the client.
     block.cpu.client = mean(|block| block.cpu.client);
     block.run_delay_s.online = sum(|block| block.run_delay_s.online);
     block.run_delay_s.offline = sum(|block| block.run_delay_s.offline);
@@ -517,8 +582,9 @@ fn pooled(windows: &[&Window]) -> Block {
     block
 }
 
-/// Outcomes of the requests that were due in these windows. Throughput is the number answered within the windows, as a
-/// share of the number due: the schedule is random, and its variation is not an effect.
+/// Adds the outcomes of the requests that were due in these windows. Throughput is the offered rate times the number of
+/// requests answered within the windows, divided by the number due. The schedule is random, and this division removes
+/// its variation, which is not an effect of the arm.
 fn requests(
     block: &mut Block,
     windows: &[&Window],
@@ -527,7 +593,7 @@ fn requests(
 ) -> Result<(), LabError> {
     let (mut latency, mut service, mut lateness) = (new_histogram()?, new_histogram()?, new_histogram()?);
     let within = |ns: u64| windows.iter().any(|window| (window.from_ns..window.to_ns).contains(&ns));
-    // A request counts in the window in which it was due, with its whole latency, whenever it ended.
+    // A request counts in the window in which it was due, with its whole latency, even if its response came later.
     let mut answered = 0_u64;
     for sample in &gathered.samples {
         if sample.outcome == Outcome::Answered && within(sample.due_ns + sample.latency_us * 1_000) {

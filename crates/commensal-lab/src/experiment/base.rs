@@ -1,11 +1,12 @@
-//! `based-on`: an experiment's file that contains the differences from another one.
+//! The keys `based-on` and `without` of an experiment file. The file then contains only its differences from another
+//! experiment, its base.
 //!
 //! ```text
-//! based-on = "nginx-vs-ffmpeg"      # one that comes with the program, or "other.toml" beside the file
-//! without  = ["load.rate"]          # keys of the base that are left out first
+//! based-on = "nginx-vs-ffmpeg"      # a shipped experiment, or "other.toml" next to this file
+//! without  = ["load.rate"]          # keys of the base that are removed first
 //! ```
-//! Tables are merged key by key; a list, like any other value, replaces that of the base. A base may have a base
-//! itself.
+//! The parser merges tables key by key. Any other value, also a list, replaces the value of the base. A base can have a
+//! base itself; the files then form a chain.
 
 use super::{KEYS, SHIPPED};
 use commensal_core::toml_reader::{FileKey, Kind, Reader, TextPlace, TomlTable, TomlValue, key, nearest};
@@ -15,14 +16,14 @@ use std::path::{Component, Path, PathBuf};
 pub(super) const BASED_ON: FileKey = key("based-on", Kind::Text);
 pub(super) const WITHOUT: FileKey = key("without", Kind::Texts(|_| Ok(())));
 
-/// Reads a file by its path relative to an experiment's; an error is a sentence.
+/// Reads a file by its path relative to that of the experiment file; the error is a message for the user.
 pub type FileReader<'a> = dyn FnMut(&Path) -> Result<String, String> + 'a;
 
-/// Maximum length of a chain of bases.
+/// Maximum number of files in a chain of bases.
 const MOST: usize = 8;
 
-/// The keys of a file merged with those of its bases, and its text with theirs as comments. `None` where a base could
-/// not be read; mistakes are recorded.
+/// Merges the keys of a file with those of its bases. Returns the merged keys, and the text of the file followed by the
+/// texts of the bases as comments. Returns `None` if a base could not be read; `reader` collects the mistakes.
 pub(super) fn whole(
     reader: &mut Reader,
     name: &str,
@@ -34,7 +35,7 @@ pub(super) fn whole(
     Some((table, source))
 }
 
-/// Reads the last file of the chain.
+/// Parses `text`, the last file of `chain`, and merges it with its own bases.
 fn merged_with_base(
     reader: &mut Reader,
     text: &str,
@@ -50,7 +51,7 @@ fn merged_with_base(
     let without = keys.texts(WITHOUT.path).unwrap_or_default();
     let Some(wanted) = keys.text(BASED_ON.path) else {
         if keys.given(WITHOUT.path) && !keys.given(BASED_ON.path) {
-            reader.note(keys.at(WITHOUT.path), "without leaves keys of a base out, and there is no based-on");
+            reader.note(keys.at(WITHOUT.path), "without removes keys of a base, so it needs based-on");
         }
         if keys.given(BASED_ON.path) {
             reader.part(&table, KEYS);
@@ -85,7 +86,7 @@ fn merged_with_base(
     Some(all)
 }
 
-/// Name and text of a file's base.
+/// Returns the name and the text of the base of a file.
 fn base(
     name: &str,
     wanted: &str,
@@ -96,10 +97,10 @@ fn base(
     let path = Path::new(name).parent().unwrap_or(Path::new("")).join(wanted);
     let base = if is_file { plain(&path) } else { wanted.to_owned() };
     if chain.contains(&base) {
-        return Err(format!("a circle: {}, then {base}", chain.join(", then ")));
+        return Err(format!("the files are based on each other in a circle: {}, {base}", chain.join(", ")));
     }
     if chain.len() >= MOST {
-        return Err(format!("more than {MOST} files, each based on the next"));
+        return Err(format!("more than {MOST} files are based on each other"));
     }
     if is_file {
         return beside(Path::new(&base)).map(|text| (base, text));
@@ -107,15 +108,16 @@ fn base(
     let names: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();
     let known = SHIPPED.iter().find(|(known, _)| *known == wanted);
     known.map(|(_, text)| (base, (*text).to_owned())).ok_or_else(|| {
-        let hint = nearest(wanted, &names).map(|name| format!("; did you mean {name:?}?")).unwrap_or_default();
+        let hint =
+            nearest(wanted, &names).map(|name| format!("; did you mean {name:?}?")).unwrap_or_default();
         format!(
-            "no experiment of this name comes with the program{hint}; there are {}; a file beside this one ends in .toml",
+            "no built-in experiment has this name{hint}; built-in: {}; the name of a file must end in .toml",
             names.join(", ")
         )
     })
 }
 
-/// The path without `.`, and without `..` where the preceding component is known.
+/// Normalises a path: removes `.` components, and each `..` together with the component before it.
 fn plain(path: &Path) -> String {
     let mut parts = PathBuf::new();
     for part in path.components() {
@@ -130,7 +132,7 @@ fn plain(path: &Path) -> String {
     parts.display().to_string()
 }
 
-/// Merges differences into a base.
+/// Merges `over` into `base`; values in `over` win.
 fn merge(base: &mut TomlTable, over: TomlTable) {
     for (key, mut node) in over {
         let below = base.get_mut(&key).map(|node| &mut node.value);
@@ -142,7 +144,7 @@ fn merge(base: &mut TomlTable, over: TomlTable) {
     }
 }
 
-/// Removes a key; returns whether it existed.
+/// Removes a key from a table; returns whether the table had the key.
 fn take(table: &mut TomlTable, path: &str) -> bool {
     table.remove(path).is_some()
         || path.match_indices('.').any(|(dot, _)| {
@@ -175,7 +177,7 @@ rate = "15 %"
 command = ["job"]
 "#;
 
-    /// Parses the first of some files, with access to the others.
+    /// Parses the first of several files; the others can be its bases.
     fn files(all: &[(&str, &str)]) -> Result<Experiment, String> {
         let mut beside = |path: &Path| {
             let found = all.iter().find(|(name, _)| Path::new(name) == path);
@@ -184,7 +186,7 @@ command = ["job"]
         read(all[0].0, all[0].1, &mut beside).map_err(|error| error.to_string())
     }
 
-    // promise 48
+    // promise 39
     #[test]
     fn a_file_is_what_differs() {
         let two = "based-on = \"one.toml\"\nwithout = [\"load.rate\", \"load.http\", \"online.files.a.conf\"]\n[design]\ngates = [\"P99\"]\n\
@@ -202,7 +204,7 @@ command = ["job"]
         assert_eq!(service.files.iter().collect::<Vec<_>>(), [(&"b.conf".to_owned(), &"c".to_owned())]);
         assert!(matches!(&read.load, Load::Tool { command, .. } if command == &["wrk"]));
         assert!(matches!(&read.offline, Offline::Program(batch) if batch.expected_cpus == Some(2.0)));
-        // The combined text can be parsed again, and is complete.
+        // The combined text is complete, so it parses again.
         let source = read.source.unwrap();
         assert!(
             source.starts_with(three) && source.contains("# /d/sub/two.toml is based on /d/sub/one.toml:"),
@@ -213,7 +215,7 @@ command = ["job"]
         assert_eq!((shipped.design.rounds, shipped.arms.len() > 3), (7, true));
     }
 
-    // promise 48
+    // promise 39
     #[test]
     fn mistakes_are_told_where_they_stand() {
         let check = |all: &[(&str, &str)], want: &[&str]| {
@@ -228,7 +230,7 @@ command = ["job"]
         check(
             &[("two.toml", "based-on = \"nginx-vs-ffmpg\"")],
             &[
-                "two.toml:1:12: based-on = \"nginx-vs-ffmpg\": no experiment of this name comes with the program; did you mean \"nginx-vs-ffmpeg\"?",
+                "two.toml:1:12: based-on = \"nginx-vs-ffmpg\": no built-in experiment has this name; did you mean \"nginx-vs-ffmpeg\"?",
             ],
         );
         check(
@@ -237,34 +239,39 @@ command = ["job"]
         );
         check(
             &[("two.toml", "arms = [\"baseline\", \"baseline2\"]\nwithout = [\"disk\"]")],
-            &["two.toml:2:11: without leaves keys of a base out, and there is no based-on"],
+            &["two.toml:2:11: without removes keys of a base, so it needs based-on"],
         );
         check(
             &[("two.toml", "based-on = \"one.toml\"\nwithout = [\"disk\"]"), ("one.toml", ONE)],
             &["two.toml:2:12: without: one.toml has no \"disk\""],
         );
-        // Mistakes in both files at once, each reported in its file; and in the base alone.
+        // The parser reports mistakes in both files together, each with its file; then the test has mistakes only in
+        // the base.
         let bad = ONE.replace("rounds", "ronds").replace("\"15 %\"", "0");
         check(
             &[("two.toml", "based-on = \"./one.toml\"\ndisk = 5\n"), ("one.toml", &bad)],
             &[
                 "two.toml:2:8: disk: a bare number has no unit",
                 "one.toml:4:1: unknown key \"design.ronds\"; did you mean \"design.rounds\"?",
-                "one.toml:12:8: load.rate = 0: requests per second",
+                "one.toml:12:8: load.rate = 0: give a rate of at most 1000000 requests per second",
             ],
         );
         check(
             &[("two.toml", "based-on = \"one.toml\"\ndisk = 5\n"), ("one.toml", "arms = [")],
             &["two.toml:2:8: disk: a bare number", "one.toml:1:9: "],
         );
-        // Circular bases, direct and indirect.
+        // Files that are their own base, directly or through another file.
         check(
             &[("/d/one.toml", on_one)],
-            &["/d/one.toml:2:12: based-on = \"one.toml\": a circle: /d/one.toml, then /d/one.toml"],
+            &[
+                "/d/one.toml:2:12: based-on = \"one.toml\": the files are based on each other in a circle: /d/one.toml, /d/one.toml",
+            ],
         );
         check(
             &[("a.toml", "based-on = \"d/../b.toml\""), ("b.toml", "based-on = \"a.toml\"")],
-            &["b.toml:1:12: based-on = \"a.toml\": a circle: a.toml, then b.toml, then a.toml"],
+            &[
+                "b.toml:1:12: based-on = \"a.toml\": the files are based on each other in a circle: a.toml, b.toml, a.toml",
+            ],
         );
     }
 

@@ -1,4 +1,5 @@
-//! Parser for experiment files: TOML to [`Experiment`]. All mistakes in one error, each with line and column.
+//! Parser for experiment files: turns TOML into an [`Experiment`]. Its error lists all mistakes together, each with
+//! line and column.
 //!
 //! ```toml
 //! about = "my service beside my batch job"
@@ -20,9 +21,12 @@
 //! [offline]
 //! command = ["my-job"]
 //! ```
-//! `{port}`, `{dir}`, `{cpus}`, `{seconds}`, `{concurrency}`, `{program}`, `{online-group}` and `{offline-group}` are
-//! replaced wherever a command, a file or a path contains them. A file may consist of the differences from another one
-//! ([`super::base`]).
+//! The parser accepts the placeholders `{port}`, `{dir}`, `{cpus}`, `{seconds}`, `{concurrency}`, `{program}`,
+//! `{online-group}` and `{offline-group}` in commands, files and paths; a run replaces them by their values. A file can
+//! contain only its differences from another file ([`super::base`]).
+//!
+//! An arm is one condition that an experiment compares, such as the service alone (`baseline`) or next to offline work
+//! with isolation (`isolated`).
 
 use super::base::{self, FileReader};
 use super::values::{
@@ -45,7 +49,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Every key of an experiment's file.
+/// All keys of an experiment file.
 pub const KEYS: &[FileKey] = &[
     base::BASED_ON,
     base::WITHOUT,
@@ -130,18 +134,18 @@ fn any(_: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Parses an experiment called `name`. It may be based on one that comes with the program, not on a file.
+/// Parses an experiment called `name`. The text may be based on a shipped experiment, but not on another file.
 ///
 /// # Errors
-/// [`FileError`] with everything that is wrong.
+/// [`FileError`] with all mistakes in the text.
 pub fn parse(name: &str, text: &str) -> Result<Experiment, FileError> {
-    read(name, text, &mut |_| Err("there are no files here".to_owned()))
+    read(name, text, &mut |_| Err("based-on cannot name a file here".to_owned()))
 }
 
-/// Parses an experiment whose `name` is its path; `beside` reads the files that it is based on.
+/// Parses an experiment; `name` is the path of its file, and `beside` reads the files on which the experiment is based.
 ///
 /// # Errors
-/// [`FileError`] with every mistake, including those in the other files.
+/// [`FileError`] with all mistakes, including mistakes in the other files.
 pub fn read(name: &str, text: &str, beside: &mut FileReader<'_>) -> Result<Experiment, FileError> {
     let mut reader = Reader::default();
     let read = base::whole(&mut reader, name, text, beside).map(|(table, source)| {
@@ -214,12 +218,12 @@ fn experiment(name: &str, source: String, keys: &Section, reader: &mut Reader) -
     experiment
 }
 
-/// Arms by their names.
+/// Result of parsing a list of arm names.
 pub(super) struct Named {
     pub arms: Vec<Arm>,
-    /// The mechanisms of the isolated ones.
+    /// The isolations of the isolated arms, in the order of the arms.
     pub isolations: Vec<Isolation>,
-    /// Mistakes, each with the index of its arm; without an index it concerns all arms together.
+    /// Mistakes, each with the index of its arm; the index is `None` for a mistake that concerns all arms together.
     pub wrong: Vec<(Option<usize>, String)>,
 }
 
@@ -245,7 +249,7 @@ pub(super) fn arms(names: &[&str]) -> Named {
                     wrong.push((
                         Some(index),
                         format!(
-                            "arm {name:?}: there are baseline, baseline2, policy-only, warm, contended, offline-alone, isolated and isolated:MECHANISM"
+                            "arm {name:?} is unknown; arms are baseline, baseline2, policy-only, warm, contended, offline-alone, isolated and isolated:MECHANISM"
                         ),
                     ));
                     continue;
@@ -253,7 +257,7 @@ pub(super) fn arms(names: &[&str]) -> Named {
             },
         };
         if arms.iter().any(|arm| arm.name == *name) {
-            wrong.push((Some(index), format!("arm {name} is named twice")));
+            wrong.push((Some(index), format!("arm {name} is listed twice")));
         }
         arms.push(Arm { name: (*name).to_owned(), role, policy: None, offline: None });
     }
@@ -262,7 +266,7 @@ pub(super) fn arms(names: &[&str]) -> Named {
             wrong.push((
                 None,
                 format!(
-                    "arms: {name} is missing; without two identical arms nobody knows what the machine itself does to the figures"
+                    "arms: {name} is missing; a run needs two identical arms to measure how much the machine itself disturbs the values"
                 ),
             ));
         }
@@ -336,10 +340,10 @@ fn online(keys: &Section, reader: &mut Reader) -> Online {
     let files = files(keys, "online.files", reader);
     if let Some(to) = keys.owned("online.attach") {
         if keys.given("online.command") {
-            reader.note(keys.at("online.attach"), "online: either command or attach");
+            reader.note(keys.at("online.attach"), "online: give either command or attach, not both");
         }
         if !keys.given("online.address") {
-            let message = "online.address is missing: where it serves, such as \"127.0.0.1:8080\"";
+            let message = "online.address is missing: the address of the service, such as \"127.0.0.1:8080\"";
             reader.note(keys.at("online.address"), message);
         }
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
@@ -351,7 +355,10 @@ fn online(keys: &Section, reader: &mut Reader) -> Online {
             (None, Some(command)) => Ready::Command(command),
             _ => {
                 if ready.size() != 1 {
-                    reader.note(keys.at("online.ready"), "online.ready has either http or command");
+                    reader.note(
+                        keys.at("online.ready"),
+                        "online.ready must have exactly one of http and command",
+                    );
                 }
                 Ready::Tcp
             }
@@ -382,11 +389,12 @@ fn offline(keys: &Section, reader: &mut Reader) -> Offline {
     let (expected_cpus, work) = (keys.number("offline.cpus"), keys.parsed::<WorkKind>("offline.work"));
     if let Some(to) = keys.owned("offline.attach") {
         if given(&["built-in", "command", "files", "prepare", "cleanup"]) {
-            let message = "offline: what is attached to runs already; only work and cpus go with attach";
+            let message =
+                "offline: attached work already runs, so only work and cpus can be given with attach";
             reader.note(keys.at("offline.attach"), message);
         }
         if work.is_some_and(|work| work != WorkKind::CpuSeconds) {
-            let message = "offline.work: of work that runs already only cpu-seconds are known";
+            let message = "offline.work: for attached work, only cpu-seconds can be counted";
             reader.note(keys.at("offline.work"), message);
         }
         return Offline::Attached { to, expected_cpus };
@@ -398,7 +406,7 @@ fn offline(keys: &Section, reader: &mut Reader) -> Offline {
         return Offline::BuiltIn(keys.parsed("offline.built-in").unwrap_or(Antagonist::Cpu));
     };
     if keys.given("offline.built-in") {
-        reader.note(keys.at("offline.built-in"), "offline: either command or built-in");
+        reader.note(keys.at("offline.built-in"), "offline: give either command or built-in, not both");
     }
     Offline::Program(Batch {
         files,
@@ -410,12 +418,14 @@ fn offline(keys: &Section, reader: &mut Reader) -> Offline {
     })
 }
 
-/// Files that are written to the run's own folder, and nowhere else.
+/// Returns the files that a run writes into its own directory: name and content. A name that contains a path is a
+/// mistake.
 fn files(keys: &Section, key: &str, reader: &mut Reader) -> BTreeMap<String, String> {
     let mut files = BTreeMap::new();
     for (name, text, at) in keys.named(key) {
         if name.is_empty() || name.starts_with('.') || name.contains('/') {
-            let message = format!("{key}.{name:?}: a plain file name is needed; it is written into {{dir}}");
+            let message =
+                format!("{key}.{name:?}: give a file name without a path; the file is written into {{dir}}");
             reader.note(at, message);
         }
         files.insert(name.to_owned(), text.to_owned());
@@ -432,7 +442,8 @@ fn load(keys: &Section, reader: &mut Reader) -> Load {
     };
     if keys.places().all(|(key, ..)| !key.starts_with("load.")) {
         if keys.given("online.command") || keys.given("online.attach") {
-            let message = "[load] is missing: http = \"/path\" with a rate, or tool = \"…\" with a command";
+            let message =
+                "[load] is missing: give http = \"/path\" with a rate, or tool = \"…\" with a command";
             reader.note(keys.at("online"), message);
         }
         return none;
@@ -441,8 +452,7 @@ fn load(keys: &Section, reader: &mut Reader) -> Load {
     match (given("http"), given("tool"), given("command")) {
         (true, false, false) => {
             if !given("rate") {
-                let message =
-                    "load.rate is missing: requests per second, or \"60 %\" of what the service can do";
+                let message = "load.rate is missing: give requests per second, or a share of what the service sustains, such as \"60 %\"";
                 reader.note(keys.at("load.http"), message);
             }
             let arrival = match keys.text("load.arrival") {
@@ -544,7 +554,7 @@ at-least = "1.2"
         }
     }
 
-    // promise 48
+    // promise 39
     #[test]
     fn mistakes_of_keys_and_kinds() {
         check("comand = 1", &["x:2:1: unknown key \"comand\""]);
@@ -557,7 +567,7 @@ at-least = "1.2"
             "[design]\nrounds = 0\nblock = \"1 h 1\"\ngates = [\"P50\", \"P42\"]",
             &["x:3:10: design.rounds = 0", "x:4:9: design.block", "x:5:17: design.gates", "P42", "QPS, P50"],
         );
-        // Kinds, and all of them in one pass.
+        // Values of wrong types; the parser reports all of them together.
         check(
             "about = 5\nroot = \"yes\"\n[design]\nrounds = \"6\"\ngates = \"P50\"\n[online]\nprepare = [\"x\"]\nready = 5\n[load]\nrate = true",
             &[
@@ -582,10 +592,10 @@ at-least = "1.2"
         check("[design\nrounds = 1", &["x:2:8: "]);
     }
 
-    // promise 48
+    // promise 39
     #[test]
     fn mistakes_of_values() {
-        // Short windows.
+        // Experiments with short windows.
         check(
             "[design]\nwindow = \"20 s\"\nguard = \"0 s\"\nper-round = 0\nfor = \"0 s\"",
             &[
@@ -597,26 +607,26 @@ at-least = "1.2"
         );
         check(
             "[design]\ncarry-over = \"medium\"",
-            &["x:3:14: design.carry-over = \"medium\"", "\"long\" where it is not"],
+            &["x:3:14: design.carry-over = \"medium\"", "\"long\", if they last longer"],
         );
         check(
             "[design]\ncarry-over = \"long\"\nguard = \"1 s\"",
-            &["x:4:9: design.guard is about short windows", "carry-over = \"long\""],
+            &["x:4:9: design.guard applies to short windows", "carry-over = \"long\""],
         );
         check(
             "restart = \"round\"\n[design]\ncarry-over = \"short\"",
-            &["x:4:14: design.carry-over = \"short\"", "a fresh service again and again"],
+            &["x:4:14: design.carry-over = \"short\"", "requests restarts of the service"],
         );
         check(
             "[design]\ncarry-over = \"short\"\n[load]\ntool = \"wrk\"\ncommand = [\"wrk\"]",
-            &["x:3:14: ", "not when each of them was due"],
+            &["x:3:14: ", "does not print when each request was due"],
         );
-        check("[design]\nblock = \"2 h\"", &["not within 0.2 to 3600 s"]);
+        check("[design]\nblock = \"2 h\"", &["must be 0.2 s to 3600 s"]);
         check("[design]\nthreshold = \"5\"", &["such as \"5 %\""]);
         check("[online]\ncommand = [\"x\"]", &["[load] is missing"]);
         check(
             "[online]\ncommand = []\n[load]\nhttp = \"x\"\nrate = \"200 %\"",
-            &["a command is empty", "a path such as", "up to \"100 %\""],
+            &["a command is empty", "a path that starts with /", "at most \"100 %\""],
         );
         check(
             "[online]\nattach = \"x.service\"\n[load]\nhttp = \"/\"\nrate = 5",
@@ -631,18 +641,18 @@ at-least = "1.2"
         check("[offline]\nattach = \"x\"\ncpus = 0", &["a number above 0"]);
         check(
             "[offline]\nattach = \"x\"\ncommand = [\"y\"]\nwork = \"ffmpeg\"",
-            &["runs already", "only cpu-seconds"],
+            &["already runs", "only cpu-seconds"],
         );
         check("[load]\ntool = \"wrk\"", &["needs either http"]);
         check("[load]\nhttp = \"/\"\nrate = 5\nconnections = 0", &["load.connections = 0"]);
-        check("[offline]\ncommand = [\"x\"]\nfiles = { \"../x\" = \"\" }", &["a plain file name"]);
+        check("[offline]\ncommand = [\"x\"]\nfiles = { \"../x\" = \"\" }", &["a file name without a path"]);
         let error = parse("x", "arms = [\"baseline\", \"isolated:magic\", \"best\", \"baseline\"]")
             .unwrap_err()
             .to_string();
         for word in [
             "x:1:21: arm isolated:magic",
             "x:1:39: arm \"best\"",
-            "x:1:47: arm baseline is named twice",
+            "x:1:47: arm baseline is listed twice",
             "x:1:8: arms: baseline2 is missing",
         ] {
             assert!(error.contains(word), "{word}: {error}");

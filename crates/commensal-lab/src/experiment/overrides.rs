@@ -1,4 +1,7 @@
-//! Changes of an experiment by command-line options.
+//! Changes to an experiment by command-line options.
+//!
+//! An arm is one condition that an experiment compares; a block measures one arm once, and a round measures every arm
+//! once. A run has either long blocks of seconds each, or short windows, in which arms alternate within milliseconds.
 
 use super::file::{Named, arms};
 use super::values::{latency, percent, percentile, window};
@@ -7,39 +10,39 @@ use crate::isolation::Isolation;
 use crate::record::{MAX_ROUNDS, Metric, Slo};
 use std::time::Duration;
 
-/// Rounds after which an adaptive run has an interim analysis.
+/// Numbers of rounds after which an adaptive run has an interim analysis, which can end the run.
 const LOOKS: [u32; 3] = [8, 16, 24];
 
-/// The changes; `None` leaves a value as it is.
+/// The changes that the command line requests; `None` keeps the value of the experiment.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Overrides {
-    /// Rounds.
+    /// Number of rounds.
     pub rounds: Option<u32>,
-    /// Measured seconds per block.
+    /// Length of the measured part of a block (seconds).
     pub block_s: Option<f64>,
-    /// Seed.
+    /// Seed of the run's random order and request schedules.
     pub seed: Option<u64>,
-    /// Harm up to this size, per cent, still counts as no harm.
+    /// Largest harm (relative worsening) that still counts as no harm (per cent).
     pub threshold_pct: Option<f64>,
-    /// Requests per second, or a share of the knee such as `60%`.
+    /// Request rate: requests per second, or a share of the highest rate that the service sustains, such as `60%`.
     pub load: Option<String>,
-    /// Arms by name.
+    /// Names of the arms.
     pub arms: Option<Vec<String>>,
-    /// `block`, `round` or `never`.
+    /// When the run restarts the service: `block`, `round` or `never`.
     pub restart: Option<String>,
-    /// Objective such as `p99=5ms`, and the length of its windows.
+    /// A service level objective such as `p99=5ms`, and the length of its windows.
     pub slo: Option<(String, String)>,
-    /// Minimum share of the offline work that must be kept, per cent.
+    /// Minimum offline work under isolation, as a share of the offline work without isolation (per cent).
     pub min_offline_pct: Option<f64>,
-    /// Whether there are several interim analyses.
+    /// Whether the run has interim analyses, each of which can end the run early.
     pub adaptive: bool,
-    /// Time limit of a run with short windows.
+    /// Time limit of the run; requires short windows.
     pub within: Option<Duration>,
-    /// A limit whose values become the isolated arms: `cpu.max=20%,50%`.
+    /// A limit of the offline work with several values, such as `cpu.max=20%,50%`; each value becomes one isolated arm.
     pub vary: Option<String>,
-    /// Thread counts of the built-in antagonist, each an arm.
+    /// Numbers of threads of the built-in offline work; each number becomes an arm.
     pub ramp: Option<Vec<u32>>,
-    /// Prometheus queries evaluated for every block: `NAME=QUERY`.
+    /// Prometheus queries that the run evaluates for every block, as `NAME=QUERY`.
     pub gate_queries: Vec<String>,
     /// URL of the Prometheus server.
     pub prometheus: Option<String>,
@@ -47,11 +50,11 @@ pub struct Overrides {
     pub scrape: Option<String>,
 }
 
-/// Additional time for each further value of a sweep, seconds.
+/// Additional time for each value after the first in a run that compares several values of a setting (seconds).
 const MORE_S: f64 = 60.0;
 
 impl Overrides {
-    /// The first option that requires long blocks.
+    /// Returns the first option given that requires long blocks.
     fn long(&self) -> Option<&'static str> {
         [
             ("--rounds", self.rounds.is_some()),
@@ -64,17 +67,17 @@ impl Overrides {
         .find_map(|(option, given)| given.then_some(option))
     }
 
-    /// Changes an experiment, and plans it: with short windows, if it has a plan for them and no option requires long
-    /// blocks.
+    /// Applies the changes to an experiment, and chooses short windows or long blocks. The choice is short windows if
+    /// the experiment has a plan for them and no option requires long blocks.
     ///
     /// # Errors
-    /// A sentence with the option and what is possible.
+    /// A message that names the option and the allowed values.
     pub fn apply(&self, experiment: &mut Experiment) -> Result<(), String> {
         let design = &mut experiment.design;
         design.rounds = self.rounds.unwrap_or(design.rounds);
         design.block_s = self.block_s.unwrap_or(design.block_s);
         let given = self.threshold_pct.unwrap_or(design.threshold_pct);
-        // Thresholds of single metrics keep their ratio to the general one.
+        // Thresholds of single metrics change by the same factor as the general threshold.
         let ratio = given / design.threshold_pct;
         design.threshold_overrides_pct.values_mut().for_each(|pct| *pct *= ratio);
         design.threshold_pct = given;
@@ -83,7 +86,7 @@ impl Overrides {
         let design = &mut experiment.design;
         if let Some(pct) = self.min_offline_pct {
             if !(pct > 0.0 && pct <= 100.0) {
-                return Err(format!("--min-offline {pct} is not above 0 and at most 100"));
+                return Err(format!("--min-offline {pct}: give a share above 0 and up to 100 per cent"));
             }
             design.min_offline_pct = Some(pct);
         }
@@ -98,7 +101,8 @@ impl Overrides {
                 return Err(format!("--arms: {}", wrong.join("; ")));
             }
             (experiment.arms, experiment.isolations) = (arms, isolations);
-            // Mechanisms named here may require long blocks, even if those of the file do not.
+            // Isolation mechanisms on the command line can require long blocks even if the mechanisms in the file do
+            // not.
             if let (Ok(_), Some(why)) =
                 (&experiment.short, experiment.isolations.iter().find_map(Isolation::carries_over))
             {
@@ -116,7 +120,7 @@ impl Overrides {
                 "block" => Restart::Block,
                 "round" => Restart::Round,
                 "never" => Restart::Never,
-                other => return Err(format!("--restart {other}: there are block, round and never")),
+                other => return Err(format!("--restart {other}: the choices are block, round and never")),
             };
         }
         if let Some(text) = &self.load {
@@ -134,22 +138,22 @@ impl Overrides {
         experiment.unasked().map_or(Ok(()), Err)
     }
 
-    /// Chooses between short windows and long blocks.
+    /// Chooses short windows or long blocks.
     fn ways(&self, experiment: &mut Experiment) -> Result<(), String> {
         match (&experiment.short, self.long(), self.within) {
             (Err(why), _, Some(_)) => Err(format!(
-                "--for: {} is measured by long blocks, whose time --rounds and --block decide: {why}",
+                "--for: {} is measured in long blocks, so --rounds and --block determine its duration: {why}",
                 experiment.name
             )),
             (Ok(_), Some(option), Some(_)) => {
-                Err(format!("--for is about short windows, and {option} asks for long blocks"))
+                Err(format!("--for limits a run with short windows, but {option} requires long blocks"))
             }
             (Ok(short), None, within) => {
                 let values = experiment.design.sweep.as_ref().map_or(1, |sweep| sweep.points.len());
                 let default_s = short.within_s + MORE_S * values.saturating_sub(1) as f64;
                 let within_s = within.map_or(default_s, |within| within.as_secs_f64());
                 if !(1.0..=86_400.0).contains(&within_s) {
-                    return Err(format!("--for {within_s} s is not within 1 s to 1 day"));
+                    return Err(format!("--for {within_s} s: give 1 s to 1 day"));
                 }
                 experiment.by_windows(within_s);
                 Ok(())
@@ -166,17 +170,15 @@ impl Overrides {
 
     fn rate(&self, text: &str, experiment: &mut Experiment) -> Result<(), String> {
         let Load::Http { rate, .. } = &mut experiment.load else {
-            return Err(
-                "--load sets the rate of the built-in generator, and this experiment's load is a tool's"
-                    .to_owned(),
-            );
+            return Err("--load sets the rate of the built-in generator, which this experiment does not use"
+                .to_owned());
         };
         *rate = match (text.parse::<f64>(), percent(text)) {
             (Ok(number), _) if number > 0.0 && number <= 1e6 => Rate::PerSecond(number),
             (Err(_), Ok(pct)) if pct <= 100.0 => Rate::OfKnee(pct / 100.0),
             _ => {
                 return Err(format!(
-                    "--load {text}: requests per second up to 1000000, or a share up to 100%"
+                    "--load {text}: give a rate up to 1000000 requests/s, or a share of the knee up to 100%"
                 ));
             }
         };
@@ -191,7 +193,9 @@ impl Overrides {
         if self.adaptive {
             let most = LOOKS[LOOKS.len() - 1];
             if self.rounds.is_some_and(|rounds| rounds != most) || most as usize > MAX_ROUNDS {
-                return Err(format!("--adaptive has its own rounds, at most {most}"));
+                return Err(format!(
+                    "--adaptive determines the number of rounds itself (at most {most}); omit --rounds"
+                ));
             }
             experiment.design.rounds = most;
             experiment.design.looks = LOOKS.to_vec();
@@ -200,7 +204,7 @@ impl Overrides {
     }
 }
 
-/// Checks the ranges of command-line values.
+/// Checks that these command-line values are in range.
 fn ranges(rounds: u32, block_s: f64, threshold_pct: f64) -> Result<(), String> {
     if rounds == 0 || u64::from(rounds) > MAX_ROUNDS as u64 {
         return Err(format!("--rounds {rounds} is not within 1 to {MAX_ROUNDS}"));
@@ -214,19 +218,19 @@ fn ranges(rounds: u32, block_s: f64, threshold_pct: f64) -> Result<(), String> {
     Ok(())
 }
 
-/// `p99=5ms`, and the length of the objective's windows.
+/// Parses a service level objective such as `p99=5ms`, and the length of the windows in which it must hold.
 fn slo(text: &str, length: &str) -> Result<Slo, String> {
     let (metric, latency_us) = objective(text).map_err(|why| format!("--slo {text}: {why}"))?;
     let window_s = window(length).map_err(|why| format!("--window {length}: {why}"))?;
     Ok(Slo { metric, latency_us, window_s })
 }
 
-/// Parses an objective such as `p99=5ms`: the percentile, and its latency in microseconds.
+/// Parses a service level objective such as `p99=5ms`; returns the percentile and its latency in microseconds.
 ///
 /// # Errors
-/// A sentence on what is allowed.
+/// A message about the allowed form or the allowed values.
 pub fn objective(text: &str) -> Result<(Metric, f64), String> {
-    let (name, bound) = text.split_once('=').ok_or("an objective is such as p99=5ms")?;
+    let (name, bound) = text.split_once('=').ok_or("write an objective like p99=5ms")?;
     Ok((percentile(name)?, latency(bound)?))
 }
 
@@ -273,8 +277,8 @@ mod tests {
         assert_eq!((adaptive.design.rounds, adaptive.design.looks), (24, vec![8, 16, 24]));
     }
 
-    /// For combinations of options: which require long blocks, and the resulting plan.
-    // promise 47
+    /// Lists combinations of options: which combinations require long blocks, and the resulting plan.
+    // promise 38
     #[test]
     fn the_way_follows_the_options() {
         let none = Overrides::default();

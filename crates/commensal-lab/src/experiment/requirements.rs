@@ -1,30 +1,30 @@
-//! What an experiment needs of the machine, checked before the first block: programs, versions, disk, root.
+//! Checks the requirements of an experiment before its first block: programs, versions, disk space, root.
 
 use super::{Experiment, Load, Offline, Online, Requirement};
 use commensal_host::{Host, SpawnSpec, Stderr, Stdout};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// A missing requirement.
+/// A requirement that the machine does not meet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing {
-    /// Description.
+    /// Description of what is missing.
     pub what: String,
-    /// The Debian package that provides it, if there is one.
+    /// Debian package that contains the missing program, if there is such a package.
     pub package: Option<String>,
 }
 
-/// Result of the check.
+/// Result of the check of all requirements.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Checked {
-    /// Programs, with the first line of their version output.
+    /// Programs, each with the first line of its version output.
     pub programs: Vec<(String, String)>,
-    /// Missing requirements.
+    /// Requirements that the machine does not meet.
     pub missing: Vec<Missing>,
 }
 
 impl Checked {
-    /// A command that installs all missing packages; `None` if none is missing.
+    /// Returns a command that installs all missing packages; `None` if no package is missing.
     #[must_use]
     pub fn install(&self) -> Option<String> {
         let mut packages: Vec<&str> = self.missing.iter().filter_map(|one| one.package.as_deref()).collect();
@@ -35,8 +35,8 @@ impl Checked {
     }
 }
 
-/// Checks all requirements. `state_dir` is where the run's files will be; `path` is the `PATH` in which programs are
-/// searched.
+/// Checks all requirements. `state_dir` is the directory for the run's files; `path` is the value of `PATH` with which
+/// to search for programs.
 pub fn check(host: &mut dyn Host, experiment: &Experiment, state_dir: &Path, path: &str) -> Checked {
     let mut checked = Checked::default();
     for one in &experiment.requires {
@@ -56,14 +56,14 @@ pub fn check(host: &mut dyn Host, experiment: &Experiment, state_dir: &Path, pat
         }
     }
     if experiment.root && host.euid() != 0 {
-        checked.missing.push(Missing { what: "it needs root".to_owned(), package: None });
+        checked.missing.push(Missing { what: "the experiment needs root".to_owned(), package: None });
     }
     if experiment.disk_bytes > 0 {
         let free = host.free_bytes(state_dir).unwrap_or(0);
         if free < experiment.disk_bytes {
             let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
             let what = format!(
-                "{} has {:.1} GiB free, and {:.1} are needed",
+                "{} has {:.1} GiB free, but the experiment needs {:.1} GiB",
                 state_dir.display(),
                 gib(free),
                 gib(experiment.disk_bytes)
@@ -74,7 +74,7 @@ pub fn check(host: &mut dyn Host, experiment: &Experiment, state_dir: &Path, pat
     checked
 }
 
-/// The first word of every command.
+/// Returns the programs that the experiment's commands start.
 fn programs(experiment: &Experiment) -> Vec<&str> {
     let mut commands: Vec<&Vec<String>> = Vec::new();
     if let Online::Program(service) = &experiment.online {
@@ -95,7 +95,7 @@ fn programs(experiment: &Experiment) -> Vec<&str> {
     programs
 }
 
-/// Path of a program.
+/// Returns the path of a program; `None` if the program does not exist.
 fn find(host: &dyn Host, program: &str, path: &str) -> Option<PathBuf> {
     let has = |dir: &Path, name: &str| host.list(dir).is_ok_and(|names| names.iter().any(|one| one == name));
     let given = Path::new(program);
@@ -105,18 +105,18 @@ fn find(host: &dyn Host, program: &str, path: &str) -> Option<PathBuf> {
     path.split(':').map(Path::new).find(|dir| has(dir, program)).map(|dir| dir.join(program))
 }
 
-/// Asks a program for its version.
+/// Runs a program to get its version, and compares the version with the minimum version.
 fn version(host: &mut dyn Host, one: &Requirement, checked: &mut Checked) {
     if one.version.is_empty() {
         return;
     }
     let said = ask(host, one).unwrap_or_default();
     let line =
-        said.lines().find(|line| !line.trim().is_empty()).unwrap_or("it does not say").trim().to_owned();
+        said.lines().find(|line| !line.trim().is_empty()).unwrap_or("unknown version").trim().to_owned();
     if let Some(least) = &one.at_least
         && numbers(&line).is_none_or(|have| numbers(least).is_some_and(|least| have < least))
     {
-        let what = format!("{} is too old: {line:?}, and {least} is needed", one.program);
+        let what = format!("{} is too old: it prints {line:?}, but version {least} is needed", one.program);
         checked.missing.push(Missing { what, package: Some(one.package.clone()) });
     }
     checked.programs.push((one.program.clone(), line));
@@ -135,7 +135,7 @@ fn ask(host: &mut dyn Host, one: &Requirement) -> Option<String> {
     Some(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// The first dotted number in a text.
+/// Returns the first dotted number in `text`.
 fn numbers(text: &str) -> Option<Vec<u64>> {
     let start = text.find(|c: char| c.is_ascii_digit())?;
     let rest = &text[start..];
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(numbers("none"), None);
     }
 
-    // promise 48
+    // promise 39
     #[test]
     fn one_command_installs_everything() {
         let missing = |package: &str| Missing { what: String::new(), package: Some(package.to_owned()) };

@@ -1,11 +1,13 @@
-//! The experiments that come with the program: files of `experiments/`, read at build time.
+//! The experiments that this program contains: files of the directory `experiments/`, embedded at build time.
 
 use super::{Experiment, FileError, parse};
 
-/// The default experiment: an HTTP service beside CPU burners, with and without isolation, and alone twice.
+/// The default experiment. Its service is an HTTP server, and its arms (conditions) are: the service alone, twice;
+/// alone with the settings of isolation; next to SCHED_IDLE threads that keep every CPU busy; and next to threads that
+/// burn CPU time, without and with isolation.
 pub const QUICKSTART: &str = "quickstart";
 
-/// Name and file of each.
+/// Name and file content of each experiment.
 pub const SHIPPED: &[(&str, &str)] = &[
     (QUICKSTART, include_str!("../../../../experiments/quickstart.toml")),
     ("clickhouse-vs-stress", include_str!("../../../../experiments/clickhouse-vs-stress.toml")),
@@ -22,10 +24,10 @@ pub const SHIPPED: &[(&str, &str)] = &[
     ("fio-vs-fio", include_str!("../../../../experiments/fio-vs-fio.toml")),
 ];
 
-/// The shipped experiment of this name; `None` when there is none.
+/// Returns the shipped experiment called `name`; `None` if there is no such experiment.
 ///
 /// # Errors
-/// Never for a program that passed its own tests.
+/// If the embedded file is invalid, which tests rule out.
 pub fn shipped(name: &str) -> Option<Result<Experiment, FileError>> {
     let (name, text) = SHIPPED.iter().find(|(known, _)| *known == name)?;
     Some(parse(name, text))
@@ -35,7 +37,7 @@ pub fn shipped(name: &str) -> Option<Result<Experiment, FileError>> {
 mod tests {
     use super::*;
 
-    // promise 48
+    // promise 39
     #[test]
     fn every_one_can_be_read() {
         for (name, _) in SHIPPED {

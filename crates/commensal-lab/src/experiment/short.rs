@@ -1,4 +1,6 @@
-//! The keys of short windows in an experiment's file, and the reasons against short windows.
+//! The keys for short windows in an experiment file, and the reasons against short windows. An arm is one condition
+//! that an experiment compares. In a run with short windows, arms alternate within milliseconds; otherwise, a run has
+//! long blocks of seconds each.
 
 use super::values::seconds;
 use super::{Load, Restart, Short};
@@ -6,18 +8,18 @@ use crate::isolation::Isolation;
 use crate::record::{Design, Windows};
 use commensal_core::toml_reader::{Reader, Section};
 
-/// The keys that concern short windows.
+/// The keys that only apply to short windows.
 const KEYS: [&str; 6] = ["for", "window", "guard", "per-round", "contended", "contended-every"];
 
-/// Refuses a value of `carry-over` that is neither `short` nor `long`.
+/// Checks a value of the key `carry-over`; returns an error if it is neither `short` nor `long`.
 pub(super) fn carry_over(text: &str) -> Result<(), String> {
     match text {
         "short" | "long" => Ok(()),
-        _ => Err("\"short\" where what one arm does to the machine is over within milliseconds, \"long\" where it is not (page cache, memory, controllers)".to_owned()),
+        _ => Err("the choices are \"short\", if the effects of an arm on the machine end within milliseconds, and \"long\", if they last longer (page cache, memory, controllers)".to_owned()),
     }
 }
 
-/// The plan with short windows, or why this experiment has none.
+/// Returns the plan with short windows, or why this experiment needs long blocks.
 pub(super) fn plan(
     keys: &Section,
     (load, restart, isolations, design): (&Load, Option<Restart>, &[Isolation], &Design),
@@ -28,38 +30,40 @@ pub(super) fn plan(
     let of_blocks = keys.given("design.rounds") || keys.given("design.block");
     let obstacle = match (load, restart) {
         (Load::Tool { tool, .. }, _) => Some(format!(
-            "{tool} says when it has ended how its requests went, and not when each of them was due"
+            "{tool} prints its results only when it exits, and does not print when each request was due"
         )),
         (_, Some(Restart::Block | Restart::Round)) => {
-            Some("restart asks for a fresh service again and again".to_owned())
+            Some("the file requests restarts of the service during the run (restart)".to_owned())
         }
-        _ if !design.queries.is_empty() => {
-            Some("Prometheus, which the file has a metric of, cannot tell short windows apart".to_owned())
-        }
-        // If the file requests short windows, only such arms are left out.
+        _ if !design.queries.is_empty() => Some(
+            "the file has a Prometheus metric, and short windows are shorter than a scrape interval"
+                .to_owned(),
+        ),
+        // With `carry-over = "short"`, arms with slow mechanisms do not force long blocks; the experiment omits those
+        // arms later.
         _ if carry_over == Some("short") => None,
         _ => isolations.iter().find_map(Isolation::carries_over),
     };
     let long = match (carry_over, obstacle) {
         (None, None) if of_blocks && given.is_empty() => {
-            Some("its file has rounds or a block, and no carry-over = \"short\"".to_owned())
+            Some("the file has rounds or block, but not carry-over = \"short\"".to_owned())
         }
         (None, obstacle) => obstacle,
         (Some("short"), None) => None,
         (Some("short"), Some(obstacle)) => {
             reader.note(
                 keys.at("design.carry-over"),
-                format!("design.carry-over = \"short\" asks for short windows, but {obstacle}"),
+                format!("design.carry-over = \"short\" requests short windows, but {obstacle}"),
             );
             return Err(obstacle);
         }
-        (Some(_), _) => Some("its file says carry-over = \"long\"".to_owned()),
+        (Some(_), _) => Some("the file has carry-over = \"long\"".to_owned()),
     };
     if let Some(long) = long {
         for key in given {
             reader.note(
                 keys.at(&format!("design.{key}")),
-                format!("design.{key} is about short windows, and this experiment has long blocks: {long}"),
+                format!("design.{key} applies to short windows, but this experiment has long blocks: {long}"),
             );
         }
         return Err(long);
@@ -81,7 +85,7 @@ mod tests {
     use super::super::parse;
     use super::*;
 
-    /// Decides between short windows and long blocks, and explains the latter.
+    /// The choice between short windows and long blocks, and the reason for long blocks.
     #[test]
     fn carry_over() {
         let arms =
@@ -93,18 +97,18 @@ mod tests {
             (arms("isolated:cpu.idle"), None),
             (arms("isolated:quota=50%"), None),
             (arms("isolated:cpuset"), None),
-            (arms("isolated:nice"), Some("from their start")),
-            (arms("isolated:sched-idle"), Some("from their start")),
+            (arms("isolated:nice"), Some("when it starts the tasks")),
+            (arms("isolated:sched-idle"), Some("when it starts the tasks")),
             (arms("isolated:frame"), Some("its controller")),
             (arms("isolated:best+io=10MiB/s"), Some("the page cache")),
-            (arms("isolated:scheduler=scx_rusty"), Some("to be loaded")),
+            (arms("isolated:scheduler=scx_rusty"), Some("loading a scheduler")),
             (format!("{}{long}", arms("isolated")), Some("carry-over")),
-            (format!("{}[design]\nrounds = 12", arms("isolated")), Some("rounds or a block")),
-            (format!("{}[design]\nblock = \"20 s\"", arms("isolated")), Some("rounds or a block")),
+            (format!("{}[design]\nrounds = 12", arms("isolated")), Some("rounds or block")),
+            (format!("{}[design]\nblock = \"20 s\"", arms("isolated")), Some("rounds or block")),
             (format!("{}[design]\nrounds = 12\nfor = \"170 s\"", arms("isolated")), None),
             (format!("{}[design]\nrounds = 12\ncarry-over = \"short\"", arms("isolated")), None),
-            (format!("{}{tool}", arms("isolated")), Some("when each of them was due")),
-            (format!("restart = \"block\"\n{}", arms("isolated")), Some("fresh service")),
+            (format!("{}{tool}", arms("isolated")), Some("when each request was due")),
+            (format!("restart = \"block\"\n{}", arms("isolated")), Some("restarts of the service")),
             (format!("restart = \"never\"\n{}", arms("isolated")), None),
         ] {
             let short = parse("x", &text).unwrap_or_else(|error| panic!("{text}: {error}")).short;
@@ -118,13 +122,13 @@ mod tests {
         assert_eq!(quota.short.unwrap().windows_for(&quota.design, &quota.isolations).window_s, 0.5);
     }
 
-    /// Arrivals are random: the windows of an arm in a round, and the one of a contended arm, must contain the required
-    /// requests nevertheless.
-    // promise 47
+    /// Arrivals are random. Still, the windows of an arm in a round must together contain the required number of
+    /// requests, and so must the single window of a contended arm.
+    // promise 38
     #[test]
     fn windows_hold_what_they_need() {
         let mut rng = crate::rng::Rng::new(9);
-        // Number of requests in a time, with exponentially distributed gaps.
+        // Counts the requests in a time span; the gaps are exponentially distributed.
         let mut arrivals = |rate: f64, seconds: f64| {
             let (mut at, mut count) = (0.0, 0_u64);
             while at < seconds {
@@ -147,8 +151,9 @@ mod tests {
         }
     }
 
-    /// Whenever a run ends, harm without isolation has the six rounds that an interval needs.
-    // promise 47
+    /// The contended arm (offline work without isolation) does not take part in every round. Whenever an interim
+    /// analysis ends a run, this arm must have had the six rounds that a confidence interval needs.
+    // promise 38
     #[test]
     fn no_look_is_too_early_for_the_contended_arm() {
         for seconds in [20.0, 60.0, 90.0, 120.0, 150.0, 170.0, 171.0, 180.0, 240.0, 600.0] {

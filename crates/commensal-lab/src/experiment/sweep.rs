@@ -1,5 +1,6 @@
-//! Sweeps: one setting whose values are the arms of one run, so that all of them are measured under the same
-//! conditions: a limit of the offline work (`--vary cpu.max=20%,50%,80%`), or its intensity (`--ramp 0,1,2,4`).
+//! Sweeps: a run compares several values of one setting. Each value becomes an arm (a condition of the run), so that
+//! the run measures all values under equal conditions. The setting is a limit of the offline work (`--vary
+//! cpu.max=20%,50%,80%`) or its number of threads, called a ramp (`--ramp 0,1,2,4`).
 
 use super::{Experiment, Offline};
 use crate::isolation::{Isolation, limits};
@@ -7,32 +8,34 @@ use crate::record::{Arm, Role, Sweep, SweepPoint};
 use crate::workload::antagonist::{Kind, arm_name};
 use commensal_core::toml_reader::nearest;
 
-/// Maximum number of values: each is an arm, or two, of every round.
+/// Maximum number of values in a sweep: each value adds one or two arms to every round.
 pub const MOST: usize = 8;
 /// Maximum number of threads in a ramp.
 const MOST_THREADS: u32 = 1_024;
-/// Maximum number of rounds of a ramp that replaces short windows.
+/// Maximum number of rounds of a ramp, if the experiment uses short windows when it has no ramp.
 const RAMP_ROUNDS: u32 = 12;
-/// Name of `offline.threads`, as a key and in print.
+/// Key of the number of threads; reports print this key, too.
 const THREADS: &str = "offline.threads";
-/// Keys in addition to [`limits`].
+/// Keys that a sweep accepts in addition to [`limits`].
 const KEYS: [&str; 5] = ["cpu.max", "quota", "cpuset", "io", THREADS];
 
-/// Parses `KEY=V1,V2,…`, where other mechanisms may precede the key (`best+cpu.max=50%,80%`), and replaces the
-/// experiment's isolated arms by one per value.
+/// Parses `KEY=V1,V2,…`, and replaces the experiment's isolated arms by one isolated arm for each value. Other
+/// mechanisms may precede the key, as in `best+cpu.max=50%,80%`.
 pub(super) fn vary(experiment: &mut Experiment, text: &str) -> Result<(), String> {
     free(experiment)?;
     let (left, values) =
-        text.rsplit_once('=').ok_or("KEY=VALUE,VALUE,… is needed, such as cpu.max=20%,50%,80%")?;
+        text.rsplit_once('=').ok_or("the form is KEY=VALUE,VALUE,…, such as cpu.max=20%,50%,80%")?;
     let (left, values) = (left.trim(), values.split(',').map(str::trim));
     let key = left.rsplit('+').next().unwrap_or_default().trim();
     known(key)?;
     if key == THREADS {
         if left != key {
-            return Err(format!("{THREADS} stands alone: the isolated arms are those of the experiment"));
+            return Err(format!(
+                "{THREADS} cannot be combined with mechanisms: the isolated arms are those of the experiment"
+            ));
         }
         let threads = values
-            .map(|value| value.parse::<u32>().map_err(|_| format!("{value:?} is no number of threads")));
+            .map(|value| value.parse::<u32>().map_err(|_| format!("{value:?} is not a number of threads")));
         return ramp(experiment, &threads.collect::<Result<Vec<_>, _>>()?);
     }
     let mut read = Vec::new();
@@ -42,7 +45,9 @@ pub(super) fn vary(experiment: &mut Experiment, text: &str) -> Result<(), String
     }
     let unit = read.first().map(|((_, unit), ..)| unit.clone()).unwrap_or_default();
     if let Some(((_, other), ..)) = read.iter().find(|((_, other), ..)| *other != unit) {
-        return Err(format!("values in {unit:?} and in {other:?} have no order; give all in one unit"));
+        return Err(format!(
+            "values in {unit:?} and in {other:?} cannot be ordered; give all values in one unit"
+        ));
     }
     read.sort_by(|a, b| a.0.0.total_cmp(&b.0.0));
     countable(&read.iter().map(|((at, _), ..)| *at).collect::<Vec<f64>>())?;
@@ -63,19 +68,20 @@ pub(super) fn vary(experiment: &mut Experiment, text: &str) -> Result<(), String
     Ok(())
 }
 
-/// Makes each number of threads of the built-in antagonist a contended and an isolated arm, where the experiment has
-/// such arms. With no threads it is the service alone.
+/// Replaces the arms with offline work: for each number of threads, there is then one contended arm, one isolated arm,
+/// or one of each, as in the experiment. Zero threads is the service alone.
 pub(super) fn ramp(experiment: &mut Experiment, threads: &[u32]) -> Result<(), String> {
     free(experiment)?;
     let Offline::BuiltIn(kind) = experiment.offline else {
-        return Err("a ramp is one of a built-in antagonist, and this experiment's offline work is its own"
-            .to_owned());
+        return Err(
+            "a ramp needs built-in offline work, but this experiment has offline work of its own".to_owned()
+        );
     };
     let mut threads = threads.to_vec();
     threads.sort_unstable();
     countable(&threads.iter().map(|&number| f64::from(number)).collect::<Vec<f64>>())?;
     if let Some(most) = threads.last().filter(|most| !(1..=MOST_THREADS).contains(*most)) {
-        return Err(format!("{most} threads: not within 1 to {MOST_THREADS}"));
+        return Err(format!("{most} threads: give 1 to {MOST_THREADS}"));
     }
     let has = |role| experiment.arms.iter().any(|arm| arm.role == role);
     let (contended, isolated) = (has(Role::Contended), has(Role::Isolated));
@@ -107,8 +113,7 @@ pub(super) fn ramp(experiment: &mut Experiment, threads: &[u32]) -> Result<(), S
     }
     if experiment.short.is_ok() {
         experiment.design.rounds = experiment.design.rounds.min(RAMP_ROUNDS);
-        experiment.short =
-            Err("what lives all along and is frozen cannot change its number of threads".to_owned());
+        experiment.short = Err("frozen offline work cannot change its number of threads".to_owned());
     }
     experiment.design.sweep =
         Some(Sweep { what: THREADS.to_owned(), unit: "threads".to_owned(), ramp: true, points });
@@ -126,10 +131,9 @@ fn arm(name: &str, role: Role, offline: Option<(Kind, usize)>) -> Arm {
 
 fn free(experiment: &Experiment) -> Result<(), String> {
     match &experiment.design.sweep {
-        Some(sweep) => Err(format!(
-            "the experiment has values of {} already, and one thing varies at a time",
-            sweep.what
-        )),
+        Some(sweep) => {
+            Err(format!("the experiment already varies {}, and a run can vary only one setting", sweep.what))
+        }
         None => Ok(()),
     }
 }
@@ -139,35 +143,35 @@ fn known(key: &str) -> Result<(), String> {
         return Ok(());
     }
     if key == "cpu.weight" {
-        let why = "it counts among offline groups alone, and a run has one of them";
+        let why = "a weight only has an effect between offline groups, and a run has only one";
         return Err(format!(
             "cpu.weight: {why}; vary cpu.max, or compare the arms isolated:weight and isolated:cpu.idle"
         ));
     }
     let keys: Vec<&str> = KEYS.into_iter().chain(limits()).collect();
     let hint = nearest(key, &keys).map(|near| format!(" (did you mean {near:?}?)")).unwrap_or_default();
-    Err(format!("{key:?} cannot be varied{hint}; there are {}", keys.join(", ")))
+    Err(format!("{key:?} cannot be varied{hint}; the choices are {}", keys.join(", ")))
 }
 
-/// The number and the unit of a value such as `20 %`.
+/// Splits a value such as `20 %` into its number and its unit.
 fn number(value: &str) -> Result<(f64, String), String> {
     let end = value.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(value.len());
     let (digits, unit) = value.split_at(end);
     match digits.parse::<f64>() {
         Ok(number) if number.is_finite() => Ok((number, unit.trim().to_owned())),
-        _ => Err(format!("{value:?} begins with no number")),
+        _ => Err(format!("{value:?} does not start with a number")),
     }
 }
 
-/// Checks whether these values, in order, form a sweep.
+/// Checks that these ascending values form a sweep: 2 to [`MOST`] values, no two of them equal.
 fn countable(values: &[f64]) -> Result<(), String> {
     match values.len() {
-        0 | 1 => return Err("two values at least are needed".to_owned()),
+        0 | 1 => return Err("at least two values are needed".to_owned()),
         2..=MOST => {}
-        more => return Err(format!("{more} values: at most {MOST} are measured in one run")),
+        more => return Err(format!("{more} values are too many: a run measures at most {MOST}")),
     }
     match values.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(format!("{} is named twice", pair[0])),
+        Some(pair) => Err(format!("{} is listed twice", pair[0])),
         None => Ok(()),
     }
 }
@@ -250,7 +254,7 @@ mod tests {
         let sweep = experiment.design.sweep.clone().unwrap();
         assert_eq!(sweep.points[0].contended.as_deref(), Some("baseline2"));
         assert_eq!(sweep.points[2].isolated.as_deref(), Some("isolated:4 threads"));
-        // The same by its other name.
+        // `offline.threads` in `--vary` gives the same ramp.
         let mut other = quickstart();
         vary(&mut other, "offline.threads=4,0,1").unwrap();
         assert_eq!(other, experiment);
@@ -269,23 +273,23 @@ mod tests {
         check("cpu.mxa=1%,2%", "did you mean \"cpu.max\"?");
         check("memory.mx=1,2", "did you mean \"memory.max\"?");
         check("ofline.threads=1,2", "did you mean \"offline.threads\"?");
-        check("frequency=1,2", "\"frequency\" cannot be varied; there are cpu.max");
-        check("cpu.weight=1,2", "among offline groups alone");
-        check("cpu.max=20%", "two values at least");
+        check("frequency=1,2", "\"frequency\" cannot be varied; the choices are cpu.max");
+        check("cpu.weight=1,2", "between offline groups");
+        check("cpu.max=20%", "at least two values");
         check("cpu.max=", "cpu.max=");
         check("cpu.max=20%,,50%", "cpu.max=");
-        check("cpu.max=20%,20 %", "named twice");
-        check("cpu.max=20%,1 cores", "give all in one unit");
+        check("cpu.max=20%,20 %", "listed twice");
+        check("cpu.max=20%,1 cores", "give all values in one unit");
         check("cpu.max=a lot,20%", "cpu.max=a lot");
         check("magic+cpu.max=20%,50%", "magic");
-        check("cpuset=1,2,3,4,5,6,7,8,9", "9 values: at most 8");
-        check("offline.threads=1,x", "\"x\" is no number of threads");
-        check("best+offline.threads=1,2", "stands alone");
-        check("offline.threads=0,2000", "not within 1 to 1024");
-        check("offline.threads=0,0", "named twice");
+        check("cpuset=1,2,3,4,5,6,7,8,9", "9 values are too many: a run measures at most 8");
+        check("offline.threads=1,x", "\"x\" is not a number of threads");
+        check("best+offline.threads=1,2", "cannot be combined");
+        check("offline.threads=0,2000", "give 1 to 1024");
+        check("offline.threads=0,0", "listed twice");
         let mut own = quickstart();
         own.offline = Offline::Attached { to: "x".to_owned(), expected_cpus: None };
-        assert!(ramp(&mut own, &[1, 2]).unwrap_err().contains("built-in antagonist"));
+        assert!(ramp(&mut own, &[1, 2]).unwrap_err().contains("built-in offline work"));
         let mut alone = quickstart();
         alone.arms.truncate(2);
         assert!(ramp(&mut alone, &[1, 2]).unwrap_err().contains("needs a contended or"));
@@ -299,17 +303,14 @@ mod tests {
         assert_eq!(read("[offline]\nbuilt-in = \"memory\"\nramp = [1, 2]").unwrap().arms.len(), 6);
         for (text, words) in [
             ("[design]\nvary = \"cpu.mx=1%,2%\"", "x:3:8: design.vary = \"cpu.mx=1%,2%\": \"cpu.mx\""),
-            ("[offline]\nramp =  [1]", "x:3:9: offline.ramp: two values at least"),
+            ("[offline]\nramp =  [1]", "x:3:9: offline.ramp: at least two values"),
             ("[offline]\nramp = [1, -1]", "x:3:12: "),
             ("[offline]\nramp = [1, 5000]", "x:3:8: offline.ramp: 5000 threads"),
             ("[offline]\nramp = \"1,2\"", "x:3:8: offline.ramp must be a list of whole numbers"),
-            (
-                "[offline]\nramp = [1, 2]\ncommand = [\"x\"]",
-                "x:3:8: offline.ramp: a ramp is one of a built-in",
-            ),
+            ("[offline]\nramp = [1, 2]\ncommand = [\"x\"]", "x:3:8: offline.ramp: a ramp needs built-in"),
             (
                 "[design]\nvary = \"cpuset=1,2\"\n[offline]\nramp = [1, 2]",
-                "x:5:8: offline.ramp: the experiment has values",
+                "x:5:8: offline.ramp: the experiment already varies",
             ),
         ] {
             let said = read(text).unwrap_err().to_string();

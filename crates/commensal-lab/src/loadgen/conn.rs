@@ -1,6 +1,8 @@
-//! One non-blocking connection: its socket, the request it carries, and the answer being read.
+//! One non-blocking connection of the load generator: its socket, the request in progress, and the response that the
+//! generator is reading.
 //!
-//! It knows nothing of schedules or counts; the engine interprets outcomes.
+//! A slot is a fixed place for one connection. The engine (`engine.rs`) decides when to send requests, and records
+//! their outcomes.
 
 use super::record::Failure;
 use super::response::{Answer, Parser};
@@ -12,10 +14,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-/// Data of a request in progress that is needed for accounting; times in nanoseconds since the start.
+/// Data about a request in progress, from which the engine computes latency. Times are in nanoseconds since the start
+/// of the schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Request {
-    /// Tells this request from the next one on the same connection.
+    /// Distinguishes this request from the next one on the same connection.
     pub(super) id: u64,
     pub(super) due_ns: u64,
     pub(super) sent_ns: u64,
@@ -24,11 +27,11 @@ pub(super) struct Request {
 /// State of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
-    /// No socket.
+    /// There is no socket.
     Down,
     /// A TCP handshake is in progress.
     Connecting,
-    /// Free since this time.
+    /// The connection has been idle since `since_ns`.
     Idle { since_ns: u64 },
     /// A request is in progress.
     Busy(Request),
@@ -37,23 +40,23 @@ pub(super) enum State {
 /// Result of handling a readable or writable socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
-    /// The answer is not complete.
+    /// The response is not complete yet.
     Waiting,
-    /// The answer is complete.
+    /// The response is complete.
     Answered(Answer),
     /// The connection cannot be used any more.
     Failed(Failure),
 }
 
-/// A slot of the pool. Its socket changes, its number does not.
+/// One slot. The slot opens a new socket when the old one fails, but keeps its number.
 #[derive(Debug)]
 pub(super) struct Conn {
     slot: u32,
-    /// Incremented for each socket of this slot, so that an event of an earlier socket is recognised.
+    /// Incremented whenever the slot closes its socket, so that the slot recognises events of an earlier socket.
     generation: u32,
     socket: Option<OwnedFd>,
     pub(super) state: State,
-    /// Number of answers received on the current socket.
+    /// Number of responses received on the current socket.
     pub(super) answers: u64,
     written: usize,
     parser: Parser,
@@ -65,18 +68,18 @@ impl Conn {
         Self { slot, generation, socket, state: State::Down, answers, written, parser: Parser::default() }
     }
 
-    /// The slot an event belongs to, and the generation it was meant for.
+    /// Returns the slot that an event belongs to, and the slot's generation when it registered for the event.
     pub(super) fn unpack(data: EventData) -> (usize, u32) {
         let data = data.u64();
         ((data & u64::from(u32::MAX)) as usize, (data >> 32) as u32)
     }
 
-    /// Whether an event is for the socket now in the slot.
+    /// Whether an event belongs to the slot's current socket.
     pub(super) fn is_current(&self, generation: u32) -> bool {
         self.generation == generation && self.socket.is_some()
     }
 
-    /// Starts to connect, replacing the previous socket.
+    /// Starts to connect a new socket, which replaces the slot's previous socket.
     pub(super) fn open(&mut self, epoll: BorrowedFd<'_>, addr: &SocketAddr) -> io::Result<()> {
         self.close();
         let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
@@ -87,14 +90,14 @@ impl Conn {
             Ok(()) | Err(Errno::INPROGRESS) => {}
             Err(e) => return Err(e.into()),
         }
-        // A finished handshake is reported as writable, even if connect() succeeded at once.
+        // epoll reports a finished handshake as writable, even if connect() succeeded immediately.
         epoll::add(epoll, &socket, self.data(), EventFlags::OUT)?;
         self.socket = Some(socket);
         self.state = State::Connecting;
         Ok(())
     }
 
-    /// Drops the socket, and with it its place in the event queue.
+    /// Closes the socket, which also removes it from the epoll set.
     pub(super) fn close(&mut self) {
         self.socket = None;
         self.state = State::Down;
@@ -103,7 +106,7 @@ impl Conn {
         self.answers = 0;
     }
 
-    /// The handshake ended: listen for answers from now on.
+    /// Handles the end of the handshake: from now on, the connection waits for responses.
     pub(super) fn connected(&mut self, epoll: BorrowedFd<'_>, now_ns: u64) -> io::Result<()> {
         let socket = self.socket.as_ref().ok_or(Errno::NOTCONN)?;
         sockopt::socket_error(socket)??;
@@ -127,7 +130,7 @@ impl Conn {
         step
     }
 
-    /// Handles a writable socket: sends the rest of a request.
+    /// Handles a writable socket: sends the rest of the request.
     pub(super) fn resume(&mut self, epoll: BorrowedFd<'_>, text: &[u8]) -> Step {
         let step = self.write(text);
         if step == Step::Waiting && self.written == text.len() {
@@ -153,7 +156,7 @@ impl Conn {
         Step::Waiting
     }
 
-    /// Handles a readable socket: reads the available part of the answer.
+    /// Handles a readable socket: reads the available part of the response.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> Step {
         let Some(socket) = &self.socket else { return Step::Failed(Failure::Io) };
         loop {
@@ -174,7 +177,8 @@ impl Conn {
                     self.answers += 1;
                     return Step::Answered(answer);
                 }
-                // A full buffer means there may be more; otherwise the next event tells.
+                // If the read filled the buffer, there may be more data; otherwise, epoll reports further data as a new
+                // event.
                 Ok(None) if n == buffer.len() => {}
                 Ok(None) => return Step::Waiting,
                 Err(_) => return Step::Failed(Failure::Malformed),

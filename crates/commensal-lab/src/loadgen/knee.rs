@@ -1,7 +1,10 @@
-//! The highest rate at which a service still keeps up: a ramp by half of the rate, then bisection.
+//! Finds the knee: the highest request rate at which a service still keeps up. A service keeps up if it achieves almost
+//! the offered rate and its P99 latency stays within a limit. The search raises the rate in steps of 50 %, then
+//! bisects.
 //!
-//! The search is pure and tested against simulated services; [`knee`] feeds it with short open-loop runs. A step
-//! that fails is tried once more before it is believed: one stolen CPU must not end the ramp.
+//! `Search` does no I/O, so that tests can run it against simulated services; [`knee`] runs its steps as short
+//! open-loop loads, whose schedule does not depend on responses. The search repeats a step that fails once before the
+//! failure counts: a single burst of steal time must not end the search.
 
 use super::spec::{LoadError, LoadSpec, Mode};
 use super::{ACHIEVED_SHARE_MIN, LATENESS_FLOOR_US, LATENESS_SHARE_MAX, LoadResult, run};
@@ -9,31 +12,33 @@ use serde::Serialize;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// Factor between steps of the ramp.
+/// Factor between the rates of two steps while the service keeps up and no rate has failed yet (the ramp).
 const RAMP: f64 = 1.5;
-/// Factor between steps while even the first rate is too high.
+/// Factor by which the search lowers the rate while the service has not kept up with any rate.
 const DESCENT: f64 = 4.0;
-/// Warm-up of a step, and length of the closed loop that determines the start of the ramp.
+/// Warm-up of a step. The closed-loop load that determines the first rate is measured for twice as long.
 const WARMUP: Duration = Duration::from_millis(300);
-/// The ramp begins at this share of what a closed loop achieves.
+/// The first rate is this share of the rate that a closed loop achieves.
 const BEGIN_SHARE: f64 = 0.125;
 
-/// Bounds of the search, and the criterion of keeping up.
+/// Limits of the search, and the criterion by which a service keeps up.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KneeLimits {
-    /// Measured part of one step.
+    /// Length of the measured part of one step.
     pub step: Duration,
-    /// Start of the ramp, requests per second; `None` measures a short closed loop first.
+    /// First rate (requests per second); `None` derives the rate from a short closed-loop load.
     pub from_per_s: Option<f64>,
-    /// Upper limit of the rate.
+    /// Maximum rate that the search tries (requests per second).
     pub max_per_s: f64,
-    /// A service keeps up while its P99 is at most this many times that of the first step ...
+    /// If [`KneeLimits::p99_max_us`] is `None`, a service keeps up while its P99 is at most this many times the P99 of
+    /// the first step that it kept up with.
     pub p99_factor: f64,
-    /// ... or at most this, microseconds, when given.
+    /// Maximum P99 with which a service still keeps up (µs).
     pub p99_max_us: Option<f64>,
-    /// Maximum number of steps, repeated ones included.
+    /// Maximum number of steps, including repeated steps.
     pub max_steps: usize,
-    /// The search ends when the lowest failed rate is within this factor of the knee.
+    /// The search stops when the lowest rate that failed is at most this factor above the highest rate that the service
+    /// keeps up with.
     pub precision: f64,
 }
 
@@ -51,55 +56,56 @@ impl Default for KneeLimits {
     }
 }
 
-/// One step.
+/// One step of the search.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct KneePoint {
-    /// The rate of the schedule, requests per second.
+    /// Offered rate of the step (requests per second).
     pub rate_per_s: f64,
-    /// Achieved over offered requests.
+    /// Achieved rate divided by the offered rate.
     pub achieved_share: f64,
-    /// P99 from the intended start, microseconds.
+    /// P99 of the latency, counted from the due times of the requests (µs).
     pub p99_us: f64,
-    /// P99 of the generator's own lateness, microseconds; 0 when no request found a free connection.
+    /// P99 of the generator's own delay in sending requests (µs); 0 if no delay was recorded.
     pub lateness_p99_us: f64,
     /// Whether the service kept up.
     pub keeps_up: bool,
-    /// Whether the generator was late by more than a valid measurement allows: a failure may be its own.
+    /// Whether the generator was later than a valid measurement allows; the step may then have failed because of the
+    /// generator.
     pub generator_late: bool,
 }
 
-/// What ended the search.
+/// The reason why the search stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KneeEnd {
-    /// The service did not keep up above the knee.
+    /// The service did not keep up with the lowest rate that failed.
     Service,
-    /// The generator was late above the knee: the service may sustain more.
+    /// At the lowest rate that failed, the generator itself was late, so the service may sustain a higher rate.
     Generator,
-    /// The service keeps up with the highest allowed rate.
+    /// The service keeps up even with the maximum rate of the limits.
     MaxRate,
-    /// The steps ran out: the knee is at least this.
+    /// The search reached the maximum number of steps: the knee is at least the reported rate.
     Steps,
 }
 
-/// The highest rate that a service keeps up with.
+/// Result of a search for the knee.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Knee {
-    /// Requests per second.
+    /// The highest rate that the service keeps up with (requests per second).
     pub per_s: f64,
-    /// What ended the search.
+    /// The reason why the search stopped.
     pub end: KneeEnd,
-    /// P99 of the first step, microseconds.
+    /// P99 of the first step that the service kept up with (µs).
     pub low_p99_us: f64,
-    /// Every step in the order in which it was taken.
+    /// All steps, in the order in which they were taken.
     pub points: Vec<KneePoint>,
 }
 
-/// Searches the knee of the service in `spec`; its rate, times and mode are overridden. `tell` is called after every
-/// step.
+/// Searches for the knee of the service in `spec`; the search replaces the rate, times and mode of `spec`. Calls `tell`
+/// after every step.
 ///
 /// # Errors
-/// As [`run`]; [`LoadError::NoKnee`] when the service keeps up with no rate that was tried.
+/// The errors of [`run`]; [`LoadError::NoKnee`] if the service does not keep up with any rate that was tried.
 pub fn knee(
     spec: &LoadSpec,
     limits: &KneeLimits,
@@ -117,7 +123,7 @@ pub fn knee(
             warmup: WARMUP,
             measure: limits.step,
             seed: spec.seed.wrapping_add(search.points.len() as u64),
-            // Requests that still wait after two steps give no further information.
+            // Requests that are still without a response after twice the length of a step give no further information.
             timeout: spec.timeout.min(limits.step * 2),
             mode: Mode::Open,
             keep_partial: false,
@@ -129,14 +135,14 @@ pub fn knee(
     search.finish()
 }
 
-/// Throughput of the service in a closed loop, requests per second.
+/// Measures the throughput of the service in a closed loop (requests per second).
 fn closed_loop(spec: &LoadSpec, stop: &AtomicBool) -> Result<f64, LoadError> {
     let mode = Mode::Closed { concurrency: spec.connections.min(16) };
     let pilot = LoadSpec { mode, warmup: WARMUP, measure: WARMUP * 2, keep_partial: false, ..spec.clone() };
     Ok(run(&pilot, stop, &mut |_| ())?.load.achieved_per_s.unwrap_or_default())
 }
 
-/// Result of a step, as far as the search needs it.
+/// The results of a step on which the search decides.
 #[derive(Debug, Clone, Copy)]
 struct StepSample {
     achieved_share: f64,
@@ -155,15 +161,15 @@ impl StepSample {
     }
 }
 
-/// The search without the clock.
+/// The state of a search, without clock and load generator.
 #[derive(Debug)]
 struct Search<'a> {
     limits: &'a KneeLimits,
     begin: f64,
-    /// Highest rate that the service keeps up with, and lowest that it does not.
+    /// Highest rate that the service keeps up with; below, the lowest rate that the service does not keep up with.
     good: Option<f64>,
     bad: Option<f64>,
-    /// A rate that failed once.
+    /// A rate that failed once and that the search will repeat.
     suspect: Option<f64>,
     low_p99_us: Option<f64>,
     points: Vec<KneePoint>,
@@ -175,7 +181,7 @@ impl<'a> Search<'a> {
         Self { limits, begin, good: None, bad: None, suspect: None, low_p99_us: None, points: Vec::new() }
     }
 
-    /// The next rate to try; `None` when the search is over.
+    /// Returns the next rate to try; `None` if the search is finished.
     fn next(&self) -> Option<f64> {
         if self.points.len() >= self.limits.max_steps {
             return None;
@@ -204,7 +210,7 @@ impl<'a> Search<'a> {
         if keeps_up {
             self.good = Some(rate_per_s);
             self.suspect = None;
-            // Only a rate that the service keeps up with counts as low load.
+            // The P99 at low load is that of the first rate that the service keeps up with.
             self.low_p99_us.get_or_insert(seen.p99_us);
         } else if self.suspect == Some(rate_per_s) {
             self.bad = Some(rate_per_s);
@@ -239,7 +245,7 @@ impl<'a> Search<'a> {
         Ok(Knee { per_s, end, low_p99_us: self.low_p99_us.unwrap_or(0.0), points: self.points })
     }
 
-    /// Whether the search ended only because of the limit on steps.
+    /// Whether the search could continue if it had more steps.
     fn next_is_open(&self) -> bool {
         match (self.good, self.bad) {
             (Some(good), Some(bad)) => bad / good > self.limits.precision,
@@ -253,7 +259,8 @@ impl<'a> Search<'a> {
 mod tests {
     use super::*;
 
-    /// A queue with one server at `capacity`: latency grows as 1 / (1 - load), and above it without bound.
+    /// Simulates a queue with one server of this capacity: latency grows as 1 / (1 - load) below the capacity, and with
+    /// the load without limit above the capacity.
     fn service(capacity: f64, rate: f64) -> StepSample {
         let load = rate / capacity;
         let seen = |achieved_share, p99_us| StepSample { achieved_share, p99_us, lateness_p99_us: 5.0 };
@@ -280,7 +287,7 @@ mod tests {
         for capacity in [20.0, 333.0, 1_000.0, 47_000.0] {
             for begin in [1.0, 10.0, 12_000.0] {
                 let knee = search(&limits, begin, |_, rate| service(capacity, rate)).expect("a knee");
-                // P99 stays within 10 times that at low load up to a load of 0.9.
+                // P99 is at most 10 times the value at low load up to a load of 0.9.
                 let load = knee.per_s / capacity;
                 assert!((0.85..1.0).contains(&load), "{capacity} from {begin}: {load}");
                 assert_eq!(knee.end, KneeEnd::Service);
@@ -292,7 +299,7 @@ mod tests {
     fn a_bound_in_microseconds_replaces_the_factor() {
         let limits = KneeLimits { p99_max_us: Some(600.0), ..KneeLimits::default() };
         let knee = search(&limits, 10.0, |_, rate| service(1_000.0, rate)).expect("a knee");
-        // 300 / (1 - load) reaches 600 at one half.
+        // 300 / (1 - load) reaches 600 at a load of one half.
         assert!((475.0..=500.0).contains(&knee.per_s), "{}", knee.per_s);
     }
 
@@ -334,7 +341,7 @@ mod tests {
         let error = search(&KneeLimits::default(), 1_000.0, dead).expect_err("no knee");
         assert!(matches!(error, LoadError::NoKnee { lowest_per_s } if lowest_per_s < 4.0), "{error}");
         assert!(tried <= 12, "{tried} steps");
-        // If the start is above the knee, the search descends first.
+        // If the start is above the knee, the search first lowers the rate.
         let knee = search(&KneeLimits::default(), 50_000.0, |_, rate| service(700.0, rate)).expect("a knee");
         assert!((595.0..700.0).contains(&knee.per_s), "{}", knee.per_s);
     }

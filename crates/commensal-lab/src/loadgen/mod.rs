@@ -1,21 +1,27 @@
-//! Load generator for HTTP/1.1 GET, open loop unless told otherwise.
+//! Load generator for HTTP/1.1 GET requests: open loop by default, closed loop on request.
 //!
-//! One thread, non-blocking sockets. Requests are due on a [`Schedule`] that never looks at answers, and latency
-//! is counted from the *intended* start: a service that stalls for 500 ms also delays the requests that would have
-//! come meanwhile, and a closed-loop client would never send those (coordinated omission). What the generator
-//! itself adds is kept apart as `lateness`, and [`invalid_reasons`] says when that is too much.
+//! In an open loop, each request is due at a time that a [`Schedule`] fixes in advance, independent of responses.
+//! Latency counts from that due time (the *intended* start), not from the actual send. If a service stalls for 500 ms,
+//! the requests that become due during the stall therefore count as slow. A closed-loop client sends a request only
+//! after the previous response. So the client would not send these requests, and would understate the stall
+//! (coordinated omission). The generator records its own delay in sending as `lateness`, and [`invalid_reasons`]
+//! reports a lateness that is too large.
 //!
-//! A request takes the connection that has been idle longest, so every connection stays in use. Without a
-//! free one it waits in a client queue with its due time kept. The timeout runs from the intended start
-//! too: every request has its outcome by then, which also bounds the drain at the end.
+//! One thread uses non-blocking sockets. Each request uses the connection that has been idle longest, so that every
+//! connection stays in use. If no connection is free, the request waits in a client queue and keeps its due time. The
+//! timeout also counts from the due time, so every request has an outcome by then. The run ends with a drain, which
+//! waits for outstanding outcomes and therefore lasts at most one timeout.
 //!
-//! The caller sets the scheduling class of the thread; SCHED_FIFO 1 gives the least lateness.
+//! The caller sets the scheduling policy of the thread; SCHED_FIFO with priority 1 gives the least lateness.
 
 mod conn;
 mod engine;
 mod knee;
+mod poller;
+mod pool;
 mod record;
 mod report;
+mod requests;
 mod response;
 mod schedule;
 mod series;
@@ -44,13 +50,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// Runs one block: connections, warm-up, measured window, drain.
+/// Runs one load: opens the connections, warms up, measures, and drains.
 ///
-/// `on_measure` is called on this thread at the start and the end of the measured window; the time it takes delays
-/// requests. Setting `stop` aborts within 50 ms, or with `keep_partial` ends the window there.
+/// Calls `on_measure` on the generator's thread at the start and at the end of the measured window; a slow `on_measure`
+/// therefore delays requests. Setting `stop` aborts the run within 50 ms. With [`LoadSpec::keep_partial`], setting
+/// `stop` in the measured window shortens the window instead.
 ///
 /// # Errors
-/// When the spec is impossible, the pool cannot be opened, or `stop` is set.
+/// If the spec is invalid, the connections cannot be opened, or `stop` is set while there is no partial result to keep.
 pub fn run(
     spec: &LoadSpec,
     stop: &AtomicBool,
@@ -60,10 +67,11 @@ pub fn run(
     engine::Engine::new(spec)?.run(stop, on_measure)
 }
 
-/// Like [`run`], but also calls `trace` for every request that ends, including those of the warm-up and the drain.
+/// Like [`run`], but also reports every request to `trace` when it finishes, including requests of the warm-up and the
+/// drain.
 ///
 /// # Errors
-/// As [`run`].
+/// See [`run`].
 pub fn run_traced(
     spec: &LoadSpec,
     trace: &Arc<Trace>,
@@ -74,12 +82,12 @@ pub fn run_traced(
     engine::Engine::new(spec)?.traced(trace).run(stop, on_measure)
 }
 
-/// Requests `path` until the server answers 2xx.
+/// Requests `path` repeatedly until the server responds with status 2xx.
 ///
 /// # Errors
-/// [`LoadError::NotReady`] at the deadline, with the result of the last attempt.
+/// [`LoadError::NotReady`] with the result of the last attempt if the deadline passes first.
 pub fn wait_ready(addr: SocketAddr, path: &str, deadline: Instant) -> Result<(), LoadError> {
-    /// Pause between attempts, and the shortest timeout of one.
+    /// Pause between two attempts, and minimum timeout of one attempt.
     const PAUSE: Duration = Duration::from_millis(20);
     loop {
         let patience =
@@ -96,10 +104,10 @@ pub fn wait_ready(addr: SocketAddr, path: &str, deadline: Instant) -> Result<(),
     }
 }
 
-/// Sends one request as the spec describes it, with its timeout.
+/// Sends one request with the path, host and timeout of `spec`, to test whether the server responds.
 ///
 /// # Errors
-/// [`LoadError::NotReady`] unless the answer is 2xx.
+/// [`LoadError::NotReady`] if the response is not 2xx or the request fails; [`LoadError::Spec`] if the spec is invalid.
 pub fn look(spec: &LoadSpec) -> Result<(), LoadError> {
     spec.validate()?;
     let last = match probe(&spec.request("close"), spec.addr, spec.timeout) {
@@ -110,14 +118,14 @@ pub fn look(spec: &LoadSpec) -> Result<(), LoadError> {
     Err(LoadError::NotReady { addr: spec.addr, path: spec.path.clone(), last })
 }
 
-/// Sends one request on a connection of its own; returns the status.
+/// Sends one request on a new connection; returns the response's status.
 fn probe(request: &[u8], addr: SocketAddr, patience: Duration) -> io::Result<u16> {
     let mut stream = TcpStream::connect_timeout(&addr, patience)?;
     stream.set_read_timeout(Some(patience))?;
     stream.write_all(request)?;
     let mut parser = response::Parser::default();
     let mut buffer = [0u8; 4096];
-    let malformed = || io::Error::new(io::ErrorKind::InvalidData, "the answer is not HTTP/1.1");
+    let malformed = || io::Error::new(io::ErrorKind::InvalidData, "the response is not HTTP/1.1");
     loop {
         let answer = match stream.read(&mut buffer)? {
             0 => Some(parser.end().ok_or(io::ErrorKind::UnexpectedEof)?),

@@ -1,4 +1,8 @@
-//! Records the results of the generator: three histograms and exact counts, attributed by intended start.
+//! Records the results of the load generator: three histograms and exact counts.
+//!
+//! A request is due at its intended start, which the schedule determines. A request counts in the measured window if
+//! its due time is in the window. After the window, the run drains: waits for the outcomes of requests that were
+//! already due.
 
 use super::series::{SecondSeries, Writer};
 use super::spec::{LoadSpec, Mode};
@@ -9,35 +13,35 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Upper bound of the stored times in microseconds: 1 h.
+/// Upper bound of recorded times: 1 h, in microseconds.
 pub(super) const TIME_US_MAX: u64 = 3_600_000_000;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Failed requests by kind; timeouts are counted beside them.
+/// Failed requests by kind; timeouts are counted separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ErrorKinds {
-    /// Answers whose status is not 2xx.
+    /// Responses whose status is not 2xx.
     pub status: u64,
-    /// The peer closed the connection before the answer was complete.
+    /// Connections that the peer closed before the response was complete.
     pub closed: u64,
-    /// Bytes that are no HTTP/1 response.
+    /// Responses that are not valid HTTP/1.
     pub malformed: u64,
-    /// Requests given up because the client queue was full.
+    /// Requests dropped because the client queue was full.
     pub backlog: u64,
-    /// Any other socket error.
+    /// Other socket errors.
     pub io: u64,
 }
 
 impl ErrorKinds {
-    /// All of them.
+    /// Returns the sum of all kinds.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.status + self.closed + self.malformed + self.backlog + self.io
     }
 }
 
-/// One kind of failure.
+/// The kind of a failure, with one variant per field of [`ErrorKinds`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Failure {
     Status,
@@ -47,53 +51,56 @@ pub(super) enum Failure {
     Io,
 }
 
-/// The measured window of one run. Every request that was due in it is in exactly one of `completed`, errors
-/// and timeouts; requests of the warm-up are in nothing here.
+/// Results of the measured window of one run. Each request that was due in the window counts exactly once: as
+/// completed, as an error or as a timeout. Requests of the warm-up do not count.
 #[derive(Debug, Clone)]
 pub struct LoadResult {
-    /// Requests offered and their outcomes. Answers during the drain are in `completed` but not in the achieved load.
-    /// In a closed loop the offered load is the number sent.
+    /// Requests offered and their outcomes. Responses that arrive in the drain count in `completed` but not in the
+    /// achieved load. In a closed loop, the offered load is the number of requests sent.
     pub load: LoadFigures,
     /// Requests written to a connection.
     pub sent: u64,
     /// Requests answered with 2xx within the timeout.
     pub completed: u64,
-    /// The errors by kind.
+    /// Number of errors by kind.
     pub error_kinds: ErrorKinds,
-    /// Microseconds from intended start to the last byte of the answer, for `completed`; timeouts are in it at
-    /// their value. Failed requests are not: a fast refusal is not a fast answer.
+    /// Time from the intended start to the last byte of the response (µs), for `completed` requests. The histogram
+    /// includes each timed-out request with the timeout as its value. It excludes failed requests: an error that a
+    /// server returns quickly is not a fast response.
     pub latency: Histogram<u64>,
-    /// Microseconds from the actual send to the last byte: what a closed-loop client would report. Requests that
-    /// timed out after they were sent are in it with the time they had waited, a lower bound.
+    /// Time from the actual send to the last byte of the response (µs), which is what a closed-loop client would
+    /// report. The histogram includes each request that timed out after its send, with the time since the send as a
+    /// lower bound.
     pub service: Histogram<u64>,
-    /// The generator's own error, not the service's. Microseconds from intended start to actual send, for requests that
-    /// found a connection free when they were due; for the others, until the generator noticed that they were due: a
-    /// generator without a CPU also finds its connections busy, because it reads no answers.
+    /// The delay that the generator itself added (µs). For a request that found a free connection when it was due, this
+    /// is the time from the intended start to the actual send. For a request that had to wait for a connection, this is
+    /// the time from the intended start until the generator noticed the due request. (A generator that gets no CPU
+    /// reads no responses, so it also finds its connections busy.)
     pub lateness: Histogram<u64>,
-    /// Length of the window in seconds.
+    /// Length of the measured window (seconds).
     pub measured_s: f64,
-    /// CPU time of the generator's thread within the window, in seconds.
+    /// CPU time of the generator's thread within the window (seconds).
     pub generator_cpu_s: f64,
-    /// Connections opened again, in the whole run, warm-up and drain included.
+    /// Number of connections that were reopened in the whole run, including warm-up and drain.
     pub reconnects: u64,
-    /// Number of requests in flight, in a closed loop. Latency then counts from the send, there are no due times, and a
-    /// stall is under-stated: the requests that would have met it were never sent.
+    /// In a closed loop, the number of requests in flight; `None` in an open loop. In a closed loop, latency counts
+    /// from the send, and the latencies understate stalls, because the generator does not send requests during a stall.
     pub closed: Option<usize>,
-    /// Whether the window was cut short by the stop flag.
+    /// Whether the caller's stop flag cut the window short.
     pub cut: bool,
-    /// The window second by second.
+    /// Results of the window, second by second.
     pub series: SecondSeries,
 }
 
 impl LoadResult {
-    /// The load figures of the schedule: like `load`, but a closed loop offers nothing.
+    /// Returns the field `load`, but without an offered rate if the load was a closed loop.
     #[must_use]
     pub fn scheduled(&self) -> LoadFigures {
         LoadFigures { offered_per_s: self.load.offered_per_s.filter(|_| self.closed.is_none()), ..self.load }
     }
 }
 
-/// Counts into a [`LoadResult`]; all times are nanoseconds since the start of the schedule.
+/// Builds a [`LoadResult`]; all times are in nanoseconds since the start of the schedule.
 #[derive(Debug)]
 pub(super) struct Recorder {
     from_ns: u64,
@@ -101,9 +108,9 @@ pub(super) struct Recorder {
     timeout_ns: u64,
     in_time: u64,
     series: Writer,
-    /// When the next second can be closed.
+    /// The next due time (ns) at which the recorder closes a second of `series`.
     close_ns: u64,
-    /// Receives every request, including those outside the measured window.
+    /// Receives the outcome of every request, including requests outside the measured window.
     pub(super) trace: Option<Arc<Trace>>,
     pub(super) result: LoadResult,
 }
@@ -135,7 +142,7 @@ impl Recorder {
         Ok(Self { from_ns, until_ns, timeout_ns, in_time: 0, series, close_ns, trace: None, result })
     }
 
-    /// Whether a request with this due time counts.
+    /// Whether a request with this due time counts in the measured window.
     fn counts(&self, due_ns: u64) -> bool {
         (self.from_ns..self.until_ns).contains(&due_ns)
     }
@@ -144,7 +151,7 @@ impl Recorder {
         self.result.load.offered_requests += u64::from(self.counts(due_ns));
     }
 
-    /// Records when a request that must wait for a connection was noticed.
+    /// Records that the generator noticed a due request which has to wait for a connection.
     pub(super) fn noticed(&mut self, due_ns: u64, now_ns: u64) {
         if let Some(trace) = &self.trace {
             trace.late(due_ns, micros(now_ns.saturating_sub(due_ns)));
@@ -154,7 +161,7 @@ impl Recorder {
         }
     }
 
-    /// Records that a request was sent; `punctual` when a connection was free at its due time.
+    /// Records that the generator sent a request; `punctual` is true if a connection was free at the due time.
     pub(super) fn sent(&mut self, due_ns: u64, sent_ns: u64, punctual: bool) {
         if let Some(trace) = self.trace.as_ref().filter(|_| punctual) {
             trace.late(due_ns, micros(sent_ns.saturating_sub(due_ns)));
@@ -167,7 +174,8 @@ impl Recorder {
         }
     }
 
-    /// Records a complete answer. One that arrives after the timeout counts as a timeout, whatever its status.
+    /// Records a complete response. A response that arrives after the timeout counts as a timeout, regardless of its
+    /// status.
     pub(super) fn answered(&mut self, due_ns: u64, sent_ns: u64, end_ns: u64, status: u16) {
         if end_ns.saturating_sub(due_ns) >= self.timeout_ns {
             return self.timed_out(due_ns, Some(sent_ns), end_ns);
@@ -190,7 +198,7 @@ impl Recorder {
         }
     }
 
-    /// Records a timeout; `sent_ns` is `None` for a request that never got a connection.
+    /// Records a timeout; `sent_ns` is `None` for a request that was never sent.
     pub(super) fn timed_out(&mut self, due_ns: u64, sent_ns: Option<u64>, now_ns: u64) {
         if let Some(trace) = &self.trace {
             let service = sent_ns.map(|sent_ns| micros(now_ns.saturating_sub(sent_ns)));
@@ -228,7 +236,7 @@ impl Recorder {
         self.series.latency(due_ns - self.from_ns, us);
     }
 
-    /// No request due before `due_ns` is in flight any more.
+    /// Records that every request due before `due_ns` has its outcome.
     pub(super) fn settled_before(&mut self, due_ns: u64) {
         if let Some(trace) = &self.trace {
             trace.settled_before(due_ns);
@@ -239,7 +247,7 @@ impl Recorder {
         }
     }
 
-    /// Ends the window now: requests due later are not counted.
+    /// Ends the measured window now; requests with later due times do not count.
     pub(super) fn cut(&mut self, now_ns: u64) {
         self.until_ns = now_ns.clamp(self.from_ns, self.until_ns);
         self.result.measured_s = (self.until_ns - self.from_ns) as f64 / 1e9;
@@ -249,7 +257,7 @@ impl Recorder {
     pub(super) fn finish(mut self) -> LoadResult {
         let measured_ns = self.until_ns - self.from_ns;
         self.result.series = self.series.finish(measured_ns, micros(self.timeout_ns));
-        // A window that was cut at once has no rate; this avoids 0 / 0.
+        // If the window ends as soon as it starts, its length is 0; the minimum avoids 0 / 0.
         let seconds = self.result.measured_s.max(1e-9);
         let load = &mut self.result.load;
         load.errors = self.result.error_kinds.total();
@@ -259,7 +267,7 @@ impl Recorder {
     }
 }
 
-/// Nanoseconds of a duration; 584 years at most.
+/// Converts a duration to nanoseconds; durations above 584 years become `u64::MAX`.
 pub(super) fn nanos(d: Duration) -> u64 {
     u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -279,7 +287,7 @@ mod tests {
     const S: u64 = 1_000_000_000;
     const MS: u64 = 1_000_000;
 
-    /// Warm-up 1 s, window 2 s, timeout 500 ms.
+    /// A recorder with a warm-up of 1 s, a window of 2 s and a timeout of 500 ms.
     fn recorder() -> Recorder {
         let addr = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
         let mut spec = LoadSpec::new(addr, "/", 10.0, Duration::from_secs(2));
@@ -300,7 +308,7 @@ mod tests {
         assert_eq!((r.load.offered_requests, r.sent, r.completed, r.load.errors), (2, 2, 2, 0));
         assert_eq!((r.latency.len(), r.service.len(), r.lateness.len()), (2, 2, 2));
         assert_eq!((r.latency.max() / 10, r.service.max() / 10, r.lateness.max() / 10), (300, 200, 100));
-        // The second was answered 3 ms after the window closed.
+        // The response to the second request arrived 3 ms after the window had closed.
         assert_eq!((r.load.offered_per_s, r.load.achieved_per_s), (Some(1.0), Some(0.5)));
     }
 

@@ -1,4 +1,7 @@
-//! The output of a load generator run: one JSON document, and an HdrHistogram interval log.
+//! The report of a load generator run: one JSON document, and an HdrHistogram interval log.
+//!
+//! A request is due at its intended start, which the schedule determines. The measured window is the part of the run
+//! whose requests count.
 
 use super::spec::{LoadSpec, Mode};
 use super::validity::{LoadBaseline, LoadEvidence, invalid_reasons};
@@ -12,59 +15,59 @@ use hdrhistogram::serialization::interval_log::IntervalLogWriterBuilder;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, SystemTime};
 
-/// The name in the `schema` field.
+/// Value of the `schema` field.
 pub const REPORT_SCHEMA: &str = "commensal.load/1";
 
-/// A finished run. Missing is `None`, never 0.
+/// The report of a finished run. A missing value is `None`, never 0.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LoadReport {
-    /// Always `commensal.load/1`.
+    /// Name of the schema; always [`REPORT_SCHEMA`].
     pub schema: String,
-    /// Whether the figures can be believed.
+    /// Whether the measurement is valid; `invalid_reasons` is then empty.
     pub valid: bool,
-    /// Why the figures cannot be believed, in whole sentences.
+    /// Why the measurement is invalid; each reason is a whole sentence.
     pub invalid_reasons: Vec<String>,
-    /// Caveats that a reader must know.
+    /// Limitations of a valid measurement that a reader must know, such as a closed loop.
     pub caveats: Vec<String>,
-    /// The requested parameters.
+    /// The parameters that the user requested.
     pub asked: Asked,
-    /// Length of the measured window, seconds.
+    /// Length of the measured window (seconds).
     pub measured_s: f64,
-    /// Whether the window was cut short.
+    /// Whether the user stopped the run before the end of the window.
     pub cut: bool,
-    /// Requests offered (in a closed loop: sent) and their outcomes. Its keys here are `KEYS`.
+    /// Requests offered (in a closed loop: sent) and their outcomes, under the JSON keys listed in `KEYS`.
     #[serde(flatten, with = "keys")]
     pub load: LoadFigures,
     /// Requests written to a connection.
     pub sent: u64,
     /// Requests answered with 2xx within the timeout.
     pub completed: u64,
-    /// The errors by kind.
+    /// Number of errors by kind.
     pub error_kinds: ErrorKinds,
-    /// Connections opened again.
+    /// Number of connections that the generator reopened.
     pub reconnects: u64,
-    /// CPU time of the generator within the window, seconds.
+    /// CPU time of the generator's thread within the window (seconds).
     pub generator_cpu_s: f64,
-    /// From the intended start to the last byte of the answer.
+    /// Time from the intended start to the last byte of the response (µs).
     pub latency_us: Option<Spread>,
-    /// From the actual send to the last byte of the answer.
+    /// Time from the actual send to the last byte of the response (µs).
     pub service_us: Option<Spread>,
-    /// From the intended start to the actual send, of requests that found a free connection.
+    /// The generator's lateness, as in [`LoadResult::lateness`] (µs).
     pub lateness_us: Option<Spread>,
-    /// How well the objective was kept, if there is one.
+    /// How well the run met the service level objective, if the user gave an objective.
     pub slo: Option<SloAnswer>,
-    /// The window second by second.
+    /// Results of the window, second by second.
     pub series: Vec<Tick>,
-    /// The distributions.
+    /// Encoded histograms of the three distributions above.
     #[serde(flatten)]
     pub histograms: LoadHistograms,
 }
 
-/// Keys of the same quantity in a report and in a block.
+/// For each quantity, the JSON key in a report and the JSON key in the record of a lab run.
 const KEYS: [(&str, &str); 3] =
     [("offered", "requests"), ("offered_per_s", "offered"), ("achieved_per_s", "achieved")];
 
-/// (De)serializes the figures under the keys of a report.
+/// Serialises and deserialises [`LoadFigures`] with the keys of a report.
 mod keys {
     use super::{KEYS, LoadFigures};
     use serde::{Deserialize, Deserializer, Serializer, de, ser};
@@ -72,7 +75,7 @@ mod keys {
 
     pub(super) fn serialize<S: Serializer>(figures: &LoadFigures, to: S) -> Result<S::Ok, S::Error> {
         let Value::Object(fields) = serde_json::to_value(figures).map_err(ser::Error::custom)? else {
-            return Err(ser::Error::custom("figures are an object"));
+            return Err(ser::Error::custom("the load figures must serialise as a JSON object"));
         };
         to.collect_map(fields.into_iter().map(|(key, value)| {
             let name = KEYS.iter().find(|(_, block)| *block == key).map(|(report, _)| (*report).to_owned());
@@ -82,7 +85,8 @@ mod keys {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<LoadFigures, D::Error> {
         let mut fields = Map::<String, Value>::deserialize(from)?;
-        // A block of an older record may lack them; a report always has them, and a missing count is not 0.
+        // An older record of a lab run may lack these counts. A report always has them, so a missing count is an error,
+        // not 0.
         if let Some(missing) = ["errors", "timeouts"].into_iter().find(|key| !fields.contains_key(*key)) {
             return Err(de::Error::missing_field(missing));
         }
@@ -94,30 +98,30 @@ mod keys {
     }
 }
 
-/// Parameters of a run.
+/// The parameters that the user requested for a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Asked {
-    /// Target of the load.
+    /// URL that the generator requested.
     pub url: String,
     /// Requests per second; `None` in a closed loop.
     pub rate_per_s: Option<f64>,
-    /// Distribution of the arrivals; `None` in a closed loop.
+    /// Distribution of the gaps between requests; `None` in a closed loop.
     pub arrival: Option<Arrival>,
-    /// Number of requests in flight, in a closed loop.
+    /// In a closed loop, the number of requests in flight; `None` in an open loop.
     pub closed: Option<usize>,
     /// Seed of the schedule.
     pub seed: u64,
-    /// Connections.
+    /// Number of connections.
     pub connections: usize,
-    /// Load before the window, seconds.
+    /// Duration of the load before the measured window (seconds).
     pub warmup_s: f64,
-    /// Length of the window, seconds.
+    /// Length of the measured window (seconds).
     pub measure_s: f64,
-    /// Timeout of a request, seconds after its intended start.
+    /// Timeout of a request, counted from its intended start (seconds).
     pub timeout_s: f64,
 }
 
-/// Summary of a distribution, microseconds.
+/// Summary of a distribution (µs).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
     /// Number of values.
@@ -137,17 +141,17 @@ pub struct Spread {
     pub max: f64,
 }
 
-/// An objective and how well it was kept.
+/// A service level objective, and how well the run met it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct SloAnswer {
     /// The objective.
     pub asked: Slo,
-    /// How well it was kept.
+    /// How well the run met the objective.
     pub seen: SloSeen,
 }
 
 impl Asked {
-    /// The parameters in a spec.
+    /// Returns the parameters of a spec.
     #[must_use]
     pub fn of(spec: &LoadSpec, url: &str) -> Self {
         let (open, closed) = match spec.mode {
@@ -169,7 +173,7 @@ impl Asked {
 }
 
 impl Spread {
-    /// `None` for an empty histogram.
+    /// Summarises a histogram; returns `None` if it is empty.
     #[must_use]
     pub fn of(histogram: &LatencyHistogram) -> Option<Self> {
         let at = |quantile| percentile_us(histogram, quantile);
@@ -186,11 +190,11 @@ impl Spread {
 }
 
 impl LoadReport {
-    /// Judges a result by its own figures: the load of a single service has no baseline to compare with. Failed
-    /// requests are part of the report, not a reason to doubt it.
+    /// Creates a report. Compares the result with limits that derive from the result itself, because the load of a
+    /// single service has no baseline. Failed requests are part of the result and do not make it invalid.
     ///
     /// # Errors
-    /// When a histogram cannot be encoded.
+    /// If a histogram cannot be encoded.
     pub fn new(spec: &LoadSpec, url: &str, result: &LoadResult, slo: Option<Slo>) -> Result<Self, LabError> {
         let evidence = LoadEvidence::of(result);
         let invalid_reasons = invalid_reasons(&evidence, &LoadBaseline::of(&evidence), false);
@@ -199,14 +203,14 @@ impl LoadReport {
         let mut caveats = Vec::new();
         if !open {
             caveats.push(
-                "closed loop: while the service stalls nothing is sent, so latencies under-state stalls; --rate \
-                 measures them"
+                "closed loop: no request is sent while the service stalls, so latencies understate stalls; use --rate \
+                 (an open loop) to measure stalls"
                     .to_owned(),
             );
         }
         if result.cut {
             caveats.push(format!(
-                "stopped after {:.1} of {:.1} s",
+                "the run was stopped after {:.1} of {:.1} s",
                 result.measured_s,
                 spec.measure.as_secs_f64()
             ));
@@ -235,8 +239,8 @@ impl LoadReport {
     }
 }
 
-/// The latencies second by second as an HdrHistogram interval log (V2, compressed, base64), microseconds: the form
-/// that the tools around HdrHistogram read. `began` is the begin of the measured window.
+/// Formats the latencies of each second (µs) as an HdrHistogram interval log (V2, compressed, base64), the format of
+/// the HdrHistogram tools. `began` is the start of the measured window.
 ///
 /// # Errors
 /// The error message of the library.
@@ -340,7 +344,7 @@ mod tests {
         let report = LoadReport::new(&spec, "http://x/", &result(), Some(slo)).expect("a report");
         let text = serde_json::to_string(&report).expect("JSON");
         assert_eq!(serde_json::from_str::<LoadReport>(&text).expect("JSON"), report);
-        // A report uses the documented keys, and no other keys for the same quantities.
+        // A report uses the documented keys, and no other keys for these quantities.
         let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         let figures = ["offered", "offered_per_s", "achieved_per_s", "errors", "timeouts"];
         assert_eq!(figures.map(|key| value[key].as_f64()), [30.0, 12.0, 11.0, 2.0, 1.0].map(Some));
@@ -348,15 +352,15 @@ mod tests {
         assert!(["requests", "achieved", "load", "latency"].iter().all(|key| value.get(key).is_none()));
         let without = text.replace("\"offered\":30,", "");
         assert!(without != text && serde_json::from_str::<LoadReport>(&without).is_err());
-        // Lateness P99 of 12 ms.
+        // The P99 of the lateness is 12 ms.
         assert!(!report.valid && report.invalid_reasons.join(" ").contains("the generator was late"));
         let seen = report.slo.expect("asked for").seen;
         assert_eq!((seen.windows, seen.met), (3, 2));
-        // 300 us is the only window above, and lasts half a second.
+        // The only window above 300 µs lasts half a second.
         assert!((seen.longest_miss_s - 0.5).abs() < 1e-9, "{seen:?}");
         spec.mode = Mode::Closed { concurrency: 3 };
         let closed = LoadReport::new(&spec, "http://x/", &LoadResult { closed: Some(3), ..result() }, None)
             .expect("a report");
-        assert!(closed.caveats[0].contains("under-state") && closed.asked.rate_per_s.is_none());
+        assert!(closed.caveats[0].contains("understate") && closed.asked.rate_per_s.is_none());
     }
 }

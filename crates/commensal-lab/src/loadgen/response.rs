@@ -1,33 +1,34 @@
-//! An HTTP/1.1 response read piece by piece: where it ends, its status, and whether the connection survives it.
+//! Parses an HTTP/1.1 response piece by piece: its status, its end, and whether the client can reuse the connection.
 //!
-//! The body is counted and thrown away. Only what a GET can be answered with is understood.
+//! The parser skips the body, and supports only responses to GET requests.
 
-/// A head longer than this is not HTTP.
+/// Maximum length of a head (bytes).
 const HEAD_MAX: usize = 64 * 1024;
-/// Most header fields of a head.
+/// Maximum number of header fields.
 const FIELDS_MAX: usize = 100;
-/// A chunk size or trailer line longer than this is not HTTP.
+/// Maximum length of a chunk size line or trailer line (bytes).
 const LINE_MAX: usize = 8 * 1024;
 
-/// The bytes are not an HTTP/1 response.
+/// The bytes are not a valid HTTP/1 response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Malformed;
 
-/// A response that was read to its end.
+/// A response that the parser has read completely.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Answer {
     /// Status code.
     pub(super) status: u16,
-    /// Whether the connection can carry another request: not after `Connection: close`, a body that only the
-    /// close ends, or bytes beyond the end.
+    /// Whether the client can send another request on the connection. The client cannot after `Connection: close`,
+    /// after a body that ends only when the peer closes the connection, or if there were bytes beyond the end of the
+    /// response.
     pub(super) reusable: bool,
 }
 
-/// Reads responses one after the other; ready for the next one after each [`Answer`].
+/// Parses consecutive responses; after each [`Answer`], the parser expects the next response.
 #[derive(Debug, Default)]
 pub(super) struct Parser {
     stage: Stage,
-    /// The head so far, or the chunk line so far.
+    /// The part of the head or of the line that has arrived so far.
     held: Vec<u8>,
     status: u16,
     keep_alive: bool,
@@ -37,19 +38,19 @@ pub(super) struct Parser {
 enum Stage {
     #[default]
     Head,
-    /// A body of known length: bytes left.
+    /// In a body of known length; the value is the number of bytes left.
     Length(u64),
-    /// A chunk size line.
+    /// In the line before a chunk, which states the chunk's size.
     ChunkSize,
-    /// A chunk: bytes left, its line end included.
+    /// In a chunk; the value is the number of bytes left, including the line end.
     ChunkData(u64),
-    /// Lines after the last chunk, up to an empty one.
+    /// In the lines after the last chunk, which an empty line terminates.
     Trailer,
     UntilClose,
 }
 
 impl Parser {
-    /// Takes the next bytes; `Some` once the response is complete.
+    /// Parses the next bytes; returns the response as soon as it is complete, otherwise `None`.
     pub(super) fn feed(&mut self, mut bytes: &[u8]) -> Result<Option<Answer>, Malformed> {
         while !bytes.is_empty() {
             let complete = match self.stage {
@@ -83,7 +84,8 @@ impl Parser {
         Ok(None)
     }
 
-    /// The peer closed: the end of a body without a length, otherwise `None`, a response cut short.
+    /// Handles the end of the connection. A body without a stated length is then complete. Otherwise returns `None`,
+    /// because the peer closed the connection within the response.
     pub(super) fn end(&mut self) -> Option<Answer> {
         let whole = self.stage == Stage::UntilClose;
         let answer = Answer { status: self.status, reusable: false };
@@ -91,7 +93,7 @@ impl Parser {
         whole.then_some(answer)
     }
 
-    /// Whether the response is complete with its head.
+    /// Parses the head. Returns true if the response has no body, so that it is complete.
     fn head(&mut self, bytes: &mut &[u8]) -> Result<bool, Malformed> {
         self.held.extend_from_slice(bytes);
         let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
@@ -128,7 +130,7 @@ impl Parser {
                 }
             }
         }
-        // What follows the head came with the last piece: without it the head was incomplete.
+        // The bytes after the head are from the last piece, because the head was incomplete before that piece.
         let rest = self.held.len() - length;
         *bytes = &bytes[bytes.len() - rest..];
         self.held.clear();
@@ -170,7 +172,7 @@ impl Parser {
         Ok(())
     }
 
-    /// Moves bytes up to a line end into `held`; the line without its end once it is complete.
+    /// Moves bytes up to a line end into `held`; returns the line without its line end once it is complete.
     fn line(&mut self, bytes: &mut &[u8]) -> Result<Option<Vec<u8>>, Malformed> {
         let end = bytes.iter().position(|b| *b == b'\n');
         let (now, rest) = bytes.split_at(end.map_or(bytes.len(), |i| i + 1));
@@ -188,7 +190,7 @@ impl Parser {
     }
 }
 
-/// Drops up to `most` bytes from the front and says how many.
+/// Drops up to `most` bytes from the front of `bytes`; returns the number of bytes dropped.
 fn skip(bytes: &mut &[u8], most: u64) -> u64 {
     let n = usize::try_from(most).unwrap_or(usize::MAX).min(bytes.len());
     *bytes = &bytes[n..];
@@ -207,7 +209,7 @@ fn decimal(value: &[u8]) -> Result<u64, Malformed> {
 mod tests {
     use super::*;
 
-    /// What became of all the bytes, with the peer closing at the end.
+    /// Parses all pieces; returns the outcome, if necessary after the peer closes the connection.
     fn read(pieces: &[&[u8]]) -> Result<Option<Answer>, Malformed> {
         let mut parser = Parser::default();
         for (i, piece) in pieces.iter().enumerate() {
@@ -219,7 +221,7 @@ mod tests {
         Ok(parser.end())
     }
 
-    /// The same outcome whole, cut in two at every byte, and byte by byte.
+    /// Checks that the outcome is the same for the whole text, for the text cut in two at every byte, and byte by byte.
     fn check(text: &str, expected: Result<Option<Answer>, Malformed>) {
         let bytes = text.as_bytes();
         assert_eq!(read(&[bytes]), expected, "whole: {text:?}");

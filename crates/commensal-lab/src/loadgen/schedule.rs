@@ -1,24 +1,25 @@
-//! Due times of requests: pure, and reproducible from the seed.
+//! The times at which requests are due. The same seed always gives the same schedule.
 //!
-//! The schedule never looks at answers. That is what "open loop" means, and why a stall of the service cannot
-//! hide the requests that would have come during it.
+//! The schedule does not depend on responses, which is what "open loop" means. A stall of the service therefore cannot
+//! suppress the requests that become due during the stall.
 
 use crate::rng::splitmix64;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Distribution of the arrivals.
+/// Distribution of the gaps between requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Arrival {
-    /// Exponential gaps: independent users.
+    /// Exponentially distributed gaps, as between requests of independent users.
     #[default]
     Poisson,
-    /// Equal gaps, the first request at the start.
+    /// Equal gaps; the first request is due at the start.
     Constant,
 }
 
-/// Due times since the start, ascending, all below the length.
+/// Iterator over the due times of requests, counted from the start of the schedule: ascending, and all less than the
+/// length of the schedule.
 #[derive(Debug, Clone)]
 pub struct Schedule {
     arrival: Arrival,
@@ -30,7 +31,8 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// A schedule of `rate_per_s` requests per second over `length`; empty if the rate is not above zero.
+    /// Creates a schedule of `rate_per_s` requests per second over `length`; the schedule is empty if the rate is not
+    /// above zero.
     #[must_use]
     pub fn new(arrival: Arrival, rate_per_s: f64, length: Duration, seed: u64) -> Self {
         Self { arrival, rate_per_s, length, random: seed, elapsed_s: 0.0, index: 0 }
@@ -49,16 +51,16 @@ impl Iterator for Schedule {
                 self.elapsed_s -= unit(&mut self.random).ln() / self.rate_per_s;
                 self.elapsed_s
             }
-            // Computed from the index, so that rounding errors do not accumulate.
+            // Each due time is computed from the index, so that rounding errors do not accumulate.
             Arrival::Constant => self.index as f64 / self.rate_per_s,
         };
         self.index += 1;
-        // Fails beyond the range of a Duration, which is beyond any length too.
+        // Due times beyond the range of a Duration are also beyond the length of any schedule.
         Duration::try_from_secs_f64(due_s).ok().filter(|due| *due < self.length)
     }
 }
 
-/// Uniform in (0, 1]: never 0, whose logarithm does not exist.
+/// Returns a random number, uniform in (0, 1]: the number is never 0, because 0 has no logarithm.
 fn unit(state: &mut u64) -> f64 {
     ((splitmix64(state) >> 11) + 1) as f64 / (1u64 << 53) as f64
 }
@@ -76,7 +78,7 @@ mod tests {
     fn poisson_keeps_the_mean_rate() {
         for seed in 0..20 {
             let n = poisson(1_000.0, 100, seed).len() as f64;
-            // A count of mean 100 000 has a deviation of 316: five of them.
+            // A count with mean 100 000 has a standard deviation of 316; the limit is five of them.
             assert!((n - 100_000.0).abs() < 5.0 * 316.3, "seed {seed}: {n}");
         }
     }
@@ -86,7 +88,7 @@ mod tests {
         let due = poisson(500.0, 200, 7);
         let gaps: Vec<f64> = due.windows(2).map(|w| (w[1] - w[0]) * 500.0).collect();
         let n = gaps.len() as f64;
-        // Kolmogorov-Smirnov distance to 1 - exp(-x); 1.95/sqrt(n) is the 0.1 % point.
+        // Kolmogorov-Smirnov distance from 1 - exp(-x); 1.95/sqrt(n) is the critical value at 0.1 %.
         let mut sorted = gaps.clone();
         sorted.sort_by(f64::total_cmp);
         let distance = sorted
@@ -111,7 +113,7 @@ mod tests {
         assert_ne!(poisson(100.0, 10, 0)[0], poisson(100.0, 10, 1)[0]);
     }
 
-    /// Every record names its seed: the schedule for a seed must never change.
+    /// Every record contains its seed, so the schedule for a seed must never change.
     #[test]
     fn the_schedule_of_a_seed_is_that_of_earlier_versions() {
         let due: Vec<u128> = Schedule::new(Arrival::Poisson, 1_000.0, Duration::from_secs(1), 7)

@@ -1,8 +1,10 @@
-//! The measured window second by second, and what it says about a service level objective.
+//! The measured window of a load as a series of seconds, and its evaluation against a service level objective.
 //!
-//! A latency belongs to the second in which its request was due, an answer to the second in which it came: a stall
-//! shows as a second without answers and as long latencies of the seconds that were due in it. While a second
-//! still waits for answers it is a histogram; afterwards only its occupied buckets are kept.
+//! A request is due at its intended start, which the schedule determines. A latency counts in the second in which its
+//! request was due, a response in the second in which it arrived. A stall therefore shows as a second without
+//! responses, and as long latencies of the requests that were due in that second. While responses to requests of a
+//! second are still outstanding, a histogram holds the latencies of that second; afterwards, the series keeps only the
+//! non-empty buckets.
 
 use super::LoadResult;
 use crate::record::{LatencyHistogram, Slo, SloSeen, Tick, new_histogram, percentile_us};
@@ -14,26 +16,26 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// The measured window, second by second.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SecondSeries {
-    /// One entry per second that has begun; the last may be shorter.
+    /// One entry per second of the window; the last second may be shorter.
     pub seconds: Vec<Second>,
-    /// The timeout of the run, microseconds.
+    /// Timeout of the requests (µs).
     pub timeout_us: u64,
 }
 
 /// One second of the measured window.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Second {
-    /// Requests answered with 2xx in it.
+    /// Number of requests answered with 2xx in this second.
     pub answered: u64,
-    /// Requests that were due in it and failed otherwise than by timeout.
+    /// Number of requests that were due in this second and failed, excluding timeouts.
     pub failed: u64,
-    /// Latencies of the requests that were due in it: microseconds and how many, ascending. Timeouts are in it at the
-    /// timeout value.
+    /// Latencies of the requests that were due in this second, as pairs of microseconds and count, ascending. A
+    /// timed-out request is included with the timeout as its latency.
     pub latency: Vec<(u32, u32)>,
 }
 
 impl Second {
-    /// Adds the latencies to a histogram.
+    /// Adds this second's latencies to a histogram.
     pub fn add_to(&self, histogram: &mut LatencyHistogram) {
         for (us, count) in &self.latency {
             histogram.saturating_record_n(u64::from(*us), u64::from(*count));
@@ -42,7 +44,8 @@ impl Second {
 }
 
 impl LoadResult {
-    /// The measured window second by second, in the form of the record. CPU use is not known here.
+    /// Returns one entry per second of the window, in the form that the record of a run uses. The entries lack the CPU
+    /// use, which the caller adds.
     #[must_use]
     pub fn ticks(&self) -> Vec<Tick> {
         let Ok(mut histogram) = new_histogram() else { return Vec::new() };
@@ -62,9 +65,9 @@ impl LoadResult {
         self.series.seconds.iter().enumerate().map(tick).collect()
     }
 
-    /// How well an objective was kept. Windows are whole seconds: a length between is rounded up. A failed request
-    /// counts as one that took until the timeout, and never as one that met the objective. Nothing is seen for an
-    /// objective on throughput.
+    /// Evaluates an objective: a latency that a percentile of every window must stay within. Window lengths are whole
+    /// seconds, and other lengths are rounded up. A failed request counts with the timeout as its latency, and as a
+    /// request that did not meet the objective. For an objective on throughput, the result is empty.
     #[must_use]
     pub fn slo(&self, slo: &Slo) -> SloSeen {
         let mut seen = SloSeen::default();
@@ -98,22 +101,22 @@ impl LoadResult {
     }
 }
 
-/// A second that still waits for answers.
+/// A second for which responses are still outstanding.
 #[derive(Debug, Default)]
 struct Live {
     failed: u64,
-    /// Made with the first latency.
+    /// Histogram of the latencies; `None` until the first latency.
     latency: Option<Histogram<u32>>,
 }
 
-/// Builds a [`SecondSeries`]; all times are nanoseconds since the begin of the measured window.
+/// Builds a [`SecondSeries`]; all times are in nanoseconds since the start of the measured window.
 #[derive(Debug)]
 pub(super) struct Writer {
     closed: Vec<Second>,
-    /// The seconds after the closed ones.
+    /// The seconds that the writer has not closed yet.
     live: VecDeque<Live>,
     answered: Vec<u64>,
-    /// An empty histogram to be used again.
+    /// An empty histogram that the next second can reuse.
     spare: Histogram<u32>,
 }
 
@@ -123,8 +126,8 @@ impl Writer {
         Ok(Self { closed: Vec::new(), live: VecDeque::new(), answered: Vec::new(), spare })
     }
 
-    /// Index in `live`. A second is closed only when nothing of it is under way, so nothing is ever subtracted
-    /// that is not there.
+    /// Returns the index in `live` of the second that contains `due_ns`. The writer closes a second only when none of
+    /// its requests is in flight, so the subtraction does not saturate.
     fn at(&mut self, due_ns: u64) -> usize {
         let at = second(due_ns).saturating_sub(self.closed.len());
         if self.live.len() <= at {
@@ -152,7 +155,7 @@ impl Writer {
         self.answered[at] += 1;
     }
 
-    /// No request that was due before is under way any more.
+    /// Closes the seconds before `due_ns`, because all requests that were due in those seconds have their outcome.
     pub(super) fn close_before(&mut self, due_ns: u64) {
         while self.closed.len() < second(due_ns) {
             self.close_one();
@@ -163,7 +166,7 @@ impl Writer {
         let live = self.live.pop_front().unwrap_or_default();
         let mut second = Second { failed: live.failed, ..Second::default() };
         if let Some(mut latency) = live.latency {
-            // 1 h in microseconds fits.
+            // One hour in microseconds fits into u32.
             let bucket = |v: hdrhistogram::iterators::IterationValue<u32>| {
                 (u32::try_from(v.value_iterated_to()).unwrap_or(u32::MAX), v.count_at_value())
             };
@@ -174,7 +177,7 @@ impl Writer {
         self.closed.push(second);
     }
 
-    /// The series of a window of this length.
+    /// Returns the series of a window of this length.
     pub(super) fn finish(mut self, measured_ns: u64, timeout_us: u64) -> SecondSeries {
         let count = usize::try_from(measured_ns.div_ceil(SECOND_NS)).unwrap_or(usize::MAX);
         self.close_before(count as u64 * SECOND_NS);

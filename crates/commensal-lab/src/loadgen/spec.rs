@@ -1,68 +1,73 @@
-//! What to send, how fast and for how long, and why a load fails.
+//! The parameters of a load, and the reasons why a load has no result.
+//!
+//! A request is due at its intended start, which the schedule determines. The measured window is the part of the run
+//! whose requests count. To spin is to poll for events without sleeping.
 
 use super::schedule::Arrival;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Default for how long to spin before a due time.
+/// Default time for which the generator spins before a request is due.
 ///
-/// At 2 000 requests/s it costs 10 % of one CPU at most. Measured on a shared virtual machine with two CPUs, median
-/// lateness: 95 us from plain sleep, 42 us with a timer slack of 1 ns, 1 us with this spin.
+/// At 2 000 requests/s, spinning uses at most 10 % of one CPU. Median delay of the send, measured on a shared virtual
+/// machine with two CPUs: 95 µs with plain sleep, 42 µs with a timer slack of 1 ns, 1 µs with this spin.
 pub const SPIN: Duration = Duration::from_micros(50);
 
-/// What decides when a request is sent.
+/// The mode of the load, which determines when requests are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// The schedule, regardless of answers.
+    /// Open loop: the schedule determines when to send a request, regardless of responses.
     #[default]
     Open,
-    /// The answers: each of `concurrency` connections sends the next request once the last one is answered. For
-    /// comparison with tools that only do this; latency counts from the send, and a service that stalls gets fewer
-    /// requests.
+    /// Closed loop: each of `concurrency` connections sends its next request after the response to its previous
+    /// request. Use this mode to compare results with tools that support no other mode. Latency counts from the send,
+    /// and a service that stalls gets fewer requests.
     Closed {
-        /// Connections, 1 to 60 000; `LoadSpec::connections`, `rate_per_s` and `arrival` are then ignored.
+        /// Number of connections, 1 to 60 000. The generator then ignores `LoadSpec::connections`, `rate_per_s` and
+        /// `arrival`.
         concurrency: usize,
     },
 }
 
-/// What to send, how fast, and for how long.
+/// The parameters of a load: what to send, how fast, and for how long.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoadSpec {
-    /// The server.
+    /// Address of the server.
     pub addr: SocketAddr,
-    /// Value of the `Host` header; `None` is the address.
+    /// Value of the `Host` header; `None` for the address.
     pub host: Option<String>,
     /// Request target: a path with an optional query, such as `/cpu?cpu=1&count=4000`.
     pub path: String,
-    /// Requests per second over all connections, above 0.
+    /// Requests per second over all connections; must be above 0.
     pub rate_per_s: f64,
-    /// Distribution of the arrivals.
+    /// Distribution of the gaps between requests.
     pub arrival: Arrival,
     /// Seed of the schedule.
     pub seed: u64,
-    /// Load before the measured window; nothing of it is recorded.
+    /// Duration of the load before the measured window; requests of the warm-up do not count.
     pub warmup: Duration,
-    /// Length of the measured window, above zero.
+    /// Length of the measured window; must be above zero.
     pub measure: Duration,
-    /// Connections, opened before the start; 1 to 60 000.
+    /// Number of connections, 1 to 60 000; the generator opens them before the start.
     pub connections: usize,
-    /// Most requests that may wait for a connection; the next one is an error of kind `backlog`.
+    /// Maximum number of requests that wait for a connection; any further request fails with an error of kind
+    /// `backlog`.
     pub max_backlog: usize,
-    /// A request without an answer this long after its intended start is a timeout; its connection is replaced.
+    /// Timeout of a request, counted from its intended start. After a timeout, the generator replaces the connection.
     pub timeout: Duration,
-    /// Poll without sleeping for this long before a due time; with zero, only sleep.
+    /// Time for which the generator spins before a request is due; zero if the generator only sleeps.
     pub spin: Duration,
-    /// What decides when a request is sent.
+    /// Open or closed loop.
     pub mode: Mode,
-    /// Whether the stop flag, if set within the measured window, ends the window and keeps what was measured, instead
-    /// of returning [`LoadError::Stopped`].
+    /// Effect of a stop flag that the caller sets within the measured window: if true, the run shortens the window and
+    /// returns the results so far; otherwise, the run fails with [`LoadError::Stopped`].
     pub keep_partial: bool,
 }
 
 impl LoadSpec {
-    /// A spec with the defaults: Poisson, seed 1, warm-up 2 s, 64 connections, backlog 20 000, timeout 5 s,
-    /// spin [`SPIN`].
+    /// Creates a spec with the defaults: Poisson arrivals, seed 1, warm-up 2 s, 64 connections, backlog 20 000, timeout
+    /// 5 s, spin [`SPIN`], open loop.
     #[must_use]
     pub fn new(addr: SocketAddr, path: impl Into<String>, rate_per_s: f64, measure: Duration) -> Self {
         Self {
@@ -83,7 +88,7 @@ impl LoadSpec {
         }
     }
 
-    /// Number of connections that the run opens.
+    /// Returns the number of connections that the run opens.
     #[must_use]
     pub fn pool(&self) -> usize {
         match self.mode {
@@ -97,10 +102,10 @@ impl LoadSpec {
         request_text(&host, &self.path, connection)
     }
 
-    /// Checks every value.
+    /// Checks that all values are within their ranges.
     ///
     /// # Errors
-    /// [`LoadError::Spec`] with the first impossible key and its value.
+    /// [`LoadError::Spec`] with the first invalid key and its value.
     pub fn validate(&self) -> Result<(), LoadError> {
         let hour = Duration::from_secs(3600);
         let day = hour * 24;
@@ -116,13 +121,13 @@ impl LoadSpec {
                 self.path.starts_with('/') && self.path.bytes().all(|b| b.is_ascii_graphic()),
                 "path",
                 format!("{:?}", self.path),
-                "must start with / and hold printable ASCII without spaces",
+                "must start with / and contain only printable ASCII without spaces",
             ),
             (
                 !host.is_empty() && host.bytes().all(|b| b.is_ascii_graphic()),
                 "host",
                 format!("{host:?}"),
-                "must hold printable ASCII without spaces",
+                "must contain only printable ASCII without spaces",
             ),
             (
                 self.measure > Duration::ZERO && self.measure <= day,
@@ -151,63 +156,64 @@ impl LoadSpec {
     }
 }
 
-/// The two moments at which `on_measure` is called, for snapshots by the caller.
+/// The two moments at which a run calls `on_measure`, so that the caller can read its own counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// The measured window begins.
+    /// The measured window starts.
     MeasureStart,
-    /// The measured window is over; draining follows.
+    /// The measured window has ended; the run now waits for outstanding responses.
     MeasureEnd,
 }
 
-/// Why a run gave no result. Failed requests are no such reason: they are counted.
+/// The reason why a run has no result. A failed request does not prevent a result, because the result counts failed
+/// requests.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// A value that cannot be used.
+    /// A parameter is out of range.
     #[error("{key} = {value}: {reason}")]
     Spec {
-        /// The key.
+        /// The parameter.
         key: &'static str,
-        /// Its value.
+        /// The invalid value.
         value: String,
-        /// What is allowed.
+        /// The values that the parameter allows.
         reason: &'static str,
     },
-    /// The connections could not be opened before the start.
+    /// The generator could not open its connections before the start.
     #[error("cannot open {connections} connections to {addr}: is the server running?")]
     Connect {
-        /// The server.
+        /// Address of the server.
         addr: SocketAddr,
-        /// How many were asked for.
+        /// Number of connections requested.
         connections: usize,
         /// Error of the last connection that failed.
         source: io::Error,
     },
-    /// The server was not ready in time.
-    #[error("http://{addr}{path} did not answer 2xx in time; last attempt: {last}")]
+    /// The server did not respond with status 2xx before the deadline.
+    #[error("http://{addr}{path} did not respond with status 2xx in time; last attempt: {last}")]
     NotReady {
-        /// The server.
+        /// Address of the server.
         addr: SocketAddr,
-        /// The path requested.
+        /// The path that was requested.
         path: String,
         /// Result of the last attempt.
         last: String,
     },
-    /// The stop flag was set before there was anything to keep.
+    /// The caller set the stop flag before there was any result to keep.
     #[error("the load was stopped before its end")]
     Stopped,
-    /// The service does not keep up with any rate that was tried.
+    /// The service does not keep up with any rate that the search tried.
     #[error(
-        "the service does not keep up even with {lowest_per_s:.0} requests/s, so it has no knee: look at it alone first"
+        "the service does not keep up even with {lowest_per_s:.0} requests/s, so no knee was found: find out first why the service is so slow"
     )]
     NoKnee {
-        /// The lowest rate that was tried, requests per second.
+        /// The lowest rate that the search tried (requests per second).
         lowest_per_s: f64,
     },
-    /// The event queue failed.
+    /// Waiting for socket events failed.
     #[error("cannot wait for socket events")]
     Events(#[from] io::Error),
-    /// The histograms could not be made.
+    /// The histograms could not be created.
     #[error("cannot create the histograms")]
     Histogram(#[from] hdrhistogram::CreationError),
 }

@@ -1,7 +1,9 @@
-//! Every request of a run, for a caller that sorts them into windows while the load continues.
+//! A trace of every request of a load. With a trace, a caller can sort the requests into windows while the load
+//! continues.
 //!
-//! The generator appends and never waits for long; the caller takes the collected requests. Times are nanoseconds since
-//! the schedule began.
+//! The generator appends each request to the trace, and the caller takes the requests collected so far; both hold the
+//! lock only briefly. A request is due at its intended start, which the schedule determines. Times are nanoseconds
+//! since the schedule began.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -10,37 +12,37 @@ use std::time::Instant;
 /// Outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// Answered with 2xx in time.
+    /// Answered with 2xx within the timeout.
     Answered,
-    /// No answer in time; its latency is the timeout.
+    /// Not answered within the timeout; the latency is the timeout.
     TimedOut,
-    /// Anything else; it has no latency.
+    /// Failed in any other way; there is no latency.
     Failed,
 }
 
-/// One request.
+/// One request and its outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
-    /// Its intended start.
+    /// Intended start (ns since the schedule began).
     pub due_ns: u64,
-    /// From the intended start to the last byte of the answer, microseconds.
+    /// Time from the intended start to the last byte of the response (µs).
     pub latency_us: u64,
-    /// From the send to the last byte, microseconds; `None` when it was never sent.
+    /// Time from the actual send to the last byte of the response (µs); `None` if the request failed or was never sent.
     pub service_us: Option<u64>,
-    /// Its outcome.
+    /// Outcome of the request.
     pub outcome: Outcome,
 }
 
-/// Requests collected since the last call of `take`.
+/// Requests collected since the last call of [`Trace::take`].
 #[derive(Debug, Default)]
 pub struct Gathered {
-    /// Requests that ended, in the order of their ends.
+    /// Finished requests, in the order in which they finished.
     pub samples: Vec<Sample>,
-    /// Intended start, and how late the generator was for it, microseconds.
+    /// For each request whose send the generator could delay: its intended start (ns) and that delay (µs).
     pub lateness: Vec<(u64, u64)>,
 }
 
-/// Shared by the generator's thread and the caller's.
+/// Trace that the generator's thread and the caller's thread share.
 #[derive(Debug, Default)]
 pub struct Trace {
     gathered: Mutex<Gathered>,
@@ -49,19 +51,19 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Takes the collected requests.
+    /// Takes the requests collected so far.
     #[must_use]
     pub fn take(&self) -> Gathered {
         std::mem::take(&mut self.gathered.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// When the schedule began; `None` before that.
+    /// Returns the time at which the schedule began; `None` before that time.
     #[must_use]
     pub fn began(&self) -> Option<Instant> {
         self.began.get().copied()
     }
 
-    /// No request due before this time is in flight any more.
+    /// Returns the time (ns) before which every request that was due has its outcome.
     #[must_use]
     pub fn settled_ns(&self) -> u64 {
         self.settled_ns.load(Ordering::Acquire)

@@ -1,25 +1,25 @@
-//! A test server that sends every kind of bad response.
+//! Tests of the Prometheus client, with a server that sends every kind of invalid response.
 
 use super::*;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
-/// Behaviour of a server once it has read the request.
+/// What the server does after it has read the request.
 #[derive(Clone)]
 enum Does {
-    /// Sends this and ends the connection.
+    /// Sends these bytes and closes the connection.
     Sends(Vec<u8>),
-    /// Sends this and keeps the connection.
+    /// Sends these bytes and keeps the connection open.
     Keeps(Vec<u8>),
     /// Sends nothing.
     Waits,
     /// Sends one byte at a time, for ever.
     Drips,
-    /// Sends without end.
+    /// Sends data without end.
     Floods,
 }
 
-/// Queries such a server; also returns the request that it received.
+/// Queries a server with this behaviour; returns the result, and the request that the server received.
 fn asked(does: Does, query: &str) -> (Result<Option<f64>, QueryError>, String) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url: Url = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
@@ -34,7 +34,7 @@ fn asked(does: Does, query: &str) -> (Result<Option<f64>, QueryError>, String) {
             Does::Sends(bytes) => drop(stream.write_all(&bytes)),
             Does::Keeps(bytes) => {
                 let _ = stream.write_all(&bytes);
-                // Until the client closes the connection.
+                // Blocks until the client closes the connection.
                 let _ = stream.read(&mut byte);
             }
             Does::Waits => drop(stream.read(&mut byte)),
@@ -85,7 +85,7 @@ fn one_number_or_none() {
         (vector(""), None),
     ] {
         assert_eq!(asked(Does::Sends(ok(&data)), "up").0, Ok(want), "{data}");
-        // The client does not wait for a server that keeps the connection open.
+        // The client does not wait until the server closes the connection.
         assert_eq!(asked(Does::Keeps(ok(&data)), "up").0, Ok(want), "{data}");
     }
     let body = format!("{{\"status\":\"success\",\"data\":{}}}", one("7"));
@@ -100,11 +100,11 @@ fn one_number_or_none() {
         asked(Does::Sends(format!("HTTP/1.0 200 OK\r\n\r\n{body}").into_bytes()), "up").0,
         Ok(Some(7.0))
     );
-    // Warnings of Prometheus are ignored.
+    // The client ignores warnings from Prometheus.
     let warned =
         http("200 OK", "", &format!("{{\"status\":\"success\",\"warnings\":[\"w\"],\"data\":{}}}", one("7")));
     assert_eq!(asked(Does::Sends(warned), "up").0, Ok(Some(7.0)));
-    // A truncated chunked response is not accepted as complete.
+    // A truncated chunked response must not be accepted as complete.
     for cut in 0..chunks.len() - 5 {
         assert!(asked(Does::Sends(chunks.as_bytes()[..cut].to_vec()), "up").0.is_err(), "{cut}");
     }
@@ -120,8 +120,9 @@ fn the_question() {
     assert!(request.to_lowercase().contains("\r\nconnection: close\r\n"), "{request}");
 }
 
-/// Every status with every body: only a success yields a number, and each refusal names the response and what to do.
-// promise 49
+/// Combines every status code with every body. Only a success returns a number; each error describes the response and
+/// what to do about it.
+// promise 40
 #[test]
 fn bad_replies() {
     let good =
@@ -142,13 +143,16 @@ fn bad_replies() {
         ),
         ("{\"status\":\"success\"}".to_owned(), "no data"),
         ("{\"status\":\"success\",\"data\":null}".to_owned(), "no data"),
-        ("{\"status\":\"success\",\"data\":{\"resultType\":\"vector\"}}".to_owned(), "not that of the API"),
+        (
+            "{\"status\":\"success\",\"data\":{\"resultType\":\"vector\"}}".to_owned(),
+            "not that of the Prometheus API",
+        ),
         (success("{\"resultType\":\"matrix\",\"result\":[]}"), "a matrix instead of one number"),
         (success("{\"resultType\":\"string\",\"result\":[1,\"x\"]}"), "a string instead"),
-        (success(&vector("{\"metric\":{},\"value\":[1,\"five\"]}")), "\"five\" is no number"),
-        (success(&vector("{\"metric\":{},\"value\":1}")), "not that of the API"),
+        (success(&vector("{\"metric\":{},\"value\":[1,\"five\"]}")), "\"five\" is not a number"),
+        (success(&vector("{\"metric\":{},\"value\":1}")), "not that of the Prometheus API"),
         (success(&two), "4 series instead of one: {pod=\"a\"}, {pod=\"b\"}, {} and 1 more"),
-        ("[".repeat(10_000), "not that of the API"),
+        ("[".repeat(10_000), "not that of the Prometheus API"),
         ("\u{0}\u{1b}[2J".to_owned(), ""),
     ];
     for status in [
@@ -171,14 +175,14 @@ fn bad_replies() {
             }
             let said = got.unwrap_err().to_string();
             assert!(
-                said.starts_with("Prometheus at http://127.0.0.1:") && said.contains(", asked \"up\": "),
+                said.starts_with("Prometheus at http://127.0.0.1:") && said.contains(", query \"up\": "),
                 "{said}"
             );
             assert!(said.contains("; ") && !said.chars().any(char::is_control) && said.len() < 700, "{said}");
             match code {
-                302 => assert!(said.contains("a redirect to http://elsewhere:9/"), "{said}"),
-                // This status has no body by definition, whatever the server sends.
-                204 => assert!(said.contains("not that of the API"), "{body}: {said}"),
+                302 => assert!(said.contains("redirects to http://elsewhere:9/"), "{said}"),
+                // By definition, a response with this status code has no body, even if the server sends one.
+                204 => assert!(said.contains("not that of the Prometheus API"), "{body}: {said}"),
                 200..=299 => assert!(said.contains(words), "{status} {body}: {said}"),
                 _ => assert!(said.contains(&format!("status {code}")), "{said}"),
             }
@@ -189,7 +193,7 @@ fn bad_replies() {
     }
 }
 
-// promise 49
+// promise 40
 #[test]
 fn bad_servers() {
     for (does, words) in [
@@ -201,20 +205,20 @@ fn bad_servers() {
             ),
             "ended early",
         ),
-        (Does::Sends(b"SSH-2.0-OpenSSH_9.2\r\n".to_vec()), "no HTTP"),
-        (Does::Waits, "no whole reply within 0.5 s"),
-        (Does::Keeps(b"HTTP/1.1 200 OK\r\n".to_vec()), "no whole reply within"),
-        (Does::Drips, "no HTTP"),
+        (Does::Sends(b"SSH-2.0-OpenSSH_9.2\r\n".to_vec()), "is not HTTP"),
+        (Does::Waits, "no complete response within 0.5 s"),
+        (Does::Keeps(b"HTTP/1.1 200 OK\r\n".to_vec()), "no complete response within"),
+        (Does::Drips, "is not HTTP"),
         (Does::Floods, "longer than 1024 KiB"),
     ] {
         let said = asked(does, "up").0.unwrap_err().to_string();
-        let drips = words == "no HTTP" && said.contains("no whole reply");
+        let drips = words == "is not HTTP" && said.contains("no complete response");
         assert!(said.contains(words) || drips, "{words}: {said}");
     }
-    // No server listens there any more.
-    let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // No server listens on this port any more.
+    let gone = commensal_testkit::unused_address();
     let said = ask(&format!("http://{gone}").parse().unwrap(), "up", UNIX_EPOCH).unwrap_err().to_string();
-    assert!(said.contains("cannot be reached") && said.contains("see that it runs"), "{said}");
+    assert!(said.contains("cannot be reached") && said.contains("check that the server runs"), "{said}");
 }
 
 #[test]
@@ -236,8 +240,8 @@ fn addresses() {
         ("http://h:0", "such as"),
         ("http://h:99999", "such as"),
         ("http://me:secret@h:9", "password"),
-        ("http://h:9/?x=1", "neither spaces nor"),
-        ("http://h:9/a b", "neither spaces nor"),
+        ("http://h:9/?x=1", "must not contain spaces"),
+        ("http://h:9/a b", "must not contain spaces"),
     ] {
         let said = text.parse::<Url>().unwrap_err();
         assert!(said.contains(words), "{text}: {said}");

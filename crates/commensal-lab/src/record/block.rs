@@ -1,4 +1,5 @@
-//! One arm in one round: what was measured.
+//! The measurements of one block: one arm in one round. An arm is one of the compared ways of running the online
+//! service, for example alone or next to offline work; a round measures every arm once.
 
 use super::{Blamed, LoadFigures, LoadHistograms, Metric};
 use schemars::JsonSchema;
@@ -8,116 +9,116 @@ use std::collections::BTreeMap;
 /// One arm in one round.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Block {
-    /// Round, from 0.
+    /// Number of the round, from 0.
     pub round: u32,
-    /// Position in the round, from 0.
+    /// Position of the block in the round, from 0.
     pub pos: u32,
     /// Name of the arm.
     pub arm: String,
-    /// Whether the block may be used. Only reasons that were fixed before the run make it false.
+    /// Whether the block may be used. Only reasons that were defined before the run make a block invalid.
     pub valid: bool,
-    /// Why the block may not be used.
+    /// Why the block may not be used; `None` if it is valid.
     #[serde(default)]
     pub invalid_reason: Option<String>,
-    /// Length of the measured part, seconds.
+    /// Length of the measured part, in seconds.
     pub measure_s: f64,
-    /// Requests offered to the service, and their outcomes.
+    /// Requests offered to the service, and their results.
     #[serde(flatten)]
     pub load: LoadFigures,
-    /// Whether the online service died in this block.
+    /// Whether the online service crashed in this block.
     #[serde(default)]
     pub online_crashed: bool,
-    /// How late the load generator was, microseconds.
+    /// How late the load generator sent requests, in microseconds.
     #[serde(default)]
     pub lateness_us: Option<Lateness>,
-    /// How long requests took, and how late they were sent.
+    /// Distributions of latency and of the load generator's lateness.
     #[serde(flatten)]
     pub histograms: LoadHistograms,
-    /// CPU use.
+    /// Mean CPU use.
     #[serde(default)]
     pub cpu: CpuUse,
-    /// Time spent runnable but waiting for a CPU, seconds over the threads of each side.
+    /// Time that threads of each side were runnable but waited for a CPU (run delay), summed over threads, in seconds.
     #[serde(default)]
     pub run_delay_s: PerSide,
-    /// Who had the CPU while online threads waited; `None` when there was no probe.
+    /// What occupied the CPU while online threads waited for it; `None` when no probe ran.
     #[serde(default)]
     pub blame: Option<Blamed>,
-    /// Time spent throttled by a quota, seconds.
+    /// Time that each side was throttled by a quota, in seconds.
     #[serde(default)]
     pub throttled_s: PerSide,
-    /// Pressure of the machine; `None` when the kernel has no PSI.
+    /// Pressure (PSI) of the machine; `None` when the kernel has no PSI.
     #[serde(default)]
     pub psi: Option<Psi>,
-    /// Pressure of each side's group; `None` where the kernel has none for groups.
+    /// Pressure (PSI) of each side's group; `None` when the kernel has no PSI for groups.
     #[serde(default)]
     pub group_psi: Option<GroupPsi>,
-    /// Cycles per instruction of each side; `None` without a performance counter.
+    /// Cycles per instruction of each side; `None` where no performance counter is available.
     #[serde(default)]
     pub cpi: PerSide,
     /// Throughput of the offline work.
     #[serde(default)]
     pub work: Work,
-    /// Start of the measured part, seconds since the start of the run.
+    /// Start of the measured part, in seconds since the start of the run.
     #[serde(default)]
     pub at_s: Option<f64>,
-    /// Percentiles as a tool printed them, microseconds: in place of a histogram where a tool gives no distribution.
+    /// Percentiles in microseconds as printed by a load tool that prints no distribution; used in place of a histogram.
     #[serde(default)]
     pub percentiles_us: BTreeMap<Metric, f64>,
-    /// Results of the Prometheus queries for this block, where a query returned exactly one number.
+    /// Results of the Prometheus queries for this block. Queries that did not return exactly one number are missing.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub queried: BTreeMap<Metric, f64>,
-    /// Mean latency, microseconds.
+    /// Mean latency in microseconds.
     #[serde(default)]
     pub mean_us: Option<f64>,
-    /// Number of requests in flight, in a closed loop.
+    /// Number of requests in flight; only for a closed loop.
     #[serde(default)]
     pub concurrency: Option<u32>,
-    /// The measured part, second by second.
+    /// Measurements for each second of the measured part.
     #[serde(default)]
     pub series: Vec<Tick>,
-    /// Whether the service kept its objective, where the design has one.
+    /// How well the service met its objective; `None` if the run has no objective.
     #[serde(default)]
     pub slo: Option<SloSeen>,
-    /// What was corrected in this block's figures, and why.
+    /// Notes on the values of this block that were corrected, with the reasons.
     #[serde(default)]
     pub notes: Vec<String>,
 }
 
-/// One second of a block (the last may be shorter).
+/// One second of a block (the last one may be shorter).
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Tick {
-    /// Its end, seconds since the measured part began.
+    /// End of this second, in seconds since the measured part began.
     pub t_s: f64,
-    /// Requests answered per second in it; `None` when the load generator keeps no series.
+    /// Responses per second; `None` when the load generator keeps no series.
     #[serde(default)]
     pub qps: Option<f64>,
-    /// Median latency of the requests that were due in it, microseconds.
+    /// Median latency of the requests that were due in this second, in microseconds.
     #[serde(default)]
     pub p50_us: Option<f64>,
-    /// 99th percentile of the same, microseconds.
+    /// 99th percentile of latency of the requests that were due in this second, in microseconds.
     #[serde(default)]
     pub p99_us: Option<f64>,
-    /// CPU use in it.
+    /// Mean CPU use in this second.
     #[serde(default)]
     pub cpu: CpuUse,
 }
 
-/// How well a service level objective was kept.
+/// How well a service level objective was met.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct SloSeen {
-    /// Windows with requests in them.
+    /// Number of windows that contain requests.
     pub windows: u32,
-    /// Of those, windows whose percentile met the objective.
+    /// Number of these windows in which the percentile met the objective.
     pub met: u32,
-    /// Requests within the objective's latency, per cent.
+    /// Share of the requests that took no longer than the objective's latency, in per cent.
     pub requests_met_pct: f64,
-    /// Longest run of windows that missed it, seconds.
+    /// Longest sequence of windows that missed the objective, in seconds.
     pub longest_miss_s: f64,
-    /// The worst window's percentile, microseconds.
+    /// Percentile in the worst window, in microseconds.
     pub worst_us: f64,
 }
 
-/// Pressure by side.
+/// Pressure (PSI) of each side's group.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct GroupPsi {
     /// The online side's group.
@@ -131,33 +132,33 @@ pub struct GroupPsi {
 /// Lateness of the load generator.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Lateness {
-    /// Median, microseconds.
+    /// Median in microseconds.
     pub p50: f64,
-    /// 99th percentile, microseconds.
+    /// 99th percentile in microseconds.
     pub p99: f64,
 }
 
-/// Mean CPU use over the measured part, in CPUs (1.0 is one logical CPU busy all the time).
+/// Mean CPU use over the measured part, in CPUs: 1.0 means that one logical CPU was busy all the time.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct CpuUse {
-    /// The online side, CPUs.
+    /// CPU use of the online side, in CPUs.
     #[serde(default)]
     pub online: Option<f64>,
-    /// The offline side, CPUs.
+    /// CPU use of the offline side, in CPUs.
     #[serde(default)]
     pub offline: Option<f64>,
-    /// CPU use of the load generator when it is a program of its own, CPUs; a part of `other`.
+    /// CPU use of the load generator if it runs as a separate program, in CPUs; also counted in `other`.
     #[serde(default)]
     pub client: Option<f64>,
-    /// Everything else on the machine, the load generator included, CPUs.
+    /// CPU use of everything else on the machine, including the load generator, in CPUs.
     #[serde(default)]
     pub other: Option<f64>,
-    /// Steal time: time that the hypervisor gave to other guests, CPUs. It is not busy time.
+    /// Steal time, in CPUs: time during which the hypervisor ran other guests instead. It does not count as busy.
     #[serde(default)]
     pub steal: Option<f64>,
 }
 
-/// One value per side.
+/// A value for each side.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct PerSide {
     /// The online side.
@@ -168,16 +169,16 @@ pub struct PerSide {
     pub offline: Option<f64>,
 }
 
-/// Share of the measured part in which some task was stalled, per cent.
+/// Pressure (PSI): share of the measured part in which some task was stalled, in per cent.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Psi {
-    /// On a CPU, per cent.
+    /// Stalls for lack of a CPU, in per cent.
     #[serde(default)]
     pub cpu_some_pct: Option<f64>,
-    /// On memory, per cent.
+    /// Stalls for lack of memory, in per cent.
     #[serde(default)]
     pub memory_some_pct: Option<f64>,
-    /// On I/O, per cent.
+    /// Stalls on I/O, in per cent.
     #[serde(default)]
     pub io_some_pct: Option<f64>,
 }
@@ -185,13 +186,14 @@ pub struct Psi {
 /// Work done in the measured part.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Work {
-    /// Offline work, units per second; `None` when no offline work ran or it reports no count.
+    /// Offline work, in units per second; `None` when no offline work ran or it reports no count.
     #[serde(default)]
     pub offline: Option<f64>,
-    /// What one unit is, such as `bogo-ops`.
+    /// Name of the unit, such as `bogo-ops`.
     #[serde(default)]
     pub unit: Option<String>,
-    /// CPUs that the offline work uses when it runs alone; using less in the contended arm makes the block invalid.
+    /// CPUs that the offline work uses when it runs alone. If the offline work uses fewer CPUs in the contended arm,
+    /// the block is invalid.
     #[serde(default)]
     pub expected_cpus: Option<f64>,
 }

@@ -1,64 +1,67 @@
-//! Load figures: the values that the generator, its report and a block of a run have in common.
+//! Load statistics: the values that the load generator, the load generator's report and a block of a run have in
+//! common. A block is the measurement of one arm in one round.
 //!
-//! The keys are those of a block in `run.json`; a report renames three of them (`loadgen::report`).
+//! The JSON keys are the keys of a block in `run.json`; a report renames three of them (`loadgen::report`).
 
 use super::{LatencyHistogram, encode_histogram};
 use crate::error::LabError;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Requests offered to the service in the measured part, and their outcomes.
+/// Requests offered to the service in the measured part, and their results.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct LoadFigures {
-    /// Offered load, requests per second: the actual rate of the schedule, not the nominal one. `None` in a block of a
-    /// closed loop or without online work.
+    /// Offered load in requests per second: the actual rate of the schedule, not the nominal rate. `None` in a closed
+    /// loop, and when no online work ran.
     #[serde(rename = "offered", default)]
     pub offered_per_s: Option<f64>,
-    /// Answered load, requests per second: requests due in the measured part and answered with 2xx before its end, so
-    /// that an overloaded service does not seem to keep up. `None` when no online work ran.
+    /// Achieved load in requests per second: requests that were due in the measured part and got a 2xx response before
+    /// its end. Later responses do not count, so that an overloaded service does not seem to keep up. `None` when no
+    /// online work ran.
     #[serde(rename = "achieved", default)]
     pub achieved_per_s: Option<f64>,
-    /// Requests due in the measured part, whatever their outcome; in a closed loop, requests sent in it.
+    /// Number of requests that were due in the measured part, successful or not. In a closed loop, which has no due
+    /// times, the requests that were sent in the measured part.
     #[serde(rename = "requests", default)]
     pub offered_requests: u64,
-    /// Requests that failed otherwise than by time-out.
+    /// Number of requests that failed for another reason than a time-out.
     #[serde(default)]
     pub errors: u64,
-    /// Requests given up after the time-out; they enter the latency histogram at the time-out.
+    /// Number of requests that timed out. The latency histogram counts each of them as a latency equal to the timeout.
     #[serde(default)]
     pub timeouts: u64,
 }
 
 impl LoadFigures {
-    /// Errors and time-outs.
+    /// Returns the number of failed requests: errors and time-outs.
     #[must_use]
     pub fn failed(&self) -> u64 {
         self.errors.saturating_add(self.timeouts)
     }
 
-    /// Failed requests as a share of all.
+    /// Returns the failed requests as a share of all requests.
     #[must_use]
     pub fn failed_share(&self) -> f64 {
         self.failed() as f64 / self.offered_requests.max(1) as f64
     }
 }
 
-/// The distributions, microseconds: HdrHistogram V2, not compressed, base64.
+/// Distributions in microseconds, each encoded as HdrHistogram V2 without compression, in base64.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct LoadHistograms {
-    /// Latency from the intended start.
+    /// Latency from the intended start of a request.
     #[serde(rename = "hist", default)]
     pub latency: Option<String>,
-    /// Latency from the actual send.
+    /// Latency from the actual sending of a request.
     #[serde(rename = "service_hist", default)]
     pub service: Option<String>,
-    /// Lateness of sends on free connections.
+    /// How late a request was sent although a connection was free.
     #[serde(rename = "lateness_hist", default)]
     pub lateness: Option<String>,
 }
 
 impl LoadHistograms {
-    /// Encodes all three.
+    /// Encodes the three histograms.
     ///
     /// # Errors
     /// See [`encode_histogram`].
@@ -80,11 +83,8 @@ mod tests {
     use crate::record::Run;
     use serde_json::Value;
 
-    /// A run from a version in which each block stored these fields itself.
-    const EARLIER: &str = include_str!(concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../docs/measurements/quickstart-6-rounds.json"
-    ));
+    /// A run recorded by an older version, in which each block stored these fields itself.
+    const EARLIER: &str = include_str!("../../../../fixtures/runs/quickstart-6-rounds.json");
 
     #[test]
     fn an_earlier_record_keeps_its_figures_and_their_keys() {

@@ -1,50 +1,52 @@
-//! Latency histograms in a run: 1 us to 1 h with 3 significant digits, stored as HdrHistogram V2 in base64.
+//! Latency histograms of a run: 1 µs to 1 h with 3 significant digits, stored as HdrHistogram V2 in base64.
 //!
-//! The decoder does not trust its input. The header must be the one this module writes, so a file cannot cause a large
-//! allocation or contain a compressed payload, and the counts are checked before the library reads them.
+//! The decoder does not trust its input. It accepts only the header that this module writes, so that a file cannot
+//! cause a large allocation or contain a compressed payload. It checks the counts before the HdrHistogram library reads
+//! them.
 
 use crate::error::LabError;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Deserializer, Serializer, V2Serializer};
 
-/// Counts of latencies, in microseconds.
+/// A histogram of latencies, in microseconds.
 pub type LatencyHistogram = Histogram<u64>;
 
-/// Highest latency of the histogram's range, microseconds (1 h). Longer ones are counted as this.
+/// Highest latency of the histogram's range in microseconds (1 h). Longer latencies count as this value.
 pub const HIGHEST_US: u64 = 3_600_000_000;
-/// Lowest latency of the histogram's range, microseconds.
+/// Lowest latency of the histogram's range, in microseconds.
 const LOWEST_US: u64 = 1;
 /// Significant decimal digits.
 const DIGITS: u8 = 3;
 /// First four bytes of the V2 encoding without compression.
 const V2_COOKIE: u32 = 0x1c84_9313;
-/// Bytes before the counts.
+/// Length of the header before the counts, in bytes.
 const HEADER_BYTES: usize = 40;
-/// The largest total that stays exact in an f64.
+/// Largest total count that an f64 represents exactly.
 pub(crate) const MAX_TOTAL: u64 = 1 << 53;
 
-/// The bytes are not a histogram of this kind.
+/// Returns the error for bytes that are not a histogram of this kind.
 fn corrupt(why: &str) -> LabError {
     LabError::new(format!("histogram is corrupt: {why}"))
 }
 
 fn refused(error: &dyn std::fmt::Display) -> LabError {
-    LabError::new(format!("histogram library refused: {error}"))
+    LabError::new(format!("the histogram library returned an error: {error}"))
 }
 
-/// An empty histogram for latencies in microseconds. Record with `saturating_record`.
+/// Creates an empty histogram for latencies in microseconds. Add values with `saturating_record`.
 ///
 /// # Errors
-/// Only if the library refuses the fixed bounds.
+/// Returns an error only if the library refuses the fixed bounds.
 pub fn new_histogram() -> Result<LatencyHistogram, LabError> {
     Histogram::new_with_bounds(LOWEST_US, HIGHEST_US, DIGITS).map_err(|error| refused(&error))
 }
 
-/// The base64 text of a histogram.
+/// Encodes a histogram in base64.
 ///
 /// # Errors
-/// When the histogram was not made by [`new_histogram`], or holds counts that the format cannot.
+/// Returns an error when the histogram was not created by [`new_histogram`], or contains counts that the format cannot
+/// represent.
 pub fn encode_histogram(histogram: &LatencyHistogram) -> Result<String, LabError> {
     if (histogram.low(), histogram.high(), histogram.sigfig()) != (LOWEST_US, HIGHEST_US, DIGITS) {
         return Err(corrupt("bounds are not 1 us to 1 h with 3 digits"));
@@ -54,11 +56,11 @@ pub fn encode_histogram(histogram: &LatencyHistogram) -> Result<String, LabError
     Ok(STANDARD.encode(bytes))
 }
 
-/// The histogram behind a base64 text.
+/// Decodes a histogram from base64.
 ///
 /// # Errors
-/// When the text is not what [`encode_histogram`] writes. It never panics and never allocates more than one
-/// histogram plus the text.
+/// Returns an error for everything that [`encode_histogram`] does not write. Never panics, and never allocates more
+/// than one histogram and the decoded bytes.
 pub fn decode_histogram(text: &str) -> Result<LatencyHistogram, LabError> {
     let bytes = STANDARD.decode(text).map_err(|error| LabError::of("histogram is not base64", &error))?;
     let empty = new_histogram()?;
@@ -66,16 +68,16 @@ pub fn decode_histogram(text: &str) -> Result<LatencyHistogram, LabError> {
     Deserializer::new().deserialize(&mut bytes.as_slice()).map_err(|error| refused(&error))
 }
 
-/// Checks for a V2 header of ours followed by counts that fit.
+/// Checks that the bytes have a V2 header as written by this module, followed by counts that fit.
 fn check(bytes: &[u8], buckets: usize) -> Result<(), LabError> {
     let u32_at = |at: usize| bytes.get(at..at + 4)?.try_into().ok().map(u32::from_be_bytes);
     let u64_at = |at: usize| bytes.get(at..at + 8)?.try_into().ok().map(u64::from_be_bytes);
     if u32_at(0) != Some(V2_COOKIE) {
-        return Err(corrupt("it does not start like HdrHistogram V2 without compression"));
+        return Err(corrupt("it does not have the header of an uncompressed HdrHistogram V2"));
     }
-    let payload = bytes.get(HEADER_BYTES..).ok_or_else(|| corrupt("the header is cut short"))?;
+    let payload = bytes.get(HEADER_BYTES..).ok_or_else(|| corrupt("the header is truncated"))?;
     if u32_at(4).and_then(|n| usize::try_from(n).ok()) != Some(payload.len()) {
-        return Err(corrupt("the length in the header is not that of the counts"));
+        return Err(corrupt("the length in the header differs from the length of the counts"));
     }
     let bounds = (u32_at(8), u32_at(12), u64_at(16), u64_at(24), u64_at(32).map(f64::from_bits));
     if bounds != (Some(0), Some(u32::from(DIGITS)), Some(LOWEST_US), Some(HIGHEST_US), Some(1.0)) {
@@ -88,25 +90,26 @@ fn check(bytes: &[u8], buckets: usize) -> Result<(), LabError> {
 fn check_counts(payload: &[u8], buckets: usize) -> Result<(), LabError> {
     let (mut counts, mut total) = (Counts::new(payload), 0_u64);
     for item in &mut counts {
-        let (_, count) = item.ok_or_else(|| corrupt("a count is cut short"))?;
+        let (_, count) = item.ok_or_else(|| corrupt("a count is truncated"))?;
         total = total.saturating_add(count);
         if total > MAX_TOTAL {
-            return Err(corrupt("it holds more requests than can be counted exactly"));
+            return Err(corrupt("it has more requests than can be counted exactly"));
         }
     }
-    // Skipped empty buckets count as well, since the library allocates them.
+    // Empty buckets that the payload skips also count, because the library allocates them.
     match counts.index > buckets as u64 {
         true => Err(corrupt("it has more buckets than its bounds allow")),
         false => Ok(()),
     }
 }
 
-/// Walks ZigZag LEB128 counts, the payload of HdrHistogram V2: bucket and count of each that is not empty. A negative number
-/// skips that many empty buckets. Yields `None` once when cut short.
+/// Iterates over the payload of HdrHistogram V2, which consists of ZigZag LEB128 numbers. Yields the bucket and the
+/// count of each bucket that is not empty. A negative number skips that many empty buckets. Yields `None` once when the
+/// payload is truncated.
 #[derive(Debug)]
 pub(crate) struct Counts<'a> {
     rest: &'a [u8],
-    /// The bucket after the last one that was walked.
+    /// Index of the next bucket.
     index: u64,
 }
 
@@ -119,7 +122,7 @@ impl<'a> Counts<'a> {
         let mut zigzag = 0_u64;
         for used in 0..9 {
             let byte = *self.rest.get(used)?;
-            // The ninth byte carries all of its eight bits.
+            // The ninth byte contributes all of its eight bits.
             let bits = if used == 8 { byte } else { byte & 0x7f };
             zigzag |= u64::from(bits) << (7 * used);
             if used == 8 || byte & 0x80 == 0 {
@@ -154,10 +157,11 @@ impl Iterator for Counts<'_> {
     }
 }
 
-/// The latency at a quantile in 0..=1, microseconds: nearest rank, then linear inside the bucket of that rank.
+/// Returns the latency at a quantile (0 to 1) in microseconds. Finds the bucket that contains the nearest rank, and
+/// interpolates linearly within that bucket. Returns `None` when the histogram is empty.
 ///
-/// A bucket is 1 us wide up to 2 ms, which is 2 % of a latency of 50 us. Without the position inside the bucket
-/// a change of half a microsecond would read as none or as twice its size. `None` when nothing was recorded.
+/// A bucket is 1 µs wide up to 2 ms; this is 2 % of a latency of 50 µs. Without interpolation, a change by half a
+/// microsecond would appear as no change or as a change of twice its size.
 pub fn percentile_us(histogram: &LatencyHistogram, quantile: f64) -> Option<f64> {
     if histogram.is_empty() || !(0.0..=1.0).contains(&quantile) {
         return None;
@@ -214,7 +218,7 @@ mod tests {
         assert!(err.to_string().contains("bounds"), "{err}");
     }
 
-    // promise 44
+    // promise 36
     #[test]
     fn garbage_is_an_error_and_never_a_panic() {
         assert!(decode_histogram("not base64!").unwrap_err().to_string().contains("not base64"));
@@ -255,7 +259,7 @@ mod tests {
         let mut h = new_histogram().unwrap();
         assert_eq!(percentile_us(&h, 0.5), None);
         h.saturating_record_n(30, 100);
-        // Rank 50 of 100 in the bucket [30, 31).
+        // Rank 50 of 100 is in the bucket [30, 31).
         assert!((percentile_us(&h, 0.5).unwrap() - 30.495).abs() < 1e-9);
         h.saturating_record_n(50, 100);
         assert!((percentile_us(&h, 0.75).unwrap() - 50.495).abs() < 1e-9);

@@ -1,29 +1,30 @@
-//! Reading and writing `run.json`, with the checks on which the rest of the crate relies.
+//! Reads and writes `run.json`, and checks all properties on which the rest of the crate relies.
 //!
-//! Works on bytes that the caller has read: no file is opened here. No input makes it panic.
+//! Works on bytes that the caller has read; opens no file. No input causes a panic.
 
 use super::{Design, Metric, Role, Run, SCHEMA, decode_histogram};
 use crate::error::LabError;
 use serde::Deserialize;
 use std::collections::BTreeSet;
 
-/// The most rounds a document may hold. The Walsh averages grow with the square of the rounds.
+/// Maximum number of rounds in a document, because the number of Walsh averages grows with the square of the rounds.
 pub const MAX_ROUNDS: usize = 2_000;
 
 fn other_form(error: &serde_json::Error) -> LabError {
-    LabError::new(format!("run.json does not read as a run of schema {SCHEMA}: {error}"))
+    LabError::new(format!("run.json is not a run of schema {SCHEMA}: {error}"))
 }
 
-/// It is a document of another kind or version; `found` is empty when it does not say.
+/// Returns the error for a document of another kind or version. `found` is empty when the document names no schema.
 fn other_schema(found: &str) -> LabError {
-    LabError::new(format!("run.json has schema {found:?} but this version reads {SCHEMA:?}"))
+    LabError::new(format!("run.json has schema {found:?}, but this version reads {SCHEMA:?}"))
 }
 
 fn outside(field: &str, value: f64, range: &str) -> LabError {
-    LabError::new(format!("{field} is {value}, which is outside {range}"))
+    let value = if value.is_nan() { String::new() } else { format!(" {value}, which is") };
+    LabError::new(format!("{field} is{value} not allowed: {range}"))
 }
 
-/// The field that is read before all others.
+/// The schema field, which is parsed before all other fields.
 #[derive(Deserialize)]
 struct Header {
     #[serde(default)]
@@ -31,10 +32,10 @@ struct Header {
 }
 
 impl Run {
-    /// Reads a run and checks it.
+    /// Parses a run and checks it.
     ///
     /// # Errors
-    /// The first mistake that is found.
+    /// Returns the first mistake in the document.
     pub fn from_json(bytes: &[u8]) -> Result<Self, LabError> {
         let header: Header = serde_json::from_slice(bytes).map_err(|error| other_form(&error))?;
         match header.schema.as_str() {
@@ -46,20 +47,20 @@ impl Run {
         Ok(run)
     }
 
-    /// Writes the run as indented JSON with a final newline.
+    /// Formats the run as indented JSON with a final newline.
     ///
     /// # Errors
-    /// Only when the serialiser fails, which it does for no value of this type.
+    /// Returns an error only if the serialiser fails, which no value of this type causes.
     pub fn to_json(&self) -> Result<String, LabError> {
         let mut text = commensal_core::text::json_pretty(self).map_err(|error| other_form(&error))?;
         text.push('\n');
         Ok(text)
     }
 
-    /// Checks what the types cannot: names that refer to each other, ranges, histograms.
+    /// Checks what types cannot enforce: names that refer to each other, ranges of numbers, histograms.
     ///
     /// # Errors
-    /// The first mistake that is found.
+    /// Returns the first mistake in the document.
     pub fn validate(&self) -> Result<(), LabError> {
         if self.schema != SCHEMA {
             return Err(other_schema(&self.schema));
@@ -74,7 +75,7 @@ impl Run {
         let rounds: BTreeSet<u32> = self.blocks.iter().map(|b| b.round).collect();
         if rounds.len() > MAX_ROUNDS {
             return Err(LabError::new(format!(
-                "run.json has blocks in {} rounds, at most {MAX_ROUNDS} are analysed",
+                "run.json has blocks in {} rounds, but at most {MAX_ROUNDS} rounds can be analysed",
                 rounds.len()
             )));
         }
@@ -89,7 +90,7 @@ impl Run {
             };
             if self.arms[..i].iter().any(twice) {
                 return Err(LabError::new(format!(
-                    "arm {:?} is declared twice, or its role {:?} is",
+                    "arm {:?} or its role {:?} is declared twice",
                     arm.name, arm.role
                 )));
             }
@@ -122,7 +123,7 @@ impl Run {
             for (field, text) in histograms {
                 if let Some(Err(error)) = text.as_deref().map(decode_histogram) {
                     let words = format!(
-                        "block {index} (arm {:?}, round {}): field {field} does not decode",
+                        "block {index} (arm {:?}, round {}): field {field} cannot be decoded",
                         block.arm, block.round
                     );
                     return Err(LabError::of(words, &error));
@@ -141,19 +142,23 @@ fn check_design(design: &Design) -> Result<(), LabError> {
     );
     for (field, value) in thresholds {
         if !(value > 0.0 && value <= 1_000.0) {
-            return Err(outside(&field, value, "0 to 1000 %, 0 excluded"));
+            return Err(outside(&field, value, "the value must be above 0 and at most 1000 %"));
         }
     }
     for (index, query) in design.queries.iter().enumerate() {
         let twice = design.queries[..index].iter().any(|other| other.metric == query.metric);
         if twice || !matches!(query.metric, Metric::Query(_)) {
             let field = format!("design.queries ({})", query.metric.label());
-            return Err(outside(&field, f64::NAN, "names of their own"));
+            return Err(outside(
+                &field,
+                f64::NAN,
+                "each query needs a unique name that is not a built-in metric",
+            ));
         }
     }
     if let Some(other) = design.percentiles.iter().find(|metric| metric.quantile().is_none()) {
         let field = format!("design.percentiles ({})", other.label());
-        return Err(outside(&field, f64::NAN, "the percentiles"));
+        return Err(outside(&field, f64::NAN, "only latency percentiles are allowed"));
     }
     Ok(())
 }
@@ -182,15 +187,18 @@ mod tests {
     fn each_defect_has_its_own_error() {
         check(
             |r| r.schema = "commensal.lab/2".into(),
-            "has schema \"commensal.lab/2\" but this version reads",
+            "has schema \"commensal.lab/2\", but this version reads",
         );
         check(|r| r.blocks.clear(), "has no blocks");
         check(|r| r.blocks[3].arm = "other".into(), "block 3 names arm \"other\"");
         check(|r| r.blocks[3].round = 1, "more than one block in round");
         check(|r| r.arms[1].name = "baseline".into(), "declared twice");
         check(|r| r.arms[1].role = Role::Baseline, "declared twice");
-        check(|r| r.blocks[0].histograms.latency = Some("HIST".into()), "field hist does not decode");
-        check(|r| r.blocks[0].histograms.lateness = Some("%".into()), "field lateness_hist does not decode");
+        check(|r| r.blocks[0].histograms.latency = Some("HIST".into()), "field hist cannot be decoded");
+        check(
+            |r| r.blocks[0].histograms.lateness = Some("%".into()),
+            "field lateness_hist cannot be decoded",
+        );
         check(|r| r.design.threshold_pct = 0.0, "design.threshold_pct is 0");
         check(|r| r.design.threshold_pct = -5.0, "design.threshold_pct is -5");
         check(|r| r.design.percentiles = vec![Metric::Qps], "design.percentiles");
@@ -217,7 +225,7 @@ mod tests {
         }
         for text in ["", "[", "null", "3", "\u{0}"] {
             let err = Run::from_json(text.as_bytes()).unwrap_err().to_string();
-            assert!(err.starts_with("run.json does not read as a run"), "{text}: {err}");
+            assert!(err.starts_with("run.json is not a run"), "{text}: {err}");
         }
         assert!(Run::from_json(&[0xff, 0xfe]).is_err());
         let deep = "[".repeat(100_000);
@@ -242,7 +250,7 @@ mod tests {
                 wild[at] = b"0123456789-eE.\"{}[],:ntf\xff"[rng.below(25) as usize];
             }
             if let Ok(mut run) = Run::from_json(&wild) {
-                // What loads must also analyse and print.
+                // Every document that can be read can also be analysed and printed.
                 crate::analysis::conclude(&mut run);
                 assert!(!crate::report::terminal(&run, false).is_empty());
                 assert!(!crate::report::markdown(&run).is_empty());

@@ -1,7 +1,8 @@
-//! The metrics that arms are compared on: throughput, percentiles of latency, and results of Prometheus queries.
+//! The metrics on which arms are compared: throughput, percentiles of latency, and results of Prometheus queries. An
+//! arm is one of the ways of running the service that a run compares.
 //!
-//! The result of a query has the name that the experiment gives it. Names are stored for the lifetime of the program,
-//! so that a metric is a small value that can be copied.
+//! An experiment names the result of each of its queries. Names are kept for the lifetime of the program, so that a
+//! metric is a small value that can be copied.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -9,10 +10,10 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
-/// One number per block that arms are compared on.
+/// A metric on which arms are compared. It has one value per block, which is the measurement of one arm in one round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Metric {
-    /// Requests answered per second; more is better.
+    /// Throughput in requests answered per second; more is better.
     Qps,
     /// Median latency.
     P50,
@@ -30,41 +31,44 @@ pub enum Metric {
     Query(Named),
 }
 
-/// A named metric of an experiment.
+/// A metric with a name given by the experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Named {
     name: &'static str,
     more_is_better: bool,
 }
 
-/// Maximum length of a name, in characters: it is the title of a column.
+/// Maximum length of a name in characters; reports use the name as the title of a column.
 const LONGEST: usize = 60;
-/// Maximum number of names, over all records that one process reads.
+/// Maximum number of different names in all records that one process reads.
 const MOST: usize = 4_096;
 
 static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
 
 impl Metric {
-    /// The metrics that every block may have, in the order in which they are printed.
+    /// The built-in metrics, which every block may have, in the order in which they are printed.
     pub const ALL: [Self; 7] = [Self::Qps, Self::P50, Self::P75, Self::P90, Self::P95, Self::P99, Self::P999];
 
-    /// A metric with this name.
+    /// Returns the metric for a query that has this name in the experiment.
     ///
     /// # Errors
-    /// A sentence, when the name is empty, too long, not printable, or that of a built-in metric.
+    /// Returns a message when the name is empty, too long, not printable, or the name of a built-in metric, or when
+    /// there are too many names.
     pub fn query(name: &str, more_is_better: bool) -> Result<Self, String> {
         let name = name.trim();
         if name.is_empty() || name.chars().count() > LONGEST || name.chars().any(char::is_control) {
-            return Err(format!("a name of 1 to {LONGEST} printable characters is needed"));
+            return Err(format!("the name must have 1 to {LONGEST} printable characters"));
         }
         if Self::ALL.iter().any(|metric| metric.label().eq_ignore_ascii_case(name)) {
-            return Err("that is what the lab measures by itself; another name is needed".to_owned());
+            return Err("this is the name of a built-in metric; choose another name".to_owned());
         }
         let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = names.get(name).copied();
         let name = match kept {
             Some(name) => name,
-            None if names.len() >= MOST => return Err(format!("more than {MOST} names of metrics")),
+            None if names.len() >= MOST => {
+                return Err(format!("there are more than {MOST} different metric names"));
+            }
             None => {
                 let name: &'static str = Box::leak(name.to_owned().into_boxed_str());
                 names.insert(name);
@@ -74,7 +78,7 @@ impl Metric {
         Ok(Self::Query(Named { name, more_is_better }))
     }
 
-    /// The share of requests at or below the percentile; `None` for metrics that are not latency percentiles.
+    /// Returns the share of requests at or below the percentile; `None` for metrics that are not latency percentiles.
     pub fn quantile(self) -> Option<f64> {
         match self {
             Self::Qps | Self::Query(_) => None,
@@ -87,8 +91,8 @@ impl Metric {
         }
     }
 
-    /// The requests a block needs before this metric is read from it: `100 / (1 - p)`, so that 100 requests lie
-    /// beyond the percentile. 0 for what is no percentile.
+    /// Returns the number of requests that a block needs for this metric: `100 / (1 - p)`, so that 100 requests lie
+    /// beyond the percentile; 0 for metrics that are not percentiles.
     pub fn requests_needed(self) -> u64 {
         match self {
             Self::Qps | Self::Query(_) => 0,
@@ -101,7 +105,7 @@ impl Metric {
         }
     }
 
-    /// Whether a larger value is better.
+    /// Returns whether a larger value is better.
     pub fn more_is_better(self) -> bool {
         match self {
             Self::Qps => true,
@@ -110,7 +114,7 @@ impl Metric {
         }
     }
 
-    /// The name as printed.
+    /// Returns the name as printed.
     pub fn label(self) -> &'static str {
         match self {
             Self::Qps => "QPS",
@@ -125,7 +129,8 @@ impl Metric {
     }
 }
 
-/// `p99` and the like for built-in metrics; `lower:NAME` or `higher:NAME`, by which is better, for others.
+/// Serialized as `p99` and the like for built-in metrics, and as `lower:NAME` or `higher:NAME` for queries; the prefix
+/// says whether lower or higher values are better.
 impl Serialize for Metric {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         match self {
@@ -164,8 +169,9 @@ impl JsonSchema for Metric {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
-            "description": "One number per block that arms are compared on: requests answered per second, a percentile of \
-                            latency, or what Prometheus answers to a query, by its name and by what is better.",
+            "description": "A metric on which arms are compared; it has one value per block: requests answered per second, a \
+                            percentile of latency, or the result of a Prometheus query (with a prefix that says whether \
+                            lower or higher values are better).",
             "type": "string",
             "anyOf": [
                 { "enum": ["qps", "p50", "p75", "p90", "p95", "p99", "p99.9"] },
@@ -192,7 +198,7 @@ mod tests {
             assert_eq!(json, format!("{text:?}"));
             assert_eq!(serde_json::from_str::<Metric>(&json).unwrap(), metric);
         }
-        // Also as a key of a map.
+        // A metric can also be the key of a map.
         let map = std::collections::BTreeMap::from([(own("x", false), 1.5), (Metric::P50, 2.0)]);
         let json = serde_json::to_string(&map).unwrap();
         assert_eq!(json, "{\"p50\":2.0,\"lower:x\":1.5}");

@@ -1,12 +1,12 @@
-//! The JSON Schema of `run.json`, generated from the types so that the two stay consistent.
+//! The JSON Schema of `run.json`, generated from the Rust types so that schema and types stay consistent.
 
 use super::Run;
 use schemars::generate::SchemaSettings;
 
-/// Identifier of this version of the schema. It is only a name: nothing is fetched from there.
+/// Identifier of this version of the schema. It is only a name: nothing can be fetched from it.
 const ID: &str = "urn:commensal:lab:1";
 
-/// The JSON Schema (draft 2020-12) of a run, indented, with a final newline.
+/// Returns the JSON Schema (draft 2020-12) of a run, indented, with a final newline.
 pub fn json_schema() -> String {
     let mut schema = SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<Run>();
     schema.insert("$id".to_owned(), ID.into());

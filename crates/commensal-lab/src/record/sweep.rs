@@ -1,4 +1,5 @@
-//! Arms that are values of one setting: a varied limit, or the intensity of the offline work.
+//! A sweep: a run whose arms differ in the value of one setting, which is a limit or the intensity of the offline work.
+//! An arm is one of the ways of running the service that a run compares.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,26 +9,27 @@ use serde::{Deserialize, Serialize};
 pub struct Sweep {
     /// Name of the setting, such as `cpu.max`.
     pub what: String,
-    /// The unit of its values, such as `%`; empty for a plain number.
+    /// Unit of the values, such as `%`; empty for a plain number.
     pub unit: String,
-    /// Whether it is the intensity of the offline work: the claim is then about all values, otherwise about the largest
-    /// that holds.
+    /// Whether the setting is the intensity of the offline work. If so, the run passes only if all values pass;
+    /// otherwise the question is which values pass.
     pub ramp: bool,
-    /// Its values, ascending.
+    /// Values of the setting, ascending.
     pub points: Vec<SweepPoint>,
 }
 
-/// One value.
+/// One value of the setting.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SweepPoint {
     /// The value, in the unit of the sweep.
     pub at: f64,
-    /// Its label, such as `20 %`.
+    /// Label of the value, such as `20 %`.
     pub label: String,
-    /// The arm without isolation for this value, if any. Without offline work that is a baseline.
+    /// Name of the arm without isolation for this value; `None` if there is no such arm. At an intensity of 0, the arm
+    /// has no offline work and is a baseline.
     #[serde(default)]
     pub contended: Option<String>,
-    /// The isolated arm for this value, if any.
+    /// Name of the isolated arm for this value; `None` if there is no such arm.
     #[serde(default)]
     pub isolated: Option<String>,
 }

@@ -1,26 +1,27 @@
-//! The verdict of a run.
+//! The verdict of a run. A run compares arms (ways of running the online service) on gates, which are the metrics that
+//! determine the verdict.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Verdict on the claim "isolation keeps the online service within the threshold".
+/// Verdict on the claim that isolation keeps the online service within the thresholds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Verdict {
-    /// Every gate metric is proven to stay within the threshold.
+    /// The measurements prove that all gates (the metrics that determine the verdict) stay within their thresholds.
     Pass,
-    /// Some gate metric is proven to exceed it.
+    /// The measurements prove that at least one gate exceeds its threshold.
     Fail,
-    /// The rounds do not decide it.
+    /// The measurements do not decide the claim.
     Inconclusive,
-    /// The environment check failed, so the measurements are no evidence.
+    /// The environment check failed, so the measurements prove nothing.
     Invalid,
     /// The online service crashed or failed requests under isolation.
     Broken,
 }
 
 impl Verdict {
-    /// The exit status of the process for this verdict.
+    /// Returns the exit status of the process for this verdict.
     pub fn exit_code(self) -> u8 {
         match self {
             Self::Pass => 0,
@@ -30,7 +31,7 @@ impl Verdict {
         }
     }
 
-    /// The word as printed.
+    /// Returns the verdict as printed.
     pub fn label(self) -> &'static str {
         match self {
             Self::Pass => "PASS",
@@ -41,7 +42,7 @@ impl Verdict {
         }
     }
 
-    /// Severity among the arms of one run: the worst arm decides.
+    /// Returns the severity of the verdict. The most severe verdict of all arms is the verdict of the run.
     pub(crate) fn rank(self) -> u8 {
         match self {
             Self::Pass => 0,

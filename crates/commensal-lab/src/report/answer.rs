@@ -1,4 +1,6 @@
-//! The answer in one sentence: the service's slowdown with isolation and without, and what made it wait.
+//! The result of a run in one sentence: how much slower the online service is with isolation of the offline work, how
+//! much slower without, and for what the service waited. An arm is one of the ways of running the service that the run
+//! compares; a gate is a metric that determines the verdict.
 
 use crate::format::{change_pct, latency, signed_pct};
 use crate::record::Verdict;
@@ -6,8 +8,8 @@ use crate::record::{Arm, Comparison, Metric, OverObjective, Role, Run};
 use crate::stats::median;
 use crate::verdict::{against_baseline, against_strictest};
 
-/// The rest of the verdict's line, where isolated arms were judged on latency; `None` otherwise. With several arms it
-/// counts those that pass, and describes the one that decided.
+/// Formats the text after the verdict on the first line of a report; `None` if the run judged no isolated arm. With
+/// several isolated arms, the text says how many pass, and describes the arm that determined the verdict.
 pub fn answer(run: &Run) -> Option<String> {
     let verdict = run.verdict?;
     let arm = decisive(run, verdict)?;
@@ -25,8 +27,8 @@ fn isolated(run: &Run) -> impl Iterator<Item = &Arm> {
     run.arms.iter().filter(|arm| arm.role == Role::Isolated)
 }
 
-/// The isolated arm that determines the run's verdict; among several, the one nearest to a threshold, or farthest
-/// beyond it.
+/// Returns the isolated arm that determines the run's verdict. If several arms have that verdict, returns the arm that
+/// is closest to a threshold, or farthest beyond a threshold.
 fn decisive(run: &Run, verdict: Verdict) -> Option<&Arm> {
     let room = |arm: &Arm| {
         let each = bounds(run, arm).into_iter();
@@ -37,11 +39,12 @@ fn decisive(run: &Run, verdict: Verdict) -> Option<&Arm> {
         .fold(f64::NEG_INFINITY, f64::max)
     };
     let its = |arm: &&Arm| run.arm_verdicts.get(&arm.name).is_none_or(|own| *own == verdict);
-    // Among equal ones the first.
+    // Of arms at equal distance, the first one is used.
     isolated(run).filter(its).reduce(|best, arm| if room(arm) > room(best) { arm } else { best })
 }
 
-/// `2 of 3 arms hold (cpu.idle, cpuset), not decided: weight`; `None` for a single arm.
+/// Formats how many isolated arms pass: `2 of 3 isolated arms pass (cpu.idle, cpuset); undecided: weight`; `None` for a
+/// single arm.
 fn counted(run: &Run) -> Option<String> {
     let of = |verdict| -> Vec<&str> {
         let its = |arm: &&Arm| run.arm_verdicts.get(&arm.name) == Some(&verdict);
@@ -50,31 +53,31 @@ fn counted(run: &Run) -> Option<String> {
     let (hold, open, fail) = (of(Verdict::Pass), of(Verdict::Inconclusive), of(Verdict::Fail));
     let all = hold.len() + open.len() + fail.len();
     let mut said = match hold.len() {
-        0 => format!("none of {all} arms holds"),
-        1 => format!("1 of {all} arms holds ({})", hold[0]),
-        many => format!("{many} of {all} arms hold ({})", hold.join(", ")),
+        0 => format!("none of {all} isolated arms passes"),
+        1 => format!("1 of {all} isolated arms passes ({})", hold[0]),
+        many => format!("{many} of {all} isolated arms pass ({})", hold.join(", ")),
     };
-    for (names, how) in [(open, "not decided"), (fail, "too much harm")] {
+    for (names, how) in [(open, "undecided"), (fail, "too much harm")] {
         if !names.is_empty() {
-            said += &format!(", {how}: {}", names.join(", "));
+            said += &format!("; {how}: {}", names.join(", "));
         }
     }
     (all > 1).then_some(said)
 }
 
-/// The mechanism in an arm's name.
+/// Returns the name of the isolation mechanism, which is part of an arm's name.
 fn mechanism(arm: &Arm) -> &str {
     arm.name.strip_prefix("isolated:").unwrap_or(&arm.name)
 }
 
-/// `with isolation`, or the mechanism where there are several isolated arms.
+/// Formats `with isolation`, or `with` and the mechanism's name if there are several isolated arms.
 fn with(run: &Run, arm: &Arm) -> String {
     let several = isolated(run).nth(1).is_some();
     let how = arm.name.strip_prefix("isolated:").filter(|_| several).unwrap_or("isolation");
     format!("with {how}")
 }
 
-/// The first reason of an arm's verdict.
+/// Returns the first reason of an arm's verdict.
 fn why<'r>(run: &'r Run, arm: &Arm) -> Option<&'r str> {
     let about = format!("arm {}: ", arm.name);
     run.reasons
@@ -87,18 +90,18 @@ fn name(metric: Metric) -> String {
     if metric == Metric::P50 { "median".to_owned() } else { metric.label().to_owned() }
 }
 
-/// The word for harm: for latency and for anything else.
+/// Returns the word for harm: `slower` for latency, `worse` for any other metric.
 fn worse(metric: Metric) -> &'static str {
     if metric.quantile().is_some() { "slower" } else { "worse" }
 }
 
-/// Per cent with two significant digits.
+/// Formats a percentage with two significant digits, without a percent sign.
 fn pct(value: f64) -> String {
     if value.abs() < 9.95 { format!("{value:.1}") } else { format!("{value:.0}") }
 }
 
-/// The latency gates with the bounds of the verdict, in the order of the design. Without any, such as in a closed loop
-/// whose blocks have too few requests, the throughput gates.
+/// Returns the latency gates with the bounds on which the verdict is based, in the order of the design. If no latency
+/// gate has bounds, as in a closed loop whose blocks have too few requests, returns the throughput gate.
 fn bounds<'a>(run: &'a Run, arm: &Arm) -> Vec<(&'a Comparison, [f64; 2])> {
     let bounded = |gate: &Metric| {
         let result = against_strictest(run, &arm.name, *gate)?;
@@ -109,12 +112,12 @@ fn bounds<'a>(run: &'a Run, arm: &Arm) -> Vec<(&'a Comparison, [f64; 2])> {
     if latency.is_empty() { throughput } else { latency }
 }
 
-/// Harm as shown: for throughput the loss, otherwise the value itself.
+/// Converts harm to the percentage that is printed: the loss of throughput, or the increase of any other metric.
 fn shown(metric: Metric, harm_pct: f64) -> f64 {
     if metric.more_is_better() { -change_pct(metric, harm_pct) } else { harm_pct }
 }
 
-/// `your service's median is at most 2.1 % slower than alone (bound 5 %)`, for each of the gates.
+/// Formats `your service's median is at most 2.1 % slower than alone (bound 5 %)`, with all gates.
 fn at_most(run: &Run, arm: &Arm, results: &[(&Comparison, [f64; 2])]) -> String {
     let each: Vec<String> = results
         .iter()
@@ -130,26 +133,28 @@ fn at_most(run: &Run, arm: &Arm, results: &[(&Comparison, [f64; 2])]) -> String 
     format!("{} your service's {}", with(run, arm), each.join(", its "))
 }
 
-/// Whether the comparison is with the service alone on CPUs that never idle.
+/// Returns whether the comparison is with the service alone on CPUs that never idle (the warm arm).
 fn is_warm(run: &Run, result: &Comparison) -> bool {
     run.arm_with(Role::Warm).is_some_and(|warm| warm.name == result.vs)
 }
 
-/// The baseline of a comparison, in words.
+/// Returns a description of the arm with which the service is compared.
 fn alone(run: &Run, result: &Comparison) -> &'static str {
     if is_warm(run, result) { "alone on CPUs that never idle" } else { "alone" }
 }
 
-/// ` (against alone on CPUs that never idle)`, if the comparison is with that.
+/// Formats ` (against alone on CPUs that never idle)` if the comparison is with the warm arm; otherwise empty.
 fn warm(run: &Run, result: &Comparison) -> &'static str {
     if is_warm(run, result) { " (against alone on CPUs that never idle)" } else { "" }
 }
 
-/// ` (than alone as it is: −6.8 %)`, if the comparison is with CPUs that never idle.
+/// Formats ` (against alone on CPUs that may idle: −6.8 %)` if the comparison is with the warm arm; otherwise empty.
 fn as_it_is(run: &Run, result: &Comparison) -> String {
     let cold = against_baseline(run, &result.arm, result.metric).filter(|_| is_warm(run, result));
     let change = cold.map(|cold| change_pct(cold.metric, cold.harm_pct));
-    change.map(|change| format!(" (than alone as it is: {})", signed_pct(change, 0.1))).unwrap_or_default()
+    change
+        .map(|change| format!(" (against alone on CPUs that may idle: {})", signed_pct(change, 0.1)))
+        .unwrap_or_default()
 }
 
 fn held(run: &Run, arm: &Arm) -> Option<String> {
@@ -158,13 +163,14 @@ fn held(run: &Run, arm: &Arm) -> Option<String> {
     (!results.is_empty()).then(|| format!("{}{}", at_most(run, arm, &results), tail.unwrap_or_default()))
 }
 
-/// The result for an objective that the user named, or for a significant tail, even within its bound.
+/// Formats the share of requests above the latency objective. Returns `None` unless the user defined an objective, or
+/// the share is significantly higher than for the service alone.
 fn tail(run: &Run, tail: &OverObjective) -> Option<String> {
     let [lo, _] = tail.one_sided?;
     let but = if lo > 0.0 { "but " } else { "" };
     (lo > 0.0 || run.design.slo.is_some()).then(|| {
         format!(
-            "; {but}{:.2} % of its requests take longer than {}, alone {:.2} %",
+            "; {but}{:.2} % of its requests take longer than {} ({:.2} % when it runs alone)",
             tail.arm_pct,
             latency(tail.objective_us),
             tail.alone_pct
@@ -179,7 +185,7 @@ fn failed(run: &Run, arm: &Arm) -> Option<String> {
     if let Some((result, [lo, _])) = worst {
         let theta = run.design.threshold_of(result.metric);
         return Some(format!(
-            "{} your service's {} is at least {} % {} than {}, {theta} % are allowed{}",
+            "{} your service's {} is at least {} % {} than {}; {theta} % is allowed{}",
             with(run, arm),
             name(result.metric),
             pct(*lo),
@@ -188,7 +194,7 @@ fn failed(run: &Run, arm: &Arm) -> Option<String> {
             as_it_is(run, result)
         ));
     }
-    // A gate other than latency has failed: the reasons say which.
+    // No latency gate has failed, so another criterion has; the reasons name this criterion.
     let why = why(run, arm)?;
     let holds = |(result, [_, hi]): &&(&Comparison, [f64; 2])| *hi < run.design.threshold_of(result.metric);
     let held: Vec<_> = results.iter().filter(holds).copied().collect();
@@ -199,7 +205,7 @@ fn failed(run: &Run, arm: &Arm) -> Option<String> {
     })
 }
 
-/// The bound that was reached, and what is needed to decide.
+/// Formats the bound that the run reached, and how many more measurements would decide.
 fn open(run: &Run, arm: &Arm) -> Option<String> {
     let results = bounds(run, arm);
     let undecided =
@@ -209,7 +215,7 @@ fn open(run: &Run, arm: &Arm) -> Option<String> {
         room(a).total_cmp(&room(b))
     }) else {
         let why = why(run, arm)?;
-        return (!results.is_empty()).then(|| format!("{}; not decided: {why}", at_most(run, arm, &results)));
+        return (!results.is_empty()).then(|| format!("{}; undecided: {why}", at_most(run, arm, &results)));
     };
     let theta = run.design.threshold_of(result.metric);
     let (metric, decided) =
@@ -226,13 +232,13 @@ fn open(run: &Run, arm: &Arm) -> Option<String> {
         format!("{decided}; harm to its {metric} is below {} %{}", pct(*hi), warm(run, result))
     };
     let takes = minutes(run, result, theta)
-        .map_or(format!("{theta} % is out of reach at this noise"), |text| {
-            format!("{theta} % takes about {text}")
+        .map_or(format!("at this noise, no practical run decides at {theta} %"), |text| {
+            format!("deciding at {theta} % takes about {text}")
         });
     Some(format!("{first}; {takes}"))
 }
 
-/// Estimated duration of a run that decides, based on the time that this one took.
+/// Estimates the duration of a run that would decide, from the duration of this run.
 fn minutes(run: &Run, result: &Comparison, theta: f64) -> Option<String> {
     let rounds = crate::verdict::rounds_to_decide(result, theta, run.design.gates.len())?;
     let end = run.blocks.iter().filter_map(|block| block.at_s).fold(0.0, f64::max);
@@ -241,7 +247,7 @@ fn minutes(run: &Run, result: &Comparison, theta: f64) -> Option<String> {
     (minutes > 0.0).then(|| format!("{minutes:.0} minutes"))
 }
 
-/// `; without it P90 is 110 % [101, 119] worse`, for the gate that suffers most.
+/// Formats `; without it P90 is 110 % [101, 119] worse`, for the gate with the largest proven harm.
 fn without(run: &Run) -> Option<String> {
     let contended = run.arm_with(Role::Contended)?;
     let harms = run.design.gates.iter().filter_map(|gate| against_baseline(run, &contended.name, *gate));
@@ -250,7 +256,7 @@ fn without(run: &Run) -> Option<String> {
         .partition(|(result, _)| result.metric == Metric::Qps);
     let bounded = if latency.is_empty() { throughput } else { latency };
     if bounded.is_empty() {
-        return Some("; harm without it is not bounded by so few rounds".to_owned());
+        return Some("; too few rounds to bound the harm without isolation".to_owned());
     }
     let proven = bounded.iter().filter(|(_, [lo, _])| *lo > 0.0);
     Some(match proven.max_by(|a, b| a.0.harm_pct.total_cmp(&b.0.harm_pct)) {
@@ -261,11 +267,12 @@ fn without(run: &Run) -> Option<String> {
             pct(shown(result.metric, *lo)),
             pct(shown(result.metric, *hi))
         ),
-        None => "; without it no harm is shown either".to_owned(),
+        None => "; without isolation, no harm is proven either".to_owned(),
     })
 }
 
-/// `who made it wait, ms per CPU-second: batch 682 without isolation, 9 with it; others 4`.
+/// Formats `waits of the service, ms per CPU-second: for offline work 682 without isolation, 9 with it; for other
+/// programs and the kernel 4`. The numbers are waits of online threads per second of online CPU time.
 pub fn waits(run: &Run) -> Option<String> {
     let per_cpu_second = |role: Role, of: fn(&crate::record::WaitByKind) -> f64| {
         let arm = run.arm_with(role)?;
@@ -280,13 +287,14 @@ pub fn waits(run: &Run) -> Option<String> {
     let without =
         offline(Role::Contended).map(|ms| format!("{} without isolation, ", pct(ms))).unwrap_or_default();
     Some(format!(
-        "who made it wait, ms per CPU-second: batch {without}{} with it; others {}",
+        "waits of the service, ms per CPU-second: for offline work {without}{} with it; for other programs and the kernel {}",
         pct(with),
         pct(others)
     ))
 }
 
-/// Steal time of each arm, CPUs, where there was any: the far tail of an arm depends on it.
+/// Formats the steal time of each arm in CPUs; `None` if there was no steal. Steal time matters because it affects the
+/// far tail of latency.
 pub fn stolen(run: &Run) -> Option<String> {
     let each: Vec<(&str, f64)> = run
         .arms
@@ -297,12 +305,11 @@ pub fn stolen(run: &Run) -> Option<String> {
         })
         .collect();
     let said: Vec<String> = each.iter().map(|(arm, mean)| format!("{arm} {mean:.2}")).collect();
-    each.iter()
-        .any(|(_, mean)| *mean >= 0.005)
-        .then(|| format!("CPUs taken by the hypervisor: {}", said.join(", ")))
+    each.iter().any(|(_, mean)| *mean >= 0.005).then(|| format!("steal time, CPUs: {}", said.join(", ")))
 }
 
-/// CPU use of programs that are not part of the experiment; reported, but no reason to discard blocks.
+/// Formats the CPU use of programs that are not part of the experiment. This use is only reported; it makes no block
+/// invalid.
 pub fn foreign(run: &Run) -> Option<String> {
     let used: Vec<f64> = run
         .blocks
@@ -312,31 +319,33 @@ pub fn foreign(run: &Run) -> Option<String> {
     let steal: Vec<f64> = run.blocks.iter().filter_map(|block| block.cpu.steal).collect();
     let most = |of: &[f64]| of.iter().copied().fold(0.0, f64::max);
     let stolen = crate::stats::mean(&steal)
-        .map(|mean| format!("; the hypervisor took {mean:.2} (at most {:.2})", most(&steal)))
+        .map(|mean| format!("; steal time was {mean:.2} CPUs (at most {:.2})", most(&steal)))
         .unwrap_or_default();
     crate::stats::mean(&used).map(|mean| {
         format!(
-            "programs that take no part used {mean:.2} CPUs (at most {:.2} in a block){stolen}",
+            "programs outside the experiment used {mean:.2} CPUs (at most {:.2} in a block){stolen}",
             most(&used)
         )
     })
 }
 
-/// Without a verdict: what was measured nevertheless, what was wrong, and what to do. Empty if there is a verdict.
+/// Formats what an INVALID or BROKEN run measured nevertheless, what was wrong, and what to do about the cause. Empty
+/// for any other verdict.
 pub fn anyway(run: &Run) -> Vec<String> {
     let Some(Verdict::Invalid | Verdict::Broken) = run.verdict else { return Vec::new() };
     let mut lines = Vec::new();
     let each: Vec<String> = isolated(run).filter_map(|arm| reached(run, arm)).take(3).collect();
     if !each.is_empty() {
         let harm = without(run).filter(|harm| harm.contains("worse")).unwrap_or_default();
-        lines.push(format!("measured all the same, and no result: {}{harm}", each.join("; ")));
+        lines.push(format!("measured nevertheless, but not a valid result: {}{harm}", each.join("; ")));
     }
     lines.extend(run.reasons.first().map(|why| format!("what was wrong: {why}")));
     lines.push(format!("what to do: {}", way_out(run)));
     lines
 }
 
-/// `harm to your service's median is below 4.2 %, to its P90 below 9.1 %`: the bounds that an arm reached.
+/// Formats the bounds that the measurements of an arm reached: `harm to your service's median is below 4.2 %, to its
+/// P90 below 9.1 %`.
 fn reached(run: &Run, arm: &Arm) -> Option<String> {
     let each: Vec<String> = bounds(run, arm)
         .iter()
@@ -347,7 +356,8 @@ fn reached(run: &Run, arm: &Arm) -> Option<String> {
     (!each.is_empty()).then(|| format!("{of}harm to your service's {}", each.join(", to its ")))
 }
 
-/// Advice against the cause of INVALID or BROKEN, in the order in which the verdict checks them.
+/// Returns advice on the cause of INVALID or BROKEN. This function checks the causes in the same order as the verdict
+/// does.
 fn way_out(run: &Run) -> &'static str {
     let all_hold = run
         .arms
@@ -368,17 +378,17 @@ fn way_out(run: &Run) -> &'static str {
         .filter(|block| block.invalid_reason.as_deref().is_some_and(|why| why.contains("generator")));
     let late = late.count() * 2 > bad.len();
     if !all_hold {
-        "find who else writes these files (`commensal doctor` names managers of this machine), stop it, and run again"
+        "find the program that also writes these files (`commensal doctor` lists such managers), stop it, and run again"
     } else if fails_alone {
-        "mend the service or ask less of it (--load): it fails before any offline work runs beside it"
+        "repair the service or lower its load (--load): it fails even without offline work"
     } else if run.verdict == Some(Verdict::Broken) {
-        "look at what the service says when it fails beside the offline work; what it ran is at the end of the page"
+        "read the service's log for the cause; its command line is at the end of the HTML report"
     } else if bad.len() * 5 > run.blocks.len() && late {
-        "ask for fewer requests (--load), or leave the load generator more CPU: it could not keep its own schedule"
+        "lower the load (--load), or give the load generator more CPU time: it could not keep its own schedule"
     } else if bad.len() * 5 > run.blocks.len() {
-        "remove the commonest reason, and run again; `commensal lab doctor` looks at the machine alone"
+        "remove the most frequent cause of invalid blocks, and run again; `commensal lab doctor` checks this machine"
     } else {
-        "stop what starts and ends by itself on this machine, or give the run more time (--for, --rounds)"
+        "stop programs that start and exit on this machine by themselves, or make the run longer (--for, --rounds)"
     }
 }
 
@@ -388,8 +398,9 @@ mod tests {
     use crate::analysis::conclude;
     use crate::fixture;
 
-    /// Several isolated arms: how many hold, then the one that decided.
-    // promise 49
+    /// With several isolated arms, the sentence says how many pass, and then describes the arm that determined the
+    /// verdict.
+    // promise 40
     #[test]
     fn several_arms_have_one_sentence() {
         let said = |harms: [f64; 2]| {
@@ -398,33 +409,35 @@ mod tests {
         };
         let (verdict, text) = said([0.0, 0.0]);
         assert_eq!(verdict, Verdict::Pass);
-        assert!(text.starts_with("2 of 2 arms hold (isolated, quota=80%); with "), "{text}");
+        assert!(text.starts_with("2 of 2 isolated arms pass (isolated, quota=80%); with "), "{text}");
         assert!(text.contains("; without it "), "{text}");
         let (verdict, text) = said([0.0, 0.3]);
         assert_eq!(verdict, Verdict::Fail);
         assert!(
             text.starts_with(
-                "1 of 2 arms holds (isolated), too much harm: quota=80%; with quota=80% your service's "
+                "1 of 2 isolated arms passes (isolated); too much harm: quota=80%; with quota=80% your service's "
             ),
             "{text}"
         );
-        assert!(text.contains("slower than alone, 5 % are allowed"), "{text}");
+        assert!(text.contains("slower than alone; 5 % is allowed"), "{text}");
         let (verdict, text) = said([0.3, 0.6]);
         assert_eq!(verdict, Verdict::Fail);
         assert!(
-            text.starts_with("none of 2 arms holds, too much harm: isolated, quota=80%; with quota=80% "),
+            text.starts_with(
+                "none of 2 isolated arms passes; too much harm: isolated, quota=80%; with quota=80% "
+            ),
             "{text}"
         );
         let (verdict, text) = said([0.048, 0.0]);
         assert_eq!(verdict, Verdict::Inconclusive);
         assert!(
-            text.starts_with("1 of 2 arms holds (quota=80%), not decided: isolated; with isolation "),
+            text.starts_with("1 of 2 isolated arms passes (quota=80%); undecided: isolated; with isolation "),
             "{text}"
         );
     }
 
-    /// A service slower than alone on CPUs that never idle may still be faster than alone.
-    // promise 49
+    /// A service that is slower than on CPUs that never idle may still be faster than on CPUs that may idle.
+    // promise 40
     #[test]
     fn the_sentence_says_which_baseline() {
         let mut run = fixture::concluded(12, [0.0, 0.5, -0.07], 0.005);
@@ -444,19 +457,19 @@ mod tests {
         check(
             [20.0, 30.0],
             Verdict::Fail,
-            "with isolation your service's median is at least 20 % slower than alone on CPUs that never idle, 5 % are \
-             allowed (than alone as it is: −7.",
+            "with isolation your service's median is at least 20 % slower than alone on CPUs that never idle; 5 % is \
+             allowed (against alone on CPUs that may idle: −7.",
         );
         check(
             [-1.0, 8.0],
             Verdict::Inconclusive,
             "with isolation your service's P90 is not slower than alone (bound 5 %); harm to its median is below 8.0 % \
-             (against alone on CPUs that never idle); 5 % ",
+             (against alone on CPUs that never idle); ",
         );
     }
 
-    /// For every cause of INVALID the text says what was measured, what was wrong and what to do.
-    // promise 44
+    /// For every cause of INVALID, the text says what was measured, what was wrong, and what to do about the cause.
+    // promise 36
     #[test]
     fn an_invalid_run_still_answers() {
         let check = |change: fn(&mut Run), wrong: &str, help: &str| {
@@ -468,8 +481,9 @@ mod tests {
             let text = lines.join("\n");
             assert_eq!(lines.len(), 3, "{text}");
             assert!(
-                lines[0]
-                    .starts_with("measured all the same, and no result: harm to your service's median below"),
+                lines[0].starts_with(
+                    "measured nevertheless, but not a valid result: harm to your service's median below"
+                ),
                 "{text}"
             );
             assert!(lines[1].contains(wrong) && lines[2].contains(help), "{text}");
@@ -479,11 +493,11 @@ mod tests {
                 block.load.achieved_per_s = block.load.achieved_per_s.map(|per_s| per_s * 0.7);
             }
         };
-        check(slower, "the two identical arms differ on QPS", "starts and ends by itself");
+        check(slower, "the two identical arms differ significantly on QPS", "start and exit");
         check(
             |run| run.arms[3].policy.as_mut().unwrap().applied[0].read = Some("0".into()),
             "cpu.idle of /commensal/offline",
-            "who else writes",
+            "also writes these files",
         );
         check(
             |run| {

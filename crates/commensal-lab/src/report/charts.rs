@@ -1,6 +1,6 @@
-//! The charts of a run: in a page, or each alone as SVG.
+//! The charts of a run. A chart is either a part of a page, or a standalone SVG.
 //!
-//! A chart without data shows a sentence instead. An empty axis is never drawn.
+//! If a chart has no data, a sentence replaces the chart; an empty axis is never drawn.
 
 mod canvas;
 mod cpu;
@@ -25,46 +25,47 @@ use crate::record::Run;
 /// A standalone chart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chart {
-    /// Its name, usable in file names.
+    /// Name of the chart, usable in file names.
     pub name: &'static str,
-    /// The SVG.
+    /// The chart as SVG.
     pub svg: String,
-    /// Why it shows a text instead of data, if so.
+    /// Why the chart contains a text instead of data; `None` if it has data.
     pub missing: Option<String>,
 }
 
-/// Name of a chart, and how it is drawn.
+/// A kind of chart, with the function that draws it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Kind {
-    /// Its name, usable in file names and anchors.
+    /// Name of the chart, usable in file names and anchors.
     pub name: &'static str,
-    /// Its heading.
+    /// Heading of the chart.
     pub title: &'static str,
     draw: fn(&DecodedRun<'_>, f64) -> Result<Canvas, String>,
     caption: fn(&DecodedRun<'_>) -> String,
 }
 
-/// All charts, in the order of a page.
+/// All kinds of charts, in the order of a page.
 pub(super) const KINDS: [Kind; 5] = [
     Kind {
         name: "ratios",
-        title: "Every round against its own baseline",
+        title: "Change from the baseline, round by round",
         draw: ratios::draw,
         caption: ratios_caption,
     },
+    Kind { name: "spectrum", title: "Latency distribution", draw: spectrum::draw, caption: spectrum_caption },
     Kind {
-        name: "spectrum",
-        title: "The whole distribution",
-        draw: spectrum::draw,
-        caption: spectrum_caption,
+        name: "timeline",
+        title: "Throughput and tail latency over the run",
+        draw: timeline::draw,
+        caption: timeline_caption,
     },
-    Kind { name: "timeline", title: "Over the run", draw: timeline::draw, caption: timeline_caption },
-    Kind { name: "cpu", title: "Who used the CPUs", draw: cpu::draw, caption: cpu_caption },
-    Kind { name: "waits", title: "Who made the service wait", draw: waits::draw, caption: waits_caption },
+    Kind { name: "cpu", title: "CPU use", draw: cpu::draw, caption: cpu_caption },
+    Kind { name: "waits", title: "What the service waited for", draw: waits::draw, caption: waits_caption },
 ];
 
 impl Kind {
-    /// The chart in a desktop and a phone layout as parts of a page, with its caption; or why there is none.
+    /// Returns the chart in a desktop and in a phone layout, as parts of a page, and the caption of the chart. The
+    /// error is the reason why the chart cannot be drawn.
     pub(super) fn embedded(&self, seen: &DecodedRun<'_>) -> Result<(String, String, String), String> {
         let svg = |width, id: &str| {
             (self.draw)(seen, width).map(|canvas| canvas.embedded(&format!("{}-{id}", self.name), self.title))
@@ -73,7 +74,7 @@ impl Kind {
     }
 }
 
-/// Every chart of a run, alone.
+/// Renders all charts of a run as standalone files.
 pub fn charts(run: &Run) -> Vec<Chart> {
     let seen = DecodedRun::of(run);
     let from =
@@ -95,12 +96,12 @@ fn ratios_caption(seen: &DecodedRun<'_>) -> String {
     let theta = if thetas.len() == 1 {
         format!("±{} %", thetas[0].trim_end_matches('0').trim_end_matches('.'))
     } else {
-        "the metric's threshold, either way".to_owned()
+        "plus or minus the metric's threshold".to_owned()
     };
     format!(
-        "Each dot is one round (from top to bottom in time): the metric in this arm over the metric in the baseline of the \
-         same round. The tinted bar is the 95 % interval, the line in it the estimate; the grey band is {theta}. The scale \
-         is logarithmic beyond the band."
+        "Each dot is one round, the first round at the top: the change of the metric in this arm from the baseline of the \
+         same round. The tinted bar is the 95 % interval, and the line in it is the estimate. The grey band is {theta}; \
+         outside the band, the scale is logarithmic."
     )
 }
 
@@ -108,18 +109,18 @@ fn spectrum_caption(seen: &DecodedRun<'_>) -> String {
     let sizes = seen.merged.iter().flatten().map(|histogram| histogram.len());
     let requests = sizes.fold(0, u64::saturating_add);
     format!(
-        "Latency by share of requests; each tenth of the remaining requests has the same width. All usable blocks of an arm \
-         are taken together ({} requests in all), for this picture only: every figure and the verdict come from pairs of \
-         blocks. Curves end where fewer than 10 requests lie beyond.",
+        "Latency by percentile; the steps from 90 % to 99 % and from 99 % to 99.9 % are equally wide. Only this chart \
+         combines all usable blocks of an arm ({} requests in total); all other values and the verdict are computed from \
+         pairs of blocks. A curve ends where fewer than 10 requests are slower.",
         count(requests)
     )
 }
 
 fn timeline_caption(seen: &DecodedRun<'_>) -> String {
     let by_second = seen.run.blocks.iter().any(|block| block.series.len() > 1);
-    let unit = if by_second { "Second by second within each block" } else { "One mark per block" };
+    let unit = if by_second { "One point per second" } else { "One mark per block" };
     let faint = if seen.run.blocks.iter().any(|block| !block.valid) {
-        " Faint marks are invalid blocks; they were left out of every figure."
+        " Faint marks are invalid blocks, which count in no result."
     } else {
         ""
     };
@@ -128,27 +129,25 @@ fn timeline_caption(seen: &DecodedRun<'_>) -> String {
         Some(metric) => {
             let needed = count(crate::record::Metric::P99.requests_needed());
             format!(
-                " {} stands in for P99, which needs {needed} requests per block and room in the plan.",
+                " {} is shown instead of P99, which needs {needed} requests per block and must be part of the plan.",
                 metric.label()
             )
         }
     };
-    format!(
-        "{unit}, in the order of measurement; shaded where offline work ran beside the service.{tail}{faint}"
-    )
+    format!("{unit}, in the order of measurement; blocks with offline work are shaded.{tail}{faint}")
 }
 
 fn cpu_caption(seen: &DecodedRun<'_>) -> String {
     format!(
-        "Mean CPU use of each block, in the order of measurement; the strip below names the arm. The machine has {} CPUs. \
-         Steal is time that the hypervisor gave to others: it is not use.",
+        "Mean CPU use of each block, in the order of measurement; the colour of the strip below a bar shows the arm. The \
+         machine has {} CPUs. Steal is CPU time that the hypervisor gave to other guests; it does not count as use.",
         seen.run.machine.threads
     )
 }
 
 fn waits_caption(_: &DecodedRun<'_>) -> String {
-    "Time that online threads were ready but had no CPU, divided by who had it meanwhile. The scheduler's own bookkeeping, \
-     not a sample; all valid blocks of an arm together."
+    "Time that online threads were ready to run but had no CPU, by what occupied the CPU meanwhile. The values are exact \
+     sums over all valid blocks of an arm, not samples."
         .to_owned()
 }
 

@@ -1,4 +1,5 @@
-//! CSV with one row per block. ASCII numbers, missing values empty.
+//! The report as CSV, with one row per block (the measurement of one arm, or way of running the service, in one round).
+//! Numbers are ASCII; missing values are empty.
 
 use super::sweep::value;
 use crate::record::{Blamed, Block, Metric, Role, Run, Sweep, decode_histogram, percentile_us};
@@ -12,7 +13,7 @@ psi_io_some_pct,psi_online_cpu_some_pct,psi_online_memory_some_pct,psi_online_io
 psi_offline_memory_some_pct,psi_offline_io_some_pct,cpi_online,cpi_offline,blame_run_s,wait_other_s,wait_peers_s,wait_offline_s,wait_kernel_s,wait_nobody_s,\
 wait_interrupts_s,preemptions,preemption_p99_us,wakeups,wakeup_p99_us,blame_missed_share,work_offline_per_s,work_unit";
 
-/// The blocks as CSV (RFC 4180, `\n` at the end of lines). Percentiles without enough requests are empty.
+/// Formats the blocks as CSV (RFC 4180, but with `\n` as line ends). Percentiles without enough requests are empty.
 pub fn csv(run: &Run) -> String {
     let queries = || run.design.queries.iter().map(|query| query.metric);
     let titles = queries().map(|metric| format!(",{}", quoted(metric.label())));
@@ -30,7 +31,8 @@ pub fn csv(run: &Run) -> String {
     out
 }
 
-/// `cpu.max, %`
+/// Formats the title of the column with the value of a sweep, such as `cpu.max, %`. A sweep is a run with one arm for
+/// each value of a setting.
 fn axis(sweep: &Sweep) -> String {
     if sweep.unit.is_empty() { sweep.what.clone() } else { format!("{}, {}", sweep.what, sweep.unit) }
 }
@@ -101,7 +103,7 @@ fn row(block: &Block, role: Option<Role>) -> Vec<String> {
     cells
 }
 
-/// Percentiles of one encoded histogram, to a tenth of a microsecond.
+/// Returns percentiles of an encoded histogram, formatted with a tenth of a microsecond.
 fn latencies(encoded: Option<&str>, metrics: &[Metric]) -> Vec<String> {
     let histogram = encoded.and_then(|text| decode_histogram(text).ok());
     let cell = |metric: &Metric| {
@@ -115,7 +117,7 @@ fn number(value: Option<f64>) -> String {
     value.map(|v| v.to_string()).unwrap_or_default()
 }
 
-/// A text field, in quotes when it needs them.
+/// Formats a text field, in quotes if its characters require quotes.
 pub(super) fn quoted(text: &str) -> String {
     let text = visible(text);
     if text.contains([',', '"']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.into_owned() }

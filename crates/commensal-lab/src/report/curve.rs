@@ -1,7 +1,8 @@
-//! Harm as a function of a swept value: a limit, or the intensity of the offline work. Data, its table in every format,
-//! and its HTML page.
+//! The harm at each value of a sweep: the data, a table in every format, and an HTML page. A sweep is a run with one
+//! arm for each value of a limit, or for each intensity of the offline work. A gate is a metric that determines the
+//! verdict.
 //!
-//! The caller fills a [`Curve`]; nothing here needs a machine. The chart is in `charts::curve`.
+//! The caller fills a `Curve`; this module reads nothing from the machine. The chart is in `charts::curve`.
 
 use super::charts::{Canvas, NARROW, WIDE, curve_chart, escape, trimmed, words};
 use super::html::sheet;
@@ -14,31 +15,31 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 impl Curve {
-    /// The gates of all points, each once, in printing order.
+    /// Returns the gates of all points, each once, in the order in which they are printed.
     pub fn metrics(&self) -> Vec<Metric> {
         let used: BTreeSet<Metric> =
             self.points.iter().flat_map(|point| point.gates.iter().map(|gate| gate.metric)).collect();
         used.into_iter().collect()
     }
 
-    /// The points in ascending order of the axis.
+    /// Returns the points in ascending order of their values.
     pub fn sorted(&self) -> Vec<&CurvePoint> {
         let mut points: Vec<&CurvePoint> = self.points.iter().collect();
         points.sort_by(|a, b| a.at.total_cmp(&b.at));
         points
     }
 
-    /// The threshold of a gate, per cent.
+    /// Returns the threshold of a gate in per cent.
     pub fn threshold_pct(&self, metric: Metric) -> Option<f64> {
         self.thresholds_pct.iter().find(|(of, _)| *of == metric).map(|(_, theta)| *theta)
     }
 
-    /// `cpu.max, %`
+    /// Formats the title of the axis, such as `cpu.max, %`.
     pub(super) fn axis_title(&self) -> String {
         if self.unit.is_empty() { self.what.clone() } else { format!("{}, {}", self.what, self.unit) }
     }
 
-    /// The table's rows, the header first.
+    /// Returns the rows of the table; the first row is the header.
     pub fn table(&self) -> Vec<Vec<String>> {
         let metrics = self.metrics();
         let kept = self.points.iter().any(|point| point.offline_kept_pct.is_some());
@@ -62,17 +63,17 @@ impl Curve {
         rows
     }
 
-    /// The table for a terminal.
+    /// Formats the table for a terminal.
     pub fn terminal(&self) -> String {
         columns(&self.table(), Align::Figures)
     }
 
-    /// The table as Markdown.
+    /// Formats the table as Markdown.
     pub fn markdown(&self) -> String {
         markdown_table(&self.table(), 2, markdown_escape)
     }
 
-    /// CSV with one row per value and gate; missing values are empty.
+    /// Formats CSV with one row per value and gate; missing values are empty.
     pub fn csv(&self) -> String {
         let mut out =
             "what,unit,at,label,verdict,metric,threshold_pct,harm_pct,ci95_low_pct,ci95_high_pct,offline_kept_pct\n"
@@ -103,12 +104,14 @@ impl Curve {
         format!("Harm over {}", self.what)
     }
 
-    /// The chart alone; `from` names the run. A text replaces it where there is nothing to draw.
+    /// Renders the chart as a standalone file; `from` is the name of the run. If there is nothing to draw, the file
+    /// contains a text instead.
     pub fn svg(&self, from: &str) -> String {
         curve_chart(self, WIDE).unwrap_or_else(|why| words(&why)).alone(&self.title(), from)
     }
 
-    /// The chart in a desktop and a phone layout, with its caption, as part of a page. `id` must be unique on the page.
+    /// Renders the chart with its caption in a desktop and a phone layout, as part of a page. `id` must be unique on
+    /// the page.
     pub fn figure(&self, id: &str) -> String {
         let draw = |width, which: &str| -> Result<String, String> {
             let canvas: Canvas = curve_chart(self, width)?;
@@ -116,20 +119,20 @@ impl Curve {
         };
         match (draw(WIDE, "w"), draw(NARROW, "n")) {
             (Ok(wide), Ok(narrow)) => format!(
-                "<p class=\"caption\">One line for each gate; the upright bars are 95 % intervals, the dashed line is the \
-                 harm that is still called none. The scale is logarithmic beyond it. Above zero is worse, for throughput as \
-                 well.</p>\n<figure><div class=\"wide\">{wide}</div><div class=\"narrow\">{narrow}</div></figure>\n"
+                "<p class=\"caption\">One line for each gate. Vertical bars are 95 % intervals; the dashed line is the \
+                 threshold, beyond which the scale is logarithmic. Values above zero mean worse, also for \
+                 throughput.</p>\n<figure><div class=\"wide\">{wide}</div><div class=\"narrow\">{narrow}</div></figure>\n"
             ),
             (Err(why), _) | (_, Err(why)) => format!("<p class=\"absent\">{}</p>\n", escape(&why)),
         }
     }
 
-    /// The table as part of a page; on a phone its rows are displayed as cards.
+    /// Renders the table as part of a page; on a phone its rows are displayed as cards.
     pub fn html_table(&self) -> String {
         super::html::table("curve", &self.table())
     }
 
-    /// A complete page; `from` names the run.
+    /// Renders a complete page; `from` is the name of the run.
     pub fn html(&self, from: &str) -> String {
         let title = escape(&self.title());
         format!(
@@ -148,7 +151,7 @@ impl Curve {
 mod tests {
     use super::*;
 
-    /// The sweep of a limit: the higher, the more harm and the more work.
+    /// Returns a sweep of a limit in which a higher limit causes more harm and allows more offline work.
     fn curve() -> Curve {
         let point = |at: f64, p90: f64, verdict, kept| CurvePoint {
             at,
@@ -210,7 +213,7 @@ mod tests {
     fn what_cannot_be_drawn_is_said() {
         let nothing = Curve { points: Vec::new(), ..curve() };
         assert!(nothing.html("x").contains("class=\"absent\""));
-        assert!(nothing.svg("x").contains("No value of cpu.max"));
+        assert!(nothing.svg("x").contains("at any value of cpu.max"));
         let mut wild = curve();
         wild.points[0].at = f64::NAN;
         wild.points[1].gates[0].harm_pct = f64::INFINITY;

@@ -1,9 +1,11 @@
-//! Comparison of two runs: the results of each arm in both, and by how much they differ significantly.
+//! Compares two runs: shows the results of each arm in both runs, and reports which differences are significant. An arm
+//! is one of the ways of running the service.
 //!
-//! The difference compares the rounds of both runs as two samples, either the paired log-ratios of an arm against its
-//! reference, or the logarithms of the reference itself, using Hodges and Lehmann's estimate with the exact bounds of
-//! the rank-sum test. Overlapping intervals prove nothing: a difference may be significant nevertheless. Runs on other
-//! machines or with other plans measure something else, so they are refused unless the user insists.
+//! For each arm, the rounds of the two runs are two samples. The values of a sample are the paired log-ratios of the
+//! arm to its reference. For the reference itself, the values are the logarithms of its metric. The difference is
+//! estimated with the Hodges-Lehmann estimator and the exact bounds of the rank-sum test. The printed intervals of the
+//! two runs may overlap although the difference is significant. Runs on other machines or with other plans measure
+//! different things, so the module refuses to compare them unless the user insists.
 
 mod rank_sum;
 
@@ -18,17 +20,17 @@ use commensal_core::text::{Align, columns};
 use serde::Serialize;
 use std::fmt::Write as _;
 
-/// Offered loads that differ by less, as a ratio, count as the same plan: the load may have been calibrated.
+/// Offered loads whose ratio is below this count as equal, because each run may have calibrated its own load.
 const SAME_LOAD: f64 = 1.02;
 
-/// Two runs compared.
+/// Comparison of two runs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Diff {
-    /// Verdicts of both.
+    /// Verdicts of both runs.
     pub verdicts: [Option<Verdict>; 2],
-    /// Each metric of each arm that both runs have.
+    /// One row for each metric of each arm that both runs have.
     pub rows: Vec<DiffRow>,
-    /// Other differences.
+    /// Other differences between the runs.
     pub notes: Vec<String>,
 }
 
@@ -39,26 +41,27 @@ pub struct DiffRow {
     pub arm: String,
     /// The metric.
     pub metric: Metric,
-    /// In the first run.
+    /// Estimate in the first run.
     pub a: Estimate,
-    /// In the second run.
+    /// Estimate in the second run.
     pub b: Estimate,
-    /// How much worse the second is, per cent, positive for harm; `None` where a run has no rounds with it.
+    /// How much worse the second run is than the first, in per cent (positive is worse); `None` if a run has no rounds
+    /// with this metric.
     pub worse_pct: Option<f64>,
-    /// Its two-sided 95 % interval; `None` where the rounds are too few for any.
+    /// Two-sided 95 % interval of `worse_pct`; `None` if there are too few rounds for an interval.
     pub worse_ci95: Option<[f64; 2]>,
-    /// Rounding step for printed changes, per cent; `None` for absolute figures.
+    /// Rounding step of printed changes in per cent; `None` for absolute values.
     #[serde(skip)]
     step_pct: Option<f64>,
 }
 
-/// An estimate with its two-sided 95 % interval: for the baseline an absolute value (microseconds, or requests per
-/// second), for other arms the signed change against their baseline, per cent.
+/// An estimate with its two-sided 95 % interval. For the baseline, the estimate is an absolute value (microseconds, or
+/// requests per second). For other arms, it is the signed change from the arm's reference in per cent.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Estimate {
     /// The estimate.
     pub value: f64,
-    /// Its interval, lower end first; `None` below 6 rounds.
+    /// Interval of the estimate, lower end first; `None` below 6 rounds.
     pub ci95: Option<[f64; 2]>,
 }
 
@@ -68,19 +71,19 @@ impl Estimate {
     }
 }
 
-/// Compares two concluded runs of one machine and one plan, in words.
+/// Compares two concluded runs of one machine and one plan; returns readable text.
 ///
 /// # Errors
-/// When machine or plan differ.
+/// Returns an error when the machines or the plans differ.
 pub fn diff(a: &Run, b: &Run) -> Result<String, LabError> {
     comparable(a, b)?;
     Ok(compare(a, b).text())
 }
 
-/// Whether two runs measured the same thing.
+/// Checks that two runs measured the same quantity under the same conditions.
 ///
 /// # Errors
-/// When machine or plan differ.
+/// Returns an error when the machines or the plans differ.
 pub fn comparable(a: &Run, b: &Run) -> Result<(), LabError> {
     let machines = of_machine(&a.machine, &b.machine);
     if !machines.is_empty() {
@@ -93,18 +96,19 @@ pub fn comparable(a: &Run, b: &Run) -> Result<(), LabError> {
     if differences.is_empty() {
         return Ok(());
     }
-    Err(LabError::new(format!("the runs were planned differently: {}", differences.join("; "))))
+    Err(LabError::new(format!("the plans of the runs differ: {}", differences.join("; "))))
 }
 
-/// Memory sizes that differ by less, as a ratio, count as equal: each kernel reserves a different part.
+/// Memory sizes whose ratio is below this count as equal, because each kernel reserves a different part of the memory.
 const SAME_MEMORY: f64 = 1.05;
 
-/// Differences that make two machines different. Installed software may change; it is reported by [`of_system`].
+/// Returns the differences that make two machines incomparable. Differences in software are not among them:
+/// [`of_system`] reports those.
 fn of_machine(a: &Machine, b: &Machine) -> Vec<String> {
     let mut found = Vec::new();
     let mut check = |name: &str, a: String, b: String| {
         if a != b {
-            found.push(format!("{name} is {a} and {b}"));
+            found.push(format!("{name} is {a} in A and {b} in B"));
         }
     };
     let unknown = || "unknown".to_owned();
@@ -123,28 +127,28 @@ fn of_machine(a: &Machine, b: &Machine) -> Vec<String> {
     found
 }
 
-/// Changes of the machine between the runs that are reported but do not prevent a comparison.
+/// Returns the changes of software between the runs, which the report mentions but which do not prevent a comparison.
 fn of_system(a: &Machine, b: &Machine) -> Vec<String> {
     let mut found = Vec::new();
     if a.kernel != b.kernel {
-        found.push(format!("the kernel is {} and {}", a.kernel, b.kernel));
+        found.push(format!("the kernel is {} in A and {} in B", a.kernel, b.kernel));
     }
     let cgroup = |of: &Machine| of.cgroup.clone().unwrap_or_else(|| "none".to_owned());
     if cgroup(a) != cgroup(b) {
-        found.push(format!("the cgroup hierarchy is {} and {}", cgroup(a), cgroup(b)));
+        found.push(format!("the cgroup hierarchy is {} in A and {} in B", cgroup(a), cgroup(b)));
     }
     found
 }
 
-/// The fields of the plan in which two runs differ. A different number of rounds, or another style, does not count.
+/// Returns the differences between the plans of two runs. The number of rounds and the table style may differ.
 fn differences(a: &Run, b: &Run) -> Vec<String> {
     let mut found = Vec::new();
     let mut check = |name: &str, a: String, b: String| {
         if a != b {
-            found.push(format!("{name} is {a} and {b}"));
+            found.push(format!("{name} is {a} in A and {b} in B"));
         }
     };
-    check("experiment", a.experiment.clone(), b.experiment.clone());
+    check("the experiment", a.experiment.clone(), b.experiment.clone());
     let arms = |run: &Run| {
         run.arms.iter().map(|arm| format!("{} ({:?})", arm.name, arm.role)).collect::<Vec<_>>().join(", ")
     };
@@ -167,7 +171,7 @@ fn differences(a: &Run, b: &Run) -> Vec<String> {
 }
 
 fn load(per_s: Option<f64>) -> String {
-    per_s.map_or("closed".to_owned(), |per_s| format!("{per_s} per second"))
+    per_s.map_or("closed loop".to_owned(), |per_s| format!("{per_s} per second"))
 }
 
 fn same_load(a: &Design, b: &Design) -> bool {
@@ -192,7 +196,7 @@ pub fn compare(a: &Run, b: &Run) -> Diff {
         };
         let (first, second) = (driver(&arm.policy), driver(&twin.policy));
         if first != second {
-            notes.push(format!("arm {}: the driver is {first} and {second}", arm.name));
+            notes.push(format!("arm {}: the driver is {first} in A and {second} in B", arm.name));
         }
         for metric in a.design.metrics() {
             let of = |run: &Run, samples: &Samples| match arm.role {
@@ -219,14 +223,14 @@ pub fn compare(a: &Run, b: &Run) -> Diff {
     }
     for (run, which) in [(a, "first"), (b, "second")] {
         if run.verdict == Some(Verdict::Invalid) {
-            notes.push(format!("the {which} run is INVALID: its figures are no result"));
+            notes.push(format!("the {which} run is INVALID, so its values are not a result"));
         }
     }
     Diff { verdicts: [a.verdict, b.verdict], rows, notes }
 }
 
-/// The rounds of one run as logarithms that are positive for harm: ratios to the report's reference, or the absolute
-/// level for the baseline.
+/// Returns the rounds of one run as logarithms that are positive for harm: ratios of the arm to its reference, or
+/// absolute values for the baseline.
 fn logs(run: &Run, samples: &Samples, arm: &str, metric: Metric) -> Vec<f64> {
     let place = |name: &str| run.arms.iter().position(|other| other.name == name);
     let Some(index) = place(arm) else { return Vec::new() };
@@ -238,7 +242,7 @@ fn logs(run: &Run, samples: &Samples, arm: &str, metric: Metric) -> Vec<f64> {
     vs.map(|vs| paired_log_ratios(samples, metric, index, vs)).unwrap_or_default()
 }
 
-/// The level of a metric in one arm: Hodges-Lehmann estimate over rounds, on the logarithms.
+/// Returns the absolute value of a metric in one arm: Hodges-Lehmann estimate of the logarithms over rounds.
 fn absolute(run: &Run, samples: &Samples, arm: &str, metric: Metric) -> Option<Estimate> {
     let index = run.arms.iter().position(|other| other.name == arm)?;
     let logs: Vec<f64> = samples.values(index, metric).into_iter().map(f64::ln).collect();
@@ -254,7 +258,7 @@ fn relative(run: &Run, arm: &str, metric: Metric) -> Option<Estimate> {
 }
 
 impl Diff {
-    /// The comparison in words.
+    /// Formats the comparison as readable text.
     pub fn text(&self) -> String {
         let word = |verdict: Option<Verdict>| verdict.map_or("NO VERDICT", Verdict::label);
         let mut out = format!("A {}, B {}\n", word(self.verdicts[0]), word(self.verdicts[1]));
@@ -262,15 +266,15 @@ impl Diff {
         table.extend(self.rows.iter().map(DiffRow::cells));
         out.push_str(&columns(&table, Align::Figures));
         if self.rows.is_empty() {
-            out.push_str("no metric was measured in an arm of both runs\n");
+            out.push_str("no metric was measured in the same arm of both runs\n");
         }
         let differ = self.rows.iter().filter(|row| row.differs() == Some(true)).count();
         let known = self.rows.iter().filter(|row| row.differs().is_some()).count();
         let chance = (known as f64 * 0.05).ceil();
         let _ = writeln!(
             out,
-            "{differ} of {known} differ at 5 % each, of which up to {chance:.0} would by chance; where none is shown the interval says \
-             how large a difference may still be."
+            "{differ} of {known} rows differ significantly at the 5 % level; without any real difference, \
+                 about {chance:.0} would be expected. Where no difference is proven, the interval shows how large it may still be."
         );
         for note in &self.notes {
             let _ = writeln!(out, "  {note}");
@@ -280,7 +284,7 @@ impl Diff {
 }
 
 impl DiffRow {
-    /// Whether there is a significant difference; `None` where the rounds are too few to show any.
+    /// Returns whether the two runs differ significantly; `None` if there are too few rounds to decide.
     fn differs(&self) -> Option<bool> {
         self.worse_ci95.map(|[lo, hi]| lo > 0.0 || hi < 0.0)
     }
@@ -312,7 +316,7 @@ impl DiffRow {
         let word = match self.differs() {
             Some(true) if worse > 0.0 => "worse",
             Some(true) => "better",
-            _ => "not shown",
+            _ => "no difference proven",
         };
         format!("{} {}: {word}", signed_pct(worse, 0.1), brackets([lo, hi], 0.1))
     }
@@ -331,7 +335,8 @@ mod tests {
         run
     }
 
-    /// Twelve rounds of [`small_run`], with harm in the isolated arm and independent noise in every round.
+    /// Returns a variant of [`small_run`] with twelve rounds, harm in the isolated arm, and independent noise in every
+    /// round.
     fn harmed(harm: f64, seed: u64) -> Run {
         let (mut run, mut rng) = (small_run(), crate::rng::Rng::new(seed));
         let again = run.blocks.clone().into_iter().map(|block| Block { round: block.round + 6, ..block });
@@ -382,7 +387,7 @@ mod tests {
         );
     }
 
-    /// A harm of 2 % with a noise of 1 %: the two intervals overlap, and the difference is certain all the same.
+    /// With a harm of 2 % and a noise of 1 %, the two intervals overlap, but the difference is significant.
     #[test]
     fn overlapping_intervals_may_differ_for_certain() {
         let (mut shown, mut overlapping) = (0, 0);
@@ -408,18 +413,31 @@ mod tests {
             change(&mut b);
             let said = diff(&a, &b).unwrap_err().to_string();
             assert!(said.contains(expect), "{said}");
-            // If the user insists, the figures are printed together with the differences.
+            // If the user insists on the comparison, the report has the values together with the differences between
+            // the plans.
             assert!(compare(&a, &b).text().contains("  the ") || !compare(&a, &b).notes.is_empty());
         };
-        check(|run| run.machine.cpu = "Xeon".into(), "different machines: the CPU is AMD EPYC and Xeon");
-        check(|run| run.machine.threads = 4, "the number of CPUs is 2 and 4");
-        check(|run| run.machine.memory_bytes = Some(16 << 30), "the memory is 8192 MiB and 16384 MiB");
-        check(|run| run.machine.virt = Some("none".into()), "the hypervisor is kvm and none");
-        check(|run| run.design.block_s = 5.0, "the measured part of a block is 20 s and 5 s");
-        check(|run| run.design.offered_per_s = None, "the offered load is 400 per second and closed");
-        check(|run| run.design.offered_per_s = Some(500.0), "400 per second and 500 per second");
+        check(
+            |run| run.machine.cpu = "Xeon".into(),
+            "different machines: the CPU is AMD EPYC in A and Xeon in B",
+        );
+        check(|run| run.machine.threads = 4, "the number of CPUs is 2 in A and 4 in B");
+        check(
+            |run| run.machine.memory_bytes = Some(16 << 30),
+            "the memory is 8192 MiB in A and 16384 MiB in B",
+        );
+        check(|run| run.machine.virt = Some("none".into()), "the hypervisor is kvm in A and none in B");
+        check(|run| run.design.block_s = 5.0, "the measured part of a block is 20 s in A and 5 s in B");
+        check(
+            |run| run.design.offered_per_s = None,
+            "the offered load is 400 per second in A and closed loop in B",
+        );
+        check(|run| run.design.offered_per_s = Some(500.0), "400 per second in A and 500 per second in B");
         check(|run| run.design.threshold_pct = 10.0, "the set of gates is P50 within 5 %");
-        check(|run| run.experiment = "other".into(), "experiment is http-vs-stress-ng and other");
+        check(
+            |run| run.experiment = "other".into(),
+            "the experiment is http-vs-stress-ng in A and other in B",
+        );
     }
 
     #[test]
@@ -431,8 +449,8 @@ mod tests {
             let said = diff(&a, &b).unwrap();
             assert!(said.contains(expect), "{said}");
         };
-        check(|run| run.machine.kernel = "6.18.1".into(), "the kernel is 6.18.0 and 6.18.1");
-        check(|run| run.machine.cgroup = Some("v2".into()), "the cgroup hierarchy is v1 and v2");
+        check(|run| run.machine.kernel = "6.18.1".into(), "the kernel is 6.18.0 in A and 6.18.1 in B");
+        check(|run| run.machine.cgroup = Some("v2".into()), "the cgroup hierarchy is v1 in A and v2 in B");
         // Each kernel reserves a different part of the memory.
         check(|run| run.machine.memory_bytes = Some((8 << 30) - (3 << 20)), "0 of ");
     }
@@ -444,7 +462,10 @@ mod tests {
         b.design.offered_per_s = Some(404.0);
         b.arms[3].policy.as_mut().unwrap().driver = "cpu.bvt_warp_ns".into();
         let text = diff(&a, &b).unwrap();
-        assert!(text.contains("arm isolated: the driver is cpu.idle and cpu.bvt_warp_ns"), "{text}");
+        assert!(
+            text.contains("arm isolated: the driver is cpu.idle in A and cpu.bvt_warp_ns in B"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -453,6 +474,9 @@ mod tests {
         run.blocks.retain(|block| block.round < 3);
         conclude(&mut run);
         let text = diff(&run, &run).unwrap();
-        assert!(text.contains("too few rounds for an interval") && text.contains("0 of 0 differ"), "{text}");
+        assert!(
+            text.contains("too few rounds for an interval") && text.contains("0 of 0 rows differ"),
+            "{text}"
+        );
     }
 }

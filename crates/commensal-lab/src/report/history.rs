@@ -1,4 +1,5 @@
-//! The history of a machine's results: a table with a sparkline for each gate, and a page with the reports' charts.
+//! The history of a machine's results: a table with a sparkline for each gate (metric that determines the verdict), and
+//! an HTML page with a chart.
 
 use super::charts::escape;
 use super::html::{sheet, table};
@@ -9,12 +10,12 @@ use crate::record::{Metric, Verdict};
 use commensal_core::text::{Align, columns};
 use std::fmt::Write as _;
 
-/// Characters of a sparkline, lowest first.
+/// Characters of a sparkline, from lowest to highest.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// Maximum number of runs in a sparkline; the last ones are shown.
+/// Maximum number of runs in a sparkline. Of a longer history, only the last runs are shown.
 const BARS_SHOWN: usize = 60;
 
-/// The history for a terminal.
+/// Formats the history for a terminal.
 pub fn history_text(all: &[Series], told: &[String]) -> String {
     let mut out = String::new();
     for (at, one) in all.iter().enumerate() {
@@ -31,7 +32,7 @@ pub fn history_text(all: &[Series], told: &[String]) -> String {
         }
     }
     if all.is_empty() {
-        out.push_str("no run is remembered: `commensal lab run` adds each that ends\n");
+        out.push_str("the history is empty: `commensal lab run` adds each finished run\n");
     } else {
         let _ = writeln!(out, "\n{}", test_in_words());
     }
@@ -41,12 +42,12 @@ pub fn history_text(all: &[Series], told: &[String]) -> String {
     out
 }
 
-/// The history as a page of its own.
+/// Renders the history as an HTML page.
 pub fn history_html(all: &[Series], told: &[String]) -> String {
-    let mut body = String::from("<h1>How the answer moved</h1>\n");
+    let mut body = String::from("<h1>History of results</h1>\n");
     if all.is_empty() {
         body.push_str(
-            "<p class=\"absent\">No run is remembered: commensal lab run adds each that ends.</p>\n",
+            "<p class=\"absent\">The history is empty: commensal lab run adds each finished run.</p>\n",
         );
     }
     for (at, one) in all.iter().enumerate() {
@@ -65,7 +66,7 @@ pub fn history_html(all: &[Series], told: &[String]) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
-         <link rel=\"icon\" href=\"data:,\">\n<title>How the answer moved</title>\n<style>\n{}\n</style></head>\n<body>\n{body}</body>\n</html>\n",
+         <link rel=\"icon\" href=\"data:,\">\n<title>History of results</title>\n<style>\n{}\n</style></head>\n<body>\n{body}</body>\n</html>\n",
         sheet()
     )
 }
@@ -86,7 +87,8 @@ fn gate(point: &Point, metric: Metric) -> Option<&GateEntry> {
     point.gates.iter().find(|gate| gate.metric == metric)
 }
 
-/// `+1.2 % [−0.3, +2.1], harm < 2.0`, as change of the metric itself; the bound is harm.
+/// Formats a gate as `+1.2 % [−0.3, +2.1], harm < 2.0`: the change of the metric with its interval, and the upper bound
+/// of the harm.
 fn figures(gate: &GateEntry) -> String {
     let change = |harm| change_pct(gate.metric, harm);
     let ends = gate.ci95.map(|ends| format!(" {}", brackets(ends.map(change), 0.1))).unwrap_or_default();
@@ -97,7 +99,7 @@ fn figures(gate: &GateEntry) -> String {
     format!("{}{ends}{bound}", signed_pct(change(gate.harm_pct), 0.1))
 }
 
-/// `2026-11-21 10:00` from RFC 3339; other text is unchanged.
+/// Formats the time `2026-11-21 10:00` from RFC 3339; any other text is returned unchanged.
 fn day(started: &str) -> String {
     match (started.get(..10), started.get(10..11), started.get(11..16)) {
         (Some(day), Some("T"), Some(time)) => format!("{day} {time}"),
@@ -105,7 +107,7 @@ fn day(started: &str) -> String {
     }
 }
 
-/// One row per run, the header first.
+/// Returns one row per run; the first row is the header.
 fn rows(one: &Series) -> Vec<Vec<String>> {
     let metrics = metrics(one);
     let mut titles: Vec<String> = ["run", "version", "verdict", "changed"].map(str::to_owned).to_vec();
@@ -137,7 +139,7 @@ fn rows(one: &Series) -> Vec<Vec<String>> {
     rows
 }
 
-/// The gates on which a run differs from the previous one, in few words.
+/// Formats the gates on which a run differs significantly from the previous run.
 fn changed(changes: &[Change]) -> String {
     let significant: Vec<String> = changes.iter().filter(|change| change.significant).map(words).collect();
     match (significant.is_empty(), changes.is_empty()) {
@@ -147,7 +149,7 @@ fn changed(changes: &[Change]) -> String {
     }
 }
 
-/// `P90 worse by 12 %, p 0.0004`
+/// Formats a change as `P90 worse by 12 %, p 0.0004`.
 fn words(change: &Change) -> String {
     let (how, by) = if change.moved_pct > 0.0 {
         ("worse", change.moved_pct)
@@ -158,16 +160,17 @@ fn words(change: &Change) -> String {
     format!("{} {how} by {} %, p {p}", change.metric.label(), plain(by, 0.1))
 }
 
-/// Changes between releases with several runs.
+/// Returns one sentence for each change between releases that were measured by several runs.
 fn moved(one: &Series) -> Vec<String> {
     let said = |change: &Change| {
-        let verdict = if change.significant { "" } else { ", which may be chance" };
+        let verdict = if change.significant { "" } else { ", which may be due to chance" };
         format!("{}: {}{verdict}", change.since, words(change))
     };
     one.releases.iter().map(said).collect()
 }
 
-/// `P90 ▁▂▁█  harm −0.4 to +12.1 %, of the last 4 runs`: one bar per run, by the harm; a gap where it is unknown.
+/// Formats `P90 ▁▂▁█  harm −0.4 to +12.1 %, 4 runs`. The height of a bar shows the harm in one run; a run without a
+/// value is a gap.
 fn spark(one: &Series, metric: Metric) -> String {
     let first = one.runs.len().saturating_sub(BARS_SHOWN);
     let harms: Vec<Option<f64>> =
@@ -191,7 +194,7 @@ fn spark(one: &Series, metric: Metric) -> String {
     )
 }
 
-/// The runs as points side by side.
+/// Converts the runs to points of a chart, at equal distances.
 fn curve(one: &Series) -> Curve {
     let point = |(at, point): (usize, &Point)| CurvePoint {
         at: at as f64,
@@ -260,8 +263,8 @@ mod tests {
             assert!(page.contains(&escape(&cell)), "{cell}");
         }
         assert!(page.contains("<div class=\"narrow\"><svg") && !page.contains("NaN"));
-        assert!(history_html(&[], &[]).contains("No run is remembered"));
-        assert!(history_text(&[], &[]).starts_with("no run is remembered"));
+        assert!(history_html(&[], &[]).contains("The history is empty"));
+        assert!(history_text(&[], &[]).starts_with("the history is empty"));
     }
 
     #[test]

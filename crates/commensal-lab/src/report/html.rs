@@ -1,6 +1,7 @@
-//! The report as a single HTML file without network access or scripts.
+//! The report as a single HTML file, which contains no scripts and loads nothing from the network.
 //!
-//! The first screen answers the question; the rest gives the evidence.
+//! The first screen shows the result. The rest of the page shows the measurements on which the result is based. An arm
+//! is one of the ways of running the service that the run compares.
 
 mod blocks;
 mod glossary;
@@ -17,7 +18,7 @@ use crate::record::Verdict;
 use std::fmt::Write as _;
 pub use style::sheet;
 
-/// The report as HTML.
+/// Renders the report as an HTML page.
 pub fn html(run: &Run) -> String {
     let seen = DecodedRun::of(run);
     let summary = summarise(run);
@@ -53,7 +54,7 @@ pub fn html(run: &Run) -> String {
     let mut body = glossary::linked(&body);
     let _ = writeln!(
         body,
-        "<footer>commensal {}, schema {}. Every figure is computed from the blocks in the record.</footer>",
+        "<footer>commensal {}, schema {}. Every value is computed from the blocks in the record.</footer>",
         escape(&run.tool.version),
         escape(&run.schema)
     );
@@ -67,10 +68,10 @@ pub fn html(run: &Run) -> String {
     )
 }
 
-/// Verdict, table and facts.
+/// Renders verdict, table and facts.
 fn first_screen(run: &Run, summary: &Summary) -> String {
     let class = run.verdict.map_or("NONE", Verdict::label);
-    // The headline holds the evidence in brackets, after two spaces.
+    // The headline is the result, two spaces, and the measured values in brackets.
     let (claim, evidence) = summary.headline.split_once("  ").unwrap_or((&summary.headline, ""));
     let evidence = evidence.trim_start_matches('(').trim_end_matches(')');
     let mut out = format!(
@@ -79,13 +80,13 @@ fn first_screen(run: &Run, summary: &Summary) -> String {
         escape(&run.started),
         escape(&run.machine.cpu),
         escape(summary.word),
-        // A number and its sign must not be separated by a line break.
+        // A line break must not separate a number from its percent sign.
         escape(&capitalised(run, claim)).replace(" %", "\u{a0}%")
     );
     if !evidence.is_empty() {
         let _ = writeln!(out, "<p class=\"evidence\">{}</p>", escape(evidence));
     }
-    // Without an answer, the reason comes first.
+    // If there is no result, the page starts with the reason.
     if !summary.anyway.is_empty() {
         out.push_str(&items(run, "words", summary.anyway.iter()));
     } else if run.verdict == Some(Verdict::Inconclusive) {
@@ -103,9 +104,10 @@ fn result(summary: &Summary) -> String {
     rows.extend(summary.rows.iter().cloned());
     let mut out = table("result", &rows);
     out.push_str(
-        "<p class=\"caption\">The baseline is absolute: medians over its blocks. The others are changes against it, \
-         (arm − baseline) / baseline, paired by round; a positive latency is worse. CPU is the busy share of the machine, its \
-         change in percentage points. Figures of the charts can be pointed at.</p>\n",
+        "<p class=\"caption\">The row of the baseline has absolute values, which are medians over its blocks. The other rows \
+         have changes from the baseline, (arm − baseline) / baseline, paired by round; a positive change of a latency is \
+         worse. CPU is the busy share of the machine, and its change is in percentage points. Charts show their values \
+         when you point at a mark.</p>\n",
     );
     out
 }
@@ -113,12 +115,13 @@ fn result(summary: &Summary) -> String {
 /// Maximum number of columns that fit on a desktop page.
 const FITS: usize = 10;
 
-/// A table whose rows are displayed as cards on a phone, each figure next to the title of its column; the first row
-/// contains the titles. ARIA roles are explicit because browsers drop them when a table has another layout.
+/// Renders a table. The first row contains the titles. On a phone, each row is displayed as a card, with each value
+/// next to its column title. The ARIA roles are explicit, because browsers drop a table's implicit roles when CSS
+/// changes its `display`.
 pub(super) fn table(label: &str, rows: &[Vec<String>]) -> String {
     let Some((titles, rows)) = rows.split_first() else { return String::new() };
-    // On a phone nothing is wider than the screen.
-    let hint = "<p class=\"hint desk\">The table is wider than the page: move it sideways.</p>";
+    // On a phone no table is wider than the screen.
+    let hint = "<p class=\"hint desk\">The table is wider than the page; scroll it sideways.</p>";
     let hint = if titles.len() > FITS { hint } else { "" };
     let mut out = format!(
         "{hint}<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{}\"><table class=\"main{}\" role=\"table\">\n\
@@ -146,14 +149,14 @@ pub(super) fn table(label: &str, rows: &[Vec<String>]) -> String {
     out
 }
 
-/// The notes of the run.
+/// Renders the notes of the run.
 fn in_words(run: &Run) -> String {
-    let mut out = String::from("<h2 id=\"words\">In words</h2>\n");
-    // The analysis repeats the recorder's caveats among its notes.
+    let mut out = String::from("<h2 id=\"words\">Reasons and notes</h2>\n");
+    // The analysis copies the recorder's caveats into its notes; this page shows them once.
     let notes: Vec<&String> = run.notes.iter().filter(|note| !run.caveats.contains(note)).collect();
     for (title, said) in [
         ("Why this verdict", run.reasons.iter().collect()),
-        ("What the recorder warns of", run.caveats.iter().collect()),
+        ("Limitations of this recording", run.caveats.iter().collect()),
         ("Notes", notes),
     ] {
         if !said.is_empty() {
@@ -170,14 +173,14 @@ fn in_words(run: &Run) -> String {
     let corrected: Vec<String> = corrected.collect();
     if !corrected.is_empty() {
         let more = corrected.len().saturating_sub(MOST_CORRECTIONS);
-        out.push_str("<h3>Corrected figures</h3>\n");
+        out.push_str("<h3>Corrected values</h3>\n");
         out.push_str(&items(run, "words", corrected.iter().take(MOST_CORRECTIONS)));
         if more > 0 {
             let _ = writeln!(out, "<p>and {more} more in the record.</p>");
         }
     }
     if run.reasons.is_empty() && run.caveats.is_empty() && run.notes.is_empty() {
-        out.push_str("<p>The run has nothing to add.</p>\n");
+        out.push_str("<p>There are no reasons and no notes.</p>\n");
     }
     out
 }

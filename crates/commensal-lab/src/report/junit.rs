@@ -1,6 +1,7 @@
-//! The report for CI servers: one test case per gate metric of each isolated arm, in JUnit's XML format.
+//! The report for CI servers, in JUnit's XML format. There is one test case per gate (metric that determines the
+//! verdict) of each isolated arm, and one per further criterion.
 //!
-//! Undecided gates are skipped with a message, or failed in strict mode.
+//! The test case of an undecided gate is marked as skipped, with a message; in strict mode the case fails.
 
 use super::charts::escape;
 use crate::analysis::{answered, need_not_hold};
@@ -11,7 +12,7 @@ use crate::verdict::{Gate, beside_gates, each, service_failed};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-/// One testcase.
+/// A test case.
 struct Case {
     class: String,
     name: String,
@@ -19,7 +20,7 @@ struct Case {
     message: String,
 }
 
-/// The report as JUnit XML. With `strict`, INCONCLUSIVE and INVALID are failures.
+/// Formats the report as JUnit XML. With `strict`, INCONCLUSIVE and INVALID are failures.
 pub fn junit(run: &Run, strict: bool) -> String {
     let cases = cases(run);
     let fails = |case: &&Case| match case.outcome {
@@ -67,7 +68,7 @@ fn cases(run: &Run) -> Vec<Case> {
             .filter(|gate| run.design.plans_for(*gate) && seen.insert(*gate))
             .collect();
         let class = format!("{}.{}", run.experiment, arm.name);
-        // Where the environment allows no judgement of an arm, its cases get the verdict of the run.
+        // If the environment check failed, no arm can be judged, and every test case gets the verdict of the run.
         let whole = whole(run, arm);
         let outcome = |own: (Verdict, String)| whole.map_or(own, |verdict| (verdict, why(run)));
         for gate in each(run, arm, &gates) {
@@ -80,7 +81,8 @@ fn cases(run: &Run) -> Vec<Case> {
             cases.push(Case { class: class.clone(), name: part.name.to_owned(), outcome, message });
         }
     }
-    // Which values of a limit hold is the question; a build fails only if none does.
+    // With one arm for each value of a limit, the question is which values pass. So the build fails only if no value
+    // passes.
     if let Some(sweep) = run.design.sweep.as_ref().filter(|sweep| !sweep.ramp)
         && let Some(outcome) = run.verdict.filter(|_| answered(run).is_some())
     {
@@ -93,7 +95,7 @@ fn cases(run: &Run) -> Vec<Case> {
         let (class, name) = (run.experiment.clone(), format!("some {} holds", sweep.what));
         cases.push(Case { class, name, outcome, message: why(run) });
     }
-    // Problems that no case shows must not look like success.
+    // If no test case shows the problem, a separate case must, so that the report does not look like success.
     let verdict = run.verdict.unwrap_or(Verdict::Inconclusive);
     if verdict != Verdict::Pass && !cases.iter().any(|case| case.outcome == verdict) {
         let (class, name) = (run.experiment.clone(), "verdict".to_owned());
@@ -102,7 +104,7 @@ fn cases(run: &Run) -> Vec<Case> {
     cases
 }
 
-/// The verdict of every case of an arm that was not judged separately.
+/// Returns the verdict for all cases of an arm that was not judged separately.
 fn whole(run: &Run, arm: &Arm) -> Option<Verdict> {
     match run.verdict {
         None => Some(Verdict::Inconclusive),
@@ -113,12 +115,12 @@ fn whole(run: &Run, arm: &Arm) -> Option<Verdict> {
     }
 }
 
-/// The reasons of the verdict in one line.
+/// Returns the reasons of the verdict on one line.
 fn why(run: &Run) -> String {
-    if run.reasons.is_empty() { "the run is not concluded".to_owned() } else { run.reasons.join("; ") }
+    if run.reasons.is_empty() { "the run has no verdict yet".to_owned() } else { run.reasons.join("; ") }
 }
 
-/// The result on a gate.
+/// Describes the result on a gate.
 fn said(run: &Run, gate: &Gate<'_>) -> String {
     let Some(result) = gate.result else {
         return format!("{} was not measured in both arms of any round", gate.metric.label());
@@ -129,10 +131,10 @@ fn said(run: &Run, gate: &Gate<'_>) -> String {
     let said = format!("{}{ends}, {} rounds", signed_pct(change(result.harm_pct), step), result.rounds);
     let theta = run.design.threshold_of(gate.metric);
     match gate.verdict {
-        _ if result.one_sided.is_none() => format!("{said}: at least 5 rounds are needed for any bound"),
+        _ if result.one_sided.is_none() => format!("{said}: a confidence bound needs 5 rounds"),
         Verdict::Fail => format!("{said}: harmed by more than {theta} %"),
         Verdict::Pass => said,
-        _ => format!("{said}: {theta} % is neither held nor left for certain"),
+        _ => format!("{said}: neither proven below {theta} % nor proven above"),
     }
 }
 
@@ -189,8 +191,8 @@ mod tests {
         }
     }
 
-    /// Judges the run again after its data was changed.
-    fn judged(mut run: Run) -> Run {
+    /// Determines the verdict of a run again, after a test has changed the run's data.
+    fn decided(mut run: Run) -> Run {
         let found = judge(&run);
         (run.verdict, run.arm_verdicts, run.reasons) = (Some(found.verdict), found.arms, found.reasons);
         run
@@ -200,10 +202,10 @@ mod tests {
     fn waits_are_a_case_where_there_was_a_probe() {
         let mut run = concluded(12, [0.0, 0.5, 0.0], 0.01);
         run.blame.push(waits(Verdict::Fail));
-        let mut run = judged(run);
+        let mut run = decided(run);
         check(&run, false, [4, 1, 0], "<failure type=\"FAIL\" message=\"80 ms per CPU-second\">");
         run.arms[3].policy.as_mut().unwrap().applied[0].read = Some("0".into());
-        check(&judged(run), false, [4, 0, 4], "name=\"waits blamed on offline work\"");
+        check(&decided(run), false, [4, 0, 4], "name=\"waits blamed on offline work\"");
     }
 
     #[test]
@@ -213,11 +215,11 @@ mod tests {
             .iter_mut()
             .filter(|block| block.arm == "isolated")
             .for_each(|block| block.online_crashed = true);
-        check(&judged(run), false, [3, 3, 0], "type=\"BROKEN\"");
+        check(&decided(run), false, [3, 3, 0], "type=\"BROKEN\"");
     }
 
-    /// All combinations of outcomes of gates and of the rest: the cases agree with the verdict.
-    // promise 49
+    /// Tests all combinations of results of gates and other criteria: the test cases agree with the verdict.
+    // promise 40
     #[test]
     fn the_cases_and_the_verdict_agree() {
         use Verdict::{Broken, Fail, Inconclusive, Pass};
@@ -244,7 +246,7 @@ mod tests {
                         if !floor {
                             run.results.iter_mut().for_each(|result| result.one_sided = None);
                         }
-                        let run = judged(run);
+                        let run = decided(run);
                         let verdict = run.verdict.unwrap();
                         *seen.entry(verdict.label()).or_insert(0) += 1;
                         let cases = cases(&run);
@@ -279,7 +281,7 @@ mod tests {
         run.reasons = vec!["it keeps < 30 % of the work & \"that\" is too little".into()];
         check(&run, false, [4, 1, 0], "it keeps &lt; 30 % of the work &amp; &quot;that&quot; is");
         (run.verdict, run.reasons) = (None, Vec::new());
-        check(&run, false, [3, 0, 3], "not concluded");
+        check(&run, false, [3, 0, 3], "no verdict yet");
         run.arms.retain(|arm| arm.role != Role::Isolated);
         run.verdict = Some(Verdict::Inconclusive);
         check(&run, false, [1, 0, 1], "name=\"verdict\"");

@@ -1,26 +1,27 @@
-//! The report for a pull request or a job summary: at most 40 lines.
+//! The report for a pull request or a CI job summary, in Markdown: at most 40 lines. An arm is one of the ways of
+//! running the service that the run compares.
 
 use super::summary::summarise;
 use super::sweep::curves;
 use crate::record::Run;
 use commensal_core::text::{markdown_table, printable};
 
-/// The most lines of the report.
+/// Maximum number of lines of the report.
 const MAX_LINES: usize = 40;
 
-/// The report as Markdown.
+/// Formats the report as Markdown.
 pub fn markdown(run: &Run) -> String {
     let summary = summarise(run);
     let mut lines = vec![format!("**{}** {}", summary.word, escape(&summary.headline)), String::new()];
     for line in &summary.anyway {
         lines.extend([escape(line), String::new()]);
     }
-    // A run may compare many arms; the facts and the machine must still fit.
+    // Limit the rows, because a run may compare many arms, and the facts and the machine must still fit.
     let mut table = vec![summary.titles];
     table.extend(summary.rows.into_iter().take(MAX_LINES / 4));
     lines.extend(markdown_table(&table, 1, escape).lines().map(str::to_owned));
     lines.push(String::new());
-    // The arm that the claim is about.
+    // The last curve shows the harm with isolation, which is the subject of the verdict.
     if let Some((_, curve)) = curves(run).pop() {
         lines.extend(curve.markdown().lines().map(str::to_owned));
         lines.push(String::new());
@@ -44,7 +45,7 @@ pub fn markdown(run: &Run) -> String {
     text
 }
 
-/// Escapes names from outside, so that they stay in one cell and contain no markup.
+/// Escapes a name that the user chose, so that the name stays in one table cell and contains no markup.
 pub(super) fn escape(text: &str) -> String {
     let mut out = String::new();
     for c in printable(&text.replace(['\n', '\r', '\t'], " ")).chars() {

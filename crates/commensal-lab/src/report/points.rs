@@ -1,51 +1,53 @@
-//! A sweep and its results: the figures of a curve.
+//! The results of a sweep, which is a run with one arm (way of running the service) for each value of a setting.
 
 use crate::format::{change_pct, signed_pct};
 use crate::record::{Metric, Role, Run, Verdict};
 use crate::verdict::{against_baseline, against_strictest};
 use serde::{Deserialize, Serialize};
 
-/// A sweep and its results.
+/// A sweep with its results.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Curve {
-    /// Name of the swept value, such as `cpu.max`.
+    /// Name of the setting, such as `cpu.max`.
     pub what: String,
-    /// The unit of its values, such as `%`; empty for a plain number.
+    /// Unit of the values, such as `%`; empty for a plain number.
     pub unit: String,
-    /// Threshold of each gate: harm up to this size, per cent, still counts as no harm.
+    /// Threshold of each gate (metric that determines the verdict) in per cent. A harm up to this size still counts as
+    /// no harm.
     pub thresholds_pct: Vec<(Metric, f64)>,
-    /// The values; in any order.
+    /// Results at the values, in any order.
     pub points: Vec<CurvePoint>,
 }
 
-/// Result at one value.
+/// The result at one value of the setting.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CurvePoint {
-    /// Position on the axis.
+    /// The value, as a position on the axis.
     pub at: f64,
     /// Label of the value, such as `20 %`.
     pub label: String,
-    /// The verdict; `None` if there is none.
+    /// The verdict on this value; `None` if the run has no verdict on this value.
     pub verdict: Option<Verdict>,
-    /// The gates that were measured.
+    /// The results of the gates at this value.
     pub gates: Vec<CurveGate>,
-    /// Offline work in this arm over that in the contended arm, per cent.
+    /// Offline work in this arm, in per cent of the offline work in the arm without isolation.
     pub offline_kept_pct: Option<f64>,
 }
 
-/// One gate at one value.
+/// Result of one gate at one value.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CurveGate {
-    /// The gate.
+    /// The gate's metric.
     pub metric: Metric,
-    /// The harm, per cent: positive is worse, for throughput as well.
+    /// The harm in per cent. Positive means worse, also for throughput.
     pub harm_pct: f64,
-    /// Its two-sided 95 % interval, per cent.
+    /// Two-sided 95 % interval of the harm in per cent.
     pub ci95: Option<[f64; 2]>,
 }
 
 impl CurvePoint {
-    /// The point for one arm of a concluded run. An isolated arm uses the comparison on which its verdict is based.
+    /// Creates the point for one arm of a concluded run. For an isolated arm, uses the comparison on which the verdict
+    /// is based.
     pub fn of(run: &Run, arm: &str, at: f64, label: &str) -> Self {
         let role = run.arms.iter().find(|other| other.name == arm).map(|other| other.role);
         let isolated = role == Some(Role::Isolated);
@@ -66,14 +68,14 @@ impl CurvePoint {
         }
     }
 
-    /// The figures of one gate.
+    /// Returns the result of one gate.
     pub fn gate(&self, metric: Metric) -> Option<&CurveGate> {
         self.gates.iter().find(|gate| gate.metric == metric)
     }
 }
 
 impl CurveGate {
-    /// `+2.1 % [−0.3, +4.5]`, as change of the metric itself.
+    /// Formats the change of the metric itself, such as `+2.1 % [−0.3, +4.5]`.
     pub(super) fn words(&self) -> String {
         let change = |harm| change_pct(self.metric, harm);
         let ends = self.ci95.map(|ends| format!(" {}", crate::format::brackets(ends.map(change), 0.1)));

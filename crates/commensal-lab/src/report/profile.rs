@@ -1,15 +1,16 @@
-//! A sensitivity profile: the effect of each antagonist on one service, as a matrix.
+//! A sensitivity profile: a matrix of the effect that each antagonist has on one service. An antagonist is an offline
+//! program that stresses one resource.
 
 use crate::format::{change_pct, quantum, signed_pct};
 use crate::record::{Arm, Metric, Role, Run};
 use crate::verdict::against_baseline;
 use commensal_core::text::{Align, columns};
 
-/// The metrics of the matrix.
+/// The metrics that are columns of the matrix.
 const COLUMNS: [Metric; 4] = [Metric::Qps, Metric::P50, Metric::P90, Metric::P99];
 
-/// The matrix: a row per antagonist, the change of each metric against the baseline. `n.s.` means not significant: the
-/// two-sided 95 % interval contains zero change.
+/// Formats the matrix: one row per antagonist, with the change of each metric from the baseline. `n.s.` means not
+/// significant: the two-sided 95 % interval includes zero.
 #[must_use]
 pub fn profile(run: &Run) -> String {
     let mut titles = vec![String::new()];
@@ -20,7 +21,8 @@ pub fn profile(run: &Run) -> String {
     table.extend(run.arms.iter().filter(shown).map(|arm| row(run, arm)));
     let mut out = columns(&table, Align::Figures);
     out.push_str(
-        "changes against the service alone; n.s. is not significant (95 %); blamed is wait per CPU-second\n",
+        "Changes from the service alone; n.s. means not significant (95 %). The column blamed \
+         has the wait caused by offline work, in ms per CPU-second.\n",
     );
     out
 }

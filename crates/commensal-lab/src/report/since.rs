@@ -1,10 +1,11 @@
-//! Latency by the time since the last switch: shows whether one window affects the next.
+//! Latency by the time since the run last switched between arms (ways of running the service). It shows whether one
+//! window affects the next.
 
 use crate::format::latency;
 use crate::record::{Role, Run, SinceSwitch};
 
-/// A table of P50 and P90, one row for the service alone and one for each arm with offline work; `None` where the run has no short
-/// windows.
+/// Returns a table of P50 and P90, with one row for the service alone and one for each arm with offline work. Returns
+/// `None` if the run does not alternate short windows.
 pub fn table(run: &Run) -> Option<Vec<Vec<String>>> {
     let shown = |role: Role| matches!(role, Role::Baseline | Role::Contended | Role::Isolated);
     let arms: Vec<&str> =

@@ -1,9 +1,11 @@
-//! Tables in the layout of three well-known documents, with our own figures, and with their figures corrected.
+//! Tables in the layout of three well-known documents. A table shows either the values of a run, or the document's
+//! own raw values with the changes computed again.
 //!
-//! Rows, columns and their order are those of the document; the labels are English. One convention holds in all of
-//! them: a change is `(arm - baseline) / baseline` of unrounded values, its sign is always shown, and CPU changes are
-//! percentage points. Documents give one run per arm, so their changes have two decimals by arithmetic alone; those of
-//! a stored run have the digits that its noise floor supports.
+//! Each table has the document's rows and columns, in the document's order, with English labels. All tables follow one
+//! convention: a change is `(arm - baseline) / baseline` of unrounded values, its sign is always shown, and CPU changes
+//! are in percentage points. The documents have only one run per arm. So the two decimals of their changes show only
+//! that the arithmetic is right, not that the measurement is precise. Changes of a stored run have as many digits as
+//! the run's noise floor supports.
 
 mod documents;
 mod figures;
@@ -25,11 +27,12 @@ pub enum Style {
     /// The Markdown report of the lab.
     #[default]
     Default,
-    /// openEuler's example of co-location: one row per deployment, seconds.
+    /// The layout of openEuler's co-location example: one row per deployment, latencies in seconds.
     Openeuler,
-    /// A test of the Alinux kernel: summaries in Prometheus' text format, then the interference of P95.
+    /// The layout of a test of the Alinux kernel: summaries in Prometheus' text format, then the interference on P95.
     Alinux,
-    /// The plugsched article: one row per percentile of response time, milliseconds, and CPU use.
+    /// The layout of the plugsched article: one row per response-time percentile (in milliseconds), then a row for CPU
+    /// use; one column per arm.
     Plugsched,
 }
 
@@ -42,7 +45,7 @@ impl Style {
         ("plugsched", Self::Plugsched),
     ];
 
-    /// The styles that follow a document.
+    /// The styles that imitate a document.
     pub const DOCUMENTS: [Self; 3] = [Self::Openeuler, Self::Alinux, Self::Plugsched];
 }
 
@@ -58,12 +61,12 @@ impl FromStr for Style {
     fn from_str(name: &str) -> Result<Self, String> {
         let found = Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, style)| *style);
         found.ok_or_else(|| {
-            format!("no style {name:?}; there is {}", Self::NAMES.map(|(name, _)| name).join(", "))
+            format!("no style {name:?}; the choices are {}", Self::NAMES.map(|(name, _)| name).join(", "))
         })
     }
 }
 
-/// A concluded run as a table in a document's layout.
+/// Formats a concluded run as a table in a document's layout.
 #[must_use]
 pub fn styled(run: &Run, style: Style) -> String {
     match document(style) {

@@ -1,7 +1,9 @@
-//! The content shared by terminal and Markdown reports: a verdict line, one table, three facts.
+//! The content that terminal and Markdown reports share: the line with the verdict, one table, and facts. An arm is one
+//! of the compared ways of running the service; a gate is a metric that determines the verdict.
 //!
-//! The baseline row is absolute (medians over the valid blocks); the others are signed changes against it, from the
-//! paired Hodges-Lehmann estimates, each with as many digits as its noise floor supports.
+//! The row of the baseline has absolute values, which are medians over the valid blocks. The other rows have signed
+//! changes from the baseline, which are paired Hodges-Lehmann estimates. Each change has as many digits as the metric's
+//! noise floor supports.
 
 use super::answer::{answer, anyway, foreign, stolen};
 use crate::analysis::Samples;
@@ -20,22 +22,23 @@ const COLUMNS: [Metric; 5] = [Metric::Qps, Metric::P50, Metric::P90, Metric::P95
 /// A cell without a value.
 const NOTHING: &str = "–";
 
-/// A run as text and table cells.
+/// The report of a run, as text and table cells.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
-    /// The verdict word.
+    /// The verdict as printed.
     pub word: &'static str,
-    /// The rest of the verdict line.
+    /// The text after the verdict, on the same line.
     pub headline: String,
-    /// Without a verdict: what was measured nevertheless, what was wrong and what to do.
+    /// For an INVALID or BROKEN run: what the run measured nevertheless, what was wrong, and what to do about the
+    /// cause. Otherwise empty.
     pub anyway: Vec<String>,
-    /// The titles of the columns; the first, that of the arm names, is empty.
+    /// Titles of the columns. The first title, above the names of the arms, is empty.
     pub titles: Vec<String>,
-    /// The rows of the table, in the order of the arms.
+    /// Rows of the table, in the order of the arms.
     pub rows: Vec<Vec<String>>,
-    /// Noise floor, harm removed, offline work kept.
+    /// Sentences on the noise floor, the harm that isolation removes, and the offline work that isolation keeps.
     pub facts: Vec<String>,
-    /// Reasons that are not in the headline, then notes.
+    /// The reasons for the verdict, followed by the notes.
     pub notes: Vec<String>,
 }
 
@@ -47,11 +50,11 @@ pub fn summarise(run: &Run) -> Summary {
     metrics.extend(run.design.queries.iter().map(|query| query.metric));
     let mut titles = vec![String::new()];
     titles.extend(metrics.iter().map(|m| m.label().to_owned()));
-    // Without a probe there is no column for its results.
+    // The column for waits exists only if the wait probe ran.
     let blamed = !run.blame.is_empty();
     titles.extend(blamed.then(|| "blamed".to_owned()));
     titles.extend(["CPU".to_owned(), "offline work".to_owned()]);
-    // With several arms the worst decides, and each gets its own verdict.
+    // With several isolated arms, the worst one determines the verdict, and each has its own verdict in the table.
     titles.extend(ranked(run).then(|| "verdict".to_owned()));
     let shown = |arm: &&Arm| !matches!(arm.role, Role::Baseline2 | Role::OfflineAlone);
     let rows = run.arms.iter().filter(shown).map(|arm| row(run, arm, &metrics, &samples)).collect();
@@ -90,7 +93,7 @@ fn row(run: &Run, arm: &Arm, metrics: &[Metric], samples: &Samples) -> Vec<Strin
     cells
 }
 
-/// Whether there are several isolated arms.
+/// Returns whether several isolated arms were judged.
 fn ranked(run: &Run) -> bool {
     run.arm_verdicts.len() > 1
 }
@@ -99,17 +102,18 @@ fn absolute(metric: Metric, value: f64) -> String {
     if metric.quantile().is_some() { latency(value) } else { three_digits(value) }
 }
 
-/// Rounding step of a metric's figures.
+/// Returns the rounding step for printed values of a metric.
 fn step(run: &Run, metric: Metric) -> f64 {
     quantum(run.noise_floor_pct.get(&metric).copied())
 }
 
-/// A signed change with as many digits as the noise floor supports.
+/// Formats a signed change with as many digits as the noise floor supports.
 pub(super) fn change(run: &Run, result: &Comparison) -> String {
     signed_pct(change_pct(result.metric, result.harm_pct), step(run, result.metric))
 }
 
-/// Busy share of the machine, per cent; steal is not busy. Offline use may be missing if no offline work ran.
+/// Returns the share of the machine's CPUs that was busy in a block, in per cent. Steal does not count as busy. A block
+/// may lack the offline side's use only if its arm has no offline work.
 fn busy_pct(run: &Run, arm: &Arm, block: &Block) -> Option<f64> {
     let runs_offline = matches!(arm.role, Role::Contended | Role::Isolated | Role::OfflineAlone);
     let offline = if runs_offline { block.cpu.offline? } else { block.cpu.offline.unwrap_or_default() };
@@ -117,13 +121,13 @@ fn busy_pct(run: &Run, arm: &Arm, block: &Block) -> Option<f64> {
     (run.machine.threads > 0).then(|| busy / f64::from(run.machine.threads) * 100.0)
 }
 
-/// Busy shares of an arm with their rounds, valid blocks only.
+/// Returns the busy shares of an arm with their rounds, for valid blocks only.
 pub(super) fn busy(run: &Run, arm: &Arm) -> Vec<(u32, f64)> {
     let valid = run.blocks_of(&arm.name).filter(|block| block.valid);
     valid.filter_map(|block| Some((block.round, busy_pct(run, arm, block)?))).collect()
 }
 
-/// Differences in percentage points between two arms, paired by round.
+/// Returns the differences of the busy share between two arms in percentage points, paired by round.
 fn busy_differences(run: &Run, arm: &Arm, base: &Arm) -> Option<SignedRank> {
     let base = busy(run, base);
     let pair = |(round, pct)| base.iter().find(|(other, _)| *other == round).map(|(_, b)| pct - b);
@@ -155,13 +159,13 @@ fn work_cell(run: &Run, arm: &Arm) -> Option<String> {
     }
 }
 
-/// The gates that have a result in some isolated arm.
+/// Returns the gates for which some arm has a result.
 fn gates(run: &Run) -> Vec<Metric> {
     let have: BTreeSet<Metric> = run.results.iter().map(|r| r.metric).collect();
     run.design.gates.iter().copied().filter(|gate| have.contains(gate)).collect()
 }
 
-/// The result on a gate that is worst relative to its threshold, over all isolated arms.
+/// Returns the gate result that is worst relative to its threshold, over all isolated arms.
 fn decisive(run: &Run) -> Option<&Comparison> {
     let gates = gates(run);
     let isolated = run.arms.iter().filter(|arm| arm.role == Role::Isolated);
@@ -174,7 +178,7 @@ fn decisive(run: &Run) -> Option<&Comparison> {
     results.max_by(|a, b| badness(a).total_cmp(&badness(b)))
 }
 
-/// `P99 +1.9 % [−0.8, +4.3], 12 rounds, noise floor ±2.1 %`.
+/// Formats `P99 +1.9 % [−0.8, +4.3], 12 rounds, noise floor ±2.1 %`.
 fn evidence(run: &Run) -> Option<String> {
     let result = decisive(run)?;
     let step = step(run, result.metric);
@@ -197,16 +201,16 @@ fn headline(run: &Run) -> String {
     let limit = threshold_words(run, gates(run).into_iter());
     let evidence = evidence(run).map(|e| format!("  {e}")).unwrap_or_default();
     match run.verdict {
-        None => "the run is not concluded".to_owned(),
-        Some(Verdict::Pass) => format!("isolation holds {} within {limit}{evidence}", sentence_list(&labels)),
+        None => "the run has no verdict yet".to_owned(),
+        Some(Verdict::Pass) => format!("isolation keeps {} within {limit}{evidence}", sentence_list(&labels)),
         Some(Verdict::Fail) => {
             let metric = decisive(run).map_or("the gates", |r| r.metric.label());
-            format!("isolation does not hold {metric} within {limit}{evidence}")
+            format!("isolation does not keep {metric} within {limit}{evidence}")
         }
-        Some(Verdict::Inconclusive) => format!("it is not decided whether isolation holds {limit}{evidence}"),
-        Some(Verdict::Invalid) => {
-            "this environment cannot support a verdict; the figures are no result".to_owned()
+        Some(Verdict::Inconclusive) => {
+            format!("it is undecided whether isolation keeps the harm within {limit}{evidence}")
         }
+        Some(Verdict::Invalid) => "the measurement is invalid, so its values are not a result".to_owned(),
         Some(Verdict::Broken) => "the online service failed under isolation".to_owned(),
     }
 }
@@ -216,7 +220,7 @@ fn facts(run: &Run) -> Vec<String> {
     facts.extend(warm(run));
     facts.extend(foreign(run));
     facts.extend(stolen(run));
-    // Wait times are independent of the noise in latencies, so these facts always hold.
+    // Waits do not depend on the noise in latencies, so these facts are valid even if the run is INVALID.
     facts.extend(run.blame.iter().map(blamed));
     if run.verdict == Some(Verdict::Invalid) {
         return facts;
@@ -230,7 +234,7 @@ fn facts(run: &Run) -> Vec<String> {
     facts
 }
 
-/// The isolated arm against the service alone on CPUs that never idle.
+/// Formats the comparison of the isolated arm with the service alone on CPUs that never idle.
 fn warm(run: &Run) -> Option<String> {
     let warm = run.arm_with(Role::Warm)?;
     let isolated = run.arm_with(Role::Isolated)?;
@@ -246,10 +250,13 @@ fn warm(run: &Run) -> Option<String> {
             format!("{} {}{ends}", result.metric.label(), change(run, result))
         })
         .collect();
-    (!each.is_empty()).then(|| format!("isolated against alone on CPUs that never idle: {}", each.join(", ")))
+    (!each.is_empty()).then(|| {
+        format!("isolated, compared with the service alone on CPUs that never idle: {}", each.join(", "))
+    })
 }
 
-/// `P99 within 5.00 ms in windows of 1 s: baseline 100.0 %, contended 12.5 %`, over the valid blocks of each arm.
+/// Formats `P99 within 5.00 ms in windows of 1 s: baseline 100.0 %, contended 12.5 %`, over the valid blocks of each
+/// arm.
 fn slo(run: &Run) -> Option<String> {
     let slo = run.design.slo?;
     if run.design.windows.is_some() {
@@ -268,12 +275,13 @@ fn slo(run: &Run) -> Option<String> {
             ));
         }
     }
-    let parts = if parts.is_empty() { "no window was seen".to_owned() } else { parts.join(", ") };
+    let parts = if parts.is_empty() { "no window contains a request".to_owned() } else { parts.join(", ") };
     let (label, bound) = (slo.metric.label(), latency(slo.latency_us));
     Some(format!("{label} within {bound} in windows of {} s: {parts}", slo.window_s))
 }
 
-/// `requests over 5.00 ms: policy-only 0.21 %, isolated 0.20 %`: short windows are shorter than the objective's.
+/// Formats `requests over 5.00 ms: policy-only 0.21 %, isolated 0.20 %`. Runs with short windows use this line, because
+/// their windows are shorter than the windows in the objective.
 fn shares(run: &Run, objective_us: f64) -> Option<String> {
     let mut parts = Vec::new();
     for tail in &run.over_objective {
@@ -287,21 +295,25 @@ fn shares(run: &Run, objective_us: f64) -> Option<String> {
     (!parts.is_empty()).then(|| format!("requests over {}: {}", latency(objective_us), parts.join(", ")))
 }
 
-/// `isolated: wait blamed on offline work 8.3 ms per CPU-second [7.1, 10.2], …: PASS by scheduling`.
+/// Formats `isolated: wait blamed on offline work 8.3 ms per CPU-second [7.1, 10.2], …: PASS on waits`.
 fn blamed(blame: &ArmBlame) -> String {
     let ends = |ends: Option<[f64; 2]>| {
         ends.map(|[lo, hi]| format!(" [{}, {}]", wait(lo), wait(hi))).unwrap_or_default()
     };
-    let p99 = blame.preemption_p99_us.map(|us| format!(", off the CPU within {} (P99)", latency(us)));
+    let p99 = blame.preemption_p99_us.map(|us| format!(", preemption delay {} (P99)", latency(us)));
     let total = blame.total_difference_ms_per_cpu_s.map(|ms| {
         let sign = if ms < 0.0 { "−" } else { "+" };
         let ends = blame
             .total_difference_ci95
             .map(|[lo, hi]| format!(" [{}, {}]", signed_wait(lo), signed_wait(hi)));
-        format!(", all waits {sign}{}{}", wait(ms.abs()), ends.unwrap_or_default())
+        format!(
+            ", waits of any cause {sign}{}{} against the baseline",
+            wait(ms.abs()),
+            ends.unwrap_or_default()
+        )
     });
     format!(
-        "{}: wait blamed on offline work {} ms per CPU-second{}{}{}: {} by scheduling",
+        "{}: wait blamed on offline work {} ms per CPU-second{}{}{}: {} on waits",
         blame.arm,
         wait(blame.offline_ms_per_cpu_s),
         ends(blame.ci95),
@@ -311,7 +323,7 @@ fn blamed(blame: &ArmBlame) -> String {
     )
 }
 
-/// Milliseconds, rounded to a readable number of digits.
+/// Formats milliseconds with one decimal below 10 and with none above.
 fn wait(ms: f64) -> String {
     if ms.abs() < 9.95 { format!("{ms:.1}") } else { format!("{ms:.0}") }
 }
@@ -323,7 +335,7 @@ fn signed_wait(ms: f64) -> String {
 
 fn noise_floor(run: &Run) -> String {
     if run.noise_floor_pct.is_empty() {
-        return "noise floor unknown: it needs a second baseline and 5 rounds".to_owned();
+        return "noise floor unknown: measuring it needs a second baseline arm and 5 rounds".to_owned();
     }
     let shown = |(metric, _): &(&Metric, &f64)| COLUMNS.contains(metric) || run.design.gates.contains(metric);
     let each =
@@ -336,7 +348,8 @@ fn noise_floor(run: &Run) -> String {
     format!("noise floor, from two identical arms{few}: {}", each.collect::<Vec<_>>().join(", "))
 }
 
-/// `isolation removes 98 % [95, 100] of the P99 harm`, for each metric with proven harm.
+/// Formats `isolation removes 98 % [95, 100] of the P99 harm`, with every metric for which harm without isolation is
+/// proven.
 fn removed(run: &Run, arm: &Arm, name: &str) -> String {
     let each: Vec<String> = run
         .attribution
@@ -349,15 +362,18 @@ fn removed(run: &Run, arm: &Arm, name: &str) -> String {
         })
         .collect();
     if each.is_empty() {
-        return format!("{name}: no harm removed is claimed, none is proven without isolation");
+        return format!(
+            "{name}: no harm is proven without isolation, so it is unknown how much isolation removes"
+        );
     }
     let each: Vec<&str> = each.iter().map(String::as_str).collect();
     format!("{name} removes {}", sentence_list(&each))
 }
 
-/// `isolation keeps 81 % [79, 83] of the offline work`.
+/// Formats `isolation keeps 81 % [79, 83] of the offline work`.
 fn kept(run: &Run, arm: &Arm, name: &str) -> String {
-    let unknown = || format!("{name}: offline work kept is unknown, no arm reports work to compare");
+    let unknown =
+        || format!("{name}: offline work kept is unknown, because the arms report no amount of offline work");
     let Some(kept) = run.offline.iter().find(|kept| kept.arm == arm.name) else { return unknown() };
     let mut parts = Vec::new();
     if let Some(pct) = kept.kept_vs_contended_pct {
@@ -365,10 +381,10 @@ fn kept(run: &Run, arm: &Arm, name: &str) -> String {
         parts.push(format!("keeps {pct:.0} %{} of the offline work", ends.unwrap_or_default()));
     }
     if let Some(pct) = kept.kept_vs_alone_pct {
-        parts.push(format!("does {pct:.0} % of what offline does alone"));
+        parts.push(format!("reaches {pct:.0} % of the throughput of offline work alone"));
     }
     if let Some(pct) = kept.cpu_left_used_pct {
-        parts.push(format!("uses {pct:.0} % of the CPU that online leaves"));
+        parts.push(format!("uses {pct:.0} % of the CPU time that online work leaves"));
     }
     if parts.is_empty() {
         return unknown();
@@ -383,7 +399,7 @@ mod tests {
     use super::*;
     use crate::fixture::concluded;
 
-    /// The headline describes the arm nearest to its bound, against the stricter baseline.
+    /// The headline describes the arm that is closest to its bound, compared with the baseline that shows more harm.
     #[test]
     fn the_headline_tells_of_the_arm_nearest_to_its_bound() {
         let mut run = concluded(12, [0.0, 0.5, -0.19], 0.005);

@@ -1,10 +1,10 @@
-//! The curves of a sweep.
+//! The curves of a sweep, which is a run with one arm (way of running the service) for each value of a setting.
 
 use super::points::{Curve, CurvePoint};
 use crate::record::{Run, SweepPoint};
 
-/// Harm over the values of a sweep: without isolation, where the sweep has such arms, and with it. Each has a title and
-/// a curve.
+/// Returns the curves of harm over the values of the sweep, each with its title. The curve without isolation is first,
+/// if the sweep has such arms; the curve with isolation follows.
 pub fn curves(run: &Run) -> Vec<(String, Curve)> {
     let Some(sweep) = &run.design.sweep else { return Vec::new() };
     let thresholds_pct =
@@ -22,7 +22,7 @@ pub fn curves(run: &Run) -> Vec<(String, Curve)> {
     let without = of(|point| point.contended.as_ref());
     let title = |how: &str| format!("harm over {}{how}", sweep.what);
     let mut curves = Vec::new();
-    // The service alone has no curve.
+    // A single point for the service alone makes no curve.
     if without.iter().any(|point| point.at > 0.0) {
         curves.push((title(" without isolation"), Curve { points: without, ..empty.clone() }));
     }
@@ -33,7 +33,7 @@ pub fn curves(run: &Run) -> Vec<(String, Curve)> {
     curves
 }
 
-/// The value of an arm, as a number.
+/// Returns the value of the setting in an arm.
 pub fn value(run: &Run, arm: &str) -> Option<f64> {
     let is = |name: &Option<String>| name.as_deref() == Some(arm);
     let sweep = run.design.sweep.as_ref()?;

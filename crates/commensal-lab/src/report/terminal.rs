@@ -8,7 +8,7 @@ use crate::record::Verdict;
 use commensal_core::text::{Align, columns, printable};
 use std::fmt::Write as _;
 
-/// The report for a terminal; `colour` asks for ANSI colour on the verdict word.
+/// Formats the report for a terminal; `colour` requests ANSI colour for the verdict.
 pub fn terminal(run: &Run, colour: bool) -> String {
     let summary = summarise(run);
     let paint = match run.verdict {
@@ -22,7 +22,7 @@ pub fn terminal(run: &Run, colour: bool) -> String {
     for line in &summary.anyway {
         let _ = writeln!(out, "{}{line}", " ".repeat(summary.word.len() + 2));
     }
-    // With several values each has its own verdict, below.
+    // In a sweep (one arm for each value of a setting), each value has its own verdict, which is printed below.
     if let Some(waits) = waits(run).filter(|_| run.design.sweep.is_none()) {
         let _ = writeln!(out, "{}{waits}", " ".repeat(summary.word.len() + 2));
     }
@@ -86,9 +86,9 @@ mod tests {
         );
         assert_eq!(
             lines[8],
-            "isolation keeps 81 % [81, 81] of the offline work and uses 85 % of the CPU that online leaves"
+            "isolation keeps 81 % [81, 81] of the offline work and uses 85 % of the CPU time that online work leaves"
         );
-        assert!(text.contains("P99 is not printed: the largest block holds 1 000 requests"), "{text}");
+        assert!(text.contains("P99 is not printed: the largest block has 1 000 requests"), "{text}");
         let width = |line: &str| line.chars().count();
         assert!(lines[1..5].iter().all(|line| width(line) == width(lines[1])), "{text}");
     }
@@ -127,9 +127,9 @@ mod tests {
                 block.load.achieved_per_s = block.load.achieved_per_s.map(|qps| qps * 0.7);
             }
         });
-        assert!(text.starts_with("INVALID  this environment cannot support a verdict"), "{text}");
+        assert!(text.starts_with("INVALID  the measurement is invalid"), "{text}");
         assert!(!text.contains("removes") && !text.contains("keeps"), "{text}");
-        assert!(text.contains("the two identical arms differ on QPS by −30.0"), "{text}");
+        assert!(text.contains("the two identical arms differ significantly on QPS, by −30.0"), "{text}");
     }
 
     #[test]

@@ -1,11 +1,11 @@
-//! The lock for measuring on this machine: two runs at once would disturb each other, whatever their state directories
-//! are.
+//! A machine-wide lock for measurements. Two simultaneous runs would disturb each other, even if they use different
+//! state directories.
 //!
-//! It is a socket in the kernel's abstract namespace, so it disappears with the process, however that ends, and leaves
-//! no file. Each user has a separate name, and the kernel tells which user's process holds it: a name held by another
-//! user blocks nobody. So root is only blocked by root, other users by themselves and by root; another user's run is
-//! noted in the record, because any user could pretend to run one. Each network namespace has separate names: runs in a
-//! container are not seen.
+//! The lock is a socket in the kernel's abstract namespace, so it disappears with its process and leaves no file. Each
+//! user has a separate socket name, and the kernel reports which user's process holds a name. Any user could take
+//! another user's name, so a run ignores a name that a process of the wrong user holds. Runs of root therefore block
+//! every user's runs, and the runs of another user block only that user's runs. The record of a run notes simultaneous
+//! runs of other users. Each network namespace has separate names, so a run does not detect runs in a container.
 
 use super::error::TestbedError;
 use commensal_host::{Host, hold_name, name_holder};
@@ -14,25 +14,26 @@ use std::io::ErrorKind;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-/// Environment variable for tests, which measure nothing and may run in parallel.
+/// Environment variable for tests that measure nothing: runs with different values of this variable do not block each
+/// other.
 const SCOPE: &str = "COMMENSAL_LAB_SCOPE";
 
-/// The lock; released when it is dropped.
+/// The lock; dropping this value releases it.
 #[derive(Debug)]
 pub struct Claim {
-    /// `None` where another user holds the name.
+    /// The socket; `None` if another user's process holds the name, or if the machine has no abstract sockets.
     _held: Option<UnixListener>,
     prefix: String,
     uid: u32,
-    /// Runs of other users, as found when the lock was taken.
+    /// Messages about runs of other users that this run has found so far.
     seen: BTreeSet<String>,
 }
 
 impl Claim {
-    /// Takes the lock.
+    /// Acquires the lock.
     ///
     /// # Errors
-    /// When another run of this user or of root holds it.
+    /// If another run of this user or of root holds the lock.
     pub fn take(host: &dyn Host) -> Result<Claim, TestbedError> {
         let scope = std::env::var(SCOPE).map(|scope| format!("{scope}-")).unwrap_or_default();
         Claim::take_as(host, format!("commensal-lab-{scope}"), host.euid())
@@ -44,12 +45,14 @@ impl Claim {
             Some((pid, owner)) if owner == user => {
                 let command = command(host, pid);
                 Err(TestbedError::new(format!(
-                    "another lab run is using this machine: process {pid}{command}; two at once would measure each other: wait \
-                     for it, or end it with kill -INT {pid}"
+                    "another lab run is using this machine: process {pid}{command}; two runs would disturb each other's measurements: \
+                     wait for it, or stop it with kill -INT {pid}"
                 )))
             }
             Some((pid, owner)) => {
-                seen.insert(format!("user {owner} (process {pid}) has taken the name by which a lab run of user {user} is known"));
+                seen.insert(format!(
+                    "user {owner} (process {pid}) holds the lock name of user {user}, so runs of user {user} cannot be detected"
+                ));
                 Ok(())
             }
             None => Ok(()),
@@ -63,7 +66,7 @@ impl Claim {
                 of(uid)?;
                 None
             }
-            // A machine without such sockets still has the lock of the state directory.
+            // On a machine without abstract sockets, only the lock of the state directory protects the run.
             Err(_) => None,
         };
         let mut claim = Claim { _held: held, prefix, uid, seen };
@@ -71,9 +74,10 @@ impl Claim {
         Ok(claim)
     }
 
-    /// Adds runs of other users.
+    /// Adds messages about other users' runs that hold their locks now.
     fn look(&mut self, host: &dyn Host) {
-        // Num RefCount Protocol Flags Type St Inode Path; an abstract name begins with @.
+        // The columns of /proc/net/unix are Num RefCount Protocol Flags Type St Inode Path; an abstract name begins
+        // with @.
         let sockets = host.read_file(Path::new("/proc/net/unix")).unwrap_or_default();
         let names = sockets.lines().filter_map(|line| line.split_whitespace().nth(7)?.strip_prefix('@'));
         let others: BTreeSet<u32> = names
@@ -85,20 +89,20 @@ impl Claim {
                 name_holder(&format!("{}{user}", self.prefix)).filter(|(_, owner)| *owner == user)
             {
                 self.seen.insert(format!(
-                    "user {owner} ran a lab at the same time (process {pid}): the two measured each other"
+                    "user {owner} ran the lab at the same time (process {pid}), so the two runs disturbed each other"
                 ));
             }
         }
     }
 
-    /// Runs of other users at the beginning or end of this one, for the record.
+    /// Returns messages for the record about other users' runs that existed at the beginning or at the end of this run.
     pub fn beside(mut self, host: &dyn Host) -> Vec<String> {
         self.look(host);
         self.seen.into_iter().collect()
     }
 }
 
-/// A process's command line in brackets, if it can be read.
+/// Returns the command line of a process in parentheses; empty if the command line is unreadable.
 fn command(host: &dyn Host, pid: i32) -> String {
     let text = host.read_file(Path::new(&format!("/proc/{pid}/cmdline"))).unwrap_or_default();
     let text = text.replace('\0', " ");
@@ -127,8 +131,8 @@ mod tests {
         take().unwrap();
     }
 
-    /// A name held by another user is reported but blocks nobody.
-    // promise 42
+    /// If another user holds this user's name, the record notes it, and the run is not blocked.
+    // promise 34
     #[test]
     fn a_name_that_somebody_else_has_taken_refuses_nobody() {
         let (host, prefix) = (LinuxHost::new(), prefix("squatter"));
@@ -136,14 +140,11 @@ mod tests {
         let _squatter = hold_name(&format!("{prefix}{somebody}")).unwrap();
         let claim = Claim::take_as(&host, prefix.clone(), somebody).unwrap();
         let told = claim.beside(&host).join("\n");
-        assert!(
-            told.contains(&format!("has taken the name by which a lab run of user {somebody}")),
-            "{told}"
-        );
+        assert!(told.contains(&format!("holds the lock name of user {somebody}")), "{told}");
     }
 
-    /// A run by root blocks everybody, a user's run only that user.
-    // promise 42
+    /// A run of root blocks the runs of all users; a run of another user blocks only that user's runs.
+    // promise 34
     #[test]
     fn root_comes_first() {
         let (host, prefix) = (LinuxHost::new(), prefix("root"));

@@ -1,17 +1,17 @@
-//! Why a testbed cannot be built or changed.
+//! The error type of the testbed, that is, of the part of a run that creates and changes cgroups.
 
 use crate::error::LabError;
 use commensal_host::HostError;
 use commensal_reconcile::{Failure, ReconcileError};
 use commensal_sensors::SensorError;
 
-/// Why a run could not take place or had to end.
+/// An error that prevents a run or ends it early.
 #[derive(Debug, thiserror::Error)]
 pub enum TestbedError {
-    /// The arm's scheduler is not active.
+    /// The sched_ext scheduler that an arm (a condition of the run) needs is not loaded.
     #[error("the scheduler of the arm is not in force: {0}")]
     Scheduler(String),
-    /// Anything else.
+    /// Any other error.
     #[error(transparent)]
     Other(LabError),
 }
@@ -21,21 +21,21 @@ impl TestbedError {
         TestbedError::Other(LabError::new(message))
     }
 
-    /// Two runs at once would measure each other.
+    /// Returns the error for a lock that another run holds: two simultaneous runs would disturb each other.
     #[must_use]
     pub fn busy(lock: &std::path::Path) -> TestbedError {
         let lock = lock.display();
         TestbedError::new(format!(
-            "another lab run is using this machine (it holds {lock}); two at once would measure each other"
+            "another lab run is using this machine (it holds {lock}); two runs would disturb each other's measurements: wait for it"
         ))
     }
 
-    /// A step of the plan was refused.
+    /// Returns the error for a change that the kernel refused.
     #[must_use]
     pub fn refused(failure: &Failure) -> TestbedError {
         let left = match failure.left.is_empty() {
-            true => "everything done before was taken back".to_owned(),
-            false => format!("could not be taken back: {}", failure.left.join("; ")),
+            true => "all earlier steps were undone".to_owned(),
+            false => format!("these changes could not be undone: {}", failure.left.join("; ")),
         };
         TestbedError::new(format!(
             "step {} was refused: {}\n  {}\n  {left}",
@@ -45,10 +45,10 @@ impl TestbedError {
         ))
     }
 
-    /// Planning our own cgroups failed: a bug.
+    /// Returns the error for cgroups of the run that could not be planned, which is a bug.
     #[must_use]
     pub fn plan(why: String) -> TestbedError {
-        TestbedError::new(format!("the run's own groups cannot be planned: {why}"))
+        TestbedError::new(format!("the cgroups of the run cannot be planned: {why}"))
     }
 }
 
@@ -66,7 +66,7 @@ impl From<HostError> for TestbedError {
 
 impl From<SensorError> for TestbedError {
     fn from(error: SensorError) -> TestbedError {
-        // As plans say it.
+        // The message has the words of the same error in a plan.
         ReconcileError::from(error).into()
     }
 }

@@ -1,7 +1,8 @@
-//! The guard, which thaws frozen work when the run that froze it is killed: a separate process that holds the other end
-//! of a pipe.
+//! The guard: a separate process that thaws frozen work if the run that froze the work is killed. A pipe connects the
+//! two; the guard reads end of file from the pipe when the run exits.
 //!
-//! A frozen process does not even die of SIGKILL on cgroup v1, and a user's batch job must not stay frozen for ever.
+//! Without a guard, a user's batch job would stay frozen after the run was killed. On cgroup v1, even SIGKILL cannot
+//! end a frozen process.
 
 use super::error::TestbedError;
 use commensal_host::{Child, Host, SpawnSpec, Stderr, Stdin, Stdout};
@@ -14,27 +15,30 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Number of attempts to restore, and the pause between them: a killed run remains in the process table for a moment.
+/// Maximum number of attempts to undo a killed run's changes. A pause follows each attempt, because a killed run stays
+/// in the process table for a moment.
 const TRIES: u32 = 150;
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// The guard of a run that freezes work.
+/// A running guard, held by a run that freezes work.
 #[derive(Debug)]
 pub struct Guard {
     child: Child,
-    /// Closed by the kernel when the run dies.
+    /// Write end of the pipe; the kernel closes it when the run exits.
     alive: OwnedFd,
 }
 
 impl Guard {
-    /// Starts the guard, detached from the run's terminal.
+    /// Starts the guard as a process outside the run's terminal session.
     ///
     /// # Errors
-    /// When no pipe or process can be created.
+    /// If the pipe or the process cannot be created.
     pub fn start(host: &mut dyn Host, program: &Path, state_dir: &Path) -> Result<Guard, TestbedError> {
         let (read, alive) = pipe_with(PipeFlags::CLOEXEC).map_err(|errno| {
             let why = std::io::Error::from(errno);
-            TestbedError::new(format!("the guard that lets frozen work go on cannot be started: {why}"))
+            TestbedError::new(format!(
+                "the guard, which thaws frozen work if this run is killed, cannot be started: {why}"
+            ))
         })?;
         let mut spec = SpawnSpec::new(program).arg("--state-dir").arg(state_dir.as_os_str());
         if !host.is_guarded() {
@@ -47,10 +51,11 @@ impl Guard {
         Ok(Guard { child: host.spawn(&spec)?, alive })
     }
 
-    /// Tells the guard that the run is over, and waits until it has checked for remains.
+    /// Closes the pipe, so that the guard knows that the run has finished. Then waits up to 1.5 s until the guard has
+    /// looked for changes to undo, and has exited.
     ///
     /// # Errors
-    /// When it cannot be waited for.
+    /// If waiting for the guard's process fails.
     pub fn end(self) -> Result<(), TestbedError> {
         let Guard { mut child, alive } = self;
         drop(alive);
@@ -64,13 +69,14 @@ impl Guard {
     }
 }
 
-/// The guard's main function: waits until the run is over, then restores what dead runs left, unless another run does
-/// so.
+/// The main function of the guard's process: waits until the run has exited, then undoes the changes that killed runs
+/// left behind. While another run holds the lock, the guard only retries, because a run itself undoes such changes when
+/// it starts.
 ///
 /// # Errors
-/// When the state directory or a journal cannot be read.
+/// If the state directory or a journal cannot be read.
 pub fn keep_watch(host: &mut dyn Host, state_dir: &Path, alive: &mut dyn Read) -> Result<(), TestbedError> {
-    // Nothing is written to the pipe: the read returns when the run ends.
+    // The run never writes to the pipe, so the read returns only when the run has closed its end.
     let _ = alive.read(&mut [0]);
     let boot_id = machine::boot_id(host).unwrap_or_default();
     for _ in 0..TRIES {

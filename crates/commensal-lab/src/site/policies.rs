@@ -1,4 +1,5 @@
-//! What each isolated arm writes to cgroups: planned once, before the first block, for the cgroups of the run.
+//! The policies of a run: for each isolated arm (a condition in which offline work yields to the service), the steps
+//! that write the arm's values to the run's cgroups. The run plans all policies once, before the first block.
 
 use super::error::TestbedError;
 use crate::isolation::{Isolation, NamedMechanism, WITHOUT};
@@ -18,7 +19,7 @@ use commensal_sensors::sched_ext::Kernel;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// The groups of a run, in the order of [`super::Side`].
+/// The name and class of each cgroup of a run, in the order of [`super::Side`].
 pub(super) const GROUPS: [(&str, Class); 4] = [
     ("service", Class::Online),
     ("batch", Class::Offline),
@@ -29,37 +30,37 @@ pub(super) const GROUPS: [(&str, Class); 4] = [
 /// The policy of an isolated arm on this machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ArmPolicy {
-    /// Description of the mechanism.
+    /// Description of the isolation mechanism, such as a control file and its value.
     pub driver: String,
-    /// Why the mechanism is weak, if it is.
+    /// Why the isolation mechanism protects the service only weakly; `None` if the mechanism is not weak.
     pub weak: Option<String>,
-    /// Wishes that the plan could not fulfil, in words.
+    /// Requested settings that this machine cannot enforce, each with the reason, as text for a reader.
     pub unmet: Vec<String>,
-    /// Why the arm is impossible here; `None` when it is possible.
+    /// Why this machine cannot run the arm; `None` if it can.
     pub obstacle: Option<String>,
-    /// Whether the offline side's CPUs change while the policy is on.
+    /// Whether the CPUs of the offline work change while the policy is on.
     pub(super) moves: bool,
     /// Steps that switch the policy on.
     pub(super) steps: Vec<Step>,
-    /// Scheduling attributes with which offline tasks are started.
+    /// Scheduling attributes that the run gives offline tasks when they start.
     pub(super) tasks: Tasks,
-    /// A third-party scheduler that runs while the policy is on: program and arguments.
+    /// Program and arguments of a third-party sched_ext scheduler that runs while the policy is on.
     pub(super) scheduler: Option<Vec<String>>,
 }
 
 /// Scheduling attributes of offline tasks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tasks {
-    /// `SCHED_IDLE`.
+    /// Whether tasks have the policy `SCHED_IDLE`.
     pub idle: bool,
-    /// nice level.
+    /// Nice level.
     pub nice: Option<i32>,
-    /// CPUs that they may use.
+    /// CPUs on which the tasks may run.
     pub cpus: Option<CpuSet>,
 }
 
 impl Tasks {
-    /// Reads back which of these attributes a task has.
+    /// Reads these attributes back from a task, except the CPUs.
     pub(super) fn of_task(&self, host: &dyn Host, pid: u32) -> Vec<Applied> {
         let stat = host.read_file(Path::new(&format!("/proc/{pid}/stat"))).unwrap_or_default();
         let stat = Stat::parse(&stat);
@@ -68,14 +69,15 @@ impl Tasks {
         let place = "offline task".to_owned();
         let applied =
             |file, want: String, number| Applied { place: place.clone(), file, want, read: field(number) };
-        // 5 is SCHED_IDLE.
+        // The value 5 is SCHED_IDLE.
         let idle = self.idle.then(|| applied("policy", "5".to_owned(), 41));
         let nice = self.nice.map(|nice| applied("nice", nice.to_string(), 19));
         idle.into_iter().chain(nice).collect()
     }
 }
 
-/// Specs of the run's cgroups, with nothing but their class.
+/// Returns the specifications of the run's cgroups. Each has only a class, and, for work that already runs, the cgroup
+/// of that work.
 pub(super) fn specs(wanted: &Wanted<'_>) -> Result<Vec<GroupSpec>, TestbedError> {
     let spec = |(name, class): &(&str, Class)| {
         let mut spec = GroupSpec::new(GroupName::new(name).map_err(TestbedError::plan)?, *class);
@@ -92,16 +94,16 @@ pub(super) fn specs(wanted: &Wanted<'_>) -> Result<Vec<GroupSpec>, TestbedError>
     GROUPS.iter().map(spec).collect()
 }
 
-/// Prefix of the names of every run's cgroups.
+/// Prefix of the names of all runs' cgroups.
 pub(super) const PREFIX: &str = "commensal-lab";
 
-/// Plans a run's arms.
+/// Plans the policies of a run.
 pub(super) struct Planner<'a> {
-    /// The run's own cgroups.
+    /// Identity of the run: its cgroups and its journal.
     pub instance: &'a Instance,
-    /// Survey of the machine, once the cgroups exist.
+    /// What the machine can do, examined after the run created its cgroups.
     pub survey: &'a Survey,
-    /// What the run needs.
+    /// The requirements of the run.
     pub wanted: &'a Wanted<'a>,
 }
 
@@ -109,16 +111,16 @@ pub(super) struct Planner<'a> {
 pub(super) struct All {
     /// State of the cgroups before any policy.
     pub actual: ActualState,
-    /// One for each isolated arm, in their order; their steps concern the offline side only.
+    /// One policy for each isolated arm, in the order of the arms; the steps in a policy concern only the offline side.
     pub policies: Vec<ArmPolicy>,
-    /// Steps of the policies for the online cgroups, applied once.
+    /// Steps of all policies for the online cgroups; every arm that uses them uses all of them.
     pub online: Vec<Step>,
-    /// Steps that the policies need throughout the run: in cgroup v2 a group has a controller's files only if its
-    /// ancestors enable the controller.
+    /// Steps that stay in force throughout the run, because policies depend on them. In cgroup v2, a cgroup has a
+    /// controller's files only if its ancestors enable the controller.
     pub structure: Vec<Step>,
 }
 
-/// Adds steps that are not there yet.
+/// Adds to `to` those of `steps` that `to` does not contain yet.
 pub(super) fn add(to: &mut Vec<Step>, steps: &[Step]) {
     for step in steps {
         if !to.iter().any(|one| one.place == step.place && one.action == step.action) {
@@ -128,7 +130,7 @@ pub(super) fn add(to: &mut Vec<Step>, steps: &[Step]) {
 }
 
 impl Planner<'_> {
-    /// Plans the cgroups with the capabilities that one arm may use.
+    /// Plans the cgroups, using only the mechanisms that this isolation allows.
     fn plan(
         &self,
         host: &mut dyn Host,
@@ -141,10 +143,11 @@ impl Planner<'_> {
         Ok(self.instance.plan_against(host, self.survey, &request, found)?)
     }
 
-    /// The policies of all isolated arms.
+    /// Plans the policies of all isolated arms.
     pub(super) fn all(&self, host: &mut dyn Host, found: &ActualState) -> Result<All, TestbedError> {
         let (wanted, machine) = (self.wanted, &self.survey.machine);
-        // A plan reads the files that its groups use: here those of all policies together.
+        // A plan reads only the control files that its groups use. This plan contains the settings of all policies
+        // together, so that it reads every file that a policy uses.
         let mut every = specs(wanted)?;
         wanted.isolations.iter().for_each(|isolation| isolation.limit(&mut every, machine));
         for spec in &mut every {
@@ -163,7 +166,7 @@ impl Planner<'_> {
             let favours = |step: &Step| of_online(step, &planned.desired);
             let (theirs, ours): (Vec<Step>, Vec<Step>) = policy.steps.into_iter().partition(favours);
             policy.steps = ours;
-            // Where policies differ in settings of the online groups, the value of the first one is used.
+            // If policies differ in a setting of the online groups, the run uses the value of the first policy.
             for step in theirs {
                 let known = |one: &Step| one.place == step.place && written(one) == written(&step);
                 if !online.iter().any(known) {
@@ -172,8 +175,9 @@ impl Planner<'_> {
             }
             let of_tasks = policy.tasks != Tasks::default();
             if of_tasks && wanted.attached[1].is_some() && policy.obstacle.is_none() {
-                policy.obstacle =
-                    Some("tasks have it from their start, and the offline work runs already".to_owned());
+                policy.obstacle = Some(
+                    "the run sets it when it starts tasks, but the offline work already runs".to_owned(),
+                );
             }
             if isolation.scheduler().is_some() {
                 let wrong = Kernel::read(host).obstacles_to_another();
@@ -184,7 +188,8 @@ impl Planner<'_> {
         Ok(All { actual, policies, online, structure })
     }
 
-    /// Steps to freeze one cgroup, with their preconditions; or why it cannot be frozen.
+    /// Plans to freeze the cgroup called `name`. Returns the steps that must come first and the steps that freeze; or
+    /// the reason why the cgroup cannot be frozen.
     #[allow(clippy::type_complexity, reason = "two lists of steps, or a sentence")]
     pub(super) fn pause(
         &self,
@@ -201,14 +206,14 @@ impl Planner<'_> {
         Ok(match (unmet, plan.settings()) {
             (Some(unmet), _) => Err(unmet.because.clone()),
             (None, []) if self.survey.hierarchies.is_empty() => Err("no cgroup is mounted".to_owned()),
-            (None, []) => Err("there is no group of its own that could be".to_owned()),
+            (None, []) => Err("it has no cgroup of its own".to_owned()),
             (None, steps) => Ok((plan.structure().to_vec(), steps.to_vec())),
         })
     }
 }
 
-/// Whether a step gives an online cgroup, or the run's parent cgroup, more of a resource than others. A CPU set is no
-/// such step: it restricts a group, and belongs to one policy only.
+/// Whether a step favours the online side: whether it changes an online cgroup or the parent of the online cgroups. A
+/// step that sets a CPU set does not count, because it restricts the cgroup and belongs to one policy only.
 fn of_online(step: &Step, desired: &DesiredState) -> bool {
     if written(step).is_some_and(|knob| knob.row().controller == Controller::Cpuset) {
         return false;
@@ -218,7 +223,7 @@ fn of_online(step: &Step, desired: &DesiredState) -> bool {
     written(step).is_some() && (member || step.place.path == desired.online_parent)
 }
 
-/// The knob that a step writes, if writing the previous value reverts the step.
+/// Returns the control file that a step writes; `None` for a step of another kind.
 fn written(step: &Step) -> Option<KnobId> {
     match &step.action {
         Action::Write { knob, .. } => Some(*knob),
@@ -226,7 +231,8 @@ fn written(step: &Step) -> Option<KnobId> {
     }
 }
 
-/// Whether the run freezes this cgroup: offline work that already runs, and the run's own if requested.
+/// Whether the run freezes the cgroup called `name`. The run freezes offline work that already runs, and with `freezes`
+/// also the work that the run starts.
 pub(super) fn pauses(name: &str, wanted: &Wanted<'_>) -> bool {
     match name {
         "batch" => wanted.freezes || wanted.attached[1].is_some(),
@@ -251,7 +257,7 @@ fn policy(isolation: &Isolation, look: &Survey, planned: &Planned) -> ArmPolicy 
         (None, true) => named.into_iter().chain(extra).collect::<Vec<_>>().join(" + "),
         (None, false) => isolation.describe(),
     };
-    // A named arm lacks other mechanisms on purpose.
+    // An arm with named mechanisms omits all others on purpose, so the record does not list those as missing.
     let unmet = plan
         .unmet
         .iter()
@@ -272,14 +278,14 @@ fn policy(isolation: &Isolation, look: &Survey, planned: &Planned) -> ArmPolicy 
     }
 }
 
-/// What a run needs from the machine.
+/// What a run needs on the machine.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Wanted<'a> {
-    /// Mechanisms of the isolated arms, in the order of the arms.
+    /// Isolations of the isolated arms, in the order of the arms.
     pub isolations: &'a [Isolation],
-    /// Cgroups of a service and of offline work that already run, used instead of the run's own.
+    /// Cgroups of a service and of offline work that already run; the run uses these instead of creating its own.
     pub attached: [Option<&'a CgroupPath>; 2],
-    /// Whether the run also freezes and thaws offline work that it started itself.
+    /// Whether the run also freezes and thaws offline work that it starts itself.
     pub freezes: bool,
 }
 
@@ -292,8 +298,8 @@ mod tests {
     use commensal_host::fake::FakeHost;
     use std::sync::{Arc, Mutex};
 
-    /// The arms `best` and by this name use the scheduler, the others do not; between blocks the scheduler has no
-    /// settings.
+    /// Only arms with the mechanism `best` or `sched_ext` use commensal's scheduler. Between blocks, the scheduler has
+    /// no settings from the run.
     #[test]
     fn the_scheduler_is_one_arms_mechanism() {
         let fake = FakeHost::v2(4, 8 << 30);

@@ -1,6 +1,6 @@
-//! A third-party scheduler as an arm's policy: its program is started with the policy and ended with it.
+//! A third-party sched_ext scheduler as the policy of an arm (a condition of the run). The run starts the scheduler's
+//! program when it switches the policy on, and stops the program when it switches the policy off.
 
-use super::Testbed;
 use super::error::TestbedError;
 use crate::scheduler::{disable, enable, in_words};
 use commensal_core::errno::Errno;
@@ -11,28 +11,27 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::sync::Arc;
 
-/// Maximum part of a program's output that is quoted, bytes.
+/// Maximum length of a program's output that an error message quotes (bytes).
 const SAID: usize = 600;
 
-/// An active scheduler.
+/// A third-party scheduler while its program runs.
 #[derive(Debug)]
-pub(super) struct Scheduled {
+pub(super) struct ArmScheduler {
     child: Child,
     log: Arc<OwnedFd>,
 }
 
-impl Testbed {
-    /// Starts the scheduler of this policy, if it has one.
+impl ArmScheduler {
+    /// Starts this program with its arguments and waits until the kernel has loaded its scheduler. Does nothing if
+    /// `command` is `None`.
     ///
     /// # Errors
-    /// [`TestbedError::Scheduler`] when the scheduler does not load.
-    pub(super) fn begin_scheduling(
-        &mut self,
+    /// [`TestbedError::Scheduler`] if the scheduler does not load or another one is loaded.
+    pub(super) fn start(
         host: &mut dyn Host,
-        policy: usize,
-    ) -> Result<(), TestbedError> {
-        let Some(command) = &self.policies[policy].scheduler else { return Ok(()) };
-        let Some((program, args)) = command.split_first() else { return Ok(()) };
+        command: Option<&[String]>,
+    ) -> Result<Option<ArmScheduler>, TestbedError> {
+        let Some((program, args)) = command.and_then(<[String]>::split_first) else { return Ok(None) };
         let log = log()?;
         let mut spec = args.iter().fold(SpawnSpec::new(program), SpawnSpec::arg);
         (spec.die_with_parent, spec.own_process_group) = (true, true);
@@ -40,51 +39,44 @@ impl Testbed {
         let kernel = Kernel::read(host);
         if kernel.busy() {
             return Err(TestbedError::Scheduler(format!(
-                "{}, and was not when the run began",
+                "{}, although no scheduler was loaded when the run started",
                 kernel.loaded()
             )));
         }
         match enable(host, &spec, &|| false) {
-            Ok(child) => self.scheduled = Some(Scheduled { child, log }),
-            Err(error) => return Err(TestbedError::Scheduler(format!("{error}{}", said(&log)))),
+            Ok(child) => Ok(Some(ArmScheduler { child, log })),
+            Err(error) => Err(TestbedError::Scheduler(format!("{error}{}", said(&log)))),
         }
-        Ok(())
     }
 
-    /// Ends the active scheduler, if there is one.
+    /// Stops the scheduler.
     ///
     /// # Errors
-    /// When the scheduler does not unload.
-    pub(super) fn end_scheduling(&mut self, host: &mut dyn Host) -> Result<(), TestbedError> {
-        let Some(mut scheduled) = self.scheduled.take() else { return Ok(()) };
-        disable(host, &mut scheduled.child).map_err(|error| TestbedError::Scheduler(error.to_string()))
+    /// If the scheduler does not unload.
+    pub(super) fn stop(mut self, host: &mut dyn Host) -> Result<(), TestbedError> {
+        disable(host, &mut self.child).map_err(|error| TestbedError::Scheduler(error.to_string()))
     }
 
-    /// Whether the active scheduler is loaded in the kernel.
-    pub(super) fn scheduling_now(&self, host: &dyn Host) -> Option<Applied> {
-        let state = Kernel::read(host).state.filter(|state| *state == State::Enabled);
+    /// Reads the kernel's sched_ext state, to show that a scheduler is loaded; `None` if no scheduler is loaded.
+    pub(super) fn read_back(&self, host: &dyn Host) -> Option<Applied> {
+        let state = Kernel::read(host).state.filter(|state| *state == State::Enabled)?;
         let (place, want) = ("machine".to_owned(), State::Enabled.to_string());
-        state.filter(|_| self.scheduled.is_some()).map(|state| Applied {
-            place,
-            file: "sched_ext state",
-            want,
-            read: state.to_string(),
-        })
+        Some(Applied { place, file: "sched_ext state", want, read: state.to_string() })
     }
 
-    /// Why the active scheduler was not in force until the end, if so.
-    pub fn scheduler_lost(&mut self, host: &dyn Host) -> Option<String> {
-        let scheduled = self.scheduled.as_mut()?;
-        if let Ok(Some(exit)) = scheduled.child.try_wait() {
-            return Some(format!("its program ended {}{}", in_words(&exit), said(&scheduled.log)));
+    /// Returns why the scheduler is no longer loaded, or why its program has exited; `None` if the scheduler is still
+    /// in force.
+    pub(super) fn lost(&mut self, host: &dyn Host) -> Option<String> {
+        if let Ok(Some(exit)) = self.child.try_wait() {
+            return Some(format!("its program exited {}{}", in_words(&exit), said(&self.log)));
         }
         let kernel = Kernel::read(host);
         let lost = kernel.state != Some(State::Enabled);
-        lost.then(|| format!("the kernel took it off ({}){}", kernel.loaded(), said(&scheduled.log)))
+        lost.then(|| format!("the kernel unloaded it ({}){}", kernel.loaded(), said(&self.log)))
     }
 }
 
-/// Creates a file in memory for its output.
+/// Creates an in-memory file for the program's output.
 fn log() -> Result<Arc<OwnedFd>, TestbedError> {
     let failed = |errno: rustix::io::Errno| HostError {
         operation: "create",
@@ -96,12 +88,12 @@ fn log() -> Result<Arc<OwnedFd>, TestbedError> {
     Ok(Arc::new(file))
 }
 
-/// The end of its output on one line, phrased as the end of a sentence.
+/// Returns the end of the program's output on one line, formatted to follow an error message.
 fn said(log: &Arc<OwnedFd>) -> String {
     let size = rustix::fs::fstat(log.as_ref()).map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0));
     let mut bytes = vec![0; SAID];
     let read = rustix::io::pread(log.as_ref(), &mut bytes, size.saturating_sub(SAID as u64)).unwrap_or(0);
     let text = String::from_utf8_lossy(&bytes[..read]);
     let words = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" / ");
-    if words.is_empty() { String::new() } else { format!("; it said: {words}") }
+    if words.is_empty() { String::new() } else { format!("; its last output: {words}") }
 }

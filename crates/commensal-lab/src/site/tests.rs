@@ -1,4 +1,4 @@
-//! The testbed on machines in memory.
+//! Tests of the testbed, that is, of the part of a run that creates and changes cgroups, on fake machines.
 
 use super::{Side, Wanted, open};
 use crate::isolation::Isolation;
@@ -13,7 +13,8 @@ use std::sync::{Arc, Mutex};
 const STATE: &str = "/state";
 const MEMORY: u64 = 16 << 30;
 
-/// The lab switches isolation on and off, also by recreating cgroups.
+/// On some kernels, a cgroup cannot return to its original level. The lab then recreates the cgroup to switch isolation
+/// off.
 #[test]
 fn the_lab_on_a_kernel_without_a_way_back() {
     let fake = FakeHost::v1(4, MEMORY);
@@ -33,7 +34,7 @@ fn the_lab_on_a_kernel_without_a_way_back() {
     assert_eq!(fake.snapshot(), before);
 }
 
-/// A kernel with sched_ext, in this state.
+/// Creates a fake machine with sched_ext in this state.
 fn sched_ext(state: &str, ops: &str) -> FakeHost {
     let fake = FakeHost::v2(4, MEMORY);
     fake.set_file("/sys/kernel/btf/vmlinux", "");
@@ -42,7 +43,8 @@ fn sched_ext(state: &str, ops: &str) -> FakeHost {
     fake
 }
 
-/// Arms with third-party schedulers: obstacles, and that a program that loads nothing only costs its block.
+/// Arms with third-party schedulers: the obstacles that a run reports, and a program that loads no scheduler, which
+/// affects only its own block.
 #[test]
 fn the_lab_with_schedulers_of_others() {
     let of = |text: &str| Isolation::parse(text).unwrap();
@@ -77,13 +79,13 @@ fn the_lab_with_schedulers_of_others() {
     assert_eq!(fake.snapshot(), inside, "the policy is off");
     fake.set_file("/sys/kernel/sched_ext/state", "enabled\n");
     let error = site.isolate(&mut host, 0).unwrap_err().to_string();
-    assert!(error.contains("is enabled, and was not when the run began"), "{error}");
+    assert!(error.contains("is enabled, although no scheduler was loaded when the run started"), "{error}");
     site.close(&mut host).unwrap();
     assert_eq!(fake.snapshot(), before);
 }
 
-/// Arms beside commensal's loaded scheduler: for the best mechanism and the named one, the run sends orders, which end
-/// with the policy; other arms send none.
+/// Arms on a machine with commensal's own scheduler. For the mechanisms `best` and `sched_ext`, the run sends orders to
+/// the scheduler and withdraws them when it switches the policy off; for other mechanisms, the run sends no orders.
 #[test]
 fn the_lab_orders_the_scheduler_by_arm() {
     let fake = sched_ext("enabled\n", "commensal_0.1");
@@ -115,7 +117,7 @@ fn the_lab_orders_the_scheduler_by_arm() {
         assert_eq!(of_run.len(), usize::from(by_order), "{of_run:?}");
         let offline =
             of_run.iter().flat_map(|one| one.groups.values()).filter(|order| order.class == Class::Offline);
-        // The batch work and the warm threads.
+        // The offline groups in the orders are those of the batch work and of the warm threads.
         assert_eq!(offline.count(), 2 * usize::from(by_order), "{of_run:?}");
         let now = site.policy_now(&mut host, policy, None);
         assert!(now.len() >= files && now.iter().all(|one| one.want == one.read), "{policy}: {now:?}");
@@ -124,7 +126,7 @@ fn the_lab_orders_the_scheduler_by_arm() {
         assert_eq!(*told.lock().unwrap(), before);
     }
     site.isolate(&mut host, 0).unwrap();
-    // Also when a run ends in the middle of a block.
+    // The run ends in the middle of a block; closing still removes everything.
     assert_eq!(site.close(&mut host).unwrap(), Vec::<String>::new());
     assert_eq!(*told.lock().unwrap(), before);
 }

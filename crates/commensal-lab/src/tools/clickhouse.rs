@@ -1,7 +1,9 @@
-//! `clickhouse-benchmark`: the JSON of old versions and the text output of all versions.
+//! Parser for `clickhouse-benchmark`: the JSON of old versions, and the text output of all versions.
 //!
-//! For years its JSON divided the number of queries by the *summed* time of all queries, so with `c` queries in flight
-//! it showed a c-th of the throughput; the text divides by that sum over `c`. Little's law distinguishes the two.
+//! For years, the JSON output divided the number of queries by the *summed* time of all queries. So with `c` queries in
+//! flight it printed the throughput divided by `c`. The text output divides the summed time by `c` first, which is
+//! correct. Little's law (requests in flight = throughput × latency) shows whether a printed throughput is the correct
+//! one or the one divided by `c`.
 
 use super::reading::{
     ParseError, Reading, Tool, closed_loop, json_document, metric_at, number, number_json, whole, whole_json,
@@ -10,11 +12,12 @@ use crate::format::{latency, three_digits};
 use serde_json::Value;
 
 const TOOL: Tool = Tool::ClickhouseBenchmark;
-/// Tolerance for a mean computed from percentiles, as a fraction of Little's law's value. The parts below the lowest
-/// and above the highest percentile are unknown.
+/// Tolerance for a mean that is computed from percentiles, as a fraction of the mean that Little's law gives. The
+/// tolerance is wide because the latencies below the lowest and above the highest percentile are unknown.
 const ESTIMATE_BOUND: f64 = 0.15;
 
-/// Parses the output, which does not contain the concurrency.
+/// Parses the output. The returned number of requests in flight is always `None`, because the output does not contain
+/// it.
 pub fn parse(text: &str, concurrency: Option<u32>) -> Result<(Reading, Option<u32>), ParseError> {
     let is_json = text.lines().any(|line| line.trim_start().starts_with('{'));
     let (mut reading, curve) = if is_json { of_json(text)? } else { of_text(text)? };
@@ -23,10 +26,11 @@ pub fn parse(text: &str, concurrency: Option<u32>) -> Result<(Reading, Option<u3
     Ok((reading, None))
 }
 
-/// Percentiles as (per cent, microseconds), ascending.
+/// Percentiles of latency as (per cent, microseconds) pairs, ascending.
 type Curve = Vec<(f64, f64)>;
 
-/// `statistics` and `query_time_percentiles` may each be at the top or under the name of a server.
+/// Parses the JSON output. The keys `statistics` and `query_time_percentiles` are either at the top level or in an
+/// object named after the server.
 fn of_json(text: &str) -> Result<(Reading, Curve), ParseError> {
     let document = json_document(TOOL, text)?;
     let missing = |expected: &str| ParseError::missing(TOOL, expected, text);
@@ -53,7 +57,8 @@ fn of_json(text: &str) -> Result<(Reading, Curve), ParseError> {
     Ok(with_percentiles((reading, curve)))
 }
 
-/// The value of a key at the top, or else in the only object below that has it.
+/// Returns the value of a key at the top level. If the key is missing there, searches the objects one level below, of
+/// which only one may have the key.
 fn one<'a>(document: &'a Value, key: &str) -> Option<&'a Value> {
     if let Some(value) = document.get(key) {
         return Some(value);
@@ -62,7 +67,7 @@ fn one<'a>(document: &'a Value, key: &str) -> Option<&'a Value> {
     below.next().filter(|_| below.next().is_none())
 }
 
-/// The last report in the text; earlier ones cover one interval each.
+/// Parses the last report in the text. Each earlier report covers only one interval.
 fn of_text(text: &str) -> Result<(Reading, Curve), ParseError> {
     let mut found = None;
     let mut curve = Curve::new();
@@ -109,8 +114,8 @@ fn with_percentiles((mut reading, mut curve): (Reading, Curve)) -> (Reading, Cur
     (reading, curve)
 }
 
-/// The mean of a curve of percentiles: linear between them, constant below the first and above the last. `None` when
-/// the curve does not include the middle.
+/// Computes the mean latency from percentiles. The curve is assumed to be linear between percentiles, and constant
+/// below the first and above the last. Returns `None` when the percentiles do not cover the middle of the distribution.
 fn mean_of(curve: &Curve) -> Option<f64> {
     let (first, last) = (curve.first()?, curve.last()?);
     if first.0 > 50.0 || last.0 < 90.0 {
@@ -120,7 +125,7 @@ fn mean_of(curve: &Curve) -> Option<f64> {
     Some((first.0 * first.1 + between + (100.0 - last.0) * last.1) / 100.0).filter(|mean| *mean > 0.0)
 }
 
-/// Checks the throughput by Little's law, corrects the known fault, and adds a note.
+/// Checks the throughput with Little's law. Corrects the known error of old versions, and adds a note.
 fn hold_to_law(reading: &mut Reading, curve: &Curve, concurrency: Option<u32>) {
     let Some(mean) = mean_of(curve).filter(|_| reading.per_s > 0.0) else { return };
     let off = |c: f64, per_s: f64| (c / per_s * 1e6 - mean).abs() / mean;
@@ -128,8 +133,8 @@ fn hold_to_law(reading: &mut Reading, curve: &Curve, concurrency: Option<u32>) {
     let Some(concurrency) = concurrency else {
         if off(1.0, reported) <= ESTIMATE_BOUND {
             reading.notes.push(format!(
-                "QPS {} is one query per mean latency: if more than one query was under way, this is the fault of old \
-                 versions, and the real QPS is that many times as high",
+                "QPS {} equals one query per mean latency: if several queries were in flight, this is a known error of old \
+                 versions, and the actual QPS is as many times higher as there were queries in flight",
                 three_digits(reported)
             ));
         }
@@ -141,7 +146,7 @@ fn hold_to_law(reading: &mut Reading, curve: &Curve, concurrency: Option<u32>) {
     }
     let corrected = reported * c;
     let seen = format!(
-        "QPS {} with {concurrency} queries under way would take {} per query, but the percentiles give a mean of about {}",
+        "at QPS {} with {concurrency} queries in flight, a query would take {}, but the percentiles give a mean of about {}",
         three_digits(reported),
         latency(c / reported * 1e6),
         latency(mean)
@@ -149,11 +154,11 @@ fn hold_to_law(reading: &mut Reading, curve: &Curve, concurrency: Option<u32>) {
     if off(c, corrected) <= ESTIMATE_BOUND {
         reading.per_s = corrected;
         reading.notes.push(format!(
-            "{seen}: the tool divided by the summed time of all queries; corrected to {} (reported × {concurrency}), which \
-             agrees with Little's law within 15 %",
+            "{seen}: the tool divided by the summed time of all queries; QPS was corrected to {} (reported × {concurrency}), \
+             which agrees with Little's law within 15 %",
             three_digits(corrected)
         ));
     } else {
-        reading.notes.push(format!("{seen}: Little's law does not hold, and nothing was corrected"));
+        reading.notes.push(format!("{seen}: this violates Little's law, and no correction is known"));
     }
 }

@@ -1,7 +1,8 @@
-//! `fio --output-format=json+`, whose buckets make a histogram, and `json`, whose percentiles are used as they are.
+//! Parser for `fio --output-format=json+`, whose buckets are converted to a histogram, and for `--output-format=json`,
+//! whose percentiles are used unchanged.
 //!
-//! Reads and writes of all jobs are counted together. Percentiles cannot be merged: without buckets they are only used
-//! when a single direction of a single job was active.
+//! Reads and writes of all jobs are counted together. Percentiles of several jobs cannot be merged. So an output
+//! without buckets has percentiles only if a single job did only reads or only writes.
 
 use super::reading::{
     ParseError, Reading, Tool, closed_loop, json_document, metric_at, number, number_json, whole, whole_json,
@@ -12,7 +13,7 @@ use serde_json::Value;
 const TOOL: Tool = Tool::Fio;
 const DIRECTIONS: [&str; 2] = ["read", "write"];
 
-/// Parses the output; the number of requests in flight is jobs times I/O depth.
+/// Parses the output. The number of requests in flight is the number of jobs times the I/O depth.
 pub fn parse(text: &str) -> Result<(Reading, Option<u32>), ParseError> {
     let document = json_document(TOOL, text)?;
     let missing = |expected: &str| ParseError::missing(TOOL, expected, text);
@@ -21,7 +22,8 @@ pub fn parse(text: &str) -> Result<(Reading, Option<u32>), ParseError> {
     let mut histogram = new_histogram().map_err(|error| missing(&error.to_string()))?;
     let (mut busy, mut buckets, mut depth, mut total_ns) = (Vec::new(), true, 0, 0.0);
     for job in jobs {
-        // fio counts failures in two places: an error number that ended the job, and errors after which it continued.
+        // fio counts failures in two places: an error number that stopped the job, and a count of errors after which it
+        // continued.
         let went_on = job.get("total_err").and_then(whole_json).unwrap_or(0);
         let ended = job.get("error").and_then(Value::as_i64).is_some_and(|error| error != 0);
         reading.errors = reading.errors.saturating_add(went_on.max(u64::from(ended)));
@@ -48,7 +50,7 @@ pub fn parse(text: &str) -> Result<(Reading, Option<u32>), ParseError> {
         reading.mean_us = Some(total_ns / reading.requests as f64 / 1e3);
     }
     if busy.iter().any(|(_, whole_time)| !whole_time) {
-        reading.notes.push("fio: distribution of completion latency, without the time to submit (--lat_percentiles=1 has it)".to_owned());
+        reading.notes.push("fio: the distribution is of completion latency, which excludes the time to submit (use --lat_percentiles=1 to include it)".to_owned());
     }
     match &busy[..] {
         [] => {}
@@ -58,14 +60,14 @@ pub fn parse(text: &str) -> Result<(Reading, Option<u32>), ParseError> {
                 percentiles(latency).map_err(|what| missing(&what))?.into_iter().collect()
         }
         _ => {
-            reading.notes.push("fio printed percentiles that cannot be merged; json+ has buckets".to_owned())
+            reading.notes.push("fio printed percentiles of several jobs, which cannot be merged; use --output-format=json+, which has buckets".to_owned())
         }
     }
     reading.notes.push(closed_loop(TOOL));
     Ok((reading, Some(depth)))
 }
 
-/// I/O depth times the number of copies of a job; with `--group_reporting` one entry stands for all copies.
+/// Returns the I/O depth times the number of copies of a job. With `--group_reporting`, one entry describes all copies.
 fn depth_of(document: &Value, job: &Value) -> u32 {
     let option = |key: &str| {
         let of_job = job.get("job options").and_then(|options| options.get(key));
@@ -77,21 +79,22 @@ fn depth_of(document: &Value, job: &Value) -> u32 {
     option("iodepth").saturating_mul(if alone { option("numjobs") } else { 1 })
 }
 
-/// The latency to use, and whether it is the total one: `lat_ns` if it has a distribution, else `clat_ns`.
+/// Returns the latency to use, and whether it is the total latency: `lat_ns` if it has a distribution, otherwise
+/// `clat_ns`.
 fn latency_of(side: &Value) -> Option<(&Value, bool)> {
     let has = |latency: &&Value| latency.get("bins").is_some() || latency.get("percentile").is_some();
     let whole_time = side.get("lat_ns").filter(has).map(|latency| (latency, true));
     whole_time.or_else(|| side.get("clat_ns").map(|latency| (latency, false)))
 }
 
-/// Adds the buckets; returns false if there are none.
+/// Adds the buckets to the histogram. Returns false if the output has no buckets.
 fn add_bins(latency: &Value, histogram: &mut LatencyHistogram) -> Result<bool, String> {
     let Some(bins) = latency.get("bins").and_then(Value::as_object) else { return Ok(false) };
     for (ns, count) in bins {
         let (Some(ns), Some(count)) = (whole(ns), whole_json(count)) else {
             return Err("buckets of nanoseconds with their counts".to_owned());
         };
-        // A value of ours stands for the whole microsecond that begins there.
+        // A value in the lab's histogram represents the microsecond that starts at this value.
         histogram.saturating_record_n(ns / 1000, count);
     }
     Ok(!bins.is_empty())

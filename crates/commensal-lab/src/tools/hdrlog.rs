@@ -1,8 +1,9 @@
-//! HdrHistogram logs, versions 1.2 and 1.3: lines of `tag, start, length, max, histogram`.
+//! Parser for HdrHistogram logs, versions 1.2 and 1.3, which have lines of `tag, start, length, max, histogram`.
 //!
-//! Histograms are V2, compressed (base64 begins `HISTFAAA`, as all writers emit) or not (`HISTEw`). They are decoded
-//! here and not by the library, whose decoder trusts lengths and bounds in the file. A value is counted in the lab's
-//! own bucket for the middle of its original bucket.
+//! The histograms are in format V2. They are compressed (their base64 starts with `HISTFAAA`), as all known writers
+//! produce them, or uncompressed (`HISTEw`). This module decodes them itself, because the HdrHistogram library trusts
+//! lengths and bounds in the file. Each value is counted in the bucket of the lab's histogram that contains the middle
+//! of the value's original bucket.
 
 use super::reading::{ParseError, Reading, TimeUnit, Tool, number};
 use crate::record::{Counts, LatencyHistogram, MAX_TOTAL, new_histogram};
@@ -10,16 +11,19 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use flate2::read::ZlibDecoder;
 use std::io::Read as _;
 
-/// The cookies without the four bits that give the word size.
+/// Identifier (cookie) at the start of an uncompressed histogram, without the four bits that give the word size.
 const PLAIN: u32 = 0x1c84_9303;
+/// Identifier (cookie) at the start of a compressed histogram, without the four bits that give the word size.
 const COMPRESSED: u32 = 0x1c84_9304;
+/// The four bits of a cookie that give the word size.
 const WORD_SIZE: u32 = 0xf0;
-/// Bytes before the counts.
+/// Length of the header, in bytes; the counts follow the header.
 const HEADER: usize = 40;
-/// Maximum size of one histogram, bytes: 5 digits over the whole range of u64 take less.
+/// Maximum size of one histogram in bytes. Even a histogram with 5 digits over the whole range of u64 is smaller.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// Parses a log as the sum of all intervals; it does not tell the number of requests in flight.
+/// Parses a log and adds up all its intervals. The returned number of requests in flight is always `None`, because the
+/// log does not contain it.
 pub fn parse(text: &str, unit: TimeUnit) -> Result<(Reading, Option<u32>), ParseError> {
     let tool = Tool::HdrLog(unit);
     let missing = |expected: &str| ParseError::missing(tool, expected, text);
@@ -55,7 +59,7 @@ pub fn parse(text: &str, unit: TimeUnit) -> Result<(Reading, Option<u32>), Parse
     Ok((Reading { requests, seconds, per_s, histogram, ..Reading::default() }, None))
 }
 
-/// Adds one encoded histogram to ours.
+/// Decodes a histogram and adds its counts to `into`.
 pub(super) fn add(coded: &str, unit: TimeUnit, into: &mut LatencyHistogram) -> Result<(), String> {
     let bytes = STANDARD.decode(coded).map_err(|_| "a histogram in base64".to_owned())?;
     let plain = match u32_at(&bytes, 0).map(|cookie| cookie & !WORD_SIZE) {
@@ -63,7 +67,7 @@ pub(super) fn add(coded: &str, unit: TimeUnit, into: &mut LatencyHistogram) -> R
         Some(COMPRESSED) => inflate(&bytes)?,
         _ => return Err("a histogram of HdrHistogram V2 (HISTFAAA… or HISTEw…)".to_owned()),
     };
-    let whole = || "a whole histogram of HdrHistogram V2".to_owned();
+    let whole = || "a complete histogram of HdrHistogram V2".to_owned();
     if u32_at(&plain, 0).map(|cookie| cookie & !WORD_SIZE) != Some(PLAIN) {
         return Err(whole());
     }
@@ -72,16 +76,16 @@ pub(super) fn add(coded: &str, unit: TimeUnit, into: &mut LatencyHistogram) -> R
     let digits = u32_at(&plain, 12).filter(|digits| (1..=5).contains(digits)).ok_or_else(whole)?;
     let lowest = u64_at(&plain, 16).filter(|lowest| *lowest >= 1).ok_or_else(whole)?;
     if u32_at(&plain, 8) != Some(0) {
-        return Err("a histogram whose buckets begin at 0".to_owned());
+        return Err("a histogram whose buckets start at 0".to_owned());
     }
     let buckets = Buckets::new(digits, lowest);
-    // Decoded one at a time, since a small compressed text may contain very many.
+    // The loop decodes one count at a time, because a small compressed text may contain very many counts.
     for item in Counts::new(counts) {
         let (index, count) = item.ok_or_else(whole)?;
         let middle = buckets.middle(index).ok_or_else(whole)?;
         let us = middle * unit.in_us();
         if into.len().saturating_add(count) > MAX_TOTAL {
-            return Err("fewer requests than that: they cannot be counted exactly".to_owned());
+            return Err("a number of requests that can be counted exactly".to_owned());
         }
         into.saturating_record_n(us as u64, count);
     }
@@ -96,7 +100,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_be_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
-/// Decompresses a histogram, up to the maximum length of any histogram.
+/// Decompresses a histogram. Returns an error if the result exceeds the maximum size of a histogram.
 fn inflate(bytes: &[u8]) -> Result<Vec<u8>, String> {
     let mut plain = Vec::new();
     let rest = bytes.get(8..).unwrap_or_default();
@@ -107,11 +111,12 @@ fn inflate(bytes: &[u8]) -> Result<Vec<u8>, String> {
     Ok(plain)
 }
 
-/// Bucket boundaries: linear up to `2 * 10^digits` units, then each half of a power of two in the same number of steps.
+/// Bucket boundaries: linear up to `2 * 10^digits` units; above that, each power of two is divided into the same number
+/// of steps.
 struct Buckets {
-    /// log2 of the steps in a half.
+    /// log2 of the number of steps per power of two.
     half: u32,
-    /// log2 of the smallest distinguishable value.
+    /// log2 of the smallest value that can be distinguished.
     unit: u32,
 }
 
@@ -121,7 +126,7 @@ impl Buckets {
         Self { half: steps.next_power_of_two().ilog2() - 1, unit: lowest.ilog2() }
     }
 
-    /// The middle of a bucket; `None` beyond 64 bits.
+    /// Returns the middle of a bucket; `None` beyond 64 bits.
     fn middle(&self, index: u64) -> Option<f64> {
         let steps = 1_u64 << self.half;
         let (power, step) = match index >> self.half {
@@ -132,7 +137,7 @@ impl Buckets {
             return None;
         }
         let width = f64::from(power + self.unit).exp2();
-        // A bucket of width 1 holds one value; a wider one is represented by its middle.
+        // A bucket of width 1 has one value; a wider one is represented by its middle.
         Some(step as f64 * width + if width > 1.0 { width / 2.0 } else { 0.0 })
     }
 }

@@ -1,4 +1,4 @@
-//! A simple format for custom programs: one JSON object per line.
+//! Parser for a simple format for custom programs: one JSON object per line.
 //!
 //! ```text
 //! {"latency_us": 812}
@@ -6,9 +6,10 @@
 //! {"qps": 400.0, "p50_us": 490, "p99_us": 1210, "requests": 8000, "seconds": 20}
 //! ```
 //!
-//! A line with `latency_us` is one request; one with `qps` or `requests` is a summary, of which the last counts. Either
-//! is sufficient. Blank lines, and lines that do not begin with a brace, are ignored. A failed request keeps its
-//! latency: a timeout belongs in the tail.
+//! A line with `latency_us` describes one request. A line with `qps` or `requests` is a summary; of several summaries,
+//! the last one is used. An output may contain only requests, or only a summary. The parser ignores blank lines and
+//! lines that do not start with a brace. The latency of a failed request is counted, because a timeout is part of the
+//! tail.
 
 use super::reading::{ParseError, Reading, Tool, number_json, whole_json};
 use crate::record::{HIGHEST_US, LatencyHistogram, Metric, new_histogram};
@@ -24,7 +25,7 @@ const PERCENTILES: [(Metric, &str); 6] = [
     (Metric::P999, "p99.9_us"),
 ];
 
-/// Parses the output; `concurrency` may be in the summary.
+/// Parses the output. The summary may contain the number of requests in flight, as `concurrency`.
 pub fn parse(text: &str) -> Result<(Reading, Option<u32>), ParseError> {
     let mut histogram: Option<LatencyHistogram> = None;
     let (mut errors, mut total_us) = (0, 0.0);

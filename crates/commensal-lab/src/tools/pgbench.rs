@@ -1,13 +1,14 @@
-//! `pgbench`: its summary, the lines of `--log` (without `--aggregate-interval`), or both in one text.
+//! Parser for `pgbench`: its summary, the lines of `--log` (without `--aggregate-interval`), or both in one text.
 
 use super::reading::{ParseError, Reading, Tool, closed_loop, number, whole};
 use crate::record::{LatencyHistogram, new_histogram};
 
 const TOOL: Tool = Tool::Pgbench;
-/// Client numbers are small; the first column of aggregated lines is a time in seconds.
+/// Highest plausible client number in the first column of a log line. With `--aggregate-interval`, the first column is
+/// a time in seconds instead, which is larger; such lines are rejected.
 const MAX_CLIENT: u64 = 1_000_000;
 
-/// Parses the output; the number of clients is the concurrency.
+/// Parses the output. The returned number of requests in flight is the number of clients.
 pub fn parse(text: &str) -> Result<(Reading, Option<u32>), ParseError> {
     let mut reading = Reading::default();
     let (mut rate, mut clients, mut requests) = (None, None, None);
@@ -40,7 +41,7 @@ pub fn parse(text: &str) -> Result<(Reading, Option<u32>), ParseError> {
             }
             "latency average" => reading.mean_us = Some(ms()?),
             "rate limit schedule lag" => scheduled = true,
-            // Old versions print it twice; the one without connection time comes last.
+            // Old versions print the rate twice. The second rate excludes the time for connecting.
             "tps" => rate = Some(number(first).ok_or_else(|| wrong("a number after tps ="))?),
             _ => {}
         }
@@ -48,7 +49,7 @@ pub fn parse(text: &str) -> Result<(Reading, Option<u32>), ParseError> {
     if rate.is_none() && logged.requests == 0 {
         return Err(ParseError::missing(TOOL, "a line \"tps = N\" or lines of --log", text));
     }
-    // "Actually processed" does not include failed ones.
+    // The number after "actually processed" does not include failed transactions.
     reading.requests = requests.map_or(logged.requests + logged.errors, |n| n + reading.errors);
     reading.errors = reading.errors.max(logged.errors);
     reading.seconds = reading.seconds.or_else(|| logged.seconds());
@@ -59,7 +60,7 @@ pub fn parse(text: &str) -> Result<(Reading, Option<u32>), ParseError> {
     };
     reading.histogram = logged.histogram;
     if reading.histogram.is_none() {
-        reading.notes.push("pgbench gives percentiles only with --log".to_owned());
+        reading.notes.push("pgbench has percentiles only with --log".to_owned());
     }
     if scheduled {
         reading.notes.push("pgbench at a fixed rate: latency counts from the scheduled start".to_owned());
@@ -69,25 +70,29 @@ pub fn parse(text: &str) -> Result<(Reading, Option<u32>), ParseError> {
     Ok((reading, clients))
 }
 
-/// Totals of the lines of the log.
+/// Totals over the lines of the log.
 #[derive(Default)]
 struct Logged {
     histogram: Option<LatencyHistogram>,
     requests: u64,
     errors: u64,
-    /// Start of the earliest and end of the latest transaction, seconds.
+    /// Start of the earliest and end of the latest transaction, in seconds.
     span: Option<(f64, f64)>,
 }
 
 impl Logged {
-    /// Parses a line: client, transaction, time in us, script, end in seconds and the us after that, and more.
+    /// Parses a line with the columns client, transaction, time (µs), script, end (whole seconds) and end (microseconds
+    /// of that second). More columns may follow.
     fn line(&mut self, line: &str) -> Result<(), String> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [client, _, time, _, seconds, us, ..] = words[..] else {
             return Err("a line of --log with six columns".to_owned());
         };
         if whole(client).is_none_or(|client| client > MAX_CLIENT) {
-            return Err("a line of --log that begins with a client (not --aggregate-interval)".to_owned());
+            return Err(
+                "a line of --log that begins with a client number (--aggregate-interval must not be used)"
+                    .to_owned(),
+            );
         }
         if matches!(
             time,

@@ -1,23 +1,24 @@
-//! What a tool measured, and the steps that all parsers take.
+//! The measurements that a load tool printed, and the functions that all parsers share.
 
 use crate::record::{LatencyHistogram, Metric, percentile_us};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-/// Longest plausible latency, microseconds (11 days): larger ones are corrupt output.
+/// Longest plausible latency in microseconds (11 days). A larger value means that the output is corrupt.
 pub(super) const MAX_US: f64 = 1e12;
 
 /// Highest plausible number of requests, and of requests per second.
 pub(super) const MAX_COUNT: f64 = 1e15;
 
-/// Largest deviation of a mean from the one that Little's law gives, as a fraction of the mean.
+/// Largest accepted difference between a mean latency and the mean that Little's law gives (requests in flight /
+/// throughput), as a fraction of the mean.
 pub const LITTLES_LAW_BOUND: f64 = 0.05;
 
 /// Maximum number of characters of a line that an error quotes.
 pub(super) const SHOWN: usize = 120;
 
-/// A unit of time in a tool's output that does not name it.
+/// Unit of times in an output that does not name the unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TimeUnit {
     /// Nanoseconds.
@@ -30,7 +31,7 @@ pub enum TimeUnit {
 }
 
 impl TimeUnit {
-    /// Microseconds per unit.
+    /// Returns the number of microseconds per unit.
     pub(super) fn in_us(self) -> f64 {
         match self {
             Self::Ns => 1e-3,
@@ -40,22 +41,22 @@ impl TimeUnit {
     }
 }
 
-/// A program whose output can be read.
+/// A program whose output can be parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tool {
     /// `clickhouse-benchmark`: the file of `--json` (versions until 2023) or the text on standard error.
     ClickhouseBenchmark,
-    /// `wrk --latency`, and wrk2.
+    /// `wrk --latency`, or wrk2.
     Wrk,
     /// `pgbench`: its summary, the lines of `--log`, or both.
     Pgbench,
-    /// `redis-benchmark --csv` of one test.
+    /// `redis-benchmark --csv` with one test.
     RedisBenchmark,
     /// `fio --output-format=json+` (or `json`).
     Fio,
     /// One JSON object per line: `{"latency_us": 123}`, or a summary with `qps`, `p50_us`, `p99_us`, `requests`.
     JsonLines,
-    /// An HdrHistogram log; the unit is that of its values.
+    /// An HdrHistogram log, with the unit of its values.
     HdrLog(TimeUnit),
 }
 
@@ -87,33 +88,35 @@ impl FromStr for Tool {
     fn from_str(name: &str) -> Result<Self, String> {
         let found = Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, tool)| *tool);
         let names: Vec<&str> = Self::NAMES.iter().map(|(name, _)| *name).collect();
-        found.ok_or_else(|| format!("no tool {name:?}; there is {}", names.join(", ")))
+        found.ok_or_else(|| format!("no tool {name:?}; the choices are {}", names.join(", ")))
     }
 }
 
-/// What a tool measured.
+/// The measurements of a tool.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Reading {
-    /// Requests that were answered, or counted as errors; 0 when the tool does not say (see [`Reading::over`]).
+    /// Number of requests that were answered or counted as errors; 0 when the tool does not report this number (see
+    /// [`Reading::over`]).
     pub requests: u64,
-    /// Of those, requests that failed.
+    /// Number of those requests that failed.
     pub errors: u64,
-    /// How long the tool measured, seconds; `None` when it does not say.
+    /// Duration of the measurement in seconds; `None` when the tool does not report the duration.
     pub seconds: Option<f64>,
-    /// Requests per second, corrected where a note says so; 0 when the tool does not say (see [`Reading::over`]).
+    /// Requests per second, corrected where a note says so; 0 when the tool does not report the rate (see
+    /// [`Reading::over`]).
     pub per_s: f64,
-    /// Mean latency as the tool gave it, or that of the histogram, microseconds.
+    /// Mean latency in microseconds, as reported by the tool or computed from the histogram.
     pub mean_us: Option<f64>,
-    /// Percentiles of latency as the tool gave them, or those of the histogram, microseconds.
+    /// Percentiles of latency in microseconds, as reported by the tool or computed from the histogram.
     pub percentiles_us: BTreeMap<Metric, f64>,
-    /// The distribution of latency in microseconds, where the tool gives it.
+    /// Distribution of latency in microseconds; `None` when the tool reports no distribution.
     pub histogram: Option<LatencyHistogram>,
-    /// What a reader of the figures must know, in whole sentences.
+    /// Remarks that a reader of the measurements must know, in whole sentences.
     pub notes: Vec<String>,
 }
 
 impl Reading {
-    /// Fills in the rate and the number of requests that the tool did not say, from the measured length.
+    /// Computes the rate or the number of requests, whichever the tool did not report, for a measurement of `seconds`.
     #[must_use]
     pub fn over(mut self, seconds: f64) -> Self {
         if seconds.is_finite() && seconds > 0.0 {
@@ -127,7 +130,7 @@ impl Reading {
         self
     }
 
-    /// Takes mean and percentiles from the histogram, where the tool gave none itself.
+    /// Computes mean and percentiles from the histogram, unless the tool reported them.
     pub(super) fn read_histogram(&mut self) {
         let Some(histogram) = self.histogram.as_ref().filter(|histogram| !histogram.is_empty()) else {
             return;
@@ -141,14 +144,14 @@ impl Reading {
     }
 }
 
-/// Why an output could not be parsed.
+/// The error for an output that could not be parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParseError {
-    /// The tool whose output it should be.
+    /// The tool whose output was expected.
     pub tool: Tool,
-    /// What was expected.
+    /// Description of what was expected.
     pub expected: String,
-    /// The first line that does not match, with its number from 1; `None` when the output is empty.
+    /// The first line that does not match and its number from 1; `None` when the output is empty.
     pub line: Option<(usize, String)>,
 }
 
@@ -165,13 +168,13 @@ impl fmt::Display for ParseError {
 impl std::error::Error for ParseError {}
 
 impl ParseError {
-    /// An error at a line; `index` counts from 0.
+    /// Creates an error at a line; `index` counts from 0.
     pub(super) fn at(tool: Tool, expected: impl Into<String>, index: usize, line: &str) -> Self {
         let line = line.trim().chars().take(SHOWN).collect();
         Self { tool, expected: expected.into(), line: Some((index + 1, line)) }
     }
 
-    /// An error for something that is missing in all lines: shows the first line that is not blank.
+    /// Creates an error for something that the whole text lacks. The error quotes the first line that is not blank.
     pub(super) fn missing(tool: Tool, expected: impl Into<String>, text: &str) -> Self {
         let first = text.lines().enumerate().find(|(_, line)| !line.trim().is_empty());
         match first {
@@ -181,10 +184,11 @@ impl ParseError {
     }
 }
 
-/// Whether throughput and mean latency of a closed loop belong together: `concurrency / per_s = mean`.
+/// Checks that throughput and mean latency of a closed loop are consistent.
+/// Little's law requires `concurrency / per_s = mean`.
 ///
 /// # Errors
-/// When they differ by more than 5 % of the mean; in words.
+/// Returns a message when they differ by more than 5 % of the mean.
 pub fn littles_law(concurrency: u32, per_s: f64, mean_us: f64) -> Result<(), String> {
     let by_law = f64::from(concurrency) / per_s * 1e6;
     let off = (by_law - mean_us).abs() / mean_us;
@@ -192,51 +196,49 @@ pub fn littles_law(concurrency: u32, per_s: f64, mean_us: f64) -> Result<(), Str
         return Ok(());
     }
     Err(format!(
-        "Little's law does not hold: {concurrency} requests under way at {} per second take {} each, but the mean is {} \
-         (within 5 % is expected)",
+        "the results violate Little's law: with {concurrency} requests in flight at {} per second, a request takes {}, but the \
+         mean latency is {} (a difference of 5 % is allowed)",
         crate::format::three_digits(per_s),
         crate::format::latency(by_law),
         crate::format::latency(mean_us)
     ))
 }
 
-/// The note that every closed loop carries.
+/// Returns the note that every closed loop gets.
 pub(super) fn closed_loop(tool: Tool) -> String {
-    format!(
-        "{tool} is a closed loop: a stall holds back the requests that would have met it, so latencies under-state stalls"
-    )
+    format!("{tool} is a closed loop: it sends no requests during a stall, so latencies understate stalls")
 }
 
-/// A number that is finite and not negative.
+/// Parses a number that is finite and not negative.
 pub(super) fn number(text: &str) -> Option<f64> {
     text.trim().parse().ok().filter(|value: &f64| value.is_finite() && *value >= 0.0)
 }
 
-/// A non-negative integer that fits in the type.
+/// Parses a non-negative integer up to [`MAX_COUNT`].
 pub(super) fn whole(text: &str) -> Option<u64> {
     text.trim().parse().ok().filter(|value| *value <= MAX_COUNT as u64)
 }
 
-/// A count from a JSON number, which some tools print as a float.
+/// Returns a count from a JSON number, which some tools print as a float.
 pub(super) fn whole_json(value: &serde_json::Value) -> Option<u64> {
     let float =
         || value.as_f64().filter(|v| v.fract() == 0.0 && (0.0..=MAX_COUNT).contains(v)).map(|v| v as u64);
     value.as_u64().or_else(float).filter(|value| *value <= MAX_COUNT as u64)
 }
 
-/// A JSON number that is finite and not negative.
+/// Returns a JSON number that is finite and not negative.
 pub(super) fn number_json(value: &serde_json::Value) -> Option<f64> {
     value.as_f64().filter(|value| value.is_finite() && *value >= 0.0)
 }
 
-/// The metric of this percentile, if arms are compared on it.
+/// Returns the metric for a percentile; `None` if the lab does not compare this percentile.
 pub(super) fn metric_at(percent: f64) -> Option<Metric> {
     Metric::ALL
         .into_iter()
         .find(|metric| metric.quantile().is_some_and(|q| (q * 100.0 - percent).abs() < 1e-6))
 }
 
-/// The JSON document in a text that may have other lines before it.
+/// Parses the JSON document in a text that may have other lines before it.
 pub(super) fn json_document(tool: Tool, text: &str) -> Result<serde_json::Value, ParseError> {
     let mut lines = text.lines().enumerate();
     let Some((first, _)) = lines.find(|(_, line)| line.trim_start().starts_with('{')) else {

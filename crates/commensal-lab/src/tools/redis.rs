@@ -1,4 +1,4 @@
-//! `redis-benchmark --csv` (version 6.2 and later, which print latencies) of one test.
+//! Parser for `redis-benchmark --csv` with one test (version 6.2 and later, which print latencies).
 
 use super::reading::{ParseError, Reading, Tool, closed_loop, number};
 use crate::record::Metric;
@@ -6,7 +6,7 @@ use crate::record::Metric;
 const TOOL: Tool = Tool::RedisBenchmark;
 const TITLES: &str = "the title line \"test\",\"rps\",\"avg_latency_ms\",… of version 6.2 or later";
 
-/// Parses the output, which contains neither the number of requests nor the concurrency.
+/// Parses the output, which contains neither the number of requests nor the number of requests in flight.
 pub fn parse(text: &str) -> Result<(Reading, Option<u32>), ParseError> {
     let mut lines = text.lines().enumerate().filter(|(_, line)| line.trim_start().starts_with('"'));
     let missing = |expected: &str| ParseError::missing(TOOL, expected, text);
@@ -14,13 +14,13 @@ pub fn parse(text: &str) -> Result<(Reading, Option<u32>), ParseError> {
     let titles_of = cells(titles);
     let column = |title: &str| titles_of.iter().position(|cell| *cell == title);
     let Some(rate) = column("rps") else { return Err(ParseError::at(TOOL, TITLES, index, titles)) };
-    let (index, line) = lines.next().ok_or_else(|| missing("a line of figures after the titles"))?;
+    let (index, line) = lines.next().ok_or_else(|| missing("a line of values after the titles"))?;
     if let Some((index, line)) = lines.next() {
-        return Err(ParseError::at(TOOL, "the figures of one test (choose it with -t)", index, line));
+        return Err(ParseError::at(TOOL, "the values of a single test (choose one with -t)", index, line));
     }
     let row = cells(line);
     if row.len() != titles_of.len() {
-        return Err(ParseError::at(TOOL, format!("{} figures", titles_of.len()), index, line));
+        return Err(ParseError::at(TOOL, format!("{} values", titles_of.len()), index, line));
     }
     let figure = |column: usize| {
         number(row[column])
@@ -41,7 +41,7 @@ pub fn parse(text: &str) -> Result<(Reading, Option<u32>), ParseError> {
     Ok((reading, None))
 }
 
-/// The cells of a line whose cells are all in quotes.
+/// Splits a line whose cells are all in quotes.
 fn cells(line: &str) -> Vec<&str> {
     line.trim().trim_matches('"').split("\",\"").collect()
 }

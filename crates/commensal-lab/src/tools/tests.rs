@@ -1,4 +1,5 @@
-//! The parsers on output of the real programs (`fixtures/tools`), on faults that are known, and on garbage.
+//! Tests the parsers with output of the real programs (`fixtures/tools`), with outputs that contain a program's known
+//! errors, and with invalid input.
 
 use super::work::{WorkKind, WorkReader};
 use super::*;
@@ -27,7 +28,7 @@ const CAPTURED: [(Tool, &str); 13] = [
     (Tool::Fio, captured!("fio-plain.json")),
 ];
 
-/// Percentiles in the order of `Metric`, microseconds rounded to 0.1.
+/// Parses a text and checks the result. Percentiles are in the order of `Metric`, in microseconds rounded to 0.1.
 fn check(tool: Tool, text: &str, requests: u64, per_s: f64, expect: &[(Metric, f64)]) -> Reading {
     let reading = parse(tool, text, None).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(reading.requests, requests, "{tool}");
@@ -58,7 +59,7 @@ fn wrk() {
     assert!(
         has_note(
             &reading,
-            "8 requests under way at 27714 per second take 289 µs each, but the mean is 4.37 ms"
+            "with 8 requests in flight at 27714 per second, a request takes 289 µs, but the mean latency is 4.37 ms"
         ),
         "{:?}",
         reading.notes
@@ -66,7 +67,7 @@ fn wrk() {
     let reading = parse(Tool::Wrk, captured!("wrk-errors.txt"), None).unwrap();
     assert_eq!((reading.requests, reading.errors), (52_715, 52_715));
     let reading = parse(Tool::Wrk, captured!("wrk-no-latency.txt"), None).unwrap();
-    assert!(reading.percentiles_us.is_empty() && has_note(&reading, "needs --latency"));
+    assert!(reading.percentiles_us.is_empty() && has_note(&reading, "start it with --latency"));
     refused(Tool::Wrk, captured!("wrk-refused.txt"), "line 1 is \"unable to connect to 127.0.0.1:28080");
     let broken = captured!("wrk.txt").replace("2.83ms", "2.83parsecs");
     refused(Tool::Wrk, &broken, "line 9 is \"90%    2.83parsecs\"");
@@ -95,7 +96,8 @@ fn clickhouse_benchmark() {
     refused(Tool::ClickhouseBenchmark, &two, "one server");
 }
 
-/// What the openEuler document prints: the throughput under the server's name, the percentiles at the top.
+/// Parses the output that the openEuler document prints: the throughput is in an object named after the server, the
+/// percentiles are at the top level.
 #[test]
 fn the_old_json_divided_by_summed_time_and_is_corrected() {
     let percentiles = "\"query_time_percentiles\": {\"50\": 0.484905256, \"60\": 0.519641313, \"70\": 0.570876148, \
@@ -111,15 +113,15 @@ fn the_old_json_divided_by_summed_time_and_is_corrected() {
         let reading = parse(Tool::ClickhouseBenchmark, text, Some(10)).unwrap();
         assert!((reading.per_s - 18.853_412).abs() < 1e-3, "{}", reading.per_s);
         assert_eq!(reading.percentiles_us[&P99].round(), 873_945.0);
-        let want = "QPS 1.89 with 10 queries under way would take 5.30 s per query, but the percentiles give a mean of \
-                    about 556 ms: the tool divided by the summed time of all queries; corrected to 18.9 (reported × 10), \
+        let want = "at QPS 1.89 with 10 queries in flight, a query would take 5.30 s, but the percentiles give a mean of \
+                    about 556 ms: the tool divided by the summed time of all queries; QPS was corrected to 18.9 (reported × 10), \
                     which agrees with Little's law within 15 %";
         assert_eq!(reading.notes[0], want);
         let unknown = parse(Tool::ClickhouseBenchmark, text, None).unwrap();
-        assert!(unknown.per_s < 1.9 && has_note(&unknown, "one query per mean latency"));
-        // Neither the printed figure nor ten times it fits, so nothing is corrected.
+        assert!(unknown.per_s < 1.9 && has_note(&unknown, "equals one query per mean latency"));
+        // Neither the printed value nor ten times the printed value obeys Little's law, so the parser corrects nothing.
         let neither = parse(Tool::ClickhouseBenchmark, &text.replace("1.885", "0.085"), Some(10)).unwrap();
-        assert!(neither.per_s < 0.1 && has_note(&neither, "nothing was corrected"), "{:?}", neither.notes);
+        assert!(neither.per_s < 0.1 && has_note(&neither, "no correction is known"), "{:?}", neither.notes);
     }
     refused(
         Tool::ClickhouseBenchmark,
@@ -144,7 +146,7 @@ fn pgbench() {
     assert_eq!(both.percentiles_us, logged.percentiles_us);
     let rate = parse(Tool::Pgbench, captured!("pgbench-rate.txt"), None).unwrap();
     assert!(has_note(&rate, "scheduled start") && !has_note(&rate, "closed loop"), "{:?}", rate.notes);
-    refused(Tool::Pgbench, captured!("pgbench-aggregated.txt"), "not --aggregate-interval");
+    refused(Tool::Pgbench, captured!("pgbench-aggregated.txt"), "--aggregate-interval must not be used");
     refused(Tool::Pgbench, "0 199 2241 0 1175850568\n", "six columns; line 1 is \"0 199 2241 0 1175850568\"");
     let failed = "0 1 failed 0 1499414498 84905\n0 2 22 0 1499414498 85000\n";
     let failed = parse(Tool::Pgbench, failed, None).unwrap();
@@ -161,7 +163,7 @@ fn redis_benchmark() {
     refused(
         Tool::RedisBenchmark,
         captured!("redis-two.txt"),
-        "the figures of one test (choose it with -t); line 3",
+        "the values of a single test (choose one with -t); line 3",
     );
     refused(Tool::RedisBenchmark, "\"GET\",\"1234.5\"\n", "version 6.2 or later");
 }
@@ -171,9 +173,9 @@ fn fio() {
     let reading = parse(Tool::Fio, captured!("fio-lat.json"), None).unwrap();
     assert_eq!((reading.requests, reading.histogram.as_ref().unwrap().len()), (45_968, 45_968));
     assert!((reading.per_s - (11_528.236 + 11_444.278)).abs() < 0.01, "{}", reading.per_s);
-    assert!(!has_note(&reading, "without the time to submit"));
+    assert!(!has_note(&reading, "excludes the time to submit"));
     let reading = parse(Tool::Fio, captured!("fio-clat.json"), None).unwrap();
-    assert!(has_note(&reading, "without the time to submit"), "{:?}", reading.notes);
+    assert!(has_note(&reading, "excludes the time to submit"), "{:?}", reading.notes);
     assert!(reading.histogram.is_some());
     let reading = parse(Tool::Fio, captured!("fio-plain.json"), None).unwrap();
     assert!(reading.histogram.is_none() && reading.percentiles_us.len() >= 5, "{reading:?}");
@@ -195,11 +197,11 @@ fn json_lines() {
     refused(Tool::JsonLines, "{\"latency_us\": 1e300}", "a number of microseconds");
     refused(Tool::JsonLines, "{\"latency\": 1}", "latency_us of a request");
     refused(Tool::JsonLines, "{\"latency_us\": NaN}", "a JSON object on one line");
-    refused(Tool::JsonLines, "{\"qps\": 5, \"p50_us\": 9, \"p99_us\": 3}", "percentiles that ascend");
-    refused(Tool::JsonLines, "{\"qps\": 1e200}", "numbers that a run can have");
+    refused(Tool::JsonLines, "{\"qps\": 5, \"p50_us\": 9, \"p99_us\": 3}", "percentiles in ascending order");
+    refused(Tool::JsonLines, "{\"qps\": 1e200}", "numbers in a plausible range");
 }
 
-/// The library's writer creates the log; our parser reads it.
+/// The HdrHistogram library writes the log, and the lab's parser reads the log.
 #[test]
 fn hdr_logs_in_every_unit() {
     use base64::Engine as _;
@@ -249,7 +251,7 @@ fn littles_law_holds_within_five_per_cent() {
     assert_eq!(littles_law(10, 100.0, 104_000.0), Ok(()));
     assert!(littles_law(10, 100.0, 106_000.0).is_err());
     let note = littles_law(10, 1.885_341, 530_400.0).unwrap_err();
-    assert!(note.contains("10 requests under way at 1.89 per second take 5.30 s each"), "{note}");
+    assert!(note.contains("with 10 requests in flight at 1.89 per second, a request takes 5.30 s"), "{note}");
 }
 
 #[test]
@@ -265,8 +267,8 @@ fn names_lead_to_tools_and_back() {
     }
 }
 
-/// No text makes a parser panic, and no text yields a figure that is impossible for a run.
-// promise 44
+/// No input makes a parser panic, and every accepted input yields values that a run can have.
+// promise 36
 #[test]
 fn garbage_is_an_error_and_never_a_panic() {
     let junk = [

@@ -1,39 +1,39 @@
-//! Measures the work of a running offline program from its output, which is fed piece by piece; the total can be read
-//! at any time.
+//! Counts the work that an offline program has done, from the program's output. The caller passes the output in pieces,
+//! and can read the total at any time.
 //!
-//! | kind | what counts | when it is known |
+//! | kind | what is counted | when the count is available |
 //! |---|---|---|
-//! | `lines` | lines on standard output | at once |
+//! | `lines` | lines on standard output | immediately |
 //! | `ffmpeg` | frames, from `ffmpeg -progress pipe:1` | twice a second |
-//! | `stress-ng` | bogo operations, from `--metrics-brief` or `--yaml` | only at its end |
-//! | `cpu-seconds` | CPU time of the group, which the caller reads from the kernel | at once |
+//! | `stress-ng` | bogo operations, from `--metrics-brief` or `--yaml` | only when the program exits |
+//! | `cpu-seconds` | CPU time of the group, which the caller reads from the kernel | immediately |
 //!
-//! The work of a block is the difference between two totals, so a program that reports only at its end (stress-ng)
-//! gives one figure for its whole life and none for a block: use `cpu-seconds` where blocks are shorter than it.
+//! The work in a measured interval is the difference between two totals. So a program that reports only when it exits
+//! (stress-ng) gives one number for its whole run, and none for a shorter interval; use `cpu-seconds` in that case.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The longest line that is kept; the rest of a longer one is dropped.
+/// Maximum length of a line in bytes. The reader drops the rest of a longer line.
 const MAX_LINE: usize = 4096;
-/// Largest count that is still exact.
+/// Largest count that a float represents exactly.
 const MAX_WORK: f64 = 9e15;
 
-/// Unit of work.
+/// Kind of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkKind {
-    /// Bogo operations of stress-ng, over all stressors.
+    /// Bogo operations of stress-ng, summed over all stressors.
     StressNg,
     /// Frames that ffmpeg has encoded.
     Ffmpeg,
-    /// Lines.
+    /// Lines of output.
     Lines,
-    /// CPU time: nothing is parsed, and [`WorkReader::total`] stays `None`.
+    /// CPU time. The reader parses nothing, and [`WorkReader::total`] stays `None`.
     CpuSeconds,
 }
 
 impl WorkKind {
-    /// The names accepted by [`WorkKind::from_str`], with the kinds and their units.
+    /// Names accepted by [`WorkKind::from_str`], with the kinds and the names of their units.
     pub const NAMES: [(&'static str, Self, &'static str); 4] = [
         ("stress-ng", Self::StressNg, "bogo-ops"),
         ("ffmpeg", Self::Ffmpeg, "frames"),
@@ -41,7 +41,7 @@ impl WorkKind {
         ("cpu-seconds", Self::CpuSeconds, "CPU-seconds"),
     ];
 
-    /// Name of the unit.
+    /// Returns the name of the unit.
     #[must_use]
     pub fn unit(self) -> &'static str {
         Self::NAMES.iter().find(|(_, kind, _)| *kind == self).map_or("units", |(_, _, unit)| unit)
@@ -60,7 +60,7 @@ impl FromStr for WorkKind {
     fn from_str(name: &str) -> Result<Self, String> {
         let found = Self::NAMES.iter().find(|(known, ..)| *known == name).map(|(_, kind, _)| *kind);
         let names: Vec<&str> = Self::NAMES.iter().map(|(name, ..)| *name).collect();
-        found.ok_or_else(|| format!("no kind of work {name:?}; there is {}", names.join(", ")))
+        found.ok_or_else(|| format!("no kind of work {name:?}; the choices are {}", names.join(", ")))
     }
 }
 
@@ -68,18 +68,18 @@ impl FromStr for WorkKind {
 #[derive(Debug, Clone)]
 pub struct WorkReader {
     kind: WorkKind,
-    /// The incomplete last line.
+    /// The last line, which has no line end yet.
     partial: String,
-    /// Work of earlier runs of the program (ffmpeg's frame count restarts when a shell loop starts it again).
+    /// Work of earlier runs of the program: ffmpeg's frame count restarts when a shell loop starts ffmpeg again.
     finished: f64,
-    /// Work of the current run.
+    /// Work of the current run; `None` until the program has reported a number.
     current: Option<f64>,
-    /// Work per real second, summed over stressors.
+    /// Work per second of real time, summed over stressors.
     per_s: Option<f64>,
 }
 
 impl WorkReader {
-    /// A reader without input so far.
+    /// Creates a reader that has no input yet.
     #[must_use]
     pub fn new(kind: WorkKind) -> Self {
         let current = (kind == WorkKind::Lines).then_some(0.0);
@@ -102,13 +102,13 @@ impl WorkReader {
         }
     }
 
-    /// Total work since the program started; `None` while nothing is known.
+    /// Returns the total work since the program started; `None` until the program has reported a number.
     #[must_use]
     pub fn total(&self) -> Option<f64> {
         self.current.map(|current| self.finished + current)
     }
 
-    /// Work per second of real time, if the program reports it (stress-ng).
+    /// Returns the work per second of real time if the program reports it (stress-ng).
     #[must_use]
     pub fn per_s(&self) -> Option<f64> {
         self.per_s
@@ -138,7 +138,8 @@ impl WorkReader {
         }
     }
 
-    /// Ends a run of the program: its frames are added, and the next run counts from zero.
+    /// Marks the end of one run of the program: adds the run's frames to the total, because the next run counts from
+    /// zero.
     fn finish(&mut self) {
         if let Some(current) = self.current {
             self.finished = (self.finished + current).min(MAX_WORK);
@@ -146,8 +147,8 @@ impl WorkReader {
         }
     }
 
-    /// Rows of `--metrics-brief`: name, bogo operations, real, user and system time, and the two rates; or the keys
-    /// of `--yaml`.
+    /// Parses a row of `--metrics-brief`, or a key of `--yaml`. A row has a name, the number of bogo operations, the
+    /// real, user and system time, and two rates.
     fn metrics(&mut self, line: &str) {
         let (work, rate) = if let Some((key, value)) =
             line.trim_start().split_once(": ").filter(|(key, _)| key.starts_with("bogo-ops"))
@@ -165,7 +166,7 @@ impl WorkReader {
             let words: Vec<&str> = row.split_whitespace().collect();
             let [_, bogo, rest @ ..] = &words[..] else { return };
             let numbers: Vec<f64> = rest.iter().map_while(|word| amount(word)).collect();
-            // Real, user and system seconds come before the rate.
+            // Real, user and system seconds precede the rate.
             let (Some(bogo), true) = (amount(bogo), numbers.len() >= 5 && numbers.len() == rest.len()) else {
                 return;
             };
@@ -180,7 +181,7 @@ impl WorkReader {
     }
 }
 
-/// A number that can be an amount of work.
+/// Parses a number that is plausible as an amount of work.
 fn amount(text: &str) -> Option<f64> {
     text.trim().parse().ok().filter(|value: &f64| (0.0..=MAX_WORK).contains(value))
 }

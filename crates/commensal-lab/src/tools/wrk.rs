@@ -1,12 +1,13 @@
-//! `wrk --latency` 4.x, and wrk2, which prints more percentiles.
+//! Parser for `wrk --latency` 4.x, and for wrk2, which prints more percentiles.
 //!
-//! Before it prints, wrk 4 adds samples it never measured: for each latency above twice the mean time per request of a
-//! connection it adds that latency minus one such time, minus two, and so on. Mean and percentiles are then no longer
-//! those of the requests, and Little's law shows by how much.
+//! Before it prints its results, wrk 4 adds samples that it did not measure. For each latency above twice the mean time
+//! per request of a connection, wrk adds that latency minus one such time, minus two such times, and so on. So the
+//! printed mean and percentiles are not those of the requests. Little's law (requests in flight = throughput × latency)
+//! shows by how much they differ.
 
 use super::reading::{ParseError, Reading, Tool, closed_loop, littles_law, metric_at, number, whole};
 
-/// Parses the output; the number of connections is the concurrency.
+/// Parses the output. The returned number of requests in flight is the number of connections.
 pub fn parse(text: &str) -> Result<(Reading, Option<u32>), ParseError> {
     let mut reading = Reading::default();
     let (mut rate, mut connections, mut requests) = (None, None, None);
@@ -53,16 +54,16 @@ pub fn parse(text: &str) -> Result<(Reading, Option<u32>), ParseError> {
     let missing = |expected: &str| ParseError::missing(Tool::Wrk, expected, text);
     reading.requests = requests.ok_or_else(|| missing("a line \"N requests in TIME\""))?;
     reading.per_s = rate.ok_or_else(|| missing("a line \"Requests/sec: N\""))?;
-    // A socket error is a request without an answer; wrk does not count it among its requests.
+    // A socket error is a request without a response, which wrk does not count among its requests.
     reading.requests = reading.requests.max(reading.errors);
     if let (Some(connections), Some(mean), true) = (connections, reading.mean_us, reading.per_s > 0.0)
         && littles_law(connections, reading.per_s, mean).is_err()
     {
-        let note = "wrk adds samples for the requests that a stall held back: its latencies are not only measured ones";
+        let note = "wrk adds samples for requests that it did not send during a stall, so not all of its latencies were measured";
         reading.notes.push(note.to_owned());
     }
     if reading.percentiles_us.is_empty() {
-        reading.notes.push("wrk printed no percentiles: it needs --latency".to_owned());
+        reading.notes.push("wrk printed no percentiles: start it with --latency".to_owned());
     }
     if scheduled {
         reading.notes.push("wrk2 at a fixed rate: latency counts from the scheduled start".to_owned());
@@ -72,13 +73,13 @@ pub fn parse(text: &str) -> Result<(Reading, Option<u32>), ParseError> {
     Ok((reading, connections))
 }
 
-/// The sum of `connect N, read N, write N, timeout N`.
+/// Returns the sum of `connect N, read N, write N, timeout N`.
 fn socket_errors(line: &str) -> Option<u64> {
     let counts = line.split_once(':')?.1.split(',');
     counts.map(|part| part.split_whitespace().nth(1).and_then(whole)).sum()
 }
 
-/// A time such as `123.45us`, `1.05ms`, `2.10s`, `1.00m`, `1.00h`.
+/// Parses a time such as `123.45us`, `1.05ms`, `2.10s`, `1.00m` or `1.00h`; returns microseconds.
 fn duration_us(text: &str) -> Option<f64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let factor = match &text[digits.len()..] {

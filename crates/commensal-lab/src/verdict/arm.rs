@@ -1,35 +1,35 @@
-//! Judges one isolated arm against the thresholds.
+//! Judges one isolated arm by its gates: the metrics whose harm determines the verdict.
 
 use super::compared::{against_baseline, against_strictest};
 use crate::format::{brackets, change_pct, log_of_pct, quantum, sentence_list, signed_pct};
 use crate::record::{Arm, Comparison, Metric, Run, Verdict};
 use crate::stats::{holm, rounds_for_holm, rounds_needed};
 
-/// A question that needs more rounds than this counts as undecidable.
+/// Largest number of rounds that a reason suggests. A question that needs more rounds counts as undecidable.
 const PRACTICAL_ROUNDS: u32 = 1_000;
 
-/// One gate of an arm, judged among the others.
+/// The verdict on one gate of an arm. It depends on the arm's other gates through Holm's correction.
 pub(crate) struct Gate<'a> {
     pub metric: Metric,
-    /// The comparison on which it is based; `None` if no round has the metric in both arms.
+    /// The comparison on which the verdict is based; `None` if no round has a value of the metric in both arms.
     pub result: Option<&'a Comparison>,
     pub verdict: Verdict,
 }
 
-/// The verdict on each gate of an arm: FAIL where harm beyond the threshold is proven, taking all gates into account,
-/// PASS where harm is proven to stay below it.
+/// Returns the verdict on each gate of an arm. FAIL: the rounds prove harm at or above the threshold, with correction
+/// for the number of gates. PASS: the rounds prove that the harm stays below the threshold. Otherwise INCONCLUSIVE.
 pub(crate) fn each<'a>(run: &'a Run, arm: &Arm, gates: &[Metric]) -> Vec<Gate<'a>> {
     let results: Vec<_> =
         gates.iter().map(|gate| (*gate, against_strictest(run, &arm.name, *gate))).collect();
-    let judged: Vec<&Comparison> = results
+    let tested: Vec<&Comparison> = results
         .iter()
         .filter_map(|(_, result)| *result)
         .filter(|result| result.one_sided.is_some())
         .collect();
-    // Interim analyses share the error rate.
+    // The error rate is divided among the interim analyses.
     let share = 0.05 / run.design.level(run.rounds_begun());
-    let p_values: Vec<f64> = judged.iter().map(|result| (result.p_fail * share).min(1.0)).collect();
-    let failed: Vec<Metric> = judged
+    let p_values: Vec<f64> = tested.iter().map(|result| (result.p_fail * share).min(1.0)).collect();
+    let failed: Vec<Metric> = tested
         .iter()
         .zip(holm(&p_values))
         .filter(|(_, rejected)| *rejected)
@@ -47,7 +47,7 @@ pub(crate) fn each<'a>(run: &'a Run, arm: &Arm, gates: &[Metric]) -> Vec<Gate<'a
         .collect()
 }
 
-/// The verdict on one arm, with a sentence for each gate that matters.
+/// Returns the verdict on one arm, with a sentence for each gate that determines it.
 pub(super) fn judge(run: &Run, arm: &Arm, gates: &[Metric]) -> (Verdict, Vec<String>) {
     let gates = each(run, arm, gates);
     let of = |verdict: Verdict| gates.iter().filter(move |gate| gate.verdict == verdict);
@@ -66,38 +66,39 @@ pub(super) fn judge(run: &Run, arm: &Arm, gates: &[Metric]) -> (Verdict, Vec<Str
     if !failed.is_empty() {
         return (Verdict::Fail, failed);
     }
-    let judged: Vec<&Comparison> =
+    let tested: Vec<&Comparison> =
         gates.iter().filter_map(|gate| gate.result).filter(|result| result.one_sided.is_some()).collect();
     let open: Vec<String> = of(Verdict::Inconclusive)
         .map(|gate| match gate.result {
-            Some(result) if result.one_sided.is_some() => undecided(run, arm, result, judged.len()),
+            Some(result) if result.one_sided.is_some() => undecided(run, arm, result, tested.len()),
             other => too_few(&arm.name, gate.metric, other.map_or(0, |result| result.rounds)),
         })
         .collect();
     if !open.is_empty() {
         return (Verdict::Inconclusive, open);
     }
-    (Verdict::Pass, vec![within(run, arm, &judged)])
+    (Verdict::Pass, vec![within(run, arm, &tested)])
 }
 
-/// The sentence for a pass: all gates, and the one that came closest to its threshold.
-fn within(run: &Run, arm: &Arm, judged: &[&Comparison]) -> String {
-    let labels: Vec<&str> = judged.iter().map(|result| result.metric.label()).collect();
+/// Formats the reason for a pass: all gates, and the gate that came closest to its threshold.
+fn within(run: &Run, arm: &Arm, tested: &[&Comparison]) -> String {
+    let labels: Vec<&str> = tested.iter().map(|result| result.metric.label()).collect();
     let verb = if labels.len() == 1 { "stays" } else { "stay" };
     let room = |r: &&&Comparison| r.one_sided.map_or(f64::NAN, |b| b[1] / run.design.threshold_of(r.metric));
-    let worst = judged.iter().max_by(|a, b| room(a).total_cmp(&room(b)));
-    let closest =
-        worst.map(|worst| format!("; closest is {} {}", worst.metric.label(), with_bounds(run, worst)));
+    let worst = tested.iter().max_by(|a, b| room(a).total_cmp(&room(b)));
+    let closest = worst.map(|worst| {
+        format!("; closest to its threshold is {} {}", worst.metric.label(), with_bounds(run, worst))
+    });
     format!(
         "arm {}: {} {verb} within {}{}",
         arm.name,
         sentence_list(&labels),
-        threshold_words(run, judged.iter().map(|r| r.metric)),
+        threshold_words(run, tested.iter().map(|r| r.metric)),
         closest.unwrap_or_default()
     )
 }
 
-/// `5 %`, or words when the gates have different thresholds.
+/// Formats the threshold, such as `5 %`, or `their thresholds` if the gates have different thresholds.
 pub(crate) fn threshold_words(run: &Run, gates: impl Iterator<Item = Metric>) -> String {
     let mut thresholds: Vec<f64> = gates.map(|gate| run.design.threshold_of(gate)).collect();
     thresholds.dedup();
@@ -107,7 +108,7 @@ pub(crate) fn threshold_words(run: &Run, gates: impl Iterator<Item = Metric>) ->
     }
 }
 
-/// The change of the metric with the one-sided bounds that the verdict used.
+/// Formats the change of a metric with the one-sided bounds that the verdict used.
 fn with_bounds(run: &Run, result: &Comparison) -> String {
     let step = quantum(run.noise_floor_pct.get(&result.metric).copied());
     let change = |harm| change_pct(result.metric, harm);
@@ -117,51 +118,57 @@ fn with_bounds(run: &Run, result: &Comparison) -> String {
 
 fn too_few(arm: &str, gate: Metric, rounds: u32) -> String {
     let label = gate.label();
-    format!(
-        "arm {arm}: {label} has {rounds} usable rounds, at least 5 are needed for any bound and 6 for an interval"
-    )
+    format!("arm {arm}: {label} has {rounds} usable rounds; a confidence bound needs 5, an interval 6")
 }
 
-/// The sentence for a gate that is neither proven within its threshold nor proven beyond it.
+/// Formats the reason for a gate that is proven neither to stay within its threshold nor to exceed it.
 fn undecided(run: &Run, arm: &Arm, result: &Comparison, gates: usize) -> String {
     let theta = run.design.threshold_of(result.metric);
     let what = format!("arm {}: {} {}", arm.name, result.metric.label(), with_bounds(run, result));
     if result.one_sided.is_some_and(|[lo, _]| lo >= theta) {
-        // Harmful taken alone, but Holm's correction asks for more than these rounds can give.
-        // Counted as a person counts them: with rounds that could not be used.
+        // The gate is harmful taken alone, but Holm's correction requires more rounds. The suggested number includes
+        // the rounds that could not be used, because the reader of the report counts all rounds.
         let begun = run.rounds_begun().max(result.rounds);
         let rounds = rounds_for_holm(gates).max(begun.saturating_add(1));
         return format!(
-            "{what} is beyond {theta} % taken alone but not among {gates} gates; about {rounds} rounds would decide"
+            "{what} is proven to exceed {theta} % if tested alone, but not after correction for {gates} \
+             gates; about {rounds} rounds would decide"
         );
     }
     match rounds_to_decide(result, theta, gates) {
         Some(rounds) => {
-            format!("{what} may be on either side of {theta} %; about {rounds} rounds would decide")
+            format!(
+                "{what} is neither proven below {theta} % nor proven above; about {rounds} rounds would decide"
+            )
         }
-        None => format!("{what} is too close to {theta} % for any practical number of rounds at this noise"),
+        None => format!(
+            "{what} is so close to {theta} % that, at this noise, no practical number of rounds would decide"
+        ),
     }
 }
 
-/// The number of rounds that would decide the same harm; `None` when out of reach.
+/// Returns the number of rounds that would decide the gate if the harm stayed as measured; `None` when that number is
+/// impractically large.
 pub(crate) fn rounds_to_decide(result: &Comparison, threshold_pct: f64, gates: usize) -> Option<u32> {
     let margin = log_of_pct(threshold_pct) - log_of_pct(result.harm_pct);
     let mut rounds = rounds_needed(result.sd_log?, margin.abs())?;
     if margin < 0.0 {
         rounds = rounds.max(rounds_for_holm(gates));
     }
-    // The estimate is itself noisy; a number that was not enough is not suggested again.
+    // The estimate of the noise is itself noisy. If the rounds so far did not decide, the suggestion must be larger
+    // than their number.
     let more = result.rounds.saturating_add(result.rounds.div_ceil(4));
     Some(rounds.max(more)).filter(|rounds| *rounds <= PRACTICAL_ROUNDS)
 }
 
-/// A note for each gate on which the arm is proven better than the baseline.
+/// Returns a note for each gate on which the arm is proven to be better than the baseline.
 pub(super) fn gains(run: &Run, arm: &Arm, gates: &[Metric]) -> Vec<String> {
     let better = |&gate: &Metric| {
         let result = against_baseline(run, &arm.name, gate)?;
         result.ci95.filter(|[_, hi]| *hi < 0.0)?;
         Some(format!(
-            "arm {}: {} is better than in the baseline ({}); a busy neighbour can keep a CPU out of deep idle",
+            "arm {}: {} is better than in the baseline ({}): offline work may keep CPUs from deep idle states, from which \
+             they wake slowly",
             arm.name,
             gate.label(),
             with_bounds(run, result)

@@ -1,5 +1,6 @@
-//! Conditions that must hold before any arm is judged: the service works when alone, the policy is in force, the
-//! generator keeps its schedule, and two identical arms give the same result.
+//! Checks the conditions under which arms can be judged at all: the service works when it runs alone, the isolation
+//! policy is in force, the load generator keeps its schedule, and two identical arms give equal results. An arm is one
+//! of the ways of running the online service that a run compares; a gate is a metric that determines the verdict.
 
 use super::compared::{against_baseline, proven_harmful};
 use super::health;
@@ -7,10 +8,11 @@ use crate::format::{brackets, change_pct, quantum, signed_pct};
 use crate::record::{Comparison, Metric, Role, Run, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The share of invalid blocks above which a run counts as invalid.
+/// Share of invalid blocks above which a run is INVALID.
 const INVALID_BLOCK_SHARE: f64 = 0.2;
 
-/// Policies that were not in force, which invalidates the whole run.
+/// Returns a reason for each control file that did not have the value of the policy. Any such file makes the run
+/// INVALID.
 pub(super) fn not_in_force(run: &Run) -> Vec<String> {
     let mut reasons = Vec::new();
     for arm in &run.arms {
@@ -33,13 +35,13 @@ pub(super) fn not_in_force(run: &Run) -> Vec<String> {
     reasons
 }
 
-/// Whether too many blocks were invalid, with the most frequent reason.
+/// Returns a reason if too many blocks are invalid; it names the most frequent cause.
 pub(super) fn too_many_invalid_blocks(run: &Run) -> Option<String> {
     let invalid: Vec<_> = run.blocks.iter().filter(|block| !block.valid).collect();
     if invalid.len() as f64 <= INVALID_BLOCK_SHARE * run.blocks.len() as f64 {
         return None;
     }
-    // The same reason has different figures in each block.
+    // The same reason contains different numbers in each block, so the count ignores numbers.
     let mut reasons: BTreeMap<String, (usize, &str)> = BTreeMap::new();
     for block in &invalid {
         let reason = block.invalid_reason.as_deref().unwrap_or("no reason recorded");
@@ -48,21 +50,23 @@ pub(super) fn too_many_invalid_blocks(run: &Run) -> Option<String> {
     }
     let commonest = reasons.into_values().max_by_key(|(count, _)| *count).map_or("", |(_, reason)| reason);
     Some(format!(
-        "{} of {} blocks are invalid, more than 20 %; the commonest reason: {commonest}",
+        "{} of {} blocks are invalid, more than 20 %; the most frequent reason: {commonest}",
         invalid.len(),
         run.blocks.len()
     ))
 }
 
-/// Significance that a difference between identical arms needs for the run to count as invalid.
+/// A difference between identical arms with a p-value below this makes the run INVALID. The error rate is divided among
+/// all gates (the metrics that determine the verdict).
 const SIGNIFICANT: f64 = 0.01;
 
-/// Whether the measurement is faulty: the two identical arms differ significantly on a gate, and by more than half of
-/// the threshold. A large difference by chance is no fault: the bounds of the isolated arm are then equally wide.
+/// Checks whether the measurement is sound, by comparing the two identical arms. The measurement is unsound if the arms
+/// differ significantly on a gate and the difference may exceed half of the threshold. A large difference that may be
+/// due to chance does not make it unsound, because the bounds of the isolated arm are then equally wide.
 pub(super) fn identical(run: &Run, gates: &[Metric]) -> (Verdict, Vec<String>) {
     let twin = run.arm_with(Role::Baseline2);
     let Some(twin) = twin.filter(|_| run.arm_with(Role::Baseline).is_some()) else {
-        let reason = "the run has no second baseline, so nothing says whether its measurement is sound";
+        let reason = "the run has no second baseline, so it cannot be checked whether two identical arms give equal results";
         return (Verdict::Inconclusive, vec![reason.to_owned()]);
     };
     let (mut unequal, mut unknown) = (Vec::new(), Vec::new());
@@ -73,15 +77,16 @@ pub(super) fn identical(run: &Run, gates: &[Metric]) -> (Verdict, Vec<String>) {
         match result.and_then(|result| Some((result, result.one_sided?))) {
             Some((result, bounds)) => {
                 let within = bounds[0] > -half && bounds[1] < half;
-                // With so few rounds that no difference can be that significant, a gross one still counts.
+                // With few rounds, no difference can reach this significance. So a difference that is proven to exceed
+                // the whole threshold always counts.
                 let gross = bounds[0] > 2.0 * half || bounds[1] < -2.0 * half;
                 if gross || (result.p_equal.is_some_and(|p| p < each) && !within) {
                     unequal.push(inequality(run, result, bounds));
                 }
             }
             None => unknown.push(format!(
-                "the two identical arms cannot be compared on {}: {} usable rounds, at least 5 are needed for any \
-                 bound and 6 for an interval",
+                "the two identical arms cannot be compared on {}: there are {} usable rounds; a confidence bound needs 5, \
+                 an interval 6",
                 gate.label(),
                 result.map_or(0, |result| result.rounds)
             )),
@@ -96,47 +101,48 @@ pub(super) fn identical(run: &Run, gates: &[Metric]) -> (Verdict, Vec<String>) {
     (Verdict::Pass, Vec::new())
 }
 
-/// The sentence for a gate on which the identical arms differ.
+/// Formats the reason for a gate on which the identical arms differ.
 fn inequality(run: &Run, result: &Comparison, bounds: [f64; 2]) -> String {
     let step = quantum(run.noise_floor_pct.get(&result.metric).copied());
     let change = |harm| change_pct(result.metric, harm);
     format!(
-        "the two identical arms differ on {} by {} {} for certain, so something other than the offline work changes between \
-         blocks: look for what starts and stops on this machine, and measure again",
+        "the two identical arms differ significantly on {}, by {} {}: something other than the offline work changes between \
+         blocks; look for programs that start and stop on this machine, and measure again",
         result.metric.label(),
         signed_pct(change(result.harm_pct), step),
         brackets(bounds.map(change), step)
     )
 }
 
-/// Notes on the antagonist's effect in the contended arm.
+/// Returns a note if the run does not prove that offline work harms the service without isolation.
 pub(super) fn about_contention(run: &Run, gates: &[Metric]) -> Option<String> {
     let Some(contended) = run.arm_with(Role::Contended) else {
-        return Some("there is no contended arm, so no effect can be attributed to the policy".to_owned());
+        return Some("the run has no contended arm, so it cannot show what isolation improves".to_owned());
     };
     let results: Vec<&Comparison> =
         gates.iter().filter_map(|&gate| against_baseline(run, &contended.name, gate)).collect();
     let harmless =
         |r: &&Comparison| r.one_sided.is_some_and(|[_, hi]| hi < run.design.threshold_of(r.metric));
     if !results.is_empty() && results.iter().all(harmless) {
-        return Some("offline does not disturb online here; nothing to isolate".to_owned());
+        return Some("even without isolation, offline work harms the service by less than the thresholds: isolation has nothing to \
+             remove".to_owned());
     }
     if results.iter().any(|result| proven_harmful(result, &run.design)) {
         return None;
     }
     Some(
-        "that offline disturbs online without isolation is not proven here, so no effect can be attributed to the \
-         policy"
+        "the run does not prove that offline work harms the service without isolation, so it cannot show what isolation \
+         improves"
             .to_owned(),
     )
 }
 
-/// Notes for every reader, whatever the verdict.
+/// Returns notes that do not depend on the verdict.
 pub(super) fn notes(run: &Run) -> Vec<String> {
     let mut notes = run.caveats.clone();
     for arm in &run.arms {
         if let Some((driver, why)) = arm.policy.as_ref().and_then(|p| Some((&p.driver, p.weak.as_ref()?))) {
-            notes.push(format!("arm {}: driver {driver} protects weakly: {why}", arm.name));
+            notes.push(format!("arm {}: mechanism {driver} gives only weak protection: {why}", arm.name));
         }
     }
     notes.extend(health::without_isolation(run));
@@ -147,18 +153,19 @@ pub(super) fn notes(run: &Run) -> Vec<String> {
     if short && deaths > 0 {
         let (done, planned) = (rounds.len(), run.design.rounds);
         notes.push(format!(
-            "the service died {deaths} times, and the run ended after {done} of {planned} rounds"
+            "the service crashed in {deaths} blocks, and the run ended after {done} of {planned} rounds"
         ));
     } else if short {
         notes.push(format!(
-            "{} of {} planned rounds were run; stopping when the figures look good makes errors commoner than 5 %",
+            "only {} of {} planned rounds were run; if a run is stopped because its results look good, more than 5 % of verdicts are \
+             wrong",
             rounds.len(),
             run.design.rounds
         ));
     }
     let invalid = run.blocks.iter().filter(|block| !block.valid).count();
     if invalid > 0 {
-        notes.push(format!("{invalid} of {} blocks are invalid and were left out", run.blocks.len()));
+        notes.push(format!("{invalid} of {} blocks are invalid and do not count", run.blocks.len()));
     }
     notes
 }

@@ -1,24 +1,25 @@
-//! Whether the online service fails, and whether isolation is what makes it fail.
+//! Determines whether the online service fails, and whether isolation causes the failures.
 //!
-//! A service that sometimes crashes by itself does so in a random arm, which may be the isolated one. So blocks in
-//! which the service failed are counted, and isolation is to blame only if its blocks fail significantly more often
-//! than those without offline work: Fisher's exact test, one-sided, which is exact because the order of the arms is
-//! random.
+//! A service that sometimes crashes by itself crashes in a random arm (one of the compared ways of running the
+//! service), which may be the isolated arm. The check therefore counts the blocks in which the service failed; a block
+//! is the measurement of one arm in one round. Isolation counts as the cause only if blocks of the isolated arm fail
+//! significantly more often than blocks without offline work. The test is Fisher's exact test, one-sided; it is exact
+//! because the order of the arms is random.
 
 use crate::analysis::online_failed;
 use crate::record::Verdict;
 use crate::record::{Arm, Block, Role, Run};
 
-/// The share of failed requests above which a service counts as failing.
+/// Share of failed requests above which a service counts as failing.
 const ERROR_SHARE: f64 = 0.01;
 
-/// Failures of the online service, over all blocks, valid or not.
+/// Failures of the online service in all blocks, valid or not.
 #[derive(Debug, Default)]
 struct Health {
     blocks: usize,
-    /// Number of blocks in which it died or answered nothing.
+    /// Number of blocks in which the service died or answered no request.
     crashed: usize,
-    /// Number of blocks in which it died, answered nothing, or failed more than one request in a hundred.
+    /// Number of blocks in which the service died, answered no request, or failed more than 1 % of the requests.
     failed: usize,
     died: bool,
     error_share: f64,
@@ -45,7 +46,7 @@ impl Health {
         Self::of(run.blocks_of(arm))
     }
 
-    /// All arms without offline work together.
+    /// Adds up the failures of all arms without offline work.
     fn alone(run: &Run) -> Self {
         let alone = |block: &&Block| run.arms.iter().any(|arm| arm.name == block.arm && is_alone(arm));
         Self::of(run.blocks.iter().filter(alone))
@@ -56,10 +57,10 @@ impl Health {
     }
 
     fn what(&self) -> &'static str {
-        if self.died { "crashed" } else { "answered nothing" }
+        if self.died { "crashed" } else { "answered no request" }
     }
 
-    /// Description of the failures, if any.
+    /// Describes the failures; `None` if there are none.
     fn complaint(&self, arm: &str) -> Option<String> {
         if self.crashed > 0 {
             let (crashed, blocks) = (self.crashed, self.blocks);
@@ -68,7 +69,7 @@ impl Health {
         }
         (self.error_share > ERROR_SHARE).then(|| {
             let pct = self.error_share * 100.0;
-            format!("{pct:.1} % of the requests of arm {arm} failed or timed out, more than 1 %")
+            format!("in arm {arm}, {pct:.1} % of the requests failed or timed out; at most 1 % is allowed")
         })
     }
 }
@@ -77,14 +78,14 @@ fn is_alone(arm: &Arm) -> bool {
     matches!(arm.role, Role::Baseline | Role::Baseline2 | Role::PolicyOnly | Role::Warm)
 }
 
-/// Conclusion from the failures of one isolated arm.
+/// Conclusion from the failures of the service in one isolated arm.
 struct Told {
     verdict: Verdict,
     reason: String,
 }
 
-/// BROKEN where isolation makes the service fail, INCONCLUSIVE where that cannot be decided; `None` for an arm without
-/// failures.
+/// Returns BROKEN if isolation is proven to make the service fail, and INCONCLUSIVE if the failures do not decide the
+/// question; `None` for an arm without failures.
 fn told(run: &Run, arm: &Arm) -> Option<Told> {
     let (its, alone) = (Health::of_arm(run, &arm.name), Health::alone(run));
     let complaint = its.complaint(&arm.name)?;
@@ -99,33 +100,35 @@ fn told(run: &Run, arm: &Arm) -> Option<Told> {
         Told { verdict: Verdict::Broken, reason: format!("{complaint}, {beside} (p = {p:.2e})") }
     } else {
         let reason = format!(
-            "{complaint}, {beside}: too rare to tell whether isolation makes it fail (p = {p:.2}, {most:.3} would do); more \
-             rounds decide it"
+            "{complaint}, {beside}: too few failures to tell whether isolation causes them (p = {p:.2}; p <= {most:.3} is \
+             needed); run more rounds"
         );
         Told { verdict: Verdict::Inconclusive, reason }
     })
 }
 
-/// Whether an arm has no meaningful figures: isolation makes the service fail, or it failed in every block.
+/// Returns whether the measurements of an arm are meaningless, because isolation makes the service fail, or because the
+/// service crashed in every block.
 pub(crate) fn service_failed(run: &Run, arm: &Arm) -> bool {
     let health = Health::of_arm(run, &arm.name);
     let broken = || told(run, arm).is_some_and(|told| told.verdict == Verdict::Broken);
     (health.blocks > 0 && health.crashed == health.blocks) || (arm.role == Role::Isolated && broken())
 }
 
-/// The isolated arms that make the service fail.
+/// Returns a reason for each isolated arm in which isolation makes the service fail.
 pub(super) fn broken_arms(run: &Run) -> Vec<String> {
     let isolated = run.arms.iter().filter(|arm| arm.role == Role::Isolated);
     let broken = isolated.filter_map(|arm| told(run, arm)).filter(|told| told.verdict == Verdict::Broken);
     broken.map(|told| told.reason).collect()
 }
 
-/// Failures of an isolated arm that are too rare to distinguish from the service's own.
+/// Returns a reason if the failures in an isolated arm are too rare to attribute them to isolation.
 pub(super) fn too_rare(run: &Run, arm: &Arm) -> Option<String> {
     told(run, arm).filter(|told| told.verdict == Verdict::Inconclusive).map(|told| told.reason)
 }
 
-/// Arms without offline work in which the service failed, which shows that it fails by itself.
+/// Returns a reason for each arm without offline work in which the service failed. Such a failure shows that the
+/// service fails by itself.
 pub(super) fn fails_by_itself(run: &Run) -> Vec<String> {
     let mut reasons = Vec::new();
     for arm in run.arms.iter().filter(|arm| is_alone(arm)) {
@@ -133,17 +136,17 @@ pub(super) fn fails_by_itself(run: &Run) -> Vec<String> {
         if health.crashed > 0 {
             let (name, what, crashed, blocks) = (&arm.name, health.what(), health.crashed, health.blocks);
             reasons.push(format!(
-                "the online service {what} without any offline work (arm {name}, {crashed} of {blocks} blocks): it fails by \
-                 itself, so mend it first"
+                "the online service {what} without any offline work (arm {name}, {crashed} of {blocks} blocks): repair the \
+                 service first"
             ));
         } else if let Some(complaint) = health.complaint(&arm.name) {
-            reasons.push(format!("{complaint}, without any offline work: the service fails by itself"));
+            reasons.push(format!("{complaint}, without any offline work: repair the service first"));
         }
     }
     reasons
 }
 
-/// Failures without isolation: reported, but not part of the verdict.
+/// Returns notes on failures without isolation, which are reported but do not affect the verdict.
 pub(super) fn without_isolation(run: &Run) -> Vec<String> {
     let contended = run.arms.iter().filter(|arm| arm.role == Role::Contended);
     contended
@@ -153,8 +156,9 @@ pub(super) fn without_isolation(run: &Run) -> Vec<String> {
         .collect()
 }
 
-/// Fisher's exact test, one-sided: the probability that at least this many of all failures fall among the first blocks
-/// if failures are independent of the arm. Each argument is (failures, blocks).
+/// Fisher's exact test, one-sided. Under the assumption that failures are independent of the arm, returns the
+/// probability that at least as many failures as observed are in the first group of blocks. Each argument is (failures,
+/// blocks) of one group.
 fn fisher(of: [usize; 2], beside: [usize; 2]) -> f64 {
     let (failures, blocks) = (of[0] + beside[0], of[1] + beside[1]);
     let ln_choose =
@@ -179,7 +183,7 @@ mod tests {
     #[test]
     fn fisher_is_the_textbooks() {
         let close = |got: f64, want: f64| assert!((got - want).abs() < 1e-9, "got {got}, want {want}");
-        // Fisher's lady tasting tea: 4 of 4 and 3 of 4 right.
+        // Fisher's tea-tasting experiment, with 4 of 4 and 3 of 4 correct answers.
         close(fisher([4, 4], [0, 4]), 1.0 / 70.0);
         close(fisher([3, 4], [1, 4]), 17.0 / 70.0);
         close(fisher([1, 12], [0, 24]), 12.0 / 36.0);
@@ -188,7 +192,9 @@ mod tests {
         close(fisher([3, 3], [0, 0]), 1.0);
     }
 
-    /// The verdict based on failures alone, where each block of an arm fails with a given probability.
+    /// Simulates a run of `rounds` rounds. In each block of an arm, the online service fails with probability
+    /// `chance(arm)`: with request errors if `errors`, otherwise by crashing. Returns the verdict that the failures
+    /// alone determine; `None` if they determine none.
     fn verdict(rng: &mut Rng, rounds: u32, chance: impl Fn(&str) -> f64, errors: bool) -> Option<Verdict> {
         let mut run = bare_run(rounds);
         for block in &mut run.blocks {
@@ -205,9 +211,9 @@ mod tests {
         too_rare(&run, &run.arms[3]).map(|_| Verdict::Inconclusive)
     }
 
-    /// Crashes that are independent of the arm lead to BROKEN in at most 5 % of runs, those caused by isolation in at
-    /// least 95 %; the same holds for errors instead of crashes.
-    // promise 45
+    /// Crashes that are independent of the arm lead to BROKEN in at most 5 % of runs. Crashes that isolation causes
+    /// lead to BROKEN in at least 95 %. The same holds for request errors.
+    // promise 36
     #[test]
     fn only_isolation_breaks() {
         const RUNS: u32 = 400;
@@ -244,7 +250,7 @@ mod tests {
         assert_eq!(said(&["isolated"]), Some(Verdict::Broken));
         assert_eq!(said(&["contended", "isolated"]), Some(Verdict::Broken));
         assert_eq!(said(&["baseline"]), Some(Verdict::Invalid));
-        // It dies after each start.
+        // The service crashes after each start.
         assert_eq!(said(&["baseline", "baseline2", "contended", "isolated"]), Some(Verdict::Invalid));
     }
 }

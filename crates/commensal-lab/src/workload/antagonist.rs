@@ -1,24 +1,25 @@
-//! Built-in offline work: each kind stresses one resource and counts its work.
+//! Antagonists: built-in offline (batch) work. Each kind stresses one resource and counts its units of work.
 //!
-//! | kind | takes from others | unit of work | `size` is |
+//! | kind | stresses | unit of work | meaning of `size` |
 //! |---|---|---|---|
 //! | `cpu` | CPU time | chunks | – |
 //! | `vector` | floating-point units of a shared core, and its frequency | chunks | – |
 //! | `l2` | the core's cache | loads | bytes per thread |
 //! | `l3` | the cache that cores share | loads | bytes per thread |
-//! | `memory` | memory bandwidth | MiB moved | bytes per thread, three arrays together |
-//! | `page-cache` | page cache and write-back | MiB | bytes of file per thread |
+//! | `memory` | memory bandwidth | MiB moved | bytes per thread, for three arrays together |
+//! | `page-cache` | page cache and write-back | MiB | bytes of the file per thread |
 //! | `fork` | kernel locks, page tables, TLB | processes | – |
-//! | `disk` | the device's queue | writes that reached it | bytes of file per thread |
+//! | `disk` | the device's queue | writes that reached the device | bytes of the file per thread |
 //! | `network` | soft interrupts and the network stack, on loopback | KiB | – |
 //!
-//! Every kind runs in threads that write their counts where [`burn`](super::burn) writes its chunks, so the conductor
-//! reads them with the same [`WorkCounter`](super::burn::WorkCounter). Counts of different kinds do not compare.
-//! Memory and disk are bounded by `threads * size`, and refused above half of what the machine has. Files have no
-//! name, so nothing is left behind when the process is killed.
+//! Every kind runs in threads, which write their counts to a counter file like that of [`burn`](super::burn). The
+//! conductor (the part of the lab that runs experiments) therefore reads all kinds with
+//! [`WorkCounter`](super::burn::WorkCounter). Counts of different kinds are not comparable. An antagonist uses at most
+//! `threads * size` of memory or disk space, and refuses to start if that is more than half of the main memory, or of
+//! the free disk space. Its files have no name, so a killed process leaves no file.
 //!
-//! The vector loop is as wide as the compiler's target allows: 128 bits on a plain x86-64 build, since wider
-//! instructions would need `unsafe` here.
+//! The vector loop is as wide as the compiler's target allows, which is 128 bits in a plain x86-64 build; wider
+//! instructions would need `unsafe` code.
 
 mod compute;
 mod storage;
@@ -42,13 +43,13 @@ const MIB: u64 = 1 << 20;
 /// The resource to stress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// CPU time: the chunks of [`burn`](super::burn).
+    /// CPU time, in the chunks of [`burn`](super::burn).
     Cpu,
     /// Floating-point units.
     Vector,
-    /// The core's own cache.
+    /// The cache of each core.
     L2,
-    /// The shared cache.
+    /// The cache that cores share.
     L3,
     /// Memory bandwidth.
     Memory,
@@ -56,22 +57,22 @@ pub enum Kind {
     PageCache,
     /// Process creation.
     Fork,
-    /// The disk.
+    /// The queue of the disk.
     Disk,
     /// The network stack.
     Network,
 }
 
-/// One row of the table of kinds.
+/// One kind of antagonist and its properties.
 #[derive(Debug)]
 pub struct KindRow {
     /// The name on the command line.
     pub name: &'static str,
     /// The kind.
     pub kind: Kind,
-    /// What one unit of its work is.
+    /// Name of one unit of work.
     pub unit: &'static str,
-    /// `size` unless told otherwise, bytes per thread; `None` where there is no size.
+    /// Default of the option `size`, in bytes per thread; `None` for kinds without a size.
     pub size: Option<u64>,
 }
 
@@ -80,7 +81,7 @@ const fn row(name: &'static str, kind: Kind, unit: &'static str, size: Option<u6
 }
 
 impl Kind {
-    /// All kinds. A machine's own cache sizes make better walkers than these defaults: pass them as `size`.
+    /// All kinds. The best values for `size` are the machine's own cache sizes, not these defaults.
     pub const TABLE: [KindRow; 9] = [
         row("cpu", Self::Cpu, "chunks", None),
         row("vector", Self::Vector, "chunks", None),
@@ -94,17 +95,17 @@ impl Kind {
     ];
 
     fn row(self) -> &'static KindRow {
-        // Every kind has a row; the first would be wrong but harmless.
+        // Every kind has a row, so the fallback is never used.
         Self::TABLE.iter().find(|row| row.kind == self).unwrap_or(&Self::TABLE[0])
     }
 
-    /// What one unit of its work is.
+    /// Returns the name of one unit of work.
     #[must_use]
     pub fn unit(self) -> &'static str {
         self.row().unit
     }
 
-    /// `size` unless told otherwise, bytes per thread; `None` where there is no size.
+    /// Returns the default of the option `size`, in bytes per thread; `None` for kinds without a size.
     #[must_use]
     pub fn default_size(self) -> Option<u64> {
         self.row().size
@@ -123,18 +124,20 @@ impl FromStr for Kind {
     fn from_str(name: &str) -> Result<Self, String> {
         let found = Self::TABLE.iter().find(|row| row.name == name).map(|row| row.kind);
         found.ok_or_else(|| {
-            format!("no antagonist {name:?}; there is {}", Self::TABLE.map(|row| row.name).join(", "))
+            format!("no antagonist {name:?}; the choices are {}", Self::TABLE.map(|row| row.name).join(", "))
         })
     }
 }
 
-/// Name of the offline work of an arm: `memory`, or `memory:4` with the number of threads.
+/// Formats the name of the offline work of an arm (one condition of an experiment): `memory`, or `memory:4` with the
+/// number of threads.
 #[must_use]
 pub fn arm_name(kind: Kind, threads: usize) -> String {
     format!("{kind}:{threads}")
 }
 
-/// Parses such a name; without a number there is one thread per CPU.
+/// Parses a name as [`arm_name`] formats it. The number of threads is `None` if the name has none; the antagonist then
+/// has one thread per CPU.
 #[must_use]
 pub fn of_arm(name: &str) -> Option<(Kind, Option<usize>)> {
     match name.split_once(':') {
@@ -147,29 +150,28 @@ pub fn of_arm(name: &str) -> Option<(Kind, Option<usize>)> {
     }
 }
 
-/// What to run.
+/// Parameters of an antagonist.
 #[derive(Debug)]
 pub struct AntagonistOptions {
     /// The resource to stress.
     pub kind: Kind,
-    /// Threads, 1 to [`MAX_THREADS`](super::burn::MAX_THREADS).
+    /// Number of threads, 1 to [`MAX_THREADS`](super::burn::MAX_THREADS).
     pub threads: usize,
-    /// Bytes per thread; `None` is the kind's default. Refused by kinds without a size.
+    /// Bytes per thread; `None` uses the kind's default. Kinds without a size allow only `None`.
     pub size: Option<u64>,
-    /// Folder for the files of `page-cache` and `disk`; it must not be on a memory file system, which would stress
-    /// neither.
+    /// Directory for the files of `page-cache` and `disk`. The directory must not be on a memory file system, where
+    /// these kinds would not stress a disk.
     pub dir: PathBuf,
-    /// When to stop by itself; `None` runs until killed.
+    /// Time after which the antagonist stops by itself; `None` if it runs until the process dies.
     pub duration: Option<Duration>,
-    /// The counter file; `None` reports nothing.
+    /// The counter file; `None` if the antagonist reports no counts.
     pub counter: Option<OwnedFd>,
 }
 
-/// Runs until killed or until the duration is over; returns the units of work done.
+/// Runs until the duration is over or the process dies; returns the units of work done.
 ///
 /// # Errors
-/// On impossible options, when a thread cannot start or its work cannot be done, or when the counter cannot be
-/// written.
+/// If an option is invalid, a thread cannot start, its work fails, or the counter cannot be written.
 pub fn run(options: AntagonistOptions) -> Result<u64, LabError> {
     let AntagonistOptions { kind, threads, size, dir, duration, counter } = options;
     let size = size_of(kind, threads, size)?;
@@ -190,22 +192,23 @@ pub fn run(options: AntagonistOptions) -> Result<u64, LabError> {
     }
 }
 
-/// The size to use: that of the options or the default, within what the machine has.
+/// Returns `size`, or the kind's default if `size` is `None`. Returns an error if the size is too small, or if all
+/// threads together would use more than half of the main memory.
 fn size_of(kind: Kind, threads: usize, size: Option<u64>) -> Result<u64, LabError> {
     let refuse = |value: u64, reason: &str| refuse("size", value, reason);
     let Some(default) = kind.default_size() else {
-        return size.map_or(Ok(0), |size| Err(refuse(size, "this antagonist has no size")));
+        return size.map_or(Ok(0), |size| Err(refuse(size, "this antagonist does not use a size")));
     };
     let size = size.unwrap_or(default);
     if size < 64 * KIB {
-        return Err(refuse(size, "at least 65536 bytes"));
+        return Err(refuse(size, "the size must be at least 65536 bytes"));
     }
     let system = rustix::system::sysinfo();
     #[allow(clippy::unnecessary_cast, reason = "the fields are narrower on 32-bit machines")]
     let half = (system.totalram as u64).saturating_mul(u64::from(system.mem_unit)) / 2;
     let in_memory = matches!(kind, Kind::L2 | Kind::L3 | Kind::Memory);
     if in_memory && size.saturating_mul(threads as u64) > half {
-        return Err(refuse(size, "threads times size may take half of the main memory"));
+        return Err(refuse(size, "threads times size must be at most half of the main memory"));
     }
     Ok(size)
 }

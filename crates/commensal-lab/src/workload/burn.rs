@@ -1,9 +1,11 @@
-//! The built-in offline workload: threads that burn CPU in fixed chunks and count the finished ones.
+//! The built-in offline (batch) workload: threads that burn CPU time in chunks of fixed size and count the finished
+//! chunks.
 //!
-//! Work is counted in chunks, not in CPU time: a throttled thread burns the same seconds later, and only finished
-//! chunks show the loss. [`run`] is the workload's side, [`WorkCounter`] the conductor's. The counter is an anonymous
-//! memory file of one little-endian `u64` per thread, so the conductor can read it while the workload is frozen,
-//! throttled or dead, and no pipe can fill up or wake a thread.
+//! The unit of work is the chunk, not CPU time: a throttled thread still uses CPU time, and only the number of finished
+//! chunks shows how much work the throttling prevented. [`run`] is the workload itself. The conductor (the part of the
+//! lab that runs experiments) reads its progress with [`WorkCounter`]. The counter is an anonymous memory file with one
+//! little-endian `u64` per thread. The conductor can read the file while the workload is frozen, throttled or dead,
+//! and, unlike a pipe, the file cannot fill up or wake a thread.
 
 use super::cpu::burn;
 use super::{no_threads, refuse};
@@ -16,50 +18,51 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Iterations of one chunk unless told otherwise: about 1 ms (1.02 ms on the machine it was measured on).
+/// Default number of iterations of one chunk; a chunk takes about 1 ms (1.02 ms on the machine where it was measured).
 ///
-/// A constant, not a calibration at start: the hog starts once per arm, and a chunk calibrated beside other
-/// work would differ from arm to arm, so that counts could not be compared.
+/// The number is a constant. The workload starts once for each arm (condition) of an experiment. If each start
+/// calibrated the number while other work runs, chunks would differ between arms, and counts would not be comparable.
 pub const CHUNK_ITERATIONS: u64 = 500_000;
 
-/// A thread writes its counter at the end of the first chunk that ends this long after the last write. With
-/// chunks of about 1 ms that is also at least every 10 ms of work.
+/// A thread writes its counter at the end of a chunk if its last write was at least this long ago. With chunks of about
+/// 1 ms, at most 10 ms of work pass between two writes.
 pub const REPORT_EVERY: Duration = Duration::from_millis(5);
 
-/// Most threads, and so slots of the counter file.
+/// Maximum number of threads; the counter file has one slot per thread.
 pub const MAX_THREADS: usize = 4096;
 
-/// Parameters.
+/// Parameters of the workload.
 #[derive(Debug)]
 pub struct BurnOptions {
-    /// Threads, 1 to [`MAX_THREADS`].
+    /// Number of threads, 1 to [`MAX_THREADS`].
     pub threads: usize,
-    /// Iterations of [`burn`](super::cpu::burn) per chunk, at least 1.
+    /// Number of iterations of [`burn`] per chunk, at least 1.
     pub chunk_iterations: u64,
-    /// When to stop by itself; `None` runs until killed.
+    /// Time after which the workload stops by itself; `None` if it runs until the process dies.
     pub duration: Option<Duration>,
-    /// The counter file; `None` reports nothing. The lab passes it as standard input: [`stdin_counter`].
+    /// The counter file; `None` if the workload reports no counts. The lab passes the file as standard input: see
+    /// [`stdin_counter`].
     pub counter: Option<OwnedFd>,
 }
 
-/// Standard input as the counter file.
+/// Returns standard input as the counter file.
 ///
 /// # Errors
-/// When standard input is closed.
+/// If standard input is closed.
 pub fn stdin_counter() -> io::Result<OwnedFd> {
     io::stdin().as_fd().try_clone_to_owned()
 }
 
-/// Burns until killed or until the duration is over; returns the chunks finished.
+/// Burns CPU time until the duration is over or the process dies; returns the number of finished chunks.
 ///
-/// A thread that is killed between two writes has done up to [`REPORT_EVERY`] of work that is not counted.
+/// If a thread dies between two writes of its counter, the counter lacks up to [`REPORT_EVERY`] of the thread's work.
 ///
 /// # Errors
-/// On impossible options, when a thread cannot start, or when the counter cannot be written.
+/// If an option is invalid, a thread cannot start, or the counter cannot be written.
 pub fn run(options: BurnOptions) -> Result<u64, LabError> {
     let BurnOptions { threads, chunk_iterations, duration, counter } = options;
     if chunk_iterations == 0 {
-        return Err(refuse("chunk_iterations", 0, "a chunk has work"));
+        return Err(refuse("chunk_iterations", 0, "a chunk must have at least one iteration"));
     }
     let hog = Hog { name: "burn", threads, duration, counter };
     hog.run(&|_| {
@@ -70,24 +73,24 @@ pub fn run(options: BurnOptions) -> Result<u64, LabError> {
     })
 }
 
-/// The work of one thread: each call does one piece and returns the units done.
+/// The work of one thread: each call does one piece of work and returns the number of units done.
 pub(super) type Piece = Box<dyn FnMut() -> Result<u64, LabError>>;
 
-/// Threads that do pieces of work and count them.
+/// Threads that do pieces of work and count the units done.
 pub(super) struct Hog {
     /// Name of the threads.
     pub(super) name: &'static str,
     /// Number of threads.
     pub(super) threads: usize,
-    /// When to stop by itself; `None` runs until killed.
+    /// Time after which the threads stop by themselves; `None` if they run until the process dies.
     pub(super) duration: Option<Duration>,
-    /// The counter file; `None` reports nothing.
+    /// The counter file; `None` if the threads report no counts.
     pub(super) counter: Option<OwnedFd>,
 }
 
 impl Hog {
-    /// Runs until killed, until the duration is over or until a thread fails; returns the units done. `make` is called
-    /// on each thread with its number from 0.
+    /// Runs until the duration is over, a thread fails, or the process dies; returns the units of work done. Each
+    /// thread calls `make` with its number, counted from 0.
     pub(super) fn run(
         self,
         make: &(dyn Fn(usize) -> Result<Piece, LabError> + Sync),
@@ -95,7 +98,7 @@ impl Hog {
         let Self { name, threads, duration, counter } = self;
         check_threads(threads)?;
         let counter = counter.as_ref().map(AsFd::as_fd);
-        // The first write comes before any work, so that a counter that cannot be written is found at once.
+        // The first write is before any work, so that an error shows immediately if the counter cannot be written.
         for thread in 0..threads {
             report(counter, thread, 0)?;
         }
@@ -163,15 +166,15 @@ fn report(counter: Option<BorrowedFd<'_>>, thread: usize, done: u64) -> Result<(
     }
 }
 
-/// A piece of work failed.
+/// Returns the error for a piece of work that failed in this operation.
 pub(super) fn failed(operation: &str, error: &io::Error) -> LabError {
     LabError::of(format!("cannot {operation}"), error)
 }
 
 fn no_counter(thread: usize, error: &io::Error) -> LabError {
     let words = format!(
-        "cannot write the work counter of thread {thread}: the counter must be a file that is open for writing (the lab hands \
-         over a memory file), not a terminal or a pipe"
+        "cannot write the work counter of thread {thread}: standard input must be a file that is open for writing (the lab \
+         passes a memory file), not a terminal or a pipe"
     );
     LabError::of(words, error)
 }
@@ -180,11 +183,11 @@ fn check_threads(threads: usize) -> Result<(), LabError> {
     if (1..=MAX_THREADS).contains(&threads) {
         return Ok(());
     }
-    let reason = "a burner has 1 to 4096 threads";
+    let reason = "the number of threads must be 1 to 4096";
     Err(refuse("threads", threads as u64, reason))
 }
 
-/// The conductor's side of the counter file.
+/// The counter file, as the conductor creates and reads it.
 #[derive(Debug)]
 pub struct WorkCounter {
     file: OwnedFd,
@@ -192,32 +195,33 @@ pub struct WorkCounter {
 }
 
 impl WorkCounter {
-    /// A counter file with one slot per thread, all zero.
+    /// Creates a counter file with one slot per thread, all zero.
     ///
     /// # Errors
-    /// When the thread count is outside 1 to [`MAX_THREADS`] or the kernel refuses the file.
+    /// If the number of threads is not 1 to [`MAX_THREADS`], or the kernel refuses the file.
     pub fn new(threads: usize) -> io::Result<Self> {
         check_threads(threads).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
         let file = memfd_create("commensal-work", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, 8 * threads as u64)?;
-        // The hog can neither shrink the file under the reader nor grow it.
+        // The seals keep the workload from changing the file's size while the conductor reads the file.
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Ok(Self { file, threads })
     }
 
-    /// The file to hand to the child (as standard input, after `try_clone_to_owned`).
+    /// Returns the file, a copy of which the workload gets as standard input (`try_clone_to_owned`).
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// Chunks finished so far by all threads.
+    /// Returns the total of all slots: the units of work that the threads have finished so far.
     ///
     /// # Errors
-    /// When the file cannot be read, which would be a fault of the kernel.
+    /// If the file cannot be read, which would be a kernel bug.
     pub fn read(&self) -> io::Result<u64> {
-        // Nothing promises that eight bytes are copied at once, so a value counts when two reads agree. A slot
-        // changes at most every 5 ms and two reads take microseconds: the bound is never reached in practice.
+        // The kernel does not guarantee that it copies eight bytes atomically, so the function repeats until two reads
+        // agree. A slot changes at most every 5 ms and two reads take microseconds, so in practice the function never
+        // reaches the maximum number of reads.
         let mut before = self.snapshot()?;
         for _ in 0..16 {
             let after = self.snapshot()?;
@@ -260,7 +264,8 @@ mod tests {
         assert_eq!(counter.read().expect("a value"), total);
         assert!(seen.is_sorted(), "{seen:?}");
         seen.dedup();
-        // 600 ms with a write every 5 ms: even a machine that gives us a tenth shows several values.
+        // 600 ms with a write every 5 ms: even a machine that gives this process a tenth of the CPU time shows several
+        // values.
         assert!(seen.len() >= 4, "{seen:?}");
     }
 

@@ -1,22 +1,23 @@
-//! The unit of CPU work: a fixed integer loop that touches no memory, and its calibration in time.
+//! The unit of CPU work: a fixed integer loop that accesses no memory, and a calibration of the loop's duration.
 //!
-//! The loop is one dependency chain, so it measures scheduling and frequency, not caches. It holds neither
-//! threads nor counters; `http` and `burn` do.
+//! Each step of the loop depends on the previous step, so its speed depends on scheduling and CPU frequency, not on
+//! caches. Threads and counters are in the modules `http` and `burn`.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::hint::black_box;
 use std::time::Duration;
 
-/// Start value of the chain: any odd constant does, zero would stay zero.
+/// Start value of the loop. Any odd constant works; with zero, every later value would be zero.
 const START: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// A calibration probe is at least this long, so that the clock's own cost vanishes in it.
+/// Minimum CPU time of one probe of the calibration; the cost of reading the clock is then negligible.
 const PROBE: Duration = Duration::from_micros(500);
 
-/// Number of probes. The fastest one counts: interrupts, steal and low frequency only add time.
+/// Number of probes. The calibration uses the fastest probe, because interrupts, steal and a low frequency can only add
+/// time.
 const TRIES: u32 = 15;
 
-/// Does `iterations` steps of a fixed xorshift chain and returns its end value, which depends on every step.
+/// Performs `iterations` steps of a fixed xorshift chain and returns the last value, which depends on every step.
 #[must_use]
 pub fn burn(iterations: u64) -> u64 {
     let mut x = START;
@@ -29,10 +30,10 @@ pub fn burn(iterations: u64) -> u64 {
     black_box(x)
 }
 
-/// The iteration count whose [`burn`] takes about `target` of CPU time on this machine, at least 1.
+/// Returns the number of iterations for which [`burn`] takes about `target` of CPU time on this machine, at least 1.
 ///
-/// Takes some 10 ms. The fastest of several probes is used, so noise cannot inflate the time per step (the count would
-/// be too small); CPU time rather than wall time is read, so waiting does not count either.
+/// The calibration takes about 10 ms. It uses the fastest of several probes, because a disturbed probe would give too
+/// small a number. It measures CPU time instead of wall-clock time, so that waiting does not count.
 #[must_use]
 pub fn calibrate(target: Duration) -> u64 {
     let mut probe = 1_000u64;
@@ -50,10 +51,10 @@ fn cpu_time_of(iterations: u64) -> Duration {
     thread_cpu_time().saturating_sub(before)
 }
 
-/// CPU time the calling thread has used since it began.
+/// Returns the CPU time that the calling thread has used since it started.
 pub(crate) fn thread_cpu_time() -> Duration {
     let t = clock_gettime(ClockId::ThreadCPUTime);
-    // A thread's clock starts at zero and never runs backwards, so neither cast loses anything.
+    // A thread's clock starts at zero and never runs backwards, so neither cast loses a value.
     Duration::new(t.tv_sec.max(0) as u64, t.tv_nsec.max(0) as u32)
 }
 
@@ -74,7 +75,7 @@ mod tests {
         let long = calibrate(Duration::from_millis(10));
         let ratio = long as f64 / short as f64;
         assert!((30.0..300.0).contains(&ratio), "100 times the target gave {ratio} times the count");
-        // The best of five, as the calibration itself does: a busy machine only adds time.
+        // The test uses the fastest of five probes, because a busy machine can only add time.
         let best = (0..5).map(|_| cpu_time_of(long)).min().expect("five tries");
         assert!(best >= Duration::from_millis(3) && best <= Duration::from_millis(30), "10 ms took {best:?}");
     }

@@ -1,8 +1,10 @@
-//! The built-in online workload: an HTTP/1.1 server that burns a known amount of CPU per request.
+//! The built-in online workload: an HTTP/1.1 server that uses a known amount of CPU time per request.
 //!
-//! It is the server of the Group Identity experiment: `GET /cpu?cpu=N&count=M`, and `GET /metrics` in the same format.
-//! It listens on 127.0.0.1 only, does no memory or disk work, and is ended by a signal. `POST /slow?before=N&after=M`
-//! delays every later answer by N nanoseconds, a harm of known size, and returns the delays added so far.
+//! The server has the routes of the HTTP server in the Group Identity experiment, which
+//! `experiments/http-vs-stress-ng.toml` reproduces: `GET /cpu?cpu=N&count=M` computes, and `GET /metrics` returns
+//! metrics in the Prometheus text format. `POST /slow?before=N&after=M` delays every later response by N
+//! nanoseconds, so that the lab can test whether it detects a known delay; the response lists the delays added so far.
+//! The server listens only on 127.0.0.1, and does no memory or disk work. A signal stops it.
 
 mod metrics;
 mod slow;
@@ -28,34 +30,34 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-/// Most threads one request may use.
+/// Maximum number of threads that one request may use.
 pub const MAX_CPU: u64 = 64;
 /// Maximum number of iterations per thread of a request (about 20 s).
 pub const MAX_COUNT: u64 = 10_000_000_000;
-/// Most worker threads of the server.
+/// Maximum number of worker threads of the server.
 pub const MAX_WORKERS: usize = 1024;
 
-/// How to start the server.
+/// Parameters of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HttpOptions {
-    /// TCP port on 127.0.0.1; 0 takes any free one.
+    /// TCP port on 127.0.0.1; 0 for any free port.
     pub port: u16,
-    /// Worker threads, 1 to [`MAX_WORKERS`]. A worker handles one request at a time, so this bounds the CPUs used by
-    /// requests with `cpu=1`.
+    /// Number of worker threads, 1 to [`MAX_WORKERS`]. A worker handles one request at a time, so requests with `cpu=1`
+    /// together use at most this many CPUs.
     pub workers: usize,
 }
 
-/// Binds, prints `listening 127.0.0.1:PORT` on standard output, and serves until the process is killed.
+/// Opens the port, prints `listening 127.0.0.1:PORT` on standard output, and serves until the process dies.
 ///
 /// # Errors
-/// When the port is busy or forbidden, when threads cannot be started, or when the line cannot be printed.
+/// If the port is in use or privileged, a thread cannot start, or the line cannot be printed.
 pub fn serve(options: HttpOptions) -> Result<(), LabError> {
     let server = HttpServer::bind(options)?;
     announce(server.addr())?;
     server.run()
 }
 
-/// A server whose socket already listens: clients can connect, and are answered once [`HttpServer::run`] runs.
+/// A server whose socket is open. Clients can connect, but get responses only after [`HttpServer::run`] is called.
 #[derive(Debug)]
 pub struct HttpServer {
     listener: TcpListener,
@@ -75,11 +77,11 @@ impl HttpServer {
     /// Opens the port.
     ///
     /// # Errors
-    /// When the port cannot be had, or the number of workers is impossible.
+    /// If the port cannot be opened, or the number of workers is out of range.
     pub fn bind(options: HttpOptions) -> Result<Self, LabError> {
         let HttpOptions { port, workers } = options;
         if !(1..=MAX_WORKERS).contains(&workers) {
-            let reason = "a server has 1 to 1024 workers";
+            let reason = "the number of workers must be 1 to 1024";
             return Err(refuse("workers", workers as u64, reason));
         }
         let refused = |error: io::Error| no_port(port, &error);
@@ -90,16 +92,16 @@ impl HttpServer {
         Ok(Self { listener, addr, workers, state: Arc::new(State { metrics, slow: Slow::new() }) })
     }
 
-    /// The address on which it listens.
+    /// Returns the address on which the server listens.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Serves for ever.
+    /// Serves requests; returns only if an error occurs.
     ///
     /// # Errors
-    /// When the worker threads cannot be started.
+    /// If the worker threads cannot start.
     pub fn run(self) -> Result<(), LabError> {
         let threads = self.workers;
         let failed = |error: io::Error| no_threads(threads, &error);
@@ -113,18 +115,20 @@ impl HttpServer {
             let listener = tokio::net::TcpListener::from_std(self.listener).map_err(failed)?;
             loop {
                 let Ok((stream, _)) = listener.accept().await else {
-                    // Out of descriptors, or the peer has closed already: give others the time to close theirs.
+                    // Either the process has no free file descriptor, or the peer has already closed the connection.
+                    // The pause gives other connections time to close.
                     tokio::time::sleep(Duration::from_millis(10)).await;
                     continue;
                 };
-                // Without it small answers may wait 40 ms for an acknowledgement. A failure means a dead peer.
+                // Without this option, small responses may wait 40 ms for an acknowledgement. Setting it fails only if
+                // the peer has disconnected.
                 let _ = stream.set_nodelay(true);
                 let (state, owed_ns) = (Arc::clone(&self.state), Arc::new(AtomicU64::new(0)));
                 tokio::spawn(async move {
                     let connection = Connection { stream, owed_ns: Arc::clone(&owed_ns) };
                     let service =
                         service_fn(move |request| answer(request, Arc::clone(&state), Arc::clone(&owed_ns)));
-                    // Errors of single connections are not reported.
+                    // The server ignores errors of single connections.
                     let _ = hyper::server::conn::http1::Builder::new()
                         .serve_connection(TokioIo::new(connection), service)
                         .await;
@@ -154,7 +158,7 @@ async fn answer(
         (&Method::POST, "/slow") => ("/slow", slower(query, slow)),
         _ => {
             let routes = "GET /cpu?cpu=N&count=M, GET /metrics, GET /healthz, POST /reset, POST /slow?before=N&after=M";
-            ("other", (StatusCode::NOT_FOUND, format!("not found; there are {routes}\n")))
+            ("other", (StatusCode::NOT_FOUND, format!("not found; the routes are {routes}\n")))
         }
     };
     metrics.count(path, status.as_u16());
@@ -165,8 +169,8 @@ async fn answer(
     Ok(response)
 }
 
-/// Sets the delay of every later answer, and how long its worker is occupied afterwards; the response body lists the
-/// delays added before.
+/// Sets two times for every later request: the delay before its response, and the time for which its worker stays busy
+/// after the response. The response body lists the delays added so far.
 fn slower(query: &str, slow: &Slow) -> (StatusCode, String) {
     let asked = |name| {
         let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
@@ -185,7 +189,7 @@ fn slower(query: &str, slow: &Slow) -> (StatusCode, String) {
     }
 }
 
-/// Burns CPU as the query says, on the calling worker; the response body is the result of the computation.
+/// Computes on the calling worker as the query requests; the response body is the result of the computation.
 fn cpu(query: &str, metrics: &Metrics, (slow, owed_ns): (&Slow, &AtomicU64)) -> (StatusCode, String) {
     let began = Instant::now();
     let (threads, count) = match parse_query(query) {
@@ -202,7 +206,7 @@ fn cpu(query: &str, metrics: &Metrics, (slow, owed_ns): (&Slow, &AtomicU64)) -> 
     }
 }
 
-/// `threads` threads each burn `count` iterations; the calling one is among them.
+/// Runs `count` iterations on each of `threads` threads; the calling thread is one of them.
 fn burn_on(threads: u64, count: u64) -> io::Result<u64> {
     if threads == 1 {
         return Ok(burn(count));
@@ -215,7 +219,7 @@ fn burn_on(threads: u64, count: u64) -> io::Result<u64> {
     })
 }
 
-/// `(cpu, count)` from a query such as `cpu=1&count=4000000`; other parameters are ignored.
+/// Parses `(cpu, count)` from a query such as `cpu=1&count=4000000`; other parameters are ignored.
 fn parse_query(query: &str) -> Result<(u64, u64), String> {
     let mut cpu = None;
     let mut count = None;

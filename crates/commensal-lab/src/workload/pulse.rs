@@ -1,7 +1,8 @@
 //! Threads that sleep for a random time and then compute for a while: a minimal latency-critical workload.
 //!
-//! Sleeps are uniform between half and one and a half periods. A fixed period would fall into step with the timer tick,
-//! and measure where in a tick it wakes up instead of what the scheduler does.
+//! The length of each sleep is random, uniform between half a period and one and a half periods. With a fixed period,
+//! wake-ups would synchronize with the timer tick, and the workload would measure the position within a tick instead of
+//! the scheduler.
 
 use super::cpu::{burn, calibrate};
 use super::{no_threads, refuse};
@@ -13,29 +14,29 @@ use std::time::{Duration, Instant};
 /// Maximum number of threads.
 pub const MAX_THREADS: usize = 20_000;
 
-/// Parameters.
+/// Parameters of the workload.
 #[derive(Debug, Clone, Copy)]
 pub struct PulseOptions {
-    /// Threads, 1 to [`MAX_THREADS`].
+    /// Number of threads, 1 to [`MAX_THREADS`].
     pub threads: usize,
     /// Mean time between the end of one piece of work and the next wake-up.
     pub period: Duration,
     /// CPU time of one piece of work.
     pub work: Duration,
-    /// Seed of the sleeps.
+    /// Seed of the random sleeps.
     pub seed: u64,
-    /// When to stop by itself; `None` runs until killed.
+    /// Time after which the workload stops by itself; `None` if it runs until the process dies.
     pub duration: Option<Duration>,
 }
 
-/// Pulses until killed or until the duration is over; returns the pieces of work done.
+/// Runs until the duration is over or the process dies; returns the number of pieces of work done.
 ///
 /// # Errors
-/// On impossible options, or when a thread cannot start.
+/// If an option is invalid, or a thread cannot start.
 pub fn run(options: PulseOptions) -> Result<u64, LabError> {
     let threads = options.threads;
     if !(1..=MAX_THREADS).contains(&threads) {
-        let reason = "a pulse has 1 to 20,000 threads";
+        let reason = "the number of threads must be 1 to 20,000";
         return Err(refuse("threads", threads as u64, reason));
     }
     let iterations = calibrate(options.work);
@@ -53,11 +54,11 @@ pub fn run(options: PulseOptions) -> Result<u64, LabError> {
                 }
                 done
             };
-            // Small stacks: thousands of them have to fit.
+            // Stacks are small, because there may be thousands of threads.
             let builder = std::thread::Builder::new().name(format!("pulse-{thread}")).stack_size(64 << 10);
             match builder.spawn_scoped(scope, work) {
                 Ok(handle) => handles.push(handle),
-                // Threads that run until killed are never joined, so an error must stop all of them.
+                // Nothing joins threads that run until the process dies, so an error must stop all of them.
                 Err(error) if until.is_none() => {
                     eprintln!("commensal: {}", no_threads(threads, &error));
                     std::process::exit(2);

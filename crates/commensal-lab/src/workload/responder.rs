@@ -1,8 +1,7 @@
-//! A minimal single-threaded HTTP service, as fast as possible, with configurable stalls: a reference for comparing
-//! load generators.
+//! A minimal single-threaded HTTP server with configurable stalls, for comparisons of load generators.
 //!
-//! Every request gets the same answer. A stall delays all of them, like a garbage collector or a throttled cgroup. It
-//! listens on 127.0.0.1 only and is ended by a signal.
+//! Every request gets the same response. A stall delays all responses, like a garbage collection or a throttled cgroup.
+//! The server listens only on 127.0.0.1. A signal stops it.
 
 use super::{announce, no_port, refuse};
 use crate::error::LabError;
@@ -14,35 +13,37 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// The answer to every request.
+/// The response to every request.
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 3\r\n\r\nok\n";
 /// End of a request without a body.
 const END: &[u8] = b"\r\n\r\n";
-/// Identifier of the listener in the event queue; connections are numbered from 0.
+/// Identifier of the listening socket in the event queue; the identifiers of connections count from 0.
 const LISTENER: u64 = u64::MAX;
-/// Maximum size of unsent answers before a client that sends but does not read is dropped.
+/// Maximum size of unsent responses in bytes. The server disconnects a client that keeps sending requests without
+/// reading responses.
 const UNREAD: usize = 1 << 20;
 
-/// Options of the service.
+/// Parameters of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResponderOptions {
-    /// TCP port on 127.0.0.1; 0 takes any free one.
+    /// TCP port on 127.0.0.1; 0 for any free port.
     pub port: u16,
-    /// Length of every stall; zero for none.
+    /// Length of every stall; zero if there are no stalls.
     pub stall: Duration,
-    /// Interval between the beginnings of stalls; the first one ends this long after the start.
+    /// Period of the stalls. Each period ends with one stall.
     pub every: Duration,
 }
 
-/// Prints `listening 127.0.0.1:PORT` and serves until the process is killed.
+/// Prints `listening 127.0.0.1:PORT` on standard output, and serves until the process dies.
 ///
 /// # Errors
-/// When the port cannot be opened, the line cannot be printed, or the event queue fails.
+/// If the port cannot be opened, the line cannot be printed, or the event queue fails.
 pub fn serve(options: ResponderOptions) -> Result<(), LabError> {
     let port = options.port;
     let refused = |error: io::Error| no_port(port, &error);
     if options.stall > options.every {
-        let (value, reason) = (options.stall.as_millis() as u64, "a stall is shorter than its period");
+        let (value, reason) =
+            (options.stall.as_millis() as u64, "a stall must be shorter than the interval between stalls");
         return Err(refuse("stall-ms", value, reason));
     }
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(refused)?;
@@ -65,9 +66,9 @@ struct Responder {
 
 struct Conn {
     stream: TcpStream,
-    /// Number of bytes of [`END`] at the end of the last piece.
+    /// Number of bytes of [`END`] that the data read so far ends with.
     matched: usize,
-    /// Bytes that did not fit into the socket.
+    /// Response bytes that did not fit into the socket buffer.
     unsent: Vec<u8>,
 }
 
@@ -92,7 +93,7 @@ impl Responder {
         }
     }
 
-    /// Sleeps during a stall, which is the last part of every period.
+    /// Sleeps until the end of the current stall, if there is one. A stall is the last part of every interval.
     fn stall(&self) {
         let (stall, every) = (self.options.stall.as_nanos(), self.options.every.as_nanos());
         if stall == 0 || every == 0 {
@@ -138,7 +139,8 @@ impl Responder {
 }
 
 impl Conn {
-    /// Reads available bytes and answers every request in them; returns whether the connection stays open.
+    /// Reads the available bytes and responds to every request that ends in them; returns whether the connection stays
+    /// open.
     fn exchange(&mut self, buffer: &mut [u8]) -> bool {
         match self.stream.read(buffer) {
             Ok(0) => return false,
@@ -161,7 +163,7 @@ impl Conn {
     }
 }
 
-/// Number of requests that end in these bytes.
+/// Returns the number of requests that end in these bytes.
 fn requests(matched: &mut usize, bytes: &[u8]) -> usize {
     let mut count = 0;
     for byte in bytes {

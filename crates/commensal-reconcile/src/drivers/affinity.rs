@@ -1,4 +1,5 @@
-//! Pins single threads to CPUs, such as the vCPUs of a VM: the thread's previous affinity is journalled first.
+//! Pins single threads to CPUs, such as the vCPU threads of a VM. The undo journal gets a thread's previous affinity
+//! first.
 
 use crate::journal::{Journal, JournalError, Record};
 use commensal_core::cpuset::CpuSet;
@@ -7,10 +8,10 @@ use commensal_core::process::Stat;
 use commensal_host::{Host, HostError};
 use std::path::Path;
 
-/// Pins a thread to these CPUs. `false` when it already was.
+/// Pins a thread to these CPUs. Returns `false` if it was already pinned to them.
 ///
 /// # Errors
-/// When there is no such thread, its cpuset has none of the CPUs, or the journal cannot be written.
+/// Returns an error when the thread does not exist, its cpuset has none of the CPUs, or the journal cannot be written.
 pub fn pin_thread(
     host: &mut dyn Host,
     tid: u32,
@@ -32,10 +33,10 @@ pub fn pin_thread(
     Ok(true)
 }
 
-/// Restores a thread's affinity; `None` when it has exited.
+/// Restores a thread's affinity; returns `None` if the thread has exited.
 ///
 /// # Errors
-/// The kernel's error.
+/// Returns the kernel's error.
 pub(crate) fn put_back(
     host: &mut dyn Host,
     (tid, started): (u32, u64),
@@ -44,7 +45,7 @@ pub(crate) fn put_back(
     if start_ticks(host, tid) != Some(started) {
         return Ok(None);
     }
-    // The journal line is complete, and its value was read from the kernel.
+    // Cannot fail: the journal line is complete, and its value was read from the kernel.
     let set = cpus.parse().unwrap_or_default();
     match host.set_affinity(tid, &set) {
         Ok(()) => Ok(Some(format!("thread {tid} may run on CPUs {cpus} again"))),
@@ -57,7 +58,7 @@ fn start_ticks(host: &dyn Host, tid: u32) -> Option<u64> {
     Stat::parse(&host.read_file(Path::new(&format!("/proc/{tid}/stat"))).ok()?)?.start_ticks()
 }
 
-/// CPUs that a thread may use (`Cpus_allowed_list` of proc_pid_status(5)).
+/// Returns the CPUs that a thread may use (`Cpus_allowed_list` of proc_pid_status(5)).
 fn allowed(host: &dyn Host, tid: u32) -> Option<String> {
     let status = host.read_file(Path::new(&format!("/proc/{tid}/status"))).ok()?;
     status.lines().find_map(|line| Some(line.strip_prefix("Cpus_allowed_list:")?.trim().to_owned()))

@@ -1,28 +1,37 @@
-//! Carries out a plan: journal, create, write, read back; at the first refusal everything is undone.
+//! Carries out the steps of a plan: records the original in the undo journal, creates, writes and reads back. When a
+//! step is refused, undoes all steps carried out before it.
+//!
+//! A group is a cgroup here. Level means `cpu.qos_level` of openEuler's kernel: the kernel makes the threads of a group
+//! below level 0 `SCHED_IDLE`. The kernel does not allow a level to be raised again, so undoing a level replaces the
+//! group by a fresh one. A mark is the copy of a journal record in an extended attribute of the group.
 
+mod levels;
+mod members;
 mod moving;
+mod orders;
 mod record;
+mod stopping;
 mod taking_back;
 
+use members::is_member;
 pub(crate) use moving::{alive, identity};
 pub(crate) use record::safe_records;
 pub use record::{forget_gone, forget_settled, verify};
 
-use crate::drivers::scheduler::order;
-use crate::drivers::{cookies, recreate, text_for};
+use crate::agent_lock::lives;
+use crate::drivers::level::Kept;
+use crate::drivers::{cookies, original_text, text_for};
 use crate::journal::{Journal, JournalError, Record, Target};
 use crate::marks;
-use commensal_core::actual::{ActualState, CgroupPath, CgroupRef, SCHEDULER};
+use commensal_core::actual::{ActualState, CgroupPath, CgroupRef};
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, File, KnobId, Value};
 use commensal_core::member::ProcessId;
 use commensal_core::plan::{Action, Step};
-use commensal_core::scheduler::Orders;
 use commensal_core::text::visible;
 use commensal_core::topology::Device;
 use commensal_core::vendor::Switch;
 use commensal_host::{Dir, Host, HostError, below};
-use commensal_sensors::scheduler::Unanswered;
 use moving::MoveOutcome;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -51,31 +60,31 @@ pub enum Refusal {
         /// The knob that was written, to explain the error number.
         knob: Option<KnobId>,
     },
-    /// The group is gone, or another one has its path.
+    /// The group no longer exists, or another group has its path.
     #[error("{place} vanished between planning and applying; plan again")]
     Vanished {
-        /// The group.
+        /// The group that vanished, as `hierarchy:path`.
         place: String,
     },
-    /// v2: a controller cannot be enabled because the group contains processes.
+    /// A v2 controller cannot be enabled because the group contains processes.
     #[error(
-        "{error}\n  because: {place} has processes of its own, and the kernel gives {controller} only to groups below one that has \
+        "{error}\n  because: {place} contains processes, and the kernel enables {controller} only below a cgroup that contains \
          none\n  try: move them into a child group, or start commensal elsewhere"
     )]
     Internal {
-        /// The group.
+        /// The group that contains processes, as `hierarchy:path`.
         place: String,
         /// The controller to be enabled.
         controller: Controller,
         /// The kernel's error.
         error: HostError,
     },
-    /// The kernel accepted the value but shows another one.
+    /// The kernel accepted the value, but the file reads another one.
     #[error(
-        "{place} {file}: wrote {want}, reads {read}; something else writes it, or this kernel handles it otherwise"
+        "{place} {file}: wrote {want}, reads {read}; another program writes it, or this kernel changes the value"
     )]
     ReadBack {
-        /// The group.
+        /// The group with the file, as `hierarchy:path`.
         place: String,
         /// Kernel file.
         file: &'static str,
@@ -85,28 +94,28 @@ pub enum Refusal {
         read: String,
     },
     /// The kernel accepted the value, but it could not be read back.
-    #[error("{place} {file} was written and cannot be read back: {because}")]
+    #[error("{place} {file} was written, but cannot be read back: {because}")]
     Unread {
-        /// The group.
+        /// The group with the file, as `hierarchy:path`.
         place: String,
         /// Kernel file.
         file: &'static str,
         /// Why.
         because: String,
     },
-    /// Another commensal manages this setting.
+    /// Another instance of commensal manages this setting.
     #[error(
-        "{place} {file} is kept by the commensal whose state is in {owner}, which is running\n  try: leave this group to it, or stop it"
+        "{place} {file} is managed by another running commensal, whose state directory is {owner}\n  try: leave this group to it, or stop it"
     )]
     Claimed {
-        /// The group.
+        /// The group with the file, as `hierarchy:path`.
         place: String,
         /// Kernel file.
         file: &'static str,
-        /// State directory of the other commensal.
+        /// State directory of the other instance.
         owner: String,
     },
-    /// The scheduler refused the orders, or its answer is not valid.
+    /// The scheduler refused the orders, or its response is not valid.
     #[error("{0}")]
     Orders(String),
     /// The journal could not be written.
@@ -117,7 +126,7 @@ pub enum Refusal {
     Plan(String),
 }
 
-/// The error, with the meaning of its number for the knob, and what to do about it.
+/// Formats the error, with the meaning of its number for the knob and what to do about it.
 pub(crate) fn with_meaning(error: &HostError, knob: Option<KnobId>) -> String {
     match knob.and_then(|knob| knob.row().meaning(error.errno)) {
         Some(meaning) => format!("{error}\n  because: {}\n  try: {}", meaning.because, meaning.try_this),
@@ -130,15 +139,15 @@ pub(crate) fn with_meaning(error: &HostError, knob: Option<KnobId>) -> String {
 pub struct Failure {
     /// Index of the step.
     pub step: usize,
-    /// The step in words.
+    /// Description of the step.
     pub description: String,
-    /// Why.
+    /// Why the step was refused.
     pub refusal: Refusal,
-    /// Whether that is because its group is gone.
+    /// Whether the step failed because its group no longer exists.
     pub vanished: bool,
-    /// Whether taking back has put fresh groups in the place of some.
+    /// Whether undoing has replaced groups by fresh ones.
     pub recreated: bool,
-    /// What could not be taken back; empty when the machine is as it was.
+    /// Messages about steps that could not be undone.
     pub left: Vec<String>,
 }
 
@@ -151,15 +160,18 @@ pub struct Outcome {
     pub applied: Vec<Applied>,
     /// Processes that could not be moved, with the reasons.
     pub stayed: Vec<String>,
+    /// Messages about steps that were carried out with an unexpected result.
+    pub told: Vec<String>,
     /// The refusal, if there was one.
     pub failure: Option<Failure>,
 }
 
-/// Carries out `steps` in order. `actual` is the state that they were planned for. At the first refusal it stops and
-/// undoes its steps.
+/// Carries out `steps` in order. `actual` is the machine's state for which they were planned. At the first refusal it
+/// stops and undoes the steps carried out so far.
 pub fn apply(host: &mut dyn Host, steps: &[Step], actual: &ActualState, journal: &mut Journal) -> Outcome {
     let mark = journal.len();
     let mut work = Work::new(host, actual);
+    work.kept = journal.members();
     let structure =
         steps.iter().take_while(|step| matches!(step.action, Action::Create | Action::Enable(_))).count();
     let mut failed = work.prepare(steps, structure, journal).err();
@@ -168,25 +180,34 @@ pub fn apply(host: &mut dyn Host, steps: &[Step], actual: &ActualState, journal:
     }
     if let Some((step, refusal)) = failed {
         let vanished = steps.get(step).is_some_and(|step| work.has_vanished(step, &refusal));
-        // A value that reached the kernel and then read back wrong has to go back as well.
+        // A value that was written but reads back wrong must be undone as well.
         let touched = work.outcome.done.max(work.reached.map_or(0, |index| index + 1));
         let (mut left, again) = work.take_back(&steps[..touched], journal);
-        // `restore` finds the members wherever they are by then.
+        let (given, refused) = work.give_back(&steps[..touched], journal);
+        left.extend(refused);
+        left.append(&mut work.aloft);
+        // `restore` finds the members of the group, whichever group contains them.
         left.extend(journal.recreating().map(|target| {
-            format!("{} is half recreated; `commensal restore` finishes it", visible(&target.path))
+            format!(
+                "{} was recreated only in part; `commensal restore` completes that",
+                visible(&target.path)
+            )
         }));
-        let forgotten = match left.is_empty() {
-            true => journal.forget(work.host, |index, _| index >= mark),
-            false => Ok(()),
-        };
+        let new = |index: usize| left.is_empty() && index >= mark;
+        let forgotten = journal.forget(work.host, |index, record| new(index) || is_member(record, &given));
         // A commensal group that was removed and created again has a new inode.
         if let Err(error) = forgotten.and_then(|()| journal.append(work.host, &again)) {
-            left.push(format!("records of the undo journal: {error}"));
+            left.push(format!("cannot update the undo journal: {error}"));
         }
         let description = steps.get(step).map(|step| step.describe(actual)).unwrap_or_default();
         let recreated = !work.recreated.is_empty();
         work.outcome.failure = Some(Failure { step, description, refusal, vanished, recreated, left });
     } else {
+        let (given, refused) = work.give_back(steps, journal);
+        work.outcome.told.extend(refused);
+        work.outcome.told.append(&mut work.aloft);
+        // If the journal cannot be rewritten, a later restore finds that these threads have their attributes already.
+        let _ = journal.forget(work.host, |_, record| is_member(record, &given));
         work.settle(steps, journal);
         // If this fails, the next apply tries again.
         let _ = work.settle_moves(steps, journal);
@@ -194,9 +215,13 @@ pub fn apply(host: &mut dyn Host, steps: &[Step], actual: &ActualState, journal:
     work.finish()
 }
 
-/// The applied entry for orders.
-fn ordered(to: &Orders, read: String) -> Applied {
-    Applied { place: SCHEDULER.to_owned(), file: "orders", want: to.describe(), read }
+/// Returns the controllers that these steps enable, each with the group whose children get it.
+fn enabled(steps: &[Step]) -> BTreeSet<(CgroupRef, Controller)> {
+    let controller = |step: &Step| match &step.action {
+        Action::Enable(controller) => Some((step.place.clone(), *controller)),
+        _ => None,
+    };
+    steps.iter().filter_map(controller).collect()
 }
 
 struct Work<'a> {
@@ -204,23 +229,23 @@ struct Work<'a> {
     actual: &'a ActualState,
     dirs: BTreeMap<CgroupRef, Dir>,
     outcome: Outcome,
-    /// The last step whose write the kernel accepted.
+    /// Index of the failed step, if its write had reached the kernel.
     reached: Option<usize>,
-    /// Inodes of groups that were replaced by fresh ones.
+    /// Inodes of the fresh groups that replaced groups.
     recreated: BTreeMap<CgroupRef, u64>,
     /// Results of the moves of processes.
-    fates: BTreeMap<ProcessId, MoveOutcome>,
-    /// Processes that were in the journal before.
+    moves: BTreeMap<ProcessId, MoveOutcome>,
+    /// Processes that the journal contained before this plan.
     known: BTreeSet<ProcessId>,
+    /// Controllers that the plan enables for the children of these groups.
+    enabling: BTreeSet<(CgroupRef, Controller)>,
+    /// Recorded scheduling attributes of the threads in groups below level 0.
+    kept: Kept,
+    /// Messages about lifted members (moved out of a group below level 0 for a while) that could not be moved back.
+    aloft: Vec<String>,
 }
 
-/// Whether the agent of a state directory is running.
-pub(crate) fn lives(host: &dyn Host, state_dir: &str) -> bool {
-    let lock = host.state_lock_file(&Path::new(state_dir).join("agent.lock"));
-    lock.ok().flatten().is_some_and(|lock| lock.is_held())
-}
-
-/// Index of a step and why it was refused.
+/// Index of a refused step, and the reason.
 type Stop = (usize, Refusal);
 
 fn host_error(error: HostError, knob: Option<KnobId>) -> Refusal {
@@ -230,12 +255,13 @@ fn host_error(error: HostError, knob: Option<KnobId>) -> Refusal {
 impl<'a> Work<'a> {
     fn new(host: &'a mut dyn Host, actual: &'a ActualState) -> Work<'a> {
         let (dirs, recreated) = (BTreeMap::new(), BTreeMap::new());
-        let (outcome, fates, known) = (Outcome::default(), BTreeMap::new(), BTreeSet::new());
-        Work { host, actual, dirs, outcome, reached: None, recreated, fates, known }
+        let (outcome, moves, known) = (Outcome::default(), BTreeMap::new(), BTreeSet::new());
+        let (enabling, kept, aloft) = (BTreeSet::new(), Kept::new(), Vec::new());
+        Work { host, actual, dirs, outcome, reached: None, recreated, moves, known, enabling, kept, aloft }
     }
 
-    /// Opens every existing group, checks that it is the one in the plan, and journals what is about to be created,
-    /// enabled or overwritten.
+    /// Opens every existing group and checks that it is the group in the plan. Journals every group, controller and
+    /// setting that a step is about to create, enable or overwrite.
     fn prepare(&mut self, steps: &[Step], structure: usize, journal: &mut Journal) -> Result<(), Stop> {
         let mut records = Vec::new();
         let mut seen = BTreeSet::new();
@@ -244,9 +270,11 @@ impl<'a> Work<'a> {
             .filter(|step| step.action == Action::Create)
             .map(|step| &step.place)
             .collect();
+        self.enabling = enabled(&steps[..structure]);
         for (index, step) in steps.iter().enumerate() {
             let stop = |refusal| (index, refusal);
-            // The destination of a move is opened when it is needed: groups not owned by commensal may vanish before.
+            // The group is opened later, when a step needs it: another program may have removed it by then, which is
+            // not an error.
             let later = created.contains(&step.place) || matches!(step.action, Action::Move(_));
             let target_dir = match later {
                 true => None,
@@ -257,7 +285,8 @@ impl<'a> Work<'a> {
                     let mount = self.mount(&step.place);
                     records.push(Record::Creating { mount, path: step.place.path.as_str().to_owned() });
                 }
-                // In a group created by commensal the controller is disabled when the group is removed.
+                // Not journalled for a group that commensal created: the controllers are disabled when the group is
+                // removed.
                 (Action::Enable(controller), Some(dir))
                     if !self.actual.ours.created.contains(&step.place) =>
                 {
@@ -275,7 +304,11 @@ impl<'a> Work<'a> {
                     if !self.actual.ours.created.contains(&step.place) =>
                 {
                     let record = Record::Cookied(self.target(&step.place, dir));
-                    records.extend(Some(record).filter(|record| !journal.has(record)));
+                    match journal.has(&record) {
+                        // A crash after the record was written may have prevented the mark.
+                        true => journal.mark(self.host, &record),
+                        false => records.push(record),
+                    }
                 }
                 (Action::Write { .. } | Action::Irreversible { .. }, Some(dir))
                     if !self.actual.ours.created.contains(&step.place) =>
@@ -295,9 +328,9 @@ impl<'a> Work<'a> {
                         }
                         records.extend(record);
                     }
-                    // The kernel discards a weight while the group is idle. A plan writes the default first, which
-                    // journals the old weight; but if that write was refused and is left out now, the old weight would
-                    // be lost.
+                    // The kernel discards the weight when a group becomes idle. A plan therefore writes the default
+                    // weight first, which journals the old one. If that write was refused and is left out now, the old
+                    // weight would be lost, so it is journalled here.
                     let weight = (step.place.clone(), KnobId::CpuWeight, None);
                     let idles = matches!(&step.action, Action::Write { to, .. } if *to == Value::Number(1));
                     if *knob == KnobId::CpuIdle && idles && !seen.contains(&weight) {
@@ -318,7 +351,7 @@ impl<'a> Work<'a> {
         journal.append(self.host, &records).map_err(|error| (0, Refusal::Journal(error)))
     }
 
-    /// The journal record with a setting's value before its first write, unless there is one already.
+    /// Returns the record of a setting's value before its first write; `None` if the original is recorded already.
     fn put_on_record(
         &mut self,
         step: &Step,
@@ -335,8 +368,8 @@ impl<'a> Work<'a> {
                 (group.clone(), name.clone(), file.name.to_owned(), device_name.clone());
             Record::Original { group, knob, file, device, value }
         };
-        // A value that another commensal has written is not an original: its mark on the group has the value from
-        // before.
+        // A value that another instance of commensal has written is not an original: that instance's mark has the value
+        // from before its write.
         let mark = marks::of(self.host, dir, &record(String::new()));
         let mark = mark.map_err(|error| host_error(error, Some(knob)))?;
         let other = mark.as_ref().filter(|mark| Path::new(&mark.owner) != journal.state_dir());
@@ -350,15 +383,31 @@ impl<'a> Work<'a> {
         });
         match (known, told) {
             (true, Some(value)) if other.is_some() => journal.mark(self.host, &record(value)),
+            // Undoing this level replaces the group, which requires the mark. A crash after the record was written may
+            // have prevented the mark.
+            (true, None) if knob == KnobId::CpuQosLevel => {
+                journal.mark_original(self.host, &record(String::new()));
+            }
             (true, _) => {}
             (false, Some(value)) => return Ok(Some(record(value))),
-            (false, None) => return Ok(Some(record(self.original(dir, knob, file, device)?))),
+            (false, None) => {
+                let is_fresh = self.enables(&step.place, knob);
+                return Ok(Some(record(self.original(dir, (knob, file), device, is_fresh)?)));
+            }
         }
         Ok(None)
     }
 
-    /// v2: controllers in parent groups that another commensal has enabled and that this knob needs. Whichever of them
-    /// stops last disables them.
+    /// Whether the plan enables the knob's controller for this group.
+    fn enables(&self, place: &CgroupRef, knob: KnobId) -> bool {
+        place.path.parent().is_some_and(|path| {
+            let above = CgroupRef { hierarchy: place.hierarchy, path };
+            self.enabling.contains(&(above, knob.row().controller))
+        })
+    }
+
+    /// Returns records of the v2 controllers in parent groups that this knob needs and that another instance of
+    /// commensal has enabled. The instance that is restored last disables these controllers.
     fn enabled_by_others(&mut self, place: &CgroupRef, knob: KnobId, journal: &Journal) -> Vec<Record> {
         let mut records = Vec::new();
         for path in place.path.ancestors() {
@@ -391,13 +440,14 @@ impl<'a> Work<'a> {
         for (index, step) in steps.iter().enumerate().skip(structure) {
             if matches!(step.action, Action::Move(_)) && !announced {
                 announced = true;
-                self.announce(steps, journal).map_err(|error| (index, Refusal::Journal(error)))?;
+                self.announce(steps, journal).map_err(|refusal| (index, refusal))?;
             }
             let ordered = matches!(step.action, Action::Order { .. });
             self.step(step, journal).map_err(|refusal| {
                 let reached = match &refusal {
                     Refusal::ReadBack { .. } | Refusal::Unread { .. } => true,
-                    // Orders without an answer in time may still be carried out, and then in their order.
+                    // Orders without a timely response may still be carried out later, so they are undone as well; the
+                    // scheduler handles requests in order.
                     Refusal::Host { error, .. } => ordered && error.errno == Errno::ETIMEDOUT,
                     _ => false,
                 };
@@ -409,7 +459,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Journalled groups that commensal did not create and that are gone: nothing can be restored in them.
+    /// Returns the groups in the journal that no longer exist. Nothing can be restored in them.
     fn dead(&mut self, journal: &Journal) -> BTreeSet<Target> {
         let hierarchy = |mount: &str| self.actual.hierarchies.iter().position(|one| one.mount == mount);
         let unseen = |target: &&Target| {
@@ -431,7 +481,7 @@ impl<'a> Work<'a> {
 
     /// Drops journal records whose value is restored or whose cgroup no longer exists.
     fn settle(&mut self, steps: &[Step], journal: &mut Journal) {
-        // The last write of a knob counts: a CPU set may pass through a wider one.
+        // Only the last write of each knob counts: a CPU set may temporarily be wider.
         let mut last = BTreeMap::new();
         let mut gone = BTreeSet::new();
         let mut switches = BTreeMap::new();
@@ -475,8 +525,7 @@ impl<'a> Work<'a> {
             }
         }
         let dead = self.dead(journal);
-        // If the journal cannot be shortened, the steps still count as done; the next apply finds the value in place
-        // and tries again.
+        // If this fails, the steps still count as done; the next apply finds the values in place and tries again.
         let _ = journal.forget(self.host, |_, record| match record {
             Record::Original { group, knob, device, value, .. } => {
                 dead.contains(group)
@@ -498,12 +547,15 @@ impl<'a> Work<'a> {
 
     fn step(&mut self, step: &Step, journal: &mut Journal) -> Result<(), Refusal> {
         match &step.action {
-            Action::Create => self.create(&step.place),
+            Action::Create => self.create(&step.place, journal),
             Action::Remove => self.remove(&step.place),
             Action::Enable(controller) => self.subtree(&step.place, '+', *controller),
             Action::Disable(controller) => self.subtree(&step.place, '-', *controller),
+            Action::Write { knob: KnobId::CgroupFreeze, to: to @ Value::Number(1), .. } => {
+                self.stop(&step.place, to, journal)
+            }
             Action::Write { knob, device, to, .. } => self.write(&step.place, *knob, *device, to),
-            Action::Irreversible { knob, to, .. } => self.write(&step.place, *knob, None, to),
+            Action::Irreversible { knob, to, .. } => self.set_level(&step.place, *knob, to, journal),
             Action::Recreate { knob, to, .. } => self.recreate(&step.place, *knob, to, journal),
             Action::Switch { switch, to, .. } => self.switch(*switch, *to),
             Action::Order { to, .. } => self.order(to),
@@ -516,33 +568,10 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Journal records for cgroups in the orders that are new or changed.
-    fn ordering(&self, place: &CgroupRef, from: &Orders, to: &Orders) -> impl Iterator<Item = Record> {
-        let (owner, mount) = (to.owner.clone(), self.mount(place));
-        let new = from.changes(to).filter(|(sign, _)| *sign != '-').map(|(_, cgroup)| cgroup.to_owned());
-        let new: Vec<String> = new.collect();
-        new.into_iter().map(move |cgroup| {
-            let path = CgroupPath::new(cgroup.strip_prefix(&mount).unwrap_or(&cgroup)).as_str().to_owned();
-            Record::Ordering { owner: owner.clone(), mount: mount.clone(), path }
-        })
-    }
-
-    fn order(&mut self, orders: &Orders) -> Result<(), Refusal> {
-        let Some(scheduler) = &self.actual.scheduler else {
-            return Err(Refusal::Plan("orders for a scheduler that nobody has seen".to_owned()));
-        };
-        order(self.host, &scheduler.socket, orders).map_err(|error| match error {
-            Unanswered::Host(error) => host_error(error, None),
-            Unanswered::Refused(error) => Refusal::Orders(error),
-        })?;
-        self.outcome.applied.push(ordered(orders, orders.describe()));
-        Ok(())
-    }
-
-    fn create(&mut self, place: &CgroupRef) -> Result<(), Refusal> {
-        let parent = self.parent(place)?;
-        let dir = self.host.mkdir(parent, place.path.name()).map_err(|error| host_error(error, None))?;
-        self.dirs.insert(place.clone(), dir);
+    fn create(&mut self, place: &CgroupRef, journal: &Journal) -> Result<(), Refusal> {
+        let (parent, mount) = (self.parent(place)?, self.mount(place));
+        let made = journal.make(self.host, parent, (&mount, place.path.as_str()));
+        self.dirs.insert(place.clone(), made.map_err(|error| host_error(error, None))?);
         Ok(())
     }
 
@@ -560,17 +589,25 @@ impl<'a> Work<'a> {
         let dir = self.dir(place)?;
         const FILE: &str = "cgroup.subtree_control";
         let value = format!("{sign}{controller}");
-        self.host.write(dir, FILE, &value).map_err(|error| match (sign, error.errno) {
-            ('+', Errno::EBUSY) => Refusal::Internal { place: self.actual.show(place), controller, error },
-            _ => host_error(error, None),
+        let written = self.host.write(dir, FILE, &value);
+        let read = self.host.read(dir, FILE);
+        let names = |read: &str| read.split_whitespace().any(|name| name == controller.v2_name());
+        let done = read.as_ref().is_ok_and(|read| names(read) == (sign == '+'));
+        // The value may be in force although the kernel returned an error.
+        written.or_else(|error| if done { Ok(()) } else { Err(error) }).map_err(|error| {
+            match (sign, error.errno) {
+                ('+', Errno::EBUSY) => {
+                    Refusal::Internal { place: self.actual.show(place), controller, error }
+                }
+                _ => host_error(error, None),
+            }
         })?;
         let place = self.actual.show(place);
-        let read = match self.host.read(dir, FILE) {
+        let read = match read {
             Ok(read) => read,
             Err(error) => return Err(Refusal::Unread { place, file: FILE, because: error.to_string() }),
         };
-        let enabled = read.split_whitespace().any(|name| name == controller.v2_name());
-        match enabled == (sign == '+') {
+        match done {
             true => Ok(()),
             false => Err(Refusal::ReadBack { place, file: FILE, want: value, read: read.trim().to_owned() }),
         }
@@ -579,51 +616,13 @@ impl<'a> Work<'a> {
     fn switch(&mut self, switch: Switch, to: i64) -> Result<(), Refusal> {
         let path = Path::new(switch.path());
         let failed = |error| host_error(error, Some(switch.knob()));
-        self.host.write_setting(path, &to.to_string()).map_err(failed)?;
+        let written = self.host.write_setting(path, &to.to_string());
         let read = self.host.read_file(path).map_err(failed)?;
         if read.trim() != to.to_string() {
+            written.map_err(failed)?;
             let (place, read) = (switch.to_string(), read.trim().to_owned());
             return Err(Refusal::ReadBack { place, file: "", want: to.to_string(), read });
         }
-        Ok(())
-    }
-
-    /// Moves the members to a fresh group; journalled first, so that an interruption can be completed later.
-    fn recreate(
-        &mut self,
-        place: &CgroupRef,
-        knob: KnobId,
-        to: &Value,
-        journal: &mut Journal,
-    ) -> Result<(), Refusal> {
-        let dir = self.dir(place)?;
-        let (mount, target) = (self.mount(place), self.target(place, dir));
-        journal.append(self.host, &[Record::Recreating(target)])?;
-        // Open directories below the group belong to groups that are gone now.
-        let stale = self
-            .dirs
-            .keys()
-            .filter(|open| open.hierarchy == place.hierarchy && place.path.contains(&open.path));
-        for open in stale.cloned().collect::<Vec<_>>() {
-            if let Some(dir) = self.dirs.remove(&open) {
-                self.host.close(dir);
-            }
-        }
-        let recreated = recreate::recreate(self.host, &mount, place.path.as_str())
-            .map_err(|error| host_error(error, Some(knob)))?;
-        for group in &recreated {
-            let place = CgroupRef { hierarchy: place.hierarchy, path: CgroupPath::new(&group.path) };
-            self.recreated.insert(place, group.new);
-        }
-        journal.recreated(self.host, &mount, &recreated)?;
-        let file = self.file(place, knob)?;
-        let dir = self.dir(place)?;
-        let read = self.host.read(dir, file.name).map_err(|error| host_error(error, Some(knob)))?;
-        let (place, want, read) = (self.actual.show(place), to.to_string(), read.trim().to_owned());
-        if read != want {
-            return Err(Refusal::ReadBack { place, file: file.name, want, read });
-        }
-        self.outcome.applied.push(Applied { place, file: file.name, want, read });
         Ok(())
     }
 
@@ -639,12 +638,18 @@ impl<'a> Work<'a> {
         let file = self.file(place, knob)?;
         let text = file.encode(to, device).map_err(|error| Refusal::Plan(error.to_string()))?;
         let text = text_for(self.host, dir, (Some(knob), file.name), text);
-        let knob_error = |error| host_error(error, Some(knob));
-        self.host.write(dir, file.name, &text).map_err(knob_error)?;
+        let written = self.host.write(dir, file.name, &text);
         let place = self.actual.show(place);
         let unread = |because: String| Refusal::Unread { place: place.clone(), file: file.name, because };
-        let read = self.host.read(dir, file.name).map_err(|error| unread(error.to_string()))?;
-        let read = file.parse(&read, device).map_err(|error| unread(error.to_string()))?;
+        let read = self.host.read(dir, file.name).map_err(|error| unread(error.to_string()));
+        let read = read.and_then(|text| file.parse(&text, device).map_err(|error| unread(error.to_string())));
+        // The value may be in force although its write returned an error; if so, its record must stay.
+        if let Err(error) = written
+            && !read.as_ref().is_ok_and(|now| file.holds(now, to))
+        {
+            return Err(host_error(error, Some(knob)));
+        }
+        let read = read?;
         if !file.holds(&read, to) {
             let (want, read) = (to.to_string(), read.to_string());
             return Err(Refusal::ReadBack { place, file: file.name, want, read });
@@ -658,20 +663,19 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// The text that restores the knob's current value.
+    /// Returns the text to write later to restore the knob's current value. `is_fresh`: the plan enables the knob's
+    /// controller for this group, so the file may not exist yet, and gets the kernel's default when it appears.
     fn original(
         &mut self,
         dir: Dir,
-        knob: KnobId,
-        file: &File,
+        (knob, file): (KnobId, &File),
         device: Option<Device>,
+        is_fresh: bool,
     ) -> Result<String, Refusal> {
-        // While a group is idle its weight reads a placeholder (3 in v1, 1 in v2); without cpu.idle it will have the
-        // kernel's default, because any other weight was journalled before (see the plan).
-        if knob == KnobId::CpuWeight && self.host.read(dir, "cpu.idle").is_ok_and(|idle| idle.trim() == "1") {
-            return Ok(file.default.to_owned());
-        }
-        let text = self.host.read(dir, file.name).map_err(|error| host_error(error, Some(knob)))?;
+        let text = match original_text(self.host, dir, (knob, file)) {
+            Err(error) if error.errno == Errno::ENOENT && is_fresh => file.default.to_owned(),
+            read => read.map_err(|error| host_error(error, Some(knob)))?,
+        };
         let value = file.parse(&text, device).map_err(|error| Refusal::Plan(error.to_string()))?;
         file.encode(&value, device).map_err(|error| Refusal::Plan(error.to_string()))
     }
@@ -705,11 +709,11 @@ impl<'a> Work<'a> {
         let path = place
             .path
             .parent()
-            .ok_or_else(|| Refusal::Plan("the root cannot be made or removed".to_owned()))?;
+            .ok_or_else(|| Refusal::Plan("the root cgroup cannot be created or removed".to_owned()))?;
         self.dir(&CgroupRef { hierarchy: place.hierarchy, path })
     }
 
-    /// The open group; opened once, and only if it is the one in the plan.
+    /// Returns the open group. It is opened once, and only if it is the group in the plan.
     fn dir(&mut self, place: &CgroupRef) -> Result<Dir, Refusal> {
         if let Some(dir) = self.dirs.get(place) {
             return Ok(*dir);

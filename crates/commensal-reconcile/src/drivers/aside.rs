@@ -1,6 +1,7 @@
-//! Makes room in a delegated group: the kernel enables controllers only for the children of a group that contains no
-//! processes (cgroup-v2.rst, "No Internal Process Constraint"), and a process that was started in a delegated group is
-//! in exactly that group. So this process, and no other, moves into a child group before controllers are enabled.
+//! Moves this process out of a delegated group (a cgroup that was handed to this process to manage). The kernel enables
+//! v2 controllers only for the children of a group that contains no processes (cgroup-v2.rst, "No Internal Process
+//! Constraint"), but a process that was started in a delegated group is itself in that group. So this process, and no
+//! other, moves into a child group before controllers are enabled.
 
 use crate::journal::{Journal, JournalError, Record, Target};
 use commensal_core::actual::{ActualState, CgroupPath, CgroupRef};
@@ -24,23 +25,24 @@ pub enum DelegationError {
     Journal(#[from] JournalError),
     /// Other processes are in the group.
     #[error(
-        "{group} was delegated but has processes of its own ({pids}), and the kernel gives controllers only to groups below \
-         one that has none; start commensal as the only process of its unit (systemd-run --scope -p Delegate=yes \
+        "{group} was delegated but contains other processes ({pids}), and the kernel enables controllers only below a cgroup \
+         without processes; start commensal as the only process of its unit (systemd-run --scope -p Delegate=yes \
          commensal …), or set DelegateSubgroup= in the unit (systemd 254 and newer)"
     )]
     Others {
-        /// The group.
+        /// The delegated group.
         group: String,
-        /// The processes.
+        /// The PIDs of the processes.
         pids: String,
     },
 }
 
-/// Moves this process to the child group `name` if `steps` enable controllers in a delegated group that it is in; the
-/// child group is journalled first. Returns whether that was necessary.
+/// Moves this process to the child group `name` if `steps` enable controllers in the delegated group that contains this
+/// process. The journal gets a record of the child group first. Returns whether the move was necessary.
 ///
 /// # Errors
-/// When other processes are in the group, or the system or the journal refuses; then this process is where it was.
+/// Returns an error when other processes are in the delegated group, or the system or the journal refuses. This process
+/// has not moved in these cases.
 pub fn step_aside(
     host: &mut dyn Host,
     steps: &[Step],
@@ -48,7 +50,8 @@ pub fn step_aside(
     name: &str,
     journal: &mut Journal,
 ) -> Result<bool, DelegationError> {
-    let enables = |step: &&Step| matches!(step.action, Action::Enable(_)) && step.place.path == actual.base;
+    let enables =
+        |step: &&Step| matches!(step.action, Action::Enable(_)) && step.place.path == actual.tenancy.base;
     let Some(step) = steps.iter().find(enables).filter(|step| step.place.path.depth() > 0) else {
         return Ok(false);
     };
@@ -62,11 +65,11 @@ pub fn step_aside(
     moved
 }
 
-/// Moves this process at once, before it starts children, which would be in its group. `prefix` begins the names of
-/// commensal's groups. Returns whether that was necessary.
+/// Moves this process out of the delegated group `base` immediately, before it starts children, which would start in
+/// `base` as well. `prefix` begins the names of commensal's groups. Returns whether the move was necessary.
 ///
 /// # Errors
-/// As [`step_aside`].
+/// Returns the same errors as [`step_aside`].
 pub fn step_out(
     host: &mut dyn Host,
     mount: &str,
@@ -102,8 +105,8 @@ fn leave(
     }
     let target = format!("{path}/{name}");
     journal.append(host, &[Record::Creating { mount: mount.to_owned(), path: target.clone() }])?;
-    let group = match host.mkdir(base, name) {
-        // Left by an earlier command in the same unit.
+    let group = match journal.make(host, base, (mount, &target)) {
+        // An earlier command in the same unit may have created it.
         Err(error) if error.errno == Errno::EEXIST => host.open_child(base, name)?,
         made => made?,
     };

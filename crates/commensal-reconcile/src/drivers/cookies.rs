@@ -1,8 +1,9 @@
-//! Core scheduling: gives one cookie to every thread of a group, including threads that start meanwhile.
+//! Core scheduling: gives the same cookie to every thread of a group, including threads that start meanwhile. The
+//! kernel lets only threads with the same cookie share a core at the same time.
 //!
-//! A new thread inherits the cookie of the thread that started it, so a thread without the cookie can only come from
-//! another such thread. Every thread without the cookie gets it, and the lists are read again until a complete pass
-//! finds none.
+//! A new thread inherits the cookie of the thread that starts it, so only a thread without the cookie can start another
+//! thread without it. This module gives the cookie to all threads that lack it, and reads the thread lists again until
+//! a complete pass finds no such thread.
 
 use commensal_core::errno::Errno;
 use commensal_host::{Cookie, Dir, Host, HostError};
@@ -11,10 +12,10 @@ use std::collections::BTreeMap;
 /// Maximum number of passes: only a fork bomb of threads without cookies needs more.
 const LOOKS: u32 = 100;
 
-/// Gives all threads in and below the group one cookie: the most common one that they have, or a new one.
+/// Gives all threads in and below the group the same cookie: the most common cookie among them, or a new one.
 ///
 /// # Errors
-/// When the kernel refuses, or threads start faster than they can get the cookie.
+/// Returns an error when the kernel refuses, or threads start faster than they can get the cookie.
 pub(crate) fn give(host: &mut dyn Host, group: Dir) -> Result<(), HostError> {
     for _ in 0..LOOKS {
         let found = threads(host, group)?;
@@ -35,7 +36,7 @@ pub(crate) fn give(host: &mut dyn Host, group: Dir) -> Result<(), HostError> {
         }
         let cookie = common.map_or(Cookie::New, |(_, tid)| Cookie::Of(tid));
         match host.share_cookie(cookie, &without) {
-            // The thread to copy from has exited.
+            // The thread whose cookie is copied has exited.
             Err(error) if error.errno == Errno::ESRCH => {}
             other => other?,
         }
@@ -43,10 +44,10 @@ pub(crate) fn give(host: &mut dyn Host, group: Dir) -> Result<(), HostError> {
     Err(restless())
 }
 
-/// Takes away the cookies of all threads in and below the group.
+/// Removes the cookies of all threads in and below the group.
 ///
 /// # Errors
-/// As [`give`].
+/// Returns the same errors as [`give`].
 pub(crate) fn take(host: &mut dyn Host, group: Dir) -> Result<(), HostError> {
     for _ in 0..LOOKS {
         let with = threads(host, group)?.into_iter().filter(|(_, cookie)| *cookie != 0);
@@ -59,7 +60,7 @@ pub(crate) fn take(host: &mut dyn Host, group: Dir) -> Result<(), HostError> {
     Err(restless())
 }
 
-/// Whether a thread of the group or below it has a cookie, as far as that can be read.
+/// Whether a thread in or below the group has a cookie; `false` if the cookies cannot be read.
 pub(crate) fn any(host: &mut dyn Host, group: Dir) -> bool {
     threads(host, group).is_ok_and(|found| found.iter().any(|(_, cookie)| *cookie != 0))
 }
@@ -69,7 +70,7 @@ fn restless() -> HostError {
     HostError { operation: "finish", object, value: None, errno: Errno::EBUSY }
 }
 
-/// Threads in and below the group, with their cookies. A thread that exited meanwhile is left out.
+/// Returns the threads in and below the group with their cookies, without threads that have exited meanwhile.
 fn threads(host: &mut dyn Host, group: Dir) -> Result<Vec<(u32, u64)>, HostError> {
     let mut found = Vec::new();
     // Only cgroup v1 has `tasks`.

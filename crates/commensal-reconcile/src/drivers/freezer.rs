@@ -1,11 +1,12 @@
-//! Freezes groups outside of any plan, with a journal record: the scheduler's guard freezes starving groups.
+//! Freezes and thaws groups outside of plans, with a journal record. The scheduler's guard uses this to freeze starving
+//! groups.
 
 use crate::journal::{Journal, JournalError, Record, Target};
 use commensal_core::errno::Errno;
 use commensal_host::{Host, HostError};
 use std::path::Path;
 
-/// cgroup v2: the file reads `1` while the group is frozen.
+/// The cgroup v2 file that freezes a group; it reads `1` while the group is frozen.
 const FILE: &str = "cgroup.freeze";
 
 /// Why a group was not frozen.
@@ -22,11 +23,11 @@ pub enum FreezeError {
     Host(#[from] HostError),
 }
 
-/// Freezes the group of this directory and journals it. Returns false if it was frozen already: then another program
-/// froze it and must thaw it. A missing group is not an error.
+/// Journals and freezes the group of this directory. Returns `false` if the group was frozen already: another program
+/// froze it and must thaw it. Returns `false` as well if the group does not exist.
 ///
 /// # Errors
-/// [`FreezeError`]; then the group is not frozen.
+/// Returns a [`FreezeError`]; then the group is not frozen.
 pub fn freeze(host: &mut dyn Host, path: &str, journal: &mut Journal) -> Result<bool, FreezeError> {
     let group = match host.open(Path::new(path)) {
         Ok(group) => group,
@@ -56,10 +57,10 @@ pub fn freeze(host: &mut dyn Host, path: &str, journal: &mut Journal) -> Result<
     done
 }
 
-/// Thaws the group of this directory; does nothing if it is not frozen, or gone.
+/// Thaws the group of this directory. Does nothing if the group is not frozen or does not exist.
 ///
 /// # Errors
-/// The kernel's error.
+/// Returns the kernel's error.
 pub fn thaw(host: &mut dyn Host, path: &str) -> Result<(), HostError> {
     let Ok(group) = host.open(Path::new(path)) else { return Ok(()) };
     let frozen = host.read(group, FILE).is_ok_and(|state| state.trim() == "1");
@@ -93,7 +94,7 @@ mod tests {
         state.trim().to_owned()
     }
 
-    // promise 65
+    // promise 54
     #[test]
     fn what_was_frozen_goes_on_and_so_it_does_after_a_crash() {
         let (mut host, mut journal) = world();
@@ -125,7 +126,7 @@ mod tests {
         assert_eq!(error, "/sys/fs/cgroup/cpu/batch cannot be frozen: it has no cgroup.freeze");
     }
 
-    // promise 65
+    // promise 54
     #[test]
     fn what_cannot_be_put_on_record_is_not_frozen() {
         let (mut host, mut journal) = world();

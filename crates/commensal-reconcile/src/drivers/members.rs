@@ -1,18 +1,18 @@
-//! Processes of commensal's groups: lists them, thaws them and kills them.
+//! Lists, thaws and kills the processes of commensal's groups.
 
 use crate::drivers::apply::identity;
 use commensal_core::errno::Errno;
 use commensal_host::{Dir, Host, HostError, Process, Signal};
 use std::time::{Duration, Instant};
 
-/// The state of a group of cgroup v1's freezer.
+/// The cgroup v1 file with the state of a group's freezer.
 const FREEZER: &str = "freezer.state";
 const THAWED: &str = "THAWED";
 
-/// PIDs of the processes in the group now.
+/// Returns the PIDs of the processes that are in the group now.
 ///
 /// # Errors
-/// When the group is gone.
+/// Returns an error when the group no longer exists.
 pub fn pids(host: &mut dyn Host, group: Dir) -> Result<Vec<u32>, HostError> {
     let text = host.read(group, "cgroup.procs")?;
     Ok(text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect())
@@ -32,7 +32,7 @@ pub(crate) fn others(host: &mut dyn Host, group: Dir) -> bool {
     })
 }
 
-/// Thaws the group. Does nothing where it is not frozen or there is no freezer.
+/// Thaws the group. Does nothing if it is not frozen or has no freezer.
 pub fn thaw(host: &mut dyn Host, group: Dir) {
     for (file, thawed) in [("cgroup.freeze", "0"), (FREEZER, THAWED)] {
         if host.read(group, file).is_ok_and(|state| state.trim() != thawed) {
@@ -41,13 +41,13 @@ pub fn thaw(host: &mut dyn Host, group: Dir) {
     }
 }
 
-/// Kills one process with SIGKILL. In a frozen group of cgroup v1 the signal takes effect only once the group is thawed
-/// (kernel/cgroup/legacy_freezer.c; the v2 freezer lets killed tasks exit): such groups, given as `frozen`, are thawed
-/// until the process has exited, at most for `patience`, and then frozen again. Returns whether it has exited, which is
-/// known only if it had to be waited for; otherwise it will exit soon.
+/// Kills one process with SIGKILL. In a frozen group of cgroup v1 the signal takes effect only when the group is thawed
+/// (kernel/cgroup/legacy_freezer.c; the v2 freezer lets killed tasks exit). Such groups, given as `frozen`, are thawed
+/// until the process has exited, for at most `patience`, and then frozen again. Returns `false` if the process has not
+/// exited within `patience`. If no group had to be thawed, returns `true` immediately; the process exits soon.
 ///
 /// # Errors
-/// When it has exited already, or may not be killed.
+/// Returns an error when the process has exited already, or this user may not kill it.
 pub fn kill(
     host: &mut dyn Host,
     process: &Process,
@@ -55,7 +55,7 @@ pub fn kill(
     patience: Duration,
 ) -> Result<bool, HostError> {
     host.signal(process, Signal::KILL)?;
-    // A zombie has freed its memory.
+    // A zombie counts as exited: it has freed its memory.
     let dies = |host: &mut dyn Host| {
         identity(host, process.pid).is_some_and(|(start_ticks, ..)| start_ticks == process.start_ticks)
     };
@@ -75,14 +75,14 @@ pub fn kill(
     Ok(ended)
 }
 
-/// Kills every process of the group with SIGKILL and waits until the kernel has removed them, so that the group can be
-/// removed. A process that forks meanwhile is caught by a later pass.
+/// Kills every process of the group with SIGKILL, and waits until none is left, so that the group can be removed. A
+/// process that is forked meanwhile is killed in a later pass.
 ///
 /// # Errors
-/// `EBUSY` when processes remain after `patience`.
+/// Returns `EBUSY` when processes remain after `patience`.
 pub fn kill_all(host: &mut dyn Host, group: Dir, patience: Duration) -> Result<(), HostError> {
     let deadline = Instant::now() + patience;
-    // v2 kills all of them at once, including those being forked (Linux 5.14 and newer).
+    // v2 kills all processes of a group in one operation, including those that are being forked (Linux 5.14 and newer).
     let _ = host.write(group, "cgroup.kill", "1");
     loop {
         let left = match pids(host, group) {
@@ -94,12 +94,12 @@ pub fn kill_all(host: &mut dyn Host, group: Dir, patience: Duration) -> Result<(
             return Ok(());
         }
         if Instant::now() >= deadline {
-            let object = format!("{} processes of a group of ours", left.len());
+            let object = format!("{} processes of a commensal group", left.len());
             return Err(HostError { operation: "end", object, value: None, errno: Errno::EBUSY });
         }
         for pid in left {
-            // The process is identified first, in case its PID was reused: the pidfd refers to the process that has the
-            // PID now, and it is signalled only if it is still in the group.
+            // The pidfd is opened first, in case another process has reused the PID: it refers to the process that has
+            // the PID now, which gets the signal only if it is still in the group.
             let Ok(process) = host.process(pid) else { continue };
             if pids(host, group).is_ok_and(|now| now.contains(&pid)) {
                 let _ = host.signal(&process, Signal::KILL);

@@ -1,8 +1,9 @@
-//! Scheduling policies of threads: threads of offline groups are `SCHED_EXT` while the scheduler is loaded, and get
-//! their original policy back.
+//! Scheduling policies of threads. Threads of offline groups are `SCHED_EXT` while commensal's sched_ext scheduler is
+//! loaded, and get their original policy back when it is unloaded.
 //!
-//! The journal has the threads whose original policy is not the normal one, and one record that threads were switched
-//! at all: threads that they have started since inherit `SCHED_EXT`, and get the normal policy in the end.
+//! The journal has one record per thread whose original policy is not the normal one (`SCHED_OTHER`). One more record
+//! says that threads were switched to `SCHED_EXT`: threads that they start later inherit this policy, have no record,
+//! and get the normal policy when the scheduler is unloaded.
 
 use crate::journal::{Journal, JournalError, Record};
 use commensal_core::errno::Errno;
@@ -13,7 +14,7 @@ use std::path::Path;
 /// A thread's identity and policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ThreadLook {
-    /// PID of its parent process.
+    /// PID of the parent process.
     pub parent: u32,
     /// Start time in clock ticks since boot; together with the TID it identifies the thread.
     pub start_ticks: u64,
@@ -22,15 +23,15 @@ pub struct ThreadLook {
 }
 
 impl ThreadLook {
-    /// Whether the scheduler may take the thread: not one with a real-time or deadline policy.
+    /// Whether the scheduler may schedule the thread: it may if the thread has no real-time or deadline policy.
     #[must_use]
     pub fn plain(&self) -> bool {
         self.policy == SCHED_NORMAL || self.policy == SCHED_EXT || SCHED_PLAIN.contains(&self.policy)
     }
 }
 
-/// Reads the thread's `stat`; `None` when there is no such thread. The process's `stat` has sums over all threads,
-/// which the kernel computes in time proportional to their number.
+/// Reads the thread's own `stat`; `None` if the thread does not exist. The `stat` of the process is not read, because
+/// the kernel sums over all threads for it, in time proportional to their number.
 #[must_use]
 pub fn look(host: &dyn Host, tid: u32) -> Option<ThreadLook> {
     parse(&host.read_file(Path::new(&format!("/proc/{tid}/task/{tid}/stat"))).ok()?)
@@ -41,10 +42,11 @@ fn parse(stat: &str) -> Option<ThreadLook> {
     Some(ThreadLook { parent: stat.parent()?, start_ticks: stat.start_ticks()?, policy: stat.policy()? })
 }
 
-/// Journals that threads are about to be switched, and which of these do not have the normal policy.
+/// Journals that threads are about to be switched to `SCHED_EXT`, and the policies of the threads whose policy is not
+/// the normal one.
 ///
 /// # Errors
-/// When the journal cannot be written; then no thread may be switched.
+/// Returns an error when the journal cannot be written; then no thread may be switched.
 pub fn record(
     host: &mut dyn Host,
     threads: &[(u32, ThreadLook)],
@@ -59,7 +61,7 @@ pub fn record(
     journal.append(host, &records)
 }
 
-/// Gives every `SCHED_EXT` thread the normal policy; journalled threads get theirs separately.
+/// Gives every `SCHED_EXT` thread the normal policy; journalled threads get their original policy separately.
 pub(crate) fn all_back(host: &mut dyn Host) -> Result<Option<String>, HostError> {
     let mut count = 0;
     for pid in numbers(&host.list(Path::new("/proc"))?) {
@@ -73,7 +75,8 @@ pub(crate) fn all_back(host: &mut dyn Host) -> Result<Option<String>, HostError>
     Ok((count > 0).then(|| format!("{count} threads have their own scheduling policy again")))
 }
 
-/// Restores a journalled thread's policy; `None` when it has exited, or has got another policy meanwhile.
+/// Restores a journalled thread's policy; returns `None` if the thread has exited, or has another policy than
+/// `SCHED_EXT` or the normal one by now.
 pub(crate) fn put_back(
     host: &mut dyn Host,
     (tid, started): (u32, u64),
@@ -86,10 +89,10 @@ pub(crate) fn put_back(
     Ok(set(host, tid, policy)?.then(|| format!("thread {tid} has scheduling policy {policy} again")))
 }
 
-/// Sets a thread's policy; `false` when the thread has exited.
+/// Sets a thread's policy; returns `false` if the thread has exited.
 ///
 /// # Errors
-/// The kernel's error.
+/// Returns the kernel's error.
 pub fn set(host: &mut dyn Host, tid: u32, policy: i32) -> Result<bool, HostError> {
     match host.set_policy(tid, policy) {
         Ok(()) => Ok(true),

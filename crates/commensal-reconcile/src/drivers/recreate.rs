@@ -1,51 +1,64 @@
-//! Undoes an irreversible setting: the members move to a fresh group with the same settings, which then takes the old
-//! one's name. Only cgroup v1 can rename groups, and only its `cpu.qos_level` (openEuler) needs this.
+//! Undoes an irreversible setting: moves the members of a group to a fresh group with the same other settings, and
+//! gives the fresh group the old group's name. Only `cpu.qos_level` of cgroup v1 (openEuler's kernel), here called
+//! level, needs this; cgroup v2 cannot rename groups.
 //!
 //! ```text
 //! /a/x (-1)            /a/x (-1)  members ─►  /a/x.commensal-recreate (0)         /a/x (0)
 //!   members     ──►    then the old one goes, and the fresh one has its name ──►    members
 //! ```
-//! An interruption is completed by running it again: settings are copied again, remaining members are moved, and a
-//! fresh group without an old one only needs its name.
+//! An interrupted replacement is completed by running it again: settings are copied again, and remaining members are
+//! moved. A fresh group whose old group is already removed only needs its name.
 
+use crate::attributes;
+use crate::drivers::level::{self, Kept};
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Form, KnobId, TABLE, Version};
-use commensal_core::process::Stat;
 use commensal_host::{Dir, Host, HostError, below};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Suffix of a fresh group's name until it gets the old one's name.
+/// Suffix of a fresh group's name until it gets the old group's name.
 pub(crate) const ASIDE: &str = ".commensal-recreate";
-/// The suffix in the previous release, which may have been killed in the middle.
-const OLD_ASIDE: &str = ".commensal-renew";
+/// The suffix in the previous release, which may have been killed during a replacement.
+pub(crate) const OLD_ASIDE: &str = ".commensal-renew";
 
-/// How long to keep moving members that fork.
+/// Timeout for moving members that keep forking.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A group that was replaced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Recreated {
-    /// Its path.
+    /// Path of the group.
     pub path: String,
-    /// Inode of the old group; 0 when it was gone already.
+    /// Inode of the old group; 0 if it was removed already.
     pub old: u64,
-    /// Inode of the group that has its name now.
+    /// Inode of the fresh group, which has the old group's name now.
     pub new: u64,
 }
 
-/// Replaces the group at `path` by a fresh one and gives its members the normal scheduling policy, which leaving an
-/// offline group does not restore. The result lists the replacement of each group of the subtree.
+/// Replaces the group at `path` by a fresh one. If the level has changed the members' scheduling policy, gives them the
+/// normal policy: the kernel leaves the changed policy in place when they move out. Threads in `kept` have a recorded
+/// policy, which [`level::put_back`] restores separately. Returns one entry for each group of the subtree.
 ///
 /// # Errors
-/// When the kernel refuses a step; calling it again continues from there.
-pub(crate) fn recreate(host: &mut dyn Host, mount: &str, path: &str) -> Result<Vec<Recreated>, HostError> {
+/// Returns an error when the kernel refuses a step. Calling this function again continues at that step.
+pub(crate) fn recreate(
+    host: &mut dyn Host,
+    mount: &str,
+    path: &str,
+    kept: &Kept,
+) -> Result<Vec<Recreated>, HostError> {
     let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
     let parent = host.open(&below(Path::new(mount), above))?;
     let mut done = Vec::new();
-    let result = replace(host, parent, name, path, &mut done);
+    let result = replace(host, parent, (name, path), kept, &mut done);
     host.close(parent);
     result.map(|()| done)
+}
+
+/// Returns the name that a fresh group called `name` will get; `None` if `name` is not the name of a fresh group.
+pub(crate) fn replaced_name(name: &str) -> Option<&str> {
+    [ASIDE, OLD_ASIDE].iter().find_map(|end| name.strip_suffix(end))
 }
 
 /// Whether a replacement of the group at `path` was begun and not completed.
@@ -59,8 +72,8 @@ pub(crate) fn is_begun(host: &mut dyn Host, mount: &str, path: &str) -> bool {
 fn replace(
     host: &mut dyn Host,
     parent: Dir,
-    name: &str,
-    path: &str,
+    (name, path): (&str, &str),
+    kept: &Kept,
     done: &mut Vec<Recreated>,
 ) -> Result<(), HostError> {
     let old_name = format!("{name}{OLD_ASIDE}");
@@ -72,13 +85,13 @@ fn replace(
         Err(_) => format!("{name}{ASIDE}"),
     };
     let fresh = match host.mkdir(parent, &aside) {
-        // Left by an earlier attempt: no other program uses this name.
+        // An earlier attempt may have created the group: no other program uses this name.
         Err(error) if error.errno == Errno::EEXIST => host.open_child(parent, &aside)?,
         made => made?,
     };
     let moved = match host.open_child(parent, name) {
         Ok(old) => {
-            let moved = empty(host, (old, fresh), path, true, done);
+            let moved = empty(host, (old, fresh), path, (true, kept), done);
             host.close(old);
             moved.and_then(|()| host.rmdir(parent, name, old.inode))
         }
@@ -93,23 +106,25 @@ fn replace(
     named
 }
 
-/// Copies the settings, if asked to, moves the members, and does the same for every child, which is then removed. A child that
-/// is half replaced becomes one group again.
+/// Empties an old group into a fresh one: copies its marks, and its settings if `copies` is set, moves the members, and
+/// does the same for every child group, which it then removes. If a child was half replaced by an earlier attempt, its
+/// old and fresh group become one again.
 fn empty(
     host: &mut dyn Host,
     (old, fresh): (Dir, Dir),
     path: &str,
-    copies: bool,
+    (copies, kept): (bool, &Kept),
     done: &mut Vec<Recreated>,
 ) -> Result<(), HostError> {
     if copies {
+        attributes::copy(host, old, fresh)?;
         copy_settings(host, old, fresh)?;
     }
     let mut names = host.children(old)?;
-    // A group comes before the fresh one that stands beside it, which may not have all its settings yet.
+    // In this order a group comes before its fresh group, which may not have all settings yet.
     names.sort();
     for name in &names {
-        let half = [ASIDE, OLD_ASIDE].iter().find_map(|end| name.strip_suffix(end));
+        let half = replaced_name(name);
         let to = half.unwrap_or(name);
         let path = format!("{path}/{to}");
         let old_child = host.open_child(old, name)?;
@@ -119,7 +134,7 @@ fn empty(
         };
         let beside = half.is_some_and(|group| names.iter().any(|name| name == group));
         let copies = made || (copies && !beside);
-        let moved = empty(host, (old_child, fresh_child), &path, copies, done);
+        let moved = empty(host, (old_child, fresh_child), &path, (copies, kept), done);
         if half.is_some() && !beside {
             done.push(Recreated { path, old: 0, new: fresh_child.inode });
         }
@@ -128,19 +143,33 @@ fn empty(
         moved?;
         host.rmdir(old, name, old_child.inode)?;
     }
-    move_members(host, old, fresh)?;
+    move_members(host, old, fresh, kept)?;
     done.push(Recreated { path: path.to_owned(), old: old.inode, new: fresh.inode });
     Ok(())
 }
 
-/// Copies every knob except the irreversible one. Some need another one to be set first (a quota its period), so
-/// refused ones are retried as long as some succeed.
+/// Copies every knob except the irreversible one. The kernel accepts some knobs only after another one (a quota after
+/// its period), so refused knobs are retried as long as others succeed.
 fn copy_settings(host: &mut dyn Host, old: Dir, fresh: Dir) -> Result<(), HostError> {
-    let idle = host.read(old, "cpu.idle").is_ok_and(|text| text.trim() == "1");
+    copy(host, old, fresh, |_| true)
+}
+
+/// Copies the knobs that `pick` chooses, like [`copy_settings`].
+pub(crate) fn copy(
+    host: &mut dyn Host,
+    old: Dir,
+    fresh: Dir,
+    pick: impl Fn(KnobId) -> bool,
+) -> Result<(), HostError> {
+    let idle = match host.read(old, "cpu.idle") {
+        Ok(text) => text.trim() == "1",
+        Err(error) if error.errno == Errno::ENOENT => false,
+        Err(error) => return Err(error),
+    };
     let mut waiting: Vec<(&str, String)> = Vec::new();
-    for row in TABLE.iter().filter(|row| row.id != KnobId::CpuQosLevel) {
+    for row in TABLE.iter().filter(|row| row.id != KnobId::CpuQosLevel && pick(row.id)) {
         let Some(file) = row.file(Version::V1) else { continue };
-        // While a group is idle its weight reads a placeholder and cannot be written.
+        // While a group is idle, the file of its weight shows a fixed number and cannot be written.
         let shown_only =
             matches!(file.form, Form::Opaque | Form::Trigger) || (idle && row.id == KnobId::CpuWeight);
         if shown_only {
@@ -172,7 +201,7 @@ fn copy_settings(host: &mut dyn Host, old: Dir, fresh: Dir) -> Result<(), HostEr
     }
 }
 
-/// Writes a line that the file then has.
+/// Writes a line, and checks that the file reads the same afterwards.
 fn write(host: &mut dyn Host, dir: Dir, file: &str, text: &str) -> Result<(), HostError> {
     host.write(dir, file, text)?;
     let now = host.read(dir, file)?;
@@ -185,14 +214,24 @@ fn write(host: &mut dyn Host, dir: Dir, file: &str, text: &str) -> Result<(), Ho
     }
 }
 
-/// Thread by thread, because the threads of one process may sit in different groups.
-fn move_members(host: &mut dyn Host, old: Dir, fresh: Dir) -> Result<(), HostError> {
+/// Moves the members thread by thread, because the threads of one process may be in different groups. If the level has
+/// changed their policies and the fresh group is not below level 0 itself (it inherits the level of its parent), gives
+/// them the normal policy.
+fn move_members(host: &mut dyn Host, old: Dir, fresh: Dir, kept: &Kept) -> Result<(), HostError> {
+    let is_low = |host: &mut dyn Host, group: Dir| level::of(host, group).is_some_and(|level| level < 0);
+    let is_raised = is_low(host, old) && !is_low(host, fresh);
     let deadline = Instant::now() + PATIENCE;
     loop {
         let text = host.read(old, "tasks")?;
         let tids: Vec<u32> = text.split_whitespace().filter_map(|tid| tid.parse().ok()).collect();
+        if tids.is_empty() && !is_raised {
+            return Ok(());
+        }
         if tids.is_empty() {
-            return make_normal(host, fresh);
+            // This list includes the members that an interrupted attempt has moved.
+            let text = host.read(fresh, "tasks")?;
+            let tids = text.split_whitespace().filter_map(|tid| tid.parse().ok());
+            return level::make_normal(host, tids, kept);
         }
         for tid in tids {
             match host.write(fresh, "tasks", &tid.to_string()) {
@@ -207,28 +246,4 @@ fn move_members(host: &mut dyn Host, old: Dir, fresh: Dir) -> Result<(), HostErr
             return Err(HostError { operation: "empty", object, value: None, errno: Errno::EBUSY });
         }
     }
-}
-
-/// Gives all threads in the fresh group the normal policy, including those moved by an interrupted attempt.
-fn make_normal(host: &mut dyn Host, fresh: Dir) -> Result<(), HostError> {
-    let text = host.read(fresh, "tasks")?;
-    for tid in text.split_whitespace().filter_map(|tid| tid.parse().ok()) {
-        if is_idle(host, tid) {
-            match host.set_policy(tid, 0) {
-                Err(error) if error.errno != Errno::ESRCH => return Err(error),
-                Ok(()) if is_idle(host, tid) => {
-                    let object = format!("the normal scheduling policy of thread {tid}");
-                    return Err(HostError { operation: "keep", object, value: None, errno: Errno::EBUSY });
-                }
-                _ => {}
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Whether its policy is `SCHED_IDLE`.
-fn is_idle(host: &dyn Host, tid: u32) -> bool {
-    let stat = host.read_file(Path::new(&format!("/proc/{tid}/stat"))).unwrap_or_default();
-    Stat::parse(&stat).and_then(|stat| stat.policy()) == Some(5)
 }

@@ -1,5 +1,5 @@
-//! Sends orders to the sched_ext scheduler of this state directory, over its socket
-//! (`docs/reference/sched-control.md`). `commensal_sensors::scheduler` reads its state.
+//! Sends orders, the configuration of cgroups, to the sched_ext scheduler of this state directory, over its socket
+//! (`docs/reference/sched-control.md`). `commensal_sensors::scheduler` reads the scheduler's state.
 
 use commensal_core::scheduler::protocol::{Done, Request};
 use commensal_core::scheduler::{Mode, Orders, SOCKET};
@@ -9,15 +9,17 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-/// Timeout of a status request, which is answered from memory.
+/// Timeout of a status request, which the scheduler answers from memory.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Timeout of a plan's orders: every thread of a new group changes its policy. Less than a lease of the agent.
+/// Timeout of a plan's orders: the scheduler changes the policy of every thread of a new group. The timeout is less
+/// than the agent's lease, the time after which the guard treats a silent agent as dead.
 const ORDERS_PATIENCE: Duration = Duration::from_secs(4);
 
-/// Sends a request that changes something; returns the answer once it is carried out.
+/// Sends a request that changes the scheduler's state; returns the response, which the scheduler sends when it has
+/// carried out the request.
 ///
 /// # Errors
-/// [`Unanswered`]; after a timeout the request may still be carried out later.
+/// Returns an [`Unanswered`]; after a timeout the request may still be carried out later.
 pub fn tell(
     host: &dyn Host,
     socket: &Path,
@@ -30,22 +32,22 @@ pub fn tell(
     })
 }
 
-/// From now on these, and no others of their owner; the scheduler is asked whether it has them.
+/// Replaces all orders of the same owner by these orders, and checks that the scheduler has them.
 pub(crate) fn order(host: &dyn Host, socket: &Path, orders: &Orders) -> Result<(), Unanswered> {
     tell(host, socket, &Request::Orders(orders.clone()), ORDERS_PATIENCE)?;
-    // It has said that they are carried out: only one that says otherwise is doubted.
+    // The scheduler has confirmed the orders, so an unreadable status is not an error.
     let Ok(status) = status(host, socket, PATIENCE) else { return Ok(()) };
     let found = status.orders.0.get(&orders.owner).cloned().unwrap_or_default();
     match found.groups == orders.groups {
         true => Ok(()),
         false => Err(Unanswered::Refused(format!(
-            "the sched_ext scheduler took the orders of {} and has others of that owner",
+            "the sched_ext scheduler accepted the orders of {}, but its status shows different orders of that owner",
             orders.owner
         ))),
     }
 }
 
-/// Whether the scheduler runs with these orders: [`Orders::describe`] if so, otherwise the difference in words.
+/// Returns [`Orders::describe`] if the scheduler runs with these orders, otherwise a description of the difference.
 pub(crate) fn in_force(host: &dyn Host, socket: &Path, orders: &Orders) -> String {
     let status = match status(host, socket, PATIENCE) {
         Ok(status) => status,
@@ -58,11 +60,11 @@ pub(crate) fn in_force(host: &dyn Host, socket: &Path, orders: &Orders) -> Strin
     let found = status.orders.0.get(&orders.owner).cloned().unwrap_or_default();
     match orders.groups.iter().filter(|(cgroup, order)| found.groups.get(*cgroup) != Some(*order)).count() {
         0 => orders.describe(),
-        missing => format!("{missing} of {} otherwise", orders.groups.len()),
+        missing => format!("{missing} of {} orders differ", orders.groups.len()),
     }
 }
 
-/// Removes the owner's orders for these cgroups; returns how many there were. Does nothing without a scheduler.
+/// Removes the owner's orders for these cgroups; returns how many were removed. Does nothing if no scheduler is loaded.
 pub(crate) fn forget(
     host: &dyn Host,
     state_dir: &Path,

@@ -1,13 +1,14 @@
-//! Inspects journals: nothing is locked or written, and one record at a time is in memory.
+//! Inspects journals without locking or writing anything.
 
-use super::{Owner, Record, Target, fits, parse_line, path};
-use commensal_host::Host;
+use super::{Owner, Record, Target, fits, load, parse_line, path};
+use commensal_core::text::{self, visible};
+use commensal_host::{Host, below};
 use commensal_sensors::{machine, mounts};
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::Path;
 
-/// Number of damaged lines that are listed individually.
+/// Maximum number of damaged lines that are listed individually.
 pub const TOLD: usize = 100;
 
 /// Whether a journal is from the current boot.
@@ -16,9 +17,9 @@ pub const TOLD: usize = 100;
 pub enum Boot {
     /// Written in the current boot of this machine.
     Present,
-    /// Written in another boot, or on another machine: its cgroups are gone, and `restore` drops it.
+    /// Written in another boot or on another machine. Its cgroups no longer exist, and `restore` removes the journal.
     Another,
-    /// The owner's line cannot be read; `restore` treats the journal as one of this boot.
+    /// The owner's line cannot be read. `restore` treats the journal as one of the current boot.
     Unknown,
 }
 
@@ -27,11 +28,11 @@ pub enum Boot {
 pub struct Inspected {
     /// File name in the state directory.
     pub file: String,
-    /// Its owner, if that line can be read.
+    /// The journal's owner, if that line can be read.
     pub owner: Option<Owner>,
     /// Whether the owner's process is still running.
     pub owner_runs: bool,
-    /// The boot that it is from.
+    /// The boot that the journal is from.
     pub boot: Boot,
     /// Number of usable records, without the owner's line.
     pub records: usize,
@@ -39,14 +40,15 @@ pub struct Inspected {
     pub damaged: usize,
     /// The first [`TOLD`] damaged lines: line number from 1, and the reason.
     pub damaged_lines: Vec<(usize, String)>,
-    /// Whether the last line was torn by a crash before the write that it announces; that is not damage.
+    /// Whether a crash cut off the last line. The write that the line announces has not happened, so this is not
+    /// damage.
     pub torn: bool,
     /// Why the journal cannot be read at all.
     pub unreadable: Option<String>,
 }
 
 impl Inspected {
-    /// Whether all of the journal can be used.
+    /// Whether all lines of the journal can be used.
     #[must_use]
     pub fn is_fine(&self) -> bool {
         self.damaged == 0 && self.unreadable.is_none()
@@ -72,7 +74,7 @@ pub fn inspect(
         torn: false,
         unreadable: None,
     };
-    let text = match host.state_read(&file) {
+    let text = match load(host, &file) {
         Ok(text) => text.unwrap_or_default(),
         Err(error) => {
             found.unreadable = Some(error.to_string());
@@ -113,39 +115,45 @@ pub fn inspect(
 }
 
 impl Record {
-    /// The record in words; names that others may choose are escaped.
+    /// Describes the record in a sentence for people. Names that other users can choose are escaped.
     #[must_use]
     pub fn in_words(&self) -> String {
-        let at = |mount: &str, path: &str| {
-            plain(&commensal_host::below(Path::new(mount), path).display().to_string())
-        };
+        let at = |mount: &str, path: &str| text::path(&below(Path::new(mount), path));
         match self {
             Record::Owner(owner) => format!(
                 "written by {}, process {}, in boot {}",
-                plain(&owner.kind),
+                visible(&owner.kind),
                 owner.pid,
-                plain(&owner.boot_id)
+                visible(&owner.boot_id)
             ),
-            Record::Creating { mount, path } => format!("{} is about to be made", at(mount, path)),
-            Record::Created(group) => format!("{} was made", at(&group.mount, &group.path)),
+            Record::Creating { mount, path } => format!("{} is about to be created", at(mount, path)),
+            Record::Created(group) => format!("{} was created", at(&group.mount, &group.path)),
             Record::Enabling { group, controller } => {
-                format!("{} was enabled in {}", plain(controller), at(&group.mount, &group.path))
+                format!("{} was enabled in {}", visible(controller), at(&group.mount, &group.path))
             }
-            Record::Switching { switch, value } => format!("{} was {}", plain(switch), plain(value.trim())),
+            Record::Switching { switch, value } => {
+                format!("{} was {}", visible(switch), visible(value.trim()))
+            }
             Record::Cookied(group) => {
                 format!("threads of {} got a core-scheduling cookie", at(&group.mount, &group.path))
             }
             Record::Ordering { owner, mount, path } => {
-                format!("the scheduler was told of {} for {}", at(mount, path), plain(owner))
+                format!("the scheduler got an order for {} from {}", at(mount, path), visible(owner))
             }
-            Record::Affinity { tid, cpus, .. } => format!("thread {tid} could use CPUs {}", plain(cpus)),
+            Record::Affinity { tid, cpus, .. } => format!("thread {tid} could use CPUs {}", visible(cpus)),
             Record::Scheduling => "threads became SCHED_EXT".to_owned(),
             Record::Policy { tid, policy, .. } => format!("thread {tid} had scheduling policy {policy}"),
+            Record::Lifting { group, to } => {
+                format!("members of {} may be in {}", at(&group.mount, &group.path), at(&group.mount, to))
+            }
+            Record::Member { group, tid, scheduling, .. } => {
+                format!("thread {tid} of {} had {scheduling}", at(&group.mount, &group.path))
+            }
             Record::Recreating(group) => {
                 format!("{} is about to be replaced by a fresh group", at(&group.mount, &group.path))
             }
             Record::Moving { pid, by, from, to, .. } => {
-                let mut text = format!("process {pid} was taken by {}", plain(by));
+                let mut text = format!("process {pid} was selected by {}", visible(by));
                 for (word, groups) in [("from", from), ("to", to)] {
                     let groups: Vec<String> =
                         groups.iter().map(|group| at(&group.mount, &group.path)).collect();
@@ -158,28 +166,18 @@ impl Record {
                 setting((group, file, device.as_deref()), "was", value)
             }
             Record::Safe { group, file, device, value, .. } => {
-                setting((group, file, device.as_deref()), "without anybody is", value)
+                setting((group, file, device.as_deref()), "without an agent must be", value)
             }
         }
     }
 }
 
-/// One setting: `/sys/fs/cgroup/cpu/a/cpu.shares was 1024`.
+/// Describes one setting, such as `/sys/fs/cgroup/cpu/a/cpu.shares was 1024`.
 fn setting((group, file, device): (&Target, &str, Option<&str>), verb: &str, value: &str) -> String {
-    let group = commensal_host::below(Path::new(&group.mount), &group.path).display().to_string();
-    let device = device.iter().map(|device| format!(" for {}", plain(device))).collect::<String>();
-    let value = if value.trim().is_empty() { "empty".to_owned() } else { plain(value.trim()) };
-    format!("{}/{}{device} {verb} {value}", plain(&group), plain(file))
-}
-
-/// Escapes characters that a terminal would act on, or that change the text direction.
-#[must_use]
-pub fn plain(text: &str) -> String {
-    let show = |c: char| match c {
-        '"' | '\'' => c.to_string(),
-        other => other.escape_debug().to_string(),
-    };
-    text.chars().map(show).collect()
+    let group = text::path(&below(Path::new(&group.mount), &group.path));
+    let device = device.iter().map(|device| format!(" for {}", visible(device))).collect::<String>();
+    let value = if value.trim().is_empty() { "empty".to_owned() } else { visible(value.trim()).into_owned() };
+    format!("{group}/{}{device} {verb} {value}", visible(file))
 }
 
 #[cfg(test)]
@@ -188,7 +186,7 @@ mod tests {
     use super::*;
     use commensal_host::fake::FakeHost;
 
-    // promise 72
+    // promise 12
     #[test]
     fn a_record_in_words_is_escaped() {
         let group = Target { mount: "/sys/fs/cgroup".into(), path: "/a\u{1b}[2J\u{202e}\n".into(), inode: 1 };
@@ -200,10 +198,10 @@ mod tests {
             value: "\n".into(),
         };
         assert_eq!(record.in_words(), "/sys/fs/cgroup/a\\u{1b}[2J\\u{202e}\\n/cpuset.cpus was empty");
-        assert_eq!(Record::Created(group).in_words(), "/sys/fs/cgroup/a\\u{1b}[2J\\u{202e}\\n was made");
+        assert_eq!(Record::Created(group).in_words(), "/sys/fs/cgroup/a\\u{1b}[2J\\u{202e}\\n was created");
     }
 
-    // promise 72
+    // promise 12
     #[test]
     fn looking_changes_nothing_and_counts_everything() {
         let fake = FakeHost::v1(1, 1 << 30);

@@ -1,8 +1,9 @@
-//! The records of a journal, and its owner.
+//! The records of a journal, and the journal's owner. Most records are written before the change that they describe;
+//! `Created` and `Moved` follow it.
 
 use commensal_core::member::ProcessId;
 use commensal_core::process::Stat;
-use commensal_host::{Host, HostError, below};
+use commensal_host::{Host, HostError, Scheduling, below};
 use commensal_sensors::machine;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -10,21 +11,21 @@ use std::path::Path;
 /// The process that wrote a journal, and its boot.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Owner {
-    /// `machine`, `run` or `lab`.
+    /// `machine`, `run`, `sched` or `lab`.
     pub kind: String,
     /// PID of the owner.
     pub pid: u32,
     /// Start time of the owner in clock ticks since boot.
     pub start_ticks: u64,
-    /// `/proc/sys/kernel/random/boot_id`; cgroups do not survive a boot.
+    /// Content of `/proc/sys/kernel/random/boot_id`; cgroups do not survive a boot.
     pub boot_id: String,
 }
 
 impl Owner {
-    /// This process, as the owner of a journal of this name.
+    /// Returns this process as the owner of a journal of this name.
     ///
     /// # Errors
-    /// When the process's identity cannot be read.
+    /// Returns an error when the process's identity cannot be read.
     pub fn this_process(host: &mut dyn Host, name: &str) -> Result<Owner, HostError> {
         let pid = std::process::id();
         let start_ticks = host.process(pid)?.start_ticks;
@@ -33,7 +34,8 @@ impl Owner {
         Ok(Owner { kind, pid, start_ticks, boot_id })
     }
 
-    /// Whether the owner is still running; another process that reused its PID does not count, nor does a zombie.
+    /// Whether the owner is still running. A zombie counts as exited, and so does an owner whose PID another process
+    /// has reused.
     pub fn runs(&self, host: &mut dyn Host) -> bool {
         host.process(self.pid).is_ok_and(|process| process.start_ticks == self.start_ticks)
             && !self.is_dead(host)
@@ -50,17 +52,30 @@ impl Owner {
 pub struct Target {
     /// Mount point of the hierarchy.
     pub mount: String,
-    /// Path below it.
+    /// Path of the cgroup below the mount point.
     pub path: String,
     /// Inode of the directory.
     pub inode: u64,
+}
+
+/// Prefix of the name of a group for lifted members (moved temporarily out of a group below level 0); the inode of the
+/// members' own group follows.
+pub(crate) const LIFTED: &str = "commensal-lifted-";
+
+impl Target {
+    /// Whether a group at this path can contain the lifted members of this group.
+    pub(crate) fn lifts_to(&self, path: &str) -> bool {
+        let Some((above, name)) = path.rsplit_once('/') else { return false };
+        let inside = self.path.strip_prefix(above).is_some_and(|rest| rest.starts_with('/'));
+        inside && name == format!("{LIFTED}{}", self.inode)
+    }
 }
 
 /// One line of a journal.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "record", rename_all = "kebab-case")]
 pub enum Record {
-    /// First line: the journal's owner.
+    /// The journal's owner; always the first line.
     Owner(Owner),
     /// A group is about to be created; its inode is not known yet.
     Creating {
@@ -73,21 +88,21 @@ pub enum Record {
     Created(Target),
     /// A controller is about to be enabled for a group's children.
     Enabling {
-        /// The group.
+        /// The group whose children get the controller.
         group: Target,
         /// v2 name of the controller.
         controller: String,
     },
     /// A machine-wide switch is about to be changed for the first time.
     Switching {
-        /// Its name, as sysctl(8) spells it.
+        /// Name of the switch, as sysctl(8) spells it.
         switch: String,
-        /// Value to write to restore it.
+        /// Value to write to restore the switch.
         value: String,
     },
     /// The threads of a group that commensal did not create are about to get a core-scheduling cookie.
     Cookied(Target),
-    /// The scheduler is about to get an order for a cgroup.
+    /// The scheduler is about to get an order, the configuration of one cgroup.
     Ordering {
         /// Owner of the order.
         owner: String,
@@ -100,9 +115,9 @@ pub enum Record {
     Affinity {
         /// TID of the thread.
         tid: u32,
-        /// Start time of the thread, clock ticks since boot.
+        /// Start time of the thread, in clock ticks since boot.
         start_ticks: u64,
-        /// CPUs that it may use before the change, as a list.
+        /// CPUs that the thread may use before the change, as a list.
         cpus: String,
     },
     /// Threads are about to become `SCHED_EXT`.
@@ -111,39 +126,60 @@ pub enum Record {
     Policy {
         /// TID of the thread.
         tid: u32,
-        /// Start time of the thread, clock ticks since boot.
+        /// Start time of the thread, in clock ticks since boot.
         start_ticks: u64,
-        /// Its original policy.
+        /// Original policy of the thread.
         policy: i32,
     },
-    /// A group is about to be replaced by a fresh one of the same name. The previous release wrote `renewing`.
+    /// A thread is about to become `SCHED_IDLE`, because the level (`cpu.qos_level`) of its present or future group is
+    /// below 0, or `SCHED_OTHER`, because its group gets a level above 0.
+    Member {
+        /// The group that the thread is in or enters.
+        group: Target,
+        /// TID of the thread.
+        tid: u32,
+        /// Start time of the thread, in clock ticks since boot.
+        start_ticks: u64,
+        /// Original scheduling attributes of the thread.
+        scheduling: Scheduling,
+    },
+    /// Members of a group below level 0 are about to be moved temporarily into a group that commensal creates. All
+    /// processes in that group belong to the members' own group.
+    Lifting {
+        /// The group that the members belong to.
+        group: Target,
+        /// Path of the group that contains the members while they are lifted.
+        to: String,
+    },
+    /// A group is about to be replaced by a fresh one of the same name. The previous release called this record
+    /// `renewing`.
     #[serde(alias = "renewing")]
     Recreating(Target),
     /// A process is about to be moved into a commensal group.
     Moving {
         /// PID of the process.
         pid: u32,
-        /// Start time of the process, clock ticks since boot.
+        /// Start time of the process, in clock ticks since boot.
         start_ticks: u64,
-        /// Its process group, by which children that outlive it are recognised.
+        /// Process group of the process, by which `restore` recognises children that outlive the process.
         pgrp: u32,
-        /// The match that selected it.
+        /// The match that selected the process.
         by: String,
-        /// Its current groups, one per hierarchy.
+        /// The process's current groups, one per hierarchy.
         from: Vec<Target>,
-        /// Its new groups.
+        /// The process's new groups.
         to: Vec<Target>,
     },
     /// A process was moved.
     Moved {
         /// PID of the process.
         pid: u32,
-        /// Start time of the process.
+        /// Start time of the process, in clock ticks since boot.
         start_ticks: u64,
     },
     /// A knob of a group that commensal did not create is about to be written for the first time.
     Original {
-        /// The group.
+        /// The group that has the knob.
         group: Target,
         /// commensal's name of the knob.
         knob: String,
@@ -151,12 +187,13 @@ pub enum Record {
         file: String,
         /// Device, if the file has one line per device.
         device: Option<String>,
-        /// Text to write to restore it.
+        /// Text to write to the file to restore the original value.
         value: String,
     },
-    /// The safe value of a knob, for when no agent runs; a later record of the same knob replaces it.
+    /// The safe value of a knob, which must be in force when no agent runs. A later record of the same knob replaces
+    /// it.
     Safe {
-        /// The group.
+        /// The group that has the knob.
         group: Target,
         /// commensal's name of the knob.
         knob: String,
@@ -164,22 +201,22 @@ pub enum Record {
         file: String,
         /// Device, if the file has one line per device.
         device: Option<String>,
-        /// Text to write.
+        /// Text to write to the file to set the safe value.
         value: String,
-        /// Whether the group is online: those are written first.
+        /// Whether the group is online: values of online groups are written first.
         online: bool,
     },
 }
 
 impl Record {
-    /// The directory of the cgroup that the scheduler has an order for.
+    /// Returns the directory of the cgroup that the order is for; `None` for other records.
     #[must_use]
     pub fn ordered(&self) -> Option<String> {
         let Record::Ordering { mount, path, .. } = self else { return None };
         Some(below(Path::new(mount), path).display().to_string())
     }
 
-    /// The process that the record is about.
+    /// Returns the process in the record; `None` for records without a process.
     #[must_use]
     pub fn process(&self) -> Option<ProcessId> {
         match self {

@@ -1,15 +1,15 @@
-//! The files of a queue: where they are, which of them are alive, and their contents.
+//! The files of a queue: their paths, their contents, and which of them belong to live jobs.
 
 use super::Job;
 use commensal_core::admission::{Hold, Number};
 use commensal_core::errno::Errno;
 use commensal_core::group::GroupName;
-use commensal_host::{Host, HostError, LockFile};
+use commensal_host::{Host, HostError, LockFile, SMALL_STATE_FILE_MOST};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A group's directory in the state directory.
+/// Directory of a group's queue in the state directory.
 #[derive(Debug, Clone)]
 pub(super) struct Folder {
     pub(super) path: PathBuf,
@@ -36,7 +36,8 @@ impl Folder {
         self.path.join("running")
     }
 
-    /// Outside the watched directory, so that taking the lock causes no event. No group's name has a dot.
+    /// Path of the queue's lock. The file is outside the watched directory, so that taking the lock causes no event.
+    /// Group names contain no dot, so the file cannot be another queue's directory.
     pub(super) fn mutex(&self) -> PathBuf {
         self.path.with_extension("lock")
     }
@@ -50,7 +51,8 @@ impl Folder {
         host.state_dir(&self.running())
     }
 
-    /// Numbers of the files in a directory, ascending. Other files are ignored; a missing directory counts as empty.
+    /// Returns the numbers of the files in a directory, ascending. Other files are ignored; a missing directory counts
+    /// as empty.
     pub(super) fn numbers(&self, host: &dyn Host, folder: &Path) -> Result<Vec<Number>, HostError> {
         match host.list(folder) {
             Ok(names) => Ok(names.iter().filter_map(|name| Number::parse(name)).collect()),
@@ -59,7 +61,7 @@ impl Folder {
         }
     }
 
-    /// Numbers of the files whose lock is held, ascending.
+    /// Returns the numbers of the files whose lock is held, ascending.
     pub(super) fn living(&self, host: &dyn Host, folder: &Path) -> Result<Vec<Number>, HostError> {
         let mut living = Vec::new();
         for number in self.numbers(host, folder)? {
@@ -70,19 +72,20 @@ impl Folder {
         Ok(living)
     }
 
-    /// Live jobs of a directory, with their details.
+    /// Returns the live jobs of a directory, with their details.
     pub(super) fn jobs(&self, host: &mut dyn Host, folder: &Path) -> Result<Vec<Job>, HostError> {
         let living = self.living(host, folder)?;
         let read = |number: Number| {
-            let text = host.state_read(&folder.join(number.to_string())).ok().flatten().unwrap_or_default();
-            Job::parse(number, &text)
+            let text = host.state_read_within(&folder.join(number.to_string()), SMALL_STATE_FILE_MOST);
+            Job::parse(number, &text.ok().flatten().unwrap_or_default())
         };
         Ok(living.into_iter().map(read).collect())
     }
 
-    /// The hold in the file `held`, expired or not. Invalid contents are ignored: they must not close a queue for ever.
+    /// Returns the hold in the file `held`, expired or not. Invalid contents are ignored, because they must not close a
+    /// queue forever.
     pub(super) fn hold(&self, host: &mut dyn Host) -> Result<Option<Hold>, HostError> {
-        let text = host.state_read(&self.held_file())?;
+        let text = host.state_read_within(&self.held_file(), SMALL_STATE_FILE_MOST)?;
         let closed: Option<Closed> = text.and_then(|text| serde_json::from_str(&text).ok());
         Ok(closed.map(|closed| Hold {
             reason: closed.reason,
@@ -91,7 +94,7 @@ impl Folder {
         }))
     }
 
-    /// Why the queue is closed now, if it is.
+    /// Returns the reason why the queue is closed now; `None` if it is open.
     pub(super) fn held(&self, host: &mut dyn Host, now_ns: u64) -> Result<Option<String>, HostError> {
         Ok(self.hold(host)?.filter(|hold| hold.left(now_ns).is_some()).map(|hold| hold.reason))
     }
@@ -107,7 +110,7 @@ pub(super) fn is_alive(host: &dyn Host, folder: &Path, number: Number) -> Result
     Ok(ticket(host, folder, number)?.is_some_and(|file| file.is_held()))
 }
 
-/// The file of a number; something that is not a regular file is not a ticket.
+/// Opens the file of a number; `None` if it does not exist or is not a regular file.
 pub(super) fn ticket(host: &dyn Host, folder: &Path, number: Number) -> Result<Option<LockFile>, HostError> {
     match host.state_lock_file(&folder.join(number.to_string())) {
         Err(error) if error.is_no_file() => Ok(None),
@@ -116,12 +119,13 @@ pub(super) fn ticket(host: &dyn Host, folder: &Path, number: Number) -> Result<O
 }
 
 impl Job {
-    /// Contents of the job's file: one line when it is created, and another with the command's PID once that is known.
+    /// Returns the line for the job's file. The file gets one line when it is created, and a second line with the
+    /// command's PID when the PID is known.
     pub(super) fn text(&self) -> String {
         line(self)
     }
 
-    /// Parses the last valid line; the number gives at least the time of arrival.
+    /// Parses the last valid line. Without a valid line, only the time of arrival is known, from the file's number.
     fn parse(number: Number, text: &str) -> Job {
         let last = text.lines().rev().find_map(|line| serde_json::from_str(line).ok());
         last.unwrap_or(Job { arrived_ns: number.0, ..Job::default() })
@@ -129,7 +133,7 @@ impl Job {
 }
 
 fn line(value: &impl Serialize) -> String {
-    // Plain structs of numbers and text: this cannot fail.
+    // Cannot fail for plain structs of numbers and text.
     commensal_core::text::json(value).unwrap_or_default() + "\n"
 }
 

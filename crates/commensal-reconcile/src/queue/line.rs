@@ -1,4 +1,4 @@
-//! The queue's order: entering, finding the job ahead, starting, leaving. Nothing here blocks or waits.
+//! The order of a queue: entering, finding the job ahead, starting, leaving. Nothing here blocks.
 
 use super::files::{self, Folder};
 use super::{Job, QueueError};
@@ -7,16 +7,16 @@ use commensal_core::group::{GroupName, Queue};
 use commensal_host::{Host, HostError, Lock, LockFile};
 use std::path::{Path, PathBuf};
 
-/// Result of entering.
+/// Result of entering the queue.
 #[derive(Debug)]
 pub(super) enum Entered {
     /// The job may start.
     Begins(Slot),
-    /// The job waits; the load is that before it entered.
+    /// The job waits. The load does not include the job.
     Waits(Ticket, Load),
 }
 
-/// A job's place in the queue. Dropping it gives the place up; leaving also removes its file.
+/// A job's place in the queue. Dropping the ticket gives up the place; [`Ticket::leave`] also removes its file.
 #[derive(Debug)]
 pub(super) struct Ticket {
     line: Line,
@@ -25,8 +25,8 @@ pub(super) struct Ticket {
     lock: Lock,
 }
 
-/// Permission to run. It ends with [`Slot::leave`], or when this process and every process that inherited
-/// [`Slot::lock`] have exited.
+/// The permission of an admitted job to run. It ends with [`Slot::leave`], or when this process and all processes that
+/// inherited [`Slot::lock`] have exited.
 #[derive(Debug)]
 pub struct Slot {
     path: PathBuf,
@@ -34,7 +34,7 @@ pub struct Slot {
     job: Job,
 }
 
-/// A group's queue; all code in this module accesses its files through it.
+/// A group's queue. All code in this module accesses the queue's files through this type.
 #[derive(Debug, Clone)]
 pub(super) struct Line {
     pub(super) group: GroupName,
@@ -51,7 +51,7 @@ impl Line {
         QueueError::Files { group: self.group.clone(), folder, source }
     }
 
-    /// Current load; checks whether each job is alive.
+    /// Returns the current load; checks whether each job is alive.
     pub(super) fn load(&self, host: &mut dyn Host) -> Result<Load, QueueError> {
         let now_ns = files::now_ns(host);
         let count = |folder: &Path| self.folder.living(host, folder).map(|living| files::count(living.len()));
@@ -61,8 +61,8 @@ impl Line {
         load().map_err(|error| self.files(error))
     }
 
-    /// Removes dead files from a directory until `until` live ones were found; returns the number of live ones. The
-    /// queue's lock is held, so no other process creates or removes files.
+    /// Removes files of dead jobs from a directory until it has found `until` live jobs; returns the number of live
+    /// jobs found. The caller holds the queue's lock, so no other process creates or removes files.
     fn sweep(&self, host: &mut dyn Host, folder: &Path, until: usize) -> Result<u32, HostError> {
         let mut living = 0;
         for number in self.folder.numbers(host, folder)? {
@@ -72,15 +72,15 @@ impl Line {
             if files::is_alive(host, folder, number)? {
                 living += 1;
             } else {
-                // It may be another user's directory of that name, or a read-only file system: the file stays, but is
-                // dead.
+                // Removal may fail if another user owns the directory or the file system is read-only. The file then
+                // stays, but still counts as dead.
                 let _ = host.state_remove(&folder.join(number.to_string()));
             }
         }
         Ok(files::count(living))
     }
 
-    /// Creates a slot. The queue's lock is held.
+    /// Creates a slot. The caller holds the queue's lock.
     fn begin(&self, host: &mut dyn Host, number: Number, job: &Job) -> Result<Slot, QueueError> {
         let job = Job { started_ns: Some(files::now_ns(host)), ..job.clone() };
         let path = self.folder.running().join(number.to_string());
@@ -89,10 +89,11 @@ impl Line {
     }
 }
 
-/// Enters a group's queue. `_mutex` is the lock of [`Line`]'s `mutex`, taken after its directory was created.
+/// Enters a group's queue. `_mutex` is the queue's lock ([`Folder::mutex`]), taken after the queue's directories were
+/// created.
 ///
 /// # Errors
-/// When the queue is full, or the files cannot be written; then no file is left.
+/// Returns an error when the queue is full, or the files cannot be written; then no file is left.
 pub(super) fn enter(
     host: &mut dyn Host,
     state_dir: &Path,
@@ -136,7 +137,7 @@ impl Ticket {
         self.line.folder.waiting().join(self.number.to_string())
     }
 
-    /// Live jobs ahead of this one, nearest first.
+    /// Returns the numbers of the jobs ahead of this one, nearest first; some may be dead.
     fn before(&self, host: &dyn Host) -> Result<Vec<Number>, QueueError> {
         let folder = self.line.folder.waiting();
         let mut numbers = self.line.folder.numbers(host, &folder).map_err(|error| self.line.files(error))?;
@@ -151,11 +152,11 @@ impl Ticket {
         QueueError::Lost { group: self.line.group.clone(), folder }
     }
 
-    /// The lock to wait for: that of the nearest live job ahead; `None` when this one is first. A job that is first
-    /// stays first, since numbers only grow.
+    /// Returns the lock to wait for: that of the nearest live job ahead; `None` if this job is first. A first job stays
+    /// first, because numbers only grow.
     ///
     /// # Errors
-    /// When the ticket was removed, or the files cannot be read.
+    /// Returns an error when the ticket was removed, or the files cannot be read.
     pub(super) fn behind(&self, host: &dyn Host) -> Result<Option<LockFile>, QueueError> {
         let folder = self.line.folder.waiting();
         for number in self.before(host)? {
@@ -168,20 +169,11 @@ impl Ticket {
         Ok(None)
     }
 
-    /// Position in the queue, from 1.
+    /// Turns the ticket into a slot, if the job is first and a slot is free; otherwise returns `None`. `_mutex` is the
+    /// queue's lock.
     ///
     /// # Errors
-    /// As [`Ticket::behind`].
-    pub(super) fn place(&self, host: &dyn Host) -> Result<usize, QueueError> {
-        let folder = self.line.folder.waiting();
-        let alive = |number: &Number| files::is_alive(host, &folder, *number).unwrap_or(true);
-        Ok(self.before(host)?.iter().filter(|number| alive(number)).count() + 1)
-    }
-
-    /// Starts the job, if it is first and a slot is free. `_mutex` is the queue's lock.
-    ///
-    /// # Errors
-    /// As [`Ticket::behind`], and when the slot's file cannot be created; the ticket stays.
+    /// Returns the same errors as [`Ticket::behind`], and when the slot's file cannot be created; the ticket stays.
     pub(super) fn begin(
         &mut self,
         host: &mut dyn Host,
@@ -195,7 +187,7 @@ impl Ticket {
         let now_ns = files::now_ns(host);
         let mut look = || {
             let running = line.sweep(host, &line.folder.running(), usize::MAX)?;
-            // This job is alive: dead files ahead of it are removed.
+            // Stops at this job, which is alive: only dead files ahead of it are removed.
             line.sweep(host, &line.folder.waiting(), 1)?;
             Ok(Load { running, waiting: 1, held: line.folder.held(host, now_ns)? })
         };
@@ -208,17 +200,17 @@ impl Ticket {
         Ok(Some(slot))
     }
 
-    /// Time of arrival, nanoseconds since boot.
+    /// Returns the time of arrival, in nanoseconds since boot.
     pub(super) fn arrived_ns(&self) -> u64 {
         self.job.arrived_ns
     }
 
-    /// Gives the place up.
+    /// Gives up the place in the queue.
     pub(super) fn leave(self, host: &mut dyn Host) {
         self.give_up(host);
     }
 
-    /// Removes the file before the lock is released, so that it is never found without a holder.
+    /// Removes the file and then releases the lock, so that the file never exists without a lock holder.
     fn give_up(&self, host: &mut dyn Host) {
         let _ = host.state_remove(&self.path());
         self.lock.release();
@@ -226,32 +218,33 @@ impl Ticket {
 }
 
 impl Slot {
-    /// The lock that marks the slot as taken. The command should inherit it ([`commensal_host::SpawnSpec::locks`]), so
-    /// that the slot stays taken when this process is killed but the command is not.
+    /// Returns the lock that marks the slot as taken. The command should inherit this lock
+    /// ([`commensal_host::SpawnSpec::locks`]), so that the slot stays taken if this process is killed but the command
+    /// is not.
     #[must_use]
     pub fn lock(&self) -> Lock {
         self.lock.clone()
     }
 
-    /// Time of arrival, nanoseconds since boot; unique within a group.
+    /// Returns the time of arrival, in nanoseconds since boot; unique within a group.
     #[must_use]
     pub fn arrived_ns(&self) -> u64 {
         self.job.arrived_ns
     }
 
-    /// Time of admission, nanoseconds since boot; unique within a group.
+    /// Returns the time of admission, in nanoseconds since boot; unique within a group.
     #[must_use]
     pub fn started_ns(&self) -> u64 {
         self.job.started_ns.unwrap_or_default()
     }
 
-    /// Records the command's PID, for status displays. A failure is ignored: it is no reason to end the command.
+    /// Records the command's PID, for status displays. A failure is ignored: it is not worth stopping the command.
     pub fn runs(&self, host: &mut dyn Host, pid: u32) {
         let job = Job { pid, ..self.job.clone() };
         let _ = host.state_append(&self.path, &job.text());
     }
 
-    /// Frees the slot when the command has ended, even if it left something running in the background.
+    /// Frees the slot when the command has exited, even if processes that it started still run in the background.
     pub fn leave(self, host: &mut dyn Host) {
         let _ = host.state_remove(&self.path);
         self.lock.release();

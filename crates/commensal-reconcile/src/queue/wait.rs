@@ -1,6 +1,6 @@
 //! Waits for a job's turn without polling: a job sleeps in the kernel until the lock of the job ahead is free; the
-//! first one sleeps until a file of the queue is released. Separate threads do the sleeping, so that signals and
-//! timeouts are handled.
+//! first job sleeps until a file of the queue is released. Separate threads do the sleeping, so that this thread can
+//! handle signals and timeouts.
 
 use super::files;
 use super::line::{Entered, Line, Slot, Ticket, enter};
@@ -11,19 +11,20 @@ use commensal_core::units::Millis;
 use commensal_host::{Host, HostError, Lock, LockFile, Watch};
 use std::path::Path;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// How long another process may hold the queue's lock, which normally takes a millisecond.
+/// Maximum time for which another process may hold the queue's lock; normally it is a millisecond.
 const MUTEX_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How often the first job checks the queue without an event: limits may have changed, and some file systems report no
-/// events.
+/// Interval at which the first job checks the queue without an event: limits may have changed, and some file systems
+/// report no events.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Delay of a second check after an event: the kernel reports a closed file just before it releases its lock.
+/// Delay before a second check after an event: the kernel reports that a file was closed just before it releases the
+/// file's lock.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
-/// How often the queue is checked where events are not available (no more watches for this user).
+/// Maximum interval at which the queue is checked if the kernel refuses a file watch (this user has too many watches).
 const LOOK_DEAF: Duration = Duration::from_millis(200);
 
 /// Events for a waiting job.
@@ -31,15 +32,15 @@ const LOOK_DEAF: Duration = Duration::from_millis(200);
 pub enum Event {
     /// A signal to this process, by number.
     Signal(i32),
-    /// The result of taking the queue's lock.
+    /// The queue's lock was taken, or could not be taken.
     Locked(Result<Lock, HostError>),
-    /// The job ahead is gone, or cannot be waited for.
+    /// The job ahead has left the queue, or waiting for its lock failed.
     Free(Result<(), HostError>),
-    /// The files have changed, or the timeout of the watch has passed.
+    /// The queue's files have changed (true), or the timeout of the watch has elapsed (false).
     Changed(Watch, bool),
 }
 
-/// Channel of events.
+/// Channel on which a waiting job receives events.
 #[derive(Debug)]
 pub struct Inbox {
     sender: Sender<Event>,
@@ -54,7 +55,7 @@ impl Default for Inbox {
 }
 
 impl Inbox {
-    /// For event sources, such as a thread that receives signals.
+    /// Returns a sender for event sources, such as a thread that receives signals.
     #[must_use]
     pub fn sender(&self) -> Sender<Event> {
         self.sender.clone()
@@ -72,6 +73,21 @@ impl Inbox {
     }
 }
 
+impl Inbox {
+    /// Like [`Inbox::signal`], but returns `None` if no signal has arrived within `time`.
+    #[must_use]
+    pub fn signal_within(&self, time: Duration) -> Option<i32> {
+        let until = Instant::now() + time;
+        loop {
+            match self.events.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(Event::Signal(signal)) => return Some(signal),
+                Ok(_) => {}
+                Err(_) => return None,
+            }
+        }
+    }
+}
+
 /// A request for admission.
 #[derive(Debug)]
 pub struct Request<'a> {
@@ -83,7 +99,7 @@ pub struct Request<'a> {
     pub queue: Queue,
     /// The job.
     pub job: Job,
-    /// Timeout, if shorter than the group's.
+    /// Timeout of the request. It applies only if it is shorter than the group's.
     pub at_most: Option<Millis>,
     /// Whether to fail instead of waiting.
     pub no_wait: bool,
@@ -91,10 +107,10 @@ pub struct Request<'a> {
 
 /// Callbacks during the wait.
 pub struct Asked<'a> {
-    /// Called once, when the job has to wait.
+    /// Called once, if the job has to wait.
     pub told: &'a mut dyn FnMut(&Waits),
-    /// Returns the current limits, for the first job: called at most once a second. `None` when there is no queue any
-    /// more.
+    /// Returns the current limits of the queue, or `None` if the group no longer has a queue. Called for the first job
+    /// only, at most once a second.
     pub limits: &'a mut dyn FnMut() -> Option<Queue>,
 }
 
@@ -107,9 +123,9 @@ impl std::fmt::Debug for Asked<'_> {
 /// Information about a wait that begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waits {
-    /// Position in the queue, from 1.
+    /// Position in the queue, from 1. A killed job ahead counts until its file is removed.
     pub place: usize,
-    /// Load of the queue.
+    /// Numbers of running and waiting jobs.
     pub load: Load,
     /// Timeout of the wait.
     pub at_most: Option<Millis>,
@@ -120,32 +136,34 @@ pub struct Waits {
 pub enum Admission {
     /// The job may start.
     Admitted(Slot),
-    /// A signal ended it; no ticket is left.
+    /// A signal ended the wait; no ticket is left.
     Signalled(i32),
 }
 
 /// Why a wait stopped.
-enum Stop {
+enum WaitEnd {
     Signal(i32),
     Late,
     Error(QueueError),
 }
 
-impl From<QueueError> for Stop {
-    fn from(error: QueueError) -> Stop {
-        Stop::Error(error)
+impl From<QueueError> for WaitEnd {
+    fn from(error: QueueError) -> WaitEnd {
+        WaitEnd::Error(error)
     }
 }
 
-/// SIGHUP, SIGINT, SIGQUIT and SIGTERM end a wait. Other signals are for the command, which has not started yet.
+/// Whether the signal ends a wait: SIGHUP, SIGINT, SIGQUIT and SIGTERM do. Other signals are for the command, which has
+/// not started yet.
 fn ends(signal: i32) -> bool {
     matches!(signal, 1 | 2 | 3 | 15)
 }
 
-/// Waits for admission: first come, first served. However it ends, no ticket is left in the queue.
+/// Waits for admission, first come, first served. When it returns, no ticket is left in the queue.
 ///
 /// # Errors
-/// [`QueueError`]: full, timed out, or it would have to wait; the ticket was removed, or the files cannot be used.
+/// Returns a [`QueueError`]: the queue is full, the wait timed out, waiting is not allowed, the ticket was removed, or
+/// the files cannot be used.
 pub fn admit(
     host: &mut dyn Host,
     request: &Request<'_>,
@@ -156,9 +174,9 @@ pub fn admit(
     let mut wait = Wait { host, line, request, inbox, deadline_ns: None };
     match wait.turn(asked) {
         Ok(slot) => Ok(Admission::Admitted(slot)),
-        Err(Stop::Signal(signal)) => Ok(Admission::Signalled(signal)),
-        Err(Stop::Late) => Err(wait.late()),
-        Err(Stop::Error(error)) => Err(error),
+        Err(WaitEnd::Signal(signal)) => Ok(Admission::Signalled(signal)),
+        Err(WaitEnd::Late) => Err(wait.late()),
+        Err(WaitEnd::Error(error)) => Err(error),
     }
 }
 
@@ -171,12 +189,12 @@ struct Wait<'a> {
 }
 
 impl Wait<'_> {
-    fn turn(&mut self, asked: &mut Asked<'_>) -> Result<Slot, Stop> {
+    fn turn(&mut self, asked: &mut Asked<'_>) -> Result<Slot, WaitEnd> {
         let request = self.request;
         let Request { state_dir, group, queue, job, .. } = request;
         self.line.folder.make(self.host).map_err(|error| self.line.files(error))?;
         let mutex = self.mutex()?;
-        // Without waiting the queue has no room, so a job that would wait is refused.
+        // With `no_wait` the queue has size 0, so a job that would have to wait is refused.
         let limits = if self.request.no_wait { Queue { max_size: 0, ..*queue } } else { *queue };
         let entered = enter(self.host, state_dir, group, &limits, job, &mutex);
         mutex.release();
@@ -191,13 +209,8 @@ impl Wait<'_> {
         let at_most = longest_wait(queue, self.request.at_most);
         self.deadline_ns =
             at_most.map(|time| ticket.arrived_ns().saturating_add(time.0.saturating_mul(1_000_000)));
-        let stopped = match ticket.place(self.host) {
-            Ok(place) => {
-                (asked.told)(&Waits { place, load, at_most });
-                self.behind(&ticket).and_then(|()| self.first(&mut ticket, asked))
-            }
-            Err(error) => Err(error.into()),
-        };
+        (asked.told)(&Waits { place: load.waiting as usize + 1, load, at_most });
+        let stopped = self.behind(&ticket).and_then(|()| self.first(&mut ticket, asked));
         if stopped.is_err() {
             ticket.leave(self.host);
         }
@@ -205,7 +218,7 @@ impl Wait<'_> {
     }
 
     /// Waits until this job is first.
-    fn behind(&mut self, ticket: &Ticket) -> Result<(), Stop> {
+    fn behind(&mut self, ticket: &Ticket) -> Result<(), WaitEnd> {
         while let Some(before) = ticket.behind(self.host)? {
             let sender = self.inbox.sender();
             std::thread::spawn(move || sender.send(Event::Free(before.wait())));
@@ -223,7 +236,7 @@ impl Wait<'_> {
     }
 
     /// Waits until a slot is free.
-    fn first(&mut self, ticket: &mut Ticket, asked: &mut Asked<'_>) -> Result<Slot, Stop> {
+    fn first(&mut self, ticket: &mut Ticket, asked: &mut Asked<'_>) -> Result<Slot, WaitEnd> {
         // The watch starts before the check, so that no event is missed in between.
         let folders = [self.line.folder.running(), self.line.folder.path.clone()];
         let mut watch = self.host.state_watch(&[&folders[0], &folders[1]]).ok();
@@ -254,14 +267,15 @@ impl Wait<'_> {
                     pause = if happened { LOOK_AGAIN } else { (pause * 2).min(LOOK) };
                 }
                 None => {
-                    self.hear(Some(LOOK_DEAF))?;
+                    self.hear(Some(pause))?;
+                    pause = (pause * 2).min(LOOK_DEAF);
                 }
             }
         }
     }
 
-    /// Waits for the watching thread.
-    fn changed(&mut self) -> Result<(Option<Watch>, bool), Stop> {
+    /// Waits for the event of the thread that watches the files.
+    fn changed(&mut self) -> Result<(Option<Watch>, bool), WaitEnd> {
         loop {
             if let Some(Event::Changed(watch, happened)) = self.hear(None)? {
                 return Ok((Some(watch), happened));
@@ -269,8 +283,8 @@ impl Wait<'_> {
         }
     }
 
-    /// Takes the queue's lock, which other processes hold only for a moment.
-    fn mutex(&mut self) -> Result<Lock, Stop> {
+    /// Takes the queue's lock, which other processes hold only briefly.
+    fn mutex(&mut self) -> Result<Lock, WaitEnd> {
         let path = self.line.folder.mutex();
         let lock = self.host.state_lock(&path).map_err(|error| self.line.files(error))?;
         if let Some(lock) = lock {
@@ -294,12 +308,13 @@ impl Wait<'_> {
         }
     }
 
-    /// The next event, or nothing within `most`. Stops at a signal that ends the wait, and at the timeout.
-    fn hear(&self, most: Option<Duration>) -> Result<Option<Event>, Stop> {
+    /// Returns the next event, or `None` if there is no event within `most`. A timeout, and a signal that ends the
+    /// wait, are errors.
+    fn hear(&self, most: Option<Duration>) -> Result<Option<Event>, WaitEnd> {
         let now_ns = files::now_ns(self.host);
         let left = self.deadline_ns.map(|deadline| Duration::from_nanos(deadline.saturating_sub(now_ns)));
         let Some(patience) = most.into_iter().chain(left).min() else {
-            // No timeout; this struct holds a sender, so the channel never closes.
+            // There is no timeout. This struct holds a sender, so the channel never closes.
             return self.sorted(self.inbox.events.recv().ok());
         };
         match self.inbox.events.recv_timeout(patience) {
@@ -309,15 +324,15 @@ impl Wait<'_> {
             Err(RecvTimeoutError::Timeout)
                 if self.deadline_ns.is_some_and(|deadline| deadline <= files::now_ns(self.host)) =>
             {
-                Err(Stop::Late)
+                Err(WaitEnd::Late)
             }
             Err(RecvTimeoutError::Timeout) => Ok(None),
         }
     }
 
-    fn sorted(&self, event: Option<Event>) -> Result<Option<Event>, Stop> {
+    fn sorted(&self, event: Option<Event>) -> Result<Option<Event>, WaitEnd> {
         match event {
-            Some(Event::Signal(signal)) if ends(signal) => Err(Stop::Signal(signal)),
+            Some(Event::Signal(signal)) if ends(signal) => Err(WaitEnd::Signal(signal)),
             Some(Event::Signal(_)) => Ok(None),
             other => Ok(other),
         }

@@ -18,19 +18,19 @@ pub struct Drift {
     pub path: String,
     /// Kernel file.
     pub file: String,
-    /// The value that commensal had set.
+    /// The value that commensal wrote.
     pub want: String,
     /// The value that was found.
     pub found: String,
-    /// How often it was changed.
+    /// Number of times that the value was changed.
     pub times: u64,
-    /// The writer, if known.
+    /// The other program, if known.
     pub by: Option<String>,
-    /// Back-off before it is written again, ms; `None` when commensal has given up until the next configuration.
+    /// Time in ms until the setting is written again; `None` if it is not written again.
     pub back_off_ms: Option<u64>,
 }
 
-/// The state of all back-offs; each further change or refusal doubles the back-off (`commensal_core::drift`).
+/// The state of all back-offs. Each further change or refusal doubles a back-off (`commensal_core::drift`).
 #[derive(Debug, Default)]
 pub(super) struct BackOff {
     pub(super) drift: drift::Table,
@@ -44,7 +44,7 @@ pub(super) struct BackOff {
 }
 
 impl BackOff {
-    /// The steps that are not in back-off.
+    /// Returns the steps of the plan that are not in back-off.
     pub(super) fn ready(&self, now_ms: u64, planned: &Planned) -> Vec<Step> {
         let waits = |step: &&Step| {
             let key = key_of(step, &planned.actual);
@@ -56,7 +56,7 @@ impl BackOff {
         planned.plan.steps.iter().filter(waits).cloned().collect()
     }
 
-    /// Forgets refusals in groups that are gone, and old ones.
+    /// Forgets old refusals, and those in groups that no longer exist.
     pub(super) fn calm(&mut self, now_ms: u64, actual: &ActualState) {
         if self.refused.iter().next().is_some() {
             let there = inodes(actual);
@@ -73,8 +73,8 @@ impl BackOff {
         self.others.forget(step);
     }
 
-    /// Records that a step was refused and puts it in back-off. Returns false if its group vanished meanwhile, which is
-    /// not a refusal.
+    /// Records that a step was refused, and puts the step in back-off. Returns `false` if the step's group has vanished
+    /// meanwhile, which does not count as a refusal.
     pub(super) fn failed(
         &mut self,
         now_ms: u64,
@@ -84,11 +84,12 @@ impl BackOff {
     ) -> bool {
         let Some(step) = step.filter(|_| !failure.vanished) else { return false };
         let reason = format!("{}: {}", failure.description, failure.refusal);
-        // The key of a group that was recreated meanwhile is that of one which is gone.
+        // If undoing has replaced the group, the key has the inode of a removed group.
         if let Some(key) = key_of(step, actual).filter(|_| !failure.recreated) {
             self.others.forget(step);
             self.reasons.insert(key.clone(), reason);
-            // The first refusal has a back-off too: the cause is not another program's change.
+            // The first refusal counts twice, so that it has a back-off as well: unlike drift, no other program's write
+            // caused it.
             if self.refused.iter().all(|(known, _)| *known != key) {
                 self.refused.changed(now_ms, key.clone(), String::new(), String::new());
                 self.refused.answered(&key);
@@ -102,14 +103,14 @@ impl BackOff {
         true
     }
 
-    /// When the first refused step may be tried again, ms; `None` when there is none, or a process could not be moved, which is
-    /// tried in every round.
+    /// Returns the time (ms, on the clock of `now_ms`) from which a refused step may be tried again. `None` if no step
+    /// was refused, or if a process could not be moved, because such a move is retried in every round.
     pub(super) fn next_try_ms(&self, now_ms: u64) -> Option<u64> {
         let next = [self.refused.next_write_ms(now_ms), self.others.next_try_ms(now_ms)];
         next.into_iter().flatten().min().filter(|_| self.stayed.is_empty())
     }
 
-    /// Steps that are still refused, in whole sentences.
+    /// Returns messages about the steps that are still refused and the processes that could not be moved.
     pub(super) fn problems(&mut self, planned: &Planned) -> Vec<String> {
         let refused: BTreeSet<&SettingKey> = self.refused.iter().map(|(key, _)| key).collect();
         self.reasons.retain(|key, _| refused.contains(key));
@@ -119,7 +120,7 @@ impl BackOff {
         settings.chain(others).chain(self.stayed.iter().cloned()).collect()
     }
 
-    /// Settings that another program also writes.
+    /// Returns the settings that another program also writes.
     pub(super) fn drift(&self, now_ms: u64, actual: &ActualState) -> Vec<Drift> {
         let known = self.drift.iter().filter_map(|(key, entry)| {
             let (place, file) = file_of(key, actual)?;

@@ -1,7 +1,7 @@
-//! Values that were written, and cheap checks whether they still hold.
+//! The values that commensal wrote, and cheap checks whether they are still in force.
 
 use super::steps::{key_of, values};
-use commensal_core::actual::{ActualState, Hierarchy};
+use commensal_core::actual::{ActualState, Hierarchy, SettingRef};
 use commensal_core::drift::{self, SettingKey};
 use commensal_core::knob::{KnobId, Value};
 use commensal_core::plan::Step;
@@ -10,10 +10,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 use std::path::Path;
 
-/// After this many checks every value in force was read once …
+/// Number of checks after which every value in force has been read once.
 const PARTS: usize = 5;
-/// … but where the kernel reports every write, at most this many values are read per check: for changes without a
-/// write.
+/// Maximum number of values read per check if the kernel reports every write (inotify). Reading them finds values that
+/// changed without a write.
 const UNTOLD: usize = 8;
 
 /// A cgroup by its hierarchy and inode.
@@ -22,7 +22,7 @@ type At = (usize, u64);
 #[derive(Debug, Clone, Copy)]
 struct Watched {
     dir: Dir,
-    /// Number of the watch that reports writes to its files.
+    /// Number of the watch that reports writes to the cgroup's files.
     told: Option<i32>,
 }
 
@@ -30,12 +30,17 @@ struct Watched {
 #[derive(Debug, Default)]
 pub(super) struct InForce {
     values: BTreeMap<SettingKey, Value>,
-    /// Their cgroups, opened; and which of the values is checked next.
+    /// Open handles of the cgroups that have these values.
     watched: BTreeMap<At, Watched>,
+    /// The value that is checked next; `None` for the first one.
     next: Option<SettingKey>,
-    /// Reports writes to their files, and which watch belongs to which cgroup.
+    /// Reports writes to the files of the cgroups, if set.
     writes: Option<GroupWatch>,
+    /// The cgroup of each watch number.
     watches: HashMap<i32, At>,
+    /// Cgroups that are watched since the last check. Another program may have written to them after their values were
+    /// read and before the watch began.
+    fresh: BTreeSet<At>,
 }
 
 impl InForce {
@@ -44,21 +49,33 @@ impl InForce {
         self.writes = Some(watch);
     }
 
-    /// Records that a step was carried out.
+    /// Records the value that a step has written; returns its key, or `None` if the step writes no value.
     pub(super) fn written(&mut self, step: &Step, actual: &ActualState) -> Option<SettingKey> {
         let (key, (_, to)) = key_of(step, actual).zip(values(step))?;
         self.values.insert(key.clone(), to.clone());
         Some(key)
     }
 
-    /// Reports to `drift` which values differ from the written ones, and forgets those of groups that are gone.
+    /// Records values that were in force already when they were read, so that no step has written them: an earlier
+    /// agent or another program did.
+    pub(super) fn found(&mut self, held: Vec<SettingRef>, actual: &ActualState) {
+        for (place, knob, device) in held {
+            let Some(cgroup) = actual.cgroups.get(&place) else { continue };
+            let Some(value) = cgroup.values.get(&(knob, device)) else { continue };
+            let key = SettingKey { hierarchy: place.hierarchy, inode: cgroup.inode, knob, device };
+            self.values.entry(key).or_insert_with(|| value.clone());
+        }
+    }
+
+    /// Reports values that differ from the written ones to `drift`, and forgets values of groups that no longer exist.
     pub(super) fn find_drift(&mut self, now_ms: u64, actual: &ActualState, drift: &mut drift::Table) {
         let mut seen = BTreeSet::new();
         for (place, cgroup) in &actual.cgroups {
             let idle = cgroup.values.get(&(KnobId::CpuIdle, None)) == Some(&Value::Number(1));
             for ((knob, device), value) in cgroup.values.iter() {
                 if idle && *knob == KnobId::CpuWeight {
-                    // The value changed because the group is idle, and it cannot be written meanwhile.
+                    // The value reads differently only because the group is idle, and the kernel refuses to write it
+                    // until then.
                     continue;
                 }
                 let key = SettingKey {
@@ -84,10 +101,11 @@ impl InForce {
         drift.calm(now_ms, |key| seen.contains(key));
     }
 
-    /// Whether all checked values hold: those whose files were written since the last check, and a part of the others,
-    /// a different one each time. The next round finds what this misses.
+    /// Whether all checked values are in force. Checks the values in cgroups whose files were written since the last
+    /// check, and a different part of the other values each time. The next round finds changes that this check misses.
     pub(super) fn all_hold(&mut self, host: &mut dyn Host, hierarchies: &[Hierarchy]) -> bool {
-        let Some(touched) = self.touched() else { return false };
+        let Some(mut touched) = self.touched() else { return false };
+        touched.append(&mut self.fresh);
         let mut looked_at: Vec<(&SettingKey, &Value)> = Vec::new();
         if !touched.is_empty() {
             let of = |key: &SettingKey| touched.contains(&(key.hierarchy, key.inode));
@@ -117,7 +135,7 @@ impl InForce {
         read.is_ok_and(|text| file.parse(&text, key.device).is_ok_and(|value| value == *want))
     }
 
-    /// Cgroups whose files were written since the last call, by any program; `None` when events were lost.
+    /// Returns the cgroups whose files were written since the last call, by any program; `None` if events were lost.
     fn touched(&self) -> Option<BTreeSet<At>> {
         let Some(watch) = &self.writes else { return Some(BTreeSet::new()) };
         let mut touched = BTreeSet::new();
@@ -131,7 +149,7 @@ impl InForce {
         Some(touched)
     }
 
-    /// Opens the cgroups of the values in force, and closes others.
+    /// Opens and watches the cgroups of the values in force, and closes all others.
     pub(super) fn watch(&mut self, host: &mut dyn Host, actual: &ActualState) {
         let wanted: BTreeSet<At> = self.values.keys().map(|key| (key.hierarchy, key.inode)).collect();
         let gone: Vec<At> = self.watched.keys().filter(|place| !wanted.contains(place)).copied().collect();
@@ -157,6 +175,7 @@ impl InForce {
             match host.open(&path) {
                 Ok(dir) if dir.inode == cgroup.inode => {
                     self.watched.insert(at, Watched { dir, told });
+                    self.fresh.insert(at);
                     self.watches.extend(told.map(|number| (number, at)));
                 }
                 Ok(other) => host.close(other),

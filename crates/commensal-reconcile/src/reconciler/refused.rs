@@ -1,6 +1,6 @@
 //! Refused steps that do not concern a setting of an existing group: a group that cannot be created, a limit of a group
-//! that was just created, orders for the scheduler. They are reported, left out together with dependent steps, and
-//! retried later.
+//! that was just created, orders for the scheduler. The reconciler reports such a step, leaves it out together with
+//! dependent steps, and retries it later.
 
 use commensal_core::drift::{FIRST_BACK_OFF_MS, LONGEST_BACK_OFF_MS};
 use commensal_core::knob::Controller;
@@ -14,12 +14,12 @@ struct Refused {
     reason: String,
 }
 
-/// The last refusals, each step once.
+/// The refused steps, each with its last refusal.
 #[derive(Debug, Default)]
 pub(super) struct RefusedSteps(Vec<Refused>);
 
 impl RefusedSteps {
-    /// Records a refusal: the back-off is a second at first, and doubles with each further one.
+    /// Records a refusal: the back-off is a second at first, and doubles with each further refusal.
     pub(super) fn add(&mut self, now_ms: u64, step: &Step, reason: String) {
         let before = self.0.iter().find(|one| same(&one.step, step)).map(|one| one.back_off_ms);
         self.forget(step);
@@ -31,30 +31,31 @@ impl RefusedSteps {
         self.0.push(Refused { step: step.clone(), back_off_ms, again_from_ms, reason });
     }
 
-    /// Forgets a step that was carried out, or whose group exists now, so that its setting has a separate back-off.
+    /// Forgets a step that was carried out, or whose group exists now (its setting then has a separate back-off).
     pub(super) fn forget(&mut self, step: &Step) {
         self.0.retain(|one| !same(&one.step, step));
     }
 
-    /// Whether a step may be tried now: neither it nor a step that it needs is in back-off.
+    /// Whether a step may be tried now: neither the step nor a step that it depends on is in back-off.
     pub(super) fn may_try(&self, now_ms: u64, step: &Step) -> bool {
         let waits = |one: &Refused| now_ms < one.again_from_ms;
         !self.0.iter().any(|one| waits(one) && (same(&one.step, step) || needs(step, &one.step)))
     }
 
-    /// When the next step in back-off may be tried, ms; `None` when none is.
+    /// Returns the time (ms, on the clock of `now_ms`) from which the next step in back-off may be tried; `None` if no
+    /// step is in back-off.
     pub(super) fn next_try_ms(&self, now_ms: u64) -> Option<u64> {
         self.0.iter().map(|one| one.again_from_ms).filter(|from| *from > now_ms).min()
     }
 
-    /// Reasons of the refusals whose steps are still planned. Forgets the others.
+    /// Returns why the steps that are still planned were refused, and forgets the refusals of all other steps.
     pub(super) fn reasons(&mut self, planned: &[Step]) -> Vec<String> {
         self.0.retain(|one| planned.iter().any(|step| same(&one.step, step)));
         self.0.iter().map(|one| one.reason.clone()).collect()
     }
 }
 
-/// Whether two steps have the same result, whatever the value before.
+/// Whether two steps have the same result, even if their old values differ.
 fn same(one: &Step, other: &Step) -> bool {
     let to = |step: &Step| match &step.action {
         Action::Write { knob, device, to, .. } => Some((*knob, *device, to.clone())),
@@ -73,7 +74,7 @@ fn same(one: &Step, other: &Step) -> bool {
         }
 }
 
-/// Whether a step cannot be done without the other one.
+/// Whether a step needs the other one to be carried out first.
 fn needs(step: &Step, other: &Step) -> bool {
     let (hierarchy, group) = (other.place.hierarchy, &other.place.path);
     let below = step.place.hierarchy == hierarchy && group.contains(&step.place.path);
@@ -89,7 +90,7 @@ fn needs(step: &Step, other: &Step) -> bool {
     }
 }
 
-/// The controller whose file a step writes, or which it enables.
+/// Returns the controller whose file a step writes, or which it enables.
 fn controller_of(step: &Step) -> Option<Controller> {
     match &step.action {
         Action::Enable(controller) => Some(*controller),

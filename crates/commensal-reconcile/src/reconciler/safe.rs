@@ -1,4 +1,4 @@
-//! Journals the safe value of every setting before the setting is written.
+//! Journals the safe value of every setting before the setting is written. Safe values are in force when no agent runs.
 
 use super::Reconciler;
 use super::steps::key_of;
@@ -13,12 +13,12 @@ use commensal_core::group::GroupSpec;
 use commensal_core::plan::{Step, safe_settings};
 use commensal_host::Host;
 
-/// The journalled safe state: its groups, and the CPUs left to offline ones.
+/// The journalled safe state: its groups, and the CPUs left to offline groups.
 #[derive(Debug, Default)]
 pub(super) struct Announced(Option<(Vec<GroupSpec>, Option<CpuSet>)>);
 
 impl Announced {
-    /// Whether the request differs from it.
+    /// Whether the request has a safe state that differs from the journalled one.
     pub(super) fn differs(&self, request: &PlanRequest<'_>) -> bool {
         request.safe.is_some_and(|safe| {
             self.0.as_ref().is_none_or(|(specs, floor)| specs != safe.specs || floor.as_ref() != safe.floor)
@@ -31,8 +31,8 @@ impl Announced {
 }
 
 impl Reconciler {
-    /// Queues the safe values in the journal, to be written with its next records; those that are recorded already and
-    /// still valid are skipped.
+    /// Queues safe values in the journal, which writes them with its next records. Skips values that have a valid
+    /// record already.
     pub(super) fn announce(
         &mut self,
         host: &mut dyn Host,
@@ -56,8 +56,8 @@ impl Reconciler {
         let desired = self.instance.desired(&self.survey.machine, &alone, &planned.actual)?;
         let settings = safe_settings(&planned.desired, &desired, &planned.actual, &self.survey.caps);
         let records = safe_records(host, &planned.actual, &settings);
-        // While the engine does not answer, it is unknown which container a group belongs to.
-        if planned.actual.engine_obstacle.is_none() {
+        // While the container engine does not respond, it is unknown which container a cgroup belongs to.
+        if planned.actual.engines.obstacle.is_none() {
             journal.forget_safe(host, &planned.actual, &records)?;
         }
         journal.announce_safe(records);

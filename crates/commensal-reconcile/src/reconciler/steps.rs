@@ -1,4 +1,4 @@
-//! Facts about a step: the setting that it writes, old and new value, group, description.
+//! Facts about a step: the setting that it writes, its old and new value, its group, and a description.
 
 use crate::request::Planned;
 use commensal_core::actual::{ActualState, Cgroup, CgroupRef};
@@ -12,17 +12,17 @@ use std::collections::BTreeSet;
 /// A step that was carried out.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Change {
-    /// The group, if it does not concern the whole machine.
+    /// The group, if the change does not concern the whole machine.
     pub group: Option<String>,
-    /// The cgroup and file, or another object of the change.
+    /// The cgroup and file that were changed, or a description of another change.
     pub what: String,
     /// Old value.
     pub old: Option<String>,
     /// New value.
     pub new: Option<String>,
-    /// Why.
+    /// The reason for the change.
     pub why: String,
-    /// The setting that it wrote, if it was one.
+    /// The setting that was written, if the change is one of a setting.
     pub setting: Option<(KnobId, Option<Device>)>,
 }
 
@@ -63,7 +63,7 @@ impl Change {
     }
 }
 
-/// Old and new value of what a step writes.
+/// Returns the old and new value of the setting that a step writes; `None` for other steps.
 pub(super) fn values(step: &Step) -> Option<(&Value, &Value)> {
     match &step.action {
         Action::Write { from, to, .. }
@@ -73,7 +73,8 @@ pub(super) fn values(step: &Step) -> Option<(&Value, &Value)> {
     }
 }
 
-/// The setting that a step changes and its new value, if controllers decide it and the step changes nothing else.
+/// Returns the setting that a step changes, and its new value. `None` unless the agent's controllers decide this
+/// setting and the step changes nothing else.
 pub(super) fn decided(step: &Step) -> Option<((KnobId, Option<Device>), &Value)> {
     const DECIDED: [KnobId; 9] = [
         KnobId::CpusetCpus,
@@ -92,7 +93,7 @@ pub(super) fn decided(step: &Step) -> Option<((KnobId, Option<Device>), &Value)>
     }
 }
 
-/// The orders that a step sends to the scheduler.
+/// Returns the orders that a step sends to the scheduler.
 pub(super) fn orders(step: &Step) -> Option<&Orders> {
     match &step.action {
         Action::Order { to, .. } => Some(to),
@@ -100,12 +101,13 @@ pub(super) fn orders(step: &Step) -> Option<&Orders> {
     }
 }
 
-/// How many steps at the beginning create groups and enable controllers.
+/// Returns how many steps at the beginning of the plan create groups or enable controllers.
 pub(super) fn structure(steps: &[Step]) -> usize {
     steps.iter().take_while(|step| matches!(step.action, Action::Create | Action::Enable(_))).count()
 }
 
-/// The setting that a step writes, with the group's inode.
+/// Returns the setting that a step writes, with the group's inode; `None` if it writes none or the group does not
+/// exist.
 pub(super) fn key_of(step: &Step, actual: &ActualState) -> Option<SettingKey> {
     let (knob, device): (KnobId, Option<Device>) = match &step.action {
         Action::Write { knob, device, .. } => (*knob, *device),
@@ -116,7 +118,7 @@ pub(super) fn key_of(step: &Step, actual: &ActualState) -> Option<SettingKey> {
     Some(SettingKey { hierarchy: step.place.hierarchy, inode, knob, device })
 }
 
-/// The cgroup of a setting, and its kernel file; `None` when the group is gone.
+/// Returns the cgroup of a setting and its kernel file; `None` if the cgroup no longer exists.
 pub(super) fn file_of(key: &SettingKey, actual: &ActualState) -> Option<(CgroupRef, String)> {
     let same = |(place, cgroup): &(&CgroupRef, &Cgroup)| {
         place.hierarchy == key.hierarchy && cgroup.inode == key.inode
@@ -127,18 +129,18 @@ pub(super) fn file_of(key: &SettingKey, actual: &ActualState) -> Option<(CgroupR
     Some((place.clone(), file))
 }
 
-/// All groups, by hierarchy and inode.
+/// Returns all cgroups, by hierarchy and inode.
 pub(super) fn inodes(actual: &ActualState) -> BTreeSet<(usize, u64)> {
     actual.cgroups.iter().map(|(place, cgroup)| (place.hierarchy, cgroup.inode)).collect()
 }
 
-/// Whether a step concerns a group that existed in every reading so far, or one that it creates.
+/// Whether a step concerns a group that existed in every reading so far, or a group that the step itself creates.
 pub(super) fn lasts(step: &Step, actual: &ActualState, lasting: Option<&BTreeSet<(usize, u64)>>) -> bool {
     let found = actual.cgroups.get(&step.place).zip(lasting);
     found.is_none_or(|(cgroup, lasting)| lasting.contains(&(step.place.hierarchy, cgroup.inode)))
 }
 
-/// Which other program writes a group's files, judged from the group's path.
+/// Returns the other program that manages a cgroup, judged from the cgroup's path.
 pub(super) fn manager_of(actual: &ActualState, place: &CgroupRef) -> Option<String> {
     if let Some(unit) = actual.managed_by(place) {
         return Some(format!("systemd, whose unit {unit} it is"));
@@ -148,5 +150,5 @@ pub(super) fn manager_of(actual: &ActualState, place: &CgroupRef) -> Option<Stri
         engine.into_iter().find(|name| part.starts_with(name))
     };
     let engine = place.path.parts().find_map(of)?;
-    Some(format!("a container manager, by the name {engine}"))
+    Some(format!("a container manager, judging by the name {engine}"))
 }

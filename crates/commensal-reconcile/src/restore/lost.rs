@@ -1,25 +1,26 @@
-//! Finds lost journals and other commensals by the marks on cgroups.
+//! Finds lost journals and other instances of commensal by the marks (copies of journal records) on cgroups.
 
 use super::target::open;
-use crate::drivers::apply::lives;
+use crate::agent_lock::lives;
 use crate::journal::{self, Record, Target};
 use crate::marks::{self, Mark};
 use commensal_host::Host;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The marks of this state directory; with `of_all` also those of other lost ones: without a journal and without a
-/// running process.
+/// Returns the marks of this state directory. With `of_all`, also the marks of other lost state directories, which have
+/// neither a journal nor a running process.
 pub(super) fn orphans(host: &mut dyn Host, dir: &Path, marks: Vec<Mark>, of_all: bool) -> Vec<Mark> {
     let mut lost = BTreeMap::new();
     let mut is_lost = |host: &mut dyn Host, mark: &Mark| {
         let key = (mark.owner.clone(), mark.journal.clone());
         *lost.entry(key).or_insert_with(|| {
             let owner = Path::new(&mark.owner);
-            let journal = host.state_read(&journal::path(owner, &mark.journal));
+            let journal =
+                host.state_lock_file(&journal::path(owner, &mark.journal)).map(|file| file.is_some());
             let pid = mark.journal.strip_prefix(journal::LAB).and_then(|pid| pid.parse().ok());
             let runs = pid.is_some_and(|pid| host.process(pid).is_ok()) || lives(host, &mark.owner);
-            matches!(journal, Ok(None)) && !runs
+            matches!(journal, Ok(false)) && !runs
         })
     };
     let mut found = Vec::new();
@@ -34,7 +35,7 @@ pub(super) fn orphans(host: &mut dyn Host, dir: &Path, marks: Vec<Mark>, of_all:
     found
 }
 
-/// The owner of the original, when another commensal has taken it over from this journal.
+/// Returns the state directory of another instance of commensal whose mark contains this original, if there is one.
 pub(super) fn kept_by_another(
     host: &mut dyn Host,
     journal: &Path,
@@ -46,10 +47,10 @@ pub(super) fn kept_by_another(
     host.close(dir);
     mark.map(|mark| mark.owner).filter(|owner| {
         let here = journal.parent() == Some(Path::new(owner));
-        // A lost commensal restores nothing.
+        // The other instance will not restore the original if its journal is lost.
         !here
             && host
-                .state_read(&journal::path(Path::new(owner), journal::MACHINE))
-                .is_ok_and(|text| text.is_some())
+                .state_lock_file(&journal::path(Path::new(owner), journal::MACHINE))
+                .is_ok_and(|file| file.is_some())
     })
 }

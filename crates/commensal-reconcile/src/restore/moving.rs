@@ -1,12 +1,14 @@
 //! Moves processes back to their original cgroups, with their descendants.
 //!
-//! The processes that are in the group now matter, not those that were moved: a recorded process goes to its recorded
-//! group; another one goes with its nearest recorded ancestor, or with a recorded process of the same process group,
-//! whose ID cannot be reused while it has members. A process whose original cgroup is gone stays, and so does the
-//! group.
+//! All processes that are in a group now are moved, including those without a record. A process with a record moves to
+//! the cgroup in the record. Any other process moves to the cgroup recorded for its nearest ancestor with a record, or
+//! for a process of the same process group (the kernel does not reuse a process group's ID while the group has
+//! members). If the original cgroup no longer exists, the process stays, and its present group stays as well.
 
-use super::outcome::Restored;
+use super::outcome::{Left, Restored};
+use super::proof;
 use crate::drivers::apply::{alive, identity};
+use crate::drivers::level::{self, Kept};
 use crate::drivers::members;
 use crate::journal::{Contents, Record, Target};
 use commensal_core::errno::Errno;
@@ -19,27 +21,48 @@ use std::path::Path;
 /// Maximum number of passes over a group whose processes keep forking.
 const LOOKS: u32 = 100;
 
-/// Tries to move one process that is there again each time.
+/// Maximum number of attempts to move a process that another program moves back.
 const TRIES: u32 = 3;
 
-/// Parents that are followed upwards.
+/// Maximum number of ancestors that are searched.
 const GENERATIONS: u32 = 64;
 
 /// The journal's facts about one process.
 #[derive(Debug, Default)]
 struct Origin {
     pgrp: u32,
-    /// By mount point: the first recorded group is the original one.
+    /// The original group in each hierarchy, by mount point: the first one recorded.
     from: BTreeMap<String, Target>,
 }
 
-/// Moves processes back. Returns the indices in `contents` of the records that remain.
-pub(super) fn back(host: &mut dyn Host, contents: &Contents, result: &mut Restored) -> BTreeSet<usize> {
+/// Moves processes back. Returns the indices in `contents` of the records that remain. Records of moves without a mark
+/// (the proof that commensal moved the process) remain as well, with a message in `denied`.
+pub(super) fn back(
+    host: &mut dyn Host,
+    contents: &Contents,
+    (owners, denied): (&BTreeSet<String>, &mut BTreeSet<String>),
+    result: &mut Restored,
+) -> BTreeSet<usize> {
     let mut origins: BTreeMap<ProcessId, Origin> = BTreeMap::new();
     let mut groups: BTreeSet<&Target> = BTreeSet::new();
-    for record in &contents.records {
+    let mut kept = BTreeSet::new();
+    for (index, record) in contents.records.iter().enumerate() {
         let Record::Moving { pgrp, from, to, .. } = record else { continue };
         let Some(process) = record.process() else { continue };
+        match proof::of_move(host, owners, record) {
+            Ok(true) => {}
+            Ok(false) => continue,
+            Err(left) => {
+                kept.insert(index);
+                match left {
+                    Left::Busy(line) => result.left.push(line),
+                    Left::Failed(error) => result.failed.push(error.to_string()),
+                    Left::Denied(line) => drop(denied.insert(line)),
+                    Left::Waits => {}
+                }
+                continue;
+            }
+        }
         let origin = origins.entry(process).or_default();
         origin.pgrp = *pgrp;
         for target in from {
@@ -51,28 +74,31 @@ pub(super) fn back(host: &mut dyn Host, contents: &Contents, result: &mut Restor
     for group in groups {
         let Ok(dir) = host.open(&below(Path::new(&group.mount), &group.path)) else { continue };
         if dir.inode == group.inode {
-            empty(host, group, dir, &origins, result, &mut failed);
+            let kept = level::kept(&contents.records);
+            empty(host, (group, dir), (&origins, &kept), result, &mut failed);
         }
         host.close(dir);
     }
     let stands = |record: &Record| record.process().is_some_and(|process| failed.contains(&process));
     let standing = contents.records.iter().enumerate().filter(|(_, record)| stands(record));
-    standing.map(|(index, _)| index).collect()
+    kept.extend(standing.map(|(index, _)| index));
+    kept
 }
 
 fn empty(
     host: &mut dyn Host,
-    group: &Target,
-    dir: Dir,
-    origins: &BTreeMap<ProcessId, Origin>,
+    (group, dir): (&Target, Dir),
+    (origins, kept): (&BTreeMap<ProcessId, Origin>, &Kept),
     result: &mut Restored,
     failed: &mut BTreeSet<ProcessId>,
 ) {
     let mut moved: BTreeMap<ProcessId, (String, u32)> = BTreeMap::new();
     let mut stuck: BTreeSet<u32> = BTreeSet::new();
+    let low = level::of(host, dir).is_some_and(|level| level < 0);
     for _ in 0..LOOKS {
         let inside = members::pids(host, dir).unwrap_or_default();
-        // A process that was moved, or has exited since the list was read, may have started others meanwhile.
+        // A process that was moved or has exited since the list was read may have started others, so the list is read
+        // again.
         let mut again = false;
         for pid in inside.into_iter().filter(|pid| *pid != std::process::id()) {
             if stuck.contains(&pid) {
@@ -93,11 +119,11 @@ fn empty(
                 failed.insert(process);
                 let (from, to) = (&group.path, &target.path);
                 result.failed.push(format!(
-                    "process {pid} was moved to {to} {TRIES} times and is in {from} again: somebody else moves it"
+                    "process {pid} was moved to {to} {TRIES} times and is in {from} again: another program moves it"
                 ));
                 continue;
             }
-            match put(host, process, target) {
+            match put(host, process, target, low.then_some(kept)) {
                 Ok(true) => {
                     again = true;
                     moved.entry(process).or_insert_with(|| (target.path.clone(), 0)).1 += 1;
@@ -132,8 +158,8 @@ fn empty(
     }));
 }
 
-/// The original group of the process in this hierarchy, or of its nearest recorded ancestor: a process that was born
-/// while its parent was moved had its first group in the new place, where the parent had arrived already.
+/// Returns the original group, in this hierarchy, of the process, of its nearest recorded ancestor, or of a recorded
+/// process in the same process group.
 fn home_of<'o>(
     host: &dyn Host,
     process: ProcessId,
@@ -154,22 +180,42 @@ fn home_of<'o>(
     origins.values().filter(|origin| Some(origin.pgrp) == group).find_map(|origin| origin.from.get(mount))
 }
 
-/// Moves the process if the group is still the same one; returns whether it did.
-fn put(host: &mut dyn Host, process: ProcessId, target: &Target) -> Result<bool, HostError> {
+/// Moves the process if the target group is still the same one; returns whether it was moved. `low` is set if the
+/// process leaves a group below level 0 (`cpu.qos_level`), and contains the recorded attributes of threads.
+fn put(
+    host: &mut dyn Host,
+    process: ProcessId,
+    target: &Target,
+    low: Option<&Kept>,
+) -> Result<bool, HostError> {
     let dir = match host.open(&below(Path::new(&target.mount), &target.path)) {
         Err(error) if matches!(error.errno, Errno::ENOENT | Errno::ENODEV) => return Ok(false),
         opened => opened?,
     };
     let same = dir.inode == target.inode;
     let written = match same {
-        true => write_number(host, process, dir),
+        // This comes before the move, because processes that have left the group are not examined again.
+        true => leave(host, process, dir, low).and_then(|()| write_number(host, process, dir)),
         false => Ok(()),
     };
     host.close(dir);
     written.map(|()| same)
 }
 
-/// A PID that was reused since the list was read is not written; a reuse in the very moment of the write is reported.
+/// Gives the threads of a process the normal policy, if they leave a group below level 0 and their new group is not
+/// below level 0.
+fn leave(host: &mut dyn Host, process: ProcessId, to: Dir, low: Option<&Kept>) -> Result<(), HostError> {
+    match low {
+        Some(kept) if level::of(host, to).is_none_or(|level| level >= 0) => {
+            let tasks = host.list(Path::new(&format!("/proc/{}/task", process.pid))).unwrap_or_default();
+            level::make_normal(host, tasks.iter().filter_map(|tid| tid.parse().ok()), kept)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Moves a process by its PID. If the PID was reused since the list was read, nothing is written (`ESRCH`); if it was
+/// reused during the write, that is reported as an error (`EBUSY`).
 fn write_number(host: &mut dyn Host, process: ProcessId, dir: Dir) -> Result<(), HostError> {
     let held = host.process(process.pid)?;
     let object = format!("pid {}", process.pid);
@@ -180,6 +226,8 @@ fn write_number(host: &mut dyn Host, process: ProcessId, dir: Dir) -> Result<(),
     host.write(dir, "cgroup.procs", &process.pid.to_string())?;
     match alive(host, &held) || identity(host, process.pid).is_none() {
         true => Ok(()),
-        false => Err(HostError { operation: "move only the one that ended of", errno: Errno::EBUSY, ..gone }),
+        false => {
+            Err(HostError { operation: "move no other process instead of", errno: Errno::EBUSY, ..gone })
+        }
     }
 }

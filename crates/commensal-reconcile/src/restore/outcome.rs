@@ -1,17 +1,20 @@
-//! What `restore` did, and why something is left.
+//! The results of `restore`.
 
 use commensal_host::HostError;
 
 /// Results of a restore.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Restored {
-    /// Values restored, controllers disabled and groups removed, one line each.
+    /// Values restored, controllers disabled and groups removed, one line for each.
     pub done: Vec<String>,
-    /// What was left unchanged, with the reason: a commensal group with live processes, a running owner.
+    /// Objects that were left unchanged, with the reason, such as a commensal group with live processes or a running
+    /// owner.
     pub left: Vec<String>,
-    /// What failed, or could not be read.
+    /// Messages about operations that failed, records that could not be read, and records for which only the journal is
+    /// evidence.
     pub failed: Vec<String>,
-    /// PID of a loaded scheduler: it keeps its records, from which it restores threads when it is unloaded.
+    /// PID of the loaded scheduler, if there is one. Its records are kept, because it uses them to restore its threads
+    /// when it is unloaded.
     pub scheduler: Option<u32>,
 }
 
@@ -23,7 +26,15 @@ impl Restored {
     }
 }
 
+/// Why a record remains in the journal.
+#[derive(Debug)]
 pub(super) enum Left {
+    /// Another program or group depends on the changed object, or uses it.
     Busy(String),
+    /// The record depends on another one that remains, whose message gives the reason.
+    Waits,
+    /// The kernel refused to undo the record.
     Failed(HostError),
+    /// The group has no mark: only the record says that commensal made the change.
+    Denied(String),
 }

@@ -1,91 +1,173 @@
-//! Restores by recreating groups, and completes interrupted replacements.
+//! Restores levels (`cpu.qos_level`, which cannot be raised again) by replacing the group with a fresh one, and
+//! completes interrupted replacements.
 //!
-//! The journal has a record before a group is replaced, and the new inodes right after: whenever a crash happens, the
-//! next restore finds the old group, or the fresh one beside it, or the fresh one in its place.
+//! The journal gets a record before a group is replaced, and the new inodes right after. After a crash at any point,
+//! the next restore finds the old group, or the old and the fresh group, or the fresh group under the old name.
 
 use super::outcome::Left;
-use crate::drivers::recreate;
+use super::proof;
+use crate::drivers::{level, recreate};
 use crate::journal::{self, Contents, Record, Target};
+use commensal_core::errno::Errno;
 use commensal_core::knob::KnobId;
 use commensal_core::text;
 use commensal_host::{Host, HostError, below};
+use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Completes every replacement that was begun; returns those that failed, and why.
+/// Replacements that were not completed.
+#[derive(Debug, Default)]
+pub(super) struct Unfinished {
+    /// The replacements that failed, and the errors.
+    pub stuck: Vec<(Target, HostError)>,
+    /// Messages about replacements without a mark (the proof that commensal began them), which are not continued.
+    pub denied: BTreeSet<String>,
+    /// Whether records of other programs' groups were dropped because the groups no longer exist, and the file still
+    /// has these records.
+    pub dropped: bool,
+}
+
+/// Completes every replacement that was begun.
 pub(super) fn finish(
     host: &mut dyn Host,
     journal: &Path,
     contents: &mut Contents,
+    owners: &BTreeSet<String>,
     done: &mut Vec<String>,
-) -> Vec<(Target, HostError)> {
+) -> Unfinished {
+    // One target for each path: completing the replacement of a group updates the records of all groups at or below its
+    // path.
     let mut open: Vec<Target> = Vec::new();
-    for record in &contents.records {
-        match record {
-            Record::Recreating(target) => open.push(target.clone()),
-            Record::Original { group, knob, .. } => {
-                let begun = is_half_done(host, group, knob) && !open.contains(group);
-                open.extend(begun.then(|| group.clone()));
-            }
-            _ => {}
+    let mut paths: BTreeSet<(String, String)> = BTreeSet::new();
+    let mut unfinished = Unfinished::default();
+    for record in &mut contents.records {
+        let target = match record {
+            Record::Recreating(target) => Some(target.clone()),
+            Record::Original { group, knob, .. } if is_half_done(host, group, knob) => Some(group.clone()),
+            _ => None,
+        };
+        let Some(target) = target else { continue };
+        if is_gone(host, &target) {
+            settle(record);
+            unfinished.dropped = true;
+        } else if paths.insert((target.mount.clone(), target.path.clone())) {
+            open.push(target);
         }
     }
-    let mut stuck = Vec::new();
     for target in open {
-        match again(host, journal, contents, &target) {
+        match again(host, journal, contents, owners, &target) {
             Ok(line) => done.push(line),
-            Err(error) => stuck.push((target, error)),
+            Err(Left::Failed(error)) => unfinished.stuck.push((target, error)),
+            Err(Left::Busy(line) | Left::Denied(line)) => drop(unfinished.denied.insert(line)),
+            Err(Left::Waits) => {}
         }
     }
-    stuck
+    unfinished
 }
 
-/// Completes one replacement; returns a description.
+/// Completes one replacement; returns a message about it.
 pub(super) fn again(
     host: &mut dyn Host,
     journal: &Path,
     contents: &mut Contents,
+    owners: &BTreeSet<String>,
     target: &Target,
-) -> Result<String, HostError> {
+) -> Result<String, Left> {
+    // If the group is replaced already, only the records change. The mark may have been removed with the old group.
     if !replaced(host, target) {
-        recreate::recreate(host, &target.mount, &target.path)?;
+        proof::of_recreation(host, owners, target)?;
+        let kept = level::kept(&contents.records);
+        recreate::recreate(host, &target.mount, &target.path, &kept).map_err(Left::Failed)?;
     }
-    over(host, journal, contents, target)?;
+    over(host, journal, contents, target).map_err(Left::Failed)?;
     let shown = text::path(&below(Path::new(&target.mount), &target.path));
     Ok(format!("{shown} is a fresh group with the same settings and members"))
 }
 
-/// Whether the group of this original is half replaced: then groups at or below its path cannot be found by inode.
+/// Whether the group of this original is half replaced, so that groups at or below its path cannot be found by inode.
 pub(super) fn is_half_done(host: &mut dyn Host, group: &Target, knob: &str) -> bool {
     knob == KnobId::CpuQosLevel.to_string() && recreate::is_begun(host, &group.mount, &group.path)
 }
 
-/// Restores a level that the kernel does not raise again: the members move to a fresh group.
+/// Returns the level of the parent group, if that is not 0: a new group inherits it, so a fresh group would have that
+/// level as well.
+pub(super) fn level_above(host: &mut dyn Host, group: &Target) -> Option<i64> {
+    let (above, _) = group.path.rsplit_once('/')?;
+    let dir = host.open(&below(Path::new(&group.mount), above)).ok()?;
+    let level = level::of(host, dir);
+    host.close(dir);
+    level.filter(|level| *level != 0)
+}
+
+/// Restores a level that the kernel does not allow to be raised: moves the members to a fresh group.
 pub(super) fn restore_by_recreating(
     host: &mut dyn Host,
     journal: &Path,
     contents: &mut Contents,
-    group: &Target,
-    file: &str,
-    value: &str,
+    owners: &BTreeSet<String>,
+    (group, file, value): (&Target, &str, &str),
 ) -> Result<Option<String>, Left> {
+    proof::of_recreation(host, owners, group)?;
+    let shown = text::path(&below(Path::new(&group.mount), &group.path).join(file));
+    let held = level_above(host, group).map(|level| {
+        format!("{shown} cannot be {value} again: the group above has level {level}, which every group below it has")
+    });
+    // A replacement that was begun is completed in any case, because its members may be in two groups.
+    if let Some(line) = &held
+        && !recreate::is_begun(host, &group.mount, &group.path)
+    {
+        return Err(Left::Busy(line.clone()));
+    }
     let record = journal::line(&Record::Recreating(group.clone()));
+    let kept = level::kept(&contents.records);
     let recreated = host
         .state_append(journal, &record)
-        .and_then(|()| recreate::recreate(host, &group.mount, &group.path))
+        .and_then(|()| recreate::recreate(host, &group.mount, &group.path, &kept))
         .and_then(|_| over(host, journal, contents, group));
     recreated.map_err(Left::Failed)?;
-    let shown = text::path(&below(Path::new(&group.mount), &group.path).join(file));
-    Ok(Some(format!("{shown} is {value} again, in a fresh group with the same settings and members")))
+    match held {
+        Some(line) => Err(Left::Busy(line)),
+        None => {
+            Ok(Some(format!("{shown} is {value} again, in a fresh group with the same settings and members")))
+        }
+    }
 }
 
-/// Whether another group has the name already, and no fresh one is waiting beside it.
+/// Whether a fresh group has the name already, so that only the records must be updated. Signs are another inode, or a
+/// level that needs no replacement (the group was replaced together with its parent).
 fn replaced(host: &mut dyn Host, target: &Target) -> bool {
     let Ok(dir) = host.open(&below(Path::new(&target.mount), &target.path)) else { return false };
+    let file = KnobId::CpuQosLevel.row().v1.map(|file| file.name).unwrap_or_default();
+    let is_raised = host.read(dir, file).is_ok_and(|level| level.trim() == "0");
     host.close(dir);
-    dir.inode != target.inode && !recreate::is_begun(host, &target.mount, &target.path)
+    (is_raised || dir.inode != target.inode) && !recreate::is_begun(host, &target.mount, &target.path)
 }
 
-/// Applies the records of the group and of those below it to the groups that exist now.
+/// Whether neither the group nor a fresh one exists any more: another program removed them, and there is nothing to
+/// replace.
+fn is_gone(host: &mut dyn Host, target: &Target) -> bool {
+    match host.open(&below(Path::new(&target.mount), &target.path)) {
+        Ok(dir) => {
+            host.close(dir);
+            false
+        }
+        Err(error) => {
+            matches!(error.errno, Errno::ENOENT | Errno::ENODEV)
+                && !recreate::is_begun(host, &target.mount, &target.path)
+        }
+    }
+}
+
+/// Changes a record of a replacement into one that needs no further work. The record is not removed, so that the other
+/// records keep their indices.
+fn settle(record: &mut Record) {
+    if let Record::Recreating(target) = record {
+        let path = format!("{}{}", target.path, recreate::ASIDE);
+        *record = Record::Creating { mount: target.mount.clone(), path };
+    }
+}
+
+/// Updates the records of the group and of groups below it to the inodes of the groups that have their paths now.
 fn over(
     host: &mut dyn Host,
     journal: &Path,
@@ -93,14 +175,7 @@ fn over(
     target: &Target,
 ) -> Result<(), HostError> {
     let inside = format!("{}/", target.path);
-    for record in &mut contents.records {
-        let (Record::Created(group)
-        | Record::Cookied(group)
-        | Record::Enabling { group, .. }
-        | Record::Original { group, .. }) = record
-        else {
-            continue;
-        };
+    for group in contents.records.iter_mut().flat_map(journal::targets_of) {
         let replaced =
             group.mount == target.mount && (group.path == target.path || group.path.starts_with(&inside));
         if replaced && let Ok(dir) = host.open(&below(Path::new(&group.mount), &group.path)) {
@@ -108,16 +183,14 @@ fn over(
             host.close(dir);
         }
     }
-    // The record keeps its index, so that the others keep theirs: a group that was recreated needs nothing more.
     for record in &mut contents.records {
-        if *record == Record::Recreating(target.clone()) {
-            *record = Record::Creating {
-                mount: target.mount.clone(),
-                path: format!("{}{}", target.path, recreate::ASIDE),
-            };
+        let is_it =
+            matches!(record, Record::Recreating(one) if one.mount == target.mount && one.path == target.path);
+        if is_it {
+            settle(record);
         }
     }
-    // Damaged lines have to be saved first.
+    // The damaged lines have to be saved before the journal is rewritten.
     if contents.damaged.is_empty() {
         let text: String = contents.records.iter().map(journal::line).collect();
         host.state_replace(journal, &text)?;

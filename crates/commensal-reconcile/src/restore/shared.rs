@@ -1,5 +1,5 @@
-//! Settings that many groups share: machine-wide switches, and cost-based control of a disk. They are restored when no
-//! other group uses them any more.
+//! Restores settings that many groups share: machine-wide switches, and cost-based control of a disk. They are restored
+//! only when no other group uses them any more.
 
 use super::outcome::Left;
 use super::values::not_taken;
@@ -12,7 +12,7 @@ use commensal_host::{Dir, Host, HostError};
 use commensal_sensors::mounts::{Mount, cgroup_mounts};
 use std::path::Path;
 
-/// Restores a switch, unless groups that are not recorded have a value that it would clear.
+/// Restores a switch, unless that would clear a value of a group without a record.
 pub(super) fn switch_back(
     host: &mut dyn Host,
     switch: &str,
@@ -41,7 +41,8 @@ pub(super) fn switch_back(
     }
 }
 
-/// A group that no commensal record covers and that has a value of this knob. `ours` judges paths below the mount.
+/// Returns a group that has a value of this knob and no record in a journal. `ours` returns, for a path below the mount
+/// point, whether the group has a record.
 pub(super) fn user(host: &mut dyn Host, knob: KnobId, ours: &dyn Fn(&str) -> bool) -> Option<String> {
     let row = knob.row();
     for Mount { mount, version, options } in cgroup_mounts(host).unwrap_or_default() {
@@ -53,7 +54,8 @@ pub(super) fn user(host: &mut dyn Host, knob: KnobId, ours: &dyn Fn(&str) -> boo
         let found = below(host, root, "", &mut |host, dir, path| {
             let text = host.read(dir, file.name).unwrap_or_default();
             let text = text.trim();
-            !text.is_empty() && text != file.default && !ours(path)
+            (!text.is_empty() && text != file.default && !ours(path))
+                || (knob == KnobId::CpuBvtWarpNs && has_flags_alone(host, dir, text))
         });
         host.close(root);
         if found.is_some() {
@@ -63,8 +65,16 @@ pub(super) fn user(host: &mut dyn Host, knob: KnobId, ours: &dyn Fn(&str) -> boo
     None
 }
 
-/// Groups created later have copied the identity that is about to be restored; theirs is cleared first. `known` judges
-/// paths below the mount; returns what was written.
+/// Whether the group has flags in `cpu.identity` although its `cpu.bvt_warp_ns` is 0: commensal never writes such
+/// flags, and turning the switch off would clear them.
+fn has_flags_alone(host: &mut dyn Host, dir: Dir, rank: &str) -> bool {
+    let flags = host.read(dir, KnobId::CpuIdentity.row().name).unwrap_or_default();
+    rank == "0" && !matches!(flags.trim(), "" | "0")
+}
+
+/// Restores the identity (`cpu.bvt_warp_ns`) in groups that copied it: groups that were created below `group` after a
+/// write have inherited the value that is about to be restored, so they get the original first. `known` returns, for a
+/// path below the mount point, whether the group has a record. Returns one message per value written.
 pub(super) fn copies_back(
     host: &mut dyn Host,
     group: &Target,
@@ -103,7 +113,7 @@ pub(super) fn copies_back(
     failed.map_or(Ok(done), Err)
 }
 
-/// The first group below `dir` for which `wanted` holds.
+/// Returns the path of the first group below `dir` for which `wanted` returns true.
 fn below(
     host: &mut dyn Host,
     dir: Dir,

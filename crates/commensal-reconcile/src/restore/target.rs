@@ -1,4 +1,4 @@
-//! Opens a cgroup of a record, if it is still the same.
+//! Opens the cgroup of a record, if it is still the same group.
 
 use super::outcome::Left;
 use commensal_core::errno::Errno;
@@ -7,7 +7,7 @@ use commensal_host::{Dir, Host, below};
 use commensal_sensors::mounts::cgroup_mounts;
 use std::path::Path;
 
-/// Opens the group of a journal record; `None` when it is gone.
+/// Opens the group of a journal record; `None` if it no longer exists.
 pub(super) fn open(
     host: &mut dyn Host,
     mount: &str,
@@ -28,7 +28,7 @@ pub(super) fn open(
         {
             let group = text::path(&below(Path::new(mount), path));
             Err(Left::Busy(format!(
-                "{group} cannot be looked at: no cgroup hierarchy is mounted at {mount} here"
+                "{group} cannot be opened: no cgroup hierarchy is mounted at {mount} here"
             )))
         }
         Err(error) if matches!(error.errno, Errno::ENOENT | Errno::ENODEV) => Ok(None),
@@ -36,7 +36,7 @@ pub(super) fn open(
     }
 }
 
-/// Whether a cgroup file system is mounted there: in a chroot or a container the host's may be missing.
+/// Whether a cgroup file system is mounted at `mount`; in a chroot or a container the host's mounts may be missing.
 pub(super) fn mounted(host: &dyn Host, mount: &str) -> bool {
     cgroup_mounts(host).is_ok_and(|all| all.iter().any(|one| one.mount == mount))
 }

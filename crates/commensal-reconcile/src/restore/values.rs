@@ -1,4 +1,4 @@
-//! One value goes back to its original, and is read back.
+//! Restores one original value, and reads it back.
 
 use super::outcome::Left;
 use super::target::open;
@@ -46,7 +46,11 @@ fn write(
             Err(Left::Failed(not_taken(shown, value)))
         }
         (Ok(()), _) => Ok(Some(format!("{shown} is {} again", value.trim()))),
-        // A group, file or device that is gone is answered so, and has nothing to put back; one that is there has.
+        (Err(_), Ok(now)) if same(knob, file, device, &now, value) => {
+            Ok(Some(format!("{shown} is {} again", value.trim())))
+        }
+        // A missing group, file or device gives these errors, and there is nothing to restore. If the value can still
+        // be read, the error is reported.
         (Err(error), now) if matches!(error.errno, Errno::ENODEV | Errno::ENOENT) => {
             match now.is_ok_and(|now| has_value(knob, file, device, &now)) {
                 true => Err(Left::Failed(error)),
@@ -57,13 +61,13 @@ fn write(
     }
 }
 
-/// The kernel took a value, and the file reads another.
+/// Returns the error for a value that the kernel accepted although the file then reads another value.
 pub(super) fn not_taken(object: String, value: &str) -> HostError {
-    // The number for what somebody else keeps from being changed.
+    // EBUSY, because another program probably keeps changing it.
     HostError { operation: "keep", object, value: Some(value.trim().to_owned()), errno: Errno::EBUSY }
 }
 
-/// The row of a knob's file, and the device.
+/// Returns the knob table's row of a file, and the device.
 fn row(knob: &str, file: &str, device: Option<&str>) -> Option<(&'static File, Option<Device>)> {
     let row = KnobId::from_name(knob)?.row();
     let files = [Version::V1, Version::V2].into_iter().filter_map(|version| row.file(version));
@@ -71,14 +75,14 @@ fn row(knob: &str, file: &str, device: Option<&str>) -> Option<(&'static File, O
     Some((file, device.and_then(|device| device.parse().ok())))
 }
 
-/// Whether the file already holds the original, compared as values.
+/// Whether the file already has the original value; compares values, not text.
 fn same(knob: &str, file: &str, device: Option<&str>, now: &str, value: &str) -> bool {
     let Some((file, device)) = row(knob, file, device) else { return now.trim() == value.trim() };
     let original = file.parse(value, device);
     original.is_ok() && original == file.parse(now, device)
 }
 
-/// Whether the file has something to be put back: what is for a device has a line only as long as the device is there.
+/// Whether the file still has a value to restore: a device's line exists only as long as the device.
 fn has_value(knob: &str, file: &str, device: Option<&str>, now: &str) -> bool {
     let Some((file, device)) = row(knob, file, device) else { return true };
     match device {

@@ -1,19 +1,22 @@
-//! A state directory that somebody has had their hands on: nothing outside of what we did is written, and what can be read of
-//! what we did goes back.
+//! State directories that another user or program has tampered with: only changes that commensal made are undone, and
+//! every change with a readable record is undone.
 
-use crate::support::{STATE, applied, journal, planned, restored};
+use crate::support::{STATE, applied, instance, journal, planned, restored, specs};
 use crate::undo::{GROUPS, machines};
-use commensal_host::Host;
+use commensal_core::group::GroupName;
 use commensal_host::fake::FakeHost;
-use commensal_reconcile::journal::{self as journals, Owner, Record};
+use commensal_host::{Host, SMALL_STATE_FILE_MOST};
+use commensal_reconcile::journal::{self as journals, Owner, Record, Target};
+use commensal_reconcile::{Instance, PlanRequest, Reconciler, queue};
 use commensal_sensors::machine;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 fn machine_journal() -> PathBuf {
     Path::new(STATE).join("machine.journal")
 }
 
-/// A machine with [`GROUPS`] in force.
+/// Returns each machine with [`GROUPS`] in force, and its snapshot from before.
 fn in_force() -> impl Iterator<Item = (&'static str, FakeHost, std::collections::BTreeMap<String, String>)> {
     machines().into_iter().map(|(name, fake)| {
         let before = fake.snapshot();
@@ -22,7 +25,7 @@ fn in_force() -> impl Iterator<Item = (&'static str, FakeHost, std::collections:
     })
 }
 
-// promise 70
+// promise 57
 #[test]
 fn what_is_no_journal_keeps_no_other_from_going_back() {
     for (name, fake, before) in in_force() {
@@ -38,17 +41,17 @@ fn what_is_no_journal_keeps_no_other_from_going_back() {
     }
 }
 
-// promise 69
+// promise 57
 #[test]
 fn a_journal_of_somebody_else_is_not_carried_out() {
     for (name, fake) in machines() {
-        // Nor do the groups tell anything.
+        // The groups have no marks either.
         fake.refuse_attributes();
         let before = fake.snapshot();
         assert!(applied(&mut fake.another(), GROUPS).2.failure.is_none(), "{name}");
         let theirs = Path::new(STATE).join("run.journal");
         let mut host = fake.another();
-        // A decoy that a forged record would change.
+        // A copy of the journal that belongs to another user must not be carried out.
         let text = host.state_read(&machine_journal()).unwrap().unwrap();
         host.state_replace(&theirs, &text).unwrap();
         fake.set_owner(&theirs, 65_534, 0o644);
@@ -58,18 +61,18 @@ fn a_journal_of_somebody_else_is_not_carried_out() {
         assert_eq!(fake.snapshot(), now, "{name}");
         assert!(result.done.is_empty(), "{name}: {result:?}");
         assert!(result.failed[0].contains("belongs to user 65534"), "{name}: {result:?}");
-        // The others are.
+        // This user's own journal is carried out.
         host.state_replace(&machine_journal(), &text).unwrap();
         let result = restored(&mut host);
         assert_eq!(fake.snapshot(), before, "{name}: {result:?}");
         assert_eq!(result.failed.len(), 1, "{name}: {result:?}");
-        // Nor is one that others can write.
+        // A journal that other users can write is not carried out either.
         fake.set_owner(machine_journal(), 0, 0o666);
         assert!(journal(&mut host).unwrap_err().to_string().contains("nothing was written"));
     }
 }
 
-// promise 70
+// promise 57
 #[test]
 fn damaged_lines_stay_where_they_are_when_they_cannot_be_kept_aside() {
     for (name, fake, before) in in_force() {
@@ -85,15 +88,15 @@ fn damaged_lines_stay_where_they_are_when_they_cannot_be_kept_aside() {
         );
         let left = host.state_read(&machine_journal()).unwrap().unwrap();
         assert_eq!(left.lines().last(), Some("00000000 {}"), "{name}");
-        // What went back is its owner's now.
+        // A restored value belongs to the group's owner again.
         assert!(!left.contains("\"original\""), "{name}: {left}");
     }
 }
 
-/// A group of somebody else's with a weight and limits of its own, put on record by [`SMALL`].
+/// Creates a machine with groups of another program, which have a weight; [`SMALL`] changes one of them.
 fn small(make: fn(u32, u64) -> FakeHost) -> FakeHost {
     let fake = make(2, 1 << 30);
-    // The journal stands alone; what is lost of it while the groups tell the rest is for `originals`.
+    // Without marks, only the journal has the records; `originals` tests the loss of one of the two.
     fake.refuse_attributes();
     let mut host = fake.another();
     let unified = host.read_file(Path::new("/sys/fs/cgroup/cgroup.controllers")).is_ok();
@@ -112,7 +115,7 @@ fn small(make: fn(u32, u64) -> FakeHost) -> FakeHost {
 const SMALL: &str =
     "[group.batch]\nclass = \"offline\"\nmatch = [{ cgroup = \"/batch\" }]\ncpu.max = \"1 core\"\n";
 
-/// Puts [`SMALL`] in force, has `attack` change the journal, restores twice, and says what went wrong.
+/// Puts [`SMALL`] in force, lets `attack` change the journal, and restores twice. An error describes what went wrong.
 fn attacked(make: fn(u32, u64) -> FakeHost, attack: &dyn Fn(&[u8]) -> Vec<u8>) -> Result<(), String> {
     let fake = small(make);
     let before = fake.snapshot();
@@ -148,8 +151,8 @@ fn attacked(make: fn(u32, u64) -> FakeHost, attack: &dyn Fn(&[u8]) -> Vec<u8>) -
 
 const MAKES: [fn(u32, u64) -> FakeHost; 2] = [FakeHost::v1, FakeHost::v2];
 
-// promise 71
-// promise 14
+// promise 58
+// promise 12
 #[test]
 fn flipped_bits_lose_no_line_but_their_own() {
     let mut random = commensal_core::rng::Rng::new(7);
@@ -165,7 +168,7 @@ fn flipped_bits_lose_no_line_but_their_own() {
     }
 }
 
-// promise 14
+// promise 12
 #[test]
 fn a_journal_cut_at_any_byte_loses_no_whole_line() {
     for make in MAKES {
@@ -183,7 +186,7 @@ fn a_journal_cut_at_any_byte_loses_no_whole_line() {
     }
 }
 
-// promise 14
+// promise 12
 #[test]
 fn lines_twice_in_another_order_or_of_another_boot_are_stood() {
     let lines = |bytes: &[u8]| -> Vec<Vec<u8>> {
@@ -207,7 +210,7 @@ fn lines_twice_in_another_order_or_of_another_boot_are_stood() {
             })
             .unwrap();
         }
-        // A journal that was copied from another machine is none of this one's.
+        // A journal that was copied from another machine does not apply to this one.
         let fake = small(make);
         let mut host = fake.another();
         assert!(applied(&mut host, SMALL).2.failure.is_none());
@@ -225,7 +228,7 @@ fn lines_twice_in_another_order_or_of_another_boot_are_stood() {
     }
 }
 
-// promise 14
+// promise 12
 #[test]
 fn a_full_disk_does_not_keep_values_from_going_back() {
     for make in MAKES {
@@ -246,7 +249,7 @@ fn a_full_disk_does_not_keep_values_from_going_back() {
     }
 }
 
-// promise 72
+// promise 12
 #[test]
 fn a_hundred_thousand_records_take_one_look_each() {
     let fake = small(FakeHost::v1);
@@ -265,7 +268,7 @@ fn a_hundred_thousand_records_take_one_look_each() {
     host.state_dir(Path::new(STATE)).unwrap();
     host.state_replace(&machine_journal(), &text).unwrap();
     let journal = journal(&mut host).unwrap();
-    // Each was looked for in all of them: 5,000,000,000 comparisons.
+    // Previously each record was searched for among all others: 5,000,000,000 comparisons.
     assert!(records[1..].iter().all(|record| journal.has(record)));
     assert!(!journal.has(&Record::Scheduling));
     let result = restored(&mut host);
@@ -273,7 +276,147 @@ fn a_hundred_thousand_records_take_one_look_each() {
     assert_eq!(host.state_read(&machine_journal()).unwrap(), None);
 }
 
-// promise 73
+/// A journal that is larger than it may be is not read by anybody, and everybody names it, its size and the limit.
+// promise 57
+#[test]
+fn a_journal_has_a_largest_size() {
+    let most = journals::MOST_BYTES;
+    for (name, fake, _) in in_force() {
+        let mut host = fake.another();
+        let now = fake.snapshot();
+        for (size, fits) in [(most, true), (most + 1, false), (u64::MAX, false)] {
+            fake.set_size(machine_journal(), size);
+            assert_eq!(journal(&mut host).is_ok(), fits, "{name}: {size}");
+            let found = journals::inspect(&mut host, Path::new(STATE), journals::MACHINE, &mut |_, _| {});
+            assert_eq!(found.unreadable.is_none(), fits, "{name}: {size}: {found:?}");
+            if fits {
+                continue;
+            }
+            let said = format!("machine.journal, which has {size} bytes and may have at most {most}");
+            let error = journal(&mut host).unwrap_err();
+            assert!(error.to_string().contains("nothing was written"), "{name}: {error}");
+            let source = std::error::Error::source(&error).unwrap().to_string();
+            assert!(source.contains(&said), "{name}: {source}");
+            assert!(found.unreadable.unwrap().contains(&said), "{name}");
+            let state = commensal_reconcile::bring_safe_state(&mut host, Path::new(STATE), Duration::ZERO);
+            assert!(state.failed.iter().any(|line| line.contains(&said)), "{name}: {state:?}");
+        }
+        assert_eq!(fake.snapshot(), now, "{name}");
+        let result = restored(&mut host);
+        assert!(result.failed.iter().any(|line| line.contains("may have")), "{name}: {result:?}");
+    }
+}
+
+/// What waiting and running commands say of themselves, and whether a queue is closed, is small.
+// promise 57
+#[test]
+fn files_of_a_queue_have_a_largest_size() {
+    let (fake, state) = (FakeHost::v2(2, 1 << 30), Path::new(STATE));
+    let mut host = fake.another();
+    let group = GroupName::new("etl").unwrap();
+    queue::hold(&mut host, state, &group, "memory at 91 %", Duration::from_secs(60)).unwrap();
+    let queue_dir = state.join("queue/etl");
+    let ticket = queue_dir.join(format!("running/{:020}", 1));
+    let job = "{\"pid\":7,\"command\":\"sort\",\"arrived_ns\":1,\"started_ns\":2}\n";
+    let lock = host.state_lock_new(&ticket, job).unwrap();
+    let whole = queue::read(&mut host, state, &group).unwrap();
+    assert!(whole.held.is_some() && whole.running[0].command == "sort", "{whole:?}");
+    // A ticket that cannot be read still counts as a running command: its lock says so.
+    fake.set_size(&ticket, SMALL_STATE_FILE_MOST + 1);
+    let read = queue::read(&mut host, state, &group).unwrap();
+    assert_eq!((read.running.len(), queue::load(&mut host, state, &group).unwrap().running), (1, 1));
+    assert!(read.running[0].command.is_empty(), "{read:?}");
+    drop(lock);
+    fake.set_size(queue_dir.join("held"), SMALL_STATE_FILE_MOST + 1);
+    let error = queue::read(&mut host, state, &group).unwrap_err().to_string();
+    let said = format!(
+        "etl/held, which has {} bytes and may have at most {SMALL_STATE_FILE_MOST}",
+        SMALL_STATE_FILE_MOST + 1
+    );
+    assert!(error.contains(&said), "{error}");
+}
+
+/// A record of every kind, about things that no longer exist and that `n` tells apart.
+fn about_nothing(n: u32) -> Record {
+    let mount = "/sys/fs/cgroup/cpu".to_owned();
+    let path = format!("/gone/{n}");
+    let group = Target { mount: mount.clone(), path: path.clone(), inode: u64::from(n) + 1_000_000 };
+    let (knob, file) = ("cpu.weight".to_owned(), "cpu.shares".to_owned());
+    let (pid, start_ticks, value) = (1_000_000 + n, 1, "300".to_owned());
+    match n % 14 {
+        0 => Record::Affinity { tid: pid, start_ticks, cpus: "0".to_owned() },
+        1 => Record::Policy { tid: pid, start_ticks, policy: 0 },
+        2 => Record::Moved { pid, start_ticks },
+        3 => {
+            let to = vec![group.clone()];
+            Record::Moving { pid, start_ticks, pgrp: pid, by: "processes".to_owned(), from: vec![group], to }
+        }
+        4 => Record::Original { group, knob, file, device: None, value },
+        5 => Record::Safe { group, knob, file, device: None, value, online: true },
+        6 => Record::Created(group),
+        7 => Record::Creating { mount, path },
+        8 => Record::Enabling { group, controller: "cpu".to_owned() },
+        9 => Record::Cookied(group),
+        10 => Record::Recreating(group),
+        11 => Record::Ordering { owner: "machine".to_owned(), mount, path },
+        12 => Record::Switching { switch: "vm.memcg_qos_enable".to_owned(), value: "0".to_owned() },
+        _ => Record::Scheduling,
+    }
+}
+
+/// Most memory that this process has had, in bytes.
+fn peak_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    peak.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap() << 10
+}
+
+/// Distinct and repeated records of every kind: reading and undoing them takes a bounded number of looks for each record,
+/// and memory in proportion to the file. A million of each in the long tier.
+// promise 12
+#[test]
+fn a_million_records_take_few_looks_each() {
+    /// Looks at cgroups, processes and files for each record.
+    const LOOKS: u64 = 16;
+    /// Memory for each byte of the journal: its text, its records, and copies of both.
+    const COPIES: u64 = 40;
+    let is_long = std::env::var_os("PROPTEST_CASES").is_some();
+    if !is_long {
+        println!(
+            "skipped: the million of a_million_records_take_few_looks_each: it takes minutes (cargo xtask ci --long)"
+        );
+    }
+    let many: u32 = if is_long { 1_000_000 } else { 14_000 };
+    for (what, distinct) in [("distinct", many), ("repeated", 14), ("some repeated", many / 2)] {
+        let fake = small(FakeHost::v1);
+        let mut host = fake.another();
+        let before = fake.snapshot();
+        let owner = Owner::this_process(&mut host, "machine").unwrap();
+        let text: String = std::iter::once(Record::Owner(owner))
+            .chain((0..many).map(|n| about_nothing(n % distinct)))
+            .map(|record| journals::line(&record))
+            .collect();
+        host.state_dir(Path::new(STATE)).unwrap();
+        host.state_replace(&machine_journal(), &text).unwrap();
+        let (bytes, peak, since) = (text.len() as u64, peak_bytes(), fake.calls());
+        drop(text);
+        assert_eq!(journal(&mut host).unwrap().len(), many as usize, "{what}");
+        let read = fake.calls();
+        assert!(read - since < 100, "{what}: {} looks to read it", read - since);
+        let result = restored(&mut host);
+        let looks = fake.calls() - read;
+        assert!(result.nothing(), "{what}: {:?} {:?}", result.failed.first(), result.left.first());
+        assert_eq!(host.state_read(&machine_journal()).unwrap(), None, "{what}");
+        assert!(looks <= LOOKS * u64::from(many), "{what}: {looks} looks");
+        assert_eq!(fake.snapshot(), before, "{what}");
+        let more = peak_bytes() - peak;
+        println!("{what}: {many} records, {bytes} bytes, {looks} looks, {} MiB more", more >> 20);
+        // Other tests may run in this process, which says nothing about a small journal.
+        assert!(!is_long || more <= COPIES * bytes, "{what}: {more} bytes of memory for {bytes}");
+    }
+}
+
+// promise 59
 #[test]
 fn a_wide_pattern_leaves_out_what_the_machine_and_commensal_run_in() {
     let fake = FakeHost::v2(2, 1 << 30);
@@ -313,8 +456,180 @@ fn a_wide_pattern_leaves_out_what_the_machine_and_commensal_run_in() {
     }
     let none = plan(&mut host, "/*.slice", "");
     assert!(none.steps.is_empty() && none.unmet.len() == 1, "{:?}", none.unmet);
-    assert!(none.unmet[0].try_this.contains("name a cgroup in full"), "{:?}", none.unmet[0]);
-    // By its full name whatever its owner wants.
+    assert!(none.unmet[0].try_this.contains("a cgroup's full path"), "{:?}", none.unmet[0]);
+    // A cgroup that is named in full is always claimed.
     let named = plan(&mut host, "/kubepods", "");
     assert!(named.steps.iter().any(|step| step.place.path.as_str() == "/kubepods"));
+}
+
+/// Patterns x kinds of machines: what is in a cgroup of the machine becomes a member only if the pattern has its name.
+// promise 59
+#[test]
+fn a_wildcard_takes_nothing_in_the_cgroups_of_the_machine() {
+    let (nginx, second) = ("/system.slice/nginx.service", "/system.slice/nginx-2.service");
+    let (user, pods, job) = ("/user.slice/user-7.slice", "/kubepods/burstable", "/sales/job");
+    let all = [nginx, second, user, pods, job, "/init.scope/x", "/union/job"];
+    let everything = "match-everything = true";
+    let cases: [(&str, &str, &[&str], &[&str]); 12] = [
+        ("/s*/*", "", &[job], &["/system.slice"]),
+        ("/?ystem.slice/*", "", &[], &["/system.slice"]),
+        ("/[s]ystem.slice/nginx.service", "", &[], &["/system.slice"]),
+        ("/**/nginx.service", "", &[], &["/system.slice"]),
+        ("/u*/*", "", &["/union/job"], &["/user.slice"]),
+        ("/i*/*", "", &[], &["/init.scope"]),
+        ("/k*/*", "", &[], &["/kubepods"]),
+        (
+            "/*/*",
+            everything,
+            &[job, "/union/job"],
+            &["/init.scope", "/kubepods", "/system.slice", "/user.slice"],
+        ),
+        ("/system.slice/nginx*.service", "", &[second, nginx], &[]),
+        ("/system.slice/*", "", &[second, nginx], &[]),
+        ("/user.slice/*", "", &[user], &[]),
+        ("/kubepods/*", "", &[pods], &[]),
+    ];
+    for make in [FakeHost::v1, FakeHost::v2, FakeHost::hybrid] {
+        let fake = make(2, 1 << 30);
+        let mut host = fake.another();
+        for hierarchy in commensal_sensors::mounts::hierarchies(&mut host).unwrap() {
+            let root = host.open(Path::new(&hierarchy.mount)).unwrap();
+            for path in all {
+                let (above, name) = path[1..].split_once('/').unwrap();
+                let above = match host.mkdir(root, above) {
+                    Ok(made) => made,
+                    Err(_) => host.open_child(root, above).unwrap(),
+                };
+                host.mkdir(above, name).unwrap();
+            }
+        }
+        for (pattern, more, taken, left_out) in cases {
+            let text = format!(
+                "[group.batch]\nclass = \"offline\"\nmatch = [{{ cgroup = \"{pattern}\" }}]\n{more}\n"
+            );
+            let survey = instance().survey(&mut host).unwrap();
+            let planned = instance().plan(&mut host, &survey, &PlanRequest::all(&specs(&text))).unwrap();
+            let members = planned.desired.groups[0].members.iter().map(|member| member.path.as_str());
+            assert_eq!(members.collect::<Vec<_>>(), taken, "{pattern}");
+            let notes = planned.plan.notes.iter().filter(|note| note.contains("leaves out"));
+            let notes: Vec<&String> = notes.collect();
+            assert_eq!(notes.len(), left_out.len(), "{pattern}: {notes:?}");
+            for (note, path) in notes.iter().zip(left_out) {
+                assert!(
+                    note.contains(&format!("match cgroup {pattern} leaves out {path}: it holds ")),
+                    "{note}"
+                );
+            }
+            assert_eq!(
+                planned.plan.unmet.iter().any(|one| one.try_this.contains("full path")),
+                taken.is_empty()
+            );
+        }
+    }
+}
+
+/// Whatever is in the place of the journal, what stands on the cgroups goes back.
+// promise 57
+#[test]
+fn a_journal_that_cannot_be_used_loses_nothing_that_is_on_the_cgroups() {
+    type Spoil = fn(&FakeHost);
+    let ways: [(&str, Spoil, usize); 7] = [
+        ("a directory", |fake| fake.set_kind(machine_journal(), "a directory"), 1),
+        ("a named pipe", |fake| fake.set_kind(machine_journal(), "a named pipe"), 1),
+        ("a socket", |fake| fake.set_kind(machine_journal(), "a socket"), 1),
+        ("too large", |fake| fake.set_size(machine_journal(), 1 << 40), 1),
+        ("somebody else's", |fake| fake.set_owner(machine_journal(), 65_534, 0o644), 1),
+        ("for all to write", |fake| fake.set_owner(machine_journal(), 0, 0o666), 1),
+        (
+            "of another boot",
+            |fake| {
+                let mut host = fake.another();
+                let mut owner = Owner::this_process(&mut host, journals::MACHINE).unwrap();
+                owner.boot_id = "another".to_owned();
+                host.state_replace(&machine_journal(), &journals::line(&Record::Owner(owner))).unwrap();
+            },
+            0,
+        ),
+    ];
+    for (what, spoil, failures) in ways {
+        for (name, fake, before) in in_force() {
+            spoil(&fake);
+            let result = restored(&mut fake.another());
+            assert_eq!(fake.snapshot(), before, "{name}: {what}: {result:?}");
+            assert_eq!(result.failed.len(), failures, "{name}: {what}: {result:?}");
+            assert!(!result.done.is_empty(), "{name}: {what}");
+        }
+    }
+}
+
+/// A journal of an earlier boot holds up nothing, damaged or not.
+// promise 57
+#[test]
+fn damage_from_before_the_boot_is_no_obstacle() {
+    for (name, fake) in machines() {
+        let mut host = fake.another();
+        let mut owner = Owner::this_process(&mut host, journals::MACHINE).unwrap();
+        owner.boot_id = "another".to_owned();
+        let text = journals::line(&Record::Owner(owner)) + "00000000 {\"record\":\"created\"}\n";
+        host.state_dir(Path::new(STATE)).unwrap();
+        host.state_replace(&machine_journal(), &text).unwrap();
+        let failure = applied(&mut host, GROUPS).2.failure;
+        assert!(failure.is_none(), "{name}: {failure:?}");
+    }
+}
+
+/// More marks than the kernel lists names of: all of them are found.
+// promise 20
+#[test]
+fn more_marks_than_can_be_listed() {
+    const PROCESSES: usize = 2_000;
+    let fake = FakeHost::v1(4, 1 << 30);
+    let before = fake.snapshot();
+    for _ in 0..PROCESSES {
+        crate::members::start(&fake, "/", "/usr/bin/ffmpeg", 1);
+    }
+    let text =
+        "[group.media]\nclass = \"offline\"\npids.max = 9000\nmatch = [{ process = { exe = \"ffmpeg\" } }]\n";
+    let specs = commensal_core::config::parse("groups.toml", text).unwrap();
+    let (mut host, instance) = (fake.another(), Instance::new(Path::new(STATE)));
+    let round = Reconciler::new(instance.clone(), &mut host)
+        .and_then(|mut one| one.round(&mut host, 0, &PlanRequest::all(&specs)));
+    let round = round.unwrap();
+    assert!(round.problems.is_empty(), "{:?}", round.problems);
+    fake.another().state_remove(&machine_journal()).unwrap();
+    let result = instance.restore(&mut fake.another(), &[]).unwrap();
+    assert!(result.failed.is_empty() && result.left.is_empty(), "{:?} {:?}", result.failed, result.left);
+    assert_eq!(fake.snapshot(), before);
+}
+
+/// A lab's cgroups are emptied by killing: only where a mark says that commensal made them.
+// promise 58
+#[test]
+fn processes_of_a_cgroup_that_nothing_marks_are_not_killed() {
+    for (name, fake) in machines() {
+        let mut host = fake.another();
+        let (mount, path) = commensal_sensors::mounts::hierarchies(&mut host)
+            .map(|all| (all[0].mount.clone(), "/theirs".to_owned()))
+            .unwrap();
+        let root = host.open(Path::new(&mount)).unwrap();
+        let dir = host.mkdir(root, "theirs").unwrap();
+        let pid = fake.add_process(&[&format!("{mount}{path}")]);
+        let mut owner = Owner::this_process(&mut host, "lab").unwrap();
+        // A run that has died.
+        (owner.pid, owner.start_ticks) = (u32::MAX - 1, 1);
+        let created = Record::Created(Target { mount, path, inode: dir.inode });
+        let text: String = [&Record::Owner(owner), &created].into_iter().map(journals::line).collect();
+        host.state_dir(Path::new(STATE)).unwrap();
+        let lab = Path::new(STATE).join(format!("lab-{}.journal", u32::MAX - 1));
+        host.state_replace(&lab, &text).unwrap();
+        let result = restored(&mut host);
+        assert!(result.failed.iter().any(|one| one.contains("not marked")), "{name}: {result:?}");
+        assert!(fake.processes().iter().any(|one| one.pid == pid && one.exit.is_none()), "{name}: killed");
+        // With its mark it is commensal's.
+        let mark = serde_json::json!({ "owner": STATE, "journal": "lab", "record": created }).to_string();
+        host.set_attribute(dir, "trusted.commensal.created", Some(&mark)).unwrap();
+        let result = restored(&mut host);
+        assert!(result.left.is_empty(), "{name}: {result:?}");
+        assert!(fake.processes().iter().all(|one| one.pid != pid || one.exit.is_some()), "{name}: left");
+    }
 }

@@ -1,19 +1,23 @@
-//! Whatever is done to whatever machine, and whenever it is interrupted or refused: nothing is lost.
+//! Nothing is lost, whatever kind of machine is changed in whatever way, and at whatever moment that is interrupted or
+//! refused.
 //!
-//! A product, not a list of anecdotes: [`worlds`] x [`Act`] x fault x the n-th change x what is done next. A new kind of step or a new
-//! limit is tried at every moment as soon as a world plans it, and [`every_step_and_limit_is_in_some_world`] fails until one does.
+//! The tests form the product [`worlds`] x [`Act`] x fault x the n-th change x what is done next. A new kind of step or
+//! a new limit is tested at every moment as soon as a world plans it, and [`every_step_and_limit_is_in_some_world`]
+//! fails until one does.
 
 use crate::support::{STATE, restored};
-use crate::{members, scheduler, together, undo, vendors};
+use crate::{levels, members, scheduler, together, undo, vendors};
 use commensal_core::class::Mechanism;
 use commensal_core::config::parse;
 use commensal_core::errno::Errno;
 use commensal_core::knob::KnobId;
 use commensal_core::limit::{LIMITS, LimitId, Unit};
+
 use commensal_core::plan::{Action, Step, undo};
+use commensal_core::process::SCHED_IDLE;
 use commensal_core::safe::safe;
-use commensal_host::Host;
 use commensal_host::fake::{FakeHost, VendorKernel};
+use commensal_host::{Host, Scheduling};
 use commensal_reconcile::{Instance, Outcome, PlanRequest, Planned, Reconciler, SafeRequest, enforce};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -21,64 +25,72 @@ use std::path::Path;
 
 const MEMORY: u64 = 16 << 30;
 
-/// A kind of machine and what is put in force on it, one text after the other.
+/// A kind of machine, and the groups files that are put in force on it, one after the other.
 pub struct World {
     pub name: String,
     pub machine: Box<dyn Fn() -> FakeHost>,
     pub texts: Vec<String>,
 }
 
-/// What is interrupted.
+/// The operation that is interrupted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
-    /// `apply` of the text with this number, after those before it.
+    /// `apply` of the groups file with this number, after the files before it.
     Apply(usize),
-    /// A round of the agent with it.
+    /// A round of the agent with the groups file of this number.
     Round(usize),
-    /// `restore`, with all texts put in force.
+    /// `restore`, after all groups files were put in force.
     Restore,
 }
 
-/// What happens at the n-th change.
+/// The fault at the n-th change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     Crash,
-    /// That change alone.
+    /// Only that change is refused.
     Refused(Errno),
-    /// That change of a cgroup and all later ones, those that take back included.
+    /// That change of a cgroup and all later ones are refused, including those that undo changes.
     RefusedFrom(Errno),
 }
 
-/// What an act says of itself.
+/// The result that an act reports.
 #[derive(Debug)]
 pub enum Said {
-    /// All of it is done, by these mechanisms and but for what the plan says that it cannot have.
+    /// Everything was done; with the mechanisms used, and the requests that the plan reports as unmet.
     Done(Vec<String>),
-    /// A step was refused, and so much could not be taken back.
+    /// A step was refused; `left` lists the changes that could not be undone.
     Refused { why: String, left: Vec<String> },
-    /// Something is not done, in words.
+    /// Something was not done, for this reason.
     Open(String),
 }
 
-/// What is done after it.
+/// The operation after the act.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Then {
     Restore,
-    /// The act is repeated without a fault, then everything is restored.
+    /// Repeats the act without a fault, then restores everything.
     Again,
 }
 
 const BOTH: [Then; 2] = [Then::Restore, Then::Again];
 
-/// All that there is to see of a machine, but for the state directory and the dead.
+/// The whole state of a machine, except the state directory and exited processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MachineState {
     /// Text by path.
     pub files: BTreeMap<String, String>,
     switches: Vec<String>,
-    /// By process: its groups, whether it is of the idle class, and whether threads have cookies.
-    processes: BTreeMap<u32, (Vec<String>, bool, Vec<bool>)>,
+    processes: BTreeMap<u32, ProcessState>,
     orders: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct ProcessState {
+    groups: Vec<String>,
+    /// The attributes of its threads.
+    scheduling: Vec<Scheduling>,
+    /// Which of its threads have cookies.
+    cookies: Vec<bool>,
 }
 
 pub fn see(fake: &FakeHost) -> MachineState {
@@ -87,9 +99,11 @@ pub fn see(fake: &FakeHost) -> MachineState {
     let alive = fake.processes().into_iter().filter(|process| process.exit.is_none());
     let one = |process: commensal_host::fake::FakeProcess| {
         let groups = process.groups.iter().map(|group| group.display().to_string()).collect();
-        (process.pid, (groups, process.idle, process.threads.values().map(|cookie| *cookie != 0).collect()))
+        let cookies = process.threads.values().map(|cookie| *cookie != 0).collect();
+        let scheduling = process.scheduling.into_values().collect();
+        (process.pid, ProcessState { groups, scheduling, cookies })
     };
-    // Once a disk was controlled by cost it has a line, and without control it says so there.
+    // A disk that was once under cost-based control keeps a line, which then reads `enable=0`.
     let uncontrolled = |(path, text): (String, String)| {
         let off = path.ends_with("io.cost.qos") && text.contains("enable=0");
         (path, if off { String::new() } else { text })
@@ -103,7 +117,8 @@ pub fn see(fake: &FakeHost) -> MachineState {
     }
 }
 
-/// Where nothing can be removed, the scratch cgroup of a survey stays until the next one, or `restore`.
+/// Removes the scratch group of a survey from the state: if groups cannot be removed, it stays until the next survey or
+/// `restore`.
 pub fn without_scratch(mut state: MachineState) -> MachineState {
     let scratch = format!("/{}/", instance().scratch);
     state.files.retain(|path, _| !path.contains(&scratch));
@@ -111,32 +126,39 @@ pub fn without_scratch(mut state: MachineState) -> MachineState {
 }
 
 impl MachineState {
-    /// The files of which the text is another one, or that one of the two lacks.
+    /// Returns the files whose text differs, or that exist in only one of the two.
     pub fn differing(&self, other: &MachineState) -> BTreeSet<String> {
         let differ = |path: &&String| self.files.get(*path) != other.files.get(*path);
         self.files.keys().chain(other.files.keys()).filter(differ).cloned().collect()
     }
 
-    /// Whether everything but the files is the same.
+    /// Whether everything except the files is the same.
     pub fn same_beside_files(&self, other: &MachineState) -> bool {
         self.switches == other.switches && self.processes == other.processes && self.orders == other.orders
     }
 
-    /// Whether the orders of the scheduler are the same.
+    /// Whether the scheduler's orders are the same.
     pub fn same_orders(&self, other: &MachineState) -> bool {
         self.orders == other.orders
     }
 }
 
-/// Says where two machines differ, instead of all that they have.
+/// Asserts that two machine states are equal; the message lists only the differences.
 pub fn same(left: &MachineState, right: &MachineState, what: &str) {
     let lines = left
         .differing(right)
         .into_iter()
         .map(|path| format!("{path}: {:?} instead of {:?}", left.files.get(&path), right.files.get(&path)));
-    let lines: Vec<String> = lines.collect();
+    let mut lines: Vec<String> = lines.collect();
+    let pids: BTreeSet<&u32> = left.processes.keys().chain(right.processes.keys()).collect();
+    for pid in pids {
+        let (has, had) = (left.processes.get(pid), right.processes.get(pid));
+        if has != had {
+            lines.push(format!("process {pid}: {has:?} instead of {had:?}"));
+        }
+    }
     assert!(lines.is_empty(), "{what}\n{}", lines.join("\n"));
-    assert_eq!(left, right, "{what}");
+    assert_eq!((&left.switches, &left.orders), (&right.switches, &right.orders), "{what}");
 }
 
 fn instance() -> Instance {
@@ -144,7 +166,7 @@ fn instance() -> Instance {
 }
 
 impl Act {
-    /// Does it, as the program does.
+    /// Runs the act in the same way as the program.
     pub fn run(self, host: &mut FakeHost, texts: &[String]) -> Said {
         let number = match self {
             Act::Apply(number) | Act::Round(number) => number,
@@ -173,13 +195,15 @@ impl Act {
             .open_journal(host)
             .and_then(|mut journal| enforce(&instance(), host, &request, &mut journal));
         match done {
-            Ok((planned, Outcome { failure: None, stayed, .. })) if stayed.is_empty() => {
+            Ok((planned, Outcome { failure: None, stayed, told, .. }))
+                if stayed.is_empty() && told.is_empty() =>
+            {
                 Said::Done(terms(&planned))
             }
             Ok((_, Outcome { failure: Some(failure), .. })) => {
                 Said::Refused { why: failure.refusal.to_string(), left: failure.left }
             }
-            Ok((_, outcome)) => Said::Open(outcome.stayed.join("\n")),
+            Ok((_, outcome)) => Said::Open([outcome.stayed, outcome.told].concat().join("\n")),
             Err(error) => Said::Open(error.to_string()),
         }
     }
@@ -189,7 +213,7 @@ impl Act {
         texts.flat_map(|number| [Act::Apply(number), Act::Round(number)]).chain([Act::Restore]).collect()
     }
 
-    /// How many texts are in force before it.
+    /// Returns the number of groups files that were put in force before the act.
     fn before(self, world: &World) -> usize {
         match self {
             Act::Apply(number) | Act::Round(number) => number,
@@ -198,14 +222,15 @@ impl Act {
     }
 }
 
-/// What a plan says of itself: a refused trial of a survey makes it another one, by other mechanisms or with what it lacks.
+/// Returns the mechanisms of a plan and its unmet requests. They differ from the fault-free ones if a test of the
+/// survey was refused.
 pub fn terms(planned: &Planned) -> Vec<String> {
     let unmet = planned.plan.unmet.iter().map(|one| format!("{}: {}", one.group, one.what));
     let mechanisms = planned.plan.mechanisms.values().map(Mechanism::describe);
     unmet.chain(mechanisms).collect()
 }
 
-/// The machine with the first texts in force.
+/// Creates the world's machine, with this number of its groups files in force.
 pub fn prepared(world: &World, texts: usize) -> FakeHost {
     let fake = (world.machine)();
     for number in 0..texts {
@@ -222,18 +247,18 @@ fn everything_back(fake: &FakeHost, before: &MachineState, what: &str) {
     assert!(restored(&mut fake.another()).nothing(), "{what}: a second restore found something");
 }
 
-/// How an act begins and ends on a calm machine.
+/// An act without faults: the machine before and after it.
 struct Calm {
-    /// The machine before any text.
+    /// The machine before any groups file.
     before: MachineState,
-    /// The machine before the act. What is interrupted happens to copies of it: building one anew takes as long as half of what
-    /// follows.
+    /// The machine before the act. The interrupted acts run on copies of it, because building it again would take half
+    /// as long as the test itself.
     start: FakeHost,
     middle: MachineState,
-    /// The machine after the act, by which mechanisms, and what could not be had.
+    /// The machine after the act.
     after: MachineState,
     terms: Vec<String>,
-    /// Which of its changes are trials of a survey.
+    /// For each change of the act: whether it belongs to a survey's tests.
     trials: Vec<bool>,
 }
 
@@ -248,7 +273,8 @@ impl Calm {
         Calm { before: before.clone(), middle: see(&start), start, after: see(&fake), terms, trials }
     }
 
-    /// Whether a trial of a survey is refused: what is believed not to be supported is planned without.
+    /// Whether the fault hits a test of the survey: the plan then does without the mechanism that seems to be
+    /// unsupported.
     fn refuses_trial(&self, fault: Fault, n: u32) -> bool {
         let mut from_n = self.trials.iter().skip(n as usize);
         match fault {
@@ -259,7 +285,33 @@ impl Calm {
     }
 }
 
-/// One act with a fault at the n-th change, and each of what may be done next; whether the fault came.
+/// A group whose members could not be lifted was told to freeze, and is not frozen before online work lets them run. That
+/// was told, and an agent shows it for as long as it lasts.
+fn frozen(mut seen: MachineState, fault: Fault) -> MachineState {
+    if fault != Fault::Crash {
+        for text in seen.files.values_mut().filter(|text| *text == "FREEZING") {
+            "FROZEN".clone_into(text);
+        }
+    }
+    seen
+}
+
+/// Does what an agent does: makes the members of groups below level 0 `SCHED_IDLE`. Where every change was refused, a
+/// process that was about to leave such a group stayed there without.
+fn set_policies_back(fake: &FakeHost) {
+    let mut host = fake.another();
+    for process in fake.processes().into_iter().filter(|process| process.exit.is_none()) {
+        let level = process.groups.iter().find_map(|group| host.read_file(&group.join("cpu.qos_level")).ok());
+        if level.is_some_and(|level| level.trim().starts_with('-')) {
+            for tid in process.threads.keys() {
+                host.set_scheduling(*tid, &Scheduling::of(SCHED_IDLE)).unwrap();
+            }
+        }
+    }
+}
+
+/// Runs an act with a fault at the n-th change, and then each of the operations in `next`. Returns whether the fault
+/// occurred.
 fn once(world: &World, act: Act, (fault, n): (Fault, u32), next: &[Then], calm: &Calm) -> bool {
     let what = format!("{}: {act:?}, {fault:?} at change {n}", world.name);
     let fake = calm.start.copy();
@@ -276,10 +328,14 @@ fn once(world: &World, act: Act, (fault, n): (Fault, u32), next: &[Then], calm: 
     let fake = match fault {
         Fault::Crash => fake.restart(),
         Fault::Refused(errno) | Fault::RefusedFrom(errno) => {
-            // One that has not come yet is not for what follows.
+            // A fault that has not occurred must not hit the following operations.
             fake.fail_write(u32::MAX, errno);
             fake.refuse_nothing();
-            // Who says that all is done, or that nothing is left, is right.
+            // A group that was told to freeze and has not stopped is reported.
+            if fake.snapshot().values().any(|text| text.trim() == "FREEZING") {
+                assert!(format!("{said:?}").contains("FREEZING"), "{what}: {said:?}");
+            }
+            // If the act reports that everything is done, or that nothing is left, that must be true.
             match &said {
                 Said::Done(terms) if *terms == calm.terms && !calm.refuses_trial(fault, n) => {
                     same(&without_scratch(see(&fake)), &calm.after, &what);
@@ -300,15 +356,19 @@ fn once(world: &World, act: Act, (fault, n): (Fault, u32), next: &[Then], calm: 
         if *then == Then::Again {
             let again = act.run(&mut fake.another(), &world.texts);
             assert!(matches!(&again, Said::Done(terms) if *terms == calm.terms), "{what}: {again:?}");
-            same(&see(&fake), &calm.after, &what);
+            if let Fault::RefusedFrom(_) = fault {
+                set_policies_back(&fake);
+            }
+            same(&frozen(see(&fake), fault), &calm.after, &what);
         }
         everything_back(&fake, &calm.before, &what);
     }
     came
 }
 
-/// Through which combinations the moments go, each list once: all of them apart for crashes and with `PROPTEST_CASES` (as `cargo
-/// xtask ci --long` has it); for refusals else all of them together, so that every moment is refused once.
+/// Returns lists of combinations of fault and next operation; the moments are run once per list. For crashes, and with
+/// `PROPTEST_CASES` (as in `cargo xtask ci --long`), there is one list per fault. Otherwise all combinations are in one
+/// list, so that every moment is refused once.
 fn turns(faults: &[Fault]) -> Vec<Vec<(Fault, &'static [Then])>> {
     if faults == [Fault::Crash] || std::env::var_os("PROPTEST_CASES").is_some() {
         return faults.iter().map(|fault| vec![(*fault, &BOTH[..])]).collect();
@@ -316,7 +376,7 @@ fn turns(faults: &[Fault]) -> Vec<Vec<(Fault, &'static [Then])>> {
     vec![faults.iter().flat_map(|fault| BOTH.chunks(1).map(|one| (*fault, one))).collect()]
 }
 
-/// All moments of all acts of a world.
+/// Tests all moments of all acts of a world.
 fn all_moments(world: &World, faults: &[Fault]) {
     let before = see(&(world.machine)());
     for act in Act::of(world) {
@@ -324,7 +384,7 @@ fn all_moments(world: &World, faults: &[Fault]) {
         let mut moments = 0;
         for (number, turn) in turns(faults).into_iter().enumerate() {
             let mut n = 0;
-            // What is not the whole product takes each moment with one of the combinations, in turn.
+            // If the list has several combinations, each moment is tested with one of them, in turn.
             while {
                 let (fault, next) = turn[(number + n as usize) % turn.len()];
                 once(world, act, (fault, n), next, &calm)
@@ -339,12 +399,15 @@ fn all_moments(world: &World, faults: &[Fault]) {
     }
 }
 
-/// A group with every limit that its class can have, as a text.
+/// Returns a group with every limit that its class can have, as the text of a groups file.
 fn every_limit(name: &str, class: &str, place: &str, skip: &[LimitId]) -> String {
     let mut text = format!("[group.{name}]\nclass = \"{class}\"\n{place}");
     for row in LIMITS.iter().filter(|row| !skip.contains(&row.id)) {
         let needs = row.needs.filter(|id| id.row().not_online.is_some());
         if class == "online" && (row.not_online.is_some() || needs.is_some()) {
+            continue;
+        }
+        if class == "offline" && row.not_offline.is_some() {
             continue;
         }
         let value = match row.unit {
@@ -370,7 +433,7 @@ fn world(name: &str, texts: &[&str], machine: impl Fn() -> FakeHost + 'static) -
     World { name: name.to_owned(), machine: Box::new(machine), texts }
 }
 
-/// Groups of our own and of somebody else, with a few limits; then with others and in the other class.
+/// Groups of commensal and of another program, with a few limits; then with other limits and the other class.
 pub fn plain() -> Vec<World> {
     let other = undo::GROUPS
         .replace("class = \"offline\"\ncpu.max = \"50 %\"", "class = \"online\"\ncpu.weight = 300")
@@ -383,13 +446,13 @@ pub fn plain() -> Vec<World> {
     kinds.into_iter().map(of).collect()
 }
 
-/// Every limit that there is, on both classes.
+/// All limits, on both classes.
 pub fn limits() -> Vec<World> {
     let v1: fn() -> FakeHost = || FakeHost::v1(4, MEMORY);
     let v2: fn() -> FakeHost = || FakeHost::v2(4, MEMORY);
     let hybrid: fn() -> FakeHost = || FakeHost::hybrid(4, MEMORY);
     let of = |(name, machine): (&str, fn() -> FakeHost)| {
-        // A partition takes its CPUs from everybody else, so one group at most has it.
+        // A partition takes its CPUs from all other groups, so only one group can have one.
         let skip = [LimitId::CpuPartition];
         let first = every_limit("etl", "offline", "", &skip) + &every_limit("web", "online", "", &[]);
         let second = "[group.etl]\nclass = \"offline\"\n[group.web]\nclass = \"online\"\n";
@@ -398,7 +461,7 @@ pub fn limits() -> Vec<World> {
     [("v1", v1), ("v2", v2), ("hybrid", hybrid)].into_iter().map(of).collect()
 }
 
-/// Processes that are moved.
+/// Groups into which processes are moved.
 pub fn moved() -> Vec<World> {
     let of = |kind: &'static str| {
         world(&format!("processes on {kind}"), &[members::MEDIA], move || members::fresh(kind))
@@ -406,7 +469,7 @@ pub fn moved() -> Vec<World> {
     ["v1", "co-mounted", "v2", "hybrid"].into_iter().map(of).collect()
 }
 
-/// Kernels of vendors, core scheduling, and the scheduler.
+/// Vendor kernels, core scheduling, and the scheduler.
 fn special() -> Vec<World> {
     let with_batch = |kernel: VendorKernel| {
         move || {
@@ -440,33 +503,91 @@ fn special() -> Vec<World> {
     ]
 }
 
-/// All of them.
+/// Members with policies of their own that a level below 0 takes: of a group of somebody else's, and of processes that
+/// are moved into one of commensal's.
+fn policies() -> Vec<World> {
+    let online = vendors::BATCH.replace("offline", "online");
+    let unmatched = "[group.media]\nclass = \"offline\"\n";
+    let of = |(name, kernel): (&str, VendorKernel)| {
+        let batch = move || {
+            let fake = vendors::machine(kernel);
+            vendors::batch(&fake);
+            vendors::give_policies(&fake);
+            fake
+        };
+        let moved = move || {
+            let fake = members::fresh("v1");
+            fake.vendor_kernel(kernel);
+            vendors::give_policies(&fake);
+            fake
+        };
+        let starving = move || {
+            let fake = vendors::machine(kernel);
+            levels::starving(&fake);
+            fake
+        };
+        let frozen = format!("{}frozen = true\n", vendors::BATCH);
+        [
+            world(&format!("members on {name}"), &[vendors::BATCH, &online, vendors::BATCH], batch),
+            world(&format!("moved on {name}"), &[members::MEDIA, unmatched], moved),
+            world(&format!("frozen on {name}"), &[vendors::BATCH, &frozen], starving),
+        ]
+    };
+    [("two levels", VendorKernel::OPENEULER), ("five levels", vendors::FIVE)]
+        .into_iter()
+        .flat_map(of)
+        .collect()
+}
+
+/// A level for online work, which becomes another level by way of a fresh group.
+fn levels() -> World {
+    world("openEuler, a level for online work", &[vendors::LEVEL, vendors::BATCH, vendors::LEVEL], || {
+        let fake = vendors::machine(vendors::FIVE);
+        vendors::batch(&fake);
+        vendors::give_policies(&fake);
+        fake
+    })
+}
+
+/// All worlds.
 pub fn worlds() -> Vec<World> {
     plain().into_iter().chain(limits()).chain(moved()).chain(special()).collect()
 }
 
-// promise 13
+// promise 11
 #[test]
 fn killed_at_any_change_of_groups() {
     plain().iter().for_each(|world| all_moments(world, &[Fault::Crash]));
 }
 
-// promise 13
+// promise 11
 #[test]
 fn killed_at_any_change_of_limits() {
     limits().iter().for_each(|world| all_moments(world, &[Fault::Crash]));
 }
 
-// promise 13
+// promise 11
 #[test]
 fn killed_at_any_change_of_places() {
     moved().iter().for_each(|world| all_moments(world, &[Fault::Crash]));
 }
 
-// promise 13
+// promise 11
 #[test]
 fn killed_at_any_change_of_special_kernels() {
     special().iter().for_each(|world| all_moments(world, &[Fault::Crash]));
+}
+
+// promises 7, 11
+#[test]
+fn killed_at_any_change_of_policies() {
+    policies().iter().for_each(|world| all_moments(world, &[Fault::Crash]));
+}
+
+// promise 11
+#[test]
+fn killed_at_any_change_of_levels() {
+    all_moments(&levels(), &[Fault::Crash]);
 }
 
 const REFUSALS: [Fault; 4] = [
@@ -476,31 +597,43 @@ const REFUSALS: [Fault; 4] = [
     Fault::RefusedFrom(Errno::EBUSY),
 ];
 
-// promise 12
+// promise 10
 #[test]
 fn refused_at_any_change_of_groups() {
     plain().iter().for_each(|world| all_moments(world, &REFUSALS));
 }
 
-// promise 12
+// promise 10
 #[test]
 fn refused_at_any_change_of_limits() {
     limits().iter().for_each(|world| all_moments(world, &REFUSALS));
 }
 
-// promise 12
+// promise 10
 #[test]
 fn refused_at_any_change_of_places() {
     moved().iter().for_each(|world| all_moments(world, &REFUSALS));
 }
 
-// promise 12
+// promise 10
 #[test]
 fn refused_at_any_change_of_special_kernels() {
     special().iter().for_each(|world| all_moments(world, &REFUSALS));
 }
 
-/// The kind of a step. A new one has no arm here, so it does not compile before somebody has thought of it.
+// promises 7, 10
+#[test]
+fn refused_at_any_change_of_policies() {
+    policies().iter().for_each(|world| all_moments(world, &REFUSALS));
+}
+
+// promise 10
+#[test]
+fn refused_at_any_change_of_levels() {
+    all_moments(&levels(), &REFUSALS);
+}
+
+/// Returns the kind of a step. For a new kind this does not compile until an arm is added, so that it is not forgotten.
 pub fn kind(step: &Step) -> &'static str {
     match step.action {
         Action::Create => "create",
@@ -517,7 +650,7 @@ pub fn kind(step: &Step) -> &'static str {
     }
 }
 
-/// All that [`kind`] says.
+/// All results of [`kind`].
 pub const KINDS: [&str; 11] = [
     "create",
     "remove",
@@ -532,11 +665,11 @@ pub const KINDS: [&str; 11] = [
     "move",
 ];
 
-// promise 13
+// promise 11
 #[test]
 fn every_step_and_limit_is_in_some_world() {
     let (mut kinds, mut knobs) = (BTreeSet::new(), BTreeSet::<KnobId>::new());
-    for world in worlds() {
+    for world in worlds().into_iter().chain(policies()).chain([levels()]) {
         for number in 0..world.texts.len() {
             let fake = prepared(&world, number);
             let mut host = fake.another();
@@ -546,7 +679,7 @@ fn every_step_and_limit_is_in_some_world() {
             let back = undo(&planned.plan.steps);
             for step in planned.plan.steps.iter().chain(&back) {
                 kinds.insert(kind(step));
-                if let Action::Write { knob, .. } = &step.action {
+                if let Action::Write { knob, .. } | Action::Irreversible { knob, .. } = &step.action {
                     knobs.insert(*knob);
                 }
             }

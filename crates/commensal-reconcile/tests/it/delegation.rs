@@ -1,4 +1,4 @@
-//! Groups below a delegated cgroup: found, used without touching anything else, and left as they were.
+//! Groups below a delegated cgroup: it is found, used without touching anything outside, and left as it was.
 
 use crate::support::{journal, planned, restored};
 use commensal_core::actual::{CgroupPath, Manager};
@@ -11,7 +11,8 @@ use std::path::Path;
 const ETL: &str = "[group.etl]\nclass = \"offline\"\ncpu.max = \"50 %\"\npids.max = 100\n";
 const BASE: &str = "/sys/fs/cgroup/users/u1000";
 
-/// A machine where nobody manages the unified hierarchy and user 1000 was given `/users/u1000`, with this process in it.
+/// A machine without a manager of the unified hierarchy, where `/users/u1000` was delegated to user 1000 and contains
+/// this process.
 fn given() -> FakeHost {
     let fake = FakeHost::v2(4, 8 << 30);
     let mut host = fake.another();
@@ -46,16 +47,18 @@ fn groups_of_this_process(fake: &FakeHost) -> Vec<String> {
     own.groups.iter().map(|group| group.display().to_string()).collect()
 }
 
-// promise 17
+// promise 15
 #[test]
 fn a_user_works_below_what_was_given() {
     let fake = given();
     let before = fake.snapshot();
     let words = applied_aside(&fake, ETL);
     assert!(words.contains("create   v2:/users/u1000/commensal-offline/etl"), "{words}");
-    // Against the rest of the machine the group that was given counts as a whole.
+    // Compared with the rest of the machine, the delegated group counts as a whole.
     assert!(
-        words.contains("the kernel compares /users with everything outside, and /users is not ours"),
+        words.contains(
+            "the kernel compares /users with everything outside, and /users does not belong to commensal"
+        ),
         "{words}"
     );
     assert_eq!(groups_of_this_process(&fake), [format!("{BASE}/commensal-self")]);
@@ -67,7 +70,7 @@ fn a_user_works_below_what_was_given() {
     assert_eq!(groups_of_this_process(&fake), [BASE]);
 }
 
-/// Nothing is written outside: what is asked for there is told.
+/// Nothing is written outside the delegated group; requests for groups outside are reported as unmet.
 #[test]
 fn nothing_outside_is_planned() {
     let fake = given();
@@ -81,7 +84,7 @@ fn nothing_outside_is_planned() {
     assert!(told.because.contains("this user can write only below /users/u1000"), "{told:?}");
 }
 
-// promise 17
+// promise 15
 #[test]
 fn somebody_else_in_the_given_group_is_in_the_way() {
     let fake = given();
@@ -105,11 +108,11 @@ fn a_user_without_anything_given_is_told_so() {
 }
 
 fn ubuntu() -> FakeHost {
-    let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/ubuntu-24.04-systemd.tree");
+    let tree = "../../fixtures/ubuntu-24.04-systemd.tree";
     FakeHost::from_fixture(&std::fs::read_to_string(tree).unwrap()).unwrap()
 }
 
-/// A scope of ours below system.slice, as `systemd-run --scope` makes it, with this process in it.
+/// Creates a scope below system.slice, as `systemd-run --scope` does, with this process in it.
 fn scope(fake: &FakeHost, delegated: bool) {
     let mut host = fake.another();
     let slice = host.open(Path::new("/sys/fs/cgroup/system.slice")).unwrap();
@@ -132,7 +135,7 @@ fn a_scope_that_systemd_hands_over() {
     assert_eq!((look.tenancy.manager, look.tenancy.obstacle), (Manager::Systemd, None));
     let words = applied_aside(&fake, ETL);
     assert!(words.contains("create   v2:/system.slice/run-r1.scope/commensal-offline/etl"), "{words}");
-    // Nothing is advised that would make every service of the machine idle.
+    // The advice must not make every service of the machine idle.
     assert!(words.contains("systemd-run --scope --slice=batch.slice -p Delegate=yes"), "{words}");
     assert!(!words.contains("system.slice CPUWeight"), "{words}");
     let back = restored(&mut fake.another());
@@ -140,7 +143,7 @@ fn a_scope_that_systemd_hands_over() {
     assert_eq!(fake.snapshot(), before);
 }
 
-// promise 10
+// promise 8
 #[test]
 fn a_scope_that_it_keeps() {
     let fake = ubuntu();
@@ -166,7 +169,7 @@ fn insisting_on_the_root() {
     assert!(look.tenancy.obstacle.unwrap().contains("there is no cgroup /no/such"));
 }
 
-/// A user who names a group that is theirs, but cannot be reached from where the process runs.
+/// A user chooses a group that belongs to them, but that this process may not move to.
 #[test]
 fn a_chosen_group_out_of_reach() {
     let fake = given();
@@ -180,12 +183,12 @@ fn a_chosen_group_out_of_reach() {
     let look = survey(&mut fake.another(), "commensal-probe-test", Some(&chosen)).unwrap();
     let obstacle = look.tenancy.obstacle.unwrap();
     assert!(
-        obstacle.contains("may not move to /elsewhere: / above both belongs to somebody else"),
+        obstacle.contains("may not move to /elsewhere: / above both belongs to another user"),
         "{obstacle}"
     );
 }
 
-/// A pod that sees the host's tree has no `/run/systemd`, and the tree is systemd's all the same.
+/// A pod that sees the host's tree has no `/run/systemd`, but systemd manages the tree nevertheless.
 #[test]
 fn a_container_that_shares_the_hosts_tree() {
     let fake = ubuntu();

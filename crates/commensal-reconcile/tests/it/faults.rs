@@ -1,4 +1,4 @@
-//! What an unusual machine or an outside writer can do to a plan: a clear message, and nothing half done.
+//! Unusual machines and outside writers: a plan gives a clear message and leaves nothing half done.
 
 use crate::support::{journal, planned, restored};
 use commensal_core::knob::Controller;
@@ -23,7 +23,7 @@ fn with_meddling(fake: &FakeHost, text: &str, meddle: impl FnOnce(&FakeHost)) ->
     apply(&mut host, &plan.steps, &found, &mut journal)
 }
 
-/// It was refused in these words, and the machine is as it was after the meddling.
+/// Asserts that the plan was refused with these words, and that the machine is as it was after `meddle`.
 fn refused_whole(fake: &FakeHost, text: &str, meddle: impl FnOnce(&FakeHost), words: &[&str]) {
     let mut before = Default::default();
     let outcome = with_meddling(fake, text, |fake| {
@@ -38,7 +38,7 @@ fn refused_whole(fake: &FakeHost, text: &str, meddle: impl FnOnce(&FakeHost), wo
     assert!(restored(&mut fake.another()).nothing(), "the journal is empty");
 }
 
-/// A group of somebody else's in the v1 cpuset hierarchy, with two CPUs and a child.
+/// Creates another program's group in the v1 cpuset hierarchy, with two CPUs and a child.
 fn cpuset(fake: &FakeHost) {
     let mut host = fake.another();
     for controller in ["cpu", "cpuset"] {
@@ -52,7 +52,7 @@ fn cpuset(fake: &FakeHost) {
     }
 }
 
-// promise 12
+// promise 10
 #[test]
 fn a_knob_that_vanishes_between_plan_and_write() {
     for knob in ["cpu.idle", "cpu.shares"] {
@@ -67,7 +67,7 @@ fn a_knob_that_vanishes_between_plan_and_write() {
     }
 }
 
-// promise 12
+// promise 10
 #[test]
 fn an_outside_writer_makes_a_cpuset_busy() {
     let fake = FakeHost::v1(4, MEMORY);
@@ -78,7 +78,7 @@ fn an_outside_writer_makes_a_cpuset_busy() {
         host.write(child, "cpuset.cpus", "3").unwrap();
     };
     refused_whole(&fake, BATCH, widens, &["EBUSY", "a child group still uses a CPU", "narrow the child"]);
-    // Planned against what is there now it is told beforehand, and nothing is refused.
+    // If the plan is made after the change, it reports the problem, and nothing is refused.
     let (found, plan) = planned(&mut fake.another(), BATCH).unwrap();
     let words = plan.describe(&found);
     assert!(plan.unmet.iter().any(|unmet| unmet.because.contains("/batch/child below it")), "{words}");
@@ -101,7 +101,8 @@ fn an_outside_writer_narrows_the_parent() {
     refused_whole(&fake, text, narrows, &["EACCES", "within the parent's cpuset"]);
 }
 
-/// An original that was empty cannot go back while processes are inside: told, kept on record, done when they are gone.
+/// An empty original cannot be restored while processes are in the group: that is reported, the record stays, and a
+/// later restore succeeds.
 #[test]
 fn an_empty_cpuset_with_processes_inside() {
     let fake = FakeHost::v1(4, MEMORY);
@@ -125,13 +126,13 @@ fn an_empty_cpuset_with_processes_inside() {
     assert_eq!(fake.snapshot(), before);
 }
 
-// promise 12
+// promise 10
 #[test]
 fn a_device_that_is_unplugged() {
     for fake in [FakeHost::v1(4, MEMORY), FakeHost::v2(4, MEMORY)] {
-        // Before the limit is written: the kernel says there is none.
+        // Unplugged before the limit is written: the kernel reports that there is no such device.
         refused_whole(&fake, ETL, |fake| fake.unplug(DISK), &["ENODEV", "no such block device"]);
-        // After: there is nothing to put back.
+        // Unplugged afterwards: there is nothing to restore.
         fake.add_device(DISK);
         let before = fake.snapshot();
         let outcome = with_meddling(&fake, ETL, |_| ());
@@ -141,7 +142,7 @@ fn a_device_that_is_unplugged() {
         assert!(back.failed.is_empty() && back.left.is_empty(), "{back:?}");
         assert_eq!(fake.snapshot(), before);
     }
-    // In a group of somebody else's the original is on record, and its device is gone.
+    // In another program's group, the original is recorded, and its device no longer exists.
     let fake = FakeHost::v1(4, MEMORY);
     let mut host = fake.another();
     let root = host.open(Path::new("/sys/fs/cgroup/blkio")).unwrap();
@@ -156,7 +157,7 @@ fn a_device_that_is_unplugged() {
     assert!(restored(&mut fake.another()).nothing());
 }
 
-// promise 12
+// promise 10
 #[test]
 fn controllers_on_both_hierarchies() {
     use Controller::{Cpu, Cpuacct, Io, Memory, Pids};
@@ -188,7 +189,7 @@ fn controllers_on_both_hierarchies() {
     assert_eq!(fake.snapshot(), before);
 }
 
-// promise 12
+// promise 10
 #[test]
 fn a_kernel_without_the_cpu_controller() {
     use Controller::{Memory, Pids};
@@ -203,7 +204,7 @@ fn a_kernel_without_the_cpu_controller() {
     assert!(plan.unmet[0].because.contains("no cgroup hierarchy has the cpu controller"), "{:?}", plan.unmet);
 }
 
-/// Nothing is mounted at all.
+/// No cgroup file system is mounted.
 #[test]
 fn a_container_without_cgroups() {
     let fake = FakeHost::mounted(4, MEMORY, &[], None);
@@ -217,7 +218,7 @@ fn a_container_without_cgroups() {
     assert_eq!(plan.task_policies.len(), 1);
 }
 
-/// Restoring leaves a running command alone, and running: not frozen for good.
+/// Restoring does not stop a running command, and thaws it.
 #[test]
 fn restore_thaws_what_it_leaves() {
     let text = "[group.etl]\nclass = \"offline\"\nfrozen = true\n";
@@ -234,7 +235,7 @@ fn restore_thaws_what_it_leaves() {
     }
 }
 
-/// Frozen groups are thawed by restore, on both versions.
+/// Restore thaws frozen groups, on both cgroup versions.
 #[test]
 fn freezing_is_undone() {
     let text = "[group.etl]\nclass = \"offline\"\nfrozen = true\n";
@@ -255,7 +256,7 @@ fn freezing_is_undone() {
     }
 }
 
-/// v2: CPUs of its own for a group below ours, and disk shares with cost-based control.
+/// v2: exclusive CPUs for a group below commensal's, and disk weights with cost-based control.
 #[test]
 fn partitions_and_disk_shares() {
     let text = "[group.etl]\nclass = \"offline\"\ncpu.set = \"2-3\"\ncpu.partition = \"isolated\"\nio.weight = 50\nio.cost = true\n\
@@ -275,7 +276,7 @@ fn partitions_and_disk_shares() {
     assert!(read("io.cost.qos").starts_with("254:0 enable=1 "));
     let (found, again) = planned(&mut fake.another(), text).unwrap();
     assert!(again.is_empty(), "{}", again.describe(&found));
-    // Without io.cost the weight of web would do nothing, and that is told.
+    // Without io.cost the weight of web would have no effect, which is reported.
     let back = restored(&mut fake.another());
     assert!(back.failed.is_empty() && back.left.is_empty(), "{back:?}");
     let after = fake.snapshot();

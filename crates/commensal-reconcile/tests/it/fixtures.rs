@@ -1,19 +1,19 @@
-//! Machines of other kinds, each from a tree in `fixtures/`.
+//! Tests on other kinds of machines, each from a tree in `fixtures/`.
 
 use crate::support::{applied, planned, restored};
 use commensal_host::Host;
 use commensal_host::fake::FakeHost;
 use std::path::Path;
 
-/// The groups file that is the same for all.
+/// The groups file that is used on all machines.
 const GROUPS: &str = include_str!("../../../../fixtures/groups.toml");
 
-/// The plan can be carried out there, a second one is empty, and restoring leaves the machine as it was.
-// promise 8
+/// On each machine the plan can be carried out, a second plan is empty, and restoring leaves the machine as it was.
+// promise 7
 #[test]
 fn every_machine_takes_its_plan_and_gets_everything_back() {
     for (name, fake) in FakeHost::fixtures().unwrap() {
-        // Where systemd manages the tree, from a scope that it has handed over.
+        // Where systemd manages the tree, this process runs in a delegated scope.
         let slice = Path::new("/sys/fs/cgroup/system.slice");
         let mut host = fake.another();
         if fake.another().list(Path::new("/sys/fs/cgroup/init.scope")).is_ok() {

@@ -1,17 +1,22 @@
-//! Plan, drivers, journal, sensors and restore together, on machines in memory that refuse what the kernel refuses.
+//! Tests of plan, drivers, journal, sensors and restore together, on machines in memory that refuse what the kernel
+//! refuses; some of them also on this machine.
 #![allow(clippy::unwrap_used, reason = "a test says what failed by failing there")]
-#![allow(clippy::disallowed_methods, reason = "tests read the fixtures themselves")]
+#![allow(clippy::disallowed_methods, reason = "tests read the fixtures and look at the machine themselves")]
 
 mod attacks;
 mod crash;
 mod delegation;
 mod faults;
 mod fixtures;
+mod forged;
+mod levels;
 mod matrix;
 mod members;
 mod names;
+mod on_machine;
 mod originals;
 mod properties;
+mod queue;
 mod rounds;
 mod safe_state;
 mod scheduler;

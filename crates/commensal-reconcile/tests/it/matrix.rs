@@ -1,4 +1,4 @@
-//! Every kind of step, refused in every way in which the kernel refuses, at every moment: what comes of it.
+//! Outcomes of every kind of step at every moment, when it is refused in every way in which the kernel refuses.
 //!
 //! ```text
 //!  worlds (crash.rs) x Moment ─► Scene: the machine before, what the act changes there ─► Target: one change, by the kind of its step
@@ -6,9 +6,11 @@
 //!                                                     └──► the table of PROMISES.md
 //! ```
 //!
-//! The machine decides what an outcome is called: who says that all is done, that nothing is left, or that nothing else is missing has
-//! to be right. The table is of the whole product, which `PROPTEST_CASES` tries (as `cargo xtask ci --long` has it; a quarter of an hour), and
-//! `UPDATE=1` with it writes. Without it a part is tried, in which each change and each fault comes at each moment, and comes out as the table says.
+//! Outcomes are judged by the state of the machine: if an act reports that everything is done, that nothing is left, or
+//! that nothing else is missing, that must be true. The table shows the whole product, which is tested with
+//! `PROPTEST_CASES` (as in `cargo xtask ci --long`; a quarter of an hour), and rewritten if `UPDATE=1` is set as well.
+//! Otherwise a part is tested, in which each change and each fault occurs at each moment; its outcomes must be in the
+//! table.
 
 mod scene;
 mod table;
@@ -27,30 +29,30 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// When a step is carried out.
+/// The moment at which a step is carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Moment {
     /// `apply`.
     Apply,
-    /// A tick of an agent that has kept other groups before.
+    /// A tick of an agent that has kept other groups in force before.
     Tick,
-    /// The safe state after an agent is gone.
+    /// The safe state, after the agent has exited.
     SafeState,
     Restore,
-    /// The first tick of the next agent, after the one before it went or died half way.
+    /// The first tick of a new agent, after the previous agent exited or died half way.
     HandOver,
 }
 
 const MOMENTS: [Moment; 5] =
     [Moment::Apply, Moment::Tick, Moment::SafeState, Moment::Restore, Moment::HandOver];
 
-/// How one change goes wrong.
+/// The fault of one change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Fault {
     Says(Errno),
-    /// It succeeds, and nothing has changed.
+    /// The change succeeds but has no effect.
     Ignored,
-    /// It succeeds, and the file reads another value.
+    /// The change succeeds, and the file reads another value.
     Altered,
 }
 
@@ -66,33 +68,33 @@ const ERRNOS: [Errno; 9] = [
     Errno::ETIMEDOUT,
 ];
 
-/// What came of it.
+/// The outcome of an act with a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
-    /// As if it had not been refused.
+    /// Everything is done, as without the fault.
     Done,
-    /// By other mechanisms, or with what is missing named in the plan.
+    /// Done with other mechanisms, or the plan reports what is missing.
     OtherWay,
-    /// Refused as a whole, the machine as before.
+    /// Everything is refused, and the machine is as before.
     AsBefore,
-    /// Refused, and not all could be taken back.
+    /// Everything is refused, and some changes could not be undone.
     PartLeft,
-    /// The one process stays where it is.
+    /// The process is not moved; everything else is done.
     Stays,
-    /// The step is left out, everything else is done.
+    /// The step is left out; everything else is done.
     LeftOut,
-    /// The step is left out, with what cannot be done without it.
+    /// The step is left out, with the steps that need it.
     LeftOutWithOthers,
 }
 
-/// What the program said of an act.
+/// The results that the program reports for an act.
 #[derive(Debug, Default)]
 struct Attempt {
-    /// What is not done, in words.
+    /// Messages about what was not done.
     told: Vec<String>,
-    /// Refused, and all of it taken back.
+    /// Whether the act was refused and undone completely.
     taken_back: bool,
-    /// Refused, and this much not.
+    /// Messages about changes that were not undone after a refusal.
     left: Vec<String>,
     terms: Vec<String>,
 }
@@ -100,7 +102,7 @@ struct Attempt {
 /// An agent with its machine.
 type Agent = (Reconciler, FakeHost);
 
-/// One round with the groups of a text, or with none.
+/// Runs one round with the groups of a groups file, or without groups.
 fn round((one, host): &mut Agent, now_ms: u64, text: Option<&String>) -> Result<Round, String> {
     let specs = text.map(|text| parse("groups.toml", text).unwrap()).unwrap_or_default();
     let safe_specs = safe(&specs);
@@ -126,7 +128,7 @@ fn of_round(done: Result<Round, String>) -> Attempt {
     }
 }
 
-/// Does what is done at this moment; `arm` is called when it begins.
+/// Runs the act of this moment; `arm` is called right before it.
 fn act(scene: &Scene, fake: &FakeHost, arm: impl FnOnce()) -> (Attempt, Option<Agent>) {
     let text = &scene.texts[scene.number];
     match scene.moment {
@@ -173,7 +175,7 @@ fn act(scene: &Scene, fake: &FakeHost, arm: impl FnOnce()) -> (Attempt, Option<A
     }
 }
 
-/// What the machine says of an attempt. Everything that may not be comes back as an error.
+/// Judges an attempt by the state of the machine. An inadmissible outcome is an error.
 fn judge(case: &Case<'_>, now: &MachineState, attempt: &Attempt) -> Result<Outcome, String> {
     let Case { scene, target, fault, .. } = *case;
     let (open, changed) = (now.differing(&scene.after), now.differing(&scene.middle));
@@ -193,7 +195,7 @@ fn judge(case: &Case<'_>, now: &MachineState, attempt: &Attempt) -> Result<Outco
             _ => Err(format!("nothing is said, and not all is done: {open:?}")),
         };
     }
-    // To a scheduler's client some numbers mean that there is none, which it says in words.
+    // For a client of the scheduler some errors mean that none is loaded, which it reports without the error's name.
     if let Fault::Says(errno) = fault
         && target.kind != "order"
         && !told.iter().any(|line| line.contains(&errno.to_string()))
@@ -220,7 +222,7 @@ fn judge(case: &Case<'_>, now: &MachineState, attempt: &Attempt) -> Result<Outco
     }
 }
 
-/// Without the fault the same is done, or everything is restored, and the machine is right.
+/// Repeats the act without the fault, or restores everything, and checks the machine.
 fn afterwards(scene: &Scene, fake: &FakeHost, agent: Option<Agent>, again: bool) -> Result<(), String> {
     let text = &scene.texts[scene.number];
     let right = |what: &str, told: &[String]| {
@@ -236,7 +238,7 @@ fn afterwards(scene: &Scene, fake: &FakeHost, agent: Option<Agent>, again: bool)
         (Moment::Tick | Moment::HandOver, Some(mut agent)) => {
             let (one, host) = &mut agent;
             one.look_again(host).map_err(|error| error.to_string())?;
-            // Longer than any pause between two tries.
+            // Longer than any back-off.
             let done = round(&mut agent, 10_000_000, Some(text))?;
             right("the next tick", &done.problems)?;
         }
@@ -265,7 +267,7 @@ struct Case<'a> {
     target: &'a Target,
     fault: Fault,
     lasts: bool,
-    /// Whether it is done again before it is restored.
+    /// Whether the act is repeated before everything is restored.
     again: bool,
 }
 
@@ -289,7 +291,7 @@ impl Case<'_> {
         )
     }
 
-    /// What comes of it; `None` when the change does not come.
+    /// Runs the case and returns the outcome; `None` if the change did not occur.
     fn run(&self) -> Result<Option<Outcome>, String> {
         let Case { scene, target, fault, lasts, again } = *self;
         let effect = match fault {
@@ -319,7 +321,7 @@ impl Case<'_> {
     }
 }
 
-/// The faults that a change can have.
+/// Returns the faults that a change can have, each once and lasting.
 fn faults(target: &Target) -> Vec<(Fault, bool)> {
     let silent = match target.operation {
         "create" | "remove" | "rename" => [].as_slice(),
@@ -330,12 +332,13 @@ fn faults(target: &Target) -> Vec<(Fault, bool)> {
     all.flat_map(|fault| [(fault, false), (fault, true)]).collect()
 }
 
-/// Whether every change has every fault.
+/// Whether every change is tested with every fault.
 fn is_whole() -> bool {
     std::env::var_os("PROPTEST_CASES").is_some()
 }
 
-/// Which changes have which faults: all of them, or each change one and each fault one change at least, in turn.
+/// Returns the combinations of changes and faults: all of them, or a part in which each change and each fault occurs at
+/// least once.
 fn cases(scenes: &[Scene]) -> Vec<Case<'_>> {
     let mut targets: BTreeMap<(&str, Moment), Vec<(&Scene, &Target)>> = BTreeMap::new();
     for scene in scenes {
@@ -357,7 +360,7 @@ fn cases(scenes: &[Scene]) -> Vec<Case<'_>> {
         }
         let most = of_kind.iter().map(|(_, target)| faults(target).len()).max().unwrap_or_default();
         for turn in 0..of_kind.len().max(most) {
-            // A turn of the list later the same change has another fault.
+            // In the next pass over the list, the same change has another fault.
             let one = of_kind[turn % of_kind.len()];
             let all = faults(one.1);
             case(one, all[turn % all.len()]);
@@ -366,7 +369,7 @@ fn cases(scenes: &[Scene]) -> Vec<Case<'_>> {
     cases
 }
 
-/// Runs them on a few threads: the safe state waits for a while before it gives something up.
+/// Runs the cases on several threads, because the safe state retries refused values for a while.
 fn run(cases: &[Case<'_>]) -> Vec<Result<Option<Outcome>, String>> {
     const THREADS: usize = 4;
     let results = Mutex::new(BTreeMap::new());
@@ -384,7 +387,7 @@ fn run(cases: &[Case<'_>]) -> Vec<Result<Option<Outcome>, String>> {
     results.into_inner().unwrap().into_values().collect()
 }
 
-// promises 12, 16, 22, 25
+// promises 10, 14, 18, 21
 #[test]
 fn every_step_refused_in_every_way_at_every_moment() {
     let scenes = scenes();
@@ -412,7 +415,7 @@ fn lines(all: &[&String]) -> String {
     all.iter().map(|line| line.as_str()).collect::<Vec<_>>().join("\n")
 }
 
-/// What can be planned, or turned round, is in the matrix.
+/// Every kind of step is in the matrix.
 #[test]
 fn every_kind_of_step_is_refused() {
     let of = |scene: &Scene| -> BTreeSet<&str> { scene.targets.iter().map(|target| target.kind).collect() };

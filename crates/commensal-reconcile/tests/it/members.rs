@@ -1,5 +1,5 @@
-//! Members that come and go, on FakeHost: containers and pods by their cgroups, processes into groups of ours and back, at every
-//! moment that a crash can choose.
+//! Members that appear and disappear, on FakeHost: containers and pods by their cgroups, and processes that are moved
+//! into commensal's groups and back, with crashes at every moment.
 
 use crate::support::{STATE, applied, journal, planned, restored};
 use commensal_core::errno::Errno;
@@ -18,7 +18,7 @@ const SOCKET: &str = "/run/docker.sock";
 pub const MEDIA: &str =
     "[group.media]\nclass = \"offline\"\npids.max = 100\nmatch = [{ process = { exe = \"ffmpeg\" } }]\n";
 
-/// Makes a group in every hierarchy of the machine.
+/// Creates a group in every hierarchy of the machine.
 pub fn make(fake: &FakeHost, path: &str) {
     let mut host = fake.another();
     for mount in mounts(fake) {
@@ -38,7 +38,7 @@ fn mounts(fake: &FakeHost) -> Vec<PathBuf> {
     mounts.filter_map(|line| line.split(' ').nth(1)).map(PathBuf::from).collect()
 }
 
-/// A process in the group of this path in every hierarchy.
+/// Adds a process, in the group of this path in every hierarchy.
 pub fn start(fake: &FakeHost, path: &str, exe: &str, parent: u32) -> u32 {
     let groups: Vec<String> =
         mounts(fake).iter().map(|mount| commensal_host::below(mount, path).display().to_string()).collect();
@@ -47,7 +47,7 @@ pub fn start(fake: &FakeHost, path: &str, exe: &str, parent: u32) -> u32 {
     pid
 }
 
-/// Where the process is, below the mounts: one path if it is the same everywhere.
+/// Returns the paths of the process's groups below the mounts; one path if it is the same in all hierarchies.
 fn whereabouts(fake: &FakeHost, pid: u32) -> BTreeSet<String> {
     let text = fake.read_file(Path::new(&format!("/proc/{pid}/cgroup"))).unwrap();
     text.lines().filter_map(|line| line.rsplit(':').next()).map(str::to_owned).collect()
@@ -76,7 +76,7 @@ fn moves(plan: &Plan) -> usize {
     plan.steps.iter().filter(|step| matches!(step.action, Action::Move(_))).count()
 }
 
-/// As the program does it: looks again as long as processes have to be moved.
+/// Applies as the program does: plans again as long as processes have to be moved.
 pub fn settled(host: &mut dyn Host, text: &str) -> (Plan, Vec<String>) {
     let mut stayed = Vec::new();
     for _ in 0..10 {
@@ -107,7 +107,7 @@ pub fn engine(fake: &FakeHost, containers: &[(&str, &str, &str, u32)]) {
     }
 }
 
-// promise 32
+// promise 26
 #[test]
 fn containers_by_label_and_name() {
     for fake in [FakeHost::v1(4, MEMORY), FakeHost::hybrid(4, MEMORY)] {
@@ -126,7 +126,7 @@ fn containers_by_label_and_name() {
             "{ docker-label = \"tier\" }",
             "{ docker-name = \"etl-1\" }",
         ] {
-            // An online sibling, so that class holds right where the container is.
+            // An online sibling, so that the container's own cgroup is the one that the class needs.
             let text = format!(
                 "[group.etl]\nclass = \"offline\"\nmemory.max = \"1 GiB\"\nmatch = [{wanted}]\n\
                  [group.web]\nclass = \"online\"\nmatch = [{{ cgroup = \"/docker/somebody\" }}]\n"
@@ -135,14 +135,15 @@ fn containers_by_label_and_name() {
             let (found, plan, outcome) = applied(&mut host, &text);
             let said = plan.describe(&found);
             assert!(outcome.failure.is_none(), "{said}");
-            // Its manager writes the weight, so it is not made idle; the group is the container's, not the one inside.
+            // The container's manager writes the weight, so the group is not made idle. The adopted group is the
+            // container's, not the one inside it.
             let changed: BTreeMap<String, String> =
                 fake.snapshot().into_iter().filter(|(file, text)| before.get(file) != Some(text)).collect();
             let cpu = format!("/sys/fs/cgroup/cpu/docker/{ID}/cpu.shares");
             let memory = format!("/sys/fs/cgroup/memory/docker/{ID}/memory.limit_in_bytes");
             assert_eq!(changed.keys().collect::<Vec<_>>(), [&cpu, &memory], "{said}");
             assert_eq!(changed.get(&cpu).map(String::as_str), Some("2"), "{said}");
-            // The other one's process is by now somebody else's, in a cgroup that is not its own.
+            // The PID of the other container's process belongs to another process now, in another cgroup.
             assert_eq!(
                 wanted.contains("label"),
                 said.contains("container lost has no cgroup of its own"),
@@ -156,7 +157,8 @@ fn containers_by_label_and_name() {
     }
 }
 
-/// Two groups want one container, or an online one runs inside what is offline: the rest of the file holds.
+/// Two groups match one container, or an online container runs inside an offline group: the rest of the groups file is
+/// put in force.
 #[test]
 fn a_container_that_two_groups_want() {
     let fake = FakeHost::v1(4, MEMORY);
@@ -178,7 +180,7 @@ fn a_container_that_two_groups_want() {
     assert!(plan.steps.iter().any(|step| step.why.starts_with("b: ")), "{:?}", plan.steps);
 }
 
-/// Class holds among siblings: beside a unit outside `/docker` the plan says which parent to claim.
+/// A class is relative to siblings: next to a unit outside `/docker`, the plan names the parent to claim.
 #[test]
 fn a_container_beside_a_unit_is_told() {
     let fake = FakeHost::v1(4, MEMORY);
@@ -207,8 +209,8 @@ fn without_an_engine_or_a_container_it_is_told() {
     assert!(plan.unmet[0].because.contains("no such container"), "{:?}", plan.unmet);
 }
 
-/// kubelet's two layouts: what is adopted for each class of pods.
-// promise 32
+/// kubelet's two layouts: the groups that are adopted for each class of pods.
+// promise 26
 #[test]
 fn pods_of_both_layouts() {
     let cgroupfs = ["/kubepods/besteffort/podb1/c1", "/kubepods/burstable/podu1/c1", "/kubepods/podg1/c1"];
@@ -232,7 +234,7 @@ fn pods_of_both_layouts() {
         for path in paths {
             make(&fake, path);
         }
-        // A node inside somebody else's container.
+        // A node inside another program's container.
         make(&fake, &format!("/docker/{ID}/kubelet/kubepods/besteffort/podx/c"));
         for (qos, adopted) in ["besteffort", "burstable", "guaranteed"].into_iter().zip(adopted) {
             let text = format!(
@@ -242,12 +244,12 @@ fn pods_of_both_layouts() {
             let places: BTreeSet<&str> = plan.steps.iter().map(|step| step.place.path.as_str()).collect();
             let (class, limit) = (plan.describe(&found).contains("cpu.shares"), [adopted]);
             assert_eq!(places.into_iter().collect::<Vec<_>>(), limit, "{qos}: {}", plan.describe(&found));
-            // Against all that is outside, the machine's pods as a whole would have to yield.
+            // Relative to everything outside, all pods of the machine would have to yield.
             let beside = plan.unmet.iter().any(|unmet| unmet.because.contains("kubepods"));
             assert!(class || beside, "{qos}: {}", plan.describe(&found));
         }
     }
-    // Best effort beside guaranteed pods is compared right where it is.
+    // Best-effort pods are compared with guaranteed pods in their own cgroups.
     let fake = FakeHost::v1(4, MEMORY);
     for path in cgroupfs {
         make(&fake, path);
@@ -276,7 +278,7 @@ fn processes_go_in_and_come_back() {
         let own = BTreeSet::from(["/commensal-offline/media".to_owned()]);
         for pid in [first, child, second] {
             let now = whereabouts(&fake, pid);
-            // Hierarchies that neither limit nor account keep their own order.
+            // Processes are not moved in hierarchies that neither limit nor account.
             assert!(now.is_superset(&own) && now.len() <= 2, "{name}: {pid} is in {now:?}");
         }
         for pid in [elsewhere, alone] {
@@ -284,7 +286,7 @@ fn processes_go_in_and_come_back() {
         }
         let (found, again) = planned(&mut host, MEDIA).unwrap();
         assert!(again.is_empty(), "{name}\n{}", again.describe(&found));
-        // Born after the move, in the group, with a parent that ends: nobody has it on record.
+        // A process that was started in the group after the move and whose parent exits: it has no record.
         let late = start(&fake, "/work", "/bin/sh", child);
         for place in fake.processes().into_iter().find(|one| one.pid == child).unwrap().groups {
             fake.move_process(late, place);
@@ -300,8 +302,9 @@ fn processes_go_in_and_come_back() {
     }
 }
 
-/// Those inside start a child and end all the time, each right after it was seen: the last one comes home as well.
-// promise 13
+/// The processes in the group keep starting a child and exiting right after they were listed: the last one is moved
+/// back as well.
+// promise 11
 #[test]
 fn who_ends_while_it_is_looked_at_leaves_no_child_behind() {
     for (name, fake) in machines() {
@@ -318,7 +321,7 @@ fn who_ends_while_it_is_looked_at_leaves_no_child_behind() {
     }
 }
 
-/// A machine of this kind with three processes to be moved, and one that is not.
+/// A machine of this kind, with three processes to be moved and one that is not.
 pub fn fresh(name: &str) -> FakeHost {
     let (_, fake) = machines().into_iter().find(|(other, _)| *other == name).unwrap();
     let first = start(&fake, "/work", "/usr/bin/ffmpeg", 1);
@@ -328,8 +331,8 @@ pub fn fresh(name: &str) -> FakeHost {
     fake
 }
 
-/// A refusal at every write: the process is where it was in every hierarchy, or where it was to go in every one.
-// promise 15
+/// A refusal at every write: in all hierarchies, the process is either in its old or in its new group.
+// promise 13
 #[test]
 fn every_refusal_leaves_a_process_whole() {
     for (name, _) in machines() {
@@ -343,7 +346,7 @@ fn every_refusal_leaves_a_process_whole() {
                 let mut record = journal(&mut host).unwrap();
                 fake.fail_write(nth, errno);
                 let outcome = apply(&mut host, &plan.steps, &found, &mut record);
-                // One that has not hit yet is not for what follows.
+                // A fault that has not occurred must not hit the following operations.
                 fake.fail_write(u32::MAX, errno);
                 for (pid, now) in all_places(&fake) {
                     let home = &places[&pid];
@@ -351,7 +354,7 @@ fn every_refusal_leaves_a_process_whole() {
                     let whole = now == *home || moved == fully(&fake);
                     assert!(whole, "{name} {errno} {nth}: {pid} is in {now:?}");
                 }
-                // What was refused is told, unless it was only the shortening of the journal afterwards.
+                // A refusal is reported, unless only the later shortening of the journal was refused.
                 let refused = fake.mutations().len() >= usize::try_from(nth).unwrap();
                 let inside = |groups: &&Vec<PathBuf>| {
                     groups.iter().any(|group| group.ends_with("commensal-offline/media"))
@@ -366,15 +369,15 @@ fn every_refusal_leaves_a_process_whole() {
     }
 }
 
-/// In how many hierarchies the own group is.
+/// Returns the number of hierarchies that have the group `media`.
 fn fully(fake: &FakeHost) -> usize {
     let mut host = fake.another();
     let own = |mount: &PathBuf| commensal_host::below(mount, "/commensal-offline/media");
     mounts(fake).iter().filter(|mount| host.open(&own(mount)).is_ok()).count()
 }
 
-/// The number is given to another process between the last look and the write: the stranger goes back to its parent.
-// promise 15
+/// The PID is reused between the last check and the write: the new process is moved back to its parent's group.
+// promise 13
 #[test]
 fn a_number_that_changes_hands_moves_nobody_else() {
     let fake = FakeHost::v1(4, MEMORY);
@@ -392,13 +395,13 @@ fn a_number_that_changes_hands_moves_nobody_else() {
     let (_, stayed) = settled(&mut fake.another(), MEDIA);
     assert_eq!(whereabouts(&fake, pid), BTreeSet::from(["/other".to_owned()]));
     assert!(stayed.iter().any(|line| line.contains("where its parent is")), "{stayed:?}");
-    // And nothing of it is on record: restore leaves it alone.
+    // It has no record either: restore leaves it alone.
     let back = restored(&mut fake.another());
     assert!(back.failed.is_empty() && back.left.is_empty(), "{back:?}");
     assert_eq!(whereabouts(&fake, pid), BTreeSet::from(["/other".to_owned()]));
 }
 
-/// A child that is born while its parent is moved is found by the second look.
+/// A child that starts while its parent is moved is found in the second pass.
 #[test]
 fn a_child_born_meanwhile_is_moved_as_well() {
     for (name, fake) in machines() {
@@ -417,9 +420,9 @@ fn a_child_born_meanwhile_is_moved_as_well() {
     }
 }
 
-/// A child that is born while its parent is moved has its first place in a group of ours in the hierarchies that came first. It
-/// goes back with its parent there.
-// promise 15
+/// A child that starts while its parent is moved is already in commensal's group in the hierarchies that were written
+/// first. Restore moves it back with its parent.
+// promise 13
 #[test]
 fn a_child_born_half_way_goes_back_in_every_hierarchy() {
     for (name, fake) in machines() {
@@ -431,7 +434,7 @@ fn a_child_born_half_way_goes_back_in_every_hierarchy() {
             let mut places = Vec::new();
             for (at, mount) in all.iter().enumerate() {
                 let ours = commensal_host::below(mount, "/commensal-offline/media");
-                // The group is not made where it neither limits nor accounts.
+                // The group is not created in hierarchies where it neither limits nor accounts.
                 let inside = at < moved && host.open(&ours).is_ok();
                 let place = if inside { ours } else { commensal_host::below(mount, "/work") };
                 places.push(place.display().to_string());
@@ -454,7 +457,7 @@ fn a_child_born_half_way_goes_back_in_every_hierarchy() {
     }
 }
 
-// promise 16
+// promise 14
 #[test]
 fn who_is_moved_out_by_somebody_is_left_there_and_told() {
     for (name, fake) in machines() {
@@ -466,19 +469,20 @@ fn who_is_moved_out_by_somebody_is_left_there_and_told() {
         let (plan, _) = settled(&mut fake.another(), MEDIA);
         assert_eq!(whereabouts(&fake, pid), BTreeSet::from(["/other".to_owned()]), "{name}");
         assert!(
-            plan.unmet.iter().any(|unmet| unmet.because.contains("somebody has moved it")),
+            plan.unmet.iter().any(|unmet| unmet.because.contains("another program has since moved it")),
             "{:?}",
             plan.unmet
         );
-        // It is theirs now: nothing of it goes back.
+        // It belongs to the other program now, and is not restored.
         let back = restored(&mut fake.another());
         assert!(back.failed.is_empty() && back.left.is_empty(), "{name}: {back:?}");
         assert_eq!(whereabouts(&fake, pid), BTreeSet::from(["/other".to_owned()]), "{name}");
     }
 }
 
-/// The cgroup that a process came from is gone, or another one has its name: it stays, and that is told.
-// promise 13
+/// The original cgroup of a process no longer exists, or another one has its name: the process stays, and that is
+/// reported.
+// promise 11
 #[test]
 fn a_home_that_is_gone_is_not_guessed() {
     for rebuilt in [false, true] {
@@ -495,14 +499,14 @@ fn a_home_that_is_gone_is_not_guessed() {
         let none = "[group.media]\nclass = \"offline\"\n";
         let (_, plan) = planned(&mut fake.another(), none).unwrap();
         assert_eq!(moves(&plan), 0);
-        assert!(plan.notes.iter().any(|note| note.contains("is gone; left there")), "{:?}", plan.notes);
+        assert!(plan.notes.iter().any(|note| note.contains("is gone, so it stays in")), "{:?}", plan.notes);
         let back = restored(&mut fake.another());
         assert!(back.failed.is_empty() && back.left.iter().any(|line| line.contains("is gone")), "{back:?}");
         assert!(whereabouts(&fake, pid).contains("/commensal-offline/media"));
     }
 }
 
-/// Another match: those that the old one took go back where they were, those of the new one come.
+/// A changed match: processes that the old one selected are moved back, those of the new one are moved in.
 #[test]
 fn another_file_moves_back_and_in() {
     for (name, fake) in machines() {
@@ -510,13 +514,13 @@ fn another_file_moves_back_and_in() {
         let new = start(&fake, "/other", "/usr/bin/x264", 1);
         let (before, places) = (fake.snapshot(), all_places(&fake));
         settled(&mut fake.another(), MEDIA);
-        // It becomes another program, and stays: it was taken.
+        // The process executes another program, and stays, because it was selected before.
         fake.set_looks(old, FakeLooks { exe: "/usr/bin/other".into(), ..FakeLooks::default() });
         assert!(planned(&mut fake.another(), MEDIA).unwrap().1.is_empty(), "{name}");
         settled(&mut fake.another(), &MEDIA.replace("ffmpeg", "x264"));
         assert_eq!(whereabouts(&fake, old), BTreeSet::from(["/work".to_owned()]), "{name}");
         assert!(whereabouts(&fake, new).contains("/commensal-offline/media"), "{name}");
-        // From one group of ours to another, and then home.
+        // From one commensal group to another, and then back to the original one.
         settled(&mut fake.another(), &MEDIA.replace("ffmpeg", "x264").replace("group.media", "group.video"));
         assert!(whereabouts(&fake, new).contains("/commensal-offline/video"), "{name}");
         let back = restored(&mut fake.another());
@@ -526,7 +530,8 @@ fn another_file_moves_back_and_in() {
     }
 }
 
-/// Left alone: what is in a container, in a group that is claimed, in a group of ours; and what two groups want goes once.
+/// Processes in containers, in claimed groups and in commensal's groups are not moved; a process that two groups match
+/// is moved once.
 #[test]
 fn who_is_not_moved() {
     let fake = FakeHost::v1(4, MEMORY);
@@ -553,10 +558,10 @@ fn who_is_not_moved() {
     assert_eq!(place(own), "/");
     let because: Vec<&str> = plan.unmet.iter().map(|unmet| unmet.because.as_str()).collect();
     assert!(because.iter().any(|text| text.contains("runs in a container")), "{because:?}");
-    assert!(because.iter().any(|text| text.contains("group media takes it as well")), "{because:?}");
+    assert!(because.iter().any(|text| text.contains("group media matches it as well")), "{because:?}");
 }
 
-/// A unit's processes are systemd's where systemd is the only writer; the way out is named.
+/// Processes of units are not moved where systemd is the only writer; the message names the way out.
 #[test]
 fn processes_of_units_need_takeover() {
     let fake = FakeHost::v2(4, MEMORY);
@@ -572,7 +577,7 @@ fn processes_of_units_need_takeover() {
     assert_eq!((moves(&plan), whereabouts(&fake, pid).len()), (0, 1));
 }
 
-/// Dead processes leave the record with the next move.
+/// The records of exited processes are dropped with the next move.
 #[test]
 fn the_journal_does_not_grow_with_the_dead() {
     let fake = FakeHost::v1(4, MEMORY);
@@ -590,10 +595,32 @@ fn the_journal_does_not_grow_with_the_dead() {
     assert!(lines() <= most && most < 40, "{} of at most {most}", lines());
 }
 
+/// FakeHost's processes die at once, also frozen ones: nobody is thawed for the dead.
+// promise 24
+#[test]
+fn nobody_is_thawed_for_the_dead() {
+    let fake = FakeHost::v1(4, 8 << 30);
+    let mut host = fake.another();
+    let root = host.open(Path::new("/sys/fs/cgroup/freezer")).unwrap();
+    let dir = host.mkdir(root, "still").unwrap();
+    let pid = fake.add_process(&["/sys/fs/cgroup/freezer/still"]);
+    host.write(dir, "freezer.state", "FROZEN").unwrap();
+    let process = host.process(pid).unwrap();
+    let before = fake.mutations().len();
+    assert_eq!(
+        commensal_reconcile::members::kill(&mut host, &process, &[dir], std::time::Duration::from_secs(5)),
+        Ok(true)
+    );
+    let done: Vec<_> = fake.mutations()[before..].iter().map(|one| one.operation).collect();
+    assert_eq!(done, ["signal"]);
+    let exit = fake.processes().into_iter().find(|one| one.pid == pid).and_then(|one| one.exit);
+    assert_eq!(exit, Some(Exit::Signal(9)));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever runs and whatever is matched: it settles, a further plan is empty, and everything comes back.
+    /// For any processes and matches: moving converges, another plan is empty, and restore moves everything back.
     #[test]
     fn any_processes_settle_and_come_back(
         layout in 0usize..4,

@@ -1,5 +1,5 @@
-//! Names of others on FakeHost: cgroups, containers and processes of any name are planned for, limited, recorded and put back, and
-//! nothing that is said of them has a character that a terminal obeys or nobody sees.
+//! Arbitrary names on FakeHost: cgroups, containers and processes with any name are planned for, limited, recorded and
+//! restored, and no message about them contains control or invisible characters.
 
 use crate::members::{ID, engine, make, settled, start};
 use crate::support::{STATE, planned, restored};
@@ -13,18 +13,18 @@ use std::path::Path;
 
 const MEMORY: u64 = 16 << 30;
 
-/// The name as TOML and JSON write a text.
+/// Returns the name as a string of TOML and JSON.
 fn quoted(name: &str) -> String {
     serde_json::Value::String(name.to_owned()).to_string().replace('\u{7f}', "\\u007f")
 }
 
-/// A text for people: of one name, in one line.
+/// Checks a message about one name: it must be one line without hidden characters.
 fn check_said(what: &str, said: &str) {
     assert_eq!(hidden(said), None, "{what}: {said:?}");
     assert!(!said.lines().any(|line| line.trim_start().starts_with("forged")), "{what}: {said}");
 }
 
-// promise 77
+// promise 60
 #[test]
 fn groups_of_any_name_are_limited_and_put_back() {
     let groups =
@@ -32,7 +32,7 @@ fn groups_of_any_name_are_limited_and_put_back() {
     for fake in [FakeHost::v1(4, MEMORY), FakeHost::v2(4, MEMORY), FakeHost::hybrid(4, MEMORY)] {
         let names: BTreeSet<String> = odd_names().into_iter().map(|(_, name)| spelling::text(name)).collect();
         names.iter().for_each(|name| make(&fake, &format!("/batch/{name}")));
-        // Somebody has handed the controller on, where that has to be done.
+        // Another program has enabled the controller for children, where that is necessary.
         let mut host = fake.another();
         for path in ["/sys/fs/cgroup", "/sys/fs/cgroup/batch"] {
             if let Ok(dir) = host.open(Path::new(path)) {
@@ -61,12 +61,12 @@ fn groups_of_any_name_are_limited_and_put_back() {
     }
 }
 
-// promise 78
+// promise 60
 #[test]
 fn containers_and_processes_of_any_name() {
     let lines = [("two lines", b"u\nforged: v".to_vec()), ("CR LF", b"u\r\nforged: v\r".to_vec())];
     for (what, name) in odd_names().into_iter().chain(lines) {
-        // A groups file takes no blank for a name.
+        // A groups file does not accept a blank as a name.
         let name = format!("c{}", spelling::text(name));
         let fake = FakeHost::v1(4, MEMORY);
         make(&fake, &format!("/docker/{ID}"));
@@ -75,7 +75,7 @@ fn containers_and_processes_of_any_name() {
         let inner = quoted(&name);
         let inner = &inner[1..inner.len() - 1];
         engine(&fake, &[(ID, inner, &format!("\"l{inner}\":\"{inner}\""), pid)]);
-        // The kernel itself puts ` (deleted)` behind the path of a program that was replaced.
+        // The kernel appends ` (deleted)` to the path of a program that was replaced.
         let exe = format!("/opt/{name}.x");
         start(&fake, "/work", &exe, 1);
         let before = fake.snapshot();

@@ -1,15 +1,18 @@
-//! Originals are kept twice, in the journal and on the cgroups: whatever is lost of the one is in the other, and no commensal takes
-//! the limit of another for an original.
+//! Originals are recorded twice, in the journal and on the cgroups: if one copy is lost, the other is used, and no
+//! commensal takes another one's limit for an original.
 
 use crate::crash::{MachineState, World, limits, moved, plain, prepared, same, see};
-use crate::support::STATE;
+use crate::support::{self, STATE, applied, planned};
 use commensal_core::config::parse;
+use commensal_core::errno::Errno;
+use commensal_core::knob::{KnobId, Value};
+use commensal_core::plan::{Action, Step};
 use commensal_host::Host;
-use commensal_host::fake::FakeHost;
+use commensal_host::fake::{Effect, FakeHost, Trouble};
 use commensal_reconcile::{Instance, Mastery, PlanRequest, Reconciler, enforce};
 use std::path::{Path, PathBuf};
 
-/// The worlds in which everything that is changed is of a cgroup.
+/// Returns the worlds in which only cgroups are changed.
 fn cases() -> Vec<World> {
     plain().into_iter().chain(limits()).chain(moved()).collect()
 }
@@ -26,11 +29,11 @@ fn restored_is(fake: &FakeHost, before: &MachineState, what: &str) {
     assert!(again.nothing(), "{what}: a second restore found something: {again:?}");
 }
 
-/// Something that happens to a journal; `None` when there is no such line.
+/// Damages a line of a journal; `None` if the journal does not have that line.
 pub type Damage = fn(text: &str, line: usize) -> Option<String>;
 
-/// Each line damaged, cut off with everything after it, or taken out; and everything twice.
-pub const DAMAGES: [(&str, Damage); 4] = [
+/// Kinds of damage: a line is changed, cut off with everything after it, or removed; or all lines are duplicated.
+const DAMAGES: [(&str, Damage); 4] = [
     ("a byte of line", |text, line| {
         let at = text.split_inclusive('\n').take(line).map(str::len).sum::<usize>() + 12;
         (at < text.len()).then(|| {
@@ -55,7 +58,15 @@ pub const DAMAGES: [(&str, Damage); 4] = [
     }),
 ];
 
-// promise 14
+/// Every damage of a journal: what it is, and the text that is left.
+pub fn damaged(text: &str) -> impl Iterator<Item = (String, String)> + '_ {
+    DAMAGES.into_iter().flat_map(move |(what, damage)| {
+        let lines = (0..).map_while(move |line| Some((format!("{what} {line}"), damage(text, line)?)));
+        lines.collect::<Vec<_>>()
+    })
+}
+
+// promise 12
 #[test]
 fn whatever_happens_to_a_journal_loses_nothing() {
     let mut tried = 0;
@@ -63,14 +74,11 @@ fn whatever_happens_to_a_journal_loses_nothing() {
         let before = see(&(world.machine)());
         let calm = prepared(&world, world.texts.len());
         let text = calm.another().state_read(&journal()).unwrap().unwrap();
-        for (what, damage) in DAMAGES {
-            for line in 0.. {
-                let Some(text) = damage(&text, line) else { break };
-                let fake = calm.copy();
-                fake.another().state_replace(&journal(), &text).unwrap();
-                restored_is(&fake, &before, &format!("{}: {what} {line}", world.name));
-                tried += 1;
-            }
+        for (what, text) in damaged(&text) {
+            let fake = calm.copy();
+            fake.another().state_replace(&journal(), &text).unwrap();
+            restored_is(&fake, &before, &format!("{}: {what}", world.name));
+            tried += 1;
         }
         for folder in [false, true] {
             let fake = calm.copy();
@@ -87,7 +95,7 @@ fn whatever_happens_to_a_journal_loses_nothing() {
 const HERE: &str = "/state/here";
 const THERE: &str = "/state/there";
 
-/// Two texts for the same groups of somebody else.
+/// A groups file for another program's group.
 const FIRST: &str = "[group.batch]\nclass = \"offline\"\ncpu.max = \"1 core\"\nmemory.max = \"1 GiB\"\nmatch = [{ cgroup = \"/batch\" }]\n";
 const SECOND: &str = "[group.batch]\nclass = \"offline\"\ncpu.max = \"2 cores\"\npids.max = 77\nmatch = [{ cgroup = \"/batch\" }]\n";
 
@@ -105,7 +113,7 @@ fn two(kind: &str) -> FakeHost {
     fake
 }
 
-/// Puts a text in force in the name of a state directory, at once or as an agent does.
+/// Puts a groups file in force with this state directory, by one apply or by a round of an agent.
 fn put_in_force(fake: &FakeHost, state: &str, text: &str, by_agent: bool) {
     let (mut host, instance) = (fake.another(), Instance::new(Path::new(state)));
     let specs = parse("groups.toml", text).unwrap();
@@ -122,9 +130,9 @@ fn put_in_force(fake: &FakeHost, state: &str, text: &str, by_agent: bool) {
     assert!(outcome.failure.is_none(), "{:?}", outcome.failure);
 }
 
-/// One after the other, in every order, once or again and again, with every order of restores, and with one state directory lost:
-/// what was there first is there in the end.
-// promise 74
+/// Two commensals apply in every order, once or repeatedly, and restore in every order, also with one state directory
+/// lost: in the end the first originals are in force.
+// promise 20
 #[test]
 fn restores_in_any_order_end_at_the_first_originals() {
     let turns: [&[(&str, &str)]; 4] = [
@@ -161,8 +169,8 @@ fn restores_in_any_order_end_at_the_first_originals() {
     assert_eq!(tried, 144);
 }
 
-/// The owner of a value that runs is not written over: the plan is refused as a whole, and says who it is.
-// promise 74
+/// A value of a running agent is not overwritten: the plan is refused as a whole, and names the owner.
+// promise 20
 #[test]
 fn what_a_running_agent_keeps_is_refused() {
     for kind in ["v1", "v2", "hybrid"] {
@@ -176,13 +184,16 @@ fn what_a_running_agent_keeps_is_refused() {
         let mut journal = instance.open_journal(&mut host).unwrap();
         let (_, outcome) = enforce(&instance, &mut host, &PlanRequest::all(&specs), &mut journal).unwrap();
         let why = outcome.failure.unwrap().refusal.to_string();
-        assert!(why.contains("is kept by the commensal whose state is in /state/here"), "{kind}: {why}");
+        assert!(
+            why.contains("is managed by another running commensal, whose state directory is /state/here"),
+            "{kind}: {why}"
+        );
         assert_eq!(fake.snapshot(), before, "{kind}");
     }
 }
 
-/// One at a time keeps the cgroups of a kernel, and the others are told who.
-// promise 74
+/// Only one commensal at a time manages the cgroups of a kernel; others are told which one it is.
+// promise 20
 #[test]
 fn one_commensal_keeps_a_kernel() {
     for kind in ["v1", "v2", "hybrid"] {
@@ -194,4 +205,182 @@ fn one_commensal_keeps_a_kernel() {
         drop(lock);
         assert!(matches!(be_master(THERE), Mastery::Ours(_)), "{kind}: it is free again");
     }
+}
+
+/// A write that is refused although the value is in force, whichever it is: its original stays known.
+// promise 20
+#[test]
+fn a_refused_value_that_is_in_force_keeps_its_original() {
+    let mut tried = 0;
+    for world in cases() {
+        let before = see(&(world.machine)());
+        let writes = prepared(&world, world.texts.len()).mutations();
+        let writes =
+            writes.into_iter().filter(|one| one.operation == "write" && !one.path.ends_with("procs"));
+        let distinct: std::collections::BTreeSet<(String, String)> =
+            writes.map(|one| (one.path, one.value)).collect();
+        for (path, value) in distinct {
+            let fake = (world.machine)();
+            let effect = Effect::FailsAfter(Errno::EIO);
+            let trouble =
+                Trouble { operation: "write", path: path.clone(), value: Some(value), effect, lasts: true };
+            fake.trouble(trouble);
+            for text in &world.texts {
+                let instance = Instance::new(Path::new(STATE));
+                let Ok(mut journal) = instance.open_journal(&mut fake.another()) else { continue };
+                let specs = parse("groups.toml", text).unwrap();
+                let _ = enforce(&instance, &mut fake.another(), &PlanRequest::all(&specs), &mut journal);
+            }
+            fake.no_trouble();
+            restored_is(&fake, &before, &format!("{}: {path}", world.name));
+            tried += 1;
+        }
+    }
+    assert!(tried > 100, "only {tried} writes");
+}
+
+/// What a lost commensal had marked is nobody's original any more once it was put back.
+// promise 20
+#[test]
+fn marks_of_a_lost_commensal_go_with_its_limits() {
+    for kind in ["v1", "v2", "hybrid"] {
+        let fake = two(kind);
+        put_in_force(&fake, HERE, FIRST, false);
+        fake.another().state_remove_all(Path::new(HERE)).unwrap();
+        let there = Instance::new(Path::new(THERE));
+        there.restore(&mut fake.another(), &[]).unwrap();
+        // The owner has a value of its own from now on, and a controller.
+        let mut host = fake.another();
+        let (mount, file, value) = match kind {
+            "v2" => ("/sys/fs/cgroup", "cpu.weight", "77"),
+            _ => ("/sys/fs/cgroup/cpu", "cpu.shares", "777"),
+        };
+        let root = host.open(Path::new(mount)).unwrap();
+        if kind == "v2" {
+            host.write(root, "cgroup.subtree_control", "+cpu").unwrap();
+        }
+        let dir = host.open(&Path::new(mount).join("batch")).unwrap();
+        host.write(dir, file, value).unwrap();
+        let own = see(&fake);
+        let again = there.restore(&mut fake.another(), &[]).unwrap();
+        assert!(again.nothing(), "{kind}: {again:?}");
+        same(&see(&fake), &own, kind);
+        put_in_force(&fake, THERE, SECOND, true);
+        there.restore(&mut fake.another(), &[]).unwrap();
+        same(&see(&fake), &own, kind);
+    }
+}
+
+/// Root's commensals are one, wherever each makes its groups.
+// promise 20
+#[test]
+fn two_masters_with_groups_in_different_places() {
+    let fake = two("v2");
+    let mut host = fake.another();
+    let root = host.open(Path::new("/sys/fs/cgroup")).unwrap();
+    host.mkdir(root, "x").unwrap();
+    let of = |state: &str, root: Option<&str>| Instance {
+        cgroup_root: root.map(commensal_core::actual::CgroupPath::new),
+        ..Instance::new(Path::new(state))
+    };
+    for (first, second) in [(Some("/x"), None), (None, Some("/x")), (Some("/x"), Some("/batch"))] {
+        let (mut one, mut two) = (fake.another(), fake.another());
+        let held = of(HERE, first).be_master(&mut one).unwrap();
+        assert!(matches!(held, Mastery::Ours(_)), "{first:?}");
+        let other = of(THERE, second).be_master(&mut two).unwrap();
+        assert!(matches!(other, Mastery::Others(_)), "{first:?} {second:?}: {other:?}");
+    }
+}
+
+/// On cgroup v2 the files of a group that exists may appear only when the plan enables their controller: what was there
+/// before is then the kernel's default.
+// promise 9
+#[test]
+fn limits_of_a_group_whose_controllers_are_not_enabled_yet() {
+    let limits = [
+        "cpu.max = \"50 %\"",
+        "cpu.weight = 50",
+        "memory.max = \"1 GiB\"",
+        "memory.high = \"1 GiB\"",
+        "pids.max = 77",
+        "io.weight = 50\nio.cost = true",
+        "io.read = \"10 MiB/s\"",
+        "io.write-iops = \"100 iops\"",
+        "cpu.set = \"0\"",
+    ];
+    for class in ["online", "offline"] {
+        // Online groups have no quota.
+        for limit in limits.into_iter().filter(|limit| class == "offline" || !limit.contains("cpu.max")) {
+            for above in ["", "/above"] {
+                let fake = FakeHost::v2(4, 8 << 30);
+                let mut host = fake.another();
+                let mut dir = host.open(Path::new("/sys/fs/cgroup")).unwrap();
+                for name in above.split('/').filter(|name| !name.is_empty()) {
+                    dir = host.mkdir(dir, name).unwrap();
+                }
+                host.mkdir(dir, "theirs").unwrap();
+                let before = see(&fake);
+                let text = format!(
+                    "[group.one]\nclass = \"{class}\"\nmatch = [{{ cgroup = \"{above}/theirs\" }}]\n{limit}\n"
+                );
+                let what = format!("{class} {limit} below {above:?}");
+                let (_, plan, outcome) = applied(&mut host, &text);
+                assert!(outcome.failure.is_none(), "{what}: {:?}", outcome.failure);
+                assert!(see(&fake) != before && !plan.is_empty(), "{what}: {:?}", plan.unmet);
+                restored_is(&fake, &before, &what);
+            }
+        }
+    }
+}
+
+/// While a group is idle, its weight file shows a placeholder, which is no original. That it is idle may not be known: a
+/// read of `cpu.idle` that fails refuses the step.
+// promise 9
+#[test]
+fn the_placeholder_of_an_idle_group_is_no_original() {
+    for (fake, mount, weight, shown, default) in [
+        (FakeHost::v1(4, 8 << 30), "/sys/fs/cgroup/cpu", "cpu.shares", "3", "1024"),
+        (FakeHost::v2(4, 8 << 30), "/sys/fs/cgroup", "cpu.weight", "1", "100"),
+    ] {
+        let mut host = fake.another();
+        let root = host.open(Path::new(mount)).unwrap();
+        if weight == "cpu.weight" {
+            host.write(root, "cgroup.subtree_control", "+cpu").unwrap();
+        }
+        let group = host.mkdir(root, "batch").unwrap();
+        host.write(group, "cpu.idle", "1").unwrap();
+        assert_eq!(host.read(group, weight).unwrap().trim(), shown);
+        let text = "[group.etl]\nclass = \"offline\"\nmatch = [{ cgroup = \"/batch\" }]\n";
+        let (found, _) = planned(&mut host, text).unwrap();
+        let place = found.cgroups.keys().find(|place| place.path.as_str() == "/batch").unwrap().clone();
+        let (from, to) = (Value::Number(shown.parse().unwrap()), Value::Number(2));
+        let action = Action::Write { knob: KnobId::CpuWeight, device: None, from, to };
+        let steps = [Step { place, action, why: String::new() }];
+        for errno in [Errno::EIO, Errno::ENOMEM, Errno::EMFILE] {
+            let path = format!("{mount}/batch/cpu.idle");
+            let effect = Effect::Fails(errno);
+            fake.trouble(Trouble { operation: "read", path, value: None, effect, lasts: true });
+            let mut journal = support::journal(&mut host).unwrap();
+            let outcome = commensal_reconcile::apply(&mut host, &steps, &found, &mut journal);
+            assert!(outcome.failure.is_some(), "{errno}: a weight was put on record that nobody knows");
+            assert!(fake.no_trouble() > 0);
+            assert!(!recorded(&fake).contains("cpu.weight"), "{errno}: {}", recorded(&fake));
+        }
+        // The kernel refuses the weight of an idle group, and the record is dropped again: look at what was journalled.
+        let since = fake.mutations().len();
+        let mut journal = support::journal(&mut host).unwrap();
+        let outcome = commensal_reconcile::apply(&mut host, &steps, &found, &mut journal);
+        assert!(outcome.failure.is_some());
+        let journalled: String = fake.mutations()[since..]
+            .iter()
+            .filter(|one| one.path.contains("journal"))
+            .map(|one| one.value.as_str())
+            .collect();
+        assert!(journalled.contains("\"knob\":\"cpu.weight\""), "{journalled}");
+        assert!(journalled.contains(&format!("\"value\":\"{default}\"")), "{journalled}");
+    }
+}
+
+fn recorded(fake: &FakeHost) -> String {
+    fake.another().state_read(&journal()).unwrap().unwrap_or_default()
 }

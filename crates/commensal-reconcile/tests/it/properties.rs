@@ -1,5 +1,5 @@
-//! What must hold for every plan: a second plan is empty, every prefix is legal, the same input gives the
-//! same plan, undo restores. On FakeHost, which refuses what the kernel refuses.
+//! Properties of all plans: a second plan is empty, every prefix is legal, the same input gives the same plan, and undo
+//! restores. On FakeHost, which refuses what the kernel refuses.
 
 use crate::support::{applied, journal, planned};
 use commensal_core::plan::undo;
@@ -13,12 +13,12 @@ use std::path::Path;
 const CPUS: u32 = 4;
 const MEMORY: u64 = 16 << 30;
 
-/// A machine with some groups of others, and values set in them.
+/// A machine with some groups of other programs, and values set in them.
 #[derive(Debug, Clone)]
 struct World {
     layout: usize,
     comounted: bool,
-    /// (parent exists below it, shares or weight, quota in ms or none)
+    /// For each group: whether it has a child, its shares or weight, and its quota in ms, if any.
     batch: Vec<(bool, u16, Option<u16>)>,
     /// Whether a sched_ext scheduler is loaded.
     scheduler: bool,
@@ -64,7 +64,7 @@ fn build(world: &World) -> FakeHost {
                     host.write(group, "cgroup.subtree_control", "+cpu +memory +io +pids").unwrap();
                 }
                 let inner = host.mkdir(group, "x").unwrap();
-                // A child's quota stays within its parent's share.
+                // A child's quota must not exceed its parent's share.
                 tune(&mut host, inner, v2, *weight, *quota);
             }
         }
@@ -72,7 +72,7 @@ fn build(world: &World) -> FakeHost {
     fake
 }
 
-/// Sets what the group has; in hierarchies without the file nothing.
+/// Sets the group's values; does nothing in hierarchies without the files.
 fn tune(host: &mut FakeHost, group: Dir, v2: bool, weight: u16, quota_ms: Option<u16>) {
     let file = if v2 { "cpu.weight" } else { "cpu.shares" };
     let _ = host.write(group, file, &weight.to_string());
@@ -97,7 +97,7 @@ struct Group {
     read_mib: Option<u16>,
     pids: Option<u16>,
     takeover: bool,
-    /// 0: own, 1: `/bN`, 2: `/bN/x`
+    /// Kind of the group's cgroup. 0: own, 1: `/bN`, 2: `/bN/x`.
     place: u8,
 }
 
@@ -144,12 +144,12 @@ fn text(groups: &[Group]) -> String {
     text
 }
 
-/// What the scheduler is told in our name.
+/// Returns the scheduler's orders from commensal.
 fn orders(host: &FakeHost) -> std::collections::BTreeMap<String, commensal_core::scheduler::Order> {
     commensal_sensors::scheduler::look(host, Path::new(crate::support::STATE), "commensal").orders.groups
 }
 
-/// Every step was accepted.
+/// Asserts that every step was accepted.
 macro_rules! outcome_is_whole {
     ($outcome:expr, $plan:expr, $found:expr) => {
         let outcome = &$outcome;
@@ -162,7 +162,7 @@ macro_rules! outcome_is_whole {
     };
 }
 
-/// 96 cases each; `PROPTEST_CASES` sets another number (`cargo xtask ci --long` does).
+/// Each property is tested with 96 cases; `PROPTEST_CASES` sets another number (`cargo xtask ci --long` does).
 fn settings() -> ProptestConfig {
     let cases =
         if std::env::var_os("PROPTEST_CASES").is_some() { ProptestConfig::default().cases } else { 96 };
@@ -216,7 +216,7 @@ proptest! {
         prop_assert_eq!(one, two);
     }
 
-    // promise 12
+    // promise 10
     #[test]
     fn undo_restores(world in world(), groups in proptest::collection::vec(group(), 1..4)) {
         let text = text(&groups);
@@ -225,7 +225,7 @@ proptest! {
         let before = fake.snapshot();
         let (found, plan, outcome) = applied(&mut host, &text);
         outcome_is_whole!(outcome, plan, found);
-        // Against the machine as it is now, with the inodes of what was created.
+        // Plans against the current machine, with the inodes of the groups that were created.
         let (now, _) = planned(&mut host, &text).unwrap();
         let mut journal = journal(&mut host).unwrap();
         let back = apply(&mut host, &undo(&plan.steps), &now, &mut journal);
@@ -234,7 +234,7 @@ proptest! {
         prop_assert_eq!(orders(&host), Default::default());
     }
 
-    /// A second, different file: what it no longer asks for goes back, and it converges as well.
+    /// A second, different groups file: settings that it no longer requests are restored, and it converges as well.
     // promise 1
     #[test]
     fn changing_the_file_converges(

@@ -5,7 +5,7 @@ use commensal_core::desired::DesiredState;
 use commensal_core::errno::Errno;
 use commensal_core::group::GroupSpec;
 use commensal_host::Host;
-use commensal_host::fake::{Effect, FakeHost, Trouble};
+use commensal_host::fake::{Effect, FakeHost, Trouble, VendorKernel};
 use commensal_reconcile::{Instance, PlanRequest, Reconciler, Round};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,7 +23,7 @@ fn specs() -> Vec<GroupSpec> {
     parse("groups.toml", GROUPS).unwrap()
 }
 
-/// A machine with a group `/batch` of somebody else's.
+/// A machine with another program's group `/batch`.
 fn machine(v2: bool) -> FakeHost {
     let fake = if v2 { FakeHost::v2(4, MEMORY) } else { FakeHost::v1(4, MEMORY) };
     let mut host = fake.another();
@@ -82,8 +82,77 @@ fn a_second_round_writes_nothing() {
     }
 }
 
-/// The first answer is at once; the second writer is told and backed off from.
+/// The successor of an agent has nothing to write, and sees within a few ticks that somebody lifts what is in force: the
+/// guard of its predecessor, or another program.
 // promise 21
+#[test]
+fn what_an_earlier_agent_has_written_is_watched() {
+    for v2 in [false, true] {
+        let fake = machine(v2);
+        let mut host = fake.another();
+        let mut first = Reconciler::new(instance(), &mut host).unwrap();
+        round(&mut first, &mut host, 0);
+        let wanted = batch(&fake, v2);
+        let mut host = fake.another();
+        let mut next = Reconciler::new(instance(), &mut host).unwrap();
+        assert_eq!(round(&mut next, &mut host, 1_000).changes, []);
+        assert!((0..20).all(|_| !next.disturbed(&mut host, true)), "v2 {v2}: nothing has changed");
+        meddle(&fake, v2);
+        assert!((0..10).any(|_| next.disturbed(&mut host, true)), "v2 {v2}: the limit is gone");
+        let again = round(&mut next, &mut host, 2_000);
+        assert_eq!((again.changes.len(), batch(&fake, v2)), (1, wanted), "v2 {v2}");
+        assert!(!next.drift(2_000, &again.planned.actual).is_empty(), "v2 {v2}: somebody else is told");
+    }
+}
+
+/// A cgroup that is removed and made again all the time is limited each time, and no round has more to do because of those
+/// before it.
+// promise 26
+#[test]
+fn a_group_that_is_made_again_five_hundred_times_makes_no_round_longer() {
+    const TIMES: usize = 500;
+    const PART: usize = TIMES / 10;
+    for v2 in [false, true] {
+        let fake = machine(v2);
+        let before = fake.snapshot();
+        let mut host = fake.another();
+        let mut reconciler = Reconciler::new(instance(), &mut host).unwrap();
+        round(&mut reconciler, &mut host, 0);
+        let wanted = batch(&fake, v2);
+        let parents: &[&str] =
+            if v2 { &["/sys/fs/cgroup"] } else { &["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/memory"] };
+        let (mut calls, mut sizes) = (Vec::new(), Vec::new());
+        for n in 1..=TIMES {
+            for parent in parents {
+                fake.vanish(format!("{parent}/batch"));
+                let root = host.open(Path::new(parent)).unwrap();
+                let made = host.mkdir(root, "batch").unwrap();
+                host.close(made);
+                host.close(root);
+            }
+            assert_ne!(batch(&fake, v2), wanted, "{n}: the new one has no limit yet");
+            let since = fake.calls();
+            let done = round(&mut reconciler, &mut host, 1_000 * n as u64);
+            calls.push(fake.calls() - since);
+            assert_eq!(done.problems, [""; 0], "{n}");
+            assert_eq!(batch(&fake, v2), wanted, "{n}");
+            let journal = fake.another().state_read(&Path::new(STATE).join("machine.journal")).unwrap();
+            sizes.push(journal.unwrap().len() as u64);
+        }
+        let most = |of: &[u64]| of.iter().copied().max().unwrap_or_default();
+        for (what, of) in [("calls", &calls), ("bytes of the journal", &sizes)] {
+            // The first rounds may find what was there before; after them nothing grows.
+            let (first, last) = (most(&of[PART..2 * PART]), most(&of[TIMES - PART..]));
+            println!("v2 {v2}: {what}: {first}, then {last}");
+            assert!(last <= first + first / 4, "v2 {v2}: {what}: {first}, then {last}: {of:?}");
+        }
+        everything_back(&fake, &before, &format!("v2 {v2}"));
+    }
+}
+
+/// The first overwrite is undone immediately; the second writer is reported, and later overwrites are undone with an
+/// increasing back-off.
+// promise 18
 #[test]
 fn a_second_writer_is_answered_told_and_backed_off_from() {
     for v2 in [false, true] {
@@ -104,7 +173,7 @@ fn a_second_writer_is_answered_told_and_backed_off_from() {
             }
         }
         assert_eq!(answers[0], 100, "{answers:?}");
-        // At once, then after pauses of 1, 2, 4, 8, 16 and 32 s.
+        // Immediately, then after back-offs of 1, 2, 4, 8, 16 and 32 s.
         assert!((5..=8).contains(&answers.len()), "{answers:?}");
         let round = round(&mut reconciler, &mut host, 60_000);
         let drift = reconciler.drift(60_000, &round.planned.actual);
@@ -113,8 +182,9 @@ fn a_second_writer_is_answered_told_and_backed_off_from() {
     }
 }
 
-/// Whichever write is refused: it is told or done in another way, the rest is in force, and later everything is.
-// promise 22
+/// Any one write is refused: that is reported or the plan uses another mechanism, the rest is in force, and later
+/// everything is.
+// promise 18
 #[test]
 fn a_refused_step_stops_nothing_else() {
     for v2 in [false, true] {
@@ -135,14 +205,15 @@ fn a_refused_step_stops_nothing_else() {
             let first = reconciler.round(&mut host, 0, &request);
             if let Ok(first) = &first {
                 told += usize::from(!first.problems.is_empty());
-                // Not in every tick; but a journal that could not be kept may be kept in the next.
+                // A refused step is not retried in every tick; a journal that could not be written may be written in
+                // the next tick.
                 let of_step = first.problems.iter().any(|trouble| !trouble.contains("journal"));
                 let writes = reconciler.writes;
                 round(&mut reconciler, &mut host, 100);
                 assert!(!of_step || reconciler.writes == writes, "write {nth}: {:?}", first.problems);
             }
-            // What was refused may have been a trial, after which the machine seems not to have the knob; the agent looks
-            // again every minute.
+            // The refused write may have been a test of the survey, after which the machine seems to lack the knob; the
+            // agent surveys the machine again every minute.
             reconciler.look_again(&mut host).unwrap();
             let later = round(&mut reconciler, &mut host, 10_000);
             assert_eq!(
@@ -159,9 +230,49 @@ fn a_refused_step_stops_nothing_else() {
     }
 }
 
-/// A file that takes nothing in any group, and groups that cannot be made: told in the very round, left out with what needs it,
-/// and made up for when it is possible again.
-// promise 22
+/// A survey without tests creates no group and writes nothing; whatever the tests' results depend on makes it insufficient.
+// promise 18
+#[test]
+fn a_survey_without_tests_writes_nothing_and_notices_what_tests_depend_on() {
+    let mounts = |fake: &FakeHost| fake.another().read_file(Path::new("/proc/mounts")).unwrap();
+    let read_only = |fake: &FakeHost| fake.set_file("/proc/mounts", &mounts(fake).replace(" rw", " ro"));
+    let one_less = |fake: &FakeHost| {
+        let mounts = mounts(fake);
+        let (last, others) =
+            mounts.lines().collect::<Vec<_>>().split_last().map(|(a, b)| (*a, b.join("\n"))).unwrap();
+        assert!(last.contains("cgroup"), "{last}");
+        fake.set_file("/proc/mounts", &others);
+    };
+    let disk = |fake: &FakeHost| {
+        fake.set_file("/sys/block/sdz/dev", "8:400\n");
+        fake.set_file("/sys/block/sdz/size", "1000\n");
+    };
+    let systemd = |fake: &FakeHost| fake.set_file("/run/systemd/system/x", "");
+    let switch = |fake: &FakeHost| fake.vendor_kernel(VendorKernel::Anolis { switch: true });
+    let check = |what: &str, change: &dyn Fn(&FakeHost), sufficient: [bool; 2]| {
+        for (v2, sufficient) in [false, true].into_iter().zip(sufficient) {
+            let fake = machine(v2);
+            let mut host = fake.another();
+            let mut reconciler = Reconciler::new(instance(), &mut host).unwrap();
+            round(&mut reconciler, &mut host, 0);
+            change(&fake);
+            let (writes, before) = (fake.mutations().len(), reconciler.survey.clone());
+            assert_eq!(reconciler.refresh_survey(&mut host).unwrap(), sufficient, "v2 {v2}: {what}");
+            assert_eq!(reconciler.survey, before, "v2 {v2}: {what}");
+            assert_eq!(fake.mutations().len(), writes, "v2 {v2}: {what}");
+        }
+    };
+    check("nothing", &|_| (), [true, true]);
+    check("mounted read-only", &read_only, [false, false]);
+    check("a hierarchy less", &one_less, [false, false]);
+    check("a disk more", &disk, [false, false]);
+    check("systemd", &systemd, [true, false]);
+    check("a vendor's switch", &switch, [false, false]);
+}
+
+/// A file that refuses all writes, or groups that cannot be created: reported in the same round, left out with the
+/// steps that need it, and done when it is possible again.
+// promise 18
 #[test]
 fn what_is_refused_for_long_stops_nothing_else() {
     let v1 = ["", "memory.limit_in_bytes", "cpu.cfs_quota_us", "cpu.idle"];
@@ -175,12 +286,13 @@ fn what_is_refused_for_long_stops_nothing_else() {
             let mut reconciler = Reconciler::new(instance(), &mut host).unwrap();
             fake.refuse_file(file, errno);
             let first = round(&mut reconciler, &mut host, 0);
-            // On v2 the survey after a controller was enabled finds out that no group can be made; what was not tried is not used.
+            // On v2, the survey after a controller was enabled finds that no group can be created; knobs that could not
+            // be tested are not used.
             let untried = v2 && file.is_empty();
             let unmet = first.planned.plan.unmet.iter().map(|one| &one.because);
             let mut told = first.problems.iter().chain(unmet);
             assert!(told.any(|one| one.contains(&errno.to_string())), "{what}: {first:#?}");
-            // What has nothing to do with it.
+            // Settings that do not depend on it.
             let mutations = fake.mutations();
             let done = |value: &str| mutations.iter().any(|one| one.value.trim() == value);
             let others = match file {
@@ -207,17 +319,18 @@ fn what_is_refused_for_long_stops_nothing_else() {
     }
 }
 
-/// A round says when the next one has something to try: whoever makes them only then makes few, and misses nothing.
-// promise 22
+/// A round returns when the next one has something to retry: a caller that runs rounds only then runs few, and misses
+/// nothing.
+// promise 18
 #[test]
 fn a_round_says_when_a_refused_step_may_be_tried() {
-    // On v2 the trial after a controller was enabled finds the refusal, and the limit is unmet instead.
+    // On v2, the test after a controller was enabled finds the refusal, and the limit is unmet instead.
     for what in ["cpu.cfs_quota_us", "memory.limit_in_bytes"] {
         let fake = machine(false);
         let mut host = fake.another();
         let mut reconciler = Reconciler::new(instance(), &mut host).unwrap();
         fake.refuse_file(what, Errno::EBUSY);
-        // What made groups is followed by another one at once.
+        // A round that created groups is followed immediately by another one.
         let first = round(&mut reconciler, &mut host, 0);
         assert_eq!(first.again_ms, None, "{what}");
         let (mut now, mut pauses) = (10, Vec::new());
@@ -227,13 +340,13 @@ fn a_round_says_when_a_refused_step_may_be_tried() {
             let again = last.again_ms.unwrap_or_else(|| panic!("{what}: at {now}: {:?}", last.problems));
             assert!(again > now, "{what}: {again} at {now}");
             pauses.push(again - now);
-            // A round before that has nothing to try, and says the same.
+            // A round before that time has nothing to retry, and returns the same time.
             let writes = reconciler.writes;
             let early = round(&mut reconciler, &mut host, again - 1);
             assert_eq!((early.again_ms, reconciler.writes), (Some(again), writes), "{what}: at {now}");
             now = again;
         }
-        // Two limits at most are refused, each after 1, 2, 4, ... s.
+        // At most two limits are refused, and each is retried after 1, 2, 4, ... s.
         assert!(pauses.len() <= 20, "{what}: {pauses:?}");
         fake.refuse_nothing();
         let mut last = round(&mut reconciler, &mut host, now);
@@ -245,8 +358,9 @@ fn a_round_says_when_a_refused_step_may_be_tried() {
     }
 }
 
-/// Groups that come and go leave no more on record than some that are gone, and what is there goes back to what it was.
-// promise 32
+/// Groups that are created and removed again and again leave only a limited number of records, and existing groups are
+/// restored.
+// promise 26
 #[test]
 fn the_journal_does_not_grow_with_groups_that_come_and_go() {
     for v2 in [false, true] {
@@ -277,7 +391,7 @@ fn the_journal_does_not_grow_with_groups_that_come_and_go() {
     }
 }
 
-/// What the group may use, in CPUs; `None` without a limit.
+/// Returns the CPU limit of the group, in CPUs; `None` without a limit.
 fn share(host: &mut dyn Host, v2: bool) -> Option<f64> {
     let dir =
         host.open(Path::new(if v2 { "/sys/fs/cgroup/batch" } else { "/sys/fs/cgroup/cpu/batch" })).unwrap();
@@ -292,9 +406,9 @@ fn share(host: &mut dyn Host, v2: bool) -> Option<f64> {
     (quota >= 0.0).then_some(quota / period)
 }
 
-/// A quota with another period, and back: at no write is the share more than before or after, and a crash at any of them is
-/// undone.
-// promise 31
+/// Changes the period of a quota, and changes it back: after no write is the share above both the old and the new one,
+/// and a crash at any write is undone.
+// promise 23
 #[test]
 fn the_period_of_a_quota_moves_without_a_gap() {
     for v2 in [false, true] {
@@ -342,14 +456,14 @@ fn the_period_of_a_quota_moves_without_a_gap() {
     }
 }
 
-/// A quota of `cpus` for the group of somebody else's, besides what is written.
+/// Sets a quota of `cpus` for another program's group, in addition to its other limits.
 fn quota(desired: &mut DesiredState, cpus: u64) {
     let batch = desired.groups.iter_mut().find(|group| group.name.as_str() == "batch").unwrap();
     batch.limits.set(commensal_core::limit::CPU_MAX, commensal_core::units::MicroCpus(cpus * 1_000_000));
     batch.limits.cpu_period = (cpus == 3).then_some(50_000);
 }
 
-// promises 13, 22
+// promises 11, 18
 #[test]
 fn a_group_that_cannot_be_read_is_not_taken_for_gone() {
     for (v2, paths) in [
@@ -377,7 +491,7 @@ fn a_group_that_cannot_be_read_is_not_taken_for_gone() {
                 });
                 let specs = specs();
                 let done = reconciler.round(&mut host, 1_000, &PlanRequest::all(&specs));
-                // A hierarchy's root is no child.
+                // The root of a hierarchy is not a child.
                 if fake.no_trouble() > 0 {
                     let error = format!("{:?}", done.map(drop).expect_err(&what));
                     assert!(error.contains("Errno(12)"), "{what}: {error}");
@@ -391,8 +505,8 @@ fn a_group_that_cannot_be_read_is_not_taken_for_gone() {
     }
 }
 
-/// A file that cannot be read once is told, and its limit is in force after the next round.
-// promises 13, 22
+/// A file that cannot be read once is reported, and its limit is in force after the next round.
+// promises 11, 18
 #[test]
 fn a_value_that_cannot_be_read_is_not_taken_for_one_that_is_not_there() {
     for v2 in [false, true] {
@@ -426,7 +540,7 @@ fn a_value_that_cannot_be_read_is_not_taken_for_one_that_is_not_there() {
                 }
                 read += 1;
                 let told = first.problems.iter().any(|one| one.contains(&path));
-                // What was read again in the same round is known.
+                // A value that was read again in the same round is known.
                 assert!(told || fake.snapshot() == in_force, "{what}: {:?}", first.problems);
                 let next = round(&mut reconciler, &mut host, 1_000);
                 assert!(next.problems.is_empty(), "{what}: {:?}", next.problems);
@@ -438,9 +552,9 @@ fn a_value_that_cannot_be_read_is_not_taken_for_one_that_is_not_there() {
     }
 }
 
-/// What controllers decide is put in force without a look at the machine, as a round would; killed at any write, and beside a
-/// cgroup that goes, nothing is lost.
-// promise 31
+/// Decisions of controllers are put in force without observing the machine, with the same result as a round. Nothing is
+/// lost if the agent is killed at any write, or if a cgroup is removed meanwhile.
+// promise 23
 #[test]
 fn what_is_decided_anew_needs_no_look() {
     for v2 in [false, true] {
@@ -450,7 +564,7 @@ fn what_is_decided_anew_needs_no_look() {
             let before = fake.snapshot();
             let mut host = fake.another();
             let mut reconciler = Reconciler::new(instance(), &mut host).unwrap();
-            // What made groups is followed by one that finds them.
+            // The round that creates groups is followed by one that finds them.
             round(&mut reconciler, &mut host, 0);
             let mut last = round(&mut reconciler, &mut host, 10);
             fake.crash_after(crash);
@@ -464,7 +578,7 @@ fn what_is_decided_anew_needs_no_look() {
                 }
                 assert!(done.unwrap(), "{cpus}");
                 assert_eq!(batch(&fake, v2).split(' ').next(), Some(text));
-                // A round finds nothing to do.
+                // A full round finds nothing more to do.
                 let whole = reconciler.round(&mut host, ms + 50, &request).unwrap();
                 assert_eq!((whole.changes.len(), whole.problems.len()), (0, 0), "{:?}", whole.changes);
                 assert_eq!(whole.planned.actual.ours, last.planned.actual.ours);
@@ -479,7 +593,7 @@ fn what_is_decided_anew_needs_no_look() {
         }
         println!("v2 {v2}: {points} crash points");
         assert!(points > 3, "{points}");
-        // A cgroup that has gone meanwhile: a round is needed, and all that is left is in force.
+        // If a cgroup was removed meanwhile, a round is needed, and everything else is in force.
         let fake = machine(v2);
         let mut host = fake.another();
         let mut reconciler = Reconciler::new(instance(), &mut host).unwrap();

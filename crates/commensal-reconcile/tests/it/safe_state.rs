@@ -1,10 +1,12 @@
-//! The safe state, from what is on record alone: in every world, after every moment at which an agent can die, and with
-//! everything broken that can be. What it should be is told by another way: a plan of the safe groups finds nothing to do.
+//! The safe state is reached from the records alone: in every world, after every moment at which an agent can die, and
+//! with every possible damage. The expected state is computed independently: a plan of the safe groups must find
+//! nothing to do.
 
-use crate::crash::{World, see, worlds};
-use crate::originals::DAMAGES;
+use crate::crash::{World, same, see, worlds};
+use crate::originals::damaged;
 use crate::support::STATE;
 use commensal_core::config::parse;
+use commensal_core::desired::DesiredState;
 use commensal_core::errno::Errno;
 use commensal_core::group::{Class, GroupSpec};
 use commensal_core::knob::Value;
@@ -20,19 +22,35 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-/// Nothing is waited for.
+/// A lease of zero, so that the lock is not waited for.
 const NO_TIME: Duration = Duration::ZERO;
 
 fn instance() -> Instance {
     Instance::new(Path::new(STATE))
 }
 
-/// One round of an agent with these groups.
+/// Runs one round of an agent with these groups.
 fn round(host: &mut FakeHost, specs: &[GroupSpec]) -> Option<Round> {
+    adjusted_round(host, specs, &|_| {})
+}
+
+/// Runs one round in which a canary has removed isolation.
+fn round_without_isolation(host: &mut FakeHost, specs: &[GroupSpec]) -> Option<Round> {
+    adjusted_round(host, specs, &|desired| {
+        let written = desired.clone();
+        desired.without_isolation(&written);
+    })
+}
+
+fn adjusted_round(
+    host: &mut FakeHost,
+    specs: &[GroupSpec],
+    adjust: &dyn Fn(&mut DesiredState),
+) -> Option<Round> {
     host.state_dir(Path::new(STATE)).ok()?;
     let safe_specs = safe(specs);
     let safe = Some(SafeRequest { specs: &safe_specs, floor: None });
-    let request = PlanRequest { safe, kept: true, ..PlanRequest::all(specs) };
+    let request = PlanRequest { safe, kept: true, adjust, ..PlanRequest::all(specs) };
     Reconciler::new(instance(), host).and_then(|mut one| one.round(host, 0, &request)).ok()
 }
 
@@ -40,7 +58,7 @@ fn bring(fake: &FakeHost) -> SafeState {
     bring_safe_state(&mut fake.another(), Path::new(STATE), NO_TIME)
 }
 
-/// The values that a plan of the safe groups would still write.
+/// Returns the values that a plan of the safe groups would still write.
 fn still_to_write(fake: &FakeHost, specs: &[GroupSpec]) -> Vec<(Step, String)> {
     let mut host = fake.another();
     let survey = instance().survey(&mut host).unwrap();
@@ -52,7 +70,7 @@ fn still_to_write(fake: &FakeHost, specs: &[GroupSpec]) -> Vec<(Step, String)> {
     steps.into_iter().map(|step| (step.clone(), said(&step))).collect()
 }
 
-/// Every text of every world, and once more with offline groups that want their originals back.
+/// Returns all groups files of all worlds, and once more with offline groups whose safe state is their originals.
 fn cases() -> Vec<(World, Vec<Vec<GroupSpec>>)> {
     let read = |text: &String| parse("groups.toml", text).unwrap();
     let give_back = |mut specs: Vec<GroupSpec>| {
@@ -74,7 +92,7 @@ fn said(steps: &[(Step, String)]) -> String {
     steps.iter().map(|(_, said)| said.as_str()).collect::<Vec<_>>().join("\n")
 }
 
-// promise 25
+// promise 21
 #[test]
 fn it_is_what_a_plan_would_bring() {
     let mut held = 0;
@@ -96,7 +114,7 @@ fn it_is_what_a_plan_would_bring() {
     assert!(held > 100, "{held}");
 }
 
-/// Files of online groups' values that a plan would still put back to what they were before us.
+/// Returns the values of online groups that a plan would still restore to their originals.
 fn still_limited(fake: &FakeHost, specs: &[GroupSpec]) -> Vec<String> {
     let online = |step: &Step| {
         specs
@@ -104,15 +122,15 @@ fn still_limited(fake: &FakeHost, specs: &[GroupSpec]) -> Vec<String> {
             .any(|spec| spec.class == Class::Online && step.place.path.as_str().contains(spec.name.as_str()))
     };
     let all = still_to_write(fake, specs);
-    // A v1 cpuset that was just made has no CPUs, and nobody can be in it.
+    // A v1 cpuset that was just created has no CPUs, and no process can be in it.
     let new = |step: &Step| matches!(&step.action, Action::Write { from: Value::List(cpus), .. } if cpus.is_empty());
     let is_limit = |step: &Step| step.why.starts_with("no longer wanted") && online(step) && !new(step);
     let back = all.into_iter().filter(|(step, _)| is_limit(step));
     back.map(|(_, said)| said).collect()
 }
 
-/// Whatever change the agent is killed after, no limit is left on an online group.
-// promise 25
+/// No limit is left on an online group, after whichever change the agent is killed.
+// promise 21
 #[test]
 fn online_groups_are_free_after_every_moment_of_death() {
     let mut limited = 0;
@@ -137,12 +155,12 @@ fn online_groups_are_free_after_every_moment_of_death() {
                 let state = bring(&fake);
                 let one_way = |failed: &String| failed.contains("qos_level");
                 assert!(state.failed.iter().all(one_way), "{what}: {:?}", state.failed);
-                // As the new groups say, or still the old ones.
+                // The safe state is that of the new groups, or still that of the old ones.
                 let of_old = |number: usize| still_limited(&fake, &specs[number]).is_empty();
                 let old = number.checked_sub(1).is_some_and(of_old);
                 let left = still_limited(&fake, &specs[number]);
                 assert!(left.is_empty() || old, "{what}:\n{}", left.join("\n"));
-                // The rest is for `restore`, which finds the originals.
+                // `restore` does the rest, because it finds the originals.
                 n += 1;
             }
             assert!(n > 2, "{}: groups {number}", world.name);
@@ -151,7 +169,88 @@ fn online_groups_are_free_after_every_moment_of_death() {
     assert!(limited > 100, "only {limited} limits were there to be lifted");
 }
 
-/// The files that a round wrote in groups.
+/// The agent is killed at every change while it removes isolation for a canary. The guard puts isolation back, and the
+/// next agent can remove it again, because it knows the same originals.
+// promise 21
+#[test]
+fn isolation_can_be_removed_again_after_every_moment_of_death() {
+    let mut moments = 0;
+    for (world, specs) in cases() {
+        // No canary starts where `cpu.qos_level` is the mechanism.
+        if (world.machine)().snapshot().iter().any(|(path, _)| path.ends_with("cpu.qos_level")) {
+            continue;
+        }
+        for (number, specs) in specs.iter().enumerate().take(world.texts.len()) {
+            let what = format!("{}: groups {number}", world.name);
+            let calm = (world.machine)();
+            let start = see(&calm);
+            round(&mut calm.another(), specs).unwrap();
+            round_without_isolation(&mut calm.another(), specs).unwrap();
+            let expected = see(&calm);
+            for n in 1.. {
+                let fake = (world.machine)();
+                round(&mut fake.another(), specs).unwrap();
+                fake.crash_after(n);
+                let _ = round_without_isolation(&mut fake.another(), specs);
+                if !fake.is_crashed() {
+                    break;
+                }
+                let (fake, what) = (fake.restart(), format!("{what}, killed after change {n}"));
+                let state = bring(&fake);
+                let one_way = |failed: &String| failed.contains("qos_level");
+                assert!(state.failed.iter().all(one_way), "{what}: {:?}", state.failed);
+                let on = round(&mut fake.another(), specs).unwrap();
+                assert_eq!(on.problems, Vec::<String>::new(), "{what}");
+                round_without_isolation(&mut fake.another(), specs).unwrap();
+                same(&see(&fake), &expected, &what);
+                instance().restore(&mut fake.another(), &[]).unwrap();
+                same(&see(&fake), &start, &format!("{what}, restored"));
+                moments += 1;
+            }
+        }
+    }
+    assert!(moments > 100, "only {moments} moments");
+}
+
+/// An agent planned the smallest weight for a group that was idle, because `cpu.idle` was refused, and died before it
+/// wrote. The guard does not take the placeholder that an idle group shows for its weight.
+// promises 11, 21
+#[test]
+fn the_weight_that_an_idle_group_shows_is_no_original() {
+    for (machine, mount, file) in [
+        (FakeHost::v1 as fn(u32, u64) -> FakeHost, "/sys/fs/cgroup/cpu", "cpu.shares"),
+        (FakeHost::v2, "/sys/fs/cgroup", "cpu.weight"),
+    ] {
+        let fake = machine(2, 1 << 30);
+        let mut host = fake.another();
+        let root = host.open(Path::new(mount)).unwrap();
+        let dir = host.mkdir(root, "batch").unwrap();
+        let before = see(&fake);
+        let text = "[group.batch]\nclass = \"offline\"\nmatch = [{ cgroup = \"/batch\" }]\n";
+        round(&mut fake.another(), &parse("groups.toml", text).unwrap()).unwrap();
+        assert_eq!(host.read(dir, "cpu.idle").unwrap().trim(), "1", "{file}");
+        let shown = host.read(dir, file).unwrap();
+        let record = Record::Safe {
+            group: journal::Target { mount: mount.to_owned(), path: "/batch".to_owned(), inode: dir.inode },
+            knob: "cpu.weight".to_owned(),
+            file: file.to_owned(),
+            device: None,
+            value: "2".to_owned(),
+            online: false,
+        };
+        let path = Path::new(STATE).join("machine.journal");
+        host.state_append(&path, &journal::line(&record)).unwrap();
+        bring(&fake);
+        let kept = journal::parse(&host.state_read(&path).unwrap().unwrap()).records;
+        let is_shown = |one: &Record| matches!(one, Record::Original { knob, value, .. } if knob == "cpu.weight" && value.trim() == shown.trim());
+        assert!(!kept.iter().any(is_shown), "{file}: {kept:?}");
+        let restored = instance().restore(&mut fake.another(), &[]).unwrap();
+        assert!(restored.failed.is_empty(), "{file}: {restored:?}");
+        same(&see(&fake), &before, file);
+    }
+}
+
+/// Returns the names of the control files that a round wrote.
 fn files(fake: &FakeHost, since: usize) -> BTreeSet<String> {
     let scratch = format!("/{}", instance().scratch);
     let writes = fake.mutations().into_iter().skip(since);
@@ -159,9 +258,9 @@ fn files(fake: &FakeHost, since: usize) -> BTreeSet<String> {
     writes.filter_map(|one| Some(one.path.rsplit_once('/')?.1.to_owned())).collect()
 }
 
-/// Each file of each world takes nothing any more, in every way in which the kernel refuses: all other values are brought, and
-/// what is not says so.
-// promise 25
+/// Each file of each world refuses all writes, in every way in which the kernel refuses: all other values are put in
+/// force, and the refused ones are reported.
+// promise 21
 #[test]
 fn one_refused_file_holds_up_no_other() {
     const ERRNOS: [Errno; 9] = [
@@ -204,9 +303,10 @@ fn one_refused_file_holds_up_no_other() {
     assert!(refused > 20, "{refused}");
 }
 
-/// Whatever is broken beside the groups when the agent dies: damage to each line of the journal, no journal, no state directory, one
-/// that takes no writes, somebody who holds the lock. No limit is left on an online group, and the rest is as it is to be.
-// promise 75
+/// The agent dies while something outside the groups is broken: damage to each line of the journal, no journal, no
+/// state directory, a full disk, or another process that holds the lock. No limit is left on an online group, and all
+/// other values are as required.
+// promise 21
 #[test]
 fn nothing_beside_the_groups_holds_it_up() {
     let mut limited = 0;
@@ -222,13 +322,10 @@ fn nothing_beside_the_groups_holds_it_up() {
         round(&mut calm.another(), specs).unwrap();
         let journal = Path::new(STATE).join("machine.journal");
         let text = calm.another().state_read(&journal).unwrap().unwrap();
-        for (what, damage) in DAMAGES {
-            for line in 0.. {
-                let Some(text) = damage(&text, line) else { break };
-                let fake = calm.copy();
-                fake.another().state_replace(&journal, &text).unwrap();
-                check(&fake, specs, &format!("{}: {what} {line}", world.name));
-            }
+        for (what, text) in damaged(&text) {
+            let fake = calm.copy();
+            fake.another().state_replace(&journal, &text).unwrap();
+            check(&fake, specs, &format!("{}: {what}", world.name));
         }
         let fake = calm.copy();
         fake.another().state_remove(&journal).unwrap();
@@ -247,8 +344,8 @@ fn nothing_beside_the_groups_holds_it_up() {
     assert!(limited > 500, "only {limited} limits were there to be lifted");
 }
 
-/// The journal is lost while no agent runs: the next one does not take what is in force for what was there before.
-// promises 13, 75
+/// The journal is lost while no agent runs: the next agent does not take values in force for originals.
+// promises 11, 21
 #[test]
 fn what_a_lost_journal_had_is_known_to_the_next_agent() {
     type Losing = fn(&mut FakeHost);
@@ -266,7 +363,7 @@ fn what_a_lost_journal_had_is_known_to_the_next_agent() {
             let Some(_) = round(&mut first, specs) else { continue };
             drop(first);
             lose(&mut fake.another());
-            // Nothing is begun while a cgroup cannot be asked.
+            // Nothing is changed while the marks of a cgroup cannot be read.
             for (operation, path) in [
                 ("attributes", "/sys/fs/cgroup/batch"),
                 ("attributes", "/sys/fs/cgroup/cpu/batch"),
@@ -293,8 +390,8 @@ fn what_a_lost_journal_had_is_known_to_the_next_agent() {
     }
 }
 
-/// Cgroups that could not be marked are marked with the next survey: then the journal may be lost as well.
-// promise 74
+/// Cgroups that could not be marked are marked in the next survey; after that the journal may be lost, too.
+// promise 20
 #[test]
 fn what_could_not_be_marked_is_marked_later() {
     for (world, texts) in cases() {
@@ -319,8 +416,8 @@ fn what_could_not_be_marked_is_marked_later() {
     }
 }
 
-/// The journal is removed after it was opened: what is appended then is not all that there is.
-// promise 13
+/// The journal is removed after it was opened: the next append writes all records, not only the new ones.
+// promise 11
 #[test]
 fn a_journal_that_goes_while_it_is_open_is_written_whole() {
     let fake = FakeHost::v1(2, 1 << 30);
@@ -336,4 +433,38 @@ fn a_journal_that_goes_while_it_is_open_is_written_whole() {
     let contents = journal::parse(&text);
     assert!(contents.owner().is_some(), "{text}");
     assert!(contents.records.ends_with(&[record("/a"), record("/b")]), "{text}");
+}
+
+/// A group that was offline and is online: whichever line of the journal is lost or comes late, its newest safe value counts.
+// promise 21
+#[test]
+fn the_newest_safe_value_counts_whatever_happens_to_the_journal() {
+    let text = |class: &str, cores: u32| {
+        format!(
+            "[group.batch]\nclass = \"{class}\"\nmemory.max = \"{cores} GiB\"\npids.max = {cores}00\nmatch = [{{ cgroup = \"/batch\" }}]\n"
+        )
+    };
+    let mut tried = 0;
+    for make in [FakeHost::v1, FakeHost::v2] {
+        let calm = make(4, 8 << 30);
+        let mut host = calm.another();
+        for hierarchy in commensal_sensors::mounts::hierarchies(&mut host).unwrap() {
+            let root = host.open(Path::new(&hierarchy.mount)).unwrap();
+            host.mkdir(root, "batch").unwrap();
+        }
+        let specs = |class: &str, cores| parse("groups.toml", &text(class, cores)).unwrap();
+        round(&mut calm.another(), &specs("offline", 1)).unwrap();
+        let online = specs("online", 2);
+        round(&mut calm.another(), &online).unwrap();
+        let journal = Path::new(STATE).join("machine.journal");
+        let text = calm.another().state_read(&journal).unwrap().unwrap();
+        for (what, text) in damaged(&text) {
+            let fake = calm.copy();
+            fake.another().state_replace(&journal, &text).unwrap();
+            bring(&fake);
+            assert_eq!(still_limited(&fake, &online), [""; 0], "{what}");
+            tried += 1;
+        }
+    }
+    assert!(tried > 30, "only {tried}");
 }

@@ -1,5 +1,6 @@
-//! The sched_ext scheduler as a mechanism: a scheduler in memory that obeys `docs/reference/sched-control.md` answers at the
-//! socket; planned, applied, kept by rounds of the agent, refused, gone, and taken back.
+//! The sched_ext scheduler as a mechanism. A scheduler in memory that obeys `docs/reference/sched-control.md` responds
+//! on the socket; orders are planned, applied, kept by rounds of the agent, refused, and removed, also when the
+//! scheduler is unloaded.
 
 use crate::support::{STATE, applied, planned, restored};
 use commensal_core::config::parse;
@@ -24,14 +25,14 @@ pub const OWN: &str =
 const ETL: &str = "/sys/fs/cgroup/commensal-offline/etl";
 const WEB: &str = "/sys/fs/cgroup/commensal-online/web";
 
-/// What the scheduler has been told, by owner; and what it says.
+/// The orders of the scheduler in memory, by owner, and its behaviour.
 #[derive(Debug, Clone, Default)]
 pub struct Told {
     mode: Mode,
     standing: Standing,
-    /// Why it refuses everything.
+    /// The error with which it refuses all orders, if any.
     refuses: Option<String>,
-    /// Whether it takes too long over orders, or over everything.
+    /// Whether it responds too late to orders.
     slow: bool,
     stopped: bool,
     orders: usize,
@@ -43,7 +44,7 @@ impl Told {
         Told { mode: Mode::Running, ..Told::default() }
     }
 
-    /// What is sent; nothing by one that takes too long.
+    /// Returns the response; `None` if it would be too late.
     fn reply(&mut self, request: &str) -> Option<String> {
         let answer = self.answer(request);
         let late = self.stopped || self.slow && request.contains("hold_off_us");
@@ -73,7 +74,7 @@ impl Told {
         json!({ "ok": true, "generation": self.orders, "threads": 0 })
     }
 
-    /// The orders of this owner, as they came.
+    /// Returns the orders of this owner, as received.
     fn orders_of(&self, owner: &str) -> Value {
         serde_json::to_value(self.standing.0.get(owner)).unwrap()
     }
@@ -83,20 +84,20 @@ impl Told {
     }
 }
 
-/// Loads one that has no orders yet; a copy of the machine has one of its own.
+/// Loads a scheduler without orders; a copy of the machine has a separate one.
 pub fn load(fake: &FakeHost) {
     enabled(fake, 1);
     let mut told = Told::loaded();
     fake.serve(World::socket(), move |request| told.reply(request));
 }
 
-/// The kernel says that it has one, the `seq`-th since the boot.
+/// Makes the kernel report a loaded scheduler, the `seq`-th since boot.
 fn enabled(fake: &FakeHost, seq: u32) {
     fake.set_file(KERNEL, "enabled\n");
     fake.set_file(LOADS, &format!("{seq}\n"));
 }
 
-/// A machine whose kernel can have a scheduler, and the one of its state directory.
+/// A machine whose kernel supports sched_ext, and the scheduler of its state directory.
 struct World {
     fake: FakeHost,
     told: Arc<Mutex<Told>>,
@@ -135,7 +136,7 @@ impl World {
         self.told.lock().unwrap()
     }
 
-    /// The cgroups that this owner has orders for.
+    /// Returns the cgroups that this owner has orders for.
     fn of(&self, owner: &str) -> Vec<String> {
         let told = self.told();
         let groups = told.orders_of(owner)["groups"].clone();
@@ -149,7 +150,7 @@ impl World {
         groups.into_iter().find(|group| group["cgroup"] == cgroup).unwrap()
     }
 
-    /// As `apply` and `run` do it; `own` names the group of a `run`.
+    /// Plans as `apply` and `run` do; `own` names the group of a `run`.
     fn plan(&self, text: &str, own: Option<&str>) -> Planned {
         let specs = parse("groups.toml", text).unwrap();
         let own = own.map(|name| GroupName::new(name).unwrap()).into_iter().collect();
@@ -214,7 +215,7 @@ fn on_cgroup_v1_as_well() {
     }
 }
 
-// promise 66
+// promise 55
 #[test]
 fn applied_ordered_and_restored() {
     let world = World::loaded();
@@ -231,14 +232,14 @@ fn applied_ordered_and_restored() {
     let planned = world.plan(OWN, None);
     let names: Vec<String> = planned.plan.mechanisms.values().map(|one| one.describe()).collect();
     assert_eq!(names, ["sched_ext scheduler, cpu.idle underneath"]);
-    // Whether it still is so can be asked at any time.
+    // It can be verified at any time that the orders are still in force.
     let limited = world.plan(&OWN.replace("1 core", "2 cores"), None);
     let now = |world: &World| {
         let mut all = verify(&mut world.fake.another(), &limited.plan.steps, &limited.actual).into_iter();
         all.find(|one| one.file == "orders").unwrap()
     };
-    assert_eq!(now(&world).read, "1 of 2 otherwise");
-    // A changed limit is one more order, and a group that goes takes its own with it.
+    assert_eq!(now(&world).read, "1 of 2 orders differ");
+    // A changed limit changes one order, and the order of a removed group is removed.
     world.applied(&OWN.replace("1 core", "2 cores"), None);
     assert_eq!(world.order(ETL)["limit"]["quota_us"], 200_000);
     assert_eq!(now(&world).read, now(&world).want);
@@ -253,7 +254,7 @@ fn applied_ordered_and_restored() {
     assert_eq!(world.fake.snapshot(), before);
 }
 
-/// Orders of others stay, whoever comes and goes, and what they have is not ours to order.
+/// Orders of other owners stay, and orders for a cgroup that another owner has orders for are refused.
 #[test]
 fn others_keep_theirs() {
     let world = World::loaded();
@@ -266,7 +267,7 @@ fn others_keep_theirs() {
     world.applied(OWN, None);
     everything_back(&world);
     assert_eq!(theirs(&world), Some(orders("/x")));
-    // The same cgroup: refused like a write, and everything is as it was.
+    // Orders for the same cgroup are refused like a write, and everything is as it was.
     world.told().standing = Standing::default().with(orders(ETL));
     let before = world.fake.snapshot();
     let (planned, outcome) = world.apply(OWN, None);
@@ -281,7 +282,7 @@ fn others_keep_theirs() {
     assert!(restored(&mut world.fake.another()).nothing());
 }
 
-/// A command adds its group to what is in force, and takes only that away when it ends.
+/// A command adds its group to those in force, and removes only this group when it exits.
 #[test]
 fn a_command_takes_only_its_own_away() {
     let world = World::loaded();
@@ -290,7 +291,7 @@ fn a_command_takes_only_its_own_away() {
     let theirs = "/sys/fs/cgroup/commensal-offline/nightly";
     world.applied(nightly, Some("nightly"));
     assert_eq!(world.of("commensal"), [ETL, theirs, WEB]);
-    // While somebody is in it, it stays, also when all groups are put in force again.
+    // While a process is in the group, it stays, even if all groups are put in force again.
     let pid = world.fake.add_process(&[theirs]);
     let mut host = world.fake.another();
     let ended = commensal_reconcile::restore_own(&mut host, Path::new(STATE), journal::RUN).unwrap();
@@ -305,8 +306,8 @@ fn a_command_takes_only_its_own_away() {
     assert!(world.told().nobody());
 }
 
-/// With nobody at the socket there is nothing to take back, and one that does not answer well is told.
-// promise 66
+/// If no scheduler listens on the socket, there is nothing to undo; an invalid response is reported.
+// promise 55
 #[test]
 fn restoring_without_or_against_a_scheduler() {
     let world = World::loaded();
@@ -318,13 +319,13 @@ fn restoring_without_or_against_a_scheduler() {
     world.told().refuses = Some("on its way out".to_owned());
     let back = restored(&mut world.fake.another());
     assert!(back.failed.len() == 1 && back.failed[0].contains("on its way out"), "{back:?}");
-    // It is still on record, and the next restore does it.
+    // The order is still recorded, and the next restore removes it.
     world.told().refuses = None;
     everything_back(&world);
     assert!(world.told().nobody());
 }
 
-/// On kernels that cannot have one nothing is asked, and elsewhere the reason is told.
+/// On kernels without sched_ext no scheduler is queried; otherwise the reason is reported.
 #[test]
 fn without_a_scheduler_the_plan_is_the_one_before() {
     let old = FakeHost::v2(4, MEMORY);
@@ -344,8 +345,9 @@ fn round(reconciler: &mut Reconciler, world: &World, ms: u64, text: &str) -> Rou
     reconciler.round(&mut world.fake.another(), ms, &PlanRequest::all(&specs)).unwrap()
 }
 
-/// The scheduler comes and goes while an agent keeps groups: seen by a look at two small files, without a restart.
-// promise 66
+/// The scheduler is loaded and unloaded while an agent runs: the agent notices it by reading two small files, without a
+/// restart.
+// promise 55
 #[test]
 fn an_agent_follows_it() {
     let world = World::new(FakeHost::v2(4, MEMORY));
@@ -361,12 +363,13 @@ fn an_agent_follows_it() {
     assert!(!reconciler.scheduler_changed(&world.fake.another()));
     let calm = round(&mut reconciler, &world, 2_000, OWN);
     assert!(calm.changes.is_empty() && calm.problems.is_empty(), "{calm:?}");
-    // Another one with the same state directory knows nothing yet.
+    // A new scheduler with the same state directory has no orders yet.
     world.load(2);
     assert!(reconciler.scheduler_changed(&world.fake.another()));
     round(&mut reconciler, &world, 3_000, OWN);
     assert_eq!(world.of("commensal"), [ETL, WEB]);
-    // Taken off: what is underneath holds, nothing is ordered, and every look finds out whether it is back.
+    // Ejected: the mechanisms below it are in force, no orders are sent, and every round checks whether it is loaded
+    // again.
     world.told().mode = Mode::Ejected;
     let ejected = round(&mut reconciler, &world, 4_000, OWN);
     assert!(ejected.changes.is_empty() && ejected.problems.is_empty(), "{ejected:?}");
@@ -379,7 +382,7 @@ fn an_agent_follows_it() {
     assert_eq!(world.read("/sys/fs/cgroup/commensal-offline/cpu.idle"), "1");
 }
 
-/// Members that come and go, and one whose isolation is off for now.
+/// Members that appear and disappear, and one whose isolation is temporarily off.
 #[test]
 fn members_come_and_go() {
     let world = World::loaded();
@@ -409,8 +412,8 @@ fn members_come_and_go() {
     everything_back(&world);
 }
 
-/// Its process is stopped, or has more to do than anybody waits for: nothing hangs, and nothing stays behind.
-// promise 66
+/// The scheduler's process is stopped or too slow: nothing blocks, and nothing is left behind.
+// promise 55
 #[test]
 fn one_that_does_not_answer() {
     let world = World::loaded();
@@ -419,7 +422,7 @@ fn one_that_does_not_answer() {
     let (_, outcome) = world.apply(OWN, None);
     let failure = outcome.failure.unwrap();
     assert!(failure.refusal.to_string().contains("timed out"), "{}", failure.refusal);
-    // What it carries out late is taken back in its turn; nobody can say that it was.
+    // Orders that it carries out late are undone after them; that this has happened cannot be verified.
     assert!(failure.left.len() == 1 && failure.left[0].starts_with("order"), "{:?}", failure.left);
     assert!(world.told().nobody());
     world.told().slow = false;
@@ -438,7 +441,7 @@ fn one_that_does_not_answer() {
     everything_back(&world);
 }
 
-/// Decisions of controllers reach it without a look at the machine.
+/// Decisions of controllers reach the scheduler without observing the machine.
 #[test]
 fn a_decided_quota_is_ordered_at_once() {
     let world = World::loaded();
@@ -455,14 +458,15 @@ fn a_decided_quota_is_ordered_at_once() {
     let request = PlanRequest { adjust: &adjust, ..PlanRequest::all(&specs) };
     assert!(reconciler.adjust(&mut world.fake.another(), 20, &request, &mut last).unwrap());
     assert_eq!(world.order(ETL)["limit"]["quota_us"], 50_000);
-    // Only whether it has them.
+    // The only query is whether it has the orders.
     assert_eq!(world.told().asked, asked + 1);
     let whole = reconciler.round(&mut world.fake.another(), 20, &request).unwrap();
     assert!(whole.changes.is_empty(), "{:?}", whole.changes);
 }
 
-/// A refusal is told, stops nothing else, is not repeated in every tick, and is over when the scheduler takes it.
-// promise 66
+/// A refusal is reported, stops nothing else, is not retried in every tick, and ends when the scheduler accepts the
+/// orders.
+// promise 55
 #[test]
 fn a_refused_order_is_told_and_tried_again_later() {
     let world = World::loaded();
@@ -480,7 +484,7 @@ fn a_refused_order_is_told_and_tried_again_later() {
     }
     let tries = world.told().orders;
     assert!((4..12).contains(&tries), "{tries}");
-    // Others are tried at once.
+    // Other orders are tried immediately.
     let other = OWN.replace("1 core", "2 cores");
     round(&mut reconciler, &world, 60_000, &other);
     assert_eq!(world.told().orders, tries + 1);
@@ -490,13 +494,13 @@ fn a_refused_order_is_told_and_tried_again_later() {
     assert_eq!(world.order(ETL)["limit"]["quota_us"], 200_000);
 }
 
-/// The guard of the scheduler freezes and thaws; the agent neither thaws nor calls it a second writer.
-// promise 66
+/// The scheduler's guard freezes and thaws groups: the agent neither thaws them nor reports a second writer.
+// promise 55
 #[test]
 fn its_guard_is_not_fought() {
     let world = World::loaded();
     let mut reconciler = Reconciler::new(instance(), &mut world.fake.another()).unwrap();
-    // The agent has written the knob itself before.
+    // The agent itself has written the knob before.
     let specs = parse("groups.toml", OWN).unwrap();
     for (ms, frozen) in [(0, true), (10, false)] {
         let adjust = |desired: &mut DesiredState| {
@@ -517,13 +521,13 @@ fn its_guard_is_not_fought() {
         assert_eq!(world.read(&freeze), file);
         assert!(reconciler.drift(ms, &done.planned.actual).is_empty(), "{ms}");
     }
-    // Frozen by somebody else while it runs: that goes back.
+    // Frozen by another program while the scheduler runs: that is undone.
     world.fake.set_file(&freeze, "1");
     round(&mut reconciler, &world, 400, OWN);
     assert_eq!(world.read(&freeze), "0");
 }
 
-/// An owner is who our groups are called after: two commensals with one scheduler.
+/// The owner of orders is the prefix of the groups' names: two commensals share one scheduler.
 #[test]
 fn two_prefixes_are_two_owners() {
     let world = World::loaded();

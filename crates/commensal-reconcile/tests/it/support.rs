@@ -1,4 +1,4 @@
-//! A world that is planned for, changed and put back, on any host.
+//! Functions that plan for a machine, change it and restore it, on any host.
 
 use commensal_core::actual::ActualState;
 use commensal_core::config::{self, ConfigError};
@@ -12,17 +12,17 @@ use std::path::Path;
 /// State directory.
 pub const STATE: &str = "/var/lib/commensal";
 
-/// Groups of a text; the text is right.
+/// Parses a valid groups file.
 pub fn specs(text: &str) -> Vec<commensal_core::group::GroupSpec> {
     config::parse("groups.toml", text).unwrap_or_else(|errors| panic!("{errors:?}"))
 }
 
-/// Whose groups they are on FakeHost.
+/// Returns the instance of commensal that the tests use on FakeHost.
 pub fn instance() -> Instance {
     Instance::new(Path::new(STATE))
 }
 
-/// Looks at the host and plans for `text`.
+/// Surveys the host and plans for `text`.
 pub fn planned(host: &mut dyn Host, text: &str) -> Result<(ActualState, Plan), Vec<ConfigError>> {
     let survey = instance().survey(host).unwrap();
     match instance().plan(host, &survey, &PlanRequest::all(&specs(text))) {
@@ -32,7 +32,7 @@ pub fn planned(host: &mut dyn Host, text: &str) -> Result<(ActualState, Plan), V
     }
 }
 
-/// As [`planned`], the way `commensal run` does it for one group.
+/// Like [`planned`], but as `commensal run` plans for one group.
 pub fn planned_alone(host: &mut dyn Host, text: &str) -> (ActualState, Plan) {
     let specs = specs(text);
     let own = specs.iter().map(|spec| spec.name.clone()).collect();
@@ -59,7 +59,7 @@ pub fn applied(host: &mut dyn Host, text: &str) -> (ActualState, Plan, Outcome) 
     (found, plan, outcome)
 }
 
-/// Restores everything; this boot.
+/// Restores everything, in the current boot.
 pub fn restored(host: &mut dyn Host) -> commensal_reconcile::Restored {
     let boot_id = machine::boot_id(host).unwrap();
     commensal_reconcile::restore(host, Path::new(STATE), &boot_id, true).unwrap()

@@ -1,5 +1,5 @@
-//! Undo always works: after a refusal, a crash at any moment, a vanished group, a full disk, a damaged
-//! journal, a reboot; and twice in a row.
+//! Undo always works: after a refusal, a crash at any moment, a vanished group, a full disk, a damaged journal or a
+//! reboot, and twice in a row.
 
 use crate::support::{STATE, applied, journal, planned, restored};
 use commensal_core::errno::Errno;
@@ -30,7 +30,7 @@ match = [{ cgroup = "/batch" }]
 cpu.max = "1 core"
 "#;
 
-/// A machine of each kind with a group of somebody else's.
+/// Returns a machine of each kind, with another program's group.
 pub fn machines() -> Vec<(&'static str, FakeHost)> {
     let machines = [
         ("v1", FakeHost::v1(4, MEMORY)),
@@ -55,7 +55,7 @@ pub fn machines() -> Vec<(&'static str, FakeHost)> {
     machines.into_iter().collect()
 }
 
-// promise 13
+// promise 11
 #[test]
 fn restore_puts_everything_back_and_a_second_one_finds_nothing() {
     for (name, fake) in machines() {
@@ -71,7 +71,7 @@ fn restore_puts_everything_back_and_a_second_one_finds_nothing() {
     }
 }
 
-// promise 15
+// promise 13
 #[test]
 fn a_group_that_vanishes_is_told_and_nothing_is_left() {
     let fake = FakeHost::v1(4, MEMORY);
@@ -93,7 +93,7 @@ fn a_group_that_vanishes_is_told_and_nothing_is_left() {
     assert!(matches!(outcome.failure.unwrap().refusal, Refusal::Vanished { .. }));
 }
 
-// promise 11
+// promise 9
 #[test]
 fn nothing_is_written_when_the_journal_cannot_be() {
     let fake = FakeHost::v1(4, MEMORY);
@@ -108,7 +108,7 @@ fn nothing_is_written_when_the_journal_cannot_be() {
     assert_eq!((outcome.done, fake.snapshot()), (0, before));
 }
 
-// promise 14
+// promise 12
 #[test]
 fn a_damaged_line_stops_apply_and_does_not_stop_restore() {
     let fake = FakeHost::v1(4, MEMORY);
@@ -130,17 +130,17 @@ fn a_damaged_line_stops_apply_and_does_not_stop_restore() {
     assert_eq!(result.failed.len(), 2, "{result:?}");
     assert!(result.failed[0].contains(&format!("line {}", victim + 1)), "{result:?}");
     assert_eq!(fake.snapshot(), before, "what could be read was undone");
-    // The damaged line is kept aside for a person to look at, and no longer in the way.
+    // The damaged line is moved to a separate file for inspection, and blocks nothing any more.
     assert!(host.state_read(&path.with_extension("damaged")).unwrap().unwrap().contains("cremating"));
     assert!(restored(&mut host).nothing());
     assert!(journal(&mut host).is_ok());
 }
 
-// promise 13
+// promise 11
 #[test]
 fn a_journal_of_an_earlier_boot_means_groups_that_are_gone() {
     let fake = FakeHost::v1(4, MEMORY);
-    // What is on the groups goes with them.
+    // The marks on the groups vanish with the groups.
     fake.refuse_attributes();
     let mut host = fake.another();
     let (_, _, outcome) = applied(&mut host, GROUPS);
@@ -199,7 +199,7 @@ fn a_group_in_use_is_left_and_said_so() {
     assert!(!fake.snapshot().keys().any(|path| path.contains("commensal")));
 }
 
-/// A file that wants `theirs` (a group of somebody else's) so and so.
+/// Returns a groups file for `theirs`, another program's group, with this class and these limits.
 fn theirs(class: &str, more: &str) -> String {
     format!("[group.theirs]\nclass = \"{class}\"\n{more}\nmatch = [{{ cgroup = \"/theirs\" }}]\n")
 }
@@ -214,8 +214,8 @@ fn with_theirs() -> (FakeHost, FakeHost, commensal_host::Dir) {
 
 const OTHER: &str = "[group.other]\nclass = \"offline\"\n";
 
-/// What was put back is its owner's again: a value that they set later is not touched, ever.
-// promise 16
+/// A restored value belongs to the group's owner again: a value that the owner sets later is never touched.
+// promise 14
 #[test]
 fn an_original_is_put_back_once() {
     let (_fake, mut host, dir) = with_theirs();
@@ -230,8 +230,8 @@ fn an_original_is_put_back_once() {
     assert_eq!(host.read(dir, "cpu.shares").unwrap().trim(), "5120");
 }
 
-/// A refused apply that was taken back leaves no trap behind either.
-// promise 16
+/// A refused apply that was undone leaves no record behind that would be restored later.
+// promise 14
 #[test]
 fn a_refused_apply_leaves_no_record() {
     let (fake, mut host, dir) = with_theirs();
@@ -244,7 +244,7 @@ fn a_refused_apply_leaves_no_record() {
     assert_eq!(host.read(dir, "cpu.shares").unwrap().trim(), "5120");
 }
 
-// promise 12
+// promise 10
 #[test]
 fn a_value_that_reads_back_otherwise_goes_back_too() {
     let (fake, mut host, _) = with_theirs();
@@ -260,9 +260,9 @@ fn a_value_that_reads_back_otherwise_goes_back_too() {
     assert!(restored(&mut host).nothing());
 }
 
-/// Originals recorded by several applies can stand in each other's way: the weight was recorded after
-/// cpu.idle, and cannot be written before cpu.idle is cleared.
-// promise 13
+/// Originals recorded by several applies can block each other: the weight was recorded after cpu.idle, and cannot be
+/// written before cpu.idle is cleared.
+// promise 11
 #[test]
 fn originals_of_several_applies_are_restored_in_one_go() {
     let (fake, mut host, _) = with_theirs();
@@ -276,7 +276,7 @@ fn originals_of_several_applies_are_restored_in_one_go() {
     assert_eq!(fake.snapshot(), before);
 }
 
-/// In a chroot or a container the hierarchy may not be mounted: that is not "gone".
+/// In a chroot or a container the hierarchy may not be mounted, which does not mean that its groups no longer exist.
 #[test]
 fn a_hierarchy_that_is_not_mounted_here_is_not_gone() {
     let (fake, mut host, dir) = with_theirs();
@@ -303,8 +303,8 @@ fn a_hierarchy_that_is_not_mounted_here_is_not_gone() {
     drop(fake);
 }
 
-/// Inode numbers start again with every boot: a journal of the last one must not be believed.
-// promise 15
+/// Inode numbers start again with every boot, so a journal of an earlier boot must not be used.
+// promise 13
 #[test]
 fn a_journal_of_another_boot_plans_nothing() {
     let (fake, mut host, dir) = with_theirs();
@@ -315,8 +315,8 @@ fn a_journal_of_another_boot_plans_nothing() {
     assert_eq!(host.read(dir, "cpu.shares").unwrap().trim(), "3072");
 }
 
-/// A set that moves sideways passes through a wider one, which may be the original: that is not "put back".
-// promise 16
+/// A CPU set that is moved passes through a wider set, which may be the original: that does not count as restored.
+// promise 14
 #[test]
 fn a_set_that_passes_its_original_is_not_settled() {
     let fake = FakeHost::v1(4, MEMORY);
@@ -334,8 +334,8 @@ fn a_set_that_passes_its_original_is_not_settled() {
     assert_eq!(host.read(dir, "cpuset.cpus").unwrap().trim(), "0-3");
 }
 
-/// What one journal made can keep busy what another made: one restore still puts everything back.
-// promise 13
+/// A group of one journal can be in use by a group of another: one restore still removes both.
+// promise 11
 #[test]
 fn restore_goes_through_all_journals() {
     let fake = FakeHost::v1(4, MEMORY);
@@ -356,7 +356,8 @@ fn restore_goes_through_all_journals() {
     assert_eq!(fake.snapshot(), before);
 }
 
-/// Somebody made a group inside one of ours that is no longer wanted: it is left alone, and nothing fails.
+/// Another program has created a group inside a commensal group that is no longer wanted: both are left alone, and
+/// nothing fails.
 #[test]
 fn a_foreign_group_inside_ours_is_left_alone() {
     let fake = FakeHost::v1(4, MEMORY);
@@ -367,7 +368,7 @@ fn a_foreign_group_inside_ours_is_left_alone() {
     for _ in 0..2 {
         let (_, plan, outcome) = applied(&mut host, OTHER);
         assert!(outcome.failure.is_none(), "{:?}", outcome.failure);
-        assert!(plan.notes.iter().any(|note| note.contains("in use below")), "{:?}", plan.notes);
+        assert!(plan.notes.iter().any(|note| note.contains("below it are in use")), "{:?}", plan.notes);
     }
     host.rmdir(etl, "sub", sub.inode).unwrap();
     let result = restored(&mut host);

@@ -1,4 +1,4 @@
-//! The published status of the socket, and the keep-alives for the service manager.
+//! The status for the socket, and the keep-alives for the service manager.
 
 use crate::control::Published;
 use crate::service::Signs;
@@ -6,18 +6,18 @@ use commensal_core::scheduler::protocol::Status;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-/// Published state; changes at every round.
+/// The published status, which changes in every round.
 pub(super) struct Shown {
     published: Published,
     signs: Signs,
-    /// The status to be published next.
+    /// The status that is published next.
     pub status: Status,
-    /// When the scheduler was loaded, since boot.
+    /// Time since boot at which the scheduler was loaded.
     pub loaded_at: Duration,
 }
 
 impl Shown {
-    /// Nothing is published yet.
+    /// Creates the state without publishing anything.
     pub fn new(published: Published, now: Duration) -> Shown {
         let status = Status { ok: true, pid: std::process::id(), ..Status::default() };
         Shown { published, signs: Signs::default(), status, loaded_at: now }

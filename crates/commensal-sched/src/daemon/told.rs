@@ -1,5 +1,6 @@
-//! The configuration in the BPF programs: groups with their classes, slots, limits and the hold-off. Only changes are
-//! pushed.
+//! The configuration that the daemon has written to the BPF programs: groups with their classes, slots and limits, and
+//! the hold-off (how long a CPU stays free after an expelling thread has left its core). A slot is an entry for the
+//! threads of one group, with a weight. Only changes are written.
 
 use super::wanted::Wanted;
 use crate::LoadError;
@@ -13,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
-/// Configuration of the currently loaded programs; newly loaded ones have none.
+/// Configuration of the loaded BPF programs. Empty when the programs were just loaded.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     /// Class, slot and directory of each cgroup, by cgroup ID.
@@ -21,7 +22,7 @@ pub(super) struct Told {
     hold_off: Option<Duration>,
     /// The slot of each offline cgroup.
     pub slots: BTreeMap<u64, u64>,
-    /// Index of each limit, by the group's directory.
+    /// Index of each limit in the BPF map, by the group's directory.
     limits: BTreeMap<String, u64>,
 }
 
@@ -29,7 +30,7 @@ impl Told {
     /// Pushes changed configuration into the BPF maps.
     ///
     /// # Errors
-    /// When the kernel refuses, or there are too many limits.
+    /// The kernel refuses, or there are too many limits.
     pub fn tell(
         &mut self,
         host: &mut dyn Host,
@@ -58,7 +59,7 @@ impl Told {
             wanted.iter().filter(|(_, entry)| entry.0 == CLASS_OFFLINE).map(|(id, _)| *id).collect();
         let freed: Vec<u64> = self.slots.keys().copied().filter(|id| !alive.contains(id)).collect();
         for id in freed {
-            // The slot's queues may still hold threads until the next round, so the slot stays in use with the smallest
+            // The slot's queues may contain threads until the next round. So the slot stays in use, with the smallest
             // weight.
             if let Some(slot) = self.slots.remove(&id) {
                 scheduler.set_slot(slot, true, 1, 0)?;
@@ -93,14 +94,16 @@ impl Told {
         Ok(())
     }
 
-    /// The index of a group's limit; 0 without one.
+    /// Sets a group's limit and returns the index of the limit; 0 if the group has no limit.
     fn limit(&mut self, scheduler: &Scheduler, path: &str, limit: Option<&Quota>) -> Result<u64, LoadError> {
         let Some(limit) = limit else { return Ok(0) };
         let free = || (1..).find(|index| self.limits.values().all(|taken| taken != index));
         let index = self.limits.get(path).copied().or_else(free).unwrap_or(MOST_LIMITS as u64);
         if index >= MOST_LIMITS as u64 {
-            let because =
-                format!("{path} would be the {index}th group with a limit, and {MOST_LIMITS} is too many");
+            let because = format!(
+                "{path} would be group {index} with a limit, but the scheduler enforces at most {}",
+                MOST_LIMITS - 1
+            );
             return Err(LoadError::Refused { what: "set a limit", because });
         }
         self.limits.insert(path.to_owned(), index);
@@ -109,7 +112,7 @@ impl Told {
         Ok(index)
     }
 
-    /// Frees the limits of groups that no longer have one.
+    /// Frees the entries of groups that no longer have a limit.
     fn forget_limits(&mut self, scheduler: &Scheduler, orders: &Orders) -> Result<(), LoadError> {
         let limited = |path: &String| orders.groups.get(path).is_some_and(|order| order.limit.is_some());
         let over: Vec<String> = self.limits.keys().filter(|path| !limited(path)).cloned().collect();
@@ -122,12 +125,13 @@ impl Told {
     }
 }
 
-/// Converts a share of [`WHOLE`] to a weight of 1 … 10000, as in the kernel.
+/// Converts a share of [`WHOLE`] to a weight from 1 to 10000, the range of `cpu.weight`.
 fn weight_of(share: u64) -> u64 {
     (share * 10_000 / WHOLE).max(1)
 }
 
-/// The slot of a cgroup, a free one if it has none; the last one when all are taken.
+/// Returns the slot that a cgroup has, or else a free slot. If no slot is free, returns the last slot, which groups
+/// share.
 fn slot_for(slots: &mut BTreeMap<u64, u64>, id: u64) -> u64 {
     if let Some(slot) = slots.get(&id) {
         return *slot;

@@ -1,4 +1,5 @@
-//! The orders of all owners, and the groups that exist.
+//! The desired state: the orders (configuration) of all owners (the clients that sent them), and the groups in these
+//! orders that exist.
 
 use crate::membership::{Tree, walk};
 use crate::weights::{self, WHOLE};
@@ -8,24 +9,24 @@ use commensal_core::scheduler::protocol::{GroupStatus, SlotReading, Standing};
 use commensal_host::{Host, HostError};
 use std::collections::BTreeMap;
 
-/// Changes with orders, and in each round.
+/// The desired state, which changes with new orders and in each round.
 #[derive(Debug, Default)]
 pub(super) struct Wanted {
-    /// Orders by owner.
+    /// The orders of each owner.
     pub standing: Standing,
-    /// All orders merged.
+    /// The orders of all owners, merged.
     pub orders: Orders,
-    /// The existing offline groups, by directory.
+    /// The existing offline groups, by the directory of their cgroup.
     pub trees: BTreeMap<String, Tree>,
-    /// Share of each cgroup in them, of [`WHOLE`].
+    /// ID and share (of [`WHOLE`]) of each cgroup in `trees` that has threads.
     pub shares: Vec<(u64, u64)>,
 }
 
 impl Wanted {
-    /// Walks the offline groups.
+    /// Reads the existing offline groups again.
     ///
     /// # Errors
-    /// When an existing group cannot be read.
+    /// An existing group cannot be read.
     pub fn look(&mut self, host: &mut dyn Host) -> Result<(), HostError> {
         let ordered: BTreeMap<String, Class> =
             self.orders.groups.iter().map(|(path, order)| (path.clone(), order.class)).collect();

@@ -16,7 +16,7 @@ fn said(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-// promise 63
+// promise 52
 #[test]
 fn a_kernel_without_sched_ext_is_told_and_left_alone() {
     if Path::new("/sys/kernel/sched_ext").exists() {
@@ -44,7 +44,7 @@ fn a_kernel_without_sched_ext_is_told_and_left_alone() {
 fn nothing_left_is_put_back_without_a_word_too_many() {
     let folder = tempfile::tempdir().unwrap();
     let done = run(folder.path(), &["unload", "--left"]);
-    assert!(done.status.success() && said(&done).contains("nothing is to be put back"), "{}", said(&done));
+    assert!(done.status.success() && said(&done).contains("there is nothing to restore"), "{}", said(&done));
 }
 
 /// Whoever has scripts is told where the verb is now.

@@ -3,7 +3,7 @@
 use crate::world::{can_load_in, shown, state};
 use std::process::Command;
 
-// promise 63
+// promise 52
 #[test]
 fn malformed_prototypes_are_named_with_the_fix() {
     if !can_load_in("sched-broken", "broken::malformed_prototypes_are_named_with_the_fix") {

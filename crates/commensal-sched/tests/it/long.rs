@@ -20,7 +20,7 @@ fn stress(group: &Group) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-// promise 62
+// promise 52
 #[test]
 fn a_hundred_loads_lose_nothing() {
     const NAME: &str = "long::a_hundred_loads_lose_nothing";

@@ -72,7 +72,7 @@ fn refused(obstacle: &Obstacle) {
     assert_eq!(switched(), Vec::<u32>::new());
 }
 
-// promise 63
+// promise 52
 #[test]
 fn a_kernel_that_does_not_describe_itself() {
     if can_load("obstacles::a_kernel_that_does_not_describe_itself") {
@@ -80,7 +80,7 @@ fn a_kernel_that_does_not_describe_itself() {
     }
 }
 
-// promise 63
+// promise 52
 #[test]
 fn cpus_without_a_tick() {
     if can_load("obstacles::cpus_without_a_tick") {

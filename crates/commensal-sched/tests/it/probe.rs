@@ -1,7 +1,7 @@
 //! Mechanisms, ranked by the probe: `commensal blame`, which knows nothing of the scheduler, says what online threads meet
 //! beside offline work that is held back in one way or another.
 
-use crate::world::{Group, Loaded, Spinner, all, can_load, cpus, offline, online};
+use crate::world::{Group, Loaded, Spinner, all, can_load, cpus, offline, online, settle};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -170,7 +170,7 @@ fn rounds(scene: &Scene) -> Vec<(Arm, Vec<Sample>)> {
         for index in 0..ARMS.len() {
             let (arm, looks) = &mut seen[(index + round * 2) % ARMS.len()];
             scene.set(*arm);
-            std::thread::sleep(std::time::Duration::from_millis(500));
+            settle();
             looks.push(scene.look(*arm));
         }
     }
@@ -206,7 +206,7 @@ fn row(of: impl Fn(fn(&Sample) -> f64) -> f64) -> String {
     )
 }
 
-// promise 40
+// promise 32
 #[test]
 fn mechanisms_are_ranked_by_an_independent_probe() {
     const NAME: &str = "probe::mechanisms_are_ranked_by_an_independent_probe";

@@ -9,7 +9,7 @@ const MOST_OVERLAP: f64 = 0.05;
 /// The same without expelling, of all three.
 const LEAST_BASELINE: f64 = 1.5;
 
-// promise 64
+// promise 53
 #[test]
 fn all_three_siblings_leave() {
     if !can_load_in("sched-smt4", "smt4::all_three_siblings_leave") {

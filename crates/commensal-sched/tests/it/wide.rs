@@ -1,6 +1,6 @@
 //! More cores: offline work finds the ones that nobody expels from.
 
-use crate::world::{Group, Loaded, all, can_load_in, cpus, grown, measure, offline, online};
+use crate::world::{Group, Loaded, all, can_load_in, cpus, grown, measure, offline, online, settle};
 use std::time::Duration;
 
 const BLOCK: Duration = Duration::from_secs(4);
@@ -16,7 +16,7 @@ fn offline_work_moves_to_the_cores_that_are_left() {
     let _online = ["0", "2"].map(|cpu| web.spin(cpu));
     let _offline = batch.spinners(cpus());
     let mut loaded = Loaded::new(&[online(&web, true), offline(&batch)]);
-    std::thread::sleep(Duration::from_secs(1));
+    settle();
     let first = loaded.status();
     let got = measure(&[&web, &batch], BLOCK);
     let last = loaded.status();

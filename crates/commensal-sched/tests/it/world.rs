@@ -1,6 +1,11 @@
 //! Helpers: groups of our own, work in them, the program under test, and what the kernel says of all three.
 
-use rustix::process::{Pid, Signal, kill_process_group};
+pub use commensal_testkit::within;
+use commensal_testkit::{
+    Signal, cpu_time, cpu_time_of_all, ended, field_of_stat, holds_within, removed_within, signal_group,
+    told, within_every,
+};
+use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
@@ -57,15 +62,6 @@ pub fn all() -> String {
 /// Waits until it holds.
 pub fn until(what: &str, holds: impl FnMut() -> bool) {
     within(PATIENCE, what, holds);
-}
-
-/// Waits until it holds, for what takes several turns of something slow.
-pub fn within(time: Duration, what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + time;
-    while !holds() {
-        assert!(Instant::now() < deadline, "{what} did not come within {} s", time.as_secs());
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// A cgroup of ours; removed with all that is in it.
@@ -156,13 +152,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         let _ = std::fs::write(self.path.join("cgroup.kill"), "1");
-        for _ in 0..500 {
-            match std::fs::remove_dir(&self.path) {
-                Ok(()) => return,
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
-                Err(_) => std::thread::sleep(Duration::from_millis(10)),
-            }
-        }
+        removed_within(Duration::from_secs(5), &self.path);
     }
 }
 
@@ -177,7 +167,7 @@ pub struct Still(());
 impl Still {
     pub fn new() -> Still {
         signal(Signal::STOP);
-        // Idle CPUs have no tick.
+        // Until every CPU is idle, also in the kernel's own threads, which nothing shows; idle CPUs have no tick.
         std::thread::sleep(Duration::from_millis(20));
         Still(())
     }
@@ -192,7 +182,7 @@ impl Drop for Still {
 fn signal(signal: Signal) {
     for pid in &*WORKS.lock().unwrap() {
         // Each is the leader of its own group; one that has ended is no work.
-        let _ = kill_process_group(Pid::from_raw(*pid as i32).unwrap(), signal);
+        signal_group(*pid, signal);
     }
 }
 
@@ -217,9 +207,7 @@ impl Spinner {
 
     /// CPU time of that thread, s.
     pub fn used(&self) -> f64 {
-        let path = format!("/proc/{}/schedstat", self.tid());
-        let text = std::fs::read_to_string(path).unwrap();
-        text.split(' ').next().unwrap().parse::<f64>().unwrap() / 1e9
+        cpu_time(self.tid()).unwrap().as_secs_f64()
     }
 }
 
@@ -286,8 +274,15 @@ fn spin_for(time: Duration) {
 
 fn sleeper() {
     loop {
+        // It wakes up now and then.
         std::thread::sleep(Duration::from_secs(5));
     }
+}
+
+/// A second, in which the scheduler's process has looked at groups and threads several times and they have found their
+/// CPUs: nothing that can be read says so.
+pub fn settle() {
+    std::thread::sleep(Duration::from_secs(1));
 }
 
 /// Lets a thread, or this one, run on these CPUs only.
@@ -308,9 +303,7 @@ pub fn nice(tid: u32) -> Option<i32> {
 }
 
 fn field(tid: u32, number: usize) -> Option<i32> {
-    let stat = std::fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;
-    // The name is the second one, and may have anything in it.
-    stat.rsplit_once(')')?.1.split_whitespace().nth(number - 3)?.parse().ok()
+    field_of_stat(tid, number)?.parse().ok()
 }
 
 /// Busy and all time of a CPU by the kernel's own figures, ticks.
@@ -384,16 +377,15 @@ impl Loaded {
         let file = self.state.path().join("log");
         let log = std::fs::OpenOptions::new().create(true).append(true).open(file).unwrap();
         let child = command.args(options).stderr(log).spawn().unwrap();
-        let pid = u64::from(child.id());
+        let number = child.id();
         self.child = Some(child);
         // The verifier takes its time beside work that never rests.
-        let deadline = Instant::now() + PATIENCE * if self.rough { 4 } else { 1 };
-        // While the kernel patches itself nobody is asked anything: each question is a process on another CPU.
-        while state() != "enabled" || !self.answers(pid) {
-            let ended = self.child.as_mut().unwrap().try_wait().unwrap();
-            assert!(ended.is_none() && Instant::now() < deadline, "{ended:?}: {}", self.said());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let patience = PATIENCE * if self.rough { 4 } else { 1 };
+        // While the kernel patches itself nobody is asked anything, and seldom looked at: each is work on another CPU.
+        within_every(Duration::from_millis(20), patience, told(|| self.said()), || {
+            assert!(!ended(number), "it has ended: {}", self.said());
+            state() == "enabled" && self.answers(u64::from(number))
+        });
     }
 
     /// Whether that process has carried its orders out.
@@ -411,12 +403,10 @@ impl Loaded {
 
     /// CPU time of its process, s.
     pub fn used(&self) -> f64 {
-        let pid = self.child.as_ref().unwrap().id();
-        // Of the kernel's ticks for programs there are always a hundred a second.
-        [14, 15].iter().map(|number| f64::from(field(pid, *number).unwrap())).sum::<f64>() / 100.0
+        cpu_time_of_all(self.child.as_ref().unwrap().id()).unwrap().as_secs_f64()
     }
 
-    /// Another process takes over, with the same orders.
+    /// Another process replaces the daemon, with the same orders.
     pub fn replace(&mut self) {
         let mut old = self.take();
         self.start(&["--orders", "orders.json", "--replace"]);
@@ -517,11 +507,8 @@ impl Drop for Loaded {
         }
         let _still = (!self.rough).then(Still::new);
         let _ = self.ask(&json!({ "do": "unload" }));
-        for _ in 0..200 {
-            if child.try_wait().is_ok_and(|ended| ended.is_some()) {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(20));
+        if holds_within(Duration::from_secs(4), || child.try_wait().is_ok_and(|ended| ended.is_some())) {
+            return;
         }
         let _ = child.kill();
         let _ = child.wait();

@@ -1,4 +1,4 @@
-//! Changes and looks up users, roles and their privileges.
+//! Functions that change and look up users, roles and their privileges.
 
 use super::Catalog;
 use super::names::{NORMAL, ROOT, check_name, is_like};
@@ -8,46 +8,60 @@ use super::users::{EVERY_GROUP, EVERYTHING, Grants, Privilege, Role, User};
 use crate::statement::{Grant, Granted, Grantee, Properties, Secret, UserChange, UserName};
 use datafusion::arrow::compute::kernels::comparison::ilike;
 use std::collections::BTreeSet;
+use std::hint::black_box;
 
-/// The property of a user that has an effect here.
+/// The only property of a user, besides the connection maximum, that has an effect here.
 const DEFAULT_GROUP: &str = "default_workload_group";
 const MAX_CONNECTIONS: &str = "max_user_connections";
 
 impl Catalog {
-    /// Every user.
+    /// Returns all users.
     pub fn users(&self) -> impl Iterator<Item = (&UserName, &User)> {
         self.users.iter()
     }
 
-    /// Every role by its name.
+    /// Returns all roles with their names.
     pub fn roles(&self) -> impl Iterator<Item = (&str, &Role)> {
         self.roles.iter().map(|(name, role)| (name.as_str(), role))
     }
 
-    /// The user that `name` from `host` logs in as: the one with exactly this host, else the one with the most specific
-    /// host pattern. Hosts are compared without regard to case.
+    /// Returns the user that a login as `name` from `host` uses: the user with exactly this host, otherwise the user
+    /// with the most specific host pattern that matches. Hosts are compared case-insensitively.
     #[must_use]
     pub fn login(&self, name: &str, host: &str) -> Option<(&UserName, &User)> {
-        let fits = |user: &UserName| user.name == name && is_like(ilike, &user.host, host);
-        let matching = self.users.iter().filter(|(user, _)| fits(user));
+        let first = UserName { name: name.to_owned(), host: String::new() };
+        let mut named = self.users.range(first..).take_while(|(user, _)| user.name == name).peekable();
+        if named.peek().is_none() {
+            // Does as much work for an unknown name as for an existing one, so that the duration of a login does not
+            // reveal whether the name exists.
+            black_box(is_like(ilike, black_box("%"), host));
+        }
+        let matching = named.filter(|(user, _)| is_like(ilike, &user.host, host));
         matching.max_by_key(|(user, _)| {
             (user.host.eq_ignore_ascii_case(host), user.host.chars().filter(|c| *c != '%').count())
         })
     }
 
-    /// The `default_workload_group` of a user.
+    /// Returns two numbers of users: those whose password is known only as the hash for `mysql_native_password`, and
+    /// all users.
+    #[must_use]
+    pub fn native_only_users(&self) -> (usize, usize) {
+        (self.users.values().filter(|user| user.is_native_only()).count(), self.users.len())
+    }
+
+    /// Returns the `default_workload_group` of a user.
     #[must_use]
     pub fn default_group(&self, user: &str) -> Option<&str> {
         self.default_groups.get(user).map(String::as_str)
     }
 
-    /// Maximum number of connections of a user at a time; `None` is the server's maximum.
+    /// Returns the maximum number of simultaneous connections of a user; `None` means the server's maximum.
     #[must_use]
     pub fn max_connections(&self, user: &str) -> Option<u32> {
         self.max_connections.get(user).copied()
     }
 
-    /// All grants of a user, direct and through roles.
+    /// Returns all grants of a user: the grants to the user and the grants to the user's roles.
     fn grants_of(&self, user: &UserName) -> impl Iterator<Item = &Grants> {
         let user = self.users.get(user);
         let roles = user.into_iter().flat_map(|user| &user.roles).filter_map(|role| self.roles.get(role));
@@ -66,7 +80,7 @@ impl Catalog {
         self.may(user, Privilege::Admin, EVERYTHING)
     }
 
-    /// Whether a user may run queries in a group. Every user may in `normal`.
+    /// Whether a user may run queries in a group. Every user may run them in `normal`.
     #[must_use]
     pub fn may_use(&self, user: &UserName, group: &str) -> bool {
         let granted = || self.grants_of(user).any(|grants| grants.allows_group(group));
@@ -112,7 +126,7 @@ impl Catalog {
 
     pub(super) fn drop_user(&mut self, user: &UserName, if_exists: bool) -> Result<Done, CatalogError> {
         if user.name == ROOT {
-            return refuse(format!("Can not drop user {ROOT}: somebody has to be able to change things"));
+            return refuse(format!("Can not drop user {ROOT}: one user with all privileges must remain"));
         }
         if self.users.remove(user).is_none() {
             return if if_exists {
@@ -178,7 +192,7 @@ impl Catalog {
                 self.set_max_connections(user, value)?;
             } else if key != DEFAULT_GROUP {
                 return refuse(format!(
-                    "Unknown user property({key}); there are {DEFAULT_GROUP} and {MAX_CONNECTIONS}"
+                    "Unknown user property({key}); supported are {DEFAULT_GROUP} and {MAX_CONNECTIONS}"
                 ));
             } else if value.is_empty() {
                 self.default_groups.remove(user);
@@ -196,7 +210,7 @@ impl Catalog {
             self.max_connections.remove(user);
             return Ok(());
         }
-        // Doris's message and range.
+        // Doris' message and range.
         match value.parse() {
             Ok(most @ 1..=10_000) => {
                 self.max_connections.insert(user.to_owned(), most);
@@ -225,7 +239,7 @@ impl Catalog {
                 let privileges = known_privileges(privileges, object)?;
                 if grant.revoke && grant.grantee == Grantee::User(UserName::anywhere(ROOT)) {
                     return refuse(format!(
-                        "Can not revoke privileges from {ROOT}: somebody has to be able to change things"
+                        "Can not revoke privileges from {ROOT}: one user with all privileges must remain"
                     ));
                 }
                 let grants = self.grants_mut(&grant.grantee)?;
@@ -280,8 +294,8 @@ fn known_privileges(names: &[String], object: &[String; 3]) -> Result<Vec<Privil
     for name in names {
         let Some(privilege) = Privilege::parse(name) else {
             return refuse(format!(
-                "privilege {name} is not supported; there are ADMIN_PRIV, SELECT_PRIV, LOAD_PRIV, and USAGE_PRIV ON \
-                 WORKLOAD GROUP"
+                "privilege {name} is not supported; supported are ADMIN_PRIV, SELECT_PRIV, LOAD_PRIV, and USAGE_PRIV \
+                 ON WORKLOAD GROUP"
             ));
         };
         if privilege == Privilege::Admin && object.iter().any(|part| part != "*") {

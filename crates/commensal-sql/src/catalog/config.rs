@@ -3,11 +3,11 @@
 use super::outcome::{CatalogError, refuse};
 use crate::statement::Properties;
 
-/// The configuration. Unlike in Doris it is stored across restarts.
+/// The configuration. Unlike in Doris, it persists across restarts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// Whether CPU hard limits are enforced. In Doris 2.1 and 3.x this switches all groups between hard limits and soft
-    /// shares; here both apply at once, and `false` only turns the hard limits off.
+    /// Whether CPU hard limits are enforced. In Doris 2.1 and 3.x this setting switches all groups between hard limits
+    /// and soft shares. Here soft shares always apply, and `false` only disables the hard limits.
     pub enable_cpu_hard_limit: bool,
     /// Maximum number of groups in a compute group.
     pub workload_group_max_num: usize,
@@ -31,16 +31,19 @@ impl Default for Config {
     }
 }
 
-/// Keys of Doris that scripts set and that have no effect here, each with the reason.
+/// Keys of Doris' configuration that scripts set and that have no effect here, each with the reason.
 const WITHOUT_EFFECT: [(&str, &str); 4] = [
     ("enable_workload_group", "workload groups are always on"),
-    ("query_queue_update_interval_ms", "queues are never behind their group"),
-    ("workload_sched_policy_interval_ms", "policies are checked while a query runs and ten times a second"),
-    ("workload_runtime_status_thread_interval_ms", "the figures are always those of now"),
+    ("query_queue_update_interval_ms", "a change of a group takes effect on its queue at once"),
+    ("workload_sched_policy_interval_ms", "policies are evaluated every 100 ms"),
+    (
+        "workload_runtime_status_thread_interval_ms",
+        "usage is measured continuously, and rates are averages over one second",
+    ),
 ];
 
 impl Config {
-    /// Every key with its value.
+    /// Returns every key with its value.
     #[must_use]
     pub fn entries(&self) -> Vec<(&'static str, String)> {
         vec![
@@ -52,7 +55,7 @@ impl Config {
         ]
     }
 
-    /// The configuration with some keys changed, and warnings about keys that have no effect.
+    /// Returns the configuration with some keys changed, and warnings about keys that have no effect.
     pub(super) fn altered(&self, given: &Properties) -> Result<(Config, Vec<String>), CatalogError> {
         let (mut new, mut warnings) = (self.clone(), Vec::new());
         if given.is_empty() {
@@ -95,7 +98,7 @@ impl Config {
                     let known: Vec<&str> = self.entries().iter().map(|(key, _)| *key).collect();
                     let known = known.join(", ");
                     return refuse(format!(
-                        "Config '{key}' does not exist or is not mutable; there are {known}"
+                        "Config '{key}' does not exist or is not mutable; supported are {known}"
                     ));
                 }
             }

@@ -1,4 +1,4 @@
-//! Executes statements: checks privileges and dispatches.
+//! Executes statements: checks the privileges, then dispatches to the function for the statement.
 
 use super::Catalog;
 use super::outcome::{CatalogError, Done};
@@ -6,11 +6,11 @@ use super::password::{Hash, PasswordHash};
 use crate::statement::{Statement, UserName};
 
 impl Catalog {
-    /// Executes a statement that changes the catalogue; `None` for every other statement. `by` is the current user.
-    /// `hash` hashes passwords, which are never stored in the clear.
+    /// Executes a statement that changes the catalogue; returns `None` for every other statement. `by` is the current
+    /// user. `hash` hashes passwords, because the catalogue never stores them in plain text.
     ///
     /// # Errors
-    /// [`CatalogError`]; nothing has changed then.
+    /// [`CatalogError`]: the statement was refused, and nothing has changed.
     pub fn execute(
         &mut self,
         statement: &Statement,
@@ -32,11 +32,11 @@ impl Catalog {
         Ok(Some(done))
     }
 
-    /// Whether a statement only concerns the current user.
+    /// Whether a statement affects only the current user. The user then needs no privilege for the statement.
     fn concerns_only(&self, statement: &Statement, by: &UserName) -> bool {
         match statement {
             Statement::SetPassword { user, .. } => user.as_ref().is_none_or(|user| user == by),
-            // Users must not raise limits set for them.
+            // Users must not raise limits that an administrator has set for them.
             Statement::SetProperty { user, properties } => {
                 user.as_ref().is_none_or(|user| *user == by.name)
                     && !properties.iter().any(|(key, _)| key == "max_user_connections")

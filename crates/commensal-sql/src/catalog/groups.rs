@@ -1,4 +1,4 @@
-//! Workload groups: creating, altering and dropping them, and choosing the group of a query.
+//! Workload groups: creates, alters and drops them, and chooses the group of a query.
 
 use super::names::NORMAL;
 use super::outcome::{CatalogError, Done, missing, refuse};
@@ -20,7 +20,9 @@ impl Catalog {
             let stated = given.contains_key("compute_group") || given.contains_key("tag");
             if stated && properties.compute_group != compute_group.to_lowercase() {
                 let other = &properties.compute_group;
-                return refuse(format!("FOR {compute_group} contradicts the property that says {other}"));
+                return refuse(format!(
+                    "FOR {compute_group} contradicts the compute group {other} in the properties"
+                ));
             }
             if !stated {
                 let stated = Properties::from([("compute_group".to_owned(), compute_group.clone())]);
@@ -100,7 +102,7 @@ impl Catalog {
         Ok(Done::changed())
     }
 
-    /// The group that a statement names.
+    /// Returns the group that a statement names.
     fn named(&self, named: &GroupRef) -> Result<&GroupDefinition, CatalogError> {
         let asked = named.compute_group.as_ref().map(|name| name.to_lowercase());
         let group = self.groups.get(&named.name);
@@ -113,11 +115,12 @@ impl Catalog {
         }
     }
 
-    /// The group of a query: that of the session, else the user's default, else `normal`. The privilege to use it is
-    /// checked here, when a query runs, and not when the session variable is set.
+    /// Returns the group of a query: the group that the session names, otherwise the user's default group, otherwise
+    /// `normal`. The privilege to use the group is checked here, when a query runs, not when the session variable is
+    /// set.
     ///
     /// # Errors
-    /// [`CatalogError::Denied`] without the privilege, [`CatalogError::Refused`] when there is no such group.
+    /// [`CatalogError::Denied`] if the user lacks the privilege, [`CatalogError::Refused`] if the group does not exist.
     pub fn group_of(&self, session: Option<&str>, user: &UserName) -> Result<&GroupDefinition, CatalogError> {
         let session = session.filter(|name| !name.is_empty());
         let default = || self.default_groups.get(&user.name).map(String::as_str);
@@ -131,7 +134,8 @@ impl Catalog {
         self.groups.get(name).map_or_else(|| refuse(missing(name, None)), Ok)
     }
 
-    /// The CPU hard limit to enforce for a group.
+    /// Returns the CPU hard limit to enforce for a group; `None` if the group has no such limit or if hard limits are
+    /// disabled.
     #[must_use]
     pub fn cpu_hard_limit(&self, group: &GroupDefinition) -> Option<CpuAmount> {
         group.properties.max_cpu.map(|limit| limit.amount).filter(|_| self.config.enable_cpu_hard_limit)

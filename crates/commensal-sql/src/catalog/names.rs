@@ -1,4 +1,5 @@
-//! Names in the catalogue: the built-in ones, which ones are possible, and patterns for them.
+//! Names in the catalogue: the built-in names, the rule for valid names, and the check whether a pattern matches a
+//! name.
 
 use super::outcome::{CatalogError, refuse};
 use datafusion::arrow::array::{BooleanArray, Datum, StringArray};
@@ -10,26 +11,26 @@ pub const NORMAL: &str = "normal";
 /// The user that has all privileges and cannot be dropped.
 pub const ROOT: &str = "root";
 
-/// Arrow's kernel of `LIKE` or of `ILIKE`.
+/// Arrow's compute kernel for `LIKE` or `ILIKE`.
 pub type LikeKernel = fn(&dyn Datum, &dyn Datum) -> Result<BooleanArray, ArrowError>;
 
-/// Whether a text matches a pattern: `%` stands for any characters, `_` for one, a backslash escapes them. A pattern
-/// that is too large for the kernel matches nothing.
+/// Whether a string matches a pattern, in which `%` stands for any characters, `_` for one character, and a backslash
+/// escapes them. A pattern that is too large for Arrow's kernel matches nothing.
 #[must_use]
 pub fn is_like(kernel: LikeKernel, pattern: &str, text: &str) -> bool {
     let answer = kernel(&StringArray::new_scalar(text), &StringArray::new_scalar(pattern));
     answer.is_ok_and(|answer| answer.value(0))
 }
 
-/// Checks names of users, roles and policies: letters, digits and a few signs, so that they are easy to read in rows
-/// and files.
+/// Checks the name of a user, role or policy. Letters, digits and a few punctuation characters are allowed, so that
+/// names are easy to read in result rows and in files.
 pub(super) fn check_name(name: &str) -> Result<(), CatalogError> {
     let fits = |character: char| character.is_alphanumeric() || "_-.@".contains(character);
     if !name.is_empty() && name.chars().count() <= 64 && name.chars().all(fits) {
         return Ok(());
     }
     refuse(format!(
-        "invalid name {name:?}: 1 to 64 letters, digits, \"_\", \"-\", \".\" and \"@\" are possible"
+        "invalid name {name:?}: 1 to 64 letters, digits, \"_\", \"-\", \".\" and \"@\" are allowed"
     ))
 }
 
@@ -76,7 +77,7 @@ mod tests {
             let answers = (is_like(like, pattern, text), is_like(ilike, pattern, text));
             assert_eq!(answers, (with_case, without_case), "{text:?} like {pattern:?}");
         }
-        // Backtracking over all possibilities would never end.
+        // A matcher that backtracks over all possibilities would not finish.
         assert!(!is_like(like, &"%a".repeat(40), &"b".repeat(20_000)));
         assert!(!is_like(like, &"_".repeat(1_000_000), "a"));
     }

@@ -1,8 +1,8 @@
-//! What comes of a statement: done, perhaps with warnings, or refused.
+//! Outcome of a statement: either the catalogue executed it, perhaps with warnings, or refused it.
 
 use crate::property::{DEFAULT_COMPUTE_GROUP, PropertyError};
 
-/// Why a statement is refused.
+/// The reason why a statement is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CatalogError {
     /// The statement conflicts with existing definitions.
@@ -39,7 +39,7 @@ impl Done {
     }
 }
 
-/// The message that a group does not exist.
+/// Returns the message that a group does not exist.
 pub(super) fn missing(name: &str, compute_group: Option<&str>) -> String {
     let compute_group = compute_group.unwrap_or(DEFAULT_COMPUTE_GROUP);
     format!("Can not find workload group {name} in compute group {compute_group}.")

@@ -1,28 +1,29 @@
-//! Passwords as they are stored.
+//! Password hashes in the form in which the server stores them.
 
 use super::outcome::CatalogError;
 use crate::statement::Secret;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A password's hash: a star and SHA-1 of SHA-1 in forty hexadecimal digits, as `mysql_native_password` has it, then a
-/// colon and SHA-256 of SHA-256 for `caching_sha2_password`, unless only the first is known. It is never printed.
+/// A password's hash: a star and SHA-1 of SHA-1 of the password in forty hexadecimal digits, as for
+/// `mysql_native_password`. For `caching_sha2_password`, a colon and SHA-256 of SHA-256 follow, unless only the first
+/// hash is known. The hash is never printed.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PasswordHash(String);
 
-/// The text is not such a hash.
+/// The string is not a valid [`PasswordHash`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a password's hash is a star and 40 hexadecimal digits, as PASSWORD('…') gives it, or these, a colon and 64 digits"
+    "a password hash is * and 40 hexadecimal digits, as PASSWORD('…') returns it, optionally followed by : and 64 digits"
 )]
 pub struct BadHash;
 
 impl PasswordHash {
-    /// A hash from its text.
+    /// Parses a hash.
     ///
     /// # Errors
-    /// [`BadHash`] when the text does not have that form.
+    /// [`BadHash`] if the string does not have the form of a [`PasswordHash`].
     pub fn new(text: &str) -> Result<PasswordHash, BadHash> {
         let digits = text.strip_prefix('*').ok_or(BadHash)?;
         let (native, sha2) = digits.split_once(':').map_or((digits, None), |(one, two)| (one, Some(two)));
@@ -32,20 +33,27 @@ impl PasswordHash {
         if whole { Ok(PasswordHash(text.to_uppercase())) } else { Err(BadHash) }
     }
 
-    /// The digits of `mysql_native_password`.
+    /// Creates a hash from its two parts: SHA-1 of SHA-1, and SHA-256 of SHA-256 of the password.
+    #[must_use]
+    pub fn of_digests(native: &[u8; 20], sha2: &[u8; 32]) -> PasswordHash {
+        let digits = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02X}")).collect::<String>();
+        PasswordHash(format!("*{}:{}", digits(native), digits(sha2)))
+    }
+
+    /// Returns the digits for `mysql_native_password`.
     #[must_use]
     pub fn native(&self) -> &str {
         let digits = self.0.trim_start_matches('*');
         digits.split_once(':').map_or(digits, |(native, _)| native)
     }
 
-    /// The digits of `caching_sha2_password`, where they are known.
+    /// Returns the digits for `caching_sha2_password`, if they are known.
     #[must_use]
     pub fn sha2(&self) -> Option<&str> {
         self.0.split_once(':').map(|(_, digits)| digits)
     }
 
-    /// The text, in upper case.
+    /// Returns the hash as a string, in upper case.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -72,10 +80,10 @@ impl fmt::Debug for PasswordHash {
     }
 }
 
-/// Hashes a password for storage.
+/// Function that hashes a password for storage.
 pub(super) type Hash<'h> = &'h dyn Fn(&str) -> PasswordHash;
 
-/// A password as it is stored; `None` for an empty one.
+/// Returns a password in the form that is stored; `None` for an empty password.
 pub(super) fn stored(password: &Secret, hash: Hash<'_>) -> Result<Option<PasswordHash>, CatalogError> {
     match password {
         Secret::Plain(plain) | Secret::Hash(plain) if plain.is_empty() => Ok(None),

@@ -1,4 +1,8 @@
-//! Workload policies: actions on queries that meet conditions.
+//! Workload policies: each has conditions on queries, and actions that the server executes for a query that meets all
+//! conditions.
+//!
+//! Most messages of refusals are those of Apache Doris, mistakes included, because its test suite
+//! (`test_workload_sched_policy`) expects them.
 
 use super::Catalog;
 use super::names::check_name;
@@ -10,7 +14,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// What a condition tests.
+/// The metric that a condition tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Metric {
     /// The user's name.
@@ -21,9 +25,9 @@ pub enum Metric {
     ScanRows,
     /// Bytes that the query has read.
     ScanBytes,
-    /// The part of these bytes that came from remote stores.
+    /// Bytes that the query has read from remote stores; they are included in `ScanBytes`.
     RemoteScanBytes,
-    /// Bytes of memory that the query holds.
+    /// Bytes of memory that the query has allocated.
     MemoryBytes,
 }
 
@@ -42,14 +46,14 @@ impl Metric {
     }
 }
 
-/// Its name in statements.
+/// Formats the metric's name in statements.
 impl fmt::Display for Metric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(Metric::ALL.iter().find(|(metric, ..)| metric == self).map_or("", |(_, name, _)| name))
     }
 }
 
-/// How a metric is compared.
+/// The operator that compares a metric with a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operator {
     /// `>`.
@@ -96,11 +100,11 @@ impl fmt::Display for Operator {
 pub enum Condition {
     /// The query belongs to this user.
     User(String),
-    /// The metric compares to this number.
+    /// The value of the metric, compared with this number, meets the operator.
     Number(Metric, Operator, u64),
 }
 
-/// As Doris shows it: `query_time > 10`.
+/// Formats the condition like Doris: `query_time > 10`.
 impl fmt::Display for Condition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -129,7 +133,7 @@ impl TryFrom<[String; 3]> for Condition {
     }
 }
 
-/// An action. It is stored as its name and, for most, an argument.
+/// An action. It is stored as its name and, for most actions, an argument.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<String>", into = "Vec<String>")]
 pub enum Action {
@@ -137,16 +141,16 @@ pub enum Action {
     Cancel,
     /// A session variable is set.
     SetVariable {
-        /// Its name in lower case.
+        /// Name of the variable, in lower case.
         name: String,
-        /// Its value.
+        /// New value of the variable.
         value: String,
     },
     /// The query is moved to another group.
     Move(String),
 }
 
-/// As Doris shows it: `set_session_variable "workload_group=normal"`.
+/// Formats the action like Doris: `set_session_variable "workload_group=normal"`.
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -183,9 +187,9 @@ impl TryFrom<Vec<String>> for Action {
 pub struct Metrics<'q> {
     /// The user.
     pub user: &'q str,
-    /// The group it runs in.
+    /// The group that the query runs in.
     pub group: &'q str,
-    /// How long it has been running, in milliseconds.
+    /// How long the query has been running, in milliseconds.
     pub query_time_ms: u64,
     /// Rows read.
     pub scan_rows: u64,
@@ -193,7 +197,7 @@ pub struct Metrics<'q> {
     pub scan_bytes: u64,
     /// Bytes read from remote stores.
     pub remote_scan_bytes: u64,
-    /// Bytes of memory held.
+    /// Bytes of memory allocated.
     pub memory_bytes: u64,
 }
 
@@ -210,32 +214,32 @@ impl Metrics<'_> {
     }
 }
 
-/// A policy, as it is stored as well.
+/// A policy; this is also the form in which it is stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Policy {
-    /// Its number, which is never reused.
+    /// The policy's number, which is never reused.
     pub id: u64,
-    /// Its name; it is the key under which the rest is stored.
+    /// The policy's name, which is the key under which the other fields are stored.
     #[serde(skip)]
     pub name: String,
-    /// Grows by one with every change.
+    /// Version of the policy, which grows by one with every change.
     pub version: u64,
-    /// Whether it is enabled.
+    /// Whether the policy is enabled.
     pub enabled: bool,
-    /// 0 to 100; the highest one wins.
+    /// Priority from 0 to 100. Among the policies that apply to a query, the policy with the highest priority wins.
     pub priority: u8,
-    /// The group whose queries it applies to; `None` is all groups.
+    /// The group whose queries the policy applies to; `None` means all groups.
     #[serde(rename = "workload-group", skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// Conditions, all of which must hold.
+    /// Conditions. A query must meet all of them.
     pub conditions: Vec<Condition>,
-    /// Actions, all of which are executed.
+    /// Actions. The server executes all of them.
     pub actions: Vec<Action>,
 }
 
 impl Policy {
-    /// Whether all conditions hold for a query.
+    /// Whether a query meets all conditions.
     #[must_use]
     pub fn matches(&self, query: &Metrics<'_>) -> bool {
         let holds = |condition: &Condition| match condition {
@@ -246,7 +250,7 @@ impl Policy {
         self.enabled && for_group && self.conditions.iter().all(holds)
     }
 
-    /// The message for the user of a query that this policy cancels, with the metrics that matched.
+    /// Returns the message for the user of a query that this policy cancels, with the metrics that matched.
     #[must_use]
     pub fn cancel_text(&self, query_id: &str, query: &Metrics<'_>) -> String {
         let figure = |condition: &Condition| match condition {
@@ -277,7 +281,7 @@ impl Policy {
         self.actions.iter().any(|action| matches!(action, Action::Move(_)))
     }
 
-    /// Sets the properties that are given.
+    /// Validates and sets the given properties.
     pub(super) fn set(&mut self, catalog: &Catalog, given: &Properties) -> Result<(), CatalogError> {
         let known = ["enabled", "priority", "workload_group"];
         let illegal: Vec<&str> =
@@ -308,8 +312,10 @@ impl Policy {
 }
 
 impl Catalog {
-    /// The policies to apply to a query: of those that cancel or move it the one with the highest priority (cancelling
-    /// wins a draw), and one of those that only set variables. Between equal priorities the older policy wins.
+    /// Returns the policies to apply to a query: at most one policy that cancels or moves the query, and at most one
+    /// policy that only sets variables. In each case the policy with the highest priority is chosen. If a policy that
+    /// moves and one that cancels have equal priority, the one that cancels wins; otherwise the older of two policies
+    /// with equal priority wins.
     #[must_use]
     pub fn firing(&self, query: &Metrics<'_>) -> Vec<&Policy> {
         let highest = |kind: fn(&Policy) -> bool| {
@@ -340,7 +346,7 @@ impl Catalog {
         Ok(Done::changed())
     }
 
-    /// A policy with its conditions and actions, without id and properties.
+    /// Builds a policy with its conditions and actions, without its id and properties.
     pub(super) fn built_policy(&self, new: &NewPolicy) -> Result<Policy, CatalogError> {
         let of_text = |text: &ConditionText| condition(&text.metric, text.operator, &text.value);
         let conditions = new.conditions.iter().map(of_text).collect::<Result<Vec<_>, _>>()?;
@@ -403,7 +409,7 @@ impl Catalog {
         }
     }
 
-    /// `group` or `compute_group.group`, as the property has it.
+    /// Parses `group` or `compute_group.group`, the forms that the property allows.
     fn policy_group(&self, named: &str) -> Result<String, CatalogError> {
         let (compute_group, name) = named.rsplit_once('.').unwrap_or((DEFAULT_COMPUTE_GROUP, named));
         let unknown = || CatalogError::Refused(format!("unknown workload group {named}"));
@@ -417,7 +423,8 @@ fn no_group(group: &str) -> String {
     format!("can not find workload group {group} when set workload sched policy")
 }
 
-/// An action as it is written. Whether a group exists is for the catalogue to say.
+/// Parses an action as written in a statement. The catalogue checks separately whether the group that the action names
+/// exists.
 fn action(action: &str, argument: Option<&str>) -> Result<Action, CatalogError> {
     match (action, argument) {
         ("cancel_query", None) => Ok(Action::Cancel),
@@ -437,7 +444,7 @@ fn action(action: &str, argument: Option<&str>) -> Result<Action, CatalogError> 
     }
 }
 
-/// A condition as it is written.
+/// Parses a condition as written in a statement.
 fn condition(metric: &str, operator: &str, value: &str) -> Result<Condition, CatalogError> {
     let Some((metric, ..)) = Metric::ALL.into_iter().find(|(_, name, _)| *name == metric) else {
         return refuse(format!("invalid metric name:{metric}"));
@@ -458,7 +465,8 @@ fn condition(metric: &str, operator: &str, value: &str) -> Result<Condition, Cat
     }
 }
 
-/// Refuses actions that exclude each other, and conditions that cannot be combined with setting a session variable.
+/// Refuses actions that exclude each other. Refuses conditions that cannot be combined with an action that sets a
+/// session variable.
 fn conflicts(actions: &[Action], conditions: &[Condition]) -> Result<(), CatalogError> {
     let mut variables = BTreeSet::new();
     let (mut cancel, mut moving) = (0, 0);

@@ -1,18 +1,17 @@
-//! Rows of SHOW statements and of the tables in `information_schema`, as visible to a user.
+//! Rows of SHOW statements and of the tables in `information_schema`. A user gets only the rows that the user may see.
 
-use super::{Catalog, GroupDefinition, NORMAL, Privilege};
+use super::{Catalog, GroupDefinition, NORMAL};
 use crate::property::{self, Cell, GroupProperties};
 use crate::statement::UserName;
-use std::collections::BTreeSet;
 
-/// A group with the cells of its properties ([`crate::property::ROWS`]).
+/// A group with the values of its properties ([`crate::property::ROWS`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupRow {
     /// ID.
     pub id: i64,
     /// NAME.
     pub name: String,
-    /// VERSION, a column that Doris does not have.
+    /// VERSION. Doris does not have this column.
     pub version: i64,
     properties: GroupProperties,
 }
@@ -22,7 +21,7 @@ fn number<N: TryInto<i64>>(number: N) -> i64 {
     number.try_into().unwrap_or(i64::MAX)
 }
 
-/// Titles of `SHOW WORKLOAD GROUPS`, as in Doris 4.0; [`GroupRow::shown`] is in their order.
+/// Returns the column titles of `SHOW WORKLOAD GROUPS`, as in Doris 4.0 and in the order of [`GroupRow::shown`].
 #[must_use]
 pub fn show_groups() -> Vec<&'static str> {
     let properties = property::shown().into_iter().map(|row| row.name);
@@ -39,13 +38,13 @@ impl GroupRow {
         }
     }
 
-    /// The shown value of a property.
+    /// Returns the value that is shown for a property.
     #[must_use]
     pub fn cell(&self, row: &property::PropertyRow) -> Cell {
         row.cell(&self.properties)
     }
 
-    /// The cells of `SHOW WORKLOAD GROUPS`, with the numbers of running and waiting queries of the group.
+    /// Returns the cells of `SHOW WORKLOAD GROUPS`, given the numbers of running and waiting queries of the group.
     #[must_use]
     pub fn shown(&self, running: usize, waiting: usize) -> Vec<String> {
         let properties = property::shown().into_iter().map(|row| self.cell(row).to_string());
@@ -71,7 +70,7 @@ pub struct PolicyRow {
     pub enabled: bool,
     /// VERSION.
     pub version: i32,
-    /// WORKLOAD_GROUP; empty is all.
+    /// WORKLOAD_GROUP; empty means all groups.
     pub workload_group: String,
 }
 
@@ -80,7 +79,7 @@ pub struct PolicyRow {
 pub struct PrivilegeRow {
     /// GRANTEE: `'u'@'%'`, or a role's name.
     pub grantee: String,
-    /// WORKLOAD_GROUP_NAME; `%` is all.
+    /// WORKLOAD_GROUP_NAME; `%` means all groups.
     pub workload_group_name: String,
     /// PRIVILEGE_TYPE: always `Usage_priv`.
     pub privilege_type: &'static str,
@@ -89,14 +88,14 @@ pub struct PrivilegeRow {
 }
 
 impl Catalog {
-    /// The groups that a user may use, by name.
+    /// Returns the groups that a user may use, ordered by name.
     #[must_use]
     pub fn group_rows(&self, user: &UserName) -> Vec<GroupRow> {
         let usable = self.groups.values().filter(|group| self.may_use(user, group.name.as_str()));
         usable.map(GroupRow::of).collect()
     }
 
-    /// The policies; a user who may not change policies sees none.
+    /// Returns the policies. A user who is not allowed to change policies gets no rows.
     #[must_use]
     pub fn policy_rows(&self, user: &UserName) -> Vec<PolicyRow> {
         if !self.is_admin(user) {
@@ -116,8 +115,8 @@ impl Catalog {
         self.policies.values().map(row).collect()
     }
 
-    /// Users and roles with the groups that they may use; users who may not grant this see only rows about themselves
-    /// and their roles.
+    /// Returns users and roles with the groups that they may use. A user who is not allowed to grant this use gets only
+    /// the rows about the user and the user's roles.
     #[must_use]
     pub fn privilege_rows(&self, asking: &UserName) -> Vec<PrivilegeRow> {
         let all = self.is_admin(asking);
@@ -141,22 +140,5 @@ impl Catalog {
         }
         rows.sort();
         rows
-    }
-
-    /// The grants of a user as GRANT statements: first roles, then privileges by object.
-    #[must_use]
-    pub fn grants_shown(&self, user: &UserName) -> Vec<String> {
-        let Some(found) = self.users.get(user) else { return Vec::new() };
-        let role = |role: &String| format!("GRANT '{role}' TO {user}");
-        let object = |(object, privileges): (&[String; 3], &BTreeSet<Privilege>)| {
-            let names: Vec<String> = privileges.iter().map(|name| name.to_string().to_uppercase()).collect();
-            let part = |part: &String| if part == "*" { part.clone() } else { format!("`{part}`") };
-            let parts: Vec<String> = object.iter().map(part).collect();
-            format!("GRANT {} ON {} TO {user}", names.join(", "), parts.join("."))
-        };
-        let group = |group: &String| format!("GRANT USAGE_PRIV ON WORKLOAD GROUP '{group}' TO {user}");
-        let grants = &found.grants;
-        let shown = found.roles.iter().map(role).chain(grants.objects.iter().map(object));
-        shown.chain(grants.groups.iter().map(group)).collect()
     }
 }

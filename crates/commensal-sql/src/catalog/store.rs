@@ -1,12 +1,13 @@
-//! Serialization of the catalogue to two texts, and back.
+//! Converts the catalogue to the contents of two files, and parses both files.
 //!
-//! Groups are in a file of `groups.d`, in its format, so that `commensal plan` and the agent read the same limits. That
-//! file is edited, not rewritten: comments and keys that SQL does not know stay. What only SQL needs is in a second
-//! file. Where the two disagree the groups file wins, because people edit it.
+//! Groups are stored in a file in the format of `groups.d` (the directory of commensal's group definitions), so that
+//! `commensal plan` and the agent read the same limits. That file is edited, not rewritten: comments and keys that SQL
+//! does not know are preserved. A second file, SQL's own, stores the data that only SQL needs. If the two files
+//! disagree, the groups file wins, because people edit it.
 //!
-//! The caller writes SQL's own file first and the groups file after it, each whole or not at all. A crash between the
-//! two then loses at most the statement that was not yet answered: a group that is in one file only is either new to
-//! SQL or was dropped.
+//! The caller writes the groups file first and then SQL's own file, each atomically. A crash between the two writes
+//! affects only the statement that the server has not yet acknowledged. A group that is missing in SQL's own file is
+//! new, and gets defaults for the properties stored there. A group that is missing in the groups file was dropped.
 
 use super::{Action, Catalog, Config, Grants, GroupDefinition, Policy, Role, User};
 use crate::property::spec::cpu_words;
@@ -16,26 +17,26 @@ use commensal_core::config;
 use commensal_core::group::{GroupName, GroupSpec};
 use commensal_core::limit::{CPU_MAX, CPU_WEIGHT, IO_READ, LimitId, MEMORY_MAX};
 use commensal_core::text::line_and_column;
-use commensal_core::units::{MemoryAmount, Ppm};
+use commensal_core::units::{BytesPerS, MemoryAmount, Ppm};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use toml::Spanned;
 use toml_edit::{DocumentMut, Item, Table, TableLike, Value};
 
-/// Format version that this version writes.
+/// Format version that this version of the program writes.
 const FORMAT: u32 = 1;
 /// First lines of SQL's own file.
-const HEADER: &str = "# Written by commensal-sql, which reads it when it starts: what only SQL knows of groups, its policies,\n\
-                      # users and roles. The groups' limits are in groups.d.\n";
+const HEADER: &str = "# Written by commensal-sql, and read when it starts: group properties that groups.d cannot \
+                      express,\n# policies, users and roles. All other group properties are in groups.d.\n";
 
-/// A file that cannot be parsed.
+/// A file that cannot be parsed, or content that cannot be serialized.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{at}: {problem}")]
 pub struct StoreError {
     /// `file:line:column`.
     pub at: String,
-    /// What is wrong.
+    /// The problem.
     pub problem: String,
 }
 
@@ -71,12 +72,12 @@ struct StoredGroup {
 }
 
 impl Catalog {
-    /// Reads both files, each given by its name (for messages) and its text; an empty text stands for a file that does
-    /// not exist yet. The returned sentences describe repairs because of entries that had vanished from the groups
-    /// file.
+    /// Parses both files. `groups` and `sql` each give a file's name (for messages) and its content; empty content
+    /// means that the file does not exist yet. The returned messages describe repairs that were needed because a person
+    /// has removed entries from the groups file.
     ///
     /// # Errors
-    /// [`StoreError`] with the line, when a text is damaged or has unknown keys. Nothing is guessed.
+    /// [`StoreError`] with the line if the content is damaged or has unknown keys.
     pub fn load(
         groups: (&str, &str),
         sql: (&str, &str),
@@ -98,10 +99,10 @@ impl Catalog {
         Ok((reader.catalog, reader.notes))
     }
 
-    /// The text of SQL's own file.
+    /// Returns the content of SQL's own file.
     ///
     /// # Errors
-    /// [`StoreError`] when it cannot be written as TOML.
+    /// [`StoreError`] if the content cannot be serialized as TOML.
     pub fn sql_toml(&self) -> Result<String, StoreError> {
         let default = Config::default().entries();
         let changed = self.config.entries().into_iter().filter(|entry| !default.contains(entry));
@@ -127,10 +128,11 @@ impl Catalog {
         Ok(format!("{HEADER}{text}"))
     }
 
-    /// The text of the groups file: `before`, updated to the current groups. Only differences are edited.
+    /// Returns the new content of the groups file: `before`, updated to the current groups. Only entries that
+    /// differ are changed.
     ///
     /// # Errors
-    /// [`StoreError`] when `before` is not a groups file.
+    /// [`StoreError`] if `before` is not a valid groups file.
     pub fn groups_toml(&self, file: &str, before: &str) -> Result<String, StoreError> {
         let old: BTreeMap<String, GroupSpec> =
             specs(file, before)?.into_iter().map(|spec| (spec.name.to_string(), spec)).collect();
@@ -164,7 +166,7 @@ impl Catalog {
     }
 }
 
-/// Limits of a worker process that the kernel enforces.
+/// The limits of a worker process that the kernel enforces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kernel {
     /// Whether the kernel enforces the group's CPU limit (`enable_cpu_hard_limit`).
@@ -174,12 +176,13 @@ pub struct Kernel {
 }
 
 impl Catalog {
-    /// A groups file with one group in it, for the cgroup of its worker process: the group's entry in `groups`, the
-    /// text of the groups file, without what the server and the worker enforce themselves (queue, reads) and without
-    /// members, since the worker is the only one. `None` when there is no such group.
+    /// Returns a groups file that contains only one group, for the cgroup of the group's worker process. The file has
+    /// the group's entry from `groups` (the content of the groups file) without the limits that the server and the
+    /// worker enforce themselves (queue, reads). It has no rules for members, because the worker is the only member.
+    /// Returns `None` if the group does not exist.
     ///
     /// # Errors
-    /// [`StoreError`] when `groups` is not a groups file.
+    /// [`StoreError`] if `groups` is not a valid groups file.
     pub fn worker_toml(
         &self,
         name: &str,
@@ -214,7 +217,7 @@ impl Catalog {
     }
 }
 
-/// The groups in a groups file; empty when the text is.
+/// Parses the groups in a groups file; there are none if it has only blank and comment lines.
 fn specs(file: &str, text: &str) -> Result<Vec<GroupSpec>, StoreError> {
     let blank = |line: &str| line.trim().is_empty() || line.trim_start().starts_with('#');
     if text.lines().all(blank) {
@@ -227,7 +230,7 @@ fn specs(file: &str, text: &str) -> Result<Vec<GroupSpec>, StoreError> {
     })
 }
 
-/// Writes the differences between two versions of a group.
+/// Updates a group's entry in the groups file: writes only the keys whose values differ between `old` and `new`.
 fn write_group(table: &mut dyn TableLike, old: Option<&GroupSpec>, new: &GroupSpec) {
     let mut set = |path: &[&str], same: bool, value: Option<Value>| {
         if !same {
@@ -246,15 +249,15 @@ fn write_group(table: &mut dyn TableLike, old: Option<&GroupSpec>, new: &GroupSp
         MemoryAmount::OfMachine(share) => text(share.to_string()),
         MemoryAmount::Bytes(size) => text(exact(size.0)),
     });
-    // An action that a person has chosen for the limit stays, as long as there is a limit.
+    // If a person has chosen an action in the file, the action is kept as long as the group has a memory limit.
     let limited = new.limits.has(MEMORY_MAX);
     let chosen = old.is_some_and(|old| old.on_exceed.is_some() == limited);
     let on_exceed = limited.then(|| text("kill-largest".to_owned()));
     set(&["memory", "max"], same(LimitId::MemoryMax), memory);
     set(&["memory", "on-exceed"], chosen, on_exceed);
-    let rate = |bytes: u64| text(format!("{}/s", exact(bytes)));
-    set(&["io", "read"], same(LimitId::IoRead), new.limits.get(IO_READ).map(|limit| rate(limit.0)));
-    let remote = new.remote_read.map(|limit| rate(limit.0));
+    let rate = |limit: BytesPerS| text(format!("{}/s", exact(limit.0)));
+    set(&["io", "read"], same(LimitId::IoRead), new.limits.get(IO_READ).map(rate));
+    let remote = new.remote_read.map(rate);
     set(&["remote", "read"], old.is_some_and(|old| old.remote_read == new.remote_read), remote);
     let same = old.is_some_and(|old| old.queue == new.queue);
     let queue = new.queue;
@@ -265,13 +268,13 @@ fn write_group(table: &mut dyn TableLike, old: Option<&GroupSpec>, new: &GroupSp
     set(&["queue", "timeout"], same, timeout);
 }
 
-/// Sets a value at a dotted path, whatever TOML form it has so far, or removes it together with tables that become
-/// empty.
+/// Sets the value at a dotted path, in whichever TOML form the file has the path. If `value` is `None`, removes the
+/// key, and the tables that become empty because of this.
 fn set_path(table: &mut dyn TableLike, path: &[&str], value: Option<Value>) {
     let Some((first, rest)) = path.split_first() else { return };
     if rest.is_empty() {
         match (value, table.get_mut(first).and_then(Item::as_value_mut)) {
-            // Keeps the whitespace and the comment around the value.
+            // Keeps the whitespace and the comment around the old value.
             (Some(value), Some(there)) => {
                 let decor = there.decor().clone();
                 *there = value;
@@ -309,7 +312,7 @@ fn stored_group(group: &GroupDefinition) -> StoredGroup {
     StoredGroup { id: group.id, version: group.version, sql: group.properties.only_sql() }
 }
 
-/// An error at a position in a text.
+/// Creates an error that reports a position in a file.
 fn place(file: &str, text: &str, span: Option<Range<usize>>, problem: String) -> StoreError {
     let (line, column) = line_and_column(text, span.unwrap_or(0..0).start);
     StoreError { at: format!("{file}:{line}:{column}"), problem }
@@ -332,7 +335,7 @@ impl Reader<'_> {
             .map_err(|error| place(self.file, self.text, error.span(), error.message().to_owned()))?;
         if file.format != FORMAT {
             let problem =
-                format!("format {} is of another version; this one reads format {FORMAT}", file.format);
+                format!("the file has format {}, but this version reads format {FORMAT}", file.format);
             return self.error(0..0, problem);
         }
         Ok(file)
@@ -376,7 +379,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// `normal` keeps its number, even when a person removed it from the groups file.
+    /// Restores the group `normal` without limits and with its number, if a person has removed the group from the
+    /// groups file.
     fn always_there(&mut self, stored: &StoredGroup) {
         let Ok(name) = GroupName::new(super::NORMAL) else { return };
         let properties = GroupProperties::default();
@@ -386,16 +390,16 @@ impl Reader<'_> {
             .push("workload group normal is no longer in the groups file and has no limits now".to_owned());
     }
 
-    /// Refuses duplicate numbers.
+    /// Refuses an id that occurs twice.
     fn id(&mut self, id: u64, span: Range<usize>, ids: &mut BTreeSet<u64>) -> Result<(), StoreError> {
         if !ids.insert(id) {
-            return self.error(span, format!("the id {id} is there twice"));
+            return self.error(span, format!("the id {id} occurs twice"));
         }
         self.catalog.next_id = self.catalog.next_id.max(id.saturating_add(1));
         Ok(())
     }
 
-    /// Everything but groups.
+    /// Parses everything except groups.
     fn rest(&mut self, file: SqlFile) -> Result<(), StoreError> {
         if !file.config.is_empty() {
             let altered = self.catalog.config.altered(&file.config);
@@ -417,8 +421,9 @@ impl Reader<'_> {
             if self.catalog.groups.contains_key(&group) {
                 self.catalog.default_groups.insert(user, group);
             } else {
-                self.notes
-                    .push(format!("user {user} has lost the default workload group {group}, which is gone"));
+                self.notes.push(format!(
+                    "user {user} has lost the default workload group {group}, which no longer exists"
+                ));
             }
         }
         Ok(())
@@ -433,9 +438,9 @@ impl Reader<'_> {
         });
         let needed = moves_to.into_iter().chain(&policy.group);
         if let Some(gone) = needed.into_iter().find(|group| !self.catalog.groups.contains_key(*group)) {
-            // Without its group the policy would apply to every query.
+            // Without its group, the policy would apply to every query.
             self.notes.push(format!(
-                "workload policy {name} is dropped with the workload group {gone}, which is gone"
+                "workload policy {name} is dropped, because its workload group {gone} no longer exists"
             ));
             return Ok(());
         }
@@ -451,7 +456,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Takes away privileges on groups that are gone.
+    /// Removes privileges on groups that no longer exist.
     fn keep_known(&self, grants: &mut Grants) {
         grants.groups.retain(|group| group == "%" || self.catalog.groups.contains_key(group));
     }

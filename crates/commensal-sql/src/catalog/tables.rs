@@ -1,4 +1,4 @@
-//! Columns of the tables in `information_schema`, in their order, with Doris's types.
+//! Columns of the tables in `information_schema`, in order, with Doris' types.
 
 /// A column's type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub enum Kind {
     Double,
     /// True or false.
     Boolean,
-    /// A text.
+    /// A string.
     Varchar,
 }
 
@@ -26,7 +26,7 @@ pub struct Table {
 
 use Kind::{Bigint, Boolean, Double, Int, Varchar};
 
-/// Current resource usage of each group; rates are averages since the last measurement.
+/// Current resource usage of each group; rates are averages since the previous measurement.
 pub const RESOURCE_USAGE: Table = Table {
     name: "workload_group_resource_usage",
     columns: &[
@@ -39,7 +39,8 @@ pub const RESOURCE_USAGE: Table = Table {
     ],
 };
 
-/// Reads of each group from each device and each remote store. Doris has such figures only in its monitoring.
+/// Reads of each group from each device and each remote store. Doris has these values only in its monitoring, not in a
+/// table.
 pub const READS: Table = Table {
     name: "workload_group_reads",
     columns: &[
@@ -57,8 +58,8 @@ pub const READS: Table = Table {
     ],
 };
 
-/// The groups. These columns are followed by those of the properties (Doris' until 3.x, then those of 4.0, then ours),
-/// and VERSION.
+/// Workload groups. After these columns follow the columns of the properties (first those of Doris up to 3.x, then
+/// those of Doris 4.0, then commensal's own) and VERSION.
 pub const GROUPS: Table = Table { name: "workload_groups", columns: &[("ID", Bigint), ("NAME", Varchar)] };
 
 /// Running and waiting queries.
@@ -83,7 +84,7 @@ pub const ACTIVE_TASKS: Table = Table {
     ],
 };
 
-/// The policies; [`super::PolicyRow`] holds the values.
+/// Workload policies; [`super::PolicyRow`] holds the values.
 pub const POLICIES: Table = Table {
     name: "workload_policy",
     columns: &[

@@ -1,4 +1,4 @@
-//! What is known of a user and of a role, and what their privileges allow.
+//! Data about users and roles, and the check whether their privileges allow an access.
 
 use super::password::PasswordHash;
 use crate::statement::UserName;
@@ -16,7 +16,7 @@ pub(super) const EVERY_GROUP: &str = "%";
 /// A privilege on tables, or on everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Privilege {
-    /// All privileges; only granted on everything.
+    /// All privileges. A statement can grant this privilege only on everything.
     Admin,
     /// Reading.
     Select,
@@ -27,14 +27,14 @@ pub enum Privilege {
 impl Privilege {
     const ALL: [Privilege; 3] = [Privilege::Admin, Privilege::Select, Privilege::Load];
 
-    /// The privilege with a name such as `SELECT_PRIV`, in any case.
+    /// Parses the name of a privilege such as `SELECT_PRIV`, in any case.
     #[must_use]
     pub fn parse(name: &str) -> Option<Privilege> {
         Privilege::ALL.into_iter().find(|privilege| privilege.to_string().eq_ignore_ascii_case(name))
     }
 }
 
-/// As Doris shows it.
+/// Formats the privilege like Doris.
 impl fmt::Display for Privilege {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -45,14 +45,15 @@ impl fmt::Display for Privilege {
     }
 }
 
-/// The privileges of a user or role, as they are stored as well.
+/// The privileges of a user or role. The catalogue stores them in this form.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Grants {
-    /// Groups that may be used; `%` is all.
+    /// Groups that may be used; `%` means all groups.
     #[serde(rename = "usage", skip_serializing_if = "BTreeSet::is_empty")]
     pub groups: BTreeSet<String>,
-    /// Privileges by catalogue, database and table; `*` is all. Stored as lists: these three, then the privileges.
+    /// Privileges by catalogue, database and table; `*` means all. Stored as lists of these three names followed by the
+    /// privileges.
     #[serde(
         serialize_with = "write_objects",
         deserialize_with = "read_objects",
@@ -107,15 +108,15 @@ impl Grants {
     }
 }
 
-/// A user, as it is stored as well.
+/// A user. The catalogue stores users in this form.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct User {
-    /// Name.
+    /// The user's name.
     pub name: String,
     /// Host pattern.
     pub host: String,
-    /// The password's hash; `None` is an empty password.
+    /// The password's hash; `None` means an empty password.
     #[serde(rename = "password-hash", skip_serializing_if = "Option::is_none")]
     pub password: Option<PasswordHash>,
     /// Whether connections must use TLS.
@@ -130,7 +131,7 @@ pub struct User {
 }
 
 impl User {
-    /// A user without password, roles and privileges.
+    /// Creates a user without password, roles and privileges.
     #[must_use]
     pub fn new(name: &UserName) -> User {
         User {
@@ -142,12 +143,18 @@ impl User {
             grants: Grants::default(),
         }
     }
+
+    /// Whether the user has a password that is known only as the hash for `mysql_native_password`.
+    #[must_use]
+    pub fn is_native_only(&self) -> bool {
+        self.password.as_ref().is_some_and(|hash| hash.sha2().is_none())
+    }
 }
 
 /// A role.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Role {
-    /// Privileges of users with this role.
+    /// Privileges that users get with this role.
     pub grants: Grants,
 }

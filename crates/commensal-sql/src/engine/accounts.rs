@@ -1,5 +1,6 @@
-//! The accounts of a group, which its queries are charged to and admitted by. A query holds the accounts of the group
-//! that is charged; threads and worker processes are only in [`Group`](super::group::Group).
+//! The accounts of a group: memory, CPU time, reads and queue slots, to which the use of the group's queries is
+//! charged. A query keeps a reference to the accounts of the group that pays for it. Threads and worker processes
+//! belong to [`Group`](super::group::Group).
 
 use super::memory::GroupMemory;
 use super::queue::Queue;
@@ -15,19 +16,20 @@ use tokio::runtime::Handle;
 pub struct Accounts {
     /// The group's number, which the system tables show.
     pub id: u64,
-    /// Its name.
+    /// The group's name.
     pub name: String,
-    /// Memory.
+    /// Memory accounting.
     pub memory: Arc<GroupMemory>,
-    /// CPU.
+    /// CPU token bucket.
     pub cpu: Tokens,
-    /// Queue.
+    /// Admission queue.
     pub queue: Arc<Queue>,
     /// Rate limiters of reads.
     pub reads: Governors,
-    /// Runtime for timers, which no group limits.
+    /// Runtime for timers; no group's limits apply to it.
     pub timer: Handle,
-    /// CPU time of polls on the group's threads, whichever group was charged for it.
+    /// CPU time of all polls (executions of tasks) on the group's threads, including polls that were charged to other
+    /// groups.
     polled_ns: AtomicU64,
 }
 
@@ -38,7 +40,7 @@ impl fmt::Debug for Accounts {
 }
 
 impl Accounts {
-    /// Empty accounts. Timers run on the runtime from which this is called.
+    /// Creates empty accounts. Timers run on the runtime that calls this function.
     #[must_use]
     pub fn new(id: u64, name: &str, settings: &Settings) -> Accounts {
         let memory = Arc::new(GroupMemory::new(id, name, settings.memory));
@@ -55,12 +57,12 @@ impl Accounts {
         }
     }
 
-    /// Adds the CPU time of a poll on one of the group's threads, which was already charged.
+    /// Adds the CPU time of a poll on one of the group's threads. The caller has already charged the poll to a group.
     pub fn polled(&self, cpu_ns: u64) {
         self.polled_ns.fetch_add(cpu_ns, Relaxed);
     }
 
-    /// CPU time of all polls on the group's threads.
+    /// Returns the CPU time of all polls on the group's threads, in nanoseconds.
     #[must_use]
     pub fn polled_ns(&self) -> u64 {
         self.polled_ns.load(Relaxed)

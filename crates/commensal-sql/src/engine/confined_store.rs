@@ -1,7 +1,7 @@
-//! A read-only object store for the files below one folder, which no name can escape.
+//! A read-only object store for the files below one folder; no name can refer to a file outside of it.
 //!
-//! `object_store` refuses `..` in names, but follows symbolic links. Here a file is only accepted if its canonical path
-//! is below the canonical path of the folder.
+//! `object_store` refuses `..` in names, but it follows symbolic links. This store accepts a file only if its canonical
+//! path is below the canonical path of the folder.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -26,7 +26,7 @@ pub struct Below {
 }
 
 impl Below {
-    /// The files below `folder`.
+    /// Creates a store of the files below `folder`.
     ///
     /// # Errors
     /// The folder does not exist.
@@ -43,14 +43,15 @@ impl Below {
         &self.root
     }
 
-    /// Whether the canonical path of a name is below the folder. For a name without a file this is true; opening it
-    /// fails later.
+    /// Whether the canonical path of a name is below the folder. Also true for a name without a file, because opening a
+    /// missing file fails later.
     fn inside(&self, name: &Path) -> bool {
         let Ok(path) = self.files.path_to_filesystem(name) else { return false };
         path.canonicalize().map_or(true, |place| place.starts_with(&self.root))
     }
 
-    /// Folders that are symbolic links are not followed: they may lead out, or form loops.
+    /// Whether a folder is a symbolic link. Such folders are not followed, because they may lead out of the data folder
+    /// or form loops.
     fn is_link(&self, folder: &Path) -> bool {
         let path = self.files.path_to_filesystem(folder);
         path.is_ok_and(|path| path.symlink_metadata().is_ok_and(|found| found.is_symlink()))
@@ -60,13 +61,13 @@ impl Below {
         if self.inside(name) {
             return Ok(());
         }
-        // The same error as for a missing file, so that the link's target is not revealed.
+        // The error is the same as for a missing file, so that it does not reveal the link's target.
         let source = "leads out of the data folder".into();
         Err(Error::NotFound { path: name.to_string(), source })
     }
 
     fn read_only<T>(&self, name: &Path) -> Result<T> {
-        let source = "the data folder is only read".into();
+        let source = "the data folder is read-only".into();
         Err(Error::PermissionDenied { path: name.to_string(), source })
     }
 }
@@ -109,7 +110,7 @@ impl ObjectStore for Below {
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
         let first = prefix.cloned().unwrap_or_default();
-        // Lists folder by folder, because the store's own recursive listing follows links.
+        // Lists folder by folder, because the inner store's recursive listing follows links.
         let walk =
             futures::stream::try_unfold((self.clone(), vec![first]), |(store, mut folders)| async move {
                 let Some(folder) = folders.pop() else { return Ok::<_, Error>(None) };
@@ -155,7 +156,7 @@ mod tests {
     use super::*;
     use object_store::ObjectStoreExt;
 
-    // promise 60
+    // promise 50
     #[tokio::test]
     async fn nothing_leads_out() {
         let folder = tempfile::tempdir().unwrap();

@@ -11,15 +11,15 @@ use tokio_util::sync::CancellationToken;
 /// One connection.
 #[derive(Debug)]
 pub struct Connection {
-    /// Its number, for KILL.
+    /// Number of the connection, for KILL.
     pub id: u32,
-    /// Its user.
+    /// User of the connection.
     pub user: UserName,
     /// Address of the client.
     pub host: String,
-    /// When it was opened.
+    /// When the connection was opened.
     pub since: Instant,
-    /// Cancelled to close the connection.
+    /// Token that the server cancels to close the connection.
     pub close: CancellationToken,
     state: Mutex<State>,
 }
@@ -35,7 +35,7 @@ struct State {
 }
 
 impl Connection {
-    /// A new connection.
+    /// Creates a connection.
     #[must_use]
     pub fn new(id: u32, user: UserName, host: &str) -> Connection {
         let now = Instant::now();
@@ -61,7 +61,7 @@ impl Connection {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The current database, in which unqualified names are looked up.
+    /// Returns the current database, in which unqualified names are looked up.
     #[must_use]
     pub fn database(&self) -> String {
         self.lock().database.clone()
@@ -72,39 +72,39 @@ impl Connection {
         database.clone_into(&mut self.lock().database);
     }
 
-    /// A copy of its variables.
+    /// Returns a copy of the session variables.
     #[must_use]
     pub fn variables(&self) -> Variables {
         self.lock().variables.clone()
     }
 
-    /// Replaces its variables.
+    /// Replaces the session variables.
     pub fn set_variables(&self, variables: Variables) {
         self.lock().variables = variables;
     }
 
-    /// Changes a variable; a policy may do this while a query runs.
+    /// Sets a session variable. A policy may do this while a query runs.
     ///
     /// # Errors
-    /// Those of [`Variables::set`].
+    /// The errors of [`Variables::set`].
     pub fn set_variable(&self, name: &str, value: Option<&str>) -> Result<(), super::error::Error> {
         self.lock().variables.set(name, value)
     }
 
-    /// The query that the connection waits for.
+    /// Returns the query whose result the connection waits for.
     #[must_use]
     pub fn current(&self) -> Option<Arc<Query>> {
         self.lock().current.clone()
     }
 
-    /// Sets the query that the connection waits for, if any.
+    /// Sets the query whose result the connection waits for, if any.
     pub fn set_current(&self, query: Option<Arc<Query>>) {
         let mut state = self.lock();
         state.current = query;
         state.since = Instant::now();
     }
 
-    /// Warnings of its last statement.
+    /// Returns the warnings of the last statement.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         self.lock().warnings.clone()
@@ -115,7 +115,7 @@ impl Connection {
         self.lock().warnings = warnings;
     }
 
-    /// When the current state began.
+    /// Returns when the current state (idle, or waiting for a query) began.
     #[must_use]
     pub fn since(&self) -> Instant {
         self.lock().since
@@ -133,10 +133,10 @@ impl Connections {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a connection, unless its user already has `most` connections.
+    /// Adds a connection. If `most` is given, the user may have at most `most` connections.
     ///
     /// # Errors
-    /// The number of connections that the user has.
+    /// The number of connections that the user already has, if that is the maximum.
     pub fn add(&self, connection: &Arc<Connection>, most: Option<u32>) -> Result<(), usize> {
         let mut all = self.lock();
         if let Some(most) = most {
@@ -150,7 +150,7 @@ impl Connections {
         Ok(())
     }
 
-    /// Removes a closed connection; the query that it waited for is cancelled.
+    /// Removes a closed connection, and cancels the query whose result it waited for.
     pub fn remove(&self, id: u32) {
         let gone = self.lock().remove(&id);
         if let Some(query) = gone.and_then(|connection| connection.current()) {
@@ -158,13 +158,13 @@ impl Connections {
         }
     }
 
-    /// All of them, by number.
+    /// Returns all connections, ordered by number.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<Connection>> {
         self.lock().values().cloned().collect()
     }
 
-    /// The connection with this number.
+    /// Returns the connection with this number.
     #[must_use]
     pub fn get(&self, id: u64) -> Option<Arc<Connection>> {
         u32::try_from(id).ok().and_then(|id| self.lock().get(&id).cloned())

@@ -1,4 +1,5 @@
-//! Sources of rows: files below the data folder, and stores that a statement names with `S3(...)` or `LOCAL(...)`.
+//! Sources of rows: files below the data folder, and the stores and files that a statement refers to with `S3(...)` and
+//! `LOCAL(...)`.
 //!
 //! ```text
 //! DATA/hits.parquet             table main.hits
@@ -6,7 +7,7 @@
 //! DATA/shop/events/*.parquet    table shop.events, all files of the folder
 //! ```
 //!
-//! Names are looked up when a statement is planned, so that a new file is visible at once. Reads that determine the
+//! Names are resolved when a statement is planned, so that a new file is visible immediately. Reads that determine the
 //! columns of a table are charged to the query's group.
 
 use super::confined_store::Below;
@@ -31,10 +32,10 @@ use url::Url;
 /// URL scheme of the data folder's store; no other scheme reads local files.
 pub const SCHEME: &str = "data";
 
-/// The database of files directly in the data folder, and the default database of sessions.
+/// The database that contains the files directly in the data folder; it is the default database of sessions.
 pub const MAIN: &str = "main";
 
-/// The database of the system's tables.
+/// The database that contains the system tables.
 pub const INFORMATION_SCHEMA: &str = "information_schema";
 
 /// File formats that can be read, chosen by file name extension.
@@ -44,9 +45,9 @@ pub enum Format {
     Parquet,
     /// Text with separated columns.
     Separated {
-        /// Between columns.
+        /// Character between columns.
         separator: u8,
-        /// Whether the first line names the columns.
+        /// Whether the first line contains the column names.
         header: bool,
     },
     /// A JSON object on each line.
@@ -54,7 +55,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// File name extensions and their formats.
+    /// File name extensions, with the format of each.
     pub const ENDINGS: [(&str, Format); 5] = [
         (".parquet", Format::Parquet),
         (".csv", Format::Separated { separator: b',', header: true }),
@@ -79,19 +80,20 @@ impl Format {
     }
 }
 
-/// The data folder.
+/// The folder with the server's data.
 #[derive(Debug)]
 pub struct Data {
-    /// Its files as a store.
+    /// Store of the files in the folder.
     pub store: Below,
-    /// The same for writing, if allowed.
+    /// Store for writing to the folder, if the server may write there.
     pub writer: Option<Arc<LocalFileSystem>>,
-    /// Cached columns of its tables.
+    /// Cached columns of the tables in the folder.
     pub known: Known,
 }
 
-/// Cached columns of sources, valid while name, size and modification time of the files do not change. Determining them
-/// takes a millisecond of planning for a Parquet file of a hundred columns, and reads of CSV and JSON.
+/// Cached columns of sources. An entry is valid as long as name, size and modification time of the files do not change.
+/// Without the cache, planning would read the columns from a Parquet file (a millisecond for a hundred columns), and
+/// the data of a CSV or JSON file.
 #[derive(Debug, Default)]
 pub struct Known(Mutex<HashMap<TableSource, (Files, SchemaRef)>>);
 
@@ -122,7 +124,7 @@ impl Data {
     /// Opens the data folder.
     ///
     /// # Errors
-    /// It does not exist, or is not a folder.
+    /// The folder does not exist, or is not a folder.
     pub fn open(folder: &Path, writable: bool) -> Result<Data, Error> {
         let cannot = |error: object_store::Error| {
             let folder = folder.display();
@@ -134,7 +136,8 @@ impl Data {
         Ok(Data { store, writer, known: Known::default() })
     }
 
-    /// Whether a table with that name can be written: its folder is below the data folder, or does not exist yet.
+    /// Whether a table with this name can be written: its folder is inside the database's folder, or does not exist
+    /// yet.
     #[must_use]
     pub fn may_be_table(&self, database: &str, table: &str) -> bool {
         let plain = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == '-';
@@ -151,7 +154,7 @@ impl Data {
         names
     }
 
-    /// The canonical path of a folder below the data folder, named by one component.
+    /// Returns the canonical path of the folder of a database, whose name is a single path component.
     fn folder(&self, database: &str) -> Option<std::path::PathBuf> {
         if database == MAIN {
             return Some(self.store.root().to_owned());
@@ -163,7 +166,7 @@ impl Data {
         (place.is_dir() && place.starts_with(self.store.root())).then_some(place)
     }
 
-    /// Its databases: `main` and every folder.
+    /// Returns the names of the databases: `main` and every folder in the data folder.
     #[must_use]
     pub fn databases(&self) -> Vec<String> {
         let mut databases = vec![MAIN.to_owned()];
@@ -172,13 +175,13 @@ impl Data {
         databases
     }
 
-    /// Whether there is such a database.
+    /// Whether this database exists.
     #[must_use]
     pub fn has_database(&self, database: &str) -> bool {
         self.folder(database).is_some()
     }
 
-    /// The tables of a database, sorted.
+    /// Returns the names of the tables in a database, sorted.
     #[must_use]
     pub fn tables(&self, database: &str) -> Vec<String> {
         let Some(folder) = self.folder(database) else { return Vec::new() };
@@ -194,7 +197,7 @@ impl Data {
         tables
     }
 
-    /// The format of the first file in a folder that has a known extension.
+    /// Returns the extension and the format of the first file in a folder that has a known extension.
     fn format_of_folder(&self, folder: &Path) -> Option<(&'static str, Format)> {
         let inside = folder.canonicalize().is_ok_and(|place| place.starts_with(self.store.root()));
         if !inside || !folder.is_dir() {
@@ -204,7 +207,7 @@ impl Data {
         self.names(folder).iter().find_map(ending)
     }
 
-    /// The source of a table; `None` when there is no such table.
+    /// Returns the source of a table; `None` if the table does not exist.
     #[must_use]
     pub fn locate(&self, database: &str, table: &str) -> Option<TableSource> {
         if table.is_empty() || table.contains('/') || table.starts_with('.') {
@@ -230,12 +233,12 @@ impl Data {
     }
 }
 
-/// The URL of a name below the data folder.
+/// Returns the URL of a name below the data folder.
 fn url(name: &str) -> String {
     format!("{SCHEME}://files/{}", encode(name))
 }
 
-/// Percent-encodes what a URL's path cannot hold as it is.
+/// Percent-encodes the bytes that a URL's path cannot contain.
 fn encode(name: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte);
     name.bytes()
@@ -246,44 +249,47 @@ fn encode(name: &str) -> String {
 /// The source of a table.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TableSource {
-    /// A file, or a folder when it ends with a slash.
+    /// A file, or a folder if the URL ends with a slash.
     pub url: String,
     /// Format of the files.
     pub format: Format,
-    /// Extension of the files of a folder.
+    /// File name extension of the files in a folder.
     pub ending: String,
 }
 
 impl TableSource {
-    /// A file below the data folder, named as in `LOCAL(...)`.
+    /// Returns the source of a file below the data folder, named as in `LOCAL(...)`.
     ///
     /// # Errors
-    /// The name leads out of the folder; the message does not reveal the target.
+    /// The name leads out of the folder, or the file's format is unknown.
     pub fn local(name: &str, format: Option<Format>) -> Result<TableSource, Error> {
         let relative = name.trim_start_matches("./");
         let steps = relative.split('/').any(|step| step == ".." || step == ".");
         if steps || relative.is_empty() || relative.starts_with('/') {
             return Err(Error::Denied(format!(
-                "{name:?} is no name of a file below the data folder: write it relative to the folder, without \"..\""
+                "{name:?} is not the name of a file below the data folder: write it relative to the folder, without \
+                 \"..\""
             )));
         }
         let ending = Format::ENDINGS.into_iter().find(|(ending, _)| relative.ends_with(ending));
         let Some(format) = format.or(ending.map(|(_, format)| format)) else {
             return Err(Error::Rule(format!(
-                "which format has {name:?}? add \"format\" = \"csv\" or \"parquet\""
+                "the format of {name:?} is unknown: add \"format\" = \"csv\" or \"parquet\""
             )));
         };
         Ok(TableSource { url: url(relative), format, ending: String::new() })
     }
 
-    /// The table with its columns, which are read through the stores of `state` unless they are in `known`.
+    /// Returns the table with its columns. If the columns are not in `known`, the function reads them through the
+    /// stores of `state`.
     ///
     /// # Errors
-    /// There is no such file, or it does not have the format of its extension.
+    /// The file does not exist, or does not have the source's format.
     pub async fn table(&self, state: &SessionState, known: &Known) -> Result<ListingTable, Error> {
         let url = self.listed()?;
         let options = ListingOptions::new(self.format.file_format()).with_file_extension(&self.ending);
-        // The same URL may mean another store in the next statement, so only the data folder is cached.
+        // Only tables of the data folder are cached, because the same URL may refer to another store in the next
+        // statement.
         let schema = match url.scheme() {
             SCHEME => {
                 let files = self.files(state, &url).await?;
@@ -303,13 +309,14 @@ impl TableSource {
         Ok(ListingTable::try_new(config)?.with_cache(cache))
     }
 
-    /// Splits the URL: the part before the first component with a `*` is a folder, the rest a pattern of names below
-    /// it.
+    /// Splits the URL at the first component with a `*`: the part before it is a folder, the rest is a pattern for
+    /// names below that folder.
     fn listed(&self) -> Result<ListingTableUrl, Error> {
         let Some(star) = self.url.find('*') else { return Ok(ListingTableUrl::parse(&self.url)?) };
         let folder = self.url.get(..star).and_then(|before| before.rfind('/')).map_or(0, |slash| slash + 1);
         let (folder, pattern) = self.url.split_at(folder);
-        let bad = |why: String| Error::Rule(format!("{pattern:?} is no pattern of names: {why}"));
+        let bad =
+            |why: String| Error::Rule(format!("{pattern:?} is not a valid pattern for file names: {why}"));
         let folder = Url::parse(folder).map_err(|error| bad(error.to_string()))?;
         let pattern = Pattern::new(pattern).map_err(|error| bad(error.to_string()))?;
         Ok(ListingTableUrl::try_new(folder, Some(pattern))?)

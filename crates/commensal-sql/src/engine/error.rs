@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-/// Why a statement failed. Messages are for the user and contain no secrets.
+/// The reason why a statement failed. Messages are for the user and contain no secrets.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum Error {
     /// The statement cannot be parsed.
@@ -23,29 +23,29 @@ pub enum Error {
     /// The group's queue is full.
     #[error("query waiting queue is full, queue length={0}")]
     QueueFull(u32),
-    /// The wait in the queue timed out. The blank at the end is Doris's.
+    /// The wait in the queue timed out. The space at the end of the message is in Doris' message, too.
     #[error("query queue timeout, timeout: {} ms ", .0.as_millis())]
     QueueTimeout(Duration),
-    /// The session asks for more slots than the group has.
+    /// The session requests more slots than the group has.
     #[error(
         "query slot count {asked} should be smaller than workload group's max concurrency {most} and > 0"
     )]
     Slots {
-        /// Slots that the session asks for.
+        /// Slots that the session requests.
         asked: u32,
         /// The group's `max_concurrency`.
         most: u32,
     },
-    /// Ended because memory was short; the message has the figures.
+    /// Cancelled because memory was short; the message contains the amounts.
     #[error("{0}")]
     Memory(String),
-    /// Ended by KILL, or because the client disconnected.
+    /// Cancelled by KILL, or because the client disconnected.
     #[error("query is cancelled")]
     Cancelled,
-    /// Ended by a policy.
+    /// Cancelled by a policy.
     #[error("{0}")]
     Policy(String),
-    /// Ran longer than the session's time limit.
+    /// Cancelled because it ran longer than the session's time limit.
     #[error("query timeout, timeout: {} s, set query_timeout to change it", .0.as_secs())]
     Timeout(Duration),
     /// An error of the query engine.
@@ -69,7 +69,7 @@ impl From<datafusion::error::DataFusionError> for Error {
     }
 }
 
-/// An error about a folder or file, in words.
+/// Creates an error about a folder or file, as readable text.
 pub fn cannot(what: &str, path: &Path, error: &dyn fmt::Display) -> Error {
     Error::Engine(format!("cannot {what} {}: {error}", path.display()))
 }

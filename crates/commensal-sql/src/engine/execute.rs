@@ -1,6 +1,7 @@
-//! Runs one statement: plans and executes it on the threads of the query's group, and returns its rows in batches.
+//! Runs one statement: plans and executes it on the threads of the query's group (or in the group's worker process),
+//! and returns its rows in batches.
 //!
-//! Where a query runs is decided in [`start`]: on the group's threads, or in the group's worker process.
+//! [`start`] decides where a query runs: on the group's threads, or in the group's worker process.
 
 use super::Engine;
 use super::cpu::Charged;
@@ -10,15 +11,17 @@ use super::grid::{Grid, INT, int};
 use super::group::Group;
 use super::pace::paced;
 use super::pool::QueryPool;
-use super::query::Query;
+use super::query::{Identity, Query};
 use super::queue::Ticket as Slot;
 use super::remote::{self, Remote};
 use super::rewrite::{self, Call};
 use super::schema::{CATALOG, Names};
-use super::stores::{Spill, Stores};
+use super::stores::Stores;
+use super::terms::PlanOptions;
 use super::worker::wire::Order;
 use super::worker::{Worker, relay::relay};
 use super::write::{self, Target};
+use commensal_store::Source;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::ScalarValue;
@@ -39,25 +42,19 @@ use tokio::sync::mpsc;
 pub struct Work {
     /// The rewritten statement.
     pub statement: Statement,
-    /// Its table functions.
+    /// The table functions in the statement.
     pub calls: Vec<Call>,
-    /// Values of its placeholders.
+    /// Values of the statement's placeholders.
     pub values: Vec<ScalarValue>,
-    /// The session's database.
-    pub database: String,
-    /// Number of partitions that are processed in parallel.
-    pub partitions: usize,
-    /// Rows in a batch.
-    pub batch_size: usize,
-    /// Whether rows are only counted, not returned.
-    pub dry_run: bool,
-    /// Where rows are written to, if they are; their number is returned.
+    /// How the statement is planned and run.
+    pub options: PlanOptions,
+    /// The table to which a statement that writes adds its rows. The statement returns the number of rows.
     pub target: Option<Target>,
-    /// The same statement for a worker process, if it may run there.
+    /// The statement in the form for a worker process, if the statement may run there.
     pub order: Option<Order>,
 }
 
-/// Number of batches that are produced ahead of the client.
+/// Number of batches that the query produces ahead of the client's reads.
 const AHEAD: usize = 2;
 
 /// Messages from the task that runs a query.
@@ -68,11 +65,11 @@ pub enum Event {
     Batch(RecordBatch),
     /// The query failed; there are no more rows.
     Failed(Error),
-    /// All rows were sent. If the channel closes without this, the task has died.
+    /// All rows were sent. If the channel closes without this event, the query's task has died.
     End,
 }
 
-/// Result rows as they arrive. Dropping this ends the query.
+/// Result rows, which can be read while the query runs. Dropping this value cancels the query.
 #[derive(Debug)]
 pub struct Rows {
     /// The columns.
@@ -94,16 +91,16 @@ impl std::fmt::Debug for Event {
 }
 
 impl Rows {
-    /// Rows that are already complete.
+    /// Creates a result whose rows are already complete.
     ///
     /// # Errors
-    /// A bug in this program.
+    /// The rows do not match the columns: a bug in this program.
     pub fn of(grid: &Grid) -> Result<Rows, Error> {
         let batch = grid.batch()?;
         Ok(Rows { schema: batch.schema(), ready: vec![batch], running: None })
     }
 
-    /// The next batch; `None` after the last one.
+    /// Returns the next batch; `None` after the last one.
     ///
     /// # Errors
     /// The query failed or was cancelled.
@@ -135,9 +132,9 @@ impl Rows {
     }
 }
 
-/// The error when a query's task has died because its group's threads were shut down.
+/// Returns the error of a query whose task has died because its group's threads were shut down.
 fn no_word() -> Error {
-    Error::Engine("the query's task ended without a word; the server's log says more".to_owned())
+    Error::Engine("the query's task ended without reporting a result; see the server's log".to_owned())
 }
 
 impl Drop for Running {
@@ -148,32 +145,33 @@ impl Drop for Running {
     }
 }
 
-/// Everything that a query holds. Dropping it releases all of it when the query's task ends, whatever the outcome.
+/// Everything that a query holds. Dropping this value, at the end of the query's task, releases all of it, regardless
+/// of the outcome.
 #[derive(Debug)]
 pub struct Held {
     engine: Arc<Engine>,
-    /// Keeps the group's threads until the query is over, even when the group was dropped.
+    /// Keeps the group's threads alive until the query has finished, even if the group was dropped.
     group: Arc<Group>,
     query: Arc<Query>,
     slot: Option<Slot>,
 }
 
 impl Held {
-    /// For a query that was just accepted: holds its entry in the list of queries.
+    /// Creates this value for a query that was just accepted, and adds the query to the list of queries.
     #[must_use]
     pub fn new(engine: &Arc<Engine>, group: &Arc<Group>, query: &Arc<Query>) -> Held {
-        engine.remember(query);
+        engine.queries.add(query);
         let (engine, group, query) = (Arc::clone(engine), Arc::clone(group), Arc::clone(query));
         Held { engine, group, query, slot: None }
     }
 
-    /// The query.
+    /// Returns the query.
     #[must_use]
     pub fn query(&self) -> &Arc<Query> {
         &self.query
     }
 
-    /// Adds its slot in the queue.
+    /// Stores the query's slot (its place among the running queries of the group's queue).
     pub fn take(&mut self, slot: Slot) {
         self.slot = Some(slot);
     }
@@ -184,11 +182,12 @@ impl Drop for Held {
         let query = &self.query;
         query.set_done();
         let group = query.group();
-        let forgotten = group.memory.leave(query.number);
+        let Identity { number, id, .. } = &query.identity;
+        let forgotten = group.memory.leave(*number);
         if forgotten > 0 {
-            tracing::debug!(query = %query.id, forgotten, "bytes were still reserved at the end");
+            tracing::debug!(query = %id, forgotten, "bytes were still reserved at the end");
         }
-        self.engine.forget(query);
+        self.engine.queries.remove(*number);
         drop(self.slot.take());
         group.queue.admit();
     }
@@ -197,11 +196,11 @@ impl Drop for Held {
 /// Starts an admitted query and waits for its columns.
 ///
 /// # Errors
-/// It cannot be planned, or fails before its first row.
+/// The query cannot be planned, or fails before its first row.
 pub async fn start(held: Held, mut work: Work) -> Result<Rows, Error> {
     let query = &Arc::clone(&held.query);
     query.group().memory.join(query);
-    query.begin();
+    query.timing.begin();
     let (sender, events) = mpsc::channel(AHEAD);
     let worker = match &work.order {
         Some(_) => worker_of(&held, query).await?,
@@ -209,11 +208,11 @@ pub async fn start(held: Held, mut work: Work) -> Result<Rows, Error> {
     };
     match (worker, work.order.take()) {
         (Some(worker), Some(order)) => {
-            query.home.timer.spawn(relay(held, worker, order, sender));
+            query.home().timer.spawn(relay(held, worker, order, sender));
         }
         _ => {
             let Some(runtime) = held.group.runtime().cloned() else {
-                return Err(Error::Rule(format!("workload group {} is being taken down", query.home.name)));
+                return Err(Error::Rule(format!("workload group {} is being dropped", query.home().name)));
             };
             runtime.spawn(task(held, work, sender));
         }
@@ -243,17 +242,19 @@ async fn task(held: Held, work: Work, sender: mpsc::Sender<Event>) {
     finish(held, outcome, &sender).await;
 }
 
-/// Runs a future and turns a panic into an error of this query, so that no other query is affected.
+/// Runs a future, and converts a panic to an error of this query, so that no other query is affected.
 async fn caught<T>(run: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     AssertUnwindSafe(run).catch_unwind().await.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without words");
-        Err(Error::Engine(format!("a defect of the server, please report it with its log: {text}")))
+        Err(Error::Engine(format!(
+            "this is a bug in the server, please report it with the server's log: {text}"
+        )))
     })
 }
 
-/// The worker process of a query's group. Starting one may take long on a busy machine. The query can be cancelled
-/// meanwhile; the worker is then ready for the next one.
+/// Returns the worker process of a query's group, and starts the process if needed. The start may take long on a busy
+/// machine. If the query is cancelled in the meantime, the worker still starts, for the next query.
 async fn worker_of(held: &Held, query: &Arc<Query>) -> Result<Option<Arc<Worker>>, Error> {
     let (engine, group) = (Arc::clone(&held.engine), Arc::clone(&held.group));
     let start = tokio::spawn(async move { engine.worker(&group).await });
@@ -264,12 +265,13 @@ async fn worker_of(held: &Held, query: &Arc<Query>) -> Result<Option<Arc<Worker>
     }
 }
 
-/// Ends a query: releases what it holds, and reports its outcome.
+/// Finishes a query: releases everything that it holds, and reports its outcome.
 pub async fn finish(held: Held, outcome: Result<(), Error>, sender: &mpsc::Sender<Event>) {
     let (query, engine) = (Arc::clone(&held.query), Arc::clone(&held.engine));
-    // This may run on the group's threads, which must live until the outcome is sent.
+    // This function may run on the group's threads, which must exist until the outcome is sent.
     let _group = Arc::clone(&held.group);
-    // Errors of operators that were cancelled do not matter: the reason of the cancellation is reported.
+    // A cancelled query reports the reason of the cancellation instead of the errors that the cancellation causes in
+    // operators.
     let outcome = outcome.map_err(|error| query.ended().unwrap_or(error));
     drop(held);
     let word = match outcome {
@@ -291,13 +293,13 @@ async fn run(
     work: Work,
     sender: &mpsc::Sender<Event>,
 ) -> Result<(), Error> {
-    let (dry_run, target) = (work.dry_run, work.target.clone());
+    let (dry_run, target) = (work.options.dry_run, work.target.clone());
     let (state, plan) = plan(engine, query, work).await?;
     let physical = paced(state.create_physical_plan(&plan).await?, query)?;
-    query.set_plan(Arc::clone(&physical));
+    query.usage.set_plan(Arc::clone(&physical));
     let mut stream = execute_stream(physical, state.task_ctx())?;
     if let Some(target) = target {
-        let rows = write::write(engine, query, &target, &state, stream).await?;
+        let rows = write::write(&engine.storage.data, &query.identity.id, &target, &state, stream).await?;
         return count(sender, rows).await;
     }
     if dry_run {
@@ -318,7 +320,7 @@ async fn run(
     Ok(())
 }
 
-/// Sends the number of rows instead of the rows, in a column named as in Doris.
+/// Sends the number of rows instead of the rows, in a column with the name that Doris uses.
 async fn count(sender: &mpsc::Sender<Event>, rows: u64) -> Result<(), Error> {
     let mut grid = Grid::new(&[("ReturnedRows", INT)]);
     grid.row(vec![int(rows)]);
@@ -328,16 +330,16 @@ async fn count(sender: &mpsc::Sender<Event>, rows: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// The logical plan, with a state whose memory, stores and spill files belong to the query.
+/// Returns the logical plan, with a session state whose memory, stores and spill files belong to the query.
 async fn plan(
     engine: &Arc<Engine>,
     query: &Arc<Query>,
     work: Work,
 ) -> Result<(SessionState, LogicalPlan), Error> {
-    let Work { mut statement, calls, values, database, partitions, batch_size, .. } = work;
-    let mut stores = Stores::new(query, &engine.data.store, engine.data_device);
+    let Work { mut statement, calls, values, options, .. } = work;
+    let mut stores = engine.storage.stores(query);
     let places = places(engine, query, &mut stores, &calls)?;
-    let spill = Arc::new(Spill::new(&engine.spill, query, engine.spill_device));
+    let spill = Arc::new(engine.storage.spill(query));
     let runtime = RuntimeEnvBuilder::from_runtime_env(engine.base.runtime_env())
         .with_memory_pool(Arc::new(QueryPool::new(query)))
         .with_object_store_registry(Arc::new(stores))
@@ -345,18 +347,18 @@ async fn plan(
         .build_arc()?;
     let mut config = engine.base.config().clone();
     config = config
-        .with_target_partitions(partitions)
-        .with_batch_size(batch_size)
-        .with_default_catalog_and_schema(CATALOG, &database);
+        .with_target_partitions(options.partitions)
+        .with_batch_size(options.batch_size)
+        .with_default_catalog_and_schema(CATALOG, &options.database);
     let builder = SessionStateBuilder::new_from_existing(engine.base.clone());
     let reader = builder.with_config(config.clone()).with_runtime_env(Arc::clone(&runtime)).build();
     let mut state = reader.clone();
-    let names = Names::new(engine, &query.user, reader, places);
+    let names = Names::new(engine, &query.identity.user, reader, places);
 
     let tables = state.resolve_table_references(&statement)?;
     let mut columns: Vec<String> = Vec::new();
     for table in &tables {
-        let database = table.schema().unwrap_or(&database);
+        let database = table.schema().unwrap_or(&options.database);
         if let Some(table) = names.table(database, table.table()).await? {
             columns.extend(table.schema().fields().iter().map(|field| field.name().clone()));
         }
@@ -366,7 +368,7 @@ async fn plan(
     rewrite::fix_case(&mut statement, &columns);
 
     state.register_catalog_list(Arc::new(names));
-    // Fixes the time that now() returns.
+    // Fixes the time that now() returns during this query.
     let options = Arc::clone(state.config_options());
     state.execution_props_mut().mark_start_execution(options);
     let plan = state.statement_to_plan(statement).await?;
@@ -375,13 +377,13 @@ async fn plan(
     options.verify_plan(&plan).map_err(|error| {
         let text = error.strip_backtrace();
         let text = text.strip_prefix("Error during planning: ").unwrap_or(&text);
-        Error::Unsupported(format!("{text}: this server only reads"))
+        Error::Unsupported(format!("{text}: this server is read-only"))
     })?;
     Ok((state, plan))
 }
 
-/// Inserts values for the placeholders, each cast to the type expected at its position: clients send most values as
-/// text, and numbers must not be compared as text.
+/// Inserts the values of the placeholders, each cast to the type expected at its position. The cast is needed because
+/// clients send most values as strings, and numbers must not be compared as strings.
 fn with_values(plan: LogicalPlan, values: Vec<ScalarValue>) -> Result<LogicalPlan, Error> {
     if values.is_empty() {
         return Ok(plan);
@@ -397,7 +399,7 @@ fn with_values(plan: LogicalPlan, values: Vec<ScalarValue>) -> Result<LogicalPla
     Ok(plan.with_param_values(fitting)?)
 }
 
-/// Sources that the table functions of a statement read.
+/// Returns the sources that the table functions of a statement read, and adds their remote stores to `stores`.
 fn places(
     engine: &Engine,
     query: &Arc<Query>,
@@ -409,7 +411,7 @@ fn places(
         if call.name == "s3" {
             let host = format!("call-{number}");
             let Remote { name, store, place } = Remote::new(call, &host, &engine.options.s3)?;
-            stores.add(query, &host, &name, store);
+            stores.add(&host, query.reader(&Source::Store(name)), store);
             places.push(place);
         } else {
             let path = ["file_path", "uri"].iter().find_map(|key| call.properties.get(*key));
@@ -423,7 +425,7 @@ fn places(
 /// Plans a statement without running it, to get its columns.
 ///
 /// # Errors
-/// It cannot be planned.
+/// The statement cannot be planned.
 pub async fn columns(held: Held, work: Work) -> Result<SchemaRef, Error> {
     let query = &Arc::clone(&held.query);
     query.group().memory.join(query);
@@ -445,7 +447,7 @@ pub async fn columns(held: Held, work: Work) -> Result<SchemaRef, Error> {
 mod tests {
     use super::*;
 
-    // promise 54
+    // promise 45
     #[tokio::test]
     async fn a_panic_is_an_error_of_its_query() {
         let outcome = caught(async {
@@ -454,7 +456,7 @@ mod tests {
             Ok(())
         });
         let text = outcome.await.unwrap_err().to_string();
-        assert!(text.contains("a defect of the server") && text.contains("all is lost"), "{text}");
+        assert!(text.contains("a bug in the server") && text.contains("all is lost"), "{text}");
         assert_eq!(caught(async { Ok(5) }).await.unwrap(), 5);
     }
 }

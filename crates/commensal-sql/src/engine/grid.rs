@@ -1,4 +1,4 @@
-//! Small tables that the server itself creates: results of SHOW statements, and system tables.
+//! Small tables that the server itself creates: the results of SHOW statements, and the system tables.
 
 use super::error::Error;
 use datafusion::arrow::array::{ArrayRef, RecordBatch, new_empty_array};
@@ -15,55 +15,55 @@ pub struct Grid {
 
 /// Type of integers.
 pub const INT: DataType = DataType::Int64;
-/// Type of texts.
+/// Type of strings.
 pub const TEXT: DataType = DataType::Utf8;
 /// Type of floating point numbers.
 pub const REAL: DataType = DataType::Float64;
 
-/// An integer, `i64::MAX` when it is larger.
+/// Creates an integer value, at most `i64::MAX`.
 #[must_use]
 pub fn int(value: u64) -> ScalarValue {
     ScalarValue::Int64(Some(i64::try_from(value).unwrap_or(i64::MAX)))
 }
 
-/// A text.
+/// Creates a string value.
 #[must_use]
 pub fn text(value: impl Into<String>) -> ScalarValue {
     ScalarValue::Utf8(Some(value.into()))
 }
 
-/// A floating point number.
+/// Creates a floating point value.
 #[must_use]
 pub fn real(value: f64) -> ScalarValue {
     ScalarValue::Float64(Some(value))
 }
 
 impl Grid {
-    /// A table without rows.
+    /// Creates a table without rows.
     #[must_use]
     pub fn new(columns: &[(&str, DataType)]) -> Grid {
         let column = |(name, kind): &(&str, DataType)| ((*name).to_owned(), kind.clone());
         Grid { columns: columns.iter().map(column).collect(), rows: Vec::new() }
     }
 
-    /// A table of texts.
+    /// Creates a table whose columns are all strings.
     #[must_use]
     pub fn texts<S: AsRef<str>>(columns: &[S]) -> Grid {
         let column = |name: &S| (name.as_ref().to_owned(), TEXT);
         Grid { columns: columns.iter().map(column).collect(), rows: Vec::new() }
     }
 
-    /// Adds a row, with one value of the right type per column.
+    /// Adds a row, which must have one value of the right type per column.
     pub fn row(&mut self, values: Vec<ScalarValue>) {
         self.rows.push(values);
     }
 
-    /// Adds a row of texts.
+    /// Adds a row of strings.
     pub fn text_row<S: Into<String>>(&mut self, values: impl IntoIterator<Item = S>) {
         self.rows.push(values.into_iter().map(text).collect());
     }
 
-    /// The table as an Arrow batch.
+    /// Converts the table to an Arrow batch.
     ///
     /// # Errors
     /// A row does not match the columns: a bug in this program.

@@ -1,4 +1,5 @@
-//! A workload group while the server runs: its settings in force, its threads, its accounts.
+//! A workload group while the server runs: its current settings, its threads and its accounts (the counters that its
+//! queries are charged to).
 
 use super::accounts::Accounts;
 use super::settings::Settings;
@@ -7,6 +8,7 @@ use super::worker::WorkerSlot;
 use super::worker::wire::Reads;
 use arc_swap::ArcSwap;
 use commensal_core::topology::Device;
+use commensal_core::units;
 use commensal_store::{BytesPerS, Governor, Rates as ReadRates, Reach, Source};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -16,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::runtime::{Handle, Runtime};
 
-/// A group that queries run in.
+/// A group in which queries run.
 pub struct Group {
     accounts: Arc<Accounts>,
     settings: ArcSwap<Settings>,
@@ -27,7 +29,7 @@ pub struct Group {
     rates: Mutex<(Rates, Totals)>,
 }
 
-/// A group is its accounts plus what runs its queries: threads and a worker.
+/// A group consists of its accounts, and of the threads and the worker that run its queries.
 impl Deref for Group {
     type Target = Accounts;
 
@@ -36,7 +38,7 @@ impl Deref for Group {
     }
 }
 
-/// Average resource usage per second between two measurements.
+/// Resource usage per second, averaged between two measurements.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Rates {
     /// CPU usage in percent of the machine.
@@ -62,18 +64,18 @@ impl fmt::Debug for Group {
     }
 }
 
-/// The threads of a group's runtime, by thread ID, and the CPU time of those that have ended.
+/// The threads of a group's runtime by thread ID, and the total CPU time of the threads that have exited.
 #[derive(Debug, Default)]
 struct Threads {
     alive: Mutex<BTreeSet<u32>>,
     ended_ns: AtomicU64,
     nice: AtomicI8,
-    /// CPU time that was charged afterwards; see [`Group::settle`].
+    /// CPU time that [`Group::settle`] has charged.
     settled_ns: AtomicU64,
 }
 
 impl Group {
-    /// Creates a group with `workers` threads. Timers of waiting tasks run on the runtime from which this is called.
+    /// Creates a group with `workers` threads. Timers of waiting tasks run on the runtime that calls this function.
     ///
     /// # Errors
     /// The threads cannot be started.
@@ -83,7 +85,7 @@ impl Group {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(workers.max(1))
             .max_blocking_threads(16)
-            // Planning of nested statements is recursive.
+            // A large stack, because planning of nested statements is recursive.
             .thread_stack_size(8 << 20)
             .thread_name(format!("wg-{name}"))
             .on_thread_start(move || {
@@ -113,42 +115,43 @@ impl Group {
         self.settings.store(Arc::new(settings));
         self.cpu.set_rate(settings.cpu_max, now_ns());
         self.memory.set_rules(settings.memory);
-        self.reads.set_rates(ReadRates {
-            local: settings.local_read.map(BytesPerS),
-            remote: settings.remote_read.map(BytesPerS),
-        });
+        // `commensal-store` can be published alone, so it has a type of its own for rates.
+        let rate = |limit: Option<units::BytesPerS>| limit.map(|limit| BytesPerS(limit.0));
+        self.reads
+            .set_rates(ReadRates { local: rate(settings.local_read), remote: rate(settings.remote_read) });
         self.queue.set_limits(settings.queue);
         self.threads.set_nice(settings.nice);
     }
 
-    /// The accounts that its queries are charged to.
+    /// Returns the accounts that the group's queries are charged to.
     #[must_use]
     pub fn accounts(&self) -> Arc<Accounts> {
         Arc::clone(&self.accounts)
     }
 
-    /// The settings in force.
+    /// Returns the current settings.
     #[must_use]
     pub fn settings(&self) -> Settings {
         **self.settings.load()
     }
 
-    /// The runtime of its tasks; `None` while the group is shut down.
+    /// Returns the runtime of the group's tasks; `None` while the group is shut down.
     #[must_use]
     pub fn runtime(&self) -> Option<&Handle> {
         self.runtime.as_ref().map(Runtime::handle)
     }
 
-    /// CPU time of its threads so far, in nanoseconds; `read` returns the CPU time of a thread, given its ID.
+    /// Returns the total CPU time of the group's threads so far, in nanoseconds. `read` returns the CPU time of a
+    /// thread, given its ID.
     pub fn threads_cpu_ns(&self, read: impl Fn(u32) -> Option<Duration>) -> u64 {
         let threads: Vec<u32> = lock(&self.threads.alive).iter().copied().collect();
         let alive: u64 = threads.into_iter().filter_map(read).map(|time| time.as_nanos() as u64).sum();
         alive + self.threads.ended_ns.load(Relaxed)
     }
 
-    /// Charges CPU time that its threads used outside of charged tasks: reading files, freeing memory, the runtime
-    /// itself. `used_ns` is their total so far. It includes the poll in progress, which is charged again when it ends;
-    /// the next calls correct for that.
+    /// Charges the CPU time of the group's threads that was not charged to a task: reading files, freeing memory, the
+    /// runtime itself. `used_ns` is the total CPU time of the group's threads so far. It includes unfinished polls,
+    /// which are charged again when they finish; later calls charge correspondingly less.
     pub fn settle(&self, used_ns: u64) {
         let known = self.accounts.polled_ns() + self.threads.settled_ns.load(Relaxed);
         if let Some(missing) = used_ns.checked_sub(known).filter(|missing| *missing > 0) {
@@ -159,13 +162,13 @@ impl Group {
 }
 
 impl Group {
-    /// Average usage per second in the last measured window.
+    /// Returns the average usage per second at the last measurement.
     #[must_use]
     pub fn rates(&self) -> Rates {
         lock(&self.rates).0
     }
 
-    /// Bytes that it has read so far, from local disks and from remote stores.
+    /// Returns the number of bytes that the group has read so far, from local disks and from remote stores.
     #[must_use]
     pub fn read_bytes(&self) -> (u64, u64) {
         let all = self.all_reads();
@@ -175,7 +178,7 @@ impl Group {
         (of(false), of(true))
     }
 
-    /// Reads from each device and each remote store, here and in the worker process.
+    /// Returns the reads from each device and each remote store, in the server and in the worker process.
     #[must_use]
     pub fn all_reads(&self) -> Vec<Reads> {
         let one = |(source, governor): (Source, Governor)| {
@@ -198,14 +201,14 @@ impl Group {
         Reads::summed(&here, &self.worker.total().reads)
     }
 
-    /// CPU time that it has used so far, in nanoseconds.
+    /// Returns the CPU time that the group has used so far, in nanoseconds.
     #[must_use]
     pub fn cpu_ns(&self) -> u64 {
         self.cpu.charged_ns() + self.worker.total().cpu_ns
     }
 
-    /// Updates the rates when the last measurement is at least [`WINDOW`] ago, on a machine with `cpus`. Rates are
-    /// averages over the time that really passed.
+    /// Updates the rates if the last measurement is at least [`WINDOW`] ago. `cpus` is the machine's number of CPUs.
+    /// Rates are averages over the actual time between measurements.
     pub fn measure(&self, cpus: usize) {
         let now = Instant::now();
         let mut rates = lock(&self.rates);
@@ -234,7 +237,8 @@ pub const WINDOW: Duration = Duration::from_secs(1);
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // The last reference to a group may be held by one of its own tasks, which cannot wait for its runtime.
+        // One of the group's own tasks may hold the last reference to the group, and a task cannot wait for its own
+        // runtime.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
@@ -242,11 +246,11 @@ impl Drop for Group {
 }
 
 impl Threads {
-    /// Registers the calling thread as one of the group's.
+    /// Registers the calling thread as one of the group's threads.
     fn begin(&self) {
         let thread = thread_id();
         lock(&self.alive).insert(thread);
-        // 0 means that the thread keeps its inherited nice value.
+        // 0 means that the thread keeps the nice value that it inherited.
         let nice = self.nice.load(Relaxed);
         if nice != 0 {
             set_nice(thread, nice);
@@ -260,9 +264,9 @@ impl Threads {
     }
 }
 
-/// On Linux each thread has its own nice value, and `setpriority` accepts a thread ID. Lowering the value again needs
-/// `CAP_SYS_NICE` or a limit that allows it (`RLIMIT_NICE`); without, the group keeps the higher nice value until the
-/// next start.
+/// Sets the nice value of a thread. On Linux each thread has its own nice value, and `setpriority` accepts a thread ID.
+/// A lower nice value than before needs `CAP_SYS_NICE` or a sufficient `RLIMIT_NICE`; otherwise the group keeps the
+/// higher nice value until the server is restarted.
 fn set_nice(thread: u32, nice: i8) {
     let pid = i32::try_from(thread).ok().and_then(rustix::process::Pid::from_raw);
     if let Err(error) = rustix::process::setpriority_process(pid, i32::from(nice)) {
@@ -270,7 +274,7 @@ fn set_nice(thread: u32, nice: i8) {
     }
 }
 
-/// The kernel's ID of the calling thread.
+/// Returns the kernel's ID of the calling thread.
 fn thread_id() -> u32 {
     rustix::thread::gettid().as_raw_pid().unsigned_abs()
 }

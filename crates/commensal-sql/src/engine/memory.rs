@@ -1,19 +1,20 @@
-//! Memory accounting of groups: an account for each of their queries, and the choice of queries to end when memory is
-//! short.
+//! Memory accounting of groups: an account for each query of a group, and the choice of queries to cancel when memory
+//! is short. A query that is chosen is called a victim.
 //!
-//! DataFusion's operators ask a pool before they grow. Ours (`pool`) belongs to one query, because a reservation does
-//! not tell its query, and charges the query's group:
+//! DataFusion's operators request memory from a pool before they grow. The pool in `pool` belongs to one query, because
+//! a request does not name its query. The pool charges the query's group:
 //!
-//! 1. Below the high watermark every request is granted.
-//! 2. Above it an operator that can spill and holds memory is refused, which makes it spill.
-//! 3. An operator that cannot spill and finds no free memory waits a little, while others are told to spill
-//!    (`pool::PRESS`).
-//! 4. Above a hard limit a victim is chosen ([`crate::engine::victim`]) and told to end. The requester waits for its
-//!    memory, and may meanwhile overshoot the limit by [`SLACK`].
+//! 1. Below the high watermark (a percentage of the limit) every request is granted.
+//! 2. Above the high watermark, a request of an operator that can spill (write its data to disk) and holds memory is
+//!    refused. The refusal makes the operator spill.
+//! 3. If an operator that cannot spill finds no free memory, it waits for up to `pool::PRESS`, while the requests of
+//!    others are refused so that they spill.
+//! 4. Above a hard limit a victim is chosen ([`crate::engine::victim`]) and cancelled. The requester waits for the
+//!    victim's memory; it may exceed the limit in the meantime by the part that [`SLACK`] defines.
 //! 5. A soft limit only takes effect while the process is short of memory ([`reclaim`]).
 //!
-//! Only what operators reserve is counted. Batches in flight and caches are not, as DataFusion's documentation says; a
-//! measured process had 1.1 to 1.5 times the reserved bytes.
+//! Only memory that operators reserve is counted. Batches in flight and caches are not, as DataFusion's documentation
+//! explains. A measured process used 1.1 to 1.5 times the reserved bytes.
 
 use super::error::Error;
 use super::query::Query;
@@ -25,18 +26,18 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Divisor that gives the part of a hard limit by which it may be exceeded while a victim frees its memory: one
-/// twentieth.
+/// Divisor of a hard limit: while a victim frees its memory, the group may exceed its limit by one twentieth of the
+/// limit.
 pub const SLACK: usize = 20;
 
-/// An operator that holds less than this is not told to spill, since that would free too little.
+/// An operator that holds fewer bytes than this is not made to spill, because the spill would free too little.
 const WORTH_SPILLING: usize = 1 << 20;
 
 /// Memory of one group.
 pub struct GroupMemory {
     /// Number of the group, for messages.
     pub id: u64,
-    /// Its name, for messages.
+    /// Name of the group, for messages.
     pub name: String,
     rules: ArcSwap<Rules>,
     ledger: Mutex<Ledger>,
@@ -46,14 +47,14 @@ pub struct GroupMemory {
 #[derive(Default)]
 struct Ledger {
     used: usize,
-    /// Memory of a worker process that no operator has reserved; counts against the limit.
+    /// Memory of a worker process that no operator has reserved, in bytes; it counts against the limit.
     untracked: usize,
     peak: usize,
     ended: u64,
-    /// Number of requests that wait for others to spill.
+    /// Number of requests that wait until other operators have spilled.
     pressing: usize,
-    /// Number of requests that wait for memory. Waking is skipped when it is 0: it costs a system call, and operators
-    /// free memory all the time.
+    /// Number of requests that wait for memory. If this number is 0, no waiter is notified: a notification costs a
+    /// system call, and operators free memory all the time.
     waiting: usize,
     accounts: BTreeMap<u64, Account>,
 }
@@ -72,45 +73,48 @@ impl fmt::Debug for GroupMemory {
 }
 
 impl Ledger {
-    /// Everything that counts against the limit.
+    /// Returns all bytes that count against the limit.
     fn all(&self) -> usize {
         self.used.saturating_add(self.untracked)
     }
 
-    /// Whether the queries run in a worker process, which enforces the limit.
+    /// Whether the queries run in a worker process, which enforces the limit itself.
     fn is_remote(&self) -> bool {
-        self.accounts.values().any(|account| account.query.is_remote())
+        self.accounts.values().any(|account| account.query.usage.is_remote())
     }
 
     fn holders(&self, rules: &Rules) -> Vec<Holder> {
-        // The fair share of each query; a query with a limit of its own gets that instead.
+        // The fair share of each query. A query with a memory limit or slots of its own has a different share.
         let fair = rules.limit.map(|limit| limit / self.accounts.len().max(1));
         let in_use = self.slots_in_use();
-        let holder = |(id, account): (&u64, &Account)| Holder {
-            id: *id,
-            held: account.held,
-            share: account.query.memory_limit.or(rules.slot_share(account.query.slots, in_use)).or(fair),
-            dying: account.dying,
+        let holder = |(id, account): (&u64, &Account)| {
+            let own = &account.query.limits;
+            Holder {
+                id: *id,
+                held: account.held,
+                share: own.memory.or(rules.slot_share(own.slots, in_use)).or(fair),
+                dying: account.dying,
+            }
         };
         self.accounts.iter().map(holder).collect()
     }
 
     fn slots_in_use(&self) -> u32 {
-        self.accounts.values().fold(0, |sum, account| sum.saturating_add(account.query.slots))
+        self.accounts.values().fold(0, |sum, account| sum.saturating_add(account.query.limits.slots))
     }
 
-    /// The three queries that hold most, for messages.
+    /// Lists the three queries that hold the most memory, as text for messages.
     fn top(&self) -> String {
         let mut accounts: Vec<(&u64, &Account)> = self.accounts.iter().collect();
         accounts.sort_by_key(|(_, account)| std::cmp::Reverse(account.held));
         let line = |(_, account): &(&u64, &Account)| {
-            format!("<Query#Id={}> {}", account.query.id, readable(account.held))
+            format!("<Query#Id={}> {}", account.query.identity.id, readable(account.held))
         };
         accounts.iter().take(3).map(line).collect::<Vec<_>>().join(", ")
     }
 }
 
-/// A number of bytes as Doris prints it: two digits and a unit.
+/// Formats a number of bytes like Doris: with two decimals and a unit.
 #[must_use]
 pub fn readable(bytes: usize) -> String {
     let units = ["B", "KB", "MB", "GB", "TB"];
@@ -124,7 +128,7 @@ pub fn readable(bytes: usize) -> String {
 }
 
 impl GroupMemory {
-    /// An empty account.
+    /// Creates the accounting of a group without queries.
     #[must_use]
     pub fn new(id: u64, name: &str, rules: Rules) -> GroupMemory {
         GroupMemory {
@@ -136,8 +140,8 @@ impl GroupMemory {
         }
     }
 
-    /// Replaces the rules. Waiting requests are evaluated again, and a query above a new hard limit is ended at its
-    /// next request.
+    /// Replaces the rules. If the group exceeds a new hard limit, queries are cancelled immediately. Waiting requests
+    /// are evaluated again.
     pub fn set_rules(&self, rules: Rules) {
         self.rules.store(Arc::new(rules));
         let victims = self.over_limit();
@@ -145,24 +149,24 @@ impl GroupMemory {
         self.freed.notify_all();
     }
 
-    /// Bytes in use.
+    /// Returns the bytes that operators have reserved.
     #[must_use]
     pub fn used(&self) -> usize {
         self.lock().used
     }
 
-    /// Bytes in use, including memory of a worker process that no operator has reserved.
+    /// Returns the bytes in use, including memory of a worker process that no operator has reserved.
     #[must_use]
     pub fn all(&self) -> usize {
         self.lock().all()
     }
 
-    /// Sets the memory of a worker process besides what its operators reserved.
+    /// Sets the memory of a worker process that its operators have not reserved, in bytes.
     pub fn set_untracked(&self, bytes: usize) {
         self.lock().untracked = bytes;
     }
 
-    /// Updates the memory of a query in a worker process; returns the query, unless it has left.
+    /// Updates the memory of a query in a worker process. Returns the query, or `None` if it has finished.
     pub fn mirror(&self, number: u64, held: usize, peak: usize) -> Option<Arc<Query>> {
         let mut ledger = self.lock();
         let account = ledger.accounts.get_mut(&number)?;
@@ -176,20 +180,20 @@ impl GroupMemory {
         Some(query)
     }
 
-    /// Peak use, and number of queries ended because of memory.
+    /// Returns the peak of the reserved bytes, and the number of queries that were cancelled because of memory.
     #[must_use]
     pub fn peak_and_ended(&self) -> (usize, u64) {
         let ledger = self.lock();
         (ledger.peak, ledger.ended)
     }
 
-    /// Bytes that a query holds, and its peak.
+    /// Returns the bytes that a query holds, and their peak.
     #[must_use]
     pub fn of(&self, number: u64) -> (usize, usize) {
         self.lock().accounts.get(&number).map_or((0, 0), |account| (account.held, account.peak))
     }
 
-    /// Whether another query may start: use is below the low watermark of a hard limit.
+    /// Whether another query may start: the group has no hard limit, or uses less than the low watermark.
     #[must_use]
     pub fn room(&self) -> bool {
         let rules = self.rules.load();
@@ -204,11 +208,11 @@ impl GroupMemory {
     /// Opens a query's account.
     pub fn join(&self, query: &Arc<Query>) {
         let account = Account { query: Arc::clone(query), held: 0, peak: 0, dying: false };
-        self.lock().accounts.insert(query.number, account);
+        self.lock().accounts.insert(query.identity.number, account);
     }
 
-    /// Closes a query's account. Returns the bytes that it still held (0 unless an operator leaked them), which are
-    /// freed.
+    /// Closes a query's account, and frees the bytes that the query still held. Returns the number of these bytes,
+    /// which is 0 unless an operator leaked them.
     pub fn leave(&self, number: u64) -> usize {
         let mut ledger = self.lock();
         let held = ledger.accounts.remove(&number).map_or(0, |account| account.held);
@@ -218,7 +222,7 @@ impl GroupMemory {
         held
     }
 
-    /// Moves the account of a query to another group, with all that it holds.
+    /// Moves the account of a query to another group, with all memory that the query holds.
     pub fn hand_over(&self, to: &GroupMemory, number: u64) {
         let Some(account) = ({
             let mut ledger = self.lock();
@@ -237,12 +241,12 @@ impl GroupMemory {
         end(&to.over_limit());
     }
 
-    /// Chooses and marks victims if the use exceeds the hard limit.
+    /// Chooses and marks victims if the hard limit is exceeded.
     pub(super) fn over_limit(&self) -> Vec<Victim> {
         let mut ledger = self.lock();
         let rules = self.rules.load();
         match rules.hard_limit() {
-            // A worker process does this itself.
+            // A worker process enforces its limit itself.
             Some(limit) if ledger.all() > limit && !ledger.is_remote() => {
                 let need = ledger.all() - limit;
                 self.mark(&mut ledger, need, None)
@@ -251,7 +255,8 @@ impl GroupMemory {
         }
     }
 
-    /// Marks queries to end, so that `need` bytes are freed.
+    /// Marks queries as victims, so that `need` bytes are freed. `process` is the process's memory use and limit, if a
+    /// soft limit is enforced.
     fn mark(&self, ledger: &mut Ledger, need: usize, process: Option<(usize, usize)>) -> Vec<Victim> {
         let rules = self.rules.load();
         let chosen = victim::choose(&ledger.holders(&rules), need);
@@ -273,7 +278,7 @@ impl GroupMemory {
         why: &str,
         more: &str,
     ) -> Vec<Victim> {
-        // All messages are built first, so that they describe the state before any query is marked.
+        // All messages are built first, so that they describe the state before a query is marked.
         let texts: Vec<String> =
             chosen.iter().map(|number| self.text(ledger, rules, *number, why, more)).collect();
         let mut marked = Vec::new();
@@ -285,7 +290,7 @@ impl GroupMemory {
         marked
     }
 
-    /// The message for the user of a query that is ended.
+    /// Returns the message for the user of a query that is cancelled.
     fn text(&self, ledger: &Ledger, rules: &Rules, number: u64, why: &str, more: &str) -> String {
         let Some(account) = ledger.accounts.get(&number) else { return String::new() };
         format!(
@@ -296,18 +301,18 @@ impl GroupMemory {
             self.name,
             readable(ledger.all()),
             readable(rules.limit.unwrap_or(0)),
-            account.query.id,
+            account.query.identity.id,
             readable(account.held),
             ledger.top(),
         )
     }
 
-    /// Counts a query that was ended because of memory.
+    /// Counts a query that was cancelled because of memory.
     pub fn count_ended(&self) {
         self.lock().ended += 1;
     }
 
-    /// Adds a reservation that cannot be refused.
+    /// Adds a reservation that cannot be refused. Returns `None` if the query has no account in this group.
     pub(super) fn add(&self, number: u64, bytes: usize) -> Option<()> {
         let mut ledger = self.lock();
         let account = ledger.accounts.get_mut(&number)?;
@@ -330,7 +335,7 @@ impl GroupMemory {
         Some(())
     }
 
-    /// Decides once about a request: granted, refused, or to be repeated when memory was freed.
+    /// Makes one decision about a request: the request is granted, refused, or must be repeated when memory was freed.
     pub(super) fn request(&self, number: u64, bytes: usize, spillable: Option<usize>) -> Answer {
         let mut ledger = self.lock();
         let rules = self.rules.load();
@@ -340,7 +345,7 @@ impl GroupMemory {
         }
         let total = ledger.all().saturating_add(bytes);
         let can_spill = spillable.is_some_and(|held| held >= WORTH_SPILLING);
-        let share = rules.slot_share(account.query.slots, ledger.slots_in_use());
+        let share = rules.slot_share(account.query.limits.slots, ledger.slots_in_use());
         let above_share = share.is_some_and(|share| account.held.saturating_add(bytes) > share);
         let pressed = ledger.pressing > 0 && rules.hard_limit().is_some();
         if can_spill && (pressed || above_share || rules.spill_above().is_some_and(|high| total > high)) {
@@ -353,11 +358,12 @@ impl GroupMemory {
             let holders = ledger.holders(&rules);
             let chosen = victim::choose(&holders, total - limit);
             if chosen.contains(&number) {
-                // The requester itself is the victim, so no other query ends. It may get along with less, or it fails.
+                // The query of this request is itself the victim, so no other query is cancelled. The operator may
+                // manage with less memory, or it fails.
                 return Answer::Less(self.text(&ledger, &rules, number, "hard limit", ""));
             }
             if chosen.is_empty() && victim::pending_free(&holders) == 0 {
-                // Ending other queries would not help: the request alone exceeds the limit.
+                // Cancelling other queries would not help, because the request alone exceeds the limit.
                 return Answer::TooLarge { used: ledger.all(), limit };
             }
             victims = self.end_these(&mut ledger, &rules, &chosen, "hard limit", "");
@@ -373,7 +379,7 @@ impl GroupMemory {
         Answer::Granted(victims)
     }
 
-    /// The hard limit in force, if there is one.
+    /// Returns the hard limit, if there is one.
     pub(super) fn hard_limit(&self) -> Option<usize> {
         self.rules.load().hard_limit()
     }
@@ -383,7 +389,7 @@ impl GroupMemory {
         ledger.pressing = if begins { ledger.pressing + 1 } else { ledger.pressing.saturating_sub(1) };
     }
 
-    /// Waits until memory was freed, or for at most `longest`.
+    /// Waits until memory is freed, for at most `longest`.
     pub(super) fn wait(&self, longest: Duration) {
         let mut ledger = self.lock();
         ledger.waiting += 1;
@@ -403,23 +409,23 @@ pub(super) enum Answer {
     Moved,
 }
 
-/// A query that must end, and the message for its user.
+/// A query to cancel, and the message for its user.
 #[derive(Debug)]
 pub struct Victim {
     query: Arc<Query>,
     text: String,
 }
 
-/// Ends the victims. Must be called without holding locks: this wakes tasks.
+/// Cancels the victims. The caller must not hold locks, because this function wakes tasks.
 pub fn end(victims: &[Victim]) {
     for victim in victims {
-        tracing::info!(query = %victim.query.id, "{}", victim.text);
+        tracing::info!(query = %victim.query.identity.id, "{}", victim.text);
         victim.query.end(Error::Memory(victim.text.clone()));
     }
 }
 
-/// Enforces soft limits: when the process uses more than its limit, each group above its soft limit must free memory in
-/// proportion to its excess. Returns the queries that must end.
+/// Enforces soft limits: if the process uses more than its limit, each group above its soft limit must free memory in
+/// proportion to its excess. Returns the queries to cancel.
 #[must_use]
 pub fn reclaim(groups: &[Arc<GroupMemory>], process_limit: usize) -> Vec<Victim> {
     let used: usize = groups.iter().map(|group| group.used()).sum();

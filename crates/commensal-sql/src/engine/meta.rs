@@ -1,6 +1,6 @@
-//! `information_schema.tables`, `columns` and `schemata` with MySQL's columns, which drivers and editors query
-//! (`DatabaseMetaData` of JDBC, completion), and `statistics` and `key_column_usage`, which are empty. Values that a
-//! Parquet or CSV file does not provide are NULL or empty.
+//! The tables `tables`, `columns` and `schemata` of `information_schema` with MySQL's columns, which drivers and
+//! editors query (`DatabaseMetaData` of JDBC, completion), and the tables `statistics` and `key_column_usage`, which
+//! are empty. Values that a Parquet or CSV file does not provide are NULL or empty.
 
 use super::data::INFORMATION_SCHEMA;
 use super::error::Error;
@@ -14,7 +14,7 @@ use datafusion::common::ScalarValue;
 use datafusion::datasource::MemTable;
 use std::sync::Arc;
 
-/// Maximum length of a text, as in MySQL for LONGTEXT.
+/// Maximum length of a string, as for LONGTEXT in MySQL.
 const LONGTEXT: u64 = u32::MAX as u64;
 
 const STATISTICS: [(&str, DataType); 16] = [
@@ -54,10 +54,11 @@ const KEY_COLUMN_USAGE: [(&str, DataType); 12] = [
 const NONE: ScalarValue = ScalarValue::Utf8(None);
 const NO_NUMBER: ScalarValue = ScalarValue::Int64(None);
 
-/// The current table with that name; `None` for other names. Names are compared without regard to case.
+/// Returns the table with this name and its current rows; `None` for other names. Names are compared
+/// case-insensitively.
 ///
 /// # Errors
-/// A bug in this program.
+/// The rows do not match the columns: a bug in this program.
 pub async fn table(names: &Names, name: &str) -> Result<Option<Arc<dyn TableProvider>>, Error> {
     let grid = match name.to_ascii_lowercase().as_str() {
         "schemata" => schemata(names),
@@ -150,7 +151,7 @@ async fn columns(names: &Names) -> Grid {
     ]);
     for database in names.databases() {
         for table in names.tables(&database) {
-            // These three are described by DESCRIBE only.
+            // Of the tables in `information_schema`, only those for workload groups; DESCRIBE shows the others.
             let itself = database == INFORMATION_SCHEMA && !System::has(&table);
             let found = if itself { None } else { names.table(&database, &table).await.ok().flatten() };
             let Some(found) = found else { continue };
@@ -198,7 +199,7 @@ fn column(database: &str, table: &str, at: usize, field: &Field) -> Vec<ScalarVa
     ]
 }
 
-/// Precision and scale of a number, as MySQL counts them.
+/// Returns precision and scale of a number, as MySQL defines them.
 fn digits(kind: &DataType) -> (ScalarValue, ScalarValue) {
     let digits = match kind {
         DataType::Boolean | DataType::Int8 | DataType::UInt8 => 3,

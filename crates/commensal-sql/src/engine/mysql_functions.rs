@@ -1,4 +1,5 @@
-//! Functions that MySQL's clients use and DataFusion has under another name: `IF(…)`, `LOCATE(…)`, `CAST(… AS SIGNED)`.
+//! Functions that MySQL's clients use and that DataFusion has under another name: `IF(…)`, `LOCATE(…)`, `CAST(… AS
+//! SIGNED)`.
 
 use datafusion::sql::sqlparser::ast::helpers::attached_token::AttachedToken;
 use datafusion::sql::sqlparser::ast::{
@@ -6,7 +7,7 @@ use datafusion::sql::sqlparser::ast::{
     ObjectName,
 };
 
-/// Rewrites an expression to DataFusion's form; only the expression itself, not its operands.
+/// Rewrites an expression to the form that DataFusion knows. Does not rewrite the operands of the expression.
 pub fn change(expr: &mut Expr) {
     match expr {
         Expr::Function(function) => {
@@ -25,7 +26,7 @@ pub fn change(expr: &mut Expr) {
     }
 }
 
-/// The types that MySQL's CAST accepts besides those of columns.
+/// Replaces a type that only MySQL's CAST accepts with the column type that has the same values.
 fn number(kind: &mut DataType) {
     match kind {
         DataType::Signed | DataType::SignedInteger => *kind = DataType::BigInt(None),
@@ -34,7 +35,7 @@ fn number(kind: &mut DataType) {
     }
 }
 
-/// The replacement of a function; `None` when DataFusion has it under the same name.
+/// Returns the replacement of a function; `None` if DataFusion has the function under the same name.
 fn function_of(function: &mut Function) -> Option<Expr> {
     let name = function.name.to_string().to_lowercase();
     match (name.as_str(), arguments(function)?.as_slice()) {
@@ -62,7 +63,7 @@ fn renamed(function: &Function, name: &str) -> Option<Expr> {
     Some(Expr::Function(Function { name, ..function.clone() }))
 }
 
-/// The arguments of a function, if all are plain.
+/// Returns the arguments of a function, if all are unnamed expressions.
 fn arguments(function: &Function) -> Option<Vec<Expr>> {
     let FunctionArguments::List(list) = &function.args else { return None };
     let plain = |argument: &FunctionArg| match argument {

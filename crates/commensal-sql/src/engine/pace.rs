@@ -1,11 +1,12 @@
-//! Makes a query yield its thread every few milliseconds, so that it can be charged, delayed and cancelled.
+//! Makes a query yield its thread every few milliseconds, so that the server can charge, delay and cancel the query.
 //!
 //! DataFusion's operators request batches from one another until they have a result, all within one poll of their task.
-//! That can take seconds, when a join produces many rows of which few pass a filter. So every join and every source
-//! gets a node on top that yields the thread when the poll has lasted [`SLICE`](super::cpu::SLICE).
+//! One poll can take seconds if a join produces many rows of which few pass a filter. So every join and every source
+//! gets a node on top that yields the thread if the poll has lasted [`SLICE`](super::cpu::SLICE).
 //!
-//! A nested loop join without matches produces no batches: it compares for minutes (measured; apache/datafusion issue
-//! 19358). Its condition is evaluated for every batch, so that is where the query is charged, delayed, and cancelled.
+//! A nested loop join without matches produces no batches, so it may compute for minutes without yielding (measured;
+//! apache/datafusion issue 19358). DataFusion evaluates the join's condition for every batch. So the server charges,
+//! delays and cancels the query in that condition.
 
 use super::cpu;
 use super::query::Query;
@@ -26,7 +27,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// A join condition that delays its query while the group is in debt, and fails once the query must end.
+/// A join condition that delays its query while the query's group has used more CPU time than its limit allows (is in
+/// debt), and fails if the query was cancelled.
 #[derive(Debug)]
 struct Checkpoint {
     condition: Arc<dyn PhysicalExpr>,
@@ -35,7 +37,7 @@ struct Checkpoint {
 
 impl PartialEq for Checkpoint {
     fn eq(&self, other: &Self) -> bool {
-        self.query.number == other.query.number && self.condition.eq(&other.condition)
+        self.query.identity.number == other.query.identity.number && self.condition.eq(&other.condition)
     }
 }
 
@@ -44,7 +46,7 @@ impl Eq for Checkpoint {}
 impl Hash for Checkpoint {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.condition.hash(state);
-        self.query.number.hash(state);
+        self.query.identity.number.hash(state);
     }
 }
 
@@ -84,7 +86,7 @@ impl PhysicalExpr for Checkpoint {
     }
 }
 
-/// Passes batches on, and yields in between when it is due.
+/// A node that passes batches on, and yields between them if the poll has lasted long enough.
 #[derive(Debug)]
 struct Pace {
     input: Arc<dyn ExecutionPlan>,
@@ -165,13 +167,14 @@ impl RecordBatchStream for Paced {
     }
 }
 
-/// Adds these nodes to a plan.
+/// Adds the pacing nodes to a plan.
 ///
 /// # Errors
 /// A node cannot be rebuilt: a bug in this program.
 pub fn paced(plan: Arc<dyn ExecutionPlan>, query: &Arc<Query>) -> Result<Arc<dyn ExecutionPlan>> {
     plan.transform_up(|node| {
-        // One child: rows arrive no faster than from the child, which has a node already.
+        // A node with one child needs no pacing node: its rows arrive no faster than the child's, and a node further
+        // down is paced.
         if node.children().len() == 1 {
             return Ok(Transformed::no(node));
         }

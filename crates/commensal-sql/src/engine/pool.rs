@@ -1,5 +1,5 @@
-//! The memory pool of one query: DataFusion's operators ask it before they grow, and it asks the group that is charged
-//! (`memory`).
+//! The memory pool of one query. DataFusion's operators request memory from the pool before they grow, and the pool
+//! requests it from the group that is charged (`memory`).
 
 use super::accounts::Accounts;
 use super::cpu;
@@ -11,15 +11,16 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long to wait for the memory of a victim. Cancelling takes milliseconds to a second (measured), so a longer wait
-/// means that the victim does not yield.
+/// Maximum time to wait for the memory of a victim (a query that is cancelled to free memory). Cancelling takes
+/// milliseconds to a second (measured), so a longer wait means that the victim does not yield.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long an operator that has nothing to spill waits for operators of the same query that have: those spill at their
-/// next request, after sorting and writing what they hold. Without the wait the first one would fail.
+/// How long an operator that has nothing to spill waits while other operators of the same query hold memory. The other
+/// operators spill at their next request, after they have sorted and written their data. Without the wait, the waiting
+/// operator would fail.
 const PRESS: Duration = Duration::from_secs(10);
 
-/// While this exists, operators of the group that can spill are told to.
+/// While this value exists, operators of the group that can spill are made to spill at their next request.
 struct Pressing(Arc<Accounts>);
 
 impl Pressing {
@@ -35,20 +36,21 @@ impl Drop for Pressing {
     }
 }
 
-/// The pool of one query.
+/// The memory pool of one query.
 #[derive(Debug)]
 pub struct QueryPool {
     query: Arc<Query>,
 }
 
 impl QueryPool {
-    /// The pool of a query that has an account in its group.
+    /// Creates the pool of a query that has an account in its group.
     #[must_use]
     pub fn new(query: &Arc<Query>) -> QueryPool {
         QueryPool { query: Arc::clone(query) }
     }
 
-    /// Calls `act` with the query's group; repeats it when the query was moved meanwhile.
+    /// Calls `act` with the memory of the query's group, and repeats the call if the query was moved in the meantime.
+    /// Returns `None` if no call succeeds.
     fn with<T>(&self, act: impl Fn(&GroupMemory) -> Option<T>) -> Option<T> {
         for _ in 0..100 {
             if let Some(done) = act(&self.query.group().memory) {
@@ -62,8 +64,8 @@ impl QueryPool {
         None
     }
 
-    /// The error of a refused request. An operator of a cancelled query must not start to spill, as it would on a
-    /// shortage of memory.
+    /// Returns the error for a refused request. A cancelled query gets a different error, because its operators must
+    /// not start to spill as they would when memory is short.
     fn refusal(&self, fallback: impl FnOnce() -> String) -> DataFusionError {
         match self.query.ended() {
             Some(why) => DataFusionError::External(Box::new(why)),
@@ -74,7 +76,7 @@ impl QueryPool {
 
 impl fmt::Display for QueryPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "query {}", self.query.id)
+        write!(f, "query {}", self.query.identity.id)
     }
 }
 
@@ -84,12 +86,12 @@ impl MemoryPool for QueryPool {
     }
 
     fn grow(&self, _reservation: &MemoryReservation, additional: usize) {
-        self.with(|group| group.add(self.query.number, additional));
+        self.with(|group| group.add(self.query.identity.number, additional));
         end(&self.query.group().memory.over_limit());
     }
 
     fn shrink(&self, _reservation: &MemoryReservation, shrink: usize) {
-        self.with(|group| group.sub(self.query.number, shrink));
+        self.with(|group| group.sub(self.query.identity.number, shrink));
     }
 
     fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> datafusion::error::Result<()> {
@@ -99,14 +101,14 @@ impl MemoryPool for QueryPool {
         loop {
             let group = self.query.group();
             let memory = &group.memory;
-            match memory.request(self.query.number, additional, spillable) {
+            match memory.request(self.query.identity.number, additional, spillable) {
                 Answer::Granted(victims) => {
                     end(&victims);
                     return Ok(());
                 }
                 Answer::Spill { used, limit } => {
                     return Err(DataFusionError::ResourcesExhausted(format!(
-                        "{} asks for {}, and workload group {} uses {} of {}: it has to spill",
+                        "{} asks for {}, but workload group {} uses {} of {}: the operator must spill",
                         reservation.consumer().name(),
                         readable(additional),
                         memory.name,
@@ -116,9 +118,9 @@ impl MemoryPool for QueryPool {
                 }
                 Answer::Refuse => return Err(self.refusal(|| "the query was cancelled".to_owned())),
                 Answer::Less(text) => {
-                    let others = memory.of(self.query.number).0 > reservation.size();
-                    // An operator that holds something to spill does so at once; one that has nothing (left) would
-                    // fail.
+                    let others = memory.of(self.query.identity.number).0 > reservation.size();
+                    // An operator that holds data spills it immediately. An operator that has nothing (left) to spill
+                    // would fail, so it waits.
                     let nothing_to_spill = spillable.is_none_or(|held| held == 0);
                     let patient = nothing_to_spill && others && begun.elapsed() < PRESS;
                     if !patient || self.query.ended().is_some() {
@@ -129,10 +131,10 @@ impl MemoryPool for QueryPool {
                 }
                 Answer::TooLarge { used, limit } => {
                     return Err(DataFusionError::ResourcesExhausted(format!(
-                        "[MEM_LIMIT_EXCEEDED]{} of <Query#Id={}> asks for {}, and workload group {} has {} of {} \
-                         left: give the group more memory",
+                        "[MEM_LIMIT_EXCEEDED]{} of <Query#Id={}> asks for {}, but workload group {} has {} of {} left: \
+                         give the group more memory",
                         reservation.consumer().name(),
-                        self.query.id,
+                        self.query.identity.id,
                         readable(additional),
                         memory.name,
                         readable(limit.saturating_sub(used)),
@@ -145,16 +147,16 @@ impl MemoryPool for QueryPool {
                         return Err(self.refusal(|| {
                             format!(
                                 "[MEM_LIMIT_EXCEEDED]workload group {} is above its memory limit, and the query that \
-                                 was ended for it has not given its memory back within {PATIENCE:?}",
+                                 was cancelled to free memory has not freed it within {PATIENCE:?}",
                                 memory.name
                             )
                         }));
                     }
-                    // The victim's own tasks need a thread on which to end.
+                    // Blocks the thread without blocking other tasks: the victim's own tasks need a thread to finish.
                     cpu::blocking(|| memory.wait(Duration::from_millis(20)));
                 }
-                // The account is closed, and the query's remaining tasks are dropped once they yield. A refusal now
-                // would make them spill.
+                // The query's account is closed, and its remaining tasks are dropped when they yield. A refusal now
+                // would make these tasks spill.
                 Answer::Moved if self.query.is_done() => return Ok(()),
                 Answer::Moved => {
                     if begun.elapsed() > Duration::from_millis(100) {
@@ -167,7 +169,7 @@ impl MemoryPool for QueryPool {
     }
 
     fn reserved(&self) -> usize {
-        self.query.group().memory.of(self.query.number).0
+        self.query.group().memory.of(self.query.identity.number).0
     }
 
     fn memory_limit(&self) -> MemoryLimit {

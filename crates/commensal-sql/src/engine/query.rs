@@ -1,160 +1,68 @@
-//! A query while it waits and runs: its user, its group, its resource usage, and why it ended.
+//! A query while it waits and runs. It consists of parts that change together: its identity, its limits, its timing, its
+//! cancellation, the accounts that it is charged to, and its usage.
+
+mod usage;
+
+pub use usage::Usage;
 
 use super::accounts::Accounts;
 use super::error::Error;
-use super::worker::wire::QueryUse;
+use super::terms::QueryLimits;
 use crate::statement::UserName;
 use arc_swap::ArcSwap;
 use commensal_store::{Query as Reader, QueryId, Reach, Source};
-use datafusion::physical_plan::ExecutionPlan;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
-/// Parameters of a query.
+/// Identity of a query: its names, and who runs which statement.
 #[derive(Debug, Clone)]
-pub struct QueryTerms {
-    /// Number of the connection.
-    pub connection: u32,
-    /// The user.
-    pub user: UserName,
-    /// The statement, without secrets.
-    pub sql: String,
-    /// Slots that it takes in the queue.
-    pub slots: u32,
-    /// The query's own memory limit, in bytes: within it, the query has precedence over others.
-    pub memory_limit: Option<usize>,
-    /// Time limit, if any.
-    pub timeout: Option<Duration>,
-}
-
-/// A query that was accepted.
-pub struct Query {
-    /// Query number; a larger one was accepted later.
+pub struct Identity {
+    /// Query number; later queries have larger numbers.
     pub number: u64,
-    /// The same as text, as Doris prints it.
+    /// The identifier, in Doris' form.
     pub id: String,
-    /// Number of the connection.
+    /// Number of the connection; 0 in a worker process.
     pub connection: u32,
     /// The user.
     pub user: UserName,
-    /// The statement, without secrets.
+    /// The statement, without secrets; empty in a worker process.
     pub sql: String,
-    /// Slots in the queue.
-    pub slots: u32,
-    /// The query's own memory limit, in bytes.
-    pub memory_limit: Option<usize>,
-    /// Time limit, if any.
-    pub timeout: Option<Duration>,
-    /// When the query was accepted.
-    pub arrived: Instant,
-    /// The accounts of the group on whose threads the query runs.
-    pub home: Arc<Accounts>,
-    group: ArcSwap<Accounts>,
-    begun: OnceLock<Instant>,
-    end: OnceLock<Error>,
-    stop: CancellationToken,
-    /// Whether the query is done; the lock is held while the query is moved.
-    done: Mutex<bool>,
-    /// The plan, for its counters. It refers back to the query, so it is dropped when the query is done.
-    plan: Mutex<Option<Arc<dyn ExecutionPlan>>>,
-    /// CPU time of its tasks, in nanoseconds.
-    pub cpu_ns: AtomicU64,
-    /// Bytes written to spill files.
-    pub spilled_bytes: AtomicU64,
-    /// Bytes read back from them.
-    pub unspilled_bytes: AtomicU64,
-    /// Handles through which its reads are charged, by source.
-    readers: Mutex<BTreeMap<Source, Reader>>,
-    /// Whether it runs in a worker process, which reports its usage.
-    remote: AtomicBool,
-    heard: Mutex<QueryUse>,
 }
 
-impl fmt::Debug for Query {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Query").field("id", &self.id).field("user", &self.user).finish_non_exhaustive()
-    }
-}
-
-/// Next query number in this process, starting at 1.
+/// Next query number in this process; the first one is 1.
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
-impl Query {
-    /// A new query, which arrives now.
+impl Identity {
+    /// Creates the identity of a new query.
     #[must_use]
-    pub fn new(ask: QueryTerms, group: Arc<Accounts>) -> Arc<Query> {
+    pub fn new(connection: u32, user: UserName, sql: String) -> Identity {
         let number = NUMBERS.fetch_add(1, Relaxed);
-        // Two halves as in Doris; the first distinguishes processes.
+        // Two halves, as in Doris; the first one distinguishes processes.
         let id = format!("{:016x}-{number:016x}", u64::from(std::process::id()));
-        Query::of_server(ask, group, number, id)
+        Identity { number, id, connection, user, sql }
+    }
+}
+
+/// When a query was accepted, and when it started to run.
+#[derive(Debug)]
+pub struct Timing {
+    arrived: Instant,
+    begun: OnceLock<Instant>,
+}
+
+impl Timing {
+    fn now() -> Timing {
+        Timing { arrived: Instant::now(), begun: OnceLock::new() }
     }
 
-    /// A query that the server sent to this worker, with its number and identifier.
+    /// Returns when the query was accepted.
     #[must_use]
-    pub fn of_server(ask: QueryTerms, group: Arc<Accounts>, number: u64, id: String) -> Arc<Query> {
-        Arc::new(Query {
-            number,
-            id,
-            connection: ask.connection,
-            user: ask.user,
-            sql: ask.sql,
-            slots: ask.slots,
-            memory_limit: ask.memory_limit,
-            timeout: ask.timeout,
-            arrived: Instant::now(),
-            home: Arc::clone(&group),
-            group: ArcSwap::new(group),
-            begun: OnceLock::new(),
-            end: OnceLock::new(),
-            stop: CancellationToken::new(),
-            done: Mutex::new(false),
-            plan: Mutex::default(),
-            cpu_ns: AtomicU64::new(0),
-            spilled_bytes: AtomicU64::new(0),
-            unspilled_bytes: AtomicU64::new(0),
-            readers: Mutex::default(),
-            remote: AtomicBool::new(false),
-            heard: Mutex::default(),
-        })
-    }
-
-    /// The group that is charged now.
-    #[must_use]
-    pub fn group(&self) -> Arc<Accounts> {
-        self.group.load_full()
-    }
-
-    /// Charges another group from now on: memory that the query holds, CPU and bytes that it will use. It keeps its
-    /// slot in the queue of the group that admitted it until it ends. A query in a worker process stays with its group.
-    pub fn move_to(&self, group: &Arc<Accounts>) {
-        let done = lock(&self.done);
-        if *done || self.is_remote() {
-            return;
-        }
-        let from = self.group.swap(Arc::clone(group));
-        if from.id != group.id {
-            from.memory.hand_over(&group.memory, self.number);
-            for (source, reader) in lock(&self.readers).iter() {
-                reader.move_to(&group.reads.of(source));
-            }
-        }
-    }
-
-    /// The handle for reading from a source; created once per source.
-    #[must_use]
-    pub fn reader(&self, source: &Source) -> Reader {
-        let mut readers = lock(&self.readers);
-        let reader = readers
-            .entry(source.clone())
-            .or_insert_with(|| self.group().reads.of(source).query(QueryId(self.number)));
-        if self.stop.is_cancelled() {
-            reader.cancel();
-        }
-        reader.clone()
+    pub fn arrived(&self) -> Instant {
+        self.arrived
     }
 
     /// Marks the query as admitted and running.
@@ -162,105 +70,196 @@ impl Query {
         let _ = self.begun.set(Instant::now());
     }
 
-    /// When the query started to run; `None` while it waits in the queue.
+    /// Returns when the query started to run; `None` while it waits in the queue.
     #[must_use]
     pub fn begun(&self) -> Option<Instant> {
         self.begun.get().copied()
     }
 
-    /// Tells the query to end. Only the first reason is kept.
+    /// Returns the time since the query started to run or, while it waits, since it arrived.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        self.begun().unwrap_or(self.arrived).elapsed()
+    }
+
+    /// Returns how long the query has waited in the queue.
+    #[must_use]
+    pub fn queued(&self) -> Duration {
+        self.begun().map_or(self.arrived.elapsed(), |begun| begun - self.arrived)
+    }
+}
+
+/// Whether a query is cancelled, and why.
+#[derive(Debug, Default)]
+struct Cancellation {
+    reason: OnceLock<Error>,
+    token: CancellationToken,
+}
+
+impl Cancellation {
+    /// Cancels for this reason; the first reason is kept.
+    fn cancel(&self, why: Error) {
+        let _ = self.reason.set(why);
+        self.token.cancel();
+    }
+}
+
+/// The accounts (counters of a group's use) that a query is charged to, and the handles through which its reads are
+/// charged.
+struct Charging {
+    /// The accounts of the group on whose threads the query runs.
+    home: Arc<Accounts>,
+    /// The accounts that are charged now.
+    group: ArcSwap<Accounts>,
+    /// Whether the query is done. The lock is held while the query is moved.
+    done: Mutex<bool>,
+    /// Handles through which the query's reads are charged, by source.
+    readers: Mutex<BTreeMap<Source, Reader>>,
+}
+
+impl Charging {
+    fn new(group: Arc<Accounts>) -> Charging {
+        let home = Arc::clone(&group);
+        Charging { home, group: ArcSwap::new(group), done: Mutex::new(false), readers: Mutex::default() }
+    }
+
+    /// Charges another group from now on. Also moves the memory that query `number` holds to that group.
+    fn switch(&self, group: &Arc<Accounts>, number: u64) {
+        let from = self.group.swap(Arc::clone(group));
+        if from.id != group.id {
+            from.memory.hand_over(&group.memory, number);
+            for (source, reader) in lock(&self.readers).iter() {
+                reader.move_to(&group.reads.of(source));
+            }
+        }
+    }
+
+    /// Returns the bytes that were read from sources of this kind.
+    fn delivered_bytes(&self, reach: Reach) -> u64 {
+        let readers = lock(&self.readers);
+        let read = readers.iter().filter(|(source, _)| source.reach() == reach);
+        read.map(|(_, reader)| reader.statistics().delivered_bytes).sum()
+    }
+}
+
+/// A query that the server has accepted.
+pub struct Query {
+    /// The query's names, and who runs which statement.
+    pub identity: Identity,
+    /// The query's own limits.
+    pub limits: QueryLimits,
+    /// When the query arrived and when it started to run.
+    pub timing: Timing,
+    /// The resources that the query has used.
+    pub usage: Arc<Usage>,
+    cancellation: Cancellation,
+    charging: Charging,
+}
+
+impl fmt::Debug for Query {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Identity { id, user, .. } = &self.identity;
+        f.debug_struct("Query").field("id", id).field("user", user).finish_non_exhaustive()
+    }
+}
+
+impl Query {
+    /// Creates a query that arrives now. Its use is charged to `group`.
+    #[must_use]
+    pub fn new(identity: Identity, limits: QueryLimits, group: Arc<Accounts>) -> Arc<Query> {
+        Arc::new(Query {
+            identity,
+            limits,
+            timing: Timing::now(),
+            usage: Arc::default(),
+            cancellation: Cancellation::default(),
+            charging: Charging::new(group),
+        })
+    }
+
+    /// Returns the accounts of the group on whose threads the query runs.
+    #[must_use]
+    pub fn home(&self) -> &Arc<Accounts> {
+        &self.charging.home
+    }
+
+    /// Returns the group that is currently charged.
+    #[must_use]
+    pub fn group(&self) -> Arc<Accounts> {
+        self.charging.group.load_full()
+    }
+
+    /// Charges another group from now on: for the memory that the query holds, and for the CPU time and bytes that it
+    /// will use. Until it finishes, the query keeps its slot in the queue of the group that admitted it. A query in a
+    /// worker process is not moved.
+    pub fn move_to(&self, group: &Arc<Accounts>) {
+        let done = lock(&self.charging.done);
+        if *done || self.usage.is_remote() {
+            return;
+        }
+        self.charging.switch(group, self.identity.number);
+    }
+
+    /// Returns the handle for reading from a source. Each source gets one handle.
+    #[must_use]
+    pub fn reader(&self, source: &Source) -> Reader {
+        let mut readers = lock(&self.charging.readers);
+        let reader = readers
+            .entry(source.clone())
+            .or_insert_with(|| self.group().reads.of(source).query(QueryId(self.identity.number)));
+        // The check is made under the lock, so that a cancellation misses no reader.
+        if self.cancellation.token.is_cancelled() {
+            reader.cancel();
+        }
+        reader.clone()
+    }
+
+    /// Cancels the query for this reason. If it was cancelled before, the first reason is kept.
     pub fn end(&self, why: Error) {
-        let _ = self.end.set(why);
-        self.stop.cancel();
-        // Wakes reads that wait for their turn.
-        for reader in lock(&self.readers).values() {
+        self.cancellation.cancel(why);
+        // Wakes reads that wait for the rate limiter.
+        for reader in lock(&self.charging.readers).values() {
             reader.cancel();
         }
     }
 
-    /// Why the query was told to end.
+    /// Returns the reason why the query was cancelled; `None` if it was not cancelled.
     #[must_use]
     pub fn ended(&self) -> Option<Error> {
-        self.end.get().cloned()
+        self.cancellation.reason.get().cloned()
     }
 
-    /// Waits until the query is told to end.
+    /// Waits until the query is cancelled, and returns the reason.
     pub async fn stopped(&self) -> Error {
-        self.stop.cancelled().await;
+        self.cancellation.token.cancelled().await;
         self.ended().unwrap_or(Error::Cancelled)
     }
 
-    /// Marks the query as done; from now on it cannot be moved.
+    /// Returns the query's time limit, if the query has run for longer.
+    #[must_use]
+    pub fn exceeded_timeout(&self) -> Option<Duration> {
+        let timing = &self.timing;
+        self.limits.timeout.filter(|timeout| timing.begun().is_some() && timing.elapsed() > *timeout)
+    }
+
+    /// Marks the query as done. From now on it cannot be moved.
     pub fn set_done(&self) {
-        *lock(&self.done) = true;
-        let plan = lock(&self.plan).take();
-        if let Some(plan) = plan {
-            lock(&self.heard).scan_rows = rows_of_leaves(&plan);
-        }
+        *lock(&self.charging.done) = true;
+        self.usage.drop_plan();
     }
 
     /// Whether the query is done.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        *lock(&self.done)
+        *lock(&self.charging.done)
     }
 
-    /// Marks that the query runs in a worker process.
-    pub fn set_remote(&self) {
-        self.remote.store(true, Relaxed);
-    }
-
-    /// Whether the query runs in a worker process.
-    #[must_use]
-    pub fn is_remote(&self) -> bool {
-        self.remote.load(Relaxed)
-    }
-
-    /// Takes over the usage that the worker process reports.
-    pub fn hear(&self, used: QueryUse) {
-        self.cpu_ns.store(used.cpu_ns, Relaxed);
-        self.spilled_bytes.store(used.spilled_bytes, Relaxed);
-        self.unspilled_bytes.store(used.unspilled_bytes, Relaxed);
-        *lock(&self.heard) = used;
-    }
-
-    /// Keeps the plan for its counters, until the query is done.
-    pub fn set_plan(&self, plan: Arc<dyn ExecutionPlan>) {
-        *lock(&self.plan) = Some(plan);
-    }
-
-    /// Rows that its scans have produced so far.
-    #[must_use]
-    pub fn scan_rows(&self) -> u64 {
-        let running = lock(&self.plan).clone();
-        running.map_or_else(|| lock(&self.heard).scan_rows, |plan| rows_of_leaves(&plan))
-    }
-
-    /// Bytes that it has read so far, from local disks and from remote stores.
+    /// Returns the number of bytes that the query has read so far, from local disks and from remote stores.
     #[must_use]
     pub fn scan_bytes(&self) -> (u64, u64) {
-        let readers = lock(&self.readers);
-        let of = |reach: Reach| -> u64 {
-            let read = readers.iter().filter(|(source, _)| source.reach() == reach);
-            read.map(|(_, reader)| reader.statistics().delivered_bytes).sum()
-        };
-        let heard = *lock(&self.heard);
-        (of(Reach::Local) + heard.local_bytes, of(Reach::Remote) + heard.remote_bytes)
-    }
-
-    /// Time since the query started; while it waits, since it arrived.
-    #[must_use]
-    pub fn elapsed(&self) -> Duration {
-        self.begun().unwrap_or(self.arrived).elapsed()
-    }
-}
-
-/// Rows that the scans of a plan have produced.
-fn rows_of_leaves(plan: &Arc<dyn ExecutionPlan>) -> u64 {
-    let children = plan.children();
-    match children.is_empty() {
-        true => plan.metrics().and_then(|metrics| metrics.output_rows()).unwrap_or(0) as u64,
-        false => children.into_iter().map(rows_of_leaves).sum(),
+        let (local, remote) = self.usage.reported_bytes();
+        let delivered = |reach: Reach| self.charging.delivered_bytes(reach);
+        (delivered(Reach::Local) + local, delivered(Reach::Remote) + remote)
     }
 }
 

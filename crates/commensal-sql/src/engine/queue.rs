@@ -1,8 +1,9 @@
-//! Admission queue of a group: which queries start, wait or are refused.
+//! Admission queue of a group: decides whether a query starts, waits or is refused.
 //!
-//! [`Line`] is pure and decides; [`Queue`] puts it behind one lock (check and grant are one step, so that of many
-//! concurrent queries no more start than allowed) and wakes queries that are admitted. First come, first served: a
-//! query that asks for more slots than are free blocks those behind it, as in Doris.
+//! [`Line`] makes the decisions and has no side effects. [`Queue`] puts a [`Line`] behind a lock and wakes admitted
+//! queries. Check and grant are one step under the lock, so that concurrent queries cannot exceed the limit. Queries
+//! are served in order of arrival: a query that needs more slots (units of concurrency) than are free blocks the
+//! queries behind it, as in Doris.
 
 use super::error::Error;
 use super::settings::QueueLimits;
@@ -12,21 +13,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Running and waiting queries, by number.
+/// The running and the waiting queries, by number.
 #[derive(Debug, Default)]
 pub struct Line {
     running: BTreeMap<u64, u32>,
     waiting: VecDeque<(u64, u32)>,
 }
 
-/// Result of the arrival of a query.
+/// Result of a query's arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
     /// The query got its slots and starts.
     Begin,
     /// The query waits.
     Wait,
-    /// The queue is full; this many queries wait already.
+    /// The queue is full. Contains the number of queries that already wait.
     Full(u32),
 }
 
@@ -39,8 +40,8 @@ impl Line {
         self.used() + u64::from(slots) <= u64::from(limits.max_concurrency)
     }
 
-    /// Handles the arrival of a query. `room` says whether there is memory for another query; a group without running
-    /// queries always admits one.
+    /// Handles the arrival of a query. `room` states whether there is memory for another query. It is ignored if no
+    /// query of the group runs.
     pub fn arrive(&mut self, limits: &QueueLimits, number: u64, slots: u32, room: bool) -> Arrival {
         let room = room || self.running.is_empty();
         let length = u32::try_from(self.waiting.len()).unwrap_or(u32::MAX);
@@ -55,7 +56,7 @@ impl Line {
         }
     }
 
-    /// Admits waiting queries as far as possible; returns those that now have their slots.
+    /// Admits waiting queries as long as slots and memory suffice; returns the numbers of the admitted queries.
     pub fn admit(&mut self, limits: &QueueLimits, room: impl Fn() -> bool) -> Vec<u64> {
         let mut admitted = Vec::new();
         while let Some((number, slots)) = self.waiting.front().copied() {
@@ -69,20 +70,20 @@ impl Line {
         admitted
     }
 
-    /// Removes a query, running or waiting.
+    /// Removes a running or waiting query.
     pub fn leave(&mut self, number: u64) {
         self.running.remove(&number);
         self.waiting.retain(|(waiting, _)| *waiting != number);
     }
 
-    /// Number of running and of waiting queries.
+    /// Returns the number of running and of waiting queries.
     #[must_use]
     pub fn lengths(&self) -> (usize, usize) {
         (self.running.len(), self.waiting.len())
     }
 }
 
-/// Returns whether there is memory for another query.
+/// Function that returns whether there is memory for another query.
 pub type MemoryCheck = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// The queue of one group.
@@ -104,7 +105,7 @@ struct State {
     wake: BTreeMap<u64, oneshot::Sender<()>>,
 }
 
-/// A place in the queue; released when it is dropped.
+/// A query's place in the queue, which is released on drop.
 #[derive(Debug)]
 pub struct Ticket {
     queue: Arc<Queue>,
@@ -133,7 +134,7 @@ pub struct SlotRequest {
 }
 
 impl Queue {
-    /// An empty queue.
+    /// Creates an empty queue.
     #[must_use]
     pub fn new(limits: QueueLimits, room: MemoryCheck) -> Queue {
         let state = State { limits, line: Line::default(), wake: BTreeMap::new() };
@@ -150,30 +151,30 @@ impl Queue {
         self.admit();
     }
 
-    /// Number of running and of waiting queries.
+    /// Returns the number of running and of waiting queries.
     #[must_use]
     pub fn lengths(&self) -> (usize, usize) {
         self.lock().line.lengths()
     }
 
-    /// Admits waiting queries; to be called when memory was freed.
+    /// Admits waiting queries. Callers call this function when memory was freed.
     pub fn admit(&self) {
         let mut state = self.lock();
         let limits = state.limits;
         for number in state.line.admit(&limits, &self.room) {
             let woken = state.wake.remove(&number).is_some_and(|wake| wake.send(()).is_ok());
             if !woken {
-                // The query gave up at this very moment.
+                // The query has just stopped waiting.
                 state.line.leave(number);
             }
         }
     }
 
-    /// Acquires a place for a query, at once or after a wait. The wait also ends when the query is cancelled.
+    /// Acquires a slot for a query, immediately or after a wait. The wait also ends if the query is cancelled.
     ///
     /// # Errors
-    /// With Doris's messages: the queue is full, the wait timed out, the query was cancelled while it waited, or it
-    /// asks for more slots than the group has.
+    /// With Doris' messages: the queue is full, the wait timed out, the query was cancelled while it waited, or the
+    /// query requests more slots than the group has.
     pub async fn enter(
         self: &Arc<Self>,
         request: SlotRequest,
@@ -206,7 +207,7 @@ impl Queue {
     }
 }
 
-/// The shorter of two timeouts; a day when neither the group nor the session sets one.
+/// Returns the shorter of two timeouts; a day if neither the group nor the session sets one.
 fn shorter(one: Option<Duration>, other: Option<Duration>) -> Duration {
     one.into_iter().chain(other).min().unwrap_or(Duration::from_secs(86_400))
 }
@@ -260,8 +261,9 @@ mod tests {
         assert_eq!(line.admit(&limits, || true), [3]);
     }
 
-    /// Many queries arrive at once, some give up: never more than two run, all get their turn, nothing is left over.
-    // promise 57
+    /// Many queries arrive simultaneously and some leave the queue before they run. Never more than two run, every
+    /// other query runs, and no slot is lost.
+    // promise 47
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn the_grant_is_atomic() {
         use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};

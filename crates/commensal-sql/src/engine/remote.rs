@@ -1,4 +1,4 @@
-//! `S3(...)`: parses the properties of Doris's table function, and opens the store.
+//! `S3(...)`: parses the properties of Doris' table function, and opens the store.
 
 use super::data::{Format, TableSource};
 use super::error::Error;
@@ -11,23 +11,23 @@ use url::Url;
 
 /// Timeout for establishing a connection.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Number of retries of a failed request; the total retry time is bounded, too, since a user waits.
+/// Maximum number of retries of a failed request. The total retry time is limited, too, because a user waits.
 const RETRIES: usize = 4;
 const RETRY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Endpoints of remote stores that may be read, as `scheme://host[:port]`. By default none: otherwise clients could
-/// make the server fetch from places that they cannot reach themselves.
+/// Endpoints of remote stores that queries may read, as `scheme://host[:port]`. The default is none: otherwise clients
+/// could make the server fetch from addresses that the clients cannot reach themselves.
 #[derive(Debug, Clone, Default)]
 pub struct Allowed(pub Vec<String>);
 
-/// A remote store that a statement names.
+/// A remote store that a statement reads from.
 #[derive(Debug)]
 pub struct Remote {
     /// Name of the store: endpoint and bucket.
     pub name: String,
     /// The store.
     pub store: AmazonS3,
-    /// The source to read there, under the host `host`.
+    /// The source to read in the store, under the host `host`.
     pub place: TableSource,
 }
 
@@ -37,11 +37,12 @@ struct Address {
     key: String,
 }
 
-/// Parses an address: `s3://bucket/key` with a separate endpoint, `https://host/bucket/key` in path style, otherwise
-/// `https://bucket.host/key`.
+/// Parses an address in one of three forms: `s3://bucket/key` with a separate endpoint, `https://host/bucket/key` in
+/// path style, and otherwise `https://bucket.host/key`.
 fn address(uri: &str, endpoint: Option<&str>, path_style: bool) -> Result<Address, Error> {
-    let bad =
-        || Error::Rule(format!("{uri:?} is no address: write s3://bucket/key or https://host/bucket/key"));
+    let bad = || {
+        Error::Rule(format!("{uri:?} is not an address: write s3://bucket/key or https://host/bucket/key"))
+    };
     let url = Url::parse(uri).map_err(|_| bad())?;
     let host = url.host_str().ok_or_else(bad)?;
     let path = url.path().trim_start_matches('/').to_owned();
@@ -70,36 +71,38 @@ fn address(uri: &str, endpoint: Option<&str>, path_style: bool) -> Result<Addres
     Ok(address)
 }
 
-/// `"format"`, with its separator.
+/// Parses the property `"format"` and the separator; `None` without the property.
 ///
 /// # Errors
-/// An unsupported format.
+/// The format is not supported.
 pub fn format(properties: &BTreeMap<String, String>) -> Result<Option<Format>, Error> {
     let Some(name) = properties.get("format") else { return Ok(None) };
     let separator = match properties.get("column_separator").map(String::as_str) {
         None | Some("\\t" | "\t") => b'\t',
         Some(text) => match text.as_bytes() {
             [byte] => *byte,
-            _ => return Err(Error::Rule(format!("\"column_separator\" is one character, and not {text:?}"))),
+            _ => {
+                return Err(Error::Rule(format!("\"column_separator\" must be one character, not {text:?}")));
+            }
         },
     };
     match name.to_ascii_lowercase().as_str() {
         "parquet" => Ok(Some(Format::Parquet)),
         "json" => Ok(Some(Format::Json)),
-        // Doris's separator is a tab, even for "csv".
+        // Doris' default separator is a tab, even for "csv".
         "csv" => Ok(Some(Format::Separated { separator, header: false })),
         "csv_with_names" => Ok(Some(Format::Separated { separator, header: true })),
         other => Err(Error::Rule(format!(
-            "format {other:?} is not read here: parquet, csv, csv_with_names and json are"
+            "format {other:?} is not supported: use parquet, csv, csv_with_names or json"
         ))),
     }
 }
 
 impl Remote {
-    /// The store that a call names, which is then registered under the host `host`.
+    /// Opens the store that a call refers to. The caller registers it under the host `host`.
     ///
     /// # Errors
-    /// A property is missing or wrong, or the endpoint is not allowed.
+    /// A property is missing or invalid, or the endpoint is not allowed.
     pub fn new(call: &Call, host: &str, allowed: &Allowed) -> Result<Remote, Error> {
         let of =
             |names: &[&str]| names.iter().find_map(|name| call.properties.get(*name)).map(String::as_str);
@@ -112,7 +115,8 @@ impl Remote {
                 address.endpoint, address.endpoint
             )));
         }
-        // No timeout of requests: they last as long as the group's rate requires, and queries as long as the session allows.
+        // Requests have no timeout, because the read rate of the group may slow a request down for any time. The
+        // session's time limit ends the query.
         let client = ClientOptions::new()
             .with_timeout_disabled()
             .with_connect_timeout(CONNECT)
@@ -169,7 +173,7 @@ mod tests {
         }
     }
 
-    // promise 60
+    // promise 50
     #[test]
     fn only_what_is_allowed() {
         let call = Call {

@@ -1,5 +1,5 @@
-//! Small changes to a statement that bridge MySQL's dialect and DataFusion: `?`, `@@variables`, `database()`, table
-//! functions with `"key" = "value"`, column names of the result, case-insensitive names.
+//! Small changes to a statement that bridge the differences between MySQL's dialect and DataFusion: `?`, `@@variables`,
+//! `database()`, table functions with `"key" = "value"`, column names of the result, and case-insensitive names.
 
 use super::mysql_functions;
 use datafusion::common::TableReference;
@@ -11,7 +11,7 @@ use datafusion::sql::sqlparser::ast::{
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-/// Schema that contains the table functions of a statement while it is planned.
+/// Schema that contains a statement's table functions while the statement is planned.
 pub const FUNCTIONS: &str = "__function";
 
 /// A table function of a statement.
@@ -19,32 +19,32 @@ pub const FUNCTIONS: &str = "__function";
 pub struct Call {
     /// `s3` or `local`.
     pub name: String,
-    /// Its properties, keys in lower case. Values may be secrets.
+    /// Properties of the call, with keys in lower case. Values may be secrets.
     pub properties: BTreeMap<String, String>,
 }
 
-/// Omits the values, which may be secrets.
+/// Omits the values, because they may be secrets.
 impl std::fmt::Debug for Call {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}({:?})", self.name, self.properties.keys())
     }
 }
 
-/// Findings of the rewrite of a statement.
+/// Information that the rewrite has extracted from a statement.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// Table functions; function `n` was replaced by the table `n` of [`FUNCTIONS`].
+    /// Table functions; function number `n` was replaced by the table `n` of the schema [`FUNCTIONS`].
     pub calls: Vec<Call>,
     /// Number of `?` placeholders.
     pub placeholders: usize,
-    /// What is not supported, if anything.
+    /// The first part that is not supported, if any.
     pub problem: Option<String>,
 }
 
-/// Resolves a name of the session such as `@@x` or `database()`; `None` when it is unknown.
+/// Returns the value of a name of the session such as `@@x` or `database()`; `None` if the name is unknown.
 pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// Changes the statement in place.
+/// Changes the statement in place, and returns the extracted information.
 pub fn rewrite(statement: &mut Statement, lookup: Lookup<'_>) -> Found {
     let mut pass = Pass { found: Found::default(), lookup };
     match statement {
@@ -60,7 +60,7 @@ pub fn rewrite(statement: &mut Statement, lookup: Lookup<'_>) -> Found {
     pass.found
 }
 
-/// Names the columns of the result as they are written, like MySQL.
+/// Names each column of the result like the text of its expression, as MySQL does.
 fn name_columns(query: &mut Query) {
     let SetExpr::Select(select) = query.body.as_mut() else { return };
     for item in &mut select.projection {
@@ -86,7 +86,7 @@ struct Pass<'a> {
     lookup: Lookup<'a>,
 }
 
-/// A literal of a value: a number if it looks like one.
+/// Creates a literal: a number if the value is an integer, otherwise a string.
 fn literal(value: &str) -> Expr {
     let value = match value.parse::<i64>() {
         Ok(_) => Value::Number(value.to_owned(), false),
@@ -95,7 +95,7 @@ fn literal(value: &str) -> Expr {
     Expr::Value(value.into())
 }
 
-/// The text of a literal or a plain word.
+/// Returns the text of a literal or of a name.
 fn text(expr: &Expr) -> Option<String> {
     match expr {
         Expr::Identifier(name) => Some(name.value.clone()),
@@ -113,7 +113,7 @@ fn text(expr: &Expr) -> Option<String> {
     }
 }
 
-/// `"key" = "value"`.
+/// Parses `"key" = "value"`.
 fn property(argument: &FunctionArg) -> Option<(String, String)> {
     let value = |arg: &FunctionArgExpr| match arg {
         FunctionArgExpr::Expr(expr) => text(expr),
@@ -212,7 +212,7 @@ impl VisitorMut for Pass<'_> {
     }
 }
 
-/// Corrects the case of column names, where a name differs from exactly one column in case only.
+/// Corrects column names in a statement. A name is corrected if it differs from exactly one column only in case.
 pub fn fix_case(statement: &mut Statement, columns: &[String]) {
     struct Case<'a>(&'a [String]);
     impl Case<'_> {
@@ -251,7 +251,7 @@ pub fn fix_case(statement: &mut Statement, columns: &[String]) {
     }
 }
 
-/// Whether a statement may skip the queue: it only reads system tables.
+/// Whether a statement may bypass the queue, because it only reads system tables.
 #[must_use]
 pub fn bypasses(tables: &[TableReference], database: &str) -> bool {
     tables.iter().all(|table| is_system(table, database))
@@ -261,80 +261,9 @@ fn is_system(table: &TableReference, database: &str) -> bool {
     table.schema().unwrap_or(database).eq_ignore_ascii_case(super::data::INFORMATION_SCHEMA)
 }
 
-/// Whether a statement may run in a worker process: it reads tables, but no system tables, which only the server has.
+/// Whether a statement may run in a worker process. It must read tables, but no system tables, because only the server
+/// has these.
 #[must_use]
 pub fn may_leave(tables: &[TableReference], database: &str) -> bool {
     !tables.is_empty() && !tables.iter().any(|table| is_system(table, database))
-}
-
-/// A statement as others may see it, with values of keys and passwords hidden.
-#[must_use]
-pub fn without_secrets(sql: &str) -> String {
-    const WORDS: [&str; 5] = ["secret", "access_key", "password", "token", "identified"];
-    let lower = sql.to_ascii_lowercase();
-    if !WORDS.iter().any(|word| lower.contains(word)) {
-        return sql.to_owned();
-    }
-    let mut shown = String::with_capacity(sql.len());
-    let mut rest = sql;
-    // Hides every quoted text after such a word, up to the next comma or bracket.
-    let mut hide = false;
-    while let Some(at) = rest.find(['\'', '"', ',', '(', ')', ';']) {
-        let (before, from) = rest.split_at(at);
-        shown.push_str(before);
-        hide |= WORDS.iter().any(|word| before.to_ascii_lowercase().contains(word));
-        let mark = from.as_bytes().first().copied().unwrap_or(b' ') as char;
-        if !['\'', '"'].contains(&mark) {
-            hide &= !matches!(mark, ',' | ';' | ')');
-            shown.push(mark);
-            rest = from.get(1..).unwrap_or_default();
-            continue;
-        }
-        let inner = from.get(1..).unwrap_or_default();
-        let end = closing(inner, mark);
-        let quoted = inner.get(..end).unwrap_or(inner);
-        if hide {
-            shown.push_str(&format!("{mark}***{mark}"));
-        } else {
-            shown.push_str(&format!("{mark}{quoted}{mark}"));
-            hide = WORDS.iter().any(|word| quoted.to_ascii_lowercase().contains(word));
-        }
-        rest = inner.get(end + 1..).unwrap_or_default();
-    }
-    shown.push_str(rest);
-    shown
-}
-
-/// The end of a quoted text.
-fn closing(text: &str, mark: char) -> usize {
-    let mut escaped = false;
-    for (at, letter) in text.char_indices() {
-        if !escaped && letter == mark {
-            return at;
-        }
-        escaped = !escaped && letter == '\\';
-    }
-    text.len()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn secrets_are_hidden() {
-        for (sql, want) in [
-            ("select 'a'", "select 'a'"),
-            (
-                r#"select * from s3("URI" = "https://b/k", "s3.access_key"= "ak", "s3.secret_key" = "sk", "format" = "csv")"#,
-                r#"select * from s3("URI" = "https://b/k", "s3.access_key"= "***", "s3.secret_key" = "***", "format" = "csv")"#,
-            ),
-            ("create user u identified by 'x,y'", "create user u identified by '***'"),
-            ("set password = password('x')", "set password = password('***')"),
-            (r#"s3("secret_key" = "a\"b", 'q' = 'r')"#, r#"s3("secret_key" = "***", 'q' = 'r')"#),
-            ("select 'password", "select 'password'"),
-        ] {
-            assert_eq!(without_secrets(sql), want);
-        }
-    }
 }

@@ -1,5 +1,5 @@
-//! Name resolution while one statement is planned: databases of the data folder, system tables, and the table functions
-//! of the statement itself.
+//! Name resolution while one statement is planned: databases of the data folder, system tables, and the statement's
+//! table functions.
 
 use super::Engine;
 use super::data::{INFORMATION_SCHEMA, TableSource};
@@ -23,15 +23,15 @@ pub const CATALOG: &str = "def";
 
 type Tables = Mutex<BTreeMap<(String, String), Arc<dyn TableProvider>>>;
 
-/// The names of one statement.
+/// Resolver of the names in one statement.
 #[derive(Clone)]
 pub struct Names {
     engine: Arc<Engine>,
     user: UserName,
-    /// Reads files with the stores and the memory of the query.
+    /// Session state with the stores and the memory of the query, through which files are read.
     reader: Arc<SessionState>,
     calls: Arc<Vec<TableSource>>,
-    /// Tables resolved so far, so that a name means the same throughout a statement.
+    /// Tables resolved so far, so that a name refers to the same table throughout a statement.
     seen: Arc<Tables>,
 }
 
@@ -42,7 +42,7 @@ impl fmt::Debug for Names {
 }
 
 impl Names {
-    /// Name resolution for a statement of `user`, whose files are read by `reader`.
+    /// Creates the name resolution for a statement of `user`. `reader` reads the files.
     #[must_use]
     pub fn new(
         engine: &Arc<Engine>,
@@ -59,27 +59,27 @@ impl Names {
         }
     }
 
-    /// Names of all databases, including the system's.
+    /// Returns the names of all databases, including the system's.
     #[must_use]
     pub fn databases(&self) -> Vec<String> {
-        let mut names = self.engine.data.databases();
+        let mut names = self.engine.storage.data.databases();
         names.push(INFORMATION_SCHEMA.to_owned());
         names
     }
 
-    /// Names of the tables of a database.
+    /// Returns the names of the tables of a database.
     #[must_use]
     pub fn tables(&self, database: &str) -> Vec<String> {
         if database.eq_ignore_ascii_case(INFORMATION_SCHEMA) {
             return System::names();
         }
-        self.engine.data.tables(database)
+        self.engine.storage.data.tables(database)
     }
 
-    /// The table with this name.
+    /// Returns the table with this name; `None` if it does not exist.
     ///
     /// # Errors
-    /// Its files cannot be read.
+    /// The table's files cannot be read.
     pub async fn table(&self, database: &str, table: &str) -> Result<Option<Arc<dyn TableProvider>>, Error> {
         let key = (database.to_owned(), table.to_owned());
         if let Some(seen) = self.seen.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
@@ -105,10 +105,12 @@ impl Names {
         }
         let place = match database {
             FUNCTIONS => table.parse().ok().and_then(|number: usize| self.calls.get(number).cloned()),
-            _ => self.engine.data.locate(database, table),
+            _ => self.engine.storage.data.locate(database, table),
         };
         match place {
-            Some(place) => Ok(Some(Arc::new(place.table(&self.reader, &self.engine.data.known).await?))),
+            Some(place) => {
+                Ok(Some(Arc::new(place.table(&self.reader, &self.engine.storage.data.known).await?)))
+            }
             None => Ok(None),
         }
     }
@@ -128,7 +130,7 @@ impl CatalogProviderList for Names {
     }
 
     fn catalog(&self, name: &str) -> Option<Arc<dyn CatalogProvider>> {
-        // Doris calls its own catalogue "internal".
+        // In Doris the server's own catalogue is called "internal".
         [CATALOG, "internal"].contains(&name).then(|| Arc::new(self.clone()) as Arc<dyn CatalogProvider>)
     }
 }
@@ -141,7 +143,7 @@ impl CatalogProvider for Names {
     fn schema(&self, name: &str) -> Option<Arc<dyn SchemaProvider>> {
         let known = name == FUNCTIONS
             || name.eq_ignore_ascii_case(INFORMATION_SCHEMA)
-            || self.engine.data.has_database(name);
+            || self.engine.storage.data.has_database(name);
         known.then(|| {
             Arc::new(Database { names: self.clone(), name: name.to_owned() }) as Arc<dyn SchemaProvider>
         })
@@ -161,8 +163,8 @@ impl SchemaProvider for Database {
     }
 
     async fn table(&self, name: &str) -> Result<Option<Arc<dyn TableProvider>>, DataFusionError> {
-        // Tables that a statement names were resolved before, and errors reported. When all tables are listed, one that
-        // cannot be read must not hide the others.
+        // The tables that the statement refers to have been resolved before, and errors in them were reported. When all
+        // tables are listed, a table that cannot be read must not hide the other tables.
         let table = self.names.table(&self.name, name).await;
         Ok(table.unwrap_or_else(|error| {
             tracing::debug!("{}.{name}: {error}", self.name);

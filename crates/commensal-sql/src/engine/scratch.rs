@@ -1,7 +1,8 @@
-//! The server's private folder for spill files and files for its workers, with a lock that shows that it is in use.
+//! The server's private folder for spill files (data that queries write to disk because memory is short) and for files
+//! of its workers. A lock on a file in the folder shows that the folder is in use.
 //!
-//! A server that is killed cannot remove its folder. The kernel releases its lock, so the next server started with the
-//! same `--spill` removes every folder whose lock is free, without manual clean-up.
+//! A server that is killed cannot remove its folder, but the kernel releases its lock. The next server started with the
+//! same `--spill` removes every folder whose lock is free, so no manual clean-up is needed.
 
 use super::error::{Error, cannot};
 use commensal_host::{Host, LinuxHost, Lock};
@@ -11,10 +12,10 @@ use tempfile::TempDir;
 
 /// Prefix of the folders' names.
 const PREFIX: &str = "commensal-sql-";
-/// Lock file in the folder, held as long as the folder is in use.
+/// Lock file in the folder; the lock is held as long as the folder is in use.
 const LOCK: &str = "in-use";
 
-/// A folder that is removed when it is dropped, or by a later server if this process was killed.
+/// A folder that is removed on drop or, if this process was killed, by a later server.
 #[derive(Debug)]
 pub struct Scratch {
     folder: TempDir,
@@ -22,7 +23,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Creates a folder in `parent`, and removes folders there of servers that were killed.
+    /// Creates a folder in `parent`, and removes the folders there of servers that were killed.
     ///
     /// # Errors
     /// `parent` is not writable.
@@ -34,20 +35,20 @@ impl Scratch {
             let place = folder.path().join(LOCK);
             let lock = LinuxHost::new().state_lock_new(&place, "");
             let lock = lock.map_err(|error| cannot("make", &place, &error))?;
-            // Another server may have removed the folder as abandoned before it was locked.
+            // Another server may have removed the folder as abandoned before this server locked it.
             if place.exists() {
                 return Ok(Scratch { folder, _lock: lock });
             }
         }
     }
 
-    /// Its path.
+    /// Returns the path of the folder.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Removes the folder while the process is ending.
+    /// Removes the folder when the process exits.
     pub fn remove(&self) {
         if let Err(error) = LinuxHost::new().state_remove_all(self.path()) {
             tracing::warn!("{} stays: {error}", self.path().display());
@@ -55,7 +56,7 @@ impl Scratch {
     }
 }
 
-/// Removes abandoned folders: those of this user whose lock is free.
+/// Removes abandoned folders: folders of this user whose lock is free.
 fn remove_left(parent: &Path) {
     let mut host = LinuxHost::new();
     let user = host.euid();
@@ -68,8 +69,11 @@ fn remove_left(parent: &Path) {
         }
         let Ok(Some(_held)) = host.state_lock(&lock) else { continue };
         match host.state_remove_all(&folder) {
-            Ok(()) => tracing::info!("removed {}, which a server that was killed had left", folder.display()),
-            Err(error) => tracing::warn!("a server that was killed has left {}: {error}", folder.display()),
+            Ok(()) => tracing::info!("removed {}, which a killed server had left behind", folder.display()),
+            Err(error) => tracing::warn!(
+                "cannot remove {}, which a killed server has left behind: {error}",
+                folder.display()
+            ),
         }
     }
 }
@@ -79,7 +83,7 @@ fn remove_left(parent: &Path) {
 mod tests {
     use super::*;
 
-    // promise 55
+    // promise 46
     #[test]
     fn what_is_used_or_foreign_stays() {
         let parent = tempfile::tempdir().unwrap();

@@ -1,14 +1,15 @@
-//! Statements of one connection: executes a statement and returns rows or a status.
+//! The statements of one connection: executes a statement, and returns rows or a status.
 
 use super::connections::Connection;
 use super::data::INFORMATION_SCHEMA;
 use super::error::Error;
 use super::execute::{self, Held, Rows, Work};
-use super::query::{Query, QueryTerms};
+use super::query::{Identity, Query};
 use super::queue::SlotRequest;
 use super::rewrite::{self, FUNCTIONS, Found};
+use super::terms::QueryLimits;
 use super::variables::Variables;
-use super::worker::wire::{self, Order};
+use super::worker::wire::{self, Order, StatementText};
 use super::write::{self, Target};
 use super::{Engine, password, show};
 use crate::catalog::{Catalog, CatalogError, Privilege};
@@ -26,7 +27,7 @@ use std::sync::Arc;
 /// Maximum length of a statement's text in lists of queries.
 const SHOWN: usize = 4_096;
 
-/// The answer to a statement.
+/// The result of a statement.
 #[derive(Debug)]
 pub enum Reply {
     /// The statement was executed.
@@ -41,7 +42,7 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// Success without warnings.
+    /// Returns success without warnings.
     #[must_use]
     pub fn done() -> Reply {
         Reply::Done { rows: 0, warnings: Vec::new() }
@@ -57,14 +58,14 @@ impl From<CatalogError> for Error {
     }
 }
 
-/// The statements of one connection.
+/// Executes the statements of one connection.
 #[derive(Debug, Clone)]
 pub struct Session {
     engine: Arc<Engine>,
     connection: Arc<Connection>,
 }
 
-/// A statement for the query engine, parsed and checked.
+/// A parsed and checked statement for the query engine.
 #[derive(Debug)]
 pub struct Prepared {
     parsed: Parsed,
@@ -72,13 +73,14 @@ pub struct Prepared {
     variables: Variables,
     target: Option<Target>,
     sql: String,
-    /// The original text and the values of names in it, for a worker process that parses it again.
+    /// The original text, and the values of the session's names in the text, for a worker process. The worker parses
+    /// the text again.
     text: String,
     names: Vec<(String, String)>,
 }
 
 impl Prepared {
-    /// Number of placeholders.
+    /// Returns the number of placeholders.
     #[must_use]
     pub fn placeholders(&self) -> usize {
         self.found.placeholders
@@ -86,7 +88,7 @@ impl Prepared {
 }
 
 impl Session {
-    /// The session of this connection.
+    /// Creates the session of a connection.
     #[must_use]
     pub fn new(engine: &Arc<Engine>, connection: &Arc<Connection>) -> Session {
         Session { engine: Arc::clone(engine), connection: Arc::clone(connection) }
@@ -102,11 +104,7 @@ impl Session {
             self.connection.set_warnings(Vec::new());
         }
         let statement = statement.map_err(|error| Error::Syntax(error.to_string()))?;
-        let hash = |plain: &str| match password::hash(plain) {
-            Some(hash) => hash,
-            None => unreachable!("40 digits and 64 are a hash"),
-        };
-        if let Some(warnings) = self.engine.change(&statement, &self.connection.user, &hash)? {
+        if let Some(warnings) = self.engine.change(&statement, &self.connection.user, &password::hash)? {
             self.connection.set_warnings(warnings.clone());
             return Ok(Reply::Done { rows: 0, warnings });
         }
@@ -135,7 +133,7 @@ impl Session {
     /// Sets the session's current database.
     ///
     /// # Errors
-    /// There is no such database.
+    /// The database does not exist.
     pub fn choose(&self, database: &str) -> Result<(), Error> {
         show::choose(&self.engine, &self.connection, database)
     }
@@ -144,19 +142,19 @@ impl Session {
         for Assignment { global, name, value } in assignments {
             if *global {
                 return Err(Error::Unsupported(format!(
-                    "global variables are not kept: set {name} in the session, or a user's default_workload_group"
+                    "global variables are not supported: set {name} in the session, or a user's default_workload_group"
                 )));
             }
             match value {
                 Value::Text(text) => variables.set(name, Some(text))?,
                 Value::Default => variables.set(name, None)?,
-                // Some drivers turn off conversion of results to a character set with NULL.
+                // NULL means the default: some drivers use it to turn off the conversion of results to a character set.
                 Value::Expression(text) if text.eq_ignore_ascii_case("null") => variables.set(name, None)?,
-                // `SET a = @@b`, which drivers send.
+                // `SET a = @@b`; drivers send this form.
                 Value::Expression(text) => {
                     let other = text.trim_start_matches("@@").trim_start_matches("session.");
                     let value = text.starts_with("@@").then(|| variables.get(other)).flatten();
-                    // JDBC appends to its `sql_mode` with concat(...); the variable is ignored anyway.
+                    // JDBC appends to its `sql_mode` with concat(...). A variable without effect needs no value.
                     if value.is_none() && Variables::is_ignored(name) {
                         continue;
                     }
@@ -178,11 +176,11 @@ impl Session {
             || Error::Denied("Access denied; you need (at least one of) the (ADMIN) privilege(s)".to_owned());
         match kill {
             Kill::QueryId(id) => {
-                let queries = self.engine.queries();
-                let Some(query) = queries.iter().find(|query| query.id == *id) else {
+                let queries = self.engine.queries.all();
+                let Some(query) = queries.iter().find(|query| query.identity.id == *id) else {
                     return Err(Error::Unknown(format!("Unknown query id: {id}")));
                 };
-                if !may(&query.user) {
+                if !may(&query.identity.user) {
                     return Err(denied());
                 }
                 query.end(Error::Cancelled);
@@ -205,7 +203,7 @@ impl Session {
         Ok(Reply::done())
     }
 
-    /// The value of `@@x` and `database()` in a statement.
+    /// Returns the value of a name such as `@@x` or `database()` in a statement.
     fn look_up(&self, variables: &Variables, name: &str) -> Option<String> {
         let user = || format!("{}@{}", self.connection.user.name, self.connection.host);
         match name {
@@ -217,10 +215,10 @@ impl Session {
         }
     }
 
-    /// Parses and checks a statement for the query engine.
+    /// Parses and checks a statement that the query engine will run.
     ///
     /// # Errors
-    /// It cannot be parsed, or sets an unknown variable.
+    /// The statement cannot be parsed, or sets an unknown variable.
     pub fn prepare(&self, passed: &PassedOn) -> Result<Prepared, Error> {
         let mut variables = self.connection.variables();
         self.assign(&mut variables, &passed.variables)?;
@@ -232,7 +230,7 @@ impl Session {
         };
         let database = self.connection.database();
         let (parsed, found, target) = read(&self.engine.base, &passed.text, &database, &look_up)?;
-        let mut sql = rewrite::without_secrets(&passed.text);
+        let mut sql = statement::redacted(&passed.text);
         if let Some((end, _)) = sql.char_indices().nth(SHOWN) {
             sql.truncate(end);
         }
@@ -263,10 +261,10 @@ impl Session {
         }
     }
 
-    /// Runs a statement with values for its placeholders; one that writes is run to its end.
+    /// Runs a statement with values for its placeholders. If the statement writes, waits until it has finished.
     ///
     /// # Errors
-    /// Those of [`Session::run`].
+    /// The errors of [`Session::run`].
     pub async fn run_whole(&self, prepared: Prepared, values: Vec<ScalarValue>) -> Result<Reply, Error> {
         self.connection.set_warnings(Vec::new());
         let writes = prepared.target.is_some();
@@ -285,7 +283,7 @@ impl Session {
     /// Runs a statement with values for its placeholders.
     ///
     /// # Errors
-    /// The user lacks a privilege, or the query was not admitted, or failed.
+    /// The user lacks a privilege, the query is not admitted, or it fails.
     pub async fn run(&self, prepared: Prepared, values: Vec<ScalarValue>) -> Result<Rows, Error> {
         let tables = self.engine.base.resolve_table_references(&prepared.parsed)?;
         let database = self.connection.database();
@@ -299,13 +297,14 @@ impl Session {
         let query = Arc::clone(held.query());
         self.connection.set_current(Some(Arc::clone(&query)));
         if !bypass {
-            let request = SlotRequest { number: query.number, slots: query.slots, timeout: query.timeout };
-            held.take(query.home.queue.enter(request, query.stopped()).await?);
+            let QueryLimits { slots, timeout, .. } = query.limits;
+            let request = SlotRequest { number: query.identity.number, slots, timeout };
+            held.take(query.home().queue.enter(request, query.stopped()).await?);
         }
         execute::start(held, work).await
     }
 
-    /// The columns of a statement's result.
+    /// Returns the columns of a statement's result.
     ///
     /// # Errors
     /// The user lacks a privilege, or the statement cannot be planned.
@@ -318,7 +317,7 @@ impl Session {
         columns
     }
 
-    /// Creates a query for a statement: checks its privileges and resolves its group and settings.
+    /// Creates a query for a statement: checks the user's privileges, and determines group and settings.
     fn accept(
         &self,
         prepared: Prepared,
@@ -337,30 +336,23 @@ impl Session {
         let Some(group) = self.engine.groups().get(&name).cloned() else {
             return Err(Error::Unknown(format!("Can not find workload group {name}.")));
         };
-        let ask = QueryTerms {
-            connection: self.connection.id,
-            user: user.clone(),
-            sql: prepared.sql,
-            slots: variables.slots(),
-            memory_limit: variables.memory(),
-            timeout: variables.timeout(),
-        };
-        let query = Query::new(ask, group.accounts());
+        let identity = Identity::new(self.connection.id, user.clone(), prepared.sql);
+        let query = Query::new(identity, variables.limits(), group.accounts());
+        let options = variables.plan_options(database, self.engine.options.cpus);
         let order = match group.settings().worker {
             true => Some(Order {
-                number: query.number,
-                id: query.id.clone(),
+                number: query.identity.number,
+                id: query.identity.id.clone(),
                 user: user.name.clone(),
                 host: user.host.clone(),
-                text: prepared.text,
-                names: prepared.names,
-                database: database.clone(),
-                slots: query.slots,
-                memory_limit: query.memory_limit,
-                partitions: variables.partitions(self.engine.options.cpus),
-                batch_size: variables.batch_size(),
-                dry_run: variables.dry_run(),
-                values: wire::pack(&values)?,
+                statement: StatementText {
+                    text: prepared.text,
+                    names: prepared.names,
+                    values: wire::pack(&values)?,
+                },
+                slots: query.limits.slots,
+                memory_limit: query.limits.memory,
+                options: options.clone(),
             }),
             false => None,
         };
@@ -369,17 +361,14 @@ impl Session {
             statement: prepared.parsed,
             calls: prepared.found.calls,
             values,
-            database,
-            partitions: variables.partitions(self.engine.options.cpus),
-            batch_size: variables.batch_size(),
-            dry_run: variables.dry_run(),
+            options,
             target: prepared.target,
         };
         Ok((Held::new(&self.engine, &group, &query), work))
     }
 
-    /// Checks privileges: reading a table needs the one on that table; reading files and stores by name needs the one
-    /// on everything.
+    /// Checks the privileges for reading. A table needs a privilege on that table. Table functions, which read files
+    /// and stores by name, need a privilege on everything.
     fn may_read(&self, catalog: &Catalog, tables: &[TableReference], database: &str) -> Result<(), Error> {
         let user = &self.connection.user;
         for table in tables {
@@ -417,8 +406,8 @@ impl Session {
     }
 }
 
-/// Parses a statement for the query engine: replaces names of the session, and extracts table functions and the table
-/// that is written to.
+/// Parses a statement for the query engine: replaces the session's names, and extracts the table functions and the
+/// table to write to.
 fn read(
     base: &SessionState,
     text: &str,
@@ -434,23 +423,14 @@ fn read(
     Ok((parsed, found, target))
 }
 
-/// Builds the work for an order that a server has sent, from the same text as in the server.
+/// Builds the work for an order (a query that the server has sent to this worker) from the same text as in the server.
 ///
 /// # Errors
-/// The text cannot be parsed, although the server did: the versions differ.
+/// The text cannot be parsed although the server could parse it: server and worker have different versions.
 pub fn work(engine: &Engine, order: Order) -> Result<Work, Error> {
-    let names: BTreeMap<String, String> = order.names.into_iter().collect();
+    let Order { statement: StatementText { text, names, values }, options, .. } = order;
+    let names: BTreeMap<String, String> = names.into_iter().collect();
     let look_up = |name: &str| names.get(name).cloned();
-    let (statement, found, target) = read(&engine.base, &order.text, &order.database, &look_up)?;
-    Ok(Work {
-        statement,
-        calls: found.calls,
-        values: wire::unpack(order.values)?,
-        database: order.database,
-        partitions: order.partitions,
-        batch_size: order.batch_size,
-        dry_run: order.dry_run,
-        target,
-        order: None,
-    })
+    let (statement, found, target) = read(&engine.base, &text, &options.database, &look_up)?;
+    Ok(Work { statement, calls: found.calls, values: wire::unpack(values)?, options, target, order: None })
 }

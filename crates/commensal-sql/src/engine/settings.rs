@@ -1,11 +1,12 @@
-//! Effective settings of a group, in the units that are enforced: plain values, which the server also sends to a worker
-//! process.
+//! The settings in force for a group, converted to the units in which they are enforced (CPUs, bytes, nice values).
+//! They are plain values, because the server also sends them to a worker process.
 
 use crate::property::{SlotPolicy, UNLIMITED};
+use commensal_core::units::BytesPerS;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Effective settings of a group, in the units that are enforced.
+/// Effective settings of a group, in the units of enforcement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
     /// CPU hard limit in millionths of a CPU.
@@ -14,13 +15,13 @@ pub struct Settings {
     pub memory: Rules,
     /// Queue limits.
     pub queue: QueueLimits,
-    /// Limit of reads from local files, bytes per second.
-    pub local_read: Option<u64>,
-    /// Limit of reads from remote stores, bytes per second.
-    pub remote_read: Option<u64>,
-    /// Nice value of its threads: its soft share of the CPU among the groups.
+    /// Limit of reads from local files.
+    pub local_read: Option<BytesPerS>,
+    /// Limit of reads from remote stores.
+    pub remote_read: Option<BytesPerS>,
+    /// Nice value of the group's threads. It determines the group's share of the CPU when groups compete.
     pub nice: i8,
-    /// Whether its queries run in a worker process, if one can be started.
+    /// Whether the group's queries run in a worker process, if the server can start it.
     pub worker: bool,
 }
 
@@ -41,17 +42,18 @@ impl Default for Settings {
 /// Memory rules of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rules {
-    /// Memory limit in bytes; `None` is no limit.
+    /// Memory limit in bytes; `None` means no limit.
     pub limit: Option<usize>,
-    /// Whether queries are ended when the limit is exceeded, or only when the process is short of memory.
+    /// Whether the limit is hard, so that queries are cancelled whenever the group exceeds the limit. A soft limit is
+    /// enforced only while the process is short of memory.
     pub hard: bool,
-    /// Percent of the limit above which no further query starts.
+    /// Percentage of the limit above which no further query starts.
     pub low_watermark: u8,
-    /// Percent of the limit above which operators spill.
+    /// Percentage of the limit above which operators spill.
     pub high_watermark: u8,
-    /// How the limit is divided among queries.
+    /// How the limit is divided among the group's queries.
     pub slots: SlotPolicy,
-    /// Number of slots (`max_concurrency`).
+    /// Number of slots in the group (`max_concurrency`).
     pub all_slots: u32,
 }
 
@@ -75,7 +77,8 @@ impl Rules {
         self.hard_limit().map(high)
     }
 
-    /// Share of the memory for a query with `slots` slots while `in_use` are in use, if memory is divided by slots.
+    /// Returns the share of the memory, in bytes, for a query with `slots` slots (units of concurrency) while `in_use`
+    /// slots are in use. `None` if memory is not divided by slots.
     pub(super) fn slot_share(&self, slots: u32, in_use: u32) -> Option<usize> {
         let of = match self.slots {
             SlotPolicy::None => return None,
@@ -94,12 +97,12 @@ pub struct QueueLimits {
     pub max_concurrency: u32,
     /// Maximum number of waiting queries.
     pub max_queue_size: u32,
-    /// Maximum waiting time; without one, the query's time limit applies.
+    /// Maximum waiting time. Without this value, the query's time limit applies.
     pub timeout: Option<Duration>,
 }
 
 impl QueueLimits {
-    /// No limit: each query starts at once.
+    /// No limit: each query starts immediately.
     pub const NONE: QueueLimits =
         QueueLimits { max_concurrency: i32::MAX as u32, max_queue_size: 0, timeout: None };
 }

@@ -1,4 +1,5 @@
-//! SHOW and DESCRIBE: our statements, Doris's, and those that MySQL's clients send by themselves.
+//! SHOW and DESCRIBE statements: commensal-sql's own, those of Doris, and statements that MySQL clients send by
+//! themselves.
 
 use super::connections::Connection;
 use super::data::INFORMATION_SCHEMA;
@@ -17,10 +18,10 @@ use datafusion::sql::sqlparser::ast::{
 
 /// MySQL's generic error number (`ER_UNKNOWN_ERROR`).
 const WARNING: u16 = 1105;
-/// Number of characters of a statement in `SHOW PROCESSLIST`, as in MySQL.
+/// Number of characters of a statement that `SHOW PROCESSLIST` shows, as in MySQL.
 const SHORT: usize = 100;
 
-/// Response to a statement that is not run by the query engine.
+/// Response to a statement that this module handles without the query engine.
 #[derive(Debug)]
 pub enum ShowRewrite {
     /// An empty success.
@@ -29,17 +30,17 @@ pub enum ShowRewrite {
     Grid(Grid),
     /// The columns of this table.
     Describe {
-        /// Its database.
+        /// The table's database.
         database: String,
-        /// Its name.
+        /// The table's name.
         table: String,
     },
 }
 
-/// The rows of a SHOW statement for our objects.
+/// Returns the rows of a SHOW statement about the server's objects.
 ///
 /// # Errors
-/// The user may not see it.
+/// The user is not allowed to see these objects.
 pub fn show(engine: &Engine, connection: &Connection, statement: &Statement) -> Result<Grid, Error> {
     let user = &connection.user;
     let matches = |pattern: &Option<String>, name: &str| {
@@ -97,7 +98,7 @@ pub fn show(engine: &Engine, connection: &Connection, statement: &Statement) -> 
             }
             Ok(grants(engine, of, *all))
         }
-        _ => Err(Error::Unsupported("this statement shows nothing here".to_owned())),
+        _ => Err(Error::Unsupported("this SHOW statement is not supported".to_owned())),
     }
 }
 
@@ -176,11 +177,12 @@ fn processes(engine: &Engine, user: &UserName, full: bool) -> Grid {
     let sees_all = engine.is_admin(user);
     for other in engine.connections.all().iter().filter(|other| sees_all || other.user == *user) {
         let query = other.current().filter(|query| !query.is_done());
-        let since = query.as_ref().map_or(other.since(), |query| query.arrived);
+        let since = query.as_ref().map_or(other.since(), |query| query.timing.arrived());
         let none = || ScalarValue::Utf8(None);
         let info = query.as_ref().map(|query| {
-            let end = query.sql.char_indices().nth(SHORT).map_or(query.sql.len(), |(end, _)| end);
-            if full { query.sql.clone() } else { query.sql.get(..end).unwrap_or_default().to_owned() }
+            let sql = &query.identity.sql;
+            let end = sql.char_indices().nth(SHORT).map_or(sql.len(), |(end, _)| end);
+            if full { sql.clone() } else { sql.get(..end).unwrap_or_default().to_owned() }
         });
         grid.row(vec![
             int(u64::from(other.id)),
@@ -191,14 +193,14 @@ fn processes(engine: &Engine, user: &UserName, full: bool) -> Grid {
             int(since.elapsed().as_secs()),
             text(query.as_ref().map_or("", |query| system::state(query))),
             info.map_or_else(none, text),
-            query.as_ref().map_or_else(none, |query| text(&query.id)),
+            query.as_ref().map_or_else(none, |query| text(&query.identity.id)),
             query.as_ref().map_or_else(none, |query| text(&query.group().name)),
         ]);
     }
     grid
 }
 
-/// MySQL's name for an Arrow type.
+/// Returns MySQL's name for an Arrow type.
 #[must_use]
 pub fn type_name(kind: &DataType) -> String {
     match kind {
@@ -221,7 +223,7 @@ pub fn type_name(kind: &DataType) -> String {
     }
 }
 
-/// A table's columns as DESCRIBE shows them.
+/// Returns a table's columns in the form of DESCRIBE.
 #[must_use]
 pub fn described(schema: &Schema) -> Grid {
     let mut grid = Grid::texts(&["Field", "Type", "Null", "Key", "Default", "Extra"]);
@@ -233,7 +235,7 @@ pub fn described(schema: &Schema) -> Grid {
     grid
 }
 
-/// The call in `DESC FUNCTION call(...)`.
+/// Returns the call in `DESC FUNCTION call(...)`; `None` for other statements.
 #[must_use]
 pub fn described_function(sql: &str) -> Option<&str> {
     let mut rest = sql.trim_start();
@@ -246,10 +248,10 @@ pub fn described_function(sql: &str) -> Option<&str> {
     Some(rest)
 }
 
-/// Response to a statement that is handled here; `None` when the query engine must run it.
+/// Returns the response to a statement that this module handles; `None` if the query engine must run the statement.
 ///
 /// # Errors
-/// A database that does not exist.
+/// A database does not exist, or a SHOW statement is not supported.
 pub fn instead(
     engine: &Engine,
     connection: &Connection,
@@ -268,7 +270,8 @@ pub fn instead(
         ast::Statement::ShowDatabases { show_options, .. }
         | ast::Statement::ShowSchemas { show_options, .. } => {
             let mut grid = Grid::texts(&["Database"]);
-            let databases = engine.data.databases().into_iter().chain([INFORMATION_SCHEMA.to_owned()]);
+            let databases =
+                engine.storage.data.databases().into_iter().chain([INFORMATION_SCHEMA.to_owned()]);
             databases.filter(|name| passes(show_options, name)).for_each(|name| grid.text_row([name]));
             ShowRewrite::Grid(grid)
         }
@@ -286,7 +289,7 @@ pub fn instead(
         }
         ast::Statement::ShowCreate { .. } => {
             return Err(Error::Unsupported(
-                "tables are files here, which no statement makes: DESCRIBE shows one".to_owned(),
+                "tables are files, so there is no CREATE statement to show: use DESCRIBE".to_owned(),
             ));
         }
         ast::Statement::ShowStatus { .. } => ShowRewrite::Grid(Grid::texts(&["Variable_name", "Value"])),
@@ -300,7 +303,7 @@ pub fn instead(
                 Some("engines" | "plugins" | "status" | "triggers" | "events" | "privileges") => {
                     ShowRewrite::Grid(Grid::texts(&["Name", "Status"]))
                 }
-                _ => return Err(Error::Unsupported(format!("SHOW {} is not known here", words.join(" ")))),
+                _ => return Err(Error::Unsupported(format!("SHOW {} is not supported", words.join(" ")))),
             }
         }
         _ => return Ok(None),
@@ -310,10 +313,10 @@ pub fn instead(
 /// Sets the session's current database.
 ///
 /// # Errors
-/// There is no such database.
+/// The database does not exist.
 pub fn choose(engine: &Engine, connection: &Connection, database: &str) -> Result<(), Error> {
     let system = database.eq_ignore_ascii_case(INFORMATION_SCHEMA);
-    if !system && !engine.data.has_database(database) {
+    if !system && !engine.storage.data.has_database(database) {
         return Err(Error::Unknown(format!("Unknown database '{database}'")));
     }
     connection.set_database(if system { INFORMATION_SCHEMA } else { database });
@@ -327,10 +330,10 @@ fn tables(
     options: &ShowStatementOptions,
 ) -> Result<Grid, Error> {
     let system = database.eq_ignore_ascii_case(INFORMATION_SCHEMA);
-    if !system && !engine.data.has_database(database) {
+    if !system && !engine.storage.data.has_database(database) {
         return Err(Error::Unknown(format!("Unknown database '{database}'")));
     }
-    let names = if system { system::System::names() } else { engine.data.tables(database) };
+    let names = if system { system::System::names() } else { engine.storage.data.tables(database) };
     let title = format!("Tables_in_{database}");
     let titles: &[&str] = if full { &[&title, "Table_type"] } else { &[&title] };
     let mut grid = Grid::texts(titles);
@@ -341,7 +344,7 @@ fn tables(
     Ok(grid)
 }
 
-/// Whether a name matches the LIKE or ILIKE of a SHOW.
+/// Whether a name matches the LIKE or ILIKE of a SHOW statement.
 fn passes(options: &ShowStatementOptions, name: &str) -> bool {
     let filter = match &options.filter_position {
         Some(ShowStatementFilterPosition::Infix(filter) | ShowStatementFilterPosition::Suffix(filter)) => {
@@ -360,7 +363,7 @@ fn place(options: &ShowStatementOptions) -> Option<(Option<String>, String)> {
     options.show_in.as_ref().and_then(|place| place.parent_name.as_ref()).map(parts)
 }
 
-/// The last two parts of a name.
+/// Returns the last two parts of a name.
 fn parts(name: &ObjectName) -> (Option<String>, String) {
     let mut parts: Vec<String> =
         name.0.iter().filter_map(|part| part.as_ident()).map(|part| part.value.clone()).collect();

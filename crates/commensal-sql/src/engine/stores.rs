@@ -1,8 +1,9 @@
-//! The stores that one query reads from, with reads charged to the query's group, and its spill files.
+//! The stores that one query reads from, whose reads are charged to the query's group, and the query's spill files
+//! (data that the query writes to disk because memory is short).
 
 use super::confined_store::Below;
 use super::data::SCHEME;
-use super::query::Query;
+use super::query::Usage;
 use bytes::Bytes;
 use commensal_core::topology::Device;
 use commensal_store::{GovernedStore, Query as Reader, Source};
@@ -17,10 +18,9 @@ use std::fmt;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use url::Url;
 
-/// The device of a folder.
+/// Returns the device of a folder.
 ///
 /// # Errors
 /// The folder does not exist.
@@ -30,12 +30,13 @@ pub fn device(folder: &Path) -> std::io::Result<Device> {
     Ok(Device { major: rustix::fs::major(number), minor: rustix::fs::minor(number) })
 }
 
-/// The source for bytes of a folder on `device`.
-fn disk(device: Device) -> Source {
+/// Returns the source for reads from a folder on `device`.
+#[must_use]
+pub fn disk(device: Device) -> Source {
     Source::Device { major: device.major, minor: device.minor }
 }
 
-/// The stores of one query: the data folder, and the remote ones that its statement names.
+/// The stores of one query: the data folder, and the remote stores in its statement.
 pub struct Stores {
     data: Arc<dyn ObjectStore>,
     remote: BTreeMap<String, Arc<dyn ObjectStore>>,
@@ -48,16 +49,14 @@ impl fmt::Debug for Stores {
 }
 
 impl Stores {
-    /// The data folder on `device`, with reads charged to `query`.
+    /// Creates the stores with the data folder, whose reads are charged through `reader`.
     #[must_use]
-    pub fn new(query: &Query, data: &Below, device: Device) -> Stores {
-        let reader = query.reader(&disk(device));
+    pub fn new(data: &Below, reader: Reader) -> Stores {
         Stores { data: Arc::new(GovernedStore::new(Arc::new(data.clone()), reader)), remote: BTreeMap::new() }
     }
 
-    /// Adds a remote store, registered under `host` and identified by `name`.
-    pub fn add<S: ObjectStore>(&mut self, query: &Query, host: &str, name: &str, store: S) {
-        let reader = query.reader(&Source::Store(name.to_owned()));
+    /// Adds a remote store, registered under `host`, whose reads are charged through `reader`.
+    pub fn add<S: ObjectStore>(&mut self, host: &str, reader: Reader, store: S) {
         self.remote.insert(host.to_owned(), Arc::new(GovernedStore::new(Arc::new(store), reader)));
     }
 }
@@ -76,38 +75,44 @@ impl ObjectStoreRegistry for Stores {
     }
 }
 
-/// Spill files of one query: written and read back at the rate of its group's local limit.
+/// Spill files of one query. Reads from them are limited to the local read rate of the group; writes are only counted.
 pub struct Spill {
     files: Arc<DiskManager>,
-    query: Arc<Query>,
+    usage: Arc<Usage>,
     reader: Reader,
 }
 
+impl fmt::Debug for Spill {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Spill").field("usage", &self.usage).finish_non_exhaustive()
+    }
+}
+
 impl Spill {
-    /// Files of `files` on `device`, charged to `query`.
+    /// Creates spill files through `files`, whose reads are charged through `reader`, and whose bytes are counted in
+    /// `usage`.
     #[must_use]
-    pub fn new(files: &Arc<DiskManager>, query: &Arc<Query>, device: Device) -> Spill {
-        let reader = query.reader(&disk(device));
-        Spill { files: Arc::clone(files), query: Arc::clone(query), reader }
+    pub fn new(files: &Arc<DiskManager>, reader: Reader, usage: &Arc<Usage>) -> Spill {
+        Spill { files: Arc::clone(files), usage: Arc::clone(usage), reader }
     }
 }
 
 impl TempFileFactory for Spill {
     fn create_temp_file(&self, description: &str) -> Result<Arc<dyn SpillFile>> {
         let file = self.files.create_tmp_file(description)?;
-        Ok(Arc::new(Spilled { file, query: Arc::clone(&self.query), reader: self.reader.clone() }))
+        Ok(Arc::new(Spilled { file, usage: Arc::clone(&self.usage), reader: self.reader.clone() }))
     }
 }
 
 struct Spilled {
     file: Arc<dyn SpillFile>,
-    query: Arc<Query>,
+    usage: Arc<Usage>,
     reader: Reader,
 }
 
 impl SpillFile for Spilled {
     fn path(&self) -> Option<&Path> {
-        // No raw path, since reads through it would bypass the limit.
+        // Returns no path, because reads through the path would bypass the limit.
         None
     }
 
@@ -116,15 +121,15 @@ impl SpillFile for Spilled {
     }
 
     fn read_stream(&self) -> Result<Pin<Box<dyn Stream<Item = Result<Bytes>> + Send>>> {
-        let (reader, query) = (self.reader.clone(), Arc::clone(&self.query));
+        let (reader, usage) = (self.reader.clone(), Arc::clone(&self.usage));
         let pay = move |piece: Result<Bytes>| {
-            let (reader, query) = (reader.clone(), Arc::clone(&query));
+            let (reader, usage) = (reader.clone(), Arc::clone(&usage));
             async move {
                 let piece = piece?;
                 let bytes = piece.len() as u64;
                 let paid = reader.pay(bytes).await;
                 paid.map_err(|error| DataFusionError::External(Box::new(error)))?.spend(bytes);
-                query.unspilled_bytes.fetch_add(bytes, Relaxed);
+                usage.add_unspilled(bytes);
                 Ok(piece)
             }
         };
@@ -132,20 +137,20 @@ impl SpillFile for Spilled {
     }
 
     fn open_writer(&self) -> Result<Box<dyn SpillWriter>> {
-        Ok(Box::new(Writer { file: self.file.open_writer()?, query: Arc::clone(&self.query) }))
+        Ok(Box::new(Writer { file: self.file.open_writer()?, usage: Arc::clone(&self.usage) }))
     }
 }
 
-/// Counts writes; the limits of a group only apply to reads.
+/// Counts the written bytes; a group's limits apply to reads only.
 struct Writer {
     file: Box<dyn SpillWriter>,
-    query: Arc<Query>,
+    usage: Arc<Usage>,
 }
 
 impl std::io::Write for Writer {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         let written = self.file.write(bytes)?;
-        self.query.spilled_bytes.fetch_add(written as u64, Relaxed);
+        self.usage.add_spilled(written as u64);
         Ok(written)
     }
 

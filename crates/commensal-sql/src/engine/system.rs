@@ -1,4 +1,4 @@
-//! The tables of `information_schema` that Doris has for workload groups, with its columns and types, followed by
+//! The tables of `information_schema` that Doris has for workload groups: Doris' columns and types, followed by
 //! additional columns.
 
 use super::Engine;
@@ -16,7 +16,6 @@ use datafusion::catalog::information_schema::INFORMATION_SCHEMA_TABLES;
 use datafusion::common::ScalarValue;
 use datafusion::datasource::MemTable;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// The backend number: there is one backend, this process.
 const BACKEND: u64 = 1;
@@ -44,14 +43,14 @@ const TASKS_OURS: [(&str, DataType); 5] = [
     ("USER", TEXT),
 ];
 
-/// The tables as one user sees them.
+/// The tables with the rows that one user may see.
 #[derive(Debug)]
 pub struct System<'a> {
     engine: &'a Engine,
     user: &'a UserName,
 }
 
-/// An empty table with Doris's columns and the additional ones.
+/// Creates an empty table with Doris' columns and the additional ones.
 fn grid(table: &Table, ours: &[(&str, DataType)]) -> Grid {
     let kind = |kind: &Kind| match kind {
         Kind::Bigint => INT,
@@ -64,19 +63,19 @@ fn grid(table: &Table, ours: &[(&str, DataType)]) -> Grid {
     Grid::new(&theirs.chain(ours.iter().cloned()).collect::<Vec<_>>())
 }
 
-/// An integer that may be -1.
+/// Creates an integer value that may be -1.
 fn signed(value: i64) -> ScalarValue {
     ScalarValue::Int64(Some(value))
 }
 
 impl<'a> System<'a> {
-    /// The tables as visible to `user`.
+    /// Creates the tables with the rows that `user` may see.
     #[must_use]
     pub fn new(engine: &'a Engine, user: &'a UserName) -> Self {
         System { engine, user }
     }
 
-    /// Names of all these tables.
+    /// Returns the names of all tables in `information_schema`, including DataFusion's.
     #[must_use]
     pub fn names() -> Vec<String> {
         let ours = OURS.map(|table| table.name);
@@ -84,16 +83,16 @@ impl<'a> System<'a> {
         ours.into_iter().chain(theirs).map(str::to_owned).collect()
     }
 
-    /// Whether it is a table of workload groups.
+    /// Whether this is the name of a table for workload groups.
     #[must_use]
     pub fn has(name: &str) -> bool {
         OURS.iter().any(|table| table.name.eq_ignore_ascii_case(name))
     }
 
-    /// The current table; `None` for other names. Names are compared without regard to case.
+    /// Returns the table with its current rows; `None` for other names. Names are compared case-insensitively.
     ///
     /// # Errors
-    /// A bug in this program.
+    /// The rows do not match the columns: a bug in this program.
     pub fn table(&self, name: &str) -> Result<Option<Arc<dyn TableProvider>>, Error> {
         let is = |table: &Table| table.name.eq_ignore_ascii_case(name);
         let grid = if is(&RESOURCE_USAGE) {
@@ -128,7 +127,7 @@ impl<'a> System<'a> {
                 int(BACKEND),
                 int(group.id),
                 int(group.memory.all() as u64),
-                // Two decimals, as in Doris.
+                // Rounded to two decimals, as in Doris.
                 real((rates.cpu_percent * 100.0).round() / 100.0),
                 int(rates.local),
                 int(rates.remote),
@@ -149,7 +148,7 @@ impl<'a> System<'a> {
         grid
     }
 
-    /// A row for each device and store that a group has read from; the rate is that of the last complete second.
+    /// Creates one row for each device and store that a group has read from, with the rate of the last full second.
     fn reads(&self) -> Grid {
         let mut grid = grid(&READS, &[]);
         for group in self.engine.groups().values() {
@@ -164,7 +163,7 @@ impl<'a> System<'a> {
                     text(&group.name),
                     text(kind),
                     text(reads.source),
-                    limit.map_or(signed(-1), int),
+                    limit.map_or(signed(-1), |limit| int(limit.0)),
                     int(reads.last_second_bytes),
                     int(reads.delivered_bytes),
                     int(reads.requests),
@@ -179,32 +178,31 @@ impl<'a> System<'a> {
 
     fn tasks(&self) -> Grid {
         let mut grid = grid(&ACTIVE_TASKS, &TASKS_OURS);
-        for query in self.engine.queries().iter().filter(|query| self.sees(query)) {
-            let group = query.group();
-            let (held, peak) = group.memory.of(query.number);
+        for query in self.engine.queries.all().iter().filter(|query| self.sees(query)) {
+            let (group, usage) = (query.group(), &query.usage);
+            let (held, peak) = group.memory.of(query.identity.number);
             let (local, remote) = query.scan_bytes();
-            let queued = query.begun().map_or(query.arrived.elapsed(), |begun| begun - query.arrived);
             grid.row(vec![
                 int(BACKEND),
                 text("127.0.0.1"),
                 int(group.id),
-                text(&query.id),
-                int(query.arrived.elapsed().as_millis() as u64),
-                int(query.cpu_ns.load(Relaxed) / 1_000_000),
-                int(query.scan_rows()),
+                text(&query.identity.id),
+                int(query.timing.arrived().elapsed().as_millis() as u64),
+                int(usage.cpu_ns() / 1_000_000),
+                int(usage.scan_rows()),
                 int(local + remote),
                 int(peak as u64),
                 int(held as u64),
                 int(0),
                 int(0),
                 text("SELECT"),
-                int(query.spilled_bytes.load(Relaxed)),
-                int(query.unspilled_bytes.load(Relaxed)),
+                int(usage.spilled_bytes()),
+                int(usage.unspilled_bytes()),
                 int(local),
                 int(remote),
                 text(state(query)),
-                int(queued.as_millis() as u64),
-                text(&query.user.name),
+                int(query.timing.queued().as_millis() as u64),
+                text(&query.identity.user.name),
             ]);
         }
         grid
@@ -257,16 +255,16 @@ impl<'a> System<'a> {
         grid
     }
 
-    /// Users see their own queries, an administrator sees all.
+    /// Whether the user may see a query: users see their own queries, an administrator sees all.
     fn sees(&self, query: &Query) -> bool {
-        query.user == *self.user || self.engine.is_admin(self.user)
+        query.identity.user == *self.user || self.engine.is_admin(self.user)
     }
 }
 
-/// State of a query in one word.
+/// Returns the state of a query as one word.
 #[must_use]
 pub fn state(query: &Query) -> &'static str {
-    match (query.ended().is_some(), query.begun().is_some()) {
+    match (query.ended().is_some(), query.timing.begun().is_some()) {
         (true, _) => "CANCELLING",
         (false, true) => "RUNNING",
         (false, false) => "QUEUED",

@@ -1,23 +1,23 @@
-//! CPU token bucket of a group: used time is charged, and a group in debt waits. Pure arithmetic on times that the
-//! caller passes.
+//! CPU token bucket of a group: CPU time is charged after use, and a group that has used more than its rate allows (is
+//! in debt) waits. The bucket reads no clock; callers pass the times.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Burst: CPU time that a group may use at once after it was idle. Two scheduling slices, so that a short query is not
-/// delayed.
+/// Burst: CPU time that a group may use without waiting after an idle time. The burst is two scheduling slices, so that
+/// a short query is not delayed.
 pub const BURST: Duration = Duration::from_millis(10);
 
-/// Value of `rate` for no limit.
+/// Value of `rate` for "no limit".
 const UNLIMITED: u64 = 0;
 
 /// The token bucket of a group. Times are nanoseconds of one monotonic clock.
 #[derive(Debug, Default)]
 pub struct Tokens {
-    /// Millionths of a CPU; zero is no limit.
+    /// Rate in millionths of a CPU; 0 means no limit.
     rate: AtomicU64,
-    /// Time at which everything charged so far is paid.
+    /// Time at which the rate will have paid for everything charged so far.
     paid_ns: AtomicU64,
     charged_ns: AtomicU64,
     throttled_ns: AtomicU64,
@@ -38,7 +38,7 @@ impl Tokens {
         self.paid_ns.store(now_ns.saturating_add(rescaled), Relaxed);
     }
 
-    /// How long a task must wait before it may run.
+    /// Returns how long a task must wait before it may run; `None` if it may run now.
     #[must_use]
     pub fn wait(&self, now_ns: u64) -> Option<Duration> {
         if self.rate.load(Relaxed) == UNLIMITED {
@@ -48,7 +48,7 @@ impl Tokens {
         (debt > 0).then(|| Duration::from_nanos(debt))
     }
 
-    /// Charges CPU time that was used.
+    /// Charges used CPU time.
     pub fn charge(&self, now_ns: u64, cpu_ns: u64) {
         self.charged_ns.fetch_add(cpu_ns, Relaxed);
         let rate = self.rate.load(Relaxed);
@@ -62,7 +62,7 @@ impl Tokens {
             self.paid_ns.fetch_update(Relaxed, Relaxed, |paid| Some(paid.max(earliest).saturating_add(cost)));
     }
 
-    /// CPU time charged so far, in nanoseconds.
+    /// Returns the CPU time charged so far, in nanoseconds.
     #[must_use]
     pub fn charged_ns(&self) -> u64 {
         self.charged_ns.load(Relaxed)
@@ -73,21 +73,21 @@ impl Tokens {
         self.throttled_ns.fetch_add(ns, Relaxed);
     }
 
-    /// Total time that tasks have waited in debt so far, in nanoseconds.
+    /// Returns the total time that tasks have waited because of debt so far, in nanoseconds.
     #[must_use]
     pub fn throttled_ns(&self) -> u64 {
         self.throttled_ns.load(Relaxed)
     }
 }
 
-/// Nanoseconds since the first call in this process.
+/// Returns the nanoseconds since the first call in this process.
 #[must_use]
 pub fn now_ns() -> u64 {
     static START: OnceLock<Instant> = OnceLock::new();
     u64::try_from(START.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// CPU time of the calling thread so far.
+/// Returns the CPU time of the calling thread so far.
 #[must_use]
 pub fn thread_cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
@@ -100,8 +100,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// CPU that tasks get in the interval when each of `tasks` polls for `poll_ms` whenever it may; in thousandths of a
-    /// CPU.
+    /// Returns the CPU time that tasks get in the interval, in thousandths of a CPU, if each of `tasks` tasks polls for
+    /// `poll_ms` whenever the bucket lets it run.
     fn simulate(tokens: &Tokens, tasks: usize, poll_ms: u64, from_s: u64, to_s: u64) -> u64 {
         let (mut now, end) = (from_s * 1_000 * MS, to_s * 1_000 * MS);
         let mut used = 0;
@@ -110,7 +110,7 @@ mod tests {
                 now += wait.as_nanos() as u64;
                 continue;
             }
-            // All of them wake up at the same time.
+            // All tasks wake up at the same time.
             for _ in 0..tasks {
                 tokens.charge(now + poll_ms * MS, poll_ms * MS);
                 used += poll_ms * MS;

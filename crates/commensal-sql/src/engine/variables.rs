@@ -1,7 +1,8 @@
-//! Session variables: ours, those of Doris that have an effect here, and those that MySQL's clients set or read and
-//! that have no effect.
+//! Session variables: commensal-sql's own, variables of Doris that have an effect here, and variables that MySQL
+//! clients set or read but that have no effect here.
 
 use super::error::Error;
+use super::terms::{PlanOptions, QueryLimits};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -11,12 +12,12 @@ enum Kind {
     Text,
     Switch,
     Number,
-    /// A variable that MySQL's clients set: any value is accepted and has no effect.
+    /// A variable that MySQL clients set: any value is accepted, without effect.
     Ignored,
     Fixed,
 }
 
-/// Version reported to clients, which choose the features that they use by it.
+/// Version that the server reports to clients. Clients choose the features that they use by this version.
 pub const VERSION: &str = "8.0.33-commensal";
 
 /// Name, default value, type.
@@ -26,7 +27,7 @@ const KNOWN: [(&str, &str, Kind); 48] = [
     ("bypass_workload_group", "false", Kind::Switch),
     ("query_slot_count", "1", Kind::Number),
     ("query_timeout", "900", Kind::Number),
-    // Bytes within which a query has precedence over others of its group; 0 is its fair share.
+    // Memory in bytes: a query that uses less has precedence over other queries of its group; 0 means its fair share.
     ("exec_mem_limit", "0", Kind::Number),
     ("dry_run_query", "false", Kind::Switch),
     ("parallel_pipeline_task_num", "0", Kind::Number),
@@ -93,16 +94,16 @@ fn known(name: &str) -> Option<(&'static str, Kind)> {
 pub struct Variables(BTreeMap<String, String>);
 
 impl Variables {
-    /// The value of a variable; `None` when there is no such variable.
+    /// Returns the value of a variable; `None` if the variable does not exist.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<String> {
         self.0.get(name).cloned().or_else(|| known(name).map(|(default, _)| default.to_owned()))
     }
 
-    /// Sets a variable; `None` restores the default.
+    /// Sets a variable; `None` as the value restores the default.
     ///
     /// # Errors
-    /// There is no such variable, it is read-only, or the value is not allowed.
+    /// The variable does not exist or is read-only, or the value is not allowed.
     pub fn set(&mut self, name: &str, value: Option<&str>) -> Result<(), Error> {
         if name.starts_with('@') {
             self.0.insert(name.to_owned(), value.unwrap_or("NULL").to_owned());
@@ -131,19 +132,19 @@ impl Variables {
         }
         let letters = value.to_ascii_lowercase();
         if LETTERS_OF.contains(&name) && !LETTERS.contains(&letters.as_str()) {
-            return Err(Error::Rule(format!("Unknown character set: '{value}': texts are utf8mb4 here")));
+            return Err(Error::Rule(format!("Unknown character set: '{value}': only utf8mb4 is supported")));
         }
         self.0.insert(name.to_owned(), value);
         Ok(())
     }
 
-    /// Whether a variable accepts any value and has no effect.
+    /// Whether setting this variable has no effect, whatever the value is.
     #[must_use]
     pub fn is_ignored(name: &str) -> bool {
         known(name).is_some_and(|(_, kind)| kind == Kind::Ignored)
     }
 
-    /// All variables that match, sorted.
+    /// Returns all variables whose names match, sorted.
     #[must_use]
     pub fn all(&self, matches: impl Fn(&str) -> bool) -> Vec<(String, String)> {
         let names = KNOWN.iter().map(|(name, ..)| *name).chain(["wait_timeout"]);
@@ -163,52 +164,46 @@ impl Variables {
         self.get(name).as_deref() == Some("true")
     }
 
-    /// `workload_group`, unless empty.
+    /// Returns `workload_group`, unless it is empty.
     #[must_use]
     pub fn group(&self) -> Option<String> {
         self.get("workload_group").filter(|name| !name.is_empty())
     }
 
-    /// `bypass_workload_group`.
+    /// Returns `bypass_workload_group`.
     #[must_use]
     pub fn bypass(&self) -> bool {
         self.is_on("bypass_workload_group")
     }
 
-    /// `dry_run_query`.
+    /// Returns the limits of a query: `query_slot_count`, and `exec_mem_limit` and `query_timeout` (in seconds) unless
+    /// they are zero.
     #[must_use]
-    pub fn dry_run(&self) -> bool {
-        self.is_on("dry_run_query")
+    pub fn limits(&self) -> QueryLimits {
+        let timeout = Some(self.number("query_timeout")).filter(|seconds| *seconds > 0);
+        QueryLimits {
+            slots: u32::try_from(self.number("query_slot_count")).unwrap_or(u32::MAX),
+            memory: usize::try_from(self.number("exec_mem_limit")).ok().filter(|bytes| *bytes > 0),
+            timeout: timeout.map(Duration::from_secs),
+        }
     }
 
-    /// `query_slot_count`.
+    /// Returns the options for planning a statement: `dry_run_query`, `batch_size`, and `parallel_pipeline_task_num`.
+    /// If the last of these is zero, `cpus` is used instead.
     #[must_use]
-    pub fn slots(&self) -> u32 {
-        u32::try_from(self.number("query_slot_count")).unwrap_or(u32::MAX)
+    pub fn plan_options(&self, database: String, cpus: usize) -> PlanOptions {
+        let (partitions, batch_size) = (self.partitions(cpus), self.batch_size());
+        PlanOptions { database, partitions, batch_size, dry_run: self.is_on("dry_run_query") }
     }
 
-    /// `query_timeout`; `None` if it is zero.
-    #[must_use]
-    pub fn timeout(&self) -> Option<Duration> {
-        Some(self.number("query_timeout")).filter(|seconds| *seconds > 0).map(Duration::from_secs)
-    }
-
-    /// `exec_mem_limit`; `None` if it is zero.
-    #[must_use]
-    pub fn memory(&self) -> Option<usize> {
-        usize::try_from(self.number("exec_mem_limit")).ok().filter(|bytes| *bytes > 0)
-    }
-
-    /// `parallel_pipeline_task_num`, or `cpus` when it is zero.
-    #[must_use]
-    pub fn partitions(&self, cpus: usize) -> usize {
+    fn partitions(&self, cpus: usize) -> usize {
         match usize::try_from(self.number("parallel_pipeline_task_num")) {
             Ok(0) | Err(_) => cpus.max(1),
             Ok(number) => number.min(1_024),
         }
     }
 
-    /// `batch_size`.
+    /// Returns `batch_size`.
     #[must_use]
     pub fn batch_size(&self) -> usize {
         usize::try_from(self.number("batch_size")).unwrap_or(8_192).clamp(1, 65_536)
@@ -237,7 +232,7 @@ mod tests {
             ("@mine", "1", Ok("1")),
             ("wait_timeout", "5", Ok("5")),
             ("names", "UTF8", Ok("UTF8")),
-            ("names", "latin1", Err("Unknown character set: 'latin1': texts are utf8mb4 here")),
+            ("names", "latin1", Err("Unknown character set: 'latin1': only utf8mb4 is supported")),
         ] {
             let got = variables.set(name, Some(value)).map(|()| variables.get(name).unwrap());
             assert_eq!(
@@ -245,10 +240,11 @@ mod tests {
                 want.map(str::to_owned).map_err(str::to_owned)
             );
         }
-        assert!(variables.dry_run());
+        let options = |variables: &Variables| variables.plan_options("main".to_owned(), 2);
+        assert!(options(&variables).dry_run);
         variables.set("dry_run_query", None).unwrap();
-        assert!(!variables.dry_run());
+        assert!(!options(&variables).dry_run);
         assert_eq!(variables.group().as_deref(), Some("g2"));
-        assert_eq!(variables.partitions(2), 2);
+        assert_eq!(options(&variables).partitions, 2);
     }
 }

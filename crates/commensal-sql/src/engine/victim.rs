@@ -1,43 +1,47 @@
-//! Chooses which queries to end when memory is short: in a group above its hard limit, or across groups when the
-//! process is short.
+//! Chooses the victims (the queries to cancel) when memory is short: in a group above its hard limit, or across groups
+//! when the process is short of memory.
 //!
-//! Pure. Memory of a query that was told to end and still holds it counts as already being freed ("pending free"): that
-//! query is not chosen again, and no other query ends for the same bytes. Without that, two queries would end where one
-//! is enough, or none where one more is needed (Doris pull requests 20066 and 32641).
+//! The functions have no side effects. Memory that a cancelled query still holds counts as already being freed
+//! ("pending free"): that query is not chosen again, and no other query is cancelled for the same bytes. Without this
+//! rule, two queries could be cancelled where one is enough, or no further query although one more is needed (Doris
+//! pull requests 20066 and 32641).
 
-/// A query that holds less than this is spared as long as there is a larger one, since ending it would free little.
+/// A query that holds less than this is not chosen as long as there is a larger query, because cancelling a small query
+/// would free little.
 pub const SPARED_BYTES: usize = 32 << 20;
 
 /// A query of a group, with its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Holder {
-    /// Query number; a larger one started later.
+    /// Query number; later queries have larger numbers.
     pub id: u64,
     /// Bytes that the query has reserved.
     pub held: usize,
     /// The query's share of the group's memory in bytes, if known.
     pub share: Option<usize>,
-    /// Whether the query was told to end already.
+    /// Whether the query was already cancelled.
     pub dying: bool,
 }
 
 impl Holder {
-    /// Bytes by which the query exceeds its share.
+    /// Returns the bytes by which the query exceeds its share.
     fn excess(&self) -> usize {
         self.share.map_or(0, |share| self.held.saturating_sub(share))
     }
 }
 
-/// Bytes that will be freed without ending another query.
+/// Returns the bytes that will be freed without cancelling another query.
 #[must_use]
 pub fn pending_free(holders: &[Holder]) -> usize {
     holders.iter().filter(|holder| holder.dying).fold(0, |sum, holder| sum.saturating_add(holder.held))
 }
 
-/// The queries to end so that `need` bytes are freed, in order. Empty when queries that end already free enough.
+/// Returns the queries to cancel so that `need` bytes are freed, in order. The result is empty if cancelled queries
+/// already free enough.
 ///
-/// Candidates are the queries above their share, or all if there are none. The smallest one that alone frees the
-/// missing bytes is chosen; else the largest, and again for the rest. Among equals, the one that started last.
+/// Candidates are the queries above their share, or all queries if no query is above its share. The smallest candidate
+/// that alone frees the missing bytes is chosen. If no candidate frees enough, the largest candidate is chosen, and the
+/// choice is repeated for the rest. Of equal candidates, the candidate that started last is chosen.
 #[must_use]
 pub fn choose(holders: &[Holder], need: usize) -> Vec<u64> {
     let mut missing = need.saturating_sub(pending_free(holders));
@@ -65,8 +69,8 @@ pub fn choose(holders: &[Holder], need: usize) -> Vec<u64> {
     victims
 }
 
-/// Splits `need` bytes among groups in proportion to the excess of each. The result has one number per group, none
-/// above its excess; their sum is `need`, or the sum of all excesses if that is less.
+/// Splits `need` bytes among groups in proportion to the excess of each. The result has one number per group, which is
+/// at most the group's excess. The sum is `need`, or the sum of all excesses if that is less.
 #[must_use]
 pub fn in_proportion(excess: &[usize], need: usize) -> Vec<usize> {
     let all: u128 = excess.iter().map(|bytes| *bytes as u128).sum();
@@ -77,7 +81,7 @@ pub fn in_proportion(excess: &[usize], need: usize) -> Vec<usize> {
     let mut given = 0;
     let mut sum = 0;
     let part = |bytes: &usize| {
-        // The remainder of a division is carried to the next part, so that the sum is exact.
+        // The remainder of each division is carried to the next part, so that the sum is exact.
         sum += *bytes as u128;
         let upto = need * sum / all;
         let part = upto - given;
@@ -93,7 +97,7 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    /// Held MiB of queries 1, 2, ...; a negative number is a query that was told to end.
+    /// Creates queries 1, 2, … that hold this many MiB; a negative number means a query that was already cancelled.
     fn holders(held: &[i64], share: Option<usize>) -> Vec<Holder> {
         let holder = |(at, mib): (usize, &i64)| Holder {
             id: at as u64 + 1,
@@ -129,10 +133,10 @@ mod tests {
         }
     }
 
-    // promise 55
+    // promise 46
     #[test]
     fn exactly_one_victim_when_one_is_enough() {
-        // Every combination of six sizes for four queries, and every need that a single query can meet.
+        // Checks every combination of six sizes for four queries, and every need that a single query can satisfy.
         let sizes = [0, 40, 100, 333, 700, 1500];
         for mix in 0..sizes.len().pow(4) {
             let held: Vec<i64> = (0..4).map(|at| sizes[mix / sizes.len().pow(at) % sizes.len()]).collect();
@@ -143,7 +147,7 @@ mod tests {
         }
     }
 
-    // promise 55
+    // promise 46
     #[test]
     fn the_soft_limit_asks_in_proportion() {
         for (excess, need, want) in [

@@ -1,17 +1,17 @@
-//! Worker processes: an offline group's queries run in a process of their own, in the group's cgroup.
+//! Worker processes: the queries of an offline group run in a process of their own, in the group's cgroup.
 //!
-//! A kernel quota stops threads wherever they are, even while they hold a lock. In a process of its own an offline
-//! group holds no lock that an online query waits for, so every kernel mechanism may be used on it: quota, class, CPU
-//! set, memory limit, core scheduling. `commensal run` creates the cgroup and removes it again:
+//! A kernel quota throttles threads at any point, even while they hold a lock. In a process of its own, an offline
+//! group holds no lock that an online query waits for, so every kernel mechanism may be used on it: quota, scheduling
+//! class, CPU set, memory limit, core scheduling. `commensal run` creates the cgroup and removes it again:
 //!
 //! ```text
 //! server ─ commensal run --group etl ─ commensal-sql worker     in commensal-offline/etl
-//!    └────────── socket pair ──────────────┘                    a message per change, report and query; see `wire`
+//!    └────────── socket pair ──────────────┘                    one message per change, report and query; see `wire`
 //! ```
 //!
-//! The server keeps the queue, the policies and the tables; the worker plans, reads and computes. A worker is started
-//! with the group's first query and ended when it was idle for [`IDLE`]. When it dies, only its own queries fail, with
-//! an error that says so, and the next query starts a new worker.
+//! The server has the queue, the policies and the tables; the worker plans, reads and computes. The server starts a
+//! worker for the group's first query, and stops it after it was idle for [`IDLE`]. If a worker dies, only its own
+//! queries fail, with an error that gives the reason, and the next query starts a new worker.
 
 pub mod process;
 pub mod relay;
@@ -19,7 +19,6 @@ pub mod wire;
 
 use super::error::Error;
 use super::group::Group;
-use super::query::Query;
 use super::scratch::Scratch;
 use super::settings::Settings;
 use arc_swap::ArcSwap;
@@ -35,33 +34,35 @@ use tokio::net::UnixStream;
 use tokio_util::sync::CancellationToken;
 use wire::{Reads, Report, ToServer, ToWorker};
 
-/// How long an idle worker is kept.
+/// Time after which an idle worker is stopped.
 pub const IDLE: Duration = Duration::from_secs(60);
 
-/// How long to wait for a worker to end by itself. It may get little CPU: its cgroup yields to all others.
+/// How long to wait until a worker exits by itself. A worker may get little CPU, because its cgroup yields to all
+/// others.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Delay before the next try after a worker could not be started; meanwhile queries run inside the server.
+/// Delay before the next attempt after the server could not start a worker. In the meantime the group's queries run
+/// inside the server.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// How workers are started.
+/// How worker processes are started.
 #[derive(Debug, Clone)]
 pub struct Workers {
-    /// Path of this program.
+    /// Path of the program `commensal-sql`.
     pub program: PathBuf,
     /// Path of `commensal`.
     pub commensal: PathBuf,
-    /// Options of `commensal`, placed before `run`.
+    /// Options of `commensal`, which are placed before `run`.
     pub options: Vec<OsString>,
 }
 
-/// Starts workers.
+/// Starts worker processes.
 #[derive(Debug)]
 pub struct Launcher {
     workers: Workers,
-    /// Options that the server passes to workers.
+    /// Options that the server passes to every worker.
     arguments: Vec<OsString>,
-    /// Folder for groups files and spill files.
+    /// Folder with a groups file and the spill files of each worker.
     folder: Arc<Scratch>,
 }
 
@@ -69,12 +70,12 @@ pub struct Launcher {
 #[derive(Debug)]
 pub struct Worker {
     control: Arc<OwnedFd>,
-    /// Cancelled when the worker has ended; the reason is in `exit`.
+    /// Cancelled when the worker has exited; the reason is in `exit`.
     gone: CancellationToken,
     exit: Arc<OnceLock<String>>,
-    /// Pid of the process that was started, `commensal run`.
+    /// Pid of `commensal run`, the process that the server has started.
     pub pid: u32,
-    /// Limits that the kernel enforces, as the text of the worker's groups file.
+    /// Content of the worker's groups file, which has the limits that the kernel enforces.
     kernel: Mutex<String>,
 }
 
@@ -82,10 +83,10 @@ pub struct Worker {
 #[derive(Debug, Default)]
 pub struct WorkerSlot {
     worker: tokio::sync::Mutex<Option<Arc<Worker>>>,
-    /// The same worker, readable without waiting.
+    /// The current worker, readable without waiting for the lock.
     now: ArcSwap<Option<Arc<Worker>>>,
     last: ArcSwap<Report>,
-    /// Resource usage of workers that have ended.
+    /// Resource usage of this group's workers that have exited.
     before: Mutex<Report>,
     problem: Mutex<Option<(Instant, String)>>,
     used: Mutex<Option<Instant>>,
@@ -96,7 +97,8 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Launcher {
-    /// A launcher of workers with these options; their files are in `folder` while the server runs.
+    /// Creates a launcher of workers with these options. `folder` holds a groups file and the spill files of each
+    /// worker; it is deleted when the server exits.
     #[must_use]
     pub fn new(workers: Workers, arguments: Vec<OsString>, folder: Arc<Scratch>) -> Launcher {
         Launcher { workers, arguments, folder }
@@ -112,10 +114,10 @@ impl Launcher {
         Ok(spec)
     }
 
-    /// Starts a worker for a group and waits until it is ready for queries. `kernel` is the groups file with its
-    /// limits.
+    /// Starts a worker for a group, and waits until it is ready for queries. `kernel` is the content of the worker's
+    /// groups file, which has the limits that the kernel enforces.
     fn start(&self, group: &Arc<Group>, settings: Settings, kernel: &str) -> Result<Arc<Worker>, String> {
-        let words = |error: io::Error| format!("cannot make a socket: {error}");
+        let words = |error: io::Error| format!("cannot create a socket: {error}");
         let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         let (near, far) = pair.map_err(|error| words(error.into()))?;
         let spill = self.folder.path().join(format!("spill-{}", group.name));
@@ -147,14 +149,14 @@ impl Launcher {
         };
         let thread = std::thread::Builder::new().name("worker".to_owned());
         thread.spawn(move || listener.listen(child, ready)).map_err(words)?;
-        // Without a timeout: on a busy machine a group that yields gets little CPU, and its queries can be cancelled.
+        // There is no timeout: on a busy machine an offline group gets little CPU, and its queries can be cancelled.
         match begun.recv() {
             Ok(()) => Ok(worker),
             Err(channel::RecvError) => Err(worker.exit_text()),
         }
     }
 
-    /// Changes the kernel's limits of a group's cgroup while its worker runs.
+    /// Changes the limits of a group's cgroup while its worker runs.
     fn change(&self, group: &str, kernel: &str) -> Result<(), String> {
         let mut spec = self.run(group, kernel)?.arg("true");
         spec.stdin = Stdin::Null;
@@ -162,13 +164,13 @@ impl Launcher {
         let mut child = LinuxHost::new().spawn(&spec).map_err(|error| error.to_string())?;
         match child.wait().map(|exit| exit.status()) {
             Ok(0) => Ok(()),
-            Ok(status) => Err(format!("`commensal run` has ended with {status}; the server's log says more")),
+            Ok(status) => Err(format!("`commensal run` exited with status {status}; see the server's log")),
             Err(error) => Err(error.to_string()),
         }
     }
 }
 
-/// The thread that receives a worker's messages and waits for its end.
+/// The thread that receives a worker's messages and waits until the worker exits.
 struct Listener {
     control: Arc<OwnedFd>,
     gone: CancellationToken,
@@ -192,11 +194,11 @@ impl Listener {
         }
         let _ = self.exit.set(match ended(&mut child) {
             Ok(status @ 129..=192) => format!("it was killed by signal {}", status - 128),
-            Ok(0) => "it has ended".to_owned(),
-            Ok(status) => format!("it has ended with status {status}"),
-            Err(error) => format!("how it has ended is not known: {error}"),
+            Ok(0) => "it exited".to_owned(),
+            Ok(status) => format!("it exited with status {status}"),
+            Err(error) => format!("its exit status is unknown: {error}"),
         });
-        // Tells the starting thread that the worker will not become ready.
+        // If the worker never became ready, this drop makes the thread that starts the worker fail.
         drop(ready);
         if let Some(group) = self.group.upgrade() {
             group.worker.close_account();
@@ -205,7 +207,7 @@ impl Listener {
     }
 }
 
-/// Waits for the end of a worker whose socket is closed; sends SIGTERM when that takes long.
+/// Waits until a worker exits whose socket is closed, and returns its exit status. Sends SIGTERM after [`PATIENCE`].
 fn ended(child: &mut Child) -> commensal_host::Result<i32> {
     let begun = Instant::now();
     while begun.elapsed() < PATIENCE {
@@ -214,7 +216,7 @@ fn ended(child: &mut Child) -> commensal_host::Result<i32> {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    // `commensal run` forwards the signal, and removes the cgroup when the worker has ended.
+    // `commensal run` forwards the signal, and removes the cgroup when the worker has exited.
     let _ = LinuxHost::new().signal(&child.process, Signal::TERM);
     child.wait().map(|exit| exit.status())
 }
@@ -228,7 +230,7 @@ impl Worker {
         self.exit.get().cloned().unwrap_or_else(|| "its socket is closed".to_owned())
     }
 
-    /// Opens a socket for a query.
+    /// Opens a pair of sockets for a query, and sends one of them to the worker.
     pub(super) fn open(&self) -> io::Result<UnixStream> {
         let (near, far) = std::os::unix::net::UnixStream::pair()?;
         near.set_nonblocking(true)?;
@@ -236,13 +238,13 @@ impl Worker {
         UnixStream::from_std(near)
     }
 
-    /// The error of a query whose worker has died.
+    /// Returns the error of a query whose worker has died.
     pub(super) async fn lost(&self, group: &str) -> Error {
-        // The reason is known a moment after the socket has closed.
+        // The reason is known only some time after the worker's socket was closed.
         let _ = tokio::time::timeout(Duration::from_secs(5), self.gone.cancelled()).await;
         Error::Engine(format!(
-            "the worker process of workload group {group} is gone: {}. Nothing of other groups was lost, and the next query \
-             has a new worker",
+            "the worker process of workload group {group} has died: {}. Other groups are not affected, and the next \
+             query starts a new worker",
             self.exit_text()
         ))
     }
@@ -255,7 +257,8 @@ impl Drop for Worker {
 }
 
 impl WorkerSlot {
-    /// The worker for a query of this group, started if there is none; `None` when the query runs in the server.
+    /// Returns the worker for a query of this group. Starts a worker if there is none. Returns `None` if the query must
+    /// run in the server.
     pub async fn worker(
         &self,
         launcher: &Arc<Launcher>,
@@ -283,14 +286,14 @@ impl WorkerSlot {
                 Some(started)
             }
             Err(error) => {
-                tracing::warn!(group = %group.name, "no worker: {error}; queries run inside the server");
+                tracing::warn!(group = %group.name, "cannot start a worker: {error}; queries run inside the server");
                 *lock(&self.problem) = Some((Instant::now(), error));
                 None
             }
         }
     }
 
-    /// Ends a worker that was idle for long.
+    /// Stops a worker that has been idle for [`IDLE`].
     pub fn rest(&self) {
         let busy = !self.last.load().queries.is_empty();
         let mut used = lock(&self.used);
@@ -310,7 +313,8 @@ impl WorkerSlot {
     /// Applies new limits to the worker and its cgroup.
     ///
     /// # Errors
-    /// The kernel's limits could not be changed; they are as before.
+    /// The kernel's limits could not be changed, so the previous limits are in force, or the server could not reach the
+    /// worker.
     pub fn change(&self, launcher: &Launcher, group: &Group, kernel: &str) -> Result<(), String> {
         let now = self.now.load();
         let Some(worker) = now.as_ref().as_ref().filter(|worker| !worker.is_gone()) else { return Ok(()) };
@@ -323,7 +327,8 @@ impl WorkerSlot {
         told.map_err(|error| error.to_string()).and(changed)
     }
 
-    /// A word for the tables: what enforces the CPU limit and runs the queries.
+    /// Returns the state for the system tables: the pid of the worker, the reason why the server could not start one,
+    /// or an empty string.
     #[must_use]
     pub fn state(&self) -> String {
         if let Some(worker) = self.now.load().as_ref().as_ref().filter(|worker| !worker.is_gone()) {
@@ -332,7 +337,7 @@ impl WorkerSlot {
         lock(&self.problem).as_ref().map_or_else(String::new, |(_, problem)| format!("no worker: {problem}"))
     }
 
-    /// Resource usage of all workers of the group.
+    /// Returns the resource usage of all workers that the group has had.
     #[must_use]
     pub fn total(&self) -> Report {
         let mut total = lock(&self.before).clone();
@@ -345,7 +350,7 @@ impl WorkerSlot {
         total
     }
 
-    /// Adds the usage of a worker that has ended to the total.
+    /// Adds the usage of a worker that has exited to the total.
     fn close_account(&self) {
         let total = self.total();
         let quiet = |reads: Reads| Reads { last_second_bytes: 0, waiting: 0, ..reads };
@@ -354,7 +359,7 @@ impl WorkerSlot {
         self.last.store(Arc::default());
     }
 
-    /// Processes a worker's report.
+    /// Stores a worker's report.
     pub fn hear(&self, report: Report) {
         self.last.store(Arc::new(report));
     }
@@ -365,7 +370,7 @@ impl Group {
     pub fn hear(&self, report: Report) {
         for used in &report.queries {
             if let Some(query) = self.memory.mirror(used.number, used.held, used.peak) {
-                Query::hear(&query, *used);
+                query.usage.hear(*used);
             }
         }
         self.memory.set_untracked(report.untracked_bytes);

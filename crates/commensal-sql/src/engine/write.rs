@@ -1,12 +1,10 @@
-//! `INSERT INTO … SELECT` and `CREATE TABLE … AS SELECT`: the rows of a query become one more Parquet file of a table's
-//! folder, under the limits of the query's group. Only where the server was started with `--writable`.
+//! `INSERT INTO … SELECT` and `CREATE TABLE … AS SELECT`: the rows of a query become one more Parquet file in a table's
+//! folder, within the limits of the query's group. Only available if the server was started with `--writable`.
 //!
-//! A file is complete or does not exist: it is written under another name first.
+//! A file is either complete or does not exist, because it is written under another name first.
 
-use super::Engine;
-use super::data::MAIN;
+use super::data::{Data, MAIN};
 use super::error::Error;
-use super::query::Query;
 use datafusion::arrow::array::{ArrayRef, RecordBatch};
 use datafusion::arrow::compute::{CastOptions, cast_with_options};
 use datafusion::arrow::datatypes::{FieldRef, SchemaRef};
@@ -22,19 +20,19 @@ use object_store::buffered::BufWriter;
 use object_store::path::Path;
 use std::sync::Arc;
 
-/// Rows of a row group, which is held in memory until it is complete.
+/// Number of rows in a row group, which is held in memory until it is complete.
 const ROW_GROUP: usize = 100_000;
 
 /// The target of a statement that writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    /// Database.
+    /// Database of the table.
     pub database: String,
-    /// Table.
+    /// Name of the table.
     pub table: String,
     /// Whether the table must not exist yet.
     pub new: bool,
-    /// `IF NOT EXISTS`: do nothing if the table exists.
+    /// `IF NOT EXISTS`: writes nothing if the table exists.
     pub if_not_exists: bool,
 }
 
@@ -45,11 +43,11 @@ fn name(name: &ObjectName, database: &str) -> Option<(String, String)> {
     Some((parts.pop().unwrap_or_else(|| database.to_owned()), table))
 }
 
-/// Splits a statement that writes into its target and the query for the rows, which replaces it. `None` for a statement
-/// that does not write.
+/// Takes the target table out of a statement that writes, and replaces the statement with the query that computes the
+/// rows. Returns `None` for a statement that does not write.
 ///
 /// # Errors
-/// An unsupported form of these statements.
+/// This form of the statement is not supported.
 pub fn target(parsed: &mut Parsed, database: &str) -> Result<Option<Target>, Error> {
     let Parsed::Statement(statement) = parsed else { return Ok(None) };
     let (target, select): (Target, Box<Select>) = match statement.as_mut() {
@@ -78,54 +76,56 @@ pub fn target(parsed: &mut Parsed, database: &str) -> Result<Option<Target>, Err
 
 fn form() -> Error {
     Error::Unsupported(
-        "written is with INSERT INTO table SELECT … and CREATE TABLE table AS SELECT …".to_owned(),
+        "only INSERT INTO table SELECT … and CREATE TABLE table AS SELECT … can write".to_owned(),
     )
 }
 
-/// Writes the rows of a stream; returns their number.
+/// Writes the rows of a stream to a new file of the target, named after the query's identifier `id`; returns their
+/// number.
 ///
 /// # Errors
-/// The server is read-only, the table exists or does not exist, its columns differ, or the disk is full.
+/// The server is read-only, the table exists or does not exist contrary to the statement, its columns differ, or the
+/// disk is full.
 pub async fn write(
-    engine: &Engine,
-    query: &Query,
+    data: &Data,
+    id: &str,
     target: &Target,
     state: &SessionState,
     mut rows: SendableRecordBatchStream,
 ) -> Result<u64, Error> {
-    let Some(store) = &engine.data.writer else {
-        return Err(Error::Denied("this server only reads: start it with --writable".to_owned()));
+    let Some(store) = &data.writer else {
+        return Err(Error::Denied("this server is read-only: start it with --writable".to_owned()));
     };
     let Target { database, table, .. } = target;
-    let place = engine.data.locate(database, table);
+    let place = data.locate(database, table);
     if target.new && place.is_some() {
         if target.if_not_exists {
             return Ok(0);
         }
         return Err(Error::Rule(format!("Table '{table}' already exists")));
     }
-    if database == MAIN || !engine.data.has_database(database) || !engine.data.may_be_table(database, table) {
+    if database == MAIN || !data.has_database(database) || !data.may_be_table(database, table) {
         return Err(Error::Rule(format!(
-            "{database}.{table} cannot be written: tables are folders of a database, which is a folder of the data \
-             folder other than {MAIN}"
+            "{database}.{table} cannot be written: a table that can be written is a folder in a database, and the \
+             database is a folder in the data folder other than {MAIN}"
         )));
     }
     let schema: SchemaRef = match (place, target.new) {
         (Some(place), false) if place.url.ends_with('/') => {
-            datafusion::catalog::TableProvider::schema(&place.table(state, &engine.data.known).await?)
+            datafusion::catalog::TableProvider::schema(&place.table(state, &data.known).await?)
         }
         (_, true) => rows.schema(),
         _ => {
             return Err(Error::Unknown(format!(
-                "{database}.{table} is no folder of files: CREATE TABLE makes one"
+                "{database}.{table} is not a folder of files: create it with CREATE TABLE"
             )));
         }
     };
     if schema.fields().len() != rows.schema().fields().len() {
         let (given, wanted) = (rows.schema().fields().len(), schema.fields().len());
-        return Err(Error::Rule(format!("{database}.{table} has {wanted} columns, and not {given}")));
+        return Err(Error::Rule(format!("{database}.{table} has {wanted} columns, not {given}")));
     }
-    let file = Path::from(format!("{database}/{table}/{}.parquet", query.id));
+    let file = Path::from(format!("{database}/{table}/{id}.parquet"));
     let to = BufWriter::new(Arc::<object_store::local::LocalFileSystem>::clone(store), file);
     let properties = WriterProperties::builder().set_max_row_group_row_count(Some(ROW_GROUP)).build();
     let failed = |error: datafusion::parquet::errors::ParquetError| {
@@ -144,10 +144,10 @@ pub async fn write(
     Ok(number)
 }
 
-/// Casts a batch to the columns of the table, by position.
+/// Casts a batch to the column types of the table, by position.
 fn fitting(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch, Error> {
     let words = |error: datafusion::arrow::error::ArrowError| Error::Engine(error.to_string());
-    // A value that cannot be cast is an error, not NULL.
+    // A value that cannot be cast is an error; it does not become NULL.
     let options = CastOptions { safe: false, ..CastOptions::default() };
     let pairs = batch.columns().iter().zip(schema.fields());
     let cast =

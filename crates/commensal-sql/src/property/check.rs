@@ -1,4 +1,5 @@
-//! Rules between properties: within a group, and across the groups of a compute group.
+//! Rules between properties: within one group, and across the groups of a compute group (Doris' set of backends). "ppm"
+//! is parts per million.
 
 use super::table::GroupProperties;
 use super::values::{DEFAULT_COMPUTE_GROUP, MemoryLimit, Named, PropertyError, WHOLE, percent};
@@ -33,8 +34,8 @@ fn refuse<T>(text: impl Into<String>) -> Result<T, PropertyError> {
     Err(PropertyError(text.into()))
 }
 
-/// Checks `min_*_percent` against `max_*_percent`, with the message of Doris' group class when both have their new
-/// names, and that of its group manager otherwise.
+/// Checks `min_*_percent` against the maximum. If the statement gave the maximum under its new name, the message is
+/// that of Doris' group class, otherwise that of Doris' group manager.
 fn minimum(what: &str, min: Ppm, max: Option<(Ppm, Named)>) -> Result<(), PropertyError> {
     let Some((max, named)) = max.filter(|(max, _)| *max < min) else { return Ok(()) };
     let (min, max) = (percent(min), percent(max));
@@ -50,7 +51,7 @@ fn minimum(what: &str, min: Ppm, max: Option<(Ppm, Named)>) -> Result<(), Proper
     }
 }
 
-/// Equal watermarks are allowed, although the message says otherwise.
+/// Checks the watermarks. Equal watermarks are allowed, although Doris' message demands different ones.
 fn watermarks(properties: &GroupProperties, given: &Properties) -> Result<(), PropertyError> {
     let old = given.keys().any(|name| name.starts_with("spill_threshold"));
     let prefix = if old { "spill_threshold" } else { "memory" };
@@ -63,7 +64,8 @@ fn watermarks(properties: &GroupProperties, given: &Properties) -> Result<(), Pr
     Ok(())
 }
 
-/// The CPU hard limit of a group, if it was written as `cpu_hard_limit` and is a share.
+/// Returns the CPU hard limit of a group (ppm), if the statement gave it as `cpu_hard_limit` and as a share; otherwise
+/// 0.
 fn old_cpu(properties: &GroupProperties) -> u64 {
     match properties.max_cpu {
         Some(limit) if limit.named == Named::Old => match limit.amount {
@@ -74,7 +76,7 @@ fn old_cpu(properties: &GroupProperties) -> u64 {
     }
 }
 
-/// The same for `memory_limit`.
+/// Returns the memory limit of a group (ppm), if the statement gave it as `memory_limit` and as a share; otherwise 0.
 fn old_memory(properties: &GroupProperties) -> u64 {
     match properties.max_memory {
         Some(limit) if limit.named == Named::Old => match limit.amount {
@@ -85,12 +87,12 @@ fn old_memory(properties: &GroupProperties) -> u64 {
     }
 }
 
-/// Checks the rules across a compute group: `new` and its other groups. Limits with old names must not add up to more
-/// than the whole, as in Doris until 3.x. Limits with new names may, but their minima must not. Sizes and numbers of
-/// CPUs are not counted.
+/// Checks the rules across a compute group: `new` together with the other groups. Limits given under old names must not
+/// add up to more than 100 %, as in Doris up to 3.x. Limits given under new names may exceed 100 % in total, but the
+/// sums of `min_*_percent` may not. Memory sizes and numbers of CPUs are not included in the sums.
 ///
 /// # Errors
-/// [`PropertyError`] in Doris' words.
+/// [`PropertyError`] with Doris' message.
 pub fn sums<'g>(
     new: &GroupProperties,
     others: impl Iterator<Item = &'g GroupProperties> + Clone,
@@ -100,7 +102,7 @@ pub fn sums<'g>(
         together.clone().map(part).fold(part(new), u64::saturating_add)
     };
     let (group, tagged) = (&new.compute_group, new.compute_group_named == Named::Old);
-    // A sum is refused for the group that adds to it.
+    // The group that adds to the sum is refused.
     let memory = sum(old_memory);
     if memory > WHOLE.0 && old_memory(new) > 0 {
         return refuse(if tagged {
@@ -138,15 +140,15 @@ pub fn sums<'g>(
     Ok(())
 }
 
-/// Formats like Java's floating point numbers: with a decimal, even if it is 0.
+/// Formats a number like Java's floating point numbers: always with a decimal, even `.0`.
 fn with_decimal(ppm: u64) -> String {
     let text = percent(Ppm(ppm));
     let text = text.trim_end_matches('%');
     if text.contains('.') { text.to_owned() } else { format!("{text}.0") }
 }
 
-/// Whether the CPU hard limits of a compute group's groups leave nothing for work that the server does outside of
-/// groups (document 002, advice on CPU hard limits). Returns the warning.
+/// Returns a warning if the CPU hard limits of a compute group leave no CPU time for work that the server does outside
+/// of groups (document 002, advice on CPU hard limits).
 #[must_use]
 pub fn hard_limits_fill<'g>(
     new: &GroupProperties,

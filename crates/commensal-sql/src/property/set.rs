@@ -1,11 +1,11 @@
-//! Parsers for values of properties, with Doris' messages for values out of range; `table` maps properties to parsers.
+//! Parsers for property values, with Doris' messages for values out of range; `table` maps each property to its parser.
 
 use super::values::{DEFAULT_COMPUTE_GROUP, Limit, MemoryLimit, Named, SlotPolicy, WHOLE};
 use commensal_core::group::Class;
 use commensal_core::units::{Bytes, BytesPerS, CpuAmount, Ppm};
 
-/// Percentages are rounded to a thousandth of a percent, so that they survive the conversion from the memory base to
-/// the machine.
+/// Percentages are rounded to this many ppm (parts per million), a thousandth of a percent. So a conversion from the
+/// memory base (the share of memory that percentages refer to) to the machine and back does not change them.
 const GRAIN_PPM: u64 = 10;
 
 /// Parses like Java's `Integer.parseInt`.
@@ -13,7 +13,7 @@ fn integer(text: &str) -> Option<i32> {
     text.parse().ok()
 }
 
-/// A share with or without a percent sign, at most the whole.
+/// Parses a share of at most 100 %, with or without a percent sign.
 fn share(text: &str) -> Option<Ppm> {
     let number = text.strip_suffix('%').unwrap_or(text);
     let plain = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
@@ -75,14 +75,15 @@ pub(super) fn memory_limit(name: &str, value: &str) -> Result<Option<Limit<Memor
     Ok(amount.map(|amount| Limit { amount, named: Named::Old }))
 }
 
-/// For a share above the whole, Doris does not report the number but the sum over all groups.
+/// Parses a share, also a share above 100 %: for such a share, Doris reports not the number but the sum over all
+/// groups.
 fn large_share(name: &str, value: &str) -> Result<Ppm, String> {
     if let Some(share) = positive_share(value) {
         return Ok(share);
     }
     let number: f64 = value.trim_end_matches('%').parse().unwrap_or(f64::NAN);
     if number > 100.0 && number.is_finite() && number < 1e9 {
-        // Precise enough for a number that is refused a moment later.
+        // The number is precise enough, because the sum check refuses it.
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 100 and 1e9")]
         return Ok(Ppm((number * 1e4) as u64));
     }
@@ -159,13 +160,10 @@ pub(super) fn watermark(name: &str, value: &str) -> Result<Option<u32>, String> 
     Ok(mark)
 }
 
-pub(super) fn rate(name: &str, value: &str) -> Result<Option<u64>, String> {
-    let with_unit = || {
-        let per_s = value.parse::<BytesPerS>().map(|rate| rate.0).ok();
-        per_s.or_else(|| value.parse::<Bytes>().map(|size| size.0).ok())
-    };
+pub(super) fn rate(name: &str, value: &str) -> Result<Option<BytesPerS>, String> {
     let number = value.parse::<i64>().ok().and_then(|number| u64::try_from(number).ok());
-    let limit = number.or_else(with_unit).filter(|limit| *limit > 0);
+    let bytes = number.or_else(|| value.parse::<Bytes>().map(|size| size.0).ok());
+    let limit = bytes.map(BytesPerS).or_else(|| value.parse().ok()).filter(|limit| limit.0 > 0);
     if limit.is_none() && value != "-1" {
         return Err(format!(
             "The allowed {name} value should be -1 or an positive integer, but input value is {value}"

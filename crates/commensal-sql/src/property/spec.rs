@@ -1,17 +1,18 @@
-//! Converts SQL's properties of a group to a group of `groups.d` and back; also extracts what only SQL stores.
+//! Converts SQL's properties of a group to a group of `groups.d` (commensal's group definitions) and back, and extracts
+//! the properties that only SQL stores.
 
 use super::table::{GroupProperties, OnlySql};
 use super::values::{Limit, MemoryLimit, Named, SqlQueue, UNLIMITED};
 use commensal_core::group::{Class, GroupName, GroupSpec, OnExceed, Queue};
 use commensal_core::limit::{CPU_MAX, CPU_WEIGHT, IO_READ, MEMORY_MAX};
-use commensal_core::units::{Bytes, BytesPerS, CpuAmount, MemoryAmount, Millis, Ppm, Weight};
+use commensal_core::units::{Bytes, CpuAmount, MemoryAmount, Millis, Ppm, Weight};
 
-/// Largest numbers that a queue of `groups.d` may have (`commensal_core::config`).
+/// Largest numbers allowed in a queue of `groups.d` (`commensal_core::config`).
 const MOST_IN_A_QUEUE: u32 = 1_000_000;
 
 impl GroupProperties {
-    /// Weight among siblings, if a property sets one: `min_cpu_percent` (1 % is the kernel's default of 100), else
-    /// `cpu_share`.
+    /// Returns the weight among sibling groups, if a property sets one: from `min_cpu_percent` (1 % is the kernel's
+    /// default of 100), otherwise from `cpu_share`.
     #[must_use]
     pub fn weight(&self) -> Option<Weight> {
         if self.min_cpu.0 > 0 {
@@ -21,7 +22,7 @@ impl GroupProperties {
         self.cpu_share.map(|share| Weight::from_v1_shares(u64::from(share)))
     }
 
-    /// The memory limit, hard or soft, on a machine with this much memory.
+    /// Returns the memory limit, hard or soft, for a machine with the given amount of memory.
     #[must_use]
     pub fn memory_limit(&self, machine: Bytes, memory_base: Ppm) -> Option<Bytes> {
         self.max_memory.map(|limit| match limit.amount {
@@ -30,7 +31,7 @@ impl GroupProperties {
         })
     }
 
-    /// The queue, if `groups.d` can express it.
+    /// Returns the queue, if `groups.d` can express it.
     fn common_queue(&self) -> Option<Queue> {
         let endless = self.max_queue_size == UNLIMITED;
         let fits = (1..=MOST_IN_A_QUEUE).contains(&self.max_concurrency)
@@ -42,9 +43,10 @@ impl GroupProperties {
         })
     }
 
-    /// The group as written to `groups.d`. `memory_base` is the share of the machine's memory that percentages refer to
-    /// ([`super::MEMORY_BASE`]). An online group has no CPU quota, because threads that the kernel throttles keep their
-    /// locks: its CPU limit stays in [`OnlySql`] and is enforced cooperatively. The same holds for a soft memory limit.
+    /// Returns the group in the form that is written to `groups.d`. `memory_base` is the share of the machine's memory
+    /// that percentages refer to ([`super::MEMORY_BASE`]). An online group gets no CPU quota in `groups.d`, because
+    /// threads that the kernel throttles keep their locks. The CPU limit of an online group is stored in [`OnlySql`],
+    /// and the server enforces it cooperatively. A soft memory limit is stored in [`OnlySql`], too.
     #[must_use]
     pub fn spec(&self, name: GroupName, memory_base: Ppm) -> GroupSpec {
         let mut spec = GroupSpec::new(name, self.class);
@@ -58,13 +60,13 @@ impl GroupProperties {
         });
         spec.limits.set(MEMORY_MAX, memory);
         spec.on_exceed = hard.map(|_| OnExceed::KillLargest);
-        spec.limits.set(IO_READ, self.read_bytes_per_second.map(BytesPerS));
-        spec.remote_read = self.remote_read_bytes_per_second.map(BytesPerS);
+        spec.limits.set(IO_READ, self.read_bytes_per_second);
+        spec.remote_read = self.remote_read_bytes_per_second;
         spec.queue = self.common_queue();
         spec
     }
 
-    /// The part of the properties that is not in [`GroupProperties::spec`].
+    /// Returns the properties that [`GroupProperties::spec`] does not contain.
     #[must_use]
     pub fn only_sql(&self) -> OnlySql {
         let old = |named: Option<Named>, name: &str| (named == Some(Named::Old)).then(|| name.to_owned());
@@ -105,7 +107,8 @@ impl GroupProperties {
         }
     }
 
-    /// Combines both parts. Where they disagree, `groups.d` wins, because people edit it.
+    /// Combines the part from `groups.d` and SQL's own part. If the two disagree, `groups.d` wins, because people edit
+    /// it.
     #[must_use]
     pub fn from_parts(spec: &GroupSpec, only: &OnlySql, memory_base: Ppm) -> GroupProperties {
         let named = |name: &str| {
@@ -120,8 +123,8 @@ impl GroupProperties {
             compute_group_named: named("tag"),
             min_cpu: Ppm(only.min_cpu_ppm),
             min_memory: Ppm(only.min_memory_ppm),
-            read_bytes_per_second: spec.limits.get(IO_READ).map(|rate| rate.0),
-            remote_read_bytes_per_second: spec.remote_read.map(|rate| rate.0),
+            read_bytes_per_second: spec.limits.get(IO_READ),
+            remote_read_bytes_per_second: spec.remote_read,
             ..GroupProperties::of_kept(only)
         };
         properties.take_weight(spec.limits.get(CPU_WEIGHT));
@@ -138,7 +141,8 @@ impl GroupProperties {
         properties
     }
 
-    /// A weight edited in `groups.d` replaces the properties that it was computed from.
+    /// Applies the weight from `groups.d`. If a person has edited the weight, it replaces the properties that it was
+    /// computed from.
     fn take_weight(&mut self, weight: Option<Weight>) {
         if weight != self.weight() {
             self.min_cpu = Ppm(0);
@@ -170,13 +174,13 @@ impl GroupProperties {
     }
 }
 
-/// Converts a share of the machine to a share of the base, rounded to parts per million.
+/// Converts a share of the machine to a share of the memory base, rounded to parts per million.
 fn of_base(share: Ppm, base: Ppm) -> Ppm {
     let base = base.0.max(1);
     Ppm(share.0.saturating_mul(1_000_000).saturating_add(base / 2) / base)
 }
 
-/// A CPU amount in the notation of `groups.d`.
+/// Formats a CPU amount in the notation of `groups.d`.
 #[must_use]
 pub fn cpu_words(amount: CpuAmount) -> String {
     match amount {

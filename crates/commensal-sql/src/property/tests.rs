@@ -1,4 +1,4 @@
-//! The truth behind both vocabularies, as a group of commensal's and back.
+//! Tests: both sets of names lead to the same group of commensal, and back.
 
 use super::*;
 use commensal_core::group::{GroupName, GroupSpec};
@@ -25,7 +25,7 @@ fn both_vocabularies_mean_the_same() {
     let new = properties(&[("class", "offline"), ("max_cpu_percent", "10"), ("max_memory_percent", "20%")]);
     assert_eq!(spec(&old, MEMORY_BASE), spec(&new, MEMORY_BASE));
     assert_eq!(spec(&new, MEMORY_BASE).limits.get(MEMORY_MAX), Some(MemoryAmount::OfMachine(Ppm(180_000))));
-    // The older limit is soft unless it is said to be hard, the newer one is hard unless it is said to be soft.
+    // `memory_limit` is soft unless specified otherwise; `max_memory_percent` is hard unless specified otherwise.
     assert!(properties(&[("memory_limit", "20%")]).overcommits());
     assert!(!new.overcommits());
     assert!(properties(&[("max_memory_percent", "20%"), ("enable_memory_overcommit", "true")]).overcommits());
@@ -68,7 +68,7 @@ fn weights() {
     ] {
         assert_eq!(properties(&pairs).weight(), want, "{pairs:?}");
     }
-    // What a person writes into groups.d counts, and is the same after every further reading.
+    // A weight edited in groups.d is used, and it stays the same when it is read again.
     let written = properties(&[("min_cpu_percent", "20")]);
     for weight in [1, 7, 100, 999, 10_000] {
         let mut by_hand = spec(&written, MEMORY_BASE);

@@ -1,10 +1,10 @@
-//! Values that properties have, and the words for them.
+//! Value types of properties, and their formatting.
 
 use commensal_core::units::{Bytes, CpuAmount, Ppm};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The compute group when none is named.
+/// The compute group of a group that does not name a compute group.
 pub const DEFAULT_COMPUTE_GROUP: &str = "default";
 
 /// The largest concurrency limit, which is the default.
@@ -16,12 +16,13 @@ pub const WHOLE: Ppm = Ppm(1_000_000);
 /// Share of the machine's memory that percentages refer to (`mem_limit` in Doris' be.conf).
 pub const MEMORY_BASE: Ppm = Ppm(900_000);
 
-/// Why a property is refused, in Doris' words.
+/// The reason why a property is refused, as Doris' message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct PropertyError(pub String);
 
-/// Whether a limit was written with its old or new name: it decides which sums are checked and how it is shown.
+/// Whether the statement gave a limit under its old or its new name. The name determines which sums are checked and how
+/// the limit is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Named {
     /// `cpu_hard_limit`, `memory_limit`, `tag`.
@@ -40,12 +41,12 @@ pub enum MemoryLimit {
     Size(Bytes),
 }
 
-/// A limit and the name that it was written with.
+/// A limit, and the name under which the statement gave it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit<T> {
     /// The limit.
     pub amount: T,
-    /// Old or new name.
+    /// Whether the old or the new name was used.
     pub named: Named,
 }
 
@@ -53,7 +54,8 @@ pub struct Limit<T> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SlotPolicy {
-    /// Evenly among running queries; a query may use more while others use less.
+    /// Evenly among running queries. A query may use more than its part while others use less. If memory is short, the
+    /// queries above their part are cancelled first.
     #[default]
     None,
     /// In proportion to a query's share of all slots (`max_concurrency`); a query above its share spills.
@@ -72,7 +74,7 @@ impl fmt::Display for SlotPolicy {
     }
 }
 
-/// A percent as Doris shows it: `20%`, `0.5%`.
+/// Formats a percentage like Doris: `20%`, `0.5%`.
 #[must_use]
 pub fn percent(share: Ppm) -> String {
     share.to_string().replace(' ', "")
@@ -87,7 +89,7 @@ impl fmt::Display for MemoryLimit {
     }
 }
 
-/// A CPU limit as Doris shows it, or in CPUs.
+/// Formats a CPU limit like Doris; a number of CPUs, which Doris does not have, is followed by its unit.
 #[must_use]
 pub fn cpu_text(amount: CpuAmount) -> String {
     match amount {
@@ -96,7 +98,7 @@ pub fn cpu_text(amount: CpuAmount) -> String {
     }
 }
 
-/// A queue as in Doris.
+/// A queue with Doris' settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct SqlQueue {
@@ -108,7 +110,7 @@ pub struct SqlQueue {
     pub timeout_ms: u32,
 }
 
-/// A number of bytes in the largest unit that expresses it exactly.
+/// Formats a number of bytes in the largest unit that expresses it exactly.
 #[must_use]
 pub fn exact(bytes: u64) -> String {
     let units = [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];

@@ -5,16 +5,16 @@ use super::rows::Column;
 use std::io;
 use tokio::io::AsyncWriteExt;
 
-/// Length that means that the packet continues in the next one.
+/// Payload length which means that the payload continues in the next packet.
 const MORE: usize = 0x00ff_ffff;
 
-/// Bytes that are buffered before they are sent.
+/// Number of buffered bytes above which the buffer is sent.
 const GATHERED: usize = 32 << 10;
 
 /// `SERVER_MORE_RESULTS_EXISTS`.
 const MORE_RESULTS: u16 = 8;
 
-/// An error response.
+/// An error response of the protocol.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// MySQL's error number.
@@ -26,7 +26,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// An error.
+    /// Creates an error response.
     pub fn new(code: u16, state: &'static str, text: impl Into<String>) -> Failure {
         Failure { code, state, text: text.into() }
     }
@@ -40,7 +40,7 @@ pub struct Answers {
     without_eof: bool,
     /// The autocommit flag reported to the client.
     pub autocommit: bool,
-    /// Whether another result follows this one.
+    /// Whether another result follows the current one.
     pub more: bool,
 }
 
@@ -55,21 +55,21 @@ pub fn length(to: &mut Vec<u8>, number: u64) {
     }
 }
 
-/// Writes bytes preceded by their length.
+/// Writes bytes, preceded by their number.
 pub fn text(to: &mut Vec<u8>, bytes: &[u8]) {
     length(to, bytes.len() as u64);
     to.extend(bytes);
 }
 
 impl Answers {
-    /// Responses to a client with these capabilities.
+    /// Creates the responses for a client with these capabilities.
     #[must_use]
     pub fn new(to: Outgoing, capabilities: u32) -> Answers {
         let without_eof = capabilities & NO_EOF != 0;
         Answers { to, gathered: Vec::new(), number: 0, without_eof, autocommit: true, more: false }
     }
 
-    /// Sets the sequence number of the next packet, as a response to this one.
+    /// Sets the sequence number of the next response, which answers a packet with the sequence number `number`.
     pub fn answer_to(&mut self, number: u8) {
         self.number = number.wrapping_add(1);
     }
@@ -79,7 +79,7 @@ impl Answers {
         (flag(self.autocommit, AUTOCOMMIT) | flag(self.more, MORE_RESULTS)).to_le_bytes()
     }
 
-    /// Writes one packet, or several if it is too long.
+    /// Writes one packet, or several if the payload is too long for one.
     fn packet(&mut self, fill: impl FnOnce(&mut Vec<u8>)) {
         let start = self.gathered.len();
         self.gathered.extend([0; 4]);
@@ -92,7 +92,7 @@ impl Answers {
         }
         let long = self.gathered.split_off(start + 4);
         self.gathered.truncate(start);
-        // A packet of maximum length is followed by another one, possibly empty.
+        // After a packet of maximum length another packet must follow, which may be empty.
         for part in long.chunks(MORE).chain((size.is_multiple_of(MORE)).then_some(&[][..])) {
             let head = self.head(part.len());
             self.gathered.extend(head);
@@ -107,8 +107,8 @@ impl Answers {
         [low, middle, high, number]
     }
 
-    /// Reports that the proof by `caching_sha2_password` is accepted (`AuthMoreData`, `fast_auth_success`); sent before
-    /// the OK packet.
+    /// Reports that the server accepts the client's `caching_sha2_password` proof (`AuthMoreData`,
+    /// `fast_auth_success`). This packet is sent before the OK packet.
     pub fn proven(&mut self) {
         self.packet(|to| to.extend([1, 3]));
     }
@@ -162,7 +162,7 @@ impl Answers {
         }
     }
 
-    /// Reports that a statement was prepared under this number.
+    /// Reports that a statement was prepared, with its number.
     pub fn prepared(&mut self, id: u32, placeholders: &[Column], columns: &[Column]) {
         let count = |columns: &[Column]| u16::try_from(columns.len()).unwrap_or(u16::MAX).to_le_bytes();
         self.packet(|to| {
@@ -181,13 +181,13 @@ impl Answers {
         self.packet(fill);
     }
 
-    /// Whether the buffer should be sent.
+    /// Whether the buffer holds so many bytes that it should be sent.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.gathered.len() >= GATHERED
     }
 
-    /// Ends the rows, or a list of definitions.
+    /// Marks the end of the rows, or of a list of definitions.
     pub fn end(&mut self) {
         if !self.without_eof {
             return self.eof();
@@ -211,7 +211,7 @@ impl Answers {
         self.to.flush().await
     }
 
-    /// Ends the stream with a TLS close notification, so that truncation by others can be detected.
+    /// Ends the stream with a TLS close notification, so that the client can detect truncation by a third party.
     ///
     /// # Errors
     /// An I/O error of the socket.

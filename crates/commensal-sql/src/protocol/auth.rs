@@ -1,9 +1,14 @@
 //! Authentication of clients.
+//!
+//! A refusal must not reveal whether the user exists. So for an unknown user, the server requests the same methods in
+//! the same packets, refuses with the same error, and does about the same work as for a known user
+//! ([`Decoys`](password::Decoys)).
 
 use crate::catalog::{Catalog, User};
 use crate::engine::Engine;
 use crate::engine::password::{self, Method};
 use crate::statement::UserName;
+use std::hint::black_box;
 use std::net::IpAddr;
 
 /// Result of an authentication.
@@ -11,52 +16,57 @@ use std::net::IpAddr;
 pub enum Access {
     /// Logged in as this user.
     As(UserName),
-    /// Refused; the reason is for the log, not for the client.
+    /// Refused; the reason is logged, not sent to the client.
     Refused(&'static str),
 }
 
-/// Where a connection comes from.
+/// Origin of a connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Origin {
-    /// The address.
+    /// The address of the client.
     pub address: IpAddr,
-    /// Whether it uses TLS.
+    /// Whether the connection uses TLS.
     pub encrypted: bool,
 }
 
-fn user<'c>(catalog: &'c Catalog, name: &str, peer: IpAddr) -> Option<(&'c UserName, &'c User)> {
-    let local = || peer.is_loopback().then(|| catalog.login(name, "localhost")).flatten();
-    catalog.login(name, &peer.to_string()).or_else(local)
+/// Returns the user for this name and address. The function looks up both the user at `localhost` and the user at the
+/// address in every case, so that the time does not reveal which of them exists.
+fn account<'c>(catalog: &'c Catalog, name: &str, peer: IpAddr) -> Option<(&'c UserName, &'c User)> {
+    let local = peer.is_loopback().then(|| catalog.login(name, "localhost")).flatten();
+    catalog.login(name, &peer.to_string()).or(local)
 }
 
-/// The method by which a client must prove its identity: the requested method `asked`, unless only the hash for the
-/// other one is known for this user. The answer is the same for unknown users.
+/// Returns the method by which a client must prove its password: the requested method `asked`, unless the server has
+/// only the `mysql_native_password` hash of this user. An unknown name gets the treatment of one of these two kinds of
+/// users. The kind is always the same for the same name, and each kind is as frequent as among the known users.
 #[must_use]
 pub fn method(engine: &Engine, name: &str, from: Origin, asked: Method) -> Method {
-    let other = engine.with_catalog(|catalog| {
-        let kept = user(catalog, name, from.address).and_then(|(_, user)| user.password.as_ref());
-        kept.is_some_and(|kept| kept.sha2().is_none())
+    let native_only = engine.with_catalog(|catalog| {
+        let (some, all) = catalog.native_only_users();
+        let decoy = engine.decoys.is_among(name, some, all);
+        account(catalog, name, from.address).map_or(decoy, |(_, user)| user.is_native_only())
     });
-    if other { Method::Native } else { asked }
+    if native_only { Method::Native } else { asked }
 }
 
-/// Decides about a login: finds the user for this name and address, and verifies the proof for the salt by its method.
-/// A user without a password is only admitted from this machine.
+/// Decides about a login: finds the user for this name and address, and verifies the proof. The client has computed the
+/// proof by the given method from its password and `salt`. A user without a password may log in from this machine only.
 #[must_use]
 pub fn decide(engine: &Engine, name: &str, from: Origin, proof: (Method, &[u8]), salt: &[u8]) -> Access {
-    let peer = from.address;
+    let (method, sent) = proof;
     engine.with_catalog(|catalog| {
-        let local = peer.is_loopback();
-        let Some((user, kept)) = user(catalog, name, peer) else { return Access::Refused("no such user") };
-        if kept.password.is_none() && !local {
+        let found = account(catalog, name, from.address);
+        let kept = found.and_then(|(_, user)| user.password.as_ref());
+        // The proof is verified even where the result does not matter, so that each refusal costs the same work.
+        let fits = black_box(password::fits(method, kept.unwrap_or(engine.decoys.hash()), salt, sent));
+        let Some((name, user)) = found else { return Access::Refused("no such user") };
+        if kept.is_none() && !from.address.is_loopback() {
             return Access::Refused("a user without a password, from another machine");
         }
-        if kept.tls && !from.encrypted {
+        if user.tls && !from.encrypted {
             return Access::Refused("a user who needs TLS, without it");
         }
-        match password::fits(proof.0, kept.password.as_ref(), salt, proof.1) {
-            true => Access::As(user.clone()),
-            false => Access::Refused("wrong password"),
-        }
+        let proven = if kept.is_some() { fits } else { password::is_empty(method, sent) };
+        if proven { Access::As(name.clone()) } else { Access::Refused("wrong password") }
     })
 }

@@ -25,10 +25,10 @@ use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-/// Timeout for a client that reads none of its response.
+/// Timeout after which a client that does not read its response is disconnected.
 const STALLED: Duration = Duration::from_secs(600);
 
-/// Timeout for telling a client that the connection is closed.
+/// Timeout for sending a client the reason why its connection is closed.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// MySQL's message for error 3159.
@@ -52,16 +52,16 @@ mod command {
     pub const RESET_CONNECTION: u8 = 0x1f;
 }
 
-/// Tells a client that there are too many connections, and closes.
+/// Reports to a client that there are too many connections, and closes the connection.
 pub async fn refuse(mut stream: TcpStream) -> io::Result<()> {
     let text = b"\xff\x10\x04#08004Too many connections";
     stream.write_all(&[&[text.len() as u8, 0, 0, 0], text.as_slice()].concat()).await?;
     stream.shutdown().await
 }
 
-/// Serves one client until it disconnects or is told to close.
+/// Serves one client until it disconnects or its connection is closed.
 pub async fn serve(terms: &Terms, stream: TcpStream, peer: SocketAddr, id: u32) -> Result<(), PacketError> {
-    // IPv4 addresses look the same on an IPv6 socket.
+    // Converts IPv4-mapped addresses of an IPv6 socket to IPv4.
     let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
     stream.set_nodelay(true)?;
     let no_login = |_| io::Error::new(io::ErrorKind::TimedOut, "no login");
@@ -90,7 +90,7 @@ pub async fn serve(terms: &Terms, stream: TcpStream, peer: SocketAddr, id: u32) 
     watched
 }
 
-/// Greets a client and authenticates it, or tells it why it is refused.
+/// Greets a client and authenticates it. Returns `None` after a refusal, which is reported to the client.
 async fn log_in(
     terms: &Terms,
     stream: TcpStream,
@@ -99,7 +99,7 @@ async fn log_in(
 ) -> Result<Option<(Served, Incoming)>, PacketError> {
     let mut salt = [0; SALT];
     getrandom::fill(&mut salt).map_err(io::Error::other)?;
-    // The salt ends with a zero byte on the wire, so it must not contain one.
+    // On the wire, the salt is terminated by a zero byte, so it must not contain one.
     salt.iter_mut().for_each(|byte| *byte = *byte % 126 + 1);
     let mut greeted = greeting::greet(stream, id, &salt, terms.tls.as_deref()).await?;
     let insecure = terms.tls_required && !greeted.encrypted && !peer.ip().is_loopback();
@@ -160,14 +160,14 @@ async fn log_in(
         statements: HashMap::new(),
         last: 0,
     };
-    // An empty name means that the client has chosen no database.
+    // An empty name means that the client did not choose a database.
     let chosen = if login.database.is_empty() { Ok(()) } else { served.session.choose(&login.database) };
     served.word(&chosen);
     served.send().await?;
     Ok(chosen.is_ok().then_some((served, from)))
 }
 
-/// Keeps a connection in the list until it is dropped.
+/// Keeps a connection in the server's list until it is dropped.
 struct Listed {
     engine: Arc<Engine>,
     id: u32,
@@ -190,14 +190,14 @@ struct Served {
     session: Session,
     connection: Arc<Connection>,
     answers: Answers,
-    /// Whether a text may contain several statements.
+    /// Whether one command may contain several statements.
     many: bool,
     limits: Limits,
     statements: HashMap<u32, Prepared>,
     last: u32,
 }
 
-/// MySQL's error for an error of the engine; like Doris, mostly 1105.
+/// Returns MySQL's error for an error of the engine. Like in Doris, its number is mostly 1105.
 fn failure(error: &Error) -> Failure {
     let (code, state) = match error {
         Error::Syntax(_) => (1064, "42000"),
@@ -211,12 +211,12 @@ fn failure(error: &Error) -> Failure {
     Failure::new(code, state, error.to_string())
 }
 
-/// The error for malformed parameters of a command.
+/// Returns the error for malformed parameters of a command.
 fn malformed() -> Failure {
     Failure::new(1835, "HY000", "Malformed communication packet")
 }
 
-/// A statement's text, which must be UTF-8.
+/// Returns a statement's text, or an error if it is not UTF-8.
 fn utf8(bytes: &[u8]) -> Result<&str, Failure> {
     std::str::from_utf8(bytes).map_err(|error| {
         let at = error.valid_up_to();
@@ -225,7 +225,7 @@ fn utf8(bytes: &[u8]) -> Result<&str, Failure> {
 }
 
 impl Served {
-    /// Responds to commands until there are no more.
+    /// Executes commands and sends their responses, until the client sends no more.
     async fn run(&mut self, mut packets: UnboundedReceiver<Ahead>) -> Result<(), PacketError> {
         while let Some((bytes, _room)) = packets.recv().await {
             let Some((command, rest)) = bytes.split_first() else { return Ok(()) };
@@ -271,7 +271,7 @@ impl Served {
                 self.many = PayloadReader(rest).u16() == Some(0);
                 self.answers.end();
             }
-            // The list of column names, which clients use for completion, is empty.
+            // The list of column names, which clients use for completion, is always empty.
             command::FIELD_LIST => self.answers.end(),
             command::PING => self.answers.done(0, &[]),
             command::STMT_RESET => {
@@ -303,7 +303,7 @@ impl Served {
     }
 
     async fn send(&mut self) -> io::Result<()> {
-        let stalled = |_| io::Error::new(io::ErrorKind::TimedOut, "the client takes no rows");
+        let stalled = |_| io::Error::new(io::ErrorKind::TimedOut, "the client does not read its rows");
         timeout(STALLED, self.answers.send()).await.map_err(stalled)?
     }
 
@@ -370,7 +370,8 @@ impl Served {
         Ok(Ok(()))
     }
 
-    /// Stores a piece of a value. The protocol has no response to it, so too large a value closes the connection.
+    /// Stores a piece of a parameter value. The protocol has no response to this command, so the server closes the
+    /// connection if the value is too large.
     fn piece(&mut self, bytes: &[u8]) -> Result<(), PacketError> {
         let mut bytes = PayloadReader(bytes);
         let (Some(id), Some(at)) = (bytes.u32(), bytes.u16()) else { return Ok(()) };
@@ -389,7 +390,7 @@ impl Served {
         Ok(())
     }
 
-    /// Sends a result; returns whether the statement succeeded.
+    /// Sends the result of a statement; returns whether the statement succeeded.
     async fn answer(&mut self, reply: Result<Reply, Error>, way: RowFormat) -> io::Result<bool> {
         let autocommit = self.connection.variables().get("autocommit");
         self.answers.autocommit =

@@ -1,7 +1,7 @@
-//! Dates and times of day, as texts and in the protocol's encoding. The calendar is the proleptic Gregorian one, as in
-//! Arrow and MySQL; the arithmetic is Howard Hinnant's `days_from_civil` and its inverse.
+//! Dates and times of day, as strings and in the protocol's encoding. The calendar is the proleptic Gregorian one, as
+//! in Arrow and MySQL. The arithmetic is Howard Hinnant's `days_from_civil` and its inverse.
 
-/// Microseconds of a day.
+/// Microseconds per day.
 pub const MICROS: i64 = 86_400_000_000;
 
 /// Days from 1 March of the year 0 to 1 January 1970.
@@ -9,20 +9,20 @@ const EPOCH: i64 = 719_468;
 /// Days of 400 years.
 const ERA: i64 = 146_097;
 
-/// Year, month and day of a day number since 1970.
+/// Returns year, month and day of a day number (days since 1 January 1970).
 fn civil(day: i64) -> (i64, u8, u8) {
     let day = day + EPOCH;
     let (era, of_era) = (day.div_euclid(ERA), day.rem_euclid(ERA));
     let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
     let of_year = of_era - (365 * year + year / 4 - year / 100);
-    // The year is counted from March, so that a leap day is its last day.
+    // The year is counted from March, so that the leap day is its last day.
     let month = (5 * of_year + 2) / 153;
     let day = of_year - (153 * month + 2) / 5 + 1;
     let month = if month < 10 { month + 3 } else { month - 9 };
     (year + era * 400 + i64::from(month <= 2), month as u8, day as u8)
 }
 
-/// The day number since 1970; `None` for a date that does not exist.
+/// Returns the day number (days since 1 January 1970); `None` for a date that does not exist.
 #[must_use]
 pub fn day(year: u16, month: u8, day: u8) -> Option<i32> {
     let of_month = i64::from(day);
@@ -34,14 +34,14 @@ pub fn day(year: u16, month: u8, day: u8) -> Option<i32> {
     (civil(days) == (i64::from(year), month, day)).then(|| i32::try_from(days).ok()).flatten()
 }
 
-/// `2024-02-29`.
+/// Formats a day number as `2024-02-29`.
 #[must_use]
 pub fn date(day: i64) -> String {
     let (year, month, day) = civil(day);
     format!("{year:04}-{month:02}-{day:02}")
 }
 
-/// `12:34:56.789`, with this number of digits for the fraction of a second.
+/// Formats microseconds as `12:34:56.789`, with `digits` digits for the fraction of a second.
 #[must_use]
 pub fn time(micros: i64, digits: u8) -> String {
     let [hour, minute, second] = clock(micros);
@@ -54,7 +54,8 @@ pub fn time(micros: i64, digits: u8) -> String {
     format!("{whole}.{}", &below[..digits.min(6)])
 }
 
-/// `2024-02-29 12:34:56`, with a fraction of a second only where it is not zero.
+/// Formats microseconds since 1970 as `2024-02-29 12:34:56`, followed by `digits` digits of the fraction of a second
+/// unless that is zero.
 #[must_use]
 pub fn moment(micros: i64, digits: u8) -> String {
     let digits = if micros.rem_euclid(1_000_000) == 0 { 0 } else { digits };
@@ -66,7 +67,7 @@ fn clock(micros: i64) -> [u8; 3] {
     [seconds / 3_600, seconds / 60 % 60, seconds % 60].map(|part| part as u8)
 }
 
-/// Year, month, day; zeros for years that MySQL does not have.
+/// Encodes year, month and day; all zeros for years that the protocol cannot encode.
 #[must_use]
 pub fn date_bytes(day: i64) -> [u8; 4] {
     let (year, month, day) = civil(day);
@@ -76,7 +77,7 @@ pub fn date_bytes(day: i64) -> [u8; 4] {
     }
 }
 
-/// Hour, minute, second, microseconds.
+/// Encodes hour, minute, second and microseconds.
 #[must_use]
 pub fn time_bytes(micros: i64) -> [u8; 7] {
     let [hour, minute, second] = clock(micros);

@@ -1,4 +1,4 @@
-//! The beginning of a connection, up to the user's name: the greeting, TLS if the client requests it, the login.
+//! The start of a connection, up to the user's name: the greeting, TLS if the client requests it, and the login.
 //!
 //! ```text
 //! server   greeting (0)                                   AuthSwitchRequest (n + 1)     result
@@ -29,7 +29,7 @@ const LONG_PROOF: u32 = 0x0020_0000;
 /// `CLIENT_DEPRECATE_EOF`.
 pub const NO_EOF: u32 = 0x0100_0000;
 
-/// Capability flags of this server, including `CLIENT_LONG_PASSWORD`, `TRANSACTIONS` (so that responses contain the
+/// Capability flags of this server. They include `CLIENT_LONG_PASSWORD`, `TRANSACTIONS` (so that responses contain the
 /// session's status flags), `MULTI_RESULTS`, `PS_MULTI_RESULTS` and `CONNECT_ATTRS`.
 const CAPABILITIES: u32 = WITH_DATABASE
     | PROTOCOL_41
@@ -50,7 +50,7 @@ const COLLATION: u8 = 45;
 /// `SERVER_STATUS_AUTOCOMMIT`.
 pub const AUTOCOMMIT: u16 = 2;
 
-/// The authentication method in the greeting: all clients support it, except those that then request the other one.
+/// The authentication method in the greeting. Every client supports this method, or requests the other method.
 const METHOD: Method = Method::Native;
 
 /// Source of packets.
@@ -75,22 +75,23 @@ pub struct Greeted {
 pub struct Login {
     /// The packet's sequence number.
     pub number: u8,
-    /// Capabilities that both sides have.
+    /// Capabilities that both the client and the server have.
     pub capabilities: u32,
     /// The user's name.
     pub user: String,
-    /// The response to the salt that proves the password.
+    /// The client's response to the salt, which proves that it has the password.
     pub proof: Vec<u8>,
     /// The initial database; may be empty.
     pub database: String,
-    /// The authentication method that the client prefers; ours, if its method is unknown here.
+    /// The authentication method that the client prefers. If the server does not know that method, this is the method
+    /// in the greeting.
     pub method: Method,
-    /// Whether the client has already proved its password by that method and with the salt that was sent. If not, the server asks
-    /// for the proof.
+    /// Whether `proof` was computed by `method` from the salt that the server sent. If not, the server requests the
+    /// proof with another packet.
     pub proven: bool,
 }
 
-/// The greeting packet (`HandshakeV10`).
+/// Builds the greeting packet (`HandshakeV10`).
 fn greeting(id: u32, salt: &[u8; SALT], tls: bool) -> Vec<u8> {
     let capabilities = (CAPABILITIES | if tls { SSL } else { 0 }).to_le_bytes();
     let mut packet = vec![0, 0, 0, 0, 10];
@@ -113,10 +114,10 @@ fn greeting(id: u32, salt: &[u8; SALT], tls: bool) -> Vec<u8> {
     packet
 }
 
-/// Greets a client and waits for its login, after a TLS handshake if the client requests one.
+/// Greets a client and reads its login, after a TLS handshake if the client requests one.
 ///
 /// # Errors
-/// The client disconnects, sends an invalid packet, or the handshake fails.
+/// The client disconnects or sends an invalid packet, or the handshake fails.
 pub async fn greet(
     mut stream: TcpStream,
     id: u32,
@@ -125,30 +126,30 @@ pub async fn greet(
 ) -> Result<Greeted, PacketError> {
     stream.write_all(&greeting(id, salt, tls.is_some())).await?;
     let first = Packet::of_login(&mut stream, 1).await?;
-    let wishes = first.bytes.first_chunk().is_some_and(|bytes| u32::from_le_bytes(*bytes) & SSL != 0);
-    let (from, to, login): (Incoming, Outgoing, _) = match tls.filter(|_| wishes) {
-        // The SSLRequest was read to its last byte and no further, so plaintext cannot be mistaken for encrypted data.
+    let asks_for_tls = first.bytes.first_chunk().is_some_and(|bytes| u32::from_le_bytes(*bytes) & SSL != 0);
+    let (from, to, login): (Incoming, Outgoing, _) = match tls.filter(|_| asks_for_tls) {
+        // Only the SSLRequest was read, and not a byte more, so the server cannot mistake plaintext for encrypted data.
         Some(tls) => {
             let mut stream = tls.accept(stream).await.map_err(PacketError::Handshake)?;
             let login = Packet::of_login(&mut stream, 2).await?;
             let (from, to) = tokio::io::split(stream);
             (Box::new(from), Box::new(to), login)
         }
-        None if wishes => return Err(PacketError::NoTls),
+        None if asks_for_tls => return Err(PacketError::NoTls),
         None => {
             let (from, to) = stream.into_split();
             (Box::new(from), Box::new(to), first)
         }
     };
     let login = read(&login).ok_or(PacketError::NoLogin(login.bytes.len()))?;
-    Ok(Greeted { from, to, login, encrypted: wishes })
+    Ok(Greeted { from, to, login, encrypted: asks_for_tls })
 }
 
-/// Parses a login (`HandshakeResponse41`).
+/// Parses a login packet (`HandshakeResponse41`); `None` if it is malformed or the client's protocol is too old.
 fn read(packet: &Packet) -> Option<Login> {
     let mut bytes = PayloadReader(&packet.bytes);
     let said = bytes.u32()?;
-    // Largest packet, character set, reserved bytes.
+    // Maximum packet size, character set, reserved bytes.
     bytes.take(4 + 1 + 23)?;
     if said & PROTOCOL_41 == 0 {
         return None;
@@ -177,7 +178,7 @@ fn read(packet: &Packet) -> Option<Login> {
     })
 }
 
-/// Requests a proof by this method (`AuthSwitchRequest`).
+/// Requests a proof by this method (`AuthSwitchRequest`), and stores the client's response in the login.
 ///
 /// # Errors
 /// The client disconnects, or sends an invalid packet.

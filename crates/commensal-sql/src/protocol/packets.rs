@@ -1,5 +1,5 @@
-//! Packets from a client: their numbers and sizes are checked, and they are read ahead while a query runs, which is how
-//! a disconnected client is noticed.
+//! Packets from a client: checks their numbers and sizes, and reads ahead while a query runs, so that the server
+//! notices when the client disconnects.
 
 use std::io;
 use std::sync::Arc;
@@ -7,37 +7,39 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
-/// Bytes that are read ahead while a client waits for a response; clients rarely send anything then.
+/// Maximum number of bytes read ahead while a client waits for a response. Clients rarely send anything during that
+/// time.
 const AHEAD: usize = 64 << 10;
 
 /// Maximum size of a login packet, in bytes.
 const LOGIN: usize = 64 << 10;
 
-/// Length of an `SSLRequest`: capability flags, maximum packet size, character set, 23 reserved bytes. No login packet is shorter.
+/// Length of an `SSLRequest` (bytes): capability flags, maximum packet size, character set, 23 reserved bytes. No login
+/// packet is shorter.
 const SSL_REQUEST_LEN: usize = 32;
 
-/// Why the server closes a connection.
+/// The reason why the server closes a connection.
 #[derive(Debug, thiserror::Error)]
 pub enum PacketError {
     /// A packet is too large.
-    #[error("a packet of {size} bytes, more than {limit}")]
+    #[error("a packet of {size} bytes, more than the limit of {limit}")]
     TooLarge {
-        /// Its size.
+        /// Size of the packet, in bytes.
         size: usize,
-        /// The limit.
+        /// The limit in bytes.
         limit: usize,
     },
-    /// An unexpected sequence number or an empty command.
+    /// A packet has an unexpected sequence number, or a command is empty.
     #[error("a packet out of order: number {0}")]
     OutOfOrder(u8),
-    /// A malformed login packet.
-    #[error("a login of {0} bytes that is none")]
+    /// A login packet is malformed.
+    #[error("a malformed login packet of {0} bytes")]
     NoLogin(usize),
     /// The client requests TLS but the server has no certificate.
-    #[error("TLS, which this server has no certificate for")]
+    #[error("a request for TLS, but this server has no certificate")]
     NoTls,
     /// The TLS handshake failed.
-    #[error("the handshake of TLS failed: {0}")]
+    #[error("the TLS handshake failed: {0}")]
     Handshake(#[source] io::Error),
     /// The socket failed.
     #[error(transparent)]
@@ -47,14 +49,14 @@ pub enum PacketError {
 /// One packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packet {
-    /// Its sequence number.
+    /// The packet's sequence number.
     pub number: u8,
-    /// Its payload.
+    /// The packet's payload.
     pub bytes: Vec<u8>,
 }
 
 impl Packet {
-    /// Reads a packet of at most `limit` bytes; `None` at the end.
+    /// Reads a packet with a payload of at most `limit` bytes; returns `None` at the end of the stream.
     async fn read(from: &mut (impl AsyncRead + Unpin), limit: usize) -> Result<Option<Packet>, PacketError> {
         let mut head = [0; 4];
         match from.read_exact(&mut head).await {
@@ -72,10 +74,10 @@ impl Packet {
         Ok(Some(Packet { number, bytes }))
     }
 
-    /// Reads an SSLRequest or a login packet, and not a byte more.
+    /// Reads exactly one packet, an SSLRequest or a login, and not a byte more.
     ///
     /// # Errors
-    /// The packet has another sequence number, is too short, or never arrives.
+    /// The packet has an unexpected sequence number or is too short, or the client disconnects.
     pub async fn of_login(from: &mut (impl AsyncRead + Unpin), number: u8) -> Result<Packet, PacketError> {
         let packet = Packet::of_method(from, number).await?;
         if packet.bytes.len() < SSL_REQUEST_LEN {
@@ -87,7 +89,7 @@ impl Packet {
     /// Reads the response to an AuthSwitchRequest.
     ///
     /// # Errors
-    /// The packet has another sequence number, or never arrives.
+    /// The packet has an unexpected sequence number, or the client disconnects.
     pub async fn of_method(from: &mut (impl AsyncRead + Unpin), number: u8) -> Result<Packet, PacketError> {
         match Packet::read(from, LOGIN).await? {
             Some(packet) if packet.number == number => Ok(packet),
@@ -97,13 +99,13 @@ impl Packet {
     }
 }
 
-/// A packet read ahead, and its permit within the read-ahead limit.
+/// The payload of a packet that was read ahead, and a permit for its bytes within the read-ahead limit.
 pub type Ahead = (Vec<u8>, OwnedSemaphorePermit);
 
-/// Reads commands from `from` and passes them to `to` until either closes, then cancels `gone`.
+/// Reads commands from `from` and sends them to `to` until one of the two is closed, then cancels `gone`.
 ///
 /// # Errors
-/// The client violated the protocol. `gone` is cancelled then as well.
+/// The client violated the protocol, or the socket failed. `gone` is cancelled in this case, too.
 pub async fn watch(
     mut from: impl AsyncRead + Unpin,
     to: mpsc::UnboundedSender<Ahead>,
@@ -133,12 +135,12 @@ pub async fn watch(
     }
 }
 
-/// Parses a payload from its beginning; every method returns `None` when the payload is too short.
+/// Parses a payload from its start; every method returns `None` if the payload is too short.
 #[derive(Debug, Clone, Copy)]
 pub struct PayloadReader<'a>(pub &'a [u8]);
 
 impl<'a> PayloadReader<'a> {
-    /// Takes this number of bytes.
+    /// Takes the next `size` bytes.
     pub fn take(&mut self, size: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(size)?;
         self.0 = rest;
@@ -165,7 +167,7 @@ impl<'a> PayloadReader<'a> {
         self.array().map(u32::from_le_bytes)
     }
 
-    /// Takes a text that ends with a zero byte, and the zero byte.
+    /// Takes a string that is terminated by a zero byte, together with that byte.
     pub fn until_zero(&mut self) -> Option<&'a [u8]> {
         let end = self.0.iter().position(|byte| *byte == 0)?;
         let taken = self.take(end)?;
@@ -173,7 +175,7 @@ impl<'a> PayloadReader<'a> {
         Some(taken)
     }
 
-    /// Takes a text preceded by its length.
+    /// Takes a string that is preceded by its length.
     pub fn with_length(&mut self) -> Option<&'a [u8]> {
         let more = match self.u8()? {
             size @ ..=0xfa => return self.take(usize::from(size)),

@@ -1,4 +1,4 @@
-//! Converts Arrow's columns to MySQL's: types, flags, and values in the protocol's text and binary formats.
+//! Converts Arrow columns to MySQL columns: types, flags, and values in the protocol's text and binary formats.
 
 use super::answer::{length, text};
 use super::days;
@@ -11,7 +11,7 @@ use datafusion::arrow::datatypes::{
 use datafusion::arrow::error::ArrowError;
 use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
 
-/// Character set of texts: utf8mb4_general_ci.
+/// Character set of strings: utf8mb4_general_ci.
 const TEXT: u16 = 45;
 /// Character set of everything else: none (binary).
 const BINARY: u16 = 63;
@@ -21,10 +21,10 @@ const UNSIGNED: u16 = 32;
 /// `BINARY_FLAG`.
 const BYTES: u16 = 128;
 
-/// How values are encoded.
+/// The encoding of a column's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Nothing but NULL.
+    /// No value except NULL.
     Nothing,
     /// An integer of this number of bytes.
     Signed(usize),
@@ -41,7 +41,7 @@ enum Kind {
     Text,
 }
 
-/// Whether values are sent as text, or in the binary format of prepared statements.
+/// Whether values are sent as text or in the binary format of prepared statements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowFormat {
     /// `ProtocolText::ResultsetRow`.
@@ -59,7 +59,7 @@ pub struct Column {
     width: u32,
 }
 
-/// Digits of the fraction of a second for a unit; MySQL has six at most.
+/// Returns the number of digits for the fraction of a second in this unit; MySQL supports at most six.
 fn digits(unit: TimeUnit) -> u8 {
     match unit {
         TimeUnit::Second => 0,
@@ -101,7 +101,7 @@ impl Column {
         let point = |digits: u8| u32::from(digits) + u32::from(digits > 0);
         let width = match kind {
             Kind::Nothing => 0,
-            // The width by which drivers recognize a boolean.
+            // Drivers recognize a boolean by a display width of 1.
             Kind::Signed(_) if *of == DataType::Boolean => 1,
             Kind::Signed(1) => 4,
             Kind::Signed(2) => 6,
@@ -159,7 +159,7 @@ impl Column {
     }
 }
 
-/// `MYSQL_TYPE_TINY`, `SHORT`, `LONG`, `LONGLONG`.
+/// Returns the type of an integer by its size in bytes: `MYSQL_TYPE_TINY`, `SHORT`, `LONG`, `LONGLONG`.
 fn number(size: usize) -> u8 {
     match size {
         1 => 1,
@@ -169,19 +169,19 @@ fn number(size: usize) -> u8 {
     }
 }
 
-/// The columns of a schema.
+/// Returns the columns of a schema.
 #[must_use]
 pub fn columns(schema: &Schema) -> Vec<Column> {
     schema.fields().iter().map(|field| Column::new(field.name(), field.data_type())).collect()
 }
 
-/// The column definition of a placeholder.
+/// Returns the column definition of a placeholder.
 #[must_use]
 pub fn placeholder() -> Column {
     Column::new("?", &DataType::Utf8)
 }
 
-/// The rows of a batch, ready to be encoded.
+/// The rows of a batch, with all columns cast to the types that this module encodes.
 #[derive(Debug)]
 pub struct Ready {
     columns: Vec<(Kind, ArrayRef)>,
@@ -189,7 +189,7 @@ pub struct Ready {
     pub rows: usize,
 }
 
-/// Casts a column to the Arrow type of its kind.
+/// Casts a column to the Arrow type from which its values are encoded.
 fn ready(array: &ArrayRef) -> Result<(Kind, ArrayRef), ArrowError> {
     let kind = kind(array.data_type());
     let plain = match kind {
@@ -218,7 +218,7 @@ impl Ready {
     /// Prepares a batch for encoding.
     ///
     /// # Errors
-    /// More than 2 GiB of texts in one batch.
+    /// A cast fails, for example because one batch has more than 2 GiB of strings.
     pub fn new(batch: &RecordBatch) -> Result<Ready, ArrowError> {
         let columns: Result<_, _> = batch.columns().iter().map(ready).collect();
         Ok(Ready { columns: columns?, rows: batch.num_rows() })
@@ -229,7 +229,7 @@ impl Ready {
         let is_null = |kind: Kind, array: &ArrayRef| kind == Kind::Nothing || array.is_null(row);
         if way == RowFormat::Binary {
             to.push(0);
-            // A bit for each NULL; the first two bits are reserved.
+            // One bit per column, set for NULL; the first two bits are reserved.
             let mut nulls = vec![0; (self.columns.len() + 2).div_ceil(8)];
             for (at, (kind, array)) in self.columns.iter().enumerate() {
                 nulls[(at + 2) / 8] |= u8::from(is_null(*kind, array)) << ((at + 2) % 8);
@@ -247,7 +247,7 @@ impl Ready {
     }
 }
 
-/// Formats a floating point number as MySQL and most languages read it.
+/// Formats a floating point number so that MySQL and most languages can parse it.
 fn real(value: f64, shortest: &str, exponent: String) -> String {
     match value {
         _ if value.is_nan() => "NaN".to_owned(),
@@ -307,7 +307,7 @@ fn as_binary(kind: Kind, array: &ArrayRef, row: usize, to: &mut Vec<u8>) {
         }
         Kind::TimeOfDay(_) => {
             length(to, 12);
-            // Not negative, zero days.
+            // The sign (not negative), then the number of days (0).
             to.extend([0; 5]);
             to.extend(days::time_bytes(array.as_primitive::<Time64MicrosecondType>().value(row)));
         }

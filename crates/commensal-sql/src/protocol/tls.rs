@@ -1,5 +1,5 @@
-//! Encryption of connections: TLS 1.2 and 1.3 with a certificate and a key from PEM files, which can be reloaded while
-//! connections are open.
+//! Encryption of connections with TLS 1.2 or 1.3. The certificate and the key are PEM files, which can be reloaded
+//! while connections are open.
 
 use arc_swap::ArcSwap;
 use commensal_host::{Host, HostError, LinuxHost};
@@ -15,7 +15,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{self, InconsistentKeys, ServerConfig};
 use tokio_rustls::server::TlsStream;
 
-/// Why TLS cannot be offered.
+/// The reason why TLS cannot be offered.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
@@ -28,10 +28,10 @@ pub enum TlsError {
         /// The file and the error.
         source: HostError,
     },
-    /// A file has no certificate.
+    /// The certificate file contains no certificate.
     #[error("there is no certificate in {}: --tls-cert takes a PEM file, the server's own certificate first", .0.display())]
     NoCertificate(PathBuf),
-    /// A file has no key.
+    /// The key file contains no key.
     #[error(
         "there is no private key in {}: --tls-key takes a PEM file whose key has no passphrase",
         .0.display()
@@ -39,7 +39,7 @@ pub enum TlsError {
     NoKey(PathBuf),
     /// The key does not belong to the certificate.
     #[error(
-        "the key in {} is not that of the first certificate in {}: give the two files that were made together",
+        "the key in {} does not belong to the first certificate in {}: give a certificate and its own key",
         .key.display(), .certificate.display()
     )]
     NoMatch {
@@ -48,9 +48,10 @@ pub enum TlsError {
         /// File of the key.
         key: PathBuf,
     },
-    /// The TLS library rejects the pair.
+    /// The TLS library rejects the certificate or the key.
     #[error(
-        "the certificate in {} with the key in {} cannot be used (RSA of 2048 bits and more, ECDSA and Ed25519 can)",
+        "the certificate in {} with the key in {} cannot be used: RSA keys of at least 2048 bits, ECDSA and Ed25519 \
+         are supported",
         .certificate.display(), .key.display()
     )]
     Refused {
@@ -77,19 +78,19 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// Reads a chain of certificates and the key of the first.
+    /// Reads a chain of certificates, and the key of its first certificate.
     ///
     /// # Errors
-    /// A file is missing or has other content, or the two do not belong together.
+    /// A file is missing or has invalid content, or the key does not belong to the certificate.
     pub fn open(certificate: &Path, key: &Path) -> Result<Tls, TlsError> {
         let config = ArcSwap::from(read(certificate, key)?);
         Ok(Tls { certificate: certificate.to_owned(), key: key.to_owned(), config })
     }
 
-    /// Reloads the files, for future connections.
+    /// Reloads both files for future connections.
     ///
     /// # Errors
-    /// Those of [`Tls::open`]; the previous pair then stays in use.
+    /// The errors of [`Tls::open`]; the previous certificate and key then stay in use.
     pub fn reload(&self) -> Result<(), TlsError> {
         self.config.store(read(&self.certificate, &self.key)?);
         Ok(())
@@ -98,7 +99,7 @@ impl Tls {
     /// Performs the server's side of a handshake.
     ///
     /// # Errors
-    /// Client and server have no common parameters, or the client disconnects.
+    /// The client and the server have no common parameters, or the client disconnects.
     pub async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         TlsAcceptor::from(self.config.load_full()).accept(stream).await
     }

@@ -5,19 +5,19 @@ use super::packets::PayloadReader;
 use datafusion::common::ScalarValue;
 use std::collections::HashMap;
 
-/// State of a prepared statement's placeholders between executions.
+/// The placeholders (`?`) of a prepared statement, and the data about them that is kept between executions.
 #[derive(Debug, Default)]
 pub struct Placeholders {
     /// Number of placeholders.
     pub number: usize,
-    /// Types as last sent, each with whether it is unsigned.
+    /// Types that the client has sent last, each with a flag for unsigned.
     types: Vec<(u8, bool)>,
-    /// Values that were sent before in pieces.
+    /// Values that the client has sent in pieces before the execution.
     pieces: HashMap<u16, Vec<u8>>,
 }
 
 impl Placeholders {
-    /// This number of placeholders, with types unknown so far.
+    /// Creates this number of placeholders, whose types are still unknown.
     #[must_use]
     pub fn new(number: usize) -> Placeholders {
         Placeholders { number, ..Placeholders::default() }
@@ -28,7 +28,7 @@ impl Placeholders {
         self.pieces.entry(at).or_default().extend(bytes);
     }
 
-    /// Total size of the stored pieces.
+    /// Returns the total size of the stored pieces, in bytes.
     #[must_use]
     pub fn kept(&self) -> usize {
         self.pieces.values().map(Vec::len).sum()
@@ -39,7 +39,7 @@ impl Placeholders {
         self.pieces.clear();
     }
 
-    /// Parses the values of an execution; `None` when the packet is malformed, or a type is unknown.
+    /// Parses the values of an execution; returns `None` if the packet is malformed or a type is unknown.
     pub fn read(&mut self, mut bytes: PayloadReader<'_>) -> Option<Vec<ScalarValue>> {
         if self.number == 0 {
             return Some(Vec::new());
@@ -63,7 +63,7 @@ impl Placeholders {
     }
 }
 
-/// A text, or binary data if it is not UTF-8.
+/// Converts bytes to a string, or to binary data if they are not UTF-8.
 fn of_bytes(bytes: &[u8]) -> ScalarValue {
     match std::str::from_utf8(bytes) {
         Ok(text) => ScalarValue::Utf8(Some(text.to_owned())),
@@ -111,7 +111,7 @@ fn value(bytes: &mut PayloadReader<'_>, kind: u8, unsigned: bool) -> Option<Scal
     })
 }
 
-/// A date, with the time if it is not zero. Zero dates, MySQL's way to write that there is none, become NULL.
+/// Parses a date, with the time if it is not zero. Zero dates, which MySQL uses for "no date", become NULL.
 fn moment(bytes: &[u8], only_date: bool) -> Option<ScalarValue> {
     let mut padded = [0; 11];
     padded.get_mut(..bytes.len())?.copy_from_slice(bytes);
@@ -137,7 +137,7 @@ fn of_day(hour: u8, minute: u8, second: u8, micros: [u8; 4]) -> Option<i64> {
     fits.then_some(seconds * 1_000_000 + i64::from(micros))
 }
 
-/// A time of day; longer and negative ones, which MySQL allows, become texts.
+/// Parses a time of day. Times of more than a day and negative ones, which MySQL allows, become strings.
 fn time(bytes: &[u8]) -> Option<ScalarValue> {
     let mut padded = [0; 12];
     padded.get_mut(..bytes.len())?.copy_from_slice(bytes);
@@ -155,7 +155,7 @@ fn time(bytes: &[u8]) -> Option<ScalarValue> {
     Some(ScalarValue::Utf8(Some(format!("{sign}{hours:02}:{minute:02}:{second:02}"))))
 }
 
-/// A decimal with as many digits as written; 38 at most.
+/// Parses a decimal number with as many digits as it has, at most 38.
 fn decimal(text: &str) -> Option<ScalarValue> {
     let digits: String = text.chars().filter(|letter| *letter != '.').collect();
     let scale = text.split_once('.').map_or(0, |(_, below)| below.len());
@@ -216,7 +216,7 @@ mod tests {
         ] {
             assert_eq!(read(kind, 0, bytes), None, "{kind} {bytes:?}");
         }
-        // No types were sent yet, and the packet is too short.
+        // The types have not been sent yet, and the packet is too short.
         assert_eq!(Placeholders::new(1).read(PayloadReader(&[0, 0, 1])), None);
         assert_eq!(Placeholders::new(20).read(PayloadReader(&[0, 0, 0, 1, 1])), None);
         assert_eq!(Placeholders::new(0).read(PayloadReader(&[])), Some(Vec::new()));

@@ -1,10 +1,10 @@
-//! Users, roles, passwords and privileges.
+//! Grammar of statements about users, roles, passwords and privileges.
 
 use super::cursor::Cursor;
 use super::syntax::{Grant, Granted, Grantee, Secret, Statement, SyntaxError, UserChange, UserName};
 use sqlparser::tokenizer::Token;
 
-/// Parses a statement about access; `None` when it begins otherwise.
+/// Parses a statement about users, roles or privileges; returns `None` if the statement begins otherwise.
 pub(super) fn statement(cursor: &mut Cursor) -> Result<Option<Statement>, SyntaxError> {
     let statement = if cursor.take(&["GRANT"]) {
         grant(cursor, false)?
@@ -38,12 +38,12 @@ pub(super) fn statement(cursor: &mut Cursor) -> Result<Option<Statement>, Syntax
     Ok(Some(statement))
 }
 
-/// `'u'@'%'`, `u@localhost`, `u`.
+/// Parses a user: `'u'@'%'`, `u@localhost` or `u`.
 pub(super) fn user(cursor: &mut Cursor) -> Result<UserName, SyntaxError> {
     let plain = matches!(cursor.peek(), Some(Token::Word(word)) if word.quote_style.is_none());
     let name = cursor.name("the name of a user")?;
     if let Some((name, host)) = name.split_once('@').filter(|_| plain) {
-        // The tokenizer treats an @ as part of a plain word.
+        // The tokenizer treats an `@` as part of a plain word.
         let host = if host.is_empty() { host_name(cursor)? } else { host.to_owned() };
         return Ok(UserName { name: name.to_owned(), host });
     }
@@ -62,7 +62,7 @@ pub(super) fn user(cursor: &mut Cursor) -> Result<UserName, SyntaxError> {
     Ok(UserName { name, host: host.unwrap_or_else(|| "%".to_owned()) })
 }
 
-/// After the `@`: a name, a quoted pattern, or Doris' `['domain']`.
+/// Parses the host after the `@`: a name, a quoted pattern, or Doris' `['domain']`.
 fn host_name(cursor: &mut Cursor) -> Result<String, SyntaxError> {
     if cursor.take_sign(&Token::LBracket) {
         return Err(cursor.fail("a host name or pattern (domains in brackets are not supported)"));
@@ -70,7 +70,7 @@ fn host_name(cursor: &mut Cursor) -> Result<String, SyntaxError> {
     cursor.name("a host name or pattern in quotes")
 }
 
-/// After `IDENTIFIED BY`: the password, or `PASSWORD` and its hash.
+/// Parses the text after `IDENTIFIED BY`: the password, or `PASSWORD` and a hash.
 fn identified_by(cursor: &mut Cursor) -> Result<Secret, SyntaxError> {
     if cursor.take(&["PASSWORD"]) {
         return cursor.quoted("the password's hash in quotes").map(Secret::Hash);
@@ -78,7 +78,7 @@ fn identified_by(cursor: &mut Cursor) -> Result<Secret, SyntaxError> {
     cursor.quoted("a password in quotes").map(Secret::Plain)
 }
 
-/// After `SET PASSWORD =`: `PASSWORD('…')`, or the hash.
+/// Parses the text after `SET PASSWORD =`: `PASSWORD('…')`, or a hash.
 fn new_password(cursor: &mut Cursor) -> Result<Secret, SyntaxError> {
     if !cursor.take(&["PASSWORD"]) {
         return cursor.quoted("PASSWORD('…') or a password's hash in quotes").map(Secret::Hash);
@@ -132,7 +132,7 @@ fn grant(cursor: &mut Cursor, revoke: bool) -> Result<Statement, SyntaxError> {
     Ok(Statement::Grant(Grant { revoke, what, grantee }))
 }
 
-/// The object of privileges: a workload group, or `catalog.database.table` with stars.
+/// Parses the object of privileges: a workload group, or `catalog.database.table`, of which parts may be `*`.
 fn object(cursor: &mut Cursor, privileges: Vec<String>) -> Result<Granted, SyntaxError> {
     if cursor.take(&["WORKLOAD", "GROUP"]) {
         if privileges != ["USAGE_PRIV"] {
@@ -150,7 +150,7 @@ fn object(cursor: &mut Cursor, privileges: Vec<String>) -> Result<Granted, Synta
         }
     }
     let mut object = ["*", "*", "*"].map(str::to_owned);
-    // `db.table` leaves the catalog out; a single name is a database.
+    // `db.table` has no catalog; a single name is a database.
     let first = if parts.len() == 1 { 1 } else { 3 - parts.len() };
     for (place, part) in object.iter_mut().skip(first).zip(parts) {
         *place = part;

@@ -1,4 +1,4 @@
-//! The tokens of one statement, and the basic parsing steps that the grammars use.
+//! The tokens of one statement, and basic parsing steps for the grammars.
 
 use super::syntax::{Properties, SyntaxError};
 use sqlparser::dialect::MySqlDialect;
@@ -6,11 +6,11 @@ use sqlparser::tokenizer::{Location, Token, Tokenizer, Whitespace};
 
 /// A comment `/*+…*/` and its position among the tokens.
 pub(super) struct Hint {
-    /// Number of tokens before it.
+    /// Number of tokens before the hint.
     pub after: usize,
-    /// Its text after the plus sign.
+    /// Text of the hint after the plus sign.
     pub text: String,
-    /// Position where its text begins.
+    /// Position at which the text begins.
     pub at: Location,
 }
 
@@ -62,12 +62,12 @@ impl Cursor {
         self.peek().is_none()
     }
 
-    /// Fails unless all tokens were consumed.
+    /// Returns an error unless all tokens were consumed.
     pub fn end(&self) -> Result<(), SyntaxError> {
         if self.at_end() { Ok(()) } else { Err(self.fail("the end of the statement")) }
     }
 
-    /// An error: something else was expected here.
+    /// Returns an error which says that something else was expected at this position.
     pub fn fail(&self, expected: &str) -> SyntaxError {
         let (found, at) = match self.tokens.get(self.at) {
             Some((token, at)) => (shown(token), *at),
@@ -86,12 +86,12 @@ impl Cursor {
             if found.quote_style.is_none() && found.value.eq_ignore_ascii_case(word))
     }
 
-    /// Whether these words come next; consumes nothing.
+    /// Whether the next tokens are these words; consumes nothing.
     pub fn comes(&self, words: &[&str]) -> bool {
         words.iter().enumerate().all(|(offset, word)| self.is_word(self.at + offset, word))
     }
 
-    /// Consumes these words, if they come next.
+    /// Consumes these words if they are next. Returns whether they were next.
     pub fn take(&mut self, words: &[&str]) -> bool {
         let comes = self.comes(words);
         if comes {
@@ -100,31 +100,31 @@ impl Cursor {
         comes
     }
 
-    /// Consumes a word that must come next.
+    /// Consumes the next word, or returns an error if the next word is not `word`.
     pub fn expect(&mut self, word: &str) -> Result<(), SyntaxError> {
         if self.take(&[word]) { Ok(()) } else { Err(self.fail(word)) }
     }
 
-    /// Consumes a sign, if it comes next.
+    /// Consumes this sign if it is next. Returns whether it was next.
     pub fn take_sign(&mut self, sign: &Token) -> bool {
         let comes = self.peek() == Some(sign);
         self.at += usize::from(comes);
         comes
     }
 
-    /// Consumes a sign that must come next.
+    /// Consumes the next sign, or returns an error if the next sign is not `sign`.
     pub fn expect_sign(&mut self, sign: &Token) -> Result<(), SyntaxError> {
         if self.take_sign(sign) { Ok(()) } else { Err(self.fail(&format!("\"{sign}\""))) }
     }
 
-    /// Consumes the next token, whatever it is.
+    /// Consumes the next token of any kind.
     pub fn next(&mut self) -> Option<Token> {
         let token = self.peek().cloned();
         self.at += usize::from(token.is_some());
         token
     }
 
-    /// A text in single or double quotes.
+    /// Parses a string in single or double quotes.
     pub fn quoted(&mut self, what: &str) -> Result<String, SyntaxError> {
         let text = match self.peek() {
             Some(Token::SingleQuotedString(text) | Token::DoubleQuotedString(text)) => text.clone(),
@@ -134,7 +134,7 @@ impl Cursor {
         Ok(text)
     }
 
-    /// A name: plain, in backticks or quoted.
+    /// Parses a name: plain, in backticks or quoted.
     pub fn name(&mut self, what: &str) -> Result<String, SyntaxError> {
         if let Some(Token::Word(word)) = self.peek() {
             let name = word.value.clone();
@@ -144,7 +144,7 @@ impl Cursor {
         self.quoted(what)
     }
 
-    /// A value: a name, or a number with an optional sign and percent sign.
+    /// Parses a value: a name, or a number with an optional sign and percent sign.
     pub fn value(&mut self, what: &str) -> Result<String, SyntaxError> {
         let before = self.at;
         let minus = self.take_sign(&Token::Minus);
@@ -158,7 +158,7 @@ impl Cursor {
         Ok(format!("{}{number}{percent}", if minus { "-" } else { "" }))
     }
 
-    /// Items separated by commas.
+    /// Parses items separated by commas.
     pub fn list<T>(
         &mut self,
         mut item: impl FnMut(&mut Self) -> Result<T, SyntaxError>,
@@ -170,7 +170,7 @@ impl Cursor {
         Ok(items)
     }
 
-    /// Items in parentheses, possibly none.
+    /// Parses a list of items in parentheses, which may be empty.
     pub fn parenthesised<T>(
         &mut self,
         item: impl FnMut(&mut Self) -> Result<T, SyntaxError>,
@@ -183,25 +183,25 @@ impl Cursor {
         if self.take_sign(&Token::RParen) { Ok(items) } else { Err(self.fail("\",\" or \")\"")) }
     }
 
-    /// `PROPERTIES(key = value, …)`, if it comes next.
+    /// Parses `PROPERTIES(key = value, …)`. If the statement has none, returns no properties.
     pub fn properties(&mut self) -> Result<Properties, SyntaxError> {
         if self.take(&["PROPERTIES"]) { self.pairs() } else { Ok(Properties::new()) }
     }
 
-    /// `(key = value, …)`.
+    /// Parses `(key = value, …)`.
     pub fn pairs(&mut self) -> Result<Properties, SyntaxError> {
         let mut properties = Properties::new();
         self.parenthesised(|cursor| cursor.pair(&mut properties))?;
         Ok(properties)
     }
 
-    /// `key = value`; a duplicate key is refused.
+    /// Parses `key = value`; a duplicate key is an error.
     pub fn pair(&mut self, properties: &mut Properties) -> Result<(), SyntaxError> {
         let before = self.at;
         let key = self.name("a property")?.to_lowercase();
         if properties.contains_key(&key) {
             self.at = before;
-            return Err(self.fail(&format!("the property {key:?} is there twice")));
+            return Err(self.fail(&format!("the property {key:?} occurs twice")));
         }
         self.expect_sign(&Token::Eq)?;
         let value = self.value("a value")?;
@@ -209,13 +209,13 @@ impl Cursor {
         Ok(())
     }
 
-    /// `LIKE 'pattern'`, if it comes next.
+    /// Parses `LIKE 'pattern'`. Returns `None` if the statement has no `LIKE`.
     pub fn like(&mut self) -> Result<Option<String>, SyntaxError> {
         if self.take(&["LIKE"]) { self.quoted("a pattern in quotes").map(Some) } else { Ok(None) }
     }
 }
 
-/// A token for a message; never the content of quotes.
+/// Formats a token for a message, without the content of quotes.
 fn shown(token: &Token) -> String {
     match token {
         Token::Word(word) if word.quote_style.is_none() => {
@@ -232,7 +232,7 @@ fn shown(token: &Token) -> String {
     }
 }
 
-/// The tokenizer's message with a lower-case first letter, like ours.
+/// Converts the first letter of the tokenizer's message to lower case, as in other messages.
 fn lower(message: &str) -> String {
     let mut characters = message.chars();
     let first = characters.next().map(|first| first.to_ascii_lowercase());

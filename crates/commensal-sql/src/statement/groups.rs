@@ -1,4 +1,4 @@
-//! Workload groups and workload policies.
+//! Grammar of statements about workload groups and workload policies.
 
 use super::cursor::Cursor;
 use super::syntax::{ActionText, ConditionText, GroupRef, NewPolicy, Statement, SyntaxError};
@@ -6,7 +6,7 @@ use sqlparser::tokenizer::Token;
 
 type Grammar = fn(&mut Cursor) -> Result<Statement, SyntaxError>;
 
-/// Parses a statement about groups or policies; `None` when it begins otherwise.
+/// Parses a statement about groups or policies; returns `None` if the statement begins otherwise.
 pub(super) fn statement(cursor: &mut Cursor) -> Result<Option<Statement>, SyntaxError> {
     let verbs: [(&str, Grammar); 4] = [("CREATE", create), ("ALTER", alter), ("DROP", drop), ("SHOW", show)];
     for (verb, grammar) in verbs {

@@ -1,13 +1,14 @@
 //! Hides the secrets in a statement's text, for process lists and logs.
 
-/// Words that mark a quoted text as a secret when they are part of its key.
+/// Words which, as part of a key, indicate that the quoted value of that key is a secret.
 const SECRETS: [&str; 6] = ["password", "passwd", "secret", "token", "credential", "access_key"];
-const HIDDEN: &str = "'***'";
+const HIDDEN: &str = "***";
 
-/// The text with every quoted piece hidden that follows a key such as `s3.secret_key`, or `IDENTIFIED BY`. In doubt a
-/// piece is hidden.
+/// Returns the text with hidden secrets: the content of quotes after a key such as `s3.secret_key` and after
+/// `IDENTIFIED BY`. In case of doubt, the content is hidden.
 #[must_use]
 pub fn redacted(text: &str) -> String {
+    let identified = text.to_lowercase().contains("identified");
     let mut shown = String::with_capacity(text.len());
     let mut word = String::new();
     let mut secret = false;
@@ -18,15 +19,17 @@ pub fn redacted(text: &str) -> String {
             shown.push(character);
             continue;
         }
-        secret |= announces(&std::mem::take(&mut word));
+        secret |= announces(&std::mem::take(&mut word), identified);
         match character {
             '\'' | '"' | '`' => {
                 let quoted = quoted(&mut characters, character);
                 if secret {
+                    shown.push(character);
                     shown.push_str(HIDDEN);
+                    shown.push(character);
                     secret = false;
                 } else {
-                    secret = announces(&quoted);
+                    secret = announces(&quoted, identified);
                     shown.push(character);
                     shown.push_str(&quoted);
                     shown.push(character);
@@ -41,12 +44,13 @@ pub fn redacted(text: &str) -> String {
     shown
 }
 
-fn announces(word: &str) -> bool {
+/// Whether a secret follows this word. `identified` states whether the statement contains `IDENTIFIED`.
+fn announces(word: &str, identified: bool) -> bool {
     let word = word.to_lowercase();
-    word == "by" || SECRETS.iter().any(|secret| word.contains(secret))
+    (identified && word == "by") || SECRETS.iter().any(|secret| word.contains(secret))
 }
 
-/// The content up to the end of the quotes, as written.
+/// Consumes the quoted content up to the closing quote, and returns it as written.
 fn quoted(characters: &mut std::str::Chars<'_>, quote: char) -> String {
     let mut text = String::new();
     while let Some(character) = characters.next() {
@@ -74,6 +78,10 @@ mod tests {
     fn secrets_are_hidden() {
         for (text, want) in [
             ("select 'a' from t", "select 'a' from t"),
+            ("select a from t order by 'x', \"y\"", "select a from t order by 'x', \"y\""),
+            ("set passwd = 'a', x = 'b'", "set passwd = '***', x = 'b'"),
+            ("f('hdfs.credential' = 'k')", "f('hdfs.credential' = '***')"),
+            ("select 'password' = 'x'", "select 'password' = '***'"),
             ("create user u identified by 'x'", "create user u identified by '***'"),
             (
                 "create user u identified by password '*AB' default role 'r'",
@@ -82,8 +90,12 @@ mod tests {
             ("set password for u = password('x')", "set password for u = password('***')"),
             (
                 "S3('URI' = 'https://b', \"s3.access_key\"= \"ak\", 's3.secret_key' = 's;''k', 'format'='csv')",
-                "S3('URI' = 'https://b', \"s3.access_key\"= '***', 's3.secret_key' = '***', 'format'='csv')",
+                "S3('URI' = 'https://b', \"s3.access_key\"= \"***\", 's3.secret_key' = '***', 'format'='csv')",
             ),
+            ("create user u identified by 'x,y'", "create user u identified by '***'"),
+            ("create user u identified with 'p' by 'x'", "create user u identified with 'p' by '***'"),
+            (r#"s3("secret_key" = "a\"b", 'q' = 'r')"#, r#"s3("secret_key" = "***", 'q' = 'r')"#),
+            ("select 'password", "select 'password'"),
             (r"f('aws.secret' = 'a\'b')", "f('aws.secret' = '***')"),
             ("f(session_token='open", "f(session_token='***'"),
         ] {

@@ -1,10 +1,11 @@
-//! Session variables, properties of users, configuration, connections, and hints in queries.
+//! Grammar of statements about session variables, user properties, configuration and connections, and of hints in
+//! queries.
 
 use super::cursor::{Cursor, Hint};
 use super::syntax::{Assignment, Kill, Properties, Statement, SyntaxError, Value};
 use sqlparser::tokenizer::Token;
 
-/// Parses a statement about sessions; `None` when it begins otherwise.
+/// Parses a statement about sessions; returns `None` if the statement begins otherwise.
 pub(super) fn statement(cursor: &mut Cursor) -> Result<Option<Statement>, SyntaxError> {
     let statement = if cursor.take(&["SET"]) {
         set(cursor)?
@@ -36,7 +37,7 @@ pub(super) fn statement(cursor: &mut Cursor) -> Result<Option<Statement>, Syntax
     Ok(Some(statement))
 }
 
-/// Consumes `SHOW [GLOBAL|SESSION] VARIABLES`, unless a `WHERE` follows: that is for the query engine.
+/// Consumes `SHOW [GLOBAL|SESSION] VARIABLES`, unless `WHERE` follows: the query engine executes that form.
 fn shows_variables(cursor: &mut Cursor) -> bool {
     let spellings: [&[&str]; 4] = [
         &["SHOW", "VARIABLES"],
@@ -75,7 +76,7 @@ fn set(cursor: &mut Cursor) -> Result<Statement, SyntaxError> {
     cursor.list(assignment).map(Statement::Set)
 }
 
-/// The rest of `SET TRANSACTION`, words and commas.
+/// Parses the rest of `SET TRANSACTION`: words and commas.
 fn transaction(cursor: &mut Cursor) -> Result<Statement, SyntaxError> {
     cursor.list(|cursor| {
         cursor.name("a characteristic of a transaction")?;
@@ -87,7 +88,7 @@ fn transaction(cursor: &mut Cursor) -> Result<Statement, SyntaxError> {
     Ok(Statement::SetTransaction)
 }
 
-/// `[GLOBAL|SESSION] name = value`, with `@@` in front or not.
+/// Parses `[GLOBAL|SESSION] name = value`; the name may start with `@@`.
 fn assignment(cursor: &mut Cursor) -> Result<Assignment, SyntaxError> {
     let (global, name) = variable(cursor)?;
     if !cursor.take_sign(&Token::Assignment) {
@@ -96,7 +97,7 @@ fn assignment(cursor: &mut Cursor) -> Result<Assignment, SyntaxError> {
     Ok(Assignment { global, name, value: value(cursor)? })
 }
 
-/// Scope and name of a variable.
+/// Parses the scope and the name of a variable.
 fn variable(cursor: &mut Cursor) -> Result<(bool, String), SyntaxError> {
     let mut global = cursor.take(&["GLOBAL"]);
     if !global && !cursor.take(&["SESSION"]) {
@@ -116,7 +117,8 @@ fn variable(cursor: &mut Cursor) -> Result<(bool, String), SyntaxError> {
     Ok((global, name))
 }
 
-/// A literal, or an expression as it is written, up to the next comma outside of parentheses.
+/// Parses a value: a literal, or any other expression. An expression is kept as written, up to the next comma outside
+/// of parentheses.
 fn value(cursor: &mut Cursor) -> Result<Value, SyntaxError> {
     let mut tokens = Vec::new();
     let mut depth = 0usize;
@@ -185,17 +187,17 @@ fn admin(cursor: &mut Cursor) -> Result<Statement, SyntaxError> {
         || cursor.take(&["SET", "ALL", "FRONTENDS", "CONFIG"])
         || cursor.take(&["SET", "FRONTEND", "ALL", "CONFIG"]);
     if !sets {
-        return Err(
-            cursor.fail("SET FRONTEND CONFIG or SHOW FRONTEND CONFIG (ADMIN knows nothing else here)")
-        );
+        return Err(cursor
+            .fail("SET FRONTEND CONFIG or SHOW FRONTEND CONFIG (no other ADMIN statement is supported)"));
     }
     cursor.pairs().map(Statement::AdminSetConfig)
 }
 
-/// Assignments of `SET_VAR` hints directly after a `SELECT`. Other hints are ignored.
+/// Returns the assignments of `SET_VAR` hints directly after a `SELECT`. Other hints are ignored.
 ///
 /// # Errors
-/// When a `SET_VAR` is malformed: a query meant for another group must not run in this one.
+/// [`SyntaxError`] if a `SET_VAR` hint is malformed: a query that the hint assigns to another group must not run in the
+/// session's group.
 pub(super) fn hints(cursor: &Cursor) -> Result<Vec<Assignment>, SyntaxError> {
     let mut variables = Vec::new();
     for hint in cursor.hints() {

@@ -1,11 +1,12 @@
-//! Splits a text at its semicolons, by MySQL's rules for quotes and comments.
+//! Splits SQL text at its semicolons, following MySQL's rules for quotes and comments.
 
 use commensal_core::text::line_and_column;
 use std::iter::Peekable;
 use std::str::CharIndices;
 
-/// The statements in a text, without the semicolons between them and the whitespace around them. Empty parts are left
-/// out. Lines at the beginning of a statement that start with `//`, like comments in documents, are left out, too.
+/// Splits `text` into statements, without semicolons and surrounding whitespace. Empty statements are dropped. A
+/// comment line that begins with `//` before a statement is dropped, too: MySQL does not allow such lines, but
+/// documents use them.
 #[must_use]
 pub fn split(text: &str) -> Vec<&str> {
     let mut parts = Vec::new();
@@ -33,14 +34,15 @@ pub fn split(text: &str) -> Vec<&str> {
     parts
 }
 
-/// Line and column, both from 1, at which `part`, a piece of `text`, begins.
+/// Returns the line and column (both from 1) at which `part`, a slice of `text`, begins.
 pub(super) fn position(text: &str, part: &str) -> (u64, u64) {
     let offset = (part.as_ptr() as usize).saturating_sub(text.as_ptr() as usize);
     let (line, column) = line_and_column(text, offset);
     (line as u64, column as u64)
 }
 
-/// Two dashes begin a comment only when a blank or nothing follows them.
+/// Whether a comment starts at the beginning of the text. Two dashes start a comment only if whitespace or the end of
+/// the text follows.
 fn starts_comment(text: &str) -> bool {
     text.strip_prefix("--").is_some_and(|rest| rest.chars().next().is_none_or(char::is_whitespace))
 }

@@ -1,9 +1,9 @@
-//! What statements say: the types that the grammars fill in and the catalogue and the engine carry out.
+//! Syntax tree of statements: the parser creates these types; the catalogue and the engine execute them.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Properties as written: key in lower case, value as text without quotes.
+/// Properties as written in a statement: keys in lower case, values as strings without quotes.
 pub type Properties = BTreeMap<String, String>;
 
 /// A syntax error: its position, what was expected, and what was found.
@@ -29,7 +29,7 @@ pub enum Statement {
         group: GroupRef,
         /// `IF NOT EXISTS`: no error when the group exists.
         if_not_exists: bool,
-        /// Its properties.
+        /// Properties of the new group.
         properties: Properties,
     },
     /// `ALTER WORKLOAD GROUP name [FOR compute_group] PROPERTIES(…)`.
@@ -96,14 +96,14 @@ pub enum Statement {
     },
     /// `CREATE ROLE [IF NOT EXISTS] name`.
     CreateRole {
-        /// Its name.
+        /// Name of the role.
         name: String,
         /// `IF NOT EXISTS`: no error when the role exists.
         if_not_exists: bool,
     },
     /// `DROP ROLE [IF EXISTS] name`.
     DropRole {
-        /// Its name.
+        /// Name of the role.
         name: String,
         /// `IF EXISTS`: no error when the role does not exist.
         if_exists: bool,
@@ -124,7 +124,7 @@ pub enum Statement {
     },
     /// `SET a = 1, @@session.b = 'x'`, `SET NAMES x`.
     Set(Vec<Assignment>),
-    /// `SET [SESSION|GLOBAL] TRANSACTION …`: clients send it; there is nothing to set.
+    /// `SET [SESSION|GLOBAL] TRANSACTION …`: accepted because clients send it, without effect.
     SetTransaction,
     /// `UNSET VARIABLE name` and `UNSET VARIABLE ALL` (no name).
     UnsetVariable(Option<String>),
@@ -149,35 +149,35 @@ pub enum Statement {
         /// `FULL`: shows statements untruncated.
         full: bool,
     },
-    /// Anything else, for the query engine.
+    /// Any other statement, which the query engine executes.
     PassedOn(PassedOn),
 }
 
-/// A group as a statement names it.
+/// A reference to a group in a statement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupRef {
-    /// Its name.
+    /// The group's name.
     pub name: String,
     /// The compute group named with `FOR`.
     pub compute_group: Option<String>,
 }
 
-/// `CREATE WORKLOAD POLICY`, not yet validated.
+/// `CREATE WORKLOAD POLICY` as parsed, before validation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewPolicy {
-    /// Its name.
+    /// The policy's name.
     pub name: String,
     /// `IF NOT EXISTS`: no error when the policy exists.
     pub if_not_exists: bool,
-    /// Conditions (metric, operator, value), all of which must hold.
+    /// Conditions (metric, operator, value), all of which must be met.
     pub conditions: Vec<ConditionText>,
-    /// Actions that then happen, with their arguments.
+    /// Actions to execute when the conditions are met, with their arguments.
     pub actions: Vec<ActionText>,
     /// Properties: enabled, priority, group.
     pub properties: Properties,
 }
 
-/// A condition as written.
+/// A condition as written in a statement, before validation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConditionText {
     /// The metric's name.
@@ -188,7 +188,7 @@ pub struct ConditionText {
     pub value: String,
 }
 
-/// An action as written.
+/// An action as written in a statement, before validation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ActionText {
     /// The action's name.
@@ -197,7 +197,7 @@ pub struct ActionText {
     pub argument: Option<String>,
 }
 
-/// A user and the host that it logs in from. Doris' default host is every host, `%`.
+/// A user's name, and the host that the user logs in from. The default host is `%`, every host, as in Doris.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UserName {
     /// Name.
@@ -207,21 +207,21 @@ pub struct UserName {
 }
 
 impl UserName {
-    /// The user of this name on every host.
+    /// Returns the user with this name on every host.
     #[must_use]
     pub fn anywhere(name: &str) -> UserName {
         UserName { name: name.to_owned(), host: "%".to_owned() }
     }
 }
 
-/// As Doris shows it: `'u'@'%'`.
+/// Formats the user like Doris: `'u'@'%'`.
 impl fmt::Display for UserName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "'{}'@'{}'", self.name, self.host)
     }
 }
 
-/// Who receives or loses a privilege.
+/// The user or role that receives or loses a privilege.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Grantee {
     /// A user.
@@ -233,27 +233,27 @@ pub enum Grantee {
 /// `GRANT` or `REVOKE`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
-    /// `REVOKE`.
+    /// Whether this is `REVOKE`, not `GRANT`.
     pub revoke: bool,
-    /// What is granted or revoked.
+    /// The group, privileges or roles that are granted or revoked.
     pub what: Granted,
-    /// The user or role that it is granted to, or revoked from.
+    /// The user or role that receives or loses the grant.
     pub grantee: Grantee,
 }
 
-/// What is granted.
+/// The kind of grant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Granted {
-    /// Use of a workload group, or of all (`%`).
+    /// Use of a workload group, or of all groups (`%`).
     Group(String),
     /// Privileges (in upper case) on `catalog.database.table`, `*` for all.
     Objects {
-        /// Such as `SELECT_PRIV`.
+        /// Names of privileges such as `SELECT_PRIV`.
         privileges: Vec<String>,
         /// Catalog, database and table.
         object: [String; 3],
     },
-    /// Roles, to a user.
+    /// Roles, which are granted to a user.
     Roles(Vec<String>),
 }
 
@@ -266,7 +266,7 @@ pub struct UserChange {
     pub create: bool,
     /// `IF NOT EXISTS` of `CREATE`, `IF EXISTS` of `ALTER`.
     pub lenient: bool,
-    /// The password; `None` leaves it unchanged, or empty for a new user.
+    /// The password; `None` leaves an existing user's password unchanged, and gives a new user an empty one.
     pub password: Option<Secret>,
     /// `DEFAULT ROLE`.
     pub role: Option<String>,
@@ -274,12 +274,12 @@ pub struct UserChange {
     pub tls: Option<bool>,
 }
 
-/// A password as written in a statement. Neither form is ever printed.
+/// A password as written in a statement. The password is never printed, and neither is its hash.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Secret {
     /// The password itself.
     Plain(String),
-    /// Its hash, as `mysql_native_password` has it.
+    /// The password's hash, in the form of `mysql_native_password`.
     Hash(String),
 }
 
@@ -289,49 +289,50 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// One session variable that is set.
+/// An assignment to one session variable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Assignment {
     /// `GLOBAL`.
     pub global: bool,
     /// Name in lower case; `@x` is a user-defined variable.
     pub name: String,
-    /// Its new value.
+    /// The new value.
     pub value: Value,
 }
 
 /// A value that is assigned to a session variable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
-    /// A text, a number or a word, without quotes.
+    /// A string, a number or a word, without quotes.
     Text(String),
     /// `DEFAULT`.
     Default,
-    /// Anything else, as written.
+    /// Any other expression, as written.
     Expression(String),
 }
 
 /// `KILL`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kill {
-    /// The query that runs on a connection.
+    /// The query that currently runs on this connection.
     Query(u64),
     /// The query with this id.
     QueryId(String),
-    /// The connection, with the query that runs on it; plain `KILL` means this.
+    /// The connection, with the query that runs on it; `KILL` without a keyword means this.
     Connection(u64),
 }
 
 /// A statement for the query engine.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PassedOn {
-    /// Its text as written, without blanks and semicolons at the end.
+    /// The statement as written, without whitespace and semicolons at the end.
     pub text: String,
-    /// Assignments from `/*+SET_VAR(…)*/` hints of its selects, which hold for this statement only, in their order.
+    /// Assignments from `/*+SET_VAR(…)*/` hints of the statement's selects, in order; they apply to this statement
+    /// only.
     pub variables: Vec<Assignment>,
 }
 
-/// Omits the text, which may contain keys to object stores.
+/// Omits the statement's text, because it may contain object store keys.
 impl fmt::Debug for PassedOn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "PassedOn({} bytes, {:?})", self.text.len(), self.variables)

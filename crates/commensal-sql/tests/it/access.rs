@@ -15,7 +15,7 @@ fn privileges(world: &World, user: &str) -> Vec<String> {
     .collect()
 }
 
-// promise 54
+// promise 45
 #[test]
 fn privileges_of_the_suite() {
     let mut world = World::new();
@@ -167,10 +167,7 @@ fn users_and_passwords() {
     world.ok(&format!("alter user u identified by password '{given}'"));
     assert_eq!(password(&world, "u", "1.1.1.1"), Some(given.to_uppercase()));
     for bad in ["ab", "*ab", "*zz2470C0C06DEE42FD1618BB99005ADCA2EC9D1E19"] {
-        world.refused(
-            &format!("alter user u identified by password '{bad}'"),
-            "a password's hash is a star and 40",
-        );
+        world.refused(&format!("alter user u identified by password '{bad}'"), "a password hash is * and 40");
     }
     world.refused("create user u", "User 'u'@'%' already exist");
     assert!(!world.ok("create user if not exists u identified by 'other'").changed);
@@ -208,31 +205,4 @@ fn roles_and_tables() {
     world.refused("create role 'a b'", "invalid name");
     world.ok("grant ADMIN_PRIV on *.*.* to u");
     assert!(world.catalog.is_admin(&user));
-}
-
-#[test]
-fn grants_are_shown_as_they_would_be_given_again() {
-    let mut world = World::new();
-    let users = "create user u; create user 'v'@'10.%'; create role r; create workload group g;";
-    world.ok(users);
-    world.ok(
-        "grant r to u; grant select_priv, load_priv on hits.`a b` to u; grant admin_priv on *.*.* to 'v'@'10.%';
-         grant usage_priv on workload group g to u; grant usage_priv on workload group '%' to 'v'@'10.%'",
-    );
-    let u = UserName::anywhere("u");
-    let shown = world.catalog.grants_shown(&u);
-    let want = [
-        "GRANT 'r' TO 'u'@'%'",
-        "GRANT SELECT_PRIV, LOAD_PRIV ON *.`hits`.`a b` TO 'u'@'%'",
-        "GRANT USAGE_PRIV ON WORKLOAD GROUP 'g' TO 'u'@'%'",
-    ];
-    assert_eq!(shown, want);
-    let mut again = World::new();
-    again.ok(users);
-    for (name, _) in world.catalog.users() {
-        for text in world.catalog.grants_shown(name) {
-            again.ok(&text);
-        }
-    }
-    assert!(world.catalog.users().eq(again.catalog.users()));
 }

@@ -2,7 +2,7 @@
 
 use crate::{World, parsed};
 use commensal_core::limit::MEMORY_MAX;
-use commensal_core::units::{Bytes, MemoryAmount, Ppm};
+use commensal_core::units::{Bytes, BytesPerS, MemoryAmount, Ppm};
 use commensal_sql::catalog::Catalog;
 use commensal_sql::property::MemoryLimit;
 use commensal_sql::statement::{Assignment, Statement, Value, split};
@@ -21,7 +21,7 @@ const QUERIES: [&str; 8] = [
     "// 使用tvf查询s3的数据\nSELECT * FROM s3(\"URI\" = \"https://bucketname/1kw.tsv\");",
 ];
 
-// promise 54
+// promise 45
 #[test]
 fn every_statement_is_understood() {
     for text in QUERIES {
@@ -37,7 +37,7 @@ fn every_statement_is_understood() {
     assert_eq!(parsed(parts[0]), Statement::Set(vec![set]));
 }
 
-// promise 54
+// promise 45
 #[test]
 fn the_documents_limits_are_what_it_says() {
     let mut world = World::new();
@@ -62,10 +62,10 @@ fn the_documents_limits_are_what_it_says() {
         "// 限制当前Group的读吞吐为每秒100M\nalter workload group g2 properties('read_bytes_per_second'='104857600');
          alter workload group normal properties('remote_read_bytes_per_second'='104857600');",
     );
-    assert_eq!(g2(&world.catalog).properties.read_bytes_per_second, Some(100 << 20));
+    assert_eq!(g2(&world.catalog).properties.read_bytes_per_second, Some(BytesPerS(100 << 20)));
     assert_eq!(
         world.catalog.group("normal").unwrap().properties.remote_read_bytes_per_second,
-        Some(100 << 20)
+        Some(BytesPerS(100 << 20))
     );
     assert_eq!(g2(&world.catalog).version, 4);
 }

@@ -68,20 +68,20 @@ fn read(text: &str) {
 proptest! {
     #![proptest_config(cases(2_000))]
 
-    // promise 54
+    // promise 45
     #[test]
     fn any_text(text in any::<String>()) {
         read(&text);
     }
 
-    // promise 54
+    // promise 45
     #[test]
     fn any_pieces(pieces in prop::collection::vec((0usize..PIECES.len(), "[a-z0-9 ]{0,4}"), 0..30)) {
         let text: String = pieces.into_iter().map(|(piece, word)| format!("{}{word}", PIECES[piece])).collect();
         read(&text);
     }
 
-    // promise 54
+    // promise 45
     #[test]
     fn mutated_statements(seed in 0usize..SEEDS.len(), edits in prop::collection::vec((any::<prop::sample::Index>(), 0usize..3, 0usize..PIECES.len()), 1..5)) {
         let mut text: Vec<char> = SEEDS[seed].chars().collect();
@@ -104,7 +104,7 @@ proptest! {
     }
 }
 
-// promise 54
+// promise 45
 #[test]
 fn deep_and_long_texts() {
     for text in [

@@ -81,7 +81,8 @@ const NOT_CREATED: [(&str, &str); 6] = [
     ("'cpu_share'='-2', 'memory_limit'='1%'", "The allowed cpu_share value is -1 or a positive integer"),
     (
         "'cpu_share'='10', 'memory_limit'='200%'",
-        "The sum of all workload group memory_limit within compute group default can not be greater than 100.0%. current sum val:261.0",
+        "The sum of all workload group memory_limit within compute group default can not be greater than 100.0%. \
+         current sum val:261.0",
     ),
     (
         "'cpu_share'='10', 'memory_limit'='99%'",
@@ -123,7 +124,7 @@ fn numbers_out_of_range(world: &mut World, group: &str) {
     }
 }
 
-// promise 54
+// promise 45
 #[test]
 fn the_suite_in_the_words_of_3() {
     let mut world = World::new();
@@ -235,7 +236,7 @@ const REFUSED_BY_4: [(&str, &str); 13] = [
     ("'cpu_shares'='1'", "Property cpu_shares is not supported. Did you mean cpu_share?"),
 ];
 
-// promise 54
+// promise 45
 #[test]
 fn the_suite_in_the_words_of_4() {
     let mut world = World::new();
@@ -252,7 +253,8 @@ fn the_suite_in_the_words_of_4() {
         &format!("{normal} ('min_cpu_percent'='-2')"),
         "The allowed min_cpu_percent value has to be in [0,100], but input value is -2",
     );
-    world.ok("create workload group if not exists test_group properties ('min_cpu_percent'='10', 'max_memory_percent'='10%');");
+    world.ok("create workload group if not exists test_group properties ('min_cpu_percent'='10', \
+              'max_memory_percent'='10%');");
     assert_eq!(
         rows(&world, &BOTH, new),
         ["normal 20% 50% 2147483647 0 0 30% 16 -1 -1", "test_group 10% 10% 2147483647 0 0 100% -1 -1 -1",]
@@ -282,11 +284,13 @@ fn watermarks() {
         "create workload group spill_group_test_failed properties ('memory_low_watermark'='96%');",
         "memory_high_watermark(85) should bigger than memory_low_watermark(96)",
     );
-    world.ok("create workload group spill_group_test properties ('memory_low_watermark'='10%','memory_high_watermark'='10%');");
+    world.ok("create workload group spill_group_test properties \
+              ('memory_low_watermark'='10%','memory_high_watermark'='10%');");
     let shown = |world: &World| rows(world, &["spill_group_test"], marks).join(" ");
     assert_eq!(shown(&world), "10% 10%");
     world.refused(
-        "create workload group if not exists spill_group_test properties ('memory_low_watermark'='20%','memory_high_watermark'='10%');",
+        "create workload group if not exists spill_group_test properties \
+         ('memory_low_watermark'='20%','memory_high_watermark'='10%');",
         "memory_high_watermark(10) should bigger than memory_low_watermark(20)",
     );
     let group = "alter workload group spill_group_test properties";
@@ -394,7 +398,7 @@ fn defaults_and_back_to_them() {
     assert_eq!(shown(&world), unset);
 }
 
-// promise 54
+// promise 45
 #[test]
 fn every_row_of_the_older_names() {
     let mut world = World::new();
@@ -425,7 +429,7 @@ fn every_row_of_the_older_names() {
             "'memory_limit'='1%', 'max_memory_percent'='2%'",
             "memory_limit and max_memory_percent are two names",
         ),
-        ("'enable_cpu_hard_limit'='true'", "enable_cpu_hard_limit is no property of a group"),
+        ("'enable_cpu_hard_limit'='true'", "enable_cpu_hard_limit is not a property of a group"),
         ("'nonsense'='1'", "Property nonsense is not supported."),
     ];
     for (property, want) in cases {
@@ -588,7 +592,8 @@ fn columns_are_where_doris_has_them() {
     let until_3 = "cpu_share memory_limit enable_memory_overcommit max_concurrency max_queue_size queue_timeout cpu_hard_limit \
                    scan_thread_num max_remote_scan_thread_num min_remote_scan_thread_num memory_low_watermark \
                    memory_high_watermark tag compute_group read_bytes_per_second remote_read_bytes_per_second";
-    let of_4 = "min_cpu_percent max_cpu_percent min_memory_percent max_memory_percent write_buffer_ratio slot_memory_policy";
+    let of_4 = "min_cpu_percent max_cpu_percent min_memory_percent max_memory_percent write_buffer_ratio \
+                slot_memory_policy";
     assert_eq!(names.join(" "), format!("{until_3} {of_4} class"));
     assert_eq!(
         show_groups().join(" "),

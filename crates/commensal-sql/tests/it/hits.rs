@@ -70,7 +70,7 @@ fn a_file_that_is_there_stays() {
     let refused = generate(folder.path(), &["--rows", "10"]);
     assert!(!refused.status.success());
     assert!(
-        said(&refused).contains("hits.parquet is there already") && said(&refused).contains("--force"),
+        said(&refused).contains("hits.parquet already exists") && said(&refused).contains("--force"),
         "{}",
         said(&refused)
     );
@@ -112,7 +112,8 @@ fn without_room(folder: &Path, script: &str) {
         let text = said(&failed);
         assert!(!failed.status.success(), "{format}: {text}");
         assert!(
-            text.contains(&format!("hits.{format} to its end")) && text.contains("--rows"),
+            text.contains(&format!("hits.{format}; the incomplete file was removed"))
+                && text.contains("--rows"),
             "{format}: {text}"
         );
         assert_eq!(String::from_utf8_lossy(&failed.stdout), "", "{format}: something is left: {text}");

@@ -112,7 +112,7 @@ const REFUSED: [(&str, &str); 28] = [
     ("drop workload policy gone", "workload schedule policy gone not exists"),
 ];
 
-// promise 54
+// promise 45
 #[test]
 fn the_suites_rows() {
     let mut world = World::new();
@@ -183,7 +183,7 @@ fn a_group_with_a_policy_cannot_be_dropped() {
     world.ok("drop workload policy q; drop workload group to");
 }
 
-// promise 57
+// promise 47
 #[test]
 fn which_policies_fire() {
     let mut world = World::new();

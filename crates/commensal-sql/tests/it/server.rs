@@ -14,6 +14,7 @@ mod faults;
 pub mod fixture;
 mod limits;
 mod lock_wait;
+mod logins;
 mod objects;
 mod process;
 mod queries;

@@ -357,7 +357,7 @@ fn errors_say_where_and_what_was_expected() {
         ),
         (
             "create workload group g properties('a'='1','A'='2')",
-            "line 1, column 44: the property \"a\" is there twice",
+            "line 1, column 44: the property \"a\" occurs twice",
         ),
         ("create workload group g properties", "expected \"(\", found the end of the statement"),
         ("alter workload policy p actions(cancel_query)", "cannot be altered"),

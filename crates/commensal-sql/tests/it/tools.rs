@@ -101,7 +101,7 @@ fn load_says_why_it_cannot_begin() {
 }
 
 /// All of the document, with a small table; some minutes, so only in the long tier.
-// promise 54
+// promise 45
 #[test]
 fn the_document_is_replayed() {
     if std::env::var_os("COMMENSAL_KILL_ROUNDS").is_none() {

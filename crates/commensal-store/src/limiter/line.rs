@@ -1,4 +1,6 @@
-//! Waiting reservations: one queue per query, and deficit round robin between the queues.
+//! Waiting reservations: one queue per query, and deficit round robin between the queues. In each turn a query may take
+//! a fixed number of bytes, the quantum. If its next reservation is larger, the query keeps the unused bytes for its
+//! next turn (the deficit).
 
 use super::{Granted, QueryId, TicketId};
 use std::collections::{HashMap, VecDeque};
@@ -7,19 +9,20 @@ use std::collections::{HashMap, VecDeque};
 #[derive(Debug, Default)]
 struct Line {
     waiting: VecDeque<(TicketId, u64)>,
-    /// Bytes that the query may still take in this turn, including the rest of earlier turns that were not enough.
+    /// Bytes that the query may still take in this turn. They include the rest of earlier turns that was too small for
+    /// the query's next reservation.
     deficit: u128,
-    /// Whether it got its quantum for the current turn.
+    /// Whether the quantum of the current turn has been added to the deficit.
     in_turn: bool,
 }
 
-/// All queues. Only queries with waiting reservations have one; a query that returns joins at the end, without
-/// accumulated credit.
+/// All queues. Only queries with waiting reservations have a queue. A query that waits again joins the end of the ring
+/// with a deficit of 0.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
-    /// Always above 0.
+    /// Bytes per turn; always above 0.
     quantum: u128,
-    /// Queries in the order of their turns; the first one has its turn now.
+    /// Queries in the order of their turns, the current one first.
     ring: VecDeque<QueryId>,
     lines: HashMap<QueryId, Line>,
     whose: HashMap<TicketId, QueryId>,
@@ -28,7 +31,7 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Sets what a query may take per turn, from the next turn on.
+    /// Sets the bytes that a query may take per turn, from the next turn on.
     pub(super) fn set_quantum(&mut self, bytes: u64) {
         self.quantum = u128::from(bytes.max(1));
     }
@@ -37,7 +40,7 @@ impl Lines {
         self.whose.len()
     }
 
-    /// Total bytes of all waiting reservations.
+    /// Returns the total bytes of all waiting reservations.
     pub(super) fn bytes(&self) -> u128 {
         self.bytes
     }
@@ -55,7 +58,7 @@ impl Lines {
         id
     }
 
-    /// The reservation to be served next; it stays the same until it is served or cancelled.
+    /// Returns the reservation to serve next. The result stays the same until that reservation is served or cancelled.
     pub(super) fn next(&mut self) -> Option<Granted> {
         let mut passed_over = 0;
         loop {
@@ -79,8 +82,8 @@ impl Lines {
         }
     }
 
-    /// Skips rounds in which no query can be served, by arithmetic: otherwise a huge request would take as many rounds
-    /// as it has quanta.
+    /// Skips rounds in which no query can be served, by arithmetic. Otherwise a huge request would need one iteration
+    /// per quantum.
     fn skip_rounds(&mut self) {
         let quantum = self.quantum;
         let missing = self.lines.values().filter_map(|line| {
@@ -93,7 +96,7 @@ impl Lines {
         }
     }
 
-    /// Removes the reservation that [`Lines::next`] returned, as served.
+    /// Removes the reservation that [`Lines::next`] returns, because it was granted.
     pub(super) fn serve(&mut self) {
         let Some(Granted { id, query, bytes }) = self.next() else { return };
         if let Some(line) = self.lines.get_mut(&query) {

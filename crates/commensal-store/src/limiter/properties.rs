@@ -16,7 +16,7 @@ enum Act {
     Cancel {
         which: usize,
     },
-    /// Refunds a part of a granted reservation, or makes it a debt.
+    /// Refunds a part of a payment, or makes an excess a debt.
     Settle {
         paid: u64,
         received: u64,
@@ -33,7 +33,7 @@ fn act(largest: u64) -> impl Strategy<Value = Act> {
     ]
 }
 
-/// Steps of the clock in nanoseconds: mostly small, sometimes 0, negative, or hours.
+/// Steps of the clock in nanoseconds: mostly small, sometimes 0, negative or several hours.
 fn step() -> impl Strategy<Value = i64> {
     prop_oneof![
         6 => 0i64..20_000_000,
@@ -48,8 +48,9 @@ fn anything() -> impl Strategy<Value = u64> {
 }
 
 proptest! {
-    /// For any reservations, cancellations, refunds and clock: no window gets more than the rate, one burst (or one
-    /// larger request), and the refunds in it. Each query is served in order, and every waiting reservation is served.
+    /// For any reservations, cancellations, refunds and clock steps: no window gets more than the rate, one burst (or
+    /// one larger request), and the refunds within the window. The reservations of each query are served in order, and
+    /// every waiting reservation is served.
     #[test]
     fn no_window_gets_more_and_nobody_is_forgotten(
         rate in 1u64..1_000_000_000, burst_ms in 0u64..50, quantum in 1u64..2_000_000,
@@ -109,7 +110,7 @@ proptest! {
                 prop_assert!(given <= most, "{given} given where {most} may be");
             }
         }
-        // Each due time of the limiter suffices for one more grant.
+        // At each due time of the limiter, one more reservation is granted.
         for left in (0..waiting.len()).rev() {
             let due = limiter.due().expect("somebody waits");
             prop_assert!(limiter.grant(due).is_some());
@@ -117,7 +118,7 @@ proptest! {
         }
     }
 
-    /// While reservations wait, nothing of the rate is lost.
+    /// While reservations wait, the full rate is used.
     #[test]
     fn it_is_work_conserving(
         rate in 1_000u64..1_000_000_000, burst_ms in 0u64..50,
@@ -138,14 +139,14 @@ proptest! {
         }
         let all: u64 = sizes.iter().sum();
         prop_assert_eq!(given, u128::from(all));
-        // A full burst does not grow within the nanosecond that is rounded up.
+        // A full credit does not grow during the nanosecond by which a due time is rounded up.
         let rounding = sizes.len() as u128 * u128::from(rate).div_ceil(1_000_000_000);
         let could = u128::from(rate) * u128::from(last) / 1_000_000_000;
         prop_assert!(given + rounding + 1 >= could, "{given} given where {could} could be");
     }
 
-    /// Queries that always have waiting reservations get the same, however many readers they have and however large
-    /// their reads are.
+    /// Queries that always have waiting reservations get equal shares, regardless of the number of their readers and
+    /// the size of their reads.
     #[test]
     fn shares_are_fair(
         quantum in 1_000u64..1_000_000,
@@ -165,7 +166,7 @@ proptest! {
             let granted = limiter.grant(due).unwrap();
             let query = usize::try_from(granted.query.0).unwrap();
             got[query] += granted.bytes;
-            // The query asks for the same again: with two readers or more it always has a waiting reservation.
+            // The query requests the same again: with two readers or more it always has a waiting reservation.
             limiter.reserve(due, granted.query, queries[query].1);
         }
         let alone: Vec<u64> = queries.iter().map(|(_, bytes)| *bytes).collect();
@@ -174,7 +175,7 @@ proptest! {
         prop_assert!(most - least <= slack, "{got:?}, sizes {alone:?}, quantum {quantum}");
     }
 
-    /// No number causes a panic or an endless loop.
+    /// No input value causes a panic or an endless loop.
     #[test]
     fn nothing_overflows(
         rate in prop::option::of(anything()), burst_ns in anything(), quantum in anything(), start in anything(),

@@ -1,4 +1,4 @@
-//! The limiter, case by case.
+//! Unit tests of the limiter.
 
 use super::*;
 
@@ -9,7 +9,7 @@ const SHAPE: Shape = Shape { burst: Duration::from_millis(20), quantum: MIB };
 const A: QueryId = QueryId(1);
 const B: QueryId = QueryId(2);
 
-/// 100 MiB/s without credit at time 0.
+/// Creates a limiter of 100 MiB/s with no credit at time 0.
 fn empty() -> Limiter {
     let mut limiter = Limiter::new(Some(BytesPerS(100 * MIB)), SHAPE, 0);
     assert_eq!(limiter.reserve(0, QueryId(0), 2 * MIB), Ticket::Paid);
@@ -23,7 +23,7 @@ fn waits(ticket: Ticket) -> (TicketId, u64) {
     }
 }
 
-/// Serves all waiting reservations, each when it is due; returns time, query and bytes.
+/// Grants all waiting reservations, each when it is due; returns the time, query and bytes of each.
 fn drain(limiter: &mut Limiter) -> Vec<(u64, QueryId, u64)> {
     let mut served = Vec::new();
     while let Some(due) = limiter.due() {
@@ -42,7 +42,7 @@ fn the_burst_then_the_rate() {
     let starts = [0; 3].map(|_| waits(limiter.reserve(0, A, MIB)).1);
     assert_eq!(starts, [10 * MS, 20 * MS, 30 * MS]);
     assert_eq!(drain(&mut limiter).iter().map(|served| served.0).collect::<Vec<_>>(), starts);
-    // After a long idle time the credit is the burst and no more.
+    // After a long idle time the credit is one burst.
     assert_eq!(limiter.reserve(9 * S, A, 2 * MIB), Ticket::Paid);
     assert_eq!(waits(limiter.reserve(9 * S, A, 1)).1, 9 * S + 10);
 }
@@ -87,7 +87,7 @@ fn a_new_rate_holds_for_old_debts() {
         waits(limiter.reserve(0, A, MIB));
         assert_eq!(limiter.due(), Some(110 * MS));
         limiter.set_rate(0, Some(BytesPerS(rate * MIB)));
-        // At 10 MiB/s a mebibyte is above the burst of 20 ms, and a full burst is enough.
+        // At 10 MiB/s, 1 MiB is more than the burst of 20 ms, so a full burst is enough.
         let want_ns = if rate == 10 { 1_020 * MS } else { want_ns };
         assert_eq!(limiter.due(), Some(want_ns), "{rate} MiB/s");
     }
@@ -138,7 +138,7 @@ fn queries_take_turns() {
     assert_eq!(turns, [1, 2, 2, 1, 2, 1, 1, 1, 1]);
 }
 
-/// The single reader asks again as soon as it was served; the crowd's readers wait all the time.
+/// The single reader requests again as soon as it is served; the 128 readers always wait.
 #[test]
 fn a_crowd_of_128_does_not_starve_one() {
     let mut limiter = empty();
@@ -156,7 +156,7 @@ fn a_crowd_of_128_does_not_starve_one() {
     assert_eq!(got, [0, 200, 200]);
 }
 
-/// An endless series of new queries, each of which asks once: the earlier one needs three turns and gets them.
+/// An endless series of new queries makes one request each. An earlier, larger request needs three turns and gets them.
 #[test]
 fn newcomers_do_not_starve_a_large_request() {
     let mut limiter = empty();
@@ -190,7 +190,7 @@ fn a_clock_that_stands_or_goes_back_gives_nothing() {
         paid += u64::from(limiter.reserve(now, A, 8_192) == Ticket::Paid);
         assert_eq!(limiter.grant(now), None);
     }
-    // Two fit into the burst, 20 ms of 1 MiB/s.
+    // Two requests fit into the burst, which is 20 ms at 1 MiB/s.
     assert_eq!(paid, 2);
     assert!(limiter.due().unwrap() > S);
     limiter.set_rate(0, Some(BytesPerS(0)));

@@ -1,18 +1,19 @@
-//! Bytes moved in short windows of time, by which a limit is judged.
+//! Bytes delivered within short windows of time, to check whether a limit is kept.
 
 /// Length of the short window.
 const SHORT_NS: u64 = 100_000_000;
-/// Short windows in a long one.
+/// Number of short windows in a long one.
 const IN_LONG: usize = 10;
 
-/// Bytes by time: the total, those of the last second, and the largest numbers ever moved in 100 ms and in 1 s.
+/// Counts delivered bytes by time: the total, the bytes of the last second, and the maxima within 100 ms and within 1
+/// s.
 ///
-/// A short window begins at each full 100 ms of the clock; the long one is any ten of them in a row, including the
-/// unfinished current one. Elapsed time decides, not the frequency of calls.
+/// A short window starts at each full 100 ms of the clock. A long window is any ten consecutive short ones, including
+/// the unfinished current one. Windows depend on elapsed time, not on how often methods are called.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Windows {
     total: u64,
-    /// Number of the current short window since the clock's start.
+    /// Index of the current short window since the clock's start.
     number: u64,
     /// Bytes of the current short window and of the ten before it, newest first.
     recent: [u64; IN_LONG + 1],
@@ -21,7 +22,8 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// Counts `bytes` that moved at `now_ns`; a time that goes back counts as the latest time so far.
+    /// Counts `bytes` that were delivered at `now_ns`. A time earlier than a previous one counts as the latest time so
+    /// far.
     pub fn record(&mut self, now_ns: u64, bytes: u64) {
         self.pass(now_ns);
         self.total = self.total.saturating_add(bytes);
@@ -30,25 +32,25 @@ impl Windows {
         self.most_1s = self.most_1s.max(sum(&self.recent[..IN_LONG]));
     }
 
-    /// All bytes so far.
+    /// Returns all bytes so far.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// Bytes moved in the last full second: the current rate.
+    /// Returns the bytes delivered in the last ten complete short windows (1 s): the current rate.
     pub fn last_second(&mut self, now_ns: u64) -> u64 {
         self.pass(now_ns);
         sum(&self.recent[1..])
     }
 
-    /// Largest number of bytes moved in one window of 100 ms.
+    /// Returns the largest number of bytes delivered in one window of 100 ms.
     #[must_use]
     pub fn most_100ms(&self) -> u64 {
         self.most_100ms
     }
 
-    /// Largest number of bytes moved in one window of 1 s.
+    /// Returns the largest number of bytes delivered in one window of 1 s.
     #[must_use]
     pub fn most_1s(&self) -> u64 {
         self.most_1s
@@ -81,7 +83,7 @@ mod tests {
             windows.record(ms * MS, bytes);
         }
         assert_eq!((windows.total(), windows.most_100ms()), (20, 10));
-        // 0 to 999 ms; 100 to 1,049 ms has 9.
+        // The window of 0 to 999 ms has 17; that of 100 to 1,049 ms has only 9.
         assert_eq!(windows.most_1s(), 17);
         assert_eq!(windows.last_second(2_000 * MS), 3);
         assert_eq!(windows.last_second(2_900 * MS), 1);

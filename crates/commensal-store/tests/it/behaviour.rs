@@ -1,6 +1,7 @@
 //! Cancelling, changing the rate, moving, writes, and runtimes that end.
 
 use crate::device::{Device, MIB, Model, path, pattern};
+use crate::wait::{throughout, until};
 use commensal_store::{
     BytesPerS, GovernedStore, Governor, Governors, PayError, Query, QueryId, Rates, Reach, Settings, Source,
     Statistics,
@@ -34,7 +35,7 @@ fn seconds(since: Instant) -> f64 {
     since.elapsed().as_secs_f64()
 }
 
-// promise 53
+// promise 44
 #[tokio::test(start_paused = true)]
 async fn a_cancelled_query_waits_no_more_and_the_others_move_up() {
     let governor = spent(Reach::Local, 1).await;
@@ -42,8 +43,7 @@ async fn a_cancelled_query_waits_no_more_and_the_others_move_up() {
     let began = Instant::now();
     let cancelled: Vec<_> = (0..100).map(|_| paying(&first, MIB)).collect();
     let other = paying(&second, MIB);
-    sleep(Duration::from_millis(10)).await;
-    assert_eq!(governor.statistics().waiting, 101);
+    until("all wait", || governor.statistics().waiting == 101).await;
     first.cancel();
     for waiter in cancelled {
         assert_eq!(waiter.await.unwrap(), Err(PayError::Cancelled(QueryId(1))));
@@ -112,7 +112,7 @@ async fn one_that_is_not_polled_holds_nobody_up() {
     assert_eq!(lazy.statistics().delivered_bytes, 0);
 }
 
-// promise 53
+// promise 44
 #[tokio::test(start_paused = true)]
 async fn a_new_rate_holds_at_once() {
     for (rate, least, most) in [(Some(100), 0.05, 0.2), (None, 0.0, 0.01), (Some(5), 1.5, 2.5)] {
@@ -124,6 +124,7 @@ async fn a_new_rate_holds_at_once() {
                 tokio::spawn(async move { store.get_ranges(&path(), &[0..MIB]).await })
             })
             .collect();
+        // A tenth of a second at the old rate, on the paused clock.
         sleep(Duration::from_millis(100)).await;
         assert!(governor.statistics().delivered_bytes < MIB / 5);
         let began = Instant::now();
@@ -137,7 +138,7 @@ async fn a_new_rate_holds_at_once() {
 }
 
 /// A debt of ten seconds, and a limit that is raised a hundred times: a tenth of a second is left of it.
-// promise 53
+// promise 44
 #[tokio::test(start_paused = true)]
 async fn old_debts_are_paid_at_the_new_rate() {
     let governor = spent(Reach::Local, 1).await;
@@ -145,7 +146,7 @@ async fn old_debts_are_paid_at_the_new_rate() {
     query.owe(10 * MIB);
     let began = Instant::now();
     let waits = paying(&query, 1_000);
-    sleep(Duration::from_millis(1)).await;
+    until("it waits", || governor.statistics().waiting == 1).await;
     governor.set_rate(Some(BytesPerS(100 * MIB)));
     waits.await.unwrap().unwrap();
     assert!((0.09..0.12).contains(&seconds(began)), "{}", seconds(began));
@@ -181,8 +182,7 @@ async fn a_query_that_is_moved_pays_its_new_governor() {
     let query = slow.query(QueryId(1));
     let store = GovernedStore::new(Arc::new(device), query.clone());
     let read = tokio::spawn(async move { store.get_ranges(&path(), &[0..10 * MIB]).await });
-    sleep(Duration::from_millis(100)).await;
-    assert!(slow.statistics().waiting > 0);
+    until("it waits", || slow.statistics().waiting > 0).await;
     let began = Instant::now();
     query.move_to(&fast);
     query.move_to(&fast);
@@ -244,13 +244,9 @@ async fn a_file_is_read_one_piece_ahead() {
     let store = GovernedStore::new(Arc::new(files), governor.query(QueryId(1)));
     let mut body = store.get(&path()).await.unwrap().into_stream();
     let first = body.try_next().await.unwrap().unwrap().len() as u64;
-    let limit = std::time::Instant::now() + Duration::from_secs(60);
-    while governor.statistics().delivered_bytes < 2 * first {
-        assert!(std::time::Instant::now() < limit, "nothing is read ahead");
-        sleep(Duration::from_millis(5)).await;
-    }
-    sleep(Duration::from_millis(50)).await;
-    assert_eq!(governor.statistics().delivered_bytes, 2 * first);
+    let delivered = || governor.statistics().delivered_bytes;
+    until("one piece is read ahead", || delivered() >= 2 * first).await;
+    throughout(Duration::from_millis(50), "more is read ahead", || delivered() == 2 * first).await;
 }
 
 #[tokio::test]

@@ -29,7 +29,7 @@ fn ways() -> impl Iterator<Item = (Reach, bool)> {
 }
 
 /// What `object_store` asks of every store, on ours over memory and over files, with and without a limit.
-// promise 53
+// promise 44
 #[tokio::test]
 async fn it_passes_the_conformance_suite_of_object_store() {
     for (reach, limited) in ways() {
@@ -149,7 +149,7 @@ async fn ranges_are_equal<S: ObjectStore>(bare: &Arc<S>, reach: Reach, beyond: b
     }
 }
 
-// promise 53
+// promise 44
 #[tokio::test]
 async fn every_byte_is_that_of_the_store() {
     let memory = Arc::new(InMemory::new());
@@ -183,7 +183,7 @@ async fn ranges_far_behind_the_end_do_not_panic() {
 }
 
 /// Whoever reads a file by itself goes past the governor.
-// promise 53
+// promise 44
 #[tokio::test]
 async fn a_file_never_leaves_it() {
     let folder = tempfile::tempdir().unwrap();

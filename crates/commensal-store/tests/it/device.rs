@@ -162,6 +162,7 @@ impl ObjectStore for Device {
             return Err(object_store::Error::Generic { store: "Device", source: "refused".into() });
         }
         if !self.model.request.is_zero() {
+            // The device's own time.
             tokio::time::sleep(self.model.request).await;
         }
         let result = self.inner.get_opts(location, options).await?;
@@ -191,6 +192,7 @@ impl ObjectStore for Device {
             let busy = device.model.mib.mul_f64(frame.len() as f64 / MIB as f64);
             let at = at.max(Instant::now() - busy) + busy;
             if !busy.is_zero() {
+                // The device's own time.
                 tokio::time::sleep_until(at).await;
             }
             device.log.lock().unwrap().push((Instant::now(), frame.len() as u64));

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 const RATE: u64 = MIB;
 
 /// What came counts and takes its time; what did not come takes none.
-// promise 53
+// promise 44
 #[tokio::test(start_paused = true)]
 async fn what_did_not_come_is_not_paid_for() {
     let faults = [

@@ -9,4 +9,5 @@ mod device;
 mod faults;
 mod real;
 mod socket;
+mod wait;
 mod windows;

@@ -26,7 +26,7 @@ async fn read_on(store: GovernedStore<LocalFileSystem>, by_ranges: bool, until: 
     }
 }
 
-// promise 53
+// promise 44
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn files_are_read_at_the_rate() {
     let folder = tempfile::tempdir().unwrap();
@@ -44,6 +44,7 @@ async fn files_are_read_at_the_rate() {
                 let store = GovernedStore::new(Arc::clone(&files), governor.query(QueryId(reader % 3)));
                 all.spawn(read_on(store, by_ranges, until));
             }
+            // The time in which the rate is measured.
             tokio::time::sleep_until(until.into()).await;
             all.shutdown().await;
             let (took, statistics) = (began.elapsed().as_secs_f64(), governor.statistics());
@@ -58,7 +59,7 @@ async fn files_are_read_at_the_rate() {
 
 /// Threads that pay, give up, are moved and get other rates, all at once: everybody is served in the end, and nobody is
 /// left in a line.
-// promise 53
+// promise 44
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn nobody_is_lost_in_a_storm() {
     const RATES: [Option<u64>; 4] = [Some(400), None, Some(1), Some(2_000)];
@@ -91,6 +92,7 @@ async fn nobody_is_lost_in_a_storm() {
                 let governor = &governors[turn % 2];
                 governor.set_rate(RATES[turn / 2 % 4].map(|mib| BytesPerS(mib * MIB)));
                 queries[turn % 8].move_to(&governors[turn / 8 % 2]);
+                // The pace of the storm.
                 tokio::time::sleep(Duration::from_millis(3)).await;
             }
         }

@@ -1,4 +1,4 @@
-//! `agent`, orders to a running agent, and `guard`.
+//! The command `agent`, the commands to a running agent, and `guard`.
 
 use super::{Agent, AgentOrder, Guard, OnExit};
 use crate::context::Context;
@@ -6,8 +6,8 @@ use crate::signals::not_ignored;
 use anyhow::{Context as _, bail};
 use commensal_agent::agent::{self, Flags, Options, Share};
 use commensal_agent::client;
-use commensal_agent::control::{Done, SHARED_GROUP, SHARED_SOCKET, group_number};
-use commensal_agent::guard::{self, End};
+use commensal_agent::control::{Done, SHARED_GROUP, SHARED_SOCKET, SOCKET, group_number};
+use commensal_agent::guard;
 use commensal_agent::privileges::{OF_GUARD, of_agent};
 use commensal_core::errno::Errno;
 use commensal_host::{Host, keep_only};
@@ -19,14 +19,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Poll interval while waiting for another guard to end.
+/// Poll interval while waiting for another guard to exit.
 const TURN: Duration = Duration::from_millis(100);
 
-/// Keeps the groups in force until a signal asks it to end.
+/// Keeps the groups in force until a signal stops the agent.
 pub fn agent(context: &mut Context, options: &Agent) -> anyhow::Result<u8> {
     let flags = flags(context)?;
     if !options.no_guard && options.lease < options.interval * 2 {
-        bail!("--lease is shorter than two ticks (--interval): every late tick would end the agent");
+        bail!(
+            "--lease must be at least two ticks (--interval): otherwise one late tick makes the guard kill the agent"
+        );
     }
     let options = Options {
         config: options.config.clone(),
@@ -38,20 +40,20 @@ pub fn agent(context: &mut Context, options: &Agent) -> anyhow::Result<u8> {
             OnExit::Keep => agent::OnExit::Keep,
             OnExit::Restore => agent::OnExit::Restore,
         },
-        takeover: options.takeover,
+        replace: options.replace,
         beside_others: context.beside_others,
-        program: std::env::current_exe().context("the path of this program is not known")?,
+        program: std::env::current_exe().context("this program's own file cannot be found")?,
         metrics: options.metrics_listen,
         share: share(context, options.share_with.as_deref())?,
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };
     let instance = context.instance();
-    // Before there is a thread.
+    // Privileges are dropped before the first thread starts.
     keep_only(&of_agent(&context.host, options.probe, options.share.is_some()))
-        .context("privileges cannot be given up")?;
+        .context("cannot drop privileges")?;
     let mut told = Vec::new();
     let left = agent::run(&mut context.host, instance, &options, &flags, &mut |snapshot| {
-        // Sent only to a service manager that listens.
+        // Without a service manager this does nothing.
         let state = match snapshot.ticks {
             1 => NotifyState::Ready,
             _ => NotifyState::Watchdog,
@@ -65,11 +67,12 @@ pub fn agent(context: &mut Context, options: &Agent) -> anyhow::Result<u8> {
         told = problems;
     })?;
     left.iter().for_each(|line| eprintln!("commensal: {line}"));
-    // Nonzero if something could not be left as requested.
+    // The exit status is nonzero if some settings could not be left in the requested state.
     Ok(u8::from(!left.is_empty()))
 }
 
-/// The group that may look: the one that was named, or the usual one where it is.
+/// The group whose members may read the agent's state: the one given with --share-with, otherwise the default group if
+/// it exists.
 fn share(context: &Context, named: Option<&str>) -> anyhow::Result<Option<Share>> {
     let of_machine = context.host.euid() == 0 && context.is_default_state();
     let Some(name) = named.or(of_machine.then_some(SHARED_GROUP)) else { return Ok(None) };
@@ -79,21 +82,35 @@ fn share(context: &Context, named: Option<&str>) -> anyhow::Result<Option<Share>
             Ok(Some(Share { path: PathBuf::from(SHARED_SOCKET), group, insisted: named.is_some() }))
         }
         None if named.is_some() => {
-            bail!("--share-with {name}: /etc/group has no such group; name one of it, or a number")
+            bail!(
+                "--share-with {name}: /etc/group has no such group; give a group that exists there, or a GID"
+            )
         }
         None => Ok(None),
     }
 }
 
-/// Gives an order to the agent that runs.
+/// Returns the sockets on which the agent may listen: the one in the state directory. A user other than root with the
+/// default state directory may also use the machine's shared socket.
+pub fn sockets(context: &Context) -> Vec<PathBuf> {
+    let mut sockets = vec![context.state_dir.join(SOCKET)];
+    if context.host.euid() != 0 && context.is_default_state() {
+        sockets.push(PathBuf::from(SHARED_SOCKET));
+    }
+    sockets
+}
+
+/// Sends a command to the running agent.
 pub fn order(context: &Context, order: &AgentOrder) -> anyhow::Result<u8> {
     let path = match order {
         AgentOrder::Reload => "/v1/reload",
         AgentOrder::Pause => "/v1/pause",
         AgentOrder::Resume => "/v1/resume",
-        AgentOrder::Canary(_) => bail!("a canary is more than an order"),
+        AgentOrder::Canary(_) => {
+            bail!("a canary is started by `commensal agent canary`, not by a plain order")
+        }
     };
-    let done: Done = client::find_post(&context.host, &context.agent_sockets(), path)?.body;
+    let done: Done = client::find_post(&context.host, &sockets(context), path)?.body;
     println!("{}", done.done);
     Ok(0)
 }
@@ -101,22 +118,22 @@ pub fn order(context: &Context, order: &AgentOrder) -> anyhow::Result<u8> {
 fn flags(context: &Context) -> anyhow::Result<Flags> {
     let flags = Flags::new()?;
     for signal in not_ignored(&context.host, &[SIGINT, SIGTERM]) {
-        // A second signal ends the agent at once; then the guard acts.
+        // A second signal terminates the agent immediately; the guard then sets the safe state.
         flag::register_conditional_shutdown(signal, 130, Arc::clone(&flags.stop))?;
         flag::register(signal, Arc::clone(&flags.stop))?;
     }
     flag::register(SIGHUP, Arc::clone(&flags.reload))?;
     flag::register(SIGUSR2, Arc::clone(&flags.hand_over))?;
-    // After the flags, which are what the loop looks at once it is awake.
+    // Registered after the flags, because the loop checks the flags when it is woken.
     for signal in not_ignored(&context.host, &[SIGINT, SIGTERM]).into_iter().chain([SIGHUP, SIGUSR2]) {
         pipe::register(signal, flags.waker.for_signals()?)?;
     }
     Ok(flags)
 }
 
-/// Guards agents of this state directory.
+/// Guards agents of this state directory: sets the safe state when an agent dies.
 pub fn guard(context: &mut Context, options: &Guard) -> anyhow::Result<u8> {
-    keep_only(&OF_GUARD).context("privileges cannot be given up")?;
+    keep_only(&OF_GUARD).context("cannot drop privileges")?;
     let state_dir = context.state_dir.clone();
     let ready = || {
         // A guard that an agent has started must not notify the service manager in the agent's place.
@@ -127,10 +144,10 @@ pub fn guard(context: &mut Context, options: &Guard) -> anyhow::Result<u8> {
     let mut told = false;
     let listener = loop {
         match guard::listen(&mut context.host, &state_dir) {
-            // An agent has started a guard while this one was not running; that guard ends with its agent.
+            // While this guard was not running, an agent has started its own guard, which exits with that agent.
             Err(error) if error.errno == Errno::EADDRINUSE && !options.once => {
                 if !std::mem::replace(&mut told, true) {
-                    eprintln!("commensal: another guard listens; this one waits for its end");
+                    eprintln!("commensal: another guard is running; this one waits until it exits");
                     ready();
                 }
                 std::thread::sleep(TURN);
@@ -140,22 +157,20 @@ pub fn guard(context: &mut Context, options: &Guard) -> anyhow::Result<u8> {
     };
     ready();
     let once = options.once.then(|| options.starter.unwrap_or_else(std::os::unix::process::parent_id));
+    let mut complete = true;
     guard::guard(&mut context.host, &state_dir, &listener, once, &mut |acted| {
-        let why = match acted.end {
-            End::Died => "the agent died",
-            End::Hung => "the agent gave no sign of life for its lease time and was ended",
-            End::Farewell => "the agent ended",
-        };
+        complete &= acted.state.failed.is_empty();
+        let why = acted.end.words();
         let (ms, state) = (acted.took.as_millis(), &acted.state);
         match state.failed.is_empty() {
             true => eprintln!(
-                "commensal: {why}: safe state after {ms} ms: {} values hold, {} of them written now",
+                "commensal: {why}: safe state after {ms} ms: {} values are in force, {} of them written now",
                 state.held, state.written
             ),
             false => {
                 eprintln!(
-                    "commensal: {why}: safe state after {ms} ms as far as it could be: {} values hold, {} could not be brought or \
-                     read:",
+                    "commensal: {why}: safe state incomplete after {ms} ms: {} values are in force, {} could not be \
+                     written or read:",
                     state.held,
                     state.failed.len()
                 );
@@ -163,7 +178,7 @@ pub fn guard(context: &mut Context, options: &Guard) -> anyhow::Result<u8> {
             }
         }
     })?;
-    Ok(0)
+    Ok(u8::from(!complete))
 }
 
 #[cfg(test)]
@@ -173,10 +188,16 @@ mod tests {
 
     #[test]
     fn the_old_name_of_an_option_is_understood() {
-        for (option, expected) in [("--no-probe", true), ("--no-judge", true), ("--no-guard", false)] {
+        for (option, expected) in [
+            ("--no-probe", (true, false)),
+            ("--no-judge", (true, false)),
+            ("--replace", (false, true)),
+            ("--takeover", (false, true)),
+            ("--no-guard", (false, false)),
+        ] {
             let cli = Cli::try_parse_from(["commensal", "agent", option]).unwrap();
             let Verb::Agent(options) = cli.verb else { panic!("another verb") };
-            assert_eq!(options.no_probe, expected, "{option}");
+            assert_eq!((options.no_probe, options.replace), expected, "{option}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Options of `agent`, of the orders to a running agent, and of `guard`.
+//! Options of `agent`, of the commands to a running agent, and of `guard`.
 
 use super::values;
 use clap::{Args, Subcommand, ValueEnum};
@@ -10,7 +10,7 @@ use std::time::Duration;
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Agent {
-    /// Order to the running agent; without one, an agent is started.
+    /// Command to the running agent; without one, an agent is started.
     #[command(subcommand)]
     pub order: Option<AgentOrder>,
 
@@ -18,11 +18,12 @@ pub struct Agent {
     #[arg(long, short, value_name = "PATH", default_value = "/etc/commensal/groups.d")]
     pub config: PathBuf,
 
-    /// Length of a tick.
+    /// Interval between two ticks (passes of the agent's loop).
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = tick)]
     pub interval: Duration,
 
-    /// How long the agent may send no sign of life before the guard ends it and sets the safe state.
+    /// Timeout for the agent's keep-alives: after this time without one, the guard kills the agent and sets the safe
+    /// state.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = lease)]
     pub lease: Duration,
 
@@ -34,37 +35,40 @@ pub struct Agent {
     #[arg(long, alias = "no-judge")]
     pub no_probe: bool,
 
-    /// State to leave behind: the safe state (offline work held back, no limit on online work), everything unchanged,
-    /// or the original values.
+    /// What to leave in force when the agent stops: the safe state (offline work held back, no limit on online work),
+    /// everything unchanged, or the original values.
     #[arg(long, value_name = "STATE", default_value = "safe")]
     pub on_exit: OnExit,
 
-    /// Replace the running agent, which ends without changing anything.
-    #[arg(long)]
-    pub takeover: bool,
+    /// Replace the running agent, which exits without changing anything.
+    #[arg(long, alias = "takeover")]
+    pub replace: bool,
 
-    /// Also serve metrics over TCP at this address, read only.
+    /// Also serve metrics over TCP at this address (read-only).
     #[arg(long, value_name = "ADDR")]
     pub metrics_listen: Option<SocketAddr>,
 
-    /// Let the users of this group look (`status`, `top`, `explain`, metrics) and give no orders, at /run/commensal/control.sock: a
-    /// group of /etc/group, or a number [default: commensal, for root's agent without --state-dir, where there is such a group].
+    /// Let members of this group read the agent's state (`status`, `top`, `explain`, metrics), but not change anything,
+    /// through /run/commensal/control.sock: a name of /etc/group, or a GID [default: commensal, for root's agent
+    /// without --state-dir, if that group exists].
     #[arg(long, value_name = "GROUP")]
     pub share_with: Option<String>,
 }
 
-/// `commensal agent …`: orders to the running agent.
+/// `commensal agent …`: commands to the running agent.
 #[derive(Debug, Subcommand)]
 pub enum AgentOrder {
-    /// Read the groups again now, and apply them. Exit status 2 with the mistakes when the old ones stay in force.
+    /// Reload the groups files now and apply them. If they have errors, the errors are printed, the previous groups
+    /// stay in force, and the exit status is 2.
     Reload,
     /// Write nothing until `resume`: limits stay as they are, and the agent only observes.
     Pause,
     /// Resume writing.
     Resume,
-    /// Prove the effect of isolation on this machine: remove it from the offline groups for short windows in random
-    /// order, and compare the waits of online groups. It ends as soon as the effect is significant. Exit status 0:
-    /// online groups wait longer without isolation; 1: they wait longer with it; 3: neither is significant.
+    /// Measure the effect of isolation on this machine: remove isolation from the offline groups for short windows in
+    /// random order, and compare how long online groups wait for a CPU. The canary ends as soon as the effect is
+    /// significant. Exit status 0: online groups wait longer without isolation; 1: they wait longer with it; 3: no
+    /// significant difference.
     Canary(Canary),
 }
 
@@ -79,24 +83,25 @@ pub struct Canary {
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = values::span)]
     pub window: Duration,
 
-    /// Time at the beginning of each window that is discarded [default: a fifth of it].
+    /// Time at the beginning of each window to leave out of the evaluation [default: a fifth of the window].
     #[arg(long, value_name = "TIME", value_parser = values::span)]
     pub settle: Option<Duration>,
 
-    /// Maximum share of the time without isolation, per cent.
+    /// Maximum share of the time that runs without isolation, in per cent.
     #[arg(long, value_name = "PER CENT", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=50))]
     pub off: u32,
 
-    /// Seed of the order [default: taken from the clock].
+    /// Seed for the random order of the windows [default: taken from the clock].
     #[arg(long)]
     pub seed: Option<u64>,
 
-    /// End a window without isolation when an online group waits longer for offline work than this, in ms per second of
-    /// its CPU time. Three such windows end the canary.
+    /// Abort a window without isolation when an online group waits for offline work for longer than this, in ms per
+    /// second of the group's CPU time. The canary stops after three such windows.
     #[arg(long, value_name = "MS", default_value_t = 500)]
     pub max_blamed: u32,
 
-    /// … or when its run delay exceeds this multiple of the one with isolation (and 200 ms per second).
+    /// Also abort the window when the group's run delay exceeds this multiple of its run delay with isolation, and 200
+    /// ms per second.
     #[arg(long, value_name = "FACTOR", default_value_t = 20)]
     pub max_run_delay: u32,
 
@@ -123,12 +128,13 @@ pub enum OnExit {
 /// `commensal guard`.
 #[derive(Debug, Args)]
 pub struct Guard {
-    /// End when the first agent has ended, or when the process that started the guard ends before an agent has
-    /// connected.
+    /// Exit when the first agent has exited, or when the process that started the guard exits before an agent has
+    /// connected. Exit status 1: some values of the safe state could not be set or read.
     #[arg(long)]
     pub once: bool,
 
-    /// Pid of the process that started it, in case it has ended already [default: its parent].
+    /// PID of the process that started the guard, in case that process has already exited [default: the guard's
+    /// parent].
     #[arg(long, value_name = "PID", requires = "once")]
     pub starter: Option<u32>,
 }

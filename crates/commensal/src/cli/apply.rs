@@ -1,14 +1,14 @@
-//! `plan` and `apply`.
+//! The commands `plan` and `apply`.
 
 use super::args::Groups;
 use crate::context::Context;
-use commensal_agent::reach::{reach, text};
 use commensal_core::plan::{Action, Step};
+use commensal_core::reach::text;
 use commensal_host::Host;
-use commensal_reconcile::{Outcome, PlanRequest, Planned, adopt, forget_settled, journal};
+use commensal_reconcile::{Outcome, PlanRequest, Planned, adopt, forget_settled, journal, reach};
 use serde_json::json;
 
-/// Shows the plan. Status 1 when a step is needed or a wish cannot be fulfilled.
+/// Shows the plan. Status 1 when there are steps to do or a setting is unmet.
 pub fn plan(context: &mut Context, options: &Groups) -> anyhow::Result<u8> {
     let settings = context.compiled(&options.config)?;
     context.ask_engines(&settings.groups)?;
@@ -26,9 +26,10 @@ pub fn plan(context: &mut Context, options: &Groups) -> anyhow::Result<u8> {
     Ok(u8::from(!planned.plan.is_empty() || !planned.plan.unmet.is_empty()))
 }
 
-/// Executes the plan. Status 1 when a wish cannot be fulfilled, 2 when a step was refused.
+/// Executes the plan. Status 1 when a setting is unmet or a process could not be moved and stays in its cgroup, 2 when a
+/// step was refused.
 pub fn apply<H: Host>(context: &mut Context<H>, options: &Groups) -> anyhow::Result<u8> {
-    context.without_agent("change its groups file, which it reads by itself")?;
+    context.without_agent("edit its groups file instead: the agent reads the file again when it changes")?;
     let specs = context.specs(&options.config)?;
     let _master = context.as_master()?;
     context.ask_engines(&specs)?;
@@ -50,16 +51,16 @@ pub fn apply<H: Host>(context: &mut Context<H>, options: &Groups) -> anyhow::Res
         eprintln!("{}", refused(&planned, &outcome, failure));
         return Ok(2);
     }
-    for line in &outcome.stayed {
+    for line in outcome.stayed.iter().chain(&outcome.told) {
         eprintln!("commensal: {line}");
     }
-    let base = &planned.actual.base;
+    let base = &planned.actual.tenancy.base;
     if base.unit().as_ref() == Some(base)
         && planned.plan.steps.iter().any(|step| step.action == Action::Create)
     {
         eprintln!(
-            "commensal: groups of our own live in {base} and end with it, when its last process ends: start their commands with \
-             `commensal run` in the same unit"
+            "commensal: the new groups are inside the unit {base} and are removed with it when its last process exits: \
+             start their commands with `commensal run` in the same unit"
         );
     }
     if !options.json {
@@ -68,13 +69,15 @@ pub fn apply<H: Host>(context: &mut Context<H>, options: &Groups) -> anyhow::Res
     Ok(u8::from(!planned.plan.unmet.is_empty() || !outcome.stayed.is_empty()))
 }
 
-/// What was refused and why, how much was applied, and the resulting state.
+/// Returns the message after a refused step: the step, the reason, and whether the steps before it were reverted.
 pub fn refused(planned: &Planned, outcome: &Outcome, failure: &commensal_reconcile::Failure) -> String {
     let total = planned.plan.steps.len();
     let state = match (outcome.done, failure.left.as_slice()) {
         (0, []) => "nothing was changed".to_owned(),
-        (done, []) => format!("{done} of {total} steps had been done and were taken back"),
-        (done, left) => format!("{done} of {total} steps had been done; not taken back: {}", left.join("; ")),
+        (done, []) => format!("{done} of {total} steps had been done and were reverted"),
+        (done, left) => {
+            format!("{done} of {total} steps had been done; these could not be reverted: {}", left.join("; "))
+        }
     };
     let source =
         std::error::Error::source(&failure.refusal).map(|source| format!(": {source}")).unwrap_or_default();
@@ -137,6 +140,7 @@ fn as_json(planned: &Planned, outcome: Option<&Outcome>) -> serde_json::Value {
         });
         value["done"] = json!(outcome.done);
         value["stayed"] = json!(outcome.stayed);
+        value["told"] = json!(outcome.told);
         value["failure"] = json!(failure);
     }
     value

@@ -1,4 +1,4 @@
-//! The options of the program, verb by verb; larger verbs have a file of their own.
+//! The options of the program, by subcommand; larger subcommands have a file of their own.
 
 use super::agent_args::{Agent, Guard};
 use super::density_args::Density;
@@ -28,8 +28,8 @@ pub struct Cli {
     #[arg(long, global = true, value_name = "CGROUP")]
     pub cgroup_root: Option<String>,
 
-    /// Work on cgroups although another commensal with another state directory manages some on this machine. Its groups
-    /// are not touched.
+    /// Manage cgroups although another commensal instance, with another state directory, manages cgroups on this
+    /// machine. The groups of that instance are not touched.
     #[arg(long, global = true)]
     pub beside_others: bool,
     /// Continue although users other than root (or this user) could have written the state directory, a file in it or a
@@ -49,45 +49,50 @@ pub struct Cli {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
-    /// Report what this machine can enforce, by trying it in a scratch cgroup; also what is missing and how to get it.
-    Doctor(Json),
-    /// Show every write that `apply` would make, in order, with its reason. Changes nothing: knobs are tried in
-    /// an empty scratch cgroup only.
+    /// Report what this machine can enforce (tested in a scratch cgroup), what is missing, and how to get it. Exit status
+    /// 1: only weak mechanisms can hold back offline work.
+    Doctor(Doctor),
+    /// Show every write that `apply` would make, in order, with its reason. Changes nothing: knobs are tested only in
+    /// an empty scratch cgroup. Exit status 0: nothing to do; 1: there are steps to do, or a setting is unmet.
     Plan(Groups),
-    /// Put the groups in force, once; every original value is kept in the undo journal.
+    /// Apply the groups once; every original value is recorded in the undo journal. Exit status 0: everything requested
+    /// is in force; 1: a setting is unmet, or a process could not be moved and stays in its cgroup; 2: a step was
+    /// refused, and the steps before it were reverted (the message names what could not be).
     Apply(Groups),
-    /// Put back every original value and remove commensal's own cgroups. Needs no running agent or guard.
+    /// Restore every original value and remove commensal's own cgroups. Needs no running agent or guard. Exit status 1:
+    /// something stays because it is in use; 2: something could not be restored.
     Restore(Json),
     /// Inspect the undo journals. Changes nothing and takes no lock.
     Journal(Journal),
     /// Start a command inside a group; signals and the exit status pass through.
     Run(Run),
-    /// Keep the groups in force: follow members, revert changes by others, guard the machine if the agent dies. SIGHUP
-    /// reads the groups again, SIGTERM ends it.
+    /// Keep the groups in force: follow their members, revert changes by other programs, and keep the machine safe if
+    /// the agent dies. SIGHUP reloads the groups, SIGTERM stops the agent.
     Agent(Agent),
-    /// Bring the machine into its safe state when the agent is gone or hangs (started by the agent, or as a unit of its own).
+    /// Bring the machine into its safe state when the agent has exited or hangs (started by the agent, or as a service
+    /// of its own).
     Guard(Guard),
     /// Show what is in force: groups, limits, queues, and problems. Exit status 1 when not everything requested is in
-    /// force, 2 without an agent.
+    /// force, 2 when no agent is running.
     Status(Json),
-    /// Explain the value of each limit of a group: the rule that won, and the formula with its inputs.
+    /// Explain the value of each limit of a group: the rule that determined it, and the formula with its inputs.
     Explain(Explain),
     /// Watch the groups live; ? shows the keys.
     Top(Top),
-    /// Show running and waiting commands in the admission queues, and whether a queue is held closed. Changes nothing.
+    /// Show running and waiting commands in the admission queues, and whether a queue is kept closed. Changes nothing.
     Queue(Groups),
-    /// Report what held the CPU while a service waited for it: exactly, measured inside the kernel, without changing
-    /// the machine. Needs root (or CAP_BPF and CAP_PERFMON).
+    /// Report what occupied the CPU while a service waited for it. Every wait is measured, inside the kernel (BPF), and
+    /// nothing on the machine is changed. Needs root (or CAP_BPF and CAP_PERFMON).
     Blame(Blame),
     /// Measure the cost of co-location.
     Lab(Lab),
-    /// Report how many VMs or databases fit on a server, and at what cost.
+    /// Report how many VMs or databases fit on a server, and how much they slow each other down.
     Density(Density),
-    /// Load, watch and unload the scheduler that keeps offline work off the CPU while the machine runs.
+    /// Load, monitor and unload commensal's sched_ext scheduler for offline work, without a reboot.
     Sched(Sched),
     /// Print a completion script for a shell, such as for `source <(commensal completions bash)`.
     Completions {
-        /// The shell.
+        /// The shell for which to print the script.
         #[arg(value_enum)]
         shell: clap_complete::Shell,
     },
@@ -104,6 +109,22 @@ pub struct Json {
     pub json: bool,
 }
 
+/// `commensal doctor`.
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+
+    /// Test the facts about the kernel on which plans rely, each in scratch cgroups, and print which of them hold: the
+    /// values that files accept, return and refuse, and the CPU time that two busy processes on one CPU get with each
+    /// available mechanism. Takes up to a minute, and keeps one CPU busy with the smallest weight. Changes no settings
+    /// of other programs; only a vendor's switch (Group Identity) is turned on during the test, unless that would clear
+    /// a value of another program. Exit status 0: all facts hold; 1: some do not hold; 2: none could be tested.
+    #[arg(long)]
+    pub prove: bool,
+}
+
 /// `commensal journal`.
 #[derive(Debug, Args)]
 pub struct Journal {
@@ -116,10 +137,10 @@ pub struct Journal {
 #[derive(Debug, Subcommand)]
 pub enum JournalVerb {
     /// List every journal in the state directory: its owner, boot, number of records, and damaged lines with the
-    /// reason. Exit status 2 when one is damaged.
+    /// reason. Exit status 2 when a journal is damaged.
     Check(Json),
-    /// Show what `restore` would put back from each journal, a line for each record (with --json a line of JSON). Exit
-    /// status 2 when one is damaged.
+    /// Show what `restore` would restore from each journal, one line per record (with --json one line of JSON). Exit
+    /// status 2 when a journal is damaged.
     Show(Json),
 }
 
@@ -138,7 +159,7 @@ pub struct Groups {
 /// `commensal run`.
 #[derive(Debug, Args)]
 pub struct Run {
-    /// The group to start the command in.
+    /// Name of the group to start the command in.
     #[arg(long, short, value_name = "GROUP")]
     pub group: String,
 
@@ -146,7 +167,7 @@ pub struct Run {
     #[arg(long, short, value_name = "PATH", default_value = "/etc/commensal/groups.d")]
     pub config: PathBuf,
 
-    /// Fail at once instead of waiting in the group's queue.
+    /// Fail immediately instead of waiting in the group's queue.
     #[arg(long)]
     pub no_wait: bool,
 
@@ -163,7 +184,7 @@ pub struct Run {
 /// `commensal explain`.
 #[derive(Debug, Args)]
 pub struct Explain {
-    /// The group.
+    /// Name of the group.
     pub group: String,
 
     /// Print JSON.
@@ -182,11 +203,13 @@ pub struct Top {
 /// `commensal blame`.
 #[derive(Debug, Args)]
 pub struct Blame {
-    /// What waited: a systemd unit, a cgroup (/path), a process by its number, a container by its name or identifier,
-    /// or a group of the groups file [default: its online groups, against its offline ones].
+    /// Targets whose waits are measured. A target is a systemd unit, a cgroup (/path), a PID, the name or ID of a
+    /// container, or a group of the groups file [default: the online groups of the groups file, against its offline
+    /// groups].
     pub target: Vec<String>,
 
-    /// Targets whose share of the waits has a budget; named in the same ways. May be given several times.
+    /// Target to hold responsible: its share of the waits is compared with a budget. WHO has the same forms as a
+    /// target. May be given several times.
     #[arg(long, value_name = "WHO")]
     pub against: Vec<String>,
 
@@ -194,15 +217,18 @@ pub struct Blame {
     #[arg(long, value_name = "TIME", value_parser = values::span)]
     pub r#for: Option<Duration>,
 
-    /// Exit with 1 when the targets of --against are over budget, and with 3 when the data does not decide.
+    /// Exit with status 1 when the targets of --against are over budget, and with 3 when the data is not sufficient to
+    /// decide.
     #[arg(long)]
     pub check: bool,
 
-    /// Budget for the wait that they cause, ms per second of the targets' CPU time [default: 50].
+    /// Budget for the waits that the targets of --against cause, in ms per second of the waiting targets' CPU time
+    /// [default: 50].
     #[arg(long, value_name = "MS", value_parser = values::bound)]
     pub blame_below: Option<f64>,
 
-    /// Budget for how long they keep a CPU on which a target was woken, us, 99th percentile [default: 100].
+    /// Budget for how long the targets of --against keep a CPU on which a waiting target was woken: 99th percentile in
+    /// us [default: 100].
     #[arg(long, value_name = "US", value_parser = values::bound)]
     pub preempt_below: Option<f64>,
 
@@ -214,11 +240,12 @@ pub struct Blame {
     #[arg(long, conflicts_with = "json")]
     pub top: bool,
 
-    /// Write an SVG chart with a flame-like bar per waiter and culprit; - prints it.
+    /// Write an SVG chart, similar to a flame graph, with a bar for each waiting target and each cause of its waits; -
+    /// prints the chart.
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
 
-    /// Write chart and figures as one HTML file; - prints it.
+    /// Write the chart and the measured values as one HTML file; - prints the file.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 
@@ -227,11 +254,11 @@ pub struct Blame {
     #[arg(long, value_name = "FILE")]
     pub prometheus: Option<PathBuf>,
 
-    /// Attribute interrupts to the tasks that they interrupt: a little cheaper.
+    /// Charge the time of interrupts to the tasks that they interrupt, which is slightly cheaper.
     #[arg(long)]
     pub no_interrupts: bool,
 
-    /// Compare every wait with the kernel's own figure.
+    /// Compare every measured wait with the kernel's own measurement (run delay).
     #[arg(long)]
     pub verify: bool,
 
@@ -253,7 +280,7 @@ pub struct Workload {
 pub enum WorkloadVerb {
     /// The HTTP service: /cpu?cpu=N&count=M, /metrics, /healthz.
     Http {
-        /// Port on 127.0.0.1; 0 is any free one.
+        /// Port on 127.0.0.1; 0 picks any free one.
         #[arg(long, default_value_t = 0)]
         port: u16,
         /// Worker threads.
@@ -262,13 +289,13 @@ pub enum WorkloadVerb {
     },
     /// A minimal single-threaded HTTP service, as fast as possible, with stalls.
     Responder {
-        /// Port on 127.0.0.1; 0 is any free one.
+        /// Port on 127.0.0.1; 0 picks any free one.
         #[arg(long, default_value_t = 0)]
         port: u16,
-        /// Length of a stall, ms.
+        /// Length of a stall in ms.
         #[arg(long, default_value_t = 0)]
         stall_ms: u64,
-        /// Interval between stalls, seconds.
+        /// Interval between stalls in seconds.
         #[arg(long, default_value_t = 5)]
         stall_every_s: u64,
     },
@@ -277,20 +304,21 @@ pub enum WorkloadVerb {
         /// Number of threads.
         #[arg(long, default_value_t = 1)]
         threads: usize,
-        /// Mean sleep, us.
+        /// Mean sleep time in us.
         #[arg(long, default_value_t = 4000)]
         period_us: u64,
-        /// CPU time of one piece of work, us.
+        /// CPU time of one piece of work in us.
         #[arg(long, default_value_t = 1000)]
         work_us: u64,
-        /// Seed of the sleeps.
+        /// Seed for the sleep times.
         #[arg(long, default_value_t = 1)]
         seed: u64,
         /// Duration [default: until killed].
         #[arg(long)]
         seconds: Option<u64>,
     },
-    /// Waits until standard input ends, then thaws what a killed lab run left frozen, and removes its remains.
+    /// Waits for the end of standard input; then thaws the cgroups that a killed lab run left frozen, and removes
+    /// everything that the run left behind.
     ThawGuard,
     /// Threads that stress one resource, and count their work in the file given as standard input.
     Antagonist {
@@ -299,7 +327,7 @@ pub enum WorkloadVerb {
         /// Threads.
         #[arg(long, default_value_t = 1)]
         threads: usize,
-        /// Bytes of memory or file per thread [default: that of the kind].
+        /// Bytes of memory or file per thread [default: depends on the kind].
         #[arg(long)]
         size: Option<u64>,
         /// Folder for the unnamed files of page-cache and disk.
@@ -309,12 +337,12 @@ pub enum WorkloadVerb {
         #[arg(long)]
         seconds: Option<u64>,
     },
-    /// The work of a cell of a density ladder.
+    /// The workload of one cell of a density ladder.
     Cell {
-        /// Whether there is a barrier over all cells after each step.
+        /// Whether all cells wait for each other at a barrier after each step.
         #[arg(long)]
         barrier: bool,
-        /// Size in bytes of each of two arrays that are copied, instead of computing.
+        /// Copy between two arrays of this size (in bytes, each) instead of computing.
         #[arg(long, value_name = "BYTES", conflicts_with = "barrier")]
         stream: Option<usize>,
         /// Index of this cell, from 0.
@@ -329,7 +357,7 @@ pub enum WorkloadVerb {
         /// Chunks or steps of each session.
         #[arg(long, default_value_t = 1)]
         work: u32,
-        /// Delay after which an unanswered datagram is resent, ms.
+        /// Delay in ms after which a datagram without a reply is resent.
         #[arg(long, default_value_t = 20)]
         timeout_ms: u64,
     },

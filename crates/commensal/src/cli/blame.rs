@@ -1,4 +1,5 @@
-//! `blame`: resolves the targets, runs the probe, and prints its measurement. Changes nothing on the machine.
+//! The command `blame`: resolves the targets, runs the probe (a BPF program), and prints its measurement. Changes
+//! nothing on the machine.
 
 mod outputs;
 pub(super) mod target;
@@ -23,7 +24,8 @@ use target::Named;
 const LIVE: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(50);
 
-/// Measures and reports. Status 0; with `--check` 1 when over budget and 3 when the data does not decide.
+/// Measures and prints the report. Status 0; with `--check` 1 when over budget, and 3 when the data is not sufficient
+/// to decide.
 pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
     let begun = Instant::now();
     let mut outputs = Outputs::new(context, options)?;
@@ -36,7 +38,7 @@ pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
         verify: options.verify,
         interrupts: !options.no_interrupts,
         commands: true,
-        room: None,
+        max_culprits: None,
     };
     let mut look = Look {
         labels: Labels {
@@ -51,7 +53,7 @@ pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
         online: who.online,
         scope,
         cgroups,
-        stop: signals::stop_flag(&context.host).context("watch for Ctrl-C")?,
+        stop: signals::stop_flag(&context.host).context("cannot watch for Ctrl-C")?,
         limit: options.r#for,
         started: Instant::now(),
     };
@@ -64,7 +66,8 @@ pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
     };
     look.started = Instant::now();
     let (total, gone) = look.watch(context, &mut probe, &mut outputs)?;
-    // Groups that came meanwhile have names, too; those that went have had one.
+    // Finds groups that appeared during the measurement. The names of groups that were removed meanwhile are known
+    // already.
     let looked = Duration::from_nanos(total.time_ns);
     let read = look.started.elapsed().saturating_sub(looked);
     let begun = Instant::now();
@@ -91,14 +94,14 @@ pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
     if !options.check {
         return Ok(0);
     }
-    Ok(match report.verdict.map(|judged| judged.result) {
+    Ok(match report.verdict.map(|verdict| verdict.result) {
         Some("within budget") => 0,
         Some("over budget") => 1,
         _ => 3,
     })
 }
 
-/// A report for programs, with where the time went.
+/// The report for JSON output, with the time that each phase took.
 #[derive(Serialize)]
 struct Timed<'r> {
     #[serde(flatten)]
@@ -106,7 +109,7 @@ struct Timed<'r> {
     phases_ms: serde_json::Value,
 }
 
-/// One look at somebody.
+/// One measurement: its targets, names, budgets and time limit.
 struct Look {
     labels: Labels,
     bounds: Bounds,
@@ -119,8 +122,8 @@ struct Look {
 }
 
 impl Look {
-    /// Measures until the time is over, Ctrl-C, or no target is left. Returns the totals, and the target that exited
-    /// last.
+    /// Measures until the time limit is reached, Ctrl-C is pressed, or no target is left. Returns the totals, and if no
+    /// target is left, the target that exited last.
     fn watch(
         &mut self,
         context: &mut Context,
@@ -154,7 +157,7 @@ impl Look {
         self.stop.load(Ordering::Relaxed) || self.limit.is_some_and(|limit| self.started.elapsed() >= limit)
     }
 
-    /// Looks up names of culprits that appeared since the last call.
+    /// Reads the cgroups again if `figures` has culprits whose names are unknown.
     fn learn(&mut self, context: &mut Context, figures: &Figures) {
         let Some(before) = self.cgroups.as_mut() else { return };
         let mut ids = figures.culprits.keys().filter_map(|culprit| culprit.cgroup);
@@ -182,19 +185,20 @@ fn names(all: &[Named]) -> Vec<String> {
     all.iter().map(|one| one.name.clone()).collect()
 }
 
-/// Reports run delay only: how long targets waited, but not what caused it.
+/// Reports run delay only: how long targets waited for a CPU, but not which tasks held it.
 fn without(context: &mut Context, options: &Blame, look: &Look, error: &BlameError) -> anyhow::Result<u8> {
     if options.check || options.html.is_some() || options.svg.is_some() || options.prometheus.is_some() {
-        bail!("{error}; without the probe there is nobody to name, nor a verdict");
+        bail!("{error}; without the probe, blame can neither name who held the CPU nor give a verdict");
     }
     eprintln!(
-        "commensal: {error}\n  what follows is the kernel's run delay: how long they waited, not because of whom"
+        "commensal: {error}\n  the following is the kernel's run delay: how long the targets waited, but not what \
+         occupied the CPU"
     );
     let mut sums = Unattributed::default();
     let mut read =
         |context: &mut Context| sums.read(&mut context.host, &look.scope.online, look.cgroups.as_ref());
     read(context).context(
-        "this kernel counts no run delay either (/proc/PID/task/TID/schedstat, CONFIG_SCHED_INFO)",
+        "this kernel does not count run delay either (/proc/PID/task/TID/schedstat, CONFIG_SCHED_INFO)",
     )?;
     let started = Instant::now();
     let mut gone = None;
@@ -202,7 +206,8 @@ fn without(context: &mut Context, options: &Blame, look: &Look, error: &BlameErr
         std::thread::sleep(POLL);
         gone = target::gone(context, look.cgroups.as_ref(), &look.online);
     }
-    let total = read(context).unwrap_or_default();
+    let total =
+        read(context).context("the run delay of the targets' threads could not be read at the end")?;
     let (run_s, wait_ms) = (total.run_ns as f64 / 1e9, total.delay_ns as f64 / 1e6);
     let per = (run_s > 0.0).then(|| wait_ms / run_s);
     let (subjects, seconds) = (&look.labels.subjects, started.elapsed().as_secs_f64());
@@ -220,7 +225,8 @@ fn without(context: &mut Context, options: &Blame, look: &Look, error: &BlameErr
     );
     if let Some(per) = per {
         println!(
-            "wait per CPU-second {per:.1} ms, unattributed; a wake-up that preempts at once counts as none"
+            "wait per CPU-second {per:.1} ms, without its causes; a wake-up that preempts the running task at once \
+             counts as no wait"
         );
     }
     if let Some(name) = gone {

@@ -1,4 +1,5 @@
-//! `agent canary`: lets the agent remove isolation for short windows, and evaluates the result in the lab's terms.
+//! The command `agent canary`. Asks the agent to remove isolation for short windows, and evaluates the measurements
+//! with the lab's statistics.
 
 mod report;
 
@@ -13,19 +14,19 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Keep-alive interval: the agent's timeout is ten times as long.
+/// Keep-alive interval; the agent's timeout is ten times as long.
 const ALIVE: Duration = Duration::from_millis(500);
 /// Interval between checks of the stop flag.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Number of requests in a row that may fail: the agent can be in the middle of a long tick.
+/// Number of consecutive requests that may fail: the agent may be in the middle of a long tick.
 const UNANSWERED: u32 = 3;
 
-/// Runs a canary. The status is the verdict's, or 2 when it could not be carried out.
+/// Runs a canary. The exit status is that of the verdict, or 2 when the canary could not be carried out.
 pub fn run(context: &mut Context, options: &Canary) -> anyhow::Result<u8> {
     let socket = context.state_dir.join(SOCKET);
     let request = request(options);
     request.terms().check().map_err(|error| anyhow!(error))?;
-    let stop = stop_flag(&context.host).context("watch for Ctrl-C")?;
+    let stop = stop_flag(&context.host).context("cannot watch for Ctrl-C")?;
     // Printed to standard error with --json, since standard output must be one document.
     let before = report::before(&request);
     match options.json {
@@ -33,17 +34,17 @@ pub fn run(context: &mut Context, options: &Canary) -> anyhow::Result<u8> {
         false => print!("{before}"),
     }
     crate::output::flush();
-    // Until the next tick is over, the agent still shows the report of the previous canary.
+    // Until the next tick has finished, the agent still returns the report of the previous canary.
     let last = client::get::<Report>(&context.host, &socket, "/v1/canary").ok();
     client::post_json::<Done>(&context.host, &socket, "/v1/canary/start", &request)?;
     let report = follow(context, &socket, &stop, last.map(|answer| answer.body.began).as_deref())?;
-    let judged = report::judge(&report);
+    let answer = report::judge(&report);
     if options.json {
-        println!("{}", commensal_core::text::json_pretty(&judged.as_json(&report))?);
+        println!("{}", commensal_core::text::json_pretty(&answer.as_json(&report))?);
     } else {
-        print!("{}", judged.text(&report));
+        print!("{}", answer.text(&report));
     }
-    Ok(judged.verdict.exit_code())
+    Ok(answer.verdict.exit_code())
 }
 
 fn request(options: &Canary) -> Request {
@@ -61,7 +62,7 @@ fn request(options: &Canary) -> Request {
     }
 }
 
-/// Sends keep-alives to the agent until the canary is over or Ctrl-C.
+/// Sends keep-alives to the agent until the canary has ended. Ctrl-C stops the canary.
 fn follow(context: &Context, socket: &Path, stop: &AtomicBool, last: Option<&str>) -> anyhow::Result<Report> {
     let (mut stopped, mut unanswered) = (false, 0);
     loop {
@@ -83,7 +84,7 @@ fn follow(context: &Context, socket: &Path, stop: &AtomicBool, last: Option<&str
             Ok(_) => trouble = None,
             Err(error) => trouble = trouble.or(Some(error)),
         }
-        // A long tick, or another agent has replaced the one that ran the canary.
+        // Two possible causes: the agent is in a long tick, or another agent has replaced the one that ran the canary.
         match trouble {
             None => unanswered = 0,
             Some(error) if unanswered >= UNANSWERED => return gone(&error),
@@ -99,7 +100,7 @@ fn follow(context: &Context, socket: &Path, stop: &AtomicBool, last: Option<&str
 
 fn gone(error: &ClientError) -> anyhow::Result<Report> {
     Err(anyhow!(
-        "the agent that ran the canary has gone: {error}; isolation is put back by it when it ends, by its \
-         guard when it died"
+        "the agent that ran the canary no longer responds: {error}; an agent turns isolation on again \
+         when it exits, and if it crashes or is killed, its guard does"
     ))
 }

@@ -1,4 +1,4 @@
-//! `density classify`, `report`, `plan`.
+//! The commands `density classify`, `report` and `plan`. A ladder is an experiment with an increasing number of VMs.
 
 use super::density_args::{Classify, DensityPlan, DensityReport};
 use super::values::absolute;
@@ -17,10 +17,10 @@ use serde_json::json;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long the host's own CPU use is measured.
+/// Length of the measurement of the host's own CPU use.
 const WATCH: Duration = Duration::from_secs(2);
 
-/// Reports the class of a placement.
+/// Reports the class of a placement of VMs: ideal, shared-core or oversubscribed.
 pub fn classify(context: &mut Context, options: &Classify) -> anyhow::Result<u8> {
     if let Some(file) = &options.fleet {
         return classify_fleet(context, file, options);
@@ -49,7 +49,7 @@ pub fn classify(context: &mut Context, options: &Classify) -> anyhow::Result<u8>
     Ok(kept(options.require, classified.scenario))
 }
 
-/// 0 when the class is acceptable, 1 when it is worse.
+/// The exit status: 0 when the class is acceptable, 1 when it is worse than required.
 fn kept(require: Option<Scenario>, found: Scenario) -> u8 {
     u8::from(require.is_some_and(|worst| found > worst))
 }
@@ -82,16 +82,16 @@ fn reserve(context: &Context, options: &Classify) -> anyhow::Result<f64> {
             let before = machine::cpu_time(&context.host);
             std::thread::sleep(WATCH);
             let passed = machine::cpu_time(&context.host).zip(before).map(|(now, before)| now.since(&before));
-            let busy = passed.context("/proc/stat does not tell the CPU time")?.busy_us();
+            let busy = passed.context("/proc/stat has no CPU times")?.busy_us();
             Ok((busy as f64 / 1e6 / WATCH.as_secs_f64()).max(1.0))
         }
         Some(cores) => cores.parse().map_err(|_| {
-            anyhow!("--reserve {cores:?}: it is a number of cores, such as 1 or 0.5, or measured")
+            anyhow!("--reserve {cores:?}: must be a number of cores, such as 1 or 0.5, or the word measured")
         }),
     }
 }
 
-/// The ladder of a file, or the built-in one.
+/// Returns the ladder in a file, or the built-in one.
 fn ladder(context: &Context, name: &str) -> anyhow::Result<Ladder> {
     if name == "arenadata" {
         return Ok(arenadata());
@@ -117,18 +117,18 @@ pub fn report(context: &mut Context, options: &DensityReport) -> anyhow::Result<
     Ok(0)
 }
 
-/// Reports how many VMs fit.
+/// Reports how many VMs fit on a server.
 pub fn plan(context: &mut Context, options: &DensityPlan) -> anyhow::Result<u8> {
     for (what, value) in [("--max-harm", options.max_harm), ("--smt-gain", options.smt_gain)] {
         if !value.is_finite() || value < 0.0 {
-            bail!("{what} {value}: it is a number, 0 or more");
+            bail!("{what} {value}: must be a number, 0 or more");
         }
     }
     if !(options.all_core > 0.0 && options.all_core <= 1.0) {
-        bail!("--all-core {}: it is a share above 0, at most 1", options.all_core);
+        bail!("--all-core {}: must be a share above 0, at most 1", options.all_core);
     }
     if let Some(cores) = options.bandwidth_cores.filter(|cores| !(*cores >= 1.0 && cores.is_finite())) {
-        bail!("--bandwidth-cores {cores}: it is a number of cores, 1 or more");
+        bail!("--bandwidth-cores {cores}: must be a number of cores, 1 or more");
     }
     let question = Question {
         max_harm_pct: options.max_harm,
@@ -155,7 +155,7 @@ pub fn plan(context: &mut Context, options: &DensityPlan) -> anyhow::Result<u8> 
         && ladder.test(test).is_none()
     {
         let known: Vec<&str> = ladder.tests.iter().map(|test| test.name.as_str()).collect();
-        bail!("--test {test:?}: the ladder has {}", known.join(", "));
+        bail!("--test {test:?}: the tests of this ladder are {}", known.join(", "));
     }
     let planned = answer(&ladder, &question);
     if options.json {

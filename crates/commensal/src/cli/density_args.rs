@@ -15,10 +15,10 @@ pub struct Density {
 /// `commensal density …`.
 #[derive(Debug, Subcommand)]
 pub enum DensityVerb {
-    /// Report the class of a placement of VMs: ideal, shared-core or oversubscribed. On this machine, a described
-    /// server, or a whole fleet. Exit status 1 when it is worse than --require.
+    /// Report the class of a placement of VMs (ideal, shared-core or oversubscribed) on this machine, on a described
+    /// server, or in a whole fleet. Exit status 1 when the class is worse than --require.
     Classify(Classify),
-    /// Run a ladder on this machine: an increasing number of cells that stand for VMs, with an increasing number of
+    /// Run a ladder on this machine: an increasing number of cells, which stand for VMs, with an increasing number of
     /// sessions. Prints the table. Exit status 0 when every rung completed, 1 when some failed.
     Run(DensityRun),
     /// List the ladders that come with this program.
@@ -31,18 +31,19 @@ pub enum DensityVerb {
     Pin(Pin),
     /// Show a recorded ladder: the table, work per server and per core, and unreliable rungs.
     Report(DensityReport),
-    /// Measure how much a core of this machine slows when others are busy, how much its threads gain together, and how
-    /// many cores use up the memory bandwidth.
+    /// Measure how much a core of this machine slows down when other cores are busy, how much throughput a core gains
+    /// from all its hardware threads, and how many cores saturate the memory bandwidth.
     Calibrate,
     /// Report how many VMs fit on a server before work takes too long, from a recorded ladder or by measuring. Exit
-    /// status 0 with an answer, 3 without.
+    /// status 0 when there is a result, 3 when there is none.
     Plan(DensityPlan),
 }
 
 /// `commensal density classify`.
 #[derive(Debug, Args)]
 pub struct Classify {
-    /// VMs and their vCPU, such as 4x16 for four VMs of 16 vCPU; several for VMs of several sizes.
+    /// Number of VMs and number of vCPUs per VM, such as 4x16 for four VMs with 16 vCPUs each; for VMs of different
+    /// sizes, one such value per size.
     #[arg(required_unless_present = "fleet", conflicts_with = "fleet", value_name = "COUNTxVCPU", value_parser = vms)]
     pub vms: Vec<Vms>,
 
@@ -54,7 +55,7 @@ pub struct Classify {
     #[arg(long, value_name = "N", requires = "cores", conflicts_with = "fleet")]
     pub threads: Option<u32>,
 
-    /// Cores reserved for the host, or `measured`: those that this machine uses now, at least one [default: 1].
+    /// Cores reserved for the host, or `measured` for the number that the host uses now (at least one) [default: 1].
     #[arg(long, value_name = "CORES", conflicts_with = "fleet")]
     pub reserve: Option<String>,
 
@@ -81,15 +82,15 @@ pub struct DensityRun {
     #[arg(long)]
     pub repeats: Option<u32>,
 
-    /// Seed of the order [default: the ladder's].
+    /// Seed for the order of the attempts [default: the ladder's].
     #[arg(long)]
     pub seed: Option<u64>,
 
-    /// Continue an interrupted run's record; it then contains both parts.
+    /// Continue the record of an interrupted run; it then contains both parts.
     #[arg(long, value_name = "FILE")]
     pub resume: Option<PathBuf>,
 
-    /// Where to write the record; the page with the charts goes beside it, as .html.
+    /// File for the record; the page with the charts is written next to it, with the extension .html.
     #[arg(long, short, value_name = "FILE", default_value = "density.json")]
     pub out: PathBuf,
 
@@ -113,7 +114,7 @@ pub struct Prepare {
 /// `commensal density pin`.
 #[derive(Debug, Args)]
 pub struct Pin {
-    /// VMs: a cgroup with its number of vCPUs, such as /machine/db-1:4, or the process number of a QEMU.
+    /// VMs: a cgroup and its number of vCPUs, such as /machine/db-1:4, or the PID of a QEMU process.
     #[arg(required = true, value_name = "CGROUP:VCPU|PID")]
     pub targets: Vec<String>,
 
@@ -137,7 +138,7 @@ pub struct Pin {
 /// `commensal density report`.
 #[derive(Debug, Args)]
 pub struct DensityReport {
-    /// A recorded ladder, or `arenadata` for the one of Arenadata's article.
+    /// A recorded ladder, or `arenadata` for the ladder of Arenadata's article.
     pub file: String,
 
     /// Also write a page with the charts.
@@ -152,12 +153,12 @@ pub struct DensityReport {
 /// `commensal density plan`.
 #[derive(Debug, Args)]
 pub struct DensityPlan {
-    /// A recorded ladder, or `arenadata` for the one of Arenadata's article.
+    /// A recorded ladder, or `arenadata` for the ladder of Arenadata's article.
     #[arg(long, value_name = "FILE", required_unless_present = "measure")]
     pub from: Option<String>,
 
-    /// Measure instead, by bisection: cells, load and limits of this ladder (a name of `density list`, or a file); each
-    /// number of cells is compared with one cell alone in the same repeats.
+    /// Measure instead, by bisection, with the cells, load and limits of this ladder (a name of `density list`, or a
+    /// file). Each number of cells is compared with a single cell in the same repeats.
     #[arg(long, value_name = "NAME", conflicts_with = "from")]
     pub measure: Option<String>,
 
@@ -169,31 +170,31 @@ pub struct DensityPlan {
     #[arg(long, short, value_name = "FILE", default_value = "density.json")]
     pub out: PathBuf,
 
-    /// Maximum increase of the time over the ladder's first placement, per cent.
+    /// Maximum increase of the completion time over the ladder's first placement, in per cent.
     #[arg(long, value_name = "PER CENT")]
     pub max_harm: f64,
 
-    /// Only rungs of this test.
+    /// Use only rungs of this test.
     #[arg(long, value_name = "NAME")]
     pub test: Option<String>,
 
-    /// Only rungs with this number of sessions.
+    /// Use only rungs with this number of sessions.
     #[arg(long, value_name = "N")]
     pub at_concurrency: Option<u32>,
 
-    /// Maximum number of warnings of a rung.
+    /// Count a number of VMs as fitting only if its rung has at most this many warnings.
     #[arg(long, value_name = "N")]
     pub max_warnings: Option<f64>,
 
-    /// Maximum steal of an attempt, per cent.
+    /// Count a number of VMs as fitting only if its steal time is at most this, in per cent.
     #[arg(long, value_name = "PER CENT")]
     pub max_steal: Option<f64>,
 
-    /// Number of VMs of the whole fleet: also prints the number of servers that it needs.
+    /// Number of VMs of the whole fleet; also prints the number of servers that the fleet needs.
     #[arg(long, value_name = "VMS")]
     pub fleet: Option<u32>,
 
-    /// Plan without a bound where only means are known.
+    /// Accept an estimate without a confidence bound where only means are recorded.
     #[arg(long)]
     pub accept_means: bool,
 
@@ -206,7 +207,7 @@ pub struct DensityPlan {
     #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
     pub all_core: f64,
 
-    /// Number of copying cores that use up the memory bandwidth, for the model's band [default: no limit].
+    /// Number of cores that saturate the memory bandwidth by copying, for the model's band [default: no limit].
     #[arg(long, value_name = "CORES")]
     pub bandwidth_cores: Option<f64>,
 
@@ -215,9 +216,9 @@ pub struct DensityPlan {
     pub json: bool,
 }
 
-/// `4x16`, or `16` for one.
+/// Parses `4x16`; a number alone, such as `16`, means one VM.
 fn vms(text: &str) -> Result<Vms, String> {
-    let refused = || format!("{text:?} is not a number of VMs and their vCPU, such as 4x16");
+    let refused = || format!("{text:?} is not a number of VMs and the vCPUs of each, such as 4x16");
     let (count, vcpu) = text.split_once(['x', '*']).unwrap_or(("1", text));
     match (count.trim().parse(), vcpu.trim().parse()) {
         (Ok(count), Ok(vcpu)) => Ok(Vms { count, vcpu }),

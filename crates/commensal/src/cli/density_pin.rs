@@ -1,4 +1,4 @@
-//! `density pin`: chooses the CPUs of VMs, and applies the pinning.
+//! The command `density pin`: chooses the CPUs of VMs, and pins the VMs to them.
 
 use super::apply::refused;
 use super::density_args::Pin;
@@ -20,7 +20,7 @@ use std::path::Path;
 struct Target {
     cgroup: CgroupPath,
     vcpu: u32,
-    /// Thread ID of each vCPU, for a QEMU process.
+    /// For a QEMU process, the ID of the thread of each vCPU.
     threads: BTreeMap<u32, u32>,
 }
 
@@ -46,7 +46,7 @@ pub fn pin(context: &mut Context, options: &Pin) -> anyhow::Result<u8> {
     } else {
         targets.iter().zip(&pinned).for_each(|(target, pinned)| print_one(target, pinned, options.libvirt));
         if machine::identity(&context.host).virtualised == Some(true) {
-            println!("this is a VM: its cores are what its hypervisor shows, and may be fiction");
+            println!("this machine is a VM: the cores that its hypervisor shows may not be physical cores");
         }
     }
     if options.apply { apply(context, &targets, &pinned) } else { Ok(0) }
@@ -57,7 +57,9 @@ fn print_one(target: &Target, pinned: &Pinned, libvirt: bool) {
     let node = match nodes.as_slice() {
         [] => String::new(),
         [one] => format!(", node {one}"),
-        several => format!(", nodes {}: its memory will be far from some of them", several.join(" and ")),
+        several => {
+            format!(", nodes {}: some of its memory accesses will cross NUMA nodes", several.join(" and "))
+        }
     };
     println!("{}: {} vCPU on CPUs {}{node}", target.cgroup, target.vcpu, pinned.cpus);
     for (vcpu, cpu) in pinned.vcpus.iter().enumerate() {
@@ -71,13 +73,14 @@ fn print_one(target: &Target, pinned: &Pinned, libvirt: bool) {
     }
 }
 
-/// Parses `CGROUP:VCPU`, or the pid of a QEMU.
+/// Parses `CGROUP:VCPU` or the PID of a QEMU process.
 fn target(host: &dyn Host, text: &str) -> anyhow::Result<Target> {
     if let Ok(pid) = text.parse::<u32>() {
         return qemu(host, pid);
     }
-    let refused =
-        || anyhow!("{text:?} is not a cgroup with its vCPU, such as /machine/db-1:4, or a process number");
+    let refused = || {
+        anyhow!("{text:?} is neither a cgroup with its number of vCPUs, such as /machine/db-1:4, nor a PID")
+    };
     let (path, vcpu) = text.rsplit_once(':').ok_or_else(refused)?;
     let vcpu = vcpu.parse().map_err(|_| refused())?;
     if !path.starts_with('/') || path == "/" {
@@ -90,7 +93,8 @@ fn qemu(host: &dyn Host, pid: u32) -> anyhow::Result<Target> {
     let threads = vcpu_threads(host, pid).with_context(|| format!("there is no process {pid}"))?;
     if threads.is_empty() {
         bail!(
-            "process {pid} has no threads named as vCPUs; QEMU names them with -name NAME,debug-threads=on, as libvirt asks it to"
+            "process {pid} has no threads with the names of vCPUs; start QEMU with -name NAME,debug-threads=on, as \
+             libvirt does"
         );
     }
     let text = host.read_file(Path::new(&format!("/proc/{pid}/cgroup")))?;
@@ -104,17 +108,19 @@ fn qemu(host: &dyn Host, pid: u32) -> anyhow::Result<Target> {
     let path = of(&|names| names.split(',').any(|name| name == "cpuset")).or_else(|| of(&str::is_empty));
     let path = path.filter(|path| path != "/").ok_or_else(|| {
         anyhow!(
-            "process {pid} is in no cgroup of its own; start the VM in one, as libvirt and `commensal run` do"
+            "process {pid} has no cgroup of its own; start the VM in one, as libvirt and `commensal run` do"
         )
     })?;
     let vcpu = u32::try_from(threads.len()).unwrap_or(u32::MAX);
     Ok(Target { cgroup: CgroupPath::new(&path), vcpu, threads })
 }
 
-/// Restricts each VM's cgroup to its cores, and each of its vCPU threads to one CPU; the original values are in the
-/// journal, and `commensal restore` restores them.
+/// Restricts each VM's cgroup to its cores, and each of its vCPU threads to one CPU. The original values are recorded
+/// in the journal, and `commensal restore` restores them.
 fn apply(context: &mut Context, targets: &[Target], pinned: &[Pinned]) -> anyhow::Result<u8> {
-    context.without_agent("put cpu.set into its groups file, which it reads by itself")?;
+    context.without_agent(
+        "put cpu.set into its groups file instead: the agent reads the file again when it changes",
+    )?;
     let spec = |(index, (target, pinned)): (usize, (&Target, &Pinned))| -> anyhow::Result<GroupSpec> {
         let name = GroupName::new(&format!("pinned-{}", index + 1)).map_err(anyhow::Error::msg)?;
         let mut spec = GroupSpec::new(name, Class::Online);
@@ -136,7 +142,7 @@ fn apply(context: &mut Context, targets: &[Target], pinned: &[Pinned]) -> anyhow
         threads(context, target, pinned, &mut journal)?;
     }
     println!(
-        "done     {} of {} steps; commensal restore puts them back",
+        "done     {} of {} steps; `commensal restore` reverts them",
         outcome.done,
         planned.plan.steps.len()
     );
@@ -154,9 +160,9 @@ fn threads(
         let Some(cpu) = pinned.vcpus.get(*vcpu as usize) else { continue };
         let one: CpuSet = [*cpu].into_iter().collect();
         let moved = pin_thread(&mut context.host, *tid, &one, journal)
-            .with_context(|| format!("vCPU {vcpu} of {} cannot be kept to CPU {cpu}", target.cgroup))?;
+            .with_context(|| format!("vCPU {vcpu} of {} cannot be pinned to CPU {cpu}", target.cgroup))?;
         if moved {
-            println!("  vCPU {vcpu}, thread {tid}: kept to CPU {cpu}");
+            println!("  vCPU {vcpu}, thread {tid}: pinned to CPU {cpu}");
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! `density run`, `list`, `prepare`.
+//! The commands `density run`, `list` and `prepare`. A ladder is an experiment with an increasing number of VMs.
 
 use super::density_args::{DensityRun, Prepare};
 use super::frame::Frame;
@@ -16,15 +16,15 @@ use commensal_host::{Host, SpawnSpec, Stdin};
 use commensal_sensors::machine;
 use std::path::{Path, PathBuf};
 
-/// PyPI packages: the engine, and its extension of exactly the same version.
+/// PyPI packages: DuckDB, and its TPC-DS extension for exactly that version.
 const PACKAGES: [&str; 3] = ["duckdb==1.5.5", "duckdb-extensions==1.5.5", "duckdb-extension-tpcds==1.5.5"];
 
-/// Folder of engines and data.
+/// Folder of the database engines and their data.
 fn data_dir(context: &Context) -> PathBuf {
     context.state_dir.join("density")
 }
 
-/// The ladder with this name or in this file.
+/// Returns the ladder with this name or in this file.
 fn named(context: &Context, name: &str) -> anyhow::Result<Experiment> {
     match SHIPPED.iter().find(|(known, _)| *known == name) {
         Some((_, text)) => Ok(parse(name, text)?),
@@ -33,7 +33,10 @@ fn named(context: &Context, name: &str) -> anyhow::Result<Experiment> {
         }
         None => {
             let known: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();
-            bail!("no ladder {name:?}; there are {}; or name a file: ./{name}.toml", known.join(", "));
+            bail!(
+                "no ladder {name:?}: the built-in ladders are {}; for a file give its path, such as ./{name}.toml",
+                known.join(", ")
+            );
         }
     }
 }
@@ -44,7 +47,7 @@ pub fn run(context: &mut Context, options: &DensityRun) -> anyhow::Result<u8> {
     experiment.repeats = options.repeats.unwrap_or(experiment.repeats);
     experiment.seed = options.seed.unwrap_or(experiment.seed);
     if experiment.repeats == 0 {
-        bail!("--repeats 0: at least one is needed, and 5 for a bound");
+        bail!("--repeats 0: give at least 1, and at least 5 for a confidence bound");
     }
     prepared(context, &mut experiment)?;
     let out = absolute(&options.out)?;
@@ -66,7 +69,7 @@ pub fn run(context: &mut Context, options: &DensityRun) -> anyhow::Result<u8> {
         print!("{}", print::text(&table(&ladder)));
         ladder.notes.iter().for_each(|note| println!("note: {note}"));
         println!(
-            "\nrecord: {}   page: {}   (again: commensal density report)",
+            "\nrecord: {}   page: {}   (`commensal density report` shows it again)",
             out.display(),
             page.display()
         );
@@ -78,8 +81,8 @@ pub fn run(context: &mut Context, options: &DensityRun) -> anyhow::Result<u8> {
     Ok(if left { 2 } else { u8::from(failed) })
 }
 
-/// Runs a ladder with a progress bar, and saves the record after every attempt. Returns whether something could not be
-/// removed.
+/// Runs a ladder with a progress bar, and saves the record after every attempt. The second value is whether the run
+/// left something behind that it could not remove.
 fn climb(
     context: &mut Context,
     experiment: &Experiment,
@@ -87,7 +90,7 @@ fn climb(
     earlier: Option<Ladder>,
 ) -> anyhow::Result<(Ladder, bool)> {
     let stop = stop_flag(&context.host)?;
-    let conduct = conduct(context, earlier)?;
+    let options = options(context, earlier)?;
     let template = "{bar:30} {pos}/{len} attempts  {msg}  {elapsed}, {eta} left";
     let mut frame = Frame::new(conductor::size(experiment) as u64, template, Some(out));
     let mut tell = |event: Event<'_>| match event {
@@ -95,14 +98,14 @@ fn climb(
         Event::Attempt { done, total, what } => frame.step(done, total, what),
         Event::Recorded(ladder) => frame.save(ladder.to_json().ok()),
         Event::Left(lines) => {
-            frame.left(&lines, "not all could be removed; `commensal restore` will try again");
+            frame.left(&lines, "some of these could not be removed; `commensal restore` tries again");
         }
     };
-    let result = conductor::run(&mut context.host, experiment, &conduct, &stop, &mut tell);
-    frame.end(result, |out| format!("what was finished is in {out}; --resume goes on with it"))
+    let result = conductor::run(&mut context.host, experiment, &options, &stop, &mut tell);
+    frame.end(result, |out| format!("the completed attempts are in {out}; --resume continues the run"))
 }
 
-fn conduct(context: &Context, earlier: Option<Ladder>) -> anyhow::Result<RunOptions> {
+fn options(context: &Context, earlier: Option<Ladder>) -> anyhow::Result<RunOptions> {
     Ok(RunOptions {
         program: std::env::current_exe().context("this program's own file cannot be found")?,
         state_dir: context.state_dir.clone(),
@@ -115,7 +118,7 @@ fn conduct(context: &Context, earlier: Option<Ladder>) -> anyhow::Result<RunOpti
     })
 }
 
-/// Progress messages for a run without a bar of its own.
+/// Prints progress messages for a measurement without a progress bar.
 fn tell_plainly(event: Event<'_>) {
     match event {
         Event::Attempt { done, total, what } => eprintln!("{}/{total} {what}", done + 1),
@@ -124,7 +127,7 @@ fn tell_plainly(event: Event<'_>) {
     }
 }
 
-/// Measures how many cells fit, by bisection, and saves the record.
+/// Measures how many cells (stand-ins for VMs) fit, by bisection, and saves the record.
 pub(super) fn measure(
     context: &mut Context,
     name: &str,
@@ -136,19 +139,19 @@ pub(super) fn measure(
     let out = absolute(out)?;
     context.writable(&out).context("the record cannot be written")?;
     let stop = stop_flag(&context.host)?;
-    let conduct = conduct(context, None)?;
+    let options = options(context, None)?;
     let (ladder, _) =
-        search::search(&mut context.host, &experiment, question, &conduct, &stop, &mut tell_plainly)?;
+        search::search(&mut context.host, &experiment, question, &options, &stop, &mut tell_plainly)?;
     context.host.state_replace(&out, &ladder.to_json()?).context("the record cannot be written")?;
     Ok(ladder)
 }
 
-/// Measures the cost of sharing.
+/// Measures how much throughput sharing costs: hardware threads, busy cores and memory bandwidth.
 pub fn calibrate(context: &mut Context) -> anyhow::Result<u8> {
     let topology = machine::topology(&context.host)?;
     let stop = stop_flag(&context.host)?;
-    let conduct = conduct(context, None)?;
-    let found = search::calibrate(&mut context.host, &topology, &conduct, &stop, &mut tell_plainly)?;
+    let options = options(context, None)?;
+    let found = search::calibrate(&mut context.host, &topology, &options, &stop, &mut tell_plainly)?;
     let (calibration, bandwidth) = (found.calibration, found.bandwidth);
     print!("--smt-gain {:.2} --all-core {:.2}", calibration.smt_gain, calibration.all_core);
     match calibration.bandwidth_cores {
@@ -156,14 +159,15 @@ pub fn calibrate(context: &mut Context) -> anyhow::Result<u8> {
         None => println!(),
     }
     println!(
-        "memory: {:.1} GB/s by one core, {:.1} GB/s by all {}, arrays beyond {} MiB of cache: {}",
+        "memory: {:.1} GB/s with one core, {:.1} GB/s with all {}, measured with arrays larger than {} MiB of cache: \
+         {}",
         bandwidth.one_gb_s,
         bandwidth.all_gb_s,
         bandwidth.cores,
         bandwidth.cache_bytes >> 20,
         match calibration.bandwidth_cores {
-            Some(cores) => format!("{cores:.1} cores use it up"),
-            None => "it does not bind".to_owned(),
+            Some(cores) => format!("{cores:.1} cores saturate the bandwidth"),
+            None => "all cores together do not saturate the bandwidth".to_owned(),
         }
     );
     if !topology.smt() {
@@ -172,7 +176,7 @@ pub fn calibrate(context: &mut Context) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// Refuses a ladder whose engine or data are missing, and fills in the number of queries.
+/// Refuses a ladder whose database engine or data is missing, and sets the number of queries.
 fn prepared(context: &mut Context, experiment: &mut Experiment) -> anyhow::Result<()> {
     for load in &mut experiment.loads {
         let (tpcds, postgres) = match &load.kind {
@@ -191,7 +195,7 @@ fn prepared(context: &mut Context, experiment: &mut Experiment) -> anyhow::Resul
             );
         };
         load.work = queries;
-        // The script of this version, whichever version prepared the data.
+        // Replaces the script by that of this version, because another version may have prepared the data.
         let dir = data_dir(context);
         context.host.state_replace(&engines::script(&dir), engines::SCRIPT)?;
     }
@@ -209,7 +213,7 @@ pub fn list() -> anyhow::Result<u8> {
 /// Downloads the engine and generates the data.
 pub fn prepare(context: &mut Context, options: &Prepare) -> anyhow::Result<u8> {
     if !(0.001..=1000.0).contains(&options.scale) {
-        bail!("--scale {}: it is 0.001 to 1000", options.scale);
+        bail!("--scale {}: must be 0.001 to 1000", options.scale);
     }
     let dir = data_dir(context);
     context.host.state_dir(&dir)?;
@@ -217,11 +221,15 @@ pub fn prepare(context: &mut Context, options: &Prepare) -> anyhow::Result<u8> {
     let environment = dir.join("python");
     if !python.is_file() {
         let spec = SpawnSpec::new("python3").arg("-m").arg("venv").arg(environment.as_os_str());
-        step(context, spec, "making a Python environment (Debian: apt install python3-venv)")?;
+        step(
+            context,
+            spec,
+            "creating a Python virtual environment (on Debian this needs the package python3-venv)",
+        )?;
     }
     let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
     let spec = pip.into_iter().chain(PACKAGES).fold(SpawnSpec::new(&python), SpawnSpec::arg);
-    step(context, spec, "getting the engine from PyPI")?;
+    step(context, spec, "downloading the engine from PyPI")?;
     let script = engines::script(&dir);
     context.host.state_replace(&script, engines::SCRIPT)?;
     let milli = (options.scale * 1000.0).round() as u32;
@@ -233,7 +241,7 @@ pub fn prepare(context: &mut Context, options: &Prepare) -> anyhow::Result<u8> {
         .arg((f64::from(milli) / 1000.0).to_string())
         .arg("--database")
         .arg(database.as_os_str());
-    step(context, spec, "making data and measuring the queries")?;
+    step(context, spec, "generating data and measuring the queries")?;
     if options.postgres {
         let spec = SpawnSpec::new(&python)
             .arg(script.as_os_str())
@@ -253,6 +261,6 @@ fn step(context: &mut Context, mut spec: SpawnSpec, what: &str) -> anyhow::Resul
     let mut child = context.host.spawn(&spec)?;
     match child.wait()?.status() {
         0 => Ok(()),
-        status => bail!("{what} ended with status {status}; what it said is above"),
+        status => bail!("{what} ended with status {status}; its output is above"),
     }
 }

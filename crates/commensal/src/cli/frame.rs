@@ -1,14 +1,14 @@
-//! The frame of a run of the lab or of a ladder: its progress, its record saved as it goes on, and what is told of its end.
+//! Progress bar, periodic saving of the record and final messages of a lab run or of a ladder.
 
 use commensal_host::{Host, LinuxHost};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A run as its user sees it.
+/// The user-visible side of a run: progress bar, messages and the saved record.
 pub struct Frame {
     bar: ProgressBar,
-    /// The record, if it is saved.
+    /// File of the record; `None` if it is not saved.
     out: Option<PathBuf>,
     files: LinuxHost,
     saved: bool,
@@ -16,7 +16,7 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// A run of so many steps; the template is that of its progress bar.
+    /// Creates the frame of a run with this number of steps; `template` is the format of the progress bar.
     pub fn new(steps: u64, template: &str, out: Option<&Path>) -> Frame {
         let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr());
         let style = ProgressStyle::with_template(template);
@@ -25,30 +25,30 @@ impl Frame {
         Frame { bar, out: out.map(Path::to_owned), files: LinuxHost::new(), saved: false, left: false }
     }
 
-    /// Prints lines, with and without a visible bar.
+    /// Prints lines to standard error without disturbing the progress bar.
     pub fn say<S: AsRef<str>>(&self, lines: impl IntoIterator<Item = S>) {
         self.bar.suspend(|| lines.into_iter().for_each(|line| eprintln!("{}", line.as_ref())));
     }
 
-    /// What an earlier run had left and was removed first.
+    /// Reports what an earlier run left behind and this run has removed.
     pub fn cleaned(&self, lines: &[String]) {
-        self.say(lines.iter().map(|line| format!("left by an earlier run: {line}")));
+        self.say(lines.iter().map(|line| format!("cleaned up after an earlier run: {line}")));
     }
 
-    /// A step begins.
+    /// Shows the beginning of a step: `done` of `steps` are complete, and `what` runs now.
     pub fn step(&self, done: usize, steps: usize, what: String) {
         self.bar.set_length(steps as u64);
         self.bar.set_position(done as u64);
         self.bar.set_message(what);
     }
 
-    /// Saves the record so far. A failure is reported at the end, when saving is tried again.
+    /// Saves the record so far. A failure is not reported here, because the record is saved again at the end.
     pub fn save(&mut self, record: Option<String>) {
         let written = self.out.as_ref().zip(record).map(|(out, json)| self.files.state_replace(out, &json));
         self.saved |= matches!(written, Some(Ok(())));
     }
 
-    /// What could not be removed; `words` say so of the whole.
+    /// Reports objects that could not be removed; `words` is a closing sentence about all of them.
     pub fn left(&mut self, lines: &[String], words: &str) {
         if lines.is_empty() {
             return;
@@ -57,8 +57,8 @@ impl Frame {
         self.say(lines.iter().map(String::as_str).chain([words]).map(|line| format!("commensal: {line}")));
     }
 
-    /// The end: what was recorded before an error can be gone on with, as `kept` says of the file. The answer also has
-    /// whether something could not be removed.
+    /// Finishes the run. After an error, prints the text that `kept` returns for the path of the saved record, because
+    /// the user can continue the run from that record. The second value is whether some object could not be removed.
     pub fn end<R, E: Into<anyhow::Error>>(
         self,
         result: Result<R, E>,

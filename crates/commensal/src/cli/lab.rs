@@ -1,4 +1,4 @@
-//! `lab run`, `list`, `show`, `check`, `doctor`.
+//! The commands `lab run`, `list`, `show`, `check` and `doctor`.
 
 use super::frame::Frame;
 use super::values::absolute;
@@ -7,7 +7,7 @@ use crate::context::Context;
 use crate::signals::stop_flag;
 use anyhow::{Context as _, bail};
 use commensal_host::Host;
-use commensal_lab::conductor::{self, Beside, Event, RunOptions};
+use commensal_lab::conductor::{self, Event, Neighbour, RunOptions};
 use commensal_lab::experiment::{self, Checked, Experiment, Overrides, SHIPPED, read, shipped};
 use commensal_lab::record::{KnownHarm, Role, Run, Verdict};
 use commensal_lab::workload::antagonist::Kind;
@@ -17,8 +17,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// What is said when a run could not remove all that it made.
-const REMAINS: &str = "the run could not remove all that it made; `commensal restore` will try again";
+/// Message when a run could not remove everything that it created.
+const REMAINS: &str = "the run could not remove everything that it created; `commensal restore` tries again";
 
 /// Runs an experiment.
 pub fn run(context: &mut Context, options: &LabRun) -> anyhow::Result<u8> {
@@ -31,7 +31,7 @@ pub fn run(context: &mut Context, options: &LabRun) -> anyhow::Result<u8> {
     if !checked.missing.is_empty() {
         bail!("{}", lacking(&options.name, &checked));
     }
-    // Checked now, not after three minutes.
+    // Checked before the run, because the run takes minutes.
     let out = absolute(&options.out)?;
     context.writable(&out).context("the record cannot be written")?;
     if let Some(name) = &options.save_baseline {
@@ -39,7 +39,7 @@ pub fn run(context: &mut Context, options: &LabRun) -> anyhow::Result<u8> {
     }
     let earlier =
         options.resume.as_deref().map(|path| super::lab_report::record(context, path)).transpose()?;
-    let (run, left) = conduct(
+    let (run, left) = run_experiment(
         context,
         &experiment,
         Manner {
@@ -51,7 +51,7 @@ pub fn run(context: &mut Context, options: &LabRun) -> anyhow::Result<u8> {
             ..Manner::default()
         },
     )?;
-    // Reported only once it is on the disk; the results are shown even when the disk is full.
+    // The paths are printed only if the files were written; the results are printed in any case.
     let saved = context.host.state_replace(&out, &run.to_json()?);
     let page = out.with_extension("html");
     let written = saved.is_ok().then(|| context.host.state_replace(&page, &render::html(&run)));
@@ -66,11 +66,11 @@ pub fn run(context: &mut Context, options: &LabRun) -> anyhow::Result<u8> {
         }
         match (&saved, &written) {
             (Ok(()), Some(Ok(()))) => println!(
-                "\nrecord: {}   page: {}   (again: commensal lab report)",
+                "\nrecord: {}   page: {}   (`commensal lab report` shows it again)",
                 out.display(),
                 page.display()
             ),
-            (Ok(()), _) => println!("\nrecord: {}   (again: commensal lab report)", out.display()),
+            (Ok(()), _) => println!("\nrecord: {}   (`commensal lab report` shows it again)", out.display()),
             (Err(_), _) => {}
         }
     }
@@ -80,7 +80,7 @@ pub fn run(context: &mut Context, options: &LabRun) -> anyhow::Result<u8> {
     Ok(if left { 2 } else { run.verdict.map_or(2, Verdict::exit_code) })
 }
 
-/// The overrides in the options.
+/// The experiment's settings that options of the command line override.
 fn overrides(options: &LabRun) -> Overrides {
     Overrides {
         rounds: options.rounds,
@@ -102,35 +102,38 @@ fn overrides(options: &LabRun) -> Overrides {
     }
 }
 
-/// The experiment with this name or in this file, planned with these options.
+/// Returns the experiment with this name or in this file, with the overrides applied.
 fn named(context: &Context, name: &str, overrides: &Overrides) -> anyhow::Result<Experiment> {
     let mut experiment = found(context, name)?;
     overrides.apply(&mut experiment).map_err(anyhow::Error::msg)?;
     Ok(experiment)
 }
 
-/// The experiment with this name or in this file.
+/// Returns the experiment with this name or in this file.
 fn found(context: &Context, name: &str) -> anyhow::Result<Experiment> {
     if let Some(known) = shipped(name) {
         return Ok(known?);
     }
     if !name.contains('/') && !name.ends_with(".toml") {
         let names: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();
-        bail!("no experiment {name:?}; there are {}; or name a file: ./{name}.toml", names.join(", "));
+        bail!(
+            "no experiment {name:?}: the built-in experiments are {}; for a file give its path, such as ./{name}.toml",
+            names.join(", ")
+        );
     }
     let file = |path: &Path| Ok::<_, anyhow::Error>(context.host.read_file(&absolute(path)?)?);
     let text = file(Path::new(name))?;
     Ok(read(name, &text, &mut |path| file(path).map_err(|error| error.to_string()))?)
 }
 
-/// Checks what an experiment requires.
+/// Checks whether everything that an experiment requires is installed.
 fn required(context: &mut Context, experiment: &Experiment) -> anyhow::Result<Checked> {
     let path = std::env::var("PATH").unwrap_or_default();
     let state_dir = context.state_dir.clone();
     Ok(experiment::check(&mut context.host, experiment, &state_dir, &path))
 }
 
-/// What is missing, and the command that installs it.
+/// The error message: the requirements that are missing, and the command that installs them.
 fn lacking(name: &str, checked: &Checked) -> String {
     let lines: Vec<&str> = checked.missing.iter().map(|one| one.what.as_str()).collect();
     let install =
@@ -148,7 +151,7 @@ pub fn list() -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// Prints an experiment's file, preceded by those that it is based on, as comments.
+/// Prints the file of an experiment, preceded by the files that it is based on, as comments.
 pub fn show(context: &Context, options: &LabName) -> anyhow::Result<u8> {
     print!("{}", found(context, &options.name)?.source.unwrap_or_default());
     Ok(0)
@@ -178,7 +181,7 @@ pub fn profile(context: &mut Context, options: &LabProfile) -> anyhow::Result<u8
         let out = if index == 0 { out } else { out.with_extension(format!("{}.json", index + 1)) };
         context.writable(&out).context("the record cannot be written")?;
         let manner = Manner { blame: true, out: Some(&out), programs: checked.programs, ..Manner::default() };
-        let (run, left) = conduct(context, &experiment, manner)?;
+        let (run, left) = run_experiment(context, &experiment, manner)?;
         context.host.state_replace(&out, &run.to_json()?).context("the record cannot be written")?;
         let offered =
             run.design.offered_per_s.map(|rate| format!(" at {rate:.0} requests/s")).unwrap_or_default();
@@ -195,7 +198,7 @@ pub fn profile(context: &mut Context, options: &LabProfile) -> anyhow::Result<u8
     Ok(status)
 }
 
-/// Describes what an experiment would do, and whether it is possible here.
+/// Describes what an experiment would do, and whether this machine can run it.
 pub fn check(context: &mut Context, options: &LabName) -> anyhow::Result<u8> {
     let mut experiment = named(context, &options.name, &Overrides::default())?;
     Overrides::default().apply(&mut experiment).map_err(anyhow::Error::msg)?;
@@ -210,12 +213,12 @@ pub fn check(context: &mut Context, options: &LabName) -> anyhow::Result<u8> {
     let rounds = experiment.design.rounds;
     match (experiment.design.windows, &experiment.short) {
         (Some(windows), _) => println!(
-            "  by short windows of {} ms, {rounds} rounds, about {minutes:.0} minutes at most",
+            "  measured in short windows of {} ms, {rounds} rounds, about {minutes:.0} minutes at most",
             windows.window_s * 1e3
         ),
         (None, Err(why)) => {
             println!(
-                "  by long blocks of {} s, {rounds} rounds, about {minutes:.0} minutes: {why}",
+                "  measured in long blocks of {} s, {rounds} rounds, about {minutes:.0} minutes: {why}",
                 experiment.design.block_s
             );
         }
@@ -225,14 +228,14 @@ pub fn check(context: &mut Context, options: &LabName) -> anyhow::Result<u8> {
         println!("  {program}: {version}");
     }
     if checked.missing.is_empty() {
-        println!("everything that it needs is here");
+        println!("everything that it needs is installed");
         return Ok(0);
     }
     println!("{}", lacking(&experiment.name, &checked));
     Ok(2)
 }
 
-/// Reports whether this machine can decide a threshold.
+/// Reports whether this machine can decide whether an effect exceeds a threshold.
 pub fn doctor(context: &mut Context, options: &LabDoctor) -> anyhow::Result<u8> {
     let overrides = Overrides {
         threshold_pct: options.threshold,
@@ -243,7 +246,7 @@ pub fn doctor(context: &mut Context, options: &LabDoctor) -> anyhow::Result<u8> 
     doctor_of(context, &options.name, &overrides, options.json)
 }
 
-/// The same, also for `lab run --pilot`.
+/// Like [`doctor`], with all overrides; also used for `lab run --pilot`.
 fn doctor_of(context: &mut Context, name: &str, overrides: &Overrides, json: bool) -> anyhow::Result<u8> {
     let of = named(context, name, overrides)?;
     let check = of.check_of_machine();
@@ -251,7 +254,8 @@ fn doctor_of(context: &mut Context, name: &str, overrides: &Overrides, json: boo
     if !checked.missing.is_empty() {
         bail!("{}", lacking(name, &checked));
     }
-    let (run, left) = conduct(context, &check, Manner { programs: checked.programs, ..Manner::default() })?;
+    let (run, left) =
+        run_experiment(context, &check, Manner { programs: checked.programs, ..Manner::default() })?;
     let report = noise::judge(&run, &of);
     if json {
         println!("{}", commensal_core::text::json_pretty(&report)?);
@@ -270,21 +274,21 @@ pub(super) struct Manner<'a> {
     pub programs: Vec<(String, String)>,
     pub earlier: Option<Run>,
     pub harms: Vec<KnownHarm>,
-    pub beside: Option<Beside>,
-    /// The stop flag set by signals; by default a new one.
+    pub beside: Option<Neighbour>,
+    /// The stop flag that signals set; `None` creates a new one.
     pub stop: Option<Arc<AtomicBool>>,
 }
 
-/// Conducts an experiment with a progress bar, and saves the record after every block. Reports what could not be
-/// removed, and returns whether there was anything.
-pub(super) fn conduct(
+/// Runs an experiment with a progress bar, and saves the record after every block. Reports objects that could not be
+/// removed; the second value is whether there were any.
+pub(super) fn run_experiment(
     context: &mut Context,
     experiment: &Experiment,
     manner: Manner<'_>,
 ) -> anyhow::Result<(Run, bool)> {
     let Manner { port, blame, out, programs, earlier, harms, beside, stop } = manner;
     let stop = stop.map_or_else(|| stop_flag(&context.host), Ok)?;
-    let conduct = RunOptions {
+    let options = RunOptions {
         program: std::env::current_exe().context("this program's own file cannot be found")?,
         state_dir: context.state_dir.clone(),
         probe_name: context.lab_probe_name(),
@@ -320,6 +324,6 @@ pub(super) fn conduct(
         Event::Recorded(run) => frame.save(run.to_json().ok()),
         Event::Closed(lines) => frame.left(lines, REMAINS),
     };
-    let result = conductor::run(&mut context.host, experiment, &conduct, &stop, &mut tell);
-    frame.end(result, |out| format!("the blocks that were finished are in {out}; --resume goes on with them"))
+    let result = conductor::run(&mut context.host, experiment, &options, &stop, &mut tell);
+    frame.end(result, |out| format!("the completed blocks are in {out}; --resume continues the run"))
 }

@@ -17,32 +17,33 @@ pub struct Lab {
 /// `commensal lab …`.
 #[derive(Debug, Subcommand)]
 pub enum LabVerb {
-    /// Run an experiment: verdict, table, run.json, report.html. Exit status 0 PASS, 1 FAIL or BROKEN, 3 INCONCLUSIVE, 4
-    /// INVALID.
+    /// Run an experiment: print the verdict and a table, and write a record (run.json) and a page with charts
+    /// (run.html). Exit status 0: PASS; 1: FAIL or BROKEN; 3: INCONCLUSIVE; 4: INVALID.
     Run(Box<LabRun>),
     /// List the experiments that come with this program.
     List,
-    /// Print an experiment's file, to be edited and run.
+    /// Print the definition (TOML) of an experiment, as a template for your own.
     Show(LabName),
     /// Check whether everything that an experiment needs is installed. Exit status 0 when it is, 2 when not.
     Check(LabName),
-    /// Run one service against each built-in antagonist, and print the effect of each. Exit status 0, or 4 when this
-    /// machine is too noisy to tell.
+    /// Run one service against each built-in antagonist, and print the effect of each. Exit status 4 when this machine
+    /// is too noisy to decide, otherwise 0.
     Profile(LabProfile),
     /// Report within about a minute whether this machine can decide an experiment's threshold, and how long a run would
-    /// take: only the two identical arms are run. Exit status 0 when it can, 4 when not.
+    /// take. Only the two identical arms are run. Exit status 0 when it can, 4 when not.
     Doctor(LabDoctor),
-    /// Report how often the lab is right on this machine: runs with harms of known size instead of isolation, and a
-    /// table of right, wrong and open answers. Exit status 0 when the goals are met, 1 when not.
+    /// Measure how often the lab's verdicts are right on this machine: runs with injected delays of known size instead
+    /// of isolation, and a table of right, wrong and inconclusive verdicts. Exit status 0 when the goals are met, 1
+    /// when not.
     Calibrate(LabCalibrate),
     /// Show a recorded run again, with the verdict recomputed from its blocks.
     Report(LabReport),
-    /// Load an HTTP service on a fixed schedule (open loop), and report latencies from the due times. Exit status 4
-    /// when the measurement is invalid.
+    /// Send requests to an HTTP service on a fixed schedule (open loop), and report latencies, measured from the time
+    /// at which each request was due. Exit status 4 when the measurement is invalid.
     Load(Box<LabLoad>),
-    /// Compare two recorded runs of one machine and one plan, or one with a baseline.
+    /// Compare two recorded runs of the same machine and plan, or a recorded run with a baseline.
     Diff(LabDiff),
-    /// Named runs, stored to compare later ones with.
+    /// Manage baselines: recorded runs, stored under a name to compare later runs with.
     Baseline(LabBaseline),
     /// Show how the results on this machine changed from run to run.
     History(LabHistory),
@@ -54,7 +55,7 @@ pub struct LabLoad {
     /// URL to request, such as http://127.0.0.1:8080/path. Only http://.
     pub url: String,
 
-    /// Requests per second, independent of the service's answers.
+    /// Requests per second, independent of how fast the service responds.
     #[arg(long, value_name = "N", value_parser = values::rate)]
     #[arg(required_unless_present_any = ["closed", "find_knee"])]
     pub rate: Option<f64>,
@@ -63,15 +64,15 @@ pub struct LabLoad {
     #[arg(long, value_name = "TIME", value_parser = values::time)]
     pub r#for: Option<Duration>,
 
-    /// Load before the measured part, which is not counted.
+    /// Length of the load before the measured part; not evaluated.
     #[arg(long, value_name = "TIME", value_parser = values::span, default_value = "2s")]
     pub warmup: Duration,
 
-    /// Connections; a request that finds none free waits, and that wait counts.
+    /// Number of connections. A request that finds all of them busy waits, and that wait is part of its latency.
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub connections: usize,
 
-    /// Distribution of the arrivals: poisson as from independent users, constant with equal gaps.
+    /// Distribution of the arrivals: poisson (as from independent users) or constant (equal gaps).
     #[arg(long, value_enum, default_value_t = Spacing::Poisson)]
     pub arrival: Spacing,
 
@@ -79,29 +80,30 @@ pub struct LabLoad {
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 
-    /// A request without an answer this long after it was due is given up, and counts with this time.
+    /// A request without a response this long after its due time is abandoned, and counts with this time as its
+    /// latency.
     #[arg(long, value_name = "TIME", value_parser = values::time, default_value = "5s")]
     pub timeout: Duration,
 
-    /// Instead of a rate: N connections that send again as soon as they are answered, as most tools do. It under-states
-    /// stalls.
+    /// Instead of a rate: N connections that each send the next request as soon as the response has arrived (closed
+    /// loop), as most tools do. This understates the effect of stalls.
     #[arg(long, value_name = "N", conflicts_with_all = ["rate", "find_knee"])]
     pub closed: Option<usize>,
 
-    /// An objective, such as p99=5ms: reports how many windows and requests met it.
+    /// Latency objective, such as p99=5ms: report how many windows and requests met it.
     #[arg(long, value_name = "P=TIME", value_parser = values::objective)]
     pub slo: Option<(commensal_lab::record::Metric, f64)>,
 
-    /// Length of a window of the objective, whole seconds.
+    /// Length of a window of the objective, in whole seconds.
     #[arg(long, value_name = "TIME", value_parser = values::whole_seconds, default_value = "1s", requires = "slo")]
     pub window: Duration,
 
-    /// Search the highest rate that the service keeps up with, instead of measuring at one rate: open-loop steps of 1.5
-    /// s.
+    /// Instead of measuring at one rate, search for the highest rate that the service sustains, in open-loop steps of
+    /// 1.5 s each.
     #[arg(long, conflicts_with_all = ["rate", "slo", "series", "hdr", "for", "from"])]
     pub find_knee: bool,
 
-    /// Print one line per second as well.
+    /// Also print one line per second.
     #[arg(long)]
     pub series: bool,
 
@@ -114,7 +116,7 @@ pub struct LabLoad {
     #[arg(long, value_name = "USER@HOST", value_parser = values::ssh_host)]
     pub from: Option<String>,
 
-    /// End the measured part, and report it, when standard input ends. --from passes this to the other machine.
+    /// Stop the measured part, and report it, when standard input ends. --from passes this option to the other machine.
     #[arg(long, conflicts_with = "from")]
     pub until_eof: bool,
 
@@ -143,7 +145,7 @@ pub struct LabProfile {
     #[arg(long, value_name = "KINDS", value_delimiter = ',')]
     pub against: Vec<commensal_lab::workload::antagonist::Kind>,
 
-    /// Run each under isolation as well.
+    /// Also run each antagonist under isolation.
     #[arg(long)]
     pub isolated: bool,
 
@@ -152,15 +154,15 @@ pub struct LabProfile {
     #[arg(long, value_name = "RATES", value_delimiter = ',')]
     pub load: Vec<String>,
 
-    /// Rounds; each runs every arm once.
+    /// Number of rounds; each runs every arm once.
     #[arg(long, default_value_t = 6)]
     pub rounds: u32,
 
-    /// Measured seconds per block.
+    /// Measured part of a block, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
     pub block: f64,
 
-    /// Where to write the record; with several loads, a number is added to its name.
+    /// File for the record; with several loads, a number is added to the file name.
     #[arg(long, short, value_name = "FILE", default_value = "profile.json")]
     pub out: PathBuf,
 }
@@ -178,23 +180,24 @@ pub struct LabRun {
     /// The experiment: a name of `lab list`, or a file.
     pub name: String,
 
-    /// Time limit of a run with short windows; a run that is decided earlier ends earlier [default: the experiment's].
+    /// Time limit of a run with short windows; the run stops earlier once it is decided [default: the experiment's].
     #[arg(long = "for", value_name = "TIME", value_parser = values::span)]
     pub within: Option<Duration>,
 
-    /// Rounds of long blocks; each runs every arm once. Below 6 no interval exists [default: the experiment's].
+    /// Number of rounds of long blocks; each runs every arm once. Fewer than 6 give no confidence interval [default:
+    /// the experiment's].
     #[arg(long)]
     pub rounds: Option<u32>,
 
-    /// Measured seconds per long block [default: the experiment's].
+    /// Measured part of a long block, in seconds [default: the experiment's].
     #[arg(long, value_name = "SECONDS")]
     pub block: Option<f64>,
 
-    /// Seed of the order of the arms and of the requests [default: the experiment's].
+    /// Seed for the order of the arms and for the requests [default: the experiment's].
     #[arg(long)]
     pub seed: Option<u64>,
 
-    /// Harm up to this size still counts as no harm, in per cent [default: the experiment's].
+    /// Largest harm that still counts as no harm, in per cent [default: the experiment's].
     #[arg(long, value_name = "PER CENT")]
     pub threshold: Option<f64>,
 
@@ -210,8 +213,8 @@ pub struct LabRun {
     #[arg(long, value_name = "WHEN")]
     pub restart: Option<String>,
 
-    /// Objective, such as p99=5ms: adds a gate on the share of requests over that latency, and reports how many windows
-    /// met it.
+    /// Latency objective, such as p99=5ms: adds a gate on the share of requests over that latency, and reports how many
+    /// windows met it.
     #[arg(long, value_name = "PERCENTILE=LATENCY")]
     pub slo: Option<String>,
 
@@ -223,19 +226,20 @@ pub struct LabRun {
     #[arg(long, value_name = "PER CENT")]
     pub min_offline: Option<f64>,
 
-    /// One limit of the offline work, each of its values an isolated arm of one run: cpu.max=20%,50%,80%. Reports the
-    /// largest value that holds; exit status 0 when the lowest one does. Mechanisms may be prefixed:
+    /// Try several values of one limit of the offline work in one run, each as an isolated arm: cpu.max=20%,50%,80%.
+    /// Reports the largest value that passes; exit status 0 when the lowest one passes. Mechanisms may be prefixed:
     /// best+cpu.max=50%,80%.
     #[arg(long, value_name = "KEY=VALUES", conflicts_with_all = ["arms", "pilot", "ramp"])]
     pub vary: Option<String>,
 
-    /// Threads of the built-in offline work, each number an arm without and one with isolation: 0,1,2,4. Requires long
-    /// blocks.
+    /// Numbers of threads of the built-in offline work, such as 0,1,2,4: each adds an arm without and an arm with
+    /// isolation. Requires long blocks.
     #[arg(long, value_name = "THREADS", value_delimiter = ',', conflicts_with_all = ["pilot", "within"])]
     pub ramp: Option<Vec<u32>>,
 
-    /// A gate on a Prometheus query for every block, such as 'p95 of checkout=histogram_quantile(0.95, …[$window])';
-    /// lower is better, or higher with higher:NAME=QUERY. Can be given several times; requires long blocks.
+    /// Add a gate on the result of a Prometheus query for every block, such as 'p95 of
+    /// checkout=histogram_quantile(0.95, …[$window])'. Lower values are better; higher:NAME=QUERY reverses that. Can be
+    /// given several times; requires long blocks.
     #[arg(long = "gate-query", value_name = "NAME=QUERY")]
     pub gate_queries: Vec<String>,
 
@@ -247,23 +251,24 @@ pub struct LabRun {
     #[arg(long, value_name = "TIME", requires = "gate_queries")]
     pub scrape: Option<String>,
 
-    /// The same as `lab doctor`: only the two identical arms, and how long a run would take.
+    /// Like `lab doctor`: run only the two identical arms, and report how long a run would take.
     #[arg(long, conflicts_with_all = ["arms", "rounds", "adaptive", "resume"])]
     pub pilot: bool,
 
-    /// Run interim analyses after 8, 16 and 24 rounds, and end when one decides; each has a third of the error rate.
+    /// Run interim analyses after 8, 16 and 24 rounds, and stop at the first that decides; each has a third of the
+    /// error rate.
     #[arg(long, conflicts_with = "rounds")]
     pub adaptive: bool,
 
-    /// Continue an interrupted run's record; it then contains both parts.
+    /// Continue the record of an interrupted run; it then contains both parts.
     #[arg(long, value_name = "FILE")]
     pub resume: Option<PathBuf>,
 
-    /// Port of the service; 0 is any free one.
+    /// Port of the service; 0 picks any free one.
     #[arg(long, default_value_t = 0)]
     pub port: u16,
 
-    /// Do not measure what made the service wait: an experiment about latency alone.
+    /// Do not measure what made the service wait; measure its latency only.
     #[arg(long)]
     pub no_blame: bool,
 
@@ -272,7 +277,7 @@ pub struct LabRun {
     #[arg(long, value_name = "NAME")]
     pub style: Option<commensal_lab::report::Style>,
 
-    /// Where to write the record; the page with the charts goes beside it, as .html.
+    /// File for the record; the page with the charts is written next to it, with the extension .html.
     #[arg(long, short, value_name = "FILE", default_value = "run.json")]
     pub out: PathBuf,
 
@@ -296,7 +301,7 @@ pub struct LabDoctor {
     #[arg(long, value_name = "PER CENT")]
     pub threshold: Option<f64>,
 
-    /// Measured seconds per long block; uses long blocks even where the experiment has short windows.
+    /// Measured part of a long block, in seconds; uses long blocks even if the experiment has short windows.
     #[arg(long, value_name = "SECONDS")]
     pub block: Option<f64>,
 
@@ -315,7 +320,7 @@ pub struct LabReport {
     /// A run.json.
     pub file: PathBuf,
 
-    /// The format.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Terminal)]
     pub format: Format,
 
@@ -323,7 +328,7 @@ pub struct LabReport {
     #[arg(long, short, value_name = "PATH")]
     pub out: Option<PathBuf>,
 
-    /// Print the table in the style of a document, instead of ours: openeuler, alinux, plugsched or default.
+    /// Print only the table, in the style of a document: openeuler, alinux, plugsched or default.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["format", "json"])]
     pub style: Option<commensal_lab::report::Style>,
 
@@ -358,7 +363,7 @@ pub struct LabDiff {
     #[arg(long, value_name = "NAME")]
     pub baseline: Option<String>,
 
-    /// Compare although machine or plan differ (another kernel or cgroup version is reported and never prevents a
+    /// Compare even if machine or plan differ (another kernel or cgroup version is reported and never prevents a
     /// comparison).
     #[arg(long)]
     pub force: bool,
@@ -388,7 +393,7 @@ pub enum Format {
 /// `commensal lab calibrate`.
 #[derive(Debug, Args)]
 pub struct LabCalibrate {
-    /// Total number of runs, including those already in the record; each gives an answer for every harm.
+    /// Total number of runs, including those already in the record; each gives a verdict for every harm.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub runs: u32,
 
@@ -400,21 +405,21 @@ pub struct LabCalibrate {
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 
-    /// The harms: the delay of each request, in per cent of the median or of P90 of the service alone [default:
-    /// 0,3,5,10,30, and beside a neighbour p90:30 as well].
+    /// Harms to inject: the delay of each request, in per cent of the median latency of the service alone, or, as in
+    /// p90:30, of its P90 [default: 0,3,5,10,30; with --beside also p90:30].
     #[arg(long, value_name = "LIST")]
     pub harm: Option<String>,
 
-    /// A neighbour during the runs: busy:CPUS, such as busy:0.5, or a shell command, which is restarted whenever it
-    /// ends.
+    /// Background load during the runs: busy:CPUS, such as busy:0.5, or a shell command, which is restarted whenever it
+    /// exits.
     #[arg(long, value_name = "NEIGHBOUR")]
-    pub beside: Option<commensal_lab::conductor::Beside>,
+    pub beside: Option<commensal_lab::conductor::Neighbour>,
 
     /// Do not measure what made the service wait.
     #[arg(long)]
     pub no_blame: bool,
 
-    /// The record. An existing one is continued.
+    /// File for the record. An existing record is continued.
     #[arg(long, short, value_name = "FILE", default_value = "calibration.json")]
     pub out: PathBuf,
 

@@ -1,7 +1,7 @@
-//! `lab calibrate`: how often the lab is right on this machine.
+//! The command `lab calibrate`: measures how often the lab's verdicts are right on this machine.
 
 use super::LabCalibrate;
-use super::lab::{Manner, conduct};
+use super::lab::{Manner, run_experiment};
 use super::values::absolute;
 use crate::context::Context;
 use crate::signals::stop_flag;
@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Runs what the record lacks, and prints the summary.
+/// Makes the runs that the record does not contain yet, and prints the summary.
 pub fn run(context: &mut Context, options: &LabCalibrate) -> anyhow::Result<u8> {
     let plan = Plan::new(
         options.harm.as_deref(),
@@ -51,13 +51,13 @@ pub fn run(context: &mut Context, options: &LabCalibrate) -> anyhow::Result<u8> 
             ..Manner::default()
         };
         let experiment = record.plan.experiment(number).map_err(anyhow::Error::msg)?;
-        let outcome = conduct(context, &experiment, manner);
+        let outcome = run_experiment(context, &experiment, manner);
         let (run, remains) = match outcome {
             Ok(done) => done,
             Err(error) => {
                 let (runs, all) = (record.runs.len(), options.runs);
                 return Err(error.context(format!(
-                    "{runs} of {all} runs are in {}; the same command goes on",
+                    "{runs} of {all} runs are in {}; the same command continues with the rest",
                     out.display()
                 )));
             }
@@ -65,7 +65,7 @@ pub fn run(context: &mut Context, options: &LabCalibrate) -> anyhow::Result<u8> 
         left |= remains;
         let done = record.add(&run)?;
         eprintln!("run {} of {}: {}", number + 1, options.runs, said(done));
-        // Stored on the disk before the next run begins.
+        // Saved before the next run begins.
         context.host.state_replace(&out, &record.to_json()?).context("the record cannot be written")?;
         if left || stop.load(Ordering::Relaxed) {
             break;
@@ -85,16 +85,16 @@ pub fn run(context: &mut Context, options: &LabCalibrate) -> anyhow::Result<u8> 
     })
 }
 
-/// The existing record, if it has this plan, or a new one.
+/// Returns the existing record if it was made with this plan, otherwise a new one.
 fn record(context: &mut Context, out: &Path, plan: Plan, tool: RecordedBy) -> anyhow::Result<Calibration> {
     let Some(text) = context.host.state_read(out)? else { return Ok(Calibration::new(plan, tool)) };
-    let cannot = || format!("{} cannot be gone on with", out.display());
+    let cannot = || format!("{} cannot be continued", out.display());
     let earlier = Calibration::from_json(&text).with_context(cannot)?;
     earlier.may_go_on(&plan, &tool).with_context(cannot)?;
     Ok(earlier)
 }
 
-/// One line with the answers of one run.
+/// One line with the verdicts of one run.
 fn said(done: &Done) -> String {
     let answers: Vec<String> =
         done.answers.iter().map(|answer| format!("{} {}", answer.harm.arm, answer.verdict.label())).collect();

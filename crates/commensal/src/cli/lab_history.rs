@@ -1,4 +1,4 @@
-//! `lab baseline`, `lab history`: stored runs.
+//! The commands `lab baseline` and `lab history`, for stored runs.
 
 use super::values::absolute;
 use super::{BaselineVerb, LabBaseline, LabHistory};
@@ -11,7 +11,7 @@ use commensal_lab::{analysis, keep, report as render};
 use std::io::IsTerminal;
 use std::path::Path;
 
-/// Stores a finished run: a line of the history, and a baseline if requested. The record is written already, so a
+/// Stores a finished run: a line of the history, and a baseline if requested. The record is already written, so a
 /// failure to write the history is reported but does not fail the run.
 pub fn keep_run(
     context: &mut Context,
@@ -23,7 +23,8 @@ pub fn keep_run(
     let remembered = keep::remember(&mut context.host, &context.state_dir, &entry);
     if let Err(error) = remembered.map_err(anyhow::Error::from) {
         eprintln!(
-            "commensal: the run is not in the history: {error:#}; `commensal lab history {}` reads the record itself",
+            "commensal: the run could not be added to the history: {error:#}; `commensal lab history {}` shows it from \
+             its record",
             record.display()
         );
     }
@@ -37,7 +38,7 @@ pub fn keep_run(
 pub fn can_save(context: &mut Context, name: &str) -> anyhow::Result<()> {
     let file = keep::baseline_file(&context.state_dir, name)?;
     context.host.state_dir(&keep::baselines_dir(&context.state_dir))?;
-    context.writable(&file).context("the baseline cannot be kept")
+    context.writable(&file).context("the baseline cannot be stored")
 }
 
 fn save(context: &mut Context, name: &str, run: &Run) -> anyhow::Result<()> {
@@ -47,7 +48,7 @@ fn save(context: &mut Context, name: &str, run: &Run) -> anyhow::Result<()> {
         before.map(|before| format!(", in place of the run of {}", before.started)).unwrap_or_default();
     eprintln!("baseline {name}: {}{replaced}", file.display());
     if matches!(run.verdict, Some(Verdict::Invalid) | None) {
-        eprintln!("commensal: this baseline is INVALID: its figures are no result to compare with");
+        eprintln!("commensal: this baseline is INVALID: do not compare other runs with its figures");
     }
     Ok(())
 }
@@ -77,7 +78,7 @@ pub fn baseline(context: &mut Context, options: &LabBaseline) -> anyhow::Result<
     }
 }
 
-/// A baseline with recomputed conclusions.
+/// Reads a baseline and recomputes its conclusions.
 pub fn named(context: &mut Context, name: &str) -> anyhow::Result<Run> {
     let mut run = keep::baseline(&mut context.host, &context.state_dir, name)?;
     analysis::conclude(&mut run);
@@ -88,7 +89,7 @@ fn list(context: &mut Context) -> anyhow::Result<u8> {
     let names = keep::baseline_names(&context.host, &context.state_dir);
     if names.is_empty() {
         println!(
-            "no baseline in {}: `commensal lab run NAME --save-baseline main` makes one",
+            "no baseline in {}: `commensal lab run NAME --save-baseline main` creates one",
             keep::baselines_dir(&context.state_dir).display()
         );
     }
@@ -120,13 +121,13 @@ pub fn history(context: &mut Context, options: &LabHistory) -> anyhow::Result<u8
     let (files, names): (Vec<&String>, Vec<&String>) = options.what.iter().partition(is_file);
     let (mut entries, mut told) = (Vec::new(), Vec::new());
     for file in &files {
-        // A bad file among many is reported; the others are shown.
+        // A file that cannot be read is reported, and the others are shown.
         match super::lab_report::record(context, Path::new(file)) {
             Ok(mut run) => {
                 analysis::conclude(&mut run);
                 entries.push(Entry::of(&run, file));
             }
-            Err(error) => told.push(format!("{file} is left out: {error:#}")),
+            Err(error) => told.push(format!("{file} is skipped: {error:#}")),
         }
     }
     if files.is_empty() {
@@ -137,8 +138,10 @@ pub fn history(context: &mut Context, options: &LabHistory) -> anyhow::Result<u8
         known.sort();
         known.dedup();
         if let Some(other) = names.iter().find(|name| !known.contains(**name)) {
-            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-            bail!("no run of {other:?} is remembered; there are runs of {known}");
+            match known.is_empty() {
+                true => bail!("the history has no run of {other:?}; it is empty"),
+                false => bail!("the history has no run of {other:?}, only runs of {}", known.join(", ")),
+            }
         }
         entries.retain(|entry| names.contains(&&entry.experiment));
     }

@@ -18,19 +18,19 @@ pub enum BaselineVerb {
     List,
     /// Show the run of a baseline.
     Show {
-        /// Its name.
+        /// Name of the baseline.
         name: String,
     },
     /// Store a recorded run under a name, replacing an existing one.
     Save {
-        /// Its name: letters, digits, points, dashes and underscores.
+        /// Name of the baseline: letters, digits, dots, dashes and underscores.
         name: String,
         /// A run.json.
         file: PathBuf,
     },
     /// Remove a baseline.
     Rm {
-        /// Its name.
+        /// Name of the baseline.
         name: String,
     },
 }

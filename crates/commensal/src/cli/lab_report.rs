@@ -1,4 +1,4 @@
-//! `lab report`, `lab diff`: prints recorded runs again and in other formats.
+//! The commands `lab report` and `lab diff`: print recorded runs again and in other formats.
 
 use super::values::absolute;
 use super::{Format, LabDiff, LabReport};
@@ -51,7 +51,7 @@ pub fn diff(context: &mut Context, options: &LabDiff) -> anyhow::Result<u8> {
         (None, None) => bail!("name two records, or one and --baseline NAME"),
     };
     if !options.force {
-        render::comparable(&a, &b).context("they are not compared (--force does it anyway)")?;
+        render::comparable(&a, &b).context("the runs cannot be compared (--force compares them anyway)")?;
     }
     let compared = render::compare(&a, &b);
     if options.json {
@@ -69,18 +69,18 @@ fn read(context: &Context, file: &Path) -> anyhow::Result<Run> {
     Ok(run)
 }
 
-/// Reads a record as it was written.
+/// Reads a record without recomputing its conclusions.
 pub(super) fn record(context: &Context, file: &Path) -> anyhow::Result<Run> {
     let text = context.host.read_file(&absolute(file)?)?;
     Run::from_json(text.as_bytes()).with_context(|| format!("{} is not a record", file.display()))
 }
 
-/// Exit status: success whatever the verdict, unless `--exit-verdict` is given.
+/// The exit status: with `--exit-verdict` the status of the verdict, or 2 if the record has no verdict; otherwise 0.
 fn status(run: &Run, options: &LabReport) -> u8 {
     if options.exit_verdict { run.verdict.map_or(2, Verdict::exit_code) } else { 0 }
 }
 
-/// Writes the charts to files in a folder, or one of them to standard output.
+/// Writes the charts to files in a folder, or a single chart to standard output.
 fn pictures(
     context: &mut Context,
     run: &Run,
@@ -107,11 +107,11 @@ fn pictures(
     let folder = absolute(folder)?;
     let ours = !folder.is_dir();
     if ours {
-        context.host.state_dir(&folder).with_context(|| format!("{} cannot be made", folder.display()))?;
+        context.host.state_dir(&folder).with_context(|| format!("{} cannot be created", folder.display()))?;
     }
     let written = put_all(context, &folder, charts);
     if written.is_err() && ours {
-        // Removes the folder that was created for this.
+        // Removes the folder if it was created for the charts.
         let _ = context.host.state_remove_all(&folder);
     }
     written

@@ -1,4 +1,4 @@
-//! `lab load`: the load generator alone, against any HTTP service.
+//! The command `lab load`: only the load generator, against any HTTP service.
 
 mod print;
 mod remote;
@@ -22,7 +22,7 @@ const MEASURE: Duration = Duration::from_secs(10);
 /// Exit status of an invalid measurement.
 const INVALID: u8 = 4;
 
-/// Generates the load here or on another machine.
+/// Generates the load on this machine, or on another one with --from.
 pub fn run(context: &mut Context, options: &LabLoad) -> anyhow::Result<u8> {
     let order = Order::new(options)?;
     let stop = stop_flag(&context.host)?;
@@ -53,7 +53,7 @@ fn here(
 ) -> anyhow::Result<LoadReport> {
     let hdr = options.hdr.as_deref().map(std::path::absolute).transpose().context("--hdr is not a path")?;
     if let Some(path) = &hdr {
-        // Checked now, not after the load.
+        // Checked before the load, so that the result is not lost.
         context.writable(path).context("--hdr")?;
     }
     let (report, log) = order.carry_out(stop, hdr.is_some())?;
@@ -108,7 +108,7 @@ impl Order {
         let slo = options.slo.map(|(metric, latency_us)| Slo { metric, latency_us, window_s });
         if let Some(slo) = slo.filter(|slo| slo.latency_us >= spec.timeout.as_secs_f64() * 1e6) {
             bail!(
-                "--slo asks for {} us, but a request is given up after {:?}: raise --timeout above the objective",
+                "--slo asks for {} us, but a request is abandoned after {:?}: raise --timeout above the objective",
                 slo.latency_us,
                 spec.timeout
             );
@@ -116,7 +116,7 @@ impl Order {
         Ok(Order { url, spec, slo })
     }
 
-    /// Runs the load on this machine; with the interval log if requested.
+    /// Runs the load on this machine; also returns the interval log if `log`.
     fn carry_out(&self, stop: &AtomicBool, log: bool) -> anyhow::Result<(LoadReport, Option<String>)> {
         let mut spec = self.spec.clone();
         look(&self.url, &spec)?;
@@ -135,12 +135,12 @@ impl Order {
     }
 }
 
-/// Sends one request first, so that a wrong path or protocol is noticed at once.
+/// Sends one request before the load, so that a wrong path or protocol is noticed immediately.
 fn look(url: &str, spec: &LoadSpec) -> anyhow::Result<()> {
     loadgen::look(spec).map_err(|error| match error {
         LoadError::NotReady { last, .. } => anyhow::anyhow!(
-            "{url} cannot be measured: asked once, it gave: {last}. Only answers 2xx to GET over HTTP/1.1 are measured: check \
-             that the server runs there, and the path"
+            "{url} cannot be measured: a test request failed: {last}. Only 2xx responses to GET over HTTP/1.1 are \
+             measured: check the address, the path, and that the server runs"
         ),
         other => other.into(),
     })
@@ -153,16 +153,19 @@ fn said(error: LoadError) -> anyhow::Error {
     }
 }
 
-/// Makes the generator's thread as precise as this machine allows; returns what was not possible.
+/// Makes the timing of the generator's thread as precise as this machine allows. Returns a warning if its precision is
+/// limited.
 fn precise(spec: &mut LoadSpec) -> Option<String> {
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
     if cpus == 1 {
-        // Polling would take the only CPU from the service.
+        // On a machine with a single CPU, polling would take that CPU from the service.
         spec.spin = Duration::ZERO;
-        return Some("only one CPU: the generator and the service take it from each other".to_owned());
+        return Some("only one CPU: the generator and the service compete for it".to_owned());
     }
     let error = commensal_host::precise_thread().err()?;
-    Some(format!("the generator is not real-time ({error}), so it is late when the machine is busy"))
+    Some(format!(
+        "the generator has no real-time priority ({error}), so it sends late when the machine is busy"
+    ))
 }
 
 fn knee(order: &Order, json: bool, stop: &AtomicBool) -> anyhow::Result<u8> {

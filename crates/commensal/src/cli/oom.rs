@@ -1,5 +1,5 @@
-//! The message of `run` when the kernel killed processes in its group because of memory. The command's own status only
-//! shows that a process ended by a signal.
+//! The message of `run` after the kernel's OOM killer has killed a process in the command's group. The command's own
+//! exit status shows only that a signal killed a process.
 
 use commensal_core::desired::Limits;
 use commensal_core::group::GroupName;
@@ -10,7 +10,7 @@ use commensal_core::units::Bytes;
 use commensal_host::Host;
 use commensal_sensors::usage::GroupDirs;
 
-/// The counters before the command starts.
+/// The OOM counters before the command starts, and the group's settings.
 #[derive(Debug)]
 pub struct Watch {
     before: OutOfMemory,
@@ -18,28 +18,28 @@ pub struct Watch {
     on_exceed: OnExceed,
 }
 
-/// What the kernel kills on this machine when the limit is reached.
+/// The processes that the kernel's OOM killer kills on this machine when the limit is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OnExceed {
-    /// One process, and there is no alternative: cgroup v1.
+    /// One process. Cgroup v1 has no alternative.
     Largest,
-    /// One process, but killing the whole group could be configured.
+    /// One process, although the group could be configured so that the kernel kills all its processes.
     LargestOrGroup,
     /// All processes of the group.
     Group,
 }
 
-/// Kills in the group while the command ran.
+/// OOM kills in the group while the command ran.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Kills {
     count: u64,
-    /// The hard limit, if it was the reason.
+    /// The hard limit (`memory.max`) if reaching it was the reason.
     max: Option<Bytes>,
     on_exceed: OnExceed,
 }
 
 impl Watch {
-    /// Reads the counters before the command runs; the cgroup must exist.
+    /// Reads the counters before the command starts. The cgroup must exist.
     pub fn begin(host: &mut dyn Host, dirs: &GroupDirs, limits: &Limits) -> Watch {
         let version = dirs.of(Controller::Memory).map(|(version, _)| version);
         let on_exceed = match (version, limits.kill_group) {
@@ -50,24 +50,24 @@ impl Watch {
         Watch { before: dirs.out_of_memory(host), max: limits.get(MEMORY_MAX), on_exceed }
     }
 
-    /// Reads the counters again; `None` when nothing was killed, or the kernel has no such counter.
+    /// Reads the counters again. `None` if no process was killed, or if the kernel has no such counter.
     pub fn end(self, host: &mut dyn Host, dirs: &GroupDirs) -> Option<Kills> {
         self.compare(&dirs.out_of_memory(host))
     }
 
     fn compare(self, after: &OutOfMemory) -> Option<Kills> {
         let count = after.kills?.checked_sub(self.before.kills?).filter(|count| *count > 0)?;
-        // Kills because the machine or a parent group ran out of memory are counted here as well.
+        // These counters also include OOM kills because the machine or a parent cgroup ran out of memory.
         let at_limit = after.limit_hits > self.before.limit_hits;
         Some(Kills { count, max: self.max.filter(|_| at_limit), on_exceed: self.on_exceed })
     }
 }
 
 impl Kills {
-    /// One line: what happened, why, and what to do.
+    /// Returns one line: the processes that were killed, the reason, and a remedy.
     pub fn describe(&self, group: &GroupName) -> String {
         let whom = match (self.on_exceed, self.count) {
-            // For a whole group the kernel counts its first victim twice (4 for 3 processes on Linux 7.2).
+            // When a whole group is killed, the kernel counts the first victim twice (4 for 3 processes on Linux 7.2).
             (OnExceed::Group, _) => format!("every process of group {group}"),
             (_, 1) => format!("1 process of group {group}"),
             (_, count) => format!("{count} processes of group {group}"),
@@ -109,7 +109,7 @@ mod tests {
         let none = counts(Some(2), Some(7));
         check(none, none, OnExceed::Largest, None);
         check(none, counts(Some(2), Some(9)), OnExceed::Largest, None);
-        // Before Linux 4.13 cgroup v1 has no counter, so a kill cannot be attributed.
+        // Before Linux 4.13 cgroup v1 has no counter of OOM kills, so a kill cannot be attributed.
         check(counts(None, Some(0)), counts(None, Some(9)), OnExceed::Largest, None);
         check(
             none,

@@ -1,25 +1,25 @@
-//! `queue`: lists running and waiting commands; also the waiting of `run`.
+//! The command `queue`: lists running and waiting commands. Also contains the part of `run` that waits in the queue.
 
 use super::args::{Groups, Run};
 use crate::context::Context;
-use commensal_agent::groups_file::{compile, texts};
 use commensal_core::group::{GroupSpec, Queue};
 use commensal_core::units::Millis;
 use commensal_host::{Host, LinuxHost};
+use commensal_reconcile::groups_file::{compile, texts};
 use commensal_reconcile::queue::{
     self, Admission, Asked, Inbox, Job, QueueView, Request, Slot, Waits, admit,
 };
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Maximum number of characters of a command line that is shown to others.
+/// Maximum number of characters of a command line that is shown to other users.
 const SHOWN: usize = 200;
 
 /// Result of waiting in the queue.
 pub enum Turn {
-    /// The command may start; with its slot, if the group has a queue.
+    /// The command may start. Contains its slot if the group has a queue.
     Begin(Option<Slot>),
-    /// A signal came first; the exit status.
+    /// A signal arrived before the command was admitted. Contains the exit status.
     Left(u8),
 }
 
@@ -42,7 +42,7 @@ pub fn turn(context: &mut Context, spec: &GroupSpec, options: &Run, inbox: &Inbo
     }
     let mut last = Some(queue);
     let mut limits = || {
-        // A file that is being edited may be invalid for a moment; then the last valid version applies.
+        // While a user edits the file, it may be invalid for a moment. The last valid version then applies.
         let read = texts(&reader, &options.config).and_then(|texts| compile(&texts));
         if let Ok(now) = read
             && let Some(now) = now.groups.iter().find(|one| one.name == spec.name)

@@ -1,11 +1,11 @@
-//! `restore`.
+//! The command `restore`.
 
 use super::sched;
 use crate::context::Context;
 use commensal_host::{Host, HostError};
 
-/// Restores all original values. Status 1 when something was left because it is in use, 2 when something failed. A
-/// loaded scheduler stays: `sched unload` removes it.
+/// Restores all original values. Status 1 if something stays because it is in use, 2 if something could not be
+/// restored. A loaded scheduler stays loaded; `sched unload` unloads it.
 pub fn run(context: &mut Context, json: bool) -> anyhow::Result<u8> {
     let (restored, notes) = restore(context)?;
     if json {
@@ -27,21 +27,23 @@ pub fn run(context: &mut Context, json: bool) -> anyhow::Result<u8> {
     })
 }
 
-/// Restores, and reports what stays on purpose.
+/// Restores all original values. Also returns notes about objects that stay on purpose.
 fn restore<H: Host>(
     context: &mut Context<H>,
 ) -> anyhow::Result<(commensal_reconcile::Restored, Vec<String>)> {
-    context.without_agent("stop it first (with --on-exit restore it puts everything back itself)")?;
+    context.without_agent(
+        "stop the agent first (started with --on-exit restore, it restores everything itself)",
+    )?;
     let (_lock, no_lock) = match context.lock() {
         Ok(lock) => (Some(lock), None),
-        // If the lock's path is not a regular file, no process can hold the lock, so originals are restored
-        // nevertheless.
+        // If the lock's path is not a regular file, no process can hold the lock, so the originals are restored without
+        // the lock.
         Err(error) if error.downcast_ref::<HostError>().is_some_and(HostError::is_no_file) => {
-            (None, Some(format!("done without the lock: {error}")))
+            (None, Some(format!("restored without taking the lock: {error}")))
         }
         Err(error) => return Err(error),
     };
-    // Held to the end: no lab run may start while the remains of a dead one are removed.
+    // Held until the end, so that no lab run starts while the cgroups of a killed run are being removed.
     let lab = match context.host.state_lock(&context.state_dir.join("lab.lock")) {
         Err(error) if error.is_no_file() => None,
         lab => lab?,
@@ -50,9 +52,8 @@ fn restore<H: Host>(
     let mut restored = context.instance().restore(&mut context.host, &of_lab)?;
     restored.failed.extend(no_lock);
     let loaded = sched::loaded(context, restored.scheduler);
-    let stays = |pid: u32| {
-        format!("the scheduler (process {pid}) stays loaded; `commensal sched unload` takes it off")
-    };
+    let stays =
+        |pid: u32| format!("the scheduler (process {pid}) stays loaded; `commensal sched unload` unloads it");
     Ok((restored, loaded.map(stays).into_iter().collect()))
 }
 
@@ -82,9 +83,7 @@ mod tests {
             assert!(restored.nothing(), "{restored:?}");
             assert_eq!(
                 notes,
-                [format!(
-                    "the scheduler (process {pid}) stays loaded; `commensal sched unload` takes it off"
-                )]
+                [format!("the scheduler (process {pid}) stays loaded; `commensal sched unload` unloads it")]
             );
             assert!(context.host.state_read(&record).unwrap().is_some());
         }

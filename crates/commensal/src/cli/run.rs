@@ -1,5 +1,6 @@
-//! `run`: a command inside a group, once the queue admits it. Returns the command's exit status (128+n for a signal);
-//! 125 means an error of `run`, 126 that the command cannot be executed, 127 that it does not exist.
+//! The command `run`: starts a command inside a group when the group's queue admits it. Returns the command's exit
+//! status (128+n if signal n killed it). 125 means an error of `run` itself, 126 that the command cannot be executed,
+//! 127 that it does not exist.
 
 use super::apply::refused;
 use super::args::Run;
@@ -9,6 +10,7 @@ use crate::context::Context;
 use crate::signals::not_ignored;
 use anyhow::{anyhow, bail};
 use commensal_core::actual::{CgroupPath, Hierarchy};
+use commensal_core::class::Mechanism;
 use commensal_core::desired::Limits;
 use commensal_core::errno::Errno;
 use commensal_core::group::{GroupName, GroupSpec};
@@ -16,16 +18,22 @@ use commensal_core::knob::Controller;
 use commensal_core::limit::FROZEN;
 use commensal_host::{Child, Cookie, Host, HostError, Signal, SpawnSpec, Stdin};
 use commensal_reconcile::queue::{Event, Inbox, Slot};
-use commensal_reconcile::{PlanRequest, Planned, journal, restore_own};
+use commensal_reconcile::{Lifted, PlanRequest, Planned, journal, lift, lower, restore_own};
 use commensal_sensors::usage::GroupDirs;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
 use signal_hook::iterator::Signals;
 use std::io::IsTerminal;
+use std::time::{Duration, Instant};
 
 /// Signals that are forwarded to the command.
 const FORWARDED: [i32; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH];
 
-/// A running command, with what is needed to follow it.
+/// A command below level 0 (`cpu.qos_level` of openEuler's kernel) may get no CPU time. Before `run` forwards a signal
+/// that asks the command to exit, it moves the command to a group at level 0 or above for this long, so that the
+/// command can handle the signal. Then `run` moves it back.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// A running command, its cgroups, and the OOM counters from before it started.
 struct Started {
     child: Child,
     dirs: GroupDirs,
@@ -37,7 +45,7 @@ pub fn run(context: &mut Context, options: &Run) -> anyhow::Result<u8> {
     let spec = group(context, options)?;
     if spec.limits.has(FROZEN) {
         bail!(
-            "group {} is frozen (frozen = true): a command would never begin; take the key out first",
+            "group {} is frozen (frozen = true), so a command would never start: remove the key first",
             spec.name
         );
     }
@@ -74,7 +82,7 @@ pub fn run(context: &mut Context, options: &Run) -> anyhow::Result<u8> {
             return Err(error);
         }
     };
-    // Released before the cgroup is removed, so that the next command does not wait for that.
+    // Released before the cgroup is removed, so that the next command does not wait for the removal.
     if let Some(slot) = slot {
         slot.leave(&mut context.host);
     }
@@ -85,7 +93,7 @@ pub fn run(context: &mut Context, options: &Run) -> anyhow::Result<u8> {
     status
 }
 
-/// Catches signals from now on, so that none is lost before the command starts.
+/// Catches signals from now on, so that no signal is lost before the command starts.
 fn listen(context: &Context) -> anyhow::Result<Inbox> {
     let wanted = not_ignored(&context.host, &FORWARDED);
     let mut signals = Signals::new(wanted.into_iter().chain([SIGCHLD]))?;
@@ -96,7 +104,8 @@ fn listen(context: &Context) -> anyhow::Result<Inbox> {
     Ok(inbox)
 }
 
-/// Starts the command in its cgroup. The inner error concerns the command itself.
+/// Starts the command in its cgroup. The inner error means that the command could not be started; the outer error means
+/// that a step before that failed.
 fn start(
     context: &mut Context,
     spec: &GroupSpec,
@@ -116,7 +125,8 @@ fn start(
     };
     let policy = planned.plan.task_policies.get(name);
     let path = own_path(&planned, name)?;
-    // Unmet wishes are reported before the command starts; a weak policy reports them itself.
+    // Limits that cannot be applied are reported before the command starts. With a weak policy, the policy's own
+    // message reports them.
     for unmet in planned.plan.unmet.iter().filter(|_| policy.is_none()) {
         eprintln!("commensal: {}", unmet.describe());
     }
@@ -135,6 +145,10 @@ fn start(
         command.policy.nice = policy.idle.then_some(19);
         command.policy.cpus.clone_from(&policy.cpus);
     }
+    // Below level 0, a thread yields CPU time only while it is SCHED_IDLE, so the command must not be able to leave
+    // that policy.
+    let of_group = planned.plan.mechanisms.iter().filter(|((group, _), _)| group == name);
+    command.policy.confined = of_group.into_iter().any(|(_, mechanism)| *mechanism == Mechanism::QosLevel);
     if planned.plan.cookies.contains(name) && planned.obstacle.is_none() {
         command.policy.cookie = Some(cookie(&mut context.host, &dirs));
     }
@@ -148,7 +162,8 @@ fn start(
     })
 }
 
-/// Starts the command; if the process whose cookie it should share has ended meanwhile, with another cookie.
+/// Starts the command. If the process whose core-scheduling cookie the command should share has exited meanwhile,
+/// starts the command with another cookie.
 fn spawn(host: &mut dyn Host, spec: &mut SpawnSpec, dirs: &GroupDirs) -> commensal_host::Result<Child> {
     match (host.spawn(spec), spec.policy.cookie) {
         (Err(HostError { errno: Errno::ESRCH, .. }), Some(Cookie::Of(_))) => {
@@ -159,8 +174,8 @@ fn spawn(host: &mut dyn Host, spec: &mut SpawnSpec, dirs: &GroupDirs) -> commens
     }
 }
 
-/// The core-scheduling cookie of the group's other commands, or a new one for the first. The lock is held, so no other
-/// command starts meanwhile.
+/// The core-scheduling cookie of the group's other commands; a new cookie if there are none. The caller holds the lock,
+/// so no other command starts meanwhile.
 fn cookie(host: &mut dyn Host, dirs: &GroupDirs) -> Cookie {
     let procs = dirs.any().and_then(|dir| host.read(dir, "cgroup.procs").ok()).unwrap_or_default();
     let pids = procs.split_whitespace().filter_map(|pid| pid.parse().ok());
@@ -168,25 +183,31 @@ fn cookie(host: &mut dyn Host, dirs: &GroupDirs) -> Cookie {
     with.map_or(Cookie::New, Cookie::Of)
 }
 
-/// Refuses to start a command that would escape some of its limits unnoticed.
+/// Fails if the group has no cgroup in one of the hierarchies: the command would not be subject to that hierarchy's
+/// limits.
 fn complete(hierarchies: &[Hierarchy], dirs: &GroupDirs) -> anyhow::Result<()> {
     use Controller::{Cpu, Cpuacct, Io, Memory, Pids};
     for controller in [Cpu, Cpuacct, Memory, Io, Pids] {
         let mounted = hierarchies.iter().any(|hierarchy| hierarchy.controllers.contains(&controller));
         if mounted && dirs.of(controller).is_none() {
-            bail!("the group has vanished from the {controller} hierarchy; try again");
+            bail!("the group was removed from the {controller} hierarchy meanwhile; try again");
         }
     }
     Ok(())
 }
 
-/// The group named on the command line.
+/// Returns the group that the command line names.
 fn group(context: &Context, options: &Run) -> anyhow::Result<GroupSpec> {
     let specs = context.specs(&options.config)?;
     let known: Vec<String> = specs.iter().map(|spec| spec.name.to_string()).collect();
     let found = specs.into_iter().find(|spec| spec.name.as_str() == options.group);
     found.ok_or_else(|| {
-        anyhow!("no group {:?} in {}; there is {}", options.group, options.config.display(), known.join(", "))
+        anyhow!(
+            "no group {:?} in {}; its groups are {}",
+            options.group,
+            options.config.display(),
+            known.join(", ")
+        )
     })
 }
 
@@ -201,7 +222,7 @@ fn command(options: &Run) -> SpawnSpec {
 
 /// Creates the group's own cgroup with its limits, if needed. Other groups are not touched.
 fn prepare(context: &mut Context, spec: &GroupSpec) -> anyhow::Result<Planned> {
-    // Members found elsewhere are handled by `apply`; this only concerns the command's own cgroup.
+    // `apply` handles the group's members in other cgroups. This function only handles the command's own cgroup.
     let alone = GroupSpec { matches: Vec::new(), ..spec.clone() };
     let own = [spec.name.clone()].into_iter().collect();
     let mut journal = context.journal(journal::RUN)?;
@@ -219,25 +240,54 @@ fn own_path(planned: &Planned, name: &GroupName) -> anyhow::Result<CgroupPath> {
     own.map(|member| member.path.clone()).ok_or_else(|| anyhow!("group {name} has no cgroup of its own"))
 }
 
-/// The group's limits on this machine.
+/// Returns the group's limits on this machine.
 fn limits_of(planned: &Planned, name: &GroupName) -> Limits {
     let group = planned.desired.groups.iter().find(|group| group.name == *name);
     group.map(|group| group.limits.clone()).unwrap_or_default()
 }
 
-/// Waits for the command and forwards signals.
+/// Waits for the command and forwards signals; returns the command's exit status.
 fn follow(context: &mut Context, inbox: &Inbox, child: &mut Child) -> anyhow::Result<u8> {
+    let mut lifted: Option<(Lifted, Instant)> = None;
     loop {
         if let Some(exit) = child.try_wait()? {
+            if let Some((lifted, _)) = lifted {
+                let count = lower(&mut context.host, &lifted);
+                if count > 0 {
+                    let from = lifted.from();
+                    eprintln!("commensal: {count} processes that the command left behind are back in {from}");
+                }
+            }
             return Ok(u8::try_from(exit.status()).unwrap_or(u8::MAX));
         }
-        // If a child ended before SIGCHLD was waited for, the signal is pending, so nothing is lost.
-        let signal = inbox.signal();
+        // If the child exited before this thread waits for SIGCHLD, the signal is already in the queue, so the exit is
+        // not missed.
+        let signal = match &lifted {
+            Some((_, until)) => inbox.signal_within(until.saturating_duration_since(Instant::now())),
+            None => Some(inbox.signal()),
+        };
+        let Some(signal) = signal else {
+            if let Some((lifted, _)) = lifted.take() {
+                let count = lower(&mut context.host, &lifted);
+                eprintln!(
+                    "commensal: the command has not exited within {} s: {count} of its processes are back in {}",
+                    GRACE.as_secs(),
+                    lifted.from()
+                );
+            }
+            continue;
+        };
+        // Done before the signal is sent, because a process that gets no CPU time cannot handle the signal. A terminal
+        // sends the signal itself.
+        if Signal(signal).asks_to_end() && lifted.is_none() {
+            lifted = lift_to_end(context, child).map(|lifted| (lifted, Instant::now() + GRACE));
+        }
         // Ctrl-C and Ctrl-\ in a terminal reach the command directly, since it is in the same process group.
         let from_terminal = matches!(signal, SIGINT | SIGQUIT) && std::io::stdin().is_terminal();
         if signal != SIGCHLD && !from_terminal {
             match context.host.signal(&child.process, Signal(signal)) {
-                // The process is gone, or now belongs to another user (sudo): keep waiting in both cases.
+                // The process has exited, or it belongs to another user now (sudo). In both cases this function
+                // continues to wait.
                 Err(error) if error.errno != Errno::ESRCH => eprintln!("commensal: {error}"),
                 _ => {}
             }
@@ -245,8 +295,35 @@ fn follow(context: &mut Context, inbox: &Inbox, child: &mut Child) -> anyhow::Re
     }
 }
 
-/// A cgroup that `run` created is removed with its last command; one in use, or created by `apply`, stays. Processes
-/// that a command left running keep the cgroup until the next `run` or `restore` finds it empty.
+/// Lifts a command that is below level 0: moves it to a group at level 0 or above, where it gets the CPU time that it
+/// needs to exit.
+fn lift_to_end(context: &mut Context, child: &Child) -> Option<Lifted> {
+    match lift(&mut context.host, &child.process) {
+        Ok(None) => None,
+        Ok(Some(lifted)) => {
+            eprintln!(
+                "commensal: to let the command exit, {} of its processes were moved to {} for {} s: in {}, below \
+                 cpu.qos_level 0, they may get no CPU time while online work is busy",
+                lifted.count(),
+                lifted.to(),
+                GRACE.as_secs(),
+                lifted.from()
+            );
+            Some(lifted)
+        }
+        Err(error) => {
+            eprintln!(
+                "commensal: the command stays below cpu.qos_level 0, where it may get no CPU time to handle the signal \
+                 while online work is busy: {error}"
+            );
+            None
+        }
+    }
+}
+
+/// Removes the cgroup that `run` created, after its last command has exited. A cgroup that is in use, or that `apply`
+/// created, stays. If a command leaves processes running, their cgroup stays until the next `run` or `restore` finds it
+/// empty.
 fn release(context: &mut Context) -> anyhow::Result<()> {
     let _lock = context.lock()?;
     let restored = restore_own(&mut context.host, &context.state_dir, journal::RUN)?;

@@ -1,5 +1,5 @@
-//! `sched`: the scheduler and third-party schedulers. Only wiring: a separate program loads the scheduler, and the plan
-//! assigns groups to it.
+//! The command `sched`: commensal's scheduler and third-party schedulers. This module only connects the parts: a
+//! separate program loads the scheduler, and the plan assigns groups to the scheduler.
 
 mod ask;
 mod load;
@@ -31,9 +31,9 @@ pub fn run(context: &mut Context, verb: &SchedVerb) -> anyhow::Result<u8> {
     }
 }
 
-/// Unloads the scheduler. Status 1 when something cannot be undone.
+/// Unloads the scheduler. Status 1 if some changes cannot be undone.
 fn unload(context: &mut Context) -> anyhow::Result<u8> {
-    // Without a state directory, none is created for the lock.
+    // If there is no state directory, none is created for the lock.
     let _lock = if context.state_dir.is_dir() { context.lock_to_look()? } else { None };
     let state = context.state_dir.clone();
     match tell(&context.host, &state, &Request::Unload) {
@@ -48,7 +48,8 @@ fn unload(context: &mut Context) -> anyhow::Result<u8> {
     }
 }
 
-/// No process answers: it was killed, and the kernel has unloaded the scheduler with it.
+/// Restores the threads' policies if no scheduler process responds: the process was killed, and the kernel has unloaded
+/// its scheduler.
 fn restore(host: &mut dyn Host, state: &Path) -> anyhow::Result<u8> {
     let restored = commensal_reconcile::restore_own(host, state, journal::SCHED)?;
     restored.done.iter().for_each(|line| println!("{line}"));
@@ -56,21 +57,22 @@ fn restore(host: &mut dyn Host, state: &Path) -> anyhow::Result<u8> {
     let kernel = Kernel::read(host);
     match (restored.nothing(), kernel.foreign()) {
         (true, None) => {
-            println!("nothing is loaded, and nothing is to be put back");
+            println!("no scheduler was loaded from this state directory, and there is nothing to restore");
             if kernel.busy() {
                 println!(
-                    "note: {}; it is not of this state directory ({})",
+                    "note: {}; it was not loaded from this state directory ({})",
                     kernel.loaded(),
                     state.display()
                 );
             }
         }
         (true, Some(_)) => {}
-        (false, _) => println!("the scheduler's process had been killed; what it had changed is put back"),
+        (false, _) => println!("the scheduler's process had been killed; its changes were reverted"),
     }
     if let Some(name) = kernel.foreign() {
         eprintln!(
-            "commensal: {name} stays loaded: the program that loaded it ends it (Ctrl-C or SIGTERM to `commensal sched load --with`)"
+            "commensal: {name} stays loaded, because another program loaded it: end that program (Ctrl-C or SIGTERM to \
+             `commensal sched load --with`)"
         );
     }
     Ok(match (restored.failed.is_empty(), restored.left.is_empty() && kernel.foreign().is_none()) {

@@ -17,15 +17,15 @@ pub struct Sched {
 /// `commensal sched …`.
 #[derive(Debug, Subcommand)]
 pub enum SchedVerb {
-    /// Load the scheduler, and assign the groups to it. Exit status 0 when that is done, 1 when it is loaded but not
-    /// everything requested is in force, 2 when nothing was loaded. With --with it stays in the foreground: 0 when that
-    /// scheduler was loaded until Ctrl-C or SIGTERM, 1 when it ended before.
+    /// Load the scheduler, and assign the groups to it. Exit status 0: done; 1: the scheduler is loaded, but not
+    /// everything requested is in force; 2: no scheduler was loaded. With --with the command stays in the foreground;
+    /// exit status 0: the scheduler stayed loaded until Ctrl-C or SIGTERM; 1: it was unloaded earlier.
     Load(SchedLoad),
-    /// Show the loaded scheduler's own figures, and next to them those of the probe. Exit status 0 when it works, 1
-    /// when it is loaded but not working, 2 when nothing is loaded.
+    /// Show the counters of the loaded scheduler, and next to them those of the probe. Exit status 0: the scheduler
+    /// works; 1: it is loaded but does not work; 2: none is loaded.
     Status(SchedStatus),
-    /// Restore every thread's own policy and unload the scheduler, even if its process was killed. Exit status 1 when
-    /// something cannot be undone, such as the scheduler of another program.
+    /// Restore the original policy of every thread and unload the scheduler, even if its process was killed. Exit
+    /// status 1 when something cannot be undone, such as the scheduler of another program.
     Unload,
 }
 
@@ -36,12 +36,12 @@ pub struct SchedLoad {
     #[arg(long, short, value_name = "PATH", default_value = "/etc/commensal/groups.d")]
     pub config: PathBuf,
 
-    /// Orders instead of groups: a file with the object to send over the scheduler's socket.
+    /// File with the orders (a JSON object as sent over the scheduler's socket), used instead of groups.
     #[arg(long, value_name = "FILE", conflicts_with = "config")]
     pub orders: Option<PathBuf>,
 
-    /// How long a sibling thread of a core stays free of offline work after an online thread that expels it has left,
-    /// us.
+    /// Hold-off in us: how long offline work stays off a core's other hardware threads after an expelling online thread
+    /// has left the core.
     #[arg(long, value_name = "US", value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     pub hold_off_us: Option<u64>,
 
@@ -53,12 +53,12 @@ pub struct SchedLoad {
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(100..=30_000))]
     pub watchdog_ms: Option<u64>,
 
-    /// Replace the loaded scheduler, taking over its orders.
+    /// Replace the loaded scheduler, and keep its orders.
     #[arg(long)]
     pub replace: bool,
 
-    /// Load a third-party sched_ext scheduler, and stay in the foreground until Ctrl-C or SIGTERM ends it: its program
-    /// and arguments, up to the end of the line.
+    /// Load a third-party sched_ext scheduler: its program and arguments, up to the end of the command line. Stays in
+    /// the foreground until Ctrl-C or SIGTERM.
     #[arg(long, value_name = "PROGRAM", num_args = 1.., allow_hyphen_values = true)]
     #[arg(conflicts_with_all = ["config", "orders", "hold_off_us", "guard_ms", "watchdog_ms", "replace"])]
     pub with: Vec<OsString>,

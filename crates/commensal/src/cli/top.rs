@@ -1,6 +1,7 @@
-//! `top`: the live view. Queries the agent once a second on a separate thread, so that keys work even if the agent does
-//! not answer.
+//! The command `top`: the live view. A separate thread queries the agent once a second, so that keys work even while
+//! the agent does not respond.
 
+use super::agent::sockets;
 use super::args::Top;
 use crate::context::Context;
 use crate::signals;
@@ -20,18 +21,18 @@ use std::time::{Duration, Instant};
 
 /// Interval between queries.
 const EVERY: Duration = Duration::from_secs(1);
-/// How often input and the stop flag are checked.
+/// Interval at which input and the stop flag are checked.
 const POLL: Duration = Duration::from_millis(100);
 
 type News = Result<Answer<Snapshot>, ClientError>;
 
 /// Shows the live view until `q`, or one screen as text.
 pub fn run(context: &mut Context, options: &Top) -> anyhow::Result<u8> {
-    let sockets = context.agent_sockets();
-    // https://no-color.org: any value but the empty one.
+    let sockets = sockets(context);
+    // https://no-color.org: any value except the empty one disables colours.
     let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let mut view = View::new(colour);
-    // The first question comes before the screen is taken: without an agent there is nothing to show.
+    // The first query is sent before the terminal shows the live view: without an agent there is nothing to show.
     let (socket, first) = client::find::<Snapshot>(&context.host, &sockets, "/v1/snapshot")?;
     let socket = socket.to_owned();
     view.latest = Some((Arc::new(first.body), first.age));
@@ -41,14 +42,14 @@ pub fn run(context: &mut Context, options: &Top) -> anyhow::Result<u8> {
         print!("{}", view.once(size.unwrap_or(SCREEN).0));
         return Ok(0);
     }
-    let stop = signals::stop_flag(&context.host).context("watch for Ctrl-C")?;
+    let stop = signals::stop_flag(&context.host).context("cannot watch for Ctrl-C")?;
     let news = questions(socket)?;
-    // Also restores the terminal after a panic.
+    // This value also restores the terminal after a panic.
     let mut terminal =
-        ratatui::try_init().context("the terminal cannot be taken; `--once` prints a screen as text")?;
+        ratatui::try_init().context("the terminal cannot be set up; `--once` prints a screen as text")?;
     let outcome = watch(&mut terminal, &mut view, &news, &stop);
     ratatui::restore();
-    outcome.context("the terminal went away")?;
+    outcome.context("the terminal was closed")?;
     Ok(0)
 }
 
@@ -56,7 +57,7 @@ fn ask(host: &LinuxHost, socket: &Path) -> News {
     client::get(host, socket, "/v1/snapshot")
 }
 
-/// A channel of answers, until its receiver is dropped.
+/// Queries the agent periodically and sends the responses to the returned channel, until its receiver is dropped.
 fn questions(socket: PathBuf) -> anyhow::Result<Receiver<News>> {
     let (sender, news) = channel();
     let asking = move || {

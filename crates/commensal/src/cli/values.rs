@@ -1,4 +1,4 @@
-//! Values of options: how they are read, and what is refused.
+//! Parsers of option values, and the errors for invalid ones.
 
 use anyhow::Context as _;
 use commensal_core::units::{TimeSpan, UnitError};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 pub use commensal_lab::experiment::objective;
 
-/// A rate that a schedule can have.
+/// Parses a rate in requests per second: above 0, at most 1000000.
 pub fn rate(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(rate) if rate > 0.0 && rate <= 1e6 => Ok(rate),
@@ -16,27 +16,27 @@ pub fn rate(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A span of time.
+/// Parses a span of time.
 pub fn span(text: &str) -> Result<Duration, UnitError> {
     text.parse::<TimeSpan>().map(|span| span.0)
 }
 
-/// A span of time between these bounds; `what` says them.
+/// Parses a span of time within these bounds; `what` is the error message for other values.
 pub fn span_within(text: &str, bounds: RangeInclusive<Duration>, what: &str) -> Result<Duration, String> {
     let time = span(text).map_err(|error| error.to_string())?;
     if bounds.contains(&time) { Ok(time) } else { Err(what.to_owned()) }
 }
 
-/// A time that is one.
+/// Parses a span of time above 0.
 pub fn time(text: &str) -> Result<Duration, String> {
     span_within(text, Duration::from_nanos(1)..=Duration::MAX, "it must be above 0, such as 10s")
 }
 
-/// Windows are made of seconds.
+/// Parses a window length: 1 s to 1 day, in whole seconds.
 pub fn whole_seconds(text: &str) -> Result<Duration, String> {
     let time = time(text)?;
     if time.subsec_nanos() != 0 || time > Duration::from_secs(86_400) {
-        return Err("a window is 1s, 2s, ... at most a day".to_owned());
+        return Err("a window is a whole number of seconds, from 1s to a day".to_owned());
     }
     Ok(time)
 }
@@ -44,9 +44,7 @@ pub fn whole_seconds(text: &str) -> Result<Duration, String> {
 /// Checks a host name for ssh.
 pub fn ssh_host(text: &str) -> Result<String, String> {
     if text.is_empty() || text.starts_with('-') || !text.chars().all(|c| c.is_ascii_graphic()) {
-        return Err(
-            "a host as ssh takes it is needed, such as user@host or a Host of ~/.ssh/config".to_owned()
-        );
+        return Err("not a host that ssh accepts, such as user@host or a Host of ~/.ssh/config".to_owned());
     }
     Ok(text.to_owned())
 }
@@ -60,7 +58,7 @@ pub fn bound(text: &str) -> Result<f64, String> {
     }
 }
 
-/// The path from the root.
+/// Returns the absolute path.
 pub fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
     std::path::absolute(path).with_context(|| format!("{} is not a path", path.display()))
 }

@@ -11,7 +11,7 @@ use commensal_lab::workload::pulse::{self, PulseOptions};
 use commensal_lab::workload::responder::{self, ResponderOptions};
 use std::time::Duration;
 
-/// Thaws frozen cgroups after a run that was killed.
+/// Thaws the cgroups that a killed lab run left frozen.
 pub fn thaw_guard(context: &mut Context) -> anyhow::Result<u8> {
     keep_watch(&mut context.host, &context.state_dir, &mut std::io::stdin())?;
     Ok(0)

@@ -5,8 +5,9 @@ mod figures;
 
 use crate::bad_input::assert_nothing_left;
 use crate::support::{Program, can_write_cgroups, cpu_mount, text};
+use commensal_agent::snapshot::Snapshot;
 pub use commensal_testkit::until;
-use commensal_testkit::{Signal, signal};
+use commensal_testkit::{Signal, ended, line, signal, throughout, until_some, until_still};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -60,7 +61,13 @@ impl Agent {
 
     pub fn end(mut self, signal: Signal) -> Option<i32> {
         self.signal(signal);
-        self.child.wait().unwrap().code()
+        let status = self.child.wait().unwrap().code();
+        if status != Some(0) {
+            // What it says last may still be on its way.
+            std::thread::sleep(Duration::from_millis(100));
+            println!("the agent ended with {status:?} and said:\n{}", self.said());
+        }
+        status
     }
 }
 
@@ -158,6 +165,22 @@ pub fn mounts() -> Vec<PathBuf> {
     found.iter().map(|hierarchy| PathBuf::from(&hierarchy.mount)).collect()
 }
 
+/// What the agent knows; `None` where none answers.
+pub fn snapshot(program: &Program) -> Option<Snapshot> {
+    serde_json::from_slice(&program.run(&["status", "--json"]).stdout).ok()
+}
+
+/// The agent's snapshot, which it has once its first tick is over.
+pub fn asked(program: &Program) -> Snapshot {
+    until_some("the agent answers", || snapshot(program))
+}
+
+/// Waits until the agent has made so many more ticks: what a tick does it has done then, and its guard knows of it.
+pub fn ticks_on(program: &Program, more: u64) {
+    let ticks = asked(program).ticks;
+    until(format_args!("{more} more ticks"), || asked(program).ticks >= ticks + more);
+}
+
 /// Nothing is left of an agent and its guard, after `restore`.
 pub fn cleaned(program: &Program) {
     program.run(&["restore"]);
@@ -168,7 +191,7 @@ pub fn cleaned(program: &Program) {
     assert_nothing_left(&program.state());
 }
 
-// promise 21
+// promise 18
 #[test]
 fn it_puts_back_what_others_change_and_follows_what_comes() {
     let test = "it_puts_back_what_others_change_and_follows_what_comes";
@@ -192,8 +215,7 @@ fn it_puts_back_what_others_change_and_follows_what_comes() {
     until("the new one is limited", || limited(&second.cpu));
     // One that goes is no trouble.
     drop(first);
-    std::thread::sleep(Duration::from_millis(400));
-    assert_eq!(agent.said(), "", "a group that goes is a normal event");
+    throughout(Duration::from_millis(400), "a group that goes is a normal event", || agent.said().is_empty());
     assert_eq!(agent.end(Signal::TERM), Some(0));
     assert!(limited(&second.cpu), "offline work is held back by the safe state");
     program.expect(0, &["restore"]);
@@ -202,7 +224,7 @@ fn it_puts_back_what_others_change_and_follows_what_comes() {
     cleaned(&program);
 }
 
-// promise 23
+// promise 19
 #[test]
 fn changed_groups_are_taken_whole_or_not_at_all() {
     let test = "changed_groups_are_taken_whole_or_not_at_all";
@@ -217,7 +239,7 @@ fn changed_groups_are_taken_whole_or_not_at_all() {
     let both = format!("{ETL}[group.more]\nclass = \"offline\"\ncpu.max = \"0.1 cores\"\n");
     std::fs::write(&groups, format!("{both}[group.bad]\nclas = 1\n")).unwrap();
     until("the mistake is told", || agent.said().contains("unknown key \"clas\""));
-    assert!(agent.said().contains("the groups that were in force before are kept"), "{}", agent.said());
+    assert!(agent.said().contains("the previous groups are kept in force"), "{}", agent.said());
     assert!(limited(&etl) && !more.exists());
     std::fs::write(&groups, &both).unwrap();
     agent.signal(Signal::HUP);
@@ -232,7 +254,7 @@ fn changed_groups_are_taken_whole_or_not_at_all() {
     drop(agent);
     // Killed; the next one begins with the last good groups.
     let again = Agent::start(&program, &groups, &["--on-exit", "restore"]);
-    until("it says so", || again.said().contains("the groups that were in force last are kept"));
+    until("it says so", || again.said().contains("the last valid groups are kept in force"));
     until("etl is limited", || limited(&etl));
     assert_eq!(again.end(Signal::TERM), Some(0));
     assert!(!etl.exists(), "the originals are back");
@@ -240,7 +262,7 @@ fn changed_groups_are_taken_whole_or_not_at_all() {
 }
 
 /// The kernel tells of a written file and of one that takes its name: no tick of a minute is waited for.
-// promise 23
+// promise 19
 #[test]
 fn written_groups_are_taken_before_the_next_tick() {
     let test = "written_groups_are_taken_before_the_next_tick";
@@ -258,7 +280,7 @@ fn written_groups_are_taken_before_the_next_tick() {
         let (etl, more) = (own(&program, "etl"), own(&program, "more"));
         until("etl is limited", || limited(&etl));
         // The first ticks follow each other closely.
-        std::thread::sleep(Duration::from_secs(3));
+        until_still(Duration::from_secs(2), "the number of ticks", || asked(&program).ticks);
         let began = Instant::now();
         let both = format!("{ETL}[group.more]\nclass = \"offline\"\ncpu.max = \"0.1 cores\"\n");
         let file = if *config == folder { folder.join("one.toml") } else { groups.clone() };
@@ -274,7 +296,7 @@ fn written_groups_are_taken_before_the_next_tick() {
     cleaned(&program);
 }
 
-// promise 24
+// promise 20
 #[test]
 fn one_agent_per_machine_and_hand_over() {
     let test = "one_agent_per_machine_and_hand_over";
@@ -289,15 +311,15 @@ fn one_agent_per_machine_and_hand_over() {
     let refused = program.run(&["agent", "-c", groups.to_str().unwrap()]);
     let said = text(&refused.stderr);
     assert_eq!(refused.status.code(), Some(2), "{said}");
-    assert!(said.contains(&format!("process {}", first.child.id())) && said.contains("--takeover"), "{said}");
+    assert!(said.contains(&format!("process {}", first.child.id())) && said.contains("--replace"), "{said}");
     for verb in ["apply", "restore"] {
         let mut args = vec![verb];
         args.extend((verb == "apply").then_some(["-c", groups.to_str().unwrap()]).into_iter().flatten());
         let (_, said) = program.expect(2, &args);
-        assert!(said.contains("an agent keeps the groups of this machine (process"), "{said}");
+        assert!(said.contains("an agent manages the groups of this machine (process"), "{said}");
     }
     // The limit holds at every moment while they change places.
-    let second = Agent::start(&program, &groups, &["--takeover", "--on-exit", "restore"]);
+    let second = Agent::start(&program, &groups, &["--replace", "--on-exit", "restore"]);
     let inode = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&etl).unwrap());
     until("the first has ended", || {
         assert!(limited(&etl));
@@ -318,7 +340,7 @@ fn one_agent_per_machine_and_hand_over() {
 }
 
 /// A request to make room whose sender has given up, which an agent finds that stood still, is not one.
-// promise 24
+// promise 20
 #[test]
 fn a_hand_over_that_nobody_waits_for_is_none() {
     let test = "a_hand_over_that_nobody_waits_for_is_none";
@@ -330,15 +352,12 @@ fn a_hand_over_that_nobody_waits_for_is_none() {
     let mut agent = Agent::start(&program, &groups, &["--lease", "60s"]);
     until("etl is limited", || limited(&own(&program, "etl")));
     agent.signal(Signal::STOP);
-    let next = program.run(&["agent", "-c", groups.to_str().unwrap(), "--no-probe", "--takeover"]);
+    let next = program.run(&["agent", "-c", groups.to_str().unwrap(), "--no-probe", "--replace"]);
     let said = text(&next.stderr);
     assert_eq!(next.status.code(), Some(2), "{said}");
-    assert!(said.contains("did not make room"), "{said}");
+    assert!(said.contains("did not exit within"), "{said}");
     agent.signal(Signal::CONT);
-    let ticks = || serde_json::from_slice::<serde_json::Value>(&program.run(&["status", "--json"]).stdout);
-    let ticks = || ticks().ok().and_then(|seen| seen["ticks"].as_u64()).unwrap_or(0);
-    let before = ticks();
-    until("it goes on", || ticks() > before + 2);
+    ticks_on(&program, 3);
     assert_eq!(agent.child.try_wait().unwrap(), None, "{}", agent.said());
     assert_eq!(agent.end(Signal::TERM), Some(0));
     program.expect(0, &["restore"]);
@@ -346,7 +365,7 @@ fn a_hand_over_that_nobody_waits_for_is_none() {
 }
 
 /// A guard that an agent started does not outlive it, even when it was killed before it said a word.
-// promise 13
+// promise 11
 #[test]
 fn a_guard_whose_starter_dies_early_ends() {
     let program = Program::new("early");
@@ -355,25 +374,22 @@ fn a_guard_whose_starter_dies_early_ends() {
     let mut starter = Command::new("sh");
     starter.args(["-c", "\"$@\" & echo $!; wait", "starter"]).arg(guard.get_program()).args(guard.get_args());
     let mut starter = starter.stdout(Stdio::piped()).spawn().unwrap();
-    let mut pid = String::new();
-    BufReader::new(starter.stdout.take().unwrap()).read_line(&mut pid).unwrap();
-    let guard = PathBuf::from(format!("/proc/{}", pid.trim()));
+    let guard: u32 = line(starter.stdout.as_mut().unwrap()).parse().unwrap();
     // One who says nothing sensible is no agent; that it is sent away shows that the guard waits for one.
     until("it waits for an agent", || {
         let Ok(mut stream) = UnixStream::connect(program.state().join("guard.sock")) else { return false };
         stream.write_all(b"nobody\n").is_ok() && stream.read(&mut [0]).is_ok_and(|bytes| bytes == 0)
     });
-    assert!(guard.exists());
+    assert!(!ended(guard));
     starter.kill().unwrap();
     starter.wait().unwrap();
-    until("the guard has ended", || !guard.exists());
+    until("the guard has ended", || ended(guard));
     // One whose starter is no longer there when it begins.
-    let ended = starter.id().to_string();
-    program.expect(0, &["guard", "--once", "--starter", &ended]);
+    program.expect(0, &["guard", "--once", "--starter", &starter.id().to_string()]);
 }
 
 /// The guard: limits on online work go, offline work stays held back; a group that wants its originals back has them.
-// promise 25
+// promise 21
 #[test]
 fn the_guard_brings_the_safe_state() {
     let test = "the_guard_brings_the_safe_state";
@@ -410,15 +426,27 @@ fn the_guard_brings_the_safe_state() {
         until("the safe state", || !web.counted() && !limited(&tmp.cpu));
         assert!(limited(&etl), "offline work stays held back");
         until("the agent has ended", || agent.child.try_wait().unwrap().is_some());
-        let why = if with == Signal::STOP { "no sign of life" } else { "the agent died" };
+        let why = if with == Signal::STOP { "no keep-alive" } else { "the agent died" };
         until("the guard tells", || agent.said().contains(why) && agent.said().contains("safe state after"));
-        drop((agent, web, tmp));
+        drop(agent);
+        let next = Agent::start(&program, &groups, &["--lease", "10s"]);
+        let mut last = serde_json::Value::Null;
+        until("the next agent tells", || {
+            let shown = program.run(&["status", "--json"]).stdout;
+            last = serde_json::from_slice(&shown)
+                .map(|mut all: serde_json::Value| all["safe_state"].take())
+                .unwrap_or_default();
+            last.is_object()
+        });
+        assert!(last["why"].as_str().unwrap().contains(why) && last["held"].as_u64() > Some(2), "{last}");
+        assert_eq!((last["failures"].as_u64(), last["failed"].as_array().map(Vec::len)), (Some(0), Some(0)));
+        drop((next, web, tmp));
         cleaned(&program);
     }
 }
 
 /// A guard that is a unit may find one that the agent started while it was away.
-// promise 25
+// promise 21
 #[test]
 fn a_guard_waits_while_another_listens() {
     let program = Program::new("guards");
@@ -426,7 +454,7 @@ fn a_guard_waits_while_another_listens() {
     let first = Agent::spawn(program.command(&["guard"]));
     until("a guard listens", listens);
     let mut second = Agent::spawn(program.command(&["guard"]));
-    until("the other waits", || second.said().contains("another guard listens"));
+    until("the other waits", || second.said().contains("another guard is running"));
     drop(first);
     until("the other listens", listens);
     assert_eq!(second.child.try_wait().unwrap(), None, "{}", second.said());
@@ -441,7 +469,7 @@ pub fn cpus(program: &Program, name: &str) -> Option<(String, String)> {
 }
 
 /// The big frame: whole cores, fewer than the machine has, and everything back when it is not wanted any more.
-// promises 25, 27
+// promises 21, 22
 #[test]
 fn offline_work_is_kept_to_a_frame() {
     let test = "offline_work_is_kept_to_a_frame";
@@ -476,9 +504,9 @@ fn offline_work_is_kept_to_a_frame() {
         !frame.is_empty() && frame.is_subset(&machine) && frame != machine
     });
     println!("{test}: CPUs {seen} of {all}");
-    // Another agent takes over: no round of its own comes before its controllers have decided.
+    // Another agent replaces it: no round of its own comes before its controllers have decided.
     let mut first = agent;
-    let agent = Agent::start(&program, &groups, &["--takeover", "--on-exit", "restore"]);
+    let agent = Agent::start(&program, &groups, &["--replace", "--on-exit", "restore"]);
     let over = AtomicBool::new(false);
     let opened = std::thread::scope(|scope| {
         let looks = scope.spawn(|| {
@@ -491,9 +519,7 @@ fn offline_work_is_kept_to_a_frame() {
             opened
         });
         until("the other agent has made some ticks", || {
-            let out = program.run(&["status", "--json"]).stdout;
-            let shown = serde_json::from_slice::<serde_json::Value>(&out).unwrap_or_default();
-            shown["pid"] == agent.child.id() && shown["ticks"].as_u64() > Some(5)
+            snapshot(&program).is_some_and(|seen| seen.pid == agent.child.id() && seen.ticks > 5)
         });
         over.store(true, Ordering::Relaxed);
         looks.join().unwrap()
@@ -503,7 +529,7 @@ fn offline_work_is_kept_to_a_frame() {
     drop(first);
     // Without the agent the frame stays shut, at its floor.
     until("the groups are kept", || program.state().join("agent-groups.json").exists());
-    std::thread::sleep(Duration::from_millis(500));
+    ticks_on(&program, 3);
     agent.signal(Signal::KILL);
     until("the guard tells", || agent.said().contains("safe state after"));
     let left = parse(&cpus(&program, "etl").unwrap().1);
@@ -529,7 +555,7 @@ pub fn frozen(program: &Program, name: &str) -> Option<bool> {
     })
 }
 
-// promise 29
+// promise 24
 #[test]
 fn a_group_at_its_memory_limit_is_frozen_and_goes_on_without_the_agent() {
     let test = "a_group_at_its_memory_limit_is_frozen_and_goes_on_without_the_agent";
@@ -559,7 +585,7 @@ fn a_group_at_its_memory_limit_is_frozen_and_goes_on_without_the_agent() {
 }
 
 /// What a command's groups file says of a group that an agent keeps changes nothing, not even for a moment.
-// promise 18
+// promise 16
 #[test]
 fn a_command_leaves_the_limits_to_the_agent() {
     let test = "a_command_leaves_the_limits_to_the_agent";
@@ -626,7 +652,7 @@ fn online_groups_outweigh_what_no_group_claims() {
 }
 
 /// Without the probe: threads of an online group that wait are seen between two ticks, and the next tick is now.
-// promise 27
+// promise 22
 #[test]
 fn run_delay_brings_the_next_tick_at_once() {
     let test = "run_delay_brings_the_next_tick_at_once";
@@ -682,6 +708,6 @@ fn what_an_agent_cannot_start_with() {
     refused(&["agent", "-c", "/nonexistent"], "cannot read the groups");
     refused(&["agent", "-c", path, "--interval", "1ms"], "50ms to 60s");
     refused(&["agent", "-c", path, "--lease", "1ms"], "200ms to 1h");
-    refused(&["agent", "-c", path, "--lease", "1s", "--interval", "1s"], "shorter than two ticks");
+    refused(&["agent", "-c", path, "--lease", "1s", "--interval", "1s"], "at least two ticks");
     assert_nothing_left(&program.state());
 }

@@ -15,42 +15,17 @@ mod squeeze;
 mod storm;
 mod writers;
 
-use crate::agent::{Theirs, mounts, until};
-use crate::support::{Program, cgroups_named, text};
-use commensal_agent::snapshot::Snapshot;
+use crate::agent::{Theirs, asked, mounts, snapshot, ticks_on, until};
+use crate::support::{Program, cgroups_named};
 use commensal_core::knob::TABLE;
+use commensal_testkit::{cpu_time_of_all, descriptors, processes_with, resident_bytes};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
-
-/// Numbers without a pattern, the same in every run (Knuth's MMIX generator).
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % bound.max(1)
-    }
-}
-
-/// What the agent knows; `None` where none answers.
-fn snapshot(program: &Program) -> Option<Snapshot> {
-    serde_json::from_slice(&program.run(&["status", "--json"]).stdout).ok()
-}
-
-/// The agent's snapshot, which it has once its first tick is over.
-fn asked(program: &Program) -> Snapshot {
-    let mut found = None;
-    until("the agent answers", || {
-        found = snapshot(program);
-        found.is_some()
-    });
-    found.unwrap()
-}
+use std::time::Duration;
 
 /// Every setting of a group in every hierarchy, as the kernel has it.
 fn settings(theirs: &Theirs) -> BTreeMap<PathBuf, String> {
@@ -118,14 +93,7 @@ impl Drop for Watched {
 
 /// Processes of this test's agents and guards: their state directory is nobody else's.
 fn processes(program: &Program) -> Vec<(u32, String)> {
-    let state = program.state().display().to_string();
-    let numbers = std::fs::read_dir("/proc").unwrap().flatten();
-    let pids = numbers.filter_map(|entry| entry.file_name().to_string_lossy().parse::<u32>().ok());
-    let line = |pid| {
-        let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        (pid, text(&bytes).replace('\0', " "))
-    };
-    pids.map(line).filter(|(_, line)| line.contains(&state)).collect()
+    processes_with(&program.state().display().to_string())
 }
 
 fn guards(program: &Program) -> Vec<u32> {
@@ -135,15 +103,8 @@ fn guards(program: &Program) -> Vec<u32> {
 
 /// Descriptors, resident memory in KiB, CPU time in ms.
 fn figures(pid: u32) -> (usize, u64, u64) {
-    let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count);
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let rss = rss.and_then(|text| text.split_whitespace().next()?.parse().ok()).unwrap_or(0);
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let fields: Vec<&str> = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
-    let ticks = |index: usize| fields.get(index).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
-    // Clock ticks are 10 ms on every Linux that users see.
-    (fds, rss, (ticks(11) + ticks(12)) * 10)
+    let cpu = cpu_time_of_all(pid).unwrap_or_default();
+    (descriptors(pid), resident_bytes(pid).unwrap_or(0) >> 10, cpu.as_millis() as u64)
 }
 
 /// As it is, in another program: `with` and its arguments first.
@@ -168,13 +129,4 @@ fn nothing_left(program: &Program) {
     let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
     let half: Vec<String> = names.filter(|name| name.ends_with(".new")).collect();
     assert!(half.is_empty(), "{half:?}");
-}
-
-/// Whether `holds` for as long as `time`.
-fn throughout(time: Duration, what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + time;
-    while Instant::now() < end {
-        assert!(holds(), "{what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }

@@ -2,8 +2,9 @@
 
 use commensal_lab::workload::antagonist::Kind;
 use commensal_lab::workload::burn::WorkCounter;
+use commensal_testkit::holds_within;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 #[test]
 fn every_antagonist_counts_until_it_is_killed_and_leaves_nothing() {
@@ -17,10 +18,7 @@ fn every_antagonist_counts_until_it_is_killed_and_leaves_nothing() {
         }
         let stdin = Stdio::from(counter.fd().try_clone_to_owned().unwrap());
         let mut child = command.stdin(stdin).spawn().unwrap();
-        let until = Instant::now() + Duration::from_secs(30);
-        while counter.read().unwrap() == 0 && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        holds_within(Duration::from_secs(30), || counter.read().unwrap() > 0);
         assert_eq!(child.try_wait().unwrap(), None, "{} ended by itself", row.name);
         child.kill().unwrap();
         child.wait().unwrap();
@@ -36,5 +34,8 @@ fn an_antagonist_that_does_not_exist_names_those_that_do() {
     let output = command.args(["workload", "antagonist", "gpu"]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{text}");
-    assert!(text.contains("there is cpu, vector, l2, l3, memory, page-cache, fork, disk, network"), "{text}");
+    assert!(
+        text.contains("the choices are cpu, vector, l2, l3, memory, page-cache, fork, disk, network"),
+        "{text}"
+    );
 }

@@ -46,7 +46,7 @@ fn files_that_are_not_there() {
     let (_, err) = program.expect(2, &["lab", "report", "/nowhere.json"]);
     assert!(err.contains("nowhere.json"), "{err}");
     let (_, err) = program.expect(2, &["lab", "run", "nosuch"]);
-    assert!(err.contains("no experiment \"nosuch\"; there are quickstart, "), "{err}");
+    assert!(err.contains("no experiment \"nosuch\": the built-in experiments are quickstart, "), "{err}");
     let (_, err) = program.expect(2, &["lab", "run", "quickstart", "--rounds", "0"]);
     assert!(err.contains("--rounds 0"), "{err}");
     let (_, err) = program.expect(2, &["lab", "run", "quickstart", "--out", "/nowhere/run.json"]);
@@ -60,7 +60,7 @@ fn files_that_are_not_there() {
     assert!(err.contains("--block"), "{err}");
     let file = program.groups("[group.etl]\nclass = \"offline\"\n");
     let (_, err) = program.expect(125, &["run", "-g", "elt", "-c", file.to_str().unwrap(), "--", "true"]);
-    assert!(err.contains("no group \"elt\"") && err.contains("there is etl"), "{err}");
+    assert!(err.contains("no group \"elt\"") && err.contains("its groups are etl"), "{err}");
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn a_read_only_cgroup_tree() {
     assert!(cgroups_named(&program.prefix).is_empty());
 }
 
-// promise 11
+// promise 9
 #[test]
 fn a_full_disk_under_the_journal() {
     let test = "a_full_disk_under_the_journal";
@@ -155,7 +155,7 @@ fn a_full_disk_under_the_journal() {
     let small = program.path("small");
     let script = format!(
         "mount -t tmpfs -o size=16k tmpfs {0}\n\
-         {1} --state-dir {0}/state --cgroup-prefix {2} restore\n\
+         {1} --state-dir {0}/state --cgroup-prefix {2} --beside-others restore\n\
          dd if=/dev/zero of={0}/ballast bs=4k 2>/dev/null || true\n\
          set +e\n\
          {1} --state-dir {0}/state --cgroup-prefix {2} --beside-others apply -c {3}; echo \"status $?\"\n\
@@ -172,7 +172,7 @@ fn a_full_disk_under_the_journal() {
     assert!(!out.contains("journal") && !out.contains("/sys/fs/cgroup/"), "{out}");
 }
 
-// promise 14
+// promise 12
 #[test]
 fn a_damaged_journal() {
     if !can_write_cgroups("a_damaged_journal") {
@@ -197,7 +197,7 @@ fn a_damaged_journal() {
 }
 
 /// Without root: what cannot be is told, and tasks get the weak policy, called weak.
-// promises 3, 41
+// promises 3, 33
 #[test]
 fn without_root() {
     let test = "without_root";
@@ -206,10 +206,9 @@ fn without_root() {
     }
     let program = Program::new("noroot");
     let dir = program.dir.path();
-    // A folder and a copy of the program that everybody can reach.
+    let binary = program.reachable();
+    // Its state directory is nobody's own.
     std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o777)).unwrap();
-    let binary = program.path("commensal");
-    std::fs::copy(env!("CARGO_BIN_EXE_commensal"), &binary).unwrap();
     let file = program.groups("[group.etl]\nclass = \"offline\"\ncpu.set = \"0\"\ncpu.max = \"50 %\"\n");
     let as_nobody = |args: &[&str]| {
         let mut command = Command::new("setpriv");
@@ -225,7 +224,8 @@ fn without_root() {
     let apply = as_nobody(&["apply", "-c", config]);
     assert_eq!(apply.status.code(), Some(1));
     // Policy 5 is SCHED_IDLE; nice 19; CPU 0 only.
-    let show = "set -- $(sed 's/.*) //' /proc/self/stat); echo nice ${17} policy ${39}; grep Cpus_allowed_list /proc/self/status";
+    let show = "set -- $(sed 's/.*) //' /proc/self/stat); echo nice ${17} policy ${39}; grep Cpus_allowed_list \
+                /proc/self/status";
     let run = as_nobody(&["run", "-g", "etl", "-c", config, "--", "sh", "-c", show]);
     let (out, err) = (text(&run.stdout), text(&run.stderr));
     assert_eq!(run.status.code(), Some(0), "{err}");
@@ -245,7 +245,7 @@ fn a_busy_port() {
     let port = listener.local_addr().unwrap().port().to_string();
     let (_, err) =
         program.expect(2, &["lab", "run", "quickstart", "--rounds", "1", "--block", "0.5", "--port", &port]);
-    assert!(err.contains(&format!("port {port} on 127.0.0.1 is already in use")), "{err}");
+    assert!(err.contains(&format!("cannot listen on port {port} of 127.0.0.1")), "{err}");
     assert!(!program.path("run.json").exists());
     assert_nothing_left(&program.state());
 }

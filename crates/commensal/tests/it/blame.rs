@@ -1,230 +1,383 @@
-//! The probe on the running kernel: who had the CPU while threads waited, in worlds that a test makes for it.
+//! `commensal blame` as people use it, and what it says when it cannot.
 
-mod agreement;
-mod conservation;
-mod program;
-mod scenarios;
-mod subjects;
-
-use crate::support::{Alone, alone, can_write_cgroups};
-use commensal_blame::figures::Kind;
-use commensal_blame::{BlameError, Figures, Scope, Subject, WaitProbe};
+use crate::support::{Program, can_write_cgroups, text};
+use commensal_blame::{BlameError, Scope, WaitProbe};
 use commensal_core::knob::{Controller, Version};
-use commensal_host::LinuxHost;
-use commensal_sensors::mounts;
-use commensal_testkit::{Signal, signal, threads, until};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use commensal_host::{Host, LinuxHost};
+use commensal_sensors::{machine, mounts};
+use commensal_testkit::{Alone, Groups, Signal, alone, signal, until};
+use serde_json::Value;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
-/// How long killed processes may take to leave their group.
-const END_PATIENCE: Duration = Duration::from_secs(20);
 /// One process that never sleeps.
 const HOG: &str = "while :; do :; done";
 
-/// Groups with processes in them; all is gone in the end.
+/// Groups that outweigh the rest of the machine on one CPU, while no other test measures.
 struct Scene {
-    test: &'static str,
-    top: PathBuf,
-    unified: bool,
-    running: Vec<Child>,
+    groups: Groups,
+    cpu: u32,
     _alone: Alone,
 }
 
 impl Scene {
     /// `None` where groups cannot be made or the probe cannot work, which it prints.
-    fn new(test: &'static str) -> Option<Scene> {
+    fn new(test: &str) -> Option<Scene> {
         let alone = alone();
-        // Asked once: an emulated CPU takes seconds for it.
-        static OBSTACLE: OnceLock<Option<String>> = OnceLock::new();
-        let obstacle =
-            OBSTACLE.get_or_init(|| match WaitProbe::attach(&LinuxHost::new(), &Scope::default()) {
-                Ok(_) => None,
-                // Anything else that it says is a failure.
-                Err(why @ (BlameError::TooOld(_) | BlameError::NoBtf | BlameError::Forbidden(_))) => {
-                    Some(why.to_string())
-                }
-                Err(error) => panic!("{error}"),
-            });
-        if let Some(why) = obstacle {
-            println!("skipped: {test}: {why}");
-            return None;
+        match WaitProbe::attach(&LinuxHost::new(), &Scope::default()) {
+            Ok(_) => {}
+            // Anything else that it says is a failure.
+            Err(why @ (BlameError::TooOld(_) | BlameError::NoBtf | BlameError::Forbidden(_))) => {
+                println!("skipped: {test}: {why}");
+                return None;
+            }
+            Err(error) => panic!("{error}"),
         }
         if !can_write_cgroups(test) {
             return None;
         }
         let hierarchies = mounts::hierarchies(&mut LinuxHost::new()).unwrap();
         let cpu = hierarchies.iter().find(|one| one.controllers.contains(&Controller::Cpu)).unwrap();
-        let unified = cpu.version == Version::V2;
-        let top = Path::new(&cpu.mount).join(format!("commensal-test-{}-{test}", std::process::id()));
-        std::fs::create_dir(&top).unwrap();
-        let scene = Scene { test, top, unified, running: Vec::new(), _alone: alone };
-        if unified {
-            scene.set("", "cgroup.subtree_control", "+cpu");
-        }
-        Some(scene)
+        let groups = Groups::new(Path::new(&cpu.mount), cpu.version == Version::V2, test);
+        groups.outweigh_the_machine();
+        // Interrupts prefer the first CPU.
+        let cpu = machine::machine(&LinuxHost::new()).unwrap().topology.all().iter().last().unwrap();
+        Some(Scene { groups, cpu, _alone: alone })
     }
 
-    /// One whose groups have all the weight that there is on the CPU that is given: the rest of the machine hardly counts
-    /// there. They must stay on it, or this very test would get no CPU time either.
-    fn on_one_cpu(test: &'static str) -> Option<(Scene, u32)> {
-        let scene = Scene::new(test)?;
-        match scene.unified {
-            true => scene.set("", "cpu.weight", "10000"),
-            false => scene.set("", "cpu.shares", "262144"),
-        }
-        // Interrupts prefer the first.
-        let cpus = commensal_sensors::machine::machine(&LinuxHost::new()).unwrap().topology.all();
-        let last = cpus.iter().last().unwrap();
-        Some((scene, last))
+    /// Makes a group with a process that never sleeps; gives its path in the hierarchy.
+    fn hog(&mut self, group: &str) -> String {
+        self.runs(group, HOG)
     }
 
-    fn dir(&self, group: &str) -> PathBuf {
-        self.top.join(group)
-    }
-
-    /// Makes a group, and gives its number.
-    fn group(&self, name: &str) -> Subject {
-        let dir = self.dir(name);
-        if !dir.exists() {
-            std::fs::create_dir(&dir).unwrap();
-        }
-        Subject::Cgroup(std::fs::metadata(&dir).unwrap().ino())
-    }
-
-    fn set(&self, group: &str, file: &str, value: &str) {
-        let path = self.dir(group).join(file);
-        std::fs::write(&path, value).unwrap_or_else(|error| panic!("{} {value}: {error}", path.display()));
-    }
-
-    /// Starts a shell script in a group, on one CPU if one is given.
-    fn start(&mut self, group: &str, cpu: Option<u32>, script: &str) -> u32 {
-        let procs = self.dir(group).join("cgroup.procs");
-        let pin = cpu.map_or_else(String::new, |cpu| format!("taskset -pc {cpu} $$ >/dev/null && "));
-        // Whatever a script starts must be gone with it: its own process group is killed.
-        let script = format!("echo $$ >{} && {pin} {script}", procs.display());
-        let mut command = Command::new("sh");
-        command.args(["-c", &script]).stdin(Stdio::null()).stdout(Stdio::null());
-        let child = command.spawn().unwrap();
-        let pid = child.id();
-        self.running.push(child);
-        until(format_args!("the command has entered {}", procs.display()), || {
-            std::fs::read_to_string(&procs).unwrap().lines().any(|line| line == pid.to_string())
-        });
-        pid
-    }
-
-    /// A service: threads that wake up at random times.
-    fn pulse(&mut self, group: &str, cpu: Option<u32>, args: &str) -> u32 {
-        let script = format!("exec {} workload pulse {args}", env!("CARGO_BIN_EXE_commensal"));
-        let pid = self.start(group, cpu, &script);
+    /// Makes a group with a service: a thread that wakes up at random times.
+    fn service(&mut self, group: &str) -> String {
+        let script = format!("exec {} workload pulse", env!("CARGO_BIN_EXE_commensal"));
+        self.groups.make(group);
         // Past its calibration.
-        until("the pulse begins", || threads(pid) >= 2);
-        pid
+        self.groups.start_threads(group, Some(self.cpu), &script, 2);
+        self.path(group)
     }
 
-    fn scope(&self, online: &[Subject], offline: &[Subject]) -> Scope {
-        Scope {
-            online: online.to_vec(),
-            offline: offline.to_vec(),
-            unified: self.unified,
-            verify: true,
-            interrupts: true,
-            commands: true,
-            room: None,
-        }
+    fn runs(&mut self, group: &str, script: &str) -> String {
+        self.groups.make(group);
+        self.groups.start(group, Some(self.cpu), script);
+        self.path(group)
     }
 
-    fn probe(&self, online: &[Subject], offline: &[Subject]) -> WaitProbe {
-        WaitProbe::attach(&LinuxHost::new(), &self.scope(online, offline)).unwrap()
+    fn path(&self, group: &str) -> String {
+        format!("/{}/{group}", self.groups.top.file_name().unwrap().to_str().unwrap())
     }
 
-    /// Ends everything and takes the groups away.
-    fn clear(&mut self) {
-        self.end_all();
-        for entry in std::fs::read_dir(&self.top).unwrap().flatten().filter(|entry| entry.path().is_dir()) {
-            self.remove(entry.path().to_str().unwrap());
-        }
-    }
-
-    /// Takes away a group whose processes were killed.
-    fn remove(&self, group: &str) {
-        let dir = self.dir(group);
-        until(format_args!("{} is gone", dir.display()), || removed(&dir));
-    }
-
-    /// Whether groups have this file.
-    fn has(&self, file: &str) -> bool {
-        self.dir(file).exists()
-    }
-
-    /// Kills everything in the groups, and waits until it is gone.
-    fn end_all(&mut self) {
-        let deadline = Instant::now() + END_PATIENCE;
-        loop {
-            let pids: Vec<String> = members(&self.top);
-            for pid in &pids {
-                signal(pid.parse().unwrap(), Signal::KILL);
-            }
-            for child in &mut self.running {
-                let _ = child.try_wait();
-            }
-            if pids.is_empty() || Instant::now() > deadline {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        for mut child in self.running.drain(..) {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+    /// A service `web.service` beside a hog `etl`, as paths in the hierarchy.
+    fn service_and_hog(&mut self) -> (String, String) {
+        let etl = self.hog("etl");
+        (self.service("web.service"), etl)
     }
 }
 
-impl Drop for Scene {
-    fn drop(&mut self) {
-        self.end_all();
-        let deadline = Instant::now() + END_PATIENCE;
-        while !removed(&self.top) && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(10));
-        }
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+#[test]
+fn a_report_for_people_and_one_for_programs() {
+    let test = "a_report_for_people_and_one_for_programs";
+    let Some(mut scene) = Scene::new(test) else { return };
+    let (web, etl) = scene.service_and_hog();
+    let program = Program::new("bl");
+    let (out, _) = program.expect(0, &["blame", &web, "--against", &etl, "--for", "2s"]);
+    for part in
+        ["wait per CPU-second ", "of which caused by others ", "who held the CPU meanwhile", "(offline)"]
+    {
+        assert!(out.contains(part), "{part}: {out}");
     }
+    assert!(out.contains("wake-up to running") && out.contains("offline work off the CPU"), "{out}");
+    // The same by the name of its unit, and with every other form at once.
+    let paths = ["svg", "html", "prom"].map(|name| program.path(name));
+    let [svg, html, prom] = paths.each_ref().map(|path| path.to_str().unwrap());
+    let (out, _) = program.expect(
+        0,
+        &[
+            "blame",
+            "web.service",
+            "--against",
+            &etl,
+            "--for",
+            "2s",
+            "--json",
+            "--svg",
+            svg,
+            "--html",
+            html,
+            "--prometheus",
+            prom,
+            "--verify",
+        ],
+    );
+    let report: Value = serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"));
+    assert_eq!(report["subjects"][0], "web.service");
+    assert!(number(&report["run_s"]) > 0.0 && number(&report["wait_ms"]) > 0.0, "{out}");
+    let rows = report["culprits"].as_array().unwrap();
+    let sum: f64 = rows.iter().map(|row| number(&row["ms"])).sum();
+    assert!((sum - number(&report["wait_ms"])).abs() < 0.01, "{out}");
+    let of_etl = rows.iter().find(|row| row["name"] == etl.as_str()).unwrap();
+    assert_eq!(of_etl["kind"], "offline");
+    // Of what tasks made it wait: an emulated CPU has as many interrupts.
+    let by_tasks = rows.iter().filter(|row| row["kind"] != "interrupts").map(|row| number(&row["share"]));
+    assert!(number(&of_etl["share"]) > by_tasks.sum::<f64>() / 2.0, "{out}");
+    assert!(report["evidence"]["kernel"]["waits"].is_u64(), "{out}");
+    let [svg, html, prom] = paths.map(|path| std::fs::read_to_string(path).unwrap());
+    assert!(
+        svg.starts_with("<svg ") && svg.contains("class=\"offline\"") && svg.contains("web.service"),
+        "{svg}"
+    );
+    assert!(
+        html.starts_with("<!doctype html>")
+            && html.contains("<svg ")
+            && html.contains("Who made web.service wait?")
+    );
+    let line = format!(
+        "commensal_blame_wait_seconds_total{{service=\"web.service\",kind=\"offline\",culprit=\"{etl}\"}} "
+    );
+    assert!(prom.contains(&line), "{prom}");
 }
 
-/// Processes below a folder of cgroups.
-fn members(dir: &Path) -> Vec<String> {
-    let mut pids: Vec<String> = std::fs::read_to_string(dir.join("cgroup.procs"))
-        .unwrap_or_default()
-        .lines()
-        .map(str::to_owned)
-        .collect();
-    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-        if entry.path().is_dir() {
-            pids.extend(members(&entry.path()));
-        }
+/// Row A10 and row A11: who it was is told by command and user, and where the time went.
+// promise 31
+#[test]
+fn commands_and_phases_are_told() {
+    let Some(mut scene) = Scene::new("commands_and_phases_are_told") else { return };
+    scene.runs("desk", "exec dd if=/dev/zero of=/dev/null bs=64k 2>/dev/null");
+    let (desk, web) = (scene.hog("desk"), scene.service("web.service"));
+    let program = Program::new("bc");
+    let (out, err) = program.expect(0, &["blame", &web, "--for", "2s", "--json"]);
+    assert_eq!(err, "loading the probe…\n");
+    let report: Value = serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"));
+    let rows = report["culprits"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["name"] == desk.as_str()).unwrap();
+    let parts = row["commands"].as_array().unwrap();
+    let sum: f64 = parts.iter().map(|part| number(&part["ms"])).sum();
+    assert!((sum - number(&row["ms"])).abs() < 0.01, "{row}");
+    for command in ["dd", "sh"] {
+        let part = parts.iter().find(|part| part["command"] == command).unwrap_or_else(|| panic!("{row}"));
+        assert!(part["uid"].is_u64() && part["user"].is_string() && number(&part["ms"]) > 0.0, "{row}");
     }
-    pids
+    let phases = report["phases_ms"].as_object().unwrap();
+    let names = ["attach", "detach", "find", "load", "look", "names", "read", "verify"];
+    assert!(names.iter().all(|name| phases[*name].is_number()), "{phases:?}");
+    // The time asked for is the time looked at.
+    assert!((number(&phases["look"]) / 1e3 - number(&report["seconds"])).abs() < 1e-3, "{phases:?}");
+    assert!(number(&phases["look"]) >= 2_000.0, "{phases:?}");
+    println!("{phases:?}");
 }
 
-fn removed(dir: &Path) -> bool {
-    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-        if entry.path().is_dir() {
-            removed(&entry.path());
+// promise 33
+#[test]
+fn a_verdict_is_an_exit_status() {
+    let test = "a_verdict_is_an_exit_status";
+    let Some(mut scene) = Scene::new(test) else { return };
+    let (web, etl) = scene.service_and_hog();
+    let program = Program::new("bv");
+    let check = |bounds: &[&str], time: &str| {
+        let mut args = vec!["blame", &web, "--against", &etl, "--check", "--for", time];
+        args.extend(bounds);
+        let output = program.run(&args);
+        (output.status.code().unwrap(), text(&output.stdout))
+    };
+    // A host that hides switches from tracers can make a look worthless; hardly every look.
+    let over = || check(&["--blame-below", "0.001", "--preempt-below", "0.001"], "2s");
+    let (status, out) = (0..5).map(|_| over()).find(|(status, _)| *status != 3).unwrap_or_else(over);
+    assert!(status == 1 && out.contains(&format!("{etl}: over budget")), "{status} {out}");
+    let (status, out) = check(&["--blame-below", "1e9"], "1ms");
+    assert!(status == 3 && out.contains(": unknown"), "{status} {out}");
+    // Nobody can be below nothing, and anybody is below infinity if there was enough to see.
+    let (status, out) = check(&["--blame-below", "1e9", "--preempt-below", "1e9"], "3s");
+    assert!(matches!(status, 0 | 3), "{status} {out}");
+    assert!(out.contains(": within budget") == (status == 0), "{status} {out}");
+}
+
+// promise 31
+#[test]
+fn the_groups_file_names_both_sides() {
+    let test = "the_groups_file_names_both_sides";
+    let Some(mut scene) = Scene::new(test) else { return };
+    let (web, etl) = scene.service_and_hog();
+    let program = Program::new("bg");
+    let groups = program.groups(&format!(
+        "[group.shop]\nclass = \"online\"\nmatch = [{{ cgroup = \"{web}\" }}]\n[group.jobs]\nclass = \"offline\"\nmatch = [{{ cgroup = \"{etl}\" }}]\n"
+    ));
+    let file = groups.to_str().unwrap();
+    let (out, _) = program.expect(0, &["blame", "-c", file, "--for", "1s", "--json"]);
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((report["subjects"][0].as_str(), report["against"][0].as_str()), (Some("shop"), Some("jobs")));
+    assert!(report["verdict"]["result"].is_string(), "{out}");
+    let (out, _) = program.expect(0, &["blame", "shop", "-c", file, "--for", "1s"]);
+    assert!(out.starts_with("shop: "), "{out}");
+}
+
+// promise 4
+#[test]
+fn two_at_once_and_one_that_is_killed() {
+    let test = "two_at_once_and_one_that_is_killed";
+    let Some(mut scene) = Scene::new(test) else { return };
+    let (web, etl) = scene.service_and_hog();
+    let program = Program::new("bk");
+    let before = commensal_blame::probe::count();
+    let long = ["blame", &web, "--against", &etl, "--for", "100s", "--json"];
+    let mut first = program.command(&long).stdout(Stdio::piped()).spawn().unwrap();
+    let mut second = program.command(&long).stdout(Stdio::piped()).spawn().unwrap();
+    let wait = |wanted: usize| {
+        until(format_args!("{wanted} probes"), || commensal_blame::probe::count() == wanted);
+    };
+    wait(before + 2);
+    // Both look for a while: nothing shows when the first look begins, and one of no time would say nothing.
+    std::thread::sleep(Duration::from_secs(1));
+    first.kill().unwrap();
+    first.wait().unwrap();
+    // Nobody is left to take it away: the kernel does.
+    wait(before + 1);
+    signal(second.id(), Signal::INT);
+    let mut out = String::new();
+    second.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+    assert_eq!(second.wait().unwrap().code(), Some(0), "Ctrl-C ends a look, it is no failure");
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert!(number(&report["seconds"]) < 90.0 && number(&report["wait_ms"]) > 0.0, "{out}");
+    wait(before);
+}
+
+// promise 4
+#[test]
+fn a_service_that_ends_meanwhile() {
+    let test = "a_service_that_ends_meanwhile";
+    let Some(mut scene) = Scene::new(test) else { return };
+    let path = scene.runs("job.service", "exec sleep 600");
+    let program = Program::new("be");
+    let before = commensal_blame::probe::count();
+    let child = program.command(&["blame", &path]).stdout(Stdio::piped()).spawn().unwrap();
+    until("it looks", || commensal_blame::probe::count() > before);
+    scene.groups.clear();
+    let output = child.wait_with_output().unwrap();
+    let out = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{out}");
+    assert!(out.contains("job.service ended meanwhile"), "{out}");
+}
+
+/// Docker is played: the Engine API's one call over a socket, and the cgroup that an engine makes.
+// promise 31
+#[test]
+fn a_container_by_its_name() {
+    let test = "a_container_by_its_name";
+    let Some(mut scene) = Scene::new(test) else { return };
+    let [web, etl] = ["5e", "77"].map(|two| two.repeat(32));
+    scene.hog(&format!("docker-{etl}.scope"));
+    scene.service(&web);
+    let program = Program::new("bc");
+    let path = program.path("engine.sock");
+    let socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let body =
+        format!("[{{\"Id\":\"{web}\",\"Names\":[\"/shop\"]}},{{\"Id\":\"{etl}\",\"Names\":[\"/etl-7\"]}}]");
+    std::thread::spawn(move || {
+        for mut stream in socket.incoming().flatten() {
+            let mut request = [0; 512];
+            let length = stream.read(&mut request).unwrap_or(0);
+            assert!(request[..length].starts_with(b"GET /containers/json HTTP/1.0\r\n"));
+            let _ = write!(stream, "HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n{body}");
         }
+    });
+    let mut command = program.command(&["blame", "shop", "--against", "etl-7", "--for", "1s"]);
+    let output = command.env("DOCKER_HOST", format!("unix://{}", path.display())).output().unwrap();
+    let out = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{out}{}", text(&output.stderr));
+    assert!(
+        out.starts_with("shop: ") && out.contains("docker-777777777777.scope (container etl-7) (offline)"),
+        "{out}"
+    );
+    // An engine that does not answer is no engine.
+    let mut command = program.command(&["blame", "shop", "--for", "10ms"]);
+    let output = command.env("DOCKER_HOST", "unix:///no/such.sock").output().unwrap();
+    assert!(text(&output.stderr).contains("shop is not a process"), "{}", text(&output.stderr));
+}
+
+// promise 33
+#[test]
+fn who_is_not_there() {
+    let program = Program::new("bn");
+    let check = |args: &[&str], wanted: &str| {
+        let mut all = vec!["blame", "--for", "10ms"];
+        all.extend(args);
+        let (_, err) = program.expect(2, &all);
+        assert!(err.contains(wanted), "{args:?}: {err}");
+    };
+    check(&["nosuch.service"], "unit nosuch.service");
+    check(&["/no/such"], "no cgroup /no/such");
+    check(&["999999999"], "no process 999999999");
+    check(&["0123456789ab"], "container 0123456789ab");
+    check(&["nosuchgroup"], "nosuchgroup");
+    let me = std::process::id().to_string();
+    check(&[&me, "--against", &me], "cannot wait for itself");
+    check(&[&me, "--check"], "--check needs offline work");
+    for bound in ["--blame-below=nan", "--preempt-below=inf", "--blame-below=-1"] {
+        check(&[&me, bound], "a finite number, 0 or more");
     }
-    std::fs::remove_dir(dir).is_ok() || !dir.exists()
+    check(&[&me, "--top"], "--top needs a terminal");
+    check(&[&me, "--svg", "/no/such/folder/x.svg"], "/no/such/folder/x.svg cannot be written");
+    check(&[&me, "--svg", "-", "--html", "-"], "only one format can go to standard output");
+    check(&[&me, "--json", "--prometheus", "-"], "only one format can go to standard output");
+    let groups = program.groups("[group.etl]\nclass = \"offline\"\n");
+    check(&["-c", groups.to_str().unwrap()], "no online group");
 }
 
-/// What came within some time.
-fn look(probe: &WaitProbe, time: Duration) -> Figures {
-    let first = probe.read(&LinuxHost::new()).unwrap();
-    std::thread::sleep(time);
-    probe.read(&LinuxHost::new()).unwrap().since(&first)
+/// Without BPF there is run delay, and it says why and that it names nobody.
+fn falls_back(output: &std::process::Output, why: &str) {
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{out} {err}");
+    assert!(err.contains(why) && err.contains("but not what occupied the CPU"), "{err}");
+    assert!(out.contains("on a CPU and"), "{out}");
 }
 
-/// ms of wait per second that the subjects had a CPU.
-fn per_cpu_second(figures: &Figures, kind: Kind) -> f64 {
-    figures.per_cpu_second(figures.wait.of(kind)).unwrap_or(f64::NAN)
+/// Looks for a moment at a process that sleeps; `command` is what the shell is started by.
+fn at_a_sleeper(mut command: Command, program: &Path, before: &str) -> std::process::Output {
+    let mut sleeper = Command::new("sleep").arg("600").spawn().unwrap();
+    let script = format!("{before}{} blame {} --for 200ms", program.display(), sleeper.id());
+    let output = command.args(["sh", "-c", &script]).output().unwrap();
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
+    output
+}
+
+// promises 3, 33
+#[test]
+fn without_root() {
+    let test = "without_root";
+    if LinuxHost::new().euid() != 0 {
+        println!("skipped: {test}: needs root to become somebody else");
+        return;
+    }
+    let program = Program::new("bu");
+    let copy = program.reachable();
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", "65534", "--clear-groups", "--no-new-privs"]).env("HOME", "/nonexistent");
+    falls_back(&at_a_sleeper(command, &copy, ""), "CAP_BPF and CAP_PERFMON");
+}
+
+// promise 33
+#[test]
+fn without_btf() {
+    let test = "without_btf";
+    if !Path::new("/sys/kernel/btf").exists() || LinuxHost::new().euid() != 0 {
+        println!("skipped: {test}: needs root, and a kernel that has BTF to hide");
+        return;
+    }
+    let mut command = Command::new("unshare");
+    command.arg("--mount");
+    let program = Path::new(env!("CARGO_BIN_EXE_commensal"));
+    let output = at_a_sleeper(command, program, "mount -t tmpfs none /sys/kernel/btf && ");
+    if text(&output.stderr).contains("mount:") {
+        println!("skipped: {test}: nothing can be mounted here: {}", text(&output.stderr).trim());
+        return;
+    }
+    falls_back(&output, "/sys/kernel/btf/vmlinux");
 }

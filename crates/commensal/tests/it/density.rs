@@ -5,12 +5,14 @@ mod vms;
 
 use crate::support::{Program, can_write_cgroups, cgroups_named};
 use commensal_density::record::{Attempt, FailureKind, Ladder};
-use commensal_testkit::{Signal, signal};
+use commensal_testkit::{Signal, holds_within, members, signal, until, until_some, within_every};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How long a started run may take to do what a test waits for: the machine's host takes its CPUs away for seconds.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// The same for a whole ladder.
+const LADDER_PATIENCE: Duration = Duration::from_secs(280);
 
 fn ladder(program: &Program) -> Ladder {
     let text = std::fs::read_to_string(program.path("density.json")).unwrap();
@@ -95,36 +97,38 @@ fn placements_and_ladders_that_cannot_be() {
     check(&on("1x0", &[]), "both numbers must be 1 or more");
     check(&on("0x4", &[]), "both numbers must be 1 or more");
     check(&on("four", &[]), "such as 4x16");
-    check(&on("1x1", &["--reserve", "9"]), "leaves nothing");
-    check(&on("1x1", &["--reserve", "some"]), "or measured");
+    check(&on("1x1", &["--reserve", "9"]), "leaves none");
+    check(&on("1x1", &["--reserve", "some"]), "or the word measured");
     check(&on("1x1", &["--require", "good"]), "is not ideal");
-    check(&["density", "classify", "1x1", "--cores", "8", "--threads", "4"], "cannot be");
+    check(&["density", "classify", "1x1", "--cores", "8", "--threads", "4"], "cannot have");
     check(&["density", "report", "/nonexistent.json"], "nonexistent");
-    check(&["density", "run", "no-such"], "there are density-spin");
+    check(&["density", "run", "no-such"], "the built-in ladders are density-spin");
     std::fs::write(program.path("x.json"), "{\"schema\":\"commensal.lab/1\"}").unwrap();
-    check(&["density", "report", "x.json"], "its schema is \"commensal.lab/1\"");
+    check(&["density", "report", "x.json"], "the file has schema \"commensal.lab/1\"");
     check(&["density", "plan", "--from", "arenadata", "--max-harm", "NaN"], "--max-harm");
     check(
         &["density", "plan", "--from", "arenadata", "--max-harm", "10", "--test", "Light"],
-        "the ladder has Lite, Full",
+        "the tests of this ladder are Lite, Full",
     );
     let bad = file(
         &program,
         "[cell]\nvcpu = 0\n[ladder]\ncells = []\n[[load]]\nname = \"a\"\nkind = \"spin\"\nconcurrency = [1]\n",
     );
     check(&["density", "run", &bad], "cell.vcpu = 0");
-    let text = "[cell]\nvcpu = 1\n[ladder]\ncells = [1]\n[[load]]\nname = \"a\"\nkind = \"spin\"\nwork = 1\nconcurrency = [1]\n";
+    let text = "[cell]\nvcpu = 1\n[ladder]\ncells = [1]\n[[load]]\nname = \"a\"\nkind = \"spin\"\nwork = \
+                1\nconcurrency = [1]\n";
     let bad = file(&program, &format!("{text}[[warning]]\nname = \"net\"\nfile = \"/l\"\nregex = 'a(b'\n"));
     check(&["density", "run", &bad], "unclosed group");
     // A VM without a kernel.
     let vm = text.replace("vcpu = 1", "vcpu = 1\nbackend = \"qemu\"\nkernel = \"/nonexistent/vmlinuz\"");
     if can_write_cgroups("placements_and_ladders_that_cannot_be") {
-        check(&["density", "run", &file(&program, &vm)], "there is no kernel /nonexistent/vmlinuz");
+        check(&["density", "run", &file(&program, &vm)], "the kernel /nonexistent/vmlinuz");
     }
     // More pinned vCPU than there are cores, and more memory than there is.
     if can_write_cgroups("placements_and_ladders_that_cannot_be") {
-        let text = "[cell]\nvcpu = 1\n[ladder]\ncells = [1]\npinned = [4000]\n[[load]]\nname = \"a\"\nkind = \"spin\"\nwork = 1\nconcurrency = [1]\n";
-        check(&["density", "run", &file(&program, text)], "pin fewer VMs, or let them float");
+        let text = "[cell]\nvcpu = 1\n[ladder]\ncells = [1]\npinned = [4000]\n[[load]]\nname = \"a\"\nkind = \
+                    \"spin\"\nwork = 1\nconcurrency = [1]\n";
+        check(&["density", "run", &file(&program, text)], "pin fewer VMs, or run them without pinning");
         let text = text.replace("pinned = [4000]", "").replace("vcpu = 1", "vcpu = 1\nmemory = \"100 TiB\"");
         check(&["density", "run", &file(&program, &text)], "give cells less memory");
         assert_nothing_left(&program);
@@ -143,17 +147,21 @@ fn document_003_through_the_program() {
         let args = [&["density", "plan", "--from", "arenadata", "--max-harm", "60"], more].concat();
         program.expect(status, &args).0
     };
-    assert!(plan(3, &[]).contains("only means are published"));
+    assert!(plan(3, &[]).contains("only published means"));
     let out = plan(0, &["--accept-means", "--fleet", "1000"]);
     assert!(out.starts_with("4 VMs per server fit: shared-core"), "{out}");
-    assert!(out.contains("needs 250 servers in place of 1000"), "{out}");
+    assert!(out.contains("needs 250 servers instead of 1000"), "{out}");
     let json: serde_json::Value = serde_json::from_str(&plan(0, &["--accept-means", "--json"])).unwrap();
     assert_eq!((&json["answer"], &json["fits"]["per_server"]), (&"fits".into(), &4.into()));
 }
 
+/// CPU time of each of twice as many spinners as CPUs, as a share of that of one spinner alone: 0.5, with room for what
+/// other work takes from only one of the two.
+const LEFT_OF_A_HALF: std::ops::Range<f64> = 0.15..0.8;
+
 /// Spinners on P CPUs: the steal of N of them is (N − P)/N. Others use the machine, too, so the bounds are wide, and each
 /// spins for seconds: the kernel takes some tenths of one to give a new group its share of every CPU.
-// promise 50
+// promise 41
 #[test]
 fn spinners_steal_what_arithmetic_says() {
     let test = "spinners_steal_what_arithmetic_says";
@@ -177,8 +185,13 @@ fn spinners_steal_what_arithmetic_says() {
     let ladder = ladder(&program);
     let spun = |cells: usize| &attempts(&ladder, "spin", 1, &format!("N{cells}"))[0];
     let (alone, crowded) = (spun(one).steal_pct.unwrap(), spun(twice).steal_pct.unwrap());
-    // (2P − P)/2P is a half.
-    assert!(alone < 15.0 && (35.0..65.0).contains(&crowded), "steal {alone} % alone and {crowded} % crowded");
+    // Each of twice as many spinners as CPUs gets half of what one has that is alone; other work on the machine, and the
+    // machine's own hypervisor, take their part from both.
+    let left = (100.0 - crowded) / (100.0 - alone);
+    assert!(
+        alone < crowded && LEFT_OF_A_HALF.contains(&left),
+        "steal {alone} % alone and {crowded} % crowded"
+    );
     let change = spun(twice).seconds.unwrap() / spun(one).seconds.unwrap();
     assert!(change > 1.2, "half of the time is stolen, and it took {change} times as long");
     assert_nothing_left(&program);
@@ -191,8 +204,13 @@ fn run_with_weight(program: &Program, path: &str) -> String {
         program.command(&["density", "run", path]).stdout(std::process::Stdio::piped()).spawn().unwrap();
     program.ran.lock().unwrap().push(child.id());
     let groups = format!("commensal-density-{}-", child.id());
-    while child.try_wait().unwrap().is_none() {
-        for dir in cgroups_named(&groups) {
+    let holds_processes = |dir: &std::path::PathBuf| !members(dir).is_empty();
+    // What looks at the groups shares the CPUs with the ladder.
+    within_every(Duration::from_millis(10), LADDER_PATIENCE, "the ladder has ended", || {
+        let dirs = cgroups_named(&groups);
+        // Before the first cell starts, the program writes weights itself and looks whether they stay.
+        let begun = dirs.iter().any(holds_processes);
+        for dir in dirs.into_iter().filter(|_| begun) {
             for (file, weight) in [("cpu.shares", "32768"), ("cpu.weight", "3200")] {
                 // A group may go meanwhile, and has one of the files at most.
                 if std::fs::read_to_string(dir.join(file)).is_ok_and(|now| now.trim() != weight) {
@@ -200,8 +218,8 @@ fn run_with_weight(program: &Program, path: &str) -> String {
                 }
             }
         }
-        std::thread::sleep(Duration::from_millis(10));
-    }
+        child.try_wait().unwrap().is_some()
+    });
     let output = child.wait_with_output().unwrap();
     let out = crate::support::text(&output.stdout);
     assert!(output.status.success(), "{}: {out}", output.status);
@@ -244,7 +262,7 @@ fn failure_of(program: &Program, script: &str, ladder_text: &str) -> (FailureKin
     (failure.kind, failure.reason, failure.evidence)
 }
 
-// promise 51
+// promise 42
 #[test]
 fn engines_that_hang_die_or_fail_in_one_cell_only() {
     if !can_write_cgroups("engines_that_hang_die_or_fail_in_one_cell_only") {
@@ -263,7 +281,7 @@ fn engines_that_hang_die_or_fail_in_one_cell_only() {
     assert_eq!((kind, reason.as_str()), (FailureKind::Query, "cell 2: q14: no such table"));
     let (kind, reason, _) = failure_of(&program, &format!("{GOOD} echo result q1 $1; {done}"), LADDER);
     assert_eq!(kind, FailureKind::WrongResult, "{reason}");
-    assert!(reason.starts_with("q1 gave another result than the first time"), "{reason}");
+    assert!(reason.starts_with("the result of q1 differs from its first result"), "{reason}");
     // An engine that says so itself has as little memory as one that is killed.
     let out = "echo 'fail q67: Out of Memory Error: failed to allocate'; cat >/dev/null";
     let (kind, reason, _) = failure_of(&program, &in_second(out), LADDER);
@@ -273,7 +291,7 @@ fn engines_that_hang_die_or_fail_in_one_cell_only() {
     assert_eq!(kind, FailureKind::Ended);
 }
 
-// promise 51
+// promise 42
 #[test]
 fn a_cell_whose_memory_runs_out() {
     if !can_write_cgroups("a_cell_whose_memory_runs_out") {
@@ -298,7 +316,7 @@ fn a_cell_whose_memory_runs_out() {
     assert!(reason.contains("ended with status"), "{reason}");
 }
 
-// promise 50
+// promise 41
 #[test]
 fn a_limit_in_times_of_the_first_placement_and_warnings_by_expression() {
     if !can_write_cgroups("a_limit_in_times_of_the_first_placement_and_warnings_by_expression") {
@@ -323,7 +341,10 @@ fn a_limit_in_times_of_the_first_placement_and_warnings_by_expression() {
     let ladder = ladder(&program);
     let failure = attempts(&ladder, "t", 1, "N2")[0].failure.clone().unwrap();
     assert_eq!(failure.kind, FailureKind::TimedOut, "{failure:?}");
-    assert!(failure.reason.starts_with("it was not done, 6 times what N1 takes, after "), "{failure:?}");
+    assert!(
+        failure.reason.starts_with("the cells had not finished (time limit: 6 times the time of N1) after "),
+        "{failure:?}"
+    );
     let counted = |placement| attempts(&ladder, "t", 1, placement)[0].warnings["net"];
     assert_eq!((counted("N1"), counted("N2")), (1, 2));
     assert_nothing_left(&program);
@@ -347,7 +368,7 @@ fn two_failed_rungs_leave_the_higher_ones_out() {
     assert_nothing_left(&program);
 }
 
-// promise 51
+// promise 42
 #[test]
 fn an_interrupted_run_is_gone_on_with() {
     if !can_write_cgroups("an_interrupted_run_is_gone_on_with") {
@@ -358,16 +379,12 @@ fn an_interrupted_run_is_gone_on_with() {
     let text = LADDER.replace("repeats = 1", "repeats = 8");
     let path = scripted(&program, &script, &text);
     let mut child = program.command(&["density", "run", &path]).spawn().unwrap();
-    let begun = Instant::now();
     let recorded = |least: usize| {
         let text = std::fs::read_to_string(program.path("density.json")).unwrap_or_default();
         Ladder::from_json(&text)
             .is_ok_and(|ladder| ladder.rungs.iter().any(|rung| rung.attempts.len() >= least))
     };
-    while !recorded(2) {
-        assert!(begun.elapsed() < PATIENCE, "nothing was recorded");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    until("two attempts are recorded", || recorded(2));
     program.ran.lock().unwrap().push(child.id());
     assert!(signal(child.id(), Signal::INT));
     assert_eq!(child.wait().unwrap().code(), Some(2));
@@ -382,10 +399,10 @@ fn an_interrupted_run_is_gone_on_with() {
     let args = after.tool.unwrap().args;
     assert!(args.ends_with(&["density", "run", &path].map(str::to_owned)), "it was not begun by {args:?}");
     let (_, err) = program.expect(2, &["density", "run", &path, "--resume", "density.json", "--seed", "9"]);
-    assert!(err.contains("cannot be gone on with"), "{err}");
+    assert!(err.contains("cannot be continued"), "{err}");
 }
 
-// promise 51
+// promise 42
 #[test]
 fn a_killed_run_is_undone_by_the_next() {
     if !can_write_cgroups("a_killed_run_is_undone_by_the_next") {
@@ -395,26 +412,19 @@ fn a_killed_run_is_undone_by_the_next() {
     let slow = scripted(&program, &format!("{GOOD} sleep 1000"), &LADDER.replace("3 s", "1000 s"));
     let mut child = program.command(&["density", "run", &slow]).spawn().unwrap();
     let prefix = format!("commensal-density-{}", child.id());
-    let begun = Instant::now();
-    while cgroups_named(&prefix).is_empty() {
-        assert!(begun.elapsed() < PATIENCE, "no cell was made");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    until("a cell is made", || !cgroups_named(&prefix).is_empty());
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(!cgroups_named(&prefix).is_empty());
     let quick = scripted(&program, &format!("{GOOD} echo done 0.1; cat >/dev/null"), LADDER);
     // A cell that was just being started has the lock until it is its program, or dies with the run.
-    let output = loop {
+    let output = until_some("the lock is free", || {
         let output = program.run(&["density", "run", &quick]);
         let busy = crate::support::text(&output.stderr).contains("another lab run");
-        if !busy || begun.elapsed() > PATIENCE {
-            break output;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    };
+        (!busy).then_some(output)
+    });
     let err = crate::support::text(&output.stderr);
-    assert!(output.status.success() && err.contains("left by an earlier run"), "{err}");
+    assert!(output.status.success() && err.contains("cleaned up after an earlier run"), "{err}");
     assert!(cgroups_named(&prefix).is_empty());
     assert_nothing_left(&program);
 }
@@ -481,13 +491,9 @@ fn a_cell_ends_with_its_input() {
             }
         }
         drop(input);
-        let begun = Instant::now();
-        while child.try_wait().unwrap().is_none() {
-            if begun.elapsed() > PATIENCE {
-                let _ = child.kill();
-                panic!("it goes on without anybody to answer: {said:?}");
-            }
-            std::thread::sleep(Duration::from_millis(10));
+        if !holds_within(PATIENCE, || child.try_wait().unwrap().is_some()) {
+            let _ = child.kill();
+            panic!("it goes on without anybody to answer: {said:?}");
         }
         assert!(child.wait().unwrap().success(), "{said:?}");
     }
@@ -570,7 +576,7 @@ fn this_machine_is_calibrated() {
     }
     let program = Program::new("density-calibrate");
     let (out, _) = program.expect(0, &["density", "calibrate"]);
-    assert!(out.starts_with("--smt-gain ") && out.contains("GB/s by one core"), "{out}");
+    assert!(out.starts_with("--smt-gain ") && out.contains("GB/s with one core"), "{out}");
     // What it prints is what `plan` takes.
     let options: Vec<&str> = out.lines().next().unwrap().split(' ').collect();
     let plan = ["density", "plan", "--from", "arenadata", "--max-harm", "60", "--accept-means"];

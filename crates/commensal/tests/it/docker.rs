@@ -2,126 +2,8 @@
 
 use crate::support::{Program, can_write_cgroups, text};
 use commensal_lab::record::Run;
-use commensal_testkit::{Signal, signal};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
-
-/// An engine with folders and a socket of its own, and an image of busybox.
-pub struct Engine {
-    child: Child,
-    /// Where it listens, as `DOCKER_HOST` has it.
-    pub host: String,
-    dir: PathBuf,
-    options: Vec<String>,
-}
-
-impl Engine {
-    /// `None` where it cannot be, which it prints.
-    pub fn start(test: &str, dir: &Path) -> Option<Engine> {
-        Engine::with(test, dir, &[])
-    }
-
-    /// With further options of dockerd's.
-    pub fn with(test: &str, dir: &Path, options: &[String]) -> Option<Engine> {
-        for tool in ["dockerd", "docker", "busybox"] {
-            let found = Command::new("sh").args(["-c", &format!("command -v {tool}")]).output().unwrap();
-            if !found.status.success() {
-                println!(
-                    "skipped: {test}: no {tool}; apt-get install --no-install-recommends docker.io busybox-static"
-                );
-                return None;
-            }
-        }
-        let host = format!("unix://{}", dir.join("d.sock").display());
-        let mut engine = Engine {
-            child: Engine::launch(dir, options),
-            host,
-            dir: dir.to_owned(),
-            options: options.to_vec(),
-        };
-        if !engine.answers() {
-            let log = std::fs::read_to_string(dir.join("d.log")).unwrap_or_default();
-            println!(
-                "skipped: {test}: dockerd does not run here: {}",
-                log.lines().last().unwrap_or_default()
-            );
-            return None;
-        }
-        let image = "mkdir -p bb/bin bb/www && cp \"$(command -v busybox)\" bb/bin/busybox && ln -sf busybox bb/bin/sh && echo hello >bb/www/index.html && tar -C bb -c . | docker import - commensal-test:1";
-        let made = Command::new("sh")
-            .args(["-c", image])
-            .current_dir(dir)
-            .env("DOCKER_HOST", &engine.host)
-            .output()
-            .unwrap();
-        assert!(made.status.success(), "{}", text(&made.stderr));
-        Some(engine)
-    }
-
-    fn launch(dir: &Path, options: &[String]) -> Child {
-        let path = |name: &str| dir.join(name).display().to_string();
-        Command::new("dockerd")
-            .args(["--data-root", &path("data"), "--exec-root", &path("exec"), "--pidfile", &path("d.pid")])
-            .args(["-H", &format!("unix://{}", path("d.sock"))])
-            .args([
-                "--iptables=false",
-                "--ip6tables=false",
-                "--bridge=none",
-                "--ip-forward=false",
-                "--ip-masq=false",
-            ])
-            .args(options)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(std::fs::File::create(dir.join("d.log")).unwrap())
-            .spawn()
-            .unwrap()
-    }
-
-    fn answers(&mut self) -> bool {
-        let deadline = Instant::now() + Duration::from_secs(40);
-        while !self.docker(&["info"]).0 {
-            if self.child.try_wait().unwrap().is_some() || Instant::now() > deadline {
-                return false;
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        true
-    }
-
-    /// Stops it; its containers stop with it.
-    pub fn stop(&mut self) {
-        signal(self.child.id(), Signal::TERM);
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while self.child.try_wait().is_ok_and(|ended| ended.is_none()) && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-
-    /// Starts it again, with the containers that it had.
-    pub fn again(&mut self) {
-        self.child = Engine::launch(&self.dir, &self.options);
-        assert!(self.answers(), "the engine does not come back");
-    }
-
-    pub fn docker(&self, args: &[&str]) -> (bool, String) {
-        let output = Command::new("docker").args(args).env("DOCKER_HOST", &self.host).output().unwrap();
-        (output.status.success(), text(&output.stdout))
-    }
-}
-
-impl Drop for Engine {
-    fn drop(&mut self) {
-        self.stop();
-        // It keeps the network namespace of its containers mounted, and with live-restore its own folder.
-        for mount in ["exec/netns/default", "data"] {
-            let _ = Command::new("umount").arg(self.dir.join(mount)).stderr(Stdio::null()).status();
-        }
-    }
-}
+use commensal_testkit::Engine;
+use std::path::Path;
 
 const EXPERIMENT: &str = r#"
 arms = ["baseline", "baseline2", "contended", "isolated"]
@@ -146,7 +28,7 @@ package = "docker.io"
 version = ["--version"]
 "#;
 
-// promise 48
+// promise 39
 #[test]
 fn both_sides_in_containers() {
     let test = "both_sides_in_containers";

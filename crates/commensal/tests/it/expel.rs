@@ -3,10 +3,10 @@
 
 use crate::support::{Program, can_write_cgroups, cgroups_named, cpu_mount};
 use commensal_host::{Cookie, Host, LinuxHost};
-use commensal_testkit::{Signal, signal};
-use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use commensal_testkit::{Signal, line, members, removed_within, signal};
+use std::io::Write;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 const ETL: &str = "[group.etl]\nclass = \"offline\"\nexpel = true\n";
 
@@ -32,9 +32,8 @@ fn start(program: &Program, config: &str) -> (Child, u32) {
     let script = "echo $$; read -r _";
     let mut command = program.command(&["run", "-g", "etl", "-c", config, "--", "sh", "-c", script]);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-    (child, line.trim().parse().unwrap())
+    let pid = line(child.stdout.as_mut().unwrap()).parse().unwrap();
+    (child, pid)
 }
 
 fn finish(mut child: Child) {
@@ -42,7 +41,7 @@ fn finish(mut child: Child) {
     child.wait().unwrap();
 }
 
-// promise 9
+// promise 7
 #[test]
 fn commands_of_a_group_share_a_cookie_that_nobody_else_has() {
     let test = "commands_of_a_group_share_a_cookie_that_nobody_else_has";
@@ -62,7 +61,7 @@ fn commands_of_a_group_share_a_cookie_that_nobody_else_has() {
 }
 
 /// A group of somebody else's with a shell that starts children all the time.
-// promise 9
+// promise 7
 #[test]
 fn threads_that_appear_meanwhile_have_it_too_and_lose_it_again() {
     let test = "threads_that_appear_meanwhile_have_it_too_and_lose_it_again";
@@ -73,10 +72,9 @@ fn threads_that_appear_meanwhile_have_it_too_and_lose_it_again() {
     let name = format!("{}-theirs", program.prefix);
     let theirs = cpu_mount().join(&name);
     std::fs::create_dir(&theirs).unwrap();
-    let procs = theirs.join("cgroup.procs");
     let script = format!(
-        "echo $$ > {}; echo ready; n=0; while [ $n -lt {CHILDREN} ]; do sleep 30 & n=$((n+1)); done; echo all; read -r _",
-        procs.display()
+        "echo $$ > {}/cgroup.procs; echo ready; n=0; while [ $n -lt {CHILDREN} ]; do sleep 30 & n=$((n+1)); done; echo all; read -r _",
+        theirs.display()
     );
     let mut shell = Command::new("sh")
         .args(["-c", &script])
@@ -84,35 +82,20 @@ fn threads_that_appear_meanwhile_have_it_too_and_lose_it_again() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut lines = BufReader::new(shell.stdout.take().unwrap()).lines();
-    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    assert_eq!(line(shell.stdout.as_mut().unwrap()), "ready");
     let file = program.groups(&format!("{ETL}takeover = true\nmatch = [{{ cgroup = \"/{name}\" }}]\n"));
     let (out, _) = program.expect(0, &["apply", "-c", file.to_str().unwrap()]);
     assert!(out.contains("one for all its threads"), "{out}");
-    assert_eq!(lines.next().unwrap().unwrap(), "all");
-    let pids = || -> Vec<u32> {
-        let text = std::fs::read_to_string(&procs).unwrap();
-        text.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
-    };
-    let cookies: Vec<u64> = pids().into_iter().map(cookie).collect();
+    assert_eq!(line(shell.stdout.as_mut().unwrap()), "all");
+    let cookies: Vec<u64> = members(&theirs).into_iter().map(cookie).collect();
     let restored = program.expect(0, &["restore"]);
-    let after: Vec<u64> = pids().into_iter().map(cookie).collect();
-    for pid in pids() {
+    let after: Vec<u64> = members(&theirs).into_iter().map(cookie).collect();
+    for pid in members(&theirs) {
         signal(pid, Signal::KILL);
     }
     shell.wait().unwrap();
-    remove(&theirs);
+    removed_within(Duration::from_secs(4), &theirs);
     assert!(cookies.len() > CHILDREN as usize, "{} processes", cookies.len());
     assert!(cookies[0] != 0 && cookies.iter().all(|cookie| *cookie == cookies[0]), "{cookies:?}");
     assert!(after.iter().all(|cookie| *cookie == 0), "{restored:?} {after:?}");
-}
-
-/// The kernel lets go of dead processes a moment after their parent heard of it.
-fn remove(group: &Path) {
-    for _ in 0..200 {
-        if std::fs::remove_dir(group).is_ok() {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
 }

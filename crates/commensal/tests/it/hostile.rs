@@ -6,6 +6,8 @@ use crate::support::{Program, can_write_cgroups, cgroups_named, cpu_mount, text}
 use commensal_core::knob::{KnobId, Version};
 use commensal_reconcile::journal::{self, Owner, Record, Target};
 use commensal_testkit::Signal;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::Path;
 use std::process::Command;
@@ -21,7 +23,7 @@ fn give(path: &Path, owner: u32) {
     chown(path, Some(owner), None).unwrap();
 }
 
-// promise 70
+// promise 57
 #[test]
 fn restore_neither_waits_for_odd_files_nor_writes_through_them() {
     if !can_write_cgroups("restore_neither_waits_for_odd_files_nor_writes_through_them") {
@@ -47,7 +49,10 @@ fn restore_neither_waits_for_odd_files_nor_writes_through_them() {
     std::fs::write(&journal, format!("{whole}00000000 {{}}\n")).unwrap();
     let (_, err) = program.expect(2, &["restore"]);
     assert!(err.contains("lab-1.journal, which is a named pipe"), "{err}");
-    assert!(err.contains("done without the lock") && err.contains("lock, which is a directory"), "{err}");
+    assert!(
+        err.contains("restored without taking the lock") && err.contains("lock, which is a directory"),
+        "{err}"
+    );
     assert!(err.contains("machine.damaged, which is a symbolic link"), "{err}");
     assert!(cgroups_named(&program.prefix).is_empty(), "{err}");
     assert_eq!(std::fs::read_to_string(&target).unwrap(), "");
@@ -63,7 +68,7 @@ fn restore_neither_waits_for_odd_files_nor_writes_through_them() {
     }
 }
 
-// promise 69
+// promise 57
 #[test]
 fn root_does_not_act_on_what_others_could_have_written() {
     if !can_write_cgroups("root_does_not_act_on_what_others_could_have_written") {
@@ -86,7 +91,7 @@ fn root_does_not_act_on_what_others_could_have_written() {
     }
     assert!(cgroups_named(&program.prefix).is_empty());
     let (_, err) = program.expect(1, &["plan", "--insecure-permissions", "-c", config]);
-    assert!(err.contains("--insecure-permissions: whoever can write groups files"), "{err}");
+    assert!(err.contains("--insecure-permissions: everyone who can write the groups files"), "{err}");
     give(&groups, 0);
     for (path, bits) in [(groups.as_path(), 0o664), (program.dir.path(), 0o777)] {
         let before = path.metadata().unwrap().permissions().mode() & 0o7777;
@@ -121,7 +126,7 @@ fn root_does_not_act_on_what_others_could_have_written() {
     program.expect(0, &["restore"]);
 }
 
-// promise 69
+// promise 57
 #[test]
 fn a_user_has_root_s_groups_and_their_own_state() {
     let test = "a_user_has_root_s_groups_and_their_own_state";
@@ -129,10 +134,7 @@ fn a_user_has_root_s_groups_and_their_own_state() {
         return;
     }
     let program = Program::new("user");
-    mode(program.dir.path(), 0o755);
-    // Where the user reaches it.
-    let binary = program.path("commensal");
-    std::fs::copy(env!("CARGO_BIN_EXE_commensal"), &binary).unwrap();
+    let binary = program.reachable();
     let groups = program.groups(ETL);
     let home = program.path("home");
     std::fs::create_dir(&home).unwrap();
@@ -155,7 +157,7 @@ fn a_user_has_root_s_groups_and_their_own_state() {
     assert!(err.contains("belongs to user 7 and neither to user 65534 nor to root"), "{err}");
 }
 
-// promise 69
+// promise 57
 #[test]
 fn an_agent_keeps_its_groups_when_others_can_write_the_file() {
     if !can_write_cgroups("an_agent_keeps_its_groups_when_others_can_write_the_file") {
@@ -177,7 +179,7 @@ fn an_agent_keeps_its_groups_when_others_can_write_the_file() {
     assert_eq!(agent.end(Signal::TERM), Some(0));
 }
 
-// promise 71
+// promise 58
 #[test]
 fn a_forged_record_reaches_no_file_that_was_never_written() {
     if !can_write_cgroups("a_forged_record_reaches_no_file_that_was_never_written") {
@@ -224,7 +226,7 @@ fn a_forged_record_reaches_no_file_that_was_never_written() {
     assert!(!out.contains("again"), "{out}");
     for told in [
         "line 2 cannot be used",
-        "plain cannot be looked at: no cgroup hierarchy is mounted at",
+        "plain cannot be opened: no cgroup hierarchy is mounted at",
         "line 4 cannot be used: \"/commensal-test",
         &format!("line 5 cannot be used: \"{trigger}\" is not the file of cpu.weight"),
         "line 6 cannot be used",
@@ -236,7 +238,7 @@ fn a_forged_record_reaches_no_file_that_was_never_written() {
     std::fs::remove_dir(&cgroup).unwrap();
 }
 
-// promise 72
+// promise 12
 #[test]
 fn journals_are_looked_at_without_a_lock_or_a_write() {
     if !can_write_cgroups("journals_are_looked_at_without_a_lock_or_a_write") {
@@ -251,11 +253,11 @@ fn journals_are_looked_at_without_a_lock_or_a_write() {
     held.lock().unwrap();
     let (out, _) = program.expect(0, &["journal", "check"]);
     assert!(
-        out.contains("machine.journal: of machine, process ") && out.contains("; of this boot; "),
+        out.contains("machine.journal: machine journal of process ") && out.contains("; from this boot; "),
         "{out}"
     );
     let (out, _) = program.expect(0, &["journal", "show"]);
-    assert!(out.contains(&format!("{}-offline/etl was made", program.prefix)), "{out}");
+    assert!(out.contains(&format!("{}-offline/etl was created", program.prefix)), "{out}");
     let (out, _) = program.expect(0, &["journal", "check", "--json"]);
     let json: serde_json::Value = serde_json::from_str(&out).unwrap();
     assert_eq!(json["journals"][0]["boot"], "present", "{out}");
@@ -284,7 +286,7 @@ fn doctor_needs_no_state_directory() {
         assert!(matches!(output.status.code(), Some(0 | 1)), "{}", text(&output.stderr));
         text(&output.stdout)
     };
-    assert!(doctor().contains("/state: is not there yet; the first change makes it"));
+    assert!(doctor().contains("/state: does not exist yet; the first change creates it"));
     let state = program.state();
     assert!(!state.exists());
     std::fs::create_dir(&state).unwrap();
@@ -294,7 +296,8 @@ fn doctor_needs_no_state_directory() {
     assert!(doctor().contains("/state: cannot be used: use as a state file"));
     std::fs::remove_dir(state.join("lock")).unwrap();
     let script = format!(
-        "mount --bind {0} {0}; mount -o remount,bind,ro {0}; {1} --state-dir {0} --cgroup-prefix {2} doctor || [ $? = 1 ]",
+        "mount --bind {0} {0}; mount -o remount,bind,ro {0}; {1} --state-dir {0} --cgroup-prefix {2} doctor || [ $? = \
+         1 ]",
         state.display(),
         env!("CARGO_BIN_EXE_commensal"),
         program.prefix
@@ -303,4 +306,161 @@ fn doctor_needs_no_state_directory() {
         let (out, err) = (text(&output.stdout), text(&output.stderr));
         assert!(output.status.success() && out.contains("EROFS (read-only file system)"), "{out}{err}");
     }
+}
+
+/// One directory has many spellings, and they are one commensal.
+// promise 20
+#[test]
+fn a_state_directory_by_another_name_is_the_same() {
+    if !can_write_cgroups("a_state_directory_by_another_name_is_the_same") {
+        return;
+    }
+    let program = Program::new("alias");
+    let groups = program.groups(ETL);
+    let config = groups.to_str().unwrap();
+    let link = program.path("link");
+    symlink(program.state(), &link).unwrap();
+    let state = program.state();
+    let (state, link) = (state.display(), link.display());
+    let spellings = [
+        format!("{state}"),
+        format!("{state}/"),
+        format!("{state}/../state/."),
+        format!("{link}"),
+        format!("{link}/"),
+    ];
+    for made in &spellings {
+        for undone in &spellings {
+            let with = |dir: &str, args: &[&str]| {
+                let mut command = Command::new(env!("CARGO_BIN_EXE_commensal"));
+                command.args(["--state-dir", dir, "--cgroup-prefix", &program.prefix, "--beside-others"]);
+                let output = command.args(args).current_dir(program.dir.path()).output().unwrap();
+                assert_eq!(output.status.code(), Some(0), "{made} {undone}: {}", text(&output.stderr));
+                text(&output.stdout)
+            };
+            with(made, &["apply", "-c", config]);
+            assert!(!cgroups_named(&program.prefix).is_empty(), "{made}");
+            let out = with(undone, &["restore"]);
+            assert!(!out.contains("which restores it"), "{made} {undone}: {out}");
+            assert!(cgroups_named(&program.prefix).is_empty(), "{made} {undone}: {out}");
+        }
+    }
+}
+
+/// What the groups tell goes back although nothing can be written in the state directory, or something else is in the place of its
+/// locks.
+// promise 57
+#[test]
+fn restore_needs_no_state_directory_that_can_be_written() {
+    let test = "restore_needs_no_state_directory_that_can_be_written";
+    if !can_write_cgroups(test) {
+        return;
+    }
+    let program = Program::new("readonly");
+    let groups = program.groups(ETL);
+    let config = groups.to_str().unwrap();
+    let state = program.state();
+    program.expect(0, &["apply", "-c", config]);
+    let script = format!(
+        "mount --bind {0} {0}; mount -o remount,bind,ro {0}; {1} --state-dir {0} --cgroup-prefix {2} --beside-others \
+         restore || [ $? = 2 ]",
+        state.display(),
+        env!("CARGO_BIN_EXE_commensal"),
+        program.prefix
+    );
+    if let Some(done) = in_own_mounts(test, &script) {
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        assert!(cgroups_named(&program.prefix).is_empty(), "{}", text(&done.stderr));
+    }
+    program.expect(0, &["restore"]);
+    for name in ["agent.lock", "lab.lock", "context.lock"] {
+        for kind in ["directory", "pipe"] {
+            program.expect(0, &["apply", "-c", config]);
+            let _ = std::fs::remove_file(state.join(name));
+            match kind {
+                "directory" => std::fs::create_dir(state.join(name)).unwrap(),
+                _ => assert!(Command::new("mkfifo").arg(state.join(name)).status().unwrap().success()),
+            }
+            let (_, err) = program.expect(0, &["restore"]);
+            assert!(cgroups_named(&program.prefix).is_empty(), "{name} {kind}: {err}");
+            let _ = std::fs::remove_file(state.join(name));
+            let _ = std::fs::remove_dir(state.join(name));
+        }
+    }
+}
+
+/// In a directory in which everybody may put files somebody could put a group.
+// promise 57
+#[test]
+fn a_directory_of_groups_that_everybody_may_write() {
+    let program = Program::new("sticky");
+    let folder = program.path("groups.d");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("etl.toml"), ETL).unwrap();
+    let config = folder.to_str().unwrap();
+    if commensal_host::Host::euid(&commensal_host::LinuxHost::new()) != 0 {
+        println!("skipped: a_directory_of_groups_that_everybody_may_write: not root");
+        return;
+    }
+    for bits in [0o1777, 0o777, 0o775] {
+        mode(&folder, bits);
+        let (_, err) = program.expect(2, &["plan", "-c", config]);
+        assert!(err.contains(&format!("`chmod go-w {config}`")), "{bits:o}: {err}");
+    }
+    mode(&folder, 0o755);
+    let output = program.run(&["plan", "-c", config]);
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{}", text(&output.stderr));
+}
+
+/// Whatever a cgroup is called, what `journal` prints of it is text and JSON.
+// promise 12
+#[test]
+fn journals_show_names_of_any_kind() {
+    if !can_write_cgroups("journals_show_names_of_any_kind") {
+        return;
+    }
+    let program = Program::new("names");
+    let name = [program.prefix.as_bytes(), b"-x\xff\xe2\x80\xae\x1b\"'"].concat();
+    let cgroup = cpu_mount().join(OsStr::from_bytes(&name));
+    std::fs::create_dir(&cgroup).unwrap();
+    let text_of = format!(
+        "[group.odd]\nclass = \"offline\"\ncpu.max = \"1 core\"\nmatch = [{{ cgroup = \"/{}-x*\" }}]\n",
+        program.prefix
+    );
+    let groups = program.groups(&text_of);
+    let output = program.run(&["apply", "-c", groups.to_str().unwrap()]);
+    let shown = program.run(&["journal", "show"]).stdout;
+    let json = program.run(&["journal", "show", "--json"]).stdout;
+    let checked = program.run(&["journal", "check"]).stdout;
+    program.run(&["restore"]);
+    std::fs::remove_dir(&cgroup).unwrap();
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{}", text(&output.stderr));
+    let json = String::from_utf8(json).unwrap();
+    assert!(
+        json.lines().count() > 2
+            && json.lines().all(|line| serde_json::from_str::<serde_json::Value>(line).is_ok()),
+        "{json}"
+    );
+    let shown = String::from_utf8(shown).unwrap();
+    assert!(shown.contains(r#"-x\xff\u{202e}\u{1b}"'"#), "{shown}");
+    for printed in [&shown, &json, &String::from_utf8(checked).unwrap()] {
+        assert!(!printed.contains(['\u{202e}', '\u{1b}', '\u{10ffff}']), "{printed}");
+    }
+}
+
+/// Who starts a guard learns by its status whether the safe state is complete.
+// promise 21
+#[test]
+fn a_guard_says_by_its_status_what_it_could_not_do() {
+    let program = Program::new("status");
+    let state = program.state();
+    // Its starter is gone, so it acts at once.
+    let guard = || program.run(&["guard", "--once", "--starter", "1"]);
+    let output = guard();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    std::fs::write(state.join("machine.journal"), "00000000 {}\n").unwrap();
+    let output = guard();
+    let err = text(&output.stderr);
+    assert!(output.status.code() == Some(1) && err.contains("line 1 cannot be used"), "{err}");
+    std::fs::remove_file(state.join("machine.journal")).unwrap();
 }

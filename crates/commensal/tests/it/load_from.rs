@@ -2,6 +2,7 @@
 //! PATH runs the command on this machine; one test has a real sshd on loopback.
 
 use crate::support::{Program, text};
+use commensal_testkit::{Signal, signal, told, until, until_still, unused_address};
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,21 +11,19 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A measurement that ends: believed or not is the machine's affair.
 const ENDS: [i32; 2] = [0, 4];
-/// What a busy machine may take.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Answers 200 to everything and counts; it ends with the test.
-struct Counting {
+pub struct Counting {
     addr: SocketAddr,
     answered: Arc<AtomicU64>,
 }
 
 impl Counting {
-    fn start() -> Counting {
+    pub fn start() -> Counting {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (addr, answered) = (listener.local_addr().unwrap(), Arc::new(AtomicU64::new(0)));
         let count = Arc::clone(&answered);
@@ -37,17 +36,14 @@ impl Counting {
         Counting { addr, answered }
     }
 
-    fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("http://{}/", self.addr)
     }
 
     /// Waits until `more` requests than now were answered.
-    fn until(&self, more: u64) {
-        let (most, began) = (self.answered.load(Ordering::Relaxed) + more, Instant::now());
-        while self.answered.load(Ordering::Relaxed) < most {
-            assert!(began.elapsed() < PATIENCE, "no load came");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+    pub fn until(&self, more: u64) {
+        let most = self.answered.load(Ordering::Relaxed) + more;
+        until("the load comes", || self.answered.load(Ordering::Relaxed) >= most);
     }
 }
 
@@ -110,7 +106,7 @@ fn said(output: &Output) -> (i32, String, String) {
 
 /// Ends the program as Ctrl-C does; SIGTERM, because a shell without job control has its jobs ignore SIGINT.
 fn stop(child: &Child) {
-    assert!(Command::new("kill").arg("-TERM").arg(child.id().to_string()).status().unwrap().success());
+    assert!(signal(child.id(), Signal::TERM));
 }
 
 #[test]
@@ -157,14 +153,10 @@ fn each_trouble_of_ssh_and_of_the_other_side_is_a_sentence() {
     check(&url, "older", &["older has another version", "install the same one"]);
     check(&url, "newer", &["newer has another version", "commensal.load/9"]);
     check(&url, "chatty", &["printed no report", "Welcome!", "standard error"]);
-    check(&url, "dies", &["ended by signal 15"]);
+    check(&url, "dies", &["killed by signal 15"]);
     // What the other side refuses is its own sentence.
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    check(
-        &format!("http://{free}/"),
-        "user@host",
-        &["user@host: http://", "check that the server runs there"],
-    );
+    let free = unused_address();
+    check(&format!("http://{free}/"), "user@host", &["user@host: http://", "and that the server runs"]);
     let mut command = load(&program, &bin, &[&url, "--rate", "10", "--from", "user@host"]);
     let (status, _, err) = said(&command.env("PATH", program.path("none")).output().unwrap());
     assert!(status == 2 && err.contains("install OpenSSH's client"), "{err}");
@@ -227,7 +219,7 @@ impl Sshd {
                 .unwrap();
             assert!(made.success());
         }
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = unused_address().port();
         let config = format!(
             "ListenAddress 127.0.0.1:{port}\nHostKey {dir}/host_key\nPidFile none\nAuthorizedKeysFile {dir}/user_key.pub\n\
              StrictModes no\nUsePAM no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\nPermitRootLogin yes\n\
@@ -239,13 +231,13 @@ impl Sshd {
         command.args(["-D", "-e", "-f"]).arg(program.path("sshd_config")).stderr(log);
         let mut sshd = Sshd { child: command.stdin(Stdio::null()).spawn().unwrap() };
         let said = || std::fs::read_to_string(program.path("sshd.log")).unwrap().trim().to_owned();
-        let began = Instant::now();
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            if sshd.child.try_wait().unwrap().is_some() {
-                return Err(format!("sshd does not run here: {}", said()));
-            }
-            assert!(began.elapsed() < PATIENCE, "{}", said());
-            std::thread::sleep(Duration::from_millis(20));
+        let mut ended = false;
+        until(told(said), || {
+            ended = sshd.child.try_wait().unwrap().is_some();
+            ended || TcpStream::connect(("127.0.0.1", port)).is_ok()
+        });
+        if ended {
+            return Err(format!("sshd does not run here: {}", said()));
         }
         let known = std::fs::read_to_string(program.path("host_key.pub")).unwrap();
         std::fs::write(program.path("known_hosts"), format!("[127.0.0.1]:{port} {known}")).unwrap();
@@ -290,17 +282,8 @@ fn over_a_real_ssh() {
     server.until(20);
     child.kill().unwrap();
     child.wait().unwrap();
-    let began = Instant::now();
-    let mut before = server.answered.load(Ordering::Relaxed);
-    loop {
-        std::thread::sleep(Duration::from_millis(500));
-        let now = server.answered.load(Ordering::Relaxed);
-        if now == before {
-            break;
-        }
-        assert!(began.elapsed() < PATIENCE, "the load goes on");
-        before = now;
-    }
+    let answered = || server.answered.load(Ordering::Relaxed);
+    until_still(Duration::from_millis(500), "the number of requests", answered);
     let check = |from: &str, words: &[&str]| {
         let args = [&url, "--rate", "10", "--for", "200ms", "--from", from];
         let (status, out, err) = said(&load(&program, &bin, &args).output().unwrap());

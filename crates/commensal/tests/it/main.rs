@@ -29,6 +29,7 @@ mod on_machine;
 mod output;
 mod privileges;
 mod processes;
+mod prove;
 mod queue;
 mod report;
 mod sched;

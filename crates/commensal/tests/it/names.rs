@@ -8,11 +8,10 @@ use commensal_agent::publish::Published;
 use commensal_agent::snapshot::{Action, Drift, Member, Snapshot, Unmet};
 use commensal_core::{spelling, text};
 use commensal_host::{LinuxHost, Waker};
-use commensal_testkit::{Signal, hidden, odd_names, until, within};
+use commensal_testkit::{Signal, hidden, http, odd_names, until, within};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::io::{Read, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -121,7 +120,7 @@ fn groups(program: &Program, above: &str) -> String {
     program.groups(&groups).to_str().unwrap().to_owned()
 }
 
-// promise 77
+// promise 60
 #[test]
 fn nobody_escapes_by_a_name() {
     if !can_write_cgroups("nobody_escapes_by_a_name") {
@@ -153,10 +152,7 @@ fn nobody_escapes_by_a_name() {
 
 /// The answer of the control socket, without its head.
 fn ask(program: &Program, path: &str) -> String {
-    let mut stream = UnixStream::connect(program.state().join(SOCKET)).unwrap();
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
+    let answer = http(UnixStream::connect(program.state().join(SOCKET)).unwrap(), "GET", path);
     let body = answer.split_once("\r\n\r\n").unwrap().1.to_owned();
     assert_eq!(hidden(&body), None, "{path}");
     body
@@ -171,7 +167,7 @@ fn assert_metrics(body: &str) {
     }
 }
 
-// promise 77
+// promise 60
 #[test]
 fn the_agent_keeps_groups_of_any_name() {
     if !can_write_cgroups("the_agent_keeps_groups_of_any_name") {
@@ -252,7 +248,7 @@ fn hostile(name: &str) -> Snapshot {
     snapshot
 }
 
-// promise 78
+// promise 60
 #[test]
 fn no_name_reaches_a_terminal() {
     let program = Program::new("odd-seen");
@@ -285,7 +281,7 @@ fn no_name_reaches_a_terminal() {
 }
 
 /// Names of files and folders, in what is said of mistakes in them, and arguments that are none.
-// promise 78
+// promise 60
 #[test]
 fn no_file_name_reaches_a_terminal() {
     let program = Program::new("odd-files");

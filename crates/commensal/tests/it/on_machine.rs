@@ -1,11 +1,11 @@
 //! The program on the running kernel: apply, restore, run. In scratch groups of its own.
 
 use crate::support::{Program, can_write_cgroups, cgroups_named, cpu_mount, text};
-use commensal_testkit::{Signal, cpu_time, signal};
-use std::io::{BufRead, BufReader, Write};
+use commensal_testkit::{Signal, cpu_time, line, members, signal, throughout, until};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const ETL: &str = "[group.etl]\nclass = \"offline\"\ncpu.max = \"50 %\"\npids.max = 200\n";
 
@@ -53,7 +53,7 @@ fn apply_restore_and_again() {
 }
 
 /// What a dead writer left half written goes; what a living one is writing stays.
-// promise 13
+// promise 11
 #[test]
 fn restore_removes_what_was_written_half() {
     let program = Program::new("half");
@@ -71,7 +71,7 @@ fn restore_removes_what_was_written_half() {
 }
 
 /// A group of somebody else's keeps its own weight through apply and restore, although cpu.idle forgets it.
-// promise 16
+// promise 14
 #[test]
 fn an_adopted_group_gets_its_weight_back() {
     if !can_write_cgroups("an_adopted_group_gets_its_weight_back") {
@@ -101,7 +101,7 @@ fn an_adopted_group_gets_its_weight_back() {
     assert_eq!(after, ("0".to_owned(), value.to_owned()), "{restored}");
 }
 
-// promise 18
+// promise 16
 #[test]
 fn run_passes_status_input_and_place_through() {
     if !can_write_cgroups("run_passes_status_input_and_place_through") {
@@ -134,12 +134,11 @@ fn run_passes_status_input_and_place_through() {
 fn start(program: &Program, config: &str, script: &str) -> (Child, String) {
     let mut command = program.command(&["run", "-g", "etl", "-c", config, "--", "sh", "-c", script]);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-    (child, line.trim().to_owned())
+    let said = line(child.stdout.as_mut().unwrap());
+    (child, said)
 }
 
-// promise 18
+// promise 16
 #[test]
 fn run_forwards_signals_and_waits_for_one_that_ignores_them() {
     if !can_write_cgroups("run_forwards_signals_and_waits_for_one_that_ignores_them") {
@@ -156,14 +155,16 @@ fn run_forwards_signals_and_waits_for_one_that_ignores_them() {
     // A command that ignores SIGTERM goes on; restore says so instead of killing a user's job.
     let (mut child, pid) = start(&program, config, "trap '' TERM; echo $$; while :; do sleep 0.05; done");
     signal(child.id(), Signal::TERM);
-    std::thread::sleep(Duration::from_millis(300));
-    assert!(child.try_wait().unwrap().is_none(), "it ended although its command ignores SIGTERM");
+    throughout(Duration::from_millis(300), "it ended although its command ignores SIGTERM", || {
+        child.try_wait().unwrap().is_none()
+    });
     let (_, err) = program.expect(1, &["restore"]);
     assert!(err.contains("running processes"), "{err}");
     signal(pid.parse().unwrap(), Signal::KILL);
     assert_eq!(child.wait().unwrap().code(), Some(137));
     // The shell's own `sleep` outlives it for a moment; the next command finds the group empty and ends it.
-    std::thread::sleep(Duration::from_millis(300));
+    let group = cpu_mount().join(format!("{}-offline/etl", program.prefix));
+    until("the shell's child has ended", || members(&group).is_empty());
     program.expect(0, &["run", "-g", "etl", "-c", config, "--", "true"]);
     assert!(cgroups_named(&program.prefix).is_empty());
 }
@@ -179,8 +180,7 @@ fn two_commands_share_a_group() {
     let wait = "echo ready; read -r line || exit 5";
     let mut first = program.command(&["run", "-g", "etl", "-c", config, "--", "sh", "-c", wait]);
     let mut first = first.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(first.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line(first.stdout.as_mut().unwrap()), "ready");
     program.expect(0, &["run", "-g", "etl", "-c", config, "--", "true"]);
     let idle = cpu_mount().join(format!("{}-offline/cpu.idle", program.prefix));
     assert_eq!(read(idle), "1", "the group of the first stays as it is");
@@ -203,14 +203,10 @@ fn offline_yields() {
     let pinned = format!("taskset -pc 0 $$ >/dev/null; {burn}");
     let (mut offline, offline_pid) = start(&program, file.to_str().unwrap(), &pinned);
     let mut online = Command::new("sh").args(["-c", &pinned]).stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(online.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    line(online.stdout.as_mut().unwrap());
     let pids = [online.id(), offline_pid.parse().unwrap()];
     let before = pids.map(|pid| cpu_time(pid).unwrap());
-    let end = Instant::now() + Duration::from_millis(1_500);
-    while Instant::now() < end {
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    std::thread::sleep(Duration::from_millis(1_500));
     let after = pids.map(|pid| cpu_time(pid).unwrap());
     signal(pids[1], Signal::KILL);
     online.kill().unwrap();
@@ -246,8 +242,7 @@ fn apply_takes_over_what_run_made() {
     let mut first =
         program.command(&["run", "-g", "etl", "-c", config, "--", "sh", "-c", "echo ready; read -r _"]);
     let mut first = first.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(first.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line(first.stdout.as_mut().unwrap()), "ready");
     let (out, _) = program.expect(0, &["apply", "-c", config]);
     assert!(out.starts_with("nothing to do"), "{out}");
     drop(first.stdin.take());
@@ -259,7 +254,7 @@ fn apply_takes_over_what_run_made() {
 }
 
 /// The command has the limits that its caller has, whatever commensal needs for itself.
-// promise 18
+// promise 16
 #[test]
 fn run_leaves_the_limit_of_open_files_alone() {
     if !can_write_cgroups("run_leaves_the_limit_of_open_files_alone") {
@@ -279,7 +274,7 @@ fn run_leaves_the_limit_of_open_files_alone() {
 }
 
 /// Under nohup the command keeps ignoring SIGHUP, and is not sent one by us.
-// promise 18
+// promise 16
 #[test]
 fn run_leaves_ignored_signals_ignored() {
     if !can_write_cgroups("run_leaves_ignored_signals_ignored") {
@@ -287,6 +282,7 @@ fn run_leaves_ignored_signals_ignored() {
     }
     let program = Program::new("nohup");
     let file = program.groups(ETL);
+    // The sleep is the time in which a signal of ours would come.
     let script = format!(
         "trap '' HUP; exec {} --state-dir {} --cgroup-prefix {} run -g etl -c {} -- \
          sh -c 'kill -HUP $PPID; sleep 0.2; grep SigIgn /proc/self/status'",
@@ -302,47 +298,8 @@ fn run_leaves_ignored_signals_ignored() {
     assert_eq!(mask & 1, 1, "{out}");
 }
 
-/// The kernel takes a quota with another period in the planned order, and has its own back at the end.
-#[test]
-fn a_quota_with_another_period_and_back() {
-    use commensal_core::desired::DesiredState;
-    use commensal_reconcile::Reconciler;
-    use commensal_reconcile::{Instance, PlanRequest};
-    if !can_write_cgroups("a_quota_with_another_period_and_back") {
-        return;
-    }
-    let program = Program::new("period");
-    let instance = Instance::of_machine(&program.state(), &program.prefix);
-    let specs = commensal_core::config::parse("groups.toml", ETL).unwrap();
-    let mut host = commensal_host::LinuxHost::new();
-    commensal_host::Host::state_dir(&mut host, &program.state()).unwrap();
-    let mut reconciler = Reconciler::new(instance, &mut host).unwrap();
-    let etl = cpu_mount().join(format!("{}-offline/etl", program.prefix));
-    let in_force = || -> (u64, u64) {
-        let text = match etl.join("cpu.max") {
-            path if path.exists() => read(path),
-            _ => format!("{} {}", read(etl.join("cpu.cfs_quota_us")), read(etl.join("cpu.cfs_period_us"))),
-        };
-        let (quota, period) = text.split_once(' ').unwrap();
-        (quota.parse().unwrap(), period.parse().unwrap())
-    };
-    let mut shares = Vec::new();
-    for (ms, period) in [(0, None), (100, Some(10_000)), (200, Some(50_000)), (300, None)] {
-        let adjust = |desired: &mut DesiredState| desired.groups[0].limits.cpu_period = period;
-        let request = PlanRequest { adjust: &adjust, ..PlanRequest::all(&specs) };
-        let round = reconciler.round(&mut host, ms, &request).unwrap();
-        assert_eq!(round.problems, [""; 0]);
-        let (quota, found) = in_force();
-        assert_eq!(found, u64::from(period.unwrap_or(100_000)));
-        shares.push(quota as f64 / found as f64);
-    }
-    assert!(shares.iter().all(|share| (share - shares[0]).abs() < 1e-3), "{shares:?}");
-    program.expect(0, &["restore"]);
-    assert!(cgroups_named(&program.prefix).is_empty());
-}
-
 /// The kernel takes every burst in the planned order, beside quotas that grow and shrink, and has its own back at the end.
-// promise 7
+// promise 6
 #[test]
 fn bursts_beside_quotas_that_grow_and_shrink() {
     if !can_write_cgroups("bursts_beside_quotas_that_grow_and_shrink") {

@@ -16,7 +16,7 @@ fn groups(program: &Program) -> String {
     program.groups(text).to_str().unwrap().to_owned()
 }
 
-// promise 18
+// promise 16
 #[test]
 fn a_reader_that_goes_away_ends_nothing() {
     let program = Program::new("unread");
@@ -47,7 +47,7 @@ fn a_reader_that_goes_away_ends_nothing() {
     assert_eq!(status.code(), Some(2));
 }
 
-// promise 18
+// promise 16
 #[test]
 fn output_that_cannot_be_written_is_trouble() {
     let program = Program::new("full-output");
@@ -63,7 +63,7 @@ fn output_that_cannot_be_written_is_trouble() {
 }
 
 /// A command that `run` starts dies of a broken pipe as it would without commensal, however that is called.
-// promise 18
+// promise 16
 #[test]
 fn a_command_keeps_its_sigpipe() {
     let test = "a_command_keeps_its_sigpipe";

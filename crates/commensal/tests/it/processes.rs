@@ -1,11 +1,10 @@
 //! Processes on the running kernel: found by program, user and arguments, moved while they fork, and put back. Everything that
 //! is moved was started here, in cgroups that were made here.
 
-use crate::support::{Program, can_write_cgroups, cgroups_named, text};
-use commensal_core::plan::{Action, Step};
-use commensal_host::{Child, Dir, Host, LinuxHost, Signal, SpawnSpec, Stdout};
-use commensal_reconcile::{Instance, PlanRequest, apply};
+use crate::support::{Program, can_write_cgroups, cgroups_named};
+use commensal_host::{Child, Dir, Host, LinuxHost, SpawnSpec, Stdout};
 use commensal_sensors::mounts;
+use commensal_testkit::{Signal, cgroups_of, members, removed_within, signal_group, until, until_some};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -44,12 +43,10 @@ impl Home {
         spec.stdout = Stdout::Null;
         // A test beside this one may just have forked while the copy of the program was written.
         let busy = commensal_core::errno::Errno(26);
-        let mut child = self.host.spawn(&spec);
-        while child.as_ref().is_err_and(|error| error.errno == busy) {
-            std::thread::sleep(Duration::from_millis(5));
-            child = self.host.spawn(&spec);
-        }
-        let child = child.unwrap();
+        let child = until_some("nobody writes the program", || match self.host.spawn(&spec) {
+            Err(error) if error.errno == busy => None,
+            child => Some(child.unwrap()),
+        });
         let pid = child.process.pid;
         self.children.push(child);
         pid
@@ -57,7 +54,7 @@ impl Home {
 
     /// Processes that are at home in some hierarchy.
     fn inside(&self) -> BTreeSet<u32> {
-        self.groups.iter().flat_map(|(path, _)| pids(path)).collect()
+        self.groups.iter().flat_map(|(path, _)| members(path)).collect()
     }
 }
 
@@ -65,24 +62,14 @@ impl Drop for Home {
     fn drop(&mut self) {
         for child in &mut self.children {
             // The whole process group, which is the child's own.
-            let _ = std::process::Command::new("kill")
-                .args(["-KILL", "--", &format!("-{}", child.process.pid)])
-                .output();
-            let _ = self.host.signal(&child.process, Signal::KILL);
+            signal_group(child.process.pid, Signal::KILL);
             let _ = child.wait();
         }
         let end = Instant::now() + Duration::from_secs(5);
         for (path, _) in &self.groups {
-            while std::fs::remove_dir(path).is_err() && path.exists() && Instant::now() < end {
-                std::thread::sleep(Duration::from_millis(10));
-            }
+            removed_within(end.saturating_duration_since(Instant::now()), path);
         }
     }
-}
-
-fn pids(group: &Path) -> Vec<u32> {
-    let text = std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
-    text.lines().filter_map(|line| line.parse().ok()).collect()
 }
 
 /// A program of a name that nothing else on the machine has.
@@ -93,8 +80,7 @@ fn copy(program: &Program, of: &str, name: &str) -> PathBuf {
 }
 
 fn places(pid: u32) -> BTreeSet<String> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    text.lines().filter_map(|line| line.rsplit(':').next()).map(str::to_owned).collect()
+    cgroups_of(pid).iter().filter_map(|line| line.rsplit(':').next()).map(str::to_owned).collect()
 }
 
 #[test]
@@ -129,7 +115,9 @@ fn by_program_user_and_arguments() {
         victim.display()
     ));
     let config = file.to_str().unwrap();
-    std::thread::sleep(Duration::from_millis(200));
+    if let Some(pid) = by_user {
+        until("setpriv has become the program", || runs(pid, Path::new("/bin/sleep")));
+    }
     let (out, _) = program.expect(i32::from(by_user.is_none()), &["apply", "-c", config]);
     let wanted = [("a", Some(by_exe)), ("b", Some(by_args)), ("c", by_user)];
     for (group, pid) in wanted {
@@ -165,7 +153,7 @@ fn a_process_that_forks_all_the_time() {
     let script = "while :; do (sleep 0.3 & sleep 0.05 &) ; sleep 0.02 & wait $!; done";
     let first = home.start(&shell, &["-c", script]);
     home.start(&shell, &["-c", script]);
-    std::thread::sleep(Duration::from_millis(400));
+    until("both have forked", || home.inside().len() >= 4);
     let file = program.groups(&format!(
         "[group.busy]\nclass = \"offline\"\npids.max = 500\nmatch = [{{ process = {{ exe = \"{}\" }} }}]\n",
         shell.display()
@@ -175,82 +163,26 @@ fn a_process_that_forks_all_the_time() {
     let own = format!("/{}-offline/busy", program.prefix);
     assert!(places(first).contains(&own), "{out}{err}");
     println!("{test}: {} processes moved in {} steps", out.matches("move     ").count(), out.lines().count());
-    // What was born meanwhile and has lost its parent ends by itself; what is born now is inside.
-    std::thread::sleep(Duration::from_millis(600));
+    // What was born meanwhile and has lost its parent ends by itself; what is born now is inside. The group is not made where
+    // it neither limits nor accounts.
+    let made = |path: &Path| path.parent().unwrap().join(own.trim_start_matches('/')).exists();
+    let left = || home.groups.iter().filter(|(path, _)| made(path) && !members(path).is_empty()).count();
+    until("nobody is left behind", || left() == 0);
     let accounted: BTreeSet<u32> = cgroups_named("busy")
         .iter()
         .filter(|path| path.to_string_lossy().contains(&program.prefix))
-        .flat_map(|path| pids(path))
+        .flat_map(|path| members(path))
         .collect();
     assert!(accounted.len() >= 2, "{accounted:?}");
-    for (path, _) in &home.groups {
-        let label = path.display();
-        let left = pids(path);
-        // The group is not made where it neither limits nor accounts.
-        let mount = path.parent().unwrap();
-        let made = mount.join(own.trim_start_matches('/')).exists();
-        assert!(!made || left.is_empty(), "{label}: {left:?}");
-    }
     let (out, _) = program.expect(0, &["restore"]);
     assert!(cgroups_named(&format!("{}-offline", program.prefix)).is_empty(), "{out}");
     assert!(home.inside().contains(&first), "{out}");
 }
 
-/// The number of a process that was planned for belongs to another one when the plan is carried out.
-// promise 15
-#[test]
-fn a_number_that_is_reused_moves_nobody() {
-    let test = "a_number_that_is_reused_moves_nobody";
-    if !can_write_cgroups(test) {
-        return;
-    }
-    let program = Program::new("reuse");
-    let mut home = Home::new(&program);
-    let victim = copy(&program, "/bin/sleep", "victim");
-    let pid = home.start(&victim, &["300"]);
-    let groups = format!(
-        "[group.a]\nclass = \"offline\"\nmatch = [{{ process = {{ exe = \"{}\" }} }}]\n",
-        victim.display()
-    );
-    let specs = commensal_core::config::parse("g", &groups).unwrap();
-    let mut host = LinuxHost::new();
-    let instance = Instance::of_machine(&program.state(), &program.prefix);
-    let survey = instance.survey(&mut host).unwrap();
-    // Until it is the program that was started, and not yet the shell's copy of this one.
-    std::thread::sleep(Duration::from_millis(200));
-    let planned = instance.plan(&mut host, &survey, &PlanRequest::all(&specs)).unwrap();
-    let moves = |step: &Step| matches!(&step.action, Action::Move(one) if one.process.pid == pid);
-    assert!(planned.plan.steps.iter().any(moves));
-    // It ends, and its number is forced upon the next one.
-    let mut gone = home.children.pop().unwrap();
-    host.signal(&gone.process, Signal::KILL).unwrap();
-    gone.wait().unwrap();
-    let other = copy(&program, "/bin/sleep", "other");
-    let mut reused = None;
-    for _ in 0..200 {
-        if std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).is_err() {
-            break;
-        }
-        let now = home.start(&other, &["300"]);
-        if now == pid {
-            reused = Some(now);
-            break;
-        }
-        let mut wrong = home.children.pop().unwrap();
-        host.signal(&wrong.process, Signal::KILL).unwrap();
-        wrong.wait().unwrap();
-    }
-    if reused.is_none() {
-        println!("skipped: {test}: the number {pid} could not be had again");
-        return;
-    }
-    let mut journal = instance.open_journal(&mut host).unwrap();
-    let outcome = apply(&mut host, &planned.plan.steps, &planned.actual, &mut journal);
-    assert!(outcome.failure.is_none(), "{:?}", outcome.failure);
-    assert!(places(pid).contains(&format!("/{}", home.name)), "{:?}", places(pid));
-    assert!(!places(pid).iter().any(|path| path.contains("offline")), "{:?}", places(pid));
-    let said = program.run(&["restore"]);
-    assert_eq!(said.status.code(), Some(0), "{}", text(&said.stderr));
+/// Whether the process runs this program, and is no longer a copy of its parent.
+fn runs(pid: u32, program: &Path) -> bool {
+    let program = std::fs::canonicalize(program).unwrap();
+    std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == program)
 }
 
 /// What a look costs with a thousand processes more; printed, not judged.

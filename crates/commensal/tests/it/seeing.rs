@@ -53,7 +53,7 @@ fn the_verbs_show_what_the_agent_says() {
     program.expect(0, &["status"]);
 }
 
-// promise 35
+// promise 28
 #[test]
 fn a_plan_shows_what_the_agent_may_write() {
     let program = Program::new("seeing-reach");
@@ -76,13 +76,13 @@ fn a_plan_shows_what_the_agent_may_write() {
     }
     let quota = rows.iter().find(|row| row["controller"] == "suppress").unwrap();
     assert!(quota["to"].as_f64() > quota["from"].as_f64() && quota["group"] == "etl", "{quota}");
-    assert!(text.contains("while `commensal agent` runs it may write as well"), "{text}");
+    assert!(text.contains("while `commensal agent` runs, it may also write"), "{text}");
     assert!(text.contains("`[agent] headroom = \"off\"` turns it off"), "{text}");
     let (text, _) = plan("headroom = \"off\"");
     assert!(!text.contains("suppress"), "{text}");
 }
 
-// promise 35
+// promise 28
 #[test]
 fn without_an_agent_the_way_out_is_told() {
     let program = Program::new("seeing-none");
@@ -92,7 +92,7 @@ fn without_an_agent_the_way_out_is_told() {
             out.is_empty() && err.contains("no agent answers") && err.contains("commensal agent"),
             "{out}{err}"
         );
-        assert!(!err.contains("on record"), "{err}");
+        assert!(!err.contains("according to"), "{err}");
     }
     // A dead one's socket is no agent; what is in force by `apply` is told.
     drop(agent(&program, fixture::snapshot()));
@@ -100,7 +100,7 @@ fn without_an_agent_the_way_out_is_told() {
         let groups = program.groups("[group.etl]\nclass = \"offline\"\n");
         program.expect(0, &["apply", "-c", groups.to_str().unwrap()]);
         let (_, err) = program.expect(2, &["status"]);
-        assert!(err.contains("no agent answers") && err.contains("on record in machine.journal"), "{err}");
+        assert!(err.contains("no agent answers") && err.contains("according to machine.journal"), "{err}");
     }
 }
 

@@ -1,9 +1,9 @@
-//! Helpers: the program as a child, scratch names, the lock of tests that measure.
+//! Helpers: the program as a child, scratch names.
 
-use commensal_host::Host;
 use commensal_sensors::{mounts, survey};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 
 /// State directory on FakeHost.
 pub const STATE: &str = "/var/lib/commensal";
@@ -38,6 +38,14 @@ impl Program {
         path
     }
 
+    /// A copy of the program in this folder, which other users can start: the folder of the build may be in somebody's home.
+    pub fn reachable(&self) -> PathBuf {
+        std::fs::set_permissions(self.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        let copy = self.path("commensal");
+        std::fs::copy(env!("CARGO_BIN_EXE_commensal"), &copy).unwrap();
+        copy
+    }
+
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_commensal"));
         command.arg("--state-dir").arg(self.state()).arg("--cgroup-prefix").arg(&self.prefix);
@@ -51,8 +59,8 @@ impl Program {
 
     pub fn run(&self, args: &[&str]) -> Output {
         let mut command = self.command(args);
-        command.stdin(std::process::Stdio::null());
-        let child = command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn();
+        command.stdin(Stdio::null());
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let child = child.unwrap();
         self.ran.lock().unwrap().push(child.id());
         child.wait_with_output().unwrap()
@@ -74,6 +82,32 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         let _ = self.command(&["restore"]).output();
+    }
+}
+
+/// A child that announces `listening ADDR`; it ends with this value.
+pub struct Server {
+    child: Child,
+    pub addr: String,
+}
+
+impl Server {
+    pub fn start(program: &Program, args: &[&str]) -> Server {
+        let mut child = program.command(args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let said = commensal_testkit::line(child.stdout.as_mut().unwrap());
+        let addr = said.strip_prefix("listening ").unwrap_or_else(|| panic!("{said:?}")).to_owned();
+        Server { child, addr }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}/", self.addr)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -123,18 +157,4 @@ pub fn cpu_mount() -> PathBuf {
     let cpu = commensal_core::knob::Controller::Cpu;
     let found = hierarchies.iter().find(|hierarchy| hierarchy.controllers.contains(&cpu));
     PathBuf::from(&found.expect("checked by can_write_cgroups").mount)
-}
-
-/// Held by a test that fills the CPUs or measures: one of them at a time, in whatever process each is (with `cargo xtask test`
-/// a process of its own). It goes with the process that has it.
-#[derive(Debug)]
-pub struct Alone(#[allow(dead_code, reason = "held, not read")] std::fs::File);
-
-/// Waits until no other test measures.
-pub fn alone() -> Alone {
-    let user = Host::euid(&commensal_host::LinuxHost::new());
-    let path = std::env::temp_dir().join(format!("commensal-tests-alone-{user}.lock"));
-    let file = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
-    file.lock().unwrap();
-    Alone(file)
 }

@@ -159,7 +159,7 @@ fn run_without_delegation_is_weak_and_says_so() {
 }
 
 /// The commands that `apply` prints instead of writing do what it would have written.
-// promise 10
+// promise 8
 #[test]
 fn a_unit_is_left_to_systemd_with_the_command_to_tell_it() {
     let test = "a_unit_is_left_to_systemd_with_the_command_to_tell_it";
@@ -197,7 +197,7 @@ fn a_unit_is_left_to_systemd_with_the_command_to_tell_it() {
     assert!(!out.contains("unmet"), "{out}");
 }
 
-// promise 10
+// promise 8
 #[test]
 fn takeover_writes_into_a_unit_and_restore_puts_it_back() {
     let test = "takeover_writes_into_a_unit_and_restore_puts_it_back";
@@ -234,7 +234,7 @@ fn run_where(program: &Program) -> Command {
     program.command(&["run", "-g", "etl", "-c", file.to_str().unwrap(), "--", "sh", "-c", WHERE])
 }
 
-// promise 10
+// promise 8
 #[test]
 fn own_groups_go_below_a_delegated_scope() {
     let test = "own_groups_go_below_a_delegated_scope";
@@ -250,18 +250,16 @@ fn own_groups_go_below_a_delegated_scope() {
 
 /// A service of user nobody, who may read the program and write its state.
 fn as_nobody(program: &Program, words: &[&str]) -> Command {
+    let copy = program.reachable();
     let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
     std::fs::set_permissions(program.dir.path(), everybody).unwrap();
-    // The folder of the build may be in somebody's home.
-    let copy = program.path("commensal");
-    std::fs::copy(env!("CARGO_BIN_EXE_commensal"), &copy).unwrap();
     let run = run_where(program);
     let mut command = Command::new(copy);
     command.args(run.get_args());
     in_unit(&["--wait", "--pipe", "--uid=nobody", "-p", "Delegate=yes"], words, &command)
 }
 
-// promise 10
+// promise 8
 #[test]
 fn a_user_has_own_groups_below_a_delegated_service() {
     let test = "a_user_has_own_groups_below_a_delegated_service";
@@ -276,7 +274,7 @@ fn a_user_has_own_groups_below_a_delegated_service() {
 }
 
 /// systemd removes what is below a unit that ends; the journal still names it.
-// promise 10
+// promise 8
 #[test]
 fn restore_after_the_delegated_unit_is_gone() {
     let test = "restore_after_the_delegated_unit_is_gone";

@@ -2,9 +2,11 @@
 //! scratch groups of its own; where the root gives no controllers to its children each test says so and is skipped.
 
 use crate::support::{Program, cgroups_named, text};
+use commensal_testkit::{members, removed_within, until};
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 const MOUNT: &str = "/sys/fs/cgroup";
 const NOBODY: u32 = 65_534;
@@ -58,10 +60,7 @@ impl Delegated {
         let script = format!("echo $$ > {}/cgroup.procs && exec sleep 600", self.path.display());
         let child = Command::new("sh").args(["-c", &script]).stdout(Stdio::null()).spawn().unwrap();
         let pid = child.id();
-        let procs = self.path.join("cgroup.procs");
-        while !std::fs::read_to_string(&procs).unwrap().contains(&pid.to_string()) {
-            std::thread::sleep(std::time::Duration::from_millis(10));
-        }
+        until("it is in the group", || members(&self.path).contains(&pid));
         self.sleepers.push(child);
         pid
     }
@@ -83,20 +82,7 @@ impl Drop for Delegated {
             let _ = child.kill();
             let _ = child.wait();
         }
-        fn remove(path: &Path) {
-            for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
-                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                    remove(&entry.path());
-                }
-            }
-            for _ in 0..100 {
-                if std::fs::remove_dir(path).is_ok() {
-                    return;
-                }
-                std::thread::sleep(std::time::Duration::from_millis(10));
-            }
-        }
-        remove(&self.path);
+        removed_within(Duration::from_secs(1), &self.path);
     }
 }
 
@@ -117,7 +103,7 @@ fn program(test: &str, user: u32) -> (Program, String, String) {
     (program, start, file.display().to_string())
 }
 
-// promise 17
+// promise 15
 #[test]
 fn a_user_runs_in_groups_below_what_was_delegated() {
     let Some(given) = Delegated::new("user") else { return };
@@ -137,7 +123,7 @@ fn a_user_runs_in_groups_below_what_was_delegated() {
     // doctor tries in the delegated group and leaves nothing either.
     let output = given.as_nobody(&format!("{start} doctor"));
     let out = text(&output.stdout);
-    assert!(out.contains(&format!("own groups go below /{base}")), "{out}{}", text(&output.stderr));
+    assert!(out.contains(&format!("creates its own groups below /{base}")), "{out}{}", text(&output.stderr));
     assert_eq!(given.children(), Vec::<String>::new());
 }
 
@@ -151,14 +137,14 @@ fn a_process_in_the_delegated_group_itself_is_in_the_way() {
     let err = text(&output.stderr);
     assert_eq!(output.status.code(), Some(125), "{err}");
     assert!(
-        err.contains(&format!("has processes of its own ({pid})")) && err.contains("DelegateSubgroup="),
+        err.contains(&format!("contains other processes ({pid})")) && err.contains("DelegateSubgroup="),
         "{err}"
     );
     assert_eq!((given.children(), given.read("cgroup.subtree_control")), (Vec::new(), String::new()));
 }
 
 /// The kernel shows a controller's files only once it is enabled, so what can be had is found out on the way.
-// promise 67
+// promise 62
 #[test]
 fn controllers_are_enabled_tried_and_used_in_one_go() {
     let Some(given) = Delegated::new("root") else { return };
@@ -177,7 +163,7 @@ fn controllers_are_enabled_tried_and_used_in_one_go() {
 }
 
 /// The second scratch disk of a virtual machine is taken out and put in again; elsewhere disks are not ours to unplug.
-// promise 12
+// promise 10
 #[test]
 fn a_disk_is_unplugged_under_its_limits() {
     let test = "a_disk_is_unplugged_under_its_limits";

@@ -1,4 +1,5 @@
-//! Measures online groups in a window: sums of the ticks' samples, and a separate probe for the canary.
+//! Measures online groups in a window of a canary (an experiment that removes isolation for short times): sums over the
+//! ticks' samples, and the counters of a probe that only the canary uses.
 
 use crate::blame_monitor::{self, AGAIN_MS};
 use crate::canary::Figures;
@@ -13,35 +14,36 @@ use std::collections::{BTreeMap, VecDeque};
 #[derive(Debug, Default)]
 pub(super) struct Measured {
     pub(super) seconds: f64,
-    /// By group: run delay, ms; pressure, per cent times seconds; CPU time, s.
+    /// Integrals over the measured time, by group: run delay (ms), CPU, memory and disk pressure (per cent times
+    /// seconds), and CPU time (s). `None` if a sample lacked the value.
     sums: BTreeMap<String, [Option<f64>; 5]>,
-    /// The probe's counters at the start of the measurement.
+    /// The probe's counters at the start of the measurement, by group.
     blamed: Option<BTreeMap<String, Of>>,
 }
 
-/// Wait for offline work and time on a CPU of one group, ns.
+/// Counters of one group: its wait for offline work and its time on a CPU (ns).
 pub(super) type Of = (u64, u64);
 
-/// The canary's probe, separate from the controllers': it counts through a whole window.
+/// The canary's own probe. Its counters run through a whole window, unlike the readings of the controllers' probe.
 #[derive(Default)]
 pub(super) struct Watch {
     probe: Option<WaitProbe>,
     scope: Scope,
     names: Vec<String>,
-    /// When the probe could not be loaded, ms, and why.
+    /// When loading the probe failed (ms), and why.
     absent: Option<(u64, String)>,
-    /// The last samples within a window, with their times, ms.
+    /// The latest readings within the current window, each with its time (ms).
     looks: VecDeque<(u64, BTreeMap<String, Of>)>,
 }
 
 impl Watch {
-    /// Attaches the probe when the members have changed. Returns why there is no probe, if there is none.
+    /// Attaches the probe again if the members have changed. Returns why there is no probe, or `None` if there is one.
     pub(super) fn follow(&mut self, host: &dyn Host, now_ms: u64, planned: &Planned) -> Option<String> {
         let (scope, names) = blame_monitor::scope(planned);
         if self.probe.is_some() && self.scope == scope {
             return None;
         }
-        // An attempt takes a good part of a window.
+        // Do not retry too soon: loading the probe takes a large part of a window.
         if let Some((tried_ms, why)) = &self.absent
             && now_ms.saturating_sub(*tried_ms) < AGAIN_MS
         {
@@ -60,7 +62,7 @@ impl Watch {
         self.absent.as_ref().map(|(_, why)| why.clone())
     }
 
-    /// Counters by group, since the probe was attached.
+    /// Counters by group since the probe was attached; `None` if there is no probe.
     pub(super) fn totals(&mut self) -> Option<BTreeMap<String, Of>> {
         let subjects = self.probe.as_ref()?.subjects().ok()?;
         let mut groups: BTreeMap<String, Of> = BTreeMap::new();
@@ -72,12 +74,12 @@ impl Watch {
         Some(groups)
     }
 
-    /// Starts a window: earlier waits are not counted as its harm.
+    /// Starts a window, so that waits before the window do not count as harm in it.
     pub(super) fn begin(&mut self) {
         self.looks.clear();
     }
 
-    /// Reads the probe, and reports a group that waits more than allowed.
+    /// Reads the probe, and returns a message about a group that waits for offline work longer than allowed.
     pub(super) fn harm(&mut self, now_ms: u64, limits: &CanaryLimits) -> Option<String> {
         let now = self.totals()?;
         while self.looks.front().is_some_and(|(at, _)| now_ms.saturating_sub(*at) > HARM_OVER_MS) {
@@ -93,20 +95,20 @@ impl Watch {
             let (blamed_ms, run_s) = since(*counters, *then.get(name)?);
             let much = limits.blamed(blamed_ms, run_s, span_ms as f64 / 1e3)?;
             Some(format!(
-                "group {name} waited {much:.0} ms per CPU-second for offline work, more than {}",
+                "group {name} waited {much:.0} ms per CPU-second for offline work, more than the limit of {}",
                 limits.blamed_ms
             ))
         })
     }
 }
 
-/// Wait, ms, and time on a CPU, s.
+/// Returns the difference of two readings: wait (ms) and time on a CPU (s).
 fn since(now: Of, then: Of) -> (f64, f64) {
     (now.0.saturating_sub(then.0) as f64 / 1e6, now.1.saturating_sub(then.1) as f64 / 1e9)
 }
 
 impl Measured {
-    /// Empty sums; with the probe's current counters.
+    /// Creates empty sums, with the probe's current counters as the start.
     pub(super) fn new(blamed: Option<BTreeMap<String, Of>>) -> Measured {
         Measured { blamed, ..Measured::default() }
     }
@@ -127,13 +129,14 @@ impl Measured {
         self.seconds += seconds;
     }
 
-    /// The figures of each group, with the probe's counters at the end of the window.
+    /// Computes the measurements of each group; `end` has the probe's counters at the end of the window.
     pub(super) fn figures(&self, end: Option<&BTreeMap<String, Of>>) -> BTreeMap<String, Figures> {
         let rate = |sum: Option<f64>| sum.filter(|_| self.seconds > 0.0).map(|sum| sum / self.seconds);
         let of = |(name, sums): (&String, &[Option<f64>; 5])| {
             let blamed = end.zip(self.blamed.as_ref()).and_then(|(end, begin)| {
                 let (wait_ms, run_s) = since(*end.get(name)?, *begin.get(name)?);
-                // The probe counts time on a CPU when a thread leaves it.
+                // Use the sampled CPU time instead: the probe counts a thread's time on a CPU only when the thread
+                // leaves the CPU.
                 let run_s = if run_s > 0.0 { run_s } else { sums[4].unwrap_or(0.0) };
                 (run_s > 0.0).then(|| wait_ms / run_s)
             });

@@ -1,4 +1,4 @@
-//! Rounds with and without isolation on machines in memory, and the sums of a window.
+//! Tests of rounds with and without isolation on fake machines, and of the sums of a window.
 
 use super::measure::Of;
 use super::*;
@@ -9,7 +9,7 @@ use commensal_core::units::MicroCpus;
 use commensal_core::windows::Shown;
 use commensal_host::fake::FakeHost;
 use commensal_reconcile::{Instance, Reconciler, Round};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 const MEMORY: u64 = 8 << 30;
@@ -19,7 +19,7 @@ const GROUPS: &str = "[group.etl]\nclass = \"offline\"\ncpu.max = \"2 cores\"\nm
     [group.web]\nclass = \"online\"\ncpu.weight = 500\nmatch = [{ cgroup = \"/web\" }]\n\
     [group.db]\nclass = \"online\"\n";
 
-/// A machine with groups `/batch` and `/web` that commensal did not create.
+/// A machine with the cgroups `/batch` and `/web`, which commensal did not create.
 fn machine(v2: bool) -> FakeHost {
     let fake = if v2 { FakeHost::v2(4, MEMORY) } else { FakeHost::v1(4, MEMORY) };
     let mut host = fake.another();
@@ -40,7 +40,8 @@ fn name(text: &str) -> GroupName {
     GroupName::new(text).unwrap()
 }
 
-/// A frame, a quota, and one group that is frozen for lack of memory.
+/// Decisions of controllers: a frame (a restricted CPU set), quotas, and one group that is frozen because memory is
+/// short.
 fn decided() -> Decided {
     let wants = Wants {
         cpu_set: Some("2-3".parse().unwrap()),
@@ -65,7 +66,7 @@ fn restored(fake: &FakeHost) {
     assert!(restored.failed.is_empty() && restored.left.is_empty(), "{restored:?}");
 }
 
-// promise 36
+// promise 29
 #[test]
 fn without_isolation_there_are_originals_and_what_the_user_wrote() {
     for v2 in [false, true] {
@@ -83,7 +84,8 @@ fn without_isolation_there_are_originals_and_what_the_user_wrote() {
             let done = round(&mut reconciler, &mut host, ms, true);
             assert!(!done.changes.is_empty() && done.problems.is_empty(), "{:?}", done.problems);
             let off = fake.snapshot();
-            // The groups that compete with online work have their original values; what the user wrote stays.
+            // The groups that compete with online work have their original values again; limits that the user wrote
+            // stay.
             for group in ["commensal-offline", "batch"] {
                 let idle = file(&off, &format!("cpu/{group}/cpu.idle"), &format!("{group}/cpu.idle"));
                 assert_eq!(idle, "0", "v2 {v2}: {group}");
@@ -97,7 +99,7 @@ fn without_isolation_there_are_originals_and_what_the_user_wrote() {
             let memory = file(&off, "memory/commensal-offline/etl/memory.limit_in_bytes", memory);
             assert_eq!(memory, (1u64 << 30).to_string());
             assert_eq!(file(&off, "pids/batch/pids.max", "batch/pids.max"), "100");
-            // Groups frozen for lack of memory stay frozen, and online groups keep everything.
+            // Groups that are frozen because memory is short stay frozen, and online groups keep all their settings.
             let frozen = file(&off, "freezer/batch/freezer.state", "batch/cgroup.freeze");
             assert!(["FROZEN", "1"].contains(&frozen.as_str()), "{frozen}");
             for online in ["web", "commensal-online"] {
@@ -106,7 +108,7 @@ fn without_isolation_there_are_originals_and_what_the_user_wrote() {
                 assert_eq!(weight(&off), weight(&on), "{online}");
             }
             assert!(round(&mut reconciler, &mut host, ms + 500, true).changes.is_empty(), "it is in force");
-            // And back, exactly.
+            // Isolation is restored exactly.
             let done = round(&mut reconciler, &mut host, ms + 5_000, false);
             assert!(done.problems.is_empty(), "{:?}", done.problems);
             assert_eq!(fake.snapshot(), on, "v2 {v2}");
@@ -119,8 +121,9 @@ fn without_isolation_there_are_originals_and_what_the_user_wrote() {
     }
 }
 
-/// Killed at any write of a switch, either way: the next round restores isolation, and `restore` restores everything.
-// promise 36
+/// The agent is killed at any write while isolation is removed or restored: the next round restores isolation, and
+/// `restore` restores all originals.
+// promise 29
 #[test]
 fn killed_while_isolation_is_switched() {
     for v2 in [false, true] {
@@ -131,7 +134,8 @@ fn killed_while_isolation_is_switched() {
                 let fake = machine(v2);
                 let mut host = fake.another();
                 let mut first = reconciler(&mut host);
-                // Also from a state without isolation: then there is no frame yet, and its groups must be created.
+                // The run also starts without isolation: then there is no frame, and the frame's groups must be
+                // created.
                 round(&mut first, &mut host, 0, !to_off);
                 let on = {
                     let calm = machine(v2);
@@ -171,7 +175,7 @@ fn sample(seconds: f64, delay: Option<f64>) -> Sample {
         cpus: Some(0.5),
         ..GroupRates::default()
     };
-    Sample { seconds, groups: [("web".to_owned(), rates)].into(), ..Sample::default() }
+    Sample { seconds, groups: [("web".to_owned(), rates.into())].into(), ..Sample::default() }
 }
 
 #[test]
@@ -184,43 +188,26 @@ fn sums_of_a_window_are_weighted_and_missing_stays_missing() {
     let figures = measured.figures(Some(&of((31_000_000, 500_000_000))))["web"];
     assert_eq!((figures.run_delay_ms_per_s, figures.blamed_ms_per_cpu_s), (Some(40.0), Some(60.0)));
     assert_eq!((figures.pressure_pct, figures.cpus), ([Some(10.0), None, Some(0.0)], Some(0.5)));
-    // A thread that never left its CPU, a probe that went away, a sample that failed.
+    // Three cases: a thread that has not left its CPU, a probe that has failed, a sample that has failed.
     assert_eq!(measured.figures(Some(&of((1_000_000, 0))))["web"].blamed_ms_per_cpu_s, Some(0.0));
     assert_eq!(measured.figures(None)["web"].blamed_ms_per_cpu_s, None);
     measured.add(&sample(1.0, None), &online);
     assert_eq!(measured.figures(None)["web"].run_delay_ms_per_s, None);
 }
 
-/// Runs a canary on a machine in memory, without a probe, with a tick every half second of a simulated clock. `delay`
-/// gives the time that `web` waits for a CPU in the tick before this moment, ms per second.
-fn conduct(request: Request, mut delay: impl FnMut(Side, Option<u32>, u64) -> f64) -> Report {
+/// Runs a canary on a fake machine without a probe, with a tick every half second of a simulated clock. `delay` returns
+/// the run delay of `web` in the tick before a time (ms per second).
+fn run_canary(request: Request, mut delay: impl FnMut(Side, Option<u32>, u64) -> f64) -> Report {
     const TICK_MS: u64 = 500;
     let fake = machine(true);
     let mut host = fake.another();
     let planned = round(&mut reconciler(&mut host), &mut host, 0, false).planned;
-    let mut running = Running {
-        canary: Canary::new(request.terms(), 0).unwrap(),
-        looks: request.terms().looks(),
-        limits: request.limits(),
-        generation: 1,
-        began_ms: 0,
-        silent_ms: 0,
-        seen_ms: 0,
-        in_force: Side::On,
-        retry_ms: 0,
-        look_ms: 0,
-        watch: Watch::default(),
-        measured: None,
-        calm: BTreeMap::new(),
-        recent: BTreeMap::new(),
-        hurts: None,
-        report: Report { request, pairs: request.terms().pairs(), ..Report::default() },
-    };
+    let mut running = Running::new(Canary::new(request.terms(), 0).unwrap(), request, 1, 0);
     let online = ["web".to_owned()];
     for tick in 1.. {
         let now_ms = tick * TICK_MS;
         let pair = running.canary.window().map(|window| window.pair);
-        let waited = delay(running.in_force, pair, now_ms);
+        let waited = delay(running.switch.in_force, pair, now_ms);
         running.take_in(&sample(TICK_MS as f64 / 1e3, Some(waited)), &online);
         if let Some(end) = running.advance(&host, now_ms, &planned) {
             running.canary.end(now_ms);
@@ -231,7 +218,7 @@ fn conduct(request: Request, mut delay: impl FnMut(Side, Option<u32>, u64) -> f6
     unreachable!("it ends")
 }
 
-/// The wait of a group when nothing special happens.
+/// Run delay of a group that suffers no harm.
 fn calm(at_ms: u64) -> f64 {
     20.0 + (at_ms / 500 * 7 % 11) as f64
 }
@@ -241,31 +228,31 @@ fn a_canary_ends_when_it_is_decided_or_hopeless() {
     let harmed = |side: Side, at_ms: u64| calm(at_ms) + if side == Side::Off { 60.0 } else { 0.0 };
     let ended = |report: &Report| report.ended.clone().unwrap();
     let shown = |report: &Report| report.effects().iter().any(|one| one.shown == Shown::Effect);
-    // 29 pairs, and interim analyses after 15 and 22 of them.
-    let early = conduct(Request::default(), |side, _, at| harmed(side, at));
+    // There are 29 pairs, and interim analyses after 15 and 22 of them.
+    let early = run_canary(Request::default(), |side, _, at| harmed(side, at));
     assert_eq!((ended(&early), early.windows.len()), (End::Decided.words().to_owned(), 30), "{early:?}");
     assert!(shown(&early) && early.level.unwrap() < 0.002, "{:?}", early.level);
-    // A client that wants the whole canary gets it, with the whole error left.
-    let whole = conduct(Request { whole: true, ..Request::default() }, |side, _, at| harmed(side, at));
+    // With `whole`, the canary runs to its end, and all of the allowed error is left.
+    let whole = run_canary(Request { whole: true, ..Request::default() }, |side, _, at| harmed(side, at));
     assert_eq!((ended(&whole), whole.windows.len()), (End::Complete.words().to_owned(), 58));
     assert!(shown(&whole) && whole.level == Some(0.025), "{:?}", whole.level);
-    // No effect: the canary runs to its end, with the error that the interim analyses have left.
-    let nothing = conduct(Request::default(), |_, _, at| calm(at));
+    // Without an effect, the canary runs to its end, with the error that the interim analyses have left.
+    let nothing = run_canary(Request::default(), |_, _, at| calm(at));
     assert_eq!(ended(&nothing), End::Complete.words());
     assert!(!shown(&nothing) && (0.01..0.02).contains(&nothing.level.unwrap()), "{:?}", nothing.level);
-    // A third party's burst in every window: nearly all pairs are void, whichever side is hit, and continuing is
-    // useless.
+    // If another program causes a burst in every window, nearly all pairs are void, whichever window has the burst, and
+    // the canary ends without a result.
     let burst = |side, pair: Option<u32>, at| match pair {
         Some(pair) if pair > 1 && side == Side::On => 900.0,
         _ => calm(at),
     };
-    let hopeless = conduct(Request::default(), burst);
+    let hopeless = run_canary(Request::default(), burst);
     assert_eq!(ended(&hopeless), End::Hopeless.words(), "{:?}", hopeless.aborted);
     assert!(hopeless.aborted.iter().all(|why| why.contains("isolation on: group web waited 900 ms")));
 }
 
-/// The limits hold in both windows of a pair, and only harm without isolation ends the canary.
-// promise 36
+/// The limits apply to both windows of a pair, but only harm without isolation ends the canary.
+// promise 29
 #[test]
 fn what_goes_beyond_the_limits_voids_its_pair_on_either_side() {
     for side in [Side::On, Side::Off] {
@@ -273,7 +260,7 @@ fn what_goes_beyond_the_limits_voids_its_pair_on_either_side() {
             Some(2 | 5 | 7 | 11) if now == side => 900.0,
             _ => calm(at),
         };
-        let report = conduct(Request::default(), hit);
+        let report = run_canary(Request::default(), hit);
         let void: Vec<&str> = report.aborted.iter().map(|why| why.split(',').next().unwrap()).collect();
         let whole = |pair: u32| report.windows.iter().filter(|window| window.pair == pair).count() == 2;
         let (ended, pairs) = match side {

@@ -17,7 +17,7 @@ fn group<'a>(held: f64, on_exceed: OnExceed, processes: Option<&'a [Process]>) -
     GroupInput { held: Some(gib(held)), limit: gib(10.0), on_exceed, by_kernel: false, processes }
 }
 
-/// One letter each: queue, frozen, kill.
+/// The decision as letters: q for queue, f for frozen, k for kill, l for list.
 fn letters(decision: &GroupDecision) -> String {
     let mut letters = String::new();
     letters.extend(decision.queue.then_some('q'));
@@ -51,7 +51,7 @@ fn queue_freeze_and_kill_at_their_levels_with_hysteresis() {
     check(OnExceed::KillGroup, &[(10.0, "q")]);
 }
 
-// promise 55
+// promise 46
 #[test]
 fn exactly_one_victim_when_one_is_enough() {
     let mut memory = GroupMemory::default();
@@ -60,7 +60,7 @@ fn exactly_one_victim_when_one_is_enough() {
     assert_eq!(letters(&decision), "ql", "the list is asked for only now");
     let victim = memory.step(0, &group(10.5, OnExceed::KillLargest, Some(&processes))).kill.unwrap();
     assert_eq!((victim.pid, victim.held), (2, gib(6.0)));
-    // It dies slowly, and the others even grow a little.
+    // The victim dies slowly, and the other processes even grow a little.
     for (step, left) in (1u32..4).zip([6.0, 4.0, 1.0]) {
         processes[1].held = gib(left);
         processes[0].held = gib(2.0 + 0.1 * f64::from(step));
@@ -75,7 +75,7 @@ fn exactly_one_victim_when_one_is_enough() {
 fn as_many_as_are_needed_by_real_bytes_and_a_stuck_one_only_once() {
     let mut memory = GroupMemory::default();
     let processes: Vec<Process> = (1..=5).map(|pid| process(pid, 1.0)).collect();
-    // 12.5 held, 10 allowed: two are not enough, three are.
+    // 12.5 held, 10 allowed: two kills are not enough, three are.
     let mut killed = Vec::new();
     for _ in 0..10 {
         killed.extend(memory.step(0, &group(12.5, OnExceed::KillLargest, Some(&processes))).kill);
@@ -85,7 +85,8 @@ fn as_many_as_are_needed_by_real_bytes_and_a_stuck_one_only_once() {
         [5, 4, 3],
         "the youngest of equals"
     );
-    // None of the victims dies: after a while they no longer count as free, and others are killed, none twice.
+    // None of the victims dies: after a while their memory no longer counts as free, and other processes are killed,
+    // none twice.
     for second in 1..20 {
         killed
             .extend(memory.step(second * 1_000, &group(12.5, OnExceed::KillLargest, Some(&processes))).kill);
@@ -157,7 +158,7 @@ fn low_memory_freezes_offline_work_first_and_then_kills_its_largest() {
     let victim = memory.step(2_000, &node(0.5, Some(&all))).kill.unwrap();
     assert_eq!(victim.pid, 3);
     assert_eq!(memory.step(3_000, &node(0.5, Some(&all))).kill, None, "its 2 GiB are pending");
-    // The victim dies, and that is enough: the hold passes, offline work goes on.
+    // The victim dies, and that frees enough: after the hold, offline work continues.
     let rest: Vec<Candidate> = all.iter().filter(|one| one.process.pid != 3).copied().collect();
     let freezes: Vec<bool> =
         (4..14).map(|second| memory.step(second * 1_000, &node(2.5, Some(&rest))).freeze).collect();

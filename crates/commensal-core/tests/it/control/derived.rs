@@ -4,7 +4,7 @@ use super::properties::{Time, figure, machines, settings, steps};
 use super::{derives, explained};
 use commensal_core::control::frame::{Frame, FrameInput, Use, theta};
 use commensal_core::control::io::{Io, IoInput, Rates};
-use commensal_core::control::latency::{Judged, Latency, LatencyInput};
+use commensal_core::control::latency::{Latency, LatencyInput, ProbeWaits};
 use commensal_core::control::memory::{Candidate, GroupInput, GroupMemory, NodeInput, NodeMemory, Process};
 use commensal_core::control::period::Period;
 use commensal_core::control::suppress::{Suppress, SuppressInput};
@@ -32,7 +32,7 @@ fn flag(value: bool) -> f64 {
 proptest! {
     #![proptest_config(settings())]
 
-    // promise 35
+    // promise 28
     #[test]
     fn frames_and_quotas(
         topology in machines(),
@@ -44,7 +44,8 @@ proptest! {
         let (mut time, none) = (Time(1_000_000), CpuSet::new());
         for (by, used, cap) in calls {
             let now = time.step(by);
-            let input = FrameInput { topology: &topology, reserved: &none, used, cap };
+            let starved = by % 2 == 1;
+            let input = FrameInput { topology: &topology, reserved: &none, used, cap, starved };
             let decision = frame.step(now, &input);
             let frame = decision.cpus.unwrap().len() as f64;
             prop_assert!(derives(&decision.why, frame), "{frame}: {}", decision.why);
@@ -59,7 +60,7 @@ proptest! {
         }
     }
 
-    // promise 35
+    // promise 28
     #[test]
     fn caps(
         calls in proptest::collection::vec(
@@ -69,11 +70,11 @@ proptest! {
     ) {
         let (mut latency, mut time) = (Latency::new(Some(8.0)), Time(1_000_000));
         for (by, blamed, p99, delay, pressure, online, offline) in calls {
-            let judged = Judged { blamed_ms_per_s: blamed, preemption_p99_us: p99, preemptions: 200 };
+            let waits = ProbeWaits { blamed_ms_per_s: blamed, preemption_p99_us: p99, preemptions: 200 };
             let input = LatencyInput {
                 target_us: 100.0,
                 measurable: true,
-                judged: Some(judged).filter(|_| blamed.is_some()),
+                probe: Some(waits).filter(|_| blamed.is_some()),
                 online_cpus: online,
                 run_delay_ms_per_s: delay,
                 pressure_pct: pressure,
@@ -87,7 +88,7 @@ proptest! {
         }
     }
 
-    // promise 35
+    // promise 28
     #[test]
     fn periods(calls in proptest::collection::vec((0.0..300.0f64, any::<bool>()), 60..90)) {
         let (mut period, mut now) = (Period::default(), 0);
@@ -100,7 +101,7 @@ proptest! {
         }
     }
 
-    // promise 35
+    // promise 28
     #[test]
     fn weights(
         original in proptest::option::of(1u16..10_000),
@@ -123,7 +124,7 @@ proptest! {
         }
     }
 
-    // promise 35
+    // promise 28
     #[test]
     fn disk_rates(
         calls in proptest::collection::vec((steps(), figure(40.0), figure(1e9), figure(1e9)), 1..80),
@@ -144,7 +145,7 @@ proptest! {
         }
     }
 
-    // promise 35
+    // promise 28
     #[test]
     fn what_memory_decides(
         calls in proptest::collection::vec((steps(), proptest::option::of(0u64..8_000), 0.0..100.0f64), 1..60),

@@ -67,7 +67,7 @@ fn looking_without_acting_costs_no_time() {
     let mut size = |now, others: f64| {
         let none = CpuSet::new();
         let used = Use { busy: Some(others), offline: Some(0.0), ..Use::default() };
-        let input = FrameInput { topology: &topology, reserved: &none, used, cap: None };
+        let input = FrameInput { topology: &topology, reserved: &none, used, cap: None, starved: false };
         frame.step(now, &input).cpus.unwrap().len()
     };
     for now in (0..10_000).step_by(50) {

@@ -3,7 +3,7 @@
 use super::topology;
 use commensal_core::control::frame::{Frame, FrameInput, Use, theta};
 use commensal_core::control::io::{Io, IoInput, Rates};
-use commensal_core::control::latency::{Judged, Latency, LatencyInput};
+use commensal_core::control::latency::{Latency, LatencyInput, ProbeWaits};
 use commensal_core::control::suppress::{Suppress, SuppressInput};
 use commensal_core::cpuset::CpuSet;
 use commensal_core::topology::{Device, Topology};
@@ -35,7 +35,7 @@ impl Toy {
         let used =
             Use { busy: online.map(|online| online + offline), offline: Some(offline), ..Use::default() };
         let none = CpuSet::new();
-        let input = FrameInput { topology: &self.topology, reserved: &none, used, cap: None };
+        let input = FrameInput { topology: &self.topology, reserved: &none, used, cap: None, starved: false };
         let cpus = self.frame.step(self.now, &input).cpus.unwrap().len();
         self.offline = cpus as f64;
         cpus
@@ -95,7 +95,7 @@ fn a_sawtooth_lengthens_the_hold_until_the_frame_stops_swinging() {
     assert!(growths[1] > 0 && late * 2 <= growths[1] * 10, "half of the swings at most: {growths:?}");
 }
 
-// promise 28
+// promise 23
 #[test]
 fn missing_figures_hold_the_frame_and_then_shrink_it_to_a_core() {
     let mut toy = Toy::new(16);
@@ -108,7 +108,7 @@ fn missing_figures_hold_the_frame_and_then_shrink_it_to_a_core() {
     assert_eq!((back[0], *back.last().unwrap()), (1, 10));
 }
 
-// promise 28
+// promise 23
 #[test]
 fn a_clock_that_jumps_neither_opens_the_frame_nor_ends_a_hold_nor_prolongs_it() {
     let mut toy = Toy::new(16);
@@ -149,7 +149,7 @@ fn latency_input(blamed_ms: Option<f64>, offline: f64) -> LatencyInput {
     LatencyInput {
         target_us: 100.0,
         measurable: true,
-        judged: blamed_ms.map(|ms| Judged { blamed_ms_per_s: Some(2.0 * ms), ..Judged::default() }),
+        probe: blamed_ms.map(|ms| ProbeWaits { blamed_ms_per_s: Some(2.0 * ms), ..ProbeWaits::default() }),
         online_cpus: Some(2.0),
         run_delay_ms_per_s: None,
         pressure_pct: None,
@@ -198,7 +198,7 @@ fn the_cap_finds_what_is_harmless_and_stays_below_it_nearly_always() {
     assert!(total / f64::from(ticks) > 4.0, "{} CPUs on average of 6 harmless", total / f64::from(ticks));
 }
 
-// promise 28
+// promise 23
 #[test]
 fn a_probe_that_dies_leaves_offline_work_at_its_floor() {
     let mut latency = Latency::new(Some(16.0));
@@ -222,9 +222,9 @@ fn cap_and_quota_together_do_not_swing() {
             cpus: 4.0,
             floor: 0.2,
             online_cpus: Some(online),
-            judged: Some(Judged {
+            probe: Some(ProbeWaits {
                 blamed_ms_per_s: Some(online * blamed(offline, 1.5)),
-                ..Judged::default()
+                ..ProbeWaits::default()
             }),
             ..latency_input(None, offline)
         };

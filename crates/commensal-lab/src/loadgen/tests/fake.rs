@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A correct answer.
+/// A valid response.
 pub(super) const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-/// The server's reaction to a request after the closure has run.
+/// The server's reaction to a request; the server calls the closure to choose it.
 #[derive(Debug, Clone)]
 pub(super) enum Reply {
     /// Send these bytes and continue reading.
@@ -23,14 +23,15 @@ pub(super) enum Reply {
 
 pub(super) struct FakeServer {
     pub(super) addr: SocketAddr,
-    /// Connections accepted so far.
+    /// Number of connections accepted so far.
     pub(super) accepted: Arc<AtomicU64>,
     over: Arc<AtomicBool>,
     acceptor: Option<JoinHandle<()>>,
 }
 
 impl FakeServer {
-    /// `respond` is called with the number of the request, from 0 over all connections, on the connection's own thread.
+    /// Starts the server. `respond` is called on the connection's own thread with the number of the request, counted
+    /// from 0 over all connections.
     pub(super) fn start(respond: impl Fn(u64) -> Reply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let addr = listener.local_addr().expect("an address");
@@ -59,7 +60,7 @@ impl FakeServer {
 impl Drop for FakeServer {
     fn drop(&mut self) {
         self.over.store(true, Ordering::SeqCst);
-        // Wakes the acceptor; the other threads end when the generator has closed its side.
+        // Wakes the acceptor; the other threads exit when the generator has closed its connections.
         let _ = TcpStream::connect(self.addr);
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
@@ -79,7 +80,7 @@ fn converse(mut stream: TcpStream, respond: &dyn Fn(u64) -> Reply, requests: &At
                 Ok(n) => held.extend_from_slice(&buffer[..n]),
             }
         }
-        // The generator never sends a second request before the first is answered.
+        // The generator never sends a second request before the first one is answered.
         held.clear();
         let (bytes, last) = match respond(requests.fetch_add(1, Ordering::SeqCst)) {
             Reply::Bytes(bytes) => (bytes, false),

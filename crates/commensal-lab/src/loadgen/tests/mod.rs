@@ -1,22 +1,23 @@
 //! The generator against servers that stall, fail, hang up or stay silent, over real loopback sockets.
 //!
-//! No test asserts an absolute time of the machine: bounds are ratios, or many times what a loaded machine
-//! needs, and are named.
+//! No test asserts an absolute time of the machine: every bound is a ratio, or many times what a busy machine needs.
 
 mod fake;
 
 use super::*;
+use commensal_testkit::until;
 use fake::{FakeServer, OK, Reply};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
 
-/// Validity reasons for a load that is its own baseline.
+/// Returns the reasons why a load is invalid, with the load as its own baseline.
 fn reasons(result: &LoadResult) -> Vec<String> {
     let figures = LoadEvidence::of(result);
     invalid_reasons(&figures, &LoadBaseline::of(&figures), false)
 }
 
-/// Response times below this are no sign of a fault on a machine that is also compiling.
+/// On a machine that is also compiling, a response time below this bound does not indicate a fault.
 const SLOW_MACHINE: Duration = Duration::from_secs(2);
 
 fn quick(server: &FakeServer, rate_per_s: f64, measure_ms: u64) -> LoadSpec {
@@ -57,8 +58,8 @@ fn a_good_server_gets_exactly_the_schedule() {
     assert_eq!(result.service.len(), due);
     assert!(result.latency.max() >= result.service.min());
     assert_eq!(result.load.offered_per_s.unwrap(), due as f64);
-    // Requests due earlier before the end than the longest latency were answered in time; a histogram bucket is 1 %
-    // wide.
+    // Requests that were due before the end of the window by more than the longest latency were answered within the
+    // window; a histogram bucket is 1 % wide.
     let longest = Duration::from_micros(result.latency.max()).mul_f64(1.01) + Duration::from_millis(1);
     let surely =
         all().filter(|due| *due >= spec.warmup && *due + longest < spec.warmup + spec.measure).count();
@@ -71,9 +72,9 @@ fn a_good_server_gets_exactly_the_schedule() {
     assert_eq!(server.accepted.load(Ordering::SeqCst), 8);
 }
 
-/// The stall from research on coordinated omission: 500 ms once in 3 s. Measured from the schedule, one request in six
-/// is affected; measured from the send, only the two in flight are. A machine that loses CPUs stalls by itself, so
-/// there are several attempts.
+/// The stall from research on coordinated omission: 500 ms once in 3 s. Measured from the schedule, the stall affects
+/// one request in six; measured from the send, only the two requests in flight. A machine that loses CPU time has
+/// stalls of its own, so the test makes several attempts.
 #[test]
 fn a_stall_shows_from_the_schedule_and_hides_from_the_send() {
     const LOOKS: usize = 6;
@@ -87,7 +88,7 @@ fn a_stall_shows_from_the_schedule_and_hides_from_the_send() {
     panic!("{seen:?}");
 }
 
-/// One attempt; returns why the figures are not those of a single stall.
+/// Makes one attempt; returns why the measured values do not fit a single stall.
 fn stalled() -> Result<(), String> {
     let began = Instant::now();
     let stall = Duration::from_millis(1200)..Duration::from_millis(1700);
@@ -146,7 +147,7 @@ fn failures_are_told_apart_and_the_run_goes_on() {
         ("length twice", Reply::Last(b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n"), |k| k.malformed),
     ];
     for (name, reply, kind) in cases {
-        // Every fourth request fails: the others must not suffer.
+        // Every fourth request fails, which must not affect the others.
         let server = FakeServer::start(move |n| if n % 4 == 3 { reply.clone() } else { Reply::Bytes(OK) });
         let result = load(&quick(&server, 200.0, 600));
         let (failed, share) =
@@ -162,7 +163,7 @@ fn silence_is_a_timeout_at_the_timeout_value() {
     let server = FakeServer::start(|n| if n % 10 == 9 { Reply::Silence } else { Reply::Bytes(OK) });
     let spec = LoadSpec { timeout: Duration::from_millis(400), ..quick(&server, 100.0, 800) };
     let result = load(&spec);
-    // How many other requests wait too long behind these depends on the machine.
+    // How many other requests wait too long behind them depends on the machine.
     assert!(result.load.timeouts > 0 && result.completed > 0, "{} timeouts", result.load.timeouts);
     assert_eq!(result.load.errors, 0);
     let at_timeout = result.latency.count_at(400_000);
@@ -177,7 +178,7 @@ fn nobody_ever_answers_and_the_drain_ends() {
     let began = Instant::now();
     let result = load(&spec);
     assert_eq!((result.load.timeouts, result.completed), (result.load.offered_requests, 0));
-    // Two connections, 300 ms each: most requests time out before they find one.
+    // Two connections, each blocked for 300 ms: most requests time out before they get a connection.
     assert!(result.sent < result.load.offered_requests);
     assert!(began.elapsed() < Duration::from_millis(900) + SLOW_MACHINE, "{:?}", began.elapsed());
 }
@@ -191,21 +192,26 @@ fn overload_is_bounded_by_the_backlog() {
     let spec = LoadSpec { connections: 1, max_backlog: 10, ..quick(&server, 500.0, 1000) };
     let result = load(&spec);
     assert_eq!((result.load.timeouts, result.load.errors), (0, result.error_kinds.backlog));
-    // At most 50 answers a second, ten waiting and one on its way.
+    // At most 50 responses per second, ten requests waiting and one in progress.
     assert!(result.completed <= 62 && result.error_kinds.backlog > 400, "{} completed", result.completed);
     assert!(result.load.achieved_per_s.unwrap() < 0.2 * result.load.offered_per_s.unwrap());
-    // Unbounded, the last of 500 would wait for 9 s; eleven wait for 0.22 s.
+    // With an unbounded queue, the last of 500 requests would wait for 9 s; eleven requests wait for 0.22 s.
     assert!(result.latency.max() < 3_000_000, "{} us", result.latency.max());
     assert!(!reasons(&result).is_empty());
 }
 
 #[test]
 fn a_server_that_dies_midway_leaves_timeouts_and_a_result() {
-    let server = FakeServer::start(|_| Reply::Last(OK));
-    let over = Duration::from_millis(400);
+    let (tell, asked) = mpsc::channel();
+    let server = FakeServer::start(move |n| {
+        // Reports the number of the request to the thread that kills the server; at the end no thread receives.
+        let _ = tell.send(n);
+        Reply::Last(OK)
+    });
     let spec = LoadSpec { timeout: Duration::from_millis(300), ..quick(&server, 100.0, 900) };
+    // Kills the server after two fifths of the load.
     let killer = std::thread::spawn(move || {
-        std::thread::sleep(over);
+        while asked.recv_timeout(SLOW_MACHINE * 10).is_ok_and(|n| n != 40) {}
         drop(server);
     });
     let result = load(&spec);
@@ -227,12 +233,12 @@ fn the_stop_flag_aborts_at_once() {
         let stop = Arc::clone(&stop);
         move || (run(&spec, &stop, &mut |_| ()), Instant::now())
     });
-    std::thread::sleep(Duration::from_millis(300));
+    until("the load has connected", || server.accepted.load(Ordering::SeqCst) > 0);
     let set = Instant::now();
     stop.store(true, Ordering::Relaxed);
     let (outcome, ended) = runner.join().expect("no panic");
     assert!(matches!(outcome, Err(LoadError::Stopped)), "{outcome:?}");
-    // 50 ms are promised; a complete run would take a minute.
+    // 50 ms are documented; a complete run would take a minute.
     assert!(ended.duration_since(set) < SLOW_MACHINE);
 }
 
@@ -306,7 +312,7 @@ fn a_stall_shows_in_the_series_and_in_the_objective() {
     assert_eq!(whole, result.latency, "the seconds are the whole");
     let ticks = result.ticks();
     assert_eq!(ticks.iter().map(|t| t.t_s).collect::<Vec<_>>(), [1.0, 2.0, 3.0, 3.5]);
-    // The stall is from 1.2 s to 2.4 s of the window: nearly all of the second second.
+    // The stall lasts from 1.2 s to 2.4 s of the window, which is nearly all of the second entry.
     assert!(ticks[1].qps < ticks[2].qps && ticks[1].p99_us > Some(200_000.0), "{ticks:?}");
     let slo = |us: f64, window_s| {
         let metric = crate::record::Metric::P50;
@@ -347,7 +353,8 @@ fn a_closed_loop_keeps_so_many_under_way_and_hides_a_stall() {
     assert_eq!((result.load.offered_requests, server.accepted.load(Ordering::SeqCst)), (result.completed, 3));
     assert_eq!(together.1.load(Ordering::SeqCst), 3);
     assert_eq!(result.lateness.len(), 0, "nothing is due in a closed loop");
-    // The stall lasted a quarter of the time; three requests met it, however many there were before and after.
+    // The stall lasted a quarter of the time, yet only three requests were affected, however many there were before and
+    // after.
     let met = met.load(Ordering::SeqCst);
     assert!(met <= 3 && result.completed > 10 * met, "{met} of {} requests", result.completed);
     assert!(result.latency.max() > 200_000);
@@ -362,6 +369,7 @@ fn the_stop_flag_can_keep_what_was_measured() {
         let stop = AtomicBool::new(false);
         let result = std::thread::scope(|scope| {
             let runner = scope.spawn(|| run(&spec, &stop, &mut |_| ()));
+            // Stops after the warm-up, with more than a second of load to keep.
             std::thread::sleep(Duration::from_millis(1600));
             stop.store(true, Ordering::Relaxed);
             runner.join().expect("no panic").expect("a result")
@@ -401,7 +409,7 @@ fn the_knee_of_a_real_server_is_where_its_threads_are_busy() {
     }
 }
 
-/// A generator that gets no CPU for a while must not report its delay as busy connections.
+/// A generator that gets no CPU for a while must report the delay as its own lateness, not as busy connections.
 #[test]
 fn an_absent_generator_is_late_whatever_its_connections_do() {
     let server = FakeServer::start(|_| Reply::Bytes(OK));
@@ -412,7 +420,7 @@ fn an_absent_generator_is_late_whatever_its_connections_do() {
         }
     };
     let result = run(&spec, &AtomicBool::new(false), &mut absent).expect("a result");
-    // A quarter of the requests were due meanwhile; one of them found the connection free.
+    // A quarter of the requests were due during that time; one of those requests found the connection free.
     let lateness = result.lateness.value_at_quantile(0.9);
     assert!(lateness > 100_000, "{lateness} us, the generator was away for 400 ms");
     let reasons = reasons(&result);

@@ -1,21 +1,21 @@
-//! SVG primitives for charts: shapes with CSS classes, and one style sheet. Inside a page the colours are the page's
-//! variables, so that they follow light and dark mode; a standalone chart has the light ones embedded.
+//! SVG primitives for charts: shapes with CSS classes, and one style sheet. A chart inside a page uses colour variables
+//! of the page, which follow light and dark mode. A standalone chart contains the light colours.
 //!
-//! Every mark that represents a datum has the class `d`; a chart without any is not drawn.
+//! Every mark that represents data has the class `d`. A chart without such marks is replaced by a text.
 
 use std::fmt::Write as _;
 
-/// Width of a chart on a desktop screen, pixels.
+/// Width of a chart on a desktop screen, in pixels.
 pub const WIDE: f64 = 880.0;
-/// Width of a chart on a phone, pixels.
+/// Width of a chart on a phone, in pixels.
 pub const NARROW: f64 = 358.0;
-/// Line height of text, pixels.
+/// Line height of text, in pixels.
 pub const LINE: f64 = 14.0;
-/// Assumed maximum width of a character in labels, pixels.
+/// Assumed maximum width of a character in labels, in pixels.
 const CHARACTER: f64 = 7.2;
 
-/// Names of colours with their light and dark values. Hues are distinguishable with any colour vision, with a contrast
-/// to the background of at least 3 (marks) or 4.5 (text).
+/// Names of colours with their light and dark values. Hues are distinguishable with any kind of colour vision, and
+/// their contrast to the background is at least 3 (marks) or 4.5 (text).
 pub const COLOURS: [(&str, &str, &str); 27] = [
     ("ground", "#ffffff", "#16181b"),
     ("ink", "#1d2125", "#e4e6e8"),
@@ -46,7 +46,7 @@ pub const COLOURS: [(&str, &str, &str); 27] = [
     ("ondark", "#ffffff", "#16181b"),
 ];
 
-/// Style sheet of charts; `var(--…)` refer to [`COLOURS`].
+/// Style sheet of charts; `var(--…)` refers to [`COLOURS`].
 pub const STYLE: &str = "\
 svg text{font-size:12px;fill:var(--ink);font-variant-numeric:tabular-nums}\
 svg .s{fill:var(--muted);font-size:11px}svg .b{font-weight:600}svg .h{font-weight:600;font-size:13px}\
@@ -69,7 +69,7 @@ svg .tip:hover .say,svg .tip:focus .say{visibility:visible}svg .tip:hover .hit,s
 svg .tip:hover .pt,svg .tip:focus .pt{stroke-opacity:1;stroke-width:1.5}\
 svg .tip:hover .d,svg .tip:focus .d{fill-opacity:1}";
 
-/// The style sheet with light colours in place of the variables.
+/// Returns the style sheet with light colours in place of the variables.
 fn fixed_style() -> String {
     let mut style = STYLE.to_owned();
     for (name, light, _) in COLOURS {
@@ -78,28 +78,28 @@ fn fixed_style() -> String {
     style
 }
 
-/// A chart being drawn.
+/// A chart that is being drawn.
 #[derive(Debug)]
 pub struct Canvas {
     width: f64,
-    /// Height so far, pixels.
+    /// Height of the chart so far, in pixels.
     pub height: f64,
     body: String,
     desc: Vec<String>,
 }
 
 impl Canvas {
-    /// An empty chart of this width in pixels.
+    /// Creates an empty chart of this width in pixels.
     pub fn new(width: f64) -> Self {
         Self { width, height: 0.0, body: String::new(), desc: Vec::new() }
     }
 
-    /// Pixels.
+    /// Returns the width in pixels.
     pub fn width(&self) -> f64 {
         self.width
     }
 
-    /// Whether labels must be placed above their marks instead of beside them.
+    /// Returns whether the chart is so narrow that labels must be above their marks instead of next to them.
     pub fn is_narrow(&self) -> bool {
         self.width < 500.0
     }
@@ -109,14 +109,14 @@ impl Canvas {
         self.desc.push(sentence);
     }
 
-    /// A rectangle by its upper left corner and its size.
+    /// Draws a rectangle, given by its upper left corner and its size.
     pub fn rect(&mut self, class: &str, (x, y): (f64, f64), (w, h): (f64, f64)) {
         let (x, y, w, h) = (num(x), num(y), num(w), num(h));
         let _ =
             writeln!(self.body, "<rect class=\"{class}\" x=\"{x}\" y=\"{y}\" width=\"{w}\" height=\"{h}\"/>");
     }
 
-    /// A straight line.
+    /// Draws a straight line.
     pub fn line(&mut self, class: &str, from: (f64, f64), to: (f64, f64)) {
         let _ = writeln!(
             self.body,
@@ -128,7 +128,7 @@ impl Canvas {
         );
     }
 
-    /// A dot; `tip` is its tooltip.
+    /// Draws a dot with `tip` as its tooltip.
     pub fn dot(&mut self, class: &str, (x, y): (f64, f64), r: f64, tip: Option<&str>) {
         let (x, y, r) = (num(x), num(y), num(r));
         let _ = write!(self.body, "<circle class=\"{class}\" cx=\"{x}\" cy=\"{y}\" r=\"{r}\"");
@@ -138,9 +138,10 @@ impl Canvas {
         });
     }
 
-    /// Shows `words` at `place` while the pointer is on what `draw` draws, or after it was selected by touch or
-    /// keyboard, using style sheets only. The text is in space reserved by the chart, so that no later mark covers it.
-    /// With class `e` its lines end at `place`.
+    /// Draws marks with `draw`, and a tooltip with the text `words` at `place`. The tooltip is visible while the
+    /// pointer is on the marks, or after the user selects them by touch or keyboard; this needs style sheets only, no
+    /// scripts. The chart must reserve the space for the tooltip, so that no later mark covers it. With class `e`, the
+    /// text is right-aligned at `place`.
     pub fn tip(&mut self, words: &str, place: (f64, f64), class: &str, draw: impl FnOnce(&mut Self)) {
         self.body.push_str("<g class=\"tip\" tabindex=\"-1\">");
         draw(self);
@@ -155,19 +156,20 @@ impl Canvas {
         self.body.push_str("</g>\n");
     }
 
-    /// A line through points.
+    /// Draws a line through points.
     pub fn curve(&mut self, class: &str, points: &[(f64, f64)]) {
         let points: Vec<String> = points.iter().map(|(x, y)| format!("{},{}", num(*x), num(*y))).collect();
         let _ = writeln!(self.body, "<polyline class=\"{class}\" points=\"{}\"/>", points.join(" "));
     }
 
-    /// A text; the point is its lower left corner, unless the class says otherwise.
+    /// Draws a text with its lower left corner at this point, unless the class specifies another alignment.
     pub fn text(&mut self, class: &str, (x, y): (f64, f64), text: &str) {
         let (x, y) = (num(x), num(y));
         let _ = writeln!(self.body, "<text class=\"{class}\" x=\"{x}\" y=\"{y}\">{}</text>", escape(text));
     }
 
-    /// A legend with a colour patch per name, in lines from `top` on; returns where the lines end.
+    /// Draws a legend with a colour patch for each name, starting at the height `top`. Returns the position of the
+    /// legend's lower end.
     pub fn key(&mut self, left: f64, top: f64, entries: &[(String, String)]) -> f64 {
         let (mut x, mut y) = (left, top);
         for (class, name) in entries {
@@ -185,7 +187,7 @@ impl Canvas {
         y + 18.0
     }
 
-    /// The chart as part of a page; `id` must be unique on the page.
+    /// Renders the chart as part of a page; `id` must be unique on the page.
     pub fn embedded(&self, id: &str, title: &str) -> String {
         let (width, height) = (num(self.width), num(self.height));
         format!(
@@ -197,7 +199,7 @@ impl Canvas {
         )
     }
 
-    /// The chart as a file of its own, with its title and origin.
+    /// Renders the chart as a standalone file with its title and the name of the run.
     pub fn alone(&self, title: &str, from: &str) -> String {
         let (width, height) = (self.width + 48.0, self.height + 88.0);
         let room = width - 48.0;
@@ -220,7 +222,7 @@ impl Canvas {
     }
 }
 
-/// A text in place of a chart that cannot be drawn.
+/// Draws a text in place of a chart that cannot be drawn.
 pub fn words(why: &str) -> Canvas {
     let mut canvas = Canvas::new(WIDE);
     for line in lines(why, WIDE) {
@@ -232,7 +234,7 @@ pub fn words(why: &str) -> Canvas {
     canvas
 }
 
-/// Breaks a text between words into lines of at most `px` pixels.
+/// Breaks a text at spaces into lines of at most `px` pixels.
 fn lines(text: &str, px: f64) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
@@ -247,12 +249,12 @@ fn lines(text: &str, px: f64) -> Vec<String> {
     lines
 }
 
-/// Estimated width of a label, pixels.
+/// Returns the estimated width of a label in pixels.
 pub fn text_width(text: &str) -> f64 {
     text.chars().count() as f64 * CHARACTER
 }
 
-/// The label, truncated to fit in `px` pixels.
+/// Truncates a label so that it fits in `px` pixels.
 pub fn fitted(text: &str, px: f64) -> String {
     let fits = (px / CHARACTER).max(1.0) as usize;
     if text.chars().count() <= fits {
@@ -261,7 +263,7 @@ pub fn fitted(text: &str, px: f64) -> String {
     text.chars().take(fits - 1).chain(['…']).collect()
 }
 
-/// A coordinate with one decimal; never NaN or infinite.
+/// Formats a coordinate with one decimal. NaN and infinite values become 0.
 fn num(value: f64) -> String {
     if !value.is_finite() {
         return "0".to_owned();

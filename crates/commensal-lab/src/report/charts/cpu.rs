@@ -1,4 +1,5 @@
-//! CPU use block by block: online, offline, everything else, and steal.
+//! Chart of the CPU use in each block: by online work, by offline work, by everything else, and steal. A block is the
+//! measurement of one arm (way of running the service) in one round.
 
 use super::canvas::Canvas;
 use super::decoded::DecodedRun;
@@ -9,10 +10,10 @@ use crate::stats::median;
 
 const HEIGHT: f64 = 150.0;
 
-/// Colour, name, and amount.
+/// Colour, name, and value of a kind of CPU use.
 type Kind = (&'static str, &'static str, fn(&CpuUse) -> Option<f64>);
 
-/// In order from the bottom of a bar to its top.
+/// Kinds of CPU use, from the bottom of a bar to its top.
 const KINDS: [Kind; 4] = [
     ("online", "online", |cpu| cpu.online),
     ("offline", "offline", |cpu| cpu.offline),
@@ -25,7 +26,7 @@ pub fn draw(seen: &DecodedRun<'_>, width: f64) -> Result<Canvas, String> {
     let total = |block: &Block| -> f64 { KINDS.iter().filter_map(|(_, _, of)| known(of(&block.cpu))).sum() };
     let highest = seen.run.blocks.iter().map(total).fold(0.0, f64::max);
     if highest <= 0.0 {
-        return Err("No block tells its CPU use: this machine gave the recorder no CPU accounting.".into());
+        return Err("No block has a CPU use: on this machine, the run could not read CPU accounting.".into());
     }
     let mut canvas = Canvas::new(width);
     let (left, right) = (54.0, width - 4.0);
@@ -33,7 +34,7 @@ pub fn draw(seen: &DecodedRun<'_>, width: f64) -> Result<Canvas, String> {
     let shown: Vec<_> = KINDS.iter().filter(|(_, _, of)| has(of)).collect();
     let key: Vec<(String, String)> =
         shown.iter().map(|(class, name, _)| ((*class).to_owned(), (*name).to_owned())).collect();
-    // Space below the names for the tooltips of blocks.
+    // Reserve space below the legend for the tooltips of blocks.
     let key_foot = canvas.key(0.0, 0.0, &key);
     let said = (right, key_foot + 10.0);
     let top = key_foot + if canvas.is_narrow() { 34.0 } else { 20.0 };
@@ -75,8 +76,8 @@ pub fn draw(seen: &DecodedRun<'_>, width: f64) -> Result<Canvas, String> {
     Ok(canvas)
 }
 
-/// `round 3, isolated: online 0.81, offline 1.02, other 0.10, steal 0.00 CPUs`; in two lines where it does not fit in
-/// one.
+/// Formats `round 3, isolated: online 0.81, offline 1.02, other 0.10, steal 0.00 CPUs`, in two lines if the chart is
+/// narrow.
 fn words(seen: &DecodedRun<'_>, block: &Block, narrow: bool) -> String {
     let each: Vec<String> = (KINDS.iter())
         .filter_map(|(class, _, of)| {

@@ -1,5 +1,6 @@
-//! Chart of harm over a swept value: a line for each gate with its intervals and threshold, and below it the offline
-//! work kept.
+//! Chart of a sweep, which is a run with one arm for each value of a setting. The upper panel shows the harm at each
+//! value: a line for each gate (metric that determines the verdict), with intervals and threshold. The lower panel
+//! shows the share of the offline work that was kept.
 
 use super::canvas::{Canvas, text_width};
 use super::ratios::TICKS;
@@ -8,13 +9,14 @@ use crate::format::{log_of_pct, signed_pct};
 use crate::record::{Metric, Verdict};
 use crate::report::points::{Curve, CurvePoint};
 
-/// Heights of the two panels, pixels.
+/// Height of the upper panel (harm), in pixels.
 const HARM: f64 = 250.0;
+/// Height of the lower panel (offline work that was kept), in pixels.
 const KEPT: f64 = 74.0;
-/// Ratio of the values above which their axis is logarithmic.
+/// The axis for the values is logarithmic if the ratio of the largest to the smallest value exceeds this.
 const WIDE_RANGE: f64 = 40.0;
 
-/// The harm axis: linear about zero, logarithmic beyond the threshold.
+/// The axis for harm: linear around zero, logarithmic beyond the threshold.
 struct Harm {
     scale: Scale,
     unit: f64,
@@ -29,7 +31,7 @@ impl Harm {
         let values = gates.flat_map(|gate| gate.ci95.into_iter().flatten().chain([gate.harm_pct]));
         let all =
             values.chain(thetas()).filter(|pct| pct.is_finite()).map(|pct| (log_of_pct(pct) / unit).asinh());
-        // Zero and the threshold are always inside.
+        // Zero and the threshold are always visible.
         let (lo, hi) = extent(all.chain([-0.9, 0.9])).unwrap_or((-1.0, 1.0));
         let room = (hi - lo) * 0.04;
         Self { scale: Scale::new((lo - room, hi + room), (foot, top)), unit }
@@ -44,15 +46,12 @@ impl Harm {
     }
 }
 
-/// Draws the curve, or returns why it cannot be drawn.
+/// Draws the chart, or returns why it cannot be drawn.
 pub fn draw(curve: &Curve, width: f64) -> Result<Canvas, String> {
     let points: Vec<&CurvePoint> = curve.sorted().into_iter().filter(|point| point.at.is_finite()).collect();
     let measured = |point: &&CurvePoint| point.gates.iter().any(|gate| gate.harm_pct.is_finite());
     if !points.iter().any(measured) {
-        return Err(format!(
-            "No value of {} has a gate that was measured, so there is no curve.",
-            curve.what
-        ));
+        return Err(format!("No gate was measured at any value of {}, so there is no curve.", curve.what));
     }
     let mut canvas = Canvas::new(width);
     let metrics = curve.metrics();
@@ -62,7 +61,7 @@ pub fn draw(curve: &Curve, width: f64) -> Result<Canvas, String> {
         .map(|(i, metric)| (format!("f{}", colour(i)), metric.label().to_owned()))
         .collect();
     let key_foot = canvas.key(0.0, 0.0, &key);
-    // Space for tooltips between the legend and the chart.
+    // Reserve space for tooltips between the legend and the chart.
     let (said, top) = ((0.0, key_foot + 10.0), key_foot + 22.0);
     let (left, right) = (54.0, width - 14.0);
     let foot = top + HARM;
@@ -71,7 +70,7 @@ pub fn draw(curve: &Curve, width: f64) -> Result<Canvas, String> {
     harm_axis(&mut canvas, &harm, (left, right), (top, foot));
     thresholds(&mut canvas, curve, &metrics, &harm, (left, right));
     for (i, metric) in metrics.iter().enumerate() {
-        // Intervals of different gates at the same value are placed side by side.
+        // Intervals of different gates at the same value are drawn next to each other, so that they do not overlap.
         let aside = (i as f64 - (metrics.len() as f64 - 1.0) / 2.0) * 5.0;
         line(&mut canvas, curve, &points, (*metric, colour(i)), &|point| x(point) + aside, (&harm, said));
     }
@@ -89,12 +88,12 @@ pub fn draw(curve: &Curve, width: f64) -> Result<Canvas, String> {
     Ok(canvas)
 }
 
-/// The colour of the nth gate.
+/// Returns the colour of the gate with this index.
 fn colour(nth: usize) -> usize {
     [3, 2, 4, 5, 6, 7, 0][nth % 7]
 }
 
-/// Maps points to horizontal positions: linear, or logarithmic for values far apart.
+/// Maps points to horizontal positions, on a linear axis or on a logarithmic one if the values are far apart.
 fn across(points: &[&CurvePoint], (left, right): (f64, f64)) -> impl Fn(&CurvePoint) -> f64 + use<> {
     let (lo, hi) = extent(points.iter().map(|point| point.at)).unwrap_or((0.0, 1.0));
     let by_log = lo > 0.0 && hi / lo > WIDE_RANGE;
@@ -121,7 +120,7 @@ fn harm_axis(canvas: &mut Canvas, harm: &Harm, (left, right): (f64, f64), (top, 
     canvas.line("axis", (left, top), (left, foot));
 }
 
-/// A dashed line for each threshold, labelled with its gates where they differ.
+/// Draws a dashed line for each threshold, labelled with its gates if thresholds differ.
 fn thresholds(
     canvas: &mut Canvas,
     curve: &Curve,
@@ -178,7 +177,7 @@ fn line(
     }
 }
 
-/// The verdict of each value below its marks, where it fits.
+/// Draws the verdict on each value below the value's marks, if there is space.
 fn verdicts(canvas: &mut Canvas, points: &[&CurvePoint], x: &dyn Fn(&CurvePoint) -> f64, foot: f64) -> f64 {
     let mut last = f64::MIN;
     for point in points {
@@ -193,7 +192,7 @@ fn verdicts(canvas: &mut Canvas, points: &[&CurvePoint], x: &dyn Fn(&CurvePoint)
     if last > f64::MIN { foot + 24.0 } else { foot + 6.0 }
 }
 
-/// The share of the offline work that is kept at each value.
+/// Draws the share of the offline work that is kept at each value.
 fn kept(
     canvas: &mut Canvas,
     curve: &Curve,
@@ -230,7 +229,7 @@ fn kept(
     foot
 }
 
-/// The labels of the axis; those that do not fit are left out, since the table has them.
+/// Draws the labels of the axis. A label that does not fit is omitted, because the table contains it.
 fn labels(canvas: &mut Canvas, points: &[&CurvePoint], x: &dyn Fn(&CurvePoint) -> f64, foot: f64) {
     let mut last = f64::MIN;
     for point in points {

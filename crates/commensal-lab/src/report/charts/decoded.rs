@@ -1,24 +1,25 @@
-//! Data of a run for the charts, decoded once from its blocks.
+//! The data of a run for the charts. The blocks are decoded once, for all charts. A block is the measurement of one arm
+//! (way of running the service) in one round.
 
 use crate::analysis::{Samples, online_failed};
 use crate::record::{Block, LatencyHistogram, Metric, Role, Run, decode_histogram, percentile_us};
 use std::collections::BTreeMap;
 
-/// A run with its histograms decoded.
+/// A run with decoded histograms.
 #[derive(Debug)]
 pub struct DecodedRun<'a> {
     /// The run.
     pub run: &'a Run,
-    /// The values that the analysis compares.
+    /// The values that the analysis compares between arms.
     pub samples: Samples,
-    /// Percentiles of each block, valid or not, microseconds; in the order of the blocks.
+    /// Percentiles in microseconds of each block, valid or not, in the order of the record.
     pub latency_us: Vec<BTreeMap<Metric, f64>>,
-    /// All requests of the valid blocks of each arm; `None` where no block has a histogram.
+    /// Latencies of all requests in the valid blocks of each arm; `None` for an arm without histograms.
     pub merged: Vec<Option<LatencyHistogram>>,
 }
 
 impl<'a> DecodedRun<'a> {
-    /// Reads the blocks of a run.
+    /// Decodes the blocks of a run.
     pub fn of(run: &'a Run) -> Self {
         let mut merged = vec![None; run.arms.len()];
         let mut latency_us = Vec::with_capacity(run.blocks.len());
@@ -34,7 +35,7 @@ impl<'a> DecodedRun<'a> {
         Self { run, samples: Samples::of(run).0, latency_us, merged }
     }
 
-    /// Colour number of an arm.
+    /// Returns the number of an arm's colour.
     pub fn colour(&self, arm: &str) -> usize {
         let Some(at) = self.run.arms.iter().position(|other| other.name == arm) else { return 0 };
         match self.run.arms[at].role {
@@ -51,18 +52,18 @@ impl<'a> DecodedRun<'a> {
         }
     }
 
-    /// Label of a block, such as `round 3, isolated`.
+    /// Formats the label of a block, such as `round 3, isolated`.
     pub fn place(&self, block: &Block) -> String {
         format!("round {}, {}", block.round.saturating_add(1), super::canvas::fitted(&block.arm, 130.0))
     }
 
-    /// Whether offline work ran in a block.
+    /// Returns whether offline work ran in a block.
     pub fn has_offline(&self, block: &Block) -> bool {
         let role = self.run.arms.iter().find(|arm| arm.name == block.arm).map(|arm| arm.role);
         matches!(role, Some(Role::Contended | Role::Isolated | Role::OfflineAlone))
     }
 
-    /// The highest percentile, up to P99, that at least half of the blocks with any percentile have.
+    /// Returns the highest percentile up to P99 that is known for at least half of the blocks that have percentiles.
     pub fn tail(&self) -> Option<Metric> {
         let blocks = self.latency_us.iter().filter(|values| !values.is_empty()).count();
         let known =
@@ -74,13 +75,14 @@ impl<'a> DecodedRun<'a> {
 
 fn add(into: &mut Option<LatencyHistogram>, histogram: LatencyHistogram) {
     match into {
-        // Both have the fixed bounds of the record, so they can be added.
+        // Adding cannot fail, because both histograms have the fixed bounds of the record.
         Some(sum) => drop(sum.add(&histogram)),
         None => *into = Some(histogram),
     }
 }
 
-/// As in the analysis: only with enough requests, and only if the plan provides for it.
+/// Returns the percentiles of a block, as the analysis does: only percentiles that are part of the plan, and for which
+/// the block has enough requests.
 fn percentiles(run: &Run, block: &Block, histogram: Option<&LatencyHistogram>) -> BTreeMap<Metric, f64> {
     let size = histogram.map_or(block.load.offered_requests, |histogram| histogram.len());
     let value = |metric: Metric| {

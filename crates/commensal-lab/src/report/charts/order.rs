@@ -1,25 +1,27 @@
-//! Positions of blocks on an axis in the order of measurement, shared by two charts.
+//! The horizontal axis of two charts: positions of blocks in the order of measurement. A block is the measurement of
+//! one arm (way of running the service) in one round.
 
 use super::canvas::Canvas;
 use super::decoded::DecodedRun;
 use super::scale::{Scale, round_steps, trimmed};
 use crate::record::{Block, Run};
 
-/// Horizontal extent of each block, and labels of the axis.
+/// Horizontal extent of each block, and the labels of the axis.
 pub struct Order {
-    /// Begin and end of each block, pixels.
+    /// Start and end of each block, in pixels.
     pub spans: Vec<(f64, f64)>,
     scale: Scale,
-    /// Whether the axis shows time; otherwise it counts blocks.
+    /// Whether the axis shows time; otherwise it shows the numbers of blocks.
     timed: bool,
     most: f64,
 }
 
 impl Order {
-    /// Places the blocks between two pixels.
+    /// Distributes the blocks between two positions, which are in pixels.
     pub fn of(run: &Run, (left, right): (f64, f64)) -> Self {
         let ends: Option<Vec<(f64, f64)>> = run.blocks.iter().map(span).collect();
-        // A block of short windows is spread over its round, among those of other arms, so it has no position in time.
+        // If a block consists of short windows, its windows alternate with those of other arms during the whole round,
+        // so the block has no single position in time.
         let in_turn = |ends: &Vec<(f64, f64)>| ends.windows(2).all(|pair| pair[0].0 <= pair[1].0);
         let ends = ends.filter(|ends| run.design.windows.is_none() && in_turn(ends));
         let timed = ends.is_some();
@@ -32,14 +34,14 @@ impl Order {
         Self { spans, scale, timed, most }
     }
 
-    /// Position of a second within a block, pixels.
+    /// Returns the position, in pixels, of the time `t_s` within a block.
     pub fn within(&self, block: usize, measure_s: f64, t_s: f64) -> f64 {
         let (from, to) = self.spans[block];
         let share = if measure_s > 0.0 { (t_s / measure_s).clamp(0.0, 1.0) } else { 0.0 };
         from + share * (to - from)
     }
 
-    /// The axis below a panel.
+    /// Draws the axis below a panel.
     pub fn axis(&self, canvas: &mut Canvas, run: &Run, (left, right): (f64, f64), foot: f64) {
         canvas.line("axis", (left, foot), (right, foot));
         let about = if canvas.is_narrow() { 4.0 } else { 9.0 };
@@ -50,7 +52,7 @@ impl Order {
             }
             return;
         }
-        // A round is labelled where its first block begins.
+        // The label of a round is at the start of the round's first block.
         let rounds =
             run.blocks.iter().map(|block| block.round).max().map_or(1.0, |round| f64::from(round) + 1.0);
         let step = round_steps(rounds, about).get(1).copied().unwrap_or(1.0).max(1.0) as u32;
@@ -64,7 +66,7 @@ impl Order {
                 } else {
                     block.round.saturating_add(1).to_string()
                 };
-                // There is no space for a second label next to the first.
+                // A label appears only if there is space between it and the label of the first round.
                 if block.round == 0 || self.scale.at(i as f64) - self.scale.at(0.0) > 56.0 {
                     self.mark(canvas, i as f64, &label, foot);
                 }
@@ -103,7 +105,7 @@ fn span(block: &Block) -> Option<(f64, f64)> {
     Some((at, at + block.measure_s.max(0.0)))
 }
 
-/// The arms that have blocks, with their colours.
+/// Returns the arms that have blocks, with their colours.
 pub fn arms_key(seen: &DecodedRun<'_>) -> Vec<(String, String)> {
     let arms = seen.run.arms.iter().filter(|arm| seen.run.blocks_of(&arm.name).next().is_some());
     arms.map(|arm| (format!("f{}", seen.colour(&arm.name)), arm.name.clone())).collect()

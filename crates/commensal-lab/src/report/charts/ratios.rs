@@ -1,7 +1,9 @@
-//! The main chart: every round is a dot, at the change of a metric against the baseline of the same round.
+//! The main chart. It has one dot per arm (way of running the service) and round, whose position is the metric's change
+//! from the baseline of the same round. Each panel shows one gate (metric that determines the verdict).
 //!
-//! Changes of a few per cent and of several hundred share one axis, so it is linear about zero and logarithmic beyond the
-//! threshold (the inverse hyperbolic sine of the log-ratio over the threshold's).
+//! Changes of a few per cent and of several hundred per cent share one axis. So the axis is linear around zero and
+//! logarithmic beyond the threshold: a position is the inverse hyperbolic sine of the change's log-ratio divided by the
+//! threshold's log-ratio.
 
 use super::canvas::{Canvas, fitted};
 use super::decoded::DecodedRun;
@@ -10,23 +12,23 @@ use crate::format::{brackets, change_pct, log_of_pct, pct_of_log, quantum, signe
 use crate::record::{Arm, Comparison, Metric, Role};
 use crate::verdict::against_baseline;
 
-/// Height of the dots of one arm, pixels.
+/// Height of the strip with the dots of one arm, in pixels.
 const STRIP: f64 = 34.0;
-/// Changes that may label the axis, per cent, in order of preference.
+/// Changes in per cent that may label the axis, in order of preference.
 pub const TICKS: [f64; 25] = [
     0.0, 100.0, -50.0, 20.0, -20.0, 1000.0, -90.0, 10.0, -10.0, 50.0, 200.0, 500.0, -80.0, 5.0, -5.0, 2.0,
     -2.0, 1.0, -1.0, 10_000.0, -99.0, 2000.0, 5000.0, 0.5, -0.5,
 ];
 
-/// One arm on one metric.
+/// One arm with one metric.
 struct Row<'a> {
     arm: &'a Arm,
-    /// Round and log-ratio of the metric itself.
+    /// Round and log-ratio of the metric. Positive means that the metric is larger, not that it is worse.
     rounds: Vec<(u32, f64)>,
     result: Option<&'a Comparison>,
 }
 
-/// Draws one panel per gate metric.
+/// Draws one panel per gate (metric that determines the verdict).
 pub fn draw(seen: &DecodedRun<'_>, width: f64) -> Result<Canvas, String> {
     let baseline = seen.run.arms.iter().position(|arm| arm.role == Role::Baseline);
     let baseline = baseline.ok_or("The run has no baseline arm, so there is nothing to compare with.")?;
@@ -63,12 +65,12 @@ fn rows<'a>(seen: &DecodedRun<'a>, baseline: usize, metric: Metric) -> Vec<Row<'
     all.filter(|row| !row.rounds.is_empty()).collect()
 }
 
-/// The log-ratio of the metric itself for a harm in per cent.
+/// Converts a harm in per cent to the log-ratio of the metric; a harm to throughput is a decrease.
 fn log_change(metric: Metric, harm_pct: f64) -> f64 {
     if metric.more_is_better() { -log_of_pct(harm_pct) } else { log_of_pct(harm_pct) }
 }
 
-/// The axis of a panel.
+/// The horizontal axis of a panel.
 struct Axis {
     scale: Scale,
     unit: f64,
@@ -87,7 +89,7 @@ impl Axis {
 fn axis(rows: &[Row<'_>], theta: f64, (left, right): (f64, f64)) -> Axis {
     let unit = log_of_pct(theta);
     let dots = rows.iter().flat_map(|row| row.rounds.iter().map(|(_, log)| *log));
-    // The band of the threshold is always inside, with a margin around it.
+    // The band of changes within the threshold is always visible, with a margin.
     let (lo, hi) = extent(dots.chain([-unit * 1.6, unit * 1.6])).unwrap_or((-unit, unit));
     let (lo, hi) = ((lo / unit).asinh(), (hi / unit).asinh());
     let room = (hi - lo) * 0.03;
@@ -117,10 +119,11 @@ fn panel(canvas: &mut Canvas, seen: &DecodedRun<'_>, metric: Metric, rows: &[Row
     canvas.height = foot + 20.0;
 }
 
-/// The vertical grid lines with their labels, starting with zero and the ends of the band.
+/// Draws the vertical grid lines with their labels. Zero and the ends of the threshold's band come first, and suppress
+/// other labels that are too close.
 fn ticks(canvas: &mut Canvas, axis: &Axis, metric: Metric, theta: f64, (top, foot): (f64, f64)) {
     let ends = [theta, -theta].map(|pct| pct_of_log(log_change(metric, pct)));
-    // The end of the band may be 4.76 %, for throughput: a round value next to it gets no label.
+    // For throughput, an end of the band may be at 4.76 %; a round value close to it then gets no label.
     let mut taken: Vec<f64> = Vec::new();
     for (i, pct) in TICKS[..1].iter().chain(&ends).chain(&TICKS[1..]).enumerate() {
         let log = log_of_pct(*pct);
@@ -176,7 +179,7 @@ fn strip(
     }
     let (value, ends, sample) = figures(seen, metric, row);
     let name = &row.arm.name;
-    // The identical arm is not a result: it shows how far two equal arms differ.
+    // The second baseline only shows how much two identical arms differ.
     let twin = row.arm.role == Role::Baseline2;
     canvas.describe(format!("{} of {name}: {value} {ends}, {sample}.", metric.label()));
     if narrow {
@@ -197,7 +200,7 @@ fn strip(
     }
 }
 
-/// Estimate, interval and number of rounds, in words.
+/// Formats the estimate, the interval, and the number of rounds.
 fn figures(seen: &DecodedRun<'_>, metric: Metric, row: &Row<'_>) -> (String, String, String) {
     let rounds = format!("{} rounds", row.rounds.len());
     let Some(result) = row.result else {
@@ -208,7 +211,7 @@ fn figures(seen: &DecodedRun<'_>, metric: Metric, row: &Row<'_>) -> (String, Str
     let ends = result.ci95.map(|ends| brackets(ends.map(change), step));
     (
         signed_pct(change(result.harm_pct), step),
-        ends.unwrap_or_else(|| "too few for an interval".into()),
+        ends.unwrap_or_else(|| "too few rounds for an interval".into()),
         rounds,
     )
 }

@@ -1,6 +1,6 @@
-//! Maps values to pixels, and chooses labels of axes.
+//! Maps values to pixels, and chooses the labels of axes.
 
-/// A linear map from values to pixels; callers pass logarithms themselves.
+/// A linear map from values to pixels. For a logarithmic axis, callers pass logarithms.
 #[derive(Debug, Clone, Copy)]
 pub struct Scale {
     from: (f64, f64),
@@ -8,25 +8,25 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// Maps `from.0` to `to.0` and `from.1` to `to.1`. An empty range of values is widened.
+    /// Creates a scale that maps `from.0` to `to.0` and `from.1` to `to.1`. An empty range of values is widened.
     pub fn new(from: (f64, f64), to: (f64, f64)) -> Self {
         let from = if from.1 - from.0 > 1e-12 { from } else { (from.0 - 0.5, from.0 + 0.5) };
         Self { from, to }
     }
 
-    /// Position of a value, pixels; values outside are clamped.
+    /// Returns the position of a value in pixels; values outside of the range are clamped.
     pub fn at(&self, value: f64) -> f64 {
         let share = ((value - self.from.0) / (self.from.1 - self.from.0)).clamp(0.0, 1.0);
         self.to.0 + share * (self.to.1 - self.to.0)
     }
 
-    /// Whether a value lies in the range.
+    /// Returns whether a value is in the range.
     pub fn holds(&self, value: f64) -> bool {
         (self.from.0..=self.from.1).contains(&value)
     }
 }
 
-/// Least and greatest of finite values.
+/// Returns the smallest and the largest of the finite values.
 pub fn extent(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     values.filter(|value| value.is_finite()).fold(None, |range, value| match range {
         None => Some((value, value)),
@@ -34,7 +34,7 @@ pub fn extent(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     })
 }
 
-/// Round values from 0 to `most`, at least two and about `about` of them.
+/// Returns round values from 0 to `most`: at least two, and approximately `about`.
 pub fn round_steps(most: f64, about: f64) -> Vec<f64> {
     if !(most > 0.0 && most.is_finite()) {
         return vec![0.0];
@@ -45,7 +45,8 @@ pub fn round_steps(most: f64, about: f64) -> Vec<f64> {
     (0..=(most / step * 1.000_001) as u32).map(|i| f64::from(i) * step).collect()
 }
 
-/// Values of a logarithmic axis from `lo` to `hi`: 1, 2, 5 of each power of ten, fewer when there are many powers.
+/// Returns values for a logarithmic axis from `lo` to `hi`: 1, 2 and 5 times each power of ten, or only the powers if
+/// there are many.
 pub fn log_steps(lo: f64, hi: f64) -> Vec<f64> {
     if !(lo > 0.0 && hi >= lo && hi.is_finite()) {
         return Vec::new();
@@ -58,7 +59,7 @@ pub fn log_steps(lo: f64, hi: f64) -> Vec<f64> {
         .collect()
 }
 
-/// The latency as an axis label, such as `200 µs` or `1 ms`.
+/// Formats a latency as an axis label, such as `200 µs` or `1 ms`.
 pub fn axis_latency(us: f64) -> String {
     match us {
         us if us < 1e3 => format!("{} µs", trimmed(us)),
@@ -67,7 +68,7 @@ pub fn axis_latency(us: f64) -> String {
     }
 }
 
-/// At most two decimals, without trailing zeros.
+/// Formats a number with at most two decimals, without trailing zeros.
 pub fn trimmed(value: f64) -> String {
     let text = format!("{value:.2}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()

@@ -1,7 +1,7 @@
-//! Latency over the share of requests, as HdrHistogram draws it: each tenth of the remaining requests has the same width.
+//! Chart of latency by percentile, on HdrHistogram's axis, where 90 %, 99 %, 99.9 % and so on are equally far apart.
 //!
-//! The requests of all valid blocks of an arm are combined here, for the chart only. Figures and verdicts are computed
-//! from paired blocks instead.
+//! Only this chart combines the requests of all valid blocks of an arm (way of running the service). Results and
+//! verdicts are computed from pairs of blocks instead.
 
 use super::canvas::Canvas;
 use super::decoded::DecodedRun;
@@ -12,13 +12,13 @@ use crate::record::{LatencyHistogram, percentile_us};
 const HEIGHT: f64 = 270.0;
 /// Number of points of a curve.
 const POINTS: usize = 110;
-/// Requests that must lie beyond the last point of a curve.
+/// Minimum number of requests beyond the last point of a curve.
 const BEYOND: f64 = 10.0;
 
 struct Curve<'a> {
     name: &'a str,
     colour: usize,
-    /// Number of nines, and microseconds.
+    /// Points of the curve: number of nines of the percentile (such as 2 for 99 %), and latency in microseconds.
     points: Vec<(f64, f64)>,
 }
 
@@ -33,7 +33,7 @@ pub fn draw(seen: &DecodedRun<'_>, width: f64) -> Result<Canvas, String> {
         .collect();
     let all = || curves.iter().flat_map(|curve| curve.points.iter().copied());
     let (Some((_, nines)), Some((lo, hi))) = (extent(all().map(|p| p.0)), extent(all().map(|p| p.1))) else {
-        return Err("No usable block holds enough latencies for a distribution.".into());
+        return Err("No usable block has enough latencies for a distribution.".into());
     };
     let mut canvas = Canvas::new(width);
     let narrow = canvas.is_narrow();
@@ -54,7 +54,7 @@ pub fn draw(seen: &DecodedRun<'_>, width: f64) -> Result<Canvas, String> {
         canvas.text("s e", (left - 8.0, at + 4.0), &axis_latency(us));
     }
     share_axis(&mut canvas, &x, (left, right), foot);
-    // The identical arm is drawn below all others: it only shows how far two equal curves differ.
+    // The second baseline is drawn below all other curves, because it only shows how much two identical arms differ.
     let mut order: Vec<&Curve<'_>> = curves.iter().collect();
     order.sort_by_key(|curve| curve.colour != 1);
     for curve in order {
@@ -72,7 +72,7 @@ pub fn draw(seen: &DecodedRun<'_>, width: f64) -> Result<Canvas, String> {
     Ok(canvas)
 }
 
-/// Points of a curve, up to the one beyond which too few requests lie.
+/// Returns the points of a curve. The curve ends at the percentile above which [`BEYOND`] requests lie.
 fn points(histogram: &LatencyHistogram) -> Vec<(f64, f64)> {
     let total = histogram.len() as f64;
     if total < BEYOND * 2.0 {
@@ -84,11 +84,12 @@ fn points(histogram: &LatencyHistogram) -> Vec<(f64, f64)> {
     (0..=POINTS).filter_map(point).collect()
 }
 
-/// Percentiles in each curve's tooltip.
+/// Percentiles at which each curve has a tooltip.
 const SAID: [(&str, f64); 5] =
     [("50 %", 0.5), ("90 %", 0.9), ("99 %", 0.99), ("99.9 %", 0.999), ("99.99 %", 0.9999)];
 
-/// Points on the curves with tooltips, displayed in the corner that no curve reaches.
+/// Draws the points with tooltips on the curves. The tooltips appear in a corner of the chart that the curves do not
+/// reach.
 fn points_said(
     canvas: &mut Canvas,
     seen: &DecodedRun<'_>,
@@ -136,7 +137,7 @@ fn share_axis(canvas: &mut Canvas, x: &Scale, (left, right): (f64, f64), foot: f
     );
 }
 
-/// The names at the ends of their curves, moved apart where they would overlap.
+/// Draws the names at the ends of the curves, moved apart where they would overlap.
 fn names(canvas: &mut Canvas, curves: &[Curve<'_>], (x, y): (&Scale, &Scale), at: f64) {
     let mut ends: Vec<(f64, &Curve<'_>)> = curves
         .iter()

@@ -1,11 +1,11 @@
-//! Every chart has marks where there is data, and a text where there is none.
+//! Tests that every chart has marks if there is data, and a text if there is no data.
 
 use super::*;
 use crate::analysis::conclude;
 use crate::fixture;
 use crate::record::{Blamed, Delays, Tick, WaitByKind};
 
-fn judged() -> Run {
+fn with_waits() -> Run {
     let mut run = fixture::small_run();
     for block in &mut run.blocks {
         let wait_s = WaitByKind { offline: 0.3, peers: 0.1, ..WaitByKind::default() };
@@ -22,7 +22,7 @@ fn marks(svg: &str) -> usize {
 
 #[test]
 fn every_chart_of_a_small_run_has_marks() {
-    let run = judged();
+    let run = with_waits();
     let all = charts(&run);
     assert_eq!(
         all.iter().map(|chart| chart.name).collect::<Vec<_>>(),
@@ -34,7 +34,7 @@ fn every_chart_of_a_small_run_has_marks() {
         assert!(chart.svg.starts_with("<svg xmlns=\"") && chart.svg.contains("<title id"), "{}", chart.svg);
         assert!(!chart.svg.contains("var("), "{}", chart.name);
     }
-    // Three gates, three arms, six rounds.
+    // One mark for each of three gates, three arms and six rounds.
     assert_eq!(marks(&all[0].svg), 54);
     assert_eq!(marks(&all[1].svg), 4);
     assert_eq!(all, charts(&run));
@@ -42,7 +42,7 @@ fn every_chart_of_a_small_run_has_marks() {
 
 #[test]
 fn both_widths_show_the_same_data() {
-    let run = judged();
+    let run = with_waits();
     let seen = DecodedRun::of(&run);
     for kind in KINDS {
         let (wide, narrow, caption) = kind.embedded(&seen).unwrap();
@@ -54,7 +54,7 @@ fn both_widths_show_the_same_data() {
 
 #[test]
 fn seconds_take_the_place_of_blocks() {
-    let mut run = judged();
+    let mut run = with_waits();
     for (i, block) in run.blocks.iter_mut().enumerate() {
         block.at_s = Some(25.0 * i as f64);
         let tick = |t_s| Tick { t_s, qps: Some(400.0), p99_us: Some(900.0 * t_s), ..Tick::default() };
@@ -67,7 +67,7 @@ fn seconds_take_the_place_of_blocks() {
 
 #[test]
 fn a_run_without_data_has_words() {
-    let mut run = judged();
+    let mut run = with_waits();
     run.blocks.retain(|block| block.round == 0);
     for block in &mut run.blocks {
         (block.histograms.latency, block.load.achieved_per_s, block.blame) = (None, None, None);

@@ -1,4 +1,5 @@
-//! Throughput and tail latency over the run, block by block, or second by second where the record has a series.
+//! Chart of throughput and tail latency during the run. There is one value per second if the record has a series,
+//! otherwise one value per block (the measurement of one arm in one round).
 
 use super::canvas::Canvas;
 use super::decoded::DecodedRun;
@@ -8,17 +9,17 @@ use crate::format::{latency, three_digits};
 use crate::record::{Block, Metric, Tick};
 use crate::stats::median;
 
-/// Minimum width of the mark of a block, pixels.
+/// Minimum width of a block's mark, in pixels.
 const LEAST: f64 = 2.4;
-/// Maximum number of points of all curves of a panel; longer series are thinned.
+/// Maximum number of points of all curves in a panel. From longer series, points are omitted at regular intervals.
 const MOST_POINTS: usize = 3_000;
 
-/// One quantity over time.
+/// A metric over time.
 struct Panel {
     name: String,
     /// One value per block.
     blocks: Vec<Option<f64>>,
-    /// The value in one second.
+    /// Function that returns the metric's value for one second.
     tick: fn(&Tick) -> Option<f64>,
     logarithmic: bool,
     height: f64,
@@ -28,17 +29,14 @@ struct Panel {
 pub fn draw(seen: &DecodedRun<'_>, width: f64) -> Result<Canvas, String> {
     let panels: Vec<Panel> = [throughput(seen), tail(seen)].into_iter().flatten().collect();
     if panels.is_empty() {
-        return Err(
-            "No block tells its throughput or holds a latency, so there is nothing to follow over time."
-                .into(),
-        );
+        return Err("No block has a throughput or a latency, so there is nothing to show over time.".into());
     }
     let mut canvas = Canvas::new(width);
     let (left, right) = (54.0, width - 4.0);
     let order = Order::of(seen.run, (left, right));
     let mut key = arms_key(seen);
     if seen.run.blocks.iter().any(|block| seen.has_offline(block)) {
-        key.push(("shade".into(), "offline work beside it".into()));
+        key.push(("shade".into(), "with offline work".into()));
     }
     canvas.height = canvas.key(0.0, 0.0, &key) + 6.0;
     for panel in panels {
@@ -66,13 +64,13 @@ fn throughput(seen: &DecodedRun<'_>) -> Option<Panel> {
 fn tail(seen: &DecodedRun<'_>) -> Option<Panel> {
     let metric = seen.tail()?;
     let blocks = seen.latency_us.iter().map(|values| values.get(&metric).copied()).collect();
-    // The record has ticks of P50 and P99 only.
+    // For single seconds, the record has only P50 and P99.
     let tick: fn(&Tick) -> Option<f64> = match metric {
         Metric::P99 => |tick| tick.p99_us,
         Metric::P50 => |tick| tick.p50_us,
         _ => |_| None,
     };
-    let name = format!("{} of latency", metric.label());
+    let name = format!("{} latency", metric.label());
     Some(Panel { name, blocks, tick, logarithmic: true, height: 160.0 })
 }
 
@@ -130,7 +128,7 @@ fn panel(
     describe(canvas, seen, panel);
 }
 
-/// The seconds of one block, as points.
+/// Returns the points of a curve over one block, one per second.
 fn curve(
     order: &Order,
     panel: &Panel,

@@ -1,4 +1,5 @@
-//! What occupied the CPU while online threads waited for it, per arm, as measured by the probe.
+//! Chart of the waits of online threads for a CPU in each arm (way of running the service), by what occupied the CPU
+//! meanwhile. The wait probe measured these waits.
 
 use super::canvas::{Canvas, fitted, text_width};
 use super::decoded::DecodedRun;
@@ -8,22 +9,22 @@ use crate::record::{Arm, WaitByKind};
 
 const BAR: f64 = 24.0;
 
-/// Colour, name, and amount.
+/// Colour, name, and value of a kind of CPU occupant.
 type Kind = (&'static str, &'static str, fn(&WaitByKind) -> f64);
 
-/// In order from the left of a bar to its right.
+/// Kinds of CPU occupants, from the left of a bar to its right.
 const KINDS: [Kind; 6] = [
     ("offline", "offline work", |wait| wait.offline),
     ("online", "online work itself", |wait| wait.peers),
-    ("other", "work of neither side", |wait| wait.other),
+    ("other", "other programs", |wait| wait.other),
     ("kernel", "kernel threads", |wait| wait.kernel),
     ("interrupts", "interrupts", |wait| wait.interrupts),
-    ("nobody", "nobody (the CPU woke up)", |wait| wait.nobody),
+    ("nobody", "no task (the CPU woke up)", |wait| wait.nobody),
 ];
 
 struct Bar<'a> {
     arm: &'a Arm,
-    /// Milliseconds per second of CPU time, by kind.
+    /// Waiting time by kind of occupant, in milliseconds per second of online CPU time.
     ms: [f64; 6],
     blocks: usize,
 }
@@ -40,8 +41,8 @@ pub fn draw(seen: &DecodedRun<'_>, width: f64) -> Result<Canvas, String> {
     let most = bars.iter().map(Bar::sum).fold(0.0, f64::max);
     if bars.is_empty() {
         return Err(
-            "No block was judged by commensal blame, so nothing is known about who made the service wait. The probe \
-             needs a build with the feature bpf, root, and a run without --no-blame."
+            "No block has measurements of the wait probe, so it is unknown what the service waited for. \
+             The probe needs root and a kernel with BTF, and --no-blame disables it."
                 .into(),
         );
     }
@@ -55,7 +56,7 @@ pub fn draw(seen: &DecodedRun<'_>, width: f64) -> Result<Canvas, String> {
     let key: Vec<(String, String)> =
         shown.iter().map(|kind| (KINDS[*kind].0.to_owned(), KINDS[*kind].1.to_owned())).collect();
     let key_foot = canvas.key(0.0, 0.0, &key);
-    // Space below the names for the tooltips of a bar's parts.
+    // Reserve space below the legend for the tooltips of the bars' parts.
     let (said, top) = ((width, key_foot + 10.0), key_foot + 22.0);
     let (left, right) = if narrow { (0.0, width - 66.0) } else { (150.0, width - 110.0) };
     let x = Scale::new((0.0, most), (left, right));
@@ -70,7 +71,7 @@ pub fn draw(seen: &DecodedRun<'_>, width: f64) -> Result<Canvas, String> {
         let y = top + i as f64 * step + if narrow { 20.0 } else { 6.0 };
         draw_bar(&mut canvas, seen, bar, (&x, y), said);
     }
-    canvas.text("s", (left, foot + 33.0), "ms of waiting per second that online work had a CPU");
+    canvas.text("s", (left, foot + 33.0), "ms of wait per second of online CPU time");
     canvas.height = foot + 40.0;
     Ok(canvas)
 }
@@ -109,7 +110,7 @@ fn draw_bar(
         if ms <= 0.0 {
             continue;
         }
-        // Thin parts can be selected on a phone, too.
+        // The minimum width makes it possible to select even a thin part on a phone.
         let end = end.max(start + 0.3);
         let tip = format!("{}: {class} {} ms per CPU-second", fitted(&bar.arm.name, 150.0), three_digits(ms));
         canvas.tip(&tip, said, "e", |canvas| {
@@ -126,7 +127,7 @@ fn draw_bar(
         .map(|((_, name, _), ms)| format!("{name} {}", three_digits(ms)))
         .collect();
     canvas.describe(format!(
-        "{}: {} ms of waiting per CPU-second in {} blocks, by who had the CPU: {}.",
+        "{}: {} ms of wait per CPU-second in {} blocks, by what occupied the CPU: {}.",
         bar.arm.name,
         three_digits(bar.sum()),
         bar.blocks,

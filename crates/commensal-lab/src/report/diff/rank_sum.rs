@@ -1,24 +1,26 @@
-//! Shift between two samples: the Hodges-Lehmann estimate over all pairs, with the bounds of the rank-sum test of
-//! Wilcoxon, Mann and Whitney. No assumption about the shape of the distributions, except that both have the same.
+//! Shift between two samples: the Hodges-Lehmann estimate over all pairs of values, with the bounds of the rank-sum
+//! test of Wilcoxon, Mann and Whitney. The test requires that the two distributions have the same shape, whatever that
+//! shape is.
 
 use crate::stats::{by_value, median};
 
-/// Up to this number of values in both samples the distribution is computed exactly: the counts stay exact in a float.
+/// Maximum total number of values for which the distribution is computed exactly. Up to this number, a float represents
+/// the counts exactly.
 const EXACT_UP_TO: usize = 50;
-/// Error rate of the interval on each side.
+/// Error rate on each side of the interval.
 const ALPHA: f64 = 0.025;
-/// The corresponding quantile of the standard normal distribution.
+/// Quantile of the standard normal distribution that corresponds to [`ALPHA`].
 const Z: f64 = 1.959_963_984_540_054;
 
 /// A shift with its interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Shift {
     pub estimate: f64,
-    /// Two-sided, 95 %; `None` where the samples are too small for any.
+    /// Two-sided 95 % interval; `None` if the samples are too small for one.
     pub ci95: Option<[f64; 2]>,
 }
 
-/// The shift of `b` relative to `a`; `None` without values.
+/// Returns the shift of `b` relative to `a`; `None` if a sample is empty.
 pub(super) fn shift(a: &[f64], b: &[f64]) -> Option<Shift> {
     let mut differences: Vec<f64> = b.iter().flat_map(|b| a.iter().map(move |a| b - a)).collect();
     differences.sort_unstable_by(by_value);
@@ -26,7 +28,8 @@ pub(super) fn shift(a: &[f64], b: &[f64]) -> Option<Shift> {
     Some(Shift { estimate: median(&differences)?, ci95: ends })
 }
 
-/// The largest count `c` of pairs with `P(U <= c)` within the error rate; `None` where even 0 is too likely.
+/// Returns the largest `c` for which `P(U <= c)` is within the error rate, where U is the number of pairs in the wrong
+/// order; `None` if even 0 is too likely.
 fn critical(n: usize, m: usize) -> Option<usize> {
     if n == 0 || m == 0 {
         return None;
@@ -46,13 +49,13 @@ fn critical(n: usize, m: usize) -> Option<usize> {
     within.count().checked_sub(1)
 }
 
-/// In how many orderings of two samples this number of pairs has the second value below the first: the coefficients of
-/// the Gaussian binomial.
+/// Returns a list of counts. Entry `u` is the number of orderings of two samples in which `u` pairs have the second
+/// value below the first. These counts are the coefficients of the Gaussian binomial.
 fn counts(n: usize, m: usize) -> Vec<f64> {
     let mut counts = vec![0.0; n * m + 1];
     counts[0] = 1.0;
     for i in 1..=n {
-        // Multiplication by 1 - q^(m + i), division by 1 - q^i.
+        // Multiplies the polynomial by 1 - q^(m + i), and divides the product by 1 - q^i.
         for u in (m + i..counts.len()).rev() {
             counts[u] -= counts[u - m - i];
         }
@@ -87,12 +90,13 @@ mod tests {
             assert_eq!(critical(m, n), Some(want), "{m} and {n}");
         }
         assert_eq!([critical(3, 3), critical(0, 9), critical(1, 30)], [None; 3]);
-        // Where it is no longer exact it is off by one at most.
+        // Where the value is approximated, the error is at most one.
         let (exact, z) = (critical(25, 25).unwrap(), (25.0 * 25.0 * 51.0 / 12.0_f64).sqrt() * Z);
         assert!(exact.abs_diff((25.0 * 25.0 / 2.0 - z - 0.5).floor() as usize) <= 1);
     }
 
-    /// Of 95 % intervals at least 93 of 100 contain the true value, also with other numbers of rounds and with bursts.
+    /// At least 93 of 100 nominal 95 % intervals contain the true value, even with unequal numbers of rounds and with
+    /// bursts.
     #[test]
     fn intervals_hold_the_truth() {
         let mut rng = Rng::new(3);

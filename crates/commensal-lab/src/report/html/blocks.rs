@@ -1,4 +1,5 @@
-//! A table with every block as a row. The CSV report has more columns.
+//! A table with one row per block (the measurement of one arm, or way of running the service, in one round). The CSV
+//! report has more columns.
 
 use crate::format::three_digits;
 use crate::record::{Block, Metric};
@@ -19,7 +20,7 @@ const COLUMNS: [&str; 23] = [
     "P90 µs",
     "P95 µs",
     "P99 µs",
-    "late P99 µs",
+    "lateness P99 µs",
     "CPU online",
     "offline",
     "other",
@@ -32,11 +33,11 @@ const COLUMNS: [&str; 23] = [
     "work /s",
 ];
 
-/// The section with the raw figures.
+/// Renders the section with the raw values.
 pub fn raw(seen: &DecodedRun<'_>) -> String {
     let mut out = format!(
-        "<h2 id=\"blocks\">The raw figures</h2>\n<details><summary>All {} blocks, in the order of measurement</summary>\n\
-         <p class=\"hint always\">The table is wider than the screen: move it sideways.</p><div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"raw figures\"><table class=\"raw\"><thead><tr>",
+        "<h2 id=\"blocks\">Raw values</h2>\n<details><summary>All {} blocks, in the order of measurement</summary>\n\
+         <p class=\"hint always\">The table is wider than the screen; scroll it sideways.</p><div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"raw values\"><table class=\"raw\"><thead><tr>",
         seen.run.blocks.len()
     );
     for column in COLUMNS {

@@ -1,10 +1,10 @@
-//! The technical terms of a page: each is linked at its first use to its meaning at the end of the page. The meanings
-//! are those of `docs/glossary.md`; a test compares them.
+//! The glossary of a page. The first use of each technical term links to the term's meaning at the end of the page. The
+//! meanings are those of `docs/glossary.md`; a test compares the two.
 
 use crate::report::charts::escape;
 use std::fmt::Write as _;
 
-/// The row in `docs/glossary.md`, the forms in which a page writes it (longest first), and the meaning.
+/// A technical term: its row in `docs/glossary.md`, its forms on a page (longest first), and its meaning.
 pub(super) struct Word {
     pub row: &'static str,
     pub forms: &'static [&'static str],
@@ -17,76 +17,100 @@ const fn word(row: &'static str, forms: &'static [&'static str], meaning: &'stat
 
 /// The terms, in the order of the glossary.
 pub(super) const WORDS: [Word; 27] = [
-    word("online", &["online work", "online"], "latency-critical work that must not notice its neighbours"),
-    word("offline", &["offline work", "offline"], "batch work that takes what is left"),
+    word(
+        "online",
+        &["online work", "online"],
+        "latency-critical work, which other work on the machine must not slow down",
+    ),
+    word(
+        "offline",
+        &["offline work", "offline"],
+        "batch work, which gets the CPU time and other resources that online work leaves",
+    ),
     word("arm", &["arms", "arm"], "one condition of an experiment: baseline, baseline2, contended, isolated"),
     word(
         "baseline",
         &["baselines", "baseline"],
-        "the service alone, before any isolation: what harm is measured against",
+        "the service alone, without offline work and isolation; harm is measured against it",
     ),
     word("contended", &["contended"], "the arm with offline work and without isolation"),
-    word("isolated", &["isolated"], "an arm with offline work under a policy: what the verdict is about"),
-    word("round", &["rounds", "round"], "every arm once, in random order"),
-    word("block", &["blocks", "block"], "one arm in one round: settle, warm up, measure"),
-    word("noise floor", &["noise floor"], "half-width of the interval between the two identical arms"),
-    word("harm", &["harm"], "relative worsening against the baseline, positive is worse"),
+    word(
+        "isolated",
+        &["isolated"],
+        "an arm with offline work under an isolation policy; the verdict is about these arms",
+    ),
+    word("round", &["rounds", "round"], "one measurement of every arm, in random order"),
+    word("block", &["blocks", "block"], "the measurement of one arm in one round: settle, warm up, measure"),
+    word(
+        "noise floor",
+        &["noise floor"],
+        "half-width of the 95 % interval of the difference between the two identical arms",
+    ),
+    word("harm", &["harm"], "relative worsening of a metric against the baseline; positive means worse"),
     word(
         "interval",
         &["95 % intervals", "95 % interval", "intervals", "interval"],
-        "where the true value lies with the stated certainty: a 95 % interval misses it in one of twenty runs",
+        "confidence interval: a 95 % interval misses the true value in one of twenty runs",
     ),
     word(
         "gate",
         &["gates", "gate"],
-        "a metric that takes part in the verdict, with the harm that is still called none",
+        "a metric that takes part in the verdict, with a threshold: harm below it counts as no harm",
     ),
     word(
         "percentile, P50 to P99.9",
         &["P99.9", "P50", "P75", "P90", "P95", "P99", "median"],
-        "the latency that this share of the requests stays within; P50 is the median",
+        "the latency that this share of the requests does not exceed; P50 is the median",
     ),
     word("QPS", &["QPS"], "requests answered per second"),
+    word("pp", &["pp", "percentage points"], "percentage points: the difference of two percentages"),
     word(
-        "pp",
-        &["pp", "percentage points"],
-        "percentage points: the difference of two shares, not their ratio",
+        "open loop",
+        &["open loop"],
+        "each request is due at a time that is fixed in advance and does not depend on responses",
     ),
-    word("open loop", &["open loop"], "requests are due by a schedule that never looks at answers"),
     word(
         "closed loop",
         &["closed loop"],
-        "a request comes when the one before was answered, so latencies understate stalls",
+        "each connection sends its next request after the previous response, so latencies understate stalls",
     ),
-    word("lateness", &["lateness"], "how much later than due the generator itself sent"),
-    word("steal", &["steal"], "time the hypervisor gave to somebody else"),
+    word("lateness", &["lateness"], "how late the load generator itself sent a request that was due"),
+    word("steal", &["steal"], "CPU time that the hypervisor gave to other guests"),
     word(
         "foreign CPU",
-        &["programs that take no part"],
-        "what programs of neither side and not of the load use",
+        &["programs outside the experiment"],
+        "CPU use of programs that are not part of the experiment",
     ),
-    word("blame", &["blamed", "blame"], "wait of online threads by who had the CPU meanwhile"),
+    word(
+        "blame",
+        &["blamed", "blame"],
+        "wait of online threads for a CPU, attributed to the task that occupied the CPU meanwhile",
+    ),
     word(
         "wait per CPU-second",
         &["CPU-second"],
-        "time that threads waited for a CPU, per second that they had one",
+        "time that threads waited for a CPU, per second of CPU time that they got",
     ),
     word(
         "preemption delay",
         &["preemption delay", "preemption"],
-        "from the wake-up of an online thread on a CPU that offline work has, to that work gone",
+        "time from the wake-up of an online thread on a CPU that runs offline work until that work has left the CPU",
     ),
     word(
         "PSI",
         &["PSI"],
-        "pressure stall information: the share of time in which some task waited for a resource",
+        "pressure stall information: the share of time in which at least one task waited for a resource",
     ),
     word(
         "CPI",
         &["CPI", "cycles per instruction"],
-        "cycles per instruction: it rises when caches or memory are shared",
+        "cycles per instruction; the value rises when tasks compete for caches or memory",
     ),
-    word("objective", &["objective"], "a latency that a percentile of every window must stay within"),
+    word(
+        "objective",
+        &["objective"],
+        "a service level objective: the maximum of a latency percentile in every window",
+    ),
     word("settle", &["settle"], "the pause after offline work starts or stops, in which nothing is measured"),
 ];
 
@@ -98,8 +122,9 @@ fn anchor(word: &Word) -> String {
     format!("word-{}", word.row.chars().map(plain).collect::<String>())
 }
 
-/// The body with each term linked at its first use in running text, and in column titles, which a phone does not show;
-/// then the glossary of the terms used.
+/// Returns the body of a page with links to the glossary, followed by a glossary of the terms used. Each term is linked
+/// at its first use in running text, and again at its first use in a column title, because column titles are hidden on
+/// a phone.
 pub(super) fn linked(body: &str) -> String {
     let mut out = String::with_capacity(body.len() + 8_192);
     let (mut in_text, mut in_titles) = ([false; WORDS.len()], [false; WORDS.len()]);
@@ -140,7 +165,7 @@ pub(super) fn linked(body: &str) -> String {
         .map(|(_, word)| word)
         .collect();
     if !used.is_empty() {
-        out.push_str("<h2 id=\"glossary\">What the words mean</h2>\n<dl class=\"glossary\">\n");
+        out.push_str("<h2 id=\"glossary\">Glossary</h2>\n<dl class=\"glossary\">\n");
         for word in used {
             let _ = writeln!(
                 out,
@@ -155,7 +180,7 @@ pub(super) fn linked(body: &str) -> String {
     out
 }
 
-/// Copies text, and links each term that is not linked yet.
+/// Copies text, and links each term that has not been linked yet.
 fn link(text: &str, seen: &mut [bool; WORDS.len()], out: &mut String) {
     let inside = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '&' | '/' | '.');
     let (mut at, mut copied) = (0, 0);
@@ -185,7 +210,7 @@ fn link(text: &str, seen: &mut [bool; WORDS.len()], out: &mut String) {
     out.push_str(&text[copied..]);
 }
 
-/// Whether text begins with a form as a whole word; the first letter may be capitalised.
+/// Returns whether the text starts with this form of a term as a whole word; the first letter may be capitalised.
 fn starts(text: &str, form: &str) -> bool {
     let same = text.get(..form.len()).is_some_and(|head| {
         let first =
@@ -228,7 +253,7 @@ mod tests {
 
     #[test]
     fn the_meanings_are_those_of_the_document() {
-        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/glossary.md");
+        let file = "../../docs/glossary.md";
         let Ok(text) = std::fs::read_to_string(file) else {
             println!("skipped: the_meanings_are_those_of_the_document: {file} is not here");
             return;

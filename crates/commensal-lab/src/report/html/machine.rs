@@ -1,13 +1,14 @@
-//! How a run was made: machine, plan, and arms with the control files as they were read back.
+//! The section of the page on how a run was made: the machine, the plan, and the arms (ways of running the service)
+//! with their control files as read back.
 
 use crate::format::{count, sentence_list, three_digits};
 use crate::record::{Arm, Machine, Role, Run};
 use crate::report::charts::escape;
 use std::fmt::Write as _;
 
-/// The section on the environment.
+/// Renders the section on the environment.
 pub fn environment(run: &Run) -> String {
-    let mut out = String::from("<h2 id=\"environment\">Where and how it was measured</h2>\n");
+    let mut out = String::from("<h2 id=\"environment\">Machine and method</h2>\n");
     let mut rows = machine(&run.machine);
     if let Some(why) = &run.no_cpi {
         rows.push(("cycles per instruction", format!("not counted: {why}")));
@@ -53,7 +54,7 @@ fn plan(run: &Run) -> Vec<(&'static str, String)> {
     let by = design.load.as_deref().map(|tool| format!(", made by {tool}")).unwrap_or_default();
     let load = match (design.offered_per_s, design.concurrency) {
         (Some(rate), _) => format!("open loop, {} requests per second{by}", three_digits(rate)),
-        (None, Some(n)) => format!("closed loop, {n} requests under way at any time{by}"),
+        (None, Some(n)) => format!("closed loop, {n} requests in flight at any time{by}"),
         (None, None) => format!("closed loop{by}"),
     };
     let gates: Vec<String> = design
@@ -85,14 +86,14 @@ fn plan(run: &Run) -> Vec<(&'static str, String)> {
         rows.push(("objective", said));
     }
     for query in &design.queries {
-        rows.push(("asked", format!("{}: {} at {}", query.metric.label(), query.query, query.url)));
+        rows.push(("query", format!("{}: {} at {}", query.metric.label(), query.query, query.url)));
     }
     if let Some(bounds) = design.blame {
         let (wait, stay) = (bounds.wait_ms_per_cpu_s, bounds.preemption_p99_us);
         rows.push((
             "waits",
             format!(
-                "at most {wait} ms per CPU-second blamed on offline work, off the CPU within {stay} µs (P99)"
+                "at most {wait} ms of wait per CPU-second blamed on offline work, preemption delay at most {stay} µs (P99)"
             ),
         ));
     }
@@ -102,11 +103,13 @@ fn plan(run: &Run) -> Vec<(&'static str, String)> {
 fn role(role: Role) -> &'static str {
     match role {
         Role::Baseline => "online work alone: the reference",
-        Role::Baseline2 => "online work alone once more: the noise floor",
-        Role::PolicyOnly => "online work alone, with the policy on: what isolated arms are compared with",
-        Role::Warm => "online work with the policy on, beside idle-class threads that keep every CPU awake",
+        Role::Baseline2 => "online work alone once more: gives the noise floor",
+        Role::PolicyOnly => "online work alone, with the policy on: the reference of isolated arms",
+        Role::Warm => {
+            "online work with the policy on, next to SCHED_IDLE threads that keep every CPU from idling"
+        }
         Role::Contended => "with offline work, without isolation",
-        Role::Isolated => "with offline work, under a policy: the claim",
+        Role::Isolated => "with offline work, under an isolation policy: the verdict is about this arm",
         Role::OfflineAlone => "offline work alone",
     }
 }
@@ -117,7 +120,7 @@ fn arms(run: &Run) -> String {
         let requests =
             run.blocks_of(&arm.name).map(|block| block.load.offered_requests).fold(0, u64::saturating_add);
         let driver =
-            arm.policy.as_ref().map(|policy| format!("; driver {}", policy.driver)).unwrap_or_default();
+            arm.policy.as_ref().map(|policy| format!("; mechanism {}", policy.driver)).unwrap_or_default();
         let said = format!("{}{driver}; {} requests", role(arm.role), count(requests));
         let _ = writeln!(out, "<dt>{}</dt><dd>{}</dd>", escape(&arm.name), escape(&said));
     }
@@ -128,19 +131,24 @@ fn arms(run: &Run) -> String {
     out
 }
 
-/// The control files of an arm; values that the kernel does not hold are highlighted.
+/// Renders the control files of an arm, and highlights values that differ from the values to be set.
 fn policy(arm: &Arm) -> String {
     let Some(policy) = &arm.policy else { return String::new() };
-    let mut out = format!("<h3>What {} wrote, and what the kernel then held</h3>\n", escape(&arm.name));
+    let mut out = format!("<h3>Control files of {}, with the values read back</h3>\n", escape(&arm.name));
     if let Some(weak) = &policy.weak {
-        let _ = writeln!(out, "<p>Driver {} protects weakly: {}</p>", escape(&policy.driver), escape(weak));
+        let _ = writeln!(
+            out,
+            "<p>Mechanism {} gives only weak protection: {}</p>",
+            escape(&policy.driver),
+            escape(weak)
+        );
     }
     if policy.applied.is_empty() {
-        out.push_str("<p>No control file is recorded.</p>\n");
+        out.push_str("<p>The record lists no control file.</p>\n");
         return out;
     }
     out.push_str(
-        "<p class=\"hint\">The table is wider than the screen: move it sideways.</p><div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"control files\"><table class=\"left\"><thead><tr>\
+        "<p class=\"hint\">The table is wider than the screen; scroll it sideways.</p><div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"control files\"><table class=\"left\"><thead><tr>\
          <th scope=\"col\">control group</th><th scope=\"col\">file</th><th scope=\"col\">wanted</th>\
          <th scope=\"col\">read back</th><th scope=\"col\"></th></tr></thead><tbody>\n",
     );
@@ -163,7 +171,7 @@ fn commands(run: &Run) -> String {
     let mut out = String::new();
     if !run.commands.is_empty() {
         let lines: Vec<String> = run.commands.iter().map(|line| escape(line)).collect();
-        let _ = writeln!(out, "<h3>What ran</h3>\n<pre>{}</pre>", lines.join("\n"));
+        let _ = writeln!(out, "<h3>Command lines</h3>\n<pre>{}</pre>", lines.join("\n"));
     }
     if !run.tool.args.is_empty() {
         let _ =

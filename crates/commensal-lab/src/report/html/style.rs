@@ -1,4 +1,5 @@
-//! The page's style sheet. Colours are the charts'; dark mode follows the reader's system, printing is always light.
+//! Style sheet of the page. It uses the colours of the charts. The reader's system selects dark mode; prints are always
+//! light.
 
 use crate::report::charts::{COLOURS, STYLE};
 
@@ -57,7 +58,7 @@ figure,tr,dl{break-inside:avoid}.caption{break-after:avoid}.scroll{overflow:visi
 th,td{padding-left:.7rem}.raw{font-size:5.5pt}.raw th,.raw td{padding-left:.3rem}}\
 @page{margin:16mm 14mm}";
 
-/// The style sheet of a page.
+/// Returns the style sheet of a page.
 pub fn sheet() -> String {
     let vars = |pick: fn(&(&str, &str, &str)) -> (String, String)| -> String {
         COLOURS.iter().map(pick).map(|(name, value)| format!("--{name}:{value};")).collect()
@@ -86,8 +87,8 @@ mod tests {
         (a.max(b) + 0.05) / (a.min(b) + 0.05)
     }
 
-    /// WCAG 2: 4.5 for text, 3 for marks. `grid`, `band` and `shade` are backgrounds, `nobody` and `rule` are labelled
-    /// by text next to them.
+    /// WCAG 2 requires a contrast of 4.5 for text and 3 for marks. The colours `grid`, `band` and `shade` are exempt as
+    /// backgrounds, and `nobody` and `rule` because a text next to each of them names it.
     #[test]
     fn colours_stand_out_from_the_ground() {
         let words =

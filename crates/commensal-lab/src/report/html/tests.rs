@@ -1,4 +1,4 @@
-//! The page without a browser: its content, forbidden content, and size.
+//! Tests of the page without a browser: required content, forbidden content, and size.
 
 use super::html;
 use crate::analysis::conclude;
@@ -12,7 +12,7 @@ fn page(change: impl Fn(&mut Run)) -> String {
     html(&run)
 }
 
-/// 40 rounds of six arms, judged, second by second.
+/// Returns a judged run with 40 rounds, six arms, and values for each second.
 fn large() -> Run {
     let small = fixture::small_run();
     let mut run = fixture::bare_run(40);
@@ -127,9 +127,12 @@ fn missing_data_is_told_in_words() {
     });
     assert!(!text.contains("<svg"), "{text}");
     assert_eq!(text.matches("<p class=\"absent\">").count(), 5, "{text}");
-    for why in
-        ["there are no pairs to show", "no CPU accounting", "was judged", "nothing to follow over time"]
-    {
+    for why in [
+        "there are no pairs to show",
+        "could not read CPU accounting",
+        "No block has measurements of",
+        "nothing to show over time",
+    ] {
         assert!(text.contains(why), "{why}");
     }
 }
@@ -153,7 +156,7 @@ fn no_figure_is_not_a_number() {
     }
 }
 
-/// Every record that loads can also be drawn.
+/// Every record that can be read can also be rendered.
 #[test]
 fn mutated_records_are_drawn_or_refused() {
     let mut run = fixture::small_run();

@@ -1,41 +1,42 @@
-//! The raw numbers of three documents, the values they printed, and the correct values.
+//! The raw values of three documents, the changes that the documents printed, and the correct changes. An arm is one of
+//! the ways of running the service that a document compares.
 
 use super::figures::{ArmFigures, Figures};
 use super::{Style, layout};
 use crate::record::{Metric, Role};
 use std::fmt::Write as _;
 
-/// A document with an experiment.
+/// A document that describes an experiment.
 #[derive(Debug)]
 pub struct Document {
     /// Source and subject.
     pub title: &'static str,
     /// Layout of its table.
     pub style: Style,
-    /// Its error, in one sentence: the footnote of every table in its style.
+    /// The document's error in one sentence, which becomes the footnote of every table in this style.
     pub lesson: &'static str,
-    /// Its raw numbers.
+    /// Raw values of the arms.
     arms: &'static [Raw],
-    /// The relative cells as printed.
+    /// The changes as printed in the document.
     pub printed: &'static [Printed],
     /// Footnotes of the corrected table.
     footnotes: &'static [&'static str],
 }
 
-/// One relative cell.
+/// One change that a document printed.
 #[derive(Debug, Clone, Copy)]
 pub struct Printed {
     /// The arm.
     pub arm: &'static str,
     /// The metric; `None` for CPU use.
     pub metric: Option<Metric>,
-    /// As printed.
+    /// The text as printed.
     pub text: &'static str,
-    /// How the printed value was computed.
+    /// How the document computed the value.
     pub how: &'static str,
 }
 
-/// The raw numbers of one arm.
+/// Raw values of one arm.
 #[derive(Debug)]
 struct Raw {
     name: &'static str,
@@ -43,18 +44,18 @@ struct Raw {
     /// Requests per second, and latencies in microseconds.
     values: &'static [(Metric, f64)],
     cpu_pct: Option<f64>,
-    /// Seconds and requests.
+    /// Sum of latencies in seconds, and number of requests.
     totals: Option<(f64, u64)>,
 }
 
-/// The document of a style; the lab's own style has none.
+/// Returns the document for a style; `None` for the lab's own style.
 #[must_use]
 pub fn document(style: Style) -> Option<&'static Document> {
     DOCUMENTS.iter().find(|document| document.style == style)
 }
 
 impl Document {
-    /// Its numbers, with recomputed changes.
+    /// Returns the document's values, with recomputed changes.
     #[must_use]
     pub fn figures(&self) -> Figures {
         let arms = self.arms.iter().map(|raw| ArmFigures {
@@ -72,13 +73,13 @@ impl Document {
         Figures::of_numbers(arms.collect(), self.footnotes)
     }
 
-    /// Its corrected table.
+    /// Formats the corrected table.
     #[must_use]
     pub fn corrected(&self) -> String {
         layout::table(self.style, &self.figures())
     }
 
-    /// The correct value of a printed cell.
+    /// Returns the corrected value of a change that the document printed.
     #[must_use]
     pub fn right(&self, cell: &Printed) -> String {
         let figures = self.figures();
@@ -91,32 +92,32 @@ impl Document {
     }
 }
 
-/// The page with all documents; `docs/measurements/documents.md` is this text.
+/// Formats the page with all documents, which is stored as `docs/measurements/documents.md`.
 #[must_use]
 pub fn page() -> String {
     let mut text = PAGE_HEAD.to_owned();
     for document in &DOCUMENTS {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "\n## {}\n", document.title);
-        text.push_str("| arm | metric | printed | right | how |\n| :-- | :-- | --: | --: | :-- |\n");
+        text.push_str("| arm | metric | printed | correct | error |\n| :-- | :-- | --: | --: | :-- |\n");
         for cell in document.printed {
             let metric = cell.metric.map_or("CPU", Metric::label);
             let right = document.right(cell);
             let _ =
                 writeln!(text, "| {} | {metric} | {} | **{right}** | {} |", cell.arm, cell.text, cell.how);
         }
-        let _ =
-            write!(text, "\nThe table put right (`--style {}`):\n\n{}", document.style, document.corrected());
+        let _ = write!(text, "\nCorrected table (`--style {}`):\n\n{}", document.style, document.corrected());
     }
     text
 }
 
 const PAGE_HEAD: &str = "\
-# Three documents, computed again
+# Three documents, recomputed
 
-Three documents that are often quoted on what co-location costs print changes that do not follow from their own raw
-numbers. These tables are computed from those numbers by the code that prints our own; `cargo test -p commensal-lab style`
-holds every cell. The same layouts show a run of the lab: `commensal lab report run.json --style openeuler`.
+Three documents that are often quoted on the cost of co-location print changes that do not follow from their own raw
+numbers. The code that prints the lab's tables computed the tables below from those raw numbers; the test
+`cargo test -p commensal-lab style` checks every cell. `commensal lab report run.json --style openeuler` prints a run of
+the lab in the same layout.
 ";
 
 const fn cell(arm: &'static str, metric: Metric, text: &'static str, how: &'static str) -> Printed {
@@ -133,7 +134,7 @@ static DOCUMENTS: [Document; 3] = [
     Document {
         title: "openEuler: ClickHouse and stress, cpu.qos_level",
         style: Style::Openeuler,
-        lesson: "The document whose layout this is mixed two denominators in one row and lost the sign of slower latencies.",
+        lesson: "This layout is from a document that mixed two denominators in one row and lost the sign of slower latencies.",
         arms: &[
             Raw {
                 name: ALONE,
@@ -177,38 +178,38 @@ static DOCUMENTS: [Document; 3] = [
         ],
         printed: &[
             cell(STRESSED, Qps, "-50%", "right"),
-            cell(STRESSED, P50, "-42%", "divided by the arm, sign lost"),
-            cell(STRESSED, P90, "-49%", "divided by the arm, sign lost"),
-            cell(STRESSED, P99, "-44%", "divided by the arm, sign lost"),
-            cell(ISOLATED, Qps, "-0.11%", "computed from figures of three decimals"),
-            cell(ISOLATED, P50, "-0.21%", "sign lost, from figures of three decimals"),
+            cell(STRESSED, P50, "-42%", "divided by the value of the arm; sign lost"),
+            cell(STRESSED, P90, "-49%", "divided by the value of the arm; sign lost"),
+            cell(STRESSED, P99, "-44%", "divided by the value of the arm; sign lost"),
+            cell(ISOLATED, Qps, "-0.11%", "computed from values rounded to three decimals"),
+            cell(ISOLATED, P50, "-0.21%", "sign lost; computed from values rounded to three decimals"),
             cell(
                 ISOLATED,
                 P90,
                 "-0.96%",
-                "sign lost, from figures of three decimals; here divided by the baseline",
+                "sign lost; computed from values rounded to three decimals, divided by the baseline",
             ),
             cell(
                 ISOLATED,
                 P99,
                 "-1.58%",
-                "sign lost, from figures of three decimals; divided by the arm again",
+                "sign lost; computed from values rounded to three decimals, divided by the value of the arm",
             ),
         ],
         footnotes: &[
-            "All six latency changes lost their sign, and four of them were divided by the arm: \"QoS fell by about 50 %\" hides \
-             that P90 nearly doubled.",
-            "QPS is ten times what was printed (1.885, 0.942, 1.883): with ten queries under way, 1.885 per second would take \
-             5.3 s each. The tool divided by the summed time of all queries.",
-            "The isolated arm is faster than the baseline at P95, which the document measured and left out: its noise is \
-             larger than the changes it quotes to 0.01 %.",
+            "All six latency changes lost their sign, and four of them were divided by the value of the arm instead of the \
+             baseline: \"QoS fell by about 50 %\" hides that P90 nearly doubled.",
+            "QPS is ten times the printed values (1.885, 0.942, 1.883): with ten queries in flight, a rate of 1.885 per second \
+             would mean 5.3 s per query. The load tool divided by the summed time of all queries.",
+            "At P95, which the document measured but did not print, the isolated arm is faster than the baseline: the noise is \
+             larger than the changes that the document prints to 0.01 %.",
         ],
     },
     Document {
         title: "Alinux: HTTP server and stress-ng, cpu.bvt_warp_ns",
         style: Style::Alinux,
-        lesson: "The document whose layout this is took counters and quantiles of one process for both arms, and turned \
-                 −0.04 % into 0.4 %.",
+        lesson: "This layout is from a document that used counters and quantiles of one process for both arms, and printed \
+                 −0.04 % as 0.4 %.",
         arms: &[
             Raw {
                 name: "colocated",
@@ -229,22 +230,22 @@ static DOCUMENTS: [Document; 3] = [
             "colocated",
             P95,
             "0.4%",
-            "ten times too large, and the sign lost: co-located is faster",
+            "ten times too large; sign lost: the co-located service is faster",
         )],
         footnotes: &[
-            "P50 −0.0447 %, P90 −0.1244 %, P95 −0.0421 %, P99 0.0000 %: no interference was measured, but noise.",
-            "The baseline's sum and count are differences of two scrapes of one process (8.703053113 and 5560 less \
-             7.139152625 and 4560): its mean is 1.5639 ms, the co-located one's 1.5656 ms (+0.11 %), of which 560 requests \
-             are unexplained.",
-            "Both arms share one sliding window of ten minutes: their P99 agree to nine digits.",
-            "No arm shows the offline work without isolation, and CPU pinning and a quota were on as well: nothing here is \
-             the merit of cpu.bvt_warp_ns.",
+            "P50 −0.0447 %, P90 −0.1244 %, P95 −0.0421 %, P99 0.0000 %: these changes are noise, not interference.",
+            "The baseline's sum and count are differences of two scrapes of one process (8.703053113 − 7.139152625 and \
+             5560 − 4560). The mean latency is 1.5639 ms in the baseline and 1.5656 ms co-located (+0.11 %); the document \
+             does not explain 560 of the co-located requests.",
+            "The quantiles of both arms come from one sliding window of ten minutes: their P99 values agree to nine digits.",
+            "No arm has offline work without isolation, and CPU pinning and a quota were also on: the values do not show an \
+             effect of cpu.bvt_warp_ns.",
         ],
     },
     Document {
         title: "plugsched: nginx and ffmpeg, bvt with noise clean",
         style: Style::Plugsched,
-        lesson: "The document whose layout this is cut its changes off instead of rounding them, and gave none for CPU use.",
+        lesson: "This layout is from a document that truncated its changes instead of rounding them, and gave no change for CPU use.",
         arms: &[
             Raw {
                 name: "baseline",
@@ -269,22 +270,32 @@ static DOCUMENTS: [Document; 3] = [
             },
         ],
         printed: &[
-            cell("control", P50, "+9.86%", "cut off, not rounded"),
-            cell("control", P75, "+20.18%", "cut off, not rounded"),
-            cell("control", P90, "+29.50", "right; the unit is missing"),
-            cell("control", P99, "+140.79", "right; the unit is missing"),
-            Printed { arm: "control", metric: None, text: "none", how: "71.7 % without a change" },
-            cell("experiment", P50, "+0.44%", "cut off, not rounded"),
-            cell("experiment", P75, "+4.96%", "cut off, not rounded"),
+            cell("control", P50, "+9.86%", "truncated instead of rounded"),
+            cell("control", P75, "+20.18%", "truncated instead of rounded"),
+            cell("control", P90, "+29.50", "correct, but the unit is missing"),
+            cell("control", P99, "+140.79", "correct, but the unit is missing"),
+            Printed {
+                arm: "control",
+                metric: None,
+                text: "none",
+                how: "only the value 71.7 % is given, not its change",
+            },
+            cell("experiment", P50, "+0.44%", "truncated instead of rounded"),
+            cell("experiment", P75, "+4.96%", "truncated instead of rounded"),
             cell("experiment", P90, "+13.51%", "right"),
-            cell("experiment", P99, "+24.64%", "cut off, not rounded"),
-            Printed { arm: "experiment", metric: None, text: "none", how: "49.15 % without a change" },
+            cell("experiment", P99, "+24.64%", "truncated instead of rounded"),
+            Printed {
+                arm: "experiment",
+                metric: None,
+                text: "none",
+                how: "only the value 49.15 % is given, not its change",
+            },
         ],
         footnotes: &[
-            "Five of eight changes were cut off after two decimals instead of rounded, two lack their unit, CPU has none.",
-            "1.7 was given to one decimal: the change of P99 without isolation lies between +133.7 % and +147.9 %.",
+            "Five of eight changes were truncated after two decimals instead of rounded, two lack their unit, and CPU use has no change.",
+            "The value 1.7 has one decimal, so the change of P99 without isolation lies between +133.7 % and +147.9 %.",
             "P90 and P99 with isolation are above the 5 % that the article calls acceptable.",
-            "Neither throughput nor offline work is given. If nginx used the same CPU throughout, ffmpeg kept 51.6 % of its own.",
+            "The article gives neither throughput nor offline work. If nginx used equal CPU time in all arms, ffmpeg kept 51.6 % of its CPU time.",
         ],
     },
 ];

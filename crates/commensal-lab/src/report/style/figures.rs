@@ -1,4 +1,5 @@
-//! The figures of a table: per arm, from a stored run or from a document's raw numbers. No layout.
+//! The values of a table for each arm (way of running the service), from a stored run or from a document's raw values.
+//! This module contains no layout.
 
 use crate::analysis::Samples;
 use crate::format::{count, delta_pct, sentence_list, signed, signed_pct};
@@ -8,7 +9,7 @@ use crate::stats::median;
 use crate::verdict::{against_baseline, service_failed};
 use std::collections::BTreeMap;
 
-/// Rounding step of changes computed from a document's raw numbers.
+/// Rounding step of changes that are computed from a document's raw values.
 const DOCUMENT_STEP: f64 = 0.01;
 
 /// Contents of a table.
@@ -16,42 +17,42 @@ const DOCUMENT_STEP: f64 = 0.01;
 pub struct Figures {
     /// A sentence above the table; empty for a document.
     pub headline: String,
-    /// The arms in the order of measurement or of the document; exactly one is the baseline.
+    /// The arms, in the order of measurement or in the document's order. Exactly one arm is the baseline.
     pub arms: Vec<ArmFigures>,
     /// Sentences below the table.
     pub footnotes: Vec<String>,
-    /// Whether absolute figures are printed with their original digits instead of at least three.
+    /// Whether absolute values are printed with as many digits as the document has, instead of at least three digits.
     pub as_given: bool,
 }
 
-/// One arm.
+/// The values of one arm.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ArmFigures {
-    /// Its name.
+    /// Name of the arm.
     pub name: String,
-    /// Description of what runs in it; may be empty.
+    /// Description of the work that runs in the arm; may be empty.
     pub what: String,
     /// Role of the arm.
     pub role: Role,
     /// Throughput in requests per second, and latencies in microseconds.
     pub values: BTreeMap<Metric, f64>,
-    /// Busy share of the machine, per cent.
+    /// Busy share of the machine's CPUs, in per cent.
     pub cpu_pct: Option<f64>,
-    /// Sum of latencies, seconds.
+    /// Sum of latencies, in seconds.
     pub sum_s: Option<f64>,
     /// Number of requests.
     pub count: Option<u64>,
-    /// Formatted changes against the baseline; empty for the baseline.
+    /// Formatted changes from the baseline; empty for the baseline itself.
     pub changes: BTreeMap<Metric, String>,
-    /// Formatted change of the busy share.
+    /// Formatted change of the busy share from the baseline.
     pub cpu_change: Option<String>,
-    /// Whether the online service failed: every cell is a cross.
+    /// Whether the online service failed in this arm; if so, every cell shows a cross.
     pub failed: bool,
 }
 
 impl Figures {
-    /// The figures of a concluded run: absolute ones are medians over the valid blocks, changes are the paired
-    /// Hodges-Lehmann estimates. `lesson` describes the error in the document of this style.
+    /// Returns the values of a concluded run. Absolute values are medians over the valid blocks; changes are paired
+    /// Hodges-Lehmann estimates. `lesson` describes the error of the document whose style the table uses.
     #[must_use]
     pub fn of_run(run: &Run, lesson: Option<&str>) -> Self {
         let (samples, _) = Samples::of(run);
@@ -75,15 +76,15 @@ impl Figures {
         let blocks: Vec<&str> = blocks.iter().map(String::as_str).collect();
         let mut footnotes = vec![CONVENTION.to_owned()];
         footnotes.push(format!(
-            "Absolute figures are medians over valid blocks ({}) of {} rounds; changes are Hodges-Lehmann estimates of \
-             ratios paired by round, with the digits that the noise floor supports.",
+            "Absolute values are medians over valid blocks ({}) of {} rounds; changes are Hodges-Lehmann estimates of \
+             ratios paired by round, with as many digits as the noise floor supports.",
             sentence_list(&blocks),
             count(u64::from(run.design.rounds))
         ));
         footnotes.extend(summary.facts.first().map(|floor| format!("{}.", capital(floor))));
         if !arms.iter().any(|arm| arm.role == Role::Contended) {
             footnotes.push(
-                "No arm shows the offline work without isolation: nothing here is the merit of a policy."
+                "No arm has offline work without isolation, so the table does not show the effect of a policy."
                     .into(),
             );
         }
@@ -91,7 +92,8 @@ impl Figures {
         Self { headline: format!("{}: {}", summary.word, summary.headline), arms, footnotes, as_given: false }
     }
 
-    /// Figures from raw numbers, one run per arm: fills in the changes against the baseline.
+    /// Returns a document's values: computes the changes from the baseline from the raw values, which come from one run
+    /// per arm.
     #[must_use]
     pub fn of_numbers(mut arms: Vec<ArmFigures>, footnotes: &[&str]) -> Self {
         let base = arms.iter().find(|arm| arm.role == Role::Baseline).cloned();
@@ -113,11 +115,11 @@ impl Figures {
     }
 }
 
-/// The convention of all tables.
-const CONVENTION: &str = "Changes are (arm − baseline) / baseline of unrounded values; CPU in percentage points. Positive \
-                          is more: slower for a latency, faster for QPS.";
+/// The convention that applies to all tables.
+const CONVENTION: &str = "Changes are (arm − baseline) / baseline of unrounded values; those of CPU are in percentage points. A positive \
+                          change means slower for a latency, and faster for QPS.";
 const ONE_RUN: &str =
-    "One run per arm and no second baseline: the two decimals are arithmetic, not precision.";
+    "There was one run per arm and no second baseline, so the two decimals do not show the precision.";
 
 fn change_of(arm: f64, base: f64) -> String {
     signed_pct(delta_pct(arm, base), DOCUMENT_STEP)
@@ -155,7 +157,8 @@ fn what(arm: &Arm) -> String {
     }
 }
 
-/// Sum of latencies in seconds and number of requests over the valid blocks; `None` when a block lacks either.
+/// Returns the sum of latencies in seconds and the number of requests, over the valid blocks; `None` when a block lacks
+/// the sum or the number.
 fn totals(run: &Run, arm: &Arm) -> Option<(f64, u64)> {
     let mut totals = None;
     for block in run.blocks_of(&arm.name).filter(|block| block.valid) {

@@ -1,4 +1,5 @@
-//! Rows and columns of the three documents.
+//! Rows and columns of the three documents whose layouts the lab imitates. An arm is one of the ways of running the
+//! service that a table compares.
 
 use super::Style;
 use super::figures::{ArmFigures, Figures};
@@ -11,7 +12,7 @@ const NOTHING: &str = "–";
 /// The metric name in the Alinux document.
 const SERIES: &str = "http_response_time";
 
-/// The whole text: headline, table, footnotes.
+/// Formats the whole text: headline, table, footnotes.
 pub fn table(style: Style, figures: &Figures) -> String {
     let body = match style {
         Style::Openeuler | Style::Default => openeuler(figures),
@@ -31,7 +32,8 @@ pub fn table(style: Style, figures: &Figures) -> String {
     text
 }
 
-/// One row per deployment; latencies in seconds. P95 was added: the document measured it but left it out.
+/// Formats one row per deployment, with latencies in seconds. The column P95 is an addition: the document measured P95
+/// but did not print it.
 fn openeuler(figures: &Figures) -> String {
     let columns = [Metric::Qps, Metric::P50, Metric::P90, Metric::P99, Metric::P95];
     let mut rows = vec![vec!["deployment".to_owned()]];
@@ -51,7 +53,7 @@ fn openeuler(figures: &Figures) -> String {
     markdown_table(&rows, 1, escape)
 }
 
-/// One row per percentile, one column per arm; latencies in milliseconds.
+/// Formats one row per percentile and one column per arm, with latencies in milliseconds.
 fn plugsched(figures: &Figures) -> String {
     let mut several = figures.arms.iter().filter(|arm| arm.role == Role::Isolated).count() > 1;
     several |= figures.arms.is_empty();
@@ -78,7 +80,8 @@ fn plugsched(figures: &Figures) -> String {
     markdown_table(&rows, 1, escape)
 }
 
-/// Prometheus' text format, starting with the arms with offline work, as in the document; then one line on P95.
+/// Formats summaries in Prometheus' text format, followed by one line on P95. As in the document, arms with offline
+/// work come first.
 fn alinux(figures: &Figures) -> String {
     let mut text =
         format!("```text\n# HELP {SERIES} Duration of HTTP requests in seconds.\n# TYPE {SERIES} summary\n");
@@ -88,7 +91,7 @@ fn alinux(figures: &Figures) -> String {
         for (metric, quantile) in
             [(Metric::P50, "0.5"), (Metric::P90, "0.9"), (Metric::P95, "0.95"), (Metric::P99, "0.99")]
         {
-            // The format has a notation for "no value", which a crashed service gets.
+            // Prometheus' notation for a missing value is NaN; a crashed service has missing values.
             let value = arm.values.get(&metric).filter(|_| !arm.failed);
             let value = value.map_or("NaN".to_owned(), |us| seconds(us / 1e6));
             let _ = writeln!(text, "{SERIES}{{arm=\"{label}\",quantile=\"{quantile}\"}} {value}");
@@ -109,7 +112,7 @@ fn p95(arm: &ArmFigures) -> &str {
     if arm.failed { "x" } else { arm.changes.get(&Metric::P95).map_or(NOTHING, String::as_str) }
 }
 
-/// An absolute figure with its change in brackets.
+/// Formats an absolute value with its change in brackets.
 fn cell(arm: &ArmFigures, metric: Metric, print: impl Fn(f64) -> String) -> String {
     if arm.failed {
         return "x".to_owned();
@@ -125,20 +128,20 @@ fn with_change(value: Option<String>, change: Option<&str>) -> String {
     }
 }
 
-/// Three decimals, or as many as three significant digits require.
+/// Formats a number with three decimals, or with as many as three significant digits require.
 fn decimal(value: f64) -> String {
     let wanted = if value > 0.0 { 2.0 - value.log10().floor() } else { 3.0 };
     let decimals = wanted.clamp(3.0, 12.0) as usize;
     format!("{value:.decimals$}")
 }
 
-/// Seconds to the nanosecond, without trailing zeros.
+/// Formats seconds to the nanosecond, without trailing zeros.
 fn seconds(value: f64) -> String {
     let text = format!("{value:.9}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Escapes names from outside, so that they stay in one cell.
+/// Escapes a name that the user chose, so that the name stays in one table cell.
 fn escape(cell: &str) -> String {
     printable(&cell.replace('|', "\\|").replace(['\n', '\r', '\t'], " ")).into_owned()
 }

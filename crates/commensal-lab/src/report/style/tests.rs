@@ -1,4 +1,5 @@
-//! The documents' cells, typed in by hand from an independent computation, and the layouts of a run.
+//! Tests of the documents' values, and of a run's tables in each layout. The expected values were typed in from an
+//! independent computation.
 
 #![allow(clippy::disallowed_methods, reason = "tests read and rewrite their golden page")]
 
@@ -9,8 +10,8 @@ use crate::format::delta_pct;
 use crate::record::{Metric, Role};
 use Metric::{P50, P75, P90, P95, P99, Qps};
 
-/// The documents' page, which is generated: `UPDATE=1 cargo test -p commensal-lab style` rewrites it.
-const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/measurements/documents.md");
+/// The page of documents is generated: `UPDATE=1 cargo test -p commensal-lab style` rewrites the page.
+const PAGE: &str = "../../docs/measurements/documents.md";
 
 fn check(style: Style, arm: &str, expect: &[(Metric, &str)]) {
     let figures = document(style).unwrap().figures();
@@ -20,7 +21,7 @@ fn check(style: Style, arm: &str, expect: &[(Metric, &str)]) {
     assert_eq!(got, expect, "{style} {}", arm.name);
 }
 
-// promise 49
+// promise 40
 #[test]
 fn the_right_columns_of_all_documents() {
     let stressed =
@@ -39,8 +40,8 @@ fn the_right_columns_of_all_documents() {
     assert_eq!(cpu, [None, Some("+46.55 pp"), Some("+24.00 pp")]);
 }
 
-/// The numbers in the footnotes follow from the documents' own.
-// promise 49
+/// The numbers in the footnotes can be computed from the documents' values.
+// promise 40
 #[test]
 fn footnotes_recompute() {
     let alinux = document(Style::Alinux).unwrap();
@@ -59,7 +60,7 @@ fn footnotes_recompute() {
     assert_eq!(format!("{:.1}", 10.0 / 1.885_341), "5.3");
 }
 
-// promise 49
+// promise 40
 #[test]
 fn the_page_is_fresh() {
     let page = page();
@@ -138,7 +139,7 @@ fn a_run_in_the_alinux_layout() {
         run.arms.retain(|arm| arm.role != Role::Contended);
         run.blocks.retain(|block| block.arm != "contended");
     });
-    assert!(styled(&alone, Style::Alinux).contains("nothing here is the merit of a policy"));
+    assert!(styled(&alone, Style::Alinux).contains("does not show the effect of a policy"));
 }
 
 #[test]

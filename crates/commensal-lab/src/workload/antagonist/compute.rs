@@ -1,15 +1,15 @@
-//! Antagonists that hardly use memory: integer and floating-point loops.
+//! Antagonists that use hardly any memory: an integer loop and a floating-point loop.
 
 use crate::workload::burn::{CHUNK_ITERATIONS, Piece};
 use crate::workload::cpu::burn;
 use std::hint::black_box;
 
-/// Elements of the vector loop: 4 KiB, which fit in the first-level cache.
+/// Number of elements of the vector loop: 4 KiB, which fit into the first-level cache.
 const LANES: usize = 1024;
-/// Passes over them per chunk, some 0.3 ms.
+/// Number of passes over the elements per chunk (a unit of work); a chunk takes about 0.3 ms.
 const PASSES: usize = 1000;
 
-/// The chunks of the burner.
+/// Returns a piece of work that computes one chunk of [`burn`](crate::workload::burn).
 pub fn cpu() -> Piece {
     Box::new(|| {
         black_box(burn(CHUNK_ITERATIONS));
@@ -17,12 +17,14 @@ pub fn cpu() -> Piece {
     })
 }
 
-/// Multiplications and additions over independent elements, which the compiler turns into vector instructions.
+/// Returns a piece of work that multiplies and adds independent elements, which the compiler turns into vector
+/// instructions.
 pub fn vector() -> Piece {
     let mut lanes: Vec<f32> = (0..LANES).map(|i| 1.0 + i as f32 / LANES as f32).collect();
     Box::new(move || {
         for _ in 0..PASSES {
-            // Converges to 2 and stays there: no value grows, none becomes subnormal and slow.
+            // The values converge to 2: no value grows without limit, and no value becomes subnormal, which would be
+            // slow.
             for lane in &mut lanes {
                 *lane = *lane * 0.999 + 0.002;
             }

@@ -1,7 +1,7 @@
-//! Antagonists of the page cache and of the disk, on unnamed files of bounded size.
+//! Antagonists that stress the page cache and the disk, with unnamed files of limited size.
 //!
-//! They open files with rustix and not through `commensal-host`, which is for control and state files: those are small
-//! and read or written as a whole.
+//! This module opens its files with rustix. `commensal-host`, through which the rest of commensal accesses files, is
+//! for small control and state files, which it reads or writes as a whole.
 
 use crate::error::LabError;
 use crate::workload::burn::{Piece, failed};
@@ -12,32 +12,32 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of a unit of its work.
+/// Bytes per unit of work.
 const MIB: u64 = 1 << 20;
 
-/// Makes the temporary names of this process's files unique.
+/// Number that makes the temporary names of this process's files unique.
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 /// Bytes of one write to the disk.
 const BLOCK: u64 = 64 << 10;
 
-/// Refuses files that would take more than half of the free space.
+/// Refuses files that would use more than half of the free space.
 pub fn check_room(dir: &Path, size: u64, threads: usize) -> Result<(), LabError> {
     let folder = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let left = open(dir, folder, Mode::empty()).and_then(fstatvfs);
     let left = left.map_err(|errno| no_file(dir, size, errno))?;
     if size.saturating_mul(threads as u64) > left.f_bavail.saturating_mul(left.f_frsize) / 2 {
-        let reason = "threads times size may take half of the room that is left on the disk";
+        let reason = "threads times size must be at most half of the free disk space";
         return Err(refuse("size", size, reason));
     }
     Ok(())
 }
 
-/// An unnamed file, which is removed automatically.
+/// Creates a file without a name; the kernel removes the file when it is closed.
 pub fn nameless(dir: &Path, size: u64) -> Result<OwnedFd, LabError> {
     let mode = Mode::RUSR | Mode::WUSR;
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let file = match open(dir, flags | OFlags::TMPFILE, mode) {
-        // For older overlay file systems (containers), and kernels without this flag.
+        // Old overlay file systems (in containers), and kernels without this flag, need a named file.
         Err(Errno::OPNOTSUPP | Errno::ISDIR) => renounced(dir, flags, mode),
         opened => opened,
     };
@@ -47,13 +47,14 @@ pub fn nameless(dir: &Path, size: u64) -> Result<OwnedFd, LabError> {
 
 fn no_file(dir: &Path, size: u64, errno: Errno) -> LabError {
     let words = format!(
-        "cannot make a temporary file of {size} bytes in {}: name another folder with --dir",
+        "cannot create a temporary file of {size} bytes in {}: choose another directory with --dir",
         dir.display()
     );
     LabError::of(words, &std::io::Error::from(errno))
 }
 
-/// A file that has its name only for a moment. An existing file or symbolic link is not opened.
+/// Creates a file with a name and removes the name immediately. Does not open an existing file or follow a symbolic
+/// link.
 fn renounced(dir: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let name = dir.join(format!("commensal-antagonist-{}-{number}", std::process::id()));
@@ -62,7 +63,7 @@ fn renounced(dir: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
     Ok(file)
 }
 
-/// Writes 1 MiB and reads another, half a file away, round and round. Counts MiB.
+/// Returns a piece of work that writes 1 MiB, and reads 1 MiB that is half a file away. Counts MiB.
 pub fn churn(file: OwnedFd, size: u64) -> Piece {
     let len = size.min(MIB);
     let steps = size / len;
@@ -82,7 +83,7 @@ pub fn churn(file: OwnedFd, size: u64) -> Piece {
     })
 }
 
-/// Writes a block and waits until the device has stored it. Counts writes.
+/// Returns a piece of work that writes a block and waits until the device has stored it. Counts writes.
 pub fn sync(file: OwnedFd, size: u64) -> Piece {
     let steps = size / BLOCK;
     let block = vec![0x5A_u8; BLOCK as usize];
@@ -95,7 +96,7 @@ pub fn sync(file: OwnedFd, size: u64) -> Piece {
     })
 }
 
-/// Repeats a transfer until all bytes are done.
+/// Repeats a transfer until it has transferred all bytes.
 fn all(
     operation: &'static str,
     len: u64,

@@ -1,4 +1,4 @@
-//! Antagonists of kernel paths: short-lived processes, and a stream over loopback.
+//! Antagonists that stress kernel paths: short-lived processes, and a stream over loopback.
 
 use crate::error::LabError;
 use crate::workload::burn::{Piece, failed};
@@ -7,13 +7,13 @@ use commensal_host::{Host as _, LinuxHost, SpawnSpec, Stdout};
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
-/// Bytes of a unit of its work.
+/// Bytes per unit of work.
 const KIB: u64 = 1 << 10;
 
-/// Bytes of one piece of the stream.
+/// Bytes sent per piece of work.
 const PIECE: usize = 256 << 10;
 
-/// Forks, executes `true` and waits for it. Counts processes.
+/// Returns a piece of work that forks, executes `true` and waits for its exit. Counts processes.
 pub fn fork() -> Piece {
     let mut host = LinuxHost::default();
     let mut spec = SpawnSpec::new("true");
@@ -21,12 +21,12 @@ pub fn fork() -> Piece {
     spec.die_with_parent = true;
     Box::new(move || {
         let ended = host.spawn(&spec).and_then(|mut child| child.wait());
-        ended.map_err(|error| LabError::of("the fork storm cannot go on", &error))?;
+        ended.map_err(|error| LabError::of("cannot fork another process", &error))?;
         Ok(1)
     })
 }
 
-/// Sends to another thread, which discards the data. Counts KiB.
+/// Returns a piece of work that sends data to another thread, which discards the data. Counts KiB.
 pub fn stream() -> Result<Piece, LabError> {
     let failed = |operation: &'static str| move |error: std::io::Error| failed(operation, &error);
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed("listen on loopback"))?;
@@ -40,7 +40,7 @@ pub fn stream() -> Result<Piece, LabError> {
             break stream;
         }
     };
-    // Ends when the sender is dropped; it only holds its socket.
+    // The thread exits when the sending side is dropped; the thread owns only its socket.
     let reader = std::thread::Builder::new().name("network-reader".to_owned()).spawn(move || {
         let mut bytes = vec![0_u8; PIECE];
         while receiver.read(&mut bytes).is_ok_and(|n| n > 0) {}

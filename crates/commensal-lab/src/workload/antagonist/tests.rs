@@ -1,4 +1,4 @@
-//! Every antagonist counts work, stops in time, and stays within its bounds.
+//! Tests that every antagonist counts work, stops in time, and stays within its bounds.
 
 use super::*;
 use crate::workload::burn::WorkCounter;
@@ -8,7 +8,7 @@ fn options(kind: Kind, threads: usize) -> AntagonistOptions {
     AntagonistOptions {
         kind,
         threads,
-        // Small: these tests run beside each other.
+        // The size is small, because these tests run in parallel.
         size: kind.default_size().map(|_| MIB),
         dir: std::env::temp_dir(),
         duration: Some(Duration::from_millis(200)),
@@ -26,7 +26,7 @@ fn every_kind_counts_its_work_and_stops() {
             .unwrap_or_else(|error| panic!("{}: {error:?}", row.name));
         assert!(total > 0, "{} did nothing in 200 ms", row.name);
         assert_eq!(counter.read().expect("a value"), total, "{}", row.name);
-        // Generous: a machine under load may take long for the last piece.
+        // The limit is generous: on a busy machine the last piece of work may take long.
         assert!(began.elapsed() < Duration::from_secs(20), "{} took {:?}", row.name, began.elapsed());
     }
 }
@@ -45,14 +45,14 @@ fn memory_and_disk_are_bounded() {
         refused(sized(kind, 0), "at least 65536 bytes");
     }
     for kind in [Kind::PageCache, Kind::Disk] {
-        refused(sized(kind, 1 << 60), "half of the room that is left on the disk");
+        refused(sized(kind, 1 << 60), "half of the free disk space");
         refused(AntagonistOptions { dir: "/nowhere".into(), ..options(kind, 1) }, "in /nowhere");
     }
-    refused(sized(Kind::Fork, MIB), "this antagonist has no size");
-    refused(options(Kind::Cpu, 0), "a burner has 1 to 4096 threads");
+    refused(sized(Kind::Fork, MIB), "does not use a size");
+    refused(options(Kind::Cpu, 0), "the number of threads must be 1 to 4096");
 }
 
-/// The file grows to its size and no further, whatever is written, also when the size is no multiple of a write.
+/// A file grows up to its size and no further, even if the size is not a multiple of a write.
 #[test]
 fn files_stay_within_their_size() {
     for (size, pieces) in [(MIB, 3), (3 * MIB + 77, 9), (100 * KIB, 5)] {

@@ -1,26 +1,28 @@
-//! Antagonists of caches and memory: a pointer chase over a buffer, and a stream over three.
+//! Antagonists that stress caches and memory: a pointer chase over a buffer, and a stream over three arrays.
 
 use crate::rng::Rng;
 use crate::workload::burn::Piece;
 use std::hint::black_box;
 
-/// Bytes of a unit of its work.
+/// Bytes per unit of work.
 const MIB: u64 = 1 << 20;
 
-/// Bytes of a cache line, and the `u32`s in it.
+/// Bytes of a cache line.
 const LINE: u64 = 64;
+/// Number of `u32` words of a cache line.
 const WORDS: usize = 16;
-/// Number of walkers of one thread on the same ring: their loads overlap, while a single chain would leave most of a
-/// cache's bandwidth unused.
+/// Number of walkers that one thread moves through its ring. The loads of different walkers overlap; a single chain of
+/// loads would leave most of a cache's bandwidth unused.
 const WALKERS: usize = 4;
-/// Steps of each walker per piece: at most some 5 ms if all loads miss.
+/// Number of steps of each walker per piece of work; a piece takes at most about 5 ms, even if all loads miss.
 const STEPS: usize = 16_384;
-/// Elements of each array per piece of the stream: 0.5 MiB.
+/// Number of elements of each array that one piece of the stream processes: 0.5 MiB.
 const STRETCH: usize = 65_536;
 
-/// Walks all cache lines of a buffer in a random ring; each load depends on the previous one. Counts loads.
+/// Returns a piece of work that walks through all cache lines of a buffer in a random cycle; each load depends on the
+/// previous load. Counts loads.
 pub fn chase(size: u64, seed: u64) -> Piece {
-    // 2^28 lines are 16 GiB: positions fit u32.
+    // With at most 2^28 lines (16 GiB), positions fit in a u32.
     let lines = (size / LINE).clamp(WALKERS as u64, 1 << 28) as u32;
     let ring = ring(lines, seed);
     let mut at: [u32; WALKERS] = [0; WALKERS];
@@ -39,7 +41,8 @@ pub fn chase(size: u64, seed: u64) -> Piece {
     })
 }
 
-/// The first word of each line holds the next line: one cycle through all lines, by Sattolo's shuffle.
+/// Returns a buffer in which the first word of each line is the index of the next line. Together, the lines form one
+/// cycle (Sattolo's shuffle).
 fn ring(lines: u32, seed: u64) -> Vec<u32> {
     let mut order: Vec<u32> = (0..lines).collect();
     let mut rng = Rng::new(seed);
@@ -53,7 +56,7 @@ fn ring(lines: u32, seed: u64) -> Vec<u32> {
     words
 }
 
-/// `a = b + s * c` over three arrays of doubles, piece by piece. Counts MiB read and written.
+/// Returns a piece of work that computes `a = b + s * c` over three arrays of doubles. Counts MiB read and written.
 pub fn triad(size: u64) -> Piece {
     let len = (size as usize / 3 / size_of::<f64>() / STRETCH).max(1) * STRETCH;
     let (mut a, b, c) = (vec![0.5_f64; len], vec![1.0_f64; len], vec![2.0_f64; len]);

@@ -1,13 +1,14 @@
-//! Configurable delay of answers: a harm of known size, which the lab should detect.
+//! A configurable delay of responses, with which the lab tests whether it detects a delay of known size.
 //!
 //! ```text
-//! work │ before: spun │ answer │ after: spun │ next request
+//! work │ before: spin │ response │ after: spin │ next request
 //! ```
-//! A request occupies its worker for its work and for `before + after`, and its answer is sent after `before`. If the
-//! sum is the same, arms with different `before` have the same load and the same queues, and every latency differs by
-//! exactly that. The delay is spun by the clock, whatever the CPU's frequency, and the service measures the delays
-//! before its answers; also how often a spin took longer than configured, and by how much, because its thread had lost
-//! its CPU.
+//! A request occupies its worker for its work and for `before + after`; the server sends the response after `before`.
+//! Arms (conditions of an experiment) that have equal sums of `before` and `after` therefore have equal load and
+//! queues, and every latency differs by exactly the difference in `before`. The worker spins until the clock has
+//! advanced by the delay, so the CPU's frequency does not matter. The server measures each delay before a response. A
+//! spin takes longer than configured (overshoots) if its thread loses the CPU; the server counts these spins and their
+//! overshoots.
 
 use std::fmt;
 use std::hint::spin_loop;
@@ -21,23 +22,23 @@ use std::time::Instant;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// Number of buckets for the overshoot of a spin: two per octave, from 1 us to beyond a second.
+/// Number of buckets for the overshoot of a spin: two per octave, from 1 us to more than a second.
 const BUCKETS: usize = 42;
 
-/// The bucket for an overshoot; `None` below a microsecond.
+/// Returns the bucket for an overshoot; `None` for less than a microsecond.
 fn bucket(over_us: u64) -> Option<usize> {
     let octave = over_us.checked_ilog2()? as usize;
     let upper_half = octave > 0 && over_us >> (octave - 1) & 1 == 1;
     Some((2 * octave + usize::from(upper_half)).min(BUCKETS - 1))
 }
 
-/// The value that a bucket represents, microseconds.
+/// Returns the overshoot that a bucket represents, in microseconds.
 fn middle_us(bucket: usize) -> f64 {
     let octave = f64::from(1_u32 << (bucket / 2));
     octave * if bucket.is_multiple_of(2) { 1.25 } else { 1.75 }
 }
 
-/// Maximum delay that can be configured, ns.
+/// Maximum of each configured delay, in nanoseconds.
 pub const MOST_NS: u64 = 1_000_000_000;
 
 /// The configured delay, and its statistics.
@@ -50,12 +51,12 @@ pub(super) struct Slow {
     over: [AtomicU64; BUCKETS],
 }
 
-/// Requests served and time added before their answers, since the service started.
+/// Totals since the service started: requests served, and delays added before their responses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SoFar {
-    /// Requests.
+    /// Number of requests.
     pub requests: u64,
-    /// Nanoseconds added, by the clock.
+    /// Sum of the delays before responses, as the clock measured them, in nanoseconds.
     pub added_ns: u64,
     over: [u64; BUCKETS],
 }
@@ -67,7 +68,7 @@ impl Default for SoFar {
 }
 
 impl SoFar {
-    /// The difference to an earlier reading.
+    /// Returns the difference between this reading and an earlier one.
     #[must_use]
     pub fn since(&self, before: &SoFar) -> SoFar {
         SoFar {
@@ -77,7 +78,7 @@ impl SoFar {
         }
     }
 
-    /// The sum of two readings.
+    /// Returns the sum of two readings.
     #[must_use]
     pub fn and(&self, other: &SoFar) -> SoFar {
         SoFar {
@@ -87,8 +88,8 @@ impl SoFar {
         }
     }
 
-    /// Overshoots of the delay in microseconds, with the number of answers of each; all others overshot by less than
-    /// one.
+    /// Returns the overshoots of the delay in microseconds, each with its number of responses. The result omits
+    /// responses with an overshoot below one microsecond.
     #[must_use]
     pub fn over_us(&self) -> Vec<(f64, u64)> {
         let buckets = self.over.iter().enumerate().filter(|(_, count)| **count > 0);
@@ -108,13 +109,14 @@ impl Slow {
         }
     }
 
-    /// Sets the delays for requests whose work ends from now on.
+    /// Sets the two delays; they apply to requests whose work finishes after this call.
     pub(super) fn set(&self, before_ns: u64, after_ns: u64) {
         self.before_ns.store(before_ns, Ordering::Relaxed);
         self.after_ns.store(after_ns, Ordering::Relaxed);
     }
 
-    /// Spins the delay before an answer; the part after it is left to the connection.
+    /// Spins for the delay before a response. Stores the delay after the response in `owed_ns`, for which
+    /// [`Connection`] spins later.
     pub(super) fn before(&self, owed_ns: &AtomicU64) {
         let (before_ns, after_ns) =
             (self.before_ns.load(Ordering::Relaxed), self.after_ns.load(Ordering::Relaxed));
@@ -136,7 +138,7 @@ impl Slow {
     }
 }
 
-/// Spins for this time by the clock; returns the time taken.
+/// Spins until the clock has advanced by `ns`; returns the time taken in nanoseconds.
 fn spin(ns: u64) -> u64 {
     if ns == 0 {
         return 0;
@@ -149,7 +151,7 @@ fn spin(ns: u64) -> u64 {
     passed
 }
 
-/// A connection that spins its remaining delay once its answer is sent.
+/// A connection that spins for the delay after a response once the response has been sent.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub stream: TcpStream,

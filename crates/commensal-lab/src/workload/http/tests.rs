@@ -1,10 +1,10 @@
-//! The server over real loopback connections.
+//! Tests the server over real loopback connections.
 
 use super::*;
-use std::io::{BufRead, BufReader, Read, Write as _};
+use std::io::{BufRead, BufReader, Write as _};
 use std::net::TcpStream;
 
-/// A server on a free port; its thread ends with the test process.
+/// Starts a server on a free port; its thread runs until the test process exits.
 fn start() -> SocketAddr {
     let server = HttpServer::bind(HttpOptions { port: 0, workers: 2 }).expect("a free port");
     let addr = server.addr();
@@ -12,19 +12,17 @@ fn start() -> SocketAddr {
     addr
 }
 
-/// One request on its own connection: status and body.
+/// Sends one request on a new connection; returns status and body.
 fn ask(addr: SocketAddr, method: &str, target: &str) -> (u16, String) {
-    let mut stream = TcpStream::connect(addr).expect("connect");
+    let stream = TcpStream::connect(addr).expect("connect");
     stream.set_read_timeout(Some(Duration::from_secs(30))).expect("timeout");
-    write!(stream, "{method} {target} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n").expect("send");
-    let mut text = String::new();
-    stream.read_to_string(&mut text).expect("answer");
+    let text = commensal_testkit::http(stream, method, target);
     let (head, body) = text.split_once("\r\n\r\n").expect("a head");
     let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).expect("a status");
     (status, body.to_owned())
 }
 
-/// The value of one sample line in exposition text.
+/// Returns the value of a metric in Prometheus text.
 fn sample(text: &str, name: &str) -> Option<f64> {
     text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
 }
@@ -38,7 +36,7 @@ fn every_route_answers() {
     assert_eq!(ask(addr, "GET", "/cpu?cpu=64&count=0").0, 200);
     assert_eq!(ask(addr, "GET", "/metrics").0, 200);
     assert_eq!(ask(addr, "POST", "/reset").0, 200);
-    // Three computed, and none was slowed.
+    // The server computed three requests and delayed none of them.
     let (status, told) = ask(addr, "POST", "/slow?before=7&after=0");
     assert!(status == 200 && told.starts_with("requests 3 added_ns 0 over 0 "), "{told}");
     for wrong in ["", "?before=1", "?after=1", "?before=x&after=0", "?before=0&after=2000000000"] {
@@ -127,6 +125,6 @@ fn a_busy_port_names_itself_and_the_way_out() {
     let port = first.addr().port();
     let error = HttpServer::bind(HttpOptions { port, workers: 1 }).expect_err("busy");
     let text = error.to_string();
-    assert!(text.contains(&port.to_string()) && text.contains("0 for any free one"), "{text}");
+    assert!(text.contains(&port.to_string()) && text.contains("0 selects any free port"), "{text}");
     assert!(HttpServer::bind(HttpOptions { port: 0, workers: 0 }).is_err());
 }

@@ -1,11 +1,13 @@
-//! Moves processes: in every hierarchy or in none, and never a process that reused the PID.
+//! Moves processes into groups: in every hierarchy or in none, and never another process that has reused the PID.
 //!
-//! The kernel moves a PID, not a process. So a pidfd of the process is held, its start time is compared, and it is
-//! checked before and after each write: if it was alive both times, the PID was its own in between. If it had exited
-//! afterwards, the PID may have been reused; a process that was moved by mistake goes back to its parent's group,
-//! because that is where it was born.
+//! The kernel moves whichever process has a PID at that moment. Therefore this module holds a pidfd of the process,
+//! compares its start time, and checks the pidfd before and after each write: if the process was alive both times, no
+//! other process had the PID in between. If the process had exited by the second check, another process may have been
+//! moved by mistake. That process is moved to its parent's group, because new processes start in the group of their
+//! parent.
 
 use super::{Refusal, Work, host_error};
+use crate::drivers::level;
 use crate::journal::{Journal, JournalError, Record, Target};
 use commensal_core::actual::{CgroupPath, CgroupRef};
 use commensal_core::errno::Errno;
@@ -24,18 +26,19 @@ pub(super) enum MoveOutcome {
     Moved,
     /// The process has exited.
     Gone,
-    /// The process was not moved, for this reason; the flag says whether it is in its old group in every hierarchy.
+    /// The process was not moved, for this reason. The flag tells whether the process is in its old group in every
+    /// hierarchy.
     Stayed(String, bool),
 }
 
-/// Result of one write.
+/// Result of writing the PID to one `cgroup.procs`.
 enum Written {
     Arrived,
     Gone,
     Refused(String),
 }
 
-/// Start time, parent and process group of a process that can still be moved.
+/// Returns start time, parent and process group of a process; `None` if it has exited and cannot be moved.
 pub(crate) fn identity(host: &dyn Host, pid: u32) -> Option<(u64, u32, u32)> {
     let text = host.read_file(Path::new(&format!("/proc/{pid}/stat"))).ok()?;
     let stat = Stat::parse(&text)?;
@@ -47,14 +50,14 @@ pub(crate) fn alive(host: &mut dyn Host, held: &Process) -> bool {
     host.signal(held, Signal::NONE).is_ok()
 }
 
-/// Whether the process is running and has the same identity.
+/// Whether the process is running and still has the same PID and start time.
 pub(crate) fn is(host: &dyn Host, process: ProcessId) -> bool {
     identity(host, process.pid).is_some_and(|(start_ticks, ..)| start_ticks == process.start_ticks)
 }
 
 impl Work<'_> {
-    /// Journals the current groups of the processes that are about to be moved into commensal groups.
-    pub(super) fn announce(&mut self, steps: &[Step], journal: &mut Journal) -> Result<(), JournalError> {
+    /// Journals the current groups of the processes that the steps are about to move into commensal's groups.
+    pub(super) fn announce(&mut self, steps: &[Step], journal: &mut Journal) -> Result<(), Refusal> {
         self.known = journal.processes();
         let mut records = Vec::new();
         for movement in steps.iter().filter_map(into_ours) {
@@ -70,12 +73,17 @@ impl Work<'_> {
                 from: self.targets(&movement.from),
                 to: self.targets(&movement.to),
             };
-            records.extend(Some(record).filter(|record| !journal.has(record)));
+            match journal.has(&record) {
+                // A crash after the record was written may have prevented the mark (its copy on the group).
+                true => journal.mark(self.host, &record),
+                false => records.push(record),
+            }
+            records.extend(self.of_moved(movement)?);
         }
-        journal.append(self.host, &records)
+        Ok(journal.append(self.host, &records)?)
     }
 
-    /// The groups' current identities, without those that are gone.
+    /// Returns the groups at these paths with their inodes, without those that no longer exist.
     fn targets(&mut self, paths: &BTreeMap<usize, CgroupPath>) -> Vec<Target> {
         let mut targets = Vec::new();
         for (hierarchy, path) in paths {
@@ -88,11 +96,11 @@ impl Work<'_> {
     }
 
     pub(super) fn move_process(&mut self, movement: &Movement) -> Result<(), Refusal> {
-        let fate = self.shift(movement)?;
-        if let MoveOutcome::Stayed(because, _) = &fate {
+        let moved = self.shift(movement)?;
+        if let MoveOutcome::Stayed(because, _) = &moved {
             self.outcome.stayed.push(format!("process {} stays where it is: {because}", movement.name));
         }
-        self.fates.insert(movement.process, fate);
+        self.moves.insert(movement.process, moved);
         Ok(())
     }
 
@@ -112,13 +120,13 @@ impl Work<'_> {
                 continue;
             }
             if now != *from {
-                let because = format!("somebody else has moved it to {now} meanwhile");
+                let because = format!("another program has moved it to {now} meanwhile");
                 return Ok(self.put_back(&held, &done, because));
             }
             let place = CgroupRef { hierarchy: *hierarchy, path: to.clone() };
             let dir = match self.dir(&place) {
                 Ok(dir) => dir,
-                // Groups of commensal are under the plan's control; others may vanish at any time.
+                // The plan controls commensal's groups; groups of other programs may be removed at any time.
                 Err(Refusal::Vanished { place }) if movement.by.is_empty() => {
                     return Ok(self.put_back(&held, &done, format!("{place} is gone")));
                 }
@@ -127,11 +135,11 @@ impl Work<'_> {
             let written = match self.write_number(&held, *hierarchy, dir, to) {
                 Ok(written) => written,
                 Err(refusal) => {
-                    // What was moved goes back also when the group is gone; and a number that is for a group which is gone may be
-                    // said of one that is there.
-                    let fate = self.put_back(&held, &done, refusal.to_string());
-                    let whole = matches!(fate, MoveOutcome::Stayed(_, true));
-                    return if whole && !self.is_there(&place) { Err(refusal) } else { Ok(fate) };
+                    // The process is moved back even if the target group no longer exists. The group itself is checked,
+                    // because other causes give the same error number as a missing group.
+                    let moved = self.put_back(&held, &done, refusal.to_string());
+                    let whole = matches!(moved, MoveOutcome::Stayed(_, true));
+                    return if whole && !self.is_there(&place) { Err(refusal) } else { Ok(moved) };
                 }
             };
             match written {
@@ -143,7 +151,31 @@ impl Work<'_> {
         Ok(MoveOutcome::Moved)
     }
 
+    /// Moves a process. Threads that leave a group below level 0 (`cpu.qos_level`) get the normal policy before the
+    /// move, because no later step checks them.
     fn write_number(
+        &mut self,
+        process: &Process,
+        hierarchy: usize,
+        dir: Dir,
+        to: &CgroupPath,
+    ) -> Result<Written, Refusal> {
+        let leaving = match self.leaving_low(process.pid, (hierarchy, dir)) {
+            Ok(leaving) => leaving,
+            Err(refusal) => return Ok(Written::Refused(refusal.to_string())),
+        };
+        let tids = leaving.iter().map(|(tid, _)| *tid);
+        let written = match level::make_normal(self.host, tids, &self.kept) {
+            Ok(()) => self.write_normal(process, hierarchy, dir, to),
+            Err(error) => Ok(Written::Refused(error.to_string())),
+        };
+        if matches!(written, Ok(Written::Refused(_)) | Err(_)) {
+            level::make_idle(self.host, &leaving);
+        }
+        written
+    }
+
+    fn write_normal(
         &mut self,
         process: &Process,
         hierarchy: usize,
@@ -168,13 +200,14 @@ impl Work<'_> {
         Ok(match now {
             Some(now) if to.contains(&now) => Written::Arrived,
             Some(now) => {
-                Written::Refused(format!("it was moved and is in {now} again: somebody else moves it"))
+                Written::Refused(format!("it was moved, but is now in {now}: another program has moved it"))
             }
             None => Written::Gone,
         })
     }
 
-    /// The PID was reused, before the write or after: the process that has it now must be in its parent's group.
+    /// Handles a PID that another process may have reused before or after the write: if that process was moved by
+    /// mistake, moves it to its parent's group.
     fn stranger(&mut self, pid: u32, hierarchy: usize, to: &CgroupPath) {
         let Some((_, parent, _)) = identity(self.host, pid) else { return };
         let now = self.whereabouts(pid).remove(&hierarchy);
@@ -188,16 +221,16 @@ impl Work<'_> {
             written.map_err(|error| host_error(error, None))
         });
         let said = match back {
-            Ok(()) => format!("went to {home}, where its parent is"),
-            Err(refusal) => format!("could not be put to {home}, where its parent is: {refusal}"),
+            Ok(()) => format!("was moved to {home}, where its parent is"),
+            Err(refusal) => format!("could not be moved to {home}, where its parent is: {refusal}"),
         };
         self.outcome.stayed.push(format!(
-            "process {} ended while it was moved, and another one has its number: that one {said}",
+            "process {} exited while it was moved, and another process got its PID: that process {said}",
             pid
         ));
     }
 
-    /// Moves a process back in all hierarchies after a failure in one.
+    /// Moves a process back in all hierarchies after a move failed in one hierarchy.
     fn put_back(&mut self, held: &Process, done: &[(usize, CgroupPath)], because: String) -> MoveOutcome {
         let mut whole = true;
         for (hierarchy, from) in done {
@@ -211,20 +244,20 @@ impl Work<'_> {
         match whole {
             true => MoveOutcome::Stayed(because, true),
             false => MoveOutcome::Stayed(
-                format!("{because}; in some hierarchies it was moved and could not be put back"),
+                format!("{because}; in some hierarchies it was moved, and could not be moved back"),
                 false,
             ),
         }
     }
 
-    fn whereabouts(&self, pid: u32) -> BTreeMap<usize, CgroupPath> {
+    pub(super) fn whereabouts(&self, pid: u32) -> BTreeMap<usize, CgroupPath> {
         places(self.host, Path::new(&format!("/proc/{pid}/cgroup")), &self.actual.hierarchies)
     }
 
-    /// Updates the journal: completed moves are recorded as done; processes that stayed, exited or are back are
-    /// removed.
+    /// Updates the journal: records completed moves as done, and drops the records of processes that stayed in their
+    /// group, have exited or were moved back.
     pub(super) fn settle_moves(&mut self, steps: &[Step], journal: &mut Journal) -> Result<(), JournalError> {
-        if self.fates.is_empty() {
+        if self.moves.is_empty() {
             return Ok(());
         }
         let mut done = Vec::new();
@@ -232,27 +265,27 @@ impl Work<'_> {
         for step in steps {
             let Action::Move(movement) = &step.action else { continue };
             let ProcessId { pid, start_ticks } = movement.process;
-            match self.fates.get(&movement.process) {
+            match self.moves.get(&movement.process) {
                 Some(MoveOutcome::Moved) if movement.by.is_empty() => drop(back.insert(movement.process)),
                 Some(MoveOutcome::Moved) => done.push(Record::Moved { pid, start_ticks }),
                 _ => {}
             }
         }
         journal.append(self.host, &done)?;
-        let fates = std::mem::take(&mut self.fates);
+        let moves = std::mem::take(&mut self.moves);
         let gone: BTreeSet<ProcessId> =
             journal.processes().into_iter().filter(|process| !is(self.host, *process)).collect();
         let known = std::mem::take(&mut self.known);
         journal.forget(self.host, |_, record| {
             record.process().is_some_and(|process| {
-                let stayed = matches!(fates.get(&process), Some(MoveOutcome::Stayed(_, true)));
+                let stayed = matches!(moves.get(&process), Some(MoveOutcome::Stayed(_, true)));
                 (stayed && !known.contains(&process)) || back.contains(&process) || gone.contains(&process)
             })
         })
     }
 }
 
-/// The movement, if the step moves a process into a commensal group.
+/// Returns the movement, if the step moves a process into a commensal group.
 fn into_ours(step: &Step) -> Option<&Movement> {
     match &step.action {
         Action::Move(movement) if !movement.by.is_empty() => Some(movement),

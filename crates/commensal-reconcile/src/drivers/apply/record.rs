@@ -1,26 +1,27 @@
-//! Journal work besides a plan's steps: removes outdated records, records the safe state, and reads values back.
+//! Journal operations that are not steps of a plan: removes outdated records, creates records of the safe state, and
+//! reads values back.
 
-use super::{Applied, Work, ordered};
+use super::orders::ordered;
+use super::{Applied, Work, is_member};
+use crate::drivers::level;
 use crate::drivers::scheduler::in_force;
 use crate::journal::{Journal, JournalError, Record, Target};
-use commensal_core::actual::{ActualState, CgroupRef};
-use commensal_core::knob::KnobId;
+use commensal_core::actual::{ActualState, CgroupRef, SettingRef};
 use commensal_core::plan::{Action, SafeSetting, Step};
-use commensal_core::topology::Device;
 use commensal_host::Host;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Removes originals from the journal that a plan wanted to restore and found in place already.
+/// Removes originals from the journal that a plan wanted to restore and that were in force already.
 ///
 /// # Errors
-/// When the journal cannot be rewritten.
+/// Returns an error when the journal cannot be rewritten.
 pub fn forget_settled(
     host: &mut dyn Host,
-    settled: &[(CgroupRef, KnobId, Option<Device>)],
+    settled: &[SettingRef],
     actual: &ActualState,
     journal: &mut Journal,
 ) -> Result<(), JournalError> {
-    let key = |(place, knob, device): &(CgroupRef, KnobId, Option<Device>)| {
+    let key = |(place, knob, device): &SettingRef| {
         let mount = actual.hierarchies.get(place.hierarchy)?.mount.clone();
         let inode = actual.cgroups.get(place)?.inode;
         let target = Target { mount, path: place.path.as_str().to_owned(), inode };
@@ -35,14 +36,14 @@ pub fn forget_settled(
     })
 }
 
-/// Records of the safe state: one for each setting whose group exists.
+/// Returns the records of the safe state: one for each setting whose group exists.
 pub(crate) fn safe_records(
     host: &mut dyn Host,
     actual: &ActualState,
-    settings: &BTreeMap<(CgroupRef, KnobId, Option<Device>), SafeSetting>,
+    settings: &BTreeMap<SettingRef, SafeSetting>,
 ) -> Vec<Record> {
     let work = Work::new(host, actual);
-    let record = |((place, knob, device), one): (&(CgroupRef, KnobId, Option<Device>), &SafeSetting)| {
+    let record = |((place, knob, device), one): (&SettingRef, &SafeSetting)| {
         let inode = actual.cgroups.get(place)?.inode;
         let group = Target { mount: work.mount(place), path: place.path.as_str().to_owned(), inode };
         let file = work.file(place, *knob).ok()?;
@@ -53,15 +54,16 @@ pub(crate) fn safe_records(
     settings.iter().filter_map(record).collect()
 }
 
-/// Number of vanished groups' originals that are always kept in the journal.
+/// Number of records of removed groups (originals and safe values) that always stay in the journal.
 const GONE: usize = 64;
 
-/// Removes the originals of vanished groups from the journal, once there are many and more than the others: where
-/// groups come and go all the time the file would grow for ever. `actual` must be newer than the last journalled
-/// change.
+/// Removes from the journal the records of removed groups, once there are more than `GONE` of them and more than
+/// records of existing groups. Also removes records of exited threads, once the journal has half of the maximum number
+/// of such records. Without this, the file would grow without limit where groups and processes are created and removed
+/// all the time. `actual` must be newer than the last journalled change.
 ///
 /// # Errors
-/// When the file cannot be rewritten.
+/// Returns an error when the file cannot be rewritten.
 pub fn forget_gone(
     host: &mut dyn Host,
     actual: &ActualState,
@@ -69,6 +71,11 @@ pub fn forget_gone(
 ) -> Result<(), JournalError> {
     if journal.len() <= GONE {
         return Ok(());
+    }
+    let members = journal.members();
+    if members.len() >= level::MOST / 2 {
+        let gone = members.into_keys().filter(|thread| level::has_exited(host, *thread)).collect();
+        journal.forget(host, |_, record| is_member(record, &gone))?;
     }
     let mount = |place: &CgroupRef| actual.hierarchies.get(place.hierarchy).map(|one| one.mount.as_str());
     let there: BTreeSet<(&str, u64)> =
@@ -85,8 +92,8 @@ pub fn forget_gone(
     journal.forget(host, |_, record| of_value(record))
 }
 
-/// Reads back the values written by `steps`, to see whether a policy is still in force. A value that cannot be read is
-/// replaced by the reason.
+/// Reads back the values written by `steps`, to check whether they are still in force. If a value cannot be read, the
+/// field `read` contains the reason.
 pub fn verify(host: &mut dyn Host, steps: &[Step], actual: &ActualState) -> Vec<Applied> {
     let mut work = Work::new(host, actual);
     for step in steps {
@@ -95,7 +102,10 @@ pub fn verify(host: &mut dyn Host, steps: &[Step], actual: &ActualState) -> Vec<
             Action::Irreversible { knob, to, .. } | Action::Recreate { knob, to, .. } => (knob, &None, to),
             Action::Order { to, .. } => {
                 let read = actual.scheduler.as_ref().map(|found| in_force(work.host, &found.socket, to));
-                work.outcome.applied.push(ordered(to, read.unwrap_or_else(|| "nobody asks it".to_owned())));
+                work.outcome.applied.push(ordered(
+                    to,
+                    read.unwrap_or_else(|| "the scheduler's state is not known".to_owned()),
+                ));
                 continue;
             }
             _ => continue,
@@ -112,7 +122,7 @@ pub fn verify(host: &mut dyn Host, steps: &[Step], actual: &ActualState) -> Vec<
             Err(because) => because,
         };
         let place = actual.show(&step.place);
-        // The last step that writes a knob has the wanted value.
+        // Only the last step that writes a knob has the final value.
         work.outcome.applied.retain(|one| one.place != place || one.file != file.name);
         work.outcome.applied.push(Applied { place, file: file.name, want, read });
     }

@@ -1,4 +1,4 @@
-//! After a refusal: whether it was one, and the steps before it turned round.
+//! Undoes steps after a refusal, and checks whether a step failed only because its group no longer exists.
 
 use super::{Refusal, Work, host_error};
 use crate::drivers::text_for;
@@ -12,7 +12,8 @@ use commensal_host::{Dir, below};
 use std::path::Path;
 
 impl Work<'_> {
-    /// Undoes the steps; gives what could not be undone, and the groups that had to be made anew.
+    /// Undoes the steps. Returns messages about steps that could not be undone, and records of the groups that had to
+    /// be created again.
     pub(super) fn take_back(&mut self, done: &[Step], journal: &mut Journal) -> (Vec<String>, Vec<Record>) {
         let mut left = Vec::new();
         let mut again = Vec::new();
@@ -30,9 +31,9 @@ impl Work<'_> {
         (left, again)
     }
 
-    /// Gives a group that was removed and had to be made again what it had; gives what it did not take. A setting can be in the
-    /// way of another (a weight of an idle group, a burst above the quota): as long as some go through, the others are tried
-    /// again.
+    /// Restores the settings of a group that was removed and created again; returns messages about refused settings.
+    /// One setting can block another (the weight of an idle group, a burst above the quota), so refused settings are
+    /// retried as long as others succeed.
     fn fill_again(&mut self, place: &CgroupRef, dir: Dir) -> Vec<String> {
         let Some(found) = self.actual.cgroups.get(place) else { return Vec::new() };
         let mut waiting: Vec<(KnobId, Option<Device>, &Value)> =
@@ -53,7 +54,7 @@ impl Work<'_> {
         }
     }
 
-    /// Writes a value, unless the group has it.
+    /// Writes a value, unless the group has it already.
     fn give(
         &mut self,
         place: &CgroupRef,
@@ -72,7 +73,8 @@ impl Work<'_> {
         self.host.write(dir, file.name, &text).map_err(|error| host_error(error, Some(knob)))
     }
 
-    /// Whether a step was refused because its group is gone. A file or a device that is not there is answered with the same numbers.
+    /// Whether a step was refused because its group no longer exists. Checks the group itself, because a missing file
+    /// or device gives the same error numbers.
     pub(super) fn has_vanished(&mut self, step: &Step, refusal: &Refusal) -> bool {
         let number = match refusal {
             Refusal::Vanished { .. } => return true,
@@ -81,7 +83,7 @@ impl Work<'_> {
         };
         match &step.action {
             _ if !matches!(number, Errno::ENODEV | Errno::ENOENT) => false,
-            // While a group is recreated it is there under another name.
+            // While a group is replaced by a fresh one, it exists under another name.
             Action::Recreate { .. } => false,
             Action::Create => {
                 let parent = step.place.path.parent();
@@ -92,7 +94,7 @@ impl Work<'_> {
         }
     }
 
-    /// Whether the group of this name is the one that was planned for, or that was made since.
+    /// Whether the group at this path is the one in the plan, or one that was created since then.
     pub(super) fn is_there(&mut self, place: &CgroupRef) -> bool {
         let known = self.dirs.get(place).map(|dir| dir.inode).or_else(|| self.recreated.get(place).copied());
         let known = known.or_else(|| self.actual.cgroups.get(place).map(|found| found.inode));

@@ -1,4 +1,4 @@
-//! What is done at each moment in each world, and which changes that takes, by the kind of their steps.
+//! The acts at each moment in each world, and the changes that they make, by the kind of their steps.
 
 use super::{Moment, act, agent, round};
 use crate::crash::{MachineState, World, prepared, see, without_scratch, worlds};
@@ -13,22 +13,22 @@ use std::collections::BTreeSet;
 pub struct Scene {
     pub name: String,
     pub moment: Moment,
-    /// Which text is put in force, or is in force.
+    /// Number of the groups file that is put in force, or is in force.
     pub number: usize,
     pub texts: Vec<String>,
-    /// The machine right before.
+    /// The machine right before the act.
     pub start: FakeHost,
-    /// The machine before any text.
+    /// The machine before any groups file.
     pub before: MachineState,
     pub middle: MachineState,
     pub after: MachineState,
-    /// What is said without any fault.
+    /// Mechanisms and unmet requests without a fault.
     pub terms: Vec<String>,
     pub told: Vec<String>,
     pub targets: Vec<Target>,
-    /// Groups in which something is changed, made or removed.
+    /// Groups that the act creates, changes or removes.
     groups: BTreeSet<String>,
-    /// Whether controllers are on v2.
+    /// Whether the controllers are in the v2 hierarchy.
     unified: bool,
 }
 
@@ -38,18 +38,18 @@ pub struct Target {
     pub kind: &'static str,
     pub operation: &'static str,
     pub path: String,
-    /// Only a change with this value, or a request with this in it.
+    /// If set, the fault is limited to changes with this value, or to requests that contain it.
     pub value: Option<String>,
     pub written: String,
-    /// The group that is recreated by it.
+    /// The group whose replacement the change belongs to.
     recreates: Option<String>,
 }
 
-/// End of the name of a fresh group.
+/// Suffix of the name of a fresh group.
 const ASIDE: &str = ".commensal-recreate";
 
 impl Scene {
-    /// Whether the file is of a group that this is about.
+    /// Whether the file belongs to a group that the act changes.
     pub fn touches(&self, path: &str) -> bool {
         let path = path.replace(ASIDE, "");
         let group = path.rsplit_once('/').map_or("", |(group, _)| group);
@@ -57,26 +57,26 @@ impl Scene {
         self.groups.iter().any(is_in)
     }
 
-    /// Whether the file cannot be as it should without this change.
+    /// Whether the file can have its intended value only after this change.
     pub fn holds_up(&self, target: &Target, path: &str) -> bool {
         let group = target.group();
         let (parent, file) = path.rsplit_once('/').unwrap_or_default();
         match target.kind {
-            // A group that is not empty stays, with those above it and, on v2, the controllers that it uses.
+            // A group that is not empty stays, with the groups above it and, on v2, the controllers that it uses.
             "remove" | "move" | "disable" => {
                 let ours = |parent: &str| parent.split('/').any(|part| part.starts_with("commensal-"));
                 let above = group.starts_with(&format!("{parent}/")) && ours(parent);
                 let left = self.moment == Moment::Restore && (ours(parent) || self.unified);
                 above || left
             }
-            // The group above is recreated as well, with this one in it.
+            // The parent group is recreated as well, including this group.
             "recreate" => {
                 let above = group.rsplit_once('/').map_or("", |(above, _)| above);
                 let is_recreated = |one: &Target| one.recreates.as_deref() == Some(above);
                 self.targets.iter().any(is_recreated)
                     && path.replace(ASIDE, "").starts_with(&format!("{above}/"))
             }
-            // What is set aside for a partition below.
+            // The exclusive CPUs of a partition below the group.
             "write" if target.path.contains("/cpuset.") => {
                 file.starts_with("cpuset.") && parent.starts_with(&format!("{group}/"))
             }
@@ -98,8 +98,8 @@ impl Target {
         self.recreates.clone().unwrap_or_else(|| group_of(self.operation, &self.path))
     }
 
-    /// Whether the file is of this change itself: for a value, also what the kernel and the plan set in the same group and, under
-    /// the same name, below it; for a group, all that is in it.
+    /// Whether the file belongs to this change itself. For a value, that includes other files of the same group, which
+    /// the kernel or the plan may set, and files of the same name below it; for a group, all files in it.
     pub fn is_of(&self, path: &str) -> bool {
         let group = self.group();
         let is_below = path.starts_with(&format!("{group}/"));
@@ -115,7 +115,7 @@ impl Target {
     }
 }
 
-/// What a change is part of. While a group is recreated, everything is.
+/// Assigns changes to the kinds of steps. All changes between the start and the end of a replacement belong to it.
 fn targets(changes: &[Mutation], orders: bool) -> Vec<Target> {
     let scratch = format!("/{}", instance().scratch);
     let mut found: Vec<Target> = Vec::new();
@@ -171,7 +171,7 @@ fn targets(changes: &[Mutation], orders: bool) -> Vec<Target> {
     found
 }
 
-/// A value that the file could have instead.
+/// Returns another value that the file could have; `None` if there is none.
 pub fn other_value(target: &Target) -> Option<String> {
     let name = target.path.rsplit('/').next()?;
     let files = TABLE.iter().flat_map(|row| [row.file(Version::V1), row.file(Version::V2)]).flatten();
@@ -221,7 +221,7 @@ fn scene(world: &World, moment: Moment, number: usize, start: FakeHost, before: 
     scene
 }
 
-/// The machine as agents have left it that kept the first texts.
+/// Creates the machine as agents leave it that have put the first groups files in force.
 fn kept(world: &World, texts: usize) -> FakeHost {
     let fake = (world.machine)();
     for text in &world.texts[..texts] {
@@ -232,7 +232,7 @@ fn kept(world: &World, texts: usize) -> FakeHost {
     fake
 }
 
-/// The same, with one that has died half way through the next text.
+/// Like [`kept`], after another agent has died half way through the next groups file.
 fn half_kept(world: &World, texts: usize) -> FakeHost {
     let start = kept(world, texts);
     let next =
@@ -245,7 +245,7 @@ fn half_kept(world: &World, texts: usize) -> FakeHost {
     fake.restart()
 }
 
-/// All moments of all worlds.
+/// Returns all moments of all worlds.
 pub fn scenes() -> Vec<Scene> {
     let mut scenes = Vec::new();
     for world in worlds() {

@@ -6,37 +6,37 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::PathBuf;
 
-/// By fault, and whether it lasts.
+/// A set of faults, each with whether it lasts.
 type Faults = BTreeSet<(Fault, bool)>;
 
-/// Each outcome of a cell, with the faults that have had it.
+/// The outcomes of a cell, each with the faults that lead to it.
 type Outcomes = BTreeMap<Outcome, Faults>;
 
-/// By kind of step and moment.
+/// The cells of the table, by kind of step and moment.
 pub type Cells = BTreeMap<(&'static str, Moment), Outcomes>;
 
 const ONCE: &str = "once";
 const LASTING: &str = "lasting";
-/// With whatever number.
+/// The word for all error numbers.
 const REFUSED: &str = "refused";
 const ALL_BUT: &str = "all but ";
 
-/// Between the outcomes of a cell.
+/// Separator of the outcomes of a cell.
 const NEXT: &str = "<br>";
 
 const BEGIN: &str = "<!-- generated: `UPDATE=1 PROPTEST_CASES=1 cargo test -p commensal-reconcile matrix` rewrites this table -->\n";
 const END: &str = "<!-- end of the generated table -->\n";
 
-/// An outcome in a few words.
+/// Returns the table's text for an outcome.
 fn words(outcome: Outcome) -> &'static str {
     match outcome {
-        Outcome::Done => "done all the same",
-        Outcome::OtherWay => "done in another way, told",
-        Outcome::AsBefore => "all refused, as before",
-        Outcome::PartLeft => "all refused, what is left is told",
+        Outcome::Done => "done anyway",
+        Outcome::OtherWay => "done in another way, reported",
+        Outcome::AsBefore => "all refused, machine as before",
+        Outcome::PartLeft => "all refused, what could not be reverted is reported",
         Outcome::Stays => "the process stays",
-        Outcome::LeftOut => "left out alone",
-        Outcome::LeftOutWithOthers => "left out with what needs it",
+        Outcome::LeftOut => "only this step left out",
+        Outcome::LeftOutWithOthers => "left out with the steps that need it",
     }
 }
 
@@ -48,7 +48,7 @@ fn fault_words(fault: Fault) -> String {
     }
 }
 
-/// A part of the faults: nothing for all of them, `refused` for every number.
+/// Returns the names of some faults: nothing for all of them, `refused` for all error numbers.
 fn names(some: &BTreeSet<Fault>, every: &BTreeSet<Fault>) -> String {
     let numbers = ERRNOS.map(Fault::Says);
     let missing: Vec<String> = every.difference(some).copied().map(fault_words).collect();
@@ -64,7 +64,7 @@ fn names(some: &BTreeSet<Fault>, every: &BTreeSet<Fault>) -> String {
     }
 }
 
-/// When an outcome is had that not every fault has: once or as long as it lasts, and with which.
+/// Describes which faults lead to an outcome, if not all do: once or lasting, and which ones.
 fn when(faults: &Faults, cell: &Outcomes) -> String {
     let all: Faults = cell.values().flatten().copied().collect();
     let of = |set: &Faults, lasts| -> BTreeSet<Fault> {
@@ -94,7 +94,7 @@ fn cell(outcomes: &Outcomes) -> String {
     outcomes.iter().map(one).collect::<Vec<_>>().join(NEXT)
 }
 
-/// The table, as Markdown.
+/// Formats the table as Markdown.
 pub fn text(cells: &Cells) -> String {
     let mut text = String::from(
         "| step | apply | tick | safe state | restore | hand-over |\n|---|---|---|---|---|---|\n",
@@ -107,10 +107,10 @@ pub fn text(cells: &Cells) -> String {
 }
 
 fn path() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../PROMISES.md")
+    PathBuf::from("../../PROMISES.md")
 }
 
-/// What stands before, in and after the table of the page.
+/// Returns the parts of the page before, in and after the table.
 fn page() -> [String; 3] {
     let page = std::fs::read_to_string(path()).unwrap();
     let (before, rest) = page.split_once(BEGIN).expect("the marker above the table");
@@ -118,7 +118,7 @@ fn page() -> [String; 3] {
     [before, stored, after].map(str::to_owned)
 }
 
-/// Compares the table of the whole product with the one of the page, or writes it there.
+/// Compares the table of the whole product with the one in the page, or writes it there if `UPDATE` is set.
 pub fn compare(table: &str) {
     let [before, stored, after] = page();
     if std::env::var_os("UPDATE").is_some() {
@@ -131,7 +131,7 @@ pub fn compare(table: &str) {
     );
 }
 
-/// Whether a cell says that a fault may have this outcome; the other way round than [`when`].
+/// Whether a cell allows this outcome for a fault; the inverse of [`when`].
 fn says(cell: &str, outcome: Outcome, (fault, lasts): (Fault, bool)) -> bool {
     let often = if lasts { LASTING } else { ONCE };
     let is_named = |names: &str| match names.strip_prefix(ALL_BUT) {
@@ -152,7 +152,7 @@ fn says(cell: &str, outcome: Outcome, (fault, lasts): (Fault, bool)) -> bool {
     })
 }
 
-/// Every outcome of a part of the product stands in the table of the page.
+/// Asserts that the table in the page has all these outcomes, which are a part of the product.
 pub fn allows(cells: &Cells) {
     let [_, stored, _] = page();
     let rows: Vec<Vec<&str>> = stored.lines().map(|line| line.split('|').map(str::trim).collect()).collect();

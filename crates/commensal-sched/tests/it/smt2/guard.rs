@@ -2,15 +2,14 @@
 //! dies all the same, and nothing stays frozen.
 
 use crate::world::{
-    Group, Loaded, PATIENCE, Still, all, can_load, offline, online, policy, state, until, within,
+    Group, Loaded, PATIENCE, Still, all, can_load, offline, online, policy, settle, state, until, within,
 };
-use std::time::Duration;
 
 fn frozen(group: &Group) -> bool {
     group.read("cgroup.events").contains("frozen 1")
 }
 
-// promise 65
+// promise 54
 #[test]
 fn saturation_freezes_offline_groups_until_there_is_room() {
     if !can_load("smt2::guard::saturation_freezes_offline_groups_until_there_is_room") {
@@ -29,7 +28,7 @@ fn saturation_freezes_offline_groups_until_there_is_room() {
     loaded.unload();
 }
 
-// promise 65
+// promise 54
 #[test]
 fn an_ejected_scheduler_is_told_and_loaded_again() {
     if !can_load("smt2::guard::an_ejected_scheduler_is_told_and_loaded_again") {
@@ -51,7 +50,7 @@ fn an_ejected_scheduler_is_told_and_loaded_again() {
 }
 
 /// On a CPU whose sibling expels, and on one that online work has for itself.
-// promise 65
+// promise 54
 #[test]
 fn whoever_is_killed_dies() {
     if !can_load("smt2::guard::whoever_is_killed_dies") {
@@ -63,7 +62,7 @@ fn whoever_is_killed_dies() {
     let groups = [online(&web, true), offline(&batch)];
     let loaded = Loaded::with(&["--no-guard"], &groups);
     let _online = web.spin("0");
-    std::thread::sleep(Duration::from_secs(1));
+    settle();
     beside.0.kill().unwrap();
     behind.0.kill().unwrap();
     until("both are gone", || {
@@ -74,7 +73,7 @@ fn whoever_is_killed_dies() {
 }
 
 /// A group that nobody orders any more goes on at once, and one that somebody else had frozen is left so.
-// promise 65
+// promise 54
 #[test]
 fn only_its_own_freezing_is_undone() {
     if !can_load("smt2::guard::only_its_own_freezing_is_undone") {
@@ -96,7 +95,7 @@ fn only_its_own_freezing_is_undone() {
 }
 
 /// Online work that takes everything for ever, and no guard: the kernel takes the scheduler off again and again.
-// promise 65
+// promise 54
 #[test]
 fn after_three_reloads_it_stays_off() {
     if !can_load("smt2::guard::after_three_reloads_it_stays_off") {
@@ -123,7 +122,7 @@ fn after_three_reloads_it_stays_off() {
 }
 
 /// Unloaded and killed while groups are frozen: neither leaves them so.
-// promise 65
+// promise 54
 #[test]
 fn nothing_stays_frozen() {
     if !can_load("smt2::guard::nothing_stays_frozen") {

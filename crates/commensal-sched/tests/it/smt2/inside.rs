@@ -1,6 +1,8 @@
 //! Inside the offline class: nested weights that change, hard limits, affinity, CPUs that go, cgroups that come and go, many threads.
 
-use crate::world::{EXT, Group, Loaded, Spinner, all, can_load, cpus, measure, offline, pin, policy, until};
+use crate::world::{
+    EXT, Group, Loaded, Spinner, all, can_load, cpus, measure, offline, pin, policy, settle, until,
+};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -13,7 +15,7 @@ fn weighed(group: &Group, weight: u64) -> Value {
 }
 
 /// 300 to 100, and inside the second one 3 to 1 again, flattened.
-// promise 64
+// promise 53
 #[test]
 fn groups_share_by_weight() {
     if !can_load("smt2::inside::groups_share_by_weight") {
@@ -35,7 +37,7 @@ fn groups_share_by_weight() {
     // A weight that changes is followed, and so is an order.
     second.write("cpu.weight", "900");
     assert!(loaded.order(&[weighed(&heavy, 100), weighed(&light, 100)])["ok"] == true);
-    std::thread::sleep(Duration::from_secs(1));
+    settle();
     let got = measure(&[&heavy, &light, &first, &second], Duration::from_secs(6));
     println!("inside: weights 100:100 and 300:900 below, CPU time {got:.2?}");
     let (outer, inner) = (got[0] / got[1], got[3] / got[2]);
@@ -43,7 +45,7 @@ fn groups_share_by_weight() {
 }
 
 /// Half a CPU for the one that is heavy, the rest for the other.
-// promise 64
+// promise 53
 #[test]
 fn a_hard_limit_holds() {
     if !can_load("smt2::inside::a_hard_limit_holds") {
@@ -64,7 +66,7 @@ fn a_hard_limit_holds() {
 
 /// One had a CPU to itself for long, then another one comes: they share it from then on, and neither waits for what the other
 /// has had.
-// promise 64
+// promise 53
 #[test]
 fn who_comes_late_is_no_creditor() {
     if !can_load("smt2::inside::who_comes_late_is_no_creditor") {
@@ -73,6 +75,7 @@ fn who_comes_late_is_no_creditor() {
     let (early, late) = (Group::offline("early"), Group::offline("late"));
     let mut loaded = Loaded::new(&[offline(&early), offline(&late)]);
     let _first = early.spin("2");
+    // It has had the CPU for long.
     std::thread::sleep(BLOCK);
     // Of another group, and of its own.
     for group in [&late, &early] {
@@ -88,7 +91,7 @@ fn who_comes_late_is_no_creditor() {
 
 /// Threads are sent from CPU to CPU, and CPUs go and come, while others start and end, and a cgroup after the other is made
 /// and removed.
-// promises 62, 64
+// promises 52, 53
 #[test]
 fn affinity_hotplug_and_churn() {
     if !can_load("smt2::inside::affinity_hotplug_and_churn") {
@@ -128,7 +131,7 @@ fn affinity_hotplug_and_churn() {
 }
 
 /// A whole core goes, with threads that are bound to it: the kernel sends them elsewhere, and they run there.
-// promise 64
+// promise 53
 #[test]
 fn a_core_goes_with_threads_that_are_bound_to_it() {
     if !can_load("smt2::inside::a_core_goes_with_threads_that_are_bound_to_it") {
@@ -185,6 +188,7 @@ fn torture(batch: &Group, tids: &[u32]) -> u32 {
         let inner = batch.child(&format!("inner{round}"));
         inner.write("cgroup.procs", &tid);
         if round.is_multiple_of(3) {
+            // Long enough for the scheduler's process to see the group.
             std::thread::sleep(Duration::from_millis(150));
         }
         batch.write("cgroup.procs", &tid);
@@ -198,7 +202,7 @@ fn torture(batch: &Group, tids: &[u32]) -> u32 {
 }
 
 /// Ten thousand threads of one process, all of which come under it and get out again; a status meanwhile is answered.
-// promise 62
+// promise 52
 #[test]
 fn ten_thousand_threads() {
     const THREADS: usize = 10_000;

@@ -1,8 +1,9 @@
-//! Loading, unloading and taking over; threads with something of their own, and threads that come and go meanwhile.
+//! Loading, unloading and replacing; threads with something of their own, and threads that come and go meanwhile.
 
 use crate::world::{
     EXT, Group, Loaded, Spinner, all, can_load, measure, nice, offline, online, policy, shown, state, until,
 };
+use commensal_testkit::throughout;
 use std::process::Command;
 use std::time::Duration;
 
@@ -64,7 +65,7 @@ fn own(works: &[Spinner; 3]) -> [Own; 3] {
 }
 
 /// Again and again, with a thread of another group that moves in and out.
-// promise 62
+// promise 52
 #[test]
 fn every_thread_gets_its_own_back() {
     if !can_load("smt2::life::every_thread_gets_its_own_back") {
@@ -89,7 +90,7 @@ fn every_thread_gets_its_own_back() {
     }
 }
 
-// promise 62
+// promise 52
 #[test]
 fn what_a_killed_loader_leaves_can_be_undone() {
     if !can_load("smt2::life::what_a_killed_loader_leaves_can_be_undone") {
@@ -107,7 +108,7 @@ fn what_a_killed_loader_leaves_can_be_undone() {
     let done = loaded.put_back();
     assert!(done.status.success(), "{}", shown(&done));
     assert_eq!(own(&peculiar.works), peculiar.before);
-    assert!(shown(&loaded.put_back()).contains("nothing is to be put back"));
+    assert!(shown(&loaded.put_back()).contains("there is nothing to restore"));
 }
 
 #[test]
@@ -130,7 +131,7 @@ fn another_process_takes_over() {
 }
 
 /// Threads that come, leave for another group, and start others, while it is loaded.
-// promise 62
+// promise 52
 #[test]
 fn threads_come_and_go() {
     if !can_load("smt2::life::threads_come_and_go") {
@@ -146,8 +147,7 @@ fn threads_come_and_go() {
     until("it comes under the scheduler", || policy(tid) == Some(EXT));
     let inner = batch.child("inner");
     inner.write("cgroup.procs", &tid.to_string());
-    std::thread::sleep(Duration::from_millis(500));
-    assert_eq!(policy(tid), Some(EXT));
+    throughout(Duration::from_millis(500), "it is let go", || policy(tid) == Some(EXT));
     other.write("cgroup.procs", &tid.to_string());
     until("it is let go", || policy(tid) == Some(0));
     // What it starts is under it from the first moment.

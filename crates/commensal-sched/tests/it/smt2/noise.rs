@@ -1,7 +1,8 @@
 //! Offline work leaves the cores of a group that expels, at once, and takes no CPU from anybody; the backstop by itself.
 
 use crate::world::{
-    Group, Loaded, all, busy, can_load, counter, cpus, grown, measure, offline, online, sibling, until,
+    Group, Loaded, all, busy, can_load, counter, cpus, grown, measure, offline, online, settle, sibling,
+    until,
 };
 use serde_json::Value;
 use std::time::Duration;
@@ -80,7 +81,7 @@ impl Sample {
 }
 
 /// One online thread and offline ones everywhere, then more of these of all kinds.
-// promise 64
+// promise 53
 #[test]
 fn offline_work_leaves_the_core_of_an_expelling_thread() {
     if !can_load("smt2::noise::offline_work_leaves_the_core_of_an_expelling_thread") {
@@ -99,12 +100,12 @@ fn offline_work_leaves_the_core_of_an_expelling_thread() {
     let without = look("without expel");
     assert!(without.taken > LEAST_BASELINE, "without expelling the sibling is {:.3} busy", without.taken);
     assert!(loaded.order(&groups(true))["ok"] == true);
-    std::thread::sleep(Duration::from_millis(500));
+    settle();
     let with = look("with expel");
     let more = ["fork", "pulse", "visit", "threads 50"].map(|work| batch.start(work, &all()));
     // Each process has a thread that works and one that waits for it.
     until("more work is there", || batch.threads().len() >= 2 * (cpus() as usize + 3) + 50);
-    std::thread::sleep(Duration::from_millis(500));
+    settle();
     let loads = look("expel and load");
     for (what, seen) in [("with expel", with), ("expel and load", loads)] {
         let Sample { online, offline, taken, .. } = &seen;
@@ -121,7 +122,7 @@ fn offline_work_leaves_the_core_of_an_expelling_thread() {
 }
 
 /// One offline thread may run on the sibling only, and others everywhere.
-// promise 64
+// promise 53
 #[test]
 fn orders_reach_threads_that_run() {
     if !can_load("smt2::noise::orders_reach_threads_that_run") {
@@ -164,7 +165,7 @@ fn orders_reach_threads_that_run() {
 }
 
 /// Without a limit of its own a group has no CPU controller, and the kernel's scheduler knows nothing of it.
-// promise 64
+// promise 53
 #[test]
 fn a_group_without_the_cpu_controller_expels() {
     if !can_load("smt2::noise::a_group_without_the_cpu_controller_expels") {
@@ -250,7 +251,7 @@ fn the_tick_is_the_backstop() {
 }
 
 /// An online thread that sleeps for a moment: with a hold-off its sibling stays free meanwhile, without one it is used.
-// promise 64
+// promise 53
 #[test]
 fn a_hold_off_keeps_the_core_free_for_a_while() {
     if !can_load("smt2::noise::a_hold_off_keeps_the_core_free_for_a_while") {
@@ -274,13 +275,12 @@ fn a_hold_off_keeps_the_core_free_for_a_while() {
 }
 
 /// Offline work has the CPUs that no online thread is on, and leaves each of them when one comes.
-// promise 64
+// promise 53
 #[test]
 fn online_threads_do_not_queue_behind_each_other() {
     if !can_load("smt2::noise::online_threads_do_not_queue_behind_each_other") {
         return;
     }
-    let settle = || std::thread::sleep(Duration::from_secs(1));
     let (web, batch) = (Group::new("web"), Group::new("batch"));
     let works = web.spinners(4);
     settle();

@@ -4,7 +4,7 @@ use crate::world::{Group, Loaded, can_load, offline, shown, state, until};
 use serde_json::json;
 use std::os::unix::process::CommandExt;
 
-// promise 63
+// promise 52
 #[test]
 fn what_cannot_be_loaded_is_refused_with_the_way_out() {
     if !can_load("smt2::refusals::what_cannot_be_loaded_is_refused_with_the_way_out") {
@@ -13,7 +13,7 @@ fn what_cannot_be_loaded_is_refused_with_the_way_out() {
     // Another one, with a state directory of its own.
     let other = Loaded::not_yet();
     let nobody = shown(&other.command("check").uid(65534).output().unwrap());
-    assert!(nobody.contains("takes root"), "{nobody}");
+    assert!(nobody.contains("only root can load"), "{nobody}");
     assert!(!other.command("check").uid(65534).status().unwrap().success());
     let batch = Group::new("batch");
     let mut loaded = Loaded::new(&[offline(&batch)]);
@@ -24,7 +24,7 @@ fn what_cannot_be_loaded_is_refused_with_the_way_out() {
     assert!(loaded.status().is_null(), "nobody answers any more");
 }
 
-// promise 63
+// promise 52
 #[test]
 fn orders_that_cannot_be_carried_out_change_nothing() {
     if !can_load("smt2::refusals::orders_that_cannot_be_carried_out_change_nothing") {
@@ -49,7 +49,7 @@ fn orders_that_cannot_be_carried_out_change_nothing() {
     assert_eq!(loaded.status()["groups"][0]["found"], false);
 }
 
-// promise 63
+// promise 52
 #[test]
 fn the_programs_refuse_a_class_that_they_do_not_know() {
     use commensal_sched::loader::{Scheduler, Settings};

@@ -1,5 +1,5 @@
-//! A small client of the MySQL protocol: text statements, one at a time. `bench` and `replay` use it to talk to a
-//! server, so that they measure what users experience. The server's tests extend it.
+//! A small client of the MySQL protocol that sends one text statement at a time. `bench` and `replay` access a server
+//! through this client, so that they measure what users experience. The server's tests add functions to it.
 
 use commensal_sql::engine::password::{self, Method};
 use std::io::{self, BufReader, Read, Write};
@@ -9,10 +9,10 @@ use std::time::Duration;
 /// `CLIENT_LONG_PASSWORD | CONNECT_WITH_DB | PROTOCOL_41 | SECURE_CONNECTION | PLUGIN_AUTH`.
 pub const CAPABILITIES: u32 = 0x0000_0001 | 0x0000_0008 | 0x0000_0200 | 0x0000_8000 | 0x0008_0000;
 
-/// Length that means that the packet continues in the next one.
+/// Payload length of a packet whose payload continues in the next packet.
 const MORE: usize = 0x00ff_ffff;
 
-/// Why a statement failed.
+/// The reason why a statement failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The connection failed, or was closed.
@@ -27,7 +27,7 @@ pub enum ClientError {
         text: String,
     },
     /// The server's packet violates the MySQL protocol.
-    #[error("the server's answer is not of the MySQL protocol: {0}")]
+    #[error("the server's response violates the MySQL protocol: {0}")]
     Protocol(&'static str),
 }
 
@@ -36,22 +36,22 @@ type Result<T> = std::result::Result<T, ClientError>;
 /// A row; NULL is `None`.
 pub type Row = Vec<Option<String>>;
 
-/// A connection, over TCP or a stream on top of it such as TLS.
+/// A connection, over TCP or over a stream on top of it, such as TLS.
 #[derive(Debug)]
 pub struct Client<S = TcpStream> {
     /// The stream.
     pub stream: BufReader<S>,
     /// Number of the connection.
     pub id: u32,
-    /// Salt with which the password must be hashed.
+    /// Random bytes from the server, from which the client computes the proof that it has the password.
     pub salt: Vec<u8>,
 }
 
 impl Client {
-    /// Logs in.
+    /// Connects to a server and logs in.
     ///
     /// # Errors
-    /// No server listens there, or the user or the password is wrong.
+    /// No server listens at the address, or the user or the password is wrong.
     pub fn connect(address: SocketAddr, user: &str, password: &str, database: &str) -> Result<Client> {
         let stream = TcpStream::connect_timeout(&address, Duration::from_secs(10))?;
         stream.set_nodelay(true)?;
@@ -60,7 +60,7 @@ impl Client {
         Ok(client)
     }
 
-    /// A handle that can close the connection from another thread.
+    /// Returns a handle that can close the connection from another thread.
     ///
     /// # Errors
     /// The descriptor cannot be duplicated.
@@ -70,7 +70,7 @@ impl Client {
 }
 
 impl<S: Read + Write> Client<S> {
-    /// Reads the server's greeting without answering.
+    /// Reads the server's greeting without sending a response.
     ///
     /// # Errors
     /// The server refuses the connection.
@@ -107,7 +107,7 @@ impl<S: Read + Write> Client<S> {
         match self.receive()? {
             answer if answer.first() == Some(&0) => Ok(()),
             answer if answer.first() == Some(&0xff) => Err(failure(&answer)),
-            _ => Err(ClientError::Protocol("another way to log in is asked for")),
+            _ => Err(ClientError::Protocol("the server requests an unknown authentication method")),
         }
     }
 
@@ -142,7 +142,7 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
-    /// Sends a statement without waiting for the result.
+    /// Sends a statement without waiting for its result.
     ///
     /// # Errors
     /// The connection is closed.
@@ -150,7 +150,7 @@ impl<S: Read + Write> Client<S> {
         self.send(0, &[b"\x03", sql.as_bytes()].concat())
     }
 
-    /// Reads a result and calls `each` for each row; returns the column names, if the result has rows.
+    /// Reads a result, and calls `each` for each row. Returns the column names if the result has rows.
     ///
     /// # Errors
     /// The server refuses or cancels the statement, or the connection is closed.
@@ -159,11 +159,12 @@ impl<S: Read + Write> Client<S> {
         let columns = match first.first() {
             Some(0) => return Ok(None),
             Some(0xff) => return Err(failure(&first)),
-            _ => length(&mut first.as_slice()).ok_or(ClientError::Protocol("no number of columns"))?,
+            _ => length(&mut first.as_slice())
+                .ok_or(ClientError::Protocol("the number of columns is missing"))?,
         };
         let names = self.columns(columns)?;
         self.packets(&mut |packet| {
-            each(cells(packet).ok_or(ClientError::Protocol("half a row"))?);
+            each(cells(packet).ok_or(ClientError::Protocol("a row is incomplete"))?);
             Ok(())
         })?;
         Ok(Some(names))
@@ -176,9 +177,9 @@ impl<S: Read + Write> Client<S> {
     pub fn columns(&mut self, number: u64) -> Result<Vec<String>> {
         let mut names = Vec::new();
         for _ in 0..number {
-            // Catalogue, schema, table, original table, name.
+            // Catalogue, database, table, the table's original name, the column's name.
             let name = cells(&self.receive()?).and_then(|cells| cells.into_iter().nth(4)?);
-            names.push(name.ok_or(ClientError::Protocol("half a column"))?);
+            names.push(name.ok_or(ClientError::Protocol("a column definition is incomplete"))?);
         }
         if number > 0 {
             self.receive()?;
@@ -201,7 +202,7 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
-    /// Runs a statement and calls `each` for each row; returns the number of rows.
+    /// Runs a statement, and calls `each` for each row; returns the number of rows.
     ///
     /// # Errors
     /// The server refuses or cancels the statement, or the connection is closed.
@@ -218,7 +219,7 @@ impl<S: Read + Write> Client<S> {
     /// Runs a statement and returns all rows.
     ///
     /// # Errors
-    /// As [`Client::run`].
+    /// The errors of [`Client::run`].
     pub fn fetch(&mut self, sql: &str) -> Result<Vec<Row>> {
         let mut rows = Vec::new();
         self.run(sql, &mut |row| rows.push(row))?;
@@ -226,7 +227,8 @@ impl<S: Read + Write> Client<S> {
     }
 }
 
-/// An SSLRequest, which is also how a login begins: capabilities, largest packet, utf8_general_ci, 23 reserved bytes.
+/// Builds an SSLRequest, whose content is also the start of a login packet: capabilities, maximum packet size,
+/// utf8_general_ci, 23 reserved bytes.
 pub fn ssl_request(capabilities: u32) -> Vec<u8> {
     [&capabilities.to_le_bytes()[..], &0x0100_0000_u32.to_le_bytes(), &[0x21], &[0; 23]].concat()
 }
@@ -242,9 +244,11 @@ fn greeted(greeting: &[u8]) -> Option<(u32, Vec<u8>)> {
 
 /// Decodes an error packet.
 pub fn failure(packet: &[u8]) -> ClientError {
-    let Some(&[_, low, high]) = packet.get(..3) else { return ClientError::Protocol("half an error") };
+    let Some(&[_, low, high]) = packet.get(..3) else {
+        return ClientError::Protocol("an error packet is incomplete");
+    };
     let text = String::from_utf8_lossy(&packet[3..]);
-    // Skips a hash mark and the five characters of SQLSTATE.
+    // Skips a hash sign and the five characters of SQLSTATE.
     let text = text.strip_prefix('#').and_then(|text| text.get(5..)).unwrap_or(&text);
     ClientError::Server { code: u16::from_le_bytes([low, high]), text: text.to_owned() }
 }

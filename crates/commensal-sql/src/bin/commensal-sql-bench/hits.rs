@@ -1,11 +1,12 @@
-//! A synthetic table with ClickBench's schema: the 105 columns of its `hits`, with the same names and types, and values
-//! with similar distributions. It contains no data of ClickBench.
+//! A synthetic table for ClickBench's queries: the 105 columns of ClickBench's table `hits` with the same names and
+//! types, and values with similar distributions. It contains no data of ClickBench.
 //!
-//! Every row depends only on the seed, its number and the total number of rows, so that rows can be generated in any
-//! batches.
+//! A row depends only on the seed, its number and the total number of rows, so rows can be generated in batches of any
+//! size.
 //!
-//! ClickBench's own Parquet file stores times as seconds and texts as bytes without declaring that, so its engines
-//! declare the types (`create.sql`). Here the file declares them: `DATE`, `TIMESTAMP` in milliseconds, and UTF-8.
+//! ClickBench's own Parquet file stores times as integers and strings as bytes without declaring their types, so each
+//! engine under test declares them (`create.sql`). The file written here declares the types itself: `DATE`, `TIMESTAMP`
+//! in milliseconds, and UTF-8.
 
 mod columns;
 mod draw;

@@ -1,6 +1,8 @@
-//! Load on a server: concurrent clients in a closed loop, each sends its next statement as soon as it has the result.
+//! Load on a server: concurrent clients in a closed loop. Each client sends its next statement as soon as it has the
+//! result of the previous one.
 //!
-//! The lab parses the output of [`Outcome::json`] (tool `json-lines`), so that this server can be its online side.
+//! The lab (commensal's tool for experiments) parses the output of [`Outcome::json`] (tool `json-lines`), so this
+//! server can be the lab's online service.
 
 use crate::client::{Client, ClientError};
 use std::fmt::Write;
@@ -22,25 +24,25 @@ pub struct Load {
     pub database: String,
     /// Statements that each client sends first.
     pub setup: Vec<String>,
-    /// Statements that are sent in turn, repeatedly; each client starts with a different one.
+    /// Statements that the clients send in turn, repeatedly. Each client starts with a different statement.
     pub statements: Vec<String>,
     /// Number of concurrent clients.
     pub clients: usize,
-    /// Total number of statements, if limited.
+    /// Total number of statements; `None` means no limit.
     pub most: Option<usize>,
 }
 
 /// Result of a statement.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// Time from sending to the last row.
+    /// Time from sending the statement to receiving the last row.
     pub took: Duration,
     /// Number of rows, or the error message.
     pub rows: Result<u64, String>,
 }
 
 impl Outcome {
-    /// A line of JSON for the lab.
+    /// Formats the result as a line of JSON for the lab.
     #[must_use]
     pub fn json(&self) -> String {
         let mut line = format!("{{\"latency_us\": {}", self.took.as_micros());
@@ -60,7 +62,7 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Closes all connections; running statements count as neither finished nor failed.
+    /// Closes all connections. Statements that still run count as neither finished nor failed.
     pub fn stop(&self) {
         self.stopped.store(true, SeqCst);
         for stream in self.streams.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
@@ -83,8 +85,8 @@ impl Stop {
 /// Runs the load until it is stopped or complete, and calls `seen` with each result.
 ///
 /// # Errors
-/// A client cannot log in, a setup statement fails, or the server closes a connection; all other clients are stopped
-/// then.
+/// A client cannot log in, a setup statement fails, or the server closes a connection. All other clients are then
+/// stopped.
 pub fn run(load: &Load, stop: &Stop, seen: &(dyn Fn(Outcome) + Sync)) -> Result<(), ClientError> {
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -92,7 +94,7 @@ pub fn run(load: &Load, stop: &Stop, seen: &(dyn Fn(Outcome) + Sync)) -> Result<
             let (next, stop) = (&next, &stop);
             scope.spawn(move || {
                 let done = client_of(load, client, next, stop, seen);
-                // A connection that this program closed itself is not an error.
+                // A connection that `Stop` has closed is not an error.
                 let done = if stop.is_stopped() { Ok(()) } else { done };
                 if done.is_err() {
                     stop.stop();
@@ -138,7 +140,7 @@ fn client_of(
 pub struct Latencies(Vec<Duration>);
 
 impl Latencies {
-    /// The latencies in these results.
+    /// Collects the latencies of the finished statements in these results.
     #[must_use]
     pub fn of(outcomes: &[Outcome]) -> Latencies {
         let finished = outcomes.iter().filter(|outcome| outcome.rows.is_ok());
@@ -147,7 +149,8 @@ impl Latencies {
         Latencies(all)
     }
 
-    /// The quantile: the smallest latency that at least this share of them does not exceed; `None` when there are none.
+    /// Returns a quantile: the smallest latency that at least this share of all latencies does not exceed. `None` if
+    /// there are no latencies.
     #[must_use]
     pub fn quantile(&self, share: f64) -> Option<Duration> {
         let rank = (share * self.0.len() as f64).ceil() as usize;
@@ -155,7 +158,7 @@ impl Latencies {
     }
 }
 
-/// Summary of a run in words.
+/// Formats a summary of a run as readable text.
 #[must_use]
 pub fn summary(outcomes: &[Outcome], seconds: f64) -> String {
     let latencies = Latencies::of(outcomes);

@@ -1,5 +1,5 @@
-//! `commensal-sql-bench`: tools to try out and measure a server, which no server needs to run: generated data, queries,
-//! load, and the replay of document 002.
+//! `commensal-sql-bench`: tools to try out and measure a server, separate from the server program: data generation,
+//! queries, load, and the replay of document 002.
 #![forbid(unsafe_code)]
 
 mod client;
@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Data, queries and load for commensal-sql, and its limits measured.
+/// Generates data, queries and load for commensal-sql, and measures its limits.
 #[derive(Debug, Parser)]
 #[command(name = "commensal-sql-bench", version)]
 struct Cli {
@@ -29,39 +29,40 @@ struct Cli {
     verb: Verb,
 }
 
-/// What it does.
+/// The command.
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Make a table `hits` with ClickBench's schema and made-up rows of similar distributions.
+    /// Generate a table `hits` with ClickBench's schema and made-up rows of similar distributions.
     Generate(Generate),
     /// List the 43 query shapes of ClickBench, or print one.
     Queries(Queries),
-    /// Ask a server from several clients at the same time, and tell what came of it.
+    /// Send queries to a server from several concurrent clients, and print throughput and latency.
     Bench(Bench),
-    /// Replay document 002: memory, CPU, local and remote reads, each without and with its limit, as four tables.
+    /// Repeat the measurements of document 002 (an article about the workload groups of Apache Doris), and print them
+    /// as tables: memory, CPU, local and remote reads, each without and with its limit.
     Replay(Replay),
 }
 
 /// Arguments of `generate`.
 #[derive(Debug, Args)]
 struct Generate {
-    /// Rows in all files together.
+    /// Total number of rows in all files.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000_000_000))]
     rows: u64,
-    /// Folder that they are written into; made if it is not there.
+    /// Folder for the files; created if it does not exist.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Files: hits.parquet when it is one, else hits_0.parquet and so on. Served as one table, they have to lie in a
-    /// folder of a folder: DATA/clickbench/hits is the table clickbench.hits.
+    /// Number of files: hits.parquet if it is 1, otherwise hits_0.parquet and so on. To be served as one table, several
+    /// files must be in a folder two levels below the data folder: DATA/clickbench/hits is the table clickbench.hits.
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     files: u32,
-    /// How they are written.
+    /// Format of the files.
     #[arg(long, value_enum, default_value_t = RowsFormat::Parquet)]
     format: RowsFormat,
-    /// The same seed and number of rows give the same rows.
+    /// Seed; the same seed and number of rows give the same rows.
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
-    /// Replace files that are there.
+    /// Replace existing files.
     #[arg(long)]
     force: bool,
 }
@@ -69,9 +70,9 @@ struct Generate {
 /// Arguments of `queries`.
 #[derive(Debug, Args)]
 struct Queries {
-    /// Print this one only, from 1 to 43.
+    /// Print only this query (1 to 43).
     number: Option<usize>,
-    /// Print the statements, and not only what they ask.
+    /// Print the statements, not only their descriptions.
     #[arg(long)]
     sql: bool,
 }
@@ -79,34 +80,34 @@ struct Queries {
 /// Arguments of `bench`.
 #[derive(Debug, Args)]
 struct Bench {
-    /// Where the server listens.
+    /// Address of the server.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9030")]
     connect: SocketAddr,
-    /// User; a password is taken from the variable COMMENSAL_SQL_PASSWORD.
+    /// User; the password is taken from the environment variable COMMENSAL_SQL_PASSWORD.
     #[arg(long, default_value = "root")]
     user: String,
     /// Database.
     #[arg(long, value_name = "NAME", default_value = "")]
     database: String,
-    /// Workload group.
+    /// Workload group of the queries.
     #[arg(long, value_name = "NAME")]
     group: Option<String>,
-    /// Clients that ask at the same time, each its next statement when it has the answer.
+    /// Number of concurrent clients; each sends its next statement when it has the result of the previous one.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1_000))]
     clients: u16,
-    /// How long, in seconds.
+    /// Duration in seconds.
     #[arg(long, value_name = "S", default_value_t = 10.0)]
     seconds: f64,
-    /// Rows are counted and not given.
+    /// Count the rows on the server instead of returning them.
     #[arg(long)]
     dry_run: bool,
-    /// Print a line of JSON for each statement, which the lab reads as the tool "json-lines".
+    /// Print a line of JSON for each statement; the lab reads them with the tool "json-lines".
     #[arg(long)]
     json: bool,
-    /// A statement; may be repeated. Instead of the shapes of ClickBench.
+    /// Statement to send instead of ClickBench's queries; may be repeated.
     #[arg(long = "sql", value_name = "STATEMENT")]
     sql: Vec<String>,
-    /// Numbers of shapes of ClickBench; all 43 if neither they nor statements are given.
+    /// Number of a ClickBench query to send; may be repeated. All 43 if neither --query nor --sql is given.
     #[arg(long = "query", value_name = "NUMBER")]
     query: Vec<usize>,
 }
@@ -114,16 +115,16 @@ struct Bench {
 /// Arguments of `replay`.
 #[derive(Debug, Args)]
 struct Replay {
-    /// Folder with hits.parquet, as `generate` makes it; made there when it is missing.
+    /// Folder with the hits.parquet of `generate`; the file is generated if it is missing.
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
-    /// Rows of the table that is made when it is missing; a tenth of them go into the S3 store.
+    /// Number of rows if the table is generated; the S3 store gets a tenth of this number.
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1_000..))]
     rows: u64,
-    /// Measured seconds of each row about CPU and reads.
+    /// Measured time of each row of the CPU and read tables, in seconds.
     #[arg(long, value_name = "S", default_value_t = 15, value_parser = clap::value_parser!(u32).range(3..=3_600))]
     seconds: u32,
-    /// Clients of the rows about memory and CPU.
+    /// Number of clients for the memory and CPU tables.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(2..=100))]
     clients: u16,
     /// Number of queries per row of the memory table.
@@ -132,16 +133,18 @@ struct Replay {
     /// CPU hard limit, in percent of the machine.
     #[arg(long, value_name = "PERCENT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=99))]
     cpu: u32,
-    /// Read limits in MiB per second; lowered to a quarter where the machine reads less than twice as much.
+    /// Read limits in MiB per second; lowered to a quarter of the unlimited rate if that rate is less than twice the
+    /// limit.
     #[arg(long, value_name = "MIB", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     read_limit: u64,
-    /// The program commensal-sql [default: the one beside this program, else the one of PATH].
+    /// The program commensal-sql [default: the one in the folder of this program, else the one in PATH].
     #[arg(long, value_name = "FILE")]
     server: Option<PathBuf>,
-    /// How often; from 2 on each figure is printed with its median and its range, and statements are not.
+    /// Number of repeats; with 2 or more, the median and the range of each value are printed, and the statements are
+    /// omitted.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1_000))]
     repeats: u16,
-    /// Print a line of JSON for each figure, as soon as its repeat has ended.
+    /// Print a line of JSON for each value, at the end of each repeat.
     #[arg(long)]
     json: bool,
 }
@@ -167,7 +170,7 @@ impl Generate {
     }
 }
 
-/// Makes files and gives their names.
+/// Writes the files and returns their names.
 fn generated(order: &RowOrder) -> anyhow::Result<Vec<PathBuf>> {
     let bar = ProgressBar::with_draw_target(
         Some(order.rows),
@@ -228,7 +231,7 @@ fn benched(options: &Bench) -> anyhow::Result<()> {
     }
     let mut setup = Vec::new();
     if let Some(group) = &options.group {
-        // A quote would end the string.
+        // Doubled quotes, because a single one would end the string.
         setup.push(format!("set workload_group = '{}'", group.replace('\'', "''")));
     }
     if options.dry_run {
@@ -257,7 +260,13 @@ fn benched(options: &Bench) -> anyhow::Result<()> {
     });
     let seconds = begun.elapsed().as_secs_f64();
     let Ok(done) = done else { bail!("a client has panicked") };
-    done.with_context(|| format!("{} gave no answer: is a server listening there?", options.connect))?;
+    done.with_context(|| {
+        format!(
+            "the load on {} failed: check that commensal-sql listens there, and that user, password, database and \
+             group are right",
+            options.connect
+        )
+    })?;
     let outcomes = outcomes.into_inner().unwrap_or_else(PoisonError::into_inner);
     if options.json {
         let mut out = std::io::BufWriter::new(std::io::stdout().lock());
@@ -277,7 +286,7 @@ fn benched(options: &Bench) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A result, and the number of its repeat, from 1.
+/// A measured value, and the number of its repeat, from 1.
 #[derive(Serialize)]
 struct Repeated<'f> {
     repeat: u16,
@@ -285,7 +294,7 @@ struct Repeated<'f> {
     figure: &'f replay::Figure,
 }
 
-/// The server program to measure.
+/// Returns the path of the server program to measure.
 fn server(given: Option<PathBuf>) -> anyhow::Result<PathBuf> {
     let beside = std::env::current_exe().context("cannot find this program")?.with_file_name("commensal-sql");
     Ok(match given {
@@ -297,7 +306,7 @@ fn server(given: Option<PathBuf>) -> anyhow::Result<PathBuf> {
 
 fn replayed(options: &Replay) -> anyhow::Result<()> {
     if !options.data.join("hits.parquet").exists() {
-        eprintln!("making {} rows in {}", options.rows, options.data.display());
+        eprintln!("generating {} rows in {}", options.rows, options.data.display());
         let (rows, out) = (options.rows, options.data.clone());
         generated(&RowOrder { rows, out, files: 1, format: RowsFormat::Parquet, seed: 1, force: false })?;
     }

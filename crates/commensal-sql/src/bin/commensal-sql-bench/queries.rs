@@ -1,9 +1,9 @@
-//! The 43 query shapes of ClickBench, for the table that `generate` makes.
+//! The 43 queries of ClickBench, for the table that `generate` writes.
 
 /// One query shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
-    /// Number from 1, as in the document: its q29 is number 29.
+    /// Number from 1, as in document 002 (Apache Doris' description of workload groups), whose q29 is number 29.
     pub number: usize,
     /// A short description.
     pub about: &'static str,
@@ -13,7 +13,7 @@ pub struct Shape {
 
 const FILE: &str = include_str!("clickbench.sql");
 
-/// All shapes, in ClickBench's order.
+/// Returns all queries, in ClickBench's order.
 #[must_use]
 pub fn shapes() -> Vec<Shape> {
     let shape = |text: &'static str| {
@@ -24,7 +24,7 @@ pub fn shapes() -> Vec<Shape> {
     FILE.split("\n-- ").filter_map(shape).collect()
 }
 
-/// The shape with this number.
+/// Returns the query with this number.
 #[must_use]
 pub fn shape(number: usize) -> Option<Shape> {
     shapes().into_iter().find(|shape| shape.number == number)

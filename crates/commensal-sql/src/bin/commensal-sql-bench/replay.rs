@@ -1,30 +1,32 @@
-//! Repeats the measurements of document 002: each of its limits off and on, on this machine, as four tables.
+//! Repeats the measurements of document 002 (Apache Doris' description of workload groups) on this machine: without and
+//! with each of the document's limits, as tables.
 //!
 //! ```text
-//! replay ─┬─ starts ──► commensal-sql (a new one for each row of a table)
+//! replay ─┬─ starts ──► commensal-sql (a new server for each row of a table)
 //!         ├─ load ────► N clients over TCP, the document's statements and its q29
-//!         ├─ watch ───► the kernel's account of that process, and the server's own tables
+//!         ├─ watch ───► the kernel's accounting of that process, and the server's own tables
 //!         └─ bucket     an S3 store on loopback, in this process, for the remote reads
 //! ```
 //!
-//! The lab compares one service under two background loads; here are rows of four kinds, with and without a limit, so
-//! this is a separate command. One replay is a demonstration; from three on a cell shows its median and its range.
+//! This command is separate from the lab, because the lab compares one service under two background loads. The rows
+//! here are of several kinds, each without and with a limit. A single replay is a demonstration; with several repeats,
+//! each cell shows its median and its range.
 
-mod beside;
 mod bucket;
 mod error;
 mod figures;
 mod repeats;
 mod server;
+mod short_queries;
 mod table;
 mod watch;
 
-pub use beside::Beside;
 pub use bucket::Bucket;
 pub use error::ReplayError;
 pub use figures::{Figure, figures};
 pub use repeats::medians;
 pub use server::ReplayServer;
+pub use short_queries::ShortQueries;
 pub use table::{print, print_medians};
 pub use watch::{Watched, Window};
 
@@ -49,7 +51,7 @@ pub struct Plan {
     pub remote_rows: u64,
     /// Measured seconds of each row of the CPU and read tables.
     pub seconds: u32,
-    /// Number of clients in the memory and CPU tables; the document uses 3.
+    /// Number of clients for the memory and CPU tables; the document uses 3.
     pub clients: usize,
     /// Number of queries per row of the memory table.
     pub queries: usize,
@@ -57,11 +59,11 @@ pub struct Plan {
     pub cpu_percent: u32,
     /// Read limits in bytes per second; the document uses 100 MiB/s.
     pub read_limit: u64,
-    /// Called with progress messages.
+    /// Callback for progress messages.
     pub say: fn(&str),
 }
 
-/// A row: one server under one load.
+/// A row of a table: one server under one load.
 #[derive(Debug, Clone)]
 pub struct Arm {
     /// Name of the row.
@@ -72,47 +74,47 @@ pub struct Arm {
     pub seen: Watched,
     /// Outcomes of the load's statements.
     pub outcomes: Vec<Outcome>,
-    /// Seconds from the first statement to the end.
+    /// Seconds from the first statement to the end of the load.
     pub seconds: f64,
-    /// The limit in bytes, or bytes per second, of this row.
+    /// The row's limit, in bytes or bytes per second.
     pub limit: Option<u64>,
 }
 
-/// The document's four tables, and one more.
+/// The document's four tables, and the table of short queries alongside scans.
 #[derive(Debug, Clone)]
 pub struct ReplayReport {
     /// Parameters of the replay.
     pub plan: Plan,
     /// Memory: no limit, hard limit, hard limit and queue; first for an aggregation, then for a join.
     pub memory: Vec<Arm>,
-    /// CPU: no limit, hard limit, the same limit for an offline group.
+    /// CPU: no limit, hard limit, the same hard limit for an offline group.
     pub cpu: Vec<Arm>,
     /// Local reads: no limit, limit.
     pub local: Vec<Arm>,
     /// Remote reads: no limit, limit.
     pub remote: Vec<Arm>,
-    /// Short queries beside long ones.
-    pub beside: Vec<Beside>,
+    /// Short queries alongside scans.
+    pub short_queries: Vec<ShortQueries>,
 }
 
-/// The group's name in the document.
+/// Name of the group in the document.
 pub const GROUP: &str = "g2";
 
-/// Time at the start of a measurement whose rates are discarded.
+/// Duration at the start of each measurement. Its rates are discarded.
 const WARM_UP: Duration = Duration::from_secs(2);
 
-/// A query whose memory grows with the number of its groups: the document's q29 needs only some MB here, so no limit
-/// would take effect.
+/// Number of a ClickBench query whose memory grows with the number of its result groups. The document's q29 needs only
+/// some MB here, so no limit would take effect.
 const HUNGRY: usize = 33;
 
 /// A join that holds a column of the whole table in memory.
 const JOIN: &str =
     "select count(*), min(a.URL), min(b.Title) from hits a join hits b on a.WatchID = b.WatchID";
 
-/// The query of the document.
+/// Number of the document's query.
 const Q29: usize = 29;
 
-/// When the measurement of a row ends.
+/// Condition that ends the measurement of a row.
 enum Until {
     Seconds(u32),
     /// After this number of statements.
@@ -132,11 +134,11 @@ pub fn run(plan: &Plan) -> Result<ReplayReport, ReplayError> {
     let scan = format!("select * from {}", bucket.call());
     let remote =
         reads(plan, &bucket, "remote reads", "remote_read_bytes_per_second", scan, |window| window.sent_mib)?;
-    let beside = beside::run(plan, &bucket)?;
-    Ok(ReplayReport { plan: plan.clone(), memory, cpu, local, remote, beside })
+    let short_queries = short_queries::run(plan, &bucket)?;
+    Ok(ReplayReport { plan: plan.clone(), memory, cpu, local, remote, short_queries })
 }
 
-/// The object in the S3 store: rows as CSV.
+/// Returns the object in the S3 store: rows as CSV.
 fn object(rows: u64) -> Result<Vec<u8>, ReplayError> {
     let (maker, schema) = (Maker::new(2, rows), hits::schema());
     let mut writer = csv::WriterBuilder::new().with_header(true).build(Vec::new());
@@ -155,13 +157,14 @@ fn shape(number: usize) -> String {
     queries::shape(number).map(|shape| shape.sql.to_owned()).unwrap_or_default()
 }
 
-/// Two kinds of memory use: an aggregation spills when memory is short; a join cannot, so a query must be ended.
+/// Measures two kinds of memory use. An aggregation spills (writes data to disk) when memory is short. A join cannot
+/// spill, so the server must cancel a query.
 fn memory(plan: &Plan, bucket: &Bucket) -> Result<Vec<Arm>, ReplayError> {
     let mut arms = Vec::new();
     for (kind, query) in [("aggregate", shape(HUNGRY)), ("join", JOIN.to_owned())] {
         let one = Until::Statements(1);
         let alone = arm(plan, bucket, &format!("{kind}: one by itself"), &[], (1, &[], &query), &one)?;
-        // Enough for one and a half of the queries, so that three exceed it.
+        // The limit is enough for one and a half of the queries, so three queries exceed it.
         let limit = alone.seen.told_peak.max(1 << 20) * 3 / 2;
         let hard = [
             alter("memory_limit", &format!("{} MiB", limit >> 20)),
@@ -187,7 +190,7 @@ fn cpu(plan: &Plan, bucket: &Bucket) -> Result<Vec<Arm>, ReplayError> {
         alter("cpu_hard_limit", &format!("{}%", plan.cpu_percent)),
         "ADMIN SET FRONTEND CONFIG (\"enable_cpu_hard_limit\" = \"true\")".to_owned(),
     ];
-    // An offline group's worker is a process of its own, so the kernel may throttle it anywhere.
+    // The worker of an offline group is a separate process, so the kernel may throttle it at any point.
     let offline = [&[alter("class", "offline")], &hard[..]].concat();
     let until = Until::Seconds(plan.seconds);
     let load = (plan.clients, &[][..], query.as_str());
@@ -198,7 +201,8 @@ fn cpu(plan: &Plan, bucket: &Bucket) -> Result<Vec<Arm>, ReplayError> {
     ])
 }
 
-/// A scan by one client without and with a limit; `rate` extracts the rate of a measured window, in MiB.
+/// Measures a scan by one client, without and with a limit. `rate` returns the rate of a measured window, in MiB per
+/// second.
 fn reads(
     plan: &Plan,
     bucket: &Bucket,
@@ -219,13 +223,13 @@ fn reads(
     Ok(vec![free, limited])
 }
 
-/// The wanted limit, or a quarter of the unlimited rate where that is not much higher.
+/// Returns the wanted limit, or a quarter of the unlimited rate if that rate is less than twice the wanted limit.
 fn limit_below(wanted: u64, mean_mib: f64) -> u64 {
     let quarter = (mean_mib / 4.0).max(1.0) as u64 * (1 << 20);
     if mean_mib * f64::from(1 << 20) >= wanted as f64 * 2.0 { wanted } else { quarter.min(wanted) }
 }
 
-/// Number of clients, their first statements, and the statement that they repeat.
+/// Number of clients, their setup statements, and the statement that they repeat.
 type Asked<'a> = (usize, &'a [String], &'a str);
 
 /// Measures one row.

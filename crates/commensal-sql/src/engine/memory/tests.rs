@@ -1,14 +1,16 @@
-//! What memory of groups promises.
+//! Tests of the memory accounting of groups.
 
 use super::*;
 use crate::engine::group::Group;
 use crate::engine::pool::QueryPool;
-use crate::engine::query::QueryTerms;
+use crate::engine::query::Identity;
 use crate::engine::settings::Settings;
+use crate::engine::terms::QueryLimits;
 use crate::property::SlotPolicy;
 use crate::statement::UserName;
+use commensal_testkit::until;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, MemoryReservation};
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 const MIB: usize = 1 << 20;
 
@@ -26,22 +28,15 @@ struct Running {
 }
 
 fn begin(group: &Arc<Group>, slots: u32, can_spill: bool) -> Running {
-    let ask = QueryTerms {
-        connection: 1,
-        user: UserName::anywhere("root"),
-        sql: String::new(),
-        slots,
-        memory_limit: None,
-        timeout: None,
-    };
-    let query = Query::new(ask, group.accounts());
+    let identity = Identity::new(1, UserName::anywhere("root"), String::new());
+    let query = Query::new(identity, QueryLimits { slots, memory: None, timeout: None }, group.accounts());
     group.memory.join(&query);
     let pool: Arc<dyn MemoryPool> = Arc::new(QueryPool::new(&query));
     let reservation = MemoryConsumer::new("test").with_can_spill(can_spill).register(&pool);
     Running { query, reservation }
 }
 
-// promise 55
+// promise 46
 #[tokio::test]
 async fn one_victim_and_the_others_go_on() {
     let group = group(hard(900));
@@ -49,20 +44,20 @@ async fn one_victim_and_the_others_go_on() {
     for running in &queries {
         running.reservation.try_grow(300 * MIB).unwrap();
     }
-    // A third of what one holds is missing: one is enough, and who asks gets it within the slack at once.
+    // 10 MiB are missing, so one victim is enough. The request is granted immediately, within the slack.
     let asked = queries[0].reservation.try_grow(10 * MIB);
     let ended: Vec<usize> = (0..3).filter(|at| queries[*at].query.ended().is_some()).collect();
     assert_eq!(ended.len(), 1, "{ended:?}");
     let victim = ended[0];
     assert_eq!(asked.is_ok(), victim != 0);
-    // While it dies nobody else has to, whatever is asked for within what it brings.
+    // While the victim frees its memory, no other query is cancelled for requests that this memory will satisfy.
     let other = (0..3).find(|at| *at != victim).unwrap();
     let _ = queries[other].reservation.try_grow(10 * MIB);
     assert_eq!(queries.iter().filter(|running| running.query.ended().is_some()).count(), 1);
     let Some(Error::Memory(text)) = queries[victim].query.ended() else { panic!("no text") };
     for part in [
         "[MEM_LIMIT_EXCEEDED]GC wg for hard limit, wg id:7, name:g2, used:900.00 MB, limit:900.00 MB",
-        &format!("<Query#Id={}> consumption 3", queries[victim].query.id),
+        &format!("<Query#Id={}> consumption 3", queries[victim].query.identity.id),
         "top holders: ",
     ] {
         assert!(text.contains(part), "{part} is not in {text}");
@@ -80,17 +75,20 @@ async fn who_asks_waits_for_the_victims_memory() {
     large.reservation.try_grow(700 * MIB).unwrap();
     let small = begin(&group, 1, false);
     small.reservation.try_grow(200 * MIB).unwrap();
+    let (memory, is_freed) = (Arc::clone(&group.memory), Arc::new(AtomicBool::new(false)));
+    let marks = Arc::clone(&is_freed);
     let freed = tokio::spawn(async move {
-        // The one above its share is chosen, and gives its memory back a little later.
+        // The query above its share is chosen as the victim. It frees its memory while another query waits for that
+        // memory.
         large.query.stopped().await;
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        tokio::task::block_in_place(|| until("the other query waits", || memory.lock().waiting > 0));
+        marks.store(true, SeqCst);
         large.reservation.free();
     });
-    let begun = Instant::now();
     let asked =
         tokio::task::spawn_blocking(move || (small.reservation.try_grow(300 * MIB), small)).await.unwrap();
     asked.0.unwrap();
-    assert!(begun.elapsed() >= Duration::from_millis(150), "{:?}", begun.elapsed());
+    assert!(is_freed.load(SeqCst), "it has waited");
     freed.await.unwrap();
     assert_eq!(group.memory.used(), 500 * MIB);
     assert!(group.memory.peak_and_ended().0 <= 1_050 * MIB);
@@ -102,7 +100,7 @@ async fn who_can_spill_is_told_to_before_anybody_ends() {
     let running = begin(&group, 1, true);
     running.reservation.try_grow(80 * MIB).unwrap();
     let text = running.reservation.try_grow(10 * MIB).unwrap_err().to_string();
-    assert!(text.contains("has to spill") && text.contains("80.00 MB of 100.00 MB"), "{text}");
+    assert!(text.contains("the operator must spill") && text.contains("80.00 MB of 100.00 MB"), "{text}");
     assert!(running.query.ended().is_none());
     running.reservation.free();
     running.reservation.try_grow(80 * MIB).unwrap();
@@ -111,7 +109,7 @@ async fn who_can_spill_is_told_to_before_anybody_ends() {
     assert!(alone.query.ended().is_none() && running.query.ended().is_none());
 }
 
-// promise 55
+// promise 46
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_cannot_spill_has_the_others_spill() {
     let group = group(hard(100));
@@ -120,14 +118,15 @@ async fn who_cannot_spill_has_the_others_spill() {
     let pool: Arc<dyn MemoryPool> = Arc::new(QueryPool::new(&running.query));
     let fixed = MemoryConsumer::new("merge").with_can_spill(false).register(&pool);
     fixed.try_grow(19 * MIB).unwrap();
-    // A sort asks for a little now and then, spills when that is refused, and goes on.
+    // A sort requests a little memory repeatedly, spills when a request is refused, and continues.
     let sort = tokio::task::spawn_blocking(move || {
-        let begun = Instant::now();
-        while running.reservation.try_grow(1).is_ok() {
-            assert!(begun.elapsed() < Duration::from_secs(60), "nobody told it");
-            running.reservation.shrink(1);
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        until("a request is refused", || {
+            let granted = running.reservation.try_grow(1).is_ok();
+            if granted {
+                running.reservation.shrink(1);
+            }
+            !granted
+        });
         running.reservation.free();
         running
     });
@@ -135,7 +134,7 @@ async fn who_cannot_spill_has_the_others_spill() {
     merge.0.unwrap();
     let running = sort.await.unwrap();
     assert!(running.query.ended().is_none());
-    // Nobody presses any more.
+    // No operator waits for others to spill any more.
     running.reservation.try_grow(5 * MIB).unwrap();
     running.reservation.try_grow(5 * MIB).unwrap();
 }
@@ -153,7 +152,7 @@ async fn more_than_the_limit_at_once_says_so() {
 async fn memory_by_slots() {
     let group = group(Rules { slots: SlotPolicy::Fixed, all_slots: 4, ..hard(400) });
     let running = begin(&group, 2, true);
-    // Two of four slots of 85 %.
+    // Two of four slots, of 85 % of the limit.
     running.reservation.try_grow(169 * MIB).unwrap();
     assert!(running.reservation.try_grow(2 * MIB).is_err());
     group.memory.set_rules(Rules { slots: SlotPolicy::Dynamic, ..hard(400) });
@@ -173,10 +172,15 @@ async fn a_soft_limit_matters_while_the_process_is_short() {
     }
     let memories: Vec<Arc<GroupMemory>> = groups.iter().map(|group| Arc::clone(&group.memory)).collect();
     assert!(reclaim(&memories, 1_150 * MIB).is_empty(), "the process has enough");
-    // 150 are missing; excesses are 400, 50 and none, so the first gives 133 and the second 17.
+    // 150 MiB are missing. The excesses are 400, 50 and 0 MiB, so the first group must free 133 MiB and the second one
+    // 17 MiB.
     let victims = reclaim(&memories, 1_000 * MIB);
-    let ids: Vec<u64> = victims.iter().map(|victim| victim.query.number).collect();
-    assert_eq!(ids, [queries[1].query.number, queries[2].query.number], "the smallest that is enough");
+    let ids: Vec<u64> = victims.iter().map(|victim| victim.query.identity.number).collect();
+    assert_eq!(
+        ids,
+        [queries[1].query.identity.number, queries[2].query.identity.number],
+        "the smallest that is enough"
+    );
     assert!(victims[0].text.contains("soft limit") && victims[0].text.contains("exceed limit 1000.00 MB"));
     assert!(reclaim(&memories, 1_000 * MIB).is_empty(), "what dies is on its way back");
 }

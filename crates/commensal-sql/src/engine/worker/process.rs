@@ -1,15 +1,17 @@
-//! The worker's side: a process for one group, which runs the queries that the server sends.
+//! The worker's side: a process that runs the queries of one group. The server sends the queries to this process.
 //!
-//! `commensal run` has put the process into the group's cgroup, so that all its threads are under the group's limits:
-//! those of the queries, of the runtime and of the allocator. Limits that the kernel enforces are not enforced again
-//! here, except memory: a query that fails with a message is better than a process that the kernel kills.
+//! `commensal run` has put the process into the group's cgroup, so that the group's limits apply to all its threads:
+//! those of the queries, of the runtime and of the allocator. The process does not enforce the limits again that the
+//! kernel enforces. The exception is the memory limit, because a query that fails with a message is better than a
+//! process that the kernel OOM-kills.
 
 use super::super::error::Error;
 use super::super::execute::{self, Held};
 use super::super::group::Group;
-use super::super::query::{Query, QueryTerms};
+use super::super::query::{Identity, Query};
 use super::super::session;
 use super::super::settings::Settings;
+use super::super::terms::QueryLimits;
 use super::super::{Engine, Options, TICK, threads_time};
 use super::wire::{self, Encoder, Frame, Order, QueryUse, Report, ToServer, ToWorker};
 use crate::statement::UserName;
@@ -22,28 +24,29 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, BufWriter};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::sync::oneshot;
 
-/// How often freed memory is returned to the kernel, while the allocator keeps more than a part of the limit.
+/// While unreserved memory is more than a tenth of the limit, the worker returns freed memory to the kernel, at most once
+/// per this interval. Unreserved memory is memory of the process that no operator has reserved.
 const TRIM: Duration = Duration::from_secs(1);
 
-/// Unreserved memory below this is ignored.
+/// Unreserved memory below this is ignored, in bytes.
 const SMALL: usize = 16 << 20;
 
-/// Runs the worker of a group until the server closes the socket, which is the standard input.
+/// Runs the worker of a group until the server closes the socket, which is the worker's standard input.
 ///
 /// # Errors
-/// The standard input is not a server's socket, or the folders cannot be opened.
+/// The standard input is not a server's socket, or a folder cannot be opened.
 pub fn run(options: Options, id: u64, name: &str) -> Result<(), Error> {
-    let words = |error: io::Error| Error::Engine(format!("a worker talks to its server: {error}"));
+    let words =
+        |error: io::Error| Error::Engine(format!("the worker cannot communicate with its server: {error}"));
     let control = Arc::new(io::stdin().as_fd().try_clone_to_owned().map_err(words)?);
     let Some((ToWorker::Settings(settings), _)) = wire::receive(&*control).map_err(words)? else {
-        return Err(words(io::Error::other("it has said nothing")));
+        return Err(words(io::Error::other("the server has sent no settings")));
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -52,7 +55,7 @@ pub fn run(options: Options, id: u64, name: &str) -> Result<(), Error> {
         .build()
         .map_err(words)?;
     let outcome = runtime.block_on(serve(options, (id, name), settings, control));
-    // Running queries end with the process.
+    // Running queries are aborted when the process exits.
     runtime.shutdown_background();
     outcome
 }
@@ -93,7 +96,7 @@ async fn serve(
                     account.look(&engine, &group);
                 }
             },
-            // The final usage must be reported before the user learns of the query's end.
+            // The final usage must be reported before the user is notified that the query has finished.
             Some(told) = finishing.recv() => {
                 if !listens(&control, account.look(&engine, &group))? {
                     return Ok(());
@@ -107,19 +110,19 @@ async fn serve(
     }
 }
 
-/// Sends a report; returns whether the server still listens.
+/// Sends a report; returns whether the server has received it, that is, whether its end of the socket is open.
 fn listens(control: &OwnedFd, report: Report) -> Result<bool, Error> {
     match wire::send(control, &ToServer::Report(report), None) {
         Ok(()) => Ok(true),
         Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
             Ok(false)
         }
-        Err(error) => Err(Error::Engine(format!("the server cannot be told: {error}"))),
+        Err(error) => Err(Error::Engine(format!("cannot send a report to the server: {error}"))),
     }
 }
 
-/// Channel on which the end of a query is announced before its user learns of it; the reply means that the server was
-/// told.
+/// Channel that announces a finished query before the query's user is notified. The reply means that the worker has
+/// sent the final usage to the server.
 type Finished = UnboundedSender<oneshot::Sender<()>>;
 
 /// Starts a query on the group's threads.
@@ -131,7 +134,7 @@ fn begin(engine: &Arc<Engine>, group: &Arc<Group>, socket: OwnedFd, finished: &F
         let stream = socket.set_nonblocking(true).and_then(|()| UnixStream::from_std(socket));
         match stream {
             Ok(stream) => answer(&engine, &group, stream, &finished).await,
-            Err(error) => tracing::warn!("a query's socket: {error}"),
+            Err(error) => tracing::warn!("cannot use the socket of a query: {error}"),
         }
     });
 }
@@ -140,18 +143,19 @@ async fn answer(engine: &Arc<Engine>, group: &Arc<Group>, stream: UnixStream, fi
     let (mut from, to) = stream.into_split();
     let mut to = BufWriter::with_capacity(64 << 10, to);
     let Ok(order) = wire::read_order(&mut from).await else { return };
-    let ask = QueryTerms {
+    let identity = Identity {
+        number: order.number,
+        id: order.id.clone(),
         connection: 0,
         user: UserName { name: order.user.clone(), host: order.host.clone() },
         sql: String::new(),
-        slots: order.slots,
-        memory_limit: order.memory_limit,
-        timeout: None,
     };
-    let query = Query::of_server(ask, group.accounts(), order.number, order.id.clone());
+    // The server enforces the time limit.
+    let limits = QueryLimits { slots: order.slots, memory: order.memory_limit, timeout: None };
+    let query = Query::new(identity, limits, group.accounts());
     let gone = Arc::clone(&query);
     let watch = tokio::spawn(async move {
-        // The server sends nothing more on this socket; it only closes it.
+        // The server sends nothing more on this socket, so a read returns only when the server closes it.
         let _ = from.read_u8().await;
         gone.end(Error::Cancelled);
     });
@@ -168,7 +172,7 @@ async fn answer(engine: &Arc<Engine>, group: &Arc<Group>, stream: UnixStream, fi
     let _ = last.write(&mut to).await;
 }
 
-/// Runs a query and sends its rows.
+/// Runs a query, and sends its rows.
 async fn rows(
     engine: &Arc<Engine>,
     held: Held,
@@ -181,7 +185,7 @@ async fn rows(
     let mut encoder = Encoder::new(&rows.schema).map_err(words)?;
     let mut bytes = encoder.take();
     loop {
-        // If the server has closed the socket, it has cancelled the query.
+        // The server closes the socket to cancel the query.
         if Frame::Rows(bytes).write(to).await.is_err() {
             return Err(Error::Cancelled);
         }
@@ -197,14 +201,15 @@ async fn rows(
     }
 }
 
-/// Resource accounting of the process, and which limits the kernel enforces.
+/// Resource accounting of the process. Also chooses the limits that this process must enforce because the kernel does
+/// not.
 struct Account {
     host: LinuxHost,
     /// The process's cgroup, if it has one of its own.
     dirs: Option<GroupDirs>,
     settings: Settings,
     kept: Settings,
-    /// Memory of the process before its first query.
+    /// Memory of the process before its first query, in bytes.
     empty: usize,
     trimmed: Instant,
 }
@@ -219,15 +224,15 @@ impl Account {
         account
     }
 
-    /// The settings to be enforced here: the kernel weighs the process as a whole, and enforces the CPU limit if the
-    /// cgroup has one.
+    /// Returns the settings that this process enforces. The nice value is 0, because the kernel weights the process as
+    /// a whole. The CPU limit is omitted if the cgroup's quota enforces it.
     fn rest(&mut self) -> Settings {
         let quota = self.quota();
         let cpu_max = self.settings.cpu_max.filter(|_| !quota);
         Settings { cpu_max, nice: 0, ..self.settings }
     }
 
-    /// Whether the cgroup's quota is at most the CPU limit.
+    /// Whether the cgroup has a quota that is at most the CPU limit.
     fn quota(&mut self) -> bool {
         let Some(limit) = self.settings.cpu_max else { return false };
         let Some((version, dir)) = self.dirs.as_ref().and_then(|dirs| dirs.of(Controller::Cpu)) else {
@@ -240,7 +245,7 @@ impl Account {
         };
         let mut numbers = text.split_whitespace().map(|number| number.parse::<u64>().ok());
         let (Some(Some(quota)), Some(Some(period))) = (numbers.next(), numbers.next()) else { return false };
-        // Tolerance of 1 %: periods are whole microseconds.
+        // Tolerates 1 %, because quotas and periods are whole microseconds.
         quota.saturating_mul(1_000_000) / period.max(1) <= limit.saturating_add(limit / 100).saturating_add(1)
     }
 
@@ -258,11 +263,11 @@ impl Account {
             quota: self.settings.cpu_max.is_some() && self.kept.cpu_max.is_none(),
             untracked_bytes: self.memory(group),
             reads: group.all_reads(),
-            queries: engine.queries().iter().map(|query| used(query)).collect(),
+            queries: engine.queries.all().iter().map(|query| used(query)).collect(),
         }
     }
 
-    /// Accounts for memory that no operator has reserved, which counts against the limit as well.
+    /// Updates the memory that no operator has reserved, which counts against the limit, too. Returns it in bytes.
     fn memory(&mut self, group: &Group) -> usize {
         let untracked = |host: &LinuxHost| {
             let more = anonymous(host).saturating_sub(self.empty).saturating_sub(group.memory.used());
@@ -271,7 +276,7 @@ impl Account {
         let mut bytes = untracked(&self.host);
         let limit = self.settings.memory.limit.unwrap_or(usize::MAX);
         if bytes > limit / 10 && self.trimmed.elapsed() > TRIM {
-            // This is mostly freed memory that the allocator keeps.
+            // This is mostly freed memory that the allocator has kept.
             commensal_host::trim_memory();
             self.trimmed = Instant::now();
             bytes = untracked(&self.host);
@@ -281,7 +286,7 @@ impl Account {
     }
 }
 
-/// The cgroup of this process, unless it is the root.
+/// Returns the cgroup of this process, unless it is the root.
 fn own_group(host: &mut LinuxHost) -> Option<GroupDirs> {
     let hierarchies = mounts::hierarchies(host).ok()?;
     let text = host.read_file(Path::new("/proc/self/cgroup")).ok()?;
@@ -301,7 +306,7 @@ fn own_group(host: &mut LinuxHost) -> Option<GroupDirs> {
     (path != "/").then(|| GroupDirs::open(host, &hierarchies, &CgroupPath::new(&path)))
 }
 
-/// Anonymous and shared memory of this process, in bytes (proc_pid_status(5)).
+/// Returns the anonymous and shared memory of this process, in bytes (proc_pid_status(5)).
 fn anonymous(host: &LinuxHost) -> usize {
     let text = host.read_file(Path::new("/proc/self/status")).unwrap_or_default();
     let field = |name: &str| {
@@ -318,17 +323,18 @@ fn process_cpu_time() -> Duration {
 }
 
 fn used(query: &Query) -> QueryUse {
-    let (held, peak) = query.group().memory.of(query.number);
+    let (number, usage) = (query.identity.number, &query.usage);
+    let (held, peak) = query.group().memory.of(number);
     let (local_bytes, remote_bytes) = query.scan_bytes();
     QueryUse {
-        number: query.number,
+        number,
         held,
         peak,
-        cpu_ns: query.cpu_ns.load(Relaxed),
-        scan_rows: query.scan_rows(),
+        cpu_ns: usage.cpu_ns(),
+        scan_rows: usage.scan_rows(),
         local_bytes,
         remote_bytes,
-        spilled_bytes: query.spilled_bytes.load(Relaxed),
-        unspilled_bytes: query.unspilled_bytes.load(Relaxed),
+        spilled_bytes: usage.spilled_bytes(),
+        unspilled_bytes: usage.unspilled_bytes(),
     }
 }

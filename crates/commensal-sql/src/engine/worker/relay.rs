@@ -1,4 +1,4 @@
-//! A query in a worker process, seen from the server: sends its order, and receives its rows.
+//! The server's side of a query in a worker process: sends the query's order, and receives its rows.
 
 use super::super::error::Error;
 use super::super::execute::{Event, Held, finish};
@@ -9,11 +9,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 
-/// Makes a worker run a query, and forwards the results. The query's place in the queue is only released when the
-/// worker has released everything.
+/// Makes a worker run a query, and forwards the results. The query's place in the queue is released only after the
+/// worker has released everything that the query held.
 pub async fn relay(held: Held, worker: Arc<Worker>, order: Order, sender: mpsc::Sender<Event>) {
     let query = Arc::clone(held.query());
-    query.set_remote();
+    query.usage.set_remote();
     let outcome = match worker.open() {
         Ok(mut stream) => {
             let outcome = tokio::select! {
@@ -29,14 +29,14 @@ pub async fn relay(held: Held, worker: Arc<Worker>, order: Order, sender: mpsc::
         Err(_) => Err(lost()),
     };
     let outcome = match outcome {
-        Err(Error::Engine(text)) if text == LOST => Err(worker.lost(&query.home.name).await),
+        Err(Error::Engine(text)) if text == LOST => Err(worker.lost(&query.home().name).await),
         outcome => outcome,
     };
     finish(held, outcome, &sender).await;
 }
 
-/// Error text when a socket closes in the middle of a response.
-const LOST: &str = "the worker is gone";
+/// Error text when a socket is closed in the middle of a response.
+const LOST: &str = "the worker has died";
 
 fn lost() -> Error {
     Error::Engine(LOST.to_owned())

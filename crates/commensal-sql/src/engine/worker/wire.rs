@@ -1,15 +1,16 @@
 //! Messages between the server and a worker process.
 //!
-//! Two kinds of unnamed Unix sockets, so that no other process can connect:
+//! The messages use two kinds of unnamed Unix sockets, so that no other process can connect:
 //!
-//! * one `SOCK_SEQPACKET` for each worker, its standard input: a JSON text in each message. The server sends settings and,
-//!   for each query, one end of the query's own socket (`SCM_RIGHTS`, unix(7)); the worker reports every tick. When either
-//!   side closes it, the worker ends.
-//! * one `SOCK_STREAM` for each query: the [`Order`] to the worker, [frames](Frame) back. A slow reader slows only its
-//!   own query, and closing the socket ends the query.
+//! * One `SOCK_SEQPACKET` socket for each worker, as its standard input; every message is JSON. The server sends
+//!   settings and, for each query, one end of the query's own socket (`SCM_RIGHTS`, unix(7)). The worker sends a report
+//!   every tick. When either side closes the socket, the worker exits.
+//! * One `SOCK_STREAM` socket for each query: the server sends the [`Order`], and the worker sends [frames](Frame). A
+//!   slow reader only slows down its own query, and closing the socket cancels the query.
 
 use super::super::error::Error;
 use super::super::settings::Settings;
+use super::super::terms::PlanOptions;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::buffer::Buffer;
 use datafusion::arrow::datatypes::{Field, Schema, SchemaRef};
@@ -29,22 +30,23 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// Maximum size of a message on a worker's socket: the kernel's usual default send buffer (`net.core.wmem_default`).
+/// Maximum size of a message on a worker's socket, in bytes: a little less than the usual default send buffer of the
+/// kernel (`net.core.wmem_default`).
 const LONGEST: usize = 200 << 10;
 
-/// Maximum size of a frame and of an order. Batches are a few MiB at most.
+/// Maximum size of a frame and of an order, in bytes. Batches have a few MiB at most.
 const LONGEST_FRAME: u32 = 1 << 30;
 
-/// From the server to a worker.
+/// Message from the server to a worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum ToWorker {
-    /// New settings of its group.
+    /// New settings of the worker's group.
     Settings(Settings),
-    /// A query whose socket comes with this message.
+    /// A query; its socket is attached to the message.
     Query,
 }
 
-/// From a worker to the server.
+/// Message from a worker to the server.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum ToServer {
     /// The worker is ready for queries.
@@ -58,11 +60,11 @@ pub enum ToServer {
 pub struct Report {
     /// CPU time of the process, in nanoseconds.
     pub cpu_ns: u64,
-    /// Time throttled by the kernel's quota, or spent waiting for CPU tokens, in nanoseconds.
+    /// Time throttled by the kernel's quota, plus time spent waiting for CPU tokens, in nanoseconds.
     pub throttled_ns: u64,
     /// Whether the kernel enforces the CPU limit.
     pub quota: bool,
-    /// Memory besides what operators reserved, in bytes.
+    /// Memory that operators have not reserved, in bytes.
     pub untracked_bytes: usize,
     /// Reads by source.
     pub reads: Vec<Reads>,
@@ -83,16 +85,16 @@ pub struct Reads {
     pub delivered_bytes: u64,
     /// Number of read calls.
     pub requests: u64,
-    /// Number of reads that had to wait for tokens.
+    /// Number of reads that had to wait for the rate limiter.
     pub waits: u64,
-    /// Their total waiting time, in milliseconds.
+    /// Total waiting time of those reads, in milliseconds.
     pub waited_ms: u64,
     /// Number of reads that wait now.
     pub waiting: u64,
 }
 
 impl Reads {
-    /// Adds up two lists of reads by source.
+    /// Adds up two lists of reads, source by source.
     #[must_use]
     pub fn summed(one: &[Reads], other: &[Reads]) -> Vec<Reads> {
         let mut all: Vec<Reads> = one.to_vec();
@@ -117,7 +119,7 @@ impl Reads {
 /// Resource usage of a query.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueryUse {
-    /// Its number.
+    /// Number of the query.
     pub number: u64,
     /// Bytes reserved now.
     pub held: usize,
@@ -125,11 +127,11 @@ pub struct QueryUse {
     pub peak: usize,
     /// CPU time, in nanoseconds.
     pub cpu_ns: u64,
-    /// Rows produced by its scans.
+    /// Rows that the query's scans have produced.
     pub scan_rows: u64,
     /// Bytes read from local disks.
     pub local_bytes: u64,
-    /// Bytes read from stores.
+    /// Bytes read from remote stores.
     pub remote_bytes: u64,
     /// Bytes spilled.
     pub spilled_bytes: u64,
@@ -137,7 +139,7 @@ pub struct QueryUse {
     pub unspilled_bytes: u64,
 }
 
-/// A query for a worker: the statement as its user wrote it, and everything that its text does not contain.
+/// A query for a worker: the statement as its user wrote it, and everything else that the worker needs to run it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Order {
     /// Number of the query in the server.
@@ -148,23 +150,24 @@ pub struct Order {
     pub user: String,
     /// Host of the user.
     pub host: String,
-    /// The statement for the query engine.
+    /// The statement.
+    pub statement: StatementText,
+    /// Slots that the query takes in its group's queue.
+    pub slots: u32,
+    /// The query's own memory limit, in bytes. A query that uses less than this has precedence over other queries.
+    pub memory_limit: Option<usize>,
+    /// How the statement is planned and run.
+    pub options: PlanOptions,
+}
+
+/// A statement in the form that a worker process parses again.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct StatementText {
+    /// The statement for the query engine, as its user wrote it.
     pub text: String,
     /// Values of the session's names in the statement.
     pub names: Vec<(String, String)>,
-    /// The session's current database.
-    pub database: String,
-    /// Slots that it takes in its group's queue.
-    pub slots: u32,
-    /// The query's own memory limit, in bytes: within it, the query has precedence over others.
-    pub memory_limit: Option<usize>,
-    /// Number of partitions that are processed in parallel.
-    pub partitions: usize,
-    /// Rows in a batch.
-    pub batch_size: usize,
-    /// Whether rows are only counted, not returned.
-    pub dry_run: bool,
-    /// Values of its placeholders, as one row of an Arrow stream.
+    /// Values of the placeholders, as one row of an Arrow stream.
     pub values: Vec<u8>,
 }
 
@@ -182,7 +185,7 @@ pub enum Frame {
 /// Sends a message, with a file descriptor if one is given.
 ///
 /// # Errors
-/// The other side closed the socket, or the message is too long.
+/// The other side has closed the socket, or the message is too long.
 pub fn send(socket: impl AsFd, message: &impl Serialize, with: Option<BorrowedFd<'_>>) -> io::Result<()> {
     let text = serde_json::to_vec(message)?;
     if text.len() > LONGEST {
@@ -198,7 +201,7 @@ pub fn send(socket: impl AsFd, message: &impl Serialize, with: Option<BorrowedFd
     Ok(())
 }
 
-/// Waits for a message; `None` when the other side has closed the socket.
+/// Waits for a message; returns `None` if the other side has closed the socket.
 ///
 /// # Errors
 /// The socket failed, or the message is not a valid `T`.
@@ -228,7 +231,7 @@ pub fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(T, 
 /// Writes an order.
 ///
 /// # Errors
-/// The worker closed the socket.
+/// The worker has closed the socket.
 pub async fn write_order(to: &mut (impl AsyncWrite + Unpin), order: &Order) -> io::Result<()> {
     let text = serde_json::to_vec(order)?;
     to.write_u32(length(&text)?).await?;
@@ -238,7 +241,7 @@ pub async fn write_order(to: &mut (impl AsyncWrite + Unpin), order: &Order) -> i
 /// Reads an order.
 ///
 /// # Errors
-/// The server closed the socket.
+/// The server has closed the socket.
 pub async fn read_order(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Order> {
     let length = from.read_u32().await?;
     Ok(serde_json::from_slice(&bytes(from, length).await?)?)
@@ -251,7 +254,7 @@ fn length(bytes: &[u8]) -> io::Result<u32> {
 
 async fn bytes(from: &mut (impl AsyncRead + Unpin), length: u32) -> io::Result<Vec<u8>> {
     if length > LONGEST_FRAME {
-        return Err(io::Error::other(format!("a frame of {length} bytes")));
+        return Err(io::Error::other(format!("a frame of {length} bytes is too long")));
     }
     let mut bytes = vec![0; length as usize];
     from.read_exact(&mut bytes).await?;
@@ -262,7 +265,7 @@ impl Frame {
     /// Writes the frame.
     ///
     /// # Errors
-    /// The server closed the socket.
+    /// The server has closed the socket.
     pub async fn write(&self, to: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
         let failed;
         let (tag, bytes) = match self {
@@ -282,7 +285,7 @@ impl Frame {
     /// Reads a frame.
     ///
     /// # Errors
-    /// The worker closed the socket (`UnexpectedEof`), or sent an unknown frame.
+    /// The worker has closed the socket (`UnexpectedEof`), or has sent an unknown frame.
     pub async fn read(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Frame> {
         let tag = from.read_u8().await?;
         let length = from.read_u32().await?;
@@ -291,7 +294,7 @@ impl Frame {
             b'R' => Ok(Frame::Rows(bytes)),
             b'F' => Ok(Frame::Failed(serde_json::from_slice(&bytes)?)),
             b'E' => Ok(Frame::End),
-            other => Err(io::Error::other(format!("a frame of kind {other}"))),
+            other => Err(io::Error::other(format!("a frame of the unknown kind {other}"))),
         }
     }
 }
@@ -306,11 +309,11 @@ impl std::fmt::Debug for Encoder {
 }
 
 impl Encoder {
-    /// Starts the stream with the schema. Arrow's decoder only processes a message without a body, such as the schema,
+    /// Starts the stream with the schema. Arrow's decoder processes a message without a body, such as the schema, only
     /// when the next message begins.
     ///
     /// # Errors
-    /// A type that Arrow's stream format does not support.
+    /// A column has a type that Arrow's stream format does not support.
     pub fn new(schema: &SchemaRef) -> Result<Encoder, ArrowError> {
         let mut writer = StreamWriter::try_new(Vec::new(), schema)?;
         writer.write(&RecordBatch::new_empty(Arc::clone(schema)))?;
@@ -320,7 +323,7 @@ impl Encoder {
     /// Adds rows.
     ///
     /// # Errors
-    /// A type that Arrow's stream format does not support.
+    /// A column has a type that Arrow's stream format does not support.
     pub fn add(&mut self, batch: &RecordBatch) -> Result<(), ArrowError> {
         self.0.write(batch)
     }
@@ -328,12 +331,12 @@ impl Encoder {
     /// Ends the stream.
     ///
     /// # Errors
-    /// Never, since it writes to a vector.
+    /// Never, because it writes to memory.
     pub fn finish(&mut self) -> Result<(), ArrowError> {
         self.0.finish()
     }
 
-    /// Takes the bytes encoded since the last call.
+    /// Takes the bytes that were encoded since the last call.
     pub fn take(&mut self) -> Vec<u8> {
         std::mem::take(self.0.get_mut())
     }
@@ -344,7 +347,7 @@ impl Encoder {
 pub struct Decoder(StreamDecoder);
 
 impl Decoder {
-    /// Adds bytes; returns the batches that they complete.
+    /// Adds bytes, and returns the batches that are now complete.
     ///
     /// # Errors
     /// The bytes are not an Arrow stream.
@@ -357,7 +360,7 @@ impl Decoder {
         Ok(batches)
     }
 
-    /// The schema, once it was received.
+    /// Returns the schema, once it has been received.
     #[must_use]
     pub fn schema(&self) -> Option<SchemaRef> {
         self.0.schema()
@@ -367,7 +370,7 @@ impl Decoder {
 /// Encodes values as one row of an Arrow stream.
 ///
 /// # Errors
-/// A type that Arrow's stream format does not support.
+/// A value has a type that Arrow's stream format does not support.
 pub fn pack(values: &[ScalarValue]) -> Result<Vec<u8>, Error> {
     if values.is_empty() {
         return Ok(Vec::new());
@@ -382,7 +385,7 @@ pub fn pack(values: &[ScalarValue]) -> Result<Vec<u8>, Error> {
     Ok(encoder.take())
 }
 
-/// Decodes the values of [`pack`].
+/// Decodes values that [`pack`] has encoded.
 ///
 /// # Errors
 /// The bytes are not an Arrow stream.

@@ -28,7 +28,7 @@ fn users_need_their_password() {
     assert!(kept.contains("jack") && !kept.contains("n3uesPW") && !kept.contains("geheim"), "{kept}");
 }
 
-// promise 60
+// promise 50
 #[test]
 fn every_connection_has_a_salt_of_its_own() {
     let fixture = Fixture::new();
@@ -39,7 +39,7 @@ fn every_connection_has_a_salt_of_its_own() {
     assert_eq!(salts.len(), 20);
 }
 
-// promise 60
+// promise 50
 #[test]
 fn nobody_without_a_password_comes_from_elsewhere() {
     let fixture = Fixture::new();
@@ -88,7 +88,7 @@ fn groups_and_tables_need_a_grant() {
     }
 }
 
-// promise 60
+// promise 50
 #[test]
 fn secrets_are_not_shown() {
     let fixture = Fixture::with(commensal_sql::protocol::Limits::default(), |options| {
@@ -104,17 +104,17 @@ fn secrets_are_not_shown() {
     ] {
         let mut client = fixture.root();
         client.ask(&sql).unwrap();
-        eventually("it is there", || !fixture.engine.queries().is_empty());
+        eventually("it is there", || !fixture.engine.queries.all().is_empty());
         let shown = format!("{:?}", root.query("show full processlist"));
         assert!(!shown.contains("mysecret") && !shown.contains("mykey"), "{shown}");
         root.query(&format!("kill query {}", client.id));
         let answer = format!("{:?}", client.answer());
         assert!(!answer.contains("mysecret") && !answer.contains("mykey"), "{answer}");
-        eventually("it is gone", || fixture.engine.queries().is_empty());
+        eventually("it is gone", || fixture.engine.queries.all().is_empty());
     }
 }
 
-// promise 60
+// promise 50
 #[test]
 fn a_user_has_so_many_connections() {
     let fixture = Fixture::new();

@@ -75,7 +75,7 @@ impl Client {
         user: (&str, &str),
     ) -> Result<Client<Encrypted>> {
         let mut client = Client::greet(address)?;
-        client.send(1, &wish())?;
+        client.send(1, &tls_request())?;
         let name = address.ip().to_string().try_into().map_err(Error::other)?;
         let connection = ClientConnection::new(Arc::clone(config), name).map_err(Error::other)?;
         let stream = BufReader::new(StreamOwned::new(connection, client.stream.into_inner()));
@@ -93,8 +93,8 @@ impl Client {
     }
 }
 
-/// What a client says that wants TLS.
-pub fn wish() -> Vec<u8> {
+/// Payload of the SSLRequest packet, with which a client asks for TLS.
+pub fn tls_request() -> Vec<u8> {
     ssl_request(CAPABILITIES | SSL)
 }
 

@@ -54,7 +54,7 @@ impl World {
     }
 }
 
-// promise 59
+// promise 49
 #[test]
 fn five_hundred_at_once() {
     let world = World::new();
@@ -80,7 +80,7 @@ fn five_hundred_at_once() {
     eventually("no thread is left", || world.server.threads() <= threads);
 }
 
-// promise 59
+// promise 49
 #[test]
 fn who_logs_in_slowly_does_not_get_in() {
     let login = Duration::from_millis(500);
@@ -88,7 +88,7 @@ fn who_logs_in_slowly_does_not_get_in() {
     let conversation = conversation();
     let mut drip = Client::greet(fixture.address).unwrap();
     let begun = Instant::now();
-    // A byte at a time, and never a second without one.
+    // A byte at a time, and never a second without one: the pace is what is tested.
     let closed = conversation.iter().any(|byte| {
         std::thread::sleep(Duration::from_millis(50));
         drip.stream.get_mut().write_all(&[*byte]).is_err() || begun.elapsed() > 20 * login
@@ -140,7 +140,7 @@ fn say(address: SocketAddr, bytes: &[u8]) {
     }
 }
 
-// promise 59
+// promise 49
 #[test]
 fn a_conversation_may_end_at_every_byte() {
     let world = World::new();
@@ -213,7 +213,7 @@ fn edited(mut bytes: Vec<u8>, edits: &[Edit]) -> Vec<u8> {
 }
 
 /// 1,000 edited conversations and as many of random bytes; many more in the long tier, or as `PROPTEST_CASES` says.
-// promise 59
+// promise 49
 #[test]
 fn edited_conversations_harm_nobody() {
     let world = World::new();

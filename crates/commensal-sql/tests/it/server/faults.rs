@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 /// A sort that spills to a disk with room for a part of it.
-// promise 55
+// promise 46
 #[test]
 fn a_disk_that_is_full_ends_the_query_that_fills_it() {
     let folder = tempfile::tempdir().unwrap();
@@ -64,7 +64,7 @@ fn a_disk_that_is_full_ends_the_query_that_fills_it() {
 }
 
 /// What a server that was killed had spilled is removed by the next one; one that is told to end leaves nothing.
-// promise 55
+// promise 46
 #[test]
 fn spilled_files_do_not_outlive_their_server() {
     let folder = tempfile::tempdir().unwrap();
@@ -107,7 +107,7 @@ fn spilled_files_do_not_outlive_their_server() {
 }
 
 /// Bytes of a good file changed at random: an answer or an error, and the server goes on.
-// promise 55
+// promise 46
 #[test]
 fn a_damaged_parquet_file_harms_its_own_query_only() {
     const FILES: u64 = 150;

@@ -3,6 +3,7 @@
 use crate::server::client::{Answer, Client};
 use commensal_sql::engine::{Allowed, Engine, Options};
 use commensal_sql::protocol::{Limits, Server, Tls};
+use commensal_testkit::within;
 use datafusion::arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use datafusion::parquet::arrow::ArrowWriter;
 use datafusion::parquet::file::properties::WriterProperties;
@@ -10,7 +11,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -135,7 +136,7 @@ impl Fixture {
     pub fn is_quiet(&self) -> bool {
         let groups = self.engine.groups();
         let idle = groups.values().all(|group| group.queue.lengths() == (0, 0) && group.memory.used() == 0);
-        idle && self.engine.queries().is_empty()
+        idle && self.engine.queries.all().is_empty()
     }
 }
 
@@ -178,12 +179,8 @@ pub fn write_hits(path: &Path, rows: usize) {
 }
 
 /// Waits until it is so, with a limit that only a hang reaches.
-pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < Duration::from_secs(300), "not within five minutes: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+pub fn eventually(what: &str, is_so: impl FnMut() -> bool) {
+    within(Duration::from_secs(300), what, is_so);
 }
 
 /// Runs a statement on a connection of its own.

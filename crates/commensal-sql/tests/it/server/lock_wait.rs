@@ -6,9 +6,11 @@
 
 use commensal_sql::engine::cpu::Charged;
 use commensal_sql::engine::group::Group;
-use commensal_sql::engine::query::{Query, QueryTerms};
+use commensal_sql::engine::query::{Identity, Query};
 use commensal_sql::engine::settings::Settings;
+use commensal_sql::engine::terms::QueryLimits;
 use commensal_sql::statement::UserName;
+use commensal_testkit::holds_within;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -45,6 +47,7 @@ fn online(work: &Work) -> Duration {
     let begun = Instant::now();
     let mut waited = Duration::ZERO;
     while begun.elapsed() < ARM {
+        // The online side's own pace.
         std::thread::sleep(Duration::from_millis(3));
         let asked = Instant::now();
         *work.lock.lock().unwrap() += 1;
@@ -62,15 +65,9 @@ fn cooperative(group: &Arc<Group>) -> Duration {
     let work = new_work();
     let mut tasks = Vec::new();
     for _ in 0..2 {
-        let ask = QueryTerms {
-            connection: 0,
-            user: UserName::anywhere("root"),
-            sql: String::new(),
-            slots: 1,
-            memory_limit: None,
-            timeout: None,
-        };
-        let query = Query::new(ask, group.accounts());
+        let identity = Identity::new(0, UserName::anywhere("root"), String::new());
+        let limits = QueryLimits { slots: 1, memory: None, timeout: None };
+        let query = Query::new(identity, limits, group.accounts());
         let work = Arc::clone(&work);
         let task = Box::pin(async move {
             while !work.over.load(Relaxed) {
@@ -115,12 +112,7 @@ impl Quota {
 impl Drop for Quota {
     fn drop(&mut self) {
         // Threads that have ended leave it a moment later.
-        for _ in 0..100 {
-            if std::fs::remove_dir(&self.0).is_ok() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        holds_within(Duration::from_secs(2), || std::fs::remove_dir(&self.0).is_ok());
     }
 }
 
@@ -139,7 +131,7 @@ fn with_quota(quota: &Quota) -> Duration {
     })
 }
 
-// promise 56
+// promise 46
 #[test]
 fn a_limit_of_ours_stops_nobody_with_a_lock_in_hand() {
     let quota = match Quota::new() {
@@ -166,7 +158,8 @@ fn a_limit_of_ours_stops_nobody_with_a_lock_in_hand() {
         begun.elapsed()
     );
     println!("the offline side used {used:.3} CPUs with tokens");
-    assert!(theirs[ROUNDS / 2] > ours[ROUNDS / 2] * 2, "{theirs:?} {ours:?}");
+    // Other work on the machine only adds to a wait, so the shortest of each kind are compared.
+    assert!(theirs[0] > ours[0] * 2, "{theirs:?} {ours:?}");
     // The burst of each round comes on top.
     assert!(used < 0.5, "{used}");
 }

@@ -114,7 +114,7 @@ fn allowing(endpoint: String) -> Fixture {
     Fixture::with(Limits::default(), move |options| options.s3.0 = vec![endpoint])
 }
 
-// promise 61
+// promise 51
 #[test]
 fn a_store_that_checks_signatures() {
     let store = Store::open();
@@ -134,7 +134,7 @@ fn a_store_that_checks_signatures() {
     eventually("nothing is left", || fixture.is_quiet());
 }
 
-// promise 61
+// promise 51
 #[test]
 fn what_a_store_sends_is_what_is_counted() {
     let store = Store::open();
@@ -189,7 +189,7 @@ fn moto(library: &Path, address: SocketAddr) -> Moto {
     Moto(python.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
 }
 
-// promise 61
+// promise 51
 #[test]
 fn another_store_gives_the_same_answers() {
     let test = "another_store_gives_the_same_answers";

@@ -19,7 +19,8 @@ fn files_are_tables() {
         ("select name from cities where id = 2", "Wien"),
         ("select sum(a) from shop.events", "6"),
         (
-            "select count(*) from LOCAL(\"file_path\" = \"cities.csv\", \"format\" = \"csv_with_names\", \"column_separator\" = \",\")",
+            "select count(*) from LOCAL(\"file_path\" = \"cities.csv\", \"format\" = \"csv_with_names\", \
+             \"column_separator\" = \",\")",
             "2",
         ),
         ("select 'a' 'b'", "ab"),
@@ -96,7 +97,7 @@ fn what_is_not_enforced_is_said() {
     ];
     let given: Vec<String> = all.iter().map(|(name, value)| format!("'{name}'='{value}'")).collect();
     let sentence = |name: &str| {
-        vec!["Warning".to_owned(), "1105".to_owned(), format!("{name} is stored and shown, and not enforced")]
+        vec!["Warning".to_owned(), "1105".to_owned(), format!("{name} is stored and shown, but not enforced")]
     };
     client
         .all(&[&format!("create workload group g properties({}, 'max_concurrency'='4')", given.join(", "))]);
@@ -223,9 +224,9 @@ fn rows_are_written_where_that_is_allowed() {
     assert_eq!(client.query("select concat(count(*), ' ', sum(id)) from shop.few").cell(), "20 9990");
     for (sql, part) in [
         ("create table shop.few as select 1 as a", "already exists"),
-        ("insert into shop.few select id from hits", "has 2 columns, and not 1"),
+        ("insert into shop.few select id from hits", "has 2 columns, not 1"),
         ("insert into shop.few select url, id from hits", "Cast error"),
-        ("insert into shop.none select id from hits", "CREATE TABLE makes one"),
+        ("insert into shop.none select id from hits", "create it with CREATE TABLE"),
         ("insert into hits select * from hits", "cannot be written"),
         ("create table nowhere.t as select * from hits", "cannot be written"),
         ("create table shop.`../t` as select * from hits", "cannot be written"),
@@ -253,7 +254,7 @@ fn rows_are_written_where_that_is_allowed() {
 }
 
 /// Plan, pool and stores of a query know it: none of them may keep it once it is over, whatever its end.
-// promise 55
+// promise 46
 #[test]
 fn a_query_leaves_nothing_of_itself_in_memory() {
     let fixture = Fixture::new();
@@ -268,7 +269,7 @@ fn a_query_leaves_nothing_of_itself_in_memory() {
         ("select cast(url as signed) from hits a join hits b on a.g = b.g", vec![]),
         ("select * from hits", vec!["set dry_run_query = true"]),
     ] {
-        let running = || fixture.engine.queries().first().map(Arc::downgrade);
+        let running = || fixture.engine.queries.all().first().map(Arc::downgrade);
         let mut seen = None;
         // One may be over before it is seen.
         eventually(&format!("it runs: {sql}"), || {

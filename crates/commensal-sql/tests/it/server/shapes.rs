@@ -35,7 +35,7 @@ fn all_of_them_run_and_have_rows() {
     eventually("nothing is left", || fixture.is_quiet());
 }
 
-// promise 56
+// promise 46
 #[test]
 fn reads_are_listed_by_device() {
     use std::os::unix::fs::MetadataExt;

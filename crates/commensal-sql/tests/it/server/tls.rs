@@ -1,8 +1,9 @@
 //! Encryption: a stock client, logins and results behind it, and what clients do wrong with it.
 
-use crate::server::client::{Answer, Client, wish};
+use crate::server::client::{Answer, Client, tls_request};
 use crate::server::fixture::{eventually, write_hits};
 use crate::server::process::{Server, start_with};
+use commensal_testkit::throughout;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -99,7 +100,7 @@ fn mariadb(world: &World, args: &[&str], sql: &str) -> Result<String, String> {
     }
 }
 
-// promise 60
+// promise 50
 #[test]
 fn a_stock_client_encrypts() {
     if Command::new("mariadb").arg("--version").output().is_err() {
@@ -135,7 +136,7 @@ fn a_stock_client_encrypts() {
     assert!(refused.contains("certificate"), "{refused}");
 }
 
-// promise 60
+// promise 50
 #[test]
 fn from_other_machines_only_encrypted() {
     let Some(other) = other_address() else {
@@ -170,21 +171,21 @@ fn hello(config: &Arc<ClientConfig>) -> Vec<u8> {
     bytes
 }
 
-// promise 60
+// promise 50
 #[test]
 fn broken_handshakes_end_their_connection_and_nothing_else() {
     let world = world("127.0.0.1:0", &[]);
     let mut witness = Client::login(world.address, "root", "", "").unwrap();
     let before = world.server.descriptors();
     let hello = hello(&world.pair.client());
-    let wish_for = || {
+    let asking = || {
         let mut client = Client::greet(world.address).unwrap();
-        client.send(1, &wish()).unwrap();
+        client.send(1, &tls_request()).unwrap();
         client
     };
     // Cut at every place up to its name, then here and there.
     for end in (0..64).chain((64..hello.len()).step_by(41)) {
-        let mut client = wish_for();
+        let mut client = asking();
         client.stream.get_mut().write_all(&hello[..end]).unwrap();
     }
     let random: Vec<u8> = (0..5_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
@@ -197,7 +198,7 @@ fn broken_handshakes_end_their_connection_and_nothing_else() {
         ("a packet behind the hello", too_late),
         ("a record of 64 KiB", vec![22, 3, 1, 0xff, 0xff]),
     ] {
-        let mut client = wish_for();
+        let mut client = asking();
         client.stream.get_mut().write_all(&bytes).ok();
         client.stream.get_ref().shutdown(std::net::Shutdown::Write).ok();
         // An alert, perhaps, and the end.
@@ -205,8 +206,8 @@ fn broken_handshakes_end_their_connection_and_nothing_else() {
         client.stream.read_to_end(&mut rest).ok();
         assert!(rest.first().is_none_or(|first| [21, 22].contains(first)), "{why}: {rest:?}");
     }
-    // A wish that is too short, and one out of order.
-    for (number, bytes) in [(1, &wish()[..31]), (3, &wish())] {
+    // A request that is too short, and one out of order.
+    for (number, bytes) in [(1, &tls_request()[..31]), (3, &tls_request())] {
         let mut client = Client::greet(world.address).unwrap();
         client.send(number, bytes).unwrap();
         assert!(client.receive().is_err());
@@ -220,7 +221,7 @@ fn broken_handshakes_end_their_connection_and_nothing_else() {
     eventually("nothing is left open", || world.server.descriptors() <= before);
 }
 
-// promise 60
+// promise 50
 #[test]
 fn a_stalled_handshake_has_an_end() {
     use crate::server::fixture::Fixture;
@@ -233,14 +234,14 @@ fn a_stalled_handshake_has_an_end() {
     let mut logged_in = Client::encrypted(fixture.address, &pair.client(), ("root", "")).unwrap();
     let hello = hello(&pair.client());
     let silent = Client::greet(fixture.address).unwrap();
-    let mut wishes = Client::greet(fixture.address).unwrap();
-    wishes.send(1, &wish()).unwrap();
+    let mut asked = Client::greet(fixture.address).unwrap();
+    asked.send(1, &tls_request()).unwrap();
     let mut begins = Client::greet(fixture.address).unwrap();
-    begins.send(1, &wish()).unwrap();
+    begins.send(1, &tls_request()).unwrap();
     begins.stream.get_mut().write_all(&hello[..hello.len() / 2]).unwrap();
     let mut half = Client::greet(fixture.address).unwrap();
     half.stream.get_mut().write_all(&[50, 0, 0, 1, 0]).unwrap();
-    for (why, mut client) in [("silent", silent), ("wishes", wishes), ("begins", begins), ("half", half)] {
+    for (why, mut client) in [("silent", silent), ("asked", asked), ("begins", begins), ("half", half)] {
         // Without the limit this would end with the client's own of two minutes, as another kind of error.
         let mut rest = Vec::new();
         let ended = client.stream.read_to_end(&mut rest);
@@ -249,7 +250,7 @@ fn a_stalled_handshake_has_an_end() {
     assert_eq!(logged_in.query("select 1").cell(), "1", "who has logged in stays");
 }
 
-// promise 60
+// promise 50
 #[test]
 fn the_certificate_is_read_again() {
     let mut world = world("127.0.0.1:0", &[]);
@@ -268,8 +269,7 @@ fn the_certificate_is_read_again() {
     // One that cannot be used changes nothing.
     std::fs::write(world.pair.file("cert.pem"), "nothing").unwrap();
     hang_up();
-    std::thread::sleep(Duration::from_millis(300));
-    assert!(logs_in(&after));
+    throughout(Duration::from_millis(300), "nobody logs in any more", || logs_in(&after));
 }
 
 #[test]
@@ -291,7 +291,7 @@ fn files_that_cannot_be_used_are_named() {
     for (cert, key, want) in [
         ("/nowhere/cert.pem", key.as_str(), "/nowhere/cert.pem"),
         (&cert, "/nowhere/key.pem", "/nowhere/key.pem"),
-        (&cert, &other.file("key.pem"), "not that of the first certificate"),
+        (&cert, &other.file("key.pem"), "does not belong to the first certificate"),
         (&empty, &key, "there is no certificate in"),
         (&garbage, &key, "there is no certificate in"),
         (&key, &key, "there is no certificate in"),
@@ -308,12 +308,12 @@ fn files_that_cannot_be_used_are_named() {
     }
 }
 
-/// Without a certificate a wish for TLS ends the connection.
+/// Without a certificate a request for TLS ends the connection.
 #[test]
 fn no_certificate_no_encryption() {
     let fixture = crate::server::fixture::Fixture::new();
     let mut client = Client::greet(fixture.address).unwrap();
-    client.send(1, &wish()).unwrap();
+    client.send(1, &tls_request()).unwrap();
     assert!(client.receive().is_err());
     let answer = fixture.root().query("select 1");
     assert!(matches!(answer, Answer::Rows(..)), "{answer:?}");

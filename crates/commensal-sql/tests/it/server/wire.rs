@@ -3,6 +3,7 @@
 use crate::server::client::{Answer, Client};
 use crate::server::fixture::{Fixture, eventually};
 use commensal_sql::protocol::Limits;
+use commensal_testkit::throughout;
 use std::io::{ErrorKind, Write};
 
 pub use crate::server::fixture::ENDLESS;
@@ -55,7 +56,7 @@ fn is_closed(client: &mut Client) -> bool {
     }
 }
 
-// promise 59
+// promise 49
 #[test]
 fn packets_out_of_bounds_end_the_connection_and_nothing_else() {
     let fixture = Fixture::with(Limits { packet: 100_000, ..Limits::default() }, |_| {});
@@ -117,29 +118,30 @@ fn packets_out_of_bounds_end_the_connection_and_nothing_else() {
     eventually("only the witness is left", || fixture.engine.connections.all().len() == 1);
 }
 
-// promise 59
+// promise 49
 #[test]
 fn a_query_ends_when_its_client_goes_away() {
     let fixture = Fixture::new();
     fixture.hits("hits.parquet", 20_000);
     let mut client = fixture.root();
     client.ask(ENDLESS).unwrap();
-    eventually("it runs", || fixture.engine.queries().iter().any(|query| query.begun().is_some()));
+    eventually("it runs", || fixture.engine.queries.all().iter().any(|query| query.timing.begun().is_some()));
     drop(client);
     eventually("it has ended", || fixture.is_quiet());
     eventually("it is not listed any more", || fixture.engine.connections.all().is_empty());
 }
 
-// promise 59
+// promise 49
 #[test]
 fn a_client_that_takes_no_rows_is_let_go_with_its_query() {
     let fixture = Fixture::new();
     fixture.hits("hits.parquet", 300_000);
     let mut client = fixture.root();
     client.ask("select a.id, a.url, b.url from hits a, hits b where a.g = b.g").unwrap();
-    eventually("it runs", || fixture.engine.queries().iter().any(|query| query.begun().is_some()));
-    std::thread::sleep(std::time::Duration::from_millis(300));
-    assert!(!fixture.engine.queries().is_empty(), "it waits for its client");
+    eventually("it runs", || fixture.engine.queries.all().iter().any(|query| query.timing.begun().is_some()));
+    throughout(std::time::Duration::from_millis(300), "it waits for its client no more", || {
+        !fixture.engine.queries.all().is_empty()
+    });
     drop(client);
     eventually("it has ended", || fixture.is_quiet());
 }
@@ -221,12 +223,12 @@ fn a_join_without_matches_can_be_killed() {
     client.ask("select count(*) from hits a join hits b on a.g + b.g < 0").unwrap();
     let group = fixture.engine.groups()["normal"].clone();
     let begun = std::time::Instant::now();
-    eventually("it runs", || fixture.engine.queries().iter().any(|query| query.begun().is_some()));
-    std::thread::sleep(std::time::Duration::from_millis(500));
+    eventually("it has computed for a while", || group.cpu.charged_ns() > 300_000_000);
     fixture.root().all(&[&format!("kill query {}", client.id)]);
     assert_eq!(client.answer().unwrap().error(), "query is cancelled", "{:?}", begun.elapsed());
     eventually("its threads have come to rest", || {
         let before = group.cpu.charged_ns();
+        // The time in which their CPU time is measured.
         std::thread::sleep(std::time::Duration::from_millis(200));
         fixture.is_quiet() && group.cpu.charged_ns() - before < 100_000_000
     });

@@ -1,4 +1,4 @@
-//! Outputs of a measurement besides its final report: live lines, a live screen, files.
+//! Outputs of a measurement in addition to its final report: live lines, a live screen, files.
 
 use super::{Blame, Look, on_a_terminal};
 use crate::context::Context;
@@ -9,9 +9,9 @@ use commensal_host::Host;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How often the file for Prometheus is rewritten.
+/// Interval at which the file for Prometheus is rewritten.
 const EXPOSE: Duration = Duration::from_secs(5);
-/// Moves the cursor to the corner and clears from there, which avoids flicker.
+/// Moves the cursor to the top left corner and clears the screen from there, which avoids flicker.
 const HOME: &str = "\x1b[H\x1b[J";
 
 /// The requested outputs.
@@ -26,10 +26,10 @@ pub struct Outputs {
 }
 
 impl Outputs {
-    /// Checks that files are writable before the measurement starts.
+    /// Prepares the outputs, and checks that their files are writable before the measurement starts.
     pub fn new(context: &mut Context, options: &Blame) -> anyhow::Result<Outputs> {
         if options.top && !on_a_terminal() {
-            bail!("--top draws on a terminal, and standard output is none");
+            bail!("--top needs a terminal, and standard output is not one");
         }
         let mut file = |path: &Option<PathBuf>| match path {
             Some(path) if path.as_os_str() != "-" => writable(context, path).map(Some),
@@ -39,7 +39,7 @@ impl Outputs {
         let on_stdout =
             [&svg, &html, &prometheus].into_iter().flatten().filter(|path| is_stdout(path)).count();
         if on_stdout + usize::from(options.json) > 1 {
-            bail!("only one form can be printed; name files for the others");
+            bail!("only one format can go to standard output; name files for the others");
         }
         let lines = on_stdout == 0 && !options.json && !options.top && on_a_terminal();
         Ok(Outputs { lines, top: options.top, svg, html, prometheus, exposed: Instant::now() })
@@ -55,7 +55,7 @@ impl Outputs {
         [&self.svg, &self.html, &self.prometheus].into_iter().flatten().any(|path| is_stdout(path))
     }
 
-    /// Prints the changes since the last call, and the totals.
+    /// Prints the measurements since the last call (`came`) and the totals (`all`).
     pub fn show(
         &mut self,
         context: &mut Context,
@@ -70,7 +70,10 @@ impl Outputs {
             let seconds = look.started.elapsed().as_secs();
             crate::output::paint(HOME);
             print!("the last second\n\n{}\n", look.report(came).text());
-            print!("all {seconds} s (Ctrl-C ends)\n\n{}", look.report(all).text());
+            print!(
+                "since the start, {seconds} s (Ctrl-C ends the measurement)\n\n{}",
+                look.report(all).text()
+            );
             crate::output::flush();
         }
         if let Some(path) = self.prometheus.as_ref().filter(|path| !is_stdout(path))
@@ -115,7 +118,7 @@ fn put(context: &mut Context, path: &Path, text: &str) -> anyhow::Result<()> {
     context.host.state_replace(path, text).with_context(|| format!("{} cannot be written", path.display()))
 }
 
-/// The absolute path, after checking that its folder is writable.
+/// Returns the absolute path, after checking that the file can be written.
 fn writable(context: &mut Context, path: &Path) -> anyhow::Result<PathBuf> {
     let path = std::path::absolute(path).with_context(|| format!("{} is not a path", path.display()))?;
     context.writable(&path)?;

@@ -1,4 +1,4 @@
-//! Resolves the targets named on the command line.
+//! Resolves the targets named on the command line: finds the cgroups or processes that a name stands for.
 
 use super::Blame;
 use crate::context::Context;
@@ -27,13 +27,13 @@ pub struct Who {
     pub offline: Vec<Named>,
 }
 
-/// The cgroups of this machine, with the names of their containers.
+/// Reads the cgroups of this machine, and the names of their containers.
 pub fn look(context: &mut Context) -> anyhow::Result<Option<Cgroups>> {
     let engine = std::env::var("DOCKER_HOST").ok();
     Ok(Cgroups::look(&mut context.host, engine.as_deref())?)
 }
 
-/// Names of users by their numbers, as far as the machine's own file has them (passwd(5)).
+/// User names by UID, as far as /etc/passwd has them.
 pub fn users(context: &Context) -> BTreeMap<u32, String> {
     let text = context.host.read_file(Path::new("/etc/passwd")).unwrap_or_default();
     let user = |line: &str| {
@@ -41,11 +41,11 @@ pub fn users(context: &Context) -> BTreeMap<u32, String> {
         let name = fields.next()?;
         Some((fields.nth(1)?.parse().ok()?, name.to_owned()))
     };
-    // The first of several names of one number is what `ls` shows.
+    // If a UID has several names, the first one is used, as by `ls`.
     text.lines().rev().filter_map(user).collect()
 }
 
-/// Finds everybody. Without a target: the online groups of the groups file against the offline ones.
+/// Resolves all targets. By default these are the online groups of the groups file, against its offline groups.
 pub fn find(context: &mut Context, cgroups: Option<&Cgroups>, options: &Blame) -> anyhow::Result<Who> {
     let mut who = Who::default();
     if options.target.is_empty() {
@@ -70,7 +70,9 @@ pub fn find(context: &mut Context, cgroups: Option<&Cgroups>, options: &Blame) -
         who.offline.extend(one(context, cgroups, options, text)?);
     }
     if options.check && who.offline.is_empty() {
-        bail!("--check judges nobody: name offline work in --against, or in a group of the groups file");
+        bail!(
+            "--check needs offline work with a budget: name it with --against, or in a group of the groups file"
+        );
     }
     let both = who.offline.iter().find(|one| who.online.iter().any(|other| other.subject == one.subject));
     if let Some(both) = both {
@@ -92,7 +94,9 @@ fn one(
         return Ok(vec![Named { name: format!("{} ({pid})", comm.trim()), subject: Subject::Process(pid) }]);
     }
     let cgroups = cgroups.ok_or_else(|| {
-        anyhow!("{text}: no cgroup hierarchy with the CPU controller is mounted here; a process can be named by its number")
+        anyhow!(
+            "{text}: no cgroup hierarchy with the CPU controller is mounted here; name a process by its PID instead"
+        )
     })?;
     let named = |path: &CgroupPath| cgroups.subject(path).map(|subject| Named { name: short(path), subject });
     match &asked {
@@ -102,12 +106,12 @@ fn one(
         },
         Asked::Unit(unit) => match cgroups.called(&asked).iter().find_map(named) {
             Some(one) => Ok(vec![Named { name: unit.clone(), ..one }]),
-            None => bail!("no cgroup of a unit {unit} is in {}; is it running?", cgroups.mount),
+            None => bail!("unit {unit} has no cgroup in {}; is the unit running?", cgroups.mount),
         },
         Asked::Container(id) => match cgroups.called(&asked).as_slice() {
             [path] => Ok(named(path).into_iter().collect()),
-            [] => bail!("no cgroup of a container {id} is in {}; is it running?", cgroups.mount),
-            several => bail!("{} containers begin with {id}; give more of it", several.len()),
+            [] => bail!("container {id} has no cgroup in {}; is the container running?", cgroups.mount),
+            several => bail!("the IDs of {} containers begin with {id}; give more digits", several.len()),
         },
         Asked::Name(name) => match cgroups.container_called(name) {
             Some(id) => match cgroups.called(&Asked::Container(id.to_owned())).iter().find_map(named) {
@@ -131,7 +135,7 @@ fn of_class(
     members(context, cgroups, options, &|_, of| of == class)
 }
 
-/// A group of the groups file.
+/// Resolves a group of the groups file to its cgroups.
 fn group(
     context: &mut Context,
     cgroups: &Cgroups,
@@ -142,16 +146,16 @@ fn group(
     match found {
         Ok(found) if !found.is_empty() => Ok(found),
         Ok(_) => bail!(
-            "{name} is no process, cgroup, unit or container here, and no group of {} that has a cgroup now",
+            "{name} is not a process, cgroup, unit or container here, nor a group of {} that has a cgroup",
             options.config.display()
         ),
         Err(error) => Err(error.context(format!(
-            "{name} is no process, cgroup, unit or container here, and the groups file cannot be read"
+            "{name} is not a process, cgroup, unit or container here, and the groups file cannot be read"
         ))),
     }
 }
 
-/// Cgroups of the selected groups, named after their group.
+/// Returns the cgroups of the groups that `wanted` selects, each with the name of its group.
 fn members(
     context: &mut Context,
     cgroups: &Cgroups,

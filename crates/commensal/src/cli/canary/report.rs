@@ -1,4 +1,4 @@
-//! Evaluates the windows of a canary, in the lab's terms. Pure.
+//! Evaluates the windows of a canary (short times with and without isolation) with the lab's statistics. Pure.
 
 use commensal_agent::canary::{Report, Request};
 use commensal_core::canary::{DELAY_FLOOR_MS, LONGEST_MS};
@@ -12,31 +12,33 @@ use std::time::Duration;
 /// Result of a canary.
 #[derive(Debug)]
 pub struct CanaryAnswer {
-    /// Effects by group and figure.
+    /// Effects by group and metric.
     pub effects: Vec<Effect>,
-    /// Figures that are missing, and why.
+    /// Metrics that are missing, each with the reason.
     pub missing: Vec<String>,
-    /// PASS: online work waits longer without isolation. FAIL: some figure shows that it waits longer with isolation.
+    /// PASS: online work waits longer without isolation. FAIL: some metric shows that online work waits longer with
+    /// isolation. Otherwise INCONCLUSIVE.
     pub verdict: Verdict,
-    /// The result in a sentence, with the interval or the bound reached.
+    /// The result in one sentence, with the confidence interval, or with the largest effect that cannot be excluded.
     pub sentence: String,
 }
 
-/// Describes what a canary will do and within which limits, before it starts.
+/// Describes, before a canary starts, what it will do and within which limits.
 pub fn before(request: &Request) -> String {
     let looks: Vec<String> = request.terms().looks().at().iter().map(u32::to_string).collect();
     let ends = match request.whole {
-        true => "it goes on to its end".to_owned(),
+        true => "it runs for the whole duration".to_owned(),
         false => {
-            format!("it ends as soon as an effect is shown, looked for after {} pairs", looks.join(", "))
+            format!("it ends as soon as an effect is significant, tested after {} pairs", looks.join(", "))
         }
     };
     format!(
-        "canary of {}: {} pairs of windows of {}, of which the first {} are left out; seed {}\n\
+        "canary of {}: {} pairs of windows of {}, the first {} of each window not evaluated; seed {}\n\
          {ends}\n\
          limits: isolation is off for at most {} % of the time, one window at a time; a window ends at once when an online \
          group waits\n  more than {} ms per CPU-second for offline work, or more than {} times as long for a CPU as with \
-         isolation (and above\n  {DELAY_FLOOR_MS} ms/s); three such windows without isolation end the canary; Ctrl-C ends it\n",
+         isolation (and above\n  {DELAY_FLOOR_MS} ms/s); three such windows without isolation end the canary; Ctrl-C ends \
+         it earlier\n",
         time(request.length_ms),
         request.terms().pairs(),
         time(request.window_ms),
@@ -60,7 +62,7 @@ pub fn judge(report: &Report) -> CanaryAnswer {
         let (subject, figure) = (&effect.subject, &effect.figure);
         format!("group {subject}: {figure}: {}", missing(figure, report))
     };
-    // Without any pair, no figure counts as missing.
+    // If there is no complete pair of windows, no metric counts as missing.
     let missing = if effects.is_empty() { Vec::new() } else { absent.iter().map(because).collect() };
     let with = |shown: Shown| list(&effects, shown);
     let (verdict, sentence) = match (with(Shown::Effect), with(Shown::Reverse)) {
@@ -79,13 +81,13 @@ pub fn judge(report: &Report) -> CanaryAnswer {
 
 fn missing(figure: &str, report: &Report) -> String {
     match (&report.no_probe, figure.contains("pressure")) {
-        (_, true) => "this kernel does not count it for the group (PSI, cgroup v2)".to_owned(),
+        (_, true) => "this kernel does not count it for the group (it needs PSI and cgroup v2)".to_owned(),
         (Some(why), false) if figure.starts_with("blamed") => format!("no probe: {why}"),
-        _ => "not known in both windows of any pair".to_owned(),
+        _ => "no pair has a value for both of its windows".to_owned(),
     }
 }
 
-/// The figures with this result, each with its size.
+/// The metrics with this result, each with the size of its effect.
 fn list(effects: &[Effect], shown: Shown) -> Option<String> {
     let of = |effect: &&Effect| effect.shown == shown;
     let all: Vec<String> =
@@ -97,7 +99,7 @@ fn named(effect: &Effect) -> String {
     format!("{} {}", effect.subject, effect.figure)
 }
 
-/// The change without isolation relative to with it.
+/// The change from isolation on to isolation off, with its 95 % confidence interval.
 fn change(effect: &Effect) -> String {
     match (effect.difference, effect.ci95) {
         (Some(difference), Some([lo, hi])) => format!("{difference:+.2} [{lo:+.2}, {hi:+.2}]"),
@@ -106,36 +108,39 @@ fn change(effect: &Effect) -> String {
     }
 }
 
-/// Why nothing is significant: the bound reached, and what would be needed.
+/// Explains why no effect is significant: the largest effect that cannot be excluded, and what a decision would need.
 fn open(effects: &[Effect], report: &Report) -> String {
-    let limits = "without isolation online work suffers more than the limits allow, which is why there are so few; allow \
-                  more with --max-blamed and --max-run-delay";
+    let limits = "windows without isolation were aborted because online work waited longer than the limits allow; \
+                  raise --max-blamed and --max-run-delay";
     if effects.iter().all(|effect| effect.shown == Shown::TooFew) {
         let way_out = match report.aborted.len() > 2 {
             true => limits,
-            false => "take more time (--for), or shorter windows (--window)",
+            false => "run the canary for longer (--for), or with shorter windows (--window)",
         };
         let pairs = effects.iter().map(|effect| effect.pairs).max().unwrap_or(0);
-        return format!("{pairs} whole pairs of windows are too few; {way_out}");
+        return format!("{pairs} complete pairs of windows are too few; {way_out}");
     }
     let bounds = effects.iter().filter(|effect| effect.ci95.is_some() && effect.shown == Shown::Nothing);
-    // The first figure that changes at all, in the order of the table: the wait caused by offline work, then all waits.
+    // The first metric that changes at all, in the order of the table: first the wait caused by offline work, then all
+    // waits.
     let told = bounds.clone().find(|effect| effect.ci95 != Some([0.0, 0.0])).or(bounds.clone().next());
     let Some(told) = told else { return "no effect of isolation is shown".to_owned() };
     let more = told.pairs_needed.map(|pairs| {
         let ms = report.request.terms().length_for(u64::from(pairs));
         match ms <= LONGEST_MS {
             true => format!(
-                "; about {pairs} pairs (--for {}) would show as much",
+                "; about {pairs} pairs (--for {}) would show an effect of this size",
                 time(ms.div_ceil(1_000) * 1_000)
             ),
             false => {
-                format!("; about {pairs} pairs would show as much, which are longer than a canary may be")
+                format!("; about {pairs} pairs would show an effect of this size, which takes longer than a canary may \
+                         run")
             }
         }
     });
     format!(
-        "no effect of isolation is shown: without it {} {}{}; offline work may not have met online work on a CPU",
+        "no effect of isolation is shown: without it {} {}{}; perhaps offline and online work did not compete for a \
+         CPU",
         named(told),
         change(told),
         more.unwrap_or_default(),
@@ -143,7 +148,7 @@ fn open(effects: &[Effect], report: &Report) -> String {
 }
 
 impl CanaryAnswer {
-    /// Text output: the result, then its evidence.
+    /// The result as text, followed by its evidence.
     pub fn text(&self, report: &Report) -> String {
         let mut out = format!("{}  {}\n", self.verdict.label(), self.sentence);
         let heads = ["GROUP", "FIGURE", "ON", "OFF", "OFF - ON [95 %]", "PAIRS", ""].map(str::to_owned);
@@ -166,12 +171,12 @@ impl CanaryAnswer {
             report.aborted.len(),
             report.off_s,
             report.seconds,
-            report.ended.as_deref().unwrap_or("the agent went away"),
+            report.ended.as_deref().unwrap_or("the agent no longer responded"),
         );
         out
     }
 
-    /// JSON output.
+    /// The result as JSON.
     pub fn as_json(&self, report: &Report) -> Value {
         let mut canary = json!(report);
         // Old name of `no_probe`, kept for one release.
@@ -205,8 +210,8 @@ mod tests {
     use commensal_agent::canary::{Figures, Window};
     use std::collections::BTreeMap;
 
-    /// Ten pairs in which run delay differs by `delay` and CPU pressure does not, and one whose window without
-    /// isolation was aborted.
+    /// A report with ten pairs, in which run delay differs by `delay` and CPU pressure does not differ, and with one
+    /// pair whose window without isolation was aborted.
     fn report(delay: f64) -> Report {
         let window = |pair: u32, off: bool| {
             let of_side = if off { delay } else { 0.0 };
@@ -225,7 +230,7 @@ mod tests {
             windows,
             aborted: vec!["pair 11, isolation off: group web waited".to_owned()],
             no_probe: Some("clang is missing".to_owned()),
-            ended: Some("its time was over".to_owned()),
+            ended: Some("its planned time had passed".to_owned()),
             seconds: 110.0,
             off_s: 53.0,
             ..Report::default()
@@ -235,9 +240,9 @@ mod tests {
     #[test]
     fn each_figure_has_its_word_and_what_is_missing_its_reason() {
         let report = report(90.0);
-        let judged = judge(&report);
+        let answer = judge(&report);
         let words: Vec<(&str, Shown, usize)> =
-            judged.effects.iter().map(|one| (one.figure.as_str(), one.shown, one.pairs)).collect();
+            answer.effects.iter().map(|one| (one.figure.as_str(), one.shown, one.pairs)).collect();
         assert_eq!(
             words,
             [
@@ -246,11 +251,11 @@ mod tests {
                 ("disk pressure, %", Shown::Nothing, 10),
             ]
         );
-        assert_eq!((judged.verdict, judged.effects[0].difference), (Verdict::Pass, Some(90.0)));
-        let text = judged.text(&report);
-        let answer =
+        assert_eq!((answer.verdict, answer.effects[0].difference), (Verdict::Pass, Some(90.0)));
+        let text = answer.text(&report);
+        let first_line =
             "PASS  online work waits longer without isolation: web run delay, ms/s +90.00 [+90.00, +90.00]\n";
-        assert!(text.starts_with(answer), "{text}");
+        assert!(text.starts_with(first_line), "{text}");
         for part in [
             "missing: group web: blamed wait, ms per CPU-s: no probe: clang is missing",
             "missing: group web: memory pressure, %: this kernel does not count it",
@@ -259,9 +264,9 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part} in\n{text}");
         }
-        let json = judged.as_json(&report);
+        let json = answer.as_json(&report);
         assert_eq!((&json["verdict"], &json["effects"][0]["shown"]), (&json!("PASS"), &json!("effect")));
-        // The old name of a key stays for one release, and reports of an agent of the previous release can be read.
+        // The old name of a key stays for one release, and reports of agents of the previous release can be parsed.
         assert_eq!(json["canary"]["no_probe"], json!("clang is missing"));
         assert_eq!(json["canary"]["no_judge"], json!("clang is missing"));
         let of_old: Report = serde_json::from_str(r#"{"no_judge":"no BTF"}"#).unwrap();
@@ -289,14 +294,14 @@ mod tests {
                 3,
                 "INCONCLUSIVE  no effect of isolation is shown: without it web CPU pressure, % +0.00 [-1.00, +1.00]",
             ),
-            (strict, 3, "INCONCLUSIVE  10 whole pairs of windows are too few; take more time"),
-            (few, 3, "INCONCLUSIVE  4 whole pairs of windows are too few; take more time"),
+            (strict, 3, "INCONCLUSIVE  10 complete pairs of windows are too few; run the canary for longer"),
+            (few, 3, "INCONCLUSIVE  4 complete pairs of windows are too few; run the canary for longer"),
             (harmed, 3, "--max-blamed"),
-            (Report::default(), 3, "INCONCLUSIVE  0 whole pairs"),
+            (Report::default(), 3, "INCONCLUSIVE  0 complete pairs"),
         ] {
-            let judged = judge(&report);
-            let text = judged.text(&report);
-            assert_eq!(judged.verdict.exit_code(), status, "{text}");
+            let answer = judge(&report);
+            let text = answer.text(&report);
+            assert_eq!(answer.verdict.exit_code(), status, "{text}");
             assert!(text.contains(words), "{words} in\n{text}");
         }
         assert_eq!(judge(&Report::default()).missing, [""; 0]);
@@ -310,8 +315,8 @@ mod tests {
             let wave = if index % 4 < 2 { 6.0 } else { -4.0 };
             figures.run_delay_ms_per_s = Some(200.0 + if window.off { wave } else { 0.0 });
         }
-        let judged = judge(&report);
-        assert!(judged.sentence.contains(" pairs (--for "), "{}", judged.sentence);
+        let answer = judge(&report);
+        assert!(answer.sentence.contains(" pairs (--for "), "{}", answer.sentence);
     }
 
     #[test]
@@ -328,6 +333,6 @@ mod tests {
             assert!(words.contains(part), "{part} in\n{words}");
         }
         let whole = before(&Request { whole: true, ..Request::default() });
-        assert!(!whole.contains("looked for") && whole.contains("its end"), "{whole}");
+        assert!(!whole.contains("tested after") && whole.contains("the whole duration"), "{whole}");
     }
 }

@@ -4,11 +4,11 @@ use commensal_lab::loadgen::{ErrorKinds, Knee, KneeEnd, KneePoint, LoadReport, S
 use commensal_lab::record::Metric;
 use std::fmt::Write as _;
 
-/// Columns of the latency table, with the number of requests that each needs.
+/// Percentiles of the latency table.
 const COLUMNS: [(&str, Metric); 4] =
     [("P50", Metric::P50), ("P90", Metric::P90), ("P99", Metric::P99), ("P99.9", Metric::P999)];
 
-/// The whole report.
+/// The whole report as text.
 pub fn report(report: &LoadReport, series: bool) -> String {
     let mut text = head(report);
     if report.valid {
@@ -82,14 +82,17 @@ fn latencies(text: &mut String, report: &LoadReport) {
         row("from the send", &report.latency_us);
     }
     if few {
-        let _ = writeln!(text, "* fewer than 100 requests lie beyond it: an indication, not a measurement");
+        let _ = writeln!(
+            text,
+            "* fewer than 100 requests took longer than this percentile: an indication, not a measurement"
+        );
     }
 }
 
 fn failures(text: &mut String, report: &LoadReport) {
     let ErrorKinds { status, closed, malformed, backlog, io } = report.error_kinds;
     let kinds = [
-        (status, "with another status than 2xx"),
+        (status, "with a status other than 2xx"),
         (closed, "hung up"),
         (malformed, "not HTTP"),
         (backlog, "not sent: too many were waiting for a connection"),
@@ -147,7 +150,7 @@ fn seconds(text: &mut String, report: &LoadReport) {
 /// Header of a knee search's steps.
 pub const KNEE_HEAD: &str = "  requests/s   achieved     P99 ms   generator late by, P99 ms";
 
-/// One line per step.
+/// One line for a step of a knee search.
 pub fn knee_point(point: &KneePoint) -> String {
     format!(
         "{:>12.1}{:>9.1} %{:>11.3}{:>14.3}   {}{}",
@@ -160,15 +163,19 @@ pub fn knee_point(point: &KneePoint) -> String {
     )
 }
 
-/// The result of a knee search.
+/// The result of a knee search as text.
 pub fn knee(knee: &Knee, caveat: Option<&str>) -> String {
     let why = match knee.end {
-        KneeEnd::Service => "above it the service achieves less than 99 % or its P99 passes its bound",
-        KneeEnd::Generator => {
-            "INVALID as a bound: above it the generator itself was late, so the service may sustain more"
+        KneeEnd::Service => {
+            "at a higher rate the service achieves less than 99 % of it, or its P99 exceeds the bound"
         }
-        KneeEnd::MaxRate => "the highest rate that is tried: the service sustains at least this",
-        KneeEnd::Steps => "the steps ran out: the service sustains at least this",
+        KneeEnd::Generator => {
+            "INVALID as a bound: at a higher rate the generator itself was late, so the service may sustain more"
+        }
+        KneeEnd::MaxRate => "this is the highest rate that is tried: the service sustains at least this",
+        KneeEnd::Steps => {
+            "the search reached its maximum number of steps: the service sustains at least this"
+        }
     };
     let caveat = caveat.map(|caveat| format!("{caveat}\n")).unwrap_or_default();
     format!("knee {:.0} requests/s: {why}\n{caveat}", knee.per_s)

@@ -1,7 +1,8 @@
-//! Load from a second machine: `ssh HOST commensal lab load --json …`, and its report.
+//! Load from a second machine: starts `ssh HOST commensal lab load --json …` and reads its report.
 //!
-//! Authentication, keys and jump hosts are left to ssh and the user's configuration. The other side ends and reports
-//! when its standard input does, so Ctrl-C here, the end of this program, or a lost connection end the load there.
+//! Authentication, keys and jump hosts are left to ssh and the user's configuration. The remote load stops, and reports
+//! its results, when its standard input ends. So Ctrl-C on this machine, the exit of this program, or a lost connection
+//! stop the load on the other machine.
 
 use super::{LabLoad, Order};
 use crate::cli::Spacing;
@@ -19,26 +20,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
-/// Maximum size of a report: three histograms and a line per second of a day.
+/// Maximum size of a report in bytes: three histograms and a line per second of a day.
 const REPORT_BYTES: u64 = 64 << 20;
-/// Maximum size of the error output that is kept.
+/// Maximum size in bytes of the error output that is kept.
 const WORDS_BYTES: u64 = 64 << 10;
 /// Timeout for ssh to connect and to return the report, in addition to the duration of the load.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Timeout for the error output of an ssh that has ended: a connection-sharing ssh process may keep the pipe open.
+/// Timeout for the error output of an ssh that has exited: a connection-sharing ssh process may keep the pipe open.
 const WORDS_PATIENCE: Duration = Duration::from_secs(1);
 /// Interval between checks of the stop flag.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Exit status of ssh when ssh itself has failed, not the command that it was to run.
+/// Exit status of ssh when ssh itself failed, not the remote command.
 const SSH_FAILED: i32 = 255;
 /// Exit status of a shell that did not find the program.
 const NOT_FOUND: i32 = 127;
-/// Advice when ssh itself has failed, by a part of its message.
+/// Advice when ssh itself failed: a part of ssh's message, and what to do about it.
 const SSH_WAYS_OUT: [(&str, &str); 4] = [
     ("Could not resolve hostname", "check the name, or give it an address under Host in ~/.ssh/config"),
     ("Host key verification failed", "connect by hand once and accept the key of the host"),
-    ("Permission denied", "give it a key that needs no password here, such as one of ssh-agent"),
-    ("", "it must work without a question"),
+    ("Permission denied", "use a key that needs no passphrase here, such as a key that ssh-agent holds"),
+    ("", "ssh must log in without a prompt"),
 ];
 
 /// Runs the load on the other machine and returns its report.
@@ -50,8 +51,8 @@ pub fn ask(
 ) -> anyhow::Result<LoadReport> {
     if let Some(path) = &options.hdr {
         bail!(
-            "--hdr {} is a file of the machine that makes the load: leave it out and take the whole histograms of --json, or \
-             run `commensal lab load` there with --hdr and copy the file",
+            "--hdr {} would be a file on the machine that generates the load: use the complete histograms of --json \
+             instead, or run `commensal lab load` there with --hdr and copy the file",
             path.display()
         );
     }
@@ -59,7 +60,7 @@ pub fn ask(
     let exit = running.end(context, order, stop).with_context(|| format!("--from {from}"))?;
     let words = running.words.recv_timeout(WORDS_PATIENCE).unwrap_or_default();
     let words = String::from_utf8_lossy(&words).trim().to_owned();
-    // 4 is the status of a report that is marked as invalid.
+    // An exit status of 4 means that there is a report, and that it is marked as invalid.
     if !matches!(exit, Exit::Code(0 | 4)) {
         return Err(failed(from, exit, &words));
     }
@@ -70,7 +71,8 @@ pub fn ask(
     read(from, &text)
 }
 
-/// The remote command line: everything that determines the load, independent of the defaults of the remote version.
+/// The remote command line: all options that determine the load, so that the defaults of the remote version do not
+/// matter.
 fn command(options: &LabLoad) -> String {
     let time = |time: Duration| humantime::format_duration(time).to_string();
     let mut words: Vec<String> =
@@ -112,7 +114,7 @@ fn quoted(word: &str) -> String {
 /// A running ssh.
 struct Running {
     child: Child,
-    /// Its standard input; the other side runs while it is open.
+    /// Write end of ssh's standard input; the remote load runs while it is open.
     input: Option<PipeWriter>,
     report: Receiver<Vec<u8>>,
     words: Receiver<Vec<u8>>,
@@ -124,7 +126,8 @@ impl Running {
         let (words, words_end) = std::io::pipe()?;
         let mut spec = SpawnSpec::new("ssh");
         spec.args = ["-o", "BatchMode=yes", "--", from, command].map(Into::into).to_vec();
-        // Ctrl-C in a terminal is handled here: it would kill ssh, and the report would be lost.
+        // This program handles Ctrl-C in a terminal. If ssh received it as well, ssh would exit, and the report would
+        // be lost.
         spec.own_process_group = true;
         spec.die_with_parent = true;
         spec.stdin = Stdin::Fd(Arc::new(input_end.into()));
@@ -136,7 +139,7 @@ impl Running {
             }
             _ => error.into(),
         })?;
-        let output = child.stdout.take().context("ssh has no output")?;
+        let output = child.stdout.take().context("the output of ssh cannot be read")?;
         Ok(Running {
             child,
             input: Some(input),
@@ -145,10 +148,11 @@ impl Running {
         })
     }
 
-    /// Waits for ssh to end, and ends the load once `stop` is set.
+    /// Waits for ssh to exit, and stops the load once `stop` is set.
     fn end(&mut self, context: &mut Context, order: &Order, stop: &AtomicBool) -> anyhow::Result<Exit> {
         let spec = &order.spec;
-        // One request before the load and one after it may each take the whole timeout.
+        // The remote program sends one request before the load and may wait for one after it. Each may take the whole
+        // timeout.
         let beside = spec.timeout * 2 + PATIENCE;
         let mut deadline = Instant::now() + spec.warmup + spec.measure + beside;
         loop {
@@ -161,14 +165,14 @@ impl Running {
             if Instant::now() > deadline {
                 context.host.signal(&self.child.process, Signal::KILL)?;
                 self.child.wait()?;
-                bail!("no report in time: the connection hangs, or the machine there is busy");
+                bail!("no report arrived in time: the connection hangs, or the other machine is busy");
             }
             std::thread::sleep(PAUSE);
         }
     }
 }
 
-/// Reads to the end on a thread of its own, and keeps at most `most` bytes.
+/// Reads to the end of the stream on a separate thread, and keeps at most `most` bytes.
 fn gather(mut from: impl Read + Send + 'static, most: u64) -> Receiver<Vec<u8>> {
     let (send, all) = mpsc::channel();
     std::thread::spawn(move || {
@@ -181,7 +185,7 @@ fn gather(mut from: impl Read + Send + 'static, most: u64) -> Receiver<Vec<u8>> 
     all
 }
 
-/// The error when there is no report.
+/// Returns the error for a missing report.
 fn failed(from: &str, exit: Exit, words: &str) -> anyhow::Error {
     let line = words.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
     let mut text = String::new();
@@ -206,14 +210,14 @@ fn failed(from: &str, exit: Exit, words: &str) -> anyhow::Error {
             write!(text, "{from}: {}", words.strip_prefix("commensal: ").unwrap_or(words))
         }
         Exit::Code(status) => {
-            write!(text, "{from}: `commensal lab load` ended with status {status} and said nothing")
+            write!(text, "{from}: `commensal lab load` ended with status {status} and printed no error")
         }
-        Exit::Signal(signal) => write!(text, "ssh to {from} was ended by signal {signal}"),
+        Exit::Signal(signal) => write!(text, "ssh to {from} was killed by signal {signal}"),
     };
     anyhow::Error::msg(text)
 }
 
-/// Parses the report in the other side's output.
+/// Parses the report in the remote program's output.
 fn read(from: &str, printed: &[u8]) -> anyhow::Result<LoadReport> {
     #[derive(Deserialize)]
     struct Head {
@@ -222,13 +226,16 @@ fn read(from: &str, printed: &[u8]) -> anyhow::Result<LoadReport> {
     let Ok(Head { schema }) = serde_json::from_slice(printed) else {
         let begin: String = String::from_utf8_lossy(printed).chars().take(80).collect();
         bail!(
-            "{from} printed no report but {begin:?}: what its shell prints when it starts must go to standard error; look at \
-             `ssh {from} true`"
+            "{from} printed no report but {begin:?}: if its shell prints this when it starts, send it to standard \
+             error (`ssh {from} true` must print nothing)"
         );
     };
     let other = || format!("{from} has another version of commensal: install the same one on both sides");
     if schema != REPORT_SCHEMA {
-        bail!("{}: its reports are {schema:?}, and this one reads {REPORT_SCHEMA:?}", other());
+        bail!(
+            "{}: it prints reports of schema {schema:?}, and this version reads {REPORT_SCHEMA:?}",
+            other()
+        );
     }
     serde_json::from_slice(printed).with_context(other)
 }
@@ -300,7 +307,7 @@ mod tests {
         };
         check("", "printed no report");
         check("Welcome!\n{}", "when it starts");
-        check(r#"{"schema": "commensal.load/9"}"#, "its reports are \"commensal.load/9\"");
+        check(r#"{"schema": "commensal.load/9"}"#, "reports of schema \"commensal.load/9\"");
         check(r#"{"schema": "commensal.load/1"}"#, "another version");
     }
 }

@@ -21,9 +21,10 @@ pub fn parse(url: &str) -> anyhow::Result<Target> {
     match scheme.to_ascii_lowercase().as_str() {
         "http" => {}
         "https" => bail!(
-            "{url:?}: https is not supported; measure the service's plain HTTP port, or the HTTP port behind whatever ends TLS"
+            "{url:?}: https is not supported; measure the service's plain HTTP port, or the HTTP port behind the proxy \
+             that terminates TLS"
         ),
-        _ => bail!("{url:?}: {scheme} is not a protocol that can be loaded: {way_out}"),
+        _ => bail!("{url:?}: the protocol {scheme} is not supported: {way_out}"),
     }
     let rest = rest.split('#').next().unwrap_or_default();
     let at = rest.find(['/', '?']).unwrap_or(rest.len());
@@ -35,7 +36,7 @@ pub fn parse(url: &str) -> anyhow::Result<Target> {
         bail!("{url:?}: a user name in a URL is not supported: {way_out}");
     }
     if !rest.bytes().all(|b| b.is_ascii_graphic()) {
-        bail!("{url:?}: only printable ASCII without spaces; write other characters as %XX");
+        bail!("{url:?}: a URL consists of printable ASCII without spaces; write other characters as %XX");
     }
     let path = match path.chars().next() {
         Some('/') => path.to_owned(),
@@ -52,7 +53,7 @@ impl Target {
         let host = if named { self.host.clone() } else { format!("{}:80", self.host) };
         let mut found = host.to_socket_addrs().with_context(|| {
             format!(
-                "{host:?} is not a host and a port that can be found: check its spelling, or give its address"
+                "{host:?} is not a host and a port that can be resolved: check the spelling, or give an IP address"
             )
         })?;
         found.next().ok_or_else(|| anyhow!("{host:?} has no address"))
@@ -89,7 +90,7 @@ mod tests {
         check("", "is not a URL");
         check("localhost:8080", "is not a URL");
         check("https://localhost/", "https is not supported");
-        check("ftp://localhost/", "ftp is not a protocol");
+        check("ftp://localhost/", "ftp is not supported");
         check("http://", "names no host");
         check("http://:80/", "names no host");
         check("http://user@localhost/", "a user name");

@@ -1,5 +1,6 @@
-//! `sched load`: reports every mistake at once, before anything is loaded; then loads the scheduler; then sets up its
-//! groups. If an error occurs after loading, the scheduler stays loaded and the exit status is 1.
+//! The command `sched load`. Reports all mistakes together, before anything is loaded; then loads the scheduler; then
+//! assigns its groups. If an error occurs after loading, the scheduler stays loaded and the exit status is 1. Orders
+//! are the configuration that is sent to the scheduler: cgroups, each with class, weight and limit.
 
 use super::ask::{status_of, tell};
 use super::start::{self, refuse};
@@ -9,13 +10,14 @@ use crate::context::Context;
 use anyhow::{Context as _, anyhow, bail};
 use commensal_agent::client;
 use commensal_agent::control::{Done, SOCKET};
-use commensal_agent::groups_file::LoadError;
 use commensal_core::errno::Errno;
 use commensal_core::group::GroupSpec;
 use commensal_core::scheduler::protocol::{Request, Status};
 use commensal_core::scheduler::{Mode, Orders};
 use commensal_host::Host;
 use commensal_reconcile::PlanRequest;
+use commensal_reconcile::agent_lock::running;
+use commensal_reconcile::groups_file::LoadError;
 use commensal_sensors::sched_ext::Kernel;
 use commensal_sensors::scheduler::Unanswered;
 use std::path::{Path, PathBuf};
@@ -23,19 +25,19 @@ use std::path::{Path, PathBuf};
 /// Default folder of the groups.
 const GROUPS: &str = "/etc/commensal/groups.d";
 
-/// Owner of the hold-off given on the command line, which has no orders for groups.
+/// Owner of the orders that set the hold-off given on the command line. These orders name no groups.
 const OWNER: &str = "commensal sched load";
 
-/// What assigns groups to the scheduler.
+/// The source of the scheduler's groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Follows {
-    /// Orders given on the command line.
+    /// The file given with --orders.
     Orders,
     /// The running agent.
     Agent,
-    /// This command, once.
+    /// This command, which applies the groups once.
     Apply,
-    /// Nothing yet.
+    /// No groups yet.
     Nobody,
 }
 
@@ -46,7 +48,8 @@ pub fn run(context: &mut Context, options: &SchedLoad) -> anyhow::Result<u8> {
     Ok(u8::from(!short.is_empty()))
 }
 
-/// Returns a sentence for each request that is not in force. An error means that nothing was loaded.
+/// Loads the scheduler, and returns a sentence for each request that is not in force. An error means that nothing was
+/// loaded.
 fn load<H: Host>(
     context: &mut Context<H>,
     options: &SchedLoad,
@@ -56,7 +59,7 @@ fn load<H: Host>(
     context.host.state_dir(&context.state_dir)?;
     let lock = context.lock()?;
     let state = context.state_dir.clone();
-    // Another process may have loaded one meanwhile.
+    // Another process may have loaded a scheduler meanwhile.
     refuse(&start::obstacles(&context.host, &state, options.replace))?;
     let arguments = start::arguments(options);
     let loaded = start::load(&mut context.host, &state, &program, &arguments)?;
@@ -68,22 +71,23 @@ fn load<H: Host>(
             print(&now, follows, &options.config);
             if now.mode != Mode::Running {
                 short
-                    .push(format!("the scheduler is loaded, and does not do its work: {}", now.mode.words()));
+                    .push(format!("the scheduler is loaded, but does not do its work: {}", now.mode.words()));
             }
         }
         Err(error) if error.is_nobody() && !Kernel::read(&context.host).busy() => bail!(
-            "the scheduler was loaded and has gone again, so nothing is loaded: {} says why; `commensal sched unload` puts back \
-             what it had changed",
+            "the scheduler was loaded, but has been unloaded again: {} contains the reason; `commensal sched unload` \
+             reverts what it had changed",
             state.join(start::LOG).display()
         ),
         Err(error) => {
-            short.push(format!("the scheduler was loaded and does not say what it does: {error}"));
+            short.push(format!("the scheduler was loaded, but its status cannot be read: {error}"));
         }
     }
     Ok(short)
 }
 
-/// Checks everything before anything is started. All mistakes are in one error.
+/// Checks everything before a program is started. Returns the scheduler's program and the source of its groups. One
+/// error reports all mistakes.
 fn ready<H: Host>(
     context: &mut Context<H>,
     options: &SchedLoad,
@@ -94,23 +98,22 @@ fn ready<H: Host>(
     let program = program.map_err(|error| wrong.push(format!("{error:#}")));
     let follows = follows(context, options).map_err(|error| wrong.push(format!("{error:#}")));
     refuse(&wrong)?;
-    // At least one of the two failed, and has reported its obstacle.
+    // If this fails, at least one of the two functions has failed and has reported its obstacle.
     program.ok().zip(follows.ok()).context("the scheduler was not loaded")
 }
 
-/// Determines what assigns groups, and validates it.
+/// Determines the source of the groups, and validates it.
 fn follows<H: Host>(context: &mut Context<H>, options: &SchedLoad) -> anyhow::Result<Follows> {
     if let Some(file) = &options.orders {
         let text = context.host.read_file(file)?;
         match Request::parse(&text) {
             Ok(Request::Orders(_)) => {}
-            Ok(_) => bail!("{}: there are no orders in it (\"do\": \"orders\")", file.display()),
+            Ok(_) => bail!("{} contains no orders (\"do\": \"orders\")", file.display()),
             Err(error) => bail!("{}: {error}", file.display()),
         }
         return Ok(Follows::Orders);
     }
-    let running = commensal_agent::agent::running(&mut context.host, &context.state_dir);
-    if running.is_ok_and(|running| running.is_some()) {
+    if running(&mut context.host, &context.state_dir).is_ok_and(|agent| agent.is_some()) {
         return Ok(Follows::Agent);
     }
     let specs = match context.specs(&options.config) {
@@ -123,7 +126,7 @@ fn follows<H: Host>(context: &mut Context<H>, options: &SchedLoad) -> anyhow::Re
     Ok(Follows::Apply)
 }
 
-/// Checks that the groups can be planned on this machine. Wishes that the plan cannot fulfil (`unmet`) are no error.
+/// Checks that the groups can be planned on this machine. Limits that the plan cannot apply (`unmet`) are not an error.
 fn fits<H: Host>(context: &mut Context<H>, specs: &[GroupSpec]) -> anyhow::Result<()> {
     let _lock = context.lock_to_look()?;
     context.plan(PlanRequest::all(specs)).map(drop)
@@ -138,13 +141,13 @@ fn absent(error: &anyhow::Error) -> bool {
     }
 }
 
-/// Sets up groups and hold-off after loading; returns what failed.
+/// Assigns the groups and sets the hold-off after loading; returns a message for each failure.
 fn settle<H: Host>(context: &mut Context<H>, options: &SchedLoad, follows: Follows) -> Vec<String> {
     let mut short = Vec::new();
     if let Some(hold_off_us) = options.hold_off_us
         && let Err(error) = hold_off(&context.host, &context.state_dir, hold_off_us)
     {
-        short.push(format!("the scheduler is loaded, without --hold-off-us: {error}"));
+        short.push(format!("the scheduler is loaded, but without --hold-off-us: {error}"));
     }
     match follows {
         Follows::Orders | Follows::Nobody => {}
@@ -157,8 +160,8 @@ fn settle<H: Host>(context: &mut Context<H>, options: &SchedLoad, follows: Follo
                     );
                 }
                 Err(error) => short.push(format!(
-                    "the scheduler is loaded, and the agent was not told: {:#}; it finds out by itself, or on \
-                     `commensal agent reload`",
+                    "the scheduler is loaded, but the agent could not be notified: {:#}; it notices the scheduler by \
+                     itself, or after `commensal agent reload`",
                     anyhow!(error)
                 )),
             }
@@ -171,7 +174,7 @@ fn settle<H: Host>(context: &mut Context<H>, options: &SchedLoad, follows: Follo
     short
 }
 
-/// Sets the hold-off for all orders: the longest one of all owners is used.
+/// Sets the hold-off. The longest hold-off of all owners is in force.
 fn hold_off(host: &dyn Host, state: &Path, hold_off_us: u64) -> Result<(), Unanswered> {
     let orders = Orders { owner: OWNER.to_owned(), hold_off_us, ..Orders::default() };
     tell(host, state, &Request::Orders(orders)).map(drop)
@@ -180,37 +183,41 @@ fn hold_off(host: &dyn Host, state: &Path, hold_off_us: u64) -> Result<(), Unans
 /// The message if `apply` failed while the scheduler is loaded.
 fn unapplied(applied: anyhow::Result<u8>) -> Option<String> {
     let again =
-        "mend it and `commensal apply` once more, or take the scheduler off: `commensal sched unload`";
+        "correct this and run `commensal apply` again, or unload the scheduler: `commensal sched unload`";
     match applied {
         Ok(0) => None,
         Ok(1) => Some(
-            "the scheduler is loaded, and not all that the groups ask for can be had: the lines above say what and why"
+            "the scheduler is loaded, but some settings of the groups are not in force: see the lines above for the \
+             reasons"
                 .to_owned(),
         ),
-        Ok(_) => Some(format!("the scheduler is loaded, and its groups are not in force, as said above; {again}")),
-        Err(error) => Some(format!("the scheduler is loaded, and its groups are not in force: {error:#}; {again}")),
+        Ok(_) => Some(format!("the scheduler is loaded, but its groups are not in force, for the reason printed above; \
+                               {again}")),
+        Err(error) => Some(format!("the scheduler is loaded, but its groups are not in force: {error:#}; {again}")),
     }
 }
 
-/// Prints which groups the scheduler manages now.
+/// Prints the groups that the scheduler manages now.
 fn print(now: &Status, follows: Follows, config: &Path) {
     let groups = now.groups.len();
     let none = match follows {
-        Follows::Agent => "until the agent's next round: `commensal sched status` shows it".to_owned(),
-        Follows::Orders => "the orders have none".to_owned(),
+        Follows::Agent => {
+            "the agent assigns its groups in its next round (see `commensal sched status`)".to_owned()
+        }
+        Follows::Orders => "the orders contain none".to_owned(),
         Follows::Apply => {
-            format!("{} has none that its plan puts there (`commensal plan` says why)", config.display())
+            format!("the plan for {} assigns none to it (`commensal plan` shows why)", config.display())
         }
         Follows::Nobody => format!(
-            "there is no groups file ({}); write one and `commensal apply` it or start an agent, or give orders with \
+            "there is no groups file ({}); write one and run `commensal apply` or start an agent, or give orders with \
              `commensal sched load --replace --orders FILE`",
             config.display()
         ),
     };
     match groups {
-        0 => println!("under it no offline group yet: {none}"),
-        1 => println!("under it 1 offline group, {} threads", now.threads),
-        _ => println!("under it {groups} offline groups, {} threads", now.threads),
+        0 => println!("no offline group is under the scheduler yet: {none}"),
+        1 => println!("1 offline group with {} threads is under the scheduler", now.threads),
+        _ => println!("{groups} offline groups with {} threads are under the scheduler", now.threads),
     }
     for problem in &now.problems {
         eprintln!("commensal: {problem}");
@@ -223,6 +230,7 @@ mod tests {
     use clap::Parser;
     use commensal_core::scheduler::protocol::{self, Refusal, Standing};
     use commensal_host::fake::FakeHost;
+    use commensal_testkit::until;
     use std::sync::{Arc, Mutex};
 
     const STATE: &str = "/var/lib/commensal";
@@ -259,15 +267,13 @@ mod tests {
         Ok("/usr/bin/commensal-sched".into())
     }
 
-    /// Simulates the scheduler's program: once started it reports `mode`; it either accepts orders or refuses
-    /// everything except status requests.
+    /// Simulates the scheduler's program. After its start, the program reports `mode`. With `refuses`, it refuses
+    /// everything except status requests; otherwise it accepts orders.
     fn comes(host: &FakeHost, mode: Mode, refuses: bool) {
         let host = host.another();
         let before = host.processes().len();
         std::thread::spawn(move || {
-            while host.processes().len() == before {
-                std::thread::sleep(std::time::Duration::from_millis(1));
-            }
+            until("its program is started", || host.processes().len() > before);
             host.set_file(KERNEL, "enabled\n");
             let standing = Arc::new(Mutex::new(Standing::default()));
             host.serve(Path::new(STATE).join("sched.sock"), move |request| {
@@ -291,7 +297,7 @@ mod tests {
         });
     }
 
-    // promise 63
+    // promise 52
     #[test]
     fn all_that_is_wrong_is_in_one_refusal_and_nothing_is_started() {
         let check = |context: &mut Context<FakeHost>, args: &[&str], parts: &[&str]| {
@@ -319,14 +325,14 @@ mod tests {
             &["--orders", FILE, "--replace"],
             &["no scheduler to --replace", "groups.toml: not a request"],
         );
-        check(&mut world("{\"do\":\"status\"}"), &["--orders", FILE], &["no orders in it"]);
+        check(&mut world("{\"do\":\"status\"}"), &["--orders", FILE], &["contains no orders"]);
         let twice = r#"{"do":"orders","groups":[{"cgroup":"a","class":"offline","weight":0}]}"#;
         check(&mut world(twice), &["--orders", FILE], &["not an absolute path", "weight 0 is not between"]);
-        // A missing groups file is no mistake.
+        // A missing groups file is not a mistake.
         check(&mut world(OWN), &[], &[]);
     }
 
-    // promise 63
+    // promise 52
     #[test]
     fn what_goes_wrong_later_is_told_and_leaves_it_loaded() {
         let check = |groups: &str, (mode, refuses): (Mode, bool), parts: &[&str]| {
@@ -345,7 +351,7 @@ mod tests {
         let refused = ["without --hold-off-us: ", "its groups are not in force"];
         check(OWN, (Mode::Running, true), &refused);
         let unmet = format!("{OWN}memory = {{ max = \"1 GiB\", on-exceed = \"freeze\" }}\n");
-        check(&unmet, (Mode::Running, false), &["not all that the groups ask for can be had"]);
+        check(&unmet, (Mode::Running, false), &["some settings of the groups are not in force"]);
         check(OWN, (Mode::Frozen, false), &["does not do its work: offline groups are frozen"]);
     }
 
@@ -353,7 +359,7 @@ mod tests {
     fn an_apply_that_fails_is_a_sentence() {
         let told = |applied: anyhow::Result<u8>| unapplied(applied).unwrap_or_default();
         assert_eq!(told(Ok(0)), "");
-        assert!(told(Ok(2)).contains("as said above"));
-        assert!(told(Err(anyhow!("the disk is full"))).contains("the disk is full; mend it"));
+        assert!(told(Ok(2)).contains("printed above"));
+        assert!(told(Err(anyhow!("the disk is full"))).contains("the disk is full; correct this"));
     }
 }

@@ -1,5 +1,5 @@
-//! The probe's measurement of the scheduler's groups, independent of the scheduler: what occupied the CPU while online
-//! threads waited, and what ran on sibling threads of their cores.
+//! Measures with the probe, independently of the scheduler, which tasks held the CPU while online threads of the
+//! scheduler's groups waited, and which tasks ran on the sibling hardware threads of their cores.
 
 use crate::cli::blame;
 use crate::context::Context;
@@ -18,9 +18,9 @@ use std::time::Duration;
 pub enum Probed {
     /// The probe was not requested.
     NotAsked,
-    /// No online group with orders exists.
+    /// No online group is configured in the scheduler.
     NoSubject,
-    /// Why the probe could not run.
+    /// The probe could not run, for this reason.
     Absent(String),
     /// The measurement.
     Seen(Box<LookSums>),
@@ -29,21 +29,22 @@ pub enum Probed {
 /// Sums over one measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LookSums {
-    /// Length of the measurement, s.
+    /// Length of the measurement in s.
     pub seconds: f64,
-    /// CPU time of online threads, s.
+    /// CPU time of online threads in s.
     pub run_s: f64,
-    /// Share of this time with offline work on a sibling thread of the core; `None` when no online thread ran.
+    /// Share of `run_s` with offline work on a sibling thread of the core; `None` when no online thread ran.
     pub overlap: Option<f64>,
-    /// Wait caused by offline work, ms per second of that CPU time.
+    /// Wait caused by offline work, in ms per second of `run_s`.
     pub blame_ms_per_s: Option<f64>,
-    /// How long offline work kept a CPU on which an online thread was woken, us: median and P99.
+    /// How long offline work kept a CPU on which an online thread was woken, in us: median and P99.
     pub preempt_us: Option<(f64, f64)>,
-    /// Number of those delays.
+    /// Number of delays in `preempt_us`.
     pub preempts: u64,
-    /// How long offline work stayed on a sibling thread after an online thread started on the core, us: median and P99.
+    /// How long offline work stayed on a sibling thread after an online thread started on the core, in us: median and
+    /// P99.
     pub evict_us: Option<(f64, f64)>,
-    /// Number of those delays.
+    /// Number of delays in `evict_us`.
     pub evictions: u64,
 }
 
@@ -70,7 +71,7 @@ impl LookSums {
 }
 
 impl Probed {
-    /// JSON output.
+    /// The result as JSON.
     pub fn as_json(&self) -> Value {
         match self {
             Probed::NotAsked | Probed::NoSubject => Value::Null,
@@ -84,12 +85,12 @@ impl Probed {
         }
     }
 
-    /// Text output.
+    /// The result as text.
     pub fn text(&self) -> String {
         let seen = match self {
             Probed::NotAsked => return String::new(),
             Probed::NoSubject => {
-                return "probe       no online group has orders, so nobody waits for offline work\n"
+                return "probe       no online group is configured in the scheduler, so there are no waits to measure\n"
                     .to_owned();
             }
             Probed::Absent(because) => return format!("probe       none: {because}\n"),
@@ -106,16 +107,20 @@ impl Probed {
             overlap * 100.0
         );
         let delays = [
-            ("a CPU that an online thread was woken on", seen.preempt_us, seen.preempts),
-            ("another thread of a core that an online thread came onto", seen.evict_us, seen.evictions),
+            ("a CPU on which an online thread was woken", seen.preempt_us, seen.preempts),
+            (
+                "another thread of a core on which an online thread started to run",
+                seen.evict_us,
+                seen.evictions,
+            ),
         ];
         for (place, us, times) in delays {
             let _ = match us {
                 Some((p50, p99)) => writeln!(
                     out,
-                    "            offline left {place} within {p50:.0} us (median), {p99:.0} us (P99) of {times} times"
+                    "            offline work left {place} within {p50:.0} us (median), {p99:.0} us (P99), {times} times"
                 ),
-                None => writeln!(out, "            offline never had {place}"),
+                None => writeln!(out, "            offline work was never on {place}"),
             };
         }
         out
@@ -126,7 +131,7 @@ fn as_json(us: Option<(f64, f64)>) -> Value {
     us.map_or(Value::Null, |(p50, p99)| json!({ "p50": p50, "p99": p99 }))
 }
 
-/// Runs the probe for a while.
+/// Runs the probe for `time`.
 pub fn look(context: &mut Context, status: &Status, time: Duration) -> Probed {
     let online = subjects(&mut context.host, status, Class::Online);
     if online.is_empty() {
@@ -146,10 +151,10 @@ fn measure(host: &dyn Host, scope: &Scope, time: Duration) -> anyhow::Result<Fig
     let first = probe.beginning();
     std::thread::sleep(time);
     probe.stop(host)?;
-    Ok(probe.read(host).context("read what it saw")?.since(&first))
+    Ok(probe.read(host).context("cannot read the probe's figures")?.since(&first))
 }
 
-/// The existing groups of one class.
+/// The existing groups of one class that the scheduler is configured for.
 fn subjects(host: &mut dyn Host, status: &Status, class: Class) -> Vec<Subject> {
     let ordered = status.orders.0.values().flat_map(|orders| &orders.groups);
     let mut found = Vec::new();
@@ -175,13 +180,19 @@ mod tests {
         figures.wait.0[Kind::Offline as usize] = 20_000_000;
         let text = told(&figures);
         assert!(text.contains("1.00 %, wait blamed on offline 40.0 ms per CPU-second"), "{text}");
-        assert!(text.contains("offline never had a CPU that an online thread was woken on"), "{text}");
+        assert!(
+            text.contains("offline work was never on a CPU on which an online thread was woken"),
+            "{text}"
+        );
         let mut counts = vec![0; 64];
         counts[20] = 3;
         figures.preempt_delay = Histogram::new(counts);
         let text = told(&figures);
-        assert!(text.contains("of 3 times") && text.contains("offline never had another thread"), "{text}");
+        assert!(
+            text.contains(", 3 times") && text.contains("offline work was never on another thread"),
+            "{text}"
+        );
         figures.evict_delay = figures.preempt_delay.clone();
-        assert_eq!(told(&figures).matches("of 3 times").count(), 2);
+        assert_eq!(told(&figures).matches(", 3 times").count(), 2);
     }
 }

@@ -1,16 +1,16 @@
-//! The record of the scheduler's process, which identifies it even if it no longer answers.
+//! The record of the scheduler's process. It identifies the process even if the process no longer responds.
 
 use commensal_host::Host;
 use commensal_reconcile::journal;
 use commensal_sensors::machine;
 use std::path::{Path, PathBuf};
 
-/// The process that has changed threads, in this boot.
+/// The process that changed the policy of threads since the last boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Recorded {
-    /// Its pid.
+    /// PID of the process.
     pub pid: u32,
-    /// Whether it still runs.
+    /// Whether the process still runs.
     pub runs: bool,
 }
 
@@ -19,9 +19,10 @@ pub fn path(state: &Path) -> PathBuf {
     state.join(format!("{}.journal", journal::SCHED))
 }
 
-/// Reads the record; `None` when there is none, or only one of an earlier boot, whose threads no longer exist.
+/// Reads the record. `None` when there is no record, or when the record is from an earlier boot, whose threads no
+/// longer exist.
 pub fn of(host: &mut dyn Host, state: &Path) -> Option<Recorded> {
-    let text = host.state_read(&path(state)).ok().flatten()?;
+    let text = journal::load(host, &path(state)).ok().flatten()?;
     let contents = journal::parse(&text);
     let owner = contents.owner()?;
     if owner.boot_id != machine::boot_id(host).unwrap_or_default() {

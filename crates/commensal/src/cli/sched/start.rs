@@ -3,6 +3,7 @@
 use super::ask::status_of;
 use crate::cli::sched_args::SchedLoad;
 use anyhow::{Context as _, anyhow, bail};
+use commensal_core::errno::Errno;
 use commensal_core::scheduler::Mode;
 use commensal_host::{Child, Host, SpawnSpec, Stderr, Stdout};
 use commensal_lab::scheduler::{self, in_words};
@@ -14,19 +15,21 @@ use std::time::{Duration, Instant};
 
 /// Name of the program that contains the scheduler.
 const PROGRAM: &str = "commensal-sched";
-/// Environment variable with its path.
+/// Environment variable with the path of the program.
 const NAMED: &str = "COMMENSAL_SCHED";
-/// Log of its output, in the state directory.
+/// File in the state directory to which the program's output is written.
 pub const LOG: &str = "sched.log";
-/// Size at which the log is rotated, bytes.
+/// Size in bytes at which the log is rotated.
 const LONG: usize = 1 << 20;
-/// Maximum part of it that an error message quotes, bytes.
+/// Maximum part of the log, in bytes, that an error message quotes.
 const SAID: usize = 2_000;
-/// Timeout for its first answer: the verifier checks its BPF programs first, which takes seconds on a busy machine.
+/// Timeout for the program's first response: the verifier checks its BPF programs first, which takes seconds on a busy
+/// machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 const TURN: Duration = Duration::from_millis(50);
 
-/// Reasons why commensal's scheduler cannot be loaded here: the kernel, or another scheduler that is loaded.
+/// Returns the reasons why commensal's scheduler cannot be loaded on this machine: the kernel lacks something, or
+/// another scheduler is loaded.
 pub fn obstacles(host: &dyn Host, state: &Path, replace: bool) -> Vec<String> {
     let kernel = Kernel::read(host);
     let mut wrong = kernel.obstacles();
@@ -38,16 +41,16 @@ pub fn obstacles(host: &dyn Host, state: &Path, replace: bool) -> Vec<String> {
         wrong.push(taken);
     } else if let Some(pid) = gone {
         wrong.push(format!(
-            "commensal's own scheduler is there already (process {pid}), and the kernel has taken it off: first \
-             `commensal sched unload`"
+            "the process of commensal's own scheduler still runs (process {pid}), but the kernel has unloaded its \
+             scheduler: run `commensal sched unload` first"
         ));
     } else if replace && kernel.state.is_some() && !kernel.busy() {
-        wrong.push("there is no scheduler to --replace: leave that out".to_owned());
+        wrong.push("there is no scheduler to --replace: omit the option".to_owned());
     }
     wrong
 }
 
-/// One error with all obstacles.
+/// Returns one error with all obstacles; no error when there are none.
 pub fn refuse(wrong: &[String]) -> anyhow::Result<()> {
     if wrong.is_empty() {
         return Ok(());
@@ -57,7 +60,7 @@ pub fn refuse(wrong: &[String]) -> anyhow::Result<()> {
     bail!("no scheduler was loaded, and nothing was changed:\n  {}", lines.join("\n  "))
 }
 
-/// Path of the program: from the environment, next to this program, or in PATH.
+/// Finds the program: by the environment variable, next to this program, or in PATH.
 pub fn find() -> anyhow::Result<PathBuf> {
     let named = std::env::var_os(NAMED).filter(|named| !named.is_empty());
     let own = std::env::current_exe().ok();
@@ -68,7 +71,7 @@ pub fn find() -> anyhow::Result<PathBuf> {
 fn find_in(named: Option<&OsStr>, own: Option<&Path>, path: &OsStr) -> anyhow::Result<PathBuf> {
     if let Some(named) = named.map(PathBuf::from) {
         if !named.is_file() {
-            bail!("{NAMED} names {}, and there is no such file", named.display());
+            bail!("{NAMED} names {}, which does not exist", named.display());
         }
         return Ok(named);
     }
@@ -77,13 +80,14 @@ fn find_in(named: Option<&OsStr>, own: Option<&Path>, path: &OsStr) -> anyhow::R
     match places.into_iter().find(|place| place.is_file()) {
         Some(found) => Ok(found),
         None => bail!(
-            "there is no program {PROGRAM}, neither beside this one nor in PATH, and it has the scheduler: install it, build it \
-             (`cargo build --release -p commensal-sched`, which needs the headers of libelf and zlib), or name it in {NAMED}"
+            "the program {PROGRAM}, which contains the scheduler, is neither in the folder of this program nor in \
+             PATH: install it, build it (`cargo build --release -p commensal-sched`, which needs the headers of libelf \
+             and zlib), or give its path in {NAMED}"
         ),
     }
 }
 
-/// Its command line.
+/// The command line arguments of the program.
 pub fn arguments(options: &SchedLoad) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = vec!["load".into()];
     let mut add = |name: &str, value: Option<OsString>| {
@@ -100,8 +104,8 @@ pub fn arguments(options: &SchedLoad) -> Vec<OsString> {
     arguments
 }
 
-/// Starts the program and waits until its scheduler is loaded. On failure the program is ended, and what it changed is
-/// restored.
+/// Starts the program and waits until its scheduler is loaded. On failure, terminates the program and restores what it
+/// changed.
 pub fn load(
     host: &mut dyn Host,
     state: &Path,
@@ -123,14 +127,14 @@ pub fn load(
         Ok(()) => Ok(child),
         Err(error) => {
             let nobody = status_of(host, state).is_err_and(|error| error.is_nobody());
-            // The journal belongs to the previous scheduler, if that still runs.
+            // If the previous scheduler still runs, the journal belongs to it.
             if nobody {
                 let restored = commensal_reconcile::restore_own(host, state, journal::SCHED)?;
                 restored.left.iter().chain(&restored.failed).for_each(|line| eprintln!("commensal: {line}"));
             }
             let lost = match (before.is_some(), nobody) {
-                (true, true) => "\n  the one that was loaded before has gone as well: load it again",
-                (true, false) => "\n  the one that was loaded before goes on",
+                (true, true) => "\n  the scheduler that was loaded before is unloaded as well: load it again",
+                (true, false) => "\n  the scheduler that was loaded before stays loaded",
                 (false, _) => "",
             };
             bail!("{} was not loaded: {error:#}{}{lost}", program.display(), log.said(host))
@@ -138,7 +142,7 @@ pub fn load(
     }
 }
 
-/// Waits until the program answers with a pid other than `before`.
+/// Waits until the program responds with a PID other than `before`.
 fn wait(host: &mut dyn Host, state: &Path, child: &mut Child, before: Option<u32>) -> anyhow::Result<()> {
     let began = Instant::now();
     loop {
@@ -153,7 +157,7 @@ fn wait(host: &mut dyn Host, state: &Path, child: &mut Child, before: Option<u32
         if began.elapsed() > PATIENCE {
             let process = child.process.clone();
             scheduler::end(host, &process, &mut |_| child.try_wait().is_ok_and(|exit| exit.is_some()))?;
-            let late = format!("it had not answered after {} s, and was ended", PATIENCE.as_secs());
+            let late = format!("it had not responded after {} s and was terminated", PATIENCE.as_secs());
             return Err(match trouble {
                 Some(error) => error.context(late),
                 None => anyhow!(late),
@@ -166,23 +170,26 @@ fn wait(host: &mut dyn Host, state: &Path, child: &mut Child, before: Option<u32
 /// A log file, and its length before the program was started.
 #[derive(Debug)]
 pub struct Log {
-    /// The file.
+    /// Path of the log file.
     pub path: PathBuf,
     before: usize,
 }
 
 impl Log {
-    /// Starts reading at the current end; a long log is rotated.
+    /// Opens the log for reading from its current end; a long log is rotated.
     pub fn open(host: &mut dyn Host, path: PathBuf) -> anyhow::Result<Log> {
-        let mut before = host.state_read(&path)?.map_or(0, |text| text.len());
+        let mut before = match host.state_read_within(&path, LONG as u64) {
+            Err(error) if error.errno == Errno::EFBIG => LONG + 1,
+            read => read?.map_or(0, |text| text.len()),
+        };
         if before > LONG {
-            host.state_rename(&path, &path.with_extension("log.1")).context("put the old log aside")?;
+            host.state_rename(&path, &path.with_extension("log.1")).context("cannot rename the old log")?;
             before = 0;
         }
         Ok(Log { path, before })
     }
 
-    /// What was appended since, phrased as the end of a sentence.
+    /// Returns the output since [`Log::open`], as the end of a sentence; empty if there is no output.
     pub fn said(&self, host: &mut dyn Host) -> String {
         let text = host.state_read(&self.path).ok().flatten().unwrap_or_default();
         let new = text.get(self.before..).unwrap_or_default().trim();
@@ -191,7 +198,7 @@ impl Log {
         }
         let from = (new.len().saturating_sub(SAID)..=new.len()).find(|at| new.is_char_boundary(*at));
         let last = &new[from.unwrap_or(0)..];
-        format!("; it said:\n  {}", last.replace('\n', "\n  "))
+        format!("; its output:\n  {}", last.replace('\n', "\n  "))
     }
 }
 
@@ -226,19 +233,19 @@ mod tests {
         check(kernel(Some("disabled"), ""), false, "");
         check(kernel(None, ""), false, "with CONFIG_SCHED_CLASS_EXT");
         check(kernel(None, ""), true, "with CONFIG_SCHED_CLASS_EXT");
-        check(kernel(Some("enabled"), "commensal_7"), false, "take over from it with --replace");
+        check(kernel(Some("enabled"), "commensal_7"), false, "--replace replaces it");
         check(kernel(Some("enabled"), "commensal_7"), true, "");
         check(kernel(Some("enabled"), "layered"), false, "layered is enabled): end the program");
-        check(kernel(Some("enabled"), "layered"), true, "takes over from commensal's own only");
+        check(kernel(Some("enabled"), "layered"), true, "--replace replaces commensal's own only");
         check(kernel(Some("disabled"), ""), true, "no scheduler to --replace");
-        // A scheduler that the kernel has unloaded is loaded again by its program.
+        // A scheduler that the kernel has ejected is reloaded by its program.
         for replace in [false, true] {
             let host = kernel(Some("disabled"), "");
             host.answer("/state/sched.sock", "", "{\"ok\":true,\"pid\":7,\"mode\":\"ejected\"}\n");
             check(
                 host,
                 replace,
-                "(process 7), and the kernel has taken it off: first `commensal sched unload`",
+                "(process 7), but the kernel has unloaded its scheduler: run `commensal sched unload` first",
             );
         }
     }
@@ -257,7 +264,7 @@ mod tests {
         std::fs::create_dir(&far).unwrap();
         let find = |named: Option<&Path>| find_in(named.map(Path::as_os_str), Some(&own), far.as_os_str());
         let error = find(None).unwrap_err().to_string();
-        assert!(error.contains("neither beside this one nor in PATH"), "{error}");
+        assert!(error.contains("neither in the folder of this program nor in PATH"), "{error}");
         std::fs::write(far.join(PROGRAM), "").unwrap();
         assert_eq!(find(None).unwrap(), far.join(PROGRAM));
         std::fs::write(folder.path().join(PROGRAM), "").unwrap();
@@ -282,12 +289,12 @@ mod tests {
             let error = load(&mut host, folder.path(), &program, &["load".into()]).unwrap_err();
             let told = format!("{error:#}");
             assert!(told.contains("ended with status 3"), "{told}");
-            // Without the output of the previous start.
+            // The message must not contain the output of the previous start.
             assert_eq!(told.matches("no such verifier: --state-dir").count(), 1, "{told}");
         }
     }
 
-    /// If a scheduler fails to take over, the changes of the running one are left alone.
+    /// If a new scheduler fails to replace the running one, the changes that the running one made stay.
     #[test]
     fn the_record_of_one_that_goes_on_is_left_alone() {
         let (folder, program, mut host) = program("exit 3");
@@ -295,7 +302,7 @@ mod tests {
         let text = "what it has changed\n";
         std::fs::write(&record, text).unwrap();
         let listener = UnixListener::bind(folder.path().join("sched.sock")).unwrap();
-        // Runs as long as the tests.
+        // This thread runs as long as the tests.
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let mut stream = stream.unwrap();
@@ -306,14 +313,14 @@ mod tests {
         let error = load(&mut host, folder.path(), &program, &["load".into()]).unwrap_err().to_string();
         assert!(error.contains("ended with status 3"), "{error}");
         assert_eq!(std::fs::read_to_string(&record).unwrap(), text);
-        assert!(error.contains("the one that was loaded before goes on"), "{error}");
+        assert!(error.contains("the scheduler that was loaded before stays loaded"), "{error}");
     }
 
     #[test]
     fn it_is_waited_for_until_it_runs() {
         let (folder, program, mut host) = program("exec sleep 600");
         let listener = UnixListener::bind(folder.path().join("sched.sock")).unwrap();
-        // First it answers with the old pid; then the new one starts; then it runs.
+        // First the old process responds, then the new one while it starts, then while it runs.
         let answers = [(5, "running"), (5, "running"), (6, "starting"), (6, "running")];
         let server = std::thread::spawn(move || {
             for (pid, mode) in answers {

@@ -1,4 +1,5 @@
-//! `sched status`: the scheduler's counters, the kernel's view of it, and the independent measurement of the probe.
+//! The command `sched status`: the scheduler's counters, the kernel's view of the scheduler, and the probe's
+//! independent measurement.
 
 use super::ask::PATIENCE;
 use super::probed::{self, Probed};
@@ -20,7 +21,7 @@ struct Known {
     kernel: Kernel,
     /// The scheduler's status, raw and parsed.
     status: Option<(Value, Status)>,
-    /// The recorded process, if it does not answer.
+    /// The recorded process, if that process does not respond.
     silent: Option<Recorded>,
 }
 
@@ -29,7 +30,7 @@ impl Known {
         let status = match raw_status(host, &state.join(SOCKET), PATIENCE) {
             Err(error) if error.is_nobody() => None,
             raw => {
-                let raw = raw.context("the scheduler cannot be asked")?;
+                let raw = raw.context("the scheduler cannot be reached")?;
                 let read = Status::read(raw.clone()).map_err(anyhow::Error::msg)?;
                 Some((raw, read))
             }
@@ -58,7 +59,8 @@ pub fn run(context: &mut Context, options: &SchedStatus) -> anyhow::Result<u8> {
     Ok(code(&known))
 }
 
-/// Reads the state, runs the probe, and reads the state again if that took time, so that both describe the same moment.
+/// Reads the state and runs the probe. If the probe took time, reads the state again, so that both describe the same
+/// moment.
 fn seen<H: Host>(
     context: &mut Context<H>,
     state: &Path,
@@ -72,7 +74,7 @@ fn seen<H: Host>(
     }
 }
 
-/// 0: the scheduler works, 1: it is loaded but not working, 2: nothing is loaded.
+/// Exit status: 0 when the scheduler works, 1 when it is loaded but does not work, 2 when none is loaded.
 fn code(known: &Known) -> u8 {
     let enabled = known.kernel.state == Some(State::Enabled);
     match known.status() {
@@ -89,7 +91,7 @@ fn of_kernel(kernel: &Kernel) -> Value {
     })
 }
 
-/// JSON output. For one release `probe` is also present under its old name `judge`.
+/// The status as JSON. For one release `probe` is also present under its old name `judge`.
 fn as_json(known: &Known, probed: &Probed, state_dir: &Path) -> Value {
     let seen = probed.as_json();
     json!({
@@ -99,7 +101,7 @@ fn as_json(known: &Known, probed: &Probed, state_dir: &Path) -> Value {
     })
 }
 
-/// Text output.
+/// The status as text.
 fn text(known: &Known, probed: &Probed, state_dir: &Path) -> String {
     let mut out = String::new();
     let kernel = &known.kernel;
@@ -118,8 +120,8 @@ fn text(known: &Known, probed: &Probed, state_dir: &Path) -> String {
         let _ = write!(out, ", scheduler {ops}");
     }
     match kernel.whole {
-        Some(true) if kernel.busy() => out.push_str(", every thread under it"),
-        Some(false) if kernel.busy() => out.push_str(", only threads under it that asked"),
+        Some(true) if kernel.busy() => out.push_str(", for all threads"),
+        Some(false) if kernel.busy() => out.push_str(", only for threads that requested it"),
         _ => {}
     }
     let count = |number: Option<u64>| number.map_or_else(|| "?".to_owned(), |number| number.to_string());
@@ -133,26 +135,27 @@ fn text(known: &Known, probed: &Probed, state_dir: &Path) -> String {
     out
 }
 
-/// Output when no process answers: where it was looked for, and what is recorded of it.
+/// The text when no process responds: the socket that was tried, and the recorded process.
 fn nobody(out: &mut String, known: &Known, state_dir: &Path) {
     let _ = match known.silent {
         None if known.kernel.foreign().is_some() => writeln!(
             out,
-            "scheduler   {} of another program, which ends it (Ctrl-C or SIGTERM to `commensal sched load --with`)",
+            "scheduler   {} of another program; to unload it, end that program (Ctrl-C or SIGTERM to `commensal sched \
+             load --with`)",
             known.kernel.foreign().unwrap_or_default()
         ),
         None => writeln!(
             out,
-            "scheduler   none of commensal is loaded with the state directory {} (--state-dir names another)",
+            "scheduler   none of commensal is loaded with the state directory {} (--state-dir selects another)",
             state_dir.display()
         ),
         Some(Recorded { pid, runs: true }) => {
-            writeln!(out, "scheduler   process {pid} is there and does not answer: it comes or goes")
+            writeln!(out, "scheduler   process {pid} exists but does not respond: it is starting or exiting")
         }
         Some(Recorded { pid, runs: false }) => writeln!(
             out,
-            "scheduler   none: its process {pid} was killed, and the kernel has taken the scheduler off with it; \
-             `commensal sched unload` puts back what it had changed"
+            "scheduler   none: its process {pid} was killed, so the kernel unloaded the scheduler; `commensal sched \
+             unload` reverts what it had changed"
         ),
     };
 }
@@ -171,7 +174,8 @@ fn scheduler(out: &mut String, status: &Status) {
     let [idle, other, offline, online, expelling] = c.ns.map(s);
     let _ = writeln!(
         out,
-        "CPU time    offline {offline:.1} s, online {online:.1} s, expelling {expelling:.1} s, other {other:.1} s, idle {idle:.1} s"
+        "CPU time    offline {offline:.1} s, online {online:.1} s, expelling {expelling:.1} s, other {other:.1} s, \
+         idle {idle:.1} s"
     );
     if let Some(overlap) = c.overlap() {
         let us = |ns: u64| ns as f64 / 1e3;
@@ -193,7 +197,8 @@ fn scheduler(out: &mut String, status: &Status) {
     }
     let _ = writeln!(
         out,
-        "made way    {} CPUs vacated for waiting online threads, {} offers of the kernel declined; {} freezes, {} reloads",
+        "made way    {} CPUs vacated for waiting online threads, {} CPUs offered by the kernel declined; {} freezes, \
+         {} reloads",
         c.vacated, c.declined, status.freezes, status.reloads
     );
     if let Some(ejected) = &status.ejected {
@@ -204,7 +209,8 @@ fn scheduler(out: &mut String, status: &Status) {
         let under = if group.fallback { "cpu.idle underneath" } else { "nothing underneath" };
         let _ = writeln!(
             out,
-            "group       {}{missing}: {:.1} % of offline time, {} threads ({} wait), {:.1} s run, longest wait {:.0} ms, {under}",
+            "group       {}{missing}: {:.1} % of offline time, {} threads ({} wait), {:.1} s run, longest wait {:.0} \
+             ms, {under}",
             group.cgroup,
             group.share * 100.0,
             group.threads,
@@ -275,7 +281,8 @@ mod tests {
             "/g: 25.0 % of offline time",
             "1.5 s run",
             "problem     it creaks",
-            "sched_ext is enabled, scheduler commensal_0.1, only threads under it that asked; 3 threads refused, 7 schedulers",
+            "sched_ext is enabled, scheduler commensal_0.1, only for threads that requested it; 3 threads refused, 7 \
+             schedulers",
             "probe       no online group",
         ] {
             assert!(said.contains(part), "{said}lacks {part:?}");
@@ -308,15 +315,12 @@ mod tests {
             let said = told(&known, &Probed::NotAsked);
             assert!(said.contains(part) && code(&known) == 2, "{said}lacks {part:?}");
         };
-        check(&mut host, "is there and does not answer");
+        check(&mut host, "exists but does not respond");
         host.reuse_pid(pid, &[]);
-        check(
-            &mut host,
-            "was killed, and the kernel has taken the scheduler off with it; `commensal sched unload`",
-        );
+        check(&mut host, "was killed, so the kernel unloaded the scheduler; `commensal sched unload`");
     }
 
-    /// The scheduler's figures are taken at the end of the probe's measurement.
+    /// The scheduler's counters are read again at the end of the probe's measurement.
     #[test]
     fn the_scheduler_is_asked_again_after_the_probe() {
         let host = FakeHost::v2(2, 1 << 30);
@@ -353,7 +357,7 @@ mod tests {
         check("enabled", Some(Mode::Frozen), 1);
         check("disabled", Some(Mode::Ejected), 1);
         check("disabled", Some(Mode::GivenUp), 1);
-        // Its process has not noticed yet.
+        // The scheduler's process has not noticed the ejection yet.
         check("disabled", Some(Mode::Running), 1);
         check("disabled", None, 2);
         // A scheduler of another state directory.

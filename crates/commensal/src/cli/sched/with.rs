@@ -1,5 +1,5 @@
-//! Third-party sched_ext schedulers in the foreground: loaded by their own program, which is a child of this one and
-//! ends with it.
+//! Third-party sched_ext schedulers in the foreground. A scheduler is loaded by its own program, which is a child of
+//! this process and dies with it.
 
 use super::ask::status_of;
 use super::start::refuse;
@@ -16,17 +16,18 @@ use std::time::{Duration, Instant};
 
 /// Poll interval of the kernel's state.
 const TURN: Duration = Duration::from_millis(100);
-/// Delay before an unloaded scheduler is reported, since a program that ends unloads its scheduler first.
+/// Delay before an unloaded scheduler is reported. A program that exits unloads its scheduler first, and only the exit
+/// is then reported.
 const GOING: Duration = Duration::from_secs(1);
 
-/// Reasons why a third-party scheduler cannot be loaded. Commensal's own scheduler reloads itself after the kernel has
-/// unloaded it, so it counts as loaded while its process exists.
+/// Returns the reasons why a third-party scheduler cannot be loaded. If the kernel has ejected commensal's own
+/// scheduler, its process loads it again, so it counts as loaded as long as the process exists.
 fn not_beside(host: &dyn Host, state: &Path) -> Vec<String> {
     let kernel = Kernel::read(host);
     match status_of(host, state) {
         Ok(own) if !kernel.busy() => {
             let there = format!(
-                "commensal's own scheduler is there already (process {}): first `commensal sched unload`",
+                "commensal's own scheduler is already loaded (process {}): run `commensal sched unload` first",
                 own.pid
             );
             kernel.obstacles().into_iter().chain([there]).collect()
@@ -35,14 +36,14 @@ fn not_beside(host: &dyn Host, state: &Path) -> Vec<String> {
     }
 }
 
-/// Loads the scheduler and waits. Status 0 when it stayed loaded until this program was asked to end, 1 when it ended
-/// before that; an error means that nothing was loaded.
+/// Loads the scheduler and waits. Status 0 when the scheduler stayed loaded until a signal asked this program to stop,
+/// 1 when it was unloaded before that. An error means that nothing was loaded.
 pub fn run(context: &mut Context, command: &[OsString]) -> anyhow::Result<u8> {
     let state = context.state_dir.clone();
     refuse(&not_beside(&context.host, &state))?;
-    let flag = signals::stop_flag(&context.host).context("watch for signals")?;
+    let flag = signals::stop_flag(&context.host).context("cannot watch for signals")?;
     let stop = || flag.load(Ordering::Relaxed);
-    // Without a state directory, none is created for the lock.
+    // If there is no state directory, none is created for the lock.
     let lock = if state.is_dir() { context.lock_to_look()? } else { None };
     // Another process may have loaded a scheduler meanwhile.
     refuse(&not_beside(&context.host, &state))?;
@@ -54,7 +55,7 @@ pub fn run(context: &mut Context, command: &[OsString]) -> anyhow::Result<u8> {
     drop(lock);
     let ops = Kernel::read(&context.host).ops;
     println!(
-        "loaded   {} of {}, process {}; Ctrl-C here, or SIGTERM to process {}, ends it",
+        "loaded   {} of {}, process {}; Ctrl-C here, or SIGTERM to process {}, unloads it",
         ops.as_deref().unwrap_or("a scheduler without a name"),
         program.display(),
         child.process.pid,
@@ -63,15 +64,15 @@ pub fn run(context: &mut Context, command: &[OsString]) -> anyhow::Result<u8> {
     stay(&mut context.host, &mut child, ops.as_deref(), &stop)
 }
 
-/// Waits until its program has ended, by itself or because `stop` says so; reports why, and verifies that the kernel
-/// has unloaded it.
+/// Waits until the scheduler's program exits or `stop` returns true. Prints the reason, and checks that the kernel has
+/// unloaded the scheduler.
 fn stay(
     host: &mut dyn Host,
     child: &mut Child,
     ops: Option<&str>,
     stop: &dyn Fn() -> bool,
 ) -> anyhow::Result<u8> {
-    // Since when the kernel has had no scheduler, and whether that was reported.
+    // `off`: since when the kernel has had no scheduler. `told`: whether this was reported.
     let (mut off, mut told) = (None::<Instant>, false);
     let why = loop {
         if let Some(exit) = child.try_wait()? {
@@ -80,7 +81,7 @@ fn stay(
         if stop() {
             let process = child.process.clone();
             scheduler::end(host, &process, &mut |_| child.try_wait().is_ok_and(|exit| exit.is_some()))?;
-            break "its program was ended".to_owned();
+            break "its program was terminated".to_owned();
         }
         let kernel = Kernel::read(host);
         if kernel.state == Some(State::Enabled) && kernel.ops.as_deref() == ops {
@@ -89,7 +90,7 @@ fn stay(
             }
             (off, told) = (None, false);
         } else if !told && off.get_or_insert_with(Instant::now).elapsed() > GOING {
-            eprintln!("commensal: the kernel has taken the scheduler off, and its program goes on");
+            eprintln!("commensal: the kernel has ejected the scheduler, and its program is still running");
             told = true;
         }
         std::thread::sleep(TURN);
@@ -98,7 +99,7 @@ fn stay(
         eprintln!("commensal: {why}; {error}");
         return Ok(1);
     }
-    // Ctrl-C in a terminal also reaches the program, which may end first.
+    // Ctrl-C in a terminal also reaches the program, which may exit first.
     if stop() && !told {
         println!("unloaded {}", ops.unwrap_or("the scheduler"));
         return Ok(0);
@@ -124,8 +125,8 @@ mod tests {
         host
     }
 
-    /// Waits beside a loaded scheduler. `looks` is called before each poll, with its number, and returns whether to
-    /// end.
+    /// Waits with a loaded scheduler. `looks` is called before each poll with the host, the program's PID and the
+    /// number of the poll, and returns whether to stop.
     fn stays(looks: impl Fn(&FakeHost, u32, u32) -> bool) -> u8 {
         let mut host = kernel("enabled", "simple");
         let mut child = host.spawn(&SpawnSpec::new("scx_simple")).unwrap();
@@ -153,23 +154,23 @@ mod tests {
             host.end(pid, Exit::Code(3));
             false
         });
-        // The kernel had unloaded it long before that.
+        // The kernel unloaded the scheduler long before the stop.
         let began = Instant::now();
         let taken_off = stays(|host, _, _| {
             off(host);
             began.elapsed() > GOING * 2
         });
-        // Unloaded only for a moment while it is reloaded.
+        // The scheduler is unloaded only for a moment, while it is reloaded.
         let again = stays(|host, _, look| {
             host.set_file(KERNEL, if look % 2 == 0 { "enabled" } else { "disabled" });
             look > 10
         });
         assert_eq!((asked, ended, taken_off, again), (0, 1, 1, 0));
-        // A scheduler that stays loaded without its program.
+        // A scheduler that stays loaded after its program has exited.
         assert_eq!(stays(|_, _, look| look > 1), 1);
     }
 
-    /// Commensal's own scheduler and a third-party one exclude each other, even while neither is loaded in the kernel.
+    /// Commensal's own scheduler and a third-party one exclude each other, even while the kernel has loaded neither.
     #[test]
     fn one_is_not_loaded_beside_the_other() {
         let state = Path::new("/var/lib/commensal");
@@ -179,15 +180,15 @@ mod tests {
             assert!(found.iter().all(|one| one.contains(part)), "{found:?} lacks {part:?}");
         };
         check(&kernel("disabled", ""), "");
-        check(&kernel("enabled", "simple"), "simple is enabled: first end the program");
+        check(&kernel("enabled", "simple"), "simple is enabled: end the program that loaded it first");
         let host = kernel("enabled", "commensal_0.1");
         let running = "{\"ok\":true,\"pid\":7,\"mode\":\"running\"}\n";
         host.serve(state.join("sched.sock"), |_| Some(running.to_owned()));
-        check(&host, "commensal_0.1 is enabled: first `commensal sched unload`");
+        check(&host, "commensal_0.1 is enabled: run `commensal sched unload` first");
         host.set_file(KERNEL, "disabled");
         check(
             &host,
-            "commensal's own scheduler is there already (process 7): first `commensal sched unload`",
+            "commensal's own scheduler is already loaded (process 7): run `commensal sched unload` first",
         );
         host.hang_up(state.join("sched.sock"));
         check(&host, "");

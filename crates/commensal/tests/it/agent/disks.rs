@@ -2,7 +2,7 @@
 
 use super::{Agent, Theirs, cleaned, until};
 use crate::support::{Program, can_write_cgroups, cpu_mount};
-use commensal_testkit::Signal;
+use commensal_testkit::{Signal, members, signal_group};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -27,14 +27,14 @@ impl Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         // With the dd that it has started.
-        let _ = Command::new("kill").args(["-TERM", &format!("-{}", self.0.id())]).status();
+        signal_group(self.0.id(), Signal::TERM);
         let _ = self.0.wait();
     }
 }
 
 /// Online work that waits for the disk while offline work reads: offline is cut, given back, and left as it was. The online side
 /// is made to wait by a rate of its own, so that nothing depends on how fast this disk is.
-// promise 30
+// promise 25
 #[test]
 fn offline_reading_is_cut_while_online_work_waits_for_disks() {
     let test = "offline_reading_is_cut_while_online_work_waits_for_disks";
@@ -87,8 +87,7 @@ fn offline_reading_is_cut_while_online_work_waits_for_disks() {
     assert_eq!(read_limit(&web.cpu), None, "online work is never limited");
     drop(offline);
     // A group with somebody inside stays, with its limits: who was killed while reading takes a moment to go.
-    let inside = || std::fs::read_to_string(etl.join("cgroup.procs")).is_ok_and(|pids| !pids.is_empty());
-    until("nobody is left inside", || !inside());
+    until("nobody is left inside", || members(&etl).is_empty());
     assert_eq!(agent.end(Signal::TERM), Some(0));
     until("nothing is limited", || {
         read_limit(&etl).is_none() || {

@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 const CLIENTS: usize = 64;
 const QUESTION: &[u8] = b"GET /v1/snapshot HTTP/1.1\r\nHost: agent\r\n\r\n";
 
-// promise 23
+// promise 19
 #[test]
 fn clients_that_never_read() {
     let test = "clients_that_never_read";

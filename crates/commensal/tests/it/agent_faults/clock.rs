@@ -45,7 +45,7 @@ fn library(test: &str, dir: &Path) -> Option<String> {
     }
 }
 
-// promises 28, 75
+// promises 21, 23
 #[test]
 fn a_time_of_day_that_jumps() {
     let test = "a_time_of_day_that_jumps";
@@ -77,6 +77,7 @@ fn a_time_of_day_that_jumps() {
     for seconds in [-YEARS, YEARS] {
         let since = Instant::now();
         set_quota(&batch.cpu, false);
+        // Amid the pause of the back-off.
         std::thread::sleep(Duration::from_millis(300));
         set_clock(seconds);
         until("its clock shows it", || (year() - now) * seconds.signum() >= 1);

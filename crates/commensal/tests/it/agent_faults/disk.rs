@@ -1,8 +1,9 @@
 //! A disk that is full under the journal and the audit log while the agent runs.
 
-use super::{Watched, asked, nothing_left, settings, throughout};
+use super::{Watched, asked, nothing_left, settings};
 use crate::agent::{Agent, Theirs, limited, own, set_quota, until};
 use crate::support::{Program, can_write_cgroups};
+use commensal_testkit::throughout;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -54,7 +55,7 @@ fn groups(program: &Program, web: &Theirs, more: &str) -> PathBuf {
     ))
 }
 
-// promise 11
+// promise 9
 #[test]
 fn a_full_disk_under_the_agent() {
     let test = "a_full_disk_under_the_agent";
@@ -83,7 +84,7 @@ fn a_full_disk_under_the_agent() {
     }
     let more = own(&program, "more");
     groups(&program, &web, "[group.more]\nclass = \"offline\"\n");
-    let words = "the undo journal cannot be kept, so nothing was written: append to";
+    let words = "the undo journal cannot be stored, so nothing was written: append to";
     until("it is told", || {
         let said = agent.said();
         said.lines().any(|line| line.contains(words) && line.contains("no space left"))

@@ -1,12 +1,11 @@
 //! The container engine goes and comes back under an agent: containers live on and stay protected, and new ones are protected
 //! as soon as they run.
 
-use super::{asked, nothing_left, throughout};
+use super::{asked, nothing_left};
 use crate::agent::{Agent, mounts, until};
-use crate::containers::{FOREVER, cgroup, run};
-use crate::docker::Engine;
+use crate::containers::{FOREVER, cgroup};
 use crate::support::{Program, can_write_cgroups, cpu_mount};
-use commensal_testkit::{Signal, signal};
+use commensal_testkit::{Engine, Signal, removed_within, signal, throughout};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -30,13 +29,7 @@ impl Drop for Containers {
         let hierarchies = mounts.lines().filter(|line| line.contains(" cgroup"));
         let mounts = hierarchies.filter_map(|line| line.split(' ').nth(1));
         for dir in mounts.map(|mount| std::path::Path::new(mount).join(&self.parent)) {
-            while dir.exists() && Instant::now() < end {
-                for child in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
-                    let _ = std::fs::remove_dir(child.path());
-                }
-                let _ = std::fs::remove_dir(&dir);
-                std::thread::sleep(Duration::from_millis(10));
-            }
+            removed_within(end.saturating_duration_since(Instant::now()), &dir);
         }
     }
 }
@@ -50,7 +43,7 @@ fn limit(file: &std::path::Path) -> String {
     std::fs::read_to_string(file).unwrap_or_default().trim().to_owned()
 }
 
-// promise 32
+// promise 26
 #[test]
 fn the_engine_restarts_under_the_agent() {
     let test = "the_engine_restarts_under_the_agent";
@@ -64,9 +57,8 @@ fn the_engine_restarts_under_the_agent() {
     let Some(mut engine) = Engine::with(test, dir.path(), &options) else { return };
     let mut containers = Containers { parent, pids: Vec::new() };
     let mut start = |engine: &Engine, label: &str| {
-        let id = run(engine, &["--label", label], FOREVER);
-        let (_, pid) = engine.docker(&["inspect", "-f", "{{.State.Pid}}", &id]);
-        containers.pids.extend(pid.trim().parse::<u32>());
+        let id = engine.run(&["--label", label], FOREVER);
+        containers.pids.push(engine.pid(&id));
         (id.clone(), tasks(&cgroup(engine, &id)).expect("the pids controller"))
     };
     let (batch, batch_limit) = start(&engine, "tier=batch");

@@ -3,36 +3,13 @@
 use super::{Watched, asked, nothing_left, wrapped};
 use crate::agent::{Agent, Theirs, frozen, mounts, own, until};
 use crate::support::{Program, can_write_cgroups, text};
-use commensal_host::fake::FakeHost;
-use commensal_host::{Exit, Host};
-use commensal_reconcile::members;
-use commensal_testkit::{Signal, signal};
+use commensal_testkit::{Signal, field_of_status, members, signal};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 const TOTAL_KIB: u64 = 10_000_000;
 /// What the large process holds at least; a shell has a tenth of it.
 const LARGE_KIB: u64 = 3_000;
-
-/// FakeHost's processes die at once, also frozen ones: nobody is thawed for the dead.
-// promise 29
-#[test]
-fn nobody_is_thawed_for_the_dead() {
-    let fake = FakeHost::v1(4, 8 << 30);
-    let mut host = fake.another();
-    let root = host.open(Path::new("/sys/fs/cgroup/freezer")).unwrap();
-    let dir = host.mkdir(root, "still").unwrap();
-    let pid = fake.add_process(&["/sys/fs/cgroup/freezer/still"]);
-    host.write(dir, "freezer.state", "FROZEN").unwrap();
-    let process = host.process(pid).unwrap();
-    let before = fake.mutations().len();
-    assert_eq!(members::kill(&mut host, &process, &[dir], Duration::from_secs(5)), Ok(true));
-    let done: Vec<_> = fake.mutations()[before..].iter().map(|one| one.operation).collect();
-    assert_eq!(done, ["signal"]);
-    let exit = fake.processes().into_iter().find(|one| one.pid == pid).and_then(|one| one.exit);
-    assert_eq!(exit, Some(Exit::Signal(9)));
-}
 
 /// What the agent is told of the machine's memory.
 fn tell(file: &Path, available: u64) {
@@ -43,14 +20,11 @@ fn tell(file: &Path, available: u64) {
 
 /// Anonymous memory of a process in KiB; `None` once it has ended.
 fn held(pid: u32) -> Option<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
-    line.split_whitespace().next()?.parse().ok()
+    field_of_status(pid, "RssAnon")?.split_whitespace().next()?.parse().ok()
 }
 
 fn members_of(program: &Program) -> Vec<u32> {
-    let text = std::fs::read_to_string(own(program, "etl").join("cgroup.procs")).unwrap_or_default();
-    text.lines().filter_map(|line| line.parse().ok()).collect()
+    members(&own(program, "etl"))
 }
 
 /// Whatever becomes of the test, nobody is left in its group, frozen or not.
@@ -73,7 +47,7 @@ impl Drop for Group<'_> {
 }
 
 /// The machine is short of memory: offline work is frozen, and the largest process of it dies although it is frozen.
-// promise 29
+// promise 24
 #[test]
 fn a_victim_in_a_frozen_group_dies() {
     let test = "a_victim_in_a_frozen_group_dies";
@@ -110,12 +84,10 @@ fn a_victim_in_a_frozen_group_dies() {
     let mut small = run("sleep 600 & wait");
     let find = || members_of(&program).into_iter().find(|pid| held(*pid).is_some_and(|kib| kib > LARGE_KIB));
     // Two shells, and what they have started last: who fills the large one's memory has ended by then.
-    let sleeps = |pid: &u32| {
-        std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "sleep")
-    };
+    let sleeps = |pid: &u32| field_of_status(*pid, "Name").is_some_and(|name| name == "sleep");
     until("the large one has grown", || {
-        let members = members_of(&program);
-        find().is_some() && members.len() == 4 && members.iter().filter(|pid| sleeps(pid)).count() == 2
+        let now = members_of(&program);
+        find().is_some() && now.len() == 4 && now.iter().filter(|pid| sleeps(pid)).count() == 2
     });
     let victim = find().unwrap();
     let before = members_of(&program);

@@ -1,20 +1,20 @@
 //! kill -9 of the agent, of its guard and of both, at random, while members come and go and the headroom changes.
 
-use super::{Dice, Watched, guards, nothing_left, processes, set, settings};
+use super::{Watched, guards, nothing_left, processes, set, settings, ticks_on};
 use crate::agent::{Agent, ETL, PATIENCE, Theirs, cpus, limited, own, until};
 use crate::support::{Program, can_write_cgroups};
 use commensal_core::cpuset::CpuSet;
-use commensal_testkit::{Signal, signal};
+use commensal_testkit::{Dice, Signal, cgroups_of, holds_within, signal};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// In the usual check; `cargo xtask ci --long` asks for 200.
 const ROUNDS: usize = 8;
 const PLACES: usize = 4;
 
-/// Offline work that the agent takes over from somebody: a cgroup with settings of its own.
+/// Offline work in a cgroup that somebody else made, with settings of its own.
 struct Batch {
     theirs: Theirs,
     before: BTreeMap<PathBuf, String>,
@@ -48,8 +48,7 @@ impl Sleeper {
     }
 
     fn places(&self) -> BTreeSet<String> {
-        let text = std::fs::read_to_string(format!("/proc/{}/cgroup", self.0.id())).unwrap();
-        text.lines().map(str::to_owned).collect()
+        cgroups_of(self.0.id())
     }
 
     fn inside(&self, program: &Program) -> bool {
@@ -105,25 +104,21 @@ struct Wanted<'a> {
 /// Waits until everything is in force.
 fn converged(program: &Program, agent: &Agent, wanted: &Wanted<'_>) {
     let Wanted { batches, quota, sleepers, frame } = wanted;
-    let deadline = Instant::now() + PATIENCE;
-    loop {
+    let mut missing = String::new();
+    let is_done = holds_within(PATIENCE, || {
         let wrong = batches.iter().flatten().find(|batch| batch.quota() != *quota);
         let wrong = wrong.map(|batch| (&batch.theirs.name, batch.quota()));
         let outside = sleepers.iter().filter(|sleeper| !sleeper.inside(program)).count();
         let (etl, frame) = (limited(&own(program, "etl")), !frame || shut(program));
-        if wrong.is_none() && outside == 0 && etl && frame {
-            return;
-        }
-        assert!(
-            Instant::now() < deadline,
-            "quota {wrong:?} instead of {quota}, {outside} processes outside, etl limited {etl}, frame shut {frame}: {}",
-            agent.said()
+        missing = format!(
+            "quota {wrong:?} instead of {quota}, {outside} processes outside, etl limited {etl}, frame shut {frame}"
         );
-        std::thread::sleep(Duration::from_millis(5));
-    }
+        wrong.is_none() && outside == 0 && etl && frame
+    });
+    assert!(is_done, "{missing}: {}", agent.said());
 }
 
-// promise 26
+// promise 21
 #[test]
 fn random_kills_of_agent_and_guard() {
     let test = "random_kills_of_agent_and_guard";
@@ -141,7 +136,7 @@ fn random_kills_of_agent_and_guard() {
     let mut batches: Vec<Option<Batch>> = (0..PLACES).map(|_| None).collect();
     let mut sleepers: Vec<Sleeper> = Vec::new();
     let home = Sleeper::new(Path::new("/bin/sleep")).places();
-    let (mut dice, mut killed) = (Dice(31), [0; 3]);
+    let (mut dice, mut killed) = (Dice::new(31), [0; 3]);
     for round in 0..rounds {
         let place = dice.below(PLACES);
         batches[place] = match batches[place].take() {
@@ -204,7 +199,7 @@ fn zombies(parent: u32) -> usize {
     stats.filter(|text| text.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(&dead))).count()
 }
 
-// promise 26
+// promise 21
 #[test]
 fn a_guard_that_is_killed_is_replaced() {
     let test = "a_guard_that_is_killed_is_replaced";
@@ -234,7 +229,7 @@ fn a_guard_that_is_killed_is_replaced() {
     until("the dead are waited for", || zombies(agent.child.id()) == 0);
     assert!(web.counted(), "a guard that dies changes nothing");
     // The last one knows what to do.
-    std::thread::sleep(Duration::from_millis(500));
+    ticks_on(&program, 3);
     agent.signal(Signal::KILL);
     until("the safe state", || !web.counted());
     assert!(limited(&own(&program, "etl")));

@@ -1,12 +1,13 @@
 //! Members that leave their group by themselves, once and again and again.
 
-use super::{Watched, asked, figures, nothing_left, settings, throughout};
+use super::{Watched, asked, figures, nothing_left, settings, ticks_on};
 use crate::agent::{Agent, Theirs, limited, until};
 use crate::support::{Program, can_write_cgroups};
 use commensal_core::actual::Hierarchy;
 use commensal_core::knob::Version;
-use commensal_testkit::Signal;
+use commensal_testkit::{Signal, cgroups_of, group_ended, holds_within, signal_group, throughout};
 use std::collections::BTreeSet;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -34,6 +35,7 @@ impl Mover {
         let child = Command::new(exe)
             .args(["-c", script])
             .current_dir(dir)
+            .process_group(0)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -49,8 +51,7 @@ impl Mover {
     }
 
     fn places(&self) -> BTreeSet<String> {
-        let text = std::fs::read_to_string(format!("/proc/{}/cgroup", self.child.id())).unwrap();
-        text.lines().map(str::to_owned).collect()
+        cgroups_of(self.child.id())
     }
 
     fn touch(&self, name: &str) {
@@ -60,10 +61,10 @@ impl Mover {
 
 impl Drop for Mover {
     fn drop(&mut self) {
-        let _ = self.child.kill();
+        // With a child that sleeps for some ms.
+        signal_group(self.child.id(), Signal::KILL);
         let _ = self.child.wait();
-        // A child of the shell's, asleep for some ms.
-        std::thread::sleep(Duration::from_millis(100));
+        holds_within(Duration::from_secs(1), || group_ended(self.child.id()));
     }
 }
 
@@ -85,7 +86,7 @@ fn folders(places: &BTreeSet<String>) -> Vec<PathBuf> {
     hierarchies.iter().filter_map(of).collect()
 }
 
-// promise 15
+// promise 13
 #[test]
 fn a_process_that_leaves_its_group() {
     let test = "a_process_that_leaves_its_group";
@@ -114,7 +115,7 @@ fn a_process_that_leaves_its_group() {
     until("it has left", || program.path("gone").exists());
     assert_eq!(mover.places(), home);
     until("it is told", || {
-        asked(&program).unmet.iter().any(|unmet| unmet.because.contains("somebody has moved it"))
+        asked(&program).unmet.iter().any(|unmet| unmet.because.contains("another program has since moved it"))
     });
     // Left where it wants to be: it is not fought.
     throughout(Duration::from_secs(2), "it was moved again", || mover.places() == home);
@@ -148,7 +149,7 @@ fn a_process_that_leaves_its_group() {
 }
 
 /// A process of a cgroup that a group matches goes where it likes: the cgroup keeps its limits, and nothing else has any.
-// promise 15
+// promise 13
 #[test]
 fn a_process_that_leaves_a_matched_cgroup() {
     let test = "a_process_that_leaves_a_matched_cgroup";
@@ -175,8 +176,7 @@ fn a_process_that_leaves_a_matched_cgroup() {
     let agent = Agent::start(&program, &groups, &[]);
     until("the group is limited", || limited(&batch.cpu));
     // Some ticks later everything else is in force as well.
-    let ticks = asked(&program).ticks;
-    until("it ticks", || asked(&program).ticks > ticks + 5);
+    ticks_on(&program, 6);
     let quiet = asked(&program).cost.writes;
     mover.touch("to-and-fro");
     throughout(Duration::from_secs(3), "the limit is gone", || limited(&batch.cpu));

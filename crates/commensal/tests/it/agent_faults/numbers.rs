@@ -3,8 +3,7 @@
 use super::nothing_left;
 use crate::agent::{Agent, until};
 use crate::support::{Program, can_write_cgroups};
-use commensal_testkit::Signal;
-use std::collections::BTreeSet;
+use commensal_testkit::{Signal, cgroups_of};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -20,13 +19,8 @@ fn end(mut child: Child) {
     let _ = child.wait();
 }
 
-fn places(pid: u32) -> BTreeSet<String> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    text.lines().map(str::to_owned).collect()
-}
-
 /// A member ends while the agent stands still, and its number is a stranger's when it goes on.
-// promise 15
+// promise 13
 #[test]
 fn a_members_number_that_is_a_strangers() {
     let test = "a_members_number_that_is_a_strangers";
@@ -42,11 +36,11 @@ fn a_members_number_that_is_a_strangers() {
         member.display()
     ));
     let (first, stays) = (start(&member), start(&member));
-    let home = places(std::process::id());
+    let home = cgroups_of(std::process::id());
     let agent = Agent::start(&program, &groups, &["--lease", "10min"]);
     let inside = |pid: u32| {
         let own = format!("/{}-offline/media", program.prefix);
-        places(pid).iter().any(|line| line.ends_with(&own))
+        cgroups_of(pid).iter().any(|line| line.ends_with(&own))
     };
     until("both are inside", || inside(first.id()) && inside(stays.id()));
     agent.signal(Signal::STOP);
@@ -71,10 +65,10 @@ fn a_members_number_that_is_a_strangers() {
             // A member that comes now is moved: the agent has looked at everybody.
             let later = start(&member);
             until("the new member is inside", || inside(later.id()));
-            assert_eq!(places(number), home, "a stranger was moved");
+            assert_eq!(cgroups_of(number), home, "a stranger was moved");
             drop(agent);
             program.run(&["restore"]);
-            assert_eq!(places(number), home, "a stranger was moved back");
+            assert_eq!(cgroups_of(number), home, "a stranger was moved back");
             assert!(!inside(later.id()) && !inside(stays.id()));
             end(later);
             end(other);

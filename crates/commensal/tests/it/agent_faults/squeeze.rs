@@ -1,10 +1,11 @@
 //! An agent that is itself short of memory: it lives with what it needs, and when the kernel kills it the guard acts.
 
-use super::{Watched, asked, figures, nothing_left, wrapped};
+use super::{Watched, asked, figures, nothing_left, ticks_on, wrapped};
 use crate::agent::{Agent, Theirs, limited, until};
 use crate::support::{Program, can_write_cgroups};
+use commensal_testkit::{members, removed_within, until_some};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A memory cgroup for the agent and its guard.
 struct Cell(PathBuf);
@@ -40,28 +41,21 @@ impl Cell {
 
     /// Limits it to what it holds and `more`, as soon as the kernel takes that.
     fn limit(&self, more: u64) -> u64 {
-        let end = Instant::now() + Duration::from_secs(10);
-        loop {
+        until_some("the kernel takes the limit", || {
             let bytes = self.held() + more;
-            if std::fs::write(self.0.join("memory.limit_in_bytes"), bytes.to_string()).is_ok() {
-                return bytes;
-            }
-            assert!(Instant::now() < end, "no limit of {bytes} bytes can be set");
-        }
+            std::fs::write(self.0.join("memory.limit_in_bytes"), bytes.to_string()).ok().map(|()| bytes)
+        })
     }
 
     fn empty(&self) -> bool {
-        std::fs::read_to_string(self.0.join("cgroup.procs")).is_ok_and(|text| text.is_empty())
+        members(&self.0).is_empty()
     }
 }
 
 impl Drop for Cell {
     fn drop(&mut self) {
         let _ = std::fs::write(self.0.join("memory.limit_in_bytes"), "-1");
-        let end = Instant::now() + Duration::from_secs(5);
-        while std::fs::remove_dir(&self.0).is_err() && self.0.exists() && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        removed_within(Duration::from_secs(5), &self.0);
     }
 }
 
@@ -84,7 +78,7 @@ fn within(cell: &Path, agent: &std::process::Command) -> Agent {
     Agent::spawn(wrapped(&["sh", "-c", script, list.to_str().unwrap()], agent))
 }
 
-// promise 25
+// promise 21
 #[test]
 fn an_agent_short_of_memory() {
     let test = "an_agent_short_of_memory";
@@ -100,7 +94,7 @@ fn an_agent_short_of_memory() {
     let mut agent = within(&cell.0, &Agent::command(&program, &path, &["--lease", "5s"]));
     until("they are in force", || limited(&first.cpu) && web.counted());
     until("the groups are kept", || program.state().join("agent-groups.json").exists());
-    std::thread::sleep(Duration::from_millis(500));
+    ticks_on(&program, 3);
     // A little above its need: whatever the page cache had of it has to go again and again.
     let limit = cell.limit(3 << 20);
     let ticks = asked(&program).ticks;
@@ -109,7 +103,7 @@ fn an_agent_short_of_memory() {
         let theirs = Theirs::new(&program, &format!("batch-{number}"));
         until("a new group is limited", || limited(&theirs.cpu));
         more.push(theirs);
-        std::thread::sleep(Duration::from_millis(200));
+        ticks_on(&program, 2);
     }
     assert!(agent.child.try_wait().unwrap().is_none(), "{}", agent.said());
     println!(

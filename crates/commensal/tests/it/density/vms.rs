@@ -1,9 +1,10 @@
 //! VMs: pinning of their cgroups and vCPU threads, and cells that are VMs under QEMU.
 
-use super::{PATIENCE, assert_nothing_left, attempts, file, ladder};
+use super::{LADDER_PATIENCE, PATIENCE, assert_nothing_left, attempts, file, ladder};
 use crate::support::{Program, can_write_cgroups, cgroups_named};
+use commensal_testkit::{field_of_status, holds_within, members, removed_within, within_every};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A cgroup of the test's own in the hierarchy with cpusets, with a process in it.
 struct Vm {
@@ -40,14 +41,11 @@ impl Drop for Vm {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let begun = Instant::now();
-        while std::fs::remove_dir(&self.path).is_err() && begun.elapsed() < Duration::from_secs(10) {
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        removed_within(Duration::from_secs(10), &self.path);
     }
 }
 
-// promise 52
+// promise 43
 #[test]
 fn pinning_keeps_a_cgroup_to_whole_cores_and_is_taken_back() {
     let test = "pinning_keeps_a_cgroup_to_whole_cores_and_is_taken_back";
@@ -82,14 +80,12 @@ fn pinning_keeps_a_cgroup_to_whole_cores_and_is_taken_back() {
     check(&[&format!("/{name}:0")], "both numbers must be 1 or more");
     check(&[&target, &target], "holds two of the VMs");
     check(&["db-1"], "such as /machine/db-1:4");
-    check(&[&vm.child.id().to_string()], "has no threads named as vCPUs");
+    check(&[&vm.child.id().to_string()], "has no threads with the names of vCPUs");
 }
 
 /// The CPUs that a thread may use.
 fn allowed(tid: &str) -> String {
-    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-    line.unwrap_or_default().trim().to_owned()
+    tid.parse().ok().and_then(|tid| field_of_status(tid, "Cpus_allowed_list")).unwrap_or_default()
 }
 
 /// QEMU's vCPU threads: number of the vCPU, thread.
@@ -106,7 +102,7 @@ fn vcpus(pid: &str) -> Vec<(String, String)> {
 }
 
 /// QEMU without KVM and without a guest: its vCPU threads have their names all the same.
-// promise 52
+// promise 43
 #[test]
 fn vcpu_threads_of_qemu_are_pinned_by_their_names() {
     let test = "vcpu_threads_of_qemu_are_pinned_by_their_names";
@@ -133,16 +129,12 @@ fn vcpu_threads_of_qemu_are_pinned_by_their_names() {
     };
     let pid = qemu.id().to_string();
     std::fs::write(vm.path.join("cgroup.procs"), &pid).unwrap();
-    let begun = Instant::now();
-    let found = loop {
-        let output = program.run(&["density", "pin", &pid]);
-        let said = crate::support::text(&output.stdout);
+    let mut found = String::new();
+    holds_within(PATIENCE, || {
+        found = crate::support::text(&program.run(&["density", "pin", &pid]).stdout);
         // Its threads come one after the other.
-        if said.contains(": 2 vCPU") || begun.elapsed() > PATIENCE {
-            break said;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    };
+        found.contains(": 2 vCPU")
+    });
     let threads = vcpus(&pid);
     let are = || threads.iter().map(|(_, tid)| allowed(tid)).collect::<Vec<_>>();
     let before = are();
@@ -195,7 +187,7 @@ fn vms(accel: &str, kernel: &Path, cells: &str) -> String {
 
 /// Where KVM boots guests, what they count as steal is what their vCPU threads waited. Emulated ones show the rest: they
 /// boot, work, report, have their vCPU threads on CPUs of their own, and end.
-// promise 51
+// promise 42
 #[test]
 fn cells_are_vms() {
     let test = "cells_are_vms";
@@ -235,7 +227,10 @@ fn cells_are_vms() {
         );
     } else {
         assert_eq!(output.status.code(), Some(2), "{said}");
-        let why = said.split("KVM boots no guest here: ").nth(1).unwrap_or_else(|| panic!("{said}"));
+        let why = said
+            .split("KVM cannot boot a guest on this machine: ")
+            .nth(1)
+            .unwrap_or_else(|| panic!("{said}"));
         println!("skipped: {test} with KVM: {}", why.trim_end());
     }
     assert_nothing_left(&program);
@@ -243,27 +238,25 @@ fn cells_are_vms() {
     let mut run = program.command(&["density", "run", &path]).spawn().unwrap();
     let prefix = format!("commensal-density-{}", run.id());
     let mut pinned = None;
-    let status = loop {
+    within_every(Duration::from_millis(20), LADDER_PATIENCE, "the run has ended", || {
         // The vCPU threads of the cell that runs now.
         for group in cgroups_named(&prefix) {
-            let pids = std::fs::read_to_string(group.join("cell-1/cgroup.procs"));
-            let pids =
-                pids.or_else(|_| std::fs::read_to_string(group.join("cgroup.procs"))).unwrap_or_default();
-            for pid in pids.lines() {
-                let threads: Vec<String> = vcpus(pid).iter().map(|(_, tid)| allowed(tid)).collect();
+            for pid in members(&group.join("cell-1")).into_iter().chain(members(&group)) {
+                let threads: Vec<String> =
+                    vcpus(&pid.to_string()).iter().map(|(_, tid)| allowed(tid)).collect();
+                // A thread that has just ended is allowed nothing any more.
                 if let [a, b] = &threads[..]
                     && a != b
+                    && !a.is_empty()
+                    && !b.is_empty()
                 {
-                    pinned = Some((pid.to_owned(), threads));
+                    pinned = Some((pid.to_string(), threads));
                 }
             }
         }
-        if let Some(status) = run.try_wait().unwrap() {
-            break status;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    };
-    assert_eq!(status.code(), Some(0));
+        run.try_wait().unwrap().is_some()
+    });
+    assert_eq!(run.wait().unwrap().code(), Some(0));
     let ladder = ladder(&program);
     for placement in ["N1", "N1 pinned"] {
         let attempt = &attempts(&ladder, "spin", 2, placement)[0];

@@ -3,6 +3,7 @@
 use super::{Running, Scene, Window, window};
 use commensal_core::cpuset::CpuSet;
 use commensal_core::knob::Controller;
+use commensal_testkit::field_of_status;
 use std::time::Duration;
 
 /// A loop of the shell: one process that never sleeps.
@@ -117,7 +118,7 @@ fn a_partition_has_its_cpus_alone() {
 }
 
 /// The kernel refuses CPUs that a sibling has, and all of a sibling's: the plan finds an order that it takes.
-// promise 9
+// promise 7
 #[test]
 fn cpus_move_between_partitions() {
     let test = "cpus_move_between_partitions";
@@ -159,9 +160,7 @@ fn cpus_move_between_partitions() {
 
 /// Where the kernel lets a process run.
 fn allowed(pid: u32) -> CpuSet {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-    list.unwrap().trim().parse().unwrap()
+    field_of_status(pid, "Cpus_allowed_list").unwrap().parse().unwrap()
 }
 
 /// A burner on one CPU.

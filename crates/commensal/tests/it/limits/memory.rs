@@ -3,6 +3,7 @@
 use super::Scene;
 use crate::support::text;
 use commensal_core::knob::{Controller, Version};
+use commensal_testkit::ended;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
@@ -82,6 +83,5 @@ fn the_whole_group_is_killed_at_memory_max() {
     assert_eq!(done.status.code(), Some(137), "{err}");
     assert!(err.contains("the kernel killed every process of group etl because the group reached"), "{err}");
     let sibling: u32 = out.trim().parse().unwrap_or_else(|_| panic!("the shell went on: {out}"));
-    let status = std::fs::read_to_string(format!("/proc/{sibling}/status")).unwrap_or_default();
-    assert!(status.is_empty() || status.contains("State:\tZ"), "{status}");
+    assert!(ended(sibling), "process {sibling} runs");
 }

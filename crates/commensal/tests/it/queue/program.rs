@@ -3,9 +3,9 @@
 use super::{files, view};
 use crate::support::{Program, text};
 use commensal_host::LinuxHost;
-use commensal_testkit::{Signal, signal, until};
+use commensal_testkit::{Signal, field_of_status, line, signal, throughout, until};
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -35,16 +35,12 @@ impl Job {
 
     /// The next line that the command prints.
     fn line(&mut self) -> String {
-        let mut line = String::new();
-        BufReader::with_capacity(1, self.child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        line.trim().to_owned()
+        line(self.child.stdout.as_mut().unwrap())
     }
 
     /// The first line of what commensal says.
     fn said(&mut self) -> String {
-        let mut line = String::new();
-        BufReader::with_capacity(1, self.child.stderr.as_mut().unwrap()).read_line(&mut line).unwrap();
-        line.trim().to_owned()
+        line(self.child.stderr.as_mut().unwrap())
     }
 
     /// Lets the command end that waits for its input's end; gives the status and what else commensal said.
@@ -64,7 +60,7 @@ impl Job {
 impl Drop for Job {
     fn drop(&mut self) {
         if self.waits() {
-            let _ = Command::new("kill").arg(self.child.id().to_string()).status();
+            signal(self.child.id(), Signal::TERM);
             drop(self.child.stdin.take());
             let _ = self.child.wait();
         }
@@ -81,7 +77,7 @@ fn queue(program: &Program) -> Value {
 }
 
 fn waiting(program: &Program) -> usize {
-    view(&mut LinuxHost::default(), &program.state()).waiting.len()
+    view(&program.state()).waiting.len()
 }
 
 #[test]
@@ -119,7 +115,7 @@ fn a_command_waits_its_turn_and_says_so_once() {
     assert_eq!(shown, "etl: 0 of 1 run, 0 of 5 wait\n");
 }
 
-// promise 20
+// promise 17
 #[test]
 fn full_late_and_no_wait_are_told_apart() {
     let program = Program::new("full");
@@ -136,7 +132,7 @@ fn full_late_and_no_wait_are_told_apart() {
     let err = run(&["--no-wait"]);
     assert!(err.contains("1 run and 0 wait; it would have to wait, which --no-wait forbids"), "{err}");
     let err = run(&[]);
-    assert!(err.contains("waited 100 ms in the queue and did not get its turn (1 run and 0 wait)"), "{err}");
+    assert!(err.contains("waited 100 ms in the queue and was not admitted (1 run and 0 wait)"), "{err}");
     let err = run(&["--queue-timeout", "20ms"]);
     assert!(err.contains("waited 20 ms in the queue"), "{err}");
     program.groups(&groups("max-concurrency = 1, max-size = 1"));
@@ -150,7 +146,7 @@ fn full_late_and_no_wait_are_told_apart() {
 }
 
 /// A signal takes one out of the line at once, without a ticket left and without harm to those behind it.
-// promise 20
+// promise 17
 #[test]
 fn ctrl_c_leaves_the_queue() {
     let program = Program::new("leave");
@@ -183,15 +179,15 @@ fn ctrl_c_leaves_the_queue() {
 fn sleeps(pid: u32) -> u64 {
     let mut sum = 0;
     for task in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten() {
-        let status = std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-        sum += line.map_or(0, |number| number.trim().parse::<u64>().unwrap());
+        let tid = task.file_name().to_str().unwrap().parse().unwrap();
+        let switches = field_of_status(tid, "voluntary_ctxt_switches");
+        sum += switches.map_or(0, |number| number.parse::<u64>().unwrap());
     }
     sum
 }
 
 /// Those who wait behind others do nothing at all; the first in line looks now and then.
-// promise 19
+// promise 17
 #[test]
 fn nobody_polls() {
     /// A look takes a thread, a handful of locks and files; every 20 ms it would be some hundreds.
@@ -206,7 +202,7 @@ fn nobody_polls() {
         job.said();
         line.push(job);
     }
-    // The looks after the last thing heard grow rarer for two seconds.
+    // The looks after the last thing heard grow rarer for two seconds, which nothing shows but the looks themselves.
     std::thread::sleep(Duration::from_millis(2_500));
     let count = |line: &[Job]| line.iter().map(|job| sleeps(job.child.id())).collect::<Vec<u64>>();
     let before = count(&line);
@@ -223,7 +219,7 @@ fn nobody_polls() {
 }
 
 /// What is killed frees its place; a command that outlives `commensal run` keeps its slot until it ends.
-// promise 19
+// promise 17
 #[test]
 fn kill_9_frees_what_it_should() {
     let program = Program::new("kill");
@@ -242,8 +238,8 @@ fn kill_9_frees_what_it_should() {
     let _input = first.child.stdin.take();
     signal(first.child.id(), Signal::KILL);
     first.child.wait().unwrap();
-    std::thread::sleep(Duration::from_millis(300));
-    assert!(third.waits(), "the slot was given away although its command runs");
+    let given = "the slot was given away although its command runs";
+    throughout(Duration::from_millis(300), given, || third.waits());
     assert_eq!(queue(&program)[0]["running"][0]["pid"], pid);
     signal(pid, Signal::KILL);
     assert_eq!(third.line(), "began");
@@ -251,7 +247,7 @@ fn kill_9_frees_what_it_should() {
 }
 
 /// A background process that a command leaves behind has no slot.
-// promise 19
+// promise 17
 #[test]
 fn what_is_left_in_the_background_has_no_slot() {
     let program = Program::new("background");
@@ -265,7 +261,7 @@ fn what_is_left_in_the_background_has_no_slot() {
 }
 
 /// New limits hold for new arrivals at once, and max-concurrency for the first in line within a second.
-// promise 20
+// promise 17
 #[test]
 fn limits_may_change_while_people_wait() {
     let program = Program::new("edit");
@@ -278,8 +274,7 @@ fn limits_may_change_while_people_wait() {
     third.said();
     // While it is being edited it is wrong, and the old limits hold.
     program.groups("[group.etl\n");
-    std::thread::sleep(Duration::from_millis(1_200));
-    assert!(second.waits() && third.waits());
+    throughout(Duration::from_millis(1_200), "the old limits are gone", || second.waits() && third.waits());
     program.groups(&groups("max-concurrency = 2, max-size = 0"));
     second.line();
     // The third keeps the place that it has, although nobody could wait now.
@@ -294,8 +289,7 @@ fn limits_may_change_while_people_wait() {
     let mut fourth = Job::start(&program, &[], STAYS);
     fourth.said();
     assert_eq!(third.end().0.code(), Some(5));
-    std::thread::sleep(Duration::from_millis(300));
-    assert!(fourth.waits());
+    throughout(Duration::from_millis(300), "more run than may", || fourth.waits());
     assert_eq!(first.end().0.code(), Some(5));
     fourth.line();
     // Without a queue there is nothing to wait for.
@@ -306,7 +300,7 @@ fn limits_may_change_while_people_wait() {
     assert_eq!((fifth.end().0.code(), fourth.end().0.code()), (Some(0), Some(5)));
 }
 
-// promise 19
+// promise 17
 #[test]
 fn a_hold_is_told_and_ends_by_itself() {
     let program = Program::new("held");
@@ -351,13 +345,7 @@ fn a_user_who_is_not_root_has_a_queue() {
     let home = program.path("home");
     std::fs::create_dir(&home).unwrap();
     std::os::unix::fs::chown(&home, Some(65_534), Some(65_534)).unwrap();
-    let open = |path: &std::path::Path| {
-        use std::os::unix::fs::PermissionsExt;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
-    };
-    open(program.dir.path());
-    let copy = program.path("commensal");
-    std::fs::copy(env!("CARGO_BIN_EXE_commensal"), &copy).unwrap();
+    let copy = program.reachable();
     let run = |options: &[&str], script: &str| {
         let mut command = Command::new(&copy);
         command.args([
@@ -401,7 +389,7 @@ fn a_broken_folder_is_told_and_nothing_starts() {
 }
 
 /// On a disk of its own without room for one more file, in a mount namespace of its own.
-// promise 20
+// promise 17
 #[test]
 fn a_full_disk_is_told_and_nothing_starts() {
     let test = "a_full_disk_is_told_and_nothing_starts";

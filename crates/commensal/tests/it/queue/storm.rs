@@ -2,10 +2,8 @@
 
 use super::{files, view};
 use crate::support::Program;
-use commensal_host::LinuxHost;
-use commensal_testkit::{Signal, signal, until};
+use commensal_testkit::{Dice, Signal, processes_with, signal, until};
 use std::process::Stdio;
-use std::time::Duration;
 
 const JOBS: usize = 24;
 const AT_ONCE: usize = 3;
@@ -24,17 +22,7 @@ fn script(seats: &str) -> String {
     )
 }
 
-/// Numbers without a pattern, the same in every run (Knuth's MMIX generator).
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % bound.max(1)
-    }
-}
-
-// promise 19
+// promise 17
 #[test]
 fn random_kills_leave_no_stuck_slot_and_never_one_too_many() {
     let program = Program::new("storm");
@@ -49,11 +37,10 @@ fn random_kills_leave_no_stuck_slot_and_never_one_too_many() {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
     };
     let mut jobs: Vec<_> = (0..JOBS).map(start).collect();
-    let (mut dice, mut killed, mut commands) = (Dice(20), 0, 0);
-    let mut host = LinuxHost::default();
+    let (mut dice, mut killed, mut commands) = (Dice::new(20), 0, 0);
     until("every job has ended", || {
         jobs.retain_mut(|job| job.try_wait().unwrap().is_none());
-        let running = view(&mut host, &program.state()).running;
+        let running = view(&program.state()).running;
         match dice.below(12) {
             0 if killed < JOBS / 3 && !jobs.is_empty() => {
                 // Not waited for yet, so its number is still its own.
@@ -63,7 +50,9 @@ fn random_kills_leave_no_stuck_slot_and_never_one_too_many() {
             1 if commands < JOBS / 4 => {
                 let own: Vec<u32> = jobs.iter().map(std::process::Child::id).collect();
                 let noted = running.iter().find(|job| job.pid > 0 && !own.contains(&job.pid));
-                if let Some(job) = noted.filter(|job| is_ours(job.pid, &script)) {
+                // A number may have been given anew.
+                let is_ours = |pid: u32| processes_with(&script).iter().any(|(other, _)| *other == pid);
+                if let Some(job) = noted.filter(|job| is_ours(job.pid)) {
                     signal(job.pid, Signal::KILL);
                     commands += 1;
                 }
@@ -73,18 +62,12 @@ fn random_kills_leave_no_stuck_slot_and_never_one_too_many() {
         assert!(running.len() <= AT_ONCE, "{running:?}");
         jobs.is_empty()
     });
-    until("every slot is free", || view(&mut host, &program.state()).running.is_empty());
+    until("every slot is free", || view(&program.state()).running.is_empty());
     let log = std::fs::read_to_string(seats.join("log")).unwrap_or_default();
     println!("{} ended, {killed} of commensal and {commands} commands were killed", log.lines().count());
     assert!(!log.contains("EXCEEDED"), "{log}");
     assert!(killed > 3 && log.lines().count() > 3, "{killed} killed, {log:?}");
     program.expect(0, &["run", "-g", "etl", "-c", config, "--no-wait", "--", "true"]);
     assert_eq!(files(&program.state()), [""; 0], "what the dead left is swept");
-    std::thread::sleep(Duration::from_millis(300));
-}
-
-/// Whether the process is a command of this test: a number may have been given anew.
-fn is_ours(pid: u32, script: &str) -> bool {
-    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    String::from_utf8_lossy(&line).contains(script)
+    until("no command is left", || processes_with(seats.to_str().unwrap()).is_empty());
 }

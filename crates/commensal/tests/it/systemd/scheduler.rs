@@ -2,9 +2,11 @@
 
 use super::units::{GROUPS, LOADER, PROGRAM, Package, offline, start_with};
 use super::{Sleeper, done, succeeds};
+use commensal_testkit::{ended, field_of_stat, throughout};
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 const STATE: &str = "/sys/kernel/sched_ext/state";
 /// Threads that differ in what they are to get back: of the fair class, of batch work, and a nice one.
@@ -41,9 +43,8 @@ fn state() -> String {
 fn policies(unit: &Sleeper) -> Vec<(u32, i32)> {
     let threads = super::read(unit.group().join("cgroup.threads"));
     let look = |tid: &str| {
-        let stat = std::fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;
-        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-        Some((fields.get(38)?.parse().ok()?, fields.get(16)?.parse().ok()?))
+        let tid = tid.parse().ok()?;
+        Some((field_of_stat(tid, 41)?.parse().ok()?, field_of_stat(tid, 19)?.parse().ok()?))
     };
     let mut found: Vec<(u32, i32)> = threads.split_whitespace().filter_map(look).collect();
     found.sort_unstable();
@@ -101,7 +102,7 @@ impl Drop for ByHand {
     }
 }
 
-// promise 66
+// promise 55
 #[test]
 fn the_scheduler_is_a_unit_of_its_own() {
     let test = "the_scheduler_is_a_unit_of_its_own";
@@ -148,7 +149,8 @@ fn the_scheduler_is_a_unit_of_its_own() {
     apply(&package, &etl);
     // A loop that goes round is left alone for longer than that.
     let pid = package.of("sched", "MainPID");
-    std::thread::sleep(std::time::Duration::from_secs(30));
+    let number = pid.parse().unwrap();
+    throughout(Duration::from_secs(30), "its process has ended", || !ended(number));
     assert_eq!(package.of("sched", "MainPID"), pid, "{}", package.said());
 
     package.systemctl("stop", "sched");
@@ -158,7 +160,7 @@ fn the_scheduler_is_a_unit_of_its_own() {
 }
 
 /// Whoever else has loaded a scheduler keeps it, although the unit has the same state directory.
-// promise 66
+// promise 55
 #[test]
 fn what_somebody_else_has_loaded_stays() {
     let test = "what_somebody_else_has_loaded_stays";
@@ -169,7 +171,7 @@ fn what_somebody_else_has_loaded_stays() {
     apply(&package, &etl);
     let (status, ..) = package.tries("start", "sched");
     assert_ne!(status, Some(0), "there is one already\n{}", package.said());
-    let because = "another sched_ext scheduler is there already (commensal";
+    let because = "another sched_ext scheduler is loaded already (commensal";
     assert!(package.said().contains(because), "{}", package.said());
     // It does not try for ever.
     package.until("an end of trying", || package.of("sched", "ActiveState") == "failed");
@@ -179,7 +181,7 @@ fn what_somebody_else_has_loaded_stays() {
     drop(hand);
     assert_eq!((policies(&etl).as_slice(), state().as_str()), (&OWN[..], "disabled"));
 
-    // The other way round: what takes over from the unit is not taken off by its end.
+    // The other way round: what replaces the unit's is not taken off by its end.
     package.systemctl("reset-failed", "sched");
     package.systemctl("start", "sched");
     apply(&package, &etl);
@@ -191,7 +193,7 @@ fn what_somebody_else_has_loaded_stays() {
 }
 
 /// With an agent nobody has to give orders again.
-// promise 66
+// promise 55
 #[test]
 fn the_agents_unit_follows_the_schedulers() {
     let test = "the_agents_unit_follows_the_schedulers";

@@ -2,6 +2,7 @@
 //! `cargo xtask vm`.
 
 use super::{ASIDE, Sleeper, beside_systemd, done, in_unit, read, succeeds};
+use commensal_testkit::{told, within};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -112,11 +113,7 @@ impl Package {
     }
 
     pub(super) fn until(&self, what: &str, holds: impl Fn() -> bool) {
-        let end = Instant::now() + PATIENCE;
-        while !holds() {
-            assert!(Instant::now() < end, "{what}\n{}", self.said());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        within(PATIENCE, told(|| format!("{what}\n{}", self.said())), holds);
     }
 
     pub(super) fn until_another(&self, unit: &str, than: &str) {
@@ -192,7 +189,7 @@ fn is(path: impl AsRef<Path>, value: &str) -> bool {
     std::fs::read_to_string(path).is_ok_and(|text| text.trim() == value)
 }
 
-// promise 37
+// promise 30
 #[test]
 fn the_units_are_clean_and_hardened() {
     let test = "the_units_are_clean_and_hardened";
@@ -220,7 +217,7 @@ fn the_units_are_clean_and_hardened() {
     }
 }
 
-// promise 37
+// promise 30
 #[test]
 fn the_units_start_reload_survive_a_hang_and_stop() {
     let test = "the_units_start_reload_survive_a_hang_and_stop";
@@ -286,7 +283,7 @@ fn used(one: &Path, other: &Path) -> (f64, f64, f64) {
 }
 
 /// Two services on one CPU, an online and an offline one: the kernel does what was written for them.
-// promise 10
+// promise 8
 #[test]
 fn what_is_written_for_units_holds() {
     let test = "what_is_written_for_units_holds";
@@ -317,7 +314,7 @@ fn what_is_written_for_units_holds() {
 }
 
 /// Also what runs in the agent's own groups stays there, and is no obstacle to another agent.
-// promise 37
+// promise 30
 #[test]
 fn a_killed_agent_leaves_the_safe_state_and_comes_back() {
     let test = "a_killed_agent_leaves_the_safe_state_and_comes_back";
@@ -370,7 +367,7 @@ fn a_killed_agent_leaves_the_safe_state_and_comes_back() {
     package.until_nothing_is_wrong();
 }
 
-// promise 10
+// promise 8
 #[test]
 fn a_stop_keeps_or_restores_as_configured() {
     let test = "a_stop_keeps_or_restores_as_configured";
@@ -426,7 +423,7 @@ fn a_stop_keeps_or_restores_as_configured() {
 }
 
 /// Without a guard systemd's watchdog is what ends an agent that hangs.
-// promise 37
+// promise 30
 #[test]
 fn the_watchdog_ends_an_agent_that_hangs() {
     let test = "the_watchdog_ends_an_agent_that_hangs";
@@ -442,10 +439,10 @@ fn the_watchdog_ends_an_agent_that_hangs() {
     assert!(package.said().contains("Watchdog timeout"), "{}", package.said());
 }
 
-const UNKNOWN: &str = "who makes online groups wait is not known: ";
+const UNKNOWN: &str = "waits of online groups cannot be attributed to offline work: ";
 
 /// What the unit forbids leaves the probe what it needs.
-// promise 37
+// promise 30
 #[test]
 fn the_probe_works_in_the_unit() {
     let test = "the_probe_works_in_the_unit";
@@ -473,7 +470,7 @@ fn the_probe_works_in_the_unit() {
 }
 
 /// An agent of somebody who is not root, in a service that systemd has delegated to them.
-// promise 37
+// promise 30
 #[test]
 fn a_user_has_an_agent_in_a_delegated_service() {
     let test = "a_user_has_an_agent_in_a_delegated_service";
@@ -481,10 +478,9 @@ fn a_user_has_an_agent_in_a_delegated_service() {
         return;
     }
     let program = crate::support::Program::new("user-agent");
+    let copy = program.reachable();
     let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
     std::fs::set_permissions(program.dir.path(), everybody).unwrap();
-    let copy = program.path("commensal");
-    std::fs::copy(env!("CARGO_BIN_EXE_commensal"), &copy).unwrap();
     let file = program.groups(OWN);
     let agent = program.command(&["agent", "-c", file.to_str().unwrap()]);
     let mut command = Command::new(copy);
@@ -506,11 +502,9 @@ fn a_user_has_an_agent_in_a_delegated_service() {
         succeeds(&mut in_unit(&options, words, &command));
         let unit = Sleeper(name);
         let own = unit.group().join(format!("{}-offline/own", program.prefix));
-        let end = Instant::now() + PATIENCE;
-        while !(is(own.join("pids.max"), "200") && is(own.join("../cpu.idle"), "1")) {
-            assert!(Instant::now() < end, "{:?}", done(&mut program.command(&["status"])));
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        within(PATIENCE, told(|| format!("{:?}", done(&mut program.command(&["status"])))), || {
+            is(own.join("pids.max"), "200") && is(own.join("../cpu.idle"), "1")
+        });
         succeeds(Command::new("systemctl").args(["stop", &unit.0]));
         super::until("the group is gone", || !unit.group().exists());
     }

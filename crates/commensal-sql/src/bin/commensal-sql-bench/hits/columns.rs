@@ -1,4 +1,4 @@
-//! The columns: name, type and value of each, in ClickBench's order.
+//! The columns of the table: name, type and value of each, in ClickBench's order.
 
 use super::COLUMNS;
 use super::draw::hash;
@@ -13,7 +13,7 @@ use datafusion::arrow::error::ArrowError;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A column's type, and how its value is computed.
+/// A column's type, with the function that computes its value.
 #[derive(Clone, Copy)]
 enum Value {
     Long(fn(&Hit) -> i64),
@@ -30,7 +30,7 @@ fn days(time: i64) -> i32 {
     i32::try_from(time.div_euclid(86_400)).unwrap_or_default()
 }
 
-/// A number below `n` that only depends on the visitor.
+/// Returns a number below `n` that depends only on the visitor.
 fn of(h: &Hit, shift: u32, n: u64) -> i16 {
     i16::try_from((h.visitor.bits >> shift) % n).unwrap_or_default()
 }
@@ -48,20 +48,20 @@ fn color(h: &Hit) -> &'static str {
     ["5", "D", "F", "W"][h.draw(39, 4) as usize]
 }
 
-/// The URL of the page, if it is shown in a frame.
+/// Returns the URL of the page if it is shown in a frame, otherwise an empty string.
 fn original(h: &Hit) -> &str {
-    if h.draw(40, 5) == 0 { &h.url } else { "" }
+    if h.draw(40, 5) == 0 { &h.page.url } else { "" }
 }
 
 fn advertised(h: &Hit, text: &'static str) -> &'static str {
-    if h.adv_engine != 0 { text } else { "" }
+    if h.referral.adv_engine != 0 { text } else { "" }
 }
 
 #[rustfmt::skip]
 const TABLE: [(&str, Value); COLUMNS] = [
     ("WatchID", Long(|h| h.watch)),
     ("JavaEnable", Short(|h| h.flag(1, 750))),
-    ("Title", Text(|h| &h.title)),
+    ("Title", Text(|h| &h.page.title)),
     ("GoodEvent", Short(|_| 1)),
     ("EventTime", Time(|h| h.time)),
     ("EventDate", Day(|h| days(h.time))),
@@ -70,39 +70,39 @@ const TABLE: [(&str, Value); COLUMNS] = [
     ("RegionID", Int(|h| h.visitor.region)),
     ("UserID", Long(|h| h.user)),
     ("CounterClass", Short(|h| h.flag(2, 300))),
-    ("OS", Short(|h| h.visitor.os)),
-    ("UserAgent", Short(|h| h.visitor.agent)),
-    ("URL", Text(|h| &h.url)),
-    ("Referer", Text(|h| &h.referer)),
-    ("IsRefresh", Short(|h| i16::from(h.refresh))),
+    ("OS", Short(|h| h.visitor.browser.os)),
+    ("UserAgent", Short(|h| h.visitor.browser.agent)),
+    ("URL", Text(|h| &h.page.url)),
+    ("Referer", Text(|h| &h.referral.referer)),
+    ("IsRefresh", Short(|h| i16::from(h.kind.refresh))),
     ("RefererCategoryID", Short(|h| h.draw(3, 12_000) as i16)),
     ("RefererRegionID", Int(|h| h.draw(4, 300) as i32)),
     ("URLCategoryID", Short(|h| h.draw(5, 12_000) as i16)),
     ("URLRegionID", Int(|h| h.draw(6, 300) as i32)),
-    ("ResolutionWidth", Short(|h| h.visitor.width)),
-    ("ResolutionHeight", Short(|h| h.visitor.height)),
+    ("ResolutionWidth", Short(|h| h.visitor.device.width)),
+    ("ResolutionHeight", Short(|h| h.visitor.device.height)),
     ("ResolutionDepth", Short(|_| 24)),
     ("FlashMajor", Short(|h| of(h, 0, 12))),
     ("FlashMinor", Short(|h| of(h, 4, 8))),
     ("FlashMinor2", Text(|h| digit(h.draw(7, 10)))),
     ("NetMajor", Short(|h| h.flag(8, 60))),
     ("NetMinor", Short(|h| h.flag(9, 30))),
-    ("UserAgentMajor", Short(|h| h.visitor.agent_major)),
+    ("UserAgentMajor", Short(|h| h.visitor.browser.agent_major)),
     ("UserAgentMinor", Text(|h| digit(i64::from(of(h, 8, 10))))),
     ("CookieEnable", Short(|h| h.flag(10, 990))),
     ("JavascriptEnable", Short(|h| h.flag(11, 985))),
-    ("IsMobile", Short(|h| i16::from(h.visitor.phone != 0))),
-    ("MobilePhone", Short(|h| h.visitor.phone)),
-    ("MobilePhoneModel", Text(|h| h.visitor.phone_model)),
-    ("Params", Text(|h| &h.params)),
+    ("IsMobile", Short(|h| i16::from(h.visitor.device.phone != 0))),
+    ("MobilePhone", Short(|h| h.visitor.device.phone)),
+    ("MobilePhoneModel", Text(|h| h.visitor.device.phone_model)),
+    ("Params", Text(|h| &h.page.params)),
     ("IPNetworkID", Int(|h| h.visitor.ip.rem_euclid(4_000_000))),
-    ("TraficSourceID", Short(|h| h.source)),
-    ("SearchEngineID", Short(|h| h.search_engine)),
-    ("SearchPhrase", Text(|h| &h.phrase)),
-    ("AdvEngineID", Short(|h| h.adv_engine)),
+    ("TraficSourceID", Short(|h| h.referral.source)),
+    ("SearchEngineID", Short(|h| h.referral.search_engine)),
+    ("SearchPhrase", Text(|h| &h.referral.phrase)),
+    ("AdvEngineID", Short(|h| h.referral.adv_engine)),
     ("IsArtifical", Short(|h| h.flag(12, 5))),
-    ("WindowClientWidth", Short(|h| h.visitor.width - h.draw(13, 40) as i16)),
-    ("WindowClientHeight", Short(|h| h.visitor.height - 100 - h.draw(14, 60) as i16)),
+    ("WindowClientWidth", Short(|h| h.visitor.device.width - h.draw(13, 40) as i16)),
+    ("WindowClientHeight", Short(|h| h.visitor.device.height - 100 - h.draw(14, 60) as i16)),
     ("ClientTimeZone", Short(|h| 60 * of(h, 12, 12))),
     ("ClientEventTime", Time(|h| h.time + h.draw(15, 7_200) - 3_600)),
     ("SilverlightVersion1", Short(|h| 5 * h.flag(16, 300))),
@@ -111,8 +111,8 @@ const TABLE: [(&str, Value); COLUMNS] = [
     ("SilverlightVersion4", Short(|_| 0)),
     ("PageCharset", Text(charset)),
     ("CodeVersion", Int(|h| 200 + h.draw(17, 1_500) as i32)),
-    ("IsLink", Short(|h| i16::from(h.link))),
-    ("IsDownload", Short(|h| i16::from(h.download))),
+    ("IsLink", Short(|h| i16::from(h.kind.link))),
+    ("IsDownload", Short(|h| i16::from(h.kind.download))),
     ("IsNotBounce", Short(|h| h.flag(18, 200))),
     ("FUniqID", Long(|h| h.visitor.bits.cast_signed())),
     ("OriginalURL", Text(original)),
@@ -120,7 +120,7 @@ const TABLE: [(&str, Value); COLUMNS] = [
     ("IsOldCounter", Short(|_| 0)),
     ("IsEvent", Short(|h| h.flag(20, 40))),
     ("IsParameter", Short(|h| h.flag(21, 20))),
-    ("DontCountHits", Short(|h| i16::from(h.dont_count))),
+    ("DontCountHits", Short(|h| i16::from(h.kind.dont_count))),
     ("WithHash", Short(|h| h.flag(22, 10))),
     ("HitColor", Text(color)),
     ("LocalEventTime", Time(|h| h.time + 3_600 * h.draw(23, 4))),
@@ -133,8 +133,8 @@ const TABLE: [(&str, Value); COLUMNS] = [
     ("WindowName", Int(|_| -1)),
     ("OpenerName", Int(|_| -1)),
     ("HistoryLength", Short(|h| h.draw(26, 50) as i16)),
-    ("BrowserLanguage", Text(|h| h.visitor.language)),
-    ("BrowserCountry", Text(|h| h.visitor.language)),
+    ("BrowserLanguage", Text(|h| h.visitor.browser.language)),
+    ("BrowserCountry", Text(|h| h.visitor.browser.language)),
     ("SocialNetwork", Text(|_| "")),
     ("SocialAction", Text(|_| "")),
     ("HTTPError", Short(|h| 404 * h.flag(27, 2))),
@@ -161,12 +161,12 @@ const TABLE: [(&str, Value); COLUMNS] = [
     ("UTMTerm", Text(|_| "")),
     ("FromTag", Text(|_| "")),
     ("HasGCLID", Short(|h| h.flag(37, 2))),
-    ("RefererHash", Long(|h| hash(&h.referer))),
-    ("URLHash", Long(|h| hash(&h.url))),
+    ("RefererHash", Long(|h| hash(&h.referral.referer))),
+    ("URLHash", Long(|h| hash(&h.page.url))),
     ("CLID", Int(|h| h.draw(38, 1_000) as i32 / 990 * 7)),
 ];
 
-/// The schema; no column is nullable.
+/// Returns the schema; no column is nullable.
 #[must_use]
 pub fn schema() -> SchemaRef {
     let field = |(name, value): &(&str, Value)| {
@@ -185,8 +185,7 @@ pub fn schema() -> SchemaRef {
 
 /// Generates the rows with these numbers.
 ///
-/// # Errors
-/// A bug in this program.
+/// Fails only if this program has a bug.
 pub fn batch(maker: &Maker, schema: &SchemaRef, numbers: Range<u64>) -> Result<RecordBatch, ArrowError> {
     let hits: Vec<Hit> = numbers.map(|number| maker.row(number)).collect();
     let column = |(_, value): &(&str, Value)| -> ArrayRef {

@@ -1,14 +1,15 @@
-//! Random draws and texts from which the rows are generated.
+//! Random numbers and strings from which the rows are generated.
 
 use commensal_core::rng::{Rng, splitmix64};
 
-/// A pseudo-random number that depends only on `value`.
+/// Returns a pseudo-random number that depends only on `value`.
 pub fn mix(value: u64) -> u64 {
     let mut state = value;
     splitmix64(&mut state)
 }
 
-/// The hash in `URLHash` and `RefererHash`: FNV-1a, mixed. It is not ClickHouse's; equal texts have equal hashes.
+/// Returns the hash for `URLHash` and `RefererHash`: FNV-1a, then mixed. The hash differs from ClickHouse's, but equal
+/// strings have equal hashes here, too.
 #[must_use]
 pub fn hash(text: &str) -> i64 {
     let fnv = text
@@ -17,13 +18,14 @@ pub fn hash(text: &str) -> i64 {
     mix(fnv).cast_signed()
 }
 
-/// A number below `n` whose logarithm is nearly uniform: number k is drawn about 1/k as often as number 1 (Zipf's law).
+/// Draws a number below `n` whose logarithm is nearly uniform: number k is drawn about 1/k as often as number 1 (Zipf's
+/// law).
 pub fn skewed(rng: &mut Rng, n: u64) -> u64 {
     let rank = (rng.unit_f64() * ((n + 1) as f64).ln()).exp() as u64;
     (rank.max(1) - 1).min(n.saturating_sub(1))
 }
 
-/// True with this probability.
+/// Returns true with this probability.
 pub fn happens(rng: &mut Rng, share: f64) -> bool {
     rng.unit_f64() < share
 }
@@ -64,8 +66,8 @@ pub fn latin(out: &mut String, number: u64) {
     syllables(out, number, &LATIN);
 }
 
-/// Appends `words` words in Cyrillic letters, mostly from a vocabulary of 20,000 with frequencies like those of a
-/// language.
+/// Appends `words` words in Cyrillic letters, from a vocabulary of 20,000 words with frequencies like those of a
+/// natural language.
 pub fn sentence(out: &mut String, rng: &mut Rng, words: u64) {
     for word in 0..words {
         if word > 0 {

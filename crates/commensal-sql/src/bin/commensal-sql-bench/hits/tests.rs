@@ -1,4 +1,5 @@
-//! The generated table: its columns, the same rows every time, shares like ClickBench's, and files that hold them.
+//! Tests of the generated table: its columns, the same rows for the same seed, shares like ClickBench's, and the rows
+//! in the files.
 #![allow(clippy::disallowed_methods, reason = "tests read what was written themselves")]
 
 use super::draw::hash;
@@ -13,7 +14,8 @@ use datafusion::arrow::datatypes::{DataType, TimeUnit};
 use datafusion::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use std::collections::BTreeSet;
 
-/// Names and types of ClickBench's `create.sql`: BIGINT, INTEGER, SMALLINT, TEXT, TIMESTAMP and DATE.
+/// Names and types of ClickBench's `create.sql`; the letters stand for BIGINT, INTEGER, SMALLINT, TEXT, TIMESTAMP and
+/// DATE.
 const CLICKBENCH: &str = "\
      WatchID:l JavaEnable:s Title:t GoodEvent:s EventTime:T EventDate:D CounterID:i ClientIP:i RegionID:i \
      UserID:l CounterClass:s OS:s UserAgent:s URL:t Referer:t IsRefresh:s RefererCategoryID:s \
@@ -69,7 +71,7 @@ fn a_seed_gives_the_same_rows_in_any_pieces() {
     assert_ne!(whole, rows(8, 3_000, 0, 3_000));
 }
 
-/// Share of the rows of which something holds.
+/// Converts a number of rows to a share of all rows.
 fn share(number: usize) -> f64 {
     number as f64 / ROWS as f64
 }
@@ -86,7 +88,7 @@ fn shares_are_like_clickbenchs() {
     let filled = |texts: &StringArray| texts.iter().flatten().filter(|text| !text.is_empty()).count();
     let distinct = |texts: &StringArray| texts.iter().flatten().collect::<BTreeSet<_>>().len();
 
-    // ClickBench: 13 % of the rows have a phrase, 0.6 % an advertisement, 0.7 % are of counter 62.
+    // ClickBench: 13 % of the rows have a search phrase, 0.6 % an advertisement, and 0.7 % belong to counter 62.
     let phrases = texts("SearchPhrase");
     check("phrases", share(filled(&phrases)), 0.08, 0.2);
     check("distinct phrases", distinct(&phrases) as f64 / filled(&phrases) as f64, 0.2, 0.9);

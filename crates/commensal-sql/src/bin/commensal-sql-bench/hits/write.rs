@@ -1,5 +1,5 @@
-//! Writes the table as Parquet or CSV files, with memory for one row group at most. A file gets its name only when it
-//! is complete.
+//! Writes the table as Parquet or CSV files, with at most one row group in memory. A file gets its final name only when
+//! it is complete.
 
 use super::columns::{batch, schema};
 use super::row::Maker;
@@ -36,14 +36,14 @@ impl RowsFormat {
     }
 }
 
-/// What to write.
+/// Parameters of `generate`.
 #[derive(Debug, Clone)]
 pub struct RowOrder {
     /// Rows in all files together.
     pub rows: u64,
     /// The folder; created if it does not exist.
     pub out: PathBuf,
-    /// Number of files: `hits.parquet` when it is one, else `hits_0.parquet` and so on.
+    /// Number of files: `hits.parquet` if it is 1, otherwise `hits_0.parquet` and so on.
     pub files: u32,
     /// File format.
     pub format: RowsFormat,
@@ -53,37 +53,37 @@ pub struct RowOrder {
     pub force: bool,
 }
 
-/// Why files were not written.
+/// The reason why files were not written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     /// A file of that name exists.
-    #[error("{} is there already: remove it, choose another folder with --out, or replace it with --force", .0.display())]
+    #[error("{} already exists: remove it, choose another folder with --out, or replace it with --force", .0.display())]
     Exists(PathBuf),
     /// The folder cannot be created.
-    #[error("cannot make the folder {}: choose another one with --out", .0.display())]
+    #[error("cannot create the folder {}: choose another one with --out", .0.display())]
     Folder(PathBuf, #[source] HostError),
-    /// A file cannot be created, or not be renamed to its final name.
+    /// A file cannot be created, or cannot be renamed to its final name.
     #[error("cannot write {}: choose another folder with --out", .0.display())]
     File(PathBuf, #[source] io::Error),
     /// A Parquet file could not be completed, for example because the disk is full.
-    #[error("cannot write {} to its end; what there was of it is removed: make room, or ask for fewer --rows", .0.display())]
+    #[error("cannot write all of {}; the incomplete file was removed: free some space, or ask for fewer --rows", .0.display())]
     Parquet(PathBuf, #[source] ParquetError),
     /// A CSV file could not be completed.
-    #[error("cannot write {} to its end; what there was of it is removed: make room, or ask for fewer --rows", .0.display())]
+    #[error("cannot write all of {}; the incomplete file was removed: free some space, or ask for fewer --rows", .0.display())]
     Csv(PathBuf, #[source] ArrowError),
 }
 
 /// Number of rows that are generated at a time.
 const BATCH: u64 = 8_192;
 
-/// Rows of a row group, which is the most that is held in memory, encoded.
+/// Maximum number of rows in a row group, which is held in memory in encoded form.
 const ROW_GROUP: u64 = 131_072;
 
-/// Writes the files, and calls `progress` after each batch with the number of rows so far. Returns the names of the
+/// Writes the files, and calls `progress` after each batch with the number of rows so far. Returns the paths of the
 /// files.
 ///
 /// # Errors
-/// A file exists or cannot be written; files completed before remain.
+/// A file exists already or cannot be written. Files completed before the error remain.
 pub fn write(order: &RowOrder, progress: &dyn Fn(u64)) -> Result<Vec<PathBuf>, WriteError> {
     let paths = paths(order);
     if let Some(there) = paths.iter().find(|path| !order.force && path.exists()) {
@@ -118,7 +118,7 @@ fn paths(order: &RowOrder) -> Vec<PathBuf> {
     }
 }
 
-/// Why writing a file failed.
+/// The reason why writing a file failed.
 #[derive(Debug)]
 enum Failed {
     Parquet(ParquetError),
@@ -157,7 +157,7 @@ impl Sink<'_> {
             Sink::Parquet(writer) => {
                 writer.close()?;
             }
-            // Flushing the buffer may fail as well.
+            // Flushing the buffer may fail, too.
             Sink::Csv(writer) => {
                 let flushed = writer.into_inner().into_inner();
                 flushed.map_err(|error| ArrowError::from(error.into_error()))?;
@@ -169,7 +169,8 @@ impl Sink<'_> {
 
 type Fill<'a> = &'a mut dyn FnMut(&mut Sink<'_>) -> Result<(), Failed>;
 
-/// Writes `rows` rows to a temporary file, which gets its final name when it is complete and is removed otherwise.
+/// Writes `rows` rows to a temporary file and renames the file when it is complete. If a write fails, removes the
+/// temporary file.
 fn one(
     order: &RowOrder,
     path: &Path,
@@ -199,7 +200,7 @@ fn one(
 fn sink<'a>(file: &'a File, format: RowsFormat, schema: &SchemaRef, rows: u64) -> Result<Sink<'a>, Failed> {
     match format {
         RowsFormat::Parquet => {
-            // A small file, too, has several row groups, since readers parallelize over row groups.
+            // Small files get several row groups, too, because readers parallelize over row groups.
             let group = rows.div_ceil(4).clamp(BATCH, ROW_GROUP) as usize;
             let properties = WriterProperties::builder()
                 .set_compression(Compression::SNAPPY)

@@ -1,5 +1,5 @@
-//! An S3 store on loopback with one object in memory: `GET` with a range, and `HEAD`. It counts the bytes that it
-//! sends.
+//! An S3 store on the loopback interface with one object in memory. It answers `GET` with a range and `HEAD`, and
+//! counts the bytes that it sends.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// Name of the object, below a bucket `b`.
 const KEY: &str = "/b/hits.csv";
 
-/// Bytes of a body that are sent and counted at a time.
+/// Number of bytes of a body that are sent and counted at a time.
 const PIECE: usize = 64 << 10;
 
-/// The store. Its threads end with their connections; the listening thread ends with the process.
+/// The store. A thread serves each connection until it is closed; the listening thread runs until the process exits.
 #[derive(Debug)]
 pub struct Bucket {
     endpoint: String,
@@ -20,10 +20,10 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// Opens a store at a free port.
+    /// Opens a store on a free port.
     ///
     /// # Errors
-    /// The machine has no loopback.
+    /// The machine has no loopback interface.
     pub fn open(object: Vec<u8>) -> io::Result<Bucket> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let endpoint = format!("http://{}", listener.local_addr()?);
@@ -39,19 +39,19 @@ impl Bucket {
         Ok(Bucket { endpoint, sent })
     }
 
-    /// The endpoint that a server must allow.
+    /// Returns the endpoint, which the server under test must allow.
     #[must_use]
     pub fn endpoint(&self) -> &str {
         &self.endpoint
     }
 
-    /// Bytes of response bodies that the kernel has accepted so far.
+    /// Returns the number of bytes of response bodies that the kernel has accepted so far.
     #[must_use]
     pub fn sent(&self) -> u64 {
         self.sent.load(Relaxed)
     }
 
-    /// The table function call for the object, with the document's properties.
+    /// Returns the call of the SQL table function `S3(...)` for the object, with the document's properties.
     #[must_use]
     pub fn call(&self) -> String {
         format!(
@@ -64,7 +64,8 @@ impl Bucket {
 
 fn serve(object: &[u8], sent: &AtomicU64, stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    // Bytes in the socket buffer count as sent; a small buffer keeps the count close to what is read.
+    // Bytes in the socket buffer count as sent. A small buffer keeps the count close to the number of bytes that the
+    // client has read.
     rustix::net::sockopt::set_socket_send_buffer_size(stream, PIECE)?;
     let mut lines = BufReader::new(stream);
     loop {
@@ -88,7 +89,7 @@ fn serve(object: &[u8], sent: &AtomicU64, stream: &TcpStream) -> io::Result<()> 
     }
 }
 
-/// First and last byte of a range that has both.
+/// Parses the first and the last byte of a range; `None` if one of them is missing.
 fn bounds(range: &str) -> Option<(usize, usize)> {
     let (from, to) = range.split_once('-')?;
     Some((from.parse().ok()?, to.parse().ok()?))

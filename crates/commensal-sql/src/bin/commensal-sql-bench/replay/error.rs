@@ -1,10 +1,10 @@
-//! Why a replay ends early.
+//! Errors that stop a replay.
 
 use crate::client::ClientError;
 use commensal_host::HostError;
 use datafusion::arrow::error::ArrowError;
 
-/// Why a replay ended early.
+/// The reason why a replay was stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
     /// The server did not start.
@@ -20,9 +20,9 @@ pub enum ReplayError {
     #[error("cannot listen on loopback for the S3 store")]
     Bucket(#[source] std::io::Error),
     /// The rows of the store could not be generated.
-    #[error("cannot make the object of the S3 store")]
+    #[error("cannot create the object of the S3 store")]
     Rows(#[source] ArrowError),
     /// Nothing was read, finished or used during the measurement.
-    #[error("{0}: nothing was measured: ask for more --seconds or fewer rows")]
+    #[error("{0}: nothing was measured: give more --seconds or fewer rows")]
     Nothing(&'static str),
 }

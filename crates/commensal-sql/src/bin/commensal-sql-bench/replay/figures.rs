@@ -1,4 +1,4 @@
-//! The tables as a list of figures, for repeats and for other programs.
+//! The tables of a replay as a list of values, for several repeats and for other programs.
 
 use super::{Arm, ReplayReport, Window};
 use crate::load::Latencies;
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 const MIB: f64 = 1_048_576.0;
 
-/// One figure of a table.
+/// One value of a table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Figure {
     /// The table.
@@ -15,11 +15,11 @@ pub struct Figure {
     pub row: String,
     /// The column, with its unit.
     pub column: &'static str,
-    /// The figure.
+    /// The value.
     pub value: f64,
 }
 
-/// All figures of a report, table by table and row by row, without those that were not measured.
+/// Returns all measured values of a report, table by table and row by row.
 #[must_use]
 pub fn figures(report: &ReplayReport) -> Vec<Figure> {
     let mut all = Vec::new();
@@ -47,7 +47,7 @@ pub fn figures(report: &ReplayReport) -> Vec<Figure> {
         |window| window.sent_mib,
         |window| window.told_remote_mib,
     );
-    for row in &report.beside {
+    for row in &report.short_queries {
         let mut add = |column, value| push(&mut all, ("Short queries beside scans", row.name), column, value);
         for (column, share) in [("P50, ms", 0.5), ("P90, ms", 0.9), ("P99, ms", 0.99), ("most, ms", 1.0)] {
             add(column, row.latencies.quantile(share).map(|latency| latency.as_secs_f64() * 1e3));
@@ -57,7 +57,7 @@ pub fn figures(report: &ReplayReport) -> Vec<Figure> {
     all
 }
 
-/// Mean, minimum and maximum of one-second windows.
+/// Columns for the mean, minimum and maximum of one-second windows.
 const CPU: [&str; 3] = ["CPU, % of the machine", "least window, %", "most window, %"];
 const RATE: [&str; 3] = ["MiB/s", "least window, MiB/s", "most window, MiB/s"];
 

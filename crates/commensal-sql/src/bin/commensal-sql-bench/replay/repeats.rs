@@ -1,9 +1,9 @@
-//! Combines several replays into one set of tables: median, minimum and maximum of each cell over the repeats.
+//! Combines several replays into one set of tables, with the median, minimum and maximum of each cell.
 
 use super::figures::Figure;
 use std::fmt::Write;
 
-/// The tables as Markdown, from the figures of each repeat.
+/// Formats the tables as Markdown, from the values of each repeat.
 #[must_use]
 pub fn medians(repeats: &[Vec<Figure>]) -> String {
     let mut out = String::new();
@@ -28,7 +28,7 @@ pub fn medians(repeats: &[Vec<Figure>]) -> String {
     out
 }
 
-/// The distinct values, in the order of their first occurrence.
+/// Returns the distinct values, in the order of their first occurrence.
 fn distinct<'t>(all: impl Iterator<Item = &'t str>) -> Vec<&'t str> {
     let mut seen: Vec<&str> = Vec::new();
     for one in all {
@@ -65,7 +65,7 @@ mod tests {
             medians(&repeats),
             "\n## T\n\n| | MiB | s |\n|---|---|---|\n| with | 2 (1 to 3) | - |\n| without | - | 0.50 |\n"
         );
-        // An even number of repeats has its median between two values.
+        // With an even number of repeats, the median is between two values.
         assert!(medians(&repeats[..2]).contains("| with | 1.50 (1 to 2) | - |"));
     }
 }

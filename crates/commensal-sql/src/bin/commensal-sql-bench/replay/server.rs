@@ -1,4 +1,4 @@
-//! Starts `commensal-sql` as a child process; dropping it ends the server and its workers.
+//! Starts `commensal-sql` as a child process; dropping it stops the server and its workers.
 
 use super::error::ReplayError;
 use commensal_host::{Child, Host, LinuxHost, Signal, SpawnSpec, Stdout};
@@ -11,17 +11,17 @@ use tempfile::TempDir;
 /// A running server.
 #[derive(Debug)]
 pub struct ReplayServer {
-    /// Address on which it listens.
+    /// Address that the server listens on.
     pub address: SocketAddr,
     child: Child,
-    /// State folder of `commensal` while workers run.
+    /// State folder of `commensal`, which must exist while worker processes run.
     _state: TempDir,
 }
 
-/// Timeout for the server to end, and then for its workers' cgroups to be removed.
+/// Timeout for the server to exit, and then for its workers to exit.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A process and all its descendants, by pid (proc_pid_children(5)).
+/// Returns the pids of a process and all its descendants (proc_pid_children(5)).
 #[must_use]
 pub fn family(host: &LinuxHost, pid: u32) -> Vec<u32> {
     let mut all = vec![pid];
@@ -39,14 +39,14 @@ pub fn family(host: &LinuxHost, pid: u32) -> Vec<u32> {
 }
 
 impl ReplayServer {
-    /// Starts a server on the data folder at a free port; it may read from the S3 store at `endpoint`.
+    /// Starts a server for the data folder on a free port. It may read from the S3 store at `endpoint`.
     ///
     /// # Errors
     /// The program cannot be started, or does not print its address.
     pub fn start(program: &Path, data: &Path, endpoint: Option<&str>) -> Result<ReplayServer, ReplayError> {
         let state = tempfile::tempdir().map_err(|error| ReplayError::Start(error.to_string()))?;
         let mut spec = SpawnSpec::new(program).arg("--listen").arg("127.0.0.1:0").arg("--data").arg(data);
-        // Separate from any other commensal on this machine.
+        // The server gets folders and cgroups that no other commensal on this machine uses.
         spec = spec.arg(format!("--commensal-option=--state-dir={}", state.path().display()));
         spec =
             spec.arg(format!("--commensal-option=--cgroup-prefix=commensal-replay-{}", std::process::id()));
@@ -68,7 +68,7 @@ impl ReplayServer {
         }
     }
 
-    /// Its pid.
+    /// Returns the server's pid.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.process.pid
@@ -79,7 +79,7 @@ impl Drop for ReplayServer {
     fn drop(&mut self) {
         let mut host = LinuxHost::new();
         let family = family(&host, self.pid());
-        // On SIGTERM the server removes its spill files.
+        // SIGTERM, so that the server removes its spill files.
         let _ = host.signal(&self.child.process, Signal::TERM);
         let begun = Instant::now();
         while begun.elapsed() < PATIENCE && matches!(self.child.try_wait(), Ok(None)) {
@@ -87,7 +87,7 @@ impl Drop for ReplayServer {
         }
         let _ = host.signal(&self.child.process, Signal::KILL);
         let _ = self.child.wait();
-        // Workers end when their server has ended, and their cgroups are then removed.
+        // Workers exit after their server has exited. `commensal` then removes their cgroups.
         let begun = Instant::now();
         while begun.elapsed() < PATIENCE && family.iter().skip(1).any(|pid| host.process(*pid).is_ok()) {
             std::thread::sleep(Duration::from_millis(10));

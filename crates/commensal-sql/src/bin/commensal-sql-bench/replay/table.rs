@@ -1,4 +1,4 @@
-//! The four tables as Markdown.
+//! Formats the tables as Markdown.
 
 use super::{Arm, Figure, Plan, ReplayReport, Window, medians};
 use crate::load::Latencies;
@@ -8,7 +8,7 @@ use std::path::Path;
 
 const MIB: f64 = 1_048_576.0;
 
-/// The report: the machine, the parameters, the tables.
+/// Formats the report: the machine, the parameters and the tables.
 #[must_use]
 pub fn print(report: &ReplayReport) -> String {
     let mut out = head(&report.plan);
@@ -22,11 +22,11 @@ pub fn print(report: &ReplayReport) -> String {
         |window| window.sent_mib,
         |window| window.told_remote_mib,
     );
-    beside(&mut out, report);
+    short_queries(&mut out, report);
     out
 }
 
-/// The machine, the parameters, and median and range of each figure over several repeats.
+/// Formats the machine, the parameters, and the median and range of each value over several repeats.
 #[must_use]
 pub fn print_medians(plan: &Plan, repeats: &[Vec<Figure>]) -> String {
     let mut out = head(plan);
@@ -36,32 +36,37 @@ pub fn print_medians(plan: &Plan, repeats: &[Vec<Figure>]) -> String {
     out
 }
 
-/// The machine, and an explanation of the figures.
+/// Formats the machine, and an explanation of the values.
 fn head(plan: &Plan) -> String {
     let mut out = String::from("# Document 002, replayed\n\n");
     let _ = writeln!(out, "{}\n", machine());
     let _ = writeln!(
         out,
-        "One server for each row, with the group g2. Windows are of 1 second, of {} seconds after 2 of warm-up; CPU and \
-         local reads are the kernel's account of the server (threads' run time, rchar), remote reads what the store has \
-         sent; \"shown\" is `information_schema.workload_group_resource_usage`.",
+        "Each row is measured with a new server, in the group g2. A window is 1 second; each measurement lasts {} \
+         seconds, after 2 seconds of warm-up. CPU and local reads come from the kernel's counters of the server's \
+         process (run time of its threads, rchar), remote reads from the store's count of bytes sent; \"shown\" is \
+         `information_schema.workload_group_resource_usage`.",
         plan.seconds
     );
     out
 }
 
-/// The table of short queries beside long ones.
-fn beside(out: &mut String, report: &ReplayReport) {
-    let every = report.beside.first().map_or(0.0, |row| row.every.as_secs_f64() * 1e3);
+/// Formats the table of short queries alongside scans.
+fn short_queries(out: &mut String, report: &ReplayReport) {
+    let every = report.short_queries.first().map_or(0.0, |row| row.every.as_secs_f64() * 1e3);
     let _ = writeln!(
         out,
-        "\n## Short queries beside scans\n\nNumber 20 of the queries by an online group, one due every {every:.1} ms for {} seconds; latencies \
-         from when it was due. Scans: {} clients, number 29. The two rows without scans differ by what the machine does.\n\n\
-         | | queries | P50, ms | P90, ms | P99, ms | max, ms | CPU of the server and its workers, % of the machine | scans in |\n\
+        "\n\
+         ## Short queries beside scans\n\n\
+         An online group runs query number 20, one every {every:.1} ms for {} seconds; latencies count from the time at \
+         which the query was due. Scans: {} clients, query number 29. The difference between the two rows without scans is \
+         the noise of the machine.\n\n\
+         | | queries | P50, ms | P90, ms | P99, ms | max, ms | CPU of the server and its workers, % of the machine | \
+         scans in |\n\
          |---|---|---|---|---|---|---|---|",
         report.plan.seconds, report.plan.clients
     );
-    for row in &report.beside {
+    for row in &report.short_queries {
         let ms = |share: f64| {
             let latency = row.latencies.quantile(share);
             latency.map_or("-".to_owned(), |latency| format!("{:.1}", latency.as_secs_f64() * 1e3))
@@ -85,7 +90,7 @@ fn beside(out: &mut String, report: &ReplayReport) {
     }
 }
 
-/// The machine, the kernel and the versions in a line.
+/// Returns the machine, the kernel and the versions in one line.
 fn machine() -> String {
     let host = LinuxHost::new();
     let read = |path: &str| host.read_file(Path::new(path)).unwrap_or_default();
@@ -111,7 +116,7 @@ fn statements(out: &mut String, arms: &[Arm]) {
     }
 }
 
-/// Numbers of finished and failed statements, and mean and maximum latency of the finished ones.
+/// Returns the numbers of finished and failed statements, and the mean and maximum latency of the finished ones.
 fn ends(arm: &Arm) -> (usize, usize, String) {
     let failed = arm.outcomes.iter().filter(|outcome| outcome.rows.is_err()).count();
     let finished = arm.outcomes.len() - failed;
@@ -131,9 +136,12 @@ fn ends(arm: &Arm) -> (usize, usize, String) {
 fn memory(out: &mut String, report: &ReplayReport) {
     let _ = writeln!(
         out,
-        "\n## Memory\n\n{} clients, {} times number 33 of the queries (a group for each row), and a join of the table with itself. \
-         The limit is one and a half times what one of them takes by itself.\n\n\
-         | | finished | failed | group's memory, most | of the limit | process (RSS), most | latency mean / max | all done in |\n\
+        "\n\
+         ## Memory\n\n\
+         {} clients run query number 33 (a group for each row) {} times, or joins of the table with itself. The limit is \
+         one and a half times the memory that one such query uses alone.\n\n\
+         | | finished | failed | group's memory, most | of the limit | process (RSS), most | latency mean / max | all \
+         done in |\n\
          |---|---|---|---|---|---|---|---|",
         report.plan.clients, report.plan.queries
     );
@@ -156,11 +164,11 @@ fn memory(out: &mut String, report: &ReplayReport) {
     statements(out, &report.memory);
     let errors = report.memory.iter().flat_map(|arm| &arm.outcomes);
     if let Some(Err(error)) = errors.map(|outcome| &outcome.rows).find(|rows| rows.is_err()) {
-        let _ = writeln!(out, "\nWhat a client reads: `{error}`");
+        let _ = writeln!(out, "\nError message that a client gets: `{error}`");
     }
 }
 
-/// Mean, minimum and maximum.
+/// Formats mean, minimum and maximum.
 fn spread(arm: &Arm, of: fn(&Window) -> f64, digits: usize) -> String {
     match arm.seen.spread(of) {
         Some((mean, least, most)) => format!("{mean:.digits$} ({least:.digits$} to {most:.digits$})"),
@@ -168,7 +176,8 @@ fn spread(arm: &Arm, of: fn(&Window) -> f64, digits: usize) -> String {
     }
 }
 
-/// What enforces the CPU limit, and why no worker does where one was wanted.
+/// Returns what enforces the CPU limit. If the server could not start the group's worker process, also returns the
+/// reason.
 fn kept_by(arm: &Arm) -> String {
     match (arm.seen.limit_by.as_str(), arm.seen.worker.starts_with("no worker")) {
         ("", _) => "-".to_owned(),
@@ -180,7 +189,7 @@ fn kept_by(arm: &Arm) -> String {
 fn cpu(out: &mut String, report: &ReplayReport) {
     let _ = writeln!(
         out,
-        "\n## CPU\n\n{} clients, number 29 of the queries (the document's).\n\n\
+        "\n## CPU\n\n{} clients run query number 29, which is the document's.\n\n\
          | | CPU, % of the machine (windows) | shown, % (windows) | kept by | finished | failed | latency mean / max |\n\
          |---|---|---|---|---|---|---|",
         report.plan.clients
@@ -202,7 +211,7 @@ fn cpu(out: &mut String, report: &ReplayReport) {
 fn reads(out: &mut String, title: &str, arms: &[Arm], rate: fn(&Window) -> f64, told: fn(&Window) -> f64) {
     let _ = writeln!(
         out,
-        "\n## {title}\n\n1 client, whole table, rows counted and not given (`dry_run_query`).\n\n\
+        "\n## {title}\n\n1 client reads the whole table; rows are counted, not returned (`dry_run_query`).\n\n\
          | | limit, MiB/s | MiB/s (windows) | shown, MiB/s (windows) | scans finished | failed | latency mean / max |\n\
          |---|---|---|---|---|---|---|"
     );

@@ -1,4 +1,5 @@
-//! Resource usage of a server: from the kernel's accounting of its process, second by second, and from its own tables.
+//! Resource usage of a server, second by second: from the kernel's accounting of its processes, and from the server's
+//! own tables.
 
 use super::server::family;
 use super::{Bucket, GROUP};
@@ -8,21 +9,22 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Interval at which the process's memory is sampled. Its tables are only queried once per window: each such query
-/// costs CPU, and ten per second were 2 % of two CPUs.
+/// Interval at which the memory of the server's processes is sampled. The server's tables are queried only once per
+/// window, because each query costs CPU: ten per second used 2 % of two CPUs.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Minimum length of a window; rates are over the time that really passed.
+/// Minimum length of a window; rates are averages over the actual length.
 const WINDOW: Duration = Duration::from_secs(1);
 
 const MIB: f64 = 1_048_576.0;
 
-/// Measurements of one second.
+/// Measurements of one window of about a second.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Window {
-    /// CPU time of the server's threads, in percent of the machine.
+    /// CPU time of the threads of the server and its workers, in percent of the machine.
     pub cpu_percent: f64,
-    /// MiB per second returned by the server's read system calls (`rchar`, which includes reads from the page cache).
+    /// MiB per second returned by read system calls of the server and its workers (`rchar`, which includes reads from
+    /// the page cache).
     pub read_mib: f64,
     /// MiB per second that the S3 store sent.
     pub sent_mib: f64,
@@ -39,11 +41,11 @@ pub struct Window {
 pub struct Watched {
     /// The windows, one per second.
     pub windows: Vec<Window>,
-    /// `MEMORY_PEAK_BYTES` of the group at the end: its peak.
+    /// `MEMORY_PEAK_BYTES` of the group at the end.
     pub told_peak: u64,
-    /// Peak of the sampled memory of the server's process, in bytes.
+    /// Peak of the sampled memory of the server and its workers, in bytes.
     pub rss_peak: u64,
-    /// Queries that the server ended because of memory.
+    /// Number of queries that the server cancelled because of memory.
     pub killed: u64,
     /// `CPU_LIMIT_BY` of the group at the end: `kernel` or `tokens`.
     pub limit_by: String,
@@ -52,7 +54,7 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Mean, minimum and maximum of a figure; `None` without a window.
+    /// Returns mean, minimum and maximum of a value over the windows; `None` without a window.
     #[must_use]
     pub fn spread(&self, of: fn(&Window) -> f64) -> Option<(f64, f64, f64)> {
         let values: Vec<f64> = self.windows.iter().map(of).collect();
@@ -61,14 +63,14 @@ impl Watched {
         Some((mean, least, values.iter().copied().fold(least, f64::max)))
     }
 
-    /// Mean of a figure.
+    /// Returns the mean of a value over the windows; `None` without a window.
     #[must_use]
     pub fn mean(&self, of: fn(&Window) -> f64) -> Option<f64> {
         self.spread(of).map(|(mean, ..)| mean)
     }
 }
 
-/// Counters whose differences give a window.
+/// Counters. The difference between two readings gives the values of a window.
 #[derive(Debug, Clone)]
 struct Totals {
     at: Instant,
@@ -88,7 +90,7 @@ pub struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    /// Samples the process `pid`, and its tables through `client`.
+    /// Creates a sampler for the process `pid`, which queries the server's tables through `client`.
     #[must_use]
     pub fn new(pid: u32, client: Client, bucket: &'a Bucket) -> Watch<'a> {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from) as f64;
@@ -114,7 +116,7 @@ impl<'a> Watch<'a> {
                 before = now;
             }
         }
-        // Values from before the first sample.
+        // The server counts these values since its start, so they include the time before the first sample.
         (seen.told_peak, seen.killed) = self.told().map(|told| (told.peak, told.killed))?;
         Ok(seen)
     }
@@ -147,7 +149,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// CPU time of each thread of these processes, in nanoseconds (`schedstat`).
+/// Returns the CPU time of each thread of these processes, in nanoseconds (`schedstat`).
 fn threads(host: &LinuxHost, processes: &[u32]) -> BTreeMap<String, u64> {
     let mut all = BTreeMap::new();
     for pid in processes {
@@ -161,12 +163,12 @@ fn threads(host: &LinuxHost, processes: &[u32]) -> BTreeMap<String, u64> {
     all
 }
 
-/// CPU time of these processes, in nanoseconds, without threads that have ended.
+/// Returns the CPU time of these processes, in nanoseconds, without threads that have exited.
 pub fn cpu_ns(host: &LinuxHost, processes: &[u32]) -> u64 {
     threads(host, processes).values().sum()
 }
 
-/// Values from the server's table.
+/// Values from the server's table `workload_group_resource_usage`.
 #[derive(Debug, Clone)]
 struct Told {
     peak: u64,
@@ -195,7 +197,7 @@ impl Told {
     }
 }
 
-/// The number after a key at the beginning of a line.
+/// Returns the number after a key at the start of a line; 0 if it is missing.
 fn field(text: &str, name: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
@@ -203,7 +205,8 @@ fn field(text: &str, name: &str) -> u64 {
 
 fn window(before: &Totals, now: &Totals, cpus: f64, told: &Told) -> Window {
     let seconds = (now.at - before.at).as_secs_f64();
-    // The time of a thread that has ended is lost, which is less than a window.
+    // The CPU time that a thread has used since the last sample is lost when the thread exits; that is less than the
+    // time of one window.
     let cpu_ns: u64 = now
         .threads_ns
         .iter()

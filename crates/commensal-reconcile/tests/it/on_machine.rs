@@ -1,0 +1,158 @@
+//! The engine on the running kernel, in cgroups of its own.
+
+use crate::support::specs;
+use commensal_core::desired::DesiredState;
+use commensal_core::knob::Controller;
+use commensal_core::plan::{Action, Step};
+use commensal_host::{Host, LinuxHost};
+use commensal_reconcile::{Instance, PlanRequest, Reconciler, apply, restore};
+use commensal_sensors::{machine, mounts, survey};
+use commensal_testkit::{cgroups_of, until_some};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// This machine, with a state directory and names of the test's own. When it is dropped, everything is put back.
+struct Machine {
+    dir: tempfile::TempDir,
+    prefix: String,
+    host: LinuxHost,
+    /// Mount point of the cpu controller.
+    cpu: PathBuf,
+}
+
+impl Machine {
+    /// `None` where no cgroups can be made, which it prints.
+    fn new(test: &str, name: &str) -> Option<Machine> {
+        let mut host = LinuxHost::new();
+        let prefix = format!("commensal-test-{}-{name}", std::process::id());
+        let found = survey(&mut host, &format!("{prefix}-probe"), None).unwrap();
+        if let Some(why) = found.caps.cgroup_obstacle.as_ref().or(found.tenancy.obstacle.as_ref()) {
+            println!("skipped: {test}: {why}");
+            return None;
+        }
+        let hierarchies = mounts::hierarchies(&mut host).unwrap();
+        let cpu = hierarchies.iter().find(|one| one.controllers.contains(&Controller::Cpu)).unwrap();
+        let cpu = PathBuf::from(&cpu.mount);
+        let machine = Machine { dir: tempfile::tempdir().unwrap(), prefix, host, cpu };
+        Some(machine)
+    }
+
+    fn state(&self) -> PathBuf {
+        self.dir.path().join("state")
+    }
+
+    fn instance(&mut self) -> Instance {
+        let state = self.state();
+        self.host.state_dir(&state).unwrap();
+        Instance::of_machine(&state, &self.prefix)
+    }
+
+    /// Puts everything back.
+    fn restored(&mut self) {
+        let (state, boot_id) = (self.state(), machine::boot_id(&self.host).unwrap());
+        let done = restore(&mut self.host, &state, &boot_id, false).unwrap();
+        assert!(done.failed.is_empty() && done.left.is_empty(), "{done:?}");
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let (state, boot_id) = (self.state(), machine::boot_id(&self.host).unwrap_or_default());
+        let _ = restore(&mut self.host, &state, &boot_id, false);
+    }
+}
+
+/// A process that sleeps; it ends with this value.
+struct Sleeper(Child);
+
+impl Sleeper {
+    /// Starts a copy of `sleep`, and waits until it runs that program.
+    fn start(program: &Path) -> Sleeper {
+        // A test beside this one may just have forked while the copy of the program was written.
+        let child = until_some("nobody writes the program", || {
+            let started = Command::new(program).arg("600").stdin(Stdio::null()).spawn();
+            match started {
+                Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => None,
+                child => Some(child.unwrap()),
+            }
+        });
+        Sleeper(child)
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The kernel takes a quota with another period in the planned order, and has its own back at the end.
+#[test]
+fn a_quota_with_another_period_and_back() {
+    let test = "a_quota_with_another_period_and_back";
+    let Some(mut machine) = Machine::new(test, "period") else { return };
+    let specs = specs("[group.etl]\nclass = \"offline\"\ncpu.max = \"50 %\"\n");
+    let mut reconciler = Reconciler::new(machine.instance(), &mut machine.host).unwrap();
+    let etl = machine.cpu.join(format!("{}-offline/etl", machine.prefix));
+    let read = |file: &str| std::fs::read_to_string(etl.join(file)).map(|text| text.trim().to_owned());
+    let in_force = || -> (u64, u64) {
+        let v1 = || format!("{} {}", read("cpu.cfs_quota_us").unwrap(), read("cpu.cfs_period_us").unwrap());
+        let text = read("cpu.max").unwrap_or_else(|_| v1());
+        let (quota, period) = text.split_once(' ').unwrap();
+        (quota.parse().unwrap(), period.parse().unwrap())
+    };
+    let mut shares = Vec::new();
+    for (ms, period) in [(0, None), (100, Some(10_000)), (200, Some(50_000)), (300, None)] {
+        let adjust = |desired: &mut DesiredState| desired.groups[0].limits.cpu_period = period;
+        let request = PlanRequest { adjust: &adjust, ..PlanRequest::all(&specs) };
+        let round = reconciler.round(&mut machine.host, ms, &request).unwrap();
+        assert_eq!(round.problems, [""; 0]);
+        let (quota, found) = in_force();
+        assert_eq!(found, u64::from(period.unwrap_or(100_000)));
+        shares.push(quota as f64 / found as f64);
+    }
+    assert!(shares.iter().all(|share| (share - shares[0]).abs() < 1e-3), "{shares:?}");
+    machine.restored();
+    assert!(!etl.parent().unwrap().exists());
+}
+
+/// The number of a process that was planned for belongs to another one when the plan is carried out.
+// promise 13
+#[test]
+fn a_number_that_is_reused_moves_nobody() {
+    let test = "a_number_that_is_reused_moves_nobody";
+    let Some(mut machine) = Machine::new(test, "reuse") else { return };
+    let [victim, other] = ["victim", "other"].map(|name| machine.dir.path().join(name));
+    for copy in [&victim, &other] {
+        std::fs::copy("/bin/sleep", copy).unwrap();
+    }
+    let home = cgroups_of(std::process::id());
+    let gone = Sleeper::start(&victim);
+    let pid = gone.0.id();
+    let specs = specs(&format!(
+        "[group.a]\nclass = \"offline\"\nmatch = [{{ process = {{ exe = \"{}\" }} }}]\n",
+        victim.display()
+    ));
+    let instance = machine.instance();
+    let survey = instance.survey(&mut machine.host).unwrap();
+    let planned = instance.plan(&mut machine.host, &survey, &PlanRequest::all(&specs)).unwrap();
+    let moves = |step: &Step| matches!(&step.action, Action::Move(one) if one.process.pid == pid);
+    assert!(planned.plan.steps.iter().any(moves));
+    // It ends, and its number is forced upon the next one.
+    drop(gone);
+    let reused = (0..200).find_map(|_| {
+        std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).ok()?;
+        Some(Sleeper::start(&other)).filter(|sleeper| sleeper.0.id() == pid)
+    });
+    let Some(_stranger) = reused else {
+        println!("skipped: {test}: the number {pid} could not be had again");
+        return;
+    };
+    let mut journal = instance.open_journal(&mut machine.host).unwrap();
+    let outcome = apply(&mut machine.host, &planned.plan.steps, &planned.actual, &mut journal);
+    assert!(outcome.failure.is_none(), "{:?}", outcome.failure);
+    assert_eq!(cgroups_of(pid), home, "a stranger was moved");
+    machine.restored();
+    assert_eq!(cgroups_of(pid), home, "a stranger was moved back");
+}

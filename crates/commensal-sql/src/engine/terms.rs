@@ -1,0 +1,29 @@
+//! Limits and options of one statement, from the variables of its session. They are plain values, used by queries and
+//! by messages to a worker process.
+
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// Limits of one query.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QueryLimits {
+    /// Slots that the query takes in the queue.
+    pub slots: u32,
+    /// The query's own memory limit, in bytes. A query that uses less than this has precedence over other queries.
+    pub memory: Option<usize>,
+    /// Time limit, if any.
+    pub timeout: Option<Duration>,
+}
+
+/// How a statement is planned and run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanOptions {
+    /// The session's current database.
+    pub database: String,
+    /// Number of partitions that are processed in parallel.
+    pub partitions: usize,
+    /// Rows in a batch.
+    pub batch_size: usize,
+    /// Whether rows are only counted, not returned.
+    pub dry_run: bool,
+}
