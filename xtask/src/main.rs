@@ -35,13 +35,13 @@ struct Xtask {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Everything that must hold before a change lands: format, lints, tidy, generated files, `test --all`.
+    /// The gate, what must hold before a change lands: format, tidy, generated files, lints, `cargo xtask test`.
     Ci {
-        /// Also the long runs: many property cases, a whole quickstart.
+        /// Everything else too: the oldest compiler, licences, all tests, the long runs.
         #[arg(long)]
         long: bool,
     },
-    /// Run the tests of the default members on the running kernel, in some minutes; or all tests.
+    /// Run the deterministic tests of the default members on the running kernel, in some minutes; or all tests.
     Test(test::Args),
     /// Check one crate in seconds: format, lints, its tests and those of crates that rely on it.
     Check(check::Args),

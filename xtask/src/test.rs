@@ -1,5 +1,6 @@
-//! The tests, by tier: those of the default members on the running kernel, in minutes and with nothing but cargo; or all that
-//! there are, with the SQL engine, a browser, containers, the scheduler's programs and kernels in virtual machines.
+//! The tests, by tier: those of the default members that are deterministic, in minutes and with nothing but cargo; or all that
+//! there are, with those that measure, the SQL engine, a browser, containers, the scheduler's programs and kernels in virtual
+//! machines.
 
 use crate::tally::{Tally, running_release};
 use crate::tree::{SQL, root, step};
@@ -8,10 +9,10 @@ use anyhow::{Context, bail};
 use std::process::Stdio;
 use std::time::Instant;
 
-/// Run the tests of the default members on the running kernel, in some minutes; or all tests.
+/// Run the deterministic tests of the default members on the running kernel, in some minutes; or all tests.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// All tests: also those of the SQL engine and of xtask, a browser, containers, and kernels in virtual machines.
+    /// All tests: also those that measure, those of the SQL engine and of xtask, a browser, containers, and kernels in virtual machines.
     #[arg(long)]
     all: bool,
     /// Only tests whose names contain one of these; with --all those in virtual machines are skipped.
@@ -48,8 +49,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 /// The fake host, which only tests need. The scheduler's programs are left out, since they need clang.
 const FAKE: [&str; 2] = ["--features", "commensal-host/fake"];
 
-/// The default members.
-fn quick(filters: &[String]) -> anyhow::Result<Tally> {
+/// The deterministic tests of the default members: what the gate runs.
+pub fn quick(filters: &[String]) -> anyhow::Result<Tally> {
     step("tests of the default members");
     let programs = artifact::tests(&FAKE)?;
     let tally = runner::run(&programs, "default", filters, &[])?;

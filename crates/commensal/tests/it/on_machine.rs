@@ -1,7 +1,7 @@
 //! The program on the running kernel: apply, restore, run. In scratch groups of its own.
 
 use crate::support::{Program, can_write_cgroups, cgroups_named, cpu_mount, text};
-use commensal_testkit::{Signal, cpu_time, signal};
+use commensal_testkit::{Signal, cpu_time, signal, until};
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -163,7 +163,8 @@ fn run_forwards_signals_and_waits_for_one_that_ignores_them() {
     signal(pid.parse().unwrap(), Signal::KILL);
     assert_eq!(child.wait().unwrap().code(), Some(137));
     // The shell's own `sleep` outlives it for a moment; the next command finds the group empty and ends it.
-    std::thread::sleep(Duration::from_millis(300));
+    let inside = cpu_mount().join(format!("{}-offline/etl/cgroup.procs", program.prefix));
+    until("the group is empty", || read(inside.clone()).is_empty());
     program.expect(0, &["run", "-g", "etl", "-c", config, "--", "true"]);
     assert!(cgroups_named(&program.prefix).is_empty());
 }
