@@ -7,26 +7,31 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
-/// Runs all steps and finishes with `N passed, N failed, N skipped`.
+/// Runs all steps, the quickest first, and finishes with `N passed, N failed, N skipped`. Every step is deterministic. With
+/// `long` it also runs the steps that are not, or that need more than every machine has.
 pub fn run(long: bool) -> anyhow::Result<()> {
     let started = Instant::now();
     step("format");
     cargo(&["fmt", "--all", "--check"])?;
-    step("lints");
-    lints()?;
-    step("oldest compiler");
-    oldest_compiler()?;
     step("tidy");
     let problems = tidy::problems(&root())?;
     if !problems.is_empty() {
         bail!("{}", problems.join("\n"));
     }
-    step("licences");
-    licences()?;
     step("generated files");
     generate::run(&root(), None, true)?;
     generate::package(tempfile::tempdir()?.path())?;
-    let tally = test::everything(long)?;
+    step("lints");
+    lints()?;
+    let tally = if long {
+        step("oldest compiler");
+        oldest_compiler()?;
+        step("licences");
+        licences()?;
+        test::everything(true)?
+    } else {
+        test::quick(&[])?
+    };
     tally.print(started);
     if tally.failed > 0 {
         bail!("{} failed", tally.failed);

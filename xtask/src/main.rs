@@ -35,13 +35,13 @@ struct Xtask {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Run everything that must pass before a change is merged: format, lints, tidy, generated files, `test --all`.
+    /// Run the gate, which every change must pass: format, tidy, generated files, lints, `cargo xtask test`.
     Ci {
-        /// Also run the long tests: many property cases, a whole quickstart.
+        /// Also check the oldest compiler and licences, and run all tests and the long ones.
         #[arg(long)]
         long: bool,
     },
-    /// Run the tests of the default members on the running kernel, in some minutes; or all tests.
+    /// Run the deterministic tests of the default members on the running kernel, in some minutes; or all tests.
     Test(test::Args),
     /// Check one crate in seconds: format, lints, its tests and those of crates that rely on it.
     Check(check::Args),

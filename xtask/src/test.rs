@@ -1,6 +1,6 @@
-//! The tests, in two tiers. The first tier runs the tests of the default members on the running kernel, in minutes, and
-//! needs only cargo. The second tier runs all tests, including those that need the SQL engine, a browser, containers,
-//! the scheduler's programs and kernels in virtual machines.
+//! The tests, in two tiers. The first tier runs the deterministic tests of the default members on the running kernel, in
+//! minutes, and needs only cargo. The second tier runs all tests, including those that measure time or shares of a CPU and
+//! those that need the SQL engine, a browser, containers, the scheduler's programs and kernels in virtual machines.
 
 use crate::tally::{Tally, running_release};
 use crate::tree::{SQL, root, step};
@@ -9,11 +9,11 @@ use anyhow::{Context, bail};
 use std::process::Stdio;
 use std::time::Instant;
 
-/// Run the tests of the default members on the running kernel, in some minutes; or all tests.
+/// Run the deterministic tests of the default members on the running kernel, in some minutes; or all tests.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Run all tests: also those of the SQL engine and of xtask, a browser, containers, and kernels in virtual
-    /// machines.
+    /// Run all tests: also those that measure, those of the SQL engine and of xtask, a browser, containers, and kernels
+    /// in virtual machines.
     #[arg(long)]
     all: bool,
     /// Run only tests whose names contain one of these; with --all, tests in virtual machines are skipped.
@@ -50,8 +50,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 /// Enables the fake host, which only tests need.
 const FAKE: [&str; 2] = ["--features", "commensal-host/fake"];
 
-/// Runs the tests of the default members.
-fn quick(filters: &[String]) -> anyhow::Result<Tally> {
+/// Runs the deterministic tests of the default members, which are those of the gate.
+pub fn quick(filters: &[String]) -> anyhow::Result<Tally> {
     step("tests of the default members");
     let programs = artifact::tests(&FAKE)?;
     let tally = runner::run(&programs, "default", filters, &[])?;
