@@ -119,9 +119,7 @@ pub struct Report {
     /// Allowed error (one-sided) of a conclusion from this report: the part of the total error that the interim
     /// analyses have not used.
     pub level: Option<f64>,
-    /// Why there is no probe, so that waits are not attributed; `None` with a probe. Agents of the previous release
-    /// call this field `no_judge`.
-    #[serde(alias = "no_judge")]
+    /// Why there is no probe, so that waits are not attributed; `None` with a probe.
     pub no_probe: Option<String>,
     /// Windows that were measured completely, in chronological order.
     pub windows: Vec<Window>,

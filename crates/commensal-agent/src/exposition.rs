@@ -14,6 +14,8 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 pub fn prometheus(snapshot: &Snapshot, age: Duration) -> String {
     let mut out = Text(String::new());
     agent(&mut out, snapshot, age);
+    reactions(&mut out, snapshot);
+    state(&mut out, snapshot);
     guard(&mut out, snapshot);
     machine(&mut out, snapshot);
     groups(&mut out, snapshot);
@@ -87,6 +89,10 @@ fn agent(out: &mut Text, snapshot: &Snapshot, age: Duration) {
         "Audit log lines that were lost because the log could not be written in time.",
         &one(snapshot.cost.audit_lost as f64),
     );
+}
+
+/// Metrics of how fast the agent reacts to the probe's alarms.
+fn reactions(out: &mut Text, snapshot: &Snapshot) {
     let reactions = &snapshot.reactions;
     out.counter(
         "commensal_agent_reactions_total",
@@ -103,6 +109,10 @@ fn agent(out: &mut Text, snapshot: &Snapshot, age: Duration) {
         "Longest time from such an alarm until the agent's writes were in force.",
         &one(reactions.longest_ms / 1e3),
     );
+}
+
+/// Metrics of what the agent does at the moment: paused, in a canary, with problems, and with which configuration.
+fn state(out: &mut Text, snapshot: &Snapshot) {
     out.gauge(
         "commensal_agent_paused",
         "Whether the agent is paused: it observes and writes nothing.",
@@ -119,13 +129,11 @@ fn agent(out: &mut Text, snapshot: &Snapshot, age: Duration) {
         "Whether a canary has removed isolation at the moment.",
         &flag(off),
     );
-    let problems = one(snapshot.problems.len() as f64);
     out.gauge(
         "commensal_agent_active_problems",
         "Number of problems that `commensal status` lists at the moment.",
-        &problems,
+        &one(snapshot.problems.len() as f64),
     );
-    out.gauge("commensal_agent_troubles", "Old name of commensal_agent_active_problems.", &problems);
     out.gauge(
         "commensal_config_generation",
         "Number of times that a configuration was put in force.",

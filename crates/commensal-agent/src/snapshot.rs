@@ -301,23 +301,6 @@ pub struct Unmet {
     pub try_this: String,
 }
 
-impl Snapshot {
-    /// Returns the snapshot in a form that contains each renamed key also under its old name, for one release.
-    #[must_use]
-    pub fn with_old_names(&self) -> WithOldNames<'_> {
-        WithOldNames { snapshot: self, troubles: &self.problems }
-    }
-}
-
-/// A snapshot as served to clients.
-#[derive(Debug, Serialize)]
-pub struct WithOldNames<'s> {
-    #[serde(flatten)]
-    snapshot: &'s Snapshot,
-    /// The same problems under the key's old name, which the next release removes.
-    troubles: &'s [String],
-}
-
 /// A write or a decision.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]

@@ -210,9 +210,6 @@ pub struct VerdictText {
     pub result: &'static str,
     /// Reasons for the verdict.
     pub because: Vec<String>,
-    /// The old name of `result`, with its old values (innocent, guilty or unknown). The next release removes it.
-    #[serde(rename = "word")]
-    old_word: &'static str,
 }
 
 /// Names that a report shows.
@@ -286,7 +283,7 @@ impl Report {
                 Verdict::OverBudget(because) => because.clone(),
                 Verdict::Unknown(because) => vec![because.clone()],
             };
-            VerdictText { result: verdict.words(), because, old_word: verdict.old_word() }
+            VerdictText { result: verdict.words(), because }
         });
         Report {
             subjects: labels.subjects.clone(),

@@ -85,16 +85,6 @@ impl Verdict {
             Verdict::Unknown(_) => "unknown",
         }
     }
-
-    /// Returns the name of this verdict in the previous release. Machine-readable output keeps this name until the next
-    /// release.
-    pub(crate) fn old_word(&self) -> &'static str {
-        match self {
-            Verdict::WithinBudget => "innocent",
-            Verdict::OverBudget(_) => "guilty",
-            Verdict::Unknown(_) => "unknown",
-        }
-    }
 }
 
 #[cfg(test)]

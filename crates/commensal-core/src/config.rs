@@ -164,8 +164,7 @@ pub fn parse_file(file: &str, text: &str) -> Result<GroupsFile, Vec<ConfigError>
     for (name, node) in &root {
         match (name.as_str(), &node.value) {
             ("agent", TomlValue::Table(table)) => {
-                let table = with_new_name(table, &mut reader);
-                let section = reader.section("", node.at, &table, AGENT_KEYS);
+                let section = reader.section("", node.at, table, AGENT_KEYS);
                 read.agent = Some(agent(&section, &reader));
             }
             ("agent", _) => reader.note(node.at, "\"agent\" must be a table: write [agent]"),
@@ -182,19 +181,6 @@ pub fn parse_file(file: &str, text: &str) -> Result<GroupsFile, Vec<ConfigError>
         reader.note(TextPlace::default(), message);
     }
     if reader.is_right() { Ok(read) } else { Err(reader.mistakes()) }
-}
-
-/// Accepts the old name `room` for `headroom` until the next release.
-fn with_new_name(table: &TomlTable, reader: &mut Reader) -> TomlTable {
-    let mut table = table.clone();
-    if let Some(old) = table.remove("room") {
-        if table.contains_key("headroom") {
-            reader.note(old.key_at, "room is the old name of headroom: write headroom alone");
-        } else {
-            table.insert("headroom".to_owned(), old);
-        }
-    }
-    table
 }
 
 /// Converts the `[agent]` table to typed values.
@@ -449,24 +435,6 @@ mod tests {
         assert_eq!(etl.queue.unwrap().max_concurrency, 4);
         assert_eq!(etl.source.at("cpu.max"), "groups.toml:8:25");
         assert_eq!(groups.iter().find(|group| group.name.as_str() == "web").unwrap().matches.len(), 2);
-    }
-
-    #[test]
-    fn the_old_name_of_headroom_is_understood() {
-        let check = |text: &str, expected: Result<Headroom, &str>| {
-            let read = parse_file("groups.toml", text)
-                .map(|file| file.agent.unwrap().headroom.unwrap().0)
-                .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"));
-            assert_eq!(
-                read.as_ref().map_err(String::as_str),
-                expected.as_ref().map_err(|why| *why),
-                "{text}"
-            );
-        };
-        check("[agent]\nheadroom = \"frame\"\n", Ok(Headroom::Frame));
-        check("[agent]\nroom = \"frame\"\n", Ok(Headroom::Frame));
-        let twice = "groups.toml:3:1: room is the old name of headroom: write headroom alone";
-        check("[agent]\nheadroom = \"frame\"\nroom = \"off\"\n", Err(twice));
     }
 
     #[test]

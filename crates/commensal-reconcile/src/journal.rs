@@ -758,13 +758,6 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_the_release_before_is_read() {
-        let old = "afe6f13d {\"record\":\"renewing\",\"mount\":\"/sys/fs/cgroup/cpu\",\"path\":\"/batch\",\"inode\":7}\n";
-        let target = Target { mount: "/sys/fs/cgroup/cpu".into(), path: "/batch".into(), inode: 7 };
-        assert_eq!(parse(old), Contents { records: vec![Record::Recreating(target)], ..Contents::default() });
-    }
-
-    #[test]
     fn a_torn_end_is_dropped_and_a_torn_middle_is_damage() {
         let text = line(&owner());
         let torn = format!("{text}{}", &text[..text.len() - 5]);

@@ -69,12 +69,6 @@ const RETIRED_WORDS: [(&str, &str); 23] = [
 const RETIRED_IN_HELP: [(&str, &str); 3] =
     [("judge", "probe"), ("takeover", "replace, or hand over"), ("company", "load")];
 
-/// Old names that the agent still serves until the next release: (file, word).
-const ALIASES: [(&str, &str); 2] = [
-    ("crates/commensal-agent/src/snapshot.rs", "troubles"),
-    ("crates/commensal-agent/src/exposition.rs", "troubles"),
-];
-
 /// Keywords that begin the definition of a type.
 const KINDS: [&str; 4] = ["struct ", "enum ", "trait ", "type "];
 
@@ -89,14 +83,10 @@ pub fn check(root: &Path, files: &[PathBuf], problems: &mut Vec<String>) -> anyh
         }
         let text = std::fs::read_to_string(path)?;
         for (name, word) in retired_names(&text) {
-            if !ALIASES.contains(&(file.as_str(), name.as_str())) {
-                problems.push(format!("{file}: {name} is retired: call it {word}"));
-            }
+            problems.push(format!("{file}: {name} is retired: call it {word}"));
         }
         for (line, old, word) in retired_help(&file, &text) {
-            if !ALIASES.contains(&(file.as_str(), old)) {
-                problems.push(format!("{file}:{line}: help says {old:?}, which is retired: say {word}"));
-            }
+            problems.push(format!("{file}:{line}: help says {old:?}, which is retired: say {word}"));
         }
         let Some((package, _)) = inside else { continue };
         for name in defined(&text) {

@@ -201,7 +201,7 @@ impl Router {
                 Some(explained) => json_of(&explained),
                 None => no_group(&snapshot, name),
             },
-            _ => json_of(&snapshot.with_old_names()),
+            _ => json_of(&snapshot),
         };
         let ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
         answer.headers_mut().insert(AGE, HeaderValue::from(ms));

@@ -19,8 +19,6 @@ use std::time::{Duration, Instant};
 
 /// Suffix of a fresh group's name until it gets the old group's name.
 pub(crate) const ASIDE: &str = ".commensal-recreate";
-/// The suffix in the previous release, which may have been killed during a replacement.
-pub(crate) const OLD_ASIDE: &str = ".commensal-renew";
 
 /// Timeout for moving members that keep forking.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -58,15 +56,13 @@ pub(crate) fn recreate(
 
 /// Returns the name that a fresh group called `name` will get; `None` if `name` is not the name of a fresh group.
 pub(crate) fn replaced_name(name: &str) -> Option<&str> {
-    [ASIDE, OLD_ASIDE].iter().find_map(|end| name.strip_suffix(end))
+    name.strip_suffix(ASIDE)
 }
 
 /// Whether a replacement of the group at `path` was begun and not completed.
 pub(crate) fn is_begun(host: &mut dyn Host, mount: &str, path: &str) -> bool {
-    [ASIDE, OLD_ASIDE].iter().any(|end| {
-        let aside = host.open(&below(Path::new(mount), &format!("{path}{end}")));
-        aside.map(|dir| host.close(dir)).is_ok()
-    })
+    let aside = host.open(&below(Path::new(mount), &format!("{path}{ASIDE}")));
+    aside.map(|dir| host.close(dir)).is_ok()
 }
 
 fn replace(
@@ -76,14 +72,7 @@ fn replace(
     kept: &Kept,
     done: &mut Vec<Recreated>,
 ) -> Result<(), HostError> {
-    let old_name = format!("{name}{OLD_ASIDE}");
-    let aside = match host.open_child(parent, &old_name) {
-        Ok(dir) => {
-            host.close(dir);
-            old_name
-        }
-        Err(_) => format!("{name}{ASIDE}"),
-    };
+    let aside = format!("{name}{ASIDE}");
     let fresh = match host.mkdir(parent, &aside) {
         // An earlier attempt may have created the group: no other program uses this name.
         Err(error) if error.errno == Errno::EEXIST => host.open_child(parent, &aside)?,

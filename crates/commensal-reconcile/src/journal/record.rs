@@ -151,9 +151,7 @@ pub enum Record {
         /// Path of the group that contains the members while they are lifted.
         to: String,
     },
-    /// A group is about to be replaced by a fresh one of the same name. The previous release called this record
-    /// `renewing`.
-    #[serde(alias = "renewing")]
+    /// A group is about to be replaced by a fresh one of the same name.
     Recreating(Target),
     /// A process is about to be moved into a commensal group.
     Moving {

@@ -80,10 +80,8 @@ pub(super) fn of_recreation(
 ) -> Result<(), Left> {
     let at = |path: &str| below(Path::new(&target.mount), path);
     let mut opened = host.open(&at(&target.path));
-    for end in [recreate::ASIDE, recreate::OLD_ASIDE] {
-        if opened.as_ref().is_err_and(|error| matches!(error.errno, Errno::ENOENT | Errno::ENODEV)) {
-            opened = host.open(&at(&format!("{}{end}", target.path)));
-        }
+    if opened.as_ref().is_err_and(|error| matches!(error.errno, Errno::ENOENT | Errno::ENODEV)) {
+        opened = host.open(&at(&format!("{}{}", target.path, recreate::ASIDE)));
     }
     let dir = match opened {
         Err(error) if matches!(error.errno, Errno::ENOENT | Errno::ENODEV) => return Ok(()),

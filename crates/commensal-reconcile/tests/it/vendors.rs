@@ -206,51 +206,6 @@ fn openeuler_a_replacing_of_an_earlier_boot_is_not_finished() {
     assert_eq!(rebooted.snapshot(), before);
 }
 
-/// Converts a journal to the form that the previous release wrote.
-fn in_old_words(text: &str) -> String {
-    let line = |line: &str| {
-        let (_, json) = line.split_once(' ').unwrap();
-        let json = json.replace("\"recreating\"", "\"renewing\"");
-        format!("{:08x} {json}\n", crc32fast::hash(json.as_bytes()))
-    };
-    text.lines().map(line).collect()
-}
-
-/// A replacement during which the previous release was killed is completed, with that release's record and name of the
-/// fresh group, at any moment.
-// promise 13
-#[test]
-fn openeuler_a_replacing_of_the_release_before_is_finished() {
-    let online = BATCH.replace("offline", "online");
-    let file = Path::new(crate::support::STATE).join("machine.journal");
-    let mut half_done = 0;
-    for n in 0..60 {
-        let fake = machine(VendorKernel::OPENEULER);
-        batch(&fake);
-        let before = fake.snapshot();
-        applied(&mut fake.another(), BATCH);
-        let (found, plan) = planned(&mut fake.another(), &online).unwrap();
-        let mut host = fake.another();
-        let mut journal = crate::support::journal(&mut host).unwrap();
-        fake.crash_after(n);
-        commensal_reconcile::apply(&mut host, &plan.steps, &found, &mut journal);
-        let mut after = fake.restart();
-        let text = after.state_read(&file).unwrap().map(|text| in_old_words(&text));
-        if let Some(text) = &text {
-            after.state_replace(&file, text).unwrap();
-        }
-        let parent = open(&mut after, "/sys/fs/cgroup/cpu");
-        if let Ok(aside) = after.open_child(parent, "batch.commensal-recreate") {
-            assert!(text.is_some_and(|text| text.contains("\"renewing\"")));
-            after.rename(parent, "batch.commensal-recreate", aside.inode, "batch.commensal-renew").unwrap();
-            half_done += 1;
-        }
-        everything_back(&after);
-        assert_eq!(after.snapshot(), before, "killed after {n} writes");
-    }
-    assert!(half_done > 2, "only {half_done} moments with both groups");
-}
-
 /// With five levels, the first level other than 0 that a group gets cannot be changed, which includes the scratch
 /// group's.
 #[test]

@@ -180,24 +180,3 @@ pub fn guard(context: &mut Context, options: &Guard) -> anyhow::Result<u8> {
     })?;
     Ok(u8::from(!complete))
 }
-
-#[cfg(test)]
-mod tests {
-    use crate::cli::{Cli, Verb};
-    use clap::Parser as _;
-
-    #[test]
-    fn the_old_name_of_an_option_is_understood() {
-        for (option, expected) in [
-            ("--no-probe", (true, false)),
-            ("--no-judge", (true, false)),
-            ("--replace", (false, true)),
-            ("--takeover", (false, true)),
-            ("--no-guard", (false, false)),
-        ] {
-            let cli = Cli::try_parse_from(["commensal", "agent", option]).unwrap();
-            let Verb::Agent(options) = cli.verb else { panic!("another verb") };
-            assert_eq!((options.no_probe, options.replace), expected, "{option}");
-        }
-    }
-}

@@ -32,7 +32,7 @@ pub struct Agent {
     pub no_guard: bool,
 
     /// Do not load the probe (BPF): the causes of waits are then unknown, and decisions use run delay and pressure.
-    #[arg(long, alias = "no-judge")]
+    #[arg(long)]
     pub no_probe: bool,
 
     /// What to leave in force when the agent stops: the safe state (offline work held back, no limit on online work),
@@ -41,7 +41,7 @@ pub struct Agent {
     pub on_exit: OnExit,
 
     /// Replace the running agent, which exits without changing anything.
-    #[arg(long, alias = "takeover")]
+    #[arg(long)]
     pub replace: bool,
 
     /// Also serve metrics over TCP at this address (read-only).

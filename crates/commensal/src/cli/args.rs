@@ -37,10 +37,6 @@ pub struct Cli {
     #[arg(long, global = true)]
     pub insecure_permissions: bool,
 
-    /// Deprecated and without effect; the next release removes it.
-    #[arg(long, short, global = true, hide = true)]
-    pub verbose: bool,
-
     /// The subcommand.
     #[command(subcommand)]
     pub verb: Verb,

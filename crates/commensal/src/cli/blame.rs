@@ -239,28 +239,3 @@ fn without(context: &mut Context, options: &Blame, look: &Look, error: &BlameErr
 fn on_a_terminal() -> bool {
     std::io::stdout().is_terminal()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use commensal_blame::{Histogram, Kind};
-
-    #[test]
-    fn programs_find_a_verdict_in_its_old_words_as_well() {
-        let labels = Labels { against: vec!["etl".to_owned()], ..Labels::default() };
-        let mut figures = Figures::default();
-        figures.counters.run_ns = 1_000_000_000;
-        figures.wait.0[Kind::Offline as usize] = 60_000_000;
-        let mut check = |blame_ms: f64, delays: u64, expected: [&str; 2]| {
-            figures.preempt_delay = Histogram::new(vec![delays]);
-            let bounds = Bounds { blame_ms, ..Bounds::default() };
-            let json =
-                serde_json::to_value(Report::new(&figures, &labels, bounds, &|_| String::new())).unwrap();
-            let verdict = &json["verdict"];
-            assert_eq!([&verdict["result"], &verdict["word"]], expected);
-        };
-        check(50.0, 100, ["over budget", "guilty"]);
-        check(100.0, 100, ["within budget", "innocent"]);
-        check(100.0, 1, ["unknown", "unknown"]);
-    }
-}

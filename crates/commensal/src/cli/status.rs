@@ -26,7 +26,7 @@ pub fn run(context: &mut Context, options: &Json) -> anyhow::Result<u8> {
         Err(error) => return Err(error.into()),
     };
     if options.json {
-        println!("{}", commensal_core::text::json_pretty(&answer.body.with_old_names())?);
+        println!("{}", commensal_core::text::json_pretty(&answer.body)?);
     } else {
         print!("{}", status::text(&answer.body, answer.age));
     }

@@ -165,7 +165,7 @@ fn an_agent_keeps_its_groups_when_others_can_write_the_file() {
     }
     let program = Program::new("reown");
     let groups = program.groups(ETL);
-    let agent = Agent::start(&program, &groups, &["--no-judge"]);
+    let agent = Agent::start(&program, &groups, &["--no-probe"]);
     until("the group is there", || own(&program, "etl").exists());
     std::fs::write(&groups, format!("{ETL}[group.more]\nclass = \"offline\"\n")).unwrap();
     give(&groups, SOMEBODY);

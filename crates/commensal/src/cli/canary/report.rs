@@ -178,15 +178,12 @@ impl CanaryAnswer {
 
     /// The result as JSON.
     pub fn as_json(&self, report: &Report) -> Value {
-        let mut canary = json!(report);
-        // Old name of `no_probe`, kept for one release.
-        canary["no_judge"] = canary["no_probe"].clone();
         json!({
             "verdict": self.verdict,
             "sentence": self.sentence,
             "effects": self.effects,
             "missing": self.missing,
-            "canary": canary,
+            "canary": report,
         })
     }
 }
@@ -266,11 +263,7 @@ mod tests {
         }
         let json = answer.as_json(&report);
         assert_eq!((&json["verdict"], &json["effects"][0]["shown"]), (&json!("PASS"), &json!("effect")));
-        // The old name of a key stays for one release, and reports of agents of the previous release can be parsed.
         assert_eq!(json["canary"]["no_probe"], json!("clang is missing"));
-        assert_eq!(json["canary"]["no_judge"], json!("clang is missing"));
-        let of_old: Report = serde_json::from_str(r#"{"no_judge":"no BTF"}"#).unwrap();
-        assert_eq!(of_old.no_probe.as_deref(), Some("no BTF"));
     }
 
     #[test]

@@ -91,12 +91,11 @@ fn of_kernel(kernel: &Kernel) -> Value {
     })
 }
 
-/// The status as JSON. For one release `probe` is also present under its old name `judge`.
+/// The status as JSON.
 fn as_json(known: &Known, probed: &Probed, state_dir: &Path) -> Value {
-    let seen = probed.as_json();
     json!({
         "kernel": of_kernel(&known.kernel), "scheduler": known.status.as_ref().map(|(raw, _)| raw),
-        "judge": seen, "probe": seen, "state_dir": state_dir,
+        "probe": probed.as_json(), "state_dir": state_dir,
         "killed": known.silent.as_ref().filter(|silent| !silent.runs).map(|silent| silent.pid),
     })
 }
@@ -295,12 +294,10 @@ mod tests {
     }
 
     #[test]
-    fn programs_find_the_probe_under_its_old_name_as_well() {
+    fn json_says_why_there_is_no_probe() {
         let known = known(kernel("enabled"), Some(running()));
         let json = as_json(&known, &Probed::Absent("no BTF".to_owned()), Path::new(STATE));
-        for key in ["probe", "judge"] {
-            assert_eq!(json[key], json!({ "absent": "no BTF" }), "{key}");
-        }
+        assert_eq!(json["probe"], json!({ "absent": "no BTF" }));
     }
 
     #[test]
