@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 /// A program that cargo built.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Artifact {
     pub package: String,
     /// Directory of the package.
@@ -37,9 +37,17 @@ impl Artifact {
 
 /// Builds the tests of the packages that `which` selects (arguments of cargo), and returns cargo's messages.
 pub fn messages(which: &[&str]) -> anyhow::Result<String> {
+    messages_in(&root(), None, which)
+}
+
+/// Like [`messages`], in another tree and with another target directory.
+fn messages_in(tree: &Path, target: Option<&Path>, which: &[&str]) -> anyhow::Result<String> {
     let mut command = crate::tree::cargo();
     command.args(["test", "--no-run"]).args(which).arg("--message-format=json-render-diagnostics");
-    let done = command.current_dir(root()).stderr(Stdio::inherit()).output().context("cargo test")?;
+    if let Some(target) = target {
+        command.env("CARGO_TARGET_DIR", target);
+    }
+    let done = command.current_dir(tree).stderr(Stdio::inherit()).output().context("cargo test")?;
     if !done.status.success() {
         bail!("the tests do not build");
     }
@@ -48,6 +56,14 @@ pub fn messages(which: &[&str]) -> anyhow::Result<String> {
 
 /// Like [`messages`], but returns the test programs.
 pub fn tests(which: &[&str]) -> anyhow::Result<Vec<Artifact>> {
-    let found = messages(which)?;
-    Ok(found.lines().filter_map(Artifact::read).filter(|one| one.is_test).collect())
+    Ok(programs(&messages(which)?))
+}
+
+/// Like [`tests`], in another tree and with another target directory.
+pub fn tests_in(tree: &Path, target: &Path, which: &[&str]) -> anyhow::Result<Vec<Artifact>> {
+    Ok(programs(&messages_in(tree, Some(target), which)?))
+}
+
+fn programs(messages: &str) -> Vec<Artifact> {
+    messages.lines().filter_map(Artifact::read).filter(|one| one.is_test).collect()
 }

@@ -1,7 +1,7 @@
 //! The complete check, which developers run before a change and CI runs after it.
 
 use crate::tree::{SQL, root, step};
-use crate::{features, generate, test, tidy};
+use crate::{devtools, features, objects, test, tidy};
 use anyhow::{Context, bail};
 use std::path::PathBuf;
 use std::process::Command;
@@ -18,19 +18,23 @@ pub fn run(long: bool) -> anyhow::Result<()> {
     if !problems.is_empty() {
         bail!("{}", problems.join("\n"));
     }
-    step("generated files");
-    generate::run(&root(), None, true)?;
-    generate::package(tempfile::tempdir()?.path())?;
+    objects::run(&root(), true, false)?;
     step("lints");
     lints()?;
+    step("generated files");
+    devtools::run(&["gen", "--check"])?;
+    let package = tempfile::tempdir()?;
+    devtools::run(&["gen", "--out", &package.path().display().to_string()])?;
     let tally = if long {
         step("oldest compiler");
         oldest_compiler()?;
         step("licences");
         licences()?;
-        test::everything(true)?
+        test::all_and_long()?
     } else {
-        test::quick(&[])?
+        let mut tally = test::gate(&[])?;
+        tally.add(test::workspace(&[])?);
+        tally
     };
     tally.print(started);
     if tally.failed > 0 {

@@ -1,30 +1,30 @@
-//! Development tasks: `cargo xtask ci | test | check | tidy | promises | gen | bench | soak | vm`.
+//! Development tasks: `cargo xtask ci | test | stress | check | tidy | promises | gen | bench | soak | vm`.
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "a development tool works on the source tree directly")]
 
 mod artifact;
-mod bench;
 mod check;
 mod ci;
+mod confirm;
+mod devtools;
 mod features;
-mod generate;
 mod interrupt;
+mod noise;
 mod objects;
 mod promises;
 mod runner;
-mod soak;
-mod stage;
+mod stress;
 mod tally;
 mod test;
 mod tidy;
-mod tree;
 mod vm;
 
 use anyhow::bail;
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use tree::root;
+use xtask::{SKIPPED, tree};
 
 /// Development tasks.
 #[derive(Debug, Parser)]
@@ -35,42 +35,66 @@ struct Xtask {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Run the gate, which every change must pass: format, tidy, generated files, lints, `cargo xtask test`.
+    /// Run the gate, which every change must pass: format, tidy, generated files, lints, and the deterministic tests.
     Ci {
         /// Also check the oldest compiler and licences, and run all tests and the long ones.
         #[arg(long)]
         long: bool,
     },
-    /// Run the deterministic tests of the default members on the running kernel, in some minutes; or all tests.
+    /// Run the deterministic tests of the default members on the running kernel, in some minutes; or another tier.
     Test(test::Args),
+    /// Run tests many times, beside work that takes the CPUs away from them.
+    Stress(stress::Args),
     /// Check one crate in seconds: format, lints, its tests and those of crates that rely on it.
     Check(check::Args),
-    /// Check the rules of the tree that the compiler does not check.
+    /// Check rules of the tree that the compiler does not check.
     Tidy,
     /// List the promises, and the tests that verify them.
     Promises,
-    /// Write the knob reference and the compiled BPF programs; with --out, the additional files of a package.
+    /// Write the knob reference and the compiled BPF programs; with --out the additional files of a package.
     Gen {
-        /// What to write [default: everything; the BPF programs only if their compiler is installed].
+        /// What to write [default: everything; the BPF programs where their compiler is].
         #[arg(value_enum)]
-        part: Option<generate::Part>,
-        /// Only report whether the files are up to date.
+        part: Option<Part>,
+        /// Only report whether they are up to date.
         #[arg(long)]
         check: bool,
         /// Write man pages, completions and JSON Schemas into this folder.
         #[arg(long, value_name = "DIR", conflicts_with_all = ["part", "check"])]
         out: Option<PathBuf>,
     },
-    /// Measure the performance, and compare it with its goals, as ratios within one run.
+    /// Measure the goals in DESIGN, as ratios within one run; `--help` lists the parts.
+    #[command(disable_help_flag = true)]
     Bench {
-        /// What to measure [default: everything].
-        #[arg(value_enum)]
-        parts: Vec<bench::Part>,
+        /// Arguments of the benchmark.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
     },
-    /// Run agents for a long time under random events and failures, and check for leaks. Needs root.
-    Soak(soak::Args),
+    /// Run agents for a long time under everything that may happen to them, and check for leaks; `--help` lists the
+    /// options. Needs root.
+    #[command(disable_help_flag = true)]
+    Soak {
+        /// Arguments of the soak.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
     /// Run the kernel tests, or a command, on kernels in virtual machines.
     Vm(vm::Args),
+    /// Run one test and end everything that it leaves behind.
+    #[command(hide = true)]
+    Supervise(runner::supervise::Args),
+    /// Take CPU time away from everything else.
+    #[command(hide = true)]
+    Spin(noise::Spin),
+}
+
+/// Parts of the generated files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// The compiled BPF programs.
+    Bpf,
+    /// The references of limits and knobs.
+    Texts,
 }
 
 fn main() -> ExitCode {
@@ -87,6 +111,7 @@ fn run() -> anyhow::Result<ExitCode> {
     match Xtask::parse().task {
         Task::Ci { long } => ci::run(long)?,
         Task::Test(args) => test::run(&args)?,
+        Task::Stress(args) => stress::run(&args)?,
         Task::Check(args) => check::run(&args)?,
         Task::Tidy => {
             let problems = tidy::problems(&root())?;
@@ -95,11 +120,31 @@ fn run() -> anyhow::Result<ExitCode> {
             }
         }
         Task::Promises => print!("{}", promises::Promises::read(&root(), &tidy::sources(&root())?)?.list()),
-        Task::Gen { out: Some(out), .. } => generate::package(&out)?,
-        Task::Gen { part, check, .. } => generate::run(&root(), part, check)?,
-        Task::Bench { parts } => bench::run(&parts)?,
-        Task::Soak(args) => soak::run(&args)?,
+        Task::Gen { out: Some(out), .. } => devtools::run(&["gen", "--out", &out.display().to_string()])?,
+        Task::Gen { part, check, .. } => generate(part, check)?,
+        Task::Bench { args } => return started("bench", &args),
+        Task::Soak { args } => return started("soak", &args),
         Task::Vm(args) => return vm::run(&args),
+        Task::Supervise(args) => return runner::supervise::run(&args),
+        Task::Spin(spin) => noise::spin(spin),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn generate(part: Option<Part>, check: bool) -> anyhow::Result<()> {
+    if part != Some(Part::Texts) {
+        objects::run(&root(), check, part == Some(Part::Bpf))?;
+    }
+    match (part, check) {
+        (Some(Part::Bpf), _) => Ok(()),
+        (_, true) => devtools::run(&["gen", "--check"]),
+        (_, false) => devtools::run(&["gen"]),
+    }
+}
+
+/// Runs a task of devtools with these arguments, and passes its exit status on.
+fn started(task: &str, args: &[String]) -> anyhow::Result<ExitCode> {
+    let args: Vec<&str> = [task].into_iter().chain(args.iter().map(String::as_str)).collect();
+    let status = devtools::status(&args)?;
+    Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
 }

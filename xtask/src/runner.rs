@@ -1,8 +1,10 @@
-//! Runs tests, each in a separate process with a time limit, in the groups of `.config/nextest.toml`. This replaces
+//! Runs tests, each in a separate process with a limit of CPU time, as `.config/nextest.toml` says. This replaces
 //! `cargo nextest run` on a machine that has only cargo (`docs/decisions/0050`).
 
 pub mod config;
+pub mod ledger;
 mod process;
+pub mod supervise;
 
 use crate::artifact::Artifact;
 use crate::interrupt;
@@ -10,6 +12,7 @@ use crate::tally::Tally;
 use crate::tree::root;
 use anyhow::{Context, bail};
 use config::{Config, Terms};
+use ledger::Ledger;
 use process::Done;
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -23,9 +26,8 @@ const POLL: Duration = Duration::from_millis(100);
 /// Number of slowest tests named at the end.
 const LONGEST: usize = 10;
 
-/// The package that contains most of the tests in the configuration's groups. Whenever this package is built, the other
-/// packages with such tests are built as well.
-const GROUPED: &str = "commensal";
+/// The package that has tests of every tier.
+const WITH_ALL_TIERS: &str = "commensal";
 
 /// One test.
 #[derive(Debug)]
@@ -63,28 +65,35 @@ pub fn run(
                 let terms = config.terms(&name);
                 waiting.push(Test { program, name, terms });
             } else {
-                tally.skip(format!("{} {name}: runs with `cargo xtask test --all`", program.package));
+                tally.elsewhere += 1;
             }
         }
     }
-    // Without this package, most patterns in the configuration match no test.
-    if filters.is_empty() && programs.iter().any(|program| program.package == GROUPED) {
+    // A pattern that matches no test is a mistake, unless no package is here whose tests it could match.
+    if filters.is_empty() && programs.iter().any(|program| program.package == WITH_ALL_TIERS) {
         let found: Vec<&str> = found.iter().map(String::as_str).collect();
         let unused = config.unused(&found);
         if !unused.is_empty() {
             bail!("no test is called {} ({})", unused.join(" or "), config::FILE);
         }
     }
-    // The sort is stable, so tests of a program stay sorted by name.
-    waiting.sort_by_key(|test| std::cmp::Reverse(test.terms.priority));
     interrupt::watch()?;
     Schedule { config, all: waiting.len(), waiting, running: Vec::new(), begun: Instant::now() }
         .run(variables, &mut tally)?;
     Ok(tally)
 }
 
+/// Runs one test of a program once, without a record.
+///
+/// # Errors
+/// If it cannot be started.
+pub fn once(program: &Artifact, name: &str) -> anyhow::Result<Option<String>> {
+    let terms = Config::read(&root(), config::DEFAULT)?.terms(name);
+    Ok(process::run(program, name, terms.limit, &[])?.failure)
+}
+
 /// Lists the tests of a program.
-fn names(program: &Artifact) -> anyhow::Result<Vec<String>> {
+pub fn names(program: &Artifact) -> anyhow::Result<Vec<String>> {
     let mut command = Command::new(&program.executable);
     let output = command.args(["--list", "--format", "terse"]).current_dir(&program.folder).output();
     let output = output.with_context(|| format!("list the tests of {}", program.executable.display()))?;
@@ -99,8 +108,8 @@ struct Schedule<'p> {
     config: Config,
     all: usize,
     waiting: Vec<Test<'p>>,
-    /// Title, group and number of threads of each running test.
-    running: Vec<(String, Option<String>, usize)>,
+    /// Title and number of threads of each running test.
+    running: Vec<(String, usize)>,
     begun: Instant,
 }
 
@@ -109,25 +118,28 @@ impl<'p> Schedule<'p> {
         let (send, receive) = mpsc::channel();
         let mut told = Instant::now();
         let mut times = BTreeMap::new();
+        let mut ledger = Ledger::open()?;
         std::thread::scope(|scope| {
             loop {
                 while let Some(test) = self.next().filter(|_| !interrupt::interrupted()) {
-                    self.running.push((test.title(), test.terms.group.clone(), test.terms.threads));
+                    self.running.push((test.title(), test.terms.threads));
                     let send = send.clone();
                     scope.spawn(move || {
+                        let stolen = ledger::stolen();
                         let done = process::run(test.program, &test.name, test.terms.limit, variables);
-                        let _ = send.send((test, done));
+                        let _ = send.send((test, done, ledger::stolen() - stolen));
                     });
                 }
                 if self.running.is_empty() {
                     break;
                 }
                 match receive.recv_timeout(POLL) {
-                    Ok((test, done)) => {
+                    Ok((test, done, stolen)) => {
                         let title = test.title();
-                        self.running.retain(|(other, ..)| *other != title);
+                        self.running.retain(|(other, _)| *other != title);
                         let done = done.with_context(|| format!("run {title}"))?;
                         times.insert((done.took, title.clone()), ());
+                        ledger.add(&title, &done, stolen)?;
                         self.told(&title, &done, tally);
                     }
                     Err(RecvTimeoutError::Timeout) => {}
@@ -154,22 +166,15 @@ impl<'p> Schedule<'p> {
 
     /// Returns the next waiting test if it may start now.
     fn next(&mut self) -> Option<Test<'p>> {
-        let group_has_room = |test: &Test| match &test.terms.group {
-            None => true,
-            Some(group) => {
-                let beside = self.running.iter().filter(|(_, of, _)| of.as_ref() == Some(group)).count();
-                beside < self.config.groups.get(group).copied().unwrap_or(1)
-            }
-        };
-        let index = self.waiting.iter().position(group_has_room)?;
         // Smaller tests do not overtake a test that needs more threads: otherwise that test might never start.
-        let taken: usize = self.running.iter().map(|(.., threads)| threads).sum();
-        (taken + self.waiting[index].terms.threads <= self.config.threads).then(|| self.waiting.remove(index))
+        let taken: usize = self.running.iter().map(|(_, threads)| threads).sum();
+        let fits = taken + self.waiting.first()?.terms.threads <= self.config.threads;
+        fits.then(|| self.waiting.remove(0))
     }
 
     fn progress(&self) {
         let done = self.all - self.waiting.len() - self.running.len();
-        let names: Vec<&str> = self.running.iter().map(|(title, ..)| title.as_str()).collect();
+        let names: Vec<&str> = self.running.iter().map(|(title, _)| title.as_str()).collect();
         println!("{:4} s  {done} of {}; now {}", self.begun.elapsed().as_secs(), self.all, names.join(", "));
     }
 

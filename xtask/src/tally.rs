@@ -9,6 +9,8 @@ use std::time::Instant;
 pub struct Tally {
     pub passed: usize,
     pub failed: usize,
+    /// Number of tests that belong to another tier.
+    pub elsewhere: usize,
     /// Tests that returned early, with the reasons. The test harness counts them as passed.
     returned: BTreeMap<String, Vec<String>>,
     /// Tests and steps that were not started, as `what: reason`.
@@ -77,6 +79,11 @@ impl Tally {
         self.kernels.iter().map(|(_, ran, _)| ran).sum()
     }
 
+    /// Tests that failed, by name.
+    pub fn failures(&self) -> &[String] {
+        &self.failures
+    }
+
     /// Records a test or step that could not be started.
     pub fn skip(&mut self, what: String) {
         self.not_started.push(what);
@@ -104,6 +111,7 @@ impl Tally {
     pub fn add(&mut self, other: Tally) {
         self.passed += other.passed;
         self.failed += other.failed;
+        self.elsewhere += other.elsewhere;
         self.returned.extend(other.returned);
         self.not_started.extend(other.not_started);
         self.kernels.extend(other.kernels);
@@ -140,6 +148,9 @@ impl Tally {
         let width = self.kernels.iter().map(|(kernel, _, _)| kernel.len()).max().unwrap_or(0);
         for (kernel, ran, skipped) in &self.kernels {
             println!("  {kernel:width$}  {ran:>4} ran, {skipped:>4} skipped");
+        }
+        if self.elsewhere > 0 {
+            println!("{} tests belong to other tiers: cargo xtask test --help", self.elsewhere);
         }
         for name in &self.failures {
             println!("failed: {name}");

@@ -2,6 +2,7 @@
 //! and promises with their tests.
 
 mod circles;
+mod gate;
 mod words;
 
 use crate::promises::Promises;
@@ -10,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Allowed dependencies between the crates of this workspace: data flows in one direction.
-const EDGES: [(&str, &[&str]); 15] = [
+const EDGES: [(&str, &[&str]); 16] = [
     ("commensal-core", &[]),
     ("commensal-store", &[]),
     ("commensal-host", &["commensal-core"]),
@@ -56,7 +57,7 @@ const EDGES: [(&str, &[&str]); 15] = [
         ],
     ),
     (
-        "xtask",
+        "devtools",
         &[
             "commensal",
             "commensal-core",
@@ -68,6 +69,7 @@ const EDGES: [(&str, &[&str]); 15] = [
             "commensal-lab",
         ],
     ),
+    ("xtask", &[]),
 ];
 
 /// Crates that only some files of the program may use, so that the commands that plan, apply, run and restore do not
@@ -161,6 +163,8 @@ pub fn problems(root: &Path) -> anyhow::Result<Vec<String>> {
     }
     words::check(root, &files, &mut problems)?;
     circles::check(root, &files, &mut problems)?;
+    gate::check(root, &files, &mut problems)?;
+    problems.extend(stray_files(root));
     problems.extend(Promises::read(root, &files)?.problems);
     Ok(problems)
 }
@@ -225,7 +229,7 @@ fn publishable(name: &str, manifest: &toml::Table, (ours, licensed): (&toml::Tab
 
 fn edges(root: &Path, problems: &mut Vec<String>) -> anyhow::Result<()> {
     let allowed: BTreeMap<&str, &[&str]> = EDGES.into_iter().collect();
-    let mut manifests: Vec<PathBuf> = vec![root.join("xtask/Cargo.toml")];
+    let mut manifests: Vec<PathBuf> = vec![root.join("devtools/Cargo.toml"), root.join("xtask/Cargo.toml")];
     for entry in std::fs::read_dir(root.join("crates"))? {
         manifests.push(entry?.path().join("Cargo.toml"));
     }
@@ -254,10 +258,37 @@ fn edges(root: &Path, problems: &mut Vec<String>) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Files at the top of the tree. Others there are left over from somebody's work.
+const AT_THE_TOP: [&str; 13] = [
+    ".gitignore",
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "Cargo.lock",
+    "Cargo.toml",
+    "LICENSE",
+    "PROMISES.md",
+    "README.md",
+    "clippy.toml",
+    "deny.toml",
+    "rust-toolchain.toml",
+    "rustfmt.toml",
+];
+
+/// Lists the files at the top of the tree that do not belong there. Without git (in a package) there are none.
+fn stray_files(root: &Path) -> Vec<String> {
+    let mut git = std::process::Command::new("git");
+    let listed = git.args(["ls-files", "--cached"]).current_dir(root).output();
+    let listed = listed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    let stray = listed.lines().filter(|name| !name.contains('/') && !AT_THE_TOP.contains(name));
+    let there = stray.filter(|name| root.join(name).exists());
+    there.map(|name| format!("{name}: no file of this name belongs at the top of the tree")).collect()
+}
+
 /// Lists every source file of the tree.
 pub fn sources(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
-    let mut folders = vec![root.join("crates"), root.join("xtask")];
+    let mut folders = vec![root.join("crates"), root.join("devtools"), root.join("xtask")];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder)? {
             let path = entry?.path();

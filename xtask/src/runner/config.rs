@@ -2,7 +2,6 @@
 //! error, so that `cargo nextest run` and `cargo xtask test` never interpret the file differently.
 
 use anyhow::{Context, bail};
-use commensal_core::units::TimeSpan;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,13 +9,12 @@ use std::time::Duration;
 
 /// Path of the file, relative to the top of the tree.
 pub const FILE: &str = ".config/nextest.toml";
-const DEFAULT: &str = "default";
+pub const DEFAULT: &str = "default";
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct File {
     profile: BTreeMap<String, Profile>,
-    test_groups: BTreeMap<String, Group>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -31,12 +29,6 @@ struct Profile {
     overrides: Vec<Override>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-struct Group {
-    max_threads: usize,
-}
-
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct SlowTimeout {
@@ -48,10 +40,8 @@ struct SlowTimeout {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct Override {
     filter: String,
-    test_group: Option<String>,
     slow_timeout: Option<SlowTimeout>,
     threads_required: Option<usize>,
-    priority: Option<i8>,
 }
 
 /// A profile, merged with the default profile.
@@ -63,29 +53,23 @@ pub struct Config {
     /// Tests that the profile runs.
     wanted: Filter,
     rules: Vec<Rule>,
-    /// Number of tests of each group that may run at the same time.
-    pub groups: BTreeMap<String, usize>,
 }
 
 /// Settings for some tests.
 #[derive(Debug)]
 struct Rule {
     filter: Filter,
-    group: Option<String>,
     limit: Option<Duration>,
     threads: Option<usize>,
-    priority: Option<i8>,
 }
 
 /// Effective settings of one test.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Terms {
-    pub group: Option<String>,
+    /// Limit of the CPU time.
     pub limit: Duration,
     /// Number of threads that the test occupies.
     pub threads: usize,
-    /// Priority; higher ones start first.
-    pub priority: i8,
 }
 
 impl Config {
@@ -116,19 +100,11 @@ impl Config {
         // The profile's own overrides come first, because for each setting the first match applies.
         let overrides = own.overrides.into_iter().chain(default.overrides);
         let rules = overrides.map(Rule::parse).collect::<anyhow::Result<Vec<_>>>()?;
-        let groups: BTreeMap<String, usize> =
-            file.test_groups.into_iter().map(|(name, group)| (name, group.max_threads)).collect();
-        if let Some(name) =
-            rules.iter().filter_map(|rule| rule.group.as_ref()).find(|name| !groups.contains_key(*name))
-        {
-            bail!("there is no test-groups.{name}");
-        }
         Ok(Config {
             threads: own.test_threads.or(default.test_threads).context("there is no test-threads")?,
             limit: timeout.limit()?,
             wanted: Filter::parse(&filter)?,
             rules,
-            groups,
         })
     }
 
@@ -140,11 +116,9 @@ impl Config {
     pub fn terms(&self, test: &str) -> Terms {
         let rules = || self.rules.iter().filter(|rule| rule.filter.matches(test));
         Terms {
-            group: rules().find_map(|rule| rule.group.clone()),
             limit: rules().find_map(|rule| rule.limit).unwrap_or(self.limit),
             // Without this limit, a test that needs more threads than there are would wait forever.
             threads: rules().find_map(|rule| rule.threads).unwrap_or(1).min(self.threads),
-            priority: rules().find_map(|rule| rule.priority).unwrap_or(0),
         }
     }
 
@@ -162,10 +136,8 @@ impl Rule {
     fn parse(given: Override) -> anyhow::Result<Rule> {
         Ok(Rule {
             filter: Filter::parse(&given.filter)?,
-            group: given.test_group,
             limit: given.slow_timeout.map(|timeout| timeout.limit()).transpose()?,
             threads: given.threads_required,
-            priority: given.priority,
         })
     }
 }
@@ -173,7 +145,7 @@ impl Rule {
 impl SlowTimeout {
     /// Returns the time after which nextest terminates the test.
     fn limit(&self) -> anyhow::Result<Duration> {
-        let TimeSpan(period) = self.period.parse()?;
+        let period = humantime::parse_duration(&self.period).context("slow-timeout.period")?;
         Ok(period * self.terminate_after)
     }
 }
@@ -220,30 +192,23 @@ default-filter = "all()"
 [[profile.all.overrides]]
 filter = "test(#lab::*)"
 slow-timeout = { period = "1m", terminate-after = 9 }
-[test-groups.measures]
-max-threads = 1
 [[profile.default.overrides]]
 filter = "test(#lab::*) | test(#limits::*)"
-test-group = "measures"
-priority = 100
+threads-required = 9
 "#;
 
     #[test]
     fn a_profile_adds_to_the_default_one() {
         let config = Config::parse(TEXT, DEFAULT).unwrap();
-        assert_eq!((config.threads, config.groups["measures"]), (3, 1));
+        assert_eq!(config.threads, 3);
         assert!(config.runs("lab::a") && !config.runs("docker::b"));
-        let terms = |group: Option<&str>, minutes: u64, priority| Terms {
-            group: group.map(str::to_owned),
-            limit: Duration::from_secs(60 * minutes),
-            threads: 1,
-            priority,
-        };
-        assert_eq!(config.terms("lab::a"), terms(Some("measures"), 2, 100));
-        assert_eq!(config.terms("output::lab::a"), terms(None, 2, 0));
+        let terms =
+            |minutes: u64, threads: usize| Terms { limit: Duration::from_secs(60 * minutes), threads };
+        assert_eq!(config.terms("lab::a"), terms(2, 3));
+        assert_eq!(config.terms("output::lab::a"), terms(2, 1));
         let all = Config::parse(TEXT, "all").unwrap();
         assert!(all.runs("docker::b"));
-        assert_eq!(all.terms("lab::a"), terms(Some("measures"), 9, 100));
+        assert_eq!(all.terms("lab::a"), terms(9, 3));
         assert_eq!(config.unused(&["lab::a", "docker::b"]), ["limits::*"]);
     }
 
@@ -254,17 +219,27 @@ priority = 100
             let error = Config::parse(&TEXT.replace(from, to), "all").unwrap_err();
             assert!(format!("{error:#}").contains(words), "{error:#}");
         };
-        refused("priority = 100", "run-extra-args = []", "run-extra-args");
+        refused("threads-required = 9", "run-extra-args = []", "run-extra-args");
         refused("test(#limits::*)", "package(x)", "is not test(#GLOB)");
-        refused("test-group = \"measures\"", "test-group = \"others\"", "there is no test-groups.others");
         refused("test-threads = 3", "test-threads = 3\nretries = 1", "one try");
         assert!(Config::parse(TEXT, "none").is_err());
     }
 
     #[test]
-    fn the_file_of_the_tree_is_understood() {
-        for profile in [DEFAULT, "all", "long"] {
-            Config::read(&crate::tree::root(), profile).unwrap();
+    fn the_file_of_the_tree_gives_each_test_to_one_tier() {
+        let of = |profile: &str| Config::read(&crate::tree::root(), profile).unwrap();
+        let tiers = [DEFAULT, "measure", "external", "guest"].map(of);
+        for (test, tier) in [
+            ("queue::line::they_are_admitted_in_order", 0),
+            ("measure::lab::a_run", 1),
+            ("loadgen::tests::measure::a_rate_is_kept", 1),
+            ("external::docker::both_sides", 2),
+            ("guest::systemd::units::a_slice", 3),
+            ("measurement::of_nothing", 0),
+        ] {
+            let found: Vec<usize> = (0..4).filter(|index| tiers[*index].runs(test)).collect();
+            assert_eq!(found, [tier], "{test}");
+            assert!(of("long").runs(test));
         }
     }
 }

@@ -78,7 +78,7 @@ pub fn check(root: &Path, files: &[PathBuf], problems: &mut Vec<String>) -> anyh
     for path in files {
         let file = path.strip_prefix(root).unwrap_or(path).display().to_string();
         let inside = file.strip_prefix("crates/").and_then(|rest| rest.split_once("/src/"));
-        if inside.is_none() && !file.starts_with("xtask/src/") {
+        if inside.is_none() && !["devtools/src/", "xtask/src/"].iter().any(|tools| file.starts_with(tools)) {
             continue;
         }
         let text = std::fs::read_to_string(path)?;

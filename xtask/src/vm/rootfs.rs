@@ -4,7 +4,6 @@
 use super::kernel::{cache, lock, mirror, run};
 use super::tools::{find_tool, tool};
 use anyhow::{Context, bail};
-use commensal_host::{Host, LinuxHost};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -70,7 +69,7 @@ fn recipe() -> String {
 }
 
 fn make(suite: &str, folder: &Path, archive: &Path) -> anyhow::Result<()> {
-    if LinuxHost::new().euid() != 0 {
+    if !rustix::process::geteuid().is_root() {
         bail!("debootstrap needs root");
     }
     if find_tool("debootstrap").is_none() {

@@ -1,6 +1,5 @@
-//! Generates files. The references of knobs and limits (from their tables) and the compiled BPF programs are stored in
-//! the tree. Man pages and completions (from the command line) and the JSON Schemas of records are written only for
-//! packages.
+//! Generates files. The references of knobs and limits (from their tables) are stored in the tree. Man pages and
+//! completions (from the command line) and the JSON Schemas of records are written only for packages.
 
 use anyhow::bail;
 use clap::CommandFactory;
@@ -12,27 +11,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
-/// Parts that can be written separately.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Part {
-    /// The compiled BPF programs.
-    Bpf,
-    /// The references of limits and knobs.
-    Texts,
-}
-
-/// Writes the files, or with `check` reports which are stale.
-pub fn run(root: &Path, part: Option<Part>, check: bool) -> anyhow::Result<()> {
-    if part != Some(Part::Texts) {
-        crate::objects::run(root, check, part == Some(Part::Bpf))?;
-    }
-    if part != Some(Part::Bpf) {
-        texts(root, check)?;
-    }
-    Ok(())
-}
-
-fn texts(root: &Path, check: bool) -> anyhow::Result<()> {
+/// Writes the references of limits and knobs, or with `check` reports which are stale.
+pub fn texts(root: &Path, check: bool) -> anyhow::Result<()> {
     let files = [("docs/reference/knobs.md", knobs()), ("docs/reference/limits.md", limits())];
     let stale =
         |(name, text): &&(&str, String)| std::fs::read_to_string(root.join(name)).ok().as_ref() != Some(text);

@@ -6,10 +6,6 @@ use commensal_core::units::{TimeSpan, UnitError};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Environment variable with the duration of the soak in the long tier.
-const TIME_VARIABLE: &str = "COMMENSAL_SOAK";
-/// Duration of the chaos soak of `cargo xtask test --all`.
-const SHORT_CHAOS: Duration = Duration::from_secs(60);
 /// Minimum number of lulls from which growth is computed.
 const FEWEST_LULLS: usize = 4;
 /// Maximum growth in file descriptors of an agent from the second to the last lull. A leak of one descriptor per change
@@ -39,24 +35,6 @@ pub struct Args {
     pub(super) quick: bool,
 }
 impl Args {
-    /// The options used in the long tier.
-    pub fn of_ci() -> Args {
-        let asked = std::env::var(TIME_VARIABLE).ok();
-        let time = asked.and_then(|text| span(&text).ok());
-        let time = time.unwrap_or(Duration::from_secs(20 * 60));
-        Args { time, seed: 1, record: None, chaos: false, quick: false }
-    }
-
-    /// Options of the chaos soak in the long tier.
-    pub fn chaos_of_ci() -> Args {
-        Args { chaos: true, ..Args::of_ci() }
-    }
-
-    /// Options of the short chaos soak, with the build of the tests.
-    pub fn short_chaos() -> Args {
-        Args { time: SHORT_CHAOS, chaos: true, quick: true, ..Args::of_ci() }
-    }
-
     pub(super) fn words(&self) -> Vec<String> {
         let (time, seed) = (format!("{} ms", self.time.as_millis()), self.seed.to_string());
         // A duration such as `1m 30s` must be one argument.

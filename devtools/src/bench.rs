@@ -68,7 +68,7 @@ pub fn run(parts: &[Part]) -> anyhow::Result<()> {
     let parts = if parts.is_empty() { &Part::ALL } else { parts };
     if cfg!(debug_assertions) && parts.iter().any(|part| part.inside()) {
         let mut command = crate::tree::cargo();
-        command.args(["run", "--release", "--quiet", "--package", "xtask", "--", "bench"]);
+        command.args(["run", "--release", "--quiet", "--package", "devtools", "--", "bench"]);
         command.args(parts.iter().map(|part| part.name()));
         let status = command.current_dir(crate::tree::root()).status()?;
         if !status.success() {
