@@ -14,7 +14,7 @@ use crate::group::{
 };
 use crate::limit::{LIMITS, LimitId, LimitSet, MEMORY_MAX, On, Row, Unit, Write, Written};
 use crate::spelling;
-use crate::toml_reader::{FileKey, Kind, Node, Reader, Section, TextPlace, TomlTable, TomlValue, is, key};
+use crate::toml_reader::{FileKey, Kind, Node, Reader, Section, TextPlace, TomlValue, is, key};
 use crate::topology::Device;
 use crate::units::{BytesPerS, CpuAmount, IoPerS, MemoryAmount, Micros, Millis, Weight};
 use std::collections::BTreeMap;
