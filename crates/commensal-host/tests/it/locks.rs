@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Much longer than any operation here takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs the check in `folder`; `make` creates a host for each process.
 fn conforms<H: Host>(make: impl Fn() -> H, folder: &Path) {
@@ -102,7 +102,7 @@ fn a_child_keeps_its_locks() {
     for release in [false, true] {
         let path = folder.path().join(format!("{release}"));
         let lock = host.state_lock_new(&path, "").unwrap();
-        let mut spec = SpawnSpec::new("sleep").arg("60");
+        let mut spec = SpawnSpec::new("sleep").arg("600");
         let mut other = host.spawn(&spec).unwrap();
         spec.locks = vec![lock.clone()];
         let mut child = host.spawn(&spec).unwrap();

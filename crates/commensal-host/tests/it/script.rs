@@ -440,7 +440,7 @@ pub fn remove_tree<H: Host>(host: &mut H, parent: Dir, name: &str, dir: Dir) {
         }
     }
     host.close(dir);
-    holds_within(Duration::from_secs(2), || {
+    holds_within(Duration::from_secs(20), || {
         !matches!(host.rmdir(parent, name, dir.inode), Err(HostError { errno: Errno::EBUSY, .. }))
     });
 }

@@ -4,40 +4,47 @@ use commensal_host::{FolderEvent, For, GroupWatch, Source, Waker};
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
 
 /// Much longer than any operation here takes.
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(20);
+/// Longer than any test may take.
+const NEVER: Duration = Duration::from_secs(3_600);
 
-/// How long a wait without sources takes.
-fn alone(waker: &Waker, patience: Duration) -> Duration {
-    let began = Instant::now();
-    assert!(waker.wait(&[], patience).unwrap().is_empty());
-    began.elapsed()
+/// Starts a wait without sources, in a thread; it tells when it has ended.
+fn waiting(waker: &Waker) -> Receiver<()> {
+    let waker = waker.clone();
+    let (tell, told) = channel();
+    std::thread::spawn(move || {
+        assert!(waker.wait(&[], NEVER).unwrap().is_empty());
+        tell.send(()).unwrap();
+    });
+    told
 }
 
 #[test]
 fn a_waker_ends_this_wait_or_the_next_one() {
     let waker = Waker::new().unwrap();
-    assert!(alone(&waker, SHORT) >= SHORT);
     // If the waker was used before, even several times, only the next wait ends immediately.
-    for rung in [1, 2, 1_000, 1_000_000] {
+    for rung in [0, 1, 2, 1_000, 1_000_000] {
         (0..rung).for_each(|_| waker.wake());
-        assert!(alone(&waker, LONG) < LONG, "rung {rung} times");
-        assert!(alone(&waker, SHORT) >= SHORT, "rung {rung} times");
-    }
-    // Wakes from another thread, and in the way of a signal handler.
-    let (other, mut pipe) = (waker.clone(), waker.for_signals().unwrap());
-    let threads = std::thread::spawn(move || {
+        if rung > 0 {
+            assert_eq!(waiting(&waker).recv_timeout(LONG), Ok(()), "rung {rung} times");
+        }
+        let told = waiting(&waker);
+        assert_eq!(told.recv_timeout(SHORT), Err(RecvTimeoutError::Timeout), "rung {rung} times");
         // In the middle of the wait, most likely; before it is as right.
-        std::thread::sleep(SHORT);
-        other.wake();
-    });
-    assert!(alone(&waker, LONG) < LONG);
-    threads.join().unwrap();
+        waker.wake();
+        assert_eq!(told.recv_timeout(LONG), Ok(()), "rung {rung} times");
+    }
+    // Without a wake, the time ends it.
+    assert!(waker.wait(&[], SHORT).unwrap().is_empty());
+    // Wakes in the way of a signal handler.
+    let mut pipe = waker.for_signals().unwrap();
     pipe.write_all(b"x").unwrap();
-    assert!(alone(&waker, LONG) < LONG);
+    assert_eq!(waiting(&waker).recv_timeout(LONG), Ok(()));
 }
 
 #[test]
@@ -81,4 +88,23 @@ fn the_end_of_a_connection_ends_a_wait() {
     assert_eq!(wait(SHORT), [false]);
     drop(other);
     assert_eq!(wait(LONG), [true]);
+}
+
+mod measure {
+    use super::*;
+    use std::time::Instant;
+
+    #[test]
+    fn a_wait_that_nobody_ends_lasts_its_time() {
+        let waker = Waker::new().unwrap();
+        for rung in [0, 1, 2, 1_000, 1_000_000] {
+            (0..rung).for_each(|_| waker.wake());
+            if rung > 0 {
+                assert!(waker.wait(&[], LONG).unwrap().is_empty());
+            }
+            let began = Instant::now();
+            assert!(waker.wait(&[], SHORT).unwrap().is_empty());
+            assert!(began.elapsed() >= SHORT, "rung {rung} times");
+        }
+    }
 }

@@ -168,8 +168,6 @@ fn lost(why: &str) -> RunError {
 mod tests {
     use super::*;
     use crate::record::Role;
-    use crate::workload::http::{HttpOptions, HttpServer};
-    use std::time::Instant;
 
     fn arm(name: &str) -> Arm {
         Arm { name: name.to_owned(), role: Role::Baseline, policy: None, offline: None }
@@ -190,72 +188,6 @@ mod tests {
         (0..requests).map(sample).collect()
     }
 
-    /// Returns the shortest of several response times; the worker is free before each request.
-    fn shortest(addr: SocketAddr, times: u32) -> Duration {
-        let mut stream = TcpStream::connect(addr).unwrap();
-        let mut one = || {
-            std::thread::sleep(Duration::from_millis(4));
-            let began = Instant::now();
-            stream.write_all(b"GET /cpu?cpu=1&count=1 HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
-            let mut text = Vec::new();
-            while body(&text).is_none() {
-                let mut piece = [0; 512];
-                let read = stream.read(&mut piece).unwrap();
-                assert!(read > 0);
-                text.extend_from_slice(&piece[..read]);
-            }
-            began.elapsed()
-        };
-        (0..times).map(|_| one()).min().unwrap_or_default()
-    }
-
-    // promise 35
-    #[test]
-    fn each_arm_has_what_was_ordered_and_the_service_counts_it() {
-        let server = HttpServer::bind(HttpOptions { port: 0, workers: 2 }).unwrap();
-        let addr = server.addr();
-        std::thread::spawn(move || server.run());
-        let arms = ["baseline", "slow", "slower"].map(arm);
-        // The latency is 150 µs at the median and 189 µs at P90, so the delays are 3 ms and 1.89 ms.
-        let harms = [harm("slow", 2_000.0, Metric::P50), harm("slower", 1_000.0, Metric::P90)];
-        let mut slowing = Slowing::begin(&harms, &arms, (addr, 64)).unwrap().unwrap();
-        assert_eq!(slowing.plan(&alone(4_000)).unwrap(), [""; 0]);
-        let asked: Vec<u64> = slowing.added().iter().map(|arm| arm.asked_ns).collect();
-        assert_eq!(asked, [0, 2_980_000, 1_890_000]);
-        // The client's clock confirms the delay before each response in these arms.
-        for arm in [1, 2, 1] {
-            slowing.switch(arm).unwrap();
-            let asked = Duration::from_nanos(asked[arm]);
-            assert!(shortest(addr, 5) >= asked, "{asked:?}");
-        }
-        // In an arm without a delay, the worker spins after the response, which a client can observe if the machine is
-        // not too busy.
-        slowing.switch(0).unwrap();
-        let deadline = Instant::now() + Duration::from_secs(60);
-        let mut seen = 5;
-        while shortest(addr, 1) >= Duration::from_nanos(asked[1]) {
-            assert!(Instant::now() < deadline, "no answer came before what was ordered for after it");
-            seen += 1;
-        }
-        shortest(addr, 4);
-        slowing.switch(1).unwrap();
-        // One CPU cannot be occupied for 3 ms a thousand times per second.
-        slowing.cpus = 1.0;
-        let less = slowing.plan(&alone(4_000)).unwrap();
-        assert!(
-            less.len() == 2 && less[0].contains("slow: the delay is reduced to 300 us, because 2980 us"),
-            "{less:?}"
-        );
-        let added = slowing.added();
-        assert!(added.iter().all(|arm| arm.asked_ns <= 300_100), "{added:?}");
-        let requests: Vec<u64> = added.iter().map(|arm| arm.requests).collect();
-        assert_eq!(requests, [seen, 10, 5]);
-        assert_eq!(added[0].added_ns, 0);
-        for arm in &added[1..] {
-            assert!(arm.added_ns >= asked[1].min(asked[2]) * arm.requests, "{arm:?}");
-        }
-    }
-
     #[test]
     fn a_service_that_is_gone_or_silent_alone_is_told() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -270,5 +202,77 @@ mod tests {
         drop(listener);
         let gone = slowing.switch(0).unwrap_err().to_string();
         assert!(gone.contains("the delay of its responses could not be set"), "{gone}");
+    }
+
+    mod measure {
+        use super::*;
+        use crate::workload::http::{HttpOptions, HttpServer};
+        use std::time::Instant;
+
+        /// Returns the shortest of several response times; the worker is free before each request.
+        fn shortest(addr: SocketAddr, times: u32) -> Duration {
+            let mut stream = TcpStream::connect(addr).unwrap();
+            let mut one = || {
+                std::thread::sleep(Duration::from_millis(4));
+                let began = Instant::now();
+                stream.write_all(b"GET /cpu?cpu=1&count=1 HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
+                let mut text = Vec::new();
+                while body(&text).is_none() {
+                    let mut piece = [0; 512];
+                    let read = stream.read(&mut piece).unwrap();
+                    assert!(read > 0);
+                    text.extend_from_slice(&piece[..read]);
+                }
+                began.elapsed()
+            };
+            (0..times).map(|_| one()).min().unwrap_or_default()
+        }
+
+        // promise 35
+        #[test]
+        fn each_arm_has_what_was_ordered_and_the_service_counts_it() {
+            let server = HttpServer::bind(HttpOptions { port: 0, workers: 2 }).unwrap();
+            let addr = server.addr();
+            std::thread::spawn(move || server.run());
+            let arms = ["baseline", "slow", "slower"].map(arm);
+            // The latency is 150 µs at the median and 189 µs at P90, so the delays are 3 ms and 1.89 ms.
+            let harms = [harm("slow", 2_000.0, Metric::P50), harm("slower", 1_000.0, Metric::P90)];
+            let mut slowing = Slowing::begin(&harms, &arms, (addr, 64)).unwrap().unwrap();
+            assert_eq!(slowing.plan(&alone(4_000)).unwrap(), [""; 0]);
+            let asked: Vec<u64> = slowing.added().iter().map(|arm| arm.asked_ns).collect();
+            assert_eq!(asked, [0, 2_980_000, 1_890_000]);
+            // The client's clock confirms the delay before each response in these arms.
+            for arm in [1, 2, 1] {
+                slowing.switch(arm).unwrap();
+                let asked = Duration::from_nanos(asked[arm]);
+                assert!(shortest(addr, 5) >= asked, "{asked:?}");
+            }
+            // In an arm without a delay, the worker spins after the response, which a client can observe if the machine is
+            // not too busy.
+            slowing.switch(0).unwrap();
+            let deadline = Instant::now() + Duration::from_secs(60);
+            let mut seen = 5;
+            while shortest(addr, 1) >= Duration::from_nanos(asked[1]) {
+                assert!(Instant::now() < deadline, "no answer came before what was ordered for after it");
+                seen += 1;
+            }
+            shortest(addr, 4);
+            slowing.switch(1).unwrap();
+            // One CPU cannot be occupied for 3 ms a thousand times per second.
+            slowing.cpus = 1.0;
+            let less = slowing.plan(&alone(4_000)).unwrap();
+            assert!(
+                less.len() == 2 && less[0].contains("slow: the delay is reduced to 300 us, because 2980 us"),
+                "{less:?}"
+            );
+            let added = slowing.added();
+            assert!(added.iter().all(|arm| arm.asked_ns <= 300_100), "{added:?}");
+            let requests: Vec<u64> = added.iter().map(|arm| arm.requests).collect();
+            assert_eq!(requests, [seen, 10, 5]);
+            assert_eq!(added[0].added_ns, 0);
+            for arm in &added[1..] {
+                assert!(arm.added_ns >= asked[1].min(asked[2]) * arm.requests, "{arm:?}");
+            }
+        }
     }
 }

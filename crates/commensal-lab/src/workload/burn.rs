@@ -251,25 +251,6 @@ mod tests {
     }
 
     #[test]
-    fn the_counter_grows_while_it_runs_and_ends_exact() {
-        let counter = WorkCounter::new(3).expect("a counter");
-        let fd = counter.fd().try_clone_to_owned().expect("a copy");
-        let hog = std::thread::spawn(move || run(options(3, Some(fd))));
-        let mut seen = vec![];
-        while !hog.is_finished() {
-            seen.push(counter.read().expect("a value"));
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        let total = hog.join().expect("no panic").expect("no error");
-        assert_eq!(counter.read().expect("a value"), total);
-        assert!(seen.is_sorted(), "{seen:?}");
-        seen.dedup();
-        // 600 ms with a write every 5 ms: even a machine that gives this process a tenth of the CPU time shows several
-        // values.
-        assert!(seen.len() >= 4, "{seen:?}");
-    }
-
-    #[test]
     fn every_thread_has_its_own_slot() {
         let counter = WorkCounter::new(2).expect("a counter");
         report(Some(counter.fd()), 0, 5).expect("slot 0");
@@ -296,5 +277,28 @@ mod tests {
         assert!(WorkCounter::new(0).is_err());
         let short = BurnOptions { duration: Some(Duration::ZERO), ..options(2, None) };
         assert_eq!(run(short).expect("two chunks"), 2);
+    }
+
+    mod measure {
+        use super::*;
+
+        #[test]
+        fn the_counter_grows_while_it_runs_and_ends_exact() {
+            let counter = WorkCounter::new(3).expect("a counter");
+            let fd = counter.fd().try_clone_to_owned().expect("a copy");
+            let hog = std::thread::spawn(move || run(options(3, Some(fd))));
+            let mut seen = vec![];
+            while !hog.is_finished() {
+                seen.push(counter.read().expect("a value"));
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            let total = hog.join().expect("no panic").expect("no error");
+            assert_eq!(counter.read().expect("a value"), total);
+            assert!(seen.is_sorted(), "{seen:?}");
+            seen.dedup();
+            // 600 ms with a write every 5 ms: even a machine that gives this process a tenth of the CPU time shows several
+            // values.
+            assert!(seen.len() >= 4, "{seen:?}");
+        }
     }
 }

@@ -77,17 +77,26 @@ pub fn run(options: PulseOptions) -> Result<u64, LabError> {
 mod tests {
     use super::*;
 
+    const OPTIONS: PulseOptions = PulseOptions {
+        threads: 3,
+        period: Duration::from_millis(2),
+        work: Duration::from_micros(50),
+        seed: 1,
+        duration: Some(Duration::from_millis(300)),
+    };
+
     #[test]
-    fn pulses_come_and_end() {
-        let options = PulseOptions {
-            threads: 3,
-            period: Duration::from_millis(2),
-            work: Duration::from_micros(50),
-            seed: 1,
-            duration: Some(Duration::from_millis(300)),
-        };
-        assert!(run(options).expect("pulses") >= 3);
-        let refused = run(PulseOptions { threads: 0, ..options }).unwrap_err().to_string();
+    fn no_threads_are_refused() {
+        let refused = run(PulseOptions { threads: 0, ..OPTIONS }).unwrap_err().to_string();
         assert!(refused.starts_with("threads = 0: "), "{refused}");
+    }
+
+    mod measure {
+        use super::*;
+
+        #[test]
+        fn pulses_come_and_end() {
+            assert!(run(OPTIONS).expect("pulses") >= 3);
+        }
     }
 }

@@ -4,4 +4,4 @@
 #![allow(clippy::unwrap_used, reason = "a test says what failed by failing there")]
 #![allow(clippy::disallowed_methods, reason = "tests read records and start a browser themselves")]
 
-mod report;
+mod external;

@@ -3,13 +3,10 @@
 use crate::support::specs;
 use commensal_core::desired::DesiredState;
 use commensal_core::knob::Controller;
-use commensal_core::plan::{Action, Step};
 use commensal_host::{Host, LinuxHost};
-use commensal_reconcile::{Instance, PlanRequest, Reconciler, apply, restore};
+use commensal_reconcile::{Instance, PlanRequest, Reconciler, restore};
 use commensal_sensors::{machine, mounts, survey};
-use commensal_testkit::{cgroups_of, until_some};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
 
 /// This machine, with a state directory and names of the test's own. When it is dropped, everything is put back.
 struct Machine {
@@ -62,31 +59,6 @@ impl Drop for Machine {
     }
 }
 
-/// A process that sleeps; it ends with this value.
-struct Sleeper(Child);
-
-impl Sleeper {
-    /// Starts a copy of `sleep`, and waits until it runs that program.
-    fn start(program: &Path) -> Sleeper {
-        // A test beside this one may just have forked while the copy of the program was written.
-        let child = until_some("nobody writes the program", || {
-            let started = Command::new(program).arg("600").stdin(Stdio::null()).spawn();
-            match started {
-                Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => None,
-                child => Some(child.unwrap()),
-            }
-        });
-        Sleeper(child)
-    }
-}
-
-impl Drop for Sleeper {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// The kernel takes a quota with another period in the planned order, and has its own back at the end.
 #[test]
 fn a_quota_with_another_period_and_back() {
@@ -117,42 +89,77 @@ fn a_quota_with_another_period_and_back() {
     assert!(!etl.parent().unwrap().exists());
 }
 
-/// The number of a process that was planned for belongs to another one when the plan is carried out.
-// promise 13
-#[test]
-fn a_number_that_is_reused_moves_nobody() {
-    let test = "a_number_that_is_reused_moves_nobody";
-    let Some(mut machine) = Machine::new(test, "reuse") else { return };
-    let [victim, other] = ["victim", "other"].map(|name| machine.dir.path().join(name));
-    for copy in [&victim, &other] {
-        std::fs::copy("/bin/sleep", copy).unwrap();
+/// Which number the next process gets depends on all others of the machine.
+mod measure {
+    use super::*;
+    use commensal_core::plan::{Action, Step};
+    use commensal_reconcile::apply;
+    use commensal_testkit::{cgroups_of, until_some};
+    use std::path::Path;
+    use std::process::{Child, Command, Stdio};
+
+    /// A process that sleeps; it ends with this value.
+    struct Sleeper(Child);
+
+    impl Sleeper {
+        /// Starts a copy of `sleep`, and waits until it runs that program.
+        fn start(program: &Path) -> Sleeper {
+            // A test beside this one may just have forked while the copy of the program was written.
+            let child = until_some("nobody writes the program", || {
+                let started = Command::new(program).arg("600").stdin(Stdio::null()).spawn();
+                match started {
+                    Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => None,
+                    child => Some(child.unwrap()),
+                }
+            });
+            Sleeper(child)
+        }
     }
-    let home = cgroups_of(std::process::id());
-    let gone = Sleeper::start(&victim);
-    let pid = gone.0.id();
-    let specs = specs(&format!(
-        "[group.a]\nclass = \"offline\"\nmatch = [{{ process = {{ exe = \"{}\" }} }}]\n",
-        victim.display()
-    ));
-    let instance = machine.instance();
-    let survey = instance.survey(&mut machine.host).unwrap();
-    let planned = instance.plan(&mut machine.host, &survey, &PlanRequest::all(&specs)).unwrap();
-    let moves = |step: &Step| matches!(&step.action, Action::Move(one) if one.process.pid == pid);
-    assert!(planned.plan.steps.iter().any(moves));
-    // It ends, and its number is forced upon the next one.
-    drop(gone);
-    let reused = (0..200).find_map(|_| {
-        std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).ok()?;
-        Some(Sleeper::start(&other)).filter(|sleeper| sleeper.0.id() == pid)
-    });
-    let Some(_stranger) = reused else {
-        println!("skipped: {test}: the number {pid} could not be had again");
-        return;
-    };
-    let mut journal = instance.open_journal(&mut machine.host).unwrap();
-    let outcome = apply(&mut machine.host, &planned.plan.steps, &planned.actual, &mut journal);
-    assert!(outcome.failure.is_none(), "{:?}", outcome.failure);
-    assert_eq!(cgroups_of(pid), home, "a stranger was moved");
-    machine.restored();
-    assert_eq!(cgroups_of(pid), home, "a stranger was moved back");
+
+    impl Drop for Sleeper {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    /// The number of a process that was planned for belongs to another one when the plan is carried out.
+    // promise 13
+    #[test]
+    fn a_number_that_is_reused_moves_nobody() {
+        let test = "a_number_that_is_reused_moves_nobody";
+        let Some(mut machine) = Machine::new(test, "reuse") else { return };
+        let [victim, other] = ["victim", "other"].map(|name| machine.dir.path().join(name));
+        for copy in [&victim, &other] {
+            std::fs::copy("/bin/sleep", copy).unwrap();
+        }
+        let home = cgroups_of(std::process::id());
+        let gone = Sleeper::start(&victim);
+        let pid = gone.0.id();
+        let specs = specs(&format!(
+            "[group.a]\nclass = \"offline\"\nmatch = [{{ process = {{ exe = \"{}\" }} }}]\n",
+            victim.display()
+        ));
+        let instance = machine.instance();
+        let survey = instance.survey(&mut machine.host).unwrap();
+        let planned = instance.plan(&mut machine.host, &survey, &PlanRequest::all(&specs)).unwrap();
+        let moves = |step: &Step| matches!(&step.action, Action::Move(one) if one.process.pid == pid);
+        assert!(planned.plan.steps.iter().any(moves));
+        // It ends, and its number is forced upon the next one.
+        drop(gone);
+        let reused = (0..200).find_map(|_| {
+            std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).ok()?;
+            Some(Sleeper::start(&other)).filter(|sleeper| sleeper.0.id() == pid)
+        });
+        let Some(_stranger) = reused else {
+            println!("skipped: {test}: the number {pid} could not be had again");
+            return;
+        };
+        let mut journal = instance.open_journal(&mut machine.host).unwrap();
+        let outcome = apply(&mut machine.host, &planned.plan.steps, &planned.actual, &mut journal);
+        assert!(outcome.failure.is_none(), "{:?}", outcome.failure);
+        assert_eq!(cgroups_of(pid), home, "a stranger was moved");
+        machine.restored();
+        assert_eq!(cgroups_of(pid), home, "a stranger was moved back");
+    }
 }

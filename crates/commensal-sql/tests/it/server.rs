@@ -7,19 +7,16 @@
 #![allow(missing_docs, missing_debug_implementations, reason = "helpers of these tests")]
 
 mod access;
-mod client;
+pub(crate) mod client;
 mod crowd;
-mod drivers;
 mod faults;
 pub mod fixture;
 mod limits;
-mod lock_wait;
 mod logins;
 mod objects;
-mod process;
+pub(crate) mod process;
 mod queries;
 mod remote;
 mod shapes;
-mod storm;
-mod tls;
+pub(crate) mod tls;
 mod wire;

@@ -7,7 +7,7 @@ mod bytes;
 mod charge_after;
 mod device;
 mod faults;
-mod real;
+mod measure;
 mod socket;
 mod wait;
 mod windows;

@@ -1,8 +1,7 @@
-//! Tests that every antagonist counts work, stops in time, and stays within its bounds.
+//! Tests that every antagonist counts work, stops, and stays within its bounds.
 
 use super::*;
 use crate::workload::burn::WorkCounter;
-use std::time::Instant;
 
 fn options(kind: Kind, threads: usize) -> AntagonistOptions {
     AntagonistOptions {
@@ -21,13 +20,10 @@ fn every_kind_counts_its_work_and_stops() {
     for row in &Kind::TABLE {
         let counter = WorkCounter::new(2).expect("a counter");
         let fd = counter.fd().try_clone_to_owned().expect("a copy");
-        let began = Instant::now();
         let total = run(AntagonistOptions { counter: Some(fd), ..options(row.kind, 2) })
             .unwrap_or_else(|error| panic!("{}: {error:?}", row.name));
-        assert!(total > 0, "{} did nothing in 200 ms", row.name);
+        assert!(total > 0, "{} did nothing", row.name);
         assert_eq!(counter.read().expect("a value"), total, "{}", row.name);
-        // The limit is generous: on a busy machine the last piece of work may take long.
-        assert!(began.elapsed() < Duration::from_secs(20), "{} took {:?}", row.name, began.elapsed());
     }
 }
 
@@ -86,5 +82,20 @@ fn arms_name_their_antagonist() {
     }
     for wrong in ["", "gpu", "cpu:", "cpu:0", "cpu:4097", "cpu:-1", "cpu:2:2"] {
         assert_eq!(of_arm(wrong), None, "{wrong}");
+    }
+}
+
+mod measure {
+    use super::*;
+    use std::time::Instant;
+
+    #[test]
+    fn every_kind_stops_in_time() {
+        for row in &Kind::TABLE {
+            let began = Instant::now();
+            run(options(row.kind, 2)).unwrap_or_else(|error| panic!("{}: {error:?}", row.name));
+            // The limit is generous: on a busy machine the last piece of work may take long.
+            assert!(began.elapsed() < Duration::from_secs(20), "{} took {:?}", row.name, began.elapsed());
+        }
     }
 }

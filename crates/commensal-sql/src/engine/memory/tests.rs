@@ -10,7 +10,6 @@ use crate::property::SlotPolicy;
 use crate::statement::UserName;
 use commensal_testkit::until;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, MemoryReservation};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 const MIB: usize = 1 << 20;
 
@@ -66,32 +65,6 @@ async fn one_victim_and_the_others_go_on() {
     assert!(!text.contains("process memory"), "{text}");
     drop(queries);
     assert_eq!(group.memory.used(), 0);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_asks_waits_for_the_victims_memory() {
-    let group = group(hard(1_000));
-    let large = begin(&group, 1, false);
-    large.reservation.try_grow(700 * MIB).unwrap();
-    let small = begin(&group, 1, false);
-    small.reservation.try_grow(200 * MIB).unwrap();
-    let (memory, is_freed) = (Arc::clone(&group.memory), Arc::new(AtomicBool::new(false)));
-    let marks = Arc::clone(&is_freed);
-    let freed = tokio::spawn(async move {
-        // The query above its share is chosen as the victim. It frees its memory while another query waits for that
-        // memory.
-        large.query.stopped().await;
-        tokio::task::block_in_place(|| until("the other query waits", || memory.lock().waiting > 0));
-        marks.store(true, SeqCst);
-        large.reservation.free();
-    });
-    let asked =
-        tokio::task::spawn_blocking(move || (small.reservation.try_grow(300 * MIB), small)).await.unwrap();
-    asked.0.unwrap();
-    assert!(is_freed.load(SeqCst), "it has waited");
-    freed.await.unwrap();
-    assert_eq!(group.memory.used(), 500 * MIB);
-    assert!(group.memory.peak_and_ended().0 <= 1_050 * MIB);
 }
 
 #[tokio::test]
@@ -203,5 +176,38 @@ async fn an_account_moves_with_all_it_holds() {
 fn bytes_are_readable() {
     for (bytes, want) in [(0, "0 B"), (1_023, "1023 B"), (1_500_000, "1.43 MB"), (1_814_400_000, "1.69 GB")] {
         assert_eq!(readable(bytes), want);
+    }
+}
+
+/// A request waits five seconds for the memory of a victim.
+mod measure {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn who_asks_waits_for_the_victims_memory() {
+        let group = group(hard(1_000));
+        let large = begin(&group, 1, false);
+        large.reservation.try_grow(700 * MIB).unwrap();
+        let small = begin(&group, 1, false);
+        small.reservation.try_grow(200 * MIB).unwrap();
+        let (memory, is_freed) = (Arc::clone(&group.memory), Arc::new(AtomicBool::new(false)));
+        let marks = Arc::clone(&is_freed);
+        let freed = tokio::spawn(async move {
+            // The query above its share is chosen as the victim. It frees its memory while another query waits for that
+            // memory.
+            large.query.stopped().await;
+            tokio::task::block_in_place(|| until("the other query waits", || memory.lock().waiting > 0));
+            marks.store(true, SeqCst);
+            large.reservation.free();
+        });
+        let asked = tokio::task::spawn_blocking(move || (small.reservation.try_grow(300 * MIB), small))
+            .await
+            .unwrap();
+        asked.0.unwrap();
+        assert!(is_freed.load(SeqCst), "it has waited");
+        freed.await.unwrap();
+        assert_eq!(group.memory.used(), 500 * MIB);
+        assert!(group.memory.peak_and_ended().0 <= 1_050 * MIB);
     }
 }

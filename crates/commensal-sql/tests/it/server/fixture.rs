@@ -104,7 +104,7 @@ impl Fixture {
     pub fn again(mut self) -> Fixture {
         let options = self.engine.options.clone();
         if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_timeout(Duration::from_secs(5));
+            runtime.shutdown_timeout(Duration::from_secs(60));
         }
         let folder = std::mem::replace(&mut self.folder, tempfile::tempdir().unwrap());
         Fixture::start(folder, options, Limits::default(), |server| server)
@@ -178,9 +178,9 @@ pub fn write_hits(path: &Path, rows: usize) {
     writer.close().unwrap();
 }
 
-/// Waits until it is so, with a limit that only a hang reaches.
+/// Waits until it is so, with a limit that only a hang reaches, and before the runner ends the test without a word.
 pub fn eventually(what: &str, is_so: impl FnMut() -> bool) {
-    within(Duration::from_secs(300), what, is_so);
+    within(Duration::from_secs(240), what, is_so);
 }
 
 /// Runs a statement on a connection of its own.

@@ -1,17 +1,13 @@
-//! `S3(...)` against stores that others wrote: s3s-fs in this process, which checks signatures, and moto in the long tier.
+//! `S3(...)` against stores that others wrote: s3s-fs in this process, which checks signatures, and moto.
 
 use crate::server::client::{Answer, Client};
-use crate::server::drivers::{kept, output};
 use crate::server::fixture::{Fixture, eventually, write_hits};
 use commensal_sql::protocol::Limits;
 use hyper_util::rt::TokioIo;
 use s3s::auth::SimpleAuth;
 use s3s::service::S3ServiceBuilder;
 use s3s_fs::FileSystem;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::net::{SocketAddr, TcpListener};
 use tempfile::TempDir;
 
 const KEY: &str = "commensal-key";
@@ -19,9 +15,6 @@ const SECRET: &str = "commensal-secret-0123456789";
 const BUCKET: &str = "lake";
 const ROWS: usize = 300_000;
 const LINES: usize = 50_000;
-
-/// The version that the tests were written with.
-const MOTO: &str = "moto[server]==5.2.5";
 
 /// A store on loopback.
 struct Store {
@@ -157,70 +150,82 @@ fn what_a_store_sends_is_what_is_counted() {
     assert!(one < all / 4, "{one} of {all}");
 }
 
-/// moto's server, whose threads a signal ends.
-struct Moto(Child);
+mod external {
+    use super::*;
+    use crate::external::drivers::{kept, output};
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+    use std::path::Path;
+    use std::process::{Child, Command, Stdio};
 
-impl Drop for Moto {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+    /// The version that the tests were written with.
+    const MOTO: &str = "moto[server]==5.2.5";
+
+    /// moto's server, whose threads a signal ends.
+    struct Moto(Child);
+
+    impl Drop for Moto {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
     }
-}
 
-/// A request without a body in return: moto takes unsigned ones.
-fn put(address: SocketAddr, path: &str, body: &[u8]) {
-    let mut stream = TcpStream::connect(address).unwrap();
-    let head = format!(
-        "PUT {path} HTTP/1.1\r\nHost: {address}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-        body.len()
-    );
-    stream.write_all(head.as_bytes()).unwrap();
-    stream.write_all(body).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");
-}
-
-fn moto(library: &Path, address: SocketAddr) -> Moto {
-    let mut python = Command::new("python3");
-    python.env("PYTHONPATH", library).env("PYTHONDONTWRITEBYTECODE", "1");
-    python.args(["-c", "from moto.server import main; main()"]);
-    python.args(["-H", "127.0.0.1", "-p", &address.port().to_string()]);
-    Moto(python.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
-}
-
-// promise 51
-#[test]
-fn another_store_gives_the_same_answers() {
-    let test = "another_store_gives_the_same_answers";
-    // It takes packages of 100 MB and half a minute.
-    if std::env::var_os("COMMENSAL_MOTO").is_none() {
-        return println!("skipped: {test}: long tier (COMMENSAL_MOTO is not set)");
+    /// A request without a body in return: moto takes unsigned ones.
+    fn put(address: SocketAddr, path: &str, body: &[u8]) {
+        let mut stream = TcpStream::connect(address).unwrap();
+        let head = format!(
+            "PUT {path} HTTP/1.1\r\nHost: {address}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        stream.write_all(body).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");
     }
-    let fetched = kept("moto-5.2.5", |folder| {
-        let mut pip = Command::new("python3");
-        pip.args(["-m", "pip", "install", "--quiet", "--timeout", "20", "--retries", "1", "--target"]);
-        output(pip.arg(folder).arg(MOTO)).map(|_| ())
-    });
-    let library = match fetched {
-        Ok(library) => library,
-        Err(why) => return println!("skipped: {test}: no {MOTO}: {}", why.trim()),
-    };
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let mut server = moto(&library, free);
-    eventually("moto listens", || {
-        assert!(server.0.try_wait().unwrap().is_none(), "moto has ended");
-        TcpStream::connect(free).is_ok()
-    });
-    put(free, &format!("/{BUCKET}"), b"");
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::create_dir(folder.path().join("days")).unwrap();
-    fill(|name| folder.path().join(name));
-    for name in ["hits.parquet", "days/1.csv", "days/2 b.csv"] {
-        let body = std::fs::read(folder.path().join(name)).unwrap();
-        put(free, &format!("/{BUCKET}/{}", name.replace(' ', "%20")), &body);
+
+    fn moto(library: &Path, address: SocketAddr) -> Moto {
+        let mut python = Command::new("python3");
+        python.env("PYTHONPATH", library).env("PYTHONDONTWRITEBYTECODE", "1");
+        python.args(["-c", "from moto.server import main; main()"]);
+        python.args(["-H", "127.0.0.1", "-p", &address.port().to_string()]);
+        Moto(python.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
     }
-    let endpoint = format!("http://{free}");
-    let fixture = allowing(endpoint.clone());
-    answers(&mut fixture.root(), &endpoint);
+
+    // promise 51
+    #[test]
+    fn another_store_gives_the_same_answers() {
+        let test = "another_store_gives_the_same_answers";
+        // It takes packages of 100 MB and half a minute.
+        if std::env::var_os("COMMENSAL_MOTO").is_none() {
+            return println!("skipped: {test}: long tier (COMMENSAL_MOTO is not set)");
+        }
+        let fetched = kept("moto-5.2.5", |folder| {
+            let mut pip = Command::new("python3");
+            pip.args(["-m", "pip", "install", "--quiet", "--timeout", "20", "--retries", "1", "--target"]);
+            output(pip.arg(folder).arg(MOTO)).map(|_| ())
+        });
+        let library = match fetched {
+            Ok(library) => library,
+            Err(why) => return println!("skipped: {test}: no {MOTO}: {}", why.trim()),
+        };
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let mut server = moto(&library, free);
+        eventually("moto listens", || {
+            assert!(server.0.try_wait().unwrap().is_none(), "moto has ended");
+            TcpStream::connect(free).is_ok()
+        });
+        put(free, &format!("/{BUCKET}"), b"");
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("days")).unwrap();
+        fill(|name| folder.path().join(name));
+        for name in ["hits.parquet", "days/1.csv", "days/2 b.csv"] {
+            let body = std::fs::read(folder.path().join(name)).unwrap();
+            put(free, &format!("/{BUCKET}/{}", name.replace(' ', "%20")), &body);
+        }
+        let endpoint = format!("http://{free}");
+        let fixture = allowing(endpoint.clone());
+        answers(&mut fixture.root(), &endpoint);
+    }
 }

@@ -59,46 +59,6 @@ fn the_program_answers() {
     assert_eq!(client.query("select count(*) from hits").cell(), "1234");
 }
 
-/// Debian's own client, when it is there.
-#[test]
-fn a_stock_client_works() {
-    let Some(program) =
-        ["mariadb"].into_iter().find(|name| Command::new(name).arg("--version").output().is_ok())
-    else {
-        println!("skipped: a_stock_client_works: mariadb is not installed (package mariadb-client)");
-        return;
-    };
-    let folder = tempfile::tempdir().unwrap();
-    write_hits(&folder.path().join("hits.parquet"), 1_234);
-    let (_server, address) = start(folder.path());
-    let run = |sql: &str| {
-        let mut command = Command::new(program);
-        command.args([
-            "--no-defaults",
-            "--skip-ssl",
-            "-h127.0.0.1",
-            "-uroot",
-            "-P",
-            &address.port().to_string(),
-            "-N",
-            "-e",
-            sql,
-        ]);
-        let output = command.output().unwrap();
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.status.success(), "{sql}: {}", String::from_utf8_lossy(&output.stderr));
-        text.trim().to_owned()
-    };
-    assert_eq!(run("select count(*) from hits"), "1234");
-    assert_eq!(
-        run(
-            "create workload group g2; alter workload group g2 properties('memory_limit'='0.5%'); select name from information_schema.workload_groups"
-        ),
-        "g2\nnormal"
-    );
-    assert_eq!(run("use information_schema; select count(*) from workload_group_resource_usage"), "2");
-}
-
 #[test]
 fn it_says_why_it_cannot_begin() {
     let run = |args: &[&str]| {
@@ -118,5 +78,49 @@ fn it_says_why_it_cannot_begin() {
     for half in [&["--tls-cert", "c"][..], &["--tls-key", "k"], &["--require-tls"]] {
         let text = run(&[&["--data", data], half].concat());
         assert!(text.contains("--tls-"), "{text}");
+    }
+}
+
+mod external {
+    use super::*;
+
+    /// Debian's own client, when it is there.
+    #[test]
+    fn a_stock_client_works() {
+        let Some(program) =
+            ["mariadb"].into_iter().find(|name| Command::new(name).arg("--version").output().is_ok())
+        else {
+            println!("skipped: a_stock_client_works: mariadb is not installed (package mariadb-client)");
+            return;
+        };
+        let folder = tempfile::tempdir().unwrap();
+        write_hits(&folder.path().join("hits.parquet"), 1_234);
+        let (_server, address) = start(folder.path());
+        let run = |sql: &str| {
+            let mut command = Command::new(program);
+            command.args([
+                "--no-defaults",
+                "--skip-ssl",
+                "-h127.0.0.1",
+                "-uroot",
+                "-P",
+                &address.port().to_string(),
+                "-N",
+                "-e",
+                sql,
+            ]);
+            let output = command.output().unwrap();
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(output.status.success(), "{sql}: {}", String::from_utf8_lossy(&output.stderr));
+            text.trim().to_owned()
+        };
+        assert_eq!(run("select count(*) from hits"), "1234");
+        assert_eq!(
+            run(
+                "create workload group g2; alter workload group g2 properties('memory_limit'='0.5%'); select name from information_schema.workload_groups"
+            ),
+            "g2\nnormal"
+        );
+        assert_eq!(run("use information_schema; select count(*) from workload_group_resource_usage"), "2");
     }
 }

@@ -1,7 +1,7 @@
 //! Kernels that lack something or have CPUs without a tick: refused with the reason and the way out, and nothing is touched.
 //! What the kernel says of itself is covered, in a namespace of mounts of its own.
 
-use crate::world::{EXT, Group, can_load, offline, policy, shown, state};
+use crate::guest::world::{EXT, Group, can_load, offline, policy, shown, state};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -75,7 +75,7 @@ fn refused(obstacle: &Obstacle) {
 // promise 52
 #[test]
 fn a_kernel_that_does_not_describe_itself() {
-    if can_load("obstacles::a_kernel_that_does_not_describe_itself") {
+    if can_load("guest::obstacles::a_kernel_that_does_not_describe_itself") {
         refused(&Obstacle { how: NO_BTF, said: &["no /sys/kernel/btf/vmlinux (CONFIG_DEBUG_INFO_BTF)"] });
     }
 }
@@ -83,7 +83,7 @@ fn a_kernel_that_does_not_describe_itself() {
 // promise 52
 #[test]
 fn cpus_without_a_tick() {
-    if can_load("obstacles::cpus_without_a_tick") {
+    if can_load("guest::obstacles::cpus_without_a_tick") {
         refused(&Obstacle {
             how: TICKLESS,
             said: &["CPUs 1-3 run without a tick", "boot without nohz_full"],

@@ -137,7 +137,7 @@ impl Group {
         let mut command = Command::new("sh");
         command.args(["-c", &script]).arg(std::env::current_exe().unwrap());
         // On one CPU it would do without a thread of its own for the test.
-        command.args(["--exact", "world::work", "--nocapture", "--test-threads=2"]).env(WORK, work);
+        command.args(["--exact", "guest::world::work", "--nocapture", "--test-threads=2"]).env(WORK, work);
         // With all that it starts.
         command.process_group(0);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();

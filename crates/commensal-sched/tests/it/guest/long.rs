@@ -1,6 +1,6 @@
 //! What takes minutes: for the long tier.
 
-use crate::world::{EXT, Group, Loaded, all, can_load, offline, online, policy, state, until};
+use crate::guest::world::{EXT, Group, Loaded, all, can_load, offline, online, policy, state, until};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
@@ -23,7 +23,7 @@ fn stress(group: &Group) -> Child {
 // promise 52
 #[test]
 fn a_hundred_loads_lose_nothing() {
-    const NAME: &str = "long::a_hundred_loads_lose_nothing";
+    const NAME: &str = "guest::long::a_hundred_loads_lose_nothing";
     if !can_load(NAME) {
         return;
     }

@@ -1,6 +1,6 @@
 //! Loading, unloading and replacing; threads with something of their own, and threads that come and go meanwhile.
 
-use crate::world::{
+use crate::guest::world::{
     EXT, Group, Loaded, Spinner, all, can_load, measure, nice, offline, online, policy, shown, state, until,
 };
 use commensal_testkit::throughout;
@@ -68,7 +68,7 @@ fn own(works: &[Spinner; 3]) -> [Own; 3] {
 // promise 52
 #[test]
 fn every_thread_gets_its_own_back() {
-    if !can_load("smt2::life::every_thread_gets_its_own_back") {
+    if !can_load("guest::smt2::life::every_thread_gets_its_own_back") {
         return;
     }
     let peculiar = Peculiar::new();
@@ -93,7 +93,7 @@ fn every_thread_gets_its_own_back() {
 // promise 52
 #[test]
 fn what_a_killed_loader_leaves_can_be_undone() {
-    if !can_load("smt2::life::what_a_killed_loader_leaves_can_be_undone") {
+    if !can_load("guest::smt2::life::what_a_killed_loader_leaves_can_be_undone") {
         return;
     }
     let peculiar = Peculiar::new();
@@ -113,7 +113,7 @@ fn what_a_killed_loader_leaves_can_be_undone() {
 
 #[test]
 fn another_process_takes_over() {
-    if !can_load("smt2::life::another_process_takes_over") {
+    if !can_load("guest::smt2::life::another_process_takes_over") {
         return;
     }
     let batch = Group::new("batch");
@@ -134,7 +134,7 @@ fn another_process_takes_over() {
 // promise 52
 #[test]
 fn threads_come_and_go() {
-    if !can_load("smt2::life::threads_come_and_go") {
+    if !can_load("guest::smt2::life::threads_come_and_go") {
         return;
     }
     let (batch, other) = (Group::offline("batch"), Group::new("other"));
@@ -170,7 +170,7 @@ fn threads_come_and_go() {
 /// While work goes on.
 #[test]
 fn it_is_loaded_and_unloaded_many_times() {
-    if !can_load("smt2::life::it_is_loaded_and_unloaded_many_times") {
+    if !can_load("guest::smt2::life::it_is_loaded_and_unloaded_many_times") {
         return;
     }
     let (web, batch) = (Group::new("web"), Group::offline("batch"));

@@ -1,7 +1,7 @@
 //! Online work that leaves nothing: the guard is before the kernel's watchdog, the watchdog is survived, whoever is killed
 //! dies all the same, and nothing stays frozen.
 
-use crate::world::{
+use crate::guest::world::{
     Group, Loaded, PATIENCE, Still, all, can_load, offline, online, policy, settle, state, until, within,
 };
 
@@ -12,7 +12,7 @@ fn frozen(group: &Group) -> bool {
 // promise 54
 #[test]
 fn saturation_freezes_offline_groups_until_there_is_room() {
-    if !can_load("smt2::guard::saturation_freezes_offline_groups_until_there_is_room") {
+    if !can_load("guest::smt2::guard::saturation_freezes_offline_groups_until_there_is_room") {
         return;
     }
     let (web, batch) = (Group::new("web"), Group::new("batch"));
@@ -31,7 +31,7 @@ fn saturation_freezes_offline_groups_until_there_is_room() {
 // promise 54
 #[test]
 fn an_ejected_scheduler_is_told_and_loaded_again() {
-    if !can_load("smt2::guard::an_ejected_scheduler_is_told_and_loaded_again") {
+    if !can_load("guest::smt2::guard::an_ejected_scheduler_is_told_and_loaded_again") {
         return;
     }
     let (web, batch) = (Group::new("web"), Group::new("batch"));
@@ -53,7 +53,7 @@ fn an_ejected_scheduler_is_told_and_loaded_again() {
 // promise 54
 #[test]
 fn whoever_is_killed_dies() {
-    if !can_load("smt2::guard::whoever_is_killed_dies") {
+    if !can_load("guest::smt2::guard::whoever_is_killed_dies") {
         return;
     }
     let (web, batch) = (Group::new("web"), Group::offline("batch"));
@@ -76,7 +76,7 @@ fn whoever_is_killed_dies() {
 // promise 54
 #[test]
 fn only_its_own_freezing_is_undone() {
-    if !can_load("smt2::guard::only_its_own_freezing_is_undone") {
+    if !can_load("guest::smt2::guard::only_its_own_freezing_is_undone") {
         return;
     }
     let (web, batch, other) = (Group::new("web"), Group::offline("batch"), Group::offline("other"));
@@ -98,7 +98,7 @@ fn only_its_own_freezing_is_undone() {
 // promise 54
 #[test]
 fn after_three_reloads_it_stays_off() {
-    if !can_load("smt2::guard::after_three_reloads_it_stays_off") {
+    if !can_load("guest::smt2::guard::after_three_reloads_it_stays_off") {
         return;
     }
     let (web, batch) = (Group::new("web"), Group::offline("batch"));
@@ -125,7 +125,7 @@ fn after_three_reloads_it_stays_off() {
 // promise 54
 #[test]
 fn nothing_stays_frozen() {
-    if !can_load("smt2::guard::nothing_stays_frozen") {
+    if !can_load("guest::smt2::guard::nothing_stays_frozen") {
         return;
     }
     for killed in [false, true] {

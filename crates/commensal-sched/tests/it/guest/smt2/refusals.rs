@@ -1,13 +1,13 @@
 //! What is refused, with the machine unchanged.
 
-use crate::world::{Group, Loaded, can_load, offline, shown, state, until};
+use crate::guest::world::{Group, Loaded, can_load, offline, shown, state, until};
 use serde_json::json;
 use std::os::unix::process::CommandExt;
 
 // promise 52
 #[test]
 fn what_cannot_be_loaded_is_refused_with_the_way_out() {
-    if !can_load("smt2::refusals::what_cannot_be_loaded_is_refused_with_the_way_out") {
+    if !can_load("guest::smt2::refusals::what_cannot_be_loaded_is_refused_with_the_way_out") {
         return;
     }
     // Another one, with a state directory of its own.
@@ -27,7 +27,7 @@ fn what_cannot_be_loaded_is_refused_with_the_way_out() {
 // promise 52
 #[test]
 fn orders_that_cannot_be_carried_out_change_nothing() {
-    if !can_load("smt2::refusals::orders_that_cannot_be_carried_out_change_nothing") {
+    if !can_load("guest::smt2::refusals::orders_that_cannot_be_carried_out_change_nothing") {
         return;
     }
     let batch = Group::offline("batch");
@@ -53,7 +53,7 @@ fn orders_that_cannot_be_carried_out_change_nothing() {
 #[test]
 fn the_programs_refuse_a_class_that_they_do_not_know() {
     use commensal_sched::loader::{Scheduler, Settings};
-    if !can_load("smt2::refusals::the_programs_refuse_a_class_that_they_do_not_know") {
+    if !can_load("guest::smt2::refusals::the_programs_refuse_a_class_that_they_do_not_know") {
         return;
     }
     let settings = Settings { watchdog: std::time::Duration::from_secs(30), ..Settings::default() };
@@ -68,11 +68,11 @@ fn the_programs_refuse_a_class_that_they_do_not_know() {
 
 #[test]
 fn the_verifier_looks_at_no_more_than_before() {
-    if !can_load("smt2::refusals::the_verifier_looks_at_no_more_than_before") {
+    if !can_load("guest::smt2::refusals::the_verifier_looks_at_no_more_than_before") {
         return;
     }
     let baseline = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(baseline.path(), include_str!("../../verifier.txt")).unwrap();
+    std::fs::write(baseline.path(), include_str!("../../../verifier.txt")).unwrap();
     // The figures are one kernel's: older verifiers look at some programs more often.
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut args = vec!["--verify"];

@@ -1,7 +1,7 @@
 //! Mechanisms, ranked by the probe: `commensal blame`, which knows nothing of the scheduler, says what online threads meet
 //! beside offline work that is held back in one way or another.
 
-use crate::world::{Group, Loaded, Spinner, all, can_load, cpus, offline, online, settle};
+use crate::guest::world::{Group, Loaded, Spinner, all, can_load, cpus, offline, online, settle};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -209,7 +209,7 @@ fn row(of: impl Fn(fn(&Sample) -> f64) -> f64) -> String {
 // promise 32
 #[test]
 fn mechanisms_are_ranked_by_an_independent_probe() {
-    const NAME: &str = "probe::mechanisms_are_ranked_by_an_independent_probe";
+    const NAME: &str = "guest::probe::mechanisms_are_ranked_by_an_independent_probe";
     if !can_load(NAME) {
         return;
     }

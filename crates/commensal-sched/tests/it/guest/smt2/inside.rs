@@ -1,6 +1,6 @@
 //! Inside the offline class: nested weights that change, hard limits, affinity, CPUs that go, cgroups that come and go, many threads.
 
-use crate::world::{
+use crate::guest::world::{
     EXT, Group, Loaded, Spinner, all, can_load, cpus, measure, offline, pin, policy, settle, until,
 };
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ fn weighed(group: &Group, weight: u64) -> Value {
 // promise 53
 #[test]
 fn groups_share_by_weight() {
-    if !can_load("smt2::inside::groups_share_by_weight") {
+    if !can_load("guest::smt2::inside::groups_share_by_weight") {
         return;
     }
     let (heavy, light) = (Group::offline("heavy"), Group::offline("light"));
@@ -48,7 +48,7 @@ fn groups_share_by_weight() {
 // promise 53
 #[test]
 fn a_hard_limit_holds() {
-    if !can_load("smt2::inside::a_hard_limit_holds") {
+    if !can_load("guest::smt2::inside::a_hard_limit_holds") {
         return;
     }
     let (heavy, light) = (Group::new("heavy"), Group::new("light"));
@@ -69,7 +69,7 @@ fn a_hard_limit_holds() {
 // promise 53
 #[test]
 fn who_comes_late_is_no_creditor() {
-    if !can_load("smt2::inside::who_comes_late_is_no_creditor") {
+    if !can_load("guest::smt2::inside::who_comes_late_is_no_creditor") {
         return;
     }
     let (early, late) = (Group::offline("early"), Group::offline("late"));
@@ -94,7 +94,7 @@ fn who_comes_late_is_no_creditor() {
 // promises 52, 53
 #[test]
 fn affinity_hotplug_and_churn() {
-    if !can_load("smt2::inside::affinity_hotplug_and_churn") {
+    if !can_load("guest::smt2::inside::affinity_hotplug_and_churn") {
         return;
     }
     let batch = Group::offline("batch");
@@ -134,7 +134,7 @@ fn affinity_hotplug_and_churn() {
 // promise 53
 #[test]
 fn a_core_goes_with_threads_that_are_bound_to_it() {
-    if !can_load("smt2::inside::a_core_goes_with_threads_that_are_bound_to_it") {
+    if !can_load("guest::smt2::inside::a_core_goes_with_threads_that_are_bound_to_it") {
         return;
     }
     let batch = Group::offline("batch");
@@ -206,7 +206,7 @@ fn torture(batch: &Group, tids: &[u32]) -> u32 {
 #[test]
 fn ten_thousand_threads() {
     const THREADS: usize = 10_000;
-    if !can_load("smt2::inside::ten_thousand_threads") {
+    if !can_load("guest::smt2::inside::ten_thousand_threads") {
         return;
     }
     let _ = std::fs::write("/proc/sys/kernel/pid_max", "65536");

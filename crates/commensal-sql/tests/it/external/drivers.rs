@@ -111,7 +111,7 @@ fn python(test: &str, wanted: &str, script: &str, parts: usize) {
         Err(why) => return println!("skipped: {test}: no {wanted}: {}", why.trim()),
     };
     let (world, before) = quiet_world();
-    let script = std::env::current_dir().unwrap().join("tests/it/server/drivers").join(script);
+    let script = std::env::current_dir().unwrap().join("tests/it/external/drivers").join(script);
     let mut python = Command::new("python3");
     python.env("PYTHONPATH", library).env("PYTHONDONTWRITEBYTECODE", "1").arg(script);
     let output =
@@ -137,7 +137,7 @@ fn a_jdbc_driver_prepares_statements() {
         }
     };
     let (world, before) = quiet_world();
-    let source = std::env::current_dir().unwrap().join("tests/it/server/drivers/Drive.java");
+    let source = std::env::current_dir().unwrap().join("tests/it/external/drivers/Drive.java");
     let mut java = Command::new("java");
     java.arg("-Xmx256m").arg("-cp").arg(jar).arg(source);
     let output = output(java.args([&world.address.port().to_string(), &world.pair.file("ca.pem")])).unwrap();

@@ -1,6 +1,6 @@
 //! More cores: offline work finds the ones that nobody expels from.
 
-use crate::world::{Group, Loaded, all, can_load_in, cpus, grown, measure, offline, online, settle};
+use crate::guest::world::{Group, Loaded, all, can_load_in, cpus, grown, measure, offline, online, settle};
 use std::time::Duration;
 
 const BLOCK: Duration = Duration::from_secs(4);
@@ -8,7 +8,7 @@ const MOST_OVERLAP: f64 = 0.05;
 
 #[test]
 fn offline_work_moves_to_the_cores_that_are_left() {
-    if !can_load_in("sched-wide", "wide::offline_work_moves_to_the_cores_that_are_left") {
+    if !can_load_in("sched-wide", "guest::wide::offline_work_moves_to_the_cores_that_are_left") {
         return;
     }
     assert_eq!(all(), "0-7", "the guest's CPUs are not what they should be");

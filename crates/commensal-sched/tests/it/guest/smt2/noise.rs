@@ -1,6 +1,6 @@
 //! Offline work leaves the cores of a group that expels, at once, and takes no CPU from anybody; the backstop by itself.
 
-use crate::world::{
+use crate::guest::world::{
     Group, Loaded, all, busy, can_load, counter, cpus, grown, measure, offline, online, settle, sibling,
     until,
 };
@@ -84,7 +84,7 @@ impl Sample {
 // promise 53
 #[test]
 fn offline_work_leaves_the_core_of_an_expelling_thread() {
-    if !can_load("smt2::noise::offline_work_leaves_the_core_of_an_expelling_thread") {
+    if !can_load("guest::smt2::noise::offline_work_leaves_the_core_of_an_expelling_thread") {
         return;
     }
     let (web, batch) = (Group::new("web"), Group::new("batch"));
@@ -125,7 +125,7 @@ fn offline_work_leaves_the_core_of_an_expelling_thread() {
 // promise 53
 #[test]
 fn orders_reach_threads_that_run() {
-    if !can_load("smt2::noise::orders_reach_threads_that_run") {
+    if !can_load("guest::smt2::noise::orders_reach_threads_that_run") {
         return;
     }
     let (web, batch, beside) = (Group::new("web"), Group::offline("batch"), Group::offline("beside"));
@@ -168,7 +168,7 @@ fn orders_reach_threads_that_run() {
 // promise 53
 #[test]
 fn a_group_without_the_cpu_controller_expels() {
-    if !can_load("smt2::noise::a_group_without_the_cpu_controller_expels") {
+    if !can_load("guest::smt2::noise::a_group_without_the_cpu_controller_expels") {
         return;
     }
     let (above, batch) = (Group::new("above"), Group::offline("batch"));
@@ -187,7 +187,7 @@ fn a_group_without_the_cpu_controller_expels() {
 /// The expelling thread comes and goes: each time offline work leaves at once and comes back.
 #[test]
 fn it_leaves_at_once_and_comes_back() {
-    if !can_load("smt2::noise::it_leaves_at_once_and_comes_back") {
+    if !can_load("guest::smt2::noise::it_leaves_at_once_and_comes_back") {
         return;
     }
     let (web, beside) = (Group::new("web"), Group::offline("beside"));
@@ -215,7 +215,7 @@ fn it_leaves_at_once_and_comes_back() {
 /// The same in bursts, with offline threads that may go elsewhere: each time somebody has to leave.
 #[test]
 fn offline_threads_leave_at_once_and_not_with_the_tick() {
-    if !can_load("smt2::noise::offline_threads_leave_at_once_and_not_with_the_tick") {
+    if !can_load("guest::smt2::noise::offline_threads_leave_at_once_and_not_with_the_tick") {
         return;
     }
     let (web, batch) = (Group::new("web"), Group::new("batch"));
@@ -236,7 +236,7 @@ fn offline_threads_leave_at_once_and_not_with_the_tick() {
 /// With nobody asked to leave the tick does it: the backstop works, and is counted apart.
 #[test]
 fn the_tick_is_the_backstop() {
-    if !can_load("smt2::noise::the_tick_is_the_backstop") {
+    if !can_load("guest::smt2::noise::the_tick_is_the_backstop") {
         return;
     }
     let (web, beside) = (Group::new("web"), Group::offline("beside"));
@@ -254,7 +254,7 @@ fn the_tick_is_the_backstop() {
 // promise 53
 #[test]
 fn a_hold_off_keeps_the_core_free_for_a_while() {
-    if !can_load("smt2::noise::a_hold_off_keeps_the_core_free_for_a_while") {
+    if !can_load("guest::smt2::noise::a_hold_off_keeps_the_core_free_for_a_while") {
         return;
     }
     let (web, beside) = (Group::new("web"), Group::offline("beside"));
@@ -278,7 +278,7 @@ fn a_hold_off_keeps_the_core_free_for_a_while() {
 // promise 53
 #[test]
 fn online_threads_do_not_queue_behind_each_other() {
-    if !can_load("smt2::noise::online_threads_do_not_queue_behind_each_other") {
+    if !can_load("guest::smt2::noise::online_threads_do_not_queue_behind_each_other") {
         return;
     }
     let (web, batch) = (Group::new("web"), Group::new("batch"));

@@ -1,6 +1,6 @@
 //! Cores of four threads: all three siblings leave.
 
-use crate::world::{Group, Loaded, Spinner, can_load_in, cpus, measure, offline, online};
+use crate::guest::world::{Group, Loaded, Spinner, can_load_in, cpus, measure, offline, online};
 use std::time::Duration;
 
 const BLOCK: Duration = Duration::from_secs(4);
@@ -12,7 +12,7 @@ const LEAST_BASELINE: f64 = 1.5;
 // promise 53
 #[test]
 fn all_three_siblings_leave() {
-    if !can_load_in("sched-smt4", "smt4::all_three_siblings_leave") {
+    if !can_load_in("sched-smt4", "guest::smt4::all_three_siblings_leave") {
         return;
     }
     let list = std::fs::read_to_string("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list").unwrap();

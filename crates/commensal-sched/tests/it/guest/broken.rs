@@ -1,12 +1,12 @@
 //! A kernel whose description of itself has an argument too many: refused with the fix, and nothing is touched.
 
-use crate::world::{can_load_in, shown, state};
+use crate::guest::world::{can_load_in, shown, state};
 use std::process::Command;
 
 // promise 52
 #[test]
 fn malformed_prototypes_are_named_with_the_fix() {
-    if !can_load_in("sched-broken", "broken::malformed_prototypes_are_named_with_the_fix") {
+    if !can_load_in("sched-broken", "guest::broken::malformed_prototypes_are_named_with_the_fix") {
         return;
     }
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();

@@ -1,0 +1,3 @@
+//! Tests that need another program: Chromium and its driver.
+
+mod report;

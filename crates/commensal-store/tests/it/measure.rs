@@ -1,0 +1,3 @@
+//! Tests that measure rates or need real time.
+
+mod real;
