@@ -1,5 +1,5 @@
 //! A soak test: a series of agents under random events and failures, and finally one agent for a long time, to detect
-//! leaks. `cargo xtask soak` and the long tier of the tests run it.
+//! leaks. `cargo xtask soak` and `cargo xtask ci --long` run it.
 //!
 //! ```text
 //! first half    cgroups and processes come and go, groups files change (some are invalid), another program writes to the

@@ -1,11 +1,11 @@
 //! Tests on other kernels: boots Debian's kernels in QEMU, without KVM, a network or root, and runs the kernel tests or
 //! any command in them.
 
-mod guest;
 mod image;
 mod kernel;
 mod qemu;
 mod rootfs;
+mod suite;
 mod tools;
 
 use crate::interrupt;
@@ -33,9 +33,9 @@ pub struct Layout {
     release: Option<&'static str>,
     pub first: First,
     /// Tests that always run in this guest. If empty, only the long tier uses the guest.
-    tests: guest::Filters,
+    tests: suite::Filters,
     /// Tests that run in the long tier, and when the user requests this guest on the command line.
-    all: guest::Filters,
+    all: suite::Filters,
     memory_mib: u32,
     cores: u32,
     /// Hardware threads per core.
@@ -63,44 +63,44 @@ pub struct Layout {
 /// - `sched-smt4`: cores of four hardware threads.
 /// - `sched-broken`: a kernel whose BTF describes functions wrongly.
 pub const LAYOUTS: [Layout; 10] = [
-    ours("v1", "bookworm", 350, guest::OF_KERNELS),
-    ours("v2-old", "bookworm", 200, guest::OF_KERNELS),
-    Layout { all: guest::ALL_OF_NEWEST, ..ours("v2", "sid", 220, guest::OF_NEWEST) },
+    ours("v1", "bookworm", 350, suite::OF_KERNELS),
+    ours("v2-old", "bookworm", 200, suite::OF_KERNELS),
+    Layout { all: suite::ALL_OF_NEWEST, ..ours("v2", "sid", 220, suite::OF_NEWEST) },
     SYSTEMD,
     Layout {
         name: "systemd-sched",
         suite: "sid",
-        all: guest::OF_SYSTEMD_SCHED,
+        all: suite::OF_SYSTEMD_SCHED,
         limit_s: LONG_LIMIT_S,
         turns: true,
         ..SYSTEMD
     },
     // Ten thousand threads need memory for ten thousand stacks.
-    Layout { memory_mib: 2048, limit_s: LONG_LIMIT_S, ..long("sched", "sid", guest::ALL_OF_SCHED) },
+    Layout { memory_mib: 2048, limit_s: LONG_LIMIT_S, ..long("sched", "sid", suite::ALL_OF_SCHED) },
     // This guest runs the scheduler tests that always run. If emulated CPUs run in parallel, the guest can crash when
     // one CPU executes code while another patches it.
     Layout {
         turns: true,
-        tests: guest::OF_SCHED,
+        tests: suite::OF_SCHED,
         limit_s: LONG_LIMIT_S,
-        ..long("sched-loads", "sid", guest::OF_SCHED_LOADS)
+        ..long("sched-loads", "sid", suite::OF_SCHED_LOADS)
     },
-    Layout { cores: 4, ..long("sched-wide", "sid", guest::OF_SCHED_WIDE) },
-    Layout { threads: 4, ..long("sched-smt4", "sid", guest::OF_SCHED_SMT4) },
-    Layout { release: Some(MALFORMED), ..long("sched-broken", "trixie-backports", guest::OF_SCHED_BROKEN) },
+    Layout { cores: 4, ..long("sched-wide", "sid", suite::OF_SCHED_WIDE) },
+    Layout { threads: 4, ..long("sched-smt4", "sid", suite::OF_SCHED_SMT4) },
+    Layout { release: Some(MALFORMED), ..long("sched-broken", "trixie-backports", suite::OF_SCHED_BROKEN) },
 ];
 /// systemd is always that of Debian 12, for any kernel.
 const SYSTEMD: Layout = Layout {
     first: First::Systemd,
     // While the kernel unpacks the initramfs, the files are in memory twice.
     memory_mib: 2048,
-    ..long("systemd", rootfs::SUITE, guest::OF_SYSTEMD)
+    ..long("systemd", rootfs::SUITE, suite::OF_SYSTEMD)
 };
 const FLAVOUR: &str = "cloud-amd64";
 /// A kernel built with a pahole that leaves hidden arguments in the BTF of functions.
 const MALFORMED: &str = "7.2.12+deb13-cloud-amd64";
 
-const fn ours(name: &'static str, suite: &'static str, rows: usize, tests: guest::Filters) -> Layout {
+const fn ours(name: &'static str, suite: &'static str, rows: usize, tests: suite::Filters) -> Layout {
     Layout {
         name,
         suite,
@@ -119,7 +119,7 @@ const fn ours(name: &'static str, suite: &'static str, rows: usize, tests: guest
 }
 
 /// A layout for the long tier only.
-const fn long(name: &'static str, suite: &'static str, all: guest::Filters) -> Layout {
+const fn long(name: &'static str, suite: &'static str, all: suite::Filters) -> Layout {
     Layout { tests: &[], ..ours(name, suite, 0, all) }
 }
 
@@ -204,7 +204,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     if args.command.is_empty() {
         let started = Instant::now();
-        let suite = guest::Suite::build()?;
+        let suite = suite::Suite::build()?;
         let mut tally = Tally::default();
         for layout in args.layout.map_or_else(|| by_default(false), |wanted| vec![wanted]) {
             let tests = if args.layout.is_some() { layout.all } else { layout.tests };
@@ -214,7 +214,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
     let layout = args.layout.unwrap_or(&LAYOUTS[2]);
-    let words: Vec<String> = args.command.iter().map(|word| guest::quoted(word)).collect();
+    let words: Vec<String> = args.command.iter().map(|word| suite::quoted(word)).collect();
     match in_guest(layout, &Base::obtain(layout, args)?, args, true, |image| {
         image.text("/etc/command", &(words.join(" ") + "\n"), 0o644)
     }) {
@@ -270,7 +270,7 @@ pub fn kernels(long: bool) -> anyhow::Result<Tally> {
         }
         return Ok(all);
     }
-    let suite = guest::Suite::build()?;
+    let suite = suite::Suite::build()?;
     let args = Args {
         layout: None,
         kernel: None,
@@ -300,9 +300,9 @@ pub fn kernels(long: bool) -> anyhow::Result<Tally> {
 /// Runs the tests of the layout in one guest.
 fn tests_in(
     layout: &Layout,
-    tests: guest::Filters,
+    tests: suite::Filters,
     base: &Base,
-    suite: &guest::Suite,
+    suite: &suite::Suite,
     args: &Args,
 ) -> anyhow::Result<Tally> {
     let fill = |image: &Image| {
@@ -471,11 +471,11 @@ mod tests {
         assert_eq!(names(false), ["v1", "v2-old", "v2", "sched-loads"]);
         assert!(LAYOUTS.iter().all(|layout| !layout.all.is_empty()));
         // The tests that always run are a subset of all tests.
-        let pairs = |tests: guest::Filters| -> Vec<(&str, &str)> {
+        let pairs = |tests: suite::Filters| -> Vec<(&str, &str)> {
             tests.iter().flat_map(|(package, all)| all.iter().map(move |one| (*package, *one))).collect()
         };
-        let all = pairs(guest::ALL_OF_SCHED);
-        for (package, part) in pairs(guest::OF_SCHED) {
+        let all = pairs(suite::ALL_OF_SCHED);
+        for (package, part) in pairs(suite::OF_SCHED) {
             assert!(all.iter().any(|(of, whole)| *of == package && part.starts_with(whole)), "{part}");
         }
         let scheduler = ["sched", "sched-loads", "sched-wide", "sched-smt4", "sched-broken"];

@@ -1,6 +1,6 @@
 //! The chaos soak. It alternates storms, in which random disturbances occur and commensal's host calls (calls of the
 //! operating system) fail, with calms, in which everything must recover. `cargo xtask soak --chaos` runs it; `cargo
-//! xtask test --all` includes a short form.
+//! xtask test --chaos` runs a short form.
 //!
 //! ```text
 //! storm     6 to 12 s of events (disturb.rs, churn.rs); a random half of the storms also has faults

@@ -70,7 +70,8 @@ fn of_file(name: &str, text: &str) -> Vec<String> {
             continue;
         }
         for (word, instead) in REFUSED {
-            if code.contains(word) && !(paused && word == "time::sleep(") {
+            // On a paused clock, sleeping and looking at the time are deterministic.
+            if code.contains(word) && !(paused && ["time::sleep(", ".elapsed()"].contains(&word)) {
                 problems.push(format!("{name}:{}: a test of the gate contains {word}: {instead}", index + 1));
             }
         }
