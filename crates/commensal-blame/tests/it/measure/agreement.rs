@@ -1,6 +1,6 @@
 //! Against the kernel's own figure, wait by wait.
 
-use crate::world::{HOG, PULSE, Pulse, Scene};
+use super::world::{HOG, PULSE, Pulse, Scene};
 use commensal_host::LinuxHost;
 use commensal_testkit::until_every;
 use std::time::Duration;

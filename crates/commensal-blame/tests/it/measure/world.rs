@@ -71,7 +71,7 @@ impl Scene {
         let Pulse { threads, period_us, work_us, seed } = pulse;
         let own = std::env::current_exe().unwrap();
         let script = format!(
-            "exec env {WORK}='{threads} {period_us} {work_us} {seed}' '{}' --exact world::work --nocapture \
+            "exec env {WORK}='{threads} {period_us} {work_us} {seed}' '{}' --exact measure::world::work --nocapture \
              --test-threads=2",
             own.display()
         );

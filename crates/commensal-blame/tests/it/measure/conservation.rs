@@ -1,7 +1,7 @@
 //! Nothing is lost and nothing is made up: a thread runs, waits or sleeps, and nothing else; who is blamed for a wait adds
 //! up to the wait. Also while processes are born and die, move between CPUs and groups, and become another program.
 
-use crate::world::{HOG, PULSE, Pulse, Scene};
+use super::world::{HOG, PULSE, Pulse, Scene};
 use commensal_blame::figures::{ByKind, Kind, ThreadState};
 use commensal_blame::{Command as Held, Figures, Subject, Thread, WaitProbe};
 use commensal_host::LinuxHost;

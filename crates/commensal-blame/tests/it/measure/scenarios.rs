@@ -3,7 +3,7 @@
 //!
 //! `COMMENSAL_SCENARIOS=ROUNDSxSECONDS` runs all of them for long and prints the tables (with `--nocapture`).
 
-use crate::world::{HOG, PULSE, Pulse, Scene, look, per_cpu_second};
+use super::world::{HOG, PULSE, Pulse, Scene, look, per_cpu_second};
 use commensal_blame::figures::Kind;
 use commensal_core::rng::Rng;
 use commensal_core::stats::{mean, mean_t_interval, median};
