@@ -1,6 +1,6 @@
 //! What the agent tells of a group, from whichever files this kernel has.
 
-use super::{Agent, cleaned, own, until};
+use crate::agent::{Agent, cleaned, own, until};
 use crate::support::{Program, can_write_cgroups, text};
 use commensal_testkit::Signal;
 use serde_json::Value;

@@ -1,7 +1,7 @@
 //! A thousand cgroups a second that appear below a match and go.
 
-use super::{Watched, asked, figures, nothing_left, ticks_on};
-use crate::agent::{Agent, Theirs, limited, set_quota, until};
+use crate::agent::{Agent, Theirs, asked, limited, set_quota, ticks_on, until};
+use crate::agent_faults::{Watched, figures, nothing_left};
 use crate::support::{Program, can_write_cgroups, cpu_mount};
 use commensal_testkit::{Signal, holds_within};
 use std::collections::VecDeque;

@@ -1,7 +1,7 @@
 //! Process numbers that are given anew while the agent does not look.
 
-use super::nothing_left;
 use crate::agent::{Agent, until};
+use crate::agent_faults::nothing_left;
 use crate::support::{Program, can_write_cgroups};
 use commensal_testkit::{Signal, cgroups_of};
 use std::path::Path;

@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const UNITS: [(&str, &str); 3] = [
-    ("agent", include_str!("../../../../../packaging/systemd/commensal-agent.service")),
-    ("guard", include_str!("../../../../../packaging/systemd/commensal-guard.service")),
-    ("groups", include_str!("../../../../../packaging/systemd/commensal-groups.service")),
+    ("agent", include_str!("../../../../../../packaging/systemd/commensal-agent.service")),
+    ("guard", include_str!("../../../../../../packaging/systemd/commensal-guard.service")),
+    ("groups", include_str!("../../../../../../packaging/systemd/commensal-groups.service")),
 ];
 /// Not in force without a kernel that has sched_ext; `scheduler.rs` is about one that has.
 const SCHED: (&str, &str) =
-    ("sched", include_str!("../../../../../packaging/systemd/commensal-sched.service"));
+    ("sched", include_str!("../../../../../../packaging/systemd/commensal-sched.service"));
 pub(super) const PROGRAM: &str = "/usr/bin/commensal";
 /// What the scheduler's unit starts.
 pub(super) const LOADER: &str = "/usr/bin/commensal-sched";

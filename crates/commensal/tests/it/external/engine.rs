@@ -1,9 +1,9 @@
 //! The container engine goes and comes back under an agent: containers live on and stay protected, and new ones are protected
 //! as soon as they run.
 
-use super::{asked, nothing_left};
-use crate::agent::{Agent, mounts, until};
-use crate::containers::{FOREVER, cgroup};
+use super::containers::{FOREVER, cgroup};
+use crate::agent::{Agent, asked, mounts, until};
+use crate::agent_faults::nothing_left;
 use crate::support::{Program, can_write_cgroups, cpu_mount};
 use commensal_testkit::{Engine, Signal, removed_within, signal, throughout};
 use std::path::PathBuf;

@@ -1,13 +1,9 @@
-//! CPU: the quota of one group, the shares of two, and CPUs that nobody else may use.
+//! CPU: the quota of one group, and the shares of two.
 
-use super::{Running, Scene, Window, window};
-use commensal_core::cpuset::CpuSet;
-use commensal_core::knob::Controller;
-use commensal_testkit::field_of_status;
+use super::{Window, window};
+use crate::limits::{BURN, Running, Scene};
+use commensal_testkit::alone;
 use std::time::Duration;
-
-/// A loop of the shell: one process that never sleeps.
-const BURN: &str = "while :; do :; done";
 
 const QUOTA_CPUS: f64 = 0.2;
 const QUOTA_US: f64 = 20_000.0;
@@ -27,6 +23,7 @@ const CONTROL_AT_LEAST: f64 = 2.0;
 #[test]
 fn a_quota_holds() {
     let test = "a_quota_holds";
+    let _alone = alone();
     let Some(scene) = Scene::new(test) else { return };
     let cpus = scene.machine().topology.all();
     let (Some(first), Some(last)) = (cpus.iter().next(), cpus.iter().last()) else { return };
@@ -73,6 +70,7 @@ const WEIGHT_RATIO: std::ops::RangeInclusive<f64> = 5.0..=20.0;
 #[test]
 fn weights_divide_a_cpu() {
     let test = "weights_divide_a_cpu";
+    let _alone = alone();
     let Some(scene) = Scene::new(test) else { return };
     let groups = scene.program.groups(
         "[group.heavy]\nclass = \"online\"\ncpu.weight = 1000\n[group.light]\nclass = \"online\"\ncpu.weight = 100\n",
@@ -86,81 +84,6 @@ fn weights_divide_a_cpu() {
     let ratio = used[0] / used[1];
     println!("{test}: {:.3} : {:.3} CPUs = {ratio:.2}", used[0], used[1]);
     assert!(WEIGHT_RATIO.contains(&ratio), "{:.3} : {:.3} CPUs = {ratio:.2}", used[0], used[1]);
-}
-
-/// CPUs that are set aside have nobody else's work on them, from the moment the group is there until it is gone.
-// promise 6
-#[test]
-fn a_partition_has_its_cpus_alone() {
-    let test = "a_partition_has_its_cpus_alone";
-    let Some(scene) = Scene::new(test) else { return };
-    let all = scene.machine().topology.all();
-    let cpu = all.iter().last().unwrap();
-    let groups = scene.program.groups(&format!(
-        "[group.alone]\nclass = \"online\"\ncpu.set = \"{cpu}\"\ncpu.partition = \"isolated\"\n\
-         [group.other]\nclass = \"online\"\n"
-    ));
-    if let Some(unmet) = scene.unmet(&groups) {
-        println!("skipped: {test}: {unmet}");
-        return;
-    }
-    let other = scene.start("other", &groups, BURN);
-    assert_eq!(allowed(other.pid), all);
-    let alone = scene.start("alone", &groups, BURN);
-    let meanwhile = (allowed(alone.pid), allowed(other.pid), allowed(std::process::id()));
-    let rest = all.difference(&meanwhile.0);
-    println!("{test}: inside {}, another group {}, the root {}", meanwhile.0, meanwhile.1, meanwhile.2);
-    assert_eq!(meanwhile.0.iter().collect::<Vec<_>>(), [cpu]);
-    assert_eq!((&meanwhile.1, &meanwhile.2), (&rest, &rest));
-    drop(alone);
-    // The group has gone with its last command, and its CPU is everybody's again.
-    assert_eq!((allowed(other.pid), allowed(std::process::id())), (all.clone(), all));
-}
-
-/// The kernel refuses CPUs that a sibling has, and all of a sibling's: the plan finds an order that it takes.
-// promise 7
-#[test]
-fn cpus_move_between_partitions() {
-    let test = "cpus_move_between_partitions";
-    let Some(scene) = Scene::new(test) else { return };
-    let cpus: Vec<u32> = scene.machine().topology.all().iter().collect();
-    let [_, second, third, .., last] = cpus[..] else {
-        println!("skipped: {test}: this machine has fewer than four CPUs");
-        return;
-    };
-    let both = |a: &str, b: &str| {
-        let group = |name: &str, set: &str| {
-            format!("[group.{name}]\nclass = \"online\"\ncpu.set = \"{set}\"\ncpu.partition = \"root\"\n")
-        };
-        scene.program.groups(&(group("a", a) + &group("b", b)))
-    };
-    let groups = both(&second.to_string(), &last.to_string());
-    if let Some(unmet) = scene.unmet(&groups) {
-        println!("skipped: {test}: {unmet}");
-        return;
-    }
-    let (one, two) = (second.to_string(), format!("{third},{last}"));
-    let mount = scene.mount(Controller::Cpuset);
-    for (a, b) in [(&one, &two), (&two, &one), (&one, &two)] {
-        let groups = both(a, b);
-        let groups = groups.to_str().unwrap();
-        let output = scene.program.run(&["apply", "-c", groups]);
-        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-        for (group, set) in [("a", a), ("b", b)] {
-            let of_group = mount.join(format!("{}-online/{group}", scene.program.prefix));
-            let read = |file: &str| std::fs::read_to_string(of_group.join(file)).unwrap().trim().to_owned();
-            assert_eq!(read("cpuset.cpus.partition"), "root", "{group}");
-            let set: CpuSet = set.parse().unwrap();
-            assert_eq!(read("cpuset.cpus.effective").parse::<CpuSet>().unwrap(), set, "{group}");
-        }
-        assert_eq!(scene.program.run(&["plan", "-c", groups]).status.code(), Some(0));
-    }
-    assert_eq!(scene.program.run(&["restore"]).status.code(), Some(0));
-}
-
-/// Where the kernel lets a process run.
-fn allowed(pid: u32) -> CpuSet {
-    field_of_status(pid, "Cpus_allowed_list").unwrap().parse().unwrap()
 }
 
 /// A burner on one CPU.

@@ -1,9 +1,9 @@
-//! kill -9 at random: of those that wait, of those that run, of their commands.
+//! kill -9 at random of those that wait in a queue, of those that run, of their commands, which are written in Perl.
 
-use super::{files, view};
+use crate::queue::{files, view};
 use crate::support::Program;
 use commensal_testkit::{Dice, Signal, processes_with, signal, until};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 const JOBS: usize = 24;
 const AT_ONCE: usize = 3;
@@ -25,6 +25,11 @@ fn script(seats: &str) -> String {
 // promise 17
 #[test]
 fn random_kills_leave_no_stuck_slot_and_never_one_too_many() {
+    let test = "random_kills_leave_no_stuck_slot_and_never_one_too_many";
+    if !Command::new("perl").args(["-MFcntl", "-e", "1"]).status().is_ok_and(|status| status.success()) {
+        println!("skipped: {test}: no perl");
+        return;
+    }
     let program = Program::new("storm");
     let queue = format!("queue = {{ max-concurrency = {AT_ONCE} }}");
     let config = program.groups(&format!("[group.etl]\nclass = \"offline\"\n{queue}\n"));

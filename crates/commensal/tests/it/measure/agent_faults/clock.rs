@@ -1,7 +1,7 @@
 //! A time of day that jumps under the agent.
 
-use super::{Watched, asked, nothing_left};
-use crate::agent::{Agent, Theirs, limited, set_quota, until};
+use crate::agent::{Agent, Theirs, asked, limited, set_quota, until};
+use crate::agent_faults::{Watched, nothing_left};
 use crate::support::{Program, can_write_cgroups, text};
 use commensal_testkit::Signal;
 use std::path::Path;

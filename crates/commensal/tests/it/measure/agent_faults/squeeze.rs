@@ -1,7 +1,7 @@
 //! An agent that is itself short of memory: it lives with what it needs, and when the kernel kills it the guard acts.
 
-use super::{Watched, asked, figures, nothing_left, ticks_on, wrapped};
-use crate::agent::{Agent, Theirs, limited, until};
+use crate::agent::{Agent, Theirs, asked, limited, ticks_on, until};
+use crate::agent_faults::{Watched, figures, nothing_left, wrapped};
 use crate::support::{Program, can_write_cgroups};
 use commensal_testkit::{members, removed_within, until_some};
 use std::path::{Path, PathBuf};

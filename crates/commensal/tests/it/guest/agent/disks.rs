@@ -1,6 +1,6 @@
 //! Rates of a real disk, from what online work waits for it. Only in a virtual machine, whose disks are there for tests.
 
-use super::{Agent, Theirs, cleaned, until};
+use crate::agent::{Agent, Theirs, cleaned, until};
 use crate::support::{Program, can_write_cgroups, cpu_mount};
 use commensal_testkit::{Signal, members, signal_group};
 use std::os::unix::process::CommandExt;

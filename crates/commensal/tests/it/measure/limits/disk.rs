@@ -1,19 +1,20 @@
-//! Disks: rates of reading and writing, on each of several disks. All I/O is direct: what the page cache serves or
+//! Disks: rates of reading and writing. All I/O is direct: what the page cache serves or
 //! takes is not limited, or not yet.
 
-use super::{Running, Scene, Window, window};
-use commensal_core::knob::Controller;
+use super::{Window, window};
+use crate::limits::{Running, Scene};
 use commensal_core::topology::{Device, Disk};
+use commensal_testkit::alone;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-const READ_MIB_S: f64 = 4.0;
-const WRITE_MIB_S: f64 = 6.0;
+pub(crate) const READ_MIB_S: f64 = 4.0;
+pub(crate) const WRITE_MIB_S: f64 = 6.0;
 const READ_IOPS: f64 = 50.0;
-const RATES: &str = "io.read = \"4 MiB/s\"\nio.write = \"6 MiB/s\"\n";
-const MIB: f64 = 1_048_576.0;
+pub(crate) const RATES: &str = "io.read = \"4 MiB/s\"\nio.write = \"6 MiB/s\"\n";
+pub(crate) const MIB: f64 = 1_048_576.0;
 /// Of the limit. The kernel lets requests go in slices of 100 ms, of which the window cuts one at each end; it never
 /// makes up for time in which nobody asked.
 const AT_MOST: f64 = 1.25;
@@ -24,18 +25,18 @@ const WINDOW: Duration = Duration::from_secs(2);
 /// A disk that is not this many times faster than the limit says nothing about it.
 const CONTROL_AT_LEAST: f64 = 2.0;
 /// The requests of a second, so that the window cuts off little of one.
-const BLOCK: &str = "128k";
+pub(crate) const BLOCK: &str = "128k";
 const SMALL: &str = "8k";
 const SMALL_BYTES: f64 = 8_192.0;
 /// More than the limited ones can move in a test, and far less than a disk has.
 const FILE_MIB: u32 = 64;
 /// The first slices belong to the past, in which nothing was used.
-const WARM_UP: Duration = Duration::from_millis(500);
+pub(crate) const WARM_UP: Duration = Duration::from_millis(500);
 
 /// Something to read and write directly, and the disk that it is on.
-struct Target {
+pub(crate) struct Target {
     path: PathBuf,
-    disk: Disk,
+    pub(crate) disk: Disk,
 }
 
 /// In a guest of the VM harness the scratch disks themselves, elsewhere a file on the disk with the temporary folder.
@@ -80,12 +81,12 @@ fn dd(args: &[&str]) -> Result<f64, String> {
     }
 }
 
-fn reading(target: &Target, block: &str) -> String {
+pub(crate) fn reading(target: &Target, block: &str) -> String {
     format!("exec dd if={} of=/dev/null bs={block} iflag=direct 2>/dev/null", target.path.display())
 }
 
 /// Overwrites what is there: a file does not grow.
-fn writing(target: &Target) -> String {
+pub(crate) fn writing(target: &Target) -> String {
     let (path, count) = (target.path.display(), FILE_MIB * 8);
     format!("exec dd if=/dev/zero of={path} bs={BLOCK} count={count} oflag=direct conv=notrunc 2>/dev/null")
 }
@@ -110,7 +111,7 @@ fn moved(running: &Running) -> (u64, u64) {
 }
 
 /// Bytes per second of all of them over one window: what each has read and written.
-fn rates(all: &[&Running]) -> Vec<(f64, f64)> {
+pub(crate) fn rates(all: &[&Running]) -> Vec<(f64, f64)> {
     let read = || -> Vec<_> { all.iter().map(|one| moved(one)).collect() };
     let Window { before, after, at_most, .. } = window(WINDOW, read);
     let rate = |after: u64, before: u64| (after - before) as f64 / at_most;
@@ -119,7 +120,7 @@ fn rates(all: &[&Running]) -> Vec<(f64, f64)> {
 }
 
 /// The most of any window: none may exceed a limit.
-fn most(all: &[&Running]) -> Vec<(f64, f64)> {
+pub(crate) fn most(all: &[&Running]) -> Vec<(f64, f64)> {
     std::thread::sleep(WARM_UP);
     let windows = (0..WINDOWS).map(|_| rates(all));
     let larger = |a: Vec<(f64, f64)>, b: Vec<(f64, f64)>| {
@@ -128,13 +129,13 @@ fn most(all: &[&Running]) -> Vec<(f64, f64)> {
     windows.reduce(larger).unwrap_or_default()
 }
 
-fn check(what: &str, rate: f64, limit: f64, unit: &str) {
+pub(crate) fn check(what: &str, rate: f64, limit: f64, unit: &str) {
     println!("{what}: {rate:.2} of {limit} {unit}");
     assert!(rate <= limit * AT_MOST && rate >= limit * AT_LEAST, "{what}: {rate:.2} of {limit} {unit}");
 }
 
 /// Targets with fast enough disks; says why there are none.
-fn fast_targets(test: &str, scene: &Scene) -> Option<Vec<Target>> {
+pub(crate) fn fast_targets(test: &str, scene: &Scene) -> Option<Vec<Target>> {
     let found = targets(scene).and_then(|targets| {
         if !Path::new("/proc/self/io").exists() {
             return Err("this kernel does not count what a process moves (TASK_IO_ACCOUNTING)".to_owned());
@@ -166,6 +167,7 @@ fn fast_targets(test: &str, scene: &Scene) -> Option<Vec<Target>> {
 #[test]
 fn rates_of_a_disk_hold() {
     let test = "rates_of_a_disk_hold";
+    let _alone = alone();
     let Some(scene) = Scene::new(test) else { return };
     let Some(targets) = fast_targets(test, &scene) else { return };
     let target = &targets[0];
@@ -183,89 +185,4 @@ fn rates_of_a_disk_hold() {
     check(&format!("{test}: read"), rates[0].0 / MIB, READ_MIB_S, "MiB/s");
     check(&format!("{test}: written"), rates[1].1 / MIB, WRITE_MIB_S, "MiB/s");
     check(&format!("{test}: small reads"), rates[2].0 / SMALL_BYTES, READ_IOPS, "iops");
-}
-
-/// cgroup v1 takes the first line of a write and drops the others without a word: each disk has to have its own.
-// promise 6
-#[test]
-fn rates_hold_on_each_of_several_disks() {
-    let test = "rates_hold_on_each_of_several_disks";
-    let Some(scene) = Scene::new(test) else { return };
-    if scene.machine().disks.len() < 2 || std::env::var_os("COMMENSAL_VM").is_none() {
-        println!("skipped: {test}: it writes to two whole disks, which only the VM harness gives away");
-        return;
-    }
-    let Some(targets) = fast_targets(test, &scene) else { return };
-    let groups = scene.program.groups(&format!("[group.etl]\nclass = \"online\"\n{RATES}"));
-    let readers: Vec<_> =
-        targets.iter().map(|target| scene.start("etl", &groups, &reading(target, BLOCK))).collect();
-    let writers: Vec<_> =
-        targets.iter().map(|target| scene.start("etl", &groups, &writing(target))).collect();
-    let all: Vec<&Running> = readers.iter().chain(&writers).collect();
-    let rates = most(&all);
-    drop((readers, writers));
-    for (index, target) in targets.iter().enumerate() {
-        let name = &target.disk.name;
-        check(&format!("{test}: {name} read"), rates[index].0 / MIB, READ_MIB_S, "MiB/s");
-        check(&format!("{test}: {name} written"), rates[targets.len() + index].1 / MIB, WRITE_MIB_S, "MiB/s");
-    }
-}
-
-/// A disk as io.cost shall see it: 50 MiB/s and 1000 operations per second, which is less than it has. Weights count
-/// once the disk is as busy as the model says that it can be. The kernel's own model is of another disk: a guest's
-/// reaches it with requests of 128 KiB (154 and 19 MiB/s on Linux 7.2) and not with those of 8 KiB (27 and 27).
-const MODEL: &str = "ctrl=user model=linear rbps=52428800 rseqiops=1000 rrandiops=1000 wbps=52428800 wseqiops=1000 wrandiops=1000";
-const GOALS: &str = "ctrl=user rpct=95.00 rlat=5000 wpct=95.00 wlat=5000 min=50.00 max=100.00";
-/// Eight to one by weight; each has one request at a time, which costs the larger side of what it may have.
-const SHARE_RATIO_AT_LEAST: f64 = 2.0;
-
-/// Tells io.cost what a disk can do, as its administrator would; in the end the kernel's own figures count again.
-struct Known(PathBuf, Device);
-
-impl Known {
-    fn tell(&self, model: &str, goals: &str) -> std::io::Result<()> {
-        let write = |file: &str, text: &str| std::fs::write(self.0.join(file), format!("{} {text}", self.1));
-        write("io.cost.model", model).and(write("io.cost.qos", goals))
-    }
-}
-
-impl Drop for Known {
-    fn drop(&mut self) {
-        let _ = self.tell("ctrl=auto", "ctrl=auto");
-    }
-}
-
-// promise 6
-#[test]
-fn weights_divide_a_disk() {
-    let test = "weights_divide_a_disk";
-    let Some(scene) = Scene::new(test) else { return };
-    if std::env::var_os("COMMENSAL_VM").is_none() {
-        println!(
-            "skipped: {test}: it turns io.cost on for a whole disk, which only the VM harness gives away"
-        );
-        return;
-    }
-    let Some(targets) = fast_targets(test, &scene) else { return };
-    let target = &targets[0];
-    let device = target.disk.device;
-    let group = |name: &str, weight: u32| {
-        format!(
-            "[group.{name}]\nclass = \"online\"\nio.weight = {weight}\nio.cost = true\nio.devices = [\"{device}\"]\n"
-        )
-    };
-    let groups = scene.program.groups(&(group("heavy", 800) + &group("light", 100)));
-    if let Some(unmet) = scene.unmet(&groups) {
-        println!("skipped: {test}: {unmet}");
-        return;
-    }
-    let known = Known(scene.mount(Controller::Io), device);
-    known.tell(MODEL, GOALS).unwrap();
-    let both = ["heavy", "light"].map(|group| scene.start(group, &groups, &reading(target, BLOCK)));
-    std::thread::sleep(WARM_UP);
-    let [heavy, light] = rates(&both.each_ref())[..] else { unreachable!("two were started") };
-    drop(both);
-    let (heavy, light) = (heavy.0 / MIB, light.0 / MIB);
-    println!("{test}: {heavy:.1} : {light:.1} MiB/s = {:.2}", heavy / light);
-    assert!(heavy >= SHARE_RATIO_AT_LEAST * light, "{heavy:.1} : {light:.1} MiB/s");
 }

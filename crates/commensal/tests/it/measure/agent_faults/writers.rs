@@ -1,7 +1,7 @@
 //! Somebody else who writes what the agent writes, again and again.
 
-use super::{Watched, asked, figures, nothing_left, settings, ticks_on};
-use crate::agent::{Agent, Theirs, limited, until};
+use crate::agent::{Agent, Theirs, asked, limited, ticks_on, until};
+use crate::agent_faults::{Watched, figures, nothing_left, settings};
 use crate::support::{Program, can_write_cgroups};
 use commensal_testkit::Signal;
 use std::path::PathBuf;
