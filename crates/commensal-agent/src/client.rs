@@ -84,7 +84,17 @@ pub fn get<T: DeserializeOwned>(
     socket: &Path,
     path: &str,
 ) -> Result<Answer<T>, ClientError> {
-    ask(host, socket, "GET", path, "")
+    get_within(host, socket, path, PATIENCE)
+}
+
+/// Like [`get`], with another timeout.
+pub(crate) fn get_within<T: DeserializeOwned>(
+    host: &dyn Host,
+    socket: &Path,
+    path: &str,
+    patience: Duration,
+) -> Result<Answer<T>, ClientError> {
+    ask(host, socket, "GET", path, "", patience)
 }
 
 /// Sends `GET path` to the first of these sockets that an agent listens on; returns the socket and the response. If
@@ -136,7 +146,7 @@ pub fn post<T: DeserializeOwned>(
     socket: &Path,
     path: &str,
 ) -> Result<Answer<T>, ClientError> {
-    ask(host, socket, "POST", path, "")
+    ask(host, socket, "POST", path, "", ORDER_PATIENCE)
 }
 
 /// Sends `POST path` with a JSON body.
@@ -150,7 +160,8 @@ pub fn post_json<T: DeserializeOwned>(
     body: &impl Serialize,
 ) -> Result<Answer<T>, ClientError> {
     // Plain data can always be serialised.
-    ask(host, socket, "POST", path, &commensal_core::text::json(body).unwrap_or_default())
+    let body = commensal_core::text::json(body).unwrap_or_default();
+    ask(host, socket, "POST", path, &body, ORDER_PATIENCE)
 }
 
 fn ask<T: DeserializeOwned>(
@@ -159,6 +170,7 @@ fn ask<T: DeserializeOwned>(
     method: &str,
     path: &str,
     body: &str,
+    patience: Duration,
 ) -> Result<Answer<T>, ClientError> {
     let length = match method {
         "POST" => format!("Content-Length: {}\r\n", body.len()),
@@ -166,7 +178,6 @@ fn ask<T: DeserializeOwned>(
     };
     let request =
         format!("{method} {path} HTTP/1.1\r\nHost: agent\r\n{length}Connection: close\r\n\r\n{body}");
-    let patience = if method == "POST" { ORDER_PATIENCE } else { PATIENCE };
     let text = host.ask_own(socket, &request, patience).map_err(|error| match error.errno {
         _ if error.is_disbelief() => ClientError::NotBelieved(error),
         Errno::ENOENT | Errno::ECONNREFUSED => ClientError::NoAgent(socket.to_owned()),

@@ -7,17 +7,14 @@ use commensal_core::desired::{literal_prefix, takes_cgroup};
 use commensal_core::group::Match;
 use commensal_core::knob::Controller;
 use commensal_host::{LinuxHost, Waker};
-use commensal_testkit::{Dice, watches, within};
+use commensal_testkit::{Dice, PATIENCE, watches, within};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
-
-/// Maximum wait for a change; no test depends on its length.
-const PATIENCE: Duration = Duration::from_secs(30);
+use std::time::Instant;
 
 #[derive(Default)]
 struct State {

@@ -4,8 +4,5 @@
 #![allow(clippy::unwrap_used, reason = "a test says what failed by failing there")]
 #![allow(clippy::disallowed_methods, reason = "tests start processes and look at the machine themselves")]
 
-mod agreement;
-mod conservation;
-mod scenarios;
-mod subjects;
-mod world;
+mod guest;
+mod measure;

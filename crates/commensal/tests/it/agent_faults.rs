@@ -2,23 +2,17 @@
 //! groups were never limited, and offline work is held back again.
 
 mod clients;
-mod clock;
 mod config;
 mod disk;
-mod engine;
 mod freezer;
 mod kills;
 mod last_resort;
-mod movers;
-mod numbers;
-mod squeeze;
-mod storm;
-mod writers;
+pub(crate) mod movers;
 
 use crate::agent::{Theirs, asked, mounts, snapshot, ticks_on, until};
 use crate::support::{Program, cgroups_named};
 use commensal_core::knob::TABLE;
-use commensal_testkit::{cpu_time_of_all, descriptors, processes_with, resident_bytes};
+use commensal_testkit::{cpu_time_of_all, descriptors, holds_within, processes_with, resident_bytes};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -27,8 +21,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+/// Longer than any test.
+const LONGEST: Duration = Duration::from_secs(3_600);
+
 /// Every setting of a group in every hierarchy, as the kernel has it.
-fn settings(theirs: &Theirs) -> BTreeMap<PathBuf, String> {
+pub(crate) fn settings(theirs: &Theirs) -> BTreeMap<PathBuf, String> {
     let names = TABLE.iter().flat_map(|knob| knob.v1.iter().chain(&knob.v2));
     let names: Vec<&str> = names.map(|file| file.name).collect();
     let dirs = mounts().into_iter().map(|mount| mount.join(&theirs.name));
@@ -37,7 +34,7 @@ fn settings(theirs: &Theirs) -> BTreeMap<PathBuf, String> {
 }
 
 /// Writes to a file of the group wherever it is; whether it is anywhere.
-fn set(theirs: &Theirs, file: &str, value: &str) -> bool {
+pub(crate) fn set(theirs: &Theirs, file: &str, value: &str) -> bool {
     let files = mounts().into_iter().map(|mount| mount.join(&theirs.name).join(file));
     let there: Vec<PathBuf> = files.filter(|file| file.exists()).collect();
     there.iter().for_each(|file| std::fs::write(file, value).unwrap());
@@ -45,13 +42,13 @@ fn set(theirs: &Theirs, file: &str, value: &str) -> bool {
 }
 
 /// An online group, which somebody looks at all the time: what must never be there is a limit.
-struct Watched {
+pub(crate) struct Watched {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<Option<String>>>,
 }
 
 impl Watched {
-    fn over(online: &Theirs) -> Watched {
+    pub(crate) fn over(online: &Theirs) -> Watched {
         let before = settings(online);
         // What protects may change: weight and idle of the cpu controller.
         let limits = |file: &Path| {
@@ -63,22 +60,24 @@ impl Watched {
         let stop = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
-            while !flag.load(Ordering::Relaxed) {
-                for (file, want) in &before {
+            let changed = || {
+                before.iter().find_map(|(file, want)| {
                     let now = std::fs::read_to_string(file).unwrap_or_default();
-                    if now != *want {
-                        return Some(format!("{}: {want:?} became {now:?}", file.display()));
-                    }
-                }
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            None
+                    (now != *want).then(|| format!("{}: {want:?} became {now:?}", file.display()))
+                })
+            };
+            let mut seen = None;
+            holds_within(LONGEST, || {
+                seen = changed();
+                seen.is_some() || flag.load(Ordering::Relaxed)
+            });
+            seen
         });
         Watched { stop, thread: Some(thread) }
     }
 
     /// It was never limited.
-    fn end(mut self) {
+    pub(crate) fn end(mut self) {
         self.stop.store(true, Ordering::Relaxed);
         let seen = self.thread.take().and_then(|thread| thread.join().unwrap());
         assert_eq!(seen, None, "an online group was limited");
@@ -92,23 +91,23 @@ impl Drop for Watched {
 }
 
 /// Processes of this test's agents and guards: their state directory is nobody else's.
-fn processes(program: &Program) -> Vec<(u32, String)> {
+pub(crate) fn processes(program: &Program) -> Vec<(u32, String)> {
     processes_with(&program.state().display().to_string())
 }
 
-fn guards(program: &Program) -> Vec<u32> {
+pub(crate) fn guards(program: &Program) -> Vec<u32> {
     let all = processes(program).into_iter();
     all.filter(|(_, line)| line.contains(" guard ")).map(|(pid, _)| pid).collect()
 }
 
 /// Descriptors, resident memory in KiB, CPU time in ms.
-fn figures(pid: u32) -> (usize, u64, u64) {
+pub(crate) fn figures(pid: u32) -> (usize, u64, u64) {
     let cpu = cpu_time_of_all(pid).unwrap_or_default();
     (descriptors(pid), resident_bytes(pid).unwrap_or(0) >> 10, cpu.as_millis() as u64)
 }
 
 /// As it is, in another program: `with` and its arguments first.
-fn wrapped(with: &[&str], command: &Command) -> Command {
+pub(crate) fn wrapped(with: &[&str], command: &Command) -> Command {
     let mut outer = Command::new(with[0]);
     outer.args(&with[1..]).arg(command.get_program()).args(command.get_args());
     if let Some(dir) = command.get_current_dir() {
@@ -118,7 +117,7 @@ fn wrapped(with: &[&str], command: &Command) -> Command {
 }
 
 /// After `restore`: no process, no cgroup of ours, no half-written state and no record.
-fn nothing_left(program: &Program) {
+pub(crate) fn nothing_left(program: &Program) {
     crate::agent::cleaned(program);
     until("every process has ended", || processes(program).is_empty());
     for of in ["offline", "online", "probe"] {

@@ -1,9 +1,7 @@
-//! `lab baseline`, `lab diff --baseline` and `lab history`, by the program itself and against an independent reader.
+//! `lab baseline`, `lab diff --baseline` and `lab history`, by the program itself and, with Python, against an independent reader.
 
-use crate::support::{Program, text};
-use std::io::Write;
+use crate::support::Program;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
 
 /// Every record in the tree.
 fn records() -> Vec<PathBuf> {
@@ -87,39 +85,50 @@ fn the_history_reads_lines_and_records() {
     program.expect(2, &["lab", "history", "--page", "/no/such/folder/x.html", all[0].to_str().unwrap()]);
 }
 
-/// The figures of the history and its test of a difference, computed again by a reader that shares no code.
-// promise 40
-#[test]
-fn an_independent_reader_finds_the_same_figures() {
-    let name = "an_independent_reader_finds_the_same_figures";
-    if Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success()) {
-        let program = Program::new("independent");
-        // The same plan on another day: halves of a record are two runs that are compared.
-        let whole = std::fs::read(recorded("quickstart-40-rounds.json")).unwrap();
-        let mut files = records();
-        for (at, (from, to)) in [(0, 20), (20, 40)].into_iter().enumerate() {
-            let mut half = commensal_lab::record::Run::from_json(&whole).unwrap();
-            half.blocks.retain(|block| (from..to).contains(&block.round));
-            half.blocks.iter_mut().for_each(|block| block.round -= from);
-            half.started = format!("2030-01-0{}T00:00:00Z", at + 1);
-            let file = program.path(&format!("half-{at}.json"));
-            std::fs::write(&file, half.to_json().unwrap()).unwrap();
-            files.push(file);
+mod external {
+    use super::*;
+    use crate::support::text;
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+
+    /// The figures of the history and its test of a difference, computed again by a reader that shares no code.
+    // promise 40
+    #[test]
+    fn an_independent_reader_finds_the_same_figures() {
+        let name = "an_independent_reader_finds_the_same_figures";
+        if Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success()) {
+            let program = Program::new("independent");
+            // The same plan on another day: halves of a record are two runs that are compared.
+            let whole = std::fs::read(recorded("quickstart-40-rounds.json")).unwrap();
+            let mut files = records();
+            for (at, (from, to)) in [(0, 20), (20, 40)].into_iter().enumerate() {
+                let mut half = commensal_lab::record::Run::from_json(&whole).unwrap();
+                half.blocks.retain(|block| (from..to).contains(&block.round));
+                half.blocks.iter_mut().for_each(|block| block.round -= from);
+                half.started = format!("2030-01-0{}T00:00:00Z", at + 1);
+                let file = program.path(&format!("half-{at}.json"));
+                std::fs::write(&file, half.to_json().unwrap()).unwrap();
+                files.push(file);
+            }
+            let mut args = vec!["lab", "history", "--json"];
+            args.extend(files.iter().map(|path| path.to_str().unwrap()));
+            let (json, _) = program.expect(0, &args);
+            let reader = "tests/it/history/independent.py";
+            let mut python = Command::new("python3")
+                .arg(reader)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            python.stdin.take().unwrap().write_all(json.as_bytes()).unwrap();
+            let output = python.wait_with_output().unwrap();
+            let said = text(&output.stdout);
+            assert!(output.status.success(), "{said}");
+            let numbers: Vec<u32> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+            assert!(numbers[0] >= 60 && numbers[1] >= 3, "{said}");
+            println!("{name}: {said}");
+        } else {
+            println!("skipped: {name}: no python3; apt-get install python3-minimal");
         }
-        let mut args = vec!["lab", "history", "--json"];
-        args.extend(files.iter().map(|path| path.to_str().unwrap()));
-        let (json, _) = program.expect(0, &args);
-        let reader = "tests/it/history/independent.py";
-        let mut python =
-            Command::new("python3").arg(reader).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        python.stdin.take().unwrap().write_all(json.as_bytes()).unwrap();
-        let output = python.wait_with_output().unwrap();
-        let said = text(&output.stdout);
-        assert!(output.status.success(), "{said}");
-        let numbers: Vec<u32> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-        assert!(numbers[0] >= 60 && numbers[1] >= 3, "{said}");
-        println!("{name}: {said}");
-    } else {
-        println!("skipped: {name}: no python3; apt-get install python3-minimal");
     }
 }

@@ -1,8 +1,8 @@
-//! `lab load --from`: what goes to ssh, and what becomes of each way in which it may end. A program called `ssh` in front of
-//! PATH runs the command on this machine; one test has a real sshd on loopback.
+//! `lab load --from`: what becomes of each way in which it may end. A program called `ssh` in front of PATH runs the command on this
+//! machine.
 
 use crate::support::{Program, text};
-use commensal_testkit::{Signal, signal, told, until, until_still, unused_address};
+use commensal_testkit::{Signal, signal, until, unused_address};
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,15 +11,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 /// A measurement that ends: believed or not is the machine's affair.
-const ENDS: [i32; 2] = [0, 4];
+pub(crate) const ENDS: [i32; 2] = [0, 4];
 
 /// Answers 200 to everything and counts; it ends with the test.
 pub struct Counting {
     addr: SocketAddr,
-    answered: Arc<AtomicU64>,
+    pub(crate) answered: Arc<AtomicU64>,
 }
 
 impl Counting {
@@ -62,13 +61,13 @@ fn answer(mut stream: TcpStream, count: &AtomicU64) {
 }
 
 /// Writes a program.
-fn program_file(path: &Path, text: &str) {
+pub(crate) fn program_file(path: &Path, text: &str) {
     std::fs::write(path, text).unwrap();
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 
 /// A folder with `ssh`, and with `commensal` as the other side finds it.
-fn bin(program: &Program, ssh: &str) -> PathBuf {
+pub(crate) fn bin(program: &Program, ssh: &str) -> PathBuf {
     let bin = program.path("bin");
     std::fs::create_dir(&bin).unwrap();
     program_file(&bin.join("ssh"), ssh);
@@ -77,7 +76,7 @@ fn bin(program: &Program, ssh: &str) -> PathBuf {
 }
 
 /// Runs the command on this machine, unless the host is one that has a trouble. What it was asked lies beside it.
-const FAKE_SSH: &str = r#"#!/bin/sh
+pub(crate) const FAKE_SSH: &str = r#"#!/bin/sh
 printf '%s\n' "$@" >"$(dirname "$0")/asked"
 case "$4" in
 nowhere) echo "ssh: Could not resolve hostname nowhere: Name or service not known" >&2; exit 255 ;;
@@ -91,7 +90,7 @@ esac
 exec sh -c "$5"
 "#;
 
-fn load(program: &Program, bin: &Path, args: &[&str]) -> Command {
+pub(crate) fn load(program: &Program, bin: &Path, args: &[&str]) -> Command {
     let mut command =
         program.command(&[&["lab", "load", "--connections", "2", "--warmup", "0s"], args].concat());
     let path = std::env::var("PATH").unwrap();
@@ -100,40 +99,13 @@ fn load(program: &Program, bin: &Path, args: &[&str]) -> Command {
     command
 }
 
-fn said(output: &Output) -> (i32, String, String) {
+pub(crate) fn said(output: &Output) -> (i32, String, String) {
     (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
 }
 
 /// Ends the program as Ctrl-C does; SIGTERM, because a shell without job control has its jobs ignore SIGINT.
-fn stop(child: &Child) {
+pub(crate) fn stop(child: &Child) {
     assert!(signal(child.id(), Signal::TERM));
-}
-
-#[test]
-fn the_report_comes_from_the_other_side_and_no_word_is_taken_apart() {
-    let program = Program::new("load-from");
-    let (bin, server) = (bin(&program, FAKE_SSH), Counting::start());
-    let url = format!("{}a'b$(:>gone)?c=*&d=`:>gone`;:>gone", server.url());
-    let args =
-        [&url, "--rate", "50", "--for", "1s", "--seed", "7", "--slo", "p90=50ms", "--from", "user@host"];
-    let (status, out, err) =
-        said(&load(&program, &bin, &[&args[..], &["--json"]].concat()).output().unwrap());
-    assert!(ENDS.contains(&status), "{out}{err}");
-    let report: Value = serde_json::from_str(&out).unwrap();
-    let asked = &report["asked"];
-    assert_eq!((asked["seed"].as_u64(), asked["url"].as_str()), (Some(7), Some(url.as_str())));
-    assert_eq!((asked["warmup_s"].as_f64(), asked["connections"].as_u64()), (Some(0.0), Some(2)));
-    assert_eq!((report["cut"].as_bool(), report["slo"]["seen"]["windows"].as_u64()), (Some(false), Some(1)));
-    let histogram = commensal_lab::record::decode_histogram(report["hist"].as_str().unwrap()).unwrap();
-    assert_eq!(histogram.len(), report["completed"].as_u64().unwrap() + report["timeouts"].as_u64().unwrap());
-    assert!(server.answered.load(Ordering::Relaxed) > 0 && !program.path("gone").exists());
-    let asked = std::fs::read_to_string(bin.join("asked")).unwrap();
-    assert!(asked.starts_with("-o\nBatchMode=yes\n--\nuser@host\ncommensal lab load --json"), "{asked}");
-    // For people, in a closed loop as well.
-    let args = [&server.url(), "--closed", "2", "--for", "500ms", "--series", "--from", "user@host"];
-    let (status, out, err) = said(&load(&program, &bin, &args).output().unwrap());
-    assert!(ENDS.contains(&status) && out.contains("closed loop, 2 connections"), "{out}{err}");
-    assert!(out.contains("answered/s"), "{out}");
 }
 
 #[test]
@@ -186,111 +158,39 @@ fn ctrl_c_here_ends_the_load_there_and_gets_its_report() {
     assert!(ENDS.contains(&status) && out.contains("\"cut\": true"), "{out}{err}");
 }
 
-/// A real sshd with keys, configuration and port of its own.
-struct Sshd {
-    child: Child,
-}
+mod measure {
+    use super::*;
 
-impl Drop for Sshd {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// The first of these programs that is there.
-fn find(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = std::env::split_paths(&path).chain(["/usr/sbin".into()]);
-    folders.map(|folder| folder.join(name)).find(|file| file.is_file())
-}
-
-impl Sshd {
-    /// Starts it, and gives a client that knows it as `host` and nothing else; or why that cannot be.
-    fn start(program: &Program) -> Result<(Sshd, String), String> {
-        let there = |name: &str| find(name).ok_or(format!("there is no {name}"));
-        let (sshd, ssh, keygen) = (there("sshd")?, there("ssh")?, there("ssh-keygen")?);
-        let dir = program.dir.path().display();
-        for key in ["host_key", "user_key"] {
-            let made = Command::new(&keygen)
-                .args(["-q", "-t", "ed25519", "-N", "", "-f"])
-                .arg(program.path(key))
-                .status()
-                .unwrap();
-            assert!(made.success());
-        }
-        let port = unused_address().port();
-        let config = format!(
-            "ListenAddress 127.0.0.1:{port}\nHostKey {dir}/host_key\nPidFile none\nAuthorizedKeysFile {dir}/user_key.pub\n\
-             StrictModes no\nUsePAM no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\nPermitRootLogin yes\n\
-             SetEnv PATH={dir}/bin:/usr/bin:/bin\n"
+    #[test]
+    fn the_report_comes_from_the_other_side_and_no_word_is_taken_apart() {
+        let program = Program::new("load-from");
+        let (bin, server) = (bin(&program, FAKE_SSH), Counting::start());
+        let url = format!("{}a'b$(:>gone)?c=*&d=`:>gone`;:>gone", server.url());
+        let args =
+            [&url, "--rate", "50", "--for", "1s", "--seed", "7", "--slo", "p90=50ms", "--from", "user@host"];
+        let (status, out, err) =
+            said(&load(&program, &bin, &[&args[..], &["--json"]].concat()).output().unwrap());
+        assert!(ENDS.contains(&status), "{out}{err}");
+        let report: Value = serde_json::from_str(&out).unwrap();
+        let asked = &report["asked"];
+        assert_eq!((asked["seed"].as_u64(), asked["url"].as_str()), (Some(7), Some(url.as_str())));
+        assert_eq!((asked["warmup_s"].as_f64(), asked["connections"].as_u64()), (Some(0.0), Some(2)));
+        assert_eq!(
+            (report["cut"].as_bool(), report["slo"]["seen"]["windows"].as_u64()),
+            (Some(false), Some(1))
         );
-        std::fs::write(program.path("sshd_config"), config).unwrap();
-        let log = std::fs::File::create(program.path("sshd.log")).unwrap();
-        let mut command = Command::new(sshd);
-        command.args(["-D", "-e", "-f"]).arg(program.path("sshd_config")).stderr(log);
-        let mut sshd = Sshd { child: command.stdin(Stdio::null()).spawn().unwrap() };
-        let said = || std::fs::read_to_string(program.path("sshd.log")).unwrap().trim().to_owned();
-        let mut ended = false;
-        until(told(said), || {
-            ended = sshd.child.try_wait().unwrap().is_some();
-            ended || TcpStream::connect(("127.0.0.1", port)).is_ok()
-        });
-        if ended {
-            return Err(format!("sshd does not run here: {}", said()));
-        }
-        let known = std::fs::read_to_string(program.path("host_key.pub")).unwrap();
-        std::fs::write(program.path("known_hosts"), format!("[127.0.0.1]:{port} {known}")).unwrap();
-        let config = format!(
-            "Host host\n  HostName 127.0.0.1\n  Port {port}\n  IdentityFile {dir}/user_key\n  IdentitiesOnly yes\n\
-             Host *\n  UserKnownHostsFile {dir}/known_hosts\n  GlobalKnownHostsFile /dev/null\n"
+        let histogram = commensal_lab::record::decode_histogram(report["hist"].as_str().unwrap()).unwrap();
+        assert_eq!(
+            histogram.len(),
+            report["completed"].as_u64().unwrap() + report["timeouts"].as_u64().unwrap()
         );
-        std::fs::write(program.path("ssh_config"), config).unwrap();
-        let client = format!("#!/bin/sh\nexec {} -F {dir}/ssh_config \"$@\"\n", ssh.display());
-        let tried = program.path("try");
-        program_file(&tried, &client);
-        let tried = Command::new(tried).args(["-o", "BatchMode=yes", "host", "true"]).output().unwrap();
-        match tried.status.success() {
-            true => Ok((sshd, client)),
-            false => Err(format!("sshd lets nobody in here: {} {}", text(&tried.stderr).trim(), said())),
-        }
-    }
-}
-
-#[test]
-fn over_a_real_ssh() {
-    let program = Program::new("load-from-ssh");
-    let (_sshd, client) = match Sshd::start(&program) {
-        Ok(started) => started,
-        Err(why) => {
-            println!("skipped: load_from::over_a_real_ssh: {why}");
-            return;
-        }
-    };
-    let (bin, server) = (bin(&program, &client), Counting::start());
-    let url = format!("{}it's?a=$b", server.url());
-    let args = [&url, "--rate", "100", "--for", "1h", "--json", "--from", "host"];
-    let child = load(&program, &bin, &args).spawn().unwrap();
-    server.until(20);
-    stop(&child);
-    let (status, out, err) = said(&child.wait_with_output().unwrap());
-    assert!(ENDS.contains(&status), "{out}{err}");
-    let report: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!((report["cut"].as_bool(), report["asked"]["url"].as_str()), (Some(true), Some(url.as_str())));
-    // Killed, we take ssh with us, and the load there ends.
-    let mut child = load(&program, &bin, &args).spawn().unwrap();
-    server.until(20);
-    child.kill().unwrap();
-    child.wait().unwrap();
-    let answered = || server.answered.load(Ordering::Relaxed);
-    until_still(Duration::from_millis(500), "the number of requests", answered);
-    let check = |from: &str, words: &[&str]| {
-        let args = [&url, "--rate", "10", "--for", "200ms", "--from", from];
+        assert!(server.answered.load(Ordering::Relaxed) > 0 && !program.path("gone").exists());
+        let asked = std::fs::read_to_string(bin.join("asked")).unwrap();
+        assert!(asked.starts_with("-o\nBatchMode=yes\n--\nuser@host\ncommensal lab load --json"), "{asked}");
+        // For people, in a closed loop as well.
+        let args = [&server.url(), "--closed", "2", "--for", "500ms", "--series", "--from", "user@host"];
         let (status, out, err) = said(&load(&program, &bin, &args).output().unwrap());
-        assert_eq!((status, out.as_str()), (2, ""), "{from}: {err}");
-        assert!(words.iter().all(|words| err.contains(words)), "{from}: {err}");
-    };
-    check("nobody-is-called-so.invalid", &["Could not resolve hostname", "check the name"]);
-    std::fs::write(program.path("known_hosts"), "").unwrap();
-    check("host", &["Host key verification failed", "accept the key"]);
+        assert!(ENDS.contains(&status) && out.contains("closed loop, 2 connections"), "{out}{err}");
+        assert!(out.contains("answered/s"), "{out}");
+    }
 }

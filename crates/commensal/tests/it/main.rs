@@ -1,6 +1,7 @@
 //! The program itself, on the running machine, and what it shows of others.
 //!
-//! A test that cannot run here prints `skipped: <test>: <reason>`.
+//! A test that cannot run here prints `skipped: <test>: <reason>`. What measures is in a module `measure`, what needs another program
+//! in `external`, what only a guest has in `guest`; all else is the gate.
 #![allow(clippy::unwrap_used, reason = "a test says what failed by failing there")]
 #![allow(clippy::disallowed_methods, reason = "tests start the program and look at the machine themselves")]
 
@@ -10,20 +11,19 @@ mod antagonist;
 mod bad_input;
 mod blame;
 mod canaries;
-mod containers;
 mod density;
-mod docker;
-mod expel;
 mod experiments;
+mod external;
 mod fixtures;
+mod guest;
 mod history;
 mod hostile;
 mod known_harms;
 mod lab;
-mod lab_faults;
 mod limits;
 mod load;
 mod load_from;
+mod measure;
 mod names;
 mod on_machine;
 mod output;
@@ -37,5 +37,3 @@ mod seeing;
 mod sharing;
 mod support;
 mod sweeps;
-mod systemd;
-mod unified;

@@ -1,7 +1,7 @@
-//! Members that leave their group by themselves, once and again and again.
+//! Members that leave their group by themselves.
 
-use super::{Watched, asked, figures, nothing_left, settings, ticks_on};
-use crate::agent::{Agent, Theirs, limited, until};
+use super::{asked, nothing_left};
+use crate::agent::{Agent, until};
 use crate::support::{Program, can_write_cgroups};
 use commensal_core::actual::Hierarchy;
 use commensal_core::knob::Version;
@@ -10,21 +10,17 @@ use std::collections::BTreeSet;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
-
-/// CPU that an agent may take while a member moves to and fro, of one CPU: far above what it takes, far below a loop that
-/// answers each move.
-const MOST_CPU: f64 = 0.6;
+use std::time::Duration;
 
 /// A shell that a group matches by its program, and that does what files tell it to.
-struct Mover {
+pub(crate) struct Mover {
     child: Child,
     dir: PathBuf,
 }
 
 impl Mover {
     /// It writes its own number to the lists in `out` once `go` is there; with `to-and-fro` to those in `in` as well, without end.
-    fn start(exe: &Path, dir: &Path) -> Mover {
+    pub(crate) fn start(exe: &Path, dir: &Path) -> Mover {
         let script = r#"
             into() { while read -r list; do echo 0 >"$list" 2>/dev/null; done <"$1"; }
             while :; do
@@ -44,17 +40,17 @@ impl Mover {
         Mover { child, dir: dir.to_owned() }
     }
 
-    fn lists(&self, name: &str, dirs: &[PathBuf]) {
+    pub(crate) fn lists(&self, name: &str, dirs: &[PathBuf]) {
         let lines: Vec<String> =
             dirs.iter().map(|dir| format!("{}\n", dir.join("cgroup.procs").display())).collect();
         std::fs::write(self.dir.join(name), lines.concat()).unwrap();
     }
 
-    fn places(&self) -> BTreeSet<String> {
+    pub(crate) fn places(&self) -> BTreeSet<String> {
         cgroups_of(self.child.id())
     }
 
-    fn touch(&self, name: &str) {
+    pub(crate) fn touch(&self, name: &str) {
         std::fs::write(self.dir.join(name), "").unwrap();
     }
 }
@@ -69,7 +65,7 @@ impl Drop for Mover {
 }
 
 /// The cgroups of a process as folders.
-fn folders(places: &BTreeSet<String>) -> Vec<PathBuf> {
+pub(crate) fn folders(places: &BTreeSet<String>) -> Vec<PathBuf> {
     let hierarchies = commensal_sensors::mounts::hierarchies(&mut commensal_host::LinuxHost::new()).unwrap();
     let of = |hierarchy: &Hierarchy| {
         let line = places.iter().find(|line| {
@@ -86,6 +82,50 @@ fn folders(places: &BTreeSet<String>) -> Vec<PathBuf> {
     hierarchies.iter().filter_map(of).collect()
 }
 
+/// A mover that its group's agent has found, and that has left the group by itself.
+pub(crate) struct Left {
+    pub(crate) agent: Agent,
+    pub(crate) mover: Mover,
+    /// Where the mover was before, and is again.
+    pub(crate) home: BTreeSet<String>,
+    /// Folders of its group.
+    pub(crate) group: Vec<PathBuf>,
+}
+
+impl Left {
+    pub(crate) fn new(program: &Program) -> Left {
+        let exe = program.path("mover");
+        std::fs::copy("/bin/sh", &exe).unwrap();
+        let groups = program.groups(&format!(
+            "[group.media]\nclass = \"offline\"\npids.max = 60\nmatch = [{{ process = {{ exe = \"{}\" }} }}]\n",
+            exe.display()
+        ));
+        let mover = Mover::start(&exe, program.dir.path());
+        let home = mover.places();
+        mover.lists("out", &folders(&home));
+        let agent = Agent::start(program, &groups, &["--lease", "60s"]);
+        let own = format!("/{}-offline/media", program.prefix);
+        until("it is inside", || mover.places().iter().any(|line| line.ends_with(&own)));
+        let inside = mover.places();
+        let own = own.trim_start_matches('/');
+        let group: Vec<PathBuf> = folders(&inside).into_iter().filter(|dir| dir.ends_with(own)).collect();
+        assert!(!group.is_empty(), "{inside:?}");
+        mover.touch("go");
+        until("it has left", || program.path("gone").exists());
+        assert_eq!(mover.places(), home);
+        Left { agent, mover, home, group }
+    }
+
+    /// The agent ends, and the mover stays where it is.
+    pub(crate) fn end(self, program: &Program) {
+        assert_eq!(self.agent.end(Signal::TERM), Some(0));
+        program.expect(0, &["restore"]);
+        assert_eq!(self.mover.places(), self.home);
+        drop(self.mover);
+        nothing_left(program);
+    }
+}
+
 // promise 13
 #[test]
 fn a_process_that_leaves_its_group() {
@@ -94,102 +134,11 @@ fn a_process_that_leaves_its_group() {
         return;
     }
     let program = Program::new("leaves");
-    let exe = program.path("mover");
-    std::fs::copy("/bin/sh", &exe).unwrap();
-    let groups = program.groups(&format!(
-        "[group.media]\nclass = \"offline\"\npids.max = 60\nmatch = [{{ process = {{ exe = \"{}\" }} }}]\n",
-        exe.display()
-    ));
-    let mover = Mover::start(&exe, program.dir.path());
-    let home = mover.places();
-    mover.lists("out", &folders(&home));
-    let mut agent = Agent::start(&program, &groups, &["--lease", "5s"]);
-    let own = format!("/{}-offline/media", program.prefix);
-    let inside = || mover.places().iter().any(|line| line.ends_with(&own));
-    until("it is inside", inside);
-    let within: BTreeSet<String> = mover.places();
-    let moved: Vec<PathBuf> =
-        folders(&within).into_iter().filter(|dir| dir.ends_with(own.trim_start_matches('/'))).collect();
-    assert!(!moved.is_empty(), "{within:?}");
-    mover.touch("go");
-    until("it has left", || program.path("gone").exists());
-    assert_eq!(mover.places(), home);
+    let left = Left::new(&program);
     until("it is told", || {
         asked(&program).unmet.iter().any(|unmet| unmet.because.contains("another program has since moved it"))
     });
     // Left where it wants to be: it is not fought.
-    throughout(Duration::from_secs(2), "it was moved again", || mover.places() == home);
-    // To and fro, a hundred times a second and more.
-    mover.lists("in", &moved);
-    let (before, ticks) = (figures(agent.child.id()), asked(&program).ticks);
-    let begun = Instant::now();
-    mover.touch("to-and-fro");
-    let times = || std::fs::read_to_string(program.path("moved")).unwrap_or_default().lines().count();
-    // As often as a machine that others use as well lets it, and for as long as several ticks take.
-    until("it has moved often", || times() > 5 && begun.elapsed() > Duration::from_secs(4));
-    let (after, seconds, times) = (figures(agent.child.id()), begun.elapsed().as_secs_f64(), times());
-    let cpu = (after.2 - before.2) as f64 / 1e3 / seconds;
-    println!(
-        "{test}: {times} times to and fro in {seconds:.1} s; agent {:.1} % of a CPU, KiB {} -> {}",
-        cpu * 1e2,
-        before.1,
-        after.1
-    );
-    assert!(cpu < MOST_CPU, "{cpu}");
-    assert!(agent.child.try_wait().unwrap().is_none() && asked(&program).ticks > ticks);
-    assert!(agent.said().lines().count() < 20, "{}", agent.said());
-    std::fs::remove_file(program.path("to-and-fro")).unwrap();
-    mover.touch("go");
-    until("it is home", || mover.places() == home);
-    assert_eq!(agent.end(Signal::TERM), Some(0));
-    program.expect(0, &["restore"]);
-    assert_eq!(mover.places(), home);
-    drop(mover);
-    nothing_left(&program);
-}
-
-/// A process of a cgroup that a group matches goes where it likes: the cgroup keeps its limits, and nothing else has any.
-// promise 13
-#[test]
-fn a_process_that_leaves_a_matched_cgroup() {
-    let test = "a_process_that_leaves_a_matched_cgroup";
-    if !can_write_cgroups(test) {
-        return;
-    }
-    let program = Program::new("strays");
-    let exe = program.path("mover");
-    std::fs::copy("/bin/sh", &exe).unwrap();
-    let (web, batch) = (Theirs::new(&program, "web"), Theirs::new(&program, "batch"));
-    let original = settings(&batch);
-    let groups = program.groups(&format!(
-        "[group.web]\nclass = \"online\"\nmatch = [{{ cgroup = \"/{}\" }}]\n\
-         [group.batch]\nclass = \"offline\"\ncpu.max = \"0.5 cores\"\nmatch = [{{ cgroup = \"/{}\" }}]\n",
-        web.name, batch.name
-    ));
-    let watched = Watched::over(&web);
-    let mover = Mover::start(&exe, program.dir.path());
-    let home = mover.places();
-    // Only where any process may be: an empty cpuset takes none.
-    let (out, into) = (vec![web.cpu.clone()], vec![batch.cpu.clone()]);
-    mover.lists("out", &out);
-    mover.lists("in", &into);
-    let agent = Agent::start(&program, &groups, &[]);
-    until("the group is limited", || limited(&batch.cpu));
-    // Some ticks later everything else is in force as well.
-    ticks_on(&program, 6);
-    let quiet = asked(&program).cost.writes;
-    mover.touch("to-and-fro");
-    throughout(Duration::from_secs(3), "the limit is gone", || limited(&batch.cpu));
-    let now = asked(&program);
-    assert_eq!((now.cost.writes, now.problems), (quiet, vec![]), "nothing is to be done");
-    std::fs::remove_file(program.path("to-and-fro")).unwrap();
-    mover.lists("out", &folders(&home));
-    mover.touch("go");
-    until("it is home", || mover.places() == home);
-    assert_eq!(agent.end(Signal::TERM), Some(0));
-    program.expect(0, &["restore"]);
-    assert_eq!(settings(&batch), original);
-    watched.end();
-    drop((mover, batch, web));
-    nothing_left(&program);
+    throughout(Duration::from_secs(2), "it was moved again", || left.mover.places() == left.home);
+    left.end(&program);
 }

@@ -1,20 +1,19 @@
-//! Memory: who is killed at the hard limit, and that `run` says so.
+//! Memory: the largest process is killed at the hard limit, and `run` says so.
 
 use super::Scene;
 use crate::support::text;
-use commensal_core::knob::{Controller, Version};
-use commensal_testkit::ended;
+use commensal_core::knob::Controller;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
 /// The limit has room for two shells and a dd that holds [`WITHIN`].
 const MAX: &str = "48 MiB";
 /// dd fills a buffer of this size at once: far beyond the limit, and far below the memory of any machine.
-const EATER: &str = "dd if=/dev/zero of=/dev/null bs=128M count=1";
+pub(crate) const EATER: &str = "dd if=/dev/zero of=/dev/null bs=128M count=1";
 const WITHIN: &str = "dd if=/dev/zero of=/dev/null bs=8M count=1";
 
 /// A scene in which a limit can be reached.
-fn scene(test: &str) -> Option<Scene> {
+pub(crate) fn scene(test: &str) -> Option<Scene> {
     let scene = Scene::new(test)?;
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
     let swap = meminfo.lines().find_map(|line| line.strip_prefix("SwapTotal:"));
@@ -27,14 +26,14 @@ fn scene(test: &str) -> Option<Scene> {
     None
 }
 
-fn groups(scene: &Scene, on_exceed: &str) -> PathBuf {
+pub(crate) fn groups(scene: &Scene, on_exceed: &str) -> PathBuf {
     scene.program.groups(&format!(
         "[group.etl]\nclass = \"offline\"\nmemory = {{ max = \"{MAX}\", on-exceed = \"{on_exceed}\" }}\n"
     ))
 }
 
 /// Runs a script in a group with the limit.
-fn limited(scene: &Scene, groups: &Path, script: &str) -> Output {
+pub(crate) fn limited(scene: &Scene, groups: &Path, script: &str) -> Output {
     scene.command("etl", groups, script).output().unwrap()
 }
 
@@ -63,25 +62,4 @@ fn the_largest_process_is_killed_at_memory_max() {
     let (out, err) = (text(&beside.stdout), text(&beside.stderr));
     assert_eq!((beside.status.code(), out.as_str()), (Some(3), "137\nalive\n"), "{err}");
     assert!(err.contains(&said), "{err}");
-}
-
-// promise 6
-#[test]
-fn the_whole_group_is_killed_at_memory_max() {
-    let test = "the_whole_group_is_killed_at_memory_max";
-    let Some(scene) = scene(test) else { return };
-    if scene.version(Controller::Memory) == Some(Version::V1) {
-        println!("skipped: {test}: cgroup v1 has no memory.oom.group");
-        return;
-    }
-    let groups = groups(&scene, "kill-group");
-    // The group stays after the command, so that the kernel's count can be looked at.
-    scene.program.expect(0, &["apply", "-c", groups.to_str().unwrap()]);
-    let done = limited(&scene, &groups, &format!("sleep 60 & echo $!; {EATER}; echo survived"));
-    let (out, err) = (text(&done.stdout), text(&done.stderr));
-    println!("{test}: {:?} kills; {err}", scene.used("offline/etl").oom_kills);
-    assert_eq!(done.status.code(), Some(137), "{err}");
-    assert!(err.contains("the kernel killed every process of group etl because the group reached"), "{err}");
-    let sibling: u32 = out.trim().parse().unwrap_or_else(|_| panic!("the shell went on: {out}"));
-    assert!(ended(sibling), "process {sibling} runs");
 }

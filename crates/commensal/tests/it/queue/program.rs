@@ -3,7 +3,7 @@
 use super::{files, view};
 use crate::support::{Program, text};
 use commensal_host::LinuxHost;
-use commensal_testkit::{Signal, field_of_status, line, signal, throughout, until};
+use commensal_testkit::{Signal, line, signal, throughout, until};
 use serde_json::Value;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -175,49 +175,6 @@ fn ctrl_c_leaves_the_queue() {
     assert_eq!(last.end().0.code(), Some(0));
 }
 
-/// Times that a process has gone to sleep, all its threads together.
-fn sleeps(pid: u32) -> u64 {
-    let mut sum = 0;
-    for task in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten() {
-        let tid = task.file_name().to_str().unwrap().parse().unwrap();
-        let switches = field_of_status(tid, "voluntary_ctxt_switches");
-        sum += switches.map_or(0, |number| number.parse::<u64>().unwrap());
-    }
-    sum
-}
-
-/// Those who wait behind others do nothing at all; the first in line looks now and then.
-// promise 17
-#[test]
-fn nobody_polls() {
-    /// A look takes a thread, a handful of locks and files; every 20 ms it would be some hundreds.
-    const FEW: u64 = 60;
-    let program = Program::new("polls");
-    program.groups(&groups("max-concurrency = 1, timeout = \"10 min\""));
-    let mut first = Job::start(&program, &[], STAYS);
-    first.line();
-    let mut line: Vec<Job> = Vec::new();
-    for _ in 0..4 {
-        let mut job = Job::start(&program, &[], "echo began");
-        job.said();
-        line.push(job);
-    }
-    // The looks after the last thing heard grow rarer for two seconds, which nothing shows but the looks themselves.
-    std::thread::sleep(Duration::from_millis(2_500));
-    let count = |line: &[Job]| line.iter().map(|job| sleeps(job.child.id())).collect::<Vec<u64>>();
-    let before = count(&line);
-    std::thread::sleep(Duration::from_secs(2));
-    let woke: Vec<u64> =
-        count(&line).iter().zip(before).map(|(after, before)| after.abs_diff(before)).collect();
-    println!("woke in 2 s: {woke:?}");
-    assert_eq!(woke[1..], [0, 0, 0], "those behind sleep");
-    assert!(woke[0] < FEW, "the first polls: {woke:?}");
-    first.end();
-    for job in line {
-        assert_eq!(job.end().0.code(), Some(0));
-    }
-}
-
 /// What is killed frees its place; a command that outlives `commensal run` keeps its slot until it ends.
 // promise 17
 #[test]
@@ -310,7 +267,7 @@ fn a_hold_is_told_and_ends_by_itself() {
         commensal_reconcile::queue::hold(host, &program.state(), &super::etl(), "memory at 91 %", time)
             .unwrap();
     };
-    hold(&mut host, Duration::from_secs(60));
+    hold(&mut host, Duration::from_secs(3_600));
     let run = ["run", "-g", "etl", "-c", config.to_str().unwrap(), "--no-wait", "--", "true"];
     let (_, err) = program.expect(125, &run);
     assert!(err.contains("the queue is held closed (memory at 91 %)"), "{err}");
@@ -431,4 +388,52 @@ fn groups_without_a_queue_have_none() {
     assert_eq!(program.expect(0, &["queue", "-c", config, "--json"]).0, "[]\n");
     program.expect(0, &["run", "-g", "etl", "-c", config, "--no-wait", "--", "true"]);
     assert!(!program.state().join("queue").exists());
+}
+
+mod measure {
+    use super::*;
+    use commensal_testkit::field_of_status;
+
+    /// Times that a process has gone to sleep, all its threads together.
+    fn sleeps(pid: u32) -> u64 {
+        let mut sum = 0;
+        for task in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten() {
+            let tid = task.file_name().to_str().unwrap().parse().unwrap();
+            let switches = field_of_status(tid, "voluntary_ctxt_switches");
+            sum += switches.map_or(0, |number| number.parse::<u64>().unwrap());
+        }
+        sum
+    }
+
+    /// Those who wait behind others do nothing at all; the first in line looks now and then.
+    // promise 17
+    #[test]
+    fn nobody_polls() {
+        /// A look takes a thread, a handful of locks and files; every 20 ms it would be some hundreds.
+        const FEW: u64 = 60;
+        let program = Program::new("polls");
+        program.groups(&groups("max-concurrency = 1, timeout = \"10 min\""));
+        let mut first = Job::start(&program, &[], STAYS);
+        first.line();
+        let mut line: Vec<Job> = Vec::new();
+        for _ in 0..4 {
+            let mut job = Job::start(&program, &[], "echo began");
+            job.said();
+            line.push(job);
+        }
+        // The looks after the last thing heard grow rarer for two seconds, which nothing shows but the looks themselves.
+        std::thread::sleep(Duration::from_millis(2_500));
+        let count = |line: &[Job]| line.iter().map(|job| sleeps(job.child.id())).collect::<Vec<u64>>();
+        let before = count(&line);
+        std::thread::sleep(Duration::from_secs(2));
+        let woke: Vec<u64> =
+            count(&line).iter().zip(before).map(|(after, before)| after.abs_diff(before)).collect();
+        println!("woke in 2 s: {woke:?}");
+        assert_eq!(woke[1..], [0, 0, 0], "those behind sleep");
+        assert!(woke[0] < FEW, "the first polls: {woke:?}");
+        first.end();
+        for job in line {
+            assert_eq!(job.end().0.code(), Some(0));
+        }
+    }
 }

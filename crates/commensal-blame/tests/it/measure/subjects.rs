@@ -1,0 +1,229 @@
+//! Who is who: the nearest group counts, also after a move; culprits have their own group's number; processes, several services at
+//! once.
+
+use super::world::{HOG, PULSE, Pulse, Scene, look};
+use commensal_blame::figures::{Culprit, Kind};
+use commensal_blame::{Figures, Scope, Subject, WaitProbe};
+use commensal_host::{LinuxHost, Source, Waker};
+use commensal_testkit::{Signal, signal, time_slices, until, until_every};
+use std::time::{Duration, Instant};
+
+const LOOK: Duration = Duration::from_millis(1500);
+/// Time between two looks at the sums.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Of a wait behind a hog that shares a CPU, the hog's part at least; ticks and kernel threads have the rest.
+const MOST: f64 = 0.7;
+
+fn number(subject: &Subject) -> u64 {
+    match subject {
+        Subject::Cgroup(id) => *id,
+        Subject::Process(_) => panic!("a process has no such number"),
+    }
+}
+
+/// Share of the wait behind tasks of this kind that the group is blamed for: of offline ones those that were named alone, of others
+/// all that had the CPU. Where wake-ups preempt, most of a wait is the interrupt.
+fn share(figures: &Figures, kind: Kind, group: &Subject) -> f64 {
+    let sum = |wanted: &dyn Fn(&Culprit) -> bool| -> u64 {
+        figures.culprits.iter().filter(|(one, _)| wanted(one)).map(|(_, ns)| ns).sum()
+    };
+    let id = number(group);
+    let all = if kind == Kind::Offline { figures.wait.of(kind) } else { behind_tasks(figures) };
+    sum(&|one| one.kind == kind && one.cgroup == Some(id)) as f64 / all.max(1) as f64
+}
+
+fn behind_tasks(figures: &Figures) -> u64 {
+    [Kind::Other, Kind::Online, Kind::Offline].iter().map(|kind| figures.wait.of(*kind)).sum()
+}
+
+// promise 31
+#[test]
+fn the_nearest_group_counts() {
+    let Some((mut scene, cpu)) = Scene::on_one_cpu("the_nearest_group_counts") else { return };
+    let shop = scene.group("shop");
+    if scene.unified {
+        scene.set("shop", "cgroup.subtree_control", "+cpu");
+    }
+    let batch = scene.group("shop/batch");
+    scene.group("shop/web");
+    if scene.unified {
+        scene.set("shop/batch", "cgroup.subtree_control", "+cpu");
+    }
+    let deep = scene.group("shop/batch/deep");
+    scene.start("shop/batch/deep", Some(cpu), HOG);
+    scene.pulse("shop/web", Some(cpu), PULSE);
+    // The service's own group, and inside of it a group of offline work.
+    let probe = scene.probe(&[shop], &[batch]);
+    let figures = look(&probe, LOOK);
+    assert!(share(&figures, Kind::Offline, &deep) > MOST, "{figures:?}");
+    assert!(figures.counters.run_ns > 0);
+}
+
+/// A wait that is too long wakes the reader, once in a window; one that is not, or work that is nobody's, does not.
+// promise 22
+#[test]
+fn waits_that_are_too_long_wake_the_reader() {
+    let Some((mut scene, cpu)) = Scene::on_one_cpu("waits_that_are_too_long_wake_the_reader") else { return };
+    let (web, etl) = (scene.group("web"), scene.group("etl"));
+    scene.group("none");
+    scene.start("none", Some(cpu), HOG);
+    scene.pulse("web", Some(cpu), PULSE);
+    let mut probe = scene.probe(&[web], std::slice::from_ref(&etl));
+    let waker = Waker::new().unwrap();
+    let wakes = |probe: &WaitProbe| {
+        waker.wait(&[Source::readable(probe.alarms())], Duration::from_secs(1)).unwrap() == [true]
+    };
+    let window = Duration::from_millis(30);
+    let much = Some(Duration::from_millis(2));
+    probe.set_alarm(much, window).unwrap();
+    assert!(!wakes(&probe), "no offline work");
+    let began = Instant::now();
+    let hog = scene.start("etl", Some(cpu), HOG);
+    assert!(wakes(&probe), "it waits for offline work");
+    let alarm = probe.take_alarm().unwrap();
+    assert!((2_000.0 / 30.0..20_000.0).contains(&alarm.blamed_ms_per_s), "{alarm:?}");
+    // Both clocks are the kernel's monotonic one.
+    assert!(alarm.age > Duration::ZERO && alarm.age < began.elapsed(), "{alarm:?}");
+    // Not more often than there are windows.
+    let began = Instant::now();
+    let mut told = 0;
+    while began.elapsed() < Duration::from_secs(1) {
+        told += u32::from(wakes(&probe));
+        while probe.take_alarm().is_some() {}
+    }
+    assert!((5..=34).contains(&told), "{told} alarms in {:?}", began.elapsed());
+    // More than can be: never.
+    probe.set_alarm(Some(Duration::from_secs(10)), window).unwrap();
+    while probe.take_alarm().is_some() {}
+    assert!(!wakes(&probe) && probe.take_alarm().is_none(), "below the bound");
+    probe.set_alarm(None, window).unwrap();
+    assert!(!wakes(&probe), "nobody asked for one");
+    probe.set_alarm(much, window).unwrap();
+    assert!(wakes(&probe));
+    assert!(signal(hog, Signal::STOP));
+    while probe.take_alarm().is_some() {}
+    // The window in which it was stopped may still tell.
+    std::thread::sleep(window);
+    while probe.take_alarm().is_some() {}
+    assert!(!wakes(&probe), "the hog stands still");
+}
+
+// promise 31
+#[test]
+fn a_move_counts_from_the_next_switch_on() {
+    let Some((mut scene, cpu)) = Scene::on_one_cpu("a_move_counts_from_the_next_switch_on") else { return };
+    let (web, etl, none) = (scene.group("web"), scene.group("etl"), scene.group("none"));
+    let hog = scene.start("none", Some(cpu), HOG);
+    scene.pulse("web", Some(cpu), PULSE);
+    let probe = scene.probe(&[web], std::slice::from_ref(&etl));
+    let before = look(&probe, LOOK);
+    let slices = time_slices(hog);
+    scene.enter("etl", hog);
+    until("it has got the CPU again", || time_slices(hog) > slices);
+    let after = look(&probe, LOOK);
+    // Against each other alone: what else runs on this CPU is blamed as well.
+    let by = |figures: &Figures, group: &Subject| -> u64 {
+        let id = Some(number(group));
+        figures.culprits.iter().filter(|(one, _)| one.cgroup == id).map(|(_, ns)| ns).sum()
+    };
+    assert!(by(&before, &none) > 0 && before.wait.of(Kind::Offline) == 0, "{before:?}");
+    assert!(by(&after, &etl) > 10 * by(&after, &none), "{after:?}");
+    assert!(share(&after, Kind::Offline, &etl) > MOST, "{after:?}");
+}
+
+// promise 31
+#[test]
+fn a_process_is_a_subject_too() {
+    let Some((mut scene, cpu)) = Scene::on_one_cpu("a_process_is_a_subject_too") else { return };
+    let all = scene.group("all");
+    let hog = scene.start("all", Some(cpu), HOG);
+    let other = scene.start("all", Some(cpu), HOG);
+    let pid = scene.pulse("all", Some(cpu), Pulse { threads: 2, ..PULSE });
+    let probe = scene.probe(&[Subject::Process(pid)], &[Subject::Process(hog)]);
+    let figures = look(&probe, LOOK);
+    let threads = probe.threads().unwrap();
+    assert!(!threads.is_empty() && threads.iter().all(|one| one.pid == pid), "{threads:?}");
+    let offline = figures.wait.of(Kind::Offline) as f64 / behind_tasks(&figures) as f64;
+    // Two hogs of the same kind: each had about half of the CPU.
+    assert!((0.15..0.8).contains(&offline), "{offline:.2} is {hog}'s, the rest mostly {other}'s");
+    assert!(share(&figures, Kind::Other, &all) > 0.15, "{figures:?}");
+}
+
+// promise 31
+#[test]
+fn services_are_told_apart() {
+    let Some((mut scene, cpu)) = Scene::on_one_cpu("services_are_told_apart") else { return };
+    let (one, two, etl) = (scene.group("one"), scene.group("two"), scene.group("etl"));
+    scene.pulse("one", Some(cpu), Pulse { period_us: 3_000, ..PULSE });
+    scene.pulse("two", Some(cpu), Pulse { threads: 3, period_us: 3_000, seed: 9, ..PULSE });
+    let probe = scene.probe(&[one.clone(), two.clone()], &[etl]);
+    let figures = look(&probe, LOOK);
+    assert!(figures.subjects.iter().all(|one| one.run_ns > 0 && one.waits > 0), "{figures:?}");
+    // Three wait for each other and for the one; the one waits for the three.
+    let by = |subject: u32, group: &Subject| {
+        let culprit = Culprit { subject, kind: Kind::Online, cgroup: Some(number(group)) };
+        figures.culprits.get(&culprit).copied().unwrap_or(0)
+    };
+    assert!(by(0, &two) > 0 && by(1, &one) > 0 && by(1, &two) > 0, "{figures:?}");
+    assert_eq!(by(0, &one), 0, "a single thread cannot wait for itself");
+}
+
+// promise 31
+#[test]
+fn culprits_that_find_no_room() {
+    let Some((mut scene, cpu)) = Scene::on_one_cpu("culprits_that_find_no_room") else { return };
+    let web = scene.group("web");
+    for name in ["a", "b", "c"] {
+        scene.group(name);
+        scene.start(name, Some(cpu), HOG);
+    }
+    scene.pulse("web", Some(cpu), PULSE);
+    let scope = Scope { max_culprits: Some(1), ..scene.scope(&[web], &[]) };
+    let probe = WaitProbe::attach(&LinuxHost::new(), &scope).unwrap();
+    until_every(PAUSE, "the map is full", || probe.read(&LinuxHost::new()).unwrap().counters.full_ns > 0);
+    scene.end_all();
+    let figures = probe.read(&LinuxHost::new()).unwrap();
+    // One has a place, and another may be the last that was blamed on its CPU.
+    assert!((1..=2).contains(&figures.culprits.len()), "{:?}", figures.culprits);
+    assert!(figures.counters.full > 0 && figures.counters.full_ns > 0, "{figures:?}");
+    let named: u64 = figures.culprits.values().sum();
+    assert_eq!(named + figures.counters.full_ns, behind_tasks(&figures), "nothing is lost");
+}
+
+/// Two processes that hand a byte to and fro have the CPU in turns of microseconds: more turns in one wait than the probe
+/// remembers.
+// promise 31
+#[test]
+fn more_turns_than_it_remembers() {
+    let Some((mut scene, cpu)) = Scene::on_one_cpu("more_turns_than_it_remembers") else { return };
+    let (web, pair) = (scene.group("web"), scene.group("pair"));
+    scene.pulse("web", Some(cpu), Pulse { period_us: 100, work_us: 20_000, ..PULSE });
+    // Each wait is as long as dozens of slices of the pair, and there are still several in each look.
+    let (weight, small) = if scene.unified { ("cpu.weight", "5") } else { ("cpu.shares", "51") };
+    scene.set("web", weight, small);
+    let fifo = tempfile::tempdir().unwrap();
+    let (a, b) = (fifo.path().join("a"), fifo.path().join("b"));
+    for path in [&a, &b] {
+        assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+    }
+    let (a, b) = (a.display(), b.display());
+    scene.start("pair", Some(cpu), &format!("exec 3<>{a} 4<>{b}; while read -r _ <&3; do echo >&4; done"));
+    scene.start(
+        "pair",
+        Some(cpu),
+        &format!("exec 3<>{a} 4<>{b}; echo >&3; while read -r _ <&4; do echo >&3; done"),
+    );
+    let probe = scene.probe(&[web], std::slice::from_ref(&pair));
+    let unnamed = |figures: &Figures| -> u64 {
+        figures.culprits.iter().filter(|(one, _)| one.cgroup.is_none()).map(|(_, ns)| ns).sum()
+    };
+    // An emulated CPU makes few turns in one wait.
+    until_every(PAUSE, "a turn has no name", || unnamed(&probe.read(&LinuxHost::new()).unwrap()) > 0);
+    scene.end_all();
+    let figures = probe.read(&LinuxHost::new()).unwrap();
+    let unknown = unnamed(&figures);
+    println!("more_turns_than_it_remembers: {unknown} of {} ns have no name", figures.wait.sum());
+    assert!(unknown > 0 && share(&figures, Kind::Offline, &pair) > 0.0, "{figures:?}");
+    let all: u64 = figures.culprits.values().sum();
+    assert_eq!(all + figures.counters.full_ns, behind_tasks(&figures), "{figures:?}");
+}

@@ -1,0 +1,3 @@
+//! The agent on what only a guest has.
+
+mod disks;

@@ -1,0 +1,3 @@
+//! What the agent tells of what groups use.
+
+mod figures;
