@@ -87,7 +87,8 @@ pub fn failures(tally: &Tally, programs: &[Artifact], which: &[&str]) -> anyhow:
     for title in tally.failures() {
         let Some((package, test)) = title.split_once(' ') else { continue };
         let has = |program: &&Artifact| {
-            program.package == package && runner::names(program).is_ok_and(|names| names.iter().any(|name| name == test))
+            program.package == package
+                && runner::names(program).is_ok_and(|names| names.iter().any(|name| name == test))
         };
         let Some(program) = programs.iter().find(has) else { continue };
         let here = Runs::of(program, test)?;
@@ -99,7 +100,8 @@ pub fn failures(tally: &Tally, programs: &[Artifact], which: &[&str]) -> anyhow:
             Name::Once => "once",
             Name::Machine => "machine gave no CPU",
         };
-        let on_parent = before.as_ref().map_or("not there".to_owned(), |runs| format!("{} of {RUNS}", runs.failed));
+        let on_parent =
+            before.as_ref().map_or("not there".to_owned(), |runs| format!("{} of {RUNS}", runs.failed));
         println!(
             "{told}: {title}: fails here {} of {RUNS}, on the parent {on_parent}; a spinner got {:.0} % of a CPU",
             here.failed,

@@ -136,7 +136,8 @@ fn guests(long: bool) -> anyhow::Result<Tally> {
 
 /// Runs the chaos soak; a seed of 0 stands for a new one.
 fn chaos(seed: u64, long: bool) -> anyhow::Result<Tally> {
-    let new = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(1, |now| now.as_secs());
+    let new =
+        || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(1, |now| now.as_secs());
     let seed = if seed == 0 { new() } else { seed }.to_string();
     let length = if long { CHAOS.1 } else { CHAOS.0 };
     step(&format!("chaos with seed {seed} for {length}"));

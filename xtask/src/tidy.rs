@@ -279,7 +279,8 @@ const AT_THE_TOP: [&str; 13] = [
 fn stray_files(root: &Path) -> Vec<String> {
     let mut git = std::process::Command::new("git");
     let listed = git.args(["ls-files", "--cached"]).current_dir(root).output();
-    let listed = listed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    let listed =
+        listed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     let stray = listed.lines().filter(|name| !name.contains('/') && !AT_THE_TOP.contains(name));
     let there = stray.filter(|name| root.join(name).exists());
     there.map(|name| format!("{name}: no file of this name belongs at the top of the tree")).collect()

@@ -104,7 +104,8 @@ fn a_mount_in_the_temporary_folder_is_named_and_unmounted() {
         println!("skipped: a_mount_in_the_temporary_folder_is_named_and_unmounted: no right to mount");
         return;
     }
-    let (failure, point) = done("mkdir $TMPDIR/m; mount -t tmpfs tmpfs $TMPDIR/m; echo $TMPDIR/m", LONG, LONG);
+    let (failure, point) =
+        done("mkdir $TMPDIR/m; mount -t tmpfs tmpfs $TMPDIR/m; echo $TMPDIR/m", LONG, LONG);
     assert!(failure.unwrap().contains("it left behind: mount "), "{point}");
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
     assert!(!mounts.contains(point.trim()));

@@ -100,7 +100,8 @@ fn wait(pid: Pid, args: &Args) -> anyhow::Result<Option<String>> {
         } else if looked.elapsed() >= CPU_EVERY {
             looked = Instant::now();
             let used = used_by_all();
-            (used > cpu.as_secs_f64()).then(|| format!("it used {used:.1} s of CPU time, more than {}", cpu.as_secs_f64()))
+            (used > cpu.as_secs_f64())
+                .then(|| format!("it used {used:.1} s of CPU time, more than {}", cpu.as_secs_f64()))
         } else {
             None
         };
@@ -244,7 +245,10 @@ fn hierarchies() -> Vec<PathBuf> {
 
 fn subfolders(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()).collect()
+    entries
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .map(|entry| entry.path())
+        .collect()
 }
 
 /// Unmounts what is mounted below the folder, and describes it.

@@ -77,7 +77,10 @@ fn of_file(name: &str, text: &str) -> Vec<String> {
         }
         if short_wait(code).is_some_and(|wait| wait < SHORTEST) {
             let least = SHORTEST.as_secs();
-            problems.push(format!("{name}:{}: a test of the gate waits less than {least} s: use until", index + 1));
+            problems.push(format!(
+                "{name}:{}: a test of the gate waits less than {least} s: use until",
+                index + 1
+            ));
         }
     }
     problems
@@ -185,7 +188,8 @@ mod tests {
         ] {
             assert_eq!(lines(unit, &test(body)), 0, "{body}");
         }
-        let paused = "#[tokio::test(start_paused = true)]\n    async fn a() { tokio::time::sleep(PAUSE).await; }";
+        let paused =
+            "#[tokio::test(start_paused = true)]\n    async fn a() { tokio::time::sleep(PAUSE).await; }";
         assert_eq!(lines(unit, &test(paused)), 0);
     }
 
@@ -193,7 +197,9 @@ mod tests {
     fn a_flaky_test_has_a_cause_and_an_end() {
         let now = humantime::parse_rfc3339("2026-11-28T12:00:00Z").unwrap();
         let entry = |test: &str, until: &str| {
-            format!("[[flaky]]\ntest = \"{test}\"\ncause = \"c\"\nrate = \"1 of 20\"\nsince = \"2026-11-20\"\nuntil = \"{until}\"\n")
+            format!(
+                "[[flaky]]\ntest = \"{test}\"\ncause = \"c\"\nrate = \"1 of 20\"\nsince = \"2026-11-20\"\nuntil = \"{until}\"\n"
+            )
         };
         let check = |text: &str, expected: &[&str]| {
             let found = of_ledger(text, now).unwrap();
