@@ -450,6 +450,8 @@ static __always_inline void lose(struct task_state *task, u64 now, struct totals
 {
 	u64 ns = now > task->began ? now - task->began : 0;
 
+	if (task->state >= RUNNABLE)
+		t->hidden_ns += ns;
 	abandon(task);
 	t->lost++;
 	t->lost_ns += ns;

@@ -54,6 +54,9 @@ int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_s
 		}
 	}
 	now = time_of_switch(c, prev, next, class);
+	/* The task that the missed switch brought may have had the CPU at any time since the last one. */
+	if (c->waiters > 0 && c->tenure && c->pid != prev->pid && now > c->tenure)
+		t->hidden_ns += (now - c->tenure) * c->waiters;
 	waits = task && KIND(class) == CLASS_ONLINE && task->state >= RUNNABLE && task->cpu == cpu;
 	if (c->waiters > 0) {
 		ended.from = c->tenure ? c->tenure : now;

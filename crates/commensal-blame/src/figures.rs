@@ -207,6 +207,9 @@ counters! {
     relevant,
     /// Number of relevant context switches that the kernel did not report to tracers.
     relevant_missed,
+    /// Part of the waits during which a task that the kernel did not report may have held the CPU, and waits whose end it
+    /// did not report (ns). This is the largest error of any figure about waits.
+    hidden_ns,
     /// Number of waits whose culprit did not fit into the map of culprits.
     full,
     /// Duration of the waits whose culprit did not fit into the map of culprits (ns).
@@ -319,8 +322,7 @@ impl Figures {
         (run > 0).then(|| wait_ns as f64 / run as f64 * 1e3)
     }
 
-    /// Share of the relevant context switches that the kernel did not report to the probe. Above half a per cent, the
-    /// verdict is unknown.
+    /// Share of the relevant context switches that the kernel did not report to the probe.
     #[must_use]
     pub fn missed_share(&self) -> f64 {
         match self.counters.relevant {

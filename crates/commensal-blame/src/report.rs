@@ -164,6 +164,8 @@ pub struct Evidence {
     pub relevant: u64,
     /// Number of relevant context switches that the kernel did not report to the probe.
     pub relevant_missed: u64,
+    /// Part of the waits during which a task that the kernel did not report may have held the CPU (ms).
+    pub hidden_ms: f64,
     /// Number of waits, runs and sleeps whose end the kernel did not report to the probe.
     pub lost: u64,
     /// Number of runs of the probe's programs that the kernel skipped.
@@ -308,6 +310,7 @@ impl Report {
                 missed: counters.missed,
                 relevant: counters.relevant,
                 relevant_missed: counters.relevant_missed,
+                hidden_ms: counters.hidden_ns as f64 / MS,
                 lost: counters.lost,
                 skipped: figures.skipped,
                 unexplained_ms: counters.unexplained_ns as f64 / MS,

@@ -10,6 +10,7 @@
 //! values; positive is harm. The analysis keeps outliers.
 
 mod blamed;
+pub(crate) mod lateness;
 mod offline;
 mod samples;
 mod sweep;

@@ -207,6 +207,10 @@ pub struct Design {
     /// The short windows of which rounds consist; `None` when each block is one continuous measurement.
     #[serde(default)]
     pub windows: Option<Windows>,
+    /// What the lateness of the load generator decides. Records of versions without this field were made, and are
+    /// judged, by the rule `whole_block`.
+    #[serde(default)]
+    pub lateness: LatenessRule,
     /// Preferred table style of the report: openeuler, alinux, plugsched or default.
     #[serde(default)]
     pub style: Option<String>,
@@ -216,6 +220,17 @@ pub struct Design {
     /// Prometheus queries that are evaluated for every block.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub queries: Vec<Query>,
+}
+
+/// What the lateness of the load generator decides about a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LatenessRule {
+    /// The P99 of the lateness decides about the block as a whole.
+    #[default]
+    WholeBlock,
+    /// The lateness at a percentile decides whether the block counts for that percentile.
+    ByPercentile,
 }
 
 /// A Prometheus query that is evaluated for every block.

@@ -17,8 +17,8 @@ mod health;
 pub(crate) use arm::{Gate, each, rounds_to_decide, threshold_words};
 pub(crate) use health::service_failed;
 
-use crate::record::{Arm, Metric, Role, Run, Verdict};
-pub(crate) use compared::{against_baseline, against_strictest, proven_harmful};
+use crate::record::{Arm, LatenessRule, Metric, Role, Run, Verdict};
+pub(crate) use compared::{against_baseline, against_strictest, disturbed, proven_harmful, steal_beside};
 use std::collections::BTreeMap;
 
 /// The verdict on a run, and its explanation.
@@ -66,6 +66,10 @@ fn conclusion(
     if gates.is_empty() {
         return (Verdict::Inconclusive, vec!["no gate metric has blocks with enough requests".to_owned()]);
     }
+    let late = environment::no_baseline(run, &gates);
+    if !late.is_empty() {
+        return (Verdict::Invalid, late);
+    }
     let (verdict, mut reasons) = environment::identical(run, &gates);
     if verdict != Verdict::Pass {
         let isolated = run.arms.iter().filter(|arm| arm.role == Role::Isolated);
@@ -84,6 +88,11 @@ fn conclusion(
     for arm in isolated {
         let (mut verdict, mut why) = arm::judge(run, arm, &gates);
         for part in beside_gates(run, arm) {
+            // What nobody asked for decides only where it is proven.
+            if part.verdict == Verdict::Inconclusive && !part.asked {
+                notes.extend(part.reasons.iter().map(|reason| format!("not decided: {reason}")));
+                continue;
+            }
             if part.verdict.rank() > verdict.rank() {
                 verdict = part.verdict;
                 why.clear();
@@ -107,6 +116,8 @@ fn conclusion(
 /// The result of an arm on a criterion that is not a gate, such as the tail of the latency.
 pub(crate) struct Part {
     pub name: &'static str,
+    /// Whether the criterion decides about the verdict even if the run does not decide about the criterion.
+    pub asked: bool,
     pub verdict: Verdict,
     pub reasons: Vec<String>,
 }
@@ -114,15 +125,18 @@ pub(crate) struct Part {
 /// Evaluates all criteria for an isolated arm that are not gates: waits of online threads, tail of the latency, offline
 /// work, and rare failures.
 pub(crate) fn beside_gates(run: &Run, arm: &Arm) -> Vec<Part> {
-    let part = |name, (verdict, reasons)| Part { name, verdict, reasons };
+    let part = |name, asked, (verdict, reasons)| Part { name, asked, verdict, reasons };
+    // By the rule of older records, every criterion was asked for.
+    let old = run.design.lateness == LatenessRule::WholeBlock;
     let one = |(verdict, reason)| (verdict, vec![reason]);
     let blame = run.blame.iter().find(|blame| blame.arm == arm.name);
     let rare = health::too_rare(run, arm).map(|reason| (Verdict::Inconclusive, reason));
     let all = [
-        blame.map(|blame| part("waits blamed on offline work", (blame.verdict, blame.reasons.clone()))),
-        tail(run, &arm.name).map(|tail| part("requests over the objective", one(tail))),
-        enough_offline(run, &arm.name).map(|kept| part("offline work that is kept", one(kept))),
-        rare.map(|rare| part("the service does not fail", one(rare))),
+        blame.map(|blame| part("waits blamed on offline work", old, (blame.verdict, blame.reasons.clone()))),
+        tail(run, &arm.name)
+            .map(|tail| part("requests over the objective", old || run.design.slo.is_some(), one(tail))),
+        enough_offline(run, &arm.name).map(|kept| part("offline work that is kept", true, one(kept))),
+        rare.map(|rare| part("the service does not fail", true, one(rare))),
     ];
     all.into_iter().flatten().collect()
 }

@@ -6,8 +6,11 @@ use super::samples::online_failed;
 use crate::record::Verdict;
 use crate::record::{ArmBlame, BlameBounds, Blamed, Role, Run};
 use crate::stats::{Interval, SignedRank, Tail, median};
-use commensal_blame::verdict::{FEWEST_DELAYS, MOST_MISSED};
+use commensal_blame::verdict::FEWEST_DELAYS;
 
+/// Maximum share of context switches that the kernel did not report to the probe, in records that do not have the length
+/// of what was hidden.
+const MOST_MISSED: f64 = 0.005;
 /// Delays below this value (µs) are treated as equal.
 const LEAST_US: f64 = 0.1;
 
@@ -31,18 +34,24 @@ fn of_arm(run: &Run, arm: &str) -> Option<ArmBlame> {
     let bounds = run.design.blame.unwrap_or_default();
     let offline: Vec<f64> =
         seen.iter().filter_map(|(_, one)| per_cpu_second(one, one.wait_s.offline)).collect();
+    let with_hidden: Vec<f64> =
+        seen.iter().filter_map(|(_, one)| per_cpu_second(one, one.wait_s.offline + hidden(one))).collect();
     let ranks = SignedRank::new(&offline)?;
+    let most = SignedRank::new(&with_hidden)?;
     let role = run.arms.iter().find(|one| one.name == arm)?.role;
     let alone = if role == Role::Isolated { run.reference() } else { run.arm_with(Role::Baseline) };
     let baseline = alone.map(|base| evidence(run, &base.name)).unwrap_or_default();
-    let differences: Vec<f64> = seen
-        .iter()
-        .filter_map(|(round, one)| {
+    // What was hidden may belong to either arm, so the bounds are those of the two extremes.
+    let difference = |(of, beside): (f64, f64)| {
+        let each = seen.iter().filter_map(|(round, one)| {
             let (_, alone) = baseline.iter().find(|(other, _)| other == round)?;
-            Some(per_cpu_second(one, one.wait_s.sum())? - per_cpu_second(alone, alone.wait_s.sum())?)
-        })
-        .collect();
-    let differences = SignedRank::new(&differences);
+            let wait = |one: &Blamed, part: f64| per_cpu_second(one, one.wait_s.sum() + part * hidden(one));
+            Some(wait(one, of)? - wait(alone, beside)?)
+        });
+        SignedRank::new(&each.collect::<Vec<f64>>())
+    };
+    let differences = difference((0.0, 0.0));
+    let (lower, upper) = (difference((0.0, 1.0)), difference((1.0, 0.0)));
     let p99s: Vec<f64> = seen.iter().filter_map(|(_, one)| one.preemption.p99_us).collect();
     // On a logarithmic scale, a round with a burst of delays has no more weight than any other round.
     let logs: Vec<f64> = p99s.iter().map(|us| us.max(LEAST_US).ln()).collect();
@@ -54,7 +63,7 @@ fn of_arm(run: &Run, arm: &str) -> Option<ArmBlame> {
         rounds: u32::try_from(seen.len()).unwrap_or(u32::MAX),
         offline_ms_per_cpu_s: ranks.estimate(),
         ci95: ends(&ranks, Tail::TwoSided95),
-        one_sided: ends(&ranks, tail),
+        one_sided: outer(ends(&ranks, tail), ends(&most, tail)),
         preemption_p99_us: median(&p99s),
         preemption_p99_one_sided: preemption
             .as_ref()
@@ -63,7 +72,10 @@ fn of_arm(run: &Run, arm: &str) -> Option<ArmBlame> {
         preemptions: seen.iter().fold(0, |sum, (_, one)| sum.saturating_add(one.preemption.count)),
         total_difference_ms_per_cpu_s: differences.as_ref().map(SignedRank::estimate),
         total_difference_ci95: differences.as_ref().and_then(|ranks| ends(ranks, Tail::TwoSided95)),
-        total_difference_one_sided: differences.as_ref().and_then(|ranks| ends(ranks, tail)),
+        total_difference_one_sided: outer(
+            lower.as_ref().and_then(|ranks| ends(ranks, tail)),
+            upper.as_ref().and_then(|ranks| ends(ranks, tail)),
+        ),
         verdict: Verdict::Inconclusive,
         reasons: Vec::new(),
     };
@@ -71,19 +83,31 @@ fn of_arm(run: &Run, arm: &str) -> Option<ArmBlame> {
     Some(result)
 }
 
+/// Returns the lower end of one interval and the upper end of another.
+fn outer(lower: Option<[f64; 2]>, upper: Option<[f64; 2]>) -> Option<[f64; 2]> {
+    lower.zip(upper).map(|([lo, _], [_, hi])| [lo, hi])
+}
+
+/// Returns the part of the waits that was hidden from the probe, in seconds.
+fn hidden(one: &Blamed) -> f64 {
+    one.hidden_s.unwrap_or(0.0)
+}
+
 /// Returns the usable probe measurements of an arm, by round. The validity rules for latency do not apply, because the
 /// waits are exact even if the load generator is late.
+///
+/// What was hidden from the probe enters the bounds by its length. Records without that length are judged by the share of
+/// context switches that the probe missed: in a block, and in the arm as a whole if its blocks consist of short windows,
+/// which have few context switches.
 fn evidence<'a>(run: &'a Run, arm: &'a str) -> Vec<(u32, &'a Blamed)> {
     let blocks = run.blocks_of(arm).filter(|block| !online_failed(block));
-    let seen = blocks.filter_map(|block| Some((block.round, block.blame.as_ref()?)));
-    let told = |one: &Blamed| one.missed_share <= MOST_MISSED;
+    let seen: Vec<(u32, &Blamed)> =
+        blocks.filter_map(|block| Some((block.round, block.blame.as_ref()?))).collect();
+    let unknown = |one: &Blamed| if one.hidden_s.is_none() { one.missed_share } else { 0.0 };
     if run.design.windows.is_none() {
-        return seen.filter(|(_, one)| told(one)).collect();
+        return seen.into_iter().filter(|(_, one)| unknown(one) <= MOST_MISSED).collect();
     }
-    // The share of missed context switches is checked for the arm as a whole. A block of short windows has few context
-    // switches, of which a few missed ones would be a large share.
-    let seen: Vec<(u32, &Blamed)> = seen.collect();
-    let missed: f64 = seen.iter().map(|(_, one)| one.missed_share).sum();
+    let missed: f64 = seen.iter().map(|(_, one)| unknown(one)).sum();
     if missed > MOST_MISSED * seen.len() as f64 { Vec::new() } else { seen }
 }
 
@@ -218,6 +242,20 @@ mod tests {
         }
         let (verdict, why) = said(&hidden);
         assert!(verdict == Verdict::Inconclusive && why.contains("rounds are too few"), "{why}");
+        // A large share of few switches, of a known and short length, costs nothing; a long one widens the bounds.
+        for (hidden_s, expected) in [(0.001, Verdict::Pass), (1.0, Verdict::Inconclusive)] {
+            for block in &mut hidden.blocks {
+                block.blame.as_mut().unwrap().hidden_s = Some(hidden_s);
+            }
+            let (verdict, why) = said(&hidden);
+            assert_eq!(verdict, expected, "{hidden_s} s: {why}");
+        }
+        // Proven guilt stays proven.
+        let mut guilty = run_with(|_| (900.0, 0.0, 14.0, 900));
+        for block in &mut guilty.blocks {
+            block.blame.as_mut().unwrap().hidden_s = Some(1.0);
+        }
+        assert_eq!(said(&guilty).0, Verdict::Fail);
     }
 
     /// Cases of the preemption P99 by round: the verdict is decided only if the rounds are significantly above or below

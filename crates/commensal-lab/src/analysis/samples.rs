@@ -1,6 +1,7 @@
 //! Extracts the samples for the statistics: one value per arm, round and metric, from the valid blocks. An arm is one
 //! of the compared ways of running the service; a block is the measurement of one arm in one round.
 
+use super::lateness::Alone;
 use crate::format::count;
 use crate::record::{Block, Metric, Role, Run, decode_histogram, percentile_us};
 use hdrhistogram::Histogram;
@@ -67,6 +68,7 @@ impl Samples {
     pub fn of(run: &Run) -> (Self, Vec<String>) {
         let mut samples = Self::empty(run.arms.len());
         let mut sizes = Vec::new();
+        let alone = Alone::of(run);
         for block in run.blocks.iter().filter(|block| block.valid && !online_failed(block)) {
             let Some(arm) = run.arms.iter().position(|arm| arm.name == block.arm) else { continue };
             if run.arms[arm].role == Role::OfflineAlone {
@@ -86,7 +88,8 @@ impl Samples {
             sizes.push(size);
             for metric in Metric::ALL {
                 let enough = run.design.plans_for(metric) && size >= metric.requests_needed();
-                let value = metric.quantile().filter(|_| enough).and_then(|q| match &histogram {
+                let counts = enough && alone.counts(block, metric);
+                let value = metric.quantile().filter(|_| counts).and_then(|q| match &histogram {
                     Some(histogram) => percentile_us(histogram, q),
                     None => block.percentiles_us.get(&metric).copied(),
                 });

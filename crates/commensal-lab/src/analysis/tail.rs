@@ -5,7 +5,7 @@
 
 use crate::record::Verdict;
 use crate::record::{Block, LatencyHistogram, OverObjective, Role, Run, decode_histogram};
-use crate::stats::SignedRank;
+use crate::verdict::{disturbed, steal_beside};
 use commensal_core::windows::{Answer, Paired};
 use std::collections::BTreeMap;
 
@@ -31,7 +31,9 @@ fn histogram(block: &Block) -> Option<LatencyHistogram> {
 /// Compares every isolated arm with the service alone, and also with the warm arm (the service alone on CPUs that never
 /// idle) if the run has one. Returns the comparison that shows more harm.
 pub fn over_objective(run: &Run) -> Vec<OverObjective> {
-    let Some(alone) = run.reference() else { return Vec::new() };
+    let warm = run.arm_with(Role::Warm);
+    // A baseline that the hypervisor disturbs does not count.
+    let Some(alone) = disturbed(run).and(warm).or(run.reference()) else { return Vec::new() };
     let of = |arm: &str| -> BTreeMap<u32, LatencyHistogram> {
         let valid = run.blocks_of(arm).filter(|block| block.valid && !block.online_crashed);
         valid.filter_map(|block| Some((block.round, histogram(block)?))).collect()
@@ -41,7 +43,7 @@ pub fn over_objective(run: &Run) -> Vec<OverObjective> {
     else {
         return Vec::new();
     };
-    let warm = run.arm_with(Role::Warm).map(|warm| (warm.name.as_str(), of(&warm.name)));
+    let warm = warm.filter(|warm| warm.name != alone.name).map(|warm| (warm.name.as_str(), of(&warm.name)));
     let isolated = run.arms.iter().filter(|arm| arm.role == Role::Isolated);
     isolated
         .filter_map(|arm| {
@@ -127,18 +129,6 @@ fn one(
         steal_more: steal.map(|(more, _)| more),
         verdict,
     })
-}
-
-/// Compares the steal time of two arms in the same rounds: returns the additional steal time of `arm` (CPUs) and its
-/// p-value; `None` if the machine does not report steal time.
-fn steal_beside(run: &Run, arm: &str, vs: &str) -> Option<(f64, f64)> {
-    let of = |arm: &str| -> BTreeMap<u32, f64> {
-        run.blocks_of(arm).filter_map(|block| Some((block.round, block.cpu.steal?))).collect()
-    };
-    let beside = of(vs);
-    let pairs = of(arm).into_iter().filter_map(|(round, steal)| Some(steal - beside.get(&round)?));
-    let ranks = SignedRank::new(&pairs.collect::<Vec<f64>>())?;
-    Some((ranks.estimate(), ranks.p_equal(0.0)))
 }
 
 #[cfg(test)]

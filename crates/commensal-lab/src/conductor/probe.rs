@@ -258,5 +258,6 @@ pub(super) fn blamed(came: &Figures) -> Blamed {
         preemption: delays(&came.preempt_delay),
         wake_up: delays(&came.wake_delay),
         missed_share: came.missed_share(),
+        hidden_s: Some(came.counters.hidden_ns as f64 / 1e9),
     }
 }

@@ -5,7 +5,7 @@ use super::batch::ENDED;
 use super::block::UNSCHEDULED;
 use super::windows::TOO_LONG;
 use crate::loadgen::{LoadBaseline, LoadEvidence, invalid_reasons};
-use crate::record::{Arm, Block, Role, Run};
+use crate::record::{Arm, Block, LatenessRule, Role, Run};
 
 /// Minimum CPU use of the offline work, as a share of its CPU use when it runs alone. Below this share, a block of the
 /// contended arm (offline work without isolation) is invalid.
@@ -22,10 +22,11 @@ pub(crate) fn judge_round(run: &mut Run, round: u32) {
     let baseline = run.blocks.iter().find(|block| block.round == round && Some(&block.arm) == name.as_ref());
     let baseline = baseline.map(|block| LoadBaseline::of(&LoadEvidence::of_block(block, 0)));
     let (arms, windows) = (run.arms.clone(), run.design.windows);
+    let by_percentile = run.design.lateness == LatenessRule::ByPercentile;
     for block in run.blocks.iter_mut().filter(|block| block.round == round) {
         let Some(arm) = arms.iter().find(|arm| arm.name == block.arm) else { continue };
         let windows = windows.map_or(0, |windows| windows.turns(arm.role).times);
-        let reasons = reasons(block, arm, (baseline, windows), threads);
+        let reasons = reasons(block, arm, (baseline, windows, by_percentile), threads);
         block.valid = reasons.is_empty();
         block.invalid_reason = (!reasons.is_empty()).then(|| reasons.join("; "));
     }
@@ -34,13 +35,14 @@ pub(crate) fn judge_round(run: &mut Run, round: u32) {
 fn reasons(
     block: &Block,
     arm: &Arm,
-    (baseline, windows): (Option<LoadBaseline>, u32),
+    (baseline, windows, by_percentile): (Option<LoadBaseline>, u32, bool),
     threads: f64,
 ) -> Vec<String> {
     let beside = matches!(arm.role, Role::Contended | Role::Isolated | Role::OfflineAlone);
     let mut reasons = Vec::new();
     if arm.role != Role::OfflineAlone {
         let evidence = LoadEvidence::of_block(block, windows);
+        let evidence = if by_percentile { evidence.without_lateness() } else { evidence };
         let baseline = baseline.unwrap_or_else(|| LoadBaseline::of(&evidence));
         reasons.extend(invalid_reasons(&evidence, &baseline, beside));
     }

@@ -41,7 +41,7 @@ pub use spec::{LoadError, LoadSpec, Mode, Phase, SPIN};
 pub use trace::{Gathered, Outcome, Sample, Trace};
 pub use validity::{
     ACHIEVED_SHARE_MIN, FAILED_SHARE_OVER_BASELINE_MAX, LATENESS_FLOOR_US, LATENESS_SHARE_MAX, LoadBaseline,
-    LoadEvidence, invalid_reasons,
+    LoadEvidence, in_time, invalid_reasons,
 };
 
 use std::io::{self, Read, Write};

@@ -15,6 +15,8 @@ pub const ACHIEVED_SHARE_MIN: f64 = 0.99;
 pub const LATENESS_SHARE_MAX: f64 = 0.10;
 /// Lateness P99 that is always allowed (µs).
 pub const LATENESS_FLOOR_US: f64 = 100.0;
+/// Lateness at a lower percentile that is always allowed (µs). A timer and a wake-up take some microseconds.
+const LATENESS_FLOOR_BELOW_P99_US: f64 = 20.0;
 /// Maximum by which the share of failed requests may exceed the share in the baseline (0.1 percentage points).
 pub const FAILED_SHARE_OVER_BASELINE_MAX: f64 = 0.001;
 
@@ -77,6 +79,12 @@ impl LoadEvidence {
             missing_by_chance,
             stolen_cpus: block.cpu.steal,
         }
+    }
+
+    /// Leaves the lateness out, for a rule by which it does not decide about the block as a whole.
+    #[must_use]
+    pub fn without_lateness(self) -> Self {
+        Self { lateness_us_p99: self.lateness_us_p99.map(|_| 0.0), ..self }
     }
 
     fn achieved_per_s(&self) -> f64 {
@@ -175,6 +183,14 @@ fn late(evidence: &LoadEvidence, baseline: &LoadBaseline, beside_offline: bool) 
         )),
         _ => None,
     }
+}
+
+/// Returns whether a block counts for a latency percentile: whether the generator's lateness at that percentile is small
+/// against the latency of the service alone at that percentile (both in µs).
+#[must_use]
+pub fn in_time(quantile: f64, lateness_us: f64, alone_us: f64) -> bool {
+    let floor = if quantile < 0.99 { LATENESS_FLOOR_BELOW_P99_US } else { LATENESS_FLOOR_US };
+    lateness_us <= (alone_us * LATENESS_SHARE_MAX).max(floor)
 }
 
 /// Returns advice against a generator's lateness.

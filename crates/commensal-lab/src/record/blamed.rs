@@ -19,6 +19,10 @@ pub struct Blamed {
     pub wake_up: Delays,
     /// Share of the context switches during waits of online threads that the probe missed.
     pub missed_share: f64,
+    /// Part of the waits during which a task that the probe did not see may have occupied the CPU, in seconds; `None` in
+    /// records of versions that did not measure it.
+    #[serde(default)]
+    pub hidden_s: Option<f64>,
 }
 
 /// Waiting time in seconds, by occupant of the CPU.

@@ -8,7 +8,7 @@ use crate::analysis::{answered, need_not_hold};
 use crate::format::{brackets, change_pct, quantum, signed_pct};
 use crate::record::Verdict;
 use crate::record::{Arm, Metric, Role, Run};
-use crate::verdict::{Gate, beside_gates, each, service_failed};
+use crate::verdict::{Gate, Part, beside_gates, each, service_failed};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
@@ -76,7 +76,9 @@ fn cases(run: &Run) -> Vec<Case> {
             let (outcome, message) = outcome((gate.verdict, said(run, &gate)));
             cases.push(Case { class: class.clone(), name, outcome, message });
         }
-        for part in beside_gates(run, arm) {
+        // What nobody asked for fails no build while it is undecided.
+        let decides = |part: &Part| part.asked || part.verdict != Verdict::Inconclusive;
+        for part in beside_gates(run, arm).into_iter().filter(decides) {
             let (outcome, message) = outcome((part.verdict, part.reasons.join("; ")));
             cases.push(Case { class: class.clone(), name: part.name.to_owned(), outcome, message });
         }

@@ -2,10 +2,11 @@
 //! policy is in force, the load generator keeps its schedule, and two identical arms give equal results. An arm is one
 //! of the ways of running the online service that a run compares; a gate is a metric that determines the verdict.
 
-use super::compared::{against_baseline, proven_harmful};
+use super::compared::{against_baseline, disturbed, has_bound, proven_harmful};
 use super::health;
+use crate::analysis::lateness::{Culprit, late};
 use crate::format::{brackets, change_pct, quantum, signed_pct};
-use crate::record::{Comparison, Metric, Role, Run, Verdict};
+use crate::record::{Block, Comparison, Metric, Role, Run, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Share of invalid blocks above which a run is INVALID.
@@ -56,6 +57,46 @@ pub(super) fn too_many_invalid_blocks(run: &Run) -> Option<String> {
     ))
 }
 
+/// Returns a reason for each gate that no baseline can judge because the load generator was late: neither the service alone
+/// on CPUs that may idle nor the service alone on CPUs that never idle has enough blocks that count.
+pub(super) fn no_baseline(run: &Run, gates: &[Metric]) -> Vec<String> {
+    let mut reasons = Vec::new();
+    for arm in run.arms.iter().filter(|arm| arm.role == Role::Isolated) {
+        for gate in gates {
+            if has_bound(against_baseline(run, &arm.name, *gate))
+                || has_bound(against_warm(run, &arm.name, *gate))
+            {
+                continue;
+            }
+            let alone = [run.reference(), run.arm_with(Role::Warm)];
+            let (mut of, mut all): (Vec<&Block>, usize) = (Vec::new(), 0);
+            for one in alone.into_iter().flatten().chain([arm]) {
+                let (late, count) = late(run, &one.name, *gate);
+                of.extend(late);
+                all += count;
+            }
+            // Few rounds, or blocks with too few requests, are no fault of the generator.
+            if of.len() as f64 > INVALID_BLOCK_SHARE * all as f64 {
+                let culprit = Culprit::of(&of, f64::from(run.machine.threads));
+                reasons.push(format!(
+                    "the load generator was late at {} in {} of {all} blocks of arm {} and of the service alone: {}; {}",
+                    gate.label(),
+                    of.len(),
+                    arm.name,
+                    culprit.cause(),
+                    culprit.way_out()
+                ));
+            }
+        }
+    }
+    reasons
+}
+
+/// Returns the comparison of an arm with the service alone on CPUs that never idle.
+fn against_warm<'a>(run: &'a Run, arm: &str, metric: Metric) -> Option<&'a Comparison> {
+    run.comparison(arm, &run.arm_with(Role::Warm)?.name, metric)
+}
+
 /// A difference between identical arms with a p-value below this makes the run INVALID. The error rate is divided among
 /// all gates (the metrics that determine the verdict).
 const SIGNIFICANT: f64 = 0.01;
@@ -71,7 +112,14 @@ pub(super) fn identical(run: &Run, gates: &[Metric]) -> (Verdict, Vec<String>) {
     };
     let (mut unequal, mut unknown) = (Vec::new(), Vec::new());
     let each = SIGNIFICANT / gates.len().max(1) as f64;
-    for &gate in gates {
+    // Two arms on CPUs that may idle say nothing about a gate that is judged on CPUs that never idle.
+    let warm = |gate: Metric| {
+        let isolated = run.arms.iter().filter(|arm| arm.role == Role::Isolated);
+        let mut all = isolated.map(|arm| (has_bound(against_warm(run, &arm.name, gate)), &arm.name));
+        let cold = |arm: &str| has_bound(against_baseline(run, arm, gate));
+        gate.quantile().is_some() && all.all(|(warm, arm)| warm && (disturbed(run).is_some() || !cold(arm)))
+    };
+    for gate in gates.iter().copied().filter(|gate| !warm(*gate)) {
         let half = run.design.threshold_of(gate) / 2.0;
         let result = against_baseline(run, &twin.name, gate);
         match result.and_then(|result| Some((result, result.one_sided?))) {

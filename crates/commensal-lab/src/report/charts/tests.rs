@@ -10,7 +10,8 @@ fn with_waits() -> Run {
     for block in &mut run.blocks {
         let wait_s = WaitByKind { offline: 0.3, peers: 0.1, ..WaitByKind::default() };
         let (preemption, wake_up) = (Delays::default(), Delays::default());
-        block.blame = Some(Blamed { run_s: 6.0, wait_s, preemption, wake_up, missed_share: 0.0 });
+        block.blame =
+            Some(Blamed { run_s: 6.0, wait_s, preemption, wake_up, missed_share: 0.0, hidden_s: None });
     }
     conclude(&mut run);
     run

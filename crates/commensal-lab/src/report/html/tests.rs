@@ -50,6 +50,7 @@ fn blamed() -> Blamed {
         preemption: Delays::default(),
         wake_up: Delays::default(),
         missed_share: 0.0,
+        hidden_s: None,
     }
 }
 

@@ -31,8 +31,14 @@ fn rich() -> Run {
     for (i, block) in run.blocks.iter_mut().enumerate() {
         block.at_s = Some(i as f64 * 6.5);
         let preemption = Delays { count: 10, p50_us: Some(20.0), p99_us: Some(90.0) };
-        block.blame =
-            Some(Blamed { run_s: 1.5, wait_s, preemption, wake_up: Delays::default(), missed_share: 0.0 });
+        block.blame = Some(Blamed {
+            run_s: 1.5,
+            wait_s,
+            preemption,
+            wake_up: Delays::default(),
+            missed_share: 0.0,
+            hidden_s: None,
+        });
         let tick = |second: u32| Tick {
             t_s: f64::from(second),
             qps: Some(2_000.0 + f64::from(second * 37 % 11)),
