@@ -127,7 +127,7 @@ fn reap(pid: Pid) -> Option<ExitStatus> {
 }
 
 fn exit_status(status: WaitStatus) -> ExitStatus {
-    ExitStatus::from_raw(status.as_raw() as i32)
+    ExitStatus::from_raw(status.as_raw())
 }
 
 /// Kills the processes that the test left behind, and describes them. Processes that end by themselves are none.

@@ -1,4 +1,5 @@
-//! A store with a slow device beneath it, which writes down when bytes left it, and can fail. Also in an example.
+//! A store with a slow device beneath it, which writes down when bytes left it, and can fail. Its delays pass on the paused clock
+//! of the tests. Also in an example.
 #![allow(clippy::unwrap_used, reason = "a test says what failed by failing there")]
 
 use async_trait::async_trait;
