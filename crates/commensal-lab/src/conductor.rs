@@ -44,6 +44,7 @@ use service::{Running, ServiceRunner};
 use sha2::{Digest, Sha256};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
+pub use validity::by_new_rules;
 pub(crate) use validity::judge_round;
 
 /// Runs an experiment to its end and computes the verdict.

@@ -99,6 +99,7 @@ impl Samples {
             }
         }
         let mut notes = omitted(run, &sizes);
+        notes.extend(super::lateness::notes(run));
         notes.extend(unanswered(run));
         (samples, notes)
     }

@@ -6,6 +6,7 @@ use super::block::UNSCHEDULED;
 use super::windows::TOO_LONG;
 use crate::loadgen::{LoadBaseline, LoadEvidence, invalid_reasons};
 use crate::record::{Arm, Block, LatenessRule, Role, Run};
+use std::collections::BTreeSet;
 
 /// Minimum CPU use of the offline work, as a share of its CPU use when it runs alone. Below this share, a block of the
 /// contended arm (offline work without isolation) is invalid.
@@ -30,6 +31,13 @@ pub(crate) fn judge_round(run: &mut Run, round: u32) {
         block.valid = reasons.is_empty();
         block.invalid_reason = (!reasons.is_empty()).then(|| reasons.join("; "));
     }
+}
+
+/// Decides about all blocks of an older record again, by the rules of new runs.
+pub fn by_new_rules(run: &mut Run) {
+    run.design.lateness = LatenessRule::ByPercentile;
+    let rounds: BTreeSet<u32> = run.blocks.iter().map(|block| block.round).collect();
+    rounds.into_iter().for_each(|round| judge_round(run, round));
 }
 
 fn reasons(

@@ -38,7 +38,7 @@ use super::{
 };
 use crate::isolation::Isolation;
 use crate::loadgen::Arrival;
-use crate::record::{Arm, BlameBounds, Design, MAX_ROUNDS, Metric, Role, Slo};
+use crate::record::{Arm, BlameBounds, Design, LatenessRule, MAX_ROUNDS, Metric, Role, Slo};
 use crate::report::Style;
 use crate::tools::Tool;
 use crate::tools::work::WorkKind;
@@ -332,6 +332,7 @@ fn design(keys: &Section, load: &Load, reader: &mut Reader) -> Design {
         slo,
         min_offline_pct: keys.with("design.min-offline", percent),
         style: keys.owned("design.style"),
+        lateness: LatenessRule::ByPercentile,
         ..Design::default()
     }
 }

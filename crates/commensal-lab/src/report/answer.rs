@@ -2,11 +2,12 @@
 //! much slower without, and for what the service waited. An arm is one of the ways of running the service that the run
 //! compares; a gate is a metric that determines the verdict.
 
+use crate::analysis::lateness::{Culprit, late};
 use crate::format::{change_pct, latency, signed_pct};
 use crate::record::Verdict;
-use crate::record::{Arm, Comparison, Metric, OverObjective, Role, Run};
+use crate::record::{Arm, Block, Comparison, Metric, OverObjective, Role, Run};
 use crate::stats::median;
-use crate::verdict::{against_baseline, against_strictest};
+use crate::verdict::{against_baseline, against_strictest, beside_gates, disturbed};
 
 /// Formats the text after the verdict on the first line of a report; `None` if the run judged no isolated arm. With
 /// several isolated arms, the text says how many pass, and describes the arm that determined the verdict.
@@ -20,7 +21,27 @@ pub fn answer(run: &Run) -> Option<String> {
         Verdict::Invalid | Verdict::Broken => return None,
     };
     let each = counted(run).map(|each| format!("{each}; ")).unwrap_or_default();
-    Some(format!("{each}{with}{}", without(run).unwrap_or_default()))
+    let (cold, left) = (left_out(run).unwrap_or_default(), undecided(run, arm));
+    Some(format!("{each}{with}{cold}{}{left}", without(run).unwrap_or_default()))
+}
+
+/// Formats which baseline is left out, and why; `None` if both count.
+fn left_out(run: &Run) -> Option<String> {
+    let disturbed = disturbed(run)?;
+    Some(format!(
+        " (the service alone on CPUs that may idle does not count: the hypervisor took {:.2} CPUs from it, and {:.2} from CPUs that \
+         never idle)",
+        disturbed.cold_cpus, disturbed.warm_cpus
+    ))
+}
+
+/// Formats what nobody asked for and the run did not decide; empty if there is nothing.
+fn undecided(run: &Run, arm: &Arm) -> String {
+    let open = |part: &crate::verdict::Part| part.verdict == Verdict::Inconclusive && !part.asked;
+    let about = format!("arm {}: ", arm.name);
+    let open =
+        beside_gates(run, arm).into_iter().filter(open).filter_map(|part| part.reasons.into_iter().next());
+    open.map(|why| format!("; not decided: {}", why.strip_prefix(&about).unwrap_or(&why))).collect()
 }
 
 fn isolated(run: &Run) -> impl Iterator<Item = &Arm> {
@@ -119,6 +140,7 @@ fn shown(metric: Metric, harm_pct: f64) -> f64 {
 
 /// Formats `your service's median is at most 2.1 % slower than alone (bound 5 %)`, with all gates.
 fn at_most(run: &Run, arm: &Arm, results: &[(&Comparison, [f64; 2])]) -> String {
+    let vs = if disturbed(run).is_some() { "alone on CPUs that never idle" } else { "alone" };
     let each: Vec<String> = results
         .iter()
         .map(|(result, [_, hi])| {
@@ -127,7 +149,7 @@ fn at_most(run: &Run, arm: &Arm, results: &[(&Comparison, [f64; 2])]) -> String 
                 hi if *hi <= 0.0 => format!("not {}", worse(result.metric)),
                 hi => format!("at most {} % {}", pct(*hi), worse(result.metric)),
             };
-            format!("{} is {how} than alone (bound {theta} %)", name(result.metric))
+            format!("{} is {how} than {vs} (bound {theta} %)", name(result.metric))
         })
         .collect();
     format!("{} your service's {}", with(run, arm), each.join(", its "))
@@ -267,8 +289,38 @@ fn without(run: &Run) -> Option<String> {
             pct(shown(result.metric, *lo)),
             pct(shown(result.metric, *hi))
         ),
-        None => "; without isolation, no harm is proven either".to_owned(),
+        None => not_proven(run, &bounded),
     })
+}
+
+/// Formats what is not proven of the harm without isolation: the interval of the gate with the largest upper bound, or that
+/// there is none above the threshold. What the probe blames on offline work is proven, whatever the latency shows.
+fn not_proven(run: &Run, bounded: &[(&Comparison, [f64; 2])]) -> String {
+    let over = |one: &&(&Comparison, [f64; 2])| one.1[1] / run.design.threshold_of(one.0.metric);
+    let Some((result, [lo, hi])) = bounded.iter().max_by(|a, b| over(a).total_cmp(&over(b))) else {
+        return String::new();
+    };
+    let theta = run.design.threshold_of(result.metric);
+    let harm = if *hi < theta {
+        format!("; without it no gate is harmed by more than {} % either", pct(hi.max(0.0)))
+    } else {
+        format!(
+            "; harm without it is not proven ({} [{}, {}] %)",
+            name(result.metric),
+            pct(shown(result.metric, *lo)),
+            pct(shown(result.metric, *hi))
+        )
+    };
+    let blamed =
+        run.blame.iter().find(|blame| run.arm_with(Role::Contended).is_some_and(|arm| arm.name == blame.arm));
+    let blamed = blamed.filter(|blame| blame.verdict == Verdict::Fail);
+    let blamed = blamed.map(|blame| {
+        format!(
+            ", but the service waits {} ms per CPU-second for offline work",
+            pct(blame.offline_ms_per_cpu_s)
+        )
+    });
+    harm + &blamed.unwrap_or_default()
 }
 
 /// Formats `waits of the service, ms per CPU-second: for offline work 682 without isolation, 9 with it; for other
@@ -373,18 +425,23 @@ fn way_out(run: &Run) -> &'static str {
     };
     let fails_alone = run.arms.iter().filter(alone).any(fails);
     let bad: Vec<_> = run.blocks.iter().filter(|block| !block.valid).collect();
-    let late = bad
-        .iter()
-        .filter(|block| block.invalid_reason.as_deref().is_some_and(|why| why.contains("generator")));
-    let late = late.count() * 2 > bad.len();
+    let generator =
+        |block: &&&Block| block.invalid_reason.as_deref().is_some_and(|why| why.contains("generator"));
+    let by_block: Vec<&Block> = bad.iter().filter(generator).copied().collect();
+    let gates = run.design.gates.iter();
+    let by_gate: Vec<&Block> =
+        gates.flat_map(|gate| run.arms.iter().flat_map(|arm| late(run, &arm.name, *gate).0)).collect();
+    let threads = f64::from(run.machine.threads);
     if !all_hold {
         "find the program that also writes these files (`commensal doctor` lists such managers), stop it, and run again"
     } else if fails_alone {
         "repair the service or lower its load (--load): it fails even without offline work"
     } else if run.verdict == Some(Verdict::Broken) {
         "read the service's log for the cause; its command line is at the end of the HTML report"
-    } else if bad.len() * 5 > run.blocks.len() && late {
-        "lower the load (--load), or give the load generator more CPU time: it could not keep its own schedule"
+    } else if bad.len() * 5 > run.blocks.len() && by_block.len() * 2 > bad.len() {
+        Culprit::of(&by_block, threads).way_out()
+    } else if by_gate.len() * 5 > run.blocks.len() {
+        Culprit::of(&by_gate, threads).way_out()
     } else if bad.len() * 5 > run.blocks.len() {
         "remove the most frequent cause of invalid blocks, and run again; `commensal lab doctor` checks this machine"
     } else {

@@ -6,7 +6,7 @@ use super::compared::{against_baseline, disturbed, has_bound, proven_harmful};
 use super::health;
 use crate::analysis::lateness::{Culprit, late};
 use crate::format::{brackets, change_pct, quantum, signed_pct};
-use crate::record::{Block, Comparison, Metric, Role, Run, Verdict};
+use crate::record::{Block, Comparison, LatenessRule, Metric, Role, Run, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Share of invalid blocks above which a run is INVALID.
@@ -188,6 +188,13 @@ pub(super) fn about_contention(run: &Run, gates: &[Metric]) -> Option<String> {
 /// Returns notes that do not depend on the verdict.
 pub(super) fn notes(run: &Run) -> Vec<String> {
     let mut notes = run.caveats.clone();
+    if run.design.lateness == LatenessRule::WholeBlock && run.design.offered_per_s.is_some() {
+        notes.push(
+            "this record is judged by the rule under which it was made: a block is invalid if the load generator was late at \
+             its P99 (`lab report --by-new-rules` judges each percentile by itself)"
+                .to_owned(),
+        );
+    }
     for arm in &run.arms {
         if let Some((driver, why)) = arm.policy.as_ref().and_then(|p| Some((&p.driver, p.weak.as_ref()?))) {
             notes.push(format!("arm {}: mechanism {driver} gives only weak protection: {why}", arm.name));

@@ -344,6 +344,10 @@ pub struct LabReport {
     #[arg(long)]
     pub exit_verdict: bool,
 
+    /// Judge an older record by the rules of this version instead of those under which it was made.
+    #[arg(long)]
+    pub by_new_rules: bool,
+
     /// Print the record with its results recomputed.
     #[arg(long, conflicts_with = "format")]
     pub json: bool,

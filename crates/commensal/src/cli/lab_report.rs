@@ -6,13 +6,17 @@ use crate::context::Context;
 use anyhow::{Context as _, bail};
 use commensal_host::Host;
 use commensal_lab::record::{Run, Verdict};
-use commensal_lab::{analysis, report as render};
+use commensal_lab::{analysis, conductor, report as render};
 use std::io::IsTerminal;
 use std::path::Path;
 
 /// Shows a recorded run again.
 pub fn report(context: &mut Context, options: &LabReport) -> anyhow::Result<u8> {
-    let run = read(context, &options.file)?;
+    let mut run = record(context, &options.file)?;
+    if options.by_new_rules {
+        conductor::by_new_rules(&mut run);
+    }
+    analysis::conclude(&mut run);
     let file = options.out.as_deref().filter(|out| out.as_os_str() != "-");
     if options.chart.is_some() && options.format != Format::Svg {
         bail!("--chart is for --format svg");
