@@ -1,9 +1,12 @@
 //! Sets, lists and copies the extended attributes `trusted.commensal.*` of cgroups (here: groups). Module `marks`
 //! defines their contents: copies of journal records.
 
+use commensal_core::actual::CgroupPath;
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, TABLE};
-use commensal_host::{Dir, Host, HostError};
+use commensal_host::{Dir, Host, HostError, below};
+use commensal_sensors::SensorError;
+use std::path::Path;
 
 /// Prefix of every attribute's name.
 pub(crate) const PREFIX: &str = "trusted.commensal.";
@@ -71,6 +74,29 @@ pub(crate) fn names(host: &mut dyn Host, dir: Dir) -> Result<Vec<String>, HostEr
         Err(error) if error.errno == Errno::E2BIG => Ok(possible(host, dir)),
         listed => listed,
     }
+}
+
+/// Returns the path of the group, or of the nearest one above it, in which commensal keeps a setting in force in some
+/// hierarchy: `apply`, an agent, or a run of the lab has changed it and `restore` has not put it back. The root counts for
+/// nobody: its settings isolate no group.
+///
+/// # Errors
+/// Returns an error when the hierarchies cannot be listed.
+pub fn kept_in_force(host: &mut dyn Host, path: &CgroupPath) -> Result<Option<CgroupPath>, SensorError> {
+    let mounts = commensal_sensors::mounts::hierarchies(host)?;
+    let above: Vec<CgroupPath> = path.ancestors().into_iter().filter(|one| *one != CgroupPath::root()).collect();
+    let nearest_first = [path.clone()].into_iter().chain(above.into_iter().rev());
+    for group in nearest_first {
+        for hierarchy in &mounts {
+            let Ok(dir) = host.open(&below(Path::new(&hierarchy.mount), group.as_str())) else { continue };
+            let found = names(host, dir).is_ok_and(|names| names.iter().any(|name| name != TRIED));
+            host.close(dir);
+            if found {
+                return Ok(Some(group));
+            }
+        }
+    }
+    Ok(None)
 }
 
 /// Name of the attribute with which a parent group announces that this child is being created. The name contains a

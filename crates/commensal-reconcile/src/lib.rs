@@ -54,6 +54,7 @@ mod restore;
 mod safe_state;
 pub mod siblings;
 
+pub use attributes::kept_in_force;
 pub use drivers::affinity::pin_thread;
 pub use drivers::apply::{Applied, Failure, Outcome, Refusal, apply, forget_gone, forget_settled, verify};
 pub use drivers::aside::{DelegationError, step_aside, step_out};

@@ -65,6 +65,16 @@ pub(super) fn attached(
             "offline work {offline} and service {online} must be in separate cgroups, but one contains the other"
         )));
     }
+    for (what, path) in [("service", &online), ("offline work", &offline)] {
+        let Some(path) = path else { continue };
+        let kept = commensal_reconcile::kept_in_force(host, path).map_err(TestbedError::from)?;
+        if let Some(kept) = kept {
+            return Err(RunError::new(format!(
+                "commensal keeps settings in force on {kept}, which the {what} {path} is in: the arm without isolation would \
+                 be isolated as well; run `commensal restore` first (an agent ends with `--on-exit restore`)"
+            )));
+        }
+    }
     Ok([online, offline])
 }
 

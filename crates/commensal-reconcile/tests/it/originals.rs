@@ -3,13 +3,14 @@
 
 use crate::crash::{MachineState, World, limits, moved, plain, prepared, same, see};
 use crate::support::{self, STATE, applied, planned};
+use commensal_core::actual::CgroupPath;
 use commensal_core::config::parse;
 use commensal_core::errno::Errno;
 use commensal_core::knob::{KnobId, Value};
 use commensal_core::plan::{Action, Step};
 use commensal_host::Host;
 use commensal_host::fake::{Effect, FakeHost, Trouble};
-use commensal_reconcile::{Instance, Mastery, PlanRequest, Reconciler, enforce};
+use commensal_reconcile::{Instance, Mastery, PlanRequest, Reconciler, enforce, kept_in_force};
 use std::path::{Path, PathBuf};
 
 /// Returns the worlds in which only cgroups are changed.
@@ -383,4 +384,34 @@ fn the_placeholder_of_an_idle_group_is_no_original() {
 
 fn recorded(fake: &FakeHost) -> String {
     fake.another().state_read(&journal()).unwrap().unwrap_or_default()
+}
+
+/// The cgroups in which a plan changes something are known as kept in force until `restore`, and so are those below them;
+/// before and afterwards none is.
+#[test]
+fn what_is_kept_in_force_is_seen_at_the_group_and_below() {
+    for world in plain().into_iter().chain(limits()) {
+        let fake = prepared(&world, 0);
+        let kept = |path: &CgroupPath| kept_in_force(&mut fake.another(), path).unwrap();
+        let (_, plan) = planned(&mut fake.another(), &world.texts[0]).unwrap();
+        let changed = |step: &Step| match &step.action {
+            Action::Write { .. } => Some(step.place.path.clone()),
+            _ => None,
+        };
+        let changed: Vec<CgroupPath> = plan.steps.iter().filter_map(changed).collect();
+        assert!(!changed.is_empty(), "{}", world.name);
+        for path in &changed {
+            assert_eq!(kept(path), None, "{}: {path} before", world.name);
+        }
+        applied(&mut fake.another(), &world.texts[0]);
+        for path in changed.iter().filter(|path| **path != CgroupPath::root()) {
+            assert_eq!(kept(path).as_ref(), Some(path), "{}: {path}", world.name);
+            assert_eq!(kept(&path.child("below")).as_ref(), Some(path), "{}: below {path}", world.name);
+        }
+        assert_eq!(kept(&CgroupPath::root()), None, "{}: the root isolates nobody", world.name);
+        support::instance().restore(&mut fake.another(), &[]).unwrap();
+        for path in &changed {
+            assert_eq!(kept(path), None, "{}: {path} after restore", world.name);
+        }
+    }
 }

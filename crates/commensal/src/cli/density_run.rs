@@ -91,8 +91,7 @@ fn climb(
 ) -> anyhow::Result<(Ladder, bool)> {
     let stop = stop_flag(&context.host)?;
     let options = options(context, earlier)?;
-    let template = "{bar:30} {pos}/{len} attempts  {msg}  {elapsed}, {eta} left";
-    let mut frame = Frame::new(conductor::size(experiment) as u64, template, Some(out));
+    let mut frame = Frame::new(conductor::size(experiment) as u64, "attempts", None, Some(out));
     let mut tell = |event: Event<'_>| match event {
         Event::Ready(field) => frame.cleaned(&field.cleaned),
         Event::Attempt { done, total, what } => frame.step(done, total, what),

@@ -1,9 +1,17 @@
 //! Progress bar, periodic saving of the record and final messages of a lab run or of a ladder.
 
 use commensal_host::{Host, LinuxHost};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use std::fmt::Write;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::Duration;
+
+/// Interval of progress lines where standard error is no terminal.
+const LINE_EVERY: Duration = Duration::from_secs(10);
+/// Part of the steps from which their speed tells how long the others take.
+const TELLING: f64 = 0.1;
 
 /// The user-visible side of a run: progress bar, messages and the saved record.
 pub struct Frame {
@@ -13,16 +21,25 @@ pub struct Frame {
     files: LinuxHost,
     saved: bool,
     left: bool,
+    /// Dropping it ends the thread that prints progress lines.
+    _lines: Option<Sender<()>>,
 }
 
 impl Frame {
-    /// Creates the frame of a run with this number of steps; `template` is the format of the progress bar.
-    pub fn new(steps: u64, template: &str, out: Option<&Path>) -> Frame {
+    /// Creates the frame of a run with this number of steps, such as `blocks`, and the time that the run takes if that is
+    /// known.
+    pub fn new(steps: u64, what: &str, expected: Option<Duration>, out: Option<&Path>) -> Frame {
         let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr());
-        let style = ProgressStyle::with_template(template);
+        let template = format!("{{bar:30}} {{pos}}/{{len}} {what}  {{msg}}  {{times}}");
+        let times = move |state: &ProgressState, text: &mut dyn Write| {
+            let _ = text.write_str(&times(expected, state.elapsed(), f64::from(state.fraction())));
+        };
+        let style = ProgressStyle::with_template(&template).map(|style| style.with_key("times", times));
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         bar.enable_steady_tick(Duration::from_millis(500));
-        Frame { bar, out: out.map(Path::to_owned), files: LinuxHost::new(), saved: false, left: false }
+        let lines = (!std::io::stderr().is_terminal()).then(|| lines(bar.clone(), what.to_owned(), expected));
+        let out = out.map(Path::to_owned);
+        Frame { bar, out, files: LinuxHost::new(), saved: false, left: false, _lines: lines }
     }
 
     /// Prints lines to standard error without disturbing the progress bar.
@@ -69,5 +86,55 @@ impl Frame {
             eprintln!("commensal: {}", kept(&out.display().to_string()));
         }
         Ok((result.map_err(Into::into)?, self.left))
+    }
+}
+
+/// Starts a thread that prints the progress from time to time, until the returned value is dropped.
+fn lines(bar: ProgressBar, what: String, expected: Option<Duration>) -> Sender<()> {
+    let (sender, ended) = mpsc::channel::<()>();
+    std::thread::spawn(move || {
+        while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(LINE_EVERY) {
+            let (done, all) = (bar.position(), bar.length().unwrap_or(0));
+            let times = times(expected, bar.elapsed(), done as f64 / all.max(1) as f64);
+            eprintln!("{done}/{all} {what}  {}  {times}", bar.message());
+        }
+    });
+    sender
+}
+
+/// Formats the time that has passed and the time that is left: `14 s of about 164 s, 150 s left`.
+fn times(expected: Option<Duration>, elapsed: Duration, fraction: f64) -> String {
+    let about = expected.map_or(String::new(), |expected| format!(" of about {} s", expected.as_secs()));
+    let left = left(expected, elapsed, fraction).map_or(String::new(), |left| format!(", {} s left", left.as_secs()));
+    format!("{} s{about}{left}", elapsed.as_secs())
+}
+
+/// Estimates the time that a run still takes; `None` if nothing tells it. Until some steps are done, the plan tells it, and a
+/// run that is behind its plan is not said to be finished.
+fn left(expected: Option<Duration>, elapsed: Duration, fraction: f64) -> Option<Duration> {
+    if fraction >= TELLING {
+        return Some(elapsed.mul_f64((1.0 - fraction).max(0.0) / fraction));
+    }
+    expected.map(|expected| expected.saturating_sub(elapsed).max(expected.mul_f64(TELLING)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_left_is_never_nothing_while_steps_are_left() {
+        let check = |expected: Option<u64>, elapsed: u64, fraction: f64, said: &str| {
+            let times = times(expected.map(Duration::from_secs), Duration::from_secs(elapsed), fraction);
+            assert_eq!(times, said);
+        };
+        check(Some(164), 0, 0.0, "0 s of about 164 s, 164 s left");
+        check(Some(164), 14, 0.0, "14 s of about 164 s, 150 s left");
+        check(Some(164), 160, 0.0, "160 s of about 164 s, 16 s left");
+        check(Some(164), 400, 0.05, "400 s of about 164 s, 16 s left");
+        check(Some(164), 40, 0.25, "40 s of about 164 s, 120 s left");
+        check(Some(164), 164, 1.0, "164 s of about 164 s, 0 s left");
+        check(None, 14, 0.0, "14 s");
+        check(None, 40, 0.5, "40 s, 40 s left");
     }
 }

@@ -16,6 +16,7 @@ use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 /// Message when a run could not remove everything that it created.
 const REMAINS: &str = "the run could not remove everything that it created; `commensal restore` tries again";
@@ -303,10 +304,8 @@ pub(super) fn run_experiment(
         beside,
     };
     let steps = experiment.arms.len() as u64 * u64::from(experiment.design.rounds);
-    let about = format!("{:.0} s", experiment.duration_s());
-    let template =
-        format!("{{bar:30}} {{pos}}/{{len}} blocks  {{msg}}  {{elapsed}} of about {about}, {{eta}} left");
-    let mut frame = Frame::new(steps, &template, out);
+    let expected = Duration::from_secs_f64(experiment.duration_s());
+    let mut frame = Frame::new(steps, "blocks", Some(expected), out);
     let mut tell = |event: Event<'_>| match event {
         Event::Ready(site) => {
             frame.cleaned(&site.cleaned);
