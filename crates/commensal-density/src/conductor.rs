@@ -29,6 +29,7 @@ use commensal_lab::record::RecordedBy;
 use commensal_lab::rng::Rng;
 use commensal_lab::site::Claim;
 use commensal_lab::stats::median;
+use commensal_sensors::inherited::Inherited;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
@@ -96,10 +97,20 @@ pub fn run(
 ) -> Result<Ladder, DensityError> {
     // The claim excludes runs of the lab, because the two runs would disturb each other.
     let _claim = Claim::take(host)?;
+    let limited = commensal_reconcile::as_from_a_free_shell(host);
+    let inherited = Inherited::read(host);
+    // The bound on how many cells fit rests on all CPUs.
+    if inherited.online.iter().any(|cpu| !inherited.cpus.contains(cpu)) || inherited.quota.is_some() {
+        return Err(DensityError::new(format!(
+            "a ladder needs the whole machine: {}; start it from a cgroup without a cpuset and a quota",
+            limited.join("; ")
+        )));
+    }
     let field =
         Field::open(host, options.state_dir.clone(), &options.probe_name, options.cgroup_root.as_ref())?;
     possible(experiment, &field)?;
     let mut ladder = begin(host, experiment, options, &field);
+    ladder.notes.extend(limited);
     if let Some(earlier) = &options.earlier {
         go_on(&mut ladder, earlier)?;
     }

@@ -60,6 +60,7 @@ pub fn run(
     tell: &mut dyn FnMut(Event<'_>),
 ) -> Result<Run, RunError> {
     let claim = Claim::take(host)?;
+    let limited = commensal_reconcile::as_from_a_free_shell(host);
     block::try_queries(&experiment.design.queries, experiment.design.block_s)
         .map_err(|error| RunError::new(format!("metric: {error}")))?;
     let attached = service::attached(host, experiment)?;
@@ -108,6 +109,7 @@ pub fn run(
     removed?;
     watched?;
     run.caveats.extend(claim.beside(host));
+    run.limited = limited;
     analysis::conclude(&mut run);
     Ok(run)
 }

@@ -85,6 +85,9 @@ pub struct Run {
     /// Remarks about the recording that a reader must know, such as "closed loop".
     #[serde(default)]
     pub caveats: Vec<String>,
+    /// What kept the run from a part of the machine, in whole sentences: an inherited cpuset, quota or nice value.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limited: Vec<String>,
     /// Comparisons of arms, computed from the blocks.
     #[serde(default)]
     pub results: Vec<Comparison>,

@@ -55,7 +55,7 @@ mod safe_state;
 pub mod siblings;
 
 pub use attributes::kept_in_force;
-pub use drivers::affinity::pin_thread;
+pub use drivers::affinity::{as_from_a_free_shell, pin_thread};
 pub use drivers::apply::{Applied, Failure, Outcome, Refusal, apply, forget_gone, forget_settled, verify};
 pub use drivers::aside::{DelegationError, step_aside, step_out};
 pub use drivers::level::set_idle;

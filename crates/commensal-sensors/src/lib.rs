@@ -10,6 +10,7 @@ pub mod capability;
 pub mod containers;
 mod cookies;
 pub mod delegation;
+pub mod inherited;
 pub mod level;
 pub mod machine;
 pub mod mounts;

@@ -22,7 +22,8 @@ pub fn answer(run: &Run) -> Option<String> {
     };
     let each = counted(run).map(|each| format!("{each}; ")).unwrap_or_default();
     let (cold, left) = (left_out(run).unwrap_or_default(), undecided(run, arm));
-    Some(format!("{each}{with}{cold}{}{left}", without(run).unwrap_or_default()))
+    let limited: String = run.limited.iter().map(|limit| format!("; {limit}")).collect();
+    Some(format!("{each}{with}{cold}{}{left}{limited}", without(run).unwrap_or_default()))
 }
 
 /// Formats which baseline is left out, and why; `None` if both count.

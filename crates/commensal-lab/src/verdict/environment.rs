@@ -188,6 +188,7 @@ pub(super) fn about_contention(run: &Run, gates: &[Metric]) -> Option<String> {
 /// Returns notes that do not depend on the verdict.
 pub(super) fn notes(run: &Run) -> Vec<String> {
     let mut notes = run.caveats.clone();
+    notes.extend(run.limited.iter().cloned());
     if run.design.lateness == LatenessRule::WholeBlock && run.design.offered_per_s.is_some() {
         notes.push(
             "this record is judged by the rule under which it was made: a block is invalid if the load generator was late at \

@@ -4,8 +4,9 @@
 use crate::journal::{Journal, JournalError, Record};
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
-use commensal_core::process::Stat;
+use commensal_core::process::{SCHED_NORMAL, Stat};
 use commensal_host::{Host, HostError};
+use commensal_sensors::inherited::Inherited;
 use std::path::Path;
 
 /// Pins a thread to these CPUs. Returns `false` if it was already pinned to them.
@@ -31,6 +32,25 @@ pub fn pin_thread(
     }
     host.set_affinity(tid, cpus)?;
     Ok(true)
+}
+
+/// Gives this process, and so the children that it starts from now on, what a free shell would have given them: all CPUs
+/// and the normal scheduling policy. Returns a sentence for everything that stays limited: a cpuset, a quota, a nice value.
+pub fn as_from_a_free_shell(host: &mut dyn Host) -> Vec<String> {
+    let inherited = Inherited::read(host);
+    if inherited.limits().is_empty() {
+        return Vec::new();
+    }
+    let own = Path::new("/proc/self/task");
+    let threads = host.list(own).unwrap_or_default();
+    for tid in threads.iter().filter_map(|name| name.parse::<u32>().ok()) {
+        // The kernel refuses CPUs outside the cpuset, and a policy that this user may not set; what stays is reported.
+        let _ = host.set_affinity(tid, &inherited.online);
+        if inherited.policy != SCHED_NORMAL {
+            let _ = host.set_policy(tid, SCHED_NORMAL);
+        }
+    }
+    Inherited::read(host).limits()
 }
 
 /// Restores a thread's affinity; returns `None` if the thread has exited.

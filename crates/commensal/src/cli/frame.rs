@@ -105,7 +105,8 @@ fn lines(bar: ProgressBar, what: String, expected: Option<Duration>) -> Sender<(
 /// Formats the time that has passed and the time that is left: `14 s of about 164 s, 150 s left`.
 fn times(expected: Option<Duration>, elapsed: Duration, fraction: f64) -> String {
     let about = expected.map_or(String::new(), |expected| format!(" of about {} s", expected.as_secs()));
-    let left = left(expected, elapsed, fraction).map_or(String::new(), |left| format!(", {} s left", left.as_secs()));
+    let left = left(expected, elapsed, fraction)
+        .map_or(String::new(), |left| format!(", {} s left", left.as_secs()));
     format!("{} s{about}{left}", elapsed.as_secs())
 }
 

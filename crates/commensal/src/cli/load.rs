@@ -8,11 +8,12 @@ use super::{LabLoad, Spacing};
 use crate::context::Context;
 use crate::signals::stop_flag;
 use anyhow::{Context as _, bail};
-use commensal_host::Host as _;
+use commensal_host::{Host as _, LinuxHost};
 use commensal_lab::loadgen::{
     self, Arrival, KneeLimits, LoadError, LoadReport, LoadSpec, Mode, Phase, interval_log,
 };
 use commensal_lab::record::Slo;
+use commensal_sensors::inherited::Inherited;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
@@ -120,6 +121,8 @@ impl Order {
     fn carry_out(&self, stop: &AtomicBool, log: bool) -> anyhow::Result<(LoadReport, Option<String>)> {
         let mut spec = self.spec.clone();
         look(&self.url, &spec)?;
+        // A generator that the user has pinned stays pinned.
+        let limited = Inherited::read(&mut LinuxHost::new()).limits();
         let caveat = precise(&mut spec);
         let mut began = SystemTime::UNIX_EPOCH;
         let mut on_phase = |phase| {
@@ -130,6 +133,7 @@ impl Order {
         let result = loadgen::run(&spec, stop, &mut on_phase).map_err(said)?;
         let mut report = LoadReport::new(&spec, &self.url, &result, self.slo)?;
         report.caveats.extend(caveat);
+        report.caveats.extend(limited);
         let log = log.then(|| interval_log(&result, began)).transpose().map_err(anyhow::Error::msg)?;
         Ok((report, log))
     }
