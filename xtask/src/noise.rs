@@ -1,6 +1,7 @@
 //! Work that takes CPU time away from tests: spinners at normal weight, and spinners above all other work that take every
 //! CPU for a part of each second, as a hypervisor does.
 
+use crate::runner::supervise::this_program;
 use anyhow::{Context, bail};
 use std::process::{Child, Command, Stdio};
 use std::str::FromStr;
@@ -42,6 +43,8 @@ pub struct Spin {
 
 /// Spins for a part of each second, until xtask kills this process.
 pub fn spin(spin: Spin) {
+    // A spinner above all other work must not outlive xtask.
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let busy = Duration::from_millis(spin.ms);
     loop {
         let begun = Instant::now();
@@ -67,14 +70,14 @@ impl Noise {
             match *kind {
                 Kind::Busy(count) => {
                     for _ in 0..count {
-                        noise.add(Command::new(this()?).arg("spin"))?;
+                        noise.add(Command::new(this_program()).arg("spin"))?;
                     }
                 }
                 Kind::Steal(ms) => {
                     for cpu in 0..std::thread::available_parallelism()?.get() {
                         let mut command = Command::new("chrt");
                         command.args(["-f", "50", "taskset", "-c", &cpu.to_string()]);
-                        noise.add(command.arg(this()?).args(["spin", "--ms", &ms.to_string()]))?;
+                        noise.add(command.arg(this_program()).args(["spin", "--ms", &ms.to_string()]))?;
                     }
                 }
             }
@@ -90,7 +93,6 @@ impl Noise {
     }
 
     fn add(&mut self, command: &mut Command) -> anyhow::Result<()> {
-        // The signal on the parent's death would be lost by chrt's exec only if chrt changed credentials, which it does not.
         let program = command.get_program().display().to_string();
         let child = command.stdin(Stdio::null()).spawn().with_context(|| format!("start {program}"))?;
         self.0.push(child);
@@ -105,10 +107,6 @@ impl Drop for Noise {
             let _ = child.wait();
         }
     }
-}
-
-fn this() -> anyhow::Result<std::path::PathBuf> {
-    std::env::current_exe().context("find this program")
 }
 
 #[cfg(test)]

@@ -96,7 +96,7 @@ pub fn workspace(filters: &[String]) -> anyhow::Result<Tally> {
             &[]
         }
     };
-    let tools = [&tools, sched, &features::OF_TESTS[..]].concat();
+    let tools = [&tools, sched].concat();
     for (what, which) in [
         ("tests of the tools and the scheduler", &tools[..]),
         ("tests of the host with its fault layer", &WITH_FAULTS),

@@ -1,7 +1,7 @@
 //! Runs one test below a supervisor of its own ([`super::supervise`]), in a temporary folder of its own, and collects its
 //! output.
 
-use super::supervise::Report;
+use super::supervise::{self, Report};
 use crate::artifact::Artifact;
 use crate::interrupt;
 use anyhow::Context;
@@ -50,7 +50,7 @@ pub fn run(
         std::fs::set_permissions(dir, mode).context("open a temporary folder")?;
     }
     let (reader, writer) = std::io::pipe().context("create a pipe")?;
-    let mut command = Command::new(std::env::current_exe().context("find this program")?);
+    let mut command = Command::new(supervise::this_program());
     command.arg("supervise").arg("--report").arg(&report).arg("--folder").arg(&inside);
     command.args(["--cpu-ms", &limit.as_millis().to_string()]);
     command.args(["--wall-ms", &(limit * WALL).as_millis().to_string()]);

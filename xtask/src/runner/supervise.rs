@@ -64,6 +64,12 @@ pub struct Report {
     pub cpu_s: f64,
 }
 
+/// The path of this program, by which other programs can start it too. Building the tests of xtask replaces the file that it
+/// was started from.
+pub fn this_program() -> PathBuf {
+    PathBuf::from(format!("/proc/{}/exe", std::process::id()))
+}
+
 /// Runs the test, cleans up after it, and writes the report.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
@@ -167,16 +173,20 @@ fn kill_all() -> anyhow::Result<()> {
     }
 }
 
-/// Thaws the cgroups of a process, unless it is in a root.
+/// Thaws the cgroups of a process with those above them: any of them can be the frozen one.
 fn thaw(pid: i32) {
     let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    for path in text.lines().filter_map(|line| line.splitn(3, ':').nth(2)).filter(|path| *path != "/") {
+    for path in text.lines().filter_map(|line| line.splitn(3, ':').nth(2)) {
         for mount in hierarchies() {
             let group = mount.join(path.trim_start_matches('/'));
-            let _ = std::fs::write(group.join("freezer.state"), "THAWED");
-            let _ = std::fs::write(group.join("cgroup.freeze"), "0");
+            group.ancestors().take_while(|group| **group != mount).for_each(thaw_group);
         }
     }
+}
+
+fn thaw_group(group: &Path) {
+    let _ = std::fs::write(group.join("freezer.state"), "THAWED");
+    let _ = std::fs::write(group.join("cgroup.freeze"), "0");
 }
 
 /// Removes the cgroups of the test with this PID, and describes them.
@@ -212,8 +222,7 @@ fn named(folder: &Path, names: &[String], depth: usize, found: &mut Vec<PathBuf>
 fn remove(group: &Path) -> anyhow::Result<()> {
     let begun = Instant::now();
     while group.exists() {
-        let _ = std::fs::write(group.join("freezer.state"), "THAWED");
-        let _ = std::fs::write(group.join("cgroup.freeze"), "0");
+        thaw_group(group);
         for child in subfolders(group) {
             remove(&child)?;
         }
