@@ -126,10 +126,17 @@ impl Culprit {
     }
 }
 
+/// Blocks in which the generator was late, with the percentiles for which they do not count.
+struct LateFor<'r> {
+    labels: Vec<&'static str>,
+    blocks: Vec<&'r Block>,
+}
+
 /// Describes the percentiles for which blocks do not count because the generator was late, with the cause.
 pub(crate) fn notes(run: &Run) -> Vec<String> {
     let online = |arm: &&Arm| arm.role != Role::OfflineAlone;
-    let mut by_count: BTreeMap<(usize, usize), (Vec<&str>, Vec<&Block>)> = BTreeMap::new();
+    // Percentiles for which equally many blocks do not count share a note.
+    let mut by_count: BTreeMap<(usize, usize), LateFor<'_>> = BTreeMap::new();
     for metric in Metric::ALL.into_iter().filter(|metric| metric.quantile().is_some()) {
         if !run.design.gates.contains(&metric) && !run.design.percentiles.contains(&metric) {
             continue;
@@ -141,11 +148,13 @@ pub(crate) fn notes(run: &Run) -> Vec<String> {
             all += count;
         }
         if !of.is_empty() {
-            by_count.entry((of.len(), all)).or_insert_with(|| (Vec::new(), of)).0.push(metric.label());
+            let entry =
+                by_count.entry((of.len(), all)).or_insert_with(|| LateFor { labels: Vec::new(), blocks: of });
+            entry.labels.push(metric.label());
         }
     }
     let threads = f64::from(run.machine.threads);
-    let told = by_count.into_iter().map(|((late, all), (labels, blocks))| {
+    let told = by_count.into_iter().map(|((late, all), LateFor { labels, blocks })| {
         format!(
             "{late} of {all} blocks do not count for {}, because the load generator was late there: {}",
             sentence_list(&labels),

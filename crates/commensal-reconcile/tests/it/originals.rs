@@ -281,7 +281,7 @@ fn two_masters_with_groups_in_different_places() {
     let root = host.open(Path::new("/sys/fs/cgroup")).unwrap();
     host.mkdir(root, "x").unwrap();
     let of = |state: &str, root: Option<&str>| Instance {
-        cgroup_root: root.map(commensal_core::actual::CgroupPath::new),
+        cgroup_root: root.map(CgroupPath::new),
         ..Instance::new(Path::new(state))
     };
     for (first, second) in [(Some("/x"), None), (None, Some("/x")), (Some("/x"), Some("/batch"))] {
