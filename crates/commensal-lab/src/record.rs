@@ -23,7 +23,7 @@ mod verdict;
 
 pub use blamed::{ArmBlame, BlameBounds, Blamed, Delays, WaitByKind};
 pub use block::{Block, CpuUse, GroupPsi, Lateness, PerSide, Psi, SloSeen, Tick, Work};
-pub use figures::{LoadFigures, LoadHistograms};
+pub use figures::{LoadFigures, LoadHistograms, SocketErrors};
 pub(crate) use histogram::{Counts, MAX_TOTAL};
 pub use histogram::{
     HIGHEST_US, LatencyHistogram, decode_histogram, encode_histogram, new_histogram, percentile_us,

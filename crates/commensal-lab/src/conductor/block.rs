@@ -21,6 +21,7 @@ use crate::record::{
 };
 use crate::site::{ArmPolicy, Side, Testbed, TestbedError};
 use crate::tools::{self, Reading, Tool};
+use commensal_core::errno::Errno;
 use commensal_host::{Host, Stderr, Stdin, Stdout, precise_thread};
 use std::io::Read;
 use std::net::SocketAddr;
@@ -80,6 +81,8 @@ type Measured = (Block, Option<(f64, f64)>, SystemTime);
 enum Answers {
     /// Result of the built-in load generator.
     Own(Box<LoadResult>),
+    /// Why the built-in load generator could not connect.
+    NotConnected(LoadError),
     /// Result of a load tool, or why the tool failed.
     Tool(Result<Reading, String>),
     /// No load, because the block runs only the offline work.
@@ -187,6 +190,16 @@ impl Runner<'_> {
                 let client = block.cpu.client;
                 block.series.iter_mut().for_each(|tick| tick.cpu.client = client);
             }
+            Answers::NotConnected(error) => {
+                block.series = probe.series(&[]);
+                if let LoadError::Connect { source, .. } = &error
+                    && let Some(number) = source.raw_os_error()
+                {
+                    block.socket_errors.add(Errno(number));
+                }
+                tool_answers(&mut block, Err(error.to_string()), experiment.design.concurrency)
+                    .map_err(RunError::latencies)?;
+            }
             Answers::Tool(answers) => {
                 block.series = probe.series(&[]);
                 tool_answers(&mut block, answers, experiment.design.concurrency)
@@ -291,12 +304,13 @@ impl Runner<'_> {
         }
         let load = match result.unwrap_or(Err(LoadError::Stopped)) {
             Ok(load) => load,
-            // The service died before its first request. That is a result of the block, so the run continues.
+            // The service died before its first request, or the generator ran into a limit of its own. That is a result of
+            // the block, so the run continues.
             Err(error @ LoadError::Connect { .. }) => {
                 let before = probe.take(self.host, self.site, None);
                 self.sleep(TICK.as_secs_f64())?;
                 let after = probe.take(self.host, self.site, None);
-                return Ok((before, after, Answers::Tool(Err(error.to_string()))));
+                return Ok((before, after, Answers::NotConnected(error)));
             }
             Err(other) => return Err(RunError::load(other)),
         };
@@ -444,6 +458,7 @@ fn own_answers(block: &mut Block, result: &LoadResult) -> Result<(), LabError> {
     block.measure_s = result.measured_s;
     block.cpu.client = Some(result.generator_cpu_s / result.measured_s.max(1e-9));
     block.load = result.scheduled();
+    block.socket_errors = result.error_kinds.socket_errors.clone();
     block.lateness_us = (!result.lateness.is_empty()).then_some(lateness);
     block.histograms = LoadHistograms::of(&result.latency, &result.service, &result.lateness)?;
     block.mean_us = (!result.latency.is_empty()).then(|| result.latency.mean());

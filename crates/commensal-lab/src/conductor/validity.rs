@@ -74,6 +74,7 @@ fn reasons(
 mod tests {
     use super::*;
     use crate::fixture;
+    use commensal_core::errno::Errno;
 
     fn check(change: impl Fn(&mut Block), arm: &str, want: &str) {
         let mut run = fixture::small_run();
@@ -116,6 +117,13 @@ mod tests {
         check(|block| block.notes.push(format!("{ENDED} with status 3")), "isolated", "with status 3");
         check(|block| block.load.achieved_per_s = Some(300.0), "baseline2", "did not keep up");
         check(|block| block.load.achieved_per_s = Some(300.0), "contended", "");
+        let limited = |block: &mut Block| {
+            block.socket_errors.add(Errno::EADDRNOTAVAIL);
+            block.load.achieved_per_s = Some(300.0);
+        };
+        for arm in ["baseline2", "contended", "isolated"] {
+            check(limited, arm, "the load generator ran out of local ports (EADDRNOTAVAIL, once)");
+        }
         check(
             |block| block.lateness_us = Some(crate::record::Lateness { p50: 9.0, p99: 900.0 }),
             "contended",

@@ -620,6 +620,12 @@ fn requests(
         let _ = due_ns;
         lateness.saturating_record((*us).max(1));
     }
+    if !answered_only {
+        let errors = gathered.socket_errors.iter().filter(|(at_ns, _)| within(*at_ns));
+        errors.for_each(|(_, errno)| block.socket_errors.add(*errno));
+        let resent = gathered.resent.iter().filter(|due_ns| within(**due_ns)).count();
+        block.load.resent = resent as u64;
+    }
     let quantile = |q| percentile_us(&lateness, q).unwrap_or(0.0);
     block.load.offered_per_s = Some(rate_per_s);
     block.load.achieved_per_s =
@@ -628,4 +634,37 @@ fn requests(
     block.mean_us = (!latency.is_empty()).then(|| latency.mean());
     block.histograms = LoadHistograms::of(&latency, &service, &lateness)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use commensal_core::errno::Errno;
+
+    #[test]
+    fn errors_of_sockets_and_second_tries_count_in_their_window() {
+        let window = Window {
+            arm: 0,
+            switched_ns: 0,
+            from_ns: 10,
+            to_ns: 20,
+            counted: Block::default(),
+            blame: None,
+            work: None,
+        };
+        let gathered = Gathered {
+            resent: vec![9, 10, 19, 20],
+            socket_errors: [9, 10, 19, 20].map(|at_ns| (at_ns, Errno::EMFILE)).to_vec(),
+            ..Gathered::default()
+        };
+        for (answered_only, count) in [(false, 2), (true, 0)] {
+            let mut block = Block::default();
+            requests(&mut block, &[&window], (&gathered, answered_only), 100.0).unwrap();
+            assert_eq!(
+                (block.load.resent, block.socket_errors.count(Errno::EMFILE)),
+                (count, count),
+                "{answered_only}"
+            );
+        }
+    }
 }

@@ -6,11 +6,11 @@
 
 use super::record::Failure;
 use super::response::{Answer, Parser};
+use commensal_core::errno;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 use rustix::net::{connect, recv, send, socket_with};
-use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -31,10 +31,22 @@ pub(super) enum State {
     Down,
     /// A TCP handshake is in progress.
     Connecting,
+    /// A TCP handshake is in progress; the engine sends this request again as soon as it succeeds.
+    Resending(Request),
     /// The connection has been idle since `since_ns`.
     Idle { since_ns: u64 },
     /// A request is in progress.
     Busy(Request),
+}
+
+impl State {
+    /// Returns the request that has no outcome yet.
+    pub(super) fn request(&self) -> Option<Request> {
+        match self {
+            State::Busy(request) | State::Resending(request) => Some(*request),
+            State::Down | State::Connecting | State::Idle { .. } => None,
+        }
+    }
 }
 
 /// Result of handling a readable or writable socket.
@@ -59,13 +71,23 @@ pub(super) struct Conn {
     /// Number of responses received on the current socket.
     pub(super) answers: u64,
     written: usize,
+    /// Number of bytes received since the last request.
+    pub(super) received: usize,
     parser: Parser,
 }
 
 impl Conn {
     pub(super) fn new(slot: u32) -> Self {
-        let (generation, socket, answers, written) = (0, None, 0, 0);
-        Self { slot, generation, socket, state: State::Down, answers, written, parser: Parser::default() }
+        Self {
+            slot,
+            generation: 0,
+            socket: None,
+            state: State::Down,
+            answers: 0,
+            written: 0,
+            received: 0,
+            parser: Parser::default(),
+        }
     }
 
     /// Returns the slot that an event belongs to, and the slot's generation when it registered for the event.
@@ -80,7 +102,7 @@ impl Conn {
     }
 
     /// Starts to connect a new socket, which replaces the slot's previous socket.
-    pub(super) fn open(&mut self, epoll: BorrowedFd<'_>, addr: &SocketAddr) -> io::Result<()> {
+    pub(super) fn open(&mut self, epoll: BorrowedFd<'_>, addr: &SocketAddr) -> Result<(), Errno> {
         self.close();
         let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -88,13 +110,33 @@ impl Conn {
         sockopt::set_tcp_nodelay(&socket, true)?;
         match connect(&socket, addr) {
             Ok(()) | Err(Errno::INPROGRESS) => {}
-            Err(e) => return Err(e.into()),
+            Err(e) => return Err(e),
         }
         // epoll reports a finished handshake as writable, even if connect() succeeded immediately.
         epoll::add(epoll, &socket, self.data(), EventFlags::OUT)?;
         self.socket = Some(socket);
         self.state = State::Connecting;
         Ok(())
+    }
+
+    /// Starts to connect a new socket, on which the engine sends the slot's request again.
+    pub(super) fn reopen(
+        &mut self,
+        epoll: BorrowedFd<'_>,
+        addr: &SocketAddr,
+        request: Request,
+    ) -> Result<(), Errno> {
+        self.open(epoll, addr)?;
+        self.state = State::Resending(request);
+        Ok(())
+    }
+
+    /// Whether the request may be sent again after the server has ended its connection. It may if the connection was
+    /// kept after an earlier response and no byte of this response has arrived: the server then ended a connection that
+    /// it took for idle (RFC 9112, section 9.3.1). A request on a new connection may not, so a request is sent twice at
+    /// most.
+    pub(super) fn may_resend(&self) -> bool {
+        self.answers > 0 && self.received == 0
     }
 
     /// Closes the socket, which also removes it from the epoll set.
@@ -104,10 +146,11 @@ impl Conn {
         self.generation = self.generation.wrapping_add(1);
         self.parser = Parser::default();
         self.answers = 0;
+        self.received = 0;
     }
 
     /// Handles the end of the handshake: from now on, the connection waits for responses.
-    pub(super) fn connected(&mut self, epoll: BorrowedFd<'_>, now_ns: u64) -> io::Result<()> {
+    pub(super) fn connected(&mut self, epoll: BorrowedFd<'_>, now_ns: u64) -> Result<(), Errno> {
         let socket = self.socket.as_ref().ok_or(Errno::NOTCONN)?;
         sockopt::socket_error(socket)??;
         epoll::modify(epoll, socket, self.data(), EventFlags::IN | EventFlags::RDHUP)?;
@@ -119,13 +162,10 @@ impl Conn {
     pub(super) fn start(&mut self, epoll: BorrowedFd<'_>, request: Request, text: &[u8]) -> Step {
         self.state = State::Busy(request);
         self.written = 0;
+        self.received = 0;
         let step = self.write(text);
         if step == Step::Waiting && self.written < text.len() {
-            let wanted = EventFlags::IN | EventFlags::RDHUP | EventFlags::OUT;
-            let asked = self.socket.as_ref().map(|socket| epoll::modify(epoll, socket, self.data(), wanted));
-            if asked != Some(Ok(())) {
-                return Step::Failed(Failure::Io);
-            }
+            return self.wait_for(epoll, EventFlags::IN | EventFlags::RDHUP | EventFlags::OUT);
         }
         step
     }
@@ -134,17 +174,22 @@ impl Conn {
     pub(super) fn resume(&mut self, epoll: BorrowedFd<'_>, text: &[u8]) -> Step {
         let step = self.write(text);
         if step == Step::Waiting && self.written == text.len() {
-            let wanted = EventFlags::IN | EventFlags::RDHUP;
-            let asked = self.socket.as_ref().map(|socket| epoll::modify(epoll, socket, self.data(), wanted));
-            if asked != Some(Ok(())) {
-                return Step::Failed(Failure::Io);
-            }
+            return self.wait_for(epoll, EventFlags::IN | EventFlags::RDHUP);
         }
         step
     }
 
+    /// Selects the events for which the connection waits.
+    fn wait_for(&self, epoll: BorrowedFd<'_>, wanted: EventFlags) -> Step {
+        let Some(socket) = &self.socket else { return Step::Failed(failure(Errno::NOTCONN)) };
+        match epoll::modify(epoll, socket, self.data(), wanted) {
+            Ok(()) => Step::Waiting,
+            Err(e) => Step::Failed(failure(e)),
+        }
+    }
+
     fn write(&mut self, text: &[u8]) -> Step {
-        let Some(socket) = &self.socket else { return Step::Failed(Failure::Io) };
+        let Some(socket) = &self.socket else { return Step::Failed(failure(Errno::NOTCONN)) };
         while self.written < text.len() {
             match send(socket, &text[self.written..], SendFlags::NOSIGNAL) {
                 Ok(n) => self.written += n,
@@ -158,13 +203,13 @@ impl Conn {
 
     /// Handles a readable socket: reads the available part of the response.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> Step {
-        let Some(socket) = &self.socket else { return Step::Failed(Failure::Io) };
+        let Some(socket) = &self.socket else { return Step::Failed(failure(Errno::NOTCONN)) };
         loop {
             let n = match recv(socket, &mut *buffer, RecvFlags::empty()) {
                 Ok((_, 0)) => {
                     return match self.parser.end() {
                         Some(answer) => Step::Answered(answer),
-                        None => Step::Failed(Failure::Closed),
+                        None => Step::Failed(Failure::Closed(None)),
                     };
                 }
                 Ok((_, n)) => n,
@@ -172,6 +217,7 @@ impl Conn {
                 Err(Errno::AGAIN) => return Step::Waiting,
                 Err(e) => return Step::Failed(failure(e)),
             };
+            self.received += n;
             match self.parser.feed(&buffer[..n]) {
                 Ok(Some(answer)) => {
                     self.answers += 1;
@@ -191,9 +237,15 @@ impl Conn {
     }
 }
 
-fn failure(e: Errno) -> Failure {
+/// Returns the failure of a request for which a call on its socket failed.
+pub(super) fn failure(e: Errno) -> Failure {
     match e {
-        Errno::CONNRESET | Errno::PIPE | Errno::CONNABORTED => Failure::Closed,
-        _ => Failure::Io,
+        Errno::CONNRESET | Errno::PIPE | Errno::CONNABORTED => Failure::Closed(Some(number(e))),
+        _ => Failure::Io(number(e)),
     }
+}
+
+/// Converts an error number of rustix to the type that has names.
+pub(super) fn number(e: Errno) -> errno::Errno {
+    errno::Errno(e.raw_os_error())
 }

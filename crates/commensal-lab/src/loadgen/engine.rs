@@ -8,8 +8,11 @@
 //! request that was due, the request is in exactly one place, the client queue or a connection. Requests leave the
 //! queue in the order of their due times, so deadlines in `in_flight` ascend.
 
+#[cfg(test)]
+mod tests;
+
 use super::LoadResult;
-use super::conn::{Conn, Request, State, Step};
+use super::conn::{Conn, Request, State, Step, failure, number};
 use super::poller::{Clock, Poller, TimerSlack};
 use super::pool::Pool;
 use super::record::{Failure, Recorder, nanos};
@@ -19,7 +22,7 @@ use super::spec::{LoadError, LoadSpec, Mode, Phase};
 use super::trace::Trace;
 use crate::workload::cpu::thread_cpu_time;
 use rustix::event::epoll::{Event, EventFlags};
-use std::io;
+use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -104,15 +107,23 @@ impl<'a> Engine<'a> {
                 }
                 _ => {}
             }
-            self.send_due();
-            self.expire();
-            self.pool.reconnect(self.poller.set(), self.clock.now_ns);
+            self.advance();
             let pending = self.due.next_ns.is_some() || self.requests.are_pending();
             if next_phase.is_none() && !pending {
                 return Ok(self.recorder.finish());
             }
             self.wait(next_phase.map(|(at_ns, _)| at_ns))?;
             self.handle_events();
+        }
+    }
+
+    /// Sends what is due, ends what has timed out, and reopens connections.
+    fn advance(&mut self) {
+        self.send_due();
+        self.expire();
+        self.pool.reconnect(self.poller.set(), self.clock.now_ns);
+        for error in self.pool.connect_errors.drain(..) {
+            self.recorder.not_connected(self.clock.now_ns, number(error));
         }
     }
 
@@ -131,20 +142,20 @@ impl<'a> Engine<'a> {
             self.pool.open(slot, self.poller.set(), self.clock.now_ns);
         }
         let give_up_ns = nanos(self.spec.timeout);
-        while self.pool.is_connecting() && self.pool.connect_error.is_none() {
+        while self.pool.is_connecting() && self.pool.connect_errors.is_empty() {
             if stop.load(Ordering::Relaxed) {
                 return Err(LoadError::Stopped);
             }
             if self.clock.read() >= give_up_ns {
-                self.pool.connect_error = Some(io::ErrorKind::TimedOut.into());
+                self.pool.connect_errors.push(Errno::TIMEDOUT);
             }
             let check_ns = self.clock.now_ns + STOP_CHECK_NS;
             self.poller.poll_until(&mut self.clock, check_ns)?;
             self.handle_events();
         }
-        if let Some(source) = self.pool.connect_error.take() {
+        if let Some(error) = self.pool.connect_errors.pop() {
             let (addr, connections) = (self.spec.addr, self.spec.pool());
-            return Err(LoadError::Connect { addr, connections, source });
+            return Err(LoadError::Connect { addr, connections, source: error.into() });
         }
         self.clock = Clock::start();
         if let Some(trace) = &self.recorder.trace {
@@ -216,12 +227,28 @@ impl<'a> Engine<'a> {
                     self.replace(slot);
                 }
             }
-            Step::Failed(failure) => {
-                self.requests.end();
-                self.recorder.failed(request.due_ns, failure);
-                self.replace(slot);
+            Step::Failed(Failure::Closed(_)) if self.pool.conns[slot].may_resend() => {
+                self.resend(slot, request);
             }
+            Step::Failed(failure) => self.fail(slot, request, failure),
         }
+    }
+
+    /// Opens a new connection for a request whose kept connection the server has ended. The request keeps its due time,
+    /// its deadline and the time of its first send.
+    fn resend(&mut self, slot: usize, request: Request) {
+        self.recorder.resent(request.due_ns);
+        self.recorder.result.reconnects += 1;
+        if let Err(error) = self.pool.reopen(slot, self.poller.set(), request) {
+            self.fail(slot, request, failure(error));
+        }
+    }
+
+    /// Records that a request has failed, and replaces its connection.
+    fn fail(&mut self, slot: usize, request: Request, failure: Failure) {
+        self.requests.end();
+        self.recorder.failed(request.due_ns, failure);
+        self.replace(slot);
     }
 
     /// Gives a free connection to the request that has waited longest, or marks the connection as idle.
@@ -237,7 +264,7 @@ impl<'a> Engine<'a> {
     fn expire(&mut self) {
         let now_ns = self.clock.now_ns;
         while let Some(&(deadline_ns, slot, id)) = self.requests.in_flight.front() {
-            if let State::Busy(request) = self.pool.conns[slot].state
+            if let Some(request) = self.pool.conns[slot].state.request()
                 && request.id == id
             {
                 if deadline_ns > now_ns {
@@ -298,6 +325,14 @@ impl<'a> Engine<'a> {
                     Ok(()) => self.release(slot, now_ns),
                     Err(e) => self.pool.connect_failed(slot, e, now_ns),
                 }
+            }
+            State::Resending(request) => {
+                let now_ns = self.clock.read();
+                let step = match self.pool.conns[slot].connected(self.poller.set(), now_ns) {
+                    Ok(()) => self.pool.conns[slot].start(self.poller.set(), request, &self.text),
+                    Err(e) => Step::Failed(failure(e)),
+                };
+                self.settle(slot, request, step);
             }
             // The server closed the connection or sent unsolicited data, so the engine could not trust the next
             // response.

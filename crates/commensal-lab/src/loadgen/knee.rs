@@ -6,6 +6,7 @@
 //! open-loop loads, whose schedule does not depend on responses. The search repeats a step that fails once before the
 //! failure counts: a single burst of steal time must not end the search.
 
+use super::limits::own_limits;
 use super::spec::{LoadError, LoadSpec, Mode};
 use super::{ACHIEVED_SHARE_MIN, LATENESS_FLOOR_US, LATENESS_SHARE_MAX, LoadResult, run};
 use serde::Serialize;
@@ -72,6 +73,9 @@ pub struct KneePoint {
     /// Whether the generator was later than a valid measurement allows; the step may then have failed because of the
     /// generator.
     pub generator_late: bool,
+    /// Whether the generator ran into a limit of its own, such as its local ports; the step may then have failed because
+    /// of that limit.
+    pub generator_limited: bool,
 }
 
 /// The reason why the search stopped.
@@ -80,7 +84,8 @@ pub struct KneePoint {
 pub enum KneeEnd {
     /// The service did not keep up with the lowest rate that failed.
     Service,
-    /// At the lowest rate that failed, the generator itself was late, so the service may sustain a higher rate.
+    /// At the lowest rate that failed, the generator itself was late or ran into a limit of its own, so the service may
+    /// sustain a higher rate.
     Generator,
     /// The service keeps up even with the maximum rate of the limits.
     MaxRate,
@@ -148,6 +153,7 @@ struct StepSample {
     achieved_share: f64,
     p99_us: f64,
     lateness_p99_us: f64,
+    limited: bool,
 }
 
 impl StepSample {
@@ -157,6 +163,7 @@ impl StepSample {
                 / result.load.offered_per_s.unwrap_or_default().max(f64::MIN_POSITIVE),
             p99_us: result.latency.value_at_quantile(0.99) as f64,
             lateness_p99_us: result.lateness.value_at_quantile(0.99) as f64,
+            limited: !own_limits(&result.error_kinds.socket_errors).is_empty(),
         }
     }
 }
@@ -226,6 +233,7 @@ impl<'a> Search<'a> {
             lateness_p99_us: seen.lateness_p99_us,
             keeps_up,
             generator_late: seen.lateness_p99_us > may_us,
+            generator_limited: seen.limited,
         });
         &self.points[at]
     }
@@ -235,7 +243,10 @@ impl<'a> Search<'a> {
             let lowest_per_s = self.points.iter().map(|p| p.rate_per_s).fold(self.begin, f64::min);
             return Err(LoadError::NoKnee { lowest_per_s });
         };
-        let own_fault = |bad: f64| self.points.iter().any(|p| p.rate_per_s == bad && p.generator_late);
+        let own_fault = |bad: f64| {
+            let own = |p: &KneePoint| p.generator_late || p.generator_limited;
+            self.points.iter().any(|p| p.rate_per_s == bad && own(p))
+        };
         let end = match self.bad {
             _ if self.next_is_open() => KneeEnd::Steps,
             Some(bad) if own_fault(bad) => KneeEnd::Generator,
@@ -263,7 +274,10 @@ mod tests {
     /// the load without limit above the capacity.
     fn service(capacity: f64, rate: f64) -> StepSample {
         let load = rate / capacity;
-        let seen = |achieved_share, p99_us| StepSample { achieved_share, p99_us, lateness_p99_us: 5.0 };
+        let seen = |achieved_share, p99_us| {
+            let (lateness_p99_us, limited) = (5.0, false);
+            StepSample { achieved_share, p99_us, lateness_p99_us, limited }
+        };
         if load < 1.0 { seen(1.0, 300.0 / (1.0 - load)) } else { seen(1.0 / load, 300_000.0 * load) }
     }
 
@@ -328,7 +342,15 @@ mod tests {
         assert_eq!(end(&limits, 1e9), KneeEnd::Service);
         assert_eq!(end(&limits, 800.0), KneeEnd::Generator);
         assert_eq!(end(&KneeLimits { max_per_s: 900.0, ..limits.clone() }, 1e9), KneeEnd::MaxRate);
-        assert_eq!(end(&KneeLimits { max_steps: 5, ..limits }, 1e9), KneeEnd::Steps);
+        assert_eq!(end(&KneeLimits { max_steps: 5, ..limits.clone() }, 1e9), KneeEnd::Steps);
+        // Above 800 requests/s, the generator has no port left.
+        let out_of_ports = |_, rate| {
+            let limited = rate > 800.0;
+            StepSample { limited, ..service(if limited { 1.0 } else { 5_000.0 }, rate) }
+        };
+        let knee = search(&limits, 100.0, out_of_ports).expect("a knee");
+        assert_eq!(knee.end, KneeEnd::Generator);
+        assert!(knee.points.iter().all(|p| p.generator_limited == (p.rate_per_s > 800.0)));
     }
 
     #[test]

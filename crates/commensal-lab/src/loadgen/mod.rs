@@ -12,11 +12,17 @@
 //! timeout also counts from the due time, so every request has an outcome by then. The run ends with a drain, which
 //! waits for outstanding outcomes and therefore lasts at most one timeout.
 //!
+//! A server may end a kept connection at any time, also while a request is on its way. Like other clients, the generator
+//! then sends the request once more, on a new connection (RFC 9112, section 9.3.1), and counts it in
+//! [`LoadFigures::resent`](crate::record::LoadFigures::resent) instead of as an error. Its latency and its timeout still
+//! count from its due time.
+//!
 //! The caller sets the scheduling policy of the thread; SCHED_FIFO with priority 1 gives the least lateness.
 
 mod conn;
 mod engine;
 mod knee;
+mod limits;
 mod poller;
 mod pool;
 mod record;
@@ -107,13 +113,17 @@ pub fn wait_ready(addr: SocketAddr, path: &str, deadline: Instant) -> Result<(),
 /// Sends one request with the path, host and timeout of `spec`, to test whether the server responds.
 ///
 /// # Errors
-/// [`LoadError::NotReady`] if the response is not 2xx or the request fails; [`LoadError::Spec`] if the spec is invalid.
+/// [`LoadError::NotReady`] if the response is not 2xx or the request fails; [`LoadError::OwnLimit`] if the request fails
+/// because of a limit of the generator itself; [`LoadError::Spec`] if the spec is invalid.
 pub fn look(spec: &LoadSpec) -> Result<(), LoadError> {
     spec.validate()?;
     let last = match probe(&spec.request("close"), spec.addr, spec.timeout) {
         Ok(200..=299) => return Ok(()),
         Ok(status) => format!("status {status}"),
-        Err(e) => e.to_string(),
+        Err(e) => match limits::own_limit(&e) {
+            Some(sentence) => return Err(LoadError::OwnLimit(sentence)),
+            None => e.to_string(),
+        },
     };
     Err(LoadError::NotReady { addr: spec.addr, path: spec.path.clone(), last })
 }

@@ -1,9 +1,9 @@
 //! The connections of the load generator. The pool knows which connections are free, and when to reopen a broken
 //! connection. A slot is a fixed place for one connection.
 
-use super::conn::{Conn, State};
+use super::conn::{Conn, Request, State};
+use rustix::io::Errno;
 use std::collections::VecDeque;
-use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
@@ -20,8 +20,8 @@ pub(super) struct Pool {
     free: VecDeque<usize>,
     /// Each entry is a time (ns) and the slot that may reconnect at that time.
     retries: VecDeque<(u64, usize)>,
-    /// Why the last attempt to open a connection failed.
-    pub(super) connect_error: Option<io::Error>,
+    /// Why attempts to open a connection failed, for each attempt since the engine last took these errors.
+    pub(super) connect_errors: Vec<Errno>,
 }
 
 impl Pool {
@@ -32,7 +32,7 @@ impl Pool {
             conns: (0..slots).map(|slot| Conn::new(slot as u32)).collect(),
             free: VecDeque::with_capacity(slots),
             retries: VecDeque::new(),
-            connect_error: None,
+            connect_errors: Vec::new(),
         }
     }
 
@@ -86,8 +86,8 @@ impl Pool {
     }
 
     /// Closes the connection of a slot that could not be opened; the slot retries after a delay.
-    pub(super) fn connect_failed(&mut self, slot: usize, error: io::Error, now_ns: u64) {
-        self.connect_error = Some(error);
+    pub(super) fn connect_failed(&mut self, slot: usize, error: Errno, now_ns: u64) {
+        self.connect_errors.push(error);
         self.conns[slot].close();
         self.retries.push_back((now_ns + RETRY_NS, slot));
     }
@@ -102,6 +102,16 @@ impl Pool {
         } else {
             self.retries.push_back((now_ns + RETRY_NS, slot));
         }
+    }
+
+    /// Closes a connection that the server has ended, and opens another one on which its request is sent again.
+    pub(super) fn reopen(
+        &mut self,
+        slot: usize,
+        epoll: BorrowedFd<'_>,
+        request: Request,
+    ) -> Result<(), Errno> {
+        self.conns[slot].reopen(epoll, &self.addr, request)
     }
 
     /// Opens the connections of all slots whose delay is over.

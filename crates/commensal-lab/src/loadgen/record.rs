@@ -7,7 +7,8 @@
 use super::series::{SecondSeries, Writer};
 use super::spec::{LoadSpec, Mode};
 use super::trace::{Outcome, Trace};
-use crate::record::LoadFigures;
+use crate::record::{LoadFigures, SocketErrors};
+use commensal_core::errno::Errno;
 use hdrhistogram::{CreationError, Histogram};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -19,11 +20,12 @@ pub(super) const TIME_US_MAX: u64 = 3_600_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// Failed requests by kind; timeouts are counted separately.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ErrorKinds {
     /// Responses whose status is not 2xx.
     pub status: u64,
-    /// Connections that the peer closed before the response was complete.
+    /// Connections that the peer closed before the response was complete. A kept connection that the peer closed before
+    /// the first byte of the response counts only in [`LoadFigures::resent`].
     pub closed: u64,
     /// Responses that are not valid HTTP/1.
     pub malformed: u64,
@@ -31,24 +33,29 @@ pub struct ErrorKinds {
     pub backlog: u64,
     /// Other socket errors.
     pub io: u64,
+    /// All socket errors by error number, including attempts to open a connection. These counts are no part of the
+    /// total: a request that waits while attempts to connect fail has another outcome, such as a timeout.
+    #[serde(default, skip_serializing_if = "SocketErrors::is_empty")]
+    pub socket_errors: SocketErrors,
 }
 
 impl ErrorKinds {
-    /// Returns the sum of all kinds.
+    /// Returns the number of failed requests, which is the sum of all kinds.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.status + self.closed + self.malformed + self.backlog + self.io
     }
 }
 
-/// The kind of a failure, with one variant per field of [`ErrorKinds`].
+/// The kind of a failure, with one variant per kind of [`ErrorKinds`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Failure {
     Status,
-    Closed,
+    /// Without an error number if the peer closed the connection in order (FIN).
+    Closed(Option<Errno>),
     Malformed,
     Backlog,
-    Io,
+    Io(Errno),
 }
 
 /// Results of the measured window of one run. Each request that was due in the window counts exactly once: as
@@ -214,19 +221,49 @@ impl Recorder {
     }
 
     pub(super) fn failed(&mut self, due_ns: u64, failure: Failure) {
+        let errno = match failure {
+            Failure::Closed(errno) => errno,
+            Failure::Io(errno) => Some(errno),
+            Failure::Status | Failure::Malformed | Failure::Backlog => None,
+        };
         if let Some(trace) = &self.trace {
             trace.ended(due_ns, 0, None, Outcome::Failed);
+            if let Some(errno) = errno {
+                trace.socket_error(due_ns, errno);
+            }
         }
         if self.counts(due_ns) {
             self.series.failed(due_ns - self.from_ns);
             let kinds = &mut self.result.error_kinds;
             *match failure {
                 Failure::Status => &mut kinds.status,
-                Failure::Closed => &mut kinds.closed,
+                Failure::Closed(_) => &mut kinds.closed,
                 Failure::Malformed => &mut kinds.malformed,
                 Failure::Backlog => &mut kinds.backlog,
-                Failure::Io => &mut kinds.io,
+                Failure::Io(_) => &mut kinds.io,
             } += 1;
+            if let Some(errno) = errno {
+                kinds.socket_errors.add(errno);
+            }
+        }
+    }
+
+    /// Records that the generator opens a new connection to send a request again.
+    pub(super) fn resent(&mut self, due_ns: u64) {
+        if let Some(trace) = &self.trace {
+            trace.resent(due_ns);
+        }
+        self.result.load.resent += u64::from(self.counts(due_ns));
+    }
+
+    /// Records that a connection could not be opened, so that requests have to wait. Such attempts count from the start
+    /// of the measured window to the end of the drain, because a request that was due in the window may still wait.
+    pub(super) fn not_connected(&mut self, now_ns: u64, errno: Errno) {
+        if let Some(trace) = &self.trace {
+            trace.socket_error(now_ns, errno);
+        }
+        if now_ns >= self.from_ns {
+            self.result.error_kinds.socket_errors.add(errno);
         }
     }
 
@@ -319,16 +356,40 @@ mod tests {
         r.timed_out(S, Some(S + 400 * MS), S + 501 * MS);
         r.answered(S, S, S + 700 * MS, 200);
         r.answered(S, S, S + MS, 404);
-        for f in [Failure::Closed, Failure::Malformed, Failure::Backlog, Failure::Io, Failure::Io] {
+        let refused = Failure::Io(Errno::ECONNREFUSED);
+        for f in [Failure::Closed(None), Failure::Malformed, Failure::Backlog, refused, refused] {
             r.failed(S, f);
         }
         let r = r.finish();
-        let kinds = ErrorKinds { status: 1, closed: 1, malformed: 1, backlog: 1, io: 2 };
+        let mut socket_errors = SocketErrors::default();
+        (0..2).for_each(|_| socket_errors.add(Errno::ECONNREFUSED));
+        let kinds = ErrorKinds { status: 1, closed: 1, malformed: 1, backlog: 1, io: 2, socket_errors };
         assert_eq!((r.load.timeouts, r.completed, r.load.errors, r.error_kinds), (3, 0, 6, kinds));
         assert_eq!((r.latency.len(), r.service.len()), (3, 2));
         assert!(
             r.latency.equivalent(r.latency.max(), 500_000) && r.latency.equivalent(r.latency.min(), 500_000)
         );
+    }
+
+    #[test]
+    fn every_socket_error_of_the_window_and_of_the_drain_is_counted() {
+        let mut r = recorder();
+        // The warm-up ends at 1 s, and the window at 3 s.
+        for now_ns in [0, S - 1, S, 2 * S, 4 * S] {
+            r.not_connected(now_ns, Errno::EADDRNOTAVAIL);
+        }
+        for due_ns in [S - 1, S, 3 * S - 1, 3 * S] {
+            r.failed(due_ns, Failure::Closed(Some(Errno::ECONNRESET)));
+            r.failed(due_ns, Failure::Closed(None));
+            r.failed(due_ns, Failure::Io(Errno::EPERM));
+            r.resent(due_ns);
+        }
+        let r = r.finish();
+        assert_eq!(
+            r.error_kinds.socket_errors.counts().collect::<Vec<_>>(),
+            [("EADDRNOTAVAIL", 3), ("ECONNRESET", 2), ("EPERM", 2)]
+        );
+        assert_eq!((r.error_kinds.closed, r.error_kinds.io, r.load.errors, r.load.resent), (4, 2, 6, 2));
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub struct LoadReport {
     pub sent: u64,
     /// Requests answered with 2xx within the timeout.
     pub completed: u64,
-    /// Number of errors by kind.
+    /// Number of errors by kind, and of socket errors by error number.
     pub error_kinds: ErrorKinds,
     /// Number of connections that the generator reopened.
     pub reconnects: u64,
@@ -226,7 +226,7 @@ impl LoadReport {
             load: result.load,
             sent: result.sent,
             completed: result.completed,
-            error_kinds: result.error_kinds,
+            error_kinds: result.error_kinds.clone(),
             reconnects: result.reconnects,
             generator_cpu_s: result.generator_cpu_s,
             latency_us: Spread::of(&result.latency),
@@ -270,6 +270,7 @@ mod tests {
     use super::*;
     use crate::loadgen::{Second, SecondSeries};
     use base64::Engine as _;
+    use commensal_core::errno::Errno;
     use hdrhistogram::serialization::Deserializer;
     use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
 
@@ -286,6 +287,7 @@ mod tests {
                 offered_requests: 30,
                 errors: 2,
                 timeouts: 1,
+                resent: 3,
             },
             sent: 30,
             completed: 30,
@@ -348,10 +350,18 @@ mod tests {
         let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         let figures = ["offered", "offered_per_s", "achieved_per_s", "errors", "timeouts"];
         assert_eq!(figures.map(|key| value[key].as_f64()), [30.0, 12.0, 11.0, 2.0, 1.0].map(Some));
+        assert_eq!(value["resent"], 3);
+        assert!(value["error_kinds"].get("socket_errors").is_none());
         assert!(["hist", "service_hist", "lateness_hist"].iter().all(|key| value[*key].is_string()));
         assert!(["requests", "achieved", "load", "latency"].iter().all(|key| value.get(key).is_none()));
         let without = text.replace("\"offered\":30,", "");
         assert!(without != text && serde_json::from_str::<LoadReport>(&without).is_err());
+        let mut refused = result();
+        refused.error_kinds.socket_errors.add(Errno::ECONNREFUSED);
+        let refused = LoadReport::new(&spec, "http://x/", &refused, None).expect("a report");
+        let value = serde_json::to_value(&refused).expect("JSON");
+        assert_eq!(value["error_kinds"]["socket_errors"]["ECONNREFUSED"], 1);
+        assert_eq!(serde_json::from_value::<LoadReport>(value).expect("JSON"), refused);
         // The P99 of the lateness is 12 ms.
         assert!(!report.valid && report.invalid_reasons.join(" ").contains("the generator was late"));
         let seen = report.slo.expect("asked for").seen;

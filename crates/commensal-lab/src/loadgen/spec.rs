@@ -3,6 +3,7 @@
 //! A request is due at its intended start, which the schedule determines. The measured window is the part of the run
 //! whose requests count. To spin is to poll for events without sleeping.
 
+use super::limits::own_limit;
 use super::schedule::Arrival;
 use std::io;
 use std::net::SocketAddr;
@@ -180,7 +181,7 @@ pub enum LoadError {
         reason: &'static str,
     },
     /// The generator could not open its connections before the start.
-    #[error("cannot open {connections} connections to {addr}: is the server running?")]
+    #[error("cannot open {connections} connections to {addr}: {}", way_out(.source))]
     Connect {
         /// Address of the server.
         addr: SocketAddr,
@@ -189,6 +190,9 @@ pub enum LoadError {
         /// Error of the last connection that failed.
         source: io::Error,
     },
+    /// The generator ran into a limit of its own when it tested whether the server responds.
+    #[error("{0}")]
+    OwnLimit(String),
     /// The server did not respond with status 2xx before the deadline.
     #[error("http://{addr}{path} did not respond with status 2xx in time; last attempt: {last}")]
     NotReady {
@@ -216,6 +220,10 @@ pub enum LoadError {
     /// The histograms could not be created.
     #[error("cannot create the histograms")]
     Histogram(#[from] hdrhistogram::CreationError),
+}
+
+fn way_out(error: &io::Error) -> String {
+    own_limit(error).unwrap_or_else(|| "is the server running?".to_owned())
 }
 
 pub(super) fn request_text(host: &str, path: &str, connection: &str) -> Vec<u8> {

@@ -5,6 +5,7 @@
 //! lock only briefly. A request is due at its intended start, which the schedule determines. Times are nanoseconds
 //! since the schedule began.
 
+use commensal_core::errno::Errno;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Instant;
@@ -40,6 +41,11 @@ pub struct Gathered {
     pub samples: Vec<Sample>,
     /// For each request whose send the generator could delay: its intended start (ns) and that delay (µs).
     pub lateness: Vec<(u64, u64)>,
+    /// Intended starts (ns) of the requests that were sent a second time, on a new connection.
+    pub resent: Vec<u64>,
+    /// For each socket error, its time (ns) and its number. For the error of a request, the time is the request's
+    /// intended start; for an attempt to open a connection, it is the time of the attempt.
+    pub socket_errors: Vec<(u64, Errno)>,
 }
 
 /// Trace that the generator's thread and the caller's thread share.
@@ -75,6 +81,14 @@ impl Trace {
 
     pub(super) fn late(&self, due_ns: u64, late_us: u64) {
         self.gathered.lock().unwrap_or_else(PoisonError::into_inner).lateness.push((due_ns, late_us));
+    }
+
+    pub(super) fn resent(&self, due_ns: u64) {
+        self.gathered.lock().unwrap_or_else(PoisonError::into_inner).resent.push(due_ns);
+    }
+
+    pub(super) fn socket_error(&self, at_ns: u64, errno: Errno) {
+        self.gathered.lock().unwrap_or_else(PoisonError::into_inner).socket_errors.push((at_ns, errno));
     }
 
     pub(super) fn ended(&self, due_ns: u64, latency_us: u64, service_us: Option<u64>, outcome: Outcome) {

@@ -6,7 +6,8 @@
 //! windows.
 
 use super::LoadResult;
-use crate::record::{Block, LatencyHistogram, LoadFigures, Metric, decode_histogram};
+use super::limits::{listed, own_limits};
+use crate::record::{Block, LatencyHistogram, LoadFigures, Metric, SocketErrors, decode_histogram};
 
 /// Minimum share of the offered rate that the service must achieve.
 pub const ACHIEVED_SHARE_MIN: f64 = 0.99;
@@ -31,7 +32,7 @@ const ERRORS_BY_CHANCE: f64 = 4.0;
 const SHARE_BY_CHANCE_MAX: f64 = 0.05;
 
 /// The values that decide about validity, from a finished load or from a recorded block.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct LoadEvidence {
     /// Requests offered and their outcomes; a closed loop has no offered rate.
     pub load: LoadFigures,
@@ -44,6 +45,8 @@ pub struct LoadEvidence {
     pub missing_by_chance: f64,
     /// Average number of CPUs that the hypervisor took from this machine (steal); `None` if unknown.
     pub stolen_cpus: Option<f64>,
+    /// How often the generator could not connect, send or receive.
+    pub socket_errors: SocketErrors,
 }
 
 impl LoadEvidence {
@@ -57,6 +60,7 @@ impl LoadEvidence {
             lateness_us_p99: (!result.lateness.is_empty()).then(|| p99(&result.lateness)),
             missing_by_chance: 0.0,
             stolen_cpus: None,
+            socket_errors: result.error_kinds.socket_errors.clone(),
         }
     }
 
@@ -78,6 +82,7 @@ impl LoadEvidence {
             lateness_us_p99: block.lateness_us.map(|lateness| lateness.p99),
             missing_by_chance,
             stolen_cpus: block.cpu.steal,
+            socket_errors: block.socket_errors.clone(),
         }
     }
 
@@ -114,31 +119,38 @@ impl LoadBaseline {
 ///
 /// Set `beside_offline` for a block with offline work. If the service in that block does not keep up, or fails
 /// requests, this is an effect of the offline work and not a fault of the measurement. Only the generator's lateness
-/// makes a block with offline work invalid.
+/// and its own limits make a block with offline work invalid.
+///
+/// A limit of the generator itself, such as its local ports, makes every block invalid. What else is missing from that
+/// block may be due to that limit, so no reason then blames the service.
 #[must_use]
 pub fn invalid_reasons(
     evidence: &LoadEvidence,
     baseline: &LoadBaseline,
     beside_offline: bool,
 ) -> Vec<String> {
+    let mut reasons = own_limits(&evidence.socket_errors);
+    let requires_responses = reasons.is_empty() && !beside_offline;
     if evidence.load.offered_requests == 0 {
-        return vec![
-            "no request was due in the measured window: raise the rate or lengthen the window".to_owned(),
-        ];
+        if reasons.is_empty() {
+            reasons.push(
+                "no request was due in the measured window: raise the rate or lengthen the window".to_owned(),
+            );
+        }
+        return reasons;
     }
-    let mut reasons = Vec::new();
     if let Some(offered) = evidence.load.offered_per_s {
-        reasons.extend(not_kept_up(evidence, offered).filter(|_| !beside_offline));
-        reasons.extend(late(evidence, baseline, beside_offline));
+        reasons.extend(not_kept_up(evidence, offered).filter(|_| requires_responses));
+        reasons.extend(late(evidence, baseline, requires_responses));
     }
-    if evidence.load.offered_per_s.is_none() && evidence.achieved_per_s() <= 0.0 && !beside_offline {
+    if evidence.load.offered_per_s.is_none() && evidence.achieved_per_s() <= 0.0 && requires_responses {
         // A closed loop has no offered rate, so the achieved rate is compared with 0.
         reasons.push("no request was answered with 2xx within the timeout".to_owned());
     }
     let failed = evidence.load.failed_share();
     let over = failed - baseline.failed_share;
     // The tolerance 1e-12 is for rounding errors.
-    if over > FAILED_SHARE_OVER_BASELINE_MAX + 1e-12 && !beside_offline {
+    if over > FAILED_SHARE_OVER_BASELINE_MAX + 1e-12 && requires_responses {
         reasons.push(format!(
             "{} errors and {} timeouts are {:.2} % of the requests, {:.2} percentage points more than in the baseline; the \
              limit is {:.1}",
@@ -157,10 +169,14 @@ fn not_kept_up(evidence: &LoadEvidence, offered_per_s: f64) -> Option<String> {
     let by_chance =
         (evidence.missing_by_chance / evidence.load.offered_requests.max(1) as f64).min(SHARE_BY_CHANCE_MAX);
     let least = ACHIEVED_SHARE_MIN.min(1.0 - by_chance);
+    let errors = match listed(&evidence.socket_errors) {
+        errors if errors.is_empty() => String::new(),
+        errors => format!(", or the cause is one of these socket errors: {errors}"),
+    };
     (achieved < least).then(|| {
         format!(
             "the service achieved {:.1} of {offered_per_s:.1} offered requests/s ({:.1} %), but {:.0} % is required: either the \
-             service did not keep up, or the generator got too little CPU time",
+             service did not keep up, or the generator got too little CPU time{errors}",
             evidence.achieved_per_s(),
             achieved * 100.0,
             least * 100.0,
@@ -168,10 +184,10 @@ fn not_kept_up(evidence: &LoadEvidence, offered_per_s: f64) -> Option<String> {
     })
 }
 
-fn late(evidence: &LoadEvidence, baseline: &LoadBaseline, beside_offline: bool) -> Option<String> {
+fn late(evidence: &LoadEvidence, baseline: &LoadBaseline, requires_lateness: bool) -> Option<String> {
     let allowed_us = (baseline.latency_us_p99 * LATENESS_SHARE_MAX).max(LATENESS_FLOOR_US);
     match evidence.lateness_us_p99 {
-        None if !beside_offline => Some(
+        None if requires_lateness => Some(
             "no request found a free connection when it was due, so the generator's lateness is unknown: \
              use more connections or a lower rate"
                 .to_owned(),
@@ -208,6 +224,7 @@ fn remedy(stolen_cpus: Option<f64>) -> String {
 mod tests {
     use super::*;
     use crate::loadgen::{ErrorKinds, SecondSeries};
+    use commensal_core::errno::Errno;
     use hdrhistogram::Histogram;
 
     /// A result of 10 000 successful requests in 10 s, with a lateness of 20 µs.
@@ -313,5 +330,94 @@ mod tests {
             &["50.0 %", "5000 errors"],
         );
         check(|r| r.load.offered_requests = 0, base, &["no request was due"]);
+    }
+
+    /// Returns the reasons of an overloaded result with these socket errors, in an open and in a closed loop, with and
+    /// without offline work.
+    fn reasons_after(errors: &[(Errno, u64)], beside_offline: bool) -> [Vec<String>; 2] {
+        let mut result = good();
+        for (errno, count) in errors {
+            (0..*count).for_each(|_| result.error_kinds.socket_errors.add(*errno));
+        }
+        (result.load.achieved_per_s, result.load.timeouts) = (Some(500.0), 5_000);
+        let base = LoadBaseline::of(&LoadEvidence::of(&good()));
+        let open = invalid_reasons(&LoadEvidence::of(&result), &base, beside_offline);
+        result.lateness.reset();
+        (result.closed, result.load.achieved_per_s) = (Some(4), Some(0.0));
+        [open, invalid_reasons(&LoadEvidence::of(&result), &base, beside_offline)]
+    }
+
+    #[test]
+    fn a_limit_of_the_generator_is_never_blamed_on_the_service() {
+        for (errno, words) in [
+            (Errno::EADDRNOTAVAIL, ["ran out of local ports (EADDRNOTAVAIL", "net.ipv4.ip_local_port_range"]),
+            (Errno::EMFILE, ["ran out of file descriptors (EMFILE", "ulimit -n"]),
+            (Errno::ENFILE, ["ran out of open files (ENFILE", "fs.file-max"]),
+            (Errno::ENOBUFS, ["had no buffers for the load generator's sockets (ENOBUFS", "free memory"]),
+            (Errno::ENOMEM, ["had no memory for the load generator's sockets (ENOMEM", "free memory"]),
+        ] {
+            for (count, often) in [(412, "412 times)"), (1, "once)")] {
+                for beside_offline in [false, true] {
+                    for reasons in reasons_after(&[(errno, count)], beside_offline) {
+                        assert_eq!(reasons.len(), 1, "{reasons:?}");
+                        assert!(words.iter().all(|word| reasons[0].contains(word)), "{reasons:?}");
+                        assert!(reasons[0].contains(often), "{reasons:?}");
+                        assert!(!reasons[0].contains("keep up"), "{reasons:?}");
+                    }
+                }
+            }
+            // A load during which no request could be sent has no other reason either.
+            let mut none = good();
+            none.error_kinds.socket_errors.add(errno);
+            none.load.offered_requests = 0;
+            let evidence = LoadEvidence::of(&none);
+            let reasons = invalid_reasons(&evidence, &LoadBaseline::of(&evidence), false);
+            assert!(reasons.len() == 1 && reasons[0].contains(words[0]), "{reasons:?}");
+        }
+    }
+
+    #[test]
+    fn several_limits_and_lateness_each_have_a_reason() {
+        let [open, _] = reasons_after(&[(Errno::EMFILE, 2), (Errno::EADDRNOTAVAIL, 3)], false);
+        assert_eq!(open.len(), 2, "{open:?}");
+        assert!(
+            open[0].contains("EADDRNOTAVAIL, 3 times") && open[1].contains("EMFILE, 2 times"),
+            "{open:?}"
+        );
+        let mut late = good();
+        lateness(&mut late, 900);
+        late.error_kinds.socket_errors.add(Errno::EMFILE);
+        let evidence = LoadEvidence::of(&late);
+        let reasons = invalid_reasons(&evidence, &LoadBaseline::of(&evidence), false);
+        assert!(reasons.len() == 2 && reasons[1].contains("was late"), "{reasons:?}");
+    }
+
+    #[test]
+    fn other_socket_errors_are_named_as_a_possible_cause() {
+        for (errno, cause) in [
+            (Errno::ECONNREFUSED, "nothing listens"),
+            (Errno::ECONNRESET, "the server reset"),
+            (Errno::EPIPE, "the server had closed"),
+            (Errno::EHOSTUNREACH, "no route to the host"),
+            (Errno::ENETUNREACH, "no route to the network"),
+            (Errno::ETIMEDOUT, "does not respond"),
+            (Errno::EACCES, "a firewall"),
+            (Errno::EPERM, "a firewall"),
+        ] {
+            let [open, closed] = reasons_after(&[(errno, 12)], false);
+            let named = format!("{errno} (12 times: ");
+            assert!(open[0].contains("did not keep up") && open[0].contains(&named), "{open:?}");
+            assert!(open[0].contains(cause), "{open:?}");
+            assert!(closed[0].contains("no request was answered"), "{closed:?}");
+            // Next to offline work they are an effect of that work.
+            let [beside, _] = reasons_after(&[(errno, 12)], true);
+            assert!(beside.is_empty(), "{beside:?}");
+        }
+        // They do not make a load invalid that achieved what was offered.
+        check(
+            |r| r.error_kinds.socket_errors.add(Errno::ECONNREFUSED),
+            LoadBaseline::of(&LoadEvidence::of(&good())),
+            &[],
+        );
     }
 }

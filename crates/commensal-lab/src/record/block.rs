@@ -1,7 +1,7 @@
 //! The measurements of one block: one arm in one round. An arm is one of the compared ways of running the online
 //! service, for example alone or next to offline work; a round measures every arm once.
 
-use super::{Blamed, LoadFigures, LoadHistograms, Metric};
+use super::{Blamed, LoadFigures, LoadHistograms, Metric, SocketErrors};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -25,6 +25,10 @@ pub struct Block {
     /// Requests offered to the service, and their results.
     #[serde(flatten)]
     pub load: LoadFigures,
+    /// How often the load generator could not connect, send or receive; empty for a load tool, which does not report
+    /// it.
+    #[serde(default, skip_serializing_if = "SocketErrors::is_empty")]
+    pub socket_errors: SocketErrors,
     /// Whether the online service crashed in this block.
     #[serde(default)]
     pub online_crashed: bool,

@@ -5,8 +5,10 @@
 
 use super::{LatencyHistogram, encode_histogram};
 use crate::error::LabError;
+use commensal_core::errno::Errno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Requests offered to the service in the measured part, and their results.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
@@ -30,6 +32,11 @@ pub struct LoadFigures {
     /// Number of requests that timed out. The latency histogram counts each of them as a latency equal to the timeout.
     #[serde(default)]
     pub timeouts: u64,
+    /// Number of requests that were sent a second time, on a new connection, because the server had ended their kept
+    /// connection before the first byte of the response (RFC 9112, section 9.3.1). Each of them also counts by the
+    /// outcome of its second try. Always 0 for a load tool, which does not report it.
+    #[serde(default)]
+    pub resent: u64,
 }
 
 impl LoadFigures {
@@ -43,6 +50,40 @@ impl LoadFigures {
     #[must_use]
     pub fn failed_share(&self) -> f64 {
         self.failed() as f64 / self.offered_requests.max(1) as f64
+    }
+}
+
+/// How often the load generator could not connect, send or receive, by the name of the error number (errno(3)), such as
+/// `ECONNREFUSED`.
+///
+/// The generator repeats an attempt to open a connection until it succeeds, so one request may see several of these
+/// errors. Counts the measured part and the wait for its last responses, but not the warm-up.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct SocketErrors(BTreeMap<String, u64>);
+
+impl SocketErrors {
+    /// Counts one error.
+    pub fn add(&mut self, errno: Errno) {
+        let count = self.0.entry(errno.to_string()).or_default();
+        *count = count.saturating_add(1);
+    }
+
+    /// Returns how often this error occurred.
+    #[must_use]
+    pub fn count(&self, errno: Errno) -> u64 {
+        self.0.get(&errno.to_string()).copied().unwrap_or_default()
+    }
+
+    /// Whether no error occurred.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns the name and the count of each error that occurred, in the order of the names.
+    pub fn counts(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.0.iter().map(|(name, count)| (name.as_str(), *count))
     }
 }
 
@@ -80,8 +121,10 @@ impl LoadHistograms {
 
 #[cfg(test)]
 mod tests {
-    use crate::record::Run;
-    use serde_json::Value;
+    use super::SocketErrors;
+    use crate::record::{Block, Run};
+    use commensal_core::errno::Errno;
+    use serde_json::{Value, json};
 
     /// A run recorded by an older version, in which each block stored these fields itself.
     const EARLIER: &str = include_str!("../../../../fixtures/runs/quickstart-6-rounds.json");
@@ -112,6 +155,29 @@ mod tests {
             assert_eq!(load.achieved_per_s, earlier["achieved"].as_f64());
             assert_eq!(Some(load.offered_requests), earlier["requests"].as_u64());
             assert!(now.get("load").is_none() && now.get("histograms").is_none());
+            // The earlier version did not count these.
+            assert!(load.resent == 0 && block.socket_errors.is_empty() && now.get("socket_errors").is_none());
         }
+    }
+
+    #[test]
+    fn socket_errors_are_counted_by_name_and_missing_without_any() {
+        let mut errors = SocketErrors::default();
+        assert!(errors.is_empty());
+        for errno in [Errno::EADDRNOTAVAIL, Errno::EMFILE, Errno::EADDRNOTAVAIL, Errno(4_000)] {
+            errors.add(errno);
+        }
+        assert_eq!((errors.count(Errno::EADDRNOTAVAIL), errors.count(Errno::ENFILE)), (2, 0));
+        assert_eq!(
+            errors.counts().collect::<Vec<_>>(),
+            [("EADDRNOTAVAIL", 2), ("EMFILE", 1), ("errno 4000", 1)]
+        );
+        let block = Block { socket_errors: errors, ..Block::default() };
+        let value = serde_json::to_value(&block).unwrap();
+        assert_eq!(value["socket_errors"], json!({"EADDRNOTAVAIL": 2, "EMFILE": 1, "errno 4000": 1}));
+        assert_eq!(serde_json::from_value::<Block>(value).unwrap(), block);
+        let none = serde_json::to_value(Block::default()).unwrap();
+        assert!(none.get("socket_errors").is_none());
+        assert_eq!(serde_json::from_value::<Block>(none).unwrap(), Block::default());
     }
 }

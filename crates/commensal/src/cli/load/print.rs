@@ -1,7 +1,7 @@
 //! Text output of `lab load`.
 
 use commensal_lab::loadgen::{ErrorKinds, Knee, KneeEnd, KneePoint, LoadReport, Spread};
-use commensal_lab::record::Metric;
+use commensal_lab::record::{LoadFigures, Metric};
 use std::fmt::Write as _;
 
 /// Percentiles of the latency table.
@@ -21,7 +21,7 @@ pub fn report(report: &LoadReport, series: bool) -> String {
     }
     rates(&mut text, report);
     latencies(&mut text, report);
-    failures(&mut text, report);
+    text.push_str(&failures(&report.load, &report.error_kinds));
     objective(&mut text, report);
     if series {
         seconds(&mut text, report);
@@ -89,29 +89,42 @@ fn latencies(text: &mut String, report: &LoadReport) {
     }
 }
 
-fn failures(text: &mut String, report: &LoadReport) {
-    let ErrorKinds { status, closed, malformed, backlog, io } = report.error_kinds;
+fn failures(load: &LoadFigures, kinds: &ErrorKinds) -> String {
+    let ErrorKinds { status, closed, malformed, backlog, io, socket_errors } = kinds;
     let kinds = [
-        (status, "with a status other than 2xx"),
-        (closed, "hung up"),
-        (malformed, "not HTTP"),
-        (backlog, "not sent: too many were waiting for a connection"),
-        (io, "other socket errors"),
-        (report.load.timeouts, "timed out"),
+        (*status, "with a status other than 2xx"),
+        (*closed, "hung up"),
+        (*malformed, "not HTTP"),
+        (*backlog, "not sent: too many were waiting for a connection"),
+        (*io, "other socket errors"),
+        (load.timeouts, "timed out"),
     ];
     let met: Vec<String> =
         kinds.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect();
-    let failed = report.load.failed();
-    let _ = match failed {
-        0 => writeln!(text, "\nno errors among {} requests", report.load.offered_requests),
-        _ => writeln!(
-            text,
-            "\n{failed} errors among {} requests ({:.2} %): {}",
-            report.load.offered_requests,
-            report.load.failed_share() * 100.0,
+    let failed = load.failed();
+    let mut text = match failed {
+        0 => format!("\nno errors among {} requests\n", load.offered_requests),
+        _ => format!(
+            "\n{failed} errors among {} requests ({:.2} %): {}\n",
+            load.offered_requests,
+            load.failed_share() * 100.0,
             met.join(", ")
         ),
     };
+    if !socket_errors.is_empty() {
+        let counts: Vec<String> =
+            socket_errors.counts().map(|(name, count)| format!("{count} {name}")).collect();
+        let _ = writeln!(text, "socket errors, with attempts to connect: {}", counts.join(", "));
+    }
+    if load.resent > 0 {
+        let were = if load.resent == 1 { "request was" } else { "requests were" };
+        let _ = writeln!(
+            text,
+            "{} {were} sent a second time, because the server had ended the kept connection before it responded",
+            load.resent
+        );
+    }
+    text
 }
 
 fn objective(text: &mut String, report: &LoadReport) {
@@ -159,7 +172,11 @@ pub fn knee_point(point: &KneePoint) -> String {
         point.p99_us / 1e3,
         point.lateness_p99_us / 1e3,
         if point.keeps_up { "keeps up" } else { "does not keep up" },
-        if point.generator_late { "; the generator was late" } else { "" }
+        match (point.generator_late, point.generator_limited) {
+            (_, true) => "; the generator ran into a limit of its own",
+            (true, false) => "; the generator was late",
+            (false, false) => "",
+        }
     )
 }
 
@@ -170,7 +187,8 @@ pub fn knee(knee: &Knee, caveat: Option<&str>) -> String {
             "at a higher rate the service achieves less than 99 % of it, or its P99 exceeds the bound"
         }
         KneeEnd::Generator => {
-            "INVALID as a bound: at a higher rate the generator itself was late, so the service may sustain more"
+            "INVALID as a bound: at a higher rate the generator itself was late, or ran out of ports, descriptors or \
+             memory, so the service may sustain more"
         }
         KneeEnd::MaxRate => "this is the highest rate that is tried: the service sustains at least this",
         KneeEnd::Steps => {
@@ -179,4 +197,34 @@ pub fn knee(knee: &Knee, caveat: Option<&str>) -> String {
     };
     let caveat = caveat.map(|caveat| format!("{caveat}\n")).unwrap_or_default();
     format!("knee {:.0} requests/s: {why}\n{caveat}", knee.per_s)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use commensal_core::errno::Errno;
+
+    #[test]
+    fn failures_are_told_by_kind_and_by_error_number() {
+        let check = |load: LoadFigures, kinds: &ErrorKinds, want: &str| {
+            assert_eq!(failures(&load, kinds), want);
+        };
+        let mut load = LoadFigures { offered_requests: 1_000, ..LoadFigures::default() };
+        let mut kinds = ErrorKinds::default();
+        check(load, &kinds, "\nno errors among 1000 requests\n");
+        load.resent = 1;
+        let once = "1 request was sent a second time, because the server had ended the kept connection before it \
+                    responded\n";
+        check(load, &kinds, &format!("\nno errors among 1000 requests\n{once}"));
+        load.resent = 35;
+        let again = "35 requests were sent a second time, because the server had ended the kept connection before it \
+                     responded\n";
+        (load.errors, load.timeouts, kinds.io) = (2, 3, 2);
+        for errno in [Errno::EPERM, Errno::EADDRNOTAVAIL, Errno::EPERM] {
+            kinds.socket_errors.add(errno);
+        }
+        let errors = "\n5 errors among 1000 requests (0.50 %): 2 other socket errors, 3 timed out\n\
+                      socket errors, with attempts to connect: 1 EADDRNOTAVAIL, 2 EPERM\n";
+        check(load, &kinds, &format!("{errors}{again}"));
+    }
 }

@@ -72,6 +72,7 @@ fn json_has_the_documented_keys_and_counts_that_add_up() {
             "errors",
             "error_kinds",
             "timeouts",
+            "resent",
             "reconnects",
             "generator_cpu_s",
             "latency_us",
