@@ -84,10 +84,8 @@ pub(crate) fn names(host: &mut dyn Host, dir: Dir) -> Result<Vec<String>, HostEr
 /// Returns an error when the hierarchies cannot be listed.
 pub fn kept_in_force(host: &mut dyn Host, path: &CgroupPath) -> Result<Option<CgroupPath>, SensorError> {
     let mounts = commensal_sensors::mounts::hierarchies(host)?;
-    let above: Vec<CgroupPath> =
-        path.ancestors().into_iter().filter(|one| *one != CgroupPath::root()).collect();
-    let nearest_first = [path.clone()].into_iter().chain(above.into_iter().rev());
-    for group in nearest_first {
+    let nearest_first = [path.clone()].into_iter().chain(path.ancestors().into_iter().rev());
+    for group in nearest_first.filter(|group| *group != CgroupPath::root()) {
         for hierarchy in &mounts {
             let Ok(dir) = host.open(&below(Path::new(&hierarchy.mount), group.as_str())) else { continue };
             let found = names(host, dir).is_ok_and(|names| names.iter().any(|name| name != TRIED));

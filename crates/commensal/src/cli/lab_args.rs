@@ -344,7 +344,7 @@ pub struct LabReport {
     #[arg(long)]
     pub exit_verdict: bool,
 
-    /// Judge an older record by the rules of this version instead of those under which it was made.
+    /// Apply the rules of this version to an older record, instead of those under which it was made.
     #[arg(long)]
     pub by_new_rules: bool,
 
