@@ -96,8 +96,21 @@ pub fn run(
         let rate_per_s = experiment.design.offered_per_s.unwrap_or(0.0);
         let port = options.port;
         let site = &mut site;
-        Conductor { host, experiment, options, place, site, stop, tell, rate_per_s, port, carries_over }
-            .whole()
+        let stand_in = None;
+        Conductor {
+            host,
+            experiment,
+            options,
+            place,
+            site,
+            stop,
+            tell,
+            rate_per_s,
+            port,
+            carries_over,
+            stand_in,
+        }
+        .whole()
     });
     let removed = host.state_remove_all(&folder);
     let left = site.close(host)?;
@@ -128,6 +141,8 @@ struct Conductor<'a> {
     port: u16,
     /// Why the run uses long blocks although the experiment plans short windows.
     carries_over: Option<String>,
+    /// The process that stands for a hypervisor in a calibration; its CPU time counts as steal.
+    stand_in: Option<u32>,
 }
 
 /// Index of an arm that takes part in the run, and index of the arm's policy, if it has one.
@@ -150,14 +165,31 @@ impl Conductor<'_> {
         BatchRunner { host: self.host, site: self.site, place: &self.place, options: self.options }
             .prepare(experiment, self.stop)?;
         let beside = self.options.beside.as_ref().map(|beside| beside.process(&self.options.program));
-        let start = |process| self.site.start(self.host, Side::Client, None, process);
+        let hypervisor = matches!(self.options.beside, Some(Neighbour::Steal(_)));
+        let start = |mut process: commensal_host::SpawnSpec| {
+            if hypervisor {
+                // Only the root cgroup is sure to have bandwidth for real-time priorities.
+                (process.die_with_parent, process.own_process_group) = (true, true);
+                return self.host.spawn(&process).map_err(TestbedError::from);
+            }
+            self.site.start(self.host, Side::Client, None, process)
+        };
         let mut beside = beside.map(start).transpose()?;
+        self.stand_in = beside.as_ref().filter(|_| hypervisor).map(|child| child.process.pid);
         let mut service = None;
         let outcome = self.find_knee(&mut run, &mut service).and_then(|()| match run.design.windows {
             Some(windows) => self.by_windows(&mut run, &chosen, &mut service, windows),
             None => self.rounds(&mut run, &chosen, &mut service, begun),
         });
         let ended = self.end(&mut service);
+        let early =
+            beside.as_mut().is_some_and(|child| child.try_wait().is_ok_and(|status| status.is_some()));
+        if early && hypervisor {
+            run.caveats.push(
+                "the stand-in for a hypervisor ended before the run: it needs root and real-time priority"
+                    .to_owned(),
+            );
+        }
         let left = beside.as_mut().map(|child| self.site.stop(self.host, Side::Client, child));
         outcome?;
         ended?;

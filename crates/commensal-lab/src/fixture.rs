@@ -3,8 +3,8 @@
 
 use crate::analysis::{Samples, conclude_from};
 use crate::record::{
-    Applied, Arm, Block, CpuUse, Design, Lateness, LoadFigures, Machine, Metric, PerSide, Policy, Psi,
-    RecordedBy, Role, Run, SCHEMA, Work, encode_histogram, new_histogram,
+    Applied, Arm, Block, CpuUse, Design, Lateness, LatenessRule, LoadFigures, Machine, Metric, PerSide,
+    Policy, Psi, RecordedBy, Role, Run, SCHEMA, Work, encode_histogram, new_histogram,
 };
 use crate::rng::Rng;
 
@@ -127,6 +127,44 @@ pub fn small_run() -> Run {
         }
         block.histograms.latency = Some(encode_histogram(&h).unwrap());
         block.load.achieved_per_s = Some((400.0 / harm * 10.0).round() / 10.0);
+    }
+    run
+}
+
+/// Returns a run of twelve rounds on a machine whose hypervisor wakes idle virtual CPUs late, with this harm to the latency
+/// of the isolated arm (as a fraction). In the arms that let their CPUs idle, one request of fifty is sent and answered 2 ms
+/// late, and the hypervisor takes 0.04 CPUs; on busy CPUs all requests are in time and a tenth faster.
+pub fn beside_a_hypervisor(harm: f64) -> Run {
+    let mut run = bare_run(12);
+    run.design.lateness = LatenessRule::ByPercentile;
+    for (name, role) in [("policy-only", Role::PolicyOnly), ("warm", Role::Warm)] {
+        run.arms.push(Arm { name: name.into(), role, policy: None, offline: None });
+        let one = run.arms.last().unwrap();
+        let more: Vec<Block> = (0..12).map(|round| block(round, run.arms.len() as u32, one)).collect();
+        run.blocks.extend(more);
+    }
+    let mut rng = Rng::new(3);
+    for block in &mut run.blocks {
+        let (factor, idles) = match block.arm.as_str() {
+            "contended" => (2.0, false),
+            "isolated" => (0.9 * (1.0 + harm), false),
+            "warm" => (0.9, false),
+            _ => (1.0, true),
+        };
+        let noise = (0.005 * rng.normal()).exp();
+        let (mut latency, mut lateness) = (new_histogram().unwrap(), new_histogram().unwrap());
+        for i in 0..2_000 {
+            let z = (f64::from(i) + rng.unit_f64()) / 2_000.0 * 4.0 - 2.0;
+            let late = if idles && i % 50 == 0 { 2_000.0 } else { 3.0 };
+            lateness.saturating_record(late as u64);
+            latency.saturating_record((200.0 * factor * noise * (0.5 * z).exp() + late) as u64);
+        }
+        block.histograms.latency = Some(encode_histogram(&latency).unwrap());
+        block.histograms.lateness = Some(encode_histogram(&lateness).unwrap());
+        let at = |quantile: f64| lateness.value_at_quantile(quantile) as f64;
+        block.lateness_us = Some(Lateness { p50: at(0.5), p99: at(0.99) });
+        block.load.offered_requests = 2_000;
+        block.cpu.steal = Some(if idles { 0.04 } else { 0.004 });
     }
     run
 }

@@ -171,7 +171,7 @@ impl Runner<'_> {
         load: Option<&LoadSpec>,
         mut offline: Option<&mut batch::Running>,
     ) -> Result<Measured, RunError> {
-        let mut probe = Probe::default();
+        let mut probe = Probe { stand_in: self.stand_in, ..Probe::default() };
         probe.wait_probe = self.options.blame.then(|| wait_probe(self.host, self.site).ok()).flatten();
         probe.counters = [Side::Online, Side::Offline].map(|side| counters(self.host, self.site, side).ok());
         self.sleep(experiment.design.settle_s)?;

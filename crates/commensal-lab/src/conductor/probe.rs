@@ -11,11 +11,16 @@ use commensal_blame::{BlameError, Figures, Kind, Scope, Subject, WaitProbe};
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, Version};
 use commensal_core::observe::{GroupUse, MachineCpu, Pressure, Pressures};
+use commensal_core::process::Stat;
 use commensal_host::{Counters, Event, Host, HostError};
 use commensal_sensors::run_delay::RunDelay;
 use commensal_sensors::usage::foreign_cpu_us;
 use commensal_sensors::{machine, pressure};
+use std::path::Path;
 use std::time::{Duration, Instant};
+
+/// Field of `/proc/PID/stat` with the CPU time in the kernel, in clock ticks.
+const SYSTEM_TICKS: usize = 15;
 
 /// The counter sources, and the time series of the current block.
 #[derive(Default)]
@@ -26,6 +31,8 @@ pub(super) struct Probe {
     pub wait_probe: Option<WaitProbe>,
     /// Cycles and instructions of the online and the offline side, if the machine has such hardware counters.
     pub counters: [Option<Counters>; 2],
+    /// The process that stands for a hypervisor, if there is one.
+    pub stand_in: Option<u32>,
     ticks: Vec<Tick>,
     last: Option<Cheap>,
     began: Option<Instant>,
@@ -38,6 +45,8 @@ pub(super) struct Snapshot {
     online: GroupUse,
     offline: GroupUse,
     client: GroupUse,
+    /// CPU time of the process that stands for a hypervisor.
+    stand_in_us: Option<u64>,
     warm_us: Option<u64>,
     /// CPU time of this process, which generates the load.
     pub own: Duration,
@@ -108,6 +117,14 @@ impl Snapshot {
     }
 }
 
+/// Returns the CPU time of all threads of another process (µs).
+fn process_us(host: &dyn Host, pid: u32) -> Option<u64> {
+    let text = host.read_file(Path::new(&format!("/proc/{pid}/stat"))).ok()?;
+    let stat = Stat::parse(&text)?;
+    let ticks = stat.user_ticks()? + stat.number::<u64>(SYSTEM_TICKS)?;
+    Some(ticks * 1_000_000 / rustix::param::clock_ticks_per_second())
+}
+
 /// Returns the CPU time of all threads of this process.
 fn process_cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
@@ -125,6 +142,7 @@ impl Probe {
             online: site.group(Side::Online).read(host),
             offline: site.group(Side::Offline).read(host),
             client: site.group(Side::Client).read(host),
+            stand_in_us: self.stand_in.and_then(|pid| process_us(host, pid)),
             warm_us: site.group(Side::Warm).cpu_us(host),
             own: process_cpu_time(),
             online_delay_us: online_dir.and_then(|dir| self.online_delay.read(host, dir)),
@@ -198,6 +216,11 @@ pub(super) fn fill(before: &Snapshot, after: &Snapshot) -> Block {
         let came = (cycles.saturating_sub(then.0), instructions.saturating_sub(then.1));
         (came.1 > 0).then(|| came.0 as f64 / came.1 as f64)
     };
+    let mut cpu = cpu_use(passed, used_us, seconds);
+    if let Some(taken) = delta(after.stand_in_us, before.stand_in_us).map(|s| s / seconds) {
+        cpu.steal = Some(cpu.steal.unwrap_or(0.0) + taken);
+        cpu.other = cpu.other.map(|other| (other - taken).max(0.0));
+    }
     let machine_psi = psi(&after.pressure, &before.pressure, seconds);
     let groups = GroupPsi {
         online: psi(&after.online.pressure, &before.online.pressure, seconds),
@@ -206,7 +229,7 @@ pub(super) fn fill(before: &Snapshot, after: &Snapshot) -> Block {
     Block {
         valid: true,
         measure_s: seconds,
-        cpu: cpu_use(passed, used_us, seconds),
+        cpu,
         run_delay_s: PerSide {
             online: delta(after.online_delay_us, before.online_delay_us),
             offline: delta(after.offline_delay_us, before.offline_delay_us),

@@ -74,6 +74,7 @@ fn reasons(
 mod tests {
     use super::*;
     use crate::fixture;
+    use crate::record::Verdict;
     use commensal_core::errno::Errno;
 
     fn check(change: impl Fn(&mut Block), arm: &str, want: &str) {
@@ -171,5 +172,68 @@ mod tests {
         check(tool, "baseline2", "");
         check(|block| (tool(block), block.load.errors = 100).0, "baseline2", "errors");
         check(|block| (tool(block), block.load.offered_requests = 0).0, "baseline2", "no request");
+    }
+
+    /// What a hypervisor does to CPUs that idle costs no verdict, hides no harm, and names its culprit. The same record under
+    /// the rule of earlier versions is INVALID, and says by which rule.
+    // promises 36, 38
+    #[test]
+    fn a_hypervisor_costs_no_verdict_and_hides_no_harm() {
+        let judged = |harm: f64| {
+            let mut run = fixture::beside_a_hypervisor(harm);
+            (0..12).for_each(|round| judge_round(&mut run, round));
+            crate::analysis::conclude(&mut run);
+            run
+        };
+        for (harm, expected) in
+            [(0.0, Verdict::Pass), (0.03, Verdict::Pass), (0.09, Verdict::Fail), (0.3, Verdict::Fail)]
+        {
+            let run = judged(harm);
+            assert_eq!(run.verdict, Some(expected), "{harm}: {:?}", run.reasons);
+            let text = crate::report::terminal(&run, false);
+            for part in [
+                "than alone on CPUs that never idle",
+                "the hypervisor took 0.04 CPUs from it, and 0.00 from CPUs",
+            ] {
+                assert!(text.contains(part), "{harm}: {part} in {text}");
+            }
+        }
+        let mut old = judged(0.0);
+        old.design.lateness = LatenessRule::WholeBlock;
+        (0..12).for_each(|round| judge_round(&mut old, round));
+        crate::analysis::conclude(&mut old);
+        assert_eq!(old.verdict, Some(Verdict::Invalid));
+        assert!(crate::report::terminal(&old, false).contains("--by-new-rules"));
+        by_new_rules(&mut old);
+        crate::analysis::conclude(&mut old);
+        assert_eq!(old.verdict, Some(Verdict::Pass), "{:?}", old.reasons);
+    }
+
+    /// A generator that lacks CPU time is late at the median as well: then no baseline counts.
+    // promise 36
+    #[test]
+    fn a_generator_that_is_late_at_the_median_makes_the_run_invalid() {
+        let judged = |busy: f64, steal: f64| {
+            let mut run = fixture::beside_a_hypervisor(0.0);
+            let mut late = crate::record::new_histogram().unwrap();
+            late.record_n(900, 2_000).unwrap();
+            for block in &mut run.blocks {
+                block.histograms.lateness = crate::record::encode_histogram(&late).ok();
+                (block.cpu.other, block.cpu.steal) = (Some(busy), Some(steal));
+            }
+            (0..12).for_each(|round| judge_round(&mut run, round));
+            crate::analysis::conclude(&mut run);
+            assert_eq!(run.verdict, Some(Verdict::Invalid));
+            crate::report::terminal(&run, false)
+        };
+        for (busy, steal, cause, way_out) in [
+            (1.7, 0.0, "of this machine's CPU time was in use", "a CPU of its own"),
+            (0.05, 0.2, "the hypervisor woke idle virtual CPUs late", "kvm.halt_poll_ns"),
+            (0.05, 0.0, "the generator itself was too slow", "--load"),
+        ] {
+            let text = judged(busy, steal);
+            assert!(text.contains("the load generator was late at P50"), "{text}");
+            assert!(text.contains(cause) && text.contains(way_out), "{cause}: {text}");
+        }
     }
 }

@@ -108,6 +108,7 @@ impl Conductor<'_> {
                     let _ = precise_thread();
                     loadgen::run_traced(&spec, &trace, &over, &mut |_| ())
                 });
+                let probe = Probe { stand_in: self.stand_in, ..Probe::default() };
                 let mut rounds = Rounds {
                     conductor: self,
                     trace: &trace,
@@ -115,7 +116,7 @@ impl Conductor<'_> {
                     since_replan: 0,
                     too_long: 0,
                     since: BTreeMap::new(),
-                    probe: Probe::default(),
+                    probe,
                     slowing,
                 };
                 let rounds = rounds.all(run, chosen, (&mut work, service), &|| generator.is_finished());

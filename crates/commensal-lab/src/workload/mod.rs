@@ -3,7 +3,7 @@
 //! [`http`] is the online workload, a latency-critical server. [`burn`] is the offline (batch) workload, threads that
 //! use CPU time and count their work. Each kind of [`antagonist`] stresses one resource. [`pulse`] is for tests of the
 //! wait probe (a BPF program that measures whom threads wait for), and [`responder`] is a server for comparisons of
-//! load generators. [`cpu`] contains the unit of CPU work. The load generator is in the module `loadgen`.
+//! load generators. [`steal`] stands for a hypervisor in calibrations. [`cpu`] contains the unit of CPU work. The load generator is in the module `loadgen`.
 
 use crate::error::LabError;
 use std::io::{self, Write as _};
@@ -15,6 +15,7 @@ pub mod cpu;
 pub mod http;
 pub mod pulse;
 pub mod responder;
+pub mod steal;
 
 /// Returns the error for an option whose value is out of range.
 fn refuse(option: &str, value: u64, reason: &str) -> LabError {

@@ -313,6 +313,15 @@ pub enum WorkloadVerb {
         #[arg(long)]
         seconds: Option<u64>,
     },
+    /// Takes CPU time from CPUs that idle, as a hypervisor does that wakes them late.
+    Steal {
+        /// Time per second to take from all CPUs together, in ms.
+        #[arg(long, default_value_t = 30)]
+        ms_per_s: u64,
+        /// Seed for the gaps and bursts.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
     /// Waits for the end of standard input; then thaws the cgroups that a killed lab run left frozen, and removes
     /// everything that the run left behind.
     ThawGuard,

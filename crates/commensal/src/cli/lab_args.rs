@@ -414,8 +414,8 @@ pub struct LabCalibrate {
     #[arg(long, value_name = "LIST")]
     pub harm: Option<String>,
 
-    /// Background load during the runs: busy:CPUS, such as busy:0.5, or a shell command, which is restarted whenever it
-    /// exits.
+    /// What runs beside: busy:CPUS, such as busy:0.5; steal:MS, a stand-in for a hypervisor that takes this time per
+    /// second from CPUs that idle, such as steal:30; or a shell command, which is restarted whenever it exits.
     #[arg(long, value_name = "NEIGHBOUR")]
     pub beside: Option<commensal_lab::conductor::Neighbour>,
 

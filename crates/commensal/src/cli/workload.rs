@@ -3,12 +3,14 @@
 use super::args::WorkloadVerb;
 use crate::context::Context;
 use commensal_density::work::CellOptions;
+use commensal_host::LinuxHost;
 use commensal_lab::site::keep_watch;
 use commensal_lab::workload::antagonist::{self, AntagonistOptions};
 use commensal_lab::workload::burn::{self, BurnOptions, CHUNK_ITERATIONS};
 use commensal_lab::workload::http::{self, HttpOptions};
 use commensal_lab::workload::pulse::{self, PulseOptions};
 use commensal_lab::workload::responder::{self, ResponderOptions};
+use commensal_lab::workload::steal;
 use std::time::Duration;
 
 /// Thaws the cgroups that a killed lab run left frozen.
@@ -58,6 +60,9 @@ pub fn run(verb: &WorkloadVerb) -> anyhow::Result<u8> {
                 duration: None,
                 counter,
             })?;
+        }
+        WorkloadVerb::Steal { ms_per_s, seed } => {
+            steal::run(*ms_per_s, *seed, &|| Box::new(LinuxHost::new()))?;
         }
         WorkloadVerb::Pulse { threads, period_us, work_us, seed, seconds } => {
             pulse::run(PulseOptions {
