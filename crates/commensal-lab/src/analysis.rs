@@ -120,16 +120,27 @@ pub fn compare(arms: &[Arm], design: &Design, samples: &Samples) -> Findings {
     findings
 }
 
+/// Fewest pairs that are alike with which the others are left out: a confidence interval needs six.
+const FEWEST_ALIKE: usize = 6;
+
 /// Returns the log-ratios of one metric between two arms, one per round, in the order of the rounds; positive is harm.
+///
+/// Pairs of which the hypervisor hit one block much harder than the other are left out, if the others are enough and at least
+/// half of all: a burst of steal says nothing about the arms. Steal is independent of the metric, so that leaving a pair out
+/// cannot favour an answer. Arms that differ in steal in most rounds are compared as they are.
 pub fn paired_log_ratios(samples: &Samples, metric: Metric, arm: usize, vs: usize) -> Vec<f64> {
     let sign = if metric.more_is_better() { -1.0 } else { 1.0 };
-    samples
+    let pairs: Vec<(u32, f64)> = samples
         .rounds(arm)
         .filter_map(|round| {
             let (a, b) = (samples.get(arm, round, metric)?, samples.get(vs, round, metric)?);
-            Some(sign * (a.ln() - b.ln()))
+            Some((round, sign * (a.ln() - b.ln())))
         })
-        .collect()
+        .collect();
+    let alike: Vec<f64> =
+        pairs.iter().filter(|(round, _)| samples.alike(arm, vs, *round)).map(|(_, log)| *log).collect();
+    let enough = alike.len() >= FEWEST_ALIKE && alike.len() * 2 >= pairs.len();
+    if enough { alike } else { pairs.into_iter().map(|(_, log)| log).collect() }
 }
 
 /// Appends the comparisons of arm `pair.0` with arm `pair.1`, one per metric.
@@ -309,6 +320,30 @@ mod tests {
         assert!((p90.removed_pct - 90.0).abs() < 3.0, "{p90:?}");
         let [lo, hi] = p90.ci95.unwrap();
         assert!(lo < p90.removed_pct && p90.removed_pct < hi && hi - lo < 10.0, "{p90:?}");
+    }
+
+    /// Blocks that a burst of steal has hit cost their pair, unless most pairs differ.
+    #[test]
+    fn pairs_with_unlike_steal_are_left_out() {
+        let check = |hit: &[u32], expected: usize| {
+            let mut run = fixture::beside_a_hypervisor(0.0);
+            for block in
+                run.blocks.iter_mut().filter(|block| block.arm == "isolated" && hit.contains(&block.round))
+            {
+                block.cpu.steal = Some(0.3);
+                let mut slow = crate::record::new_histogram().unwrap();
+                slow.record_n(5_000, 2_000).unwrap();
+                block.histograms.latency = crate::record::encode_histogram(&slow).ok();
+            }
+            conclude(&mut run);
+            let result = run.comparison("isolated", "warm", Metric::P50).unwrap();
+            assert_eq!(result.rounds as usize, expected, "{hit:?}");
+            assert!(expected == 12 || result.harm_pct.abs() < 2.0, "{hit:?}: {}", result.harm_pct);
+        };
+        check(&[], 12);
+        check(&[3], 11);
+        check(&[0, 1, 2, 5, 9, 11], 6);
+        check(&[0, 1, 2, 3, 5, 9, 11], 12);
     }
 
     #[test]

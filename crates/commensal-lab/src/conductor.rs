@@ -28,7 +28,7 @@ use crate::analysis;
 use crate::experiment::{Experiment, Load, REQUEST_US, Rate, Restart};
 use crate::loadgen::{KneeEnd, KneeLimits, knee};
 use crate::record::{self, Arm, Block, Machine, RecordedBy, Role, Run, Sweep, Verdict};
-use crate::site::{self, Claim, Guard, Side, Testbed, Wanted};
+use crate::site::{self, Claim, Guard, Side, Testbed, TestbedError, Wanted};
 use crate::workload::cpu::calibrate;
 use batch::BatchRunner;
 use commensal_core::actual::Hierarchy;
@@ -347,6 +347,7 @@ impl Conductor<'_> {
             place: &mut self.place,
             options: self.options,
             stop: self.stop,
+            stand_in: self.stand_in,
         };
         let favoured = favoured(run, run.arms[arm].role);
         let mut recorded = runner.run(experiment, (&mut run.arms[arm], favoured), policy, load.as_ref())?;

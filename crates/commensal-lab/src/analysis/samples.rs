@@ -3,7 +3,7 @@
 
 use super::lateness::Alone;
 use crate::format::count;
-use crate::record::{Block, Metric, Role, Run, decode_histogram, percentile_us};
+use crate::record::{Arm, Block, LatenessRule, Metric, Role, Run, decode_histogram, percentile_us};
 use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
 
@@ -11,7 +11,14 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Samples {
     arms: Vec<BTreeMap<u32, BTreeMap<Metric, f64>>>,
+    /// Steal of each block in CPUs, by arm and round; empty if steal does not decide which pairs count.
+    stolen: Vec<BTreeMap<u32, f64>>,
+    /// Largest difference in steal (CPUs) of two blocks that are alike.
+    alike_cpus: f64,
 }
+
+/// Difference in steal of two blocks, as a part of the machine's CPUs, above which the hypervisor treated them unlike.
+const UNLIKE: f64 = 0.05;
 
 /// Whether the online service crashed in this block, or answered none of its requests.
 pub fn online_failed(block: &Block) -> bool {
@@ -22,7 +29,7 @@ pub fn online_failed(block: &Block) -> bool {
 impl Samples {
     /// Creates an empty collection for `n_arms` arms.
     pub fn empty(n_arms: usize) -> Self {
-        Self { arms: vec![BTreeMap::new(); n_arms] }
+        Self { arms: vec![BTreeMap::new(); n_arms], ..Self::default() }
     }
 
     /// Stores one value: microseconds for a percentile, requests per second for throughput, or the result of a
@@ -39,6 +46,12 @@ impl Samples {
     /// Returns the value of one metric in one block.
     pub fn get(&self, arm: usize, round: u32, metric: Metric) -> Option<f64> {
         self.arms.get(arm)?.get(&round)?.get(&metric).copied()
+    }
+
+    /// Returns whether the hypervisor took about as much from two arms' blocks of a round; true where that is unknown.
+    pub fn alike(&self, arm: usize, vs: usize, round: u32) -> bool {
+        let of = |arm: usize| self.stolen.get(arm)?.get(&round).copied();
+        of(arm).zip(of(vs)).is_none_or(|(one, other)| (one - other).abs() <= self.alike_cpus)
     }
 
     /// Returns the rounds in which an arm has values, in ascending order.
@@ -69,6 +82,14 @@ impl Samples {
         let mut samples = Self::empty(run.arms.len());
         let mut sizes = Vec::new();
         let alone = Alone::of(run);
+        if run.design.lateness == LatenessRule::ByPercentile {
+            let of = |arm: &Arm| -> BTreeMap<u32, f64> {
+                let each = run.blocks_of(&arm.name);
+                each.filter_map(|block| Some((block.round, block.cpu.steal?))).collect()
+            };
+            samples.stolen = run.arms.iter().map(of).collect();
+            samples.alike_cpus = UNLIKE * f64::from(run.machine.threads);
+        }
         for block in run.blocks.iter().filter(|block| block.valid && !online_failed(block)) {
             let Some(arm) = run.arms.iter().position(|arm| arm.name == block.arm) else { continue };
             if run.arms[arm].role == Role::OfflineAlone {

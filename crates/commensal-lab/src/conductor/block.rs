@@ -72,6 +72,8 @@ pub(super) struct Runner<'a> {
     pub place: &'a mut RunDir,
     pub options: &'a RunOptions,
     pub stop: &'a AtomicBool,
+    /// The process that stands for a hypervisor in a calibration.
+    pub stand_in: Option<u32>,
 }
 
 /// A block without its offline work; the work totals before and after the measured part; and the end time of that part.
@@ -171,7 +173,7 @@ impl Runner<'_> {
         load: Option<&LoadSpec>,
         mut offline: Option<&mut batch::Running>,
     ) -> Result<Measured, RunError> {
-        let mut probe = Probe { stand_in: self.stand_in, ..Probe::default() };
+        let mut probe = Probe::new(self.stand_in);
         probe.wait_probe = self.options.blame.then(|| wait_probe(self.host, self.site).ok()).flatten();
         probe.counters = [Side::Online, Side::Offline].map(|side| counters(self.host, self.site, side).ok());
         self.sleep(experiment.design.settle_s)?;

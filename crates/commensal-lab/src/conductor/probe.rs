@@ -32,7 +32,7 @@ pub(super) struct Probe {
     /// Cycles and instructions of the online and the offline side, if the machine has such hardware counters.
     pub counters: [Option<Counters>; 2],
     /// The process that stands for a hypervisor, if there is one.
-    pub stand_in: Option<u32>,
+    stand_in: Option<u32>,
     ticks: Vec<Tick>,
     last: Option<Cheap>,
     began: Option<Instant>,
@@ -132,6 +132,11 @@ fn process_cpu_time() -> Duration {
 }
 
 impl Probe {
+    /// Creates a probe that counts the CPU time of this process, if there is one, as steal.
+    pub fn new(stand_in: Option<u32>) -> Probe {
+        Probe { stand_in, ..Probe::default() }
+    }
+
     /// Reads all counters, at the start or at the end of the measured part; `total` is the offline work done so far.
     pub fn take(&mut self, host: &mut dyn Host, site: &Testbed, total: Option<f64>) -> Snapshot {
         let (online_dir, offline_dir) = (site.group(Side::Online).any(), site.group(Side::Offline).any());

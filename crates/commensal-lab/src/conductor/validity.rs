@@ -185,9 +185,7 @@ mod tests {
             crate::analysis::conclude(&mut run);
             run
         };
-        for (harm, expected) in
-            [(0.0, Verdict::Pass), (0.03, Verdict::Pass), (0.09, Verdict::Fail), (0.3, Verdict::Fail)]
-        {
+        for (harm, expected) in [(0.0, Verdict::Pass), (0.09, Verdict::Fail), (0.3, Verdict::Fail)] {
             let run = judged(harm);
             assert_eq!(run.verdict, Some(expected), "{harm}: {:?}", run.reasons);
             let text = crate::report::terminal(&run, false);

@@ -108,15 +108,14 @@ impl Conductor<'_> {
                     let _ = precise_thread();
                     loadgen::run_traced(&spec, &trace, &over, &mut |_| ())
                 });
-                let probe = Probe { stand_in: self.stand_in, ..Probe::default() };
                 let mut rounds = Rounds {
+                    probe: Probe::new(self.stand_in),
                     conductor: self,
                     trace: &trace,
                     windows,
                     since_replan: 0,
                     too_long: 0,
                     since: BTreeMap::new(),
-                    probe,
                     slowing,
                 };
                 let rounds = rounds.all(run, chosen, (&mut work, service), &|| generator.is_finished());
