@@ -4,9 +4,8 @@
 use super::batch::ENDED;
 use super::block::UNSCHEDULED;
 use super::windows::TOO_LONG;
-use crate::loadgen::{LoadBaseline, LoadEvidence, invalid_reasons};
+use crate::loadgen::{LATE, LoadBaseline, LoadEvidence, NOT_KEPT_UP, invalid_reasons};
 use crate::record::{Arm, Block, LatenessRule, Role, Run};
-use std::collections::BTreeSet;
 
 /// Minimum CPU use of the offline work, as a share of its CPU use when it runs alone. Below this share, a block of the
 /// contended arm (offline work without isolation) is invalid.
@@ -33,11 +32,21 @@ pub(crate) fn judge_round(run: &mut Run, round: u32) {
     }
 }
 
-/// Decides about all blocks of an older record again, by the rules of new runs.
+/// Decides again about the blocks of an older record that are invalid because the load generator was late, by the rule of
+/// new runs. Everything else stays as the run decided it, since a published record may lack what those rules need.
 pub fn by_new_rules(run: &mut Run) {
     run.design.lateness = LatenessRule::ByPercentile;
-    let rounds: BTreeSet<u32> = run.blocks.iter().map(|block| block.round).collect();
-    rounds.into_iter().for_each(|round| judge_round(run, round));
+    let arms = run.arms.clone();
+    let threads = f64::from(run.machine.threads.max(1));
+    for block in run.blocks.iter_mut().filter(|block| !block.valid) {
+        let late = block.invalid_reason.as_deref().is_some_and(|why| why.starts_with(LATE));
+        let Some(arm) = arms.iter().find(|arm| late && arm.name == block.arm) else { continue };
+        // Compared with itself, since the run has already compared the block with its baseline.
+        let others = reasons(block, arm, (None, 0, true), threads);
+        let others: Vec<String> = others.into_iter().filter(|why| !why.starts_with(NOT_KEPT_UP)).collect();
+        block.valid = others.is_empty();
+        block.invalid_reason = (!others.is_empty()).then(|| others.join("; "));
+    }
 }
 
 fn reasons(

@@ -46,8 +46,8 @@ use spec::request_text;
 pub use spec::{LoadError, LoadSpec, Mode, Phase, SPIN};
 pub use trace::{Gathered, Outcome, Sample, Trace};
 pub use validity::{
-    ACHIEVED_SHARE_MIN, FAILED_SHARE_OVER_BASELINE_MAX, LATENESS_FLOOR_US, LATENESS_SHARE_MAX, LoadBaseline,
-    LoadEvidence, in_time, invalid_reasons,
+    ACHIEVED_SHARE_MIN, FAILED_SHARE_OVER_BASELINE_MAX, LATE, LATENESS_FLOOR_US, LATENESS_SHARE_MAX,
+    LoadBaseline, LoadEvidence, NOT_KEPT_UP, in_time, invalid_reasons,
 };
 
 use std::io::{self, Read, Write};

@@ -21,6 +21,11 @@ const LATENESS_FLOOR_BELOW_P99_US: f64 = 20.0;
 /// Maximum by which the share of failed requests may exceed the share in the baseline (0.1 percentage points).
 pub const FAILED_SHARE_OVER_BASELINE_MAX: f64 = 0.001;
 
+/// Beginning of the reason for a late generator, by which older records are read.
+pub const LATE: &str = "the generator was late";
+/// Beginning of the reason for too few answers, by which older records are read.
+pub const NOT_KEPT_UP: &str = "the service achieved";
+
 /// Steal (CPUs) from which a reason names the hypervisor as the cause of lateness. If a hypervisor takes 0.05 of two
 /// CPUs, each CPU is unavailable for 2.5 % of the time, which can delay more than the 1 % of the requests above P99.
 const STOLEN_CPUS: f64 = 0.05;
@@ -175,7 +180,7 @@ fn not_kept_up(evidence: &LoadEvidence, offered_per_s: f64) -> Option<String> {
     };
     (achieved < least).then(|| {
         format!(
-            "the service achieved {:.1} of {offered_per_s:.1} offered requests/s ({:.1} %), but {:.0} % is required: either the \
+            "{NOT_KEPT_UP} {:.1} of {offered_per_s:.1} offered requests/s ({:.1} %), but {:.0} % is required: either the \
              service did not keep up, or the generator got too little CPU time{errors}",
             evidence.achieved_per_s(),
             achieved * 100.0,
@@ -193,7 +198,7 @@ fn late(evidence: &LoadEvidence, baseline: &LoadBaseline, requires_lateness: boo
                 .to_owned(),
         ),
         Some(lateness_us) if lateness_us > allowed_us => Some(format!(
-            "the generator was late: the P99 of its delay in sending is {lateness_us:.0} us, but at most {allowed_us:.0} us is \
+            "{LATE}: the P99 of its delay in sending is {lateness_us:.0} us, but at most {allowed_us:.0} us is \
              allowed (10 % of the latency P99 without offline work, or 100 us if that is more): {}",
             remedy(evidence.stolen_cpus)
         )),

@@ -71,7 +71,7 @@ pub(super) fn judge(run: &Run, arm: &Arm, gates: &[Metric]) -> (Verdict, Vec<Str
     let open: Vec<String> = of(Verdict::Inconclusive)
         .map(|gate| match gate.result {
             Some(result) if result.one_sided.is_some() => undecided(run, arm, result, tested.len()),
-            other => too_few(&arm.name, gate.metric, other.map_or(0, |result| result.rounds)),
+            other => too_few(run, &arm.name, gate.metric, other.map_or(0, |result| result.rounds)),
         })
         .collect();
     if !open.is_empty() {
@@ -116,9 +116,15 @@ fn with_bounds(run: &Run, result: &Comparison) -> String {
     format!("{}{}", signed_pct(change(result.harm_pct), step), bounds.unwrap_or_default())
 }
 
-fn too_few(arm: &str, gate: Metric, rounds: u32) -> String {
-    let label = gate.label();
-    format!("arm {arm}: {label} has {rounds} usable rounds; a confidence bound needs 5, an interval 6")
+fn too_few(run: &Run, arm: &str, gate: Metric, rounds: u32) -> String {
+    let (label, needed) = (gate.label(), rounds_for_bound(run));
+    format!("arm {arm}: {label} has {rounds} usable rounds; a confidence bound needs {needed}")
+}
+
+/// Returns the number of rounds from which a confidence bound exists. An interim analysis has a smaller error rate, and needs
+/// more.
+pub(super) fn rounds_for_bound(run: &Run) -> u32 {
+    run.design.level(run.rounds_begun()).recip().log2().ceil() as u32
 }
 
 /// Formats the reason for a gate that is proven neither to stay within its threshold nor to exceed it.

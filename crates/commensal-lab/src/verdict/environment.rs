@@ -2,6 +2,7 @@
 //! policy is in force, the load generator keeps its schedule, and two identical arms give equal results. An arm is one
 //! of the ways of running the online service that a run compares; a gate is a metric that determines the verdict.
 
+use super::arm::rounds_for_bound;
 use super::compared::{against_baseline, disturbed, has_bound, proven_harmful};
 use super::health;
 use crate::analysis::lateness::{Culprit, late};
@@ -133,10 +134,10 @@ pub(super) fn identical(run: &Run, gates: &[Metric]) -> (Verdict, Vec<String>) {
                 }
             }
             None => unknown.push(format!(
-                "the two identical arms cannot be compared on {}: there are {} usable rounds; a confidence bound needs 5, \
-                 an interval 6",
+                "the two identical arms cannot be compared on {}: there are {} usable rounds; a confidence bound needs {}",
                 gate.label(),
-                result.map_or(0, |result| result.rounds)
+                result.map_or(0, |result| result.rounds),
+                rounds_for_bound(run)
             )),
         }
     }
