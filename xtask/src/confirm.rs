@@ -126,9 +126,11 @@ impl Parent {
         let commit = if changed { "HEAD" } else { "HEAD^" };
         let folder = ledger::folder()?.join("parent");
         let path = folder.display().to_string();
+        // It may be another clone's, with the same target directory.
         if folder.exists() {
-            git(&["worktree", "remove", "--force", &path])?;
+            std::fs::remove_dir_all(&folder).with_context(|| format!("remove {path}"))?;
         }
+        git(&["worktree", "prune"])?;
         git(&["worktree", "add", "--detach", &path, commit])?;
         let target: PathBuf = ledger::folder()?.join("parent-target");
         let programs = artifact::tests_in(&folder, &target, which);
