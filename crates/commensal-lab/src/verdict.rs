@@ -228,6 +228,14 @@ mod tests {
         concluded(12, [0.0, 0.5, 0.005], 0.01)
     }
 
+    /// Also a run that only measures the noise has to be sound.
+    #[test]
+    fn identical_arms_are_compared_without_an_isolated_arm() {
+        let mut run = concluded(12, [0.3, 0.5, 0.0], 0.01);
+        run.arms.retain(|arm| arm.role != Role::Isolated);
+        check(&run, Verdict::Invalid, "the two identical arms differ");
+    }
+
     #[test]
     fn exit_codes() {
         let all = [Verdict::Pass, Verdict::Fail, Verdict::Inconclusive, Verdict::Invalid, Verdict::Broken];

@@ -118,7 +118,10 @@ pub(super) fn identical(run: &Run, gates: &[Metric]) -> (Verdict, Vec<String>) {
         let isolated = run.arms.iter().filter(|arm| arm.role == Role::Isolated);
         let mut all = isolated.map(|arm| (has_bound(against_warm(run, &arm.name, gate)), &arm.name));
         let cold = |arm: &str| has_bound(against_baseline(run, arm, gate));
-        gate.quantile().is_some() && all.all(|(warm, arm)| warm && (disturbed(run).is_some() || !cold(arm)))
+        // Without an isolated arm, no gate is judged on CPUs that never idle.
+        let has_isolated = run.arm_with(Role::Isolated).is_some();
+        let by_warm = all.all(|(warm, arm)| warm && (disturbed(run).is_some() || !cold(arm)));
+        gate.quantile().is_some() && has_isolated && by_warm
     };
     for gate in gates.iter().copied().filter(|gate| !warm(*gate)) {
         let half = run.design.threshold_of(gate) / 2.0;
