@@ -37,10 +37,7 @@ pub fn run(long: bool) -> anyhow::Result<()> {
         tally
     };
     tally.print(started);
-    if tally.failed > 0 {
-        bail!("{} failed", tally.failed);
-    }
-    Ok(())
+    tally.result()
 }
 
 fn lints() -> anyhow::Result<()> {

@@ -73,8 +73,9 @@ fn name(here: &Runs, parent: Option<&Runs>) -> Name {
     }
 }
 
-/// Runs each failed test again, and prints the names of the failures. `which` are cargo's arguments of the programs.
-pub fn failures(tally: &Tally, programs: &[Artifact], which: &[&str]) -> anyhow::Result<()> {
+/// Runs each failed test again, and prints the names of the failures. `which` are cargo's arguments of the programs. A
+/// test for which the machine had no CPU time is no failure any more, but an outcome of its own.
+pub fn failures(tally: &mut Tally, programs: &[Artifact], which: &[&str]) -> anyhow::Result<()> {
     if tally.failures().is_empty() {
         return Ok(());
     }
@@ -84,7 +85,7 @@ pub fn failures(tally: &Tally, programs: &[Artifact], which: &[&str]) -> anyhow:
         println!("the parent commit is not compared: {error:#}");
     }
     let stolen = (Instant::now(), ledger::stolen());
-    for title in tally.failures() {
+    for title in tally.failures().to_vec() {
         let Some((package, test)) = title.split_once(' ') else { continue };
         let has = |program: &&Artifact| {
             program.package == package
@@ -98,7 +99,10 @@ pub fn failures(tally: &Tally, programs: &[Artifact], which: &[&str]) -> anyhow:
             Name::Regression => "regression",
             Name::FlakyOnBoth => "flaky on both",
             Name::Once => "once",
-            Name::Machine => "machine gave no CPU",
+            Name::Machine => {
+                tally.undecide(&title);
+                "machine gave no CPU"
+            }
         };
         let on_parent =
             before.as_ref().map_or("not there".to_owned(), |runs| format!("{} of {RUNS}", runs.failed));

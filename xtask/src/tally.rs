@@ -1,6 +1,7 @@
 //! Counts results in the output of test runs: passed, failed and skipped tests, and rows of the conformance script by
 //! kernel.
 
+use anyhow::bail;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -11,6 +12,8 @@ pub struct Tally {
     pub failed: usize,
     /// Number of tests that belong to another tier.
     pub elsewhere: usize,
+    /// Tests that failed while the machine gave no CPU time, by name: neither passed nor failed.
+    undecided: Vec<String>,
     /// Tests that returned early, with the reasons. The test harness counts them as passed.
     returned: BTreeMap<String, Vec<String>>,
     /// Tests and steps that were not started, as `what: reason`.
@@ -84,6 +87,25 @@ impl Tally {
         &self.failures
     }
 
+    /// Takes a failure back out of the failed tests, because the machine gave the test no CPU time.
+    pub fn undecide(&mut self, title: &str) {
+        if let Some(at) = self.failures.iter().position(|name| name == title) {
+            self.undecided.push(self.failures.remove(at));
+            self.failed -= 1;
+        }
+    }
+
+    /// Fails if a test failed, or if nothing can be said of one.
+    pub fn result(&self) -> anyhow::Result<()> {
+        if self.failed > 0 {
+            bail!("{} failed", self.failed);
+        }
+        if !self.undecided.is_empty() {
+            bail!("the machine gave {} tests no CPU time: run them again", self.undecided.len());
+        }
+        Ok(())
+    }
+
     /// Records a test or step that could not be started.
     pub fn skip(&mut self, what: String) {
         self.not_started.push(what);
@@ -100,7 +122,7 @@ impl Tally {
             let of_place = |name: &str| format!("{place}: {name}");
             self.returned =
                 self.returned.into_iter().map(|(test, reasons)| (of_place(&test), reasons)).collect();
-            for name in self.not_started.iter_mut().chain(&mut self.failures) {
+            for name in self.not_started.iter_mut().chain(&mut self.failures).chain(&mut self.undecided) {
                 *name = of_place(name);
             }
         }
@@ -116,6 +138,7 @@ impl Tally {
         self.not_started.extend(other.not_started);
         self.kernels.extend(other.kernels);
         self.failures.extend(other.failures);
+        self.undecided.extend(other.undecided);
         for (key, count) in other.rows {
             *self.rows.entry(key).or_default() += count;
         }
@@ -152,10 +175,16 @@ impl Tally {
         if self.elsewhere > 0 {
             println!("{} tests belong to other tiers: cargo xtask test --help", self.elsewhere);
         }
+        for name in &self.undecided {
+            println!("no CPU: {name}");
+        }
         for name in &self.failures {
             println!("failed: {name}");
         }
         println!("{} s", started.elapsed().as_secs());
+        if !self.undecided.is_empty() {
+            println!("{} not decided: the machine gave no CPU", self.undecided.len());
+        }
         let passed = self.passed.saturating_sub(self.returned.len());
         let skipped = self.returned.len() + self.not_started.len();
         println!("{passed} passed, {} failed, {skipped} skipped", self.failed);
@@ -248,6 +277,21 @@ test result: FAILED. 9 passed; 2 failed; 0 ignored; 0 measured; 40 filtered out;
         assert_eq!(tally.failures, ["host real::c"]);
         assert_eq!(tally.returned["host real::a"], ["unshare: No such file or directory", "no disk"]);
         assert_eq!((tally.returned.len(), tally.kernels.len()), (1, 2));
+    }
+
+    #[test]
+    fn a_test_without_a_cpu_neither_passed_nor_failed() {
+        let mut tally = Tally::default();
+        for (title, passed) in [("host a", true), ("host b", false), ("host c", false)] {
+            tally.test(title, passed, &[]);
+        }
+        tally.undecide("host b");
+        assert_eq!((tally.passed, tally.failed, tally.undecided.len()), (1, 1, 1));
+        assert_eq!(tally.result().unwrap_err().to_string(), "1 failed");
+        tally.undecide("host a");
+        tally.undecide("host c");
+        assert_eq!((tally.passed, tally.failed, tally.undecided.len()), (1, 0, 2));
+        assert!(tally.result().unwrap_err().to_string().contains("2 tests no CPU time"));
     }
 
     #[test]

@@ -72,10 +72,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         _ => gate(filters)?,
     };
     tally.print(started);
-    if tally.failed > 0 {
-        bail!("{} failed", tally.failed);
-    }
-    Ok(())
+    tally.result()
 }
 
 /// Runs the deterministic tests of the default members.
@@ -115,8 +112,8 @@ fn confirmed(profile: &str, args: &Args) -> anyhow::Result<Tally> {
     for (what, which) in packages() {
         step(what);
         let programs = artifact::tests(&which)?;
-        let ran = runner::run(&programs, profile, &args.filters, variables)?;
-        confirm::failures(&ran, &programs, &which)?;
+        let mut ran = runner::run(&programs, profile, &args.filters, variables)?;
+        confirm::failures(&mut ran, &programs, &which)?;
         tally.add(ran);
     }
     Ok(tally.on(&here(), None))

@@ -201,20 +201,24 @@ fn the_service_answers_over_loopback() {
     assert!(answers[2].contains("http_response_time_count{path=\"/cpu\"} 1"), "{}", answers[2]);
 }
 
-/// The tables in the README are what the committed records say, not what somebody typed.
+/// The table in the guide and the sentence in the README are what the committed record says, not what somebody typed.
 #[test]
-fn the_readme_shows_what_the_records_say() {
+fn the_documents_show_what_the_records_say() {
     let root = std::env::current_dir().unwrap().join("../..");
     let root = root.display();
-    let readme = std::fs::read_to_string(format!("{root}/README.md")).unwrap();
-    let program = Program::new("readme");
+    let text = |path: &str| std::fs::read_to_string(format!("{root}/{path}")).unwrap();
+    let (readme, guide) = (text("README.md"), text("docs/guide/lab.md"));
+    let program = Program::new("documents");
     for (record, status) in [("quickstart.json", 0)] {
         let file = format!("{root}/docs/measurements/{record}");
         let (out, _) = program.expect(status, &["lab", "report", &file, "--exit-verdict"]);
         let table: Vec<&str> = out.lines().take_while(|line| *line != "notes").collect();
         assert!(table.len() >= 5, "{out}");
-        for line in table {
-            assert!(readme.lines().any(|shown| shown == line), "{record}: the README lacks {line:?}");
+        for line in &table {
+            assert!(guide.lines().any(|shown| shown == *line), "{record}: the lab's guide lacks {line:?}");
+        }
+        for line in &table[..2] {
+            assert!(readme.lines().any(|shown| shown == *line), "{record}: the README lacks {line:?}");
         }
         let value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
         assert!(schema().is_valid(&value), "{record}");
