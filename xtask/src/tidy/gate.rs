@@ -144,8 +144,12 @@ fn of_ledger(text: &str, now: SystemTime) -> anyhow::Result<Vec<String>> {
             say("has no days (YYYY-MM-DD)");
             continue;
         };
-        if until.duration_since(since).is_ok_and(|time| time > LONGEST) {
-            say("has more than 14 days");
+        if until.duration_since(since).map_or(true, |time| time > LONGEST) {
+            say("ends more than 14 days after its first day, or before it");
+        }
+        // Otherwise a first day in the future would put the end off.
+        if since > now + DAY {
+            say("begins in the future");
         }
         // The last day counts whole.
         if now > until + DAY {
@@ -215,6 +219,8 @@ mod tests {
         check(&entry("commensal measure::lab::a", "2026-11-28"), &[]);
         check(&entry("commensal measure::lab::a", "2026-11-27"), &["by now"]);
         check(&entry("commensal measure::lab::a", "2026-12-05"), &["more than 14 days"]);
+        check(&right.replace("until = \"2026-12-04\"", "until = \"2026-11-19\""), &["before it", "by now"]);
+        check(&right.replace("since = \"2026-11-20\"", "since = \"2026-12-01\""), &["in the future"]);
         check(&entry("commensal queue::line::a", "2026-12-04"), &["is in the gate"]);
         check(&entry("commensal measure::lab::a", "soon"), &["no days"]);
         check(&right.replace("\"c\"", "\"\""), &["no cause"]);
