@@ -270,7 +270,7 @@ impl Agent<'_> {
                 .err()
                 .map(|error| format!("cannot start the threads that watch for new members: {error}")),
         );
-        for (socket, why) in self.members.members.lost() {
+        for (socket, why) in self.members.members.missed(&self.members.follow.sockets) {
             problems.push(format!(
                 "lost the container engine at {}: {}",
                 text::path(socket),

@@ -30,7 +30,7 @@ use commensal_host::{Host, Waker};
 use commensal_sensors::containers::{Container, facts};
 use commensal_sensors::processes::{Scanner, Wanted};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
@@ -155,6 +155,15 @@ impl Reports {
     }
 }
 
+/// Why an engine does not respond.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lost {
+    /// The reason, as readable text.
+    pub because: String,
+    /// Whether the engine's socket does not exist. Most machines have only one of the default engines.
+    pub absent: bool,
+}
+
 /// An event that may change the members of groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
@@ -169,8 +178,8 @@ pub enum Change {
     EngineLost {
         /// Path of the container engine's socket.
         socket: PathBuf,
-        /// The reason, as readable text.
-        because: String,
+        /// Why it does not respond.
+        why: Lost,
     },
     /// The engine responds again. Its list of containers follows as the next change.
     EngineBack {
@@ -257,7 +266,7 @@ impl Drop for Follower {
 pub struct Members {
     /// Running containers by engine socket. An engine has no entry before its first list.
     running: BTreeMap<PathBuf, Vec<Container>>,
-    lost: BTreeMap<PathBuf, String>,
+    lost: BTreeMap<PathBuf, Lost>,
     scanner: Scanner,
 }
 
@@ -269,7 +278,7 @@ impl Members {
                 self.lost.remove(&socket);
                 self.running.insert(socket, running);
             }
-            Change::EngineLost { socket, because } => drop(self.lost.insert(socket, because)),
+            Change::EngineLost { socket, why } => drop(self.lost.insert(socket, why)),
             Change::EngineBack { socket } => drop(self.lost.remove(&socket)),
             // The cgroup tree is read again in every round.
             Change::Cgroup { .. } | Change::Cgroups { .. } => {}
@@ -278,8 +287,21 @@ impl Members {
 
     /// Engines that do not respond, by socket, with the reason.
     #[must_use]
-    pub fn lost(&self) -> &BTreeMap<PathBuf, String> {
+    pub fn lost(&self) -> &BTreeMap<PathBuf, Lost> {
         &self.lost
+    }
+
+    /// Those of the `followed` engines that do not respond and whose silence matters, with the reason. An engine
+    /// without a socket does not matter as long as another one exists and none of its own containers is known.
+    pub fn missed<'a>(&'a self, followed: &'a [PathBuf]) -> impl Iterator<Item = (&'a Path, &'a str)> {
+        let lost = |socket: &PathBuf| self.lost.get(socket);
+        let none_exists = followed.iter().all(|socket| lost(socket).is_some_and(|lost| lost.absent));
+        let has_containers = |socket| self.running.get(socket).is_some_and(|running| !running.is_empty());
+        followed
+            .iter()
+            .filter_map(move |socket| Some((socket, lost(socket)?)))
+            .filter(move |(socket, lost)| none_exists || !lost.absent || has_containers(*socket))
+            .map(|(socket, lost)| (socket.as_path(), lost.because.as_str()))
     }
 
     /// Adds the containers and processes that the groups match to `found`, which must already contain commensal's own
@@ -292,8 +314,9 @@ impl Members {
         let of_engine = |one: &&Match| matches!(one, Match::DockerLabel(_) | Match::DockerName(_));
         let needed = matches.iter().any(of_engine);
         let obstacle = (needed && !answered).then(|| {
-            let why =
-                self.lost.values().next().cloned().unwrap_or_else(|| "it has not been asked yet".to_owned());
+            // The reason of an engine that exists says more than the absence of another one.
+            let lost = self.lost.values().min_by_key(|lost| lost.absent);
+            let why = lost.map_or("it has not been asked yet", |lost| &lost.because);
             format!("no container engine answers ({why})")
         });
         found.engines = EngineReport { containers, obstacle };

@@ -1,7 +1,8 @@
 //! Follows the containers of an engine by its events.
 
-use super::{Change, PATIENCE, Reports, pause, wanted};
-use commensal_host::{LinuxHost, Stream};
+use super::{Change, Lost, PATIENCE, Reports, pause, wanted};
+use commensal_core::errno::Errno;
+use commensal_host::{HostError, LinuxHost, Stream};
 use commensal_sensors::containers::{Container, inspected, listed, request};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -37,20 +38,20 @@ struct Actor {
 pub(super) fn follow(socket: &Path, reports: &Reports, stop: &AtomicBool) {
     let host = LinuxHost::new();
     let mut wait = BACK_OFF.0;
-    let mut told: Option<String> = None;
+    let mut told: Option<Lost> = None;
     while wanted(stop) {
-        let because = match session(&host, socket, reports, stop, &mut told) {
+        let why = match session(&host, socket, reports, stop, &mut told) {
             Ok(()) => return,
-            Err(because) => because,
+            Err(why) => why,
         };
         let came_back = told.is_none();
         // The same problem is reported only once.
-        if told.as_ref() != Some(&because) {
-            let lost = Change::EngineLost { socket: socket.to_owned(), because: because.clone() };
+        if told.as_ref() != Some(&why) {
+            let lost = Change::EngineLost { socket: socket.to_owned(), why: why.clone() };
             if !reports.send(lost) {
                 return;
             }
-            told = Some(because);
+            told = Some(why);
         }
         wait = if came_back { BACK_OFF.0 } else { (wait * 2).min(BACK_OFF.1) };
         pause(stop, wait);
@@ -64,10 +65,10 @@ fn session(
     socket: &Path,
     reports: &Reports,
     stop: &AtomicBool,
-    told: &mut Option<String>,
-) -> Result<(), String> {
-    let mut stream =
-        Stream::open(socket, &request(EVENTS), CONNECT_PATIENCE).map_err(|error| error.to_string())?;
+    told: &mut Option<Lost>,
+) -> Result<(), Lost> {
+    let absent = |error: HostError| Lost { absent: error.errno == Errno::ENOENT, ..Lost::from(error) };
+    let mut stream = Stream::open(socket, &request(EVENTS), CONNECT_PATIENCE).map_err(absent)?;
     let mut running = all(host, socket)?;
     if told.take().is_some() && !reports.send(Change::EngineBack { socket: socket.to_owned() }) {
         return Ok(());
@@ -81,9 +82,9 @@ fn session(
     }
     let mut lines = Lines::default();
     while wanted(stop) {
-        let bytes = match stream.read(PATIENCE).map_err(|error| error.to_string())? {
+        let bytes = match stream.read(PATIENCE)? {
             None => continue,
-            Some(bytes) if bytes.is_empty() => return Err("the engine has closed the connection".to_owned()),
+            Some(bytes) if bytes.is_empty() => return Err("the engine has closed the connection".into()),
             Some(bytes) => bytes,
         };
         let mut changed = false;
@@ -97,11 +98,17 @@ fn session(
     Ok(())
 }
 
+impl<T: ToString> From<T> for Lost {
+    fn from(why: T) -> Lost {
+        Lost { because: why.to_string(), absent: false }
+    }
+}
+
 /// Lists all running containers with their processes.
-fn all(host: &LinuxHost, socket: &Path) -> Result<BTreeMap<String, Container>, String> {
+fn all(host: &LinuxHost, socket: &Path) -> Result<BTreeMap<String, Container>, HostError> {
     let mut running = BTreeMap::new();
-    for one in listed(host, socket).map_err(|error| error.to_string())? {
-        if let Some(one) = inspected(host, socket, &one.id).map_err(|error| error.to_string())? {
+    for one in listed(host, socket)? {
+        if let Some(one) = inspected(host, socket, &one.id)? {
             running.insert(one.id.clone(), one);
         }
     }
@@ -114,11 +121,11 @@ fn heed(
     socket: &Path,
     event: &Event,
     running: &mut BTreeMap<String, Container>,
-) -> Result<bool, String> {
+) -> Result<bool, HostError> {
     let id = &event.actor.id;
     match event.action.as_str() {
         "start" | "restart" | "rename" => {
-            let now = inspected(host, socket, id).map_err(|error| error.to_string())?;
+            let now = inspected(host, socket, id)?;
             let before = match now.clone() {
                 Some(now) => running.insert(id.clone(), now),
                 None => running.remove(id),

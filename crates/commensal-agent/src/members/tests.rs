@@ -1,6 +1,6 @@
 //! Tests with a fake container engine and real directories.
 
-use super::{Change, Follow, Follower, Interest, Members, Reports};
+use super::{Change, Follow, Follower, Interest, Lost, Members, Reports};
 use commensal_core::actual::{ActualState, CgroupPath};
 use commensal_core::config;
 use commensal_core::desired::{literal_prefix, takes_cgroup};
@@ -212,12 +212,98 @@ fn what_the_loop_remembers() {
     members.fill(&host, &specs, &mut found);
     assert_eq!(found.engines.containers.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["aa"]);
     assert_eq!(found.engines.obstacle, None);
-    members.heed(Change::EngineLost { socket: socket.clone(), because: "gone".to_owned() });
+    let why = Lost { because: "gone".to_owned(), absent: false };
+    members.heed(Change::EngineLost { socket: socket.clone(), why });
     members.fill(&host, &specs, &mut found);
     assert_eq!(found.engines.containers.len(), 1, "what it said last holds");
-    assert_eq!(members.lost().get(&socket).map(String::as_str), Some("gone"));
+    assert_eq!(members.lost().get(&socket).map(|lost| lost.because.as_str()), Some("gone"));
     members.heed(Change::EngineBack { socket });
     assert!(members.lost().is_empty());
+}
+
+/// Of two engines, one without a socket is a problem only if the other one has none either, or if containers of it are
+/// known. Every pair of states of the engines, each reached by the events that its thread sends.
+#[test]
+fn an_engine_that_does_not_exist_is_no_problem_beside_one_that_does() {
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    enum Heard {
+        Unheard,
+        Absent,
+        Silent,
+        Answers,
+        Vanished,
+    }
+    use Heard::{Absent, Answers, Silent, Unheard, Vanished};
+    let sockets = [PathBuf::from("/run/docker.sock"), PathBuf::from("/run/podman/podman.sock")];
+    let lost =
+        |absent: bool| Lost { because: if absent { "ENOENT" } else { "ETIMEDOUT" }.to_owned(), absent };
+    let one = commensal_sensors::containers::Container {
+        id: "aa".repeat(32),
+        name: "aa".to_owned(),
+        labels: [("tier".to_owned(), "batch".to_owned())].into(),
+        pid: None,
+    };
+    let events = |state: Heard, socket: &PathBuf| {
+        let gone = |absent| Change::EngineLost { socket: socket.clone(), why: lost(absent) };
+        let list = Change::Containers { socket: socket.clone(), running: vec![one.clone()] };
+        match state {
+            Unheard => vec![],
+            Absent => vec![gone(true)],
+            Silent => vec![gone(false)],
+            Answers => vec![list],
+            Vanished => vec![list, gone(true)],
+        }
+    };
+    let all = [Unheard, Absent, Silent, Answers, Vanished];
+    for states in all.into_iter().flat_map(|first| all.map(|second| [first, second])) {
+        let mut members = Members::default();
+        for (state, socket) in states.into_iter().zip(&sockets) {
+            events(state, socket).into_iter().for_each(|event| members.heed(event));
+        }
+        let told: Vec<&Path> = members.missed(&sockets).map(|(socket, _)| socket).collect();
+        let absent = |state: &Heard| matches!(state, Absent | Vanished);
+        let wanted = states.iter().zip(&sockets).filter(|(state, _)| match state {
+            Unheard | Answers => false,
+            Silent | Vanished => true,
+            Absent => states.iter().all(absent),
+        });
+        let wanted: Vec<&Path> = wanted.map(|(_, socket)| socket.as_path()).collect();
+        assert_eq!(told, wanted, "{states:?}");
+        // Engines that are no longer followed are no problem.
+        assert_eq!(members.missed(&[]).count(), 0);
+        // The reason why no engine answers names one that exists, if there is one.
+        let specs = config::parse(
+            "g",
+            "[group.etl]\nclass = \"offline\"\nmatch = [{ docker-label = \"tier=batch\" }]\n",
+        )
+        .unwrap();
+        let mut found = ActualState::default();
+        members.fill(&LinuxHost::new(), &specs, &mut found);
+        let obstacle = found.engines.obstacle;
+        assert_eq!(obstacle.is_none(), states.contains(&Answers), "{states:?}: {obstacle:?}");
+        let names_silent = obstacle.is_some_and(|text| text.contains("ETIMEDOUT"));
+        assert_eq!(names_silent, states.contains(&Silent) && !states.contains(&Answers), "{states:?}");
+    }
+}
+
+/// A thread tells a socket that does not exist from one on which nobody listens.
+#[test]
+fn only_a_missing_socket_is_absent() {
+    let dir = tempfile::tempdir().unwrap();
+    let (missing, below, dead) =
+        (dir.path().join("no.sock"), dir.path().join("no/e.sock"), dir.path().join("dead.sock"));
+    drop(UnixListener::bind(&dead).unwrap());
+    for (socket, absent) in [(missing, true), (below, true), (dead, false)] {
+        let (tell, changes) = channel();
+        let follow = Follow { sockets: vec![socket.clone()], mounts: Vec::new() };
+        let _follower = Follower::start(follow, &Reports::new(tell, Waker::new().unwrap())).unwrap();
+        let seen = until(&changes, |change| matches!(change, Change::EngineLost { .. }));
+        let told = seen.iter().any(|change| match change {
+            Change::EngineLost { why, .. } => why.absent == absent && !why.because.is_empty(),
+            _ => false,
+        });
+        assert!(told, "{}: {seen:?}", socket.display());
+    }
 }
 
 /// Creates a cgroup for this test in each writable hierarchy; prints a line if there is none.
