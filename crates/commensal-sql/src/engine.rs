@@ -248,7 +248,8 @@ impl Engine {
         Ok(Some(done.warnings))
     }
 
-    /// Reconciles the running groups with the catalogue. A dropped group remains until its last query has finished.
+    /// Reconciles the running groups with the catalogue. A dropped group remains until its last running query has
+    /// finished; queries that wait in its queue fail.
     /// Returns warnings about limits that the server could not set on a worker's cgroup.
     fn put_in_force(&self, catalog: &Catalog) -> Result<Vec<String>, Error> {
         let mut warnings = Vec::new();
@@ -270,6 +271,9 @@ impl Engine {
             };
             groups.insert(name.to_owned(), group);
         }
+        let dropped =
+            old.values().filter(|group| groups.get(&group.name).is_none_or(|kept| kept.id != group.id));
+        dropped.for_each(|group| group.close());
         self.groups.store(Arc::new(groups));
         Ok(warnings)
     }

@@ -15,6 +15,7 @@ mod days;
 mod greeting;
 mod packets;
 mod rows;
+mod socket;
 mod tls;
 mod values;
 
@@ -40,11 +41,19 @@ pub struct Limits {
     pub statements: usize,
     /// Timeout of a login, including the TLS handshake.
     pub login: Duration,
+    /// Time after which a connection ends whose client's machine does not answer keep-alive probes.
+    pub silence: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { connections: 500, packet: 4 << 20, statements: 1_000, login: Duration::from_secs(10) }
+        Limits {
+            connections: 500,
+            packet: 4 << 20,
+            statements: 1_000,
+            login: Duration::from_secs(10),
+            silence: Duration::from_secs(30),
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //! charged. A query keeps a reference to the accounts of the group that pays for it. Threads and worker processes
 //! belong to [`Group`](super::group::Group).
 
+use super::error::Error;
 use super::memory::GroupMemory;
 use super::queue::Queue;
 use super::settings::Settings;
@@ -55,6 +56,17 @@ impl Accounts {
             timer: Handle::current(),
             polled_ns: AtomicU64::new(0),
         }
+    }
+
+    /// Ends the wait of all queries in the queue, and admits no others: the group was dropped.
+    pub fn close(&self) {
+        self.queue.close(self.dropped());
+    }
+
+    /// Returns the error of queries that the group no longer admits.
+    #[must_use]
+    pub fn dropped(&self) -> Error {
+        Error::Rule(format!("workload group {} was dropped", self.name))
     }
 
     /// Adds the CPU time of a poll on one of the group's threads. The caller has already charged the poll to a group.

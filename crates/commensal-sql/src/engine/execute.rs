@@ -212,7 +212,7 @@ pub async fn start(held: Held, mut work: Work) -> Result<Rows, Error> {
         }
         _ => {
             let Some(runtime) = held.group.runtime().cloned() else {
-                return Err(Error::Rule(format!("workload group {} is being dropped", query.home().name)));
+                return Err(query.home().dropped());
             };
             runtime.spawn(task(held, work, sender));
         }

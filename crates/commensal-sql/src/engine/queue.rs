@@ -103,6 +103,8 @@ struct State {
     limits: QueueLimits,
     line: Line,
     wake: BTreeMap<u64, oneshot::Sender<()>>,
+    /// Why the queue admits nobody any more.
+    closed: Option<Error>,
 }
 
 /// A query's place in the queue, which is released on drop.
@@ -137,7 +139,7 @@ impl Queue {
     /// Creates an empty queue.
     #[must_use]
     pub fn new(limits: QueueLimits, room: MemoryCheck) -> Queue {
-        let state = State { limits, line: Line::default(), wake: BTreeMap::new() };
+        let state = State { limits, line: Line::default(), wake: BTreeMap::new(), closed: None };
         Queue { state: Mutex::new(state), room }
     }
 
@@ -149,6 +151,14 @@ impl Queue {
     pub fn set_limits(&self, limits: QueueLimits) {
         self.lock().limits = limits;
         self.admit();
+    }
+
+    /// Closes the queue of a group that is dropped: queries that wait or that arrive later get this error. Queries that
+    /// run keep their slots.
+    pub fn close(&self, why: Error) {
+        let mut state = self.lock();
+        state.closed.get_or_insert(why);
+        state.wake.clear();
     }
 
     /// Returns the number of running and of waiting queries.
@@ -174,7 +184,7 @@ impl Queue {
     ///
     /// # Errors
     /// With Doris' messages: the queue is full, the wait timed out, the query was cancelled while it waited, or the
-    /// query requests more slots than the group has.
+    /// query requests more slots than the group has. The error of [`Queue::close`] if the queue is closed.
     pub async fn enter(
         self: &Arc<Self>,
         request: SlotRequest,
@@ -182,6 +192,9 @@ impl Queue {
     ) -> Result<Ticket, Error> {
         let (place, turn, timeout) = {
             let mut state = self.lock();
+            if let Some(why) = &state.closed {
+                return Err(why.clone());
+            }
             let limits = state.limits;
             let impossible = request.slots > limits.max_concurrency && limits.max_concurrency > 0;
             if request.slots == 0 || impossible {
@@ -200,10 +213,16 @@ impl Queue {
         };
         tokio::select! {
             biased;
-            Ok(()) = turn => Ok(place),
+            admitted = turn => admitted.map(|()| place).map_err(|_| self.why_closed()),
             why = stopped => Err(why),
             () = tokio::time::sleep(timeout) => Err(Error::QueueTimeout(timeout)),
         }
+    }
+}
+
+impl Queue {
+    fn why_closed(&self) -> Error {
+        self.lock().closed.clone().unwrap_or(Error::Cancelled)
     }
 }
 
@@ -259,6 +278,25 @@ mod tests {
         line.leave(1);
         assert_eq!(line.admit(&limits, || false), [2], "one always runs, whatever memory says");
         assert_eq!(line.admit(&limits, || true), [3]);
+    }
+
+    #[tokio::test]
+    async fn a_closed_queue_answers_everybody() {
+        let queue = Arc::new(Queue::new(limits(1, 5), Box::new(|| true)));
+        let enter = |number| {
+            let request = SlotRequest { number, slots: 1, timeout: None };
+            queue.enter(request, std::future::pending())
+        };
+        let running = enter(1).await.unwrap();
+        let mut waiting = Box::pin(enter(2));
+        assert!(futures::poll!(&mut waiting).is_pending());
+        let why = Error::Rule("closed".to_owned());
+        queue.close(why.clone());
+        assert_eq!(waiting.await.unwrap_err(), why);
+        assert_eq!(enter(3).await.unwrap_err(), why);
+        assert_eq!(queue.lengths(), (1, 0), "the one that runs keeps its slot");
+        drop(running);
+        assert_eq!(queue.lengths(), (0, 0));
     }
 
     /// Many queries arrive simultaneously and some leave the queue before they run. Never more than two run, every

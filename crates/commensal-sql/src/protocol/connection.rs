@@ -5,6 +5,7 @@ use super::auth::{self, Access, Origin};
 use super::greeting::{self, Greeted, Incoming, MANY_STATEMENTS};
 use super::packets::{self, Ahead, PacketError, PayloadReader};
 use super::rows::{self, Column, Ready, RowFormat};
+use super::socket::Socket;
 use super::values::Placeholders;
 use super::{Limits, Terms};
 use crate::engine::Engine;
@@ -63,15 +64,15 @@ pub async fn refuse(mut stream: TcpStream) -> io::Result<()> {
 pub async fn serve(terms: &Terms, stream: TcpStream, peer: SocketAddr, id: u32) -> Result<(), PacketError> {
     // Converts IPv4-mapped addresses of an IPv6 socket to IPv4.
     let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
-    stream.set_nodelay(true)?;
+    let socket = Socket::new(stream, terms.limits.silence)?;
     let no_login = |_| io::Error::new(io::ErrorKind::TimedOut, "no login");
     let logged_in =
-        timeout(terms.limits.login, log_in(terms, stream, peer, id)).await.map_err(no_login)??;
+        timeout(terms.limits.login, log_in(terms, socket.clone(), peer, id)).await.map_err(no_login)??;
     let Some((mut served, from)) = logged_in else { return Ok(()) };
     let gone = CancellationToken::new();
     let close = served.connection.close.clone();
     let (ahead, packets) = mpsc::unbounded_channel();
-    let watcher = tokio::spawn(packets::watch(from, ahead, terms.limits.packet, gone.clone()));
+    let watcher = tokio::spawn(packets::watch(from, socket, ahead, terms.limits.packet, gone.clone()));
     let outcome = tokio::select! {
         outcome = served.run(packets) => outcome,
         () = close.cancelled() => Ok(()),
@@ -93,7 +94,7 @@ pub async fn serve(terms: &Terms, stream: TcpStream, peer: SocketAddr, id: u32) 
 /// Greets a client and authenticates it. Returns `None` after a refusal, which is reported to the client.
 async fn log_in(
     terms: &Terms,
-    stream: TcpStream,
+    socket: Socket,
     peer: SocketAddr,
     id: u32,
 ) -> Result<Option<(Served, Incoming)>, PacketError> {
@@ -101,7 +102,7 @@ async fn log_in(
     getrandom::fill(&mut salt).map_err(io::Error::other)?;
     // On the wire, the salt is terminated by a zero byte, so it must not contain one.
     salt.iter_mut().for_each(|byte| *byte = *byte % 126 + 1);
-    let mut greeted = greeting::greet(stream, id, &salt, terms.tls.as_deref()).await?;
+    let mut greeted = greeting::greet(socket, id, &salt, terms.tls.as_deref()).await?;
     let insecure = terms.tls_required && !greeted.encrypted && !peer.ip().is_loopback();
     let origin = Origin { address: peer.ip(), encrypted: greeted.encrypted };
     if !greeted.login.proven && !insecure {

@@ -7,10 +7,10 @@
 //! ```
 
 use super::packets::{Packet, PacketError, PayloadReader};
+use super::socket::Socket;
 use super::tls::Tls;
 use crate::engine::password::{Method, SALT};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 /// `CLIENT_CONNECT_WITH_DB`.
 const WITH_DATABASE: u32 = 0x0000_0008;
@@ -119,27 +119,24 @@ fn greeting(id: u32, salt: &[u8; SALT], tls: bool) -> Vec<u8> {
 /// # Errors
 /// The client disconnects or sends an invalid packet, or the handshake fails.
 pub async fn greet(
-    mut stream: TcpStream,
+    mut socket: Socket,
     id: u32,
     salt: &[u8; SALT],
     tls: Option<&Tls>,
 ) -> Result<Greeted, PacketError> {
-    stream.write_all(&greeting(id, salt, tls.is_some())).await?;
-    let first = Packet::of_login(&mut stream, 1).await?;
+    socket.write_all(&greeting(id, salt, tls.is_some())).await?;
+    let first = Packet::of_login(&mut socket, 1).await?;
     let asks_for_tls = first.bytes.first_chunk().is_some_and(|bytes| u32::from_le_bytes(*bytes) & SSL != 0);
     let (from, to, login): (Incoming, Outgoing, _) = match tls.filter(|_| asks_for_tls) {
         // Only the SSLRequest was read, and not a byte more, so the server cannot mistake plaintext for encrypted data.
         Some(tls) => {
-            let mut stream = tls.accept(stream).await.map_err(PacketError::Handshake)?;
+            let mut stream = tls.accept(socket).await.map_err(PacketError::Handshake)?;
             let login = Packet::of_login(&mut stream, 2).await?;
             let (from, to) = tokio::io::split(stream);
             (Box::new(from), Box::new(to), login)
         }
         None if asks_for_tls => return Err(PacketError::NoTls),
-        None => {
-            let (from, to) = stream.into_split();
-            (Box::new(from), Box::new(to), first)
-        }
+        None => (Box::new(socket.clone()), Box::new(socket), first),
     };
     let login = read(&login).ok_or(PacketError::NoLogin(login.bytes.len()))?;
     Ok(Greeted { from, to, login, encrypted: asks_for_tls })

@@ -1,15 +1,12 @@
 //! Packets from a client: checks their numbers and sizes, and reads ahead while a query runs, so that the server
 //! notices when the client disconnects.
 
+use super::socket::Socket;
 use std::io;
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
-
-/// Maximum number of bytes read ahead while a client waits for a response. Clients rarely send anything during that
-/// time.
-const AHEAD: usize = 64 << 10;
 
 /// Maximum size of a login packet, in bytes.
 const LOGIN: usize = 64 << 10;
@@ -102,18 +99,21 @@ impl Packet {
 /// The payload of a packet that was read ahead, and a permit for its bytes within the read-ahead limit.
 pub type Ahead = (Vec<u8>, OwnedSemaphorePermit);
 
-/// Reads commands from `from` and sends them to `to` until one of the two is closed, then cancels `gone`.
+/// Reads commands from `from`, a stream over `socket`, and sends them to `to` until one of them is closed, then cancels
+/// `gone`. Reads ahead of the command that runs, because only a read sees the end of the stream behind data that was sent
+/// before: as many bytes as one packet may have. Clients rarely send anything before they have a response.
 ///
 /// # Errors
 /// The client violated the protocol, or the socket failed. `gone` is cancelled in this case, too.
 pub async fn watch(
     mut from: impl AsyncRead + Unpin,
+    socket: Socket,
     to: mpsc::UnboundedSender<Ahead>,
     limit: usize,
     gone: CancellationToken,
 ) -> Result<(), PacketError> {
     let _guard = gone.clone().drop_guard();
-    let room = Arc::new(Semaphore::new(AHEAD));
+    let room = Arc::new(Semaphore::new(limit));
     loop {
         let packet = tokio::select! {
             packet = Packet::read(&mut from, limit) => packet?,
@@ -124,10 +124,12 @@ pub async fn watch(
         if number > 0 || bytes.is_empty() {
             return Err(PacketError::OutOfOrder(number));
         }
-        let size = u32::try_from(bytes.len().min(AHEAD)).unwrap_or(u32::MAX);
+        let size = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         let permit = tokio::select! {
             permit = Arc::clone(&room).acquire_many_owned(size) => permit.map_err(io::Error::other)?,
             () = gone.cancelled() => return Ok(()),
+            // Nothing is read while the limit is reached, so no read notices that the client disconnects.
+            () = socket.closed() => return Ok(()),
         };
         if to.send((bytes, permit)).is_err() {
             return Ok(());

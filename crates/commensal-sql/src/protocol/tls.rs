@@ -1,13 +1,13 @@
 //! Encryption of connections with TLS 1.2 or 1.3. The certificate and the key are PEM files, which can be reloaded
 //! while connections are open.
 
+use super::socket::Socket;
 use arc_swap::ArcSwap;
 use commensal_host::{Host, HostError, LinuxHost};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
@@ -100,8 +100,8 @@ impl Tls {
     ///
     /// # Errors
     /// The client and the server have no common parameters, or the client disconnects.
-    pub async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
-        TlsAcceptor::from(self.config.load_full()).accept(stream).await
+    pub async fn accept(&self, socket: Socket) -> io::Result<TlsStream<Socket>> {
+        TlsAcceptor::from(self.config.load_full()).accept(socket).await
     }
 }
 

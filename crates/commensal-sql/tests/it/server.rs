@@ -9,6 +9,7 @@
 mod access;
 pub(crate) mod client;
 mod crowd;
+mod ends;
 mod faults;
 pub mod fixture;
 mod limits;

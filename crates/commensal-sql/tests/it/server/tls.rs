@@ -23,7 +23,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    fn write(folder: &Path) -> Pair {
+    pub fn write(folder: &Path) -> Pair {
         let mut signer = CertificateParams::new(Vec::new()).unwrap();
         signer.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let signer = CertifiedIssuer::self_signed(signer, KeyPair::generate().unwrap()).unwrap();
@@ -45,7 +45,7 @@ impl Pair {
     }
 
     /// Trusts who signed it.
-    fn client(&self) -> Arc<ClientConfig> {
+    pub fn client(&self) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(self.file("ca.pem")).unwrap()).unwrap();
         let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
