@@ -1,7 +1,6 @@
 //! Generates files. The references of knobs and limits (from their tables) are stored in the tree. Man pages and
 //! completions (from the command line) and the JSON Schemas of records are written only for packages.
 
-use crate::terminal;
 use anyhow::bail;
 use clap::CommandFactory;
 use clap_complete::Shell;
@@ -12,14 +11,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
-/// Writes the references of limits and knobs and the README's picture, or with `check` reports which are stale.
+/// Writes the references of limits and knobs, or with `check` reports which are stale.
 pub fn texts(root: &Path, check: bool) -> anyhow::Result<()> {
-    let transcript = std::fs::read_to_string(root.join("docs/picture/terminal.txt"))?;
-    let files = [
-        ("docs/reference/knobs.md", knobs()),
-        ("docs/reference/limits.md", limits()),
-        ("docs/picture/terminal.svg", terminal::picture(&transcript)),
-    ];
+    let files = [("docs/reference/knobs.md", knobs()), ("docs/reference/limits.md", limits())];
     let stale =
         |(name, text): &&(&str, String)| std::fs::read_to_string(root.join(name)).ok().as_ref() != Some(text);
     let stale: Vec<_> = files.iter().filter(stale).collect();

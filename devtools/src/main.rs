@@ -7,7 +7,6 @@ mod bench;
 mod generate;
 mod soak;
 mod stage;
-mod terminal;
 
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
@@ -23,7 +22,7 @@ struct Devtools {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Write the references of all limits and knobs, and the README's picture; with --out the additional files of a package.
+    /// Write the references of all limits and knobs; with --out the additional files of a package.
     Gen {
         /// Only report whether they are up to date.
         #[arg(long)]
