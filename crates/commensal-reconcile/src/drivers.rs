@@ -22,24 +22,6 @@ use commensal_core::errno::Errno;
 use commensal_core::knob::{File, KnobId};
 use commensal_host::{Dir, Host, HostError};
 
-/// Returns the text that changes one value and keeps the other values of the same file. v2 `cpu.max` needs this: it
-/// takes quota and period in one write, and a period alone cannot be written.
-pub(crate) fn text_for(
-    host: &mut dyn Host,
-    dir: Dir,
-    (knob, file): (Option<KnobId>, &str),
-    text: String,
-) -> String {
-    if knob != Some(KnobId::CpuPeriod) || file != "cpu.max" {
-        return text;
-    }
-    let now = host.read(dir, file).unwrap_or_default();
-    match (now.split_whitespace().next(), text.split_whitespace().nth(1)) {
-        (Some(quota), Some(period)) => format!("{quota} {period}"),
-        _ => text,
-    }
-}
-
 /// Reads a value that may have to be restored later. While a group is idle, the file of its weight shows a fixed number
 /// (3 in v1, 1 in v2): when `cpu.idle` ends, the group gets the kernel's default weight, which is returned. Any other
 /// weight was journalled before the group became idle (see the plan).

@@ -42,6 +42,7 @@ mod attributes;
 mod drivers;
 mod enforce;
 pub mod groups_file;
+mod hand;
 mod instance;
 pub mod journal;
 mod marks;

@@ -12,14 +12,13 @@
 
 use crate::drivers::apply::with_meaning;
 use crate::drivers::lifted_group::{LiftedGroup, lower};
-use crate::drivers::{original_text, text_for};
+use crate::drivers::original_text;
+use crate::hand::{self, Put, Slot};
 use crate::journal::{self, Journal, Owner, Record, Target};
 use crate::marks::{self, Mark};
-use commensal_core::errno::Errno;
-use commensal_core::knob::{File, KnobId, Value, Version};
+use commensal_core::knob::{KnobId, Value, Version};
 use commensal_core::text;
-use commensal_core::topology::Device;
-use commensal_host::{Dir, Host, HostError, Lock, below};
+use commensal_host::{Dir, Host, Lock, below};
 use commensal_sensors::machine;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -239,26 +238,18 @@ fn bring(
     wanted: &Wanted,
     known: &Known,
 ) -> Result<(bool, Wanted), Failed> {
-    let (path, inode) = (below(Path::new(&wanted.group.mount), &wanted.group.path), wanted.group.inode);
-    let dir = match host.open(&path) {
-        Ok(dir) => dir,
-        Err(error) if is_gone(&error) => return Err(Failed::Gone),
-        Err(error) => return Err(Failed::Refused(error.to_string())),
-    };
-    if dir.inode != inode {
-        host.close(dir);
-        return Err(Failed::Gone);
-    }
+    let opened = hand::open(host, &wanted.group).map_err(|error| Failed::Refused(error.to_string()))?;
+    let Some(dir) = opened else { return Err(Failed::Gone) };
     let wanted = &newest(host, state_dir, dir, wanted);
     let done = in_group(host, state_dir, dir, wanted, known).map(|written| (written, wanted.clone()));
     host.close(dir);
     done.map_err(|why| {
         // A missing file or device gives the same error numbers as a missing group.
-        let there = host.open(&path).is_ok_and(|again| {
+        let again = hand::open(host, &wanted.group).ok().flatten();
+        if let Some(again) = again {
             host.close(again);
-            again.inode == inode
-        });
-        if there { Failed::Refused(format!("{}: {why}", wanted.shown())) } else { Failed::Gone }
+        }
+        if again.is_some() { Failed::Refused(format!("{}: {why}", wanted.shown())) } else { Failed::Gone }
     })
 }
 
@@ -277,10 +268,6 @@ fn newest(host: &mut dyn Host, state_dir: &Path, dir: Dir, wanted: &Wanted) -> W
     }
 }
 
-fn is_gone(error: &HostError) -> bool {
-    matches!(error.errno, Errno::ENOENT | Errno::ENODEV)
-}
-
 /// Sets one value in the open group; returns whether a write was necessary.
 fn in_group(
     host: &mut dyn Host,
@@ -289,40 +276,23 @@ fn in_group(
     wanted: &Wanted,
     known: &Known,
 ) -> Result<bool, String> {
-    let (knob, file, device) = row(wanted)?;
-    let to = file.parse(&wanted.value, device).map_err(|error| error.to_string())?;
-    let refused = |error: &HostError| with_meaning(error, Some(knob));
-    let holds = |host: &mut dyn Host| -> Result<(bool, String), String> {
-        let text = host.read(dir, file.name).map_err(|error| refused(&error))?;
-        let held = file.parse(&text, device).is_ok_and(|now| file.holds(&now, &to));
-        Ok((held, text.trim().to_owned()))
-    };
-    if holds(host)?.0 {
+    let slot = Slot::of(&wanted.knob, &wanted.file, wanted.device.as_deref())?;
+    let to = slot.file.parse(&wanted.value, slot.device).map_err(|error| error.to_string())?;
+    if slot.read(host, dir).is_ok_and(|now| slot.has(&now, &to)) {
         return Ok(false);
     }
-    keep_original(host, state_dir, dir, wanted, (knob, file), known);
-    if knob == KnobId::CpuIdle && to == Value::Number(1) {
+    keep_original(host, state_dir, dir, wanted, &slot, known);
+    if slot.knob == KnobId::CpuIdle && to == Value::Number(1) {
         keep_weight(host, state_dir, dir, wanted, known);
     }
-    let text = text_for(host, dir, (Some(knob), file.name), wanted.value.clone());
-    let written = host.write(dir, file.name, &text);
-    match holds(host)? {
-        (true, _) => Ok(true),
-        (false, _) if written.is_err() => written.map(|()| true).map_err(|error| refused(&error)),
-        (false, now) => Err(format!("wrote {}, reads {now}; another program writes it", wanted.value.trim())),
+    match hand::put(host, dir, &slot, &to) {
+        Put::Held(_) | Put::Written(_) => Ok(true),
+        Put::NotTaken(now) => {
+            Err(format!("wrote {}, reads {now}; another program writes it", wanted.value.trim()))
+        }
+        Put::Gone(error) | Put::Refused(error) => Err(with_meaning(&error, Some(slot.knob))),
+        Put::Unread(why) | Put::Unwritable(why) => Err(why),
     }
-}
-
-/// Returns the knob, its file and the device of a record. An unknown name is an error, because commensal has not
-/// written such a record.
-fn row(wanted: &Wanted) -> Result<(KnobId, &'static File, Option<Device>), String> {
-    let knob = KnobId::from_name(&wanted.knob).ok_or("no setting of this name is known")?;
-    let files = [Version::V1, Version::V2].into_iter().filter_map(|version| knob.row().file(version));
-    let file =
-        files.into_iter().find(|file| file.name == wanted.file).ok_or("the setting has another file")?;
-    let device =
-        wanted.device.as_deref().map(str::parse).transpose().map_err(|_| "no device has this number")?;
-    Ok((knob, file, device))
 }
 
 /// Journals the original before a safe value is written, in a group that commensal did not create and whose original is
@@ -334,7 +304,7 @@ fn keep_original(
     state_dir: &Path,
     dir: Dir,
     wanted: &Wanted,
-    (knob, file): (KnobId, &File),
+    slot: &Slot,
     known: &Known,
 ) {
     if known.created.contains(&wanted.group) || known.in_journal.contains(&wanted.key()) {
@@ -352,8 +322,8 @@ fn keep_original(
         Ok(Some(mark)) if of_journal(&mark) => mark.record,
         // The journal may have lost the record of the group's creation.
         Ok(None) if matches!(marks::of(host, dir, &Record::Created(wanted.group.clone())), Ok(None)) => {
+            let Slot { knob, file, device } = *slot;
             let Ok(text) = original_text(host, dir, (knob, file)) else { return };
-            let device = wanted.device.as_deref().and_then(|device| device.parse().ok());
             let value = file.parse(&text, device).ok().and_then(|now| file.encode(&now, device).ok());
             let Some(value) = value else { return };
             record(value)
@@ -378,7 +348,7 @@ fn keep_weight(host: &mut dyn Host, state_dir: &Path, dir: Dir, idle: &Wanted, k
             continue;
         }
         let weight = Wanted { knob: knob.to_string(), file: file.name.to_owned(), ..idle.clone() };
-        keep_original(host, state_dir, dir, &weight, (knob, file), known);
+        keep_original(host, state_dir, dir, &weight, &Slot { knob, file, device: None }, known);
     }
 }
 

@@ -104,7 +104,7 @@ impl File {
             (Form::Number | Form::MinusOne | Form::MaxWord | Form::Quota, Value::Number(n), _) => {
                 Ok(n.to_string())
             }
-            // `max` as in a new group; the writer replaces it with the quota in force.
+            // `max` as in a new group; `encode_over` replaces it with the quota in force.
             (Form::Period, Value::Number(n), _) => Ok(format!("max {n}")),
             (Form::MinusOne, Value::NoLimit, _) => Ok("-1".to_owned()),
             (Form::MaxWord | Form::Quota, Value::NoLimit, _) => Ok("max".to_owned()),
@@ -131,6 +131,23 @@ impl File {
                 Err(wrong("possible without a device"))
             }
             _ => Err(wrong("a value of the file's type")),
+        }
+    }
+
+    /// The text that changes one value of a file that reads `now`, and keeps the others. v2 `cpu.max` needs this: it takes
+    /// quota and period in one write, and a period alone cannot be written.
+    ///
+    /// # Errors
+    /// As [`File::encode`].
+    pub fn encode_over(
+        &self,
+        now: &str,
+        value: &Value,
+        device: Option<Device>,
+    ) -> Result<String, CodecError> {
+        match (self.form, value, now.split_whitespace().next()) {
+            (Form::Period, Value::Number(period), Some(quota)) => Ok(format!("{quota} {period}")),
+            _ => self.encode(value, device),
         }
     }
 

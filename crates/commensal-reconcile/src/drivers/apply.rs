@@ -20,7 +20,8 @@ pub use record::{forget_gone, forget_settled, verify};
 
 use crate::agent_lock::lives;
 use crate::drivers::level::Kept;
-use crate::drivers::{cookies, original_text, text_for};
+use crate::drivers::{cookies, original_text};
+use crate::hand::{self, Put, Slot, is_gone};
 use crate::journal::{Journal, JournalError, Record, Target};
 use crate::marks;
 use commensal_core::actual::{ActualState, CgroupPath, CgroupRef};
@@ -474,7 +475,7 @@ impl<'a> Work<'a> {
                 self.host.close(dir);
                 dir.inode != target.inode
             }
-            Err(error) => matches!(error.errno, Errno::ENOENT | Errno::ENODEV),
+            Err(error) => is_gone(&error),
         });
         dead
     }
@@ -626,7 +627,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Writes one value, reads it back and compares it after normalisation.
+    /// Puts one value into a group.
     fn write(
         &mut self,
         place: &CgroupRef,
@@ -635,31 +636,19 @@ impl<'a> Work<'a> {
         to: &Value,
     ) -> Result<(), Refusal> {
         let dir = self.dir(place)?;
-        let file = self.file(place, knob)?;
-        let text = file.encode(to, device).map_err(|error| Refusal::Plan(error.to_string()))?;
-        let text = text_for(self.host, dir, (Some(knob), file.name), text);
-        let written = self.host.write(dir, file.name, &text);
-        let place = self.actual.show(place);
-        let unread = |because: String| Refusal::Unread { place: place.clone(), file: file.name, because };
-        let read = self.host.read(dir, file.name).map_err(|error| unread(error.to_string()));
-        let read = read.and_then(|text| file.parse(&text, device).map_err(|error| unread(error.to_string())));
-        // The value may be in force although its write returned an error; if so, its record must stay.
-        if let Err(error) = written
-            && !read.as_ref().is_ok_and(|now| file.holds(now, to))
-        {
-            return Err(host_error(error, Some(knob)));
-        }
-        let read = read?;
-        if !file.holds(&read, to) {
-            let (want, read) = (to.to_string(), read.to_string());
-            return Err(Refusal::ReadBack { place, file: file.name, want, read });
-        }
-        self.outcome.applied.push(Applied {
-            place,
-            file: file.name,
-            want: to.to_string(),
-            read: read.to_string(),
-        });
+        let slot = Slot { knob, file: self.file(place, knob)?, device };
+        let (put, place) = (hand::put(self.host, dir, &slot, to), self.actual.show(place));
+        let (file, want) = (slot.file.name, to.to_string());
+        let read = match put {
+            Put::Held(read) | Put::Written(read) => read.to_string(),
+            Put::NotTaken(read) => {
+                return Err(Refusal::ReadBack { place, file, want, read: read.to_string() });
+            }
+            Put::Unread(because) => return Err(Refusal::Unread { place, file, because }),
+            Put::Gone(error) | Put::Refused(error) => return Err(host_error(error, Some(knob))),
+            Put::Unwritable(why) => return Err(Refusal::Plan(why)),
+        };
+        self.outcome.applied.push(Applied { place, file, want, read });
         Ok(())
     }
 
@@ -720,9 +709,9 @@ impl<'a> Work<'a> {
         }
         let vanished = || Refusal::Vanished { place: self.actual.show(place) };
         let path = below(Path::new(&self.mount(place)), place.path.as_str());
-        let dir = self.host.open(&path).map_err(|error| match error.errno {
-            Errno::ENOENT | Errno::ENODEV => vanished(),
-            _ => host_error(error, None),
+        let dir = self.host.open(&path).map_err(|error| match is_gone(&error) {
+            true => vanished(),
+            false => host_error(error, None),
         })?;
         let recreated = self.recreated.get(place).copied();
         let planned = recreated.or_else(|| self.actual.cgroups.get(place).map(|found| found.inode));

@@ -5,6 +5,7 @@
 //! thread without it. This module gives the cookie to all threads that lack it, and reads the thread lists again until
 //! a complete pass finds no such thread.
 
+use crate::hand::is_gone;
 use commensal_core::errno::Errno;
 use commensal_host::{Cookie, Dir, Host, HostError};
 use std::collections::BTreeMap;
@@ -87,7 +88,7 @@ fn threads(host: &mut dyn Host, group: Dir) -> Result<Vec<(u32, u64)>, HostError
         let below = threads(host, child);
         host.close(child);
         match below {
-            Err(error) if matches!(error.errno, Errno::ENOENT | Errno::ENODEV) => {}
+            Err(error) if is_gone(&error) => {}
             below => found.extend(below?),
         }
     }

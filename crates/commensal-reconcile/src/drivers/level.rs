@@ -11,6 +11,7 @@
 //! thread without a record gets the default ones. Newer kernels do not change real-time threads (5.10.0-160, by the
 //! release notes): such threads are not `SCHED_IDLE` afterwards, and this module does not change them.
 
+use crate::hand::is_gone;
 use crate::journal::{Record, Target};
 use commensal_core::actual::Hierarchy;
 use commensal_core::errno::Errno;
@@ -101,7 +102,7 @@ fn threads_where(
         });
         match below {
             Ok(below) => tids.extend(below),
-            Err(error) if matches!(error.errno, Errno::ENOENT | Errno::ENODEV) => {}
+            Err(error) if is_gone(&error) => {}
             Err(error) => return Err(error),
         }
     }
@@ -253,7 +254,7 @@ fn of_thread(
     let Some(index) = hierarchies.iter().position(|one| one.mount == mount) else { return Ok(None) };
     let Some(path) = places(host, Path::new(&file), hierarchies).remove(&index) else { return Ok(None) };
     let dir = match host.open(&below(Path::new(mount), path.as_str())) {
-        Err(error) if matches!(error.errno, Errno::ENOENT | Errno::ENODEV) => return Ok(None),
+        Err(error) if is_gone(&error) => return Ok(None),
         opened => opened?,
     };
     let found = level(host, dir);

@@ -14,6 +14,7 @@ use crate::drivers::level::{self, Kept};
 use crate::drivers::lift::level_above;
 use crate::drivers::members;
 use crate::drivers::recreate::copy;
+use crate::hand::is_gone;
 use crate::journal::{Journal, JournalError, LIFTED, Record, Target};
 use commensal_core::actual::CgroupPath;
 use commensal_core::errno::Errno;
@@ -192,12 +193,12 @@ fn enter(host: &mut dyn Host, own: Dir, into: Dir) -> Result<(), HostError> {
 pub fn put_down(host: &mut dyn Host, lifted: &LiftedGroup) -> Result<(), HostError> {
     let mount = Path::new(&lifted.group.mount);
     let from = match host.open(&below(mount, &lifted.to)) {
-        Err(error) if matches!(error.errno, Errno::ENOENT | Errno::ENODEV) => return Ok(()),
+        Err(error) if is_gone(&error) => return Ok(()),
         opened => opened?,
     };
     let above = lifted.to.rsplit_once('/').map_or("", |(above, _)| above);
     let home = match host.open(&below(mount, &lifted.group.path)) {
-        Err(error) if matches!(error.errno, Errno::ENOENT | Errno::ENODEV) => host.open(&below(mount, above)),
+        Err(error) if is_gone(&error) => host.open(&below(mount, above)),
         // After any other error the group may still exist, and its members must not end up outside it.
         opened => opened,
     };
@@ -241,7 +242,7 @@ pub(crate) fn lower(host: &mut dyn Host, lifted: &LiftedGroup) -> Result<(), Hos
     });
     host.close(parent);
     match removed {
-        Err(error) if matches!(error.errno, Errno::ENOENT | Errno::ENODEV) => Ok(()),
+        Err(error) if is_gone(&error) => Ok(()),
         removed => removed,
     }
 }
@@ -266,7 +267,7 @@ pub fn lower_group(
 /// Returns an error when the list cannot be read, so that it is unknown whether there are members.
 fn pids(host: &mut dyn Host, group: Dir) -> Result<Vec<u32>, HostError> {
     match members::pids(host, group) {
-        Err(error) if matches!(error.errno, Errno::ENOENT | Errno::ENODEV) => Ok(Vec::new()),
+        Err(error) if is_gone(&error) => Ok(Vec::new()),
         pids => pids,
     }
 }

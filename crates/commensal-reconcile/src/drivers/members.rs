@@ -1,6 +1,7 @@
 //! Lists, thaws and kills the processes of commensal's groups.
 
 use crate::drivers::apply::identity;
+use crate::hand::is_gone;
 use commensal_core::errno::Errno;
 use commensal_host::{Dir, Host, HostError, Process, Signal};
 use std::time::{Duration, Instant};
@@ -87,7 +88,7 @@ pub fn kill_all(host: &mut dyn Host, group: Dir, patience: Duration) -> Result<(
     loop {
         let left = match pids(host, group) {
             Ok(left) => left,
-            Err(error) if matches!(error.errno, Errno::ENODEV | Errno::ENOENT) => return Ok(()),
+            Err(error) if is_gone(&error) => return Ok(()),
             Err(error) => return Err(error),
         };
         if left.is_empty() {

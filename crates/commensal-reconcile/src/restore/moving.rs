@@ -10,6 +10,7 @@ use super::proof;
 use crate::drivers::apply::{alive, identity};
 use crate::drivers::level::{self, Kept};
 use crate::drivers::members;
+use crate::hand::is_gone;
 use crate::journal::{Contents, Record, Target};
 use commensal_core::errno::Errno;
 use commensal_core::member::ProcessId;
@@ -189,7 +190,7 @@ fn put(
     low: Option<&Kept>,
 ) -> Result<bool, HostError> {
     let dir = match host.open(&below(Path::new(&target.mount), &target.path)) {
-        Err(error) if matches!(error.errno, Errno::ENOENT | Errno::ENODEV) => return Ok(false),
+        Err(error) if is_gone(&error) => return Ok(false),
         opened => opened?,
     };
     let same = dir.inode == target.inode;

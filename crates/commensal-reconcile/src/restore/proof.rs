@@ -11,9 +11,9 @@ use super::target::open;
 use crate::agent_lock::lives;
 use crate::drivers::apply::identity;
 use crate::drivers::{aside, members, recreate};
+use crate::hand::is_gone;
 use crate::journal::{Record, Target};
 use crate::marks::{self, Proof};
-use commensal_core::errno::Errno;
 use commensal_core::knob::KnobId;
 use commensal_core::text::{self, visible};
 use commensal_host::{Dir, Host, below};
@@ -80,11 +80,11 @@ pub(super) fn of_recreation(
 ) -> Result<(), Left> {
     let at = |path: &str| below(Path::new(&target.mount), path);
     let mut opened = host.open(&at(&target.path));
-    if opened.as_ref().is_err_and(|error| matches!(error.errno, Errno::ENOENT | Errno::ENODEV)) {
+    if opened.as_ref().is_err_and(is_gone) {
         opened = host.open(&at(&format!("{}{}", target.path, recreate::ASIDE)));
     }
     let dir = match opened {
-        Err(error) if matches!(error.errno, Errno::ENOENT | Errno::ENODEV) => return Ok(()),
+        Err(error) if is_gone(&error) => return Ok(()),
         opened => opened.map_err(Left::Failed)?,
     };
     let proof = of_level(host, owners, target, dir);

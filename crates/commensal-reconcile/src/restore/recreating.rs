@@ -7,8 +7,8 @@
 use super::outcome::Left;
 use super::proof;
 use crate::drivers::{level, recreate};
+use crate::hand;
 use crate::journal::{self, Contents, Record, Target};
-use commensal_core::errno::Errno;
 use commensal_core::knob::KnobId;
 use commensal_core::text;
 use commensal_host::{Host, HostError, below};
@@ -151,10 +151,7 @@ fn is_gone(host: &mut dyn Host, target: &Target) -> bool {
             host.close(dir);
             false
         }
-        Err(error) => {
-            matches!(error.errno, Errno::ENOENT | Errno::ENODEV)
-                && !recreate::is_begun(host, &target.mount, &target.path)
-        }
+        Err(error) => hand::is_gone(&error) && !recreate::is_begun(host, &target.mount, &target.path),
     }
 }
 

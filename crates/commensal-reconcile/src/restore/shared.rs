@@ -3,8 +3,8 @@
 
 use super::outcome::Left;
 use super::values::not_taken;
+use crate::hand::is_gone;
 use crate::journal::Target;
-use commensal_core::errno::Errno;
 use commensal_core::knob::{KnobId, Version};
 use commensal_core::text;
 use commensal_core::vendor::Switch;
@@ -105,7 +105,7 @@ pub(super) fn copies_back(
                     text::visible(&group.path)
                 ));
             }
-            Err(error) if !still && matches!(error.errno, Errno::ENODEV | Errno::ENOENT) => {}
+            Err(error) if !still && is_gone(&error) => {}
             Err(error) => failed = Some(error),
         }
         failed.is_some()

@@ -6,6 +6,7 @@ use super::proof;
 use super::target::open;
 use super::values::not_taken;
 use crate::drivers::{aside, cookies, members};
+use crate::hand::is_gone;
 use crate::journal::{Record, Target};
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, Form, TABLE, Version};
@@ -45,8 +46,7 @@ fn cookies_of(
     }
     let taken = cookies::take(host, dir);
     // A missing group gives the same error numbers as a kernel without core scheduling or SMT.
-    let gone = matches!(&taken, Err(error) if matches!(error.errno, Errno::ENODEV | Errno::ENOENT))
-        && !cookies::any(host, dir);
+    let gone = matches!(&taken, Err(error) if is_gone(error)) && !cookies::any(host, dir);
     match taken {
         Ok(()) => Ok(Some(format!("threads of {shown} have no core-scheduling cookie any more"))),
         Err(_) if gone => Ok(None),

@@ -1,6 +1,7 @@
 //! Opens the cgroup of a record, if it is still the same group.
 
 use super::outcome::Left;
+use crate::hand::is_gone;
 use commensal_core::errno::Errno;
 use commensal_core::text;
 use commensal_host::{Dir, Host, below};
@@ -31,7 +32,7 @@ pub(super) fn open(
                 "{group} cannot be opened: no cgroup hierarchy is mounted at {mount} here"
             )))
         }
-        Err(error) if matches!(error.errno, Errno::ENOENT | Errno::ENODEV) => Ok(None),
+        Err(error) if is_gone(&error) => Ok(None),
         Err(error) => Err(Left::Failed(error)),
     }
 }

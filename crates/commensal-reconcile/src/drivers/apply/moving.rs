@@ -8,6 +8,7 @@
 
 use super::{Refusal, Work, host_error};
 use crate::drivers::level;
+use crate::hand::is_gone;
 use crate::journal::{Journal, JournalError, Record, Target};
 use commensal_core::actual::{CgroupPath, CgroupRef};
 use commensal_core::errno::Errno;
@@ -187,7 +188,7 @@ impl Work<'_> {
             Err(error) if error.errno == Errno::ESRCH && !alive(self.host, process) => {
                 return Ok(Written::Gone);
             }
-            Err(error) if matches!(error.errno, Errno::ENODEV | Errno::ENOENT) => {
+            Err(error) if is_gone(&error) => {
                 return Err(host_error(error, None));
             }
             Err(error) => return Ok(Written::Refused(error.to_string())),

@@ -1,14 +1,13 @@
 //! Undoes steps after a refusal, and checks whether a step failed only because its group no longer exists.
 
-use super::{Refusal, Work, host_error};
-use crate::drivers::text_for;
+use super::{Refusal, Work};
+use crate::hand::is_gone;
 use crate::journal::{Journal, Record};
 use commensal_core::actual::CgroupRef;
-use commensal_core::errno::Errno;
 use commensal_core::knob::{KnobId, Value};
 use commensal_core::plan::{Action, Step, undo};
 use commensal_core::topology::Device;
-use commensal_host::{Dir, below};
+use commensal_host::below;
 use std::path::Path;
 
 impl Work<'_> {
@@ -23,7 +22,7 @@ impl Work<'_> {
                 Ok(()) if step.action == Action::Create => {
                     let Some(dir) = self.dirs.get(&step.place).copied() else { continue };
                     again.push(Record::Created(self.target(&step.place, dir)));
-                    left.extend(self.fill_again(&step.place, dir));
+                    left.extend(self.fill_again(&step.place));
                 }
                 Ok(()) => {}
             }
@@ -34,14 +33,14 @@ impl Work<'_> {
     /// Restores the settings of a group that was removed and created again; returns messages about refused settings.
     /// One setting can block another (the weight of an idle group, a burst above the quota), so refused settings are
     /// retried as long as others succeed.
-    fn fill_again(&mut self, place: &CgroupRef, dir: Dir) -> Vec<String> {
+    fn fill_again(&mut self, place: &CgroupRef) -> Vec<String> {
         let Some(found) = self.actual.cgroups.get(place) else { return Vec::new() };
         let mut waiting: Vec<(KnobId, Option<Device>, &Value)> =
             found.values.iter().map(|((knob, device), value)| (*knob, *device, value)).collect();
         loop {
             let before = waiting.len();
             let mut refused = Vec::new();
-            waiting.retain(|(knob, device, value)| match self.give(place, dir, *knob, *device, value) {
+            waiting.retain(|(knob, device, value)| match self.write(place, *knob, *device, value) {
                 Ok(()) => false,
                 Err(refusal) => {
                     refused.push(format!("{} {knob}: {refusal}", self.actual.show(place)));
@@ -54,35 +53,16 @@ impl Work<'_> {
         }
     }
 
-    /// Writes a value, unless the group has it already.
-    fn give(
-        &mut self,
-        place: &CgroupRef,
-        dir: Dir,
-        knob: KnobId,
-        device: Option<Device>,
-        value: &Value,
-    ) -> Result<(), Refusal> {
-        let file = self.file(place, knob)?;
-        let now = self.host.read(dir, file.name).map_err(|error| host_error(error, Some(knob)))?;
-        if file.parse(&now, device).is_ok_and(|now| file.holds(&now, value)) {
-            return Ok(());
-        }
-        let text = file.encode(value, device).map_err(|error| Refusal::Plan(error.to_string()))?;
-        let text = text_for(self.host, dir, (Some(knob), file.name), text);
-        self.host.write(dir, file.name, &text).map_err(|error| host_error(error, Some(knob)))
-    }
-
     /// Whether a step was refused because its group no longer exists. Checks the group itself, because a missing file
     /// or device gives the same error numbers.
     pub(super) fn has_vanished(&mut self, step: &Step, refusal: &Refusal) -> bool {
-        let number = match refusal {
+        let error = match refusal {
             Refusal::Vanished { .. } => return true,
-            Refusal::Host { error, .. } => error.errno,
+            Refusal::Host { error, .. } => error,
             _ => return false,
         };
         match &step.action {
-            _ if !matches!(number, Errno::ENODEV | Errno::ENOENT) => false,
+            _ if !is_gone(error) => false,
             // While a group is replaced by a fresh one, it exists under another name.
             Action::Recreate { .. } => false,
             Action::Create => {
