@@ -119,6 +119,18 @@ struct target {
 	u64 run_ns, waits, wait[KINDS];
 };
 
+/* A process that is a target with its descendants, by its number in the PID namespace of whoever reads the threads. */
+struct process {
+	u32 class;
+	u32 found;		/* whether it was there when its threads were marked */
+};
+
+/* The living threads of a target that is a process. */
+struct life {
+	s64 threads;
+	u64 ended_ns;		/* when the last one ended; 0: none has */
+};
+
 /* State of an online thread. From RUNNABLE on it waits: preempted, woken, or woken while OFFLINE had another CPU. */
 enum state { UNSEEN, ASLEEP, RUNNING, RUNNABLE, WOKEN, DISPLACED };
 

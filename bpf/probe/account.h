@@ -154,11 +154,10 @@ static __always_inline u32 class_of(struct task_struct *p, struct task_state *ta
 	u64 id = id_of(cgroup);
 
 	if (task->cgroup != id || task->generation != control.generation) {
-		u32 class = 0, pid = p->tgid, *process = 0;
+		u32 class = task->process & ~ENDED;
 
-		if (processes)
-			process = bpf_map_lookup_elem(&process_classes, &pid);
-		class = process ? *process : look_up(cgroup);
+		if (!class)
+			class = look_up(cgroup);
 		class = KIND(class) <= CLASS_OFFLINE ? class : CLASS_OTHER;
 		if (class != task->class) {	/* its figures begin anew; a wait that it is in is nobody's */
 			abandon(task);
@@ -169,6 +168,26 @@ static __always_inline u32 class_of(struct task_struct *p, struct task_state *ta
 		task->generation = control.generation;
 	}
 	return task->class;
+}
+
+/* Counts the living threads of a target that is a process. */
+static __always_inline void count(u32 class, s64 change)
+{
+	u32 index = TARGET(class);
+	struct life *life;
+
+	if (KIND(class) != CLASS_ONLINE)
+		return;
+	life = bpf_map_lookup_elem(&lives, &index);
+	if (life && !(__sync_fetch_and_add(&life->threads, change) + change))
+		life->ended_ns = bpf_ktime_get_ns();
+}
+
+/* Makes a thread part of the target, unless it is part of one already or has ended. */
+static __always_inline void join(struct task_state *task, u32 class)
+{
+	if (!__sync_val_compare_and_swap(&task->process, 0, class))
+		count(class, 1);
 }
 
 /* Uses no variable index into stack or map values, because not every verifier accepts that. */

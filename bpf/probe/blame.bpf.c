@@ -246,12 +246,43 @@ static __noinline int remember(struct task_struct *p)
 	return 0;
 }
 
+SEC("tp_btf/sched_process_fork")
+int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
+{
+	struct task_state *task, *own;
+	u32 class, tgid = child->tgid;
+
+	/* The name is that of a process that had this number before. */
+	if (by_command && child->pid == tgid)
+		bpf_map_delete_elem(&command_names, &tgid);
+	if (!processes)
+		return 0;
+	task = bpf_task_storage_get(&tasks, parent, 0, 0);
+	class = task ? task->process & ~ENDED : 0;
+	if (!class)
+		return 0;
+	own = bpf_task_storage_get(&tasks, child, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (own)
+		join(own, class);
+	return 0;
+}
+
 SEC("tp_btf/sched_process_exit")
 int BPF_PROG(on_exit, struct task_struct *p)
 {
 	struct totals *t = all();
 	struct task_state *task;
 
+	if (processes) {
+		/* Also of a thread that nobody has marked yet, so that it is not marked any more. */
+		task = bpf_task_storage_get(&tasks, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+		if (task) {
+			u32 was = __sync_fetch_and_or(&task->process, ENDED);
+
+			if (was && !(was & ENDED))
+				count(was, -1);
+		}
+	}
 	if (!t || !control.enabled)
 		return 0;
 	if (by_command)
@@ -271,7 +302,7 @@ int BPF_PROG(on_exit, struct task_struct *p)
 static __noinline int meet(struct cpu_state *c)
 {
 	struct task_struct *p = bpf_get_current_task_btf();
-	u32 class = CLASS_KERNEL, pid = p->tgid, *process = 0;
+	u32 class = CLASS_KERNEL;
 	u64 now = bpf_ktime_get_ns();
 
 	if (!c)
@@ -280,14 +311,15 @@ static __noinline int meet(struct cpu_state *c)
 		class = CLASS_IDLE;
 	} else if (!(p->flags & PF_KTHREAD)) {
 		struct cgroup *cgroup = cgroup_of(p);
+		struct task_state *task = processes ? bpf_task_storage_get(&tasks, p, 0, 0) : 0;
 
-		if (processes)
-			process = bpf_map_lookup_elem(&process_classes, &pid);
-		class = process ? *process : look_up(cgroup);
+		class = task ? task->process & ~ENDED : 0;
+		if (!class)
+			class = look_up(cgroup);
 		class = KIND(class) <= CLASS_OFFLINE ? class : CLASS_OTHER;
 		c->cgroup = id_of(cgroup);
 		if (by_command && class == CLASS_OTHER)
-			c->tgid = pid;
+			c->tgid = p->tgid;
 	}
 	c->class = class;
 	c->tenant = KIND(class);
@@ -367,6 +399,59 @@ SEC("tp_btf/local_timer_exit")
 int BPF_PROG(on_timer_exit)
 {
 	return interrupt(false);
+}
+
+/* Number of a process in the PID namespace of the task that reads, which is `level` deep. All tasks that it sees have such a number. */
+static __always_inline u32 number_of(struct task_struct___named *p, u32 level)
+{
+	struct pid *pid = BPF_CORE_READ(p, group_leader, thread_pid);
+	u64 at = bpf_core_field_offset(struct pid, numbers) + level * bpf_core_type_size(struct upid);
+	u32 number = 0;
+
+	bpf_probe_read_kernel(&number, sizeof(number), (void *)pid + at);
+	return number;
+}
+
+/* Class of the target that a process is, or descends from; the nearest counts. */
+static __noinline u32 descent(struct task_struct *task)
+{
+	struct task_struct___named *p = (void *)task;
+	u32 level = BPF_CORE_READ((struct task_struct___named *)bpf_get_current_task_btf(), thread_pid, level);
+
+	for (int i = 0; i < KIN && p; i++) {
+		u32 number = number_of(p, level);
+		struct process *process = bpf_map_lookup_elem(&process_classes, &number);
+
+		if (process) {
+			if (!i)
+				process->found = 1;
+			return process->class;
+		}
+		p = BPF_CORE_READ(p, real_parent);
+	}
+	return 0;
+}
+
+/*
+ * Marks the threads of the processes that are targets. It is run twice: a process that was born during the first time may have a
+ * number that had already been passed, but its parent is marked.
+ */
+SEC("iter/task")
+int mark(struct bpf_iter__task *context)
+{
+	struct task_struct *p = context->task;
+	struct task_state *task;
+	u32 class;
+
+	if (!p || p->flags & (PF_KTHREAD | PF_EXITING))
+		return 0;
+	class = descent(p);
+	if (!class)
+		return 0;
+	task = bpf_task_storage_get(&tasks, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (task)
+		join(task, class);
+	return 0;
 }
 
 SEC("iter/task")

@@ -7,11 +7,21 @@
 enum { BPF_MAP_TYPE_LRU_HASH = 9, BPF_MAP_TYPE_RINGBUF = 27 };
 enum { BPF_RB_FORCE_WAKEUP = 2 };	/* enum bpf_ringbuf flags: 1ULL << 1 */
 
-/* Fields of a task that only the probe reads. */
+/* What only the probe reads of a task. */
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+struct upid {
+	int nr;
+};
+struct pid {
+	unsigned int level;
+	struct upid numbers[1];
+};
 struct task_struct___named {
-	struct task_struct___named *group_leader;
+	struct task_struct___named *group_leader, *real_parent;
 	char comm[16];
-} __attribute__((preserve_access_index));
+	struct pid *thread_pid;
+};
+#pragma clang attribute pop
 
 #define RING		64	/* tenures that are kept per CPU; a power of two */
 #define NOBODY		(~0ULL)	/* in place of a cgroup: tenures that the ring no longer holds */
@@ -112,7 +122,11 @@ struct task_state {
 	u64 seen, run, slept, lost;	/* first seen; lost: states whose end was missed. They add up: */
 	u64 kernel_delay, last_wait;	/* seen + run + waited + slept + lost = began */
 	u32 check, counted, exiting;
+	u32 process;		/* class of the target of which its process is a part, and ENDED; 0: of none */
 };
+#define ENDED		(1u << 31)	/* of task_state.process: this thread has ended */
+#define KIN		64		/* ancestors of a process that are searched for a target */
+
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -120,16 +134,28 @@ struct {
 	__type(value, struct task_state);
 } tasks SEC(".maps");
 
-/* Kind and target by cgroup (the nearest ancestor counts), and by process. */
+/* Kind and target by cgroup: the nearest ancestor counts. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
 	__type(key, u64);
 	__type(value, u32);
 } classes SEC(".maps");
+
+/*
+ * Processes that are targets. Only `mark` looks here: from then on the threads themselves know it, and pass it on to their children.
+ * So another process that gets the number later is none.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, u32);
+	__type(value, struct process);
+} process_classes SEC(".maps");
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 256);
 	__type(key, u32);
-	__type(value, u32);
-} process_classes SEC(".maps");
+	__type(value, struct life);
+} lives SEC(".maps");

@@ -24,20 +24,22 @@ pub mod report;
 pub mod unattributed;
 pub mod verdict;
 
+use commensal_core::member::ProcessId;
 pub use figures::{Command, Culprit, Figures, Kind, Thread};
 pub use histogram::Histogram;
 pub use probe::{RaisedAlarm, WaitProbe};
 pub use report::{Labels, Report};
 pub use verdict::{Bounds, Verdict};
 
-/// A target of the probe: the cgroup or process whose threads the probe observes.
+/// A target of the probe: the cgroup or processes whose threads the probe observes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Subject {
     /// A cgroup of the CPU controller's hierarchy and everything below it, by its cgroup ID (the inode of its
     /// directory). If targets are nested, a task belongs to the innermost one.
     Cgroup(u64),
-    /// A process with all its threads, but without its children.
-    Process(u32),
+    /// Processes with all their threads and descendants, also those that are started during the measurement. The PIDs are
+    /// those of this process's PID namespace. If targets are nested, a process belongs to the nearest of its ancestors.
+    Processes(Vec<ProcessId>),
 }
 
 /// The targets of the probe, and its options.
@@ -80,6 +82,9 @@ pub enum BlameError {
     /// There are too many targets.
     #[error("{0} targets are too many: the probe distinguishes at most 255; name a common parent cgroup")]
     TooMany(usize),
+    /// A target has ended.
+    #[error("process {0} ended before the measurement began")]
+    Ended(ProcessId),
     /// Another error of the kernel or the loader.
     #[error("{what}: {because}")]
     Refused {

@@ -149,6 +149,22 @@ mirror! {
         wait: [u64; KINDS],
     }
 
+    /// A process that is a target, by its PID in the PID namespace of this process.
+    pub struct ProcessClass = "process" {
+        /// Class of the target, with its index.
+        class: u32,
+        /// 1 once one of its threads has been marked.
+        found: u32,
+    }
+
+    /// The living threads of a target that is a process.
+    pub struct Life = "life" {
+        /// Number of living threads of the process and its descendants.
+        threads: i64,
+        /// Time at which the last of them ended (ns); 0 if it has not.
+        ended_ns: u64,
+    }
+
     /// A thread, as returned by the kernel's task iterator.
     pub struct ThreadReading = "thread_reading" {
         /// Thread ID.
@@ -181,7 +197,7 @@ mirror! {
 }
 
 /// Layouts of all shared structures.
-pub const LAYOUTS: [Layout; 9] = [
+pub const LAYOUTS: [Layout; 11] = [
     Control::LAYOUT,
     CulpritKey::LAYOUT,
     CpuState::LAYOUT,
@@ -191,6 +207,8 @@ pub const LAYOUTS: [Layout; 9] = [
     ThreadReading::LAYOUT,
     CommandKey::LAYOUT,
     CommandName::LAYOUT,
+    ProcessClass::LAYOUT,
+    Life::LAYOUT,
 ];
 /// Constants of `bpf/intf.h`, with their values in Rust.
 const NUMBERS: [(&str, u64); 8] = [

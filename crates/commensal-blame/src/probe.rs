@@ -8,13 +8,15 @@ use crate::commands::Commands;
 use crate::figures::{ByKind, Counters, Culprit, Figures, Kind, TargetStats, Thread, ThreadState, Totals};
 use crate::histogram::Histogram;
 use crate::mirror::{
-    self, ASLEEP, Alarm, CommandKey, CommandName, Control, CpuState, CulpritKey, Delays, RUNNING, SIBLINGS,
-    Target, ThreadReading,
+    self, ASLEEP, Alarm, CommandKey, CommandName, Control, CpuState, CulpritKey, Delays, Life, ProcessClass,
+    RUNNING, SIBLINGS, Target, ThreadReading,
 };
 use crate::{BlameError, Scope, Subject, preflight};
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
 use aya::programs::{BtfTracePoint, Iter, ProgramError, ProgramFd};
 use aya::{Btf, Ebpf, EbpfError, EbpfLoader};
+use commensal_core::member::ProcessId;
+use commensal_core::process::Stat;
 use commensal_host::{Capability, Host, raised};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
@@ -41,13 +43,16 @@ const KINDS: usize = Kind::ALL.len();
 /// The name of a BPF program, and the tracepoint that it is attached to.
 type Hook = (&'static str, &'static str);
 /// Programs that count scheduling events.
-const OF_SCHEDULING: [Hook; 5] = [
+const OF_SCHEDULING: [Hook; 6] = [
     ("blame_switch", "sched_switch"),
     ("on_migrate", "sched_migrate_task"),
     ("on_wakeup", "sched_wakeup"),
     ("on_wakeup_new", "sched_wakeup_new"),
+    ("on_fork", "sched_process_fork"),
     ("on_exit", "sched_process_exit"),
 ];
+/// Programs that are run by reading them: each call is one walk over all tasks.
+const WALKS: [&str; 2] = ["mark", "threads"];
 const OF_INTERRUPTS: [Hook; 4] = [
     ("on_irq_entry", "irq_handler_entry"),
     ("on_irq_exit", "irq_handler_exit"),
@@ -72,7 +77,8 @@ struct Maps {
     commands: HashMap<MapData, [u8; size_of::<CommandKey>()], u64>,
     command_names: HashMap<MapData, u32, [u8; size_of::<CommandName>()]>,
     classes: HashMap<MapData, u64, u32>,
-    process_classes: HashMap<MapData, u32, u32>,
+    process_classes: HashMap<MapData, u32, [u8; size_of::<ProcessClass>()]>,
+    lives: Array<MapData, [u8; size_of::<Life>()]>,
 }
 
 /// The attached probe. It is detached when this value is dropped, and when the process dies.
@@ -155,6 +161,7 @@ impl WaitProbe {
         probe.name_subjects(scope)?;
         probe.tell_siblings(host, cpus)?;
         probe.hook(&btf).map_err(|error| refused(host, "attach the probe")(error.into()))?;
+        probe.mark_processes(host)?;
         // The kernel's type information takes tens of MB in this process, and is not needed any more.
         drop(btf);
         commensal_host::trim_memory();
@@ -179,7 +186,7 @@ impl WaitProbe {
         std::thread::scope(|scope| {
             let mut looks = Vec::new();
             for (name, program) in loaded.programs_mut() {
-                if name == "threads" {
+                if WALKS.contains(&name) {
                     looks.push(scope.spawn(|| <&mut Iter>::try_from(program)?.load("task", btf)));
                 } else if let Some((_, tracepoint)) = hooks.iter().find(|(wanted, _)| *wanted == name) {
                     looks
@@ -203,6 +210,53 @@ impl WaitProbe {
         Ok(())
     }
 
+    /// Marks the threads of the targets that are processes.
+    fn mark_processes(&self, host: &dyn Host) -> Result<(), BlameError> {
+        let targets = self.scope.online.iter().chain(&self.scope.offline);
+        let targets: Vec<&Vec<ProcessId>> = targets
+            .filter_map(|subject| match subject {
+                Subject::Processes(ids) => Some(ids),
+                Subject::Cgroup(_) => None,
+            })
+            .collect();
+        if targets.is_empty() {
+            return Ok(());
+        }
+        // A process that is born during the first walk may be missed, and is found by the second one.
+        self.walk("mark")?;
+        self.walk("mark")?;
+        for ids in targets {
+            let mut last = None;
+            let mut living = 0;
+            for id in ids {
+                let found =
+                    self.maps.process_classes.get(&id.pid, 0).map_err(failed("read the probe's maps"))?;
+                let found: ProcessClass = transmute!(found);
+                let same = start_ticks(host, id.pid) == Some(id.start_ticks);
+                // The number has been given to another process after the target was named.
+                if found.found == 1 && !same {
+                    return Err(BlameError::Ended(*id));
+                }
+                living += found.found;
+                last = Some(*id);
+            }
+            if let Some(id) = last.filter(|_| living == 0) {
+                return Err(BlameError::Ended(id));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the time since the start of the measurement at which the last thread of a target, and of its descendants,
+    /// ended. `None` while one lives, or if the target is a cgroup.
+    #[must_use]
+    pub fn ended(&self, index: usize) -> Option<Duration> {
+        let Some(Subject::Processes(_)) = self.scope.online.get(index) else { return None };
+        let life: Life = transmute!(raised(&TO_LOOK, || self.maps.lives.get(&(index as u32), 0)).ok()?);
+        let ended = life.threads == 0 && life.ended_ns > 0;
+        ended.then(|| Duration::from_nanos(life.ended_ns.saturating_sub(self.began_ns)))
+    }
+
     /// Changes the targets of the running probe. This only writes some map entries, whereas the kernel would have to
     /// verify a new probe. The sums of [`WaitProbe::totals`] are not reset, so the sums by target contain waits of old
     /// and new targets. Returns `false` if a new probe is necessary: because a target is a process, or because `scope`
@@ -217,7 +271,7 @@ impl WaitProbe {
         let numbers = |scope: &Scope| -> Option<BTreeSet<u64>> {
             let cgroup = |subject: &Subject| match subject {
                 Subject::Cgroup(id) => Some(*id),
-                Subject::Process(_) => None,
+                Subject::Processes(_) => None,
             };
             scope.online.iter().chain(&scope.offline).map(cgroup).collect()
         };
@@ -445,18 +499,24 @@ impl WaitProbe {
     /// # Errors
     /// Returns an error if the kernel's task iterator cannot be read.
     pub fn threads(&self) -> Result<Vec<Thread>, BlameError> {
+        let bytes = self.walk("threads")?;
+        let all = bytes.chunks_exact(size_of::<ThreadReading>());
+        Ok(all.filter_map(|one| ThreadReading::read_from_bytes(one).ok()).map(thread).collect())
+    }
+
+    /// Runs a program for every task on the machine, and returns its output.
+    fn walk(&self, name: &str) -> Result<Vec<u8>, BlameError> {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         let told = |error: &dyn std::error::Error| BlameError::Refused {
             what: "list threads",
             because: chain(error),
         };
-        let program = program::<Iter>(&mut loaded, "threads").map_err(|error| told(&error))?;
+        let program = program::<Iter>(&mut loaded, name).map_err(|error| told(&error))?;
         let link = program.attach().and_then(|id| program.take_link(id)).map_err(|error| told(&error))?;
         let mut list = link.into_file().map_err(|error| told(&error))?;
         let mut bytes = Vec::new();
         list.read_to_end(&mut bytes).map_err(|error| told(&error))?;
-        let all = bytes.chunks_exact(size_of::<ThreadReading>());
-        Ok(all.filter_map(|one| ThreadReading::read_from_bytes(one).ok()).map(thread).collect())
+        Ok(bytes)
     }
 
     fn name_subjects(&mut self, scope: &Scope) -> Result<(), BlameError> {
@@ -465,7 +525,11 @@ impl WaitProbe {
         for (subject, class) in scope.offline.iter().map(|subject| (subject, OFFLINE)).chain(online) {
             let put = match subject {
                 Subject::Cgroup(id) => self.maps.classes.insert(id, class, 0),
-                Subject::Process(pid) => self.maps.process_classes.insert(pid, class, 0),
+                Subject::Processes(ids) => ids.iter().try_for_each(|id| {
+                    let process: [u8; size_of::<ProcessClass>()] =
+                        transmute!(ProcessClass { class, found: 0 });
+                    self.maps.process_classes.insert(id.pid, process, 0)
+                }),
             };
             put.map_err(failed("write the targets to the probe's map"))?;
         }
@@ -501,7 +565,7 @@ pub fn count() -> usize {
 /// Creates the maps, and relocates the programs for this kernel.
 fn load(btf: &Btf, scope: &Scope, cpus: usize) -> Result<Ebpf, EbpfError> {
     let processes =
-        scope.online.iter().chain(&scope.offline).any(|subject| matches!(subject, Subject::Process(_)));
+        scope.online.iter().chain(&scope.offline).any(|subject| matches!(subject, Subject::Processes(_)));
     let (unified, processes, verify) = (u8::from(scope.unified), u8::from(processes), u8::from(scope.verify));
     let by_command = u8::from(scope.commands);
     let count = u32::try_from(cpus).unwrap_or(u32::MAX);
@@ -541,6 +605,7 @@ fn maps(loaded: &mut Ebpf) -> Result<Maps, EbpfError> {
         command_names: take("command_names")?.try_into()?,
         classes: take("classes")?.try_into()?,
         process_classes: take("process_classes")?.try_into()?,
+        lives: take("lives")?.try_into()?,
     })
 }
 
@@ -647,6 +712,11 @@ fn thread(one: ThreadReading) -> Thread {
         now_ns: one.now_ns,
         began_ns: one.began_ns,
     }
+}
+
+/// Start time of the process that has this PID now.
+pub(crate) fn start_ticks(host: &dyn Host, pid: u32) -> Option<u64> {
+    Stat::parse(&host.read_file(Path::new(&format!("/proc/{pid}/stat"))).ok()?)?.start_ticks()
 }
 
 /// Returns the time of the clock that the BPF program uses (ns).

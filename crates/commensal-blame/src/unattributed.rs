@@ -4,6 +4,7 @@
 
 use crate::Subject;
 use crate::names::Cgroups;
+use crate::probe::start_ticks;
 use commensal_core::actual::CgroupPath;
 use commensal_host::{Dir, Host};
 use commensal_sensors::run_delay::{RunDelay, Schedstat};
@@ -27,7 +28,10 @@ impl Unattributed {
         let mut pids = Vec::new();
         for subject in subjects {
             match subject {
-                Subject::Process(pid) => pids.push(*pid),
+                Subject::Processes(ids) => {
+                    let same = ids.iter().filter(|id| start_ticks(host, id.pid) == Some(id.start_ticks));
+                    pids.extend(same.map(|id| id.pid));
+                }
                 Subject::Cgroup(id) => {
                     let Some(cgroups) = cgroups else { continue };
                     let Some(path) = cgroups.path(*id) else { continue };

@@ -210,7 +210,7 @@ pub struct Blame {
     pub against: Vec<String>,
 
     /// How long to measure, such as 30s or 5min [default: until Ctrl-C].
-    #[arg(long, value_name = "TIME", value_parser = values::span)]
+    #[arg(long, value_name = "TIME", value_parser = values::time)]
     pub r#for: Option<Duration>,
 
     /// Exit with status 1 when the targets of --against are over budget, and with 3 when the data is not sufficient to

@@ -11,9 +11,11 @@ use anyhow::{Context as _, bail};
 use commensal_blame::names::Cgroups;
 use commensal_blame::unattributed::Unattributed;
 use commensal_blame::{BlameError, Bounds, Figures, Labels, Report, Scope, WaitProbe};
+use commensal_core::text::visible;
 use outputs::Outputs;
 use serde::Serialize;
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,7 +39,7 @@ pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
         unified: cgroups.as_ref().is_none_or(|found| found.unified),
         verify: options.verify,
         interrupts: !options.no_interrupts,
-        commands: true,
+        commands: target::sees_every_process(context),
         max_culprits: None,
     };
     let mut look = Look {
@@ -61,11 +63,11 @@ pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
     eprintln!("loading the probe…");
     let mut probe = match WaitProbe::attach(&context.host, &look.scope) {
         Ok(probe) => probe,
-        Err(error @ BlameError::TooMany(_)) => return Err(error.into()),
+        Err(error @ (BlameError::TooMany(_) | BlameError::Ended(_))) => return Err(error.into()),
         Err(error) => return without(context, options, &look, &error),
     };
     look.started = Instant::now();
-    let (total, gone) = look.watch(context, &mut probe, &mut outputs)?;
+    let (total, ended) = look.watch(context, &mut probe, &mut outputs)?;
     // Finds groups that appeared during the measurement. The names of groups that were removed meanwhile are known
     // already.
     let looked = Duration::from_nanos(total.time_ns);
@@ -83,12 +85,14 @@ pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
             "find": ms(find), "load": ms(took.load), "verify": ms(took.verify), "attach": ms(took.attach),
             "look": ms(looked), "read": ms(read), "names": ms(names), "detach": ms(detach),
         });
-        println!("{}", commensal_core::text::json_pretty(&Timed { report: &report, phases_ms })?);
+        let ended = ended.iter().map(|(index, after)| {
+            json!({ "name": visible(&look.online[*index].name), "after_s": after.as_secs_f64() })
+        });
+        let timed = Timed { report: &report, ended: ended.collect(), phases_ms };
+        println!("{}", commensal_core::text::json_pretty(&timed)?);
     } else if !outputs.takes_stdout() {
         print!("{}", report.text());
-        if let Some(name) = gone {
-            println!("note: {name} ended meanwhile");
-        }
+        look.tell_ended(&ended);
     }
     outputs.close(context, &total, &report, &look)?;
     if !options.check {
@@ -101,13 +105,17 @@ pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
     })
 }
 
-/// The report for JSON output, with the time that each phase took.
+/// The report for JSON output, with the targets that ended meanwhile and the time that each phase took.
 #[derive(Serialize)]
 struct Timed<'r> {
     #[serde(flatten)]
     report: &'r Report,
+    ended: Vec<serde_json::Value>,
     phases_ms: serde_json::Value,
 }
+
+/// Targets that have ended, by index, and after which time.
+type Ended = BTreeMap<usize, Duration>;
 
 /// One measurement: its targets, names, budgets and time limit.
 struct Look {
@@ -122,20 +130,21 @@ struct Look {
 }
 
 impl Look {
-    /// Measures until the time limit is reached, Ctrl-C is pressed, or no target is left. Returns the totals, and if no
-    /// target is left, the target that exited last.
+    /// Measures until the time limit is reached, Ctrl-C is pressed, or no target is left. Returns the totals, and the
+    /// targets that have ended.
     fn watch(
         &mut self,
         context: &mut Context,
         probe: &mut WaitProbe,
         outputs: &mut Outputs,
-    ) -> anyhow::Result<(Figures, Option<String>)> {
+    ) -> anyhow::Result<(Figures, Ended)> {
         let first = probe.beginning();
         let (mut last, mut next) = (first.clone(), Instant::now() + LIVE);
-        let mut gone = None;
-        while gone.is_none() && !self.over() {
+        let mut ended = Ended::new();
+        while ended.len() < self.online.len() && !self.over() {
             let left = self.limit.map_or(POLL, |limit| limit.saturating_sub(self.started.elapsed()));
             std::thread::sleep(POLL.min(left));
+            ended = self.ended(context, Some(probe), ended);
             if Instant::now() < next || self.over() {
                 continue;
             }
@@ -147,10 +156,24 @@ impl Look {
                 outputs.show(context, &now.since(&last), &now.since(&first), self)?;
                 last = now;
             }
-            gone = target::gone(context, self.cgroups.as_ref(), &self.online);
         }
         probe.stop(&context.host)?;
-        Ok((probe.read(&context.host)?.since(&first), gone))
+        Ok((probe.read(&context.host)?.since(&first), self.ended(context, Some(probe), ended)))
+    }
+
+    /// Adds the targets that have ended meanwhile to those of which it is known.
+    fn ended(&self, context: &mut Context, probe: Option<&WaitProbe>, known: Ended) -> Ended {
+        let elapsed = self.started.elapsed();
+        let mut all = target::ended(context, self.cgroups.as_ref(), probe, &self.online, elapsed);
+        all.extend(known);
+        all
+    }
+
+    fn tell_ended(&self, ended: &Ended) {
+        for (index, after) in ended {
+            let name = visible(&self.online[*index].name);
+            println!("note: {name} ended after {:.1} s", after.as_secs_f64());
+        }
     }
 
     fn over(&self) -> bool {
@@ -201,10 +224,10 @@ fn without(context: &mut Context, options: &Blame, look: &Look, error: &BlameErr
         "this kernel does not count run delay either (/proc/PID/task/TID/schedstat, CONFIG_SCHED_INFO)",
     )?;
     let started = Instant::now();
-    let mut gone = None;
-    while gone.is_none() && !look.over() {
+    let mut ended = Ended::new();
+    while ended.len() < look.online.len() && !look.over() {
         std::thread::sleep(POLL);
-        gone = target::gone(context, look.cgroups.as_ref(), &look.online);
+        ended = look.ended(context, None, ended);
     }
     let total =
         read(context).context("the run delay of the targets' threads could not be read at the end")?;
@@ -229,9 +252,7 @@ fn without(context: &mut Context, options: &Blame, look: &Look, error: &BlameErr
              counts as no wait"
         );
     }
-    if let Some(name) = gone {
-        println!("note: {name} ended meanwhile");
-    }
+    look.tell_ended(&ended);
     Ok(0)
 }
 

@@ -2,6 +2,7 @@
 
 use crate::support::{Program, text};
 use commensal_host::{Host, LinuxHost};
+use commensal_testkit::{ended, until};
 use std::path::Path;
 use std::process::Command;
 
@@ -32,6 +33,46 @@ fn who_is_not_there() {
     check(&[&me, "--json", "--prometheus", "-"], "only one format can go to standard output");
     let groups = program.groups("[group.etl]\nclass = \"offline\"\n");
     check(&["-c", groups.to_str().unwrap()], "no online group");
+}
+
+/// A number that stands for no process whose threads can be measured is refused, with the reason.
+// promise 31
+#[test]
+fn numbers_that_are_no_process() {
+    let program = Program::new("bq");
+    let refuses = |who: &str, wanted: &str| {
+        let (_, err) = program.expect(2, &["blame", who, "--for", "10ms"]);
+        assert!(err.contains(wanted), "{who}: {err}");
+    };
+    // PID/task/TID of this test, which is not the first thread.
+    let own = std::fs::read_link("/proc/thread-self").unwrap();
+    let thread = own.file_name().unwrap().to_str().unwrap();
+    refuses(thread, &format!("is a thread of process {}; name the process", std::process::id()));
+    let mut zombie = Command::new("true").spawn().unwrap();
+    until("it has ended", || ended(zombie.id()));
+    refuses(&zombie.id().to_string(), "has ended already");
+    zombie.wait().unwrap();
+    if std::fs::read_to_string("/proc/2/comm").is_ok_and(|name| name.trim() == "kthreadd") {
+        refuses("2", "kthreadd (2) is a kernel thread");
+    }
+    let (_, err) = program.expect(2, &["blame", &std::process::id().to_string(), "--for", "0s"]);
+    assert!(err.contains("it must be above 0"), "{err}");
+}
+
+/// In a PID namespace without a /proc of its own, every number would be that of another process.
+// promise 31
+#[test]
+fn numbers_of_another_namespace() {
+    let test = "numbers_of_another_namespace";
+    if LinuxHost::new().euid() != 0 {
+        println!("skipped: {test}: needs root for a PID namespace");
+        return;
+    }
+    let script = format!("{} blame 1 --for 10ms", env!("CARGO_BIN_EXE_commensal"));
+    let output = Command::new("unshare").args(["--pid", "--fork", "sh", "-c", &script]).output().unwrap();
+    let err = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{err}");
+    assert!(err.contains("/proc shows the processes of another PID namespace"), "{err}");
 }
 
 /// Without BPF there is run delay, and it says why and that it names nobody.

@@ -7,6 +7,7 @@ mod blame;
 mod canaries;
 mod density;
 mod experiments;
+mod identity;
 mod known_harms;
 mod lab;
 mod lab_faults;

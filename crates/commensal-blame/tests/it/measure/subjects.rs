@@ -3,9 +3,10 @@
 
 use super::world::{HOG, PULSE, Pulse, Scene, look};
 use commensal_blame::figures::{Culprit, Kind};
-use commensal_blame::{Figures, Scope, Subject, WaitProbe};
+use commensal_blame::{BlameError, Figures, Scope, Subject, Thread, WaitProbe};
+use commensal_core::member::ProcessId;
 use commensal_host::{LinuxHost, Source, Waker};
-use commensal_testkit::{Signal, signal, time_slices, until, until_every};
+use commensal_testkit::{Signal, field_of_stat, signal, time_slices, until, until_every};
 use std::time::{Duration, Instant};
 
 const LOOK: Duration = Duration::from_millis(1500);
@@ -14,10 +15,15 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Of a wait behind a hog that shares a CPU, the hog's part at least; ticks and kernel threads have the rest.
 const MOST: f64 = 0.7;
 
+fn process(pid: u32) -> Subject {
+    let start_ticks = field_of_stat(pid, 22).unwrap().parse().unwrap();
+    Subject::Processes(vec![ProcessId { pid, start_ticks }])
+}
+
 fn number(subject: &Subject) -> u64 {
     match subject {
         Subject::Cgroup(id) => *id,
-        Subject::Process(_) => panic!("a process has no such number"),
+        Subject::Processes(_) => panic!("a process has no such number"),
     }
 }
 
@@ -139,7 +145,7 @@ fn a_process_is_a_subject_too() {
     let hog = scene.start("all", Some(cpu), HOG);
     let other = scene.start("all", Some(cpu), HOG);
     let pid = scene.pulse("all", Some(cpu), Pulse { threads: 2, ..PULSE });
-    let probe = scene.probe(&[Subject::Process(pid)], &[Subject::Process(hog)]);
+    let probe = scene.probe(&[process(pid)], &[process(hog)]);
     let figures = look(&probe, LOOK);
     let threads = probe.threads().unwrap();
     assert!(!threads.is_empty() && threads.iter().all(|one| one.pid == pid), "{threads:?}");
@@ -147,6 +153,55 @@ fn a_process_is_a_subject_too() {
     // Two hogs of the same kind: each had about half of the CPU.
     assert!((0.15..0.8).contains(&offline), "{offline:.2} is {hog}'s, the rest mostly {other}'s");
     assert!(share(&figures, Kind::Other, &all) > 0.15, "{figures:?}");
+}
+
+/// A master that only waits, its workers, and those that are started later; one of them is a target of its own.
+// promise 31
+#[test]
+fn a_process_is_named_with_its_descendants() {
+    let Some((mut scene, cpu)) = Scene::on_one_cpu("a_process_is_named_with_its_descendants") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    scene.group("all");
+    // The last one becomes another program.
+    let script = format!(
+        "sh -c '{HOG}' & sh -c '{HOG}' & echo $! >{}; until [ -e {} ]; do sleep 0.1; done
+         sh -c 'exec dd if=/dev/zero of=/dev/null bs=64k 2>/dev/null' & wait",
+        file("own"),
+        file("go")
+    );
+    std::fs::write(file("master"), script).unwrap();
+    let master = scene.start("all", Some(cpu), &format!("exec sh {}", file("master")));
+    let stranger = scene.start("all", Some(cpu), HOG);
+    let own = || std::fs::read_to_string(file("own")).ok()?.trim().parse::<u32>().ok();
+    until("both workers run", || own().is_some());
+    let own = own().unwrap();
+    let mut probe = scene.probe(&[process(master), process(own)], &[process(stranger)]);
+    let early = look(&probe, LOOK);
+    assert!(early.subjects.iter().all(|one| one.run_ns > 0), "{early:?}");
+    std::fs::write(file("go"), "").unwrap();
+    let is = |one: &Thread, name: &str| {
+        std::fs::read_to_string(format!("/proc/{}/comm", one.pid)).is_ok_and(|comm| comm.trim() == name)
+    };
+    until("the new one is seen", || {
+        probe.threads().unwrap().iter().any(|one| one.subject == 0 && is(one, "dd"))
+    });
+    let threads = probe.threads().unwrap();
+    assert!(threads.iter().filter(|one| one.subject == 1).all(|one| one.pid == own), "{threads:?}");
+    assert!(threads.iter().all(|one| one.pid != stranger), "{threads:?}");
+    assert_eq!((probe.ended(0), probe.ended(1)), (None, None));
+    assert!(signal(own, Signal::KILL));
+    until("it has ended", || probe.ended(1).is_some());
+    assert_eq!(probe.ended(0), None);
+    scene.end_all();
+    until("all have ended", || probe.ended(0).is_some());
+    assert!(probe.ended(0) > probe.ended(1));
+    probe.stop(&LinuxHost::new()).unwrap();
+    let gone = ProcessId { pid: own, start_ticks: 1 };
+    let me = process(std::process::id());
+    let refused =
+        WaitProbe::attach(&LinuxHost::new(), &scene.scope(&[me, Subject::Processes(vec![gone])], &[]));
+    assert!(matches!(refused, Err(BlameError::Ended(id)) if id == gone), "{refused:?}");
 }
 
 // promise 31

@@ -3,15 +3,24 @@
 use super::Blame;
 use crate::context::Context;
 use anyhow::{anyhow, bail};
-use commensal_blame::Subject;
 use commensal_blame::names::{Asked, Cgroups, short};
+use commensal_blame::{Subject, WaitProbe};
 use commensal_core::actual::CgroupPath;
 use commensal_core::group::Class;
+use commensal_core::member::ProcessId;
+use commensal_core::process::Stat;
 use commensal_host::Host;
 use commensal_reconcile::PlanRequest;
 use commensal_sensors::machine;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
+
+/// Fields of `/proc/PID/stat`: the kernel's flags, and the number of threads.
+const FLAGS: usize = 9;
+const THREADS: usize = 20;
+/// Flag of kernel threads (`PF_KTHREAD`, include/linux/sched.h).
+const KERNEL_THREAD: u64 = 0x20_0000;
 
 /// A target and its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,9 +98,7 @@ fn one(
 ) -> anyhow::Result<Vec<Named>> {
     let asked = Asked::parse(text, cgroups.map(|found| found.mount.as_str()));
     if let Asked::Process(pid) = asked {
-        let comm = context.host.read_file(Path::new(&format!("/proc/{pid}/comm")));
-        let Ok(comm) = comm else { bail!("there is no process {pid}") };
-        return Ok(vec![Named { name: format!("{} ({pid})", comm.trim()), subject: Subject::Process(pid) }]);
+        return process(&context.host, pid).map(|one| vec![one]);
     }
     let cgroups = cgroups.ok_or_else(|| {
         anyhow!(
@@ -122,6 +129,48 @@ fn one(
         },
         Asked::Process(_) => unreachable!("handled above"),
     }
+}
+
+/// Resolves the PID of a process. The probe takes the PID for one of the PID namespace in which this program runs, so
+/// /proc must show that namespace, too.
+fn process(host: &dyn Host, pid: u32) -> anyhow::Result<Named> {
+    if host.link(Path::new("/proc/self")).ok().as_deref() != Some(&std::process::id().to_string()) {
+        bail!(
+            "process {pid} cannot be told apart: /proc shows the processes of another PID namespace than the one that \
+             commensal runs in; mount its own (mount -t proc proc /proc), or name a cgroup"
+        );
+    }
+    let read = |file: &str| host.read_file(Path::new(&format!("/proc/{pid}/{file}")));
+    let (Ok(stat), Ok(status)) = (read("stat"), read("status")) else { bail!("there is no process {pid}") };
+    let comm = stat.split_once('(').and_then(|(_, rest)| rest.rsplit_once(')')).map_or("", |(comm, _)| comm);
+    let name = format!("{comm} ({pid})");
+    let Some((stat, start_ticks)) =
+        Stat::parse(&stat).and_then(|stat| stat.start_ticks().map(|ticks| (stat, ticks)))
+    else {
+        bail!("/proc/{pid}/stat cannot be understood");
+    };
+    let leader = status.lines().find_map(|line| line.strip_prefix("Tgid:")).map_or("", str::trim);
+    if leader != pid.to_string() {
+        bail!("{name} is a thread of process {leader}; name the process");
+    }
+    if stat.number::<u64>(FLAGS).is_some_and(|flags| flags & KERNEL_THREAD != 0) {
+        bail!("{name} is a kernel thread; blame measures user processes");
+    }
+    if is_zombie(&stat) {
+        bail!("{name} has ended already");
+    }
+    Ok(Named { name, subject: Subject::Processes(vec![ProcessId { pid, start_ticks }]) })
+}
+
+/// Whether all threads of the process have ended: if only the first one has, the process looks like a zombie, too.
+fn is_zombie(stat: &Stat<'_>) -> bool {
+    stat.has_ended() && stat.number(THREADS) == Some(1)
+}
+
+/// Whether this program runs in the first PID namespace of the machine. Only there is a PID of the probe one of /proc.
+pub fn sees_every_process(context: &Context) -> bool {
+    const FIRST: &str = "pid:[4026531836]";
+    context.host.link(Path::new("/proc/self/ns/pid")).is_ok_and(|own| own == FIRST)
 }
 
 fn of_class(
@@ -180,19 +229,36 @@ fn members(
     Ok(found)
 }
 
-/// The target that exited last, or `None` while one is still alive.
-pub fn gone(context: &mut Context, cgroups: Option<&Cgroups>, subjects: &[Named]) -> Option<String> {
-    let mut here = |named: &Named| match &named.subject {
-        Subject::Process(pid) => context.host.read_file(Path::new(&format!("/proc/{pid}/stat"))).is_ok(),
-        Subject::Cgroup(id) => cgroups.is_none_or(|cgroups| {
-            let Some(path) = cgroups.path(*id) else { return true };
-            let dir = context.host.open(&commensal_host::below(Path::new(&cgroups.mount), path.as_str()));
-            dir.is_ok_and(|dir| {
-                context.host.close(dir);
-                dir.inode == *id
-            })
-        }),
+/// The targets that have ended, with the time since the start of the measurement after which they did. `probe` knows it
+/// of processes and their descendants; without it only the process itself counts.
+pub fn ended(
+    context: &mut Context,
+    cgroups: Option<&Cgroups>,
+    probe: Option<&WaitProbe>,
+    subjects: &[Named],
+    elapsed: Duration,
+) -> BTreeMap<usize, Duration> {
+    let mut ended = |(index, named): (usize, &Named)| {
+        let here = match &named.subject {
+            Subject::Processes(ids) => match probe {
+                Some(probe) => return probe.ended(index).map(|after| (index, after)),
+                None => ids.iter().any(|id| {
+                    let stat = context.host.read_file(Path::new(&format!("/proc/{id}/stat")));
+                    let stat = stat.unwrap_or_default();
+                    let is = |stat: Stat<'_>| stat.start_ticks() == Some(id.start_ticks) && !is_zombie(&stat);
+                    Stat::parse(&stat).is_some_and(is)
+                }),
+            },
+            Subject::Cgroup(id) => cgroups.is_none_or(|cgroups| {
+                let Some(path) = cgroups.path(*id) else { return true };
+                let dir = context.host.open(&commensal_host::below(Path::new(&cgroups.mount), path.as_str()));
+                dir.is_ok_and(|dir| {
+                    context.host.close(dir);
+                    dir.inode == *id
+                })
+            }),
+        };
+        (!here).then_some((index, elapsed))
     };
-    let left = subjects.iter().any(&mut here);
-    if left { None } else { subjects.last().map(|one| one.name.clone()) }
+    subjects.iter().enumerate().filter_map(&mut ended).collect()
 }
