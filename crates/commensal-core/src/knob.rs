@@ -358,6 +358,16 @@ impl KnobId {
     pub fn from_name(name: &str) -> Option<KnobId> {
         TABLE.iter().find(|knob| knob.name == name).map(|knob| knob.id)
     }
+
+    /// A value as users read it: the states of the freezer in the words of its v1 file, everything else as a number.
+    #[must_use]
+    pub fn shown(self, value: &Value) -> String {
+        match (self, value) {
+            (KnobId::CgroupFreeze, Value::Number(0)) => "THAWED".to_owned(),
+            (KnobId::CgroupFreeze, Value::Number(1)) => "FROZEN".to_owned(),
+            _ => value.to_string(),
+        }
+    }
 }
 
 impl fmt::Display for KnobId {

@@ -76,6 +76,25 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     shown_if(text, |one| is_hidden(one) && one != '\n')
 }
 
+/// Quotes a word for a POSIX shell, if it needs quotes.
+#[must_use]
+pub fn shell(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-:@%+=,".contains(c);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", visible(word).replace('\'', "'\\''")),
+    }
+}
+
+/// Formats a number of things: `1 CPU`, `2 CPUs`. `noun` is the singular of a noun whose plural ends in `s`.
+#[must_use]
+pub fn count(number: impl Into<u64>, noun: &str) -> String {
+    match number.into() {
+        1 => format!("1 {noun}"),
+        number => format!("{number} {noun}s"),
+    }
+}
+
 /// Serialises a value as JSON on one line; hidden characters are written as `\u202e`.
 ///
 /// # Errors
@@ -207,6 +226,25 @@ mod tests {
                 prop_assert_eq!(read.as_str().or(read[0].as_str()), Some(name.as_str()));
             }
             prop_assert!(!visible(&name).contains(is_hidden));
+        }
+    }
+
+    #[test]
+    fn one_thing_and_many() {
+        assert_eq!([0u64, 1, 2].map(|number| count(number, "CPU")), ["0 CPUs", "1 CPU", "2 CPUs"]);
+    }
+
+    /// A shell reads the quoted word as the word.
+    #[test]
+    fn words_for_a_shell() {
+        for (word, want) in [
+            ("/var/lib/commensal", "/var/lib/commensal"),
+            ("", "''"),
+            ("a b", "'a b'"),
+            ("$(id)", "'$(id)'"),
+            ("it's", "'it'\\''s'"),
+        ] {
+            assert_eq!(shell(word), want);
         }
     }
 

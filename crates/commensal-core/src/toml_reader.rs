@@ -365,6 +365,14 @@ impl Reader {
         let file = self.files.len();
         self.files.push((name.to_owned(), text.to_owned()));
         let (root, syntax) = DeTable::parse_recoverable(text);
+        if let (false, Some((offset, language))) = (syntax.is_empty(), other_language(text)) {
+            // One sentence says more than a syntax error in every line.
+            let message = format!(
+                "this looks like {language}; the file has to be TOML, such as `[group.etl]`, then `class = \"offline\"`"
+            );
+            self.note(TextPlace { file, offset }, message);
+            return None;
+        }
         for error in &syntax {
             let offset = error.span().map_or(0, |span| span.start);
             self.note(TextPlace { file, offset }, error.message());
@@ -717,4 +725,27 @@ fn nearest_ones<'k>(given: &str, known: &[&'k str]) -> Vec<&'k str> {
         known.iter().map(|name| (!name.starts_with(&table), distance(given, name), *name)).collect();
     all.sort_unstable();
     all.into_iter().take(FEW).map(|(_, _, name)| name).collect()
+}
+/// The language of a text that is not TOML, judged from its first line, and the offset of that line: YAML or JSON;
+/// `None` if it may be TOML.
+fn other_language(text: &str) -> Option<(usize, &'static str)> {
+    let mut offset = 0;
+    for whole in text.split_inclusive('\n') {
+        let line = whole.trim();
+        if line.is_empty() || line.starts_with('#') {
+            offset += whole.len();
+            continue;
+        }
+        let is_name = |name: &str| !name.is_empty() && !name.contains(['=', '[', '"', '\'']);
+        let key = line
+            .split_once(':')
+            .filter(|(name, rest)| is_name(name) && (rest.is_empty() || rest.starts_with([' ', '\t'])));
+        return match line {
+            "---" => Some((offset, "YAML")),
+            _ if line.starts_with("- ") || key.is_some() => Some((offset, "YAML")),
+            _ if line.starts_with('{') => Some((offset, "JSON")),
+            _ => None,
+        };
+    }
+    None
 }

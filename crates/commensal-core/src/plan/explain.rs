@@ -34,8 +34,9 @@ impl Step {
             }
             Action::Cookie { give: true } => format!("cookie   {place}  one for all its threads"),
             Action::Cookie { give: false } => format!("cookie   {place}  none for its threads"),
-            Action::Write { device, from, to, .. } => {
+            Action::Write { knob, device, from, to } => {
                 let device = device.map(|device| format!(" [{device}]")).unwrap_or_default();
+                let (from, to) = (knob.shown(from), knob.shown(to));
                 format!("write    {place}  {}{device}  {from} -> {to}", self.file(actual))
             }
         }

@@ -36,14 +36,14 @@ impl Change {
             .flat_map(|group| group.members.iter().map(move |member| (&group.name, &member.path)));
         let group =
             members.filter(|(_, member)| member.contains(path)).max_by_key(|(_, member)| member.depth());
-        let (old, new) = match values(step) {
-            Some((from, to)) => (Some(from.to_string()), Some(to.to_string())),
-            None => (None, None),
-        };
         let setting = match &step.action {
             Action::Write { knob, device, .. } => Some((*knob, *device)),
             Action::Irreversible { knob, .. } | Action::Recreate { knob, .. } => Some((*knob, None)),
             _ => None,
+        };
+        let (old, new) = match values(step).zip(setting) {
+            Some(((from, to), (knob, _))) => (Some(knob.shown(from)), Some(knob.shown(to))),
+            None => (None, None),
         };
         let file = key_of(step, &planned.actual).and_then(|key| file_of(&key, &planned.actual));
         let what = match file {

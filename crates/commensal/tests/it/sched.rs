@@ -63,7 +63,7 @@ fn with_nothing_loaded_status_is_2_and_unload_is_done() {
     }
     let program = Program::new("schedidle");
     let (out, _) = program.expect(2, &["sched", "status"]);
-    assert!(out.contains("none of commensal is loaded") && out.contains("CONFIG_SCHED_CLASS_EXT"), "{out}");
+    assert!(out.contains("commensal's is not loaded") && out.contains("CONFIG_SCHED_CLASS_EXT"), "{out}");
     assert!(out.contains(program.state().to_str().unwrap()), "where it looked: {out}");
     let (out, _) = program.expect(2, &["sched", "status", "--json"]);
     let status: Value = serde_json::from_str(&out).unwrap();

@@ -110,7 +110,7 @@ fn text(known: &Known, probed: &Probed, state_dir: &Path) -> String {
     }
     let Some(state) = &kernel.state else {
         kernel.obstacles().iter().for_each(|obstacle| {
-            let _ = writeln!(out, "kernel      {obstacle}");
+            let _ = writeln!(out, "kernel      {}", obstacle.strip_prefix("kernel ").unwrap_or(obstacle));
         });
         return out;
     };
@@ -145,7 +145,7 @@ fn nobody(out: &mut String, known: &Known, state_dir: &Path) {
         ),
         None => writeln!(
             out,
-            "scheduler   none of commensal is loaded with the state directory {} (--state-dir selects another)",
+            "scheduler   commensal's is not loaded (state directory {}; --state-dir selects another)",
             state_dir.display()
         ),
         Some(Recorded { pid, runs: true }) => {
