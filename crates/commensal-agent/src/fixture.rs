@@ -219,6 +219,8 @@ fn drift() -> Vec<Drift> {
             back_off_ms: None,
         },
         Drift {
+            back: false,
+            ago_ms: 90_000,
             path: "/commensal-offline/etl".to_owned(),
             file: "cpu.cfs_quota_us".to_owned(),
             want: "40000".to_owned(),
@@ -228,6 +230,8 @@ fn drift() -> Vec<Drift> {
             back_off_ms: Some(2_000),
         },
     ]
+            back: true,
+            ago_ms: 250,
 }
 
 fn actions() -> Vec<Action> {

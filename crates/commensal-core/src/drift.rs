@@ -41,9 +41,18 @@ pub struct Entry {
     pub back_off_ms: u64,
     /// Time from which commensal may write the knob again (ms, on the caller's clock).
     pub write_from_ms: u64,
-    seen_ms: u64,
+    /// When the last change was found (ms, on the caller's clock).
+    pub seen_ms: u64,
     /// Whether the last change has not been corrected yet.
     open: bool,
+}
+
+impl Entry {
+    /// Whether the last change has not been corrected yet.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.open
+    }
 }
 
 /// All knobs that other programs changed.

@@ -46,6 +46,8 @@ pub struct Plan {
     pub settled: Vec<SettingRef>,
     /// Knobs that already have the values that groups want, so that no step writes them.
     pub held: Vec<SettingRef>,
+    /// Knobs that do not have the values that groups want. Steps write them; other steps only undo.
+    pub missing: Vec<SettingRef>,
     /// Notes for the user, such as values that were rounded, a weaker mechanism, or groups that the plan leaves
     /// unchanged.
     pub notes: Vec<String>,
@@ -94,7 +96,7 @@ pub fn plan(desired: &DesiredState, actual: &ActualState, caps: &Capabilities) -
         drafted(desired, actual, caps, |draft| {
             plan.steps = order::steps(draft, actual);
             plan.settled = order::settled(&draft.wants, actual);
-            plan.held = order::held(draft, actual);
+            (plan.held, plan.missing) = order::wanted(draft, actual);
             plan.unmet.append(&mut draft.report.unmet);
             plan.declined.append(&mut draft.report.declined);
             plan.notes.append(&mut draft.report.notes);
@@ -166,6 +168,22 @@ impl Plan {
     #[must_use]
     pub fn settings(&self) -> &[Step] {
         &self.steps[self.structure().len()..]
+    }
+
+    /// Whether a step does what a group wants, such as a limit; other steps undo what no group wants any more, or only
+    /// prepare for other steps.
+    #[must_use]
+    pub fn is_wanted(&self, step: &Step) -> bool {
+        let missing = |knob: KnobId, device| self.missing.contains(&(step.place.clone(), knob, device));
+        match &step.action {
+            Action::Create | Action::Order { .. } => true,
+            Action::Write { knob, device, .. } => missing(*knob, *device),
+            Action::Irreversible { knob, .. } | Action::Recreate { knob, .. } => missing(*knob, None),
+            Action::Switch { to, .. } => *to != 0,
+            Action::Cookie { give } => *give,
+            Action::Move(movement) => !movement.by.is_empty(),
+            Action::Remove | Action::Enable(_) | Action::Disable(_) => false,
+        }
     }
 
     /// Whether the plan enforces the class of every offline group on all members of that group.

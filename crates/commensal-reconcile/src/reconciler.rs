@@ -222,7 +222,8 @@ impl Reconciler {
                 None if apart => {}
                 None if moved && attempt < ATTEMPTS => {}
                 None => {
-                    self.in_force.found(std::mem::take(&mut planned.plan.held), &planned.actual);
+                    let held = std::mem::take(&mut planned.plan.held);
+                    self.in_force.found(&held, &planned.actual);
                     self.in_force.watch(host, &planned.actual);
                     // Groups that were too new for this round are handled in the next one.
                     self.signs.note_population(host, &self.survey, young);
@@ -275,7 +276,7 @@ impl Reconciler {
         let planned = self.instance.plan(host, &self.survey, request)?;
         self.signs.waits_for_scheduler =
             planned.actual.scheduler.as_ref().is_some_and(Scheduler::is_on_its_way);
-        self.in_force.find_drift(now_ms, &planned.actual, &mut self.back_off.drift);
+        self.in_force.find_drift(now_ms, &planned, &mut self.back_off.drift);
         self.back_off.calm(now_ms, &planned.actual);
         Ok(planned)
     }

@@ -159,14 +159,14 @@ fn holds(actual: &ActualState, place: &CgroupRef, knob: KnobId, (found, wanted):
     found == wanted || file.is_some_and(|file| file.holds(found, wanted))
 }
 
-/// Knobs that have the values that groups want already.
-pub(super) fn held(draft: &Draft<'_>, actual: &ActualState) -> Vec<SettingRef> {
-    let wanted = draft.wants.iter().filter(|(_, want)| want.group.is_some());
-    let held = wanted.filter(|((place, knob, device), want)| {
+/// The knobs for which groups want a value: those that have it, and those that do not.
+pub(super) fn wanted(draft: &Draft<'_>, actual: &ActualState) -> (Vec<SettingRef>, Vec<SettingRef>) {
+    let wanted = draft.wants.iter().filter(|(_, want)| want.group.is_some()).map(|(key, _)| key.clone());
+    wanted.partition(|key| {
+        let (place, knob, device) = key;
         let found = before(draft, actual, (place, *knob, *device));
-        holds(actual, place, *knob, (&found, &want.value))
-    });
-    held.map(|(key, _)| key.clone()).collect()
+        draft.wants.get(key).is_some_and(|want| holds(actual, place, *knob, (&found, &want.value)))
+    })
 }
 
 /// The steps that move processes, in the order of their groups.

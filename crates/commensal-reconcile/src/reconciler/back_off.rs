@@ -28,6 +28,10 @@ pub struct Drift {
     pub by: Option<String>,
     /// Time in ms until the setting is written again; `None` if it is not written again.
     pub back_off_ms: Option<u64>,
+    /// Whether the setting has its value again.
+    pub back: bool,
+    /// Time in ms since the last change was found.
+    pub ago_ms: u64,
 }
 
 /// The state of all back-offs. Each further change or refusal doubles a back-off (`commensal_core::drift`).
@@ -132,6 +136,8 @@ impl BackOff {
                 times: entry.times,
                 by: manager_of(actual, &place),
                 back_off_ms: Some(entry.write_from_ms.saturating_sub(now_ms)),
+                back: !entry.is_open(),
+                ago_ms: now_ms.saturating_sub(entry.seen_ms),
             })
         });
         known.collect()

@@ -1,6 +1,7 @@
-//! The values that commensal wrote, and cheap checks whether they are still in force.
+//! The values that groups want and that are in force, whoever wrote them, and cheap checks whether they still are.
 
 use super::steps::{key_of, values};
+use crate::request::Planned;
 use commensal_core::actual::{ActualState, Hierarchy, SettingRef};
 use commensal_core::drift::{self, SettingKey};
 use commensal_core::knob::{KnobId, Value};
@@ -49,26 +50,35 @@ impl InForce {
         self.writes = Some(watch);
     }
 
-    /// Records the value that a step has written; returns its key, or `None` if the step writes no value.
+    /// Records the value that a step has written; returns its key, or `None` if the step writes no value. A value that
+    /// was put back to its original is no longer commensal's: its owner may change it.
     pub(super) fn written(&mut self, step: &Step, actual: &ActualState) -> Option<SettingKey> {
         let (key, (_, to)) = key_of(step, actual).zip(values(step))?;
-        self.values.insert(key.clone(), to.clone());
+        let setting = (step.place.clone(), key.knob, key.device);
+        match actual.ours.originals.get(&setting) == Some(to) {
+            true => self.values.remove(&key),
+            false => self.values.insert(key.clone(), to.clone()),
+        };
         Some(key)
     }
 
-    /// Records values that were in force already when they were read, so that no step has written them: an earlier
-    /// agent or another program did.
-    pub(super) fn found(&mut self, held: Vec<SettingRef>, actual: &ActualState) {
-        for (place, knob, device) in held {
-            let Some(cgroup) = actual.cgroups.get(&place) else { continue };
-            let Some(value) = cgroup.values.get(&(knob, device)) else { continue };
-            let key = SettingKey { hierarchy: place.hierarchy, inode: cgroup.inode, knob, device };
-            self.values.entry(key).or_insert_with(|| value.clone());
+    /// Records values that were as wanted when they were read, so that no step has written them: an earlier agent,
+    /// `apply` or another program did.
+    pub(super) fn found(&mut self, held: &[SettingRef], actual: &ActualState) {
+        for one in held {
+            if let Some((key, value)) = key_at(one, actual) {
+                self.values.insert(key, value.clone());
+            }
         }
     }
 
-    /// Reports values that differ from the written ones to `drift`, and forgets values of groups that no longer exist.
-    pub(super) fn find_drift(&mut self, now_ms: u64, actual: &ActualState, drift: &mut drift::Table) {
+    /// Reports values that differ from those in force to `drift`, and forgets values that no group wants any more.
+    pub(super) fn find_drift(&mut self, now_ms: u64, planned: &Planned, drift: &mut drift::Table) {
+        let actual = &planned.actual;
+        let wanted = planned.plan.held.iter().chain(&planned.plan.missing);
+        let wanted: BTreeSet<SettingKey> =
+            wanted.filter_map(|setting| Some(key_at(setting, actual)?.0)).collect();
+        self.values.retain(|key, _| wanted.contains(key));
         let mut seen = BTreeSet::new();
         for (place, cgroup) in &actual.cgroups {
             let idle = cgroup.values.get(&(KnobId::CpuIdle, None)) == Some(&Value::Number(1));
@@ -91,7 +101,7 @@ impl InForce {
                 }
                 match want == value {
                     true => drift.answered(&key),
-                    false => drift.changed(now_ms, key.clone(), want.to_string(), value.to_string()),
+                    false => drift.changed(now_ms, key.clone(), knob.shown(want), knob.shown(value)),
                 }
                 seen.insert(key);
             }
@@ -183,4 +193,15 @@ impl InForce {
             }
         }
     }
+}
+
+/// The key of a setting, and its value; `None` if its cgroup does not exist or does not have it.
+fn key_at<'a>(
+    (place, knob, device): &SettingRef,
+    actual: &'a ActualState,
+) -> Option<(SettingKey, &'a Value)> {
+    let cgroup = actual.cgroups.get(place)?;
+    let value = cgroup.values.get(&(*knob, *device))?;
+    let key = SettingKey { hierarchy: place.hierarchy, inode: cgroup.inode, knob: *knob, device: *device };
+    Some((key, value))
 }

@@ -105,6 +105,59 @@ fn what_an_earlier_agent_has_written_is_watched() {
     }
 }
 
+/// Only what the groups want now is watched: its owner may change a value that was put back, and a value that somebody
+/// else has written before the groups wanted it is as right as any.
+// promises 14, 18
+#[test]
+fn what_is_no_longer_wanted_is_not_watched() {
+    let wants = |cores: &str| {
+        let text =
+            format!("[group.batch]\nclass = \"offline\"\n{cores}match = [{{ cgroup = \"/batch\" }}]\n");
+        parse("groups.toml", &text).unwrap()
+    };
+    let [two, three, none] = ["cpu.max = \"2 cores\"\n", "cpu.max = \"3 cores\"\n", ""].map(wants);
+    let write = |fake: &FakeHost, v2: bool, quota: &str| {
+        let (dir, file, value) = match v2 {
+            true => ("/sys/fs/cgroup/batch", "cpu.max", format!("{quota} 100000")),
+            false => ("/sys/fs/cgroup/cpu/batch", "cpu.cfs_quota_us", quota.replace("max", "-1")),
+        };
+        let mut host = fake.another();
+        let dir = host.open(Path::new(dir)).unwrap();
+        host.write(dir, file, &value).unwrap();
+    };
+    // What somebody writes, the groups from then on, and whether the second change of somebody is drift.
+    for (first, then, second, drifts) in [
+        ("200000", &none, "50000", false),
+        ("300000", &three, "50000", true),
+        ("300000", &three, "300000", false),
+        ("200000", &three, "max", true),
+    ] {
+        for v2 in [false, true] {
+            let what = format!("v2 {v2}: {first}, then {second}");
+            let fake = machine(v2);
+            let mut host = fake.another();
+            let mut reconciler = Reconciler::new(instance(), &mut host).unwrap();
+            let round = |host: &mut dyn Host, reconciler: &mut Reconciler, ms, specs: &[GroupSpec]| {
+                reconciler.round(host, ms, &PlanRequest::all(specs)).unwrap()
+            };
+            round(&mut host, &mut reconciler, 0, &two);
+            write(&fake, v2, first);
+            for ms in [100, 200, 300] {
+                round(&mut host, &mut reconciler, ms, then);
+            }
+            assert!((0..20).all(|_| !reconciler.disturbed(&mut host, true)), "{what}: all is as wanted");
+            write(&fake, v2, second);
+            let disturbed = (0..20).any(|_| reconciler.disturbed(&mut host, true));
+            assert_eq!(disturbed, drifts, "{what}: seen");
+            // An hour later the first change is forgotten.
+            let last = round(&mut host, &mut reconciler, 3_600_000, then);
+            assert_eq!(!last.changes.is_empty(), drifts, "{what}: {:?}", last.changes);
+            let drift = reconciler.drift(3_600_000, &last.planned.actual);
+            assert_eq!(!drift.is_empty(), drifts, "{what}: {drift:?}");
+        }
+    }
+}
+
 /// A cgroup that is removed and made again all the time is limited each time, and no round has more to do because of those
 /// before it.
 // promise 26
