@@ -64,8 +64,8 @@ use std::time::{Duration, Instant};
 
 /// Number of ticks after which a queue that the agent keeps closed reopens, if the agent does not renew the hold.
 const HOLD_TICKS: u32 = 5;
-/// Number of ticks after the start that are only [`FAST`] apart: a rate needs two samples of a counter, and the first
-/// rates are needed soon.
+/// Number of ticks after the start that are only [`FAST`] apart: what the first round has created or moved is read back
+/// soon.
 const FIRST_TICKS: u64 = 3;
 
 /// The agent's loop. Each field does one part of the work; the functions of this type do what involves several parts.
@@ -206,8 +206,13 @@ impl Agent<'_> {
             problems.extend(self.publishing.problem());
             let took = began.elapsed();
             self.ticks.end(took, self.options.interval);
+            let pause = match self.ticks.count {
+                count if count < FIRST_TICKS => FAST,
+                // What was too short to measure is measured soon.
+                _ if sample.seconds == 0.0 => self.options.interval / 2,
+                _ => self.options.interval,
+            };
             tell(Arc::new(self.snapshot(sample, took, problems)));
-            let pause = if self.ticks.count < FIRST_TICKS { FAST } else { self.options.interval };
             let next = began + pause.min(self.options.interval);
             let asked = || {
                 let flags = [&flags.stop, &flags.hand_over, &flags.reload];
@@ -425,7 +430,9 @@ impl Agent<'_> {
         let (compiled, survey) = (&self.groups.compiled, &self.reconciler.survey);
         let by_quota = !self.decisions.decided.wants.quotas.is_empty();
         let state = (survey.hierarchies.as_slice(), &planned.desired);
-        let sample = self.sensing.sample(self.host, now.ms, state, compiled, by_quota);
+        // The windows of a canary begin and end between ticks.
+        let least = if self.canary.is_running() { Duration::ZERO } else { self.options.interval / 2 };
+        let sample = self.sensing.sample(self.host, (now.ms, least), state, compiled, by_quota);
         let waits = self.sensing.waits(self.host, now.ms, compiled.target_us());
         // Windows of a canary must not influence the controllers.
         let off = self.canary.is_isolation_off();

@@ -1,7 +1,7 @@
 //! Makes the agent's snapshot for status displays.
 
-use super::Agent;
 use super::actuation::Phase;
+use super::{Agent, FIRST_TICKS};
 use crate::sense::Sample;
 use crate::snapshot::{self, Snapshot};
 use crate::view;
@@ -23,7 +23,9 @@ impl Agent<'_> {
         view::waits(&mut shown.groups, self.sensing.shown_waits.as_ref());
         self.sensing.levels.show(now.ms, &mut shown.groups);
         let missed = self.sensing.blame_monitor.absent.as_ref().filter(|_| self.options.probe);
-        if let (Some(_), Some(why)) = (self.groups.compiled.target_us(), missed) {
+        // The probe is loaded once the first round has made the cgroups.
+        let settled = self.ticks.count >= FIRST_TICKS;
+        if let (true, Some(_), Some(why)) = (settled, self.groups.compiled.target_us(), missed) {
             shown
                 .problems
                 .push(format!("waits of online groups cannot be attributed to offline work: {why}"));
