@@ -1,7 +1,8 @@
 //! Sums up, by command name and user, how long processes held the CPU while a thread of a target (a measured cgroup or
 //! process) waited for it. The probe's map contains the processes of about the last second. This
 //! module reads a process's name from /proc or, if the process has exited, takes the name that the probe recorded at
-//! the exit.
+//! the exit. A load generator of this program is named as such: whoever measures a service under a load of their own wants to
+//! know what else held the CPU.
 
 use crate::figures::Command;
 use crate::mirror::{CommandKey, CommandName};
@@ -11,6 +12,18 @@ use std::path::Path;
 
 /// Maximum number of commands (name, user, cgroup and target); the time of further commands is not collected.
 const MOST: usize = 4_096;
+
+/// Commands of `commensal lab` that generate load.
+const GENERATORS: [&str; 5] = ["load", "run", "calibrate", "profile", "doctor"];
+
+/// Begin of the name of a load generator. The name is longer than a process name can be, so no process can choose it.
+const GENERATOR: &str = "commensal lab ";
+
+/// Returns whether a command is a load generator of this program.
+#[must_use]
+pub fn is_generator(name: &str) -> bool {
+    name.strip_prefix(GENERATOR).is_some_and(|command| GENERATORS.contains(&command))
+}
 
 /// Time by command, collected so far.
 #[derive(Debug, Default)]
@@ -43,11 +56,29 @@ fn noted(of: CommandName) -> (String, u32) {
 fn alive(host: &dyn Host, pid: u32) -> Option<(String, u32)> {
     let read = |file: &str| host.read_file(Path::new(&format!("/proc/{pid}/{file}"))).ok();
     let name = read("comm")?;
+    let own = if name.starts_with("commensal") { generator(host, pid) } else { None };
+    let name = own.unwrap_or(name);
     let status = read("status")?;
     // Four UIDs: real, effective, saved and file system.
     let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     let uid = uids.split_whitespace().next()?.parse().ok()?;
     Some((printable(name.trim_end_matches('\n')), uid))
+}
+
+/// Returns the name of a load generator: of a process that runs this program's file, with a command that generates load.
+fn generator(host: &dyn Host, pid: u32) -> Option<String> {
+    let file = |pid: &str| host.link(Path::new(&format!("/proc/{pid}/exe"))).ok();
+    if file(&pid.to_string())? != file("self")? {
+        return None;
+    }
+    named(&host.read_file(Path::new(&format!("/proc/{pid}/cmdline"))).ok()?)
+}
+
+/// Returns the name of a load generator by its command line, whose words end with a NUL.
+fn named(line: &str) -> Option<String> {
+    let words: Vec<&str> = line.split('\0').collect();
+    let command = words.windows(2).find_map(|two| (two[0] == "lab").then_some(two[1]))?;
+    GENERATORS.contains(&command).then(|| format!("{GENERATOR}{command}"))
 }
 
 /// Replaces control characters: any process can choose its name.
@@ -80,6 +111,28 @@ mod tests {
         commands.add(&host, &key(74), None, 9);
         let command = |name: &str, uid| Command { subject: 0, cgroup: 7, name: name.to_owned(), uid };
         assert_eq!(commands.sums(), [(command("cc1", 1_000), 11), (command("a\u{fffd}b", 0), 1)].into());
+    }
+
+    // promise 31
+    #[test]
+    fn only_commands_that_generate_load_are_generators() {
+        for (line, name) in [
+            ("commensal\0lab\0load\0http://127.0.0.1:80/\0", Some("commensal lab load")),
+            ("/usr/bin/commensal\0--state-dir\0/x\0lab\0run\0quickstart\0", Some("commensal lab run")),
+            ("commensal\0lab\0calibrate\0", Some("commensal lab calibrate")),
+            ("commensal\0lab\0report\0", None),
+            ("commensal\0agent\0", None),
+            ("commensal\0lab\0", None),
+            ("", None),
+        ] {
+            assert_eq!(named(line).as_deref(), name, "{line:?}");
+            assert!(name.is_none_or(is_generator), "{name:?}");
+        }
+        for other in ["commensal", "commensal lab", "commensal lab report", "commensal lab "] {
+            assert!(!is_generator(other), "{other}");
+        }
+        // A process name has at most 15 bytes.
+        assert!(GENERATORS.iter().all(|command| GENERATOR.len() + command.len() > 15));
     }
 
     #[test]

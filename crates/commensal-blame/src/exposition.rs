@@ -174,7 +174,8 @@ fn largest(
     let all = culprits(figures, subject, Kind::Other, wait.of(Kind::Other), name);
     let (_, culprit, ns) = all.into_iter().find(|(_, name, _)| !name.is_empty())?;
     let large = ns as f64 >= BROKEN_DOWN * wait.sum() as f64;
-    let parts = if large { commands(figures, Some(subject), &culprit, ns, name) } else { Vec::new() };
+    let parts =
+        if large { commands(&figures.commands, Some(subject), &culprit, ns, name) } else { Vec::new() };
     (!parts.is_empty()).then_some((culprit, parts))
 }
 

@@ -12,6 +12,7 @@
 //! the work of a kernel thread is charged to the kernel.
 #![forbid(unsafe_code)]
 
+pub mod clients;
 mod commands;
 pub mod exposition;
 pub mod figures;

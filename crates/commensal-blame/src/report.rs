@@ -9,13 +9,16 @@ mod text;
 pub use picture::escape;
 
 use crate::Histogram;
-use crate::figures::{ByKind, Counters, Culprit, Figures, Kind};
+use crate::commands::is_generator;
+use crate::figures::{ByKind, Command, Counters, Culprit, Figures, Kind};
 use crate::verdict::{Bounds, Verdict};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Name of the row for the peers if there is a single target.
 const OWN_PEERS: &str = "its own peers";
+/// Kind of the row of this program's load generator.
+const GENERATOR: &str = "load generator";
 /// Number of culprits that get a row of their own; the time of the others is summed by kind.
 pub const NAMED: usize = 10;
 /// Number of commands of a culprit that get a row of their own; the time of the others is summed.
@@ -42,7 +45,8 @@ pub struct Report {
     pub wait_ms_per_cpu_s: Option<f64>,
     /// Wait caused by other groups, the kernel and interrupts, per second of the targets' CPU time (ms).
     pub by_others_ms_per_cpu_s: Option<f64>,
-    /// Tasks and other activities that held the CPU during the waits, with the largest wait first.
+    /// Tasks and other activities that held the CPU during the waits, with the largest wait first. This program's own load
+    /// generator comes last: it is part of the measurement, and in no way a cause that the service has in use.
     pub culprits: Vec<Row>,
     /// Delay from wake-up to running.
     pub wake: Delay,
@@ -72,7 +76,8 @@ pub struct Report {
 pub struct Row {
     /// Name of a cgroup, or a description.
     pub name: String,
-    /// Kind of the culprit: `other`, `peers`, `offline`, `kernel`, `nobody` (no task held the CPU) or `interrupts`.
+    /// Kind of the culprit: `other`, `peers`, `offline`, `kernel`, `nobody` (no task held the CPU), `interrupts`, or
+    /// `load generator` (this program's own).
     pub kind: &'static str,
     /// Wait while the culprit held the CPU (ms).
     pub ms: f64,
@@ -250,6 +255,8 @@ impl Report {
             commands: Vec::new(),
         };
         let names = Names { several: figures.subjects.len() > 1, cgroup: name };
+        let mut others = figures.commands.clone();
+        others.retain(|command, _| !is_generator(&command.name));
         let culprits = |subject: Option<usize>, run_ns: u64, wait: &ByKind| -> Vec<Row> {
             let wanted = |culprit: &Culprit| subject.is_none_or(|index| culprit.subject as usize == index);
             let all: Vec<(Culprit, u64)> = figures
@@ -258,10 +265,12 @@ impl Report {
                 .filter(|(culprit, _)| wanted(culprit))
                 .map(|(culprit, ns)| (*culprit, *ns))
                 .collect();
+            let (mut rows, generator) = apart(rows(wait, &all, &names), figures, subject, names.cgroup);
+            rows.sort_by(|a, b| b.2.cmp(&a.2).then_with(|| a.0.cmp(&b.0)));
             let of_cgroup = |(name, kind, ns): (String, Kind, u64)| {
                 let mut culprit = row(run_ns, wait.sum(), (name, kind, ns));
                 if kind == Kind::Other && culprit.share >= BROKEN_DOWN {
-                    let parts = commands(figures, subject, &culprit.name, ns, names.cgroup);
+                    let parts = commands(&others, subject, &culprit.name, ns, names.cgroup);
                     let part = |(command, ns)| {
                         CommandRow::new(command, labels, row(run_ns, wait.sum(), (String::new(), kind, ns)))
                     };
@@ -269,7 +278,11 @@ impl Report {
                 }
                 culprit
             };
-            rows(wait, &all, &names).into_iter().map(of_cgroup).collect()
+            let generated = generator.map(|(name, ns)| {
+                let name = format!("the load generator ({name})");
+                Row { kind: GENERATOR, ..row(run_ns, wait.sum(), (name, Kind::Other, ns)) }
+            });
+            rows.into_iter().map(of_cgroup).chain(generated).collect()
         };
         let by_subject = figures.subjects.iter().enumerate().map(|(index, subject)| SubjectRow {
             name: labels.subjects.get(index).cloned().unwrap_or_default(),
@@ -368,13 +381,40 @@ fn rows(wait: &ByKind, culprits: &[(Culprit, u64)], names: &Names<'_>) -> Vec<(S
     rows
 }
 
+/// Name and time (ns) of a load generator.
+type Generator = (String, u64);
+
+/// Takes the time of this program's load generator out of the rows of its cgroups. The rows and the generator add up to what
+/// the rows were.
+fn apart(
+    mut rows: Vec<(String, Kind, u64)>,
+    figures: &Figures,
+    subject: Option<usize>,
+    called: &dyn Fn(u64) -> String,
+) -> (Vec<(String, Kind, u64)>, Option<Generator>) {
+    let mut generator: Option<Generator> = None;
+    let wanted = |command: &Command| subject.is_none_or(|index| command.subject as usize == index);
+    let of_generators =
+        figures.commands.iter().filter(|(command, _)| wanted(command) && is_generator(&command.name));
+    for (command, ns) in of_generators {
+        let place = called(command.cgroup);
+        let row = rows.iter_mut().find(|(name, kind, _)| *kind == Kind::Other && *name == place);
+        let Some((_, _, left)) = row else { continue };
+        let ns = (*ns).min(*left);
+        *left -= ns;
+        generator.get_or_insert_with(|| (command.name.clone(), 0)).1 += ns;
+    }
+    rows.retain(|(_, _, ns)| *ns > 0);
+    (rows, generator.filter(|(_, ns)| *ns > 0))
+}
+
 /// Time (ns) of a command and its user; `None` stands for all commands without a row of their own.
 pub(crate) type Part = (Option<(String, u32)>, u64);
 
 /// Returns the time of the largest commands of the culprit `name`, and the sum of its other commands. The times add up
 /// to `ns`. Empty if the culprit has fewer than two commands.
 pub(crate) fn commands(
-    figures: &Figures,
+    all: &BTreeMap<Command, u64>,
     subject: Option<usize>,
     name: &str,
     ns: u64,
@@ -382,7 +422,7 @@ pub(crate) fn commands(
 ) -> Vec<Part> {
     let mut sums: BTreeMap<(&str, u32), u64> = BTreeMap::new();
     let mut known: BTreeMap<u64, bool> = BTreeMap::new();
-    for (command, ns) in &figures.commands {
+    for (command, ns) in all {
         let wanted = subject.is_none_or(|index| command.subject as usize == index);
         let here = *known.entry(command.cgroup).or_insert_with(|| called(command.cgroup) == name);
         if wanted && here {
@@ -416,7 +456,7 @@ struct Names<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figures::{Command, TargetStats};
+    use crate::figures::TargetStats;
 
     #[test]
     fn the_rest_is_summed_and_nothing_is_lost() {
@@ -535,6 +575,44 @@ mod tests {
         assert!(metrics.lines().any(|line| line == part), "{metrics}");
         let series = metrics.lines().filter(|line| line.starts_with("commensal_blame_command_wait")).count();
         assert_eq!(series, COMMANDS + 1, "{metrics}");
+    }
+
+    /// The load generator stands last, as what it is, wherever it runs, and the rows still add up.
+    // promise 31
+    #[test]
+    fn the_load_generator_is_no_culprit_among_others() {
+        let check = |of_generator: u64, of_others: u64, rows: &[(&str, f64)]| {
+            let wait = ByKind([of_generator + of_others, 0, 3, 0, 0, 0].map(|ms| ms * 1_000_000));
+            let mut figures = Figures { wait, ..Figures::default() };
+            figures.counters.run_ns = 1_000_000_000;
+            figures.subjects.push(TargetStats { run_ns: 1_000_000_000, waits: 3, wait });
+            let mut held = |kind, cgroup, ms: u64, commands: &[(&str, u64)]| {
+                let culprit = Culprit { subject: 0, kind, cgroup: Some(cgroup) };
+                figures.culprits.insert(culprit, ms * 1_000_000);
+                for (name, ms) in commands {
+                    let command = Command { subject: 0, cgroup, name: (*name).to_owned(), uid: 0 };
+                    figures.commands.insert(command, ms * 1_000_000);
+                }
+            };
+            let commands = [("commensal lab load", of_generator), ("gzip", of_others)];
+            held(Kind::Other, 1, of_generator + of_others, &commands);
+            held(Kind::Offline, 2, 3, &[]);
+            let labels = Labels { subjects: vec!["web".to_owned()], ..Labels::default() };
+            let report = Report::new(&figures, &labels, Bounds::default(), &|id| format!("/g{id}"));
+            let got: Vec<(&str, f64)> =
+                report.culprits.iter().map(|row| (row.name.as_str(), row.ms)).collect();
+            assert_eq!(got, rows);
+            let line = report.line();
+            assert!(!line.contains("generator") || rows.len() == 1, "{line}");
+            assert_eq!(report.by_subject[0].culprits, report.culprits);
+            report
+        };
+        let generator = "the load generator (commensal lab load)";
+        let report = check(89, 8, &[("/g1", 8.0), ("/g2", 3.0), (generator, 89.0)]);
+        assert!(report.culprits[0].commands.is_empty(), "{:?}", report.culprits);
+        assert_eq!(report.culprits[2].kind, "load generator");
+        check(89, 0, &[("/g2", 3.0), (generator, 89.0)]);
+        check(0, 8, &[("/g1", 8.0), ("/g2", 3.0)]);
     }
 
     /// Returns a report in which offline work left an SMT sibling within 1 ms in 99 cases, and after 36 ms in one case.

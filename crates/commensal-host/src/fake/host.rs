@@ -201,7 +201,9 @@ impl Host for FakeHost {
             .ok()
             .and_then(|rest| rest.to_str()?.strip_suffix("/exe")?.parse().ok());
         let exe = |pid: u32| machine.present(pid).map(|process| process.looks.exe.clone());
-        let link = machine.alive(self.life).and_then(|()| exe(pid.ok_or(Errno::ENOENT)?));
+        // The text of any other file is the target of the link.
+        let other = || machine.plain_file(path);
+        let link = machine.alive(self.life).and_then(|()| pid.map_or_else(other, exe));
         let link = link.and_then(|exe| if exe.is_empty() { Err(Errno::ENOENT) } else { Ok(exe) });
         link.map_err(|errno| refused("read", shown(path), errno))
     }

@@ -324,8 +324,8 @@ fn not_proven(run: &Run, bounded: &[(&Comparison, [f64; 2])]) -> String {
     harm + &blamed.unwrap_or_default()
 }
 
-/// Formats `waits of the service, ms per CPU-second: for offline work 682 without isolation, 9 with it; for other
-/// programs and the kernel 4`. The numbers are waits of online threads per second of online CPU time.
+/// Formats `waits of the service, ms per CPU-second: for offline work 682 without isolation, 9 with it; for the load
+/// generator, other programs and the kernel 4`. The numbers are waits of online threads per second of online CPU time.
 pub fn waits(run: &Run) -> Option<String> {
     let per_cpu_second = |role: Role, of: fn(&crate::record::WaitByKind) -> f64| {
         let arm = run.arm_with(role)?;
@@ -340,7 +340,7 @@ pub fn waits(run: &Run) -> Option<String> {
     let without =
         offline(Role::Contended).map(|ms| format!("{} without isolation, ", pct(ms))).unwrap_or_default();
     Some(format!(
-        "waits of the service, ms per CPU-second: for offline work {without}{} with it; for other programs and the kernel {}",
+        "waits of the service, ms per CPU-second: for offline work {without}{} with it; for the load generator, other programs and the kernel {}",
         pct(with),
         pct(others)
     ))

@@ -8,15 +8,19 @@ use super::args::Blame;
 use crate::context::Context;
 use crate::signals;
 use anyhow::{Context as _, bail};
+use commensal_blame::clients::{self, Client};
 use commensal_blame::names::Cgroups;
 use commensal_blame::unattributed::Unattributed;
-use commensal_blame::{BlameError, Bounds, Figures, Labels, Report, Scope, WaitProbe};
+use commensal_blame::{BlameError, Bounds, Figures, Labels, Report, Scope, Subject, WaitProbe};
+use commensal_core::actual::CgroupPath;
 use commensal_core::text::visible;
+use commensal_host::Host;
 use outputs::Outputs;
 use serde::Serialize;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -79,6 +83,7 @@ pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
     let begun = Instant::now();
     drop(probe);
     let detach = begun.elapsed();
+    let clients = look.clients(context, &report);
     if options.json {
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         let phases_ms = json!({
@@ -88,10 +93,11 @@ pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
         let ended = ended.iter().map(|(index, after)| {
             json!({ "name": visible(&look.online[*index].name), "after_s": after.as_secs_f64() })
         });
-        let timed = Timed { report: &report, ended: ended.collect(), phases_ms };
+        let timed = Timed { report: &report, ended: ended.collect(), clients: &clients, phases_ms };
         println!("{}", commensal_core::text::json_pretty(&timed)?);
     } else if !outputs.takes_stdout() {
         print!("{}", report.text());
+        clients.iter().for_each(|client| println!("note: {}", waits(client)));
         look.tell_ended(&ended);
     }
     outputs.close(context, &total, &report, &look)?;
@@ -111,6 +117,8 @@ struct Timed<'r> {
     #[serde(flatten)]
     report: &'r Report,
     ended: Vec<serde_json::Value>,
+    /// Clients of the targets on this machine that wait far longer than the targets.
+    clients: &'r [Client],
     phases_ms: serde_json::Value,
 }
 
@@ -199,9 +207,41 @@ impl Look {
         }
     }
 
+    /// Finds clients of the targets on this machine that wait far longer than the targets.
+    fn clients(&self, context: &mut Context, report: &Report) -> Vec<Client> {
+        let paths: Vec<&CgroupPath> = (self.online.iter())
+            .filter_map(|one| match &one.subject {
+                Subject::Cgroup(id) => self.cgroups.as_ref()?.path(*id),
+                Subject::Process(_) => None,
+            })
+            .collect();
+        let is_target = |host: &dyn Host, pid: u32| {
+            let named = self.online.iter().any(|one| one.subject == Subject::Process(pid));
+            let text = || host.read_file(Path::new(&format!("/proc/{pid}/cgroup"))).unwrap_or_default();
+            // Each line ends with a path after the second colon.
+            let inside = |line: &str| {
+                let of = line.splitn(3, ':').nth(2).map(CgroupPath::new);
+                of.is_some_and(|of| paths.iter().any(|path| path.contains(&of)))
+            };
+            named || (!paths.is_empty() && text().lines().any(inside))
+        };
+        clients::waiting(&mut context.host, &is_target, report.wait_ms_per_cpu_s.unwrap_or(0.0))
+    }
+
     fn report(&self, figures: &Figures) -> Report {
         Report::new(figures, &self.labels, self.bounds, &|id| self.name(id))
     }
+}
+
+/// A sentence about a client that waits.
+fn waits(client: &Client) -> String {
+    let (name, ms) = (visible(&client.name), client.wait_ms_per_cpu_s);
+    format!(
+        "{name} ({}) is a client on this machine, and waited {ms:.0} ms per CPU-second for a CPU itself: what it measures is \
+         partly its own wait. If the service is in a group, give its client the same weight: commensal run --group GROUP -- \
+         {name} …",
+        client.pid
+    )
 }
 
 fn names(all: &[Named]) -> Vec<String> {
