@@ -373,8 +373,8 @@ impl Engine {
         let limit = usize::try_from(self.memory_bytes).unwrap_or(usize::MAX);
         memory::end(&memory::reclaim(&memories, limit));
         for query in self.queries.all() {
-            if let Some(timeout) = query.exceeded_timeout() {
-                query.end(Error::Timeout(timeout));
+            if let Some(why) = query.exceeded() {
+                query.end(why);
             }
             self.apply_policies(&query);
         }

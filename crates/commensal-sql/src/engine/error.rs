@@ -17,6 +17,9 @@ pub enum Error {
     /// The user lacks a privilege.
     #[error("{0}")]
     Denied(String),
+    /// A query or connection of another user cannot be killed.
+    #[error("You are not owner of thread {0}")]
+    NotOwner(String),
     /// A rule of the catalogue is violated: validation, sums, objects that cannot be dropped.
     #[error("{0}")]
     Rule(String),
@@ -48,6 +51,9 @@ pub enum Error {
     /// Cancelled because it ran longer than the session's time limit.
     #[error("query timeout, timeout: {} s, set query_timeout to change it", .0.as_secs())]
     Timeout(Duration),
+    /// Cancelled because it took longer than `max_execution_time`.
+    #[error("Query execution was interrupted, maximum statement execution time exceeded")]
+    ExecutionTime,
     /// An error of the query engine.
     #[error("{0}")]
     Engine(String),

@@ -366,6 +366,9 @@ async fn plan(
     columns.sort();
     columns.dedup();
     rewrite::fix_case(&mut statement, &columns);
+    if let Some(limit) = options.select_limit {
+        rewrite::limit(&mut statement, limit);
+    }
 
     state.register_catalog_list(Arc::new(names));
     // Fixes the time that now() returns during this query.

@@ -235,11 +235,15 @@ impl Query {
         self.ended().unwrap_or(Error::Cancelled)
     }
 
-    /// Returns the query's time limit, if the query has run for longer.
+    /// Returns the error of a query that has exceeded one of its time limits.
     #[must_use]
-    pub fn exceeded_timeout(&self) -> Option<Duration> {
+    pub fn exceeded(&self) -> Option<Error> {
         let timing = &self.timing;
-        self.limits.timeout.filter(|timeout| timing.begun().is_some() && timing.elapsed() > *timeout)
+        if self.limits.execution.is_some_and(|limit| timing.arrived().elapsed() > limit) {
+            return Some(Error::ExecutionTime);
+        }
+        let timeout = self.limits.timeout;
+        timeout.filter(|timeout| timing.begun().is_some() && timing.elapsed() > *timeout).map(Error::Timeout)
     }
 
     /// Marks the query as done. From now on it cannot be moved.

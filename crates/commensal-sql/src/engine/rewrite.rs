@@ -5,8 +5,8 @@ use super::mysql_functions;
 use datafusion::common::TableReference;
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast::{
-    self, BinaryOperator, Expr, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, ObjectName, Query,
-    SelectItem, SetExpr, TableFactor, Value, VisitMut, VisitorMut,
+    self, BinaryOperator, Expr, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, LimitClause,
+    ObjectName, Query, SelectItem, SetExpr, TableFactor, Value, VisitMut, VisitorMut,
 };
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -248,6 +248,18 @@ pub fn fix_case(statement: &mut Statement, columns: &[String]) {
         }
         Statement::Explain(explain) => fix_case(&mut explain.statement, columns),
         _ => {}
+    }
+}
+
+/// Limits the number of rows of a query that has no limit of its own.
+pub fn limit(statement: &mut Statement, rows: u64) {
+    let Statement::Statement(statement) = statement else { return };
+    if let ast::Statement::Query(query) = statement.as_mut()
+        && query.limit_clause.is_none()
+        && query.fetch.is_none()
+    {
+        let limit = Some(Expr::Value(Value::Number(rows.to_string(), false).into()));
+        query.limit_clause = Some(LimitClause::LimitOffset { limit, offset: None, limit_by: Vec::new() });
     }
 }
 

@@ -112,9 +112,10 @@ impl Session {
             Statement::PassedOn(passed) => self.pass_on(passed).await,
             Statement::Set(assignments) => {
                 let mut variables = self.connection.variables();
-                self.assign(&mut variables, &assignments)?;
+                let warnings = self.assign(&mut variables, &assignments)?;
                 self.connection.set_variables(variables);
-                Ok(Reply::done())
+                self.connection.set_warnings(warnings.clone());
+                Ok(Reply::Done { rows: 0, warnings })
             }
             Statement::UnsetVariable(name) => {
                 match name {
@@ -138,7 +139,9 @@ impl Session {
         show::choose(&self.engine, &self.connection, database)
     }
 
-    fn assign(&self, variables: &mut Variables, assignments: &[Assignment]) -> Result<(), Error> {
+    /// Sets variables. Returns warnings about values that are stored and have no effect.
+    fn assign(&self, variables: &mut Variables, assignments: &[Assignment]) -> Result<Vec<String>, Error> {
+        let mut warnings = Vec::new();
         for Assignment { global, name, value } in assignments {
             if *global {
                 return Err(Error::Unsupported(format!(
@@ -156,6 +159,7 @@ impl Session {
                     let value = text.starts_with("@@").then(|| variables.get(other)).flatten();
                     // JDBC appends to its `sql_mode` with concat(...). A variable without effect needs no value.
                     if value.is_none() && Variables::is_ignored(name) {
+                        warnings.push(format!("{name} keeps its value: SET does not evaluate {text}"));
                         continue;
                     }
                     let Some(value) = value else {
@@ -165,15 +169,14 @@ impl Session {
                     variables.set(name, Some(&value))?;
                 }
             }
+            warnings.extend(variables.without_effect(name));
         }
-        Ok(())
+        Ok(warnings)
     }
 
     fn kill(&self, kill: &Kill) -> Result<Reply, Error> {
         let may =
             |user: &UserName| *user == self.connection.user || self.engine.is_admin(&self.connection.user);
-        let denied =
-            || Error::Denied("Access denied; you need (at least one of) the (ADMIN) privilege(s)".to_owned());
         match kill {
             Kill::QueryId(id) => {
                 let queries = self.engine.queries.all();
@@ -181,7 +184,7 @@ impl Session {
                     return Err(Error::Unknown(format!("Unknown query id: {id}")));
                 };
                 if !may(&query.identity.user) {
-                    return Err(denied());
+                    return Err(Error::NotOwner(id.clone()));
                 }
                 query.end(Error::Cancelled);
             }
@@ -190,7 +193,7 @@ impl Session {
                     return Err(Error::Unknown(format!("Unknown thread id: {id}")));
                 };
                 if !may(&other.user) {
-                    return Err(denied());
+                    return Err(Error::NotOwner(id.to_string()));
                 }
                 if let Some(query) = other.current() {
                     query.end(Error::Cancelled);
@@ -337,8 +340,13 @@ impl Session {
             return Err(Error::Unknown(format!("Can not find workload group {name}.")));
         };
         let identity = Identity::new(self.connection.id, user.clone(), prepared.sql);
-        let query = Query::new(identity, variables.limits(), group.accounts());
-        let options = variables.plan_options(database, self.engine.options.cpus);
+        let mut limits = variables.limits();
+        let mut options = variables.plan_options(database, self.engine.options.cpus);
+        // As in MySQL, these two limits apply to statements that only read.
+        if prepared.target.is_some() {
+            (limits.execution, options.select_limit) = (None, None);
+        }
+        let query = Query::new(identity, limits, group.accounts());
         let order = match group.settings().worker {
             true => Some(Order {
                 number: query.identity.number,

@@ -11,8 +11,10 @@ pub struct QueryLimits {
     pub slots: u32,
     /// The query's own memory limit, in bytes. A query that uses less than this has precedence over other queries.
     pub memory: Option<usize>,
-    /// Time limit, if any.
+    /// Time limit, if any, from the moment when the query starts to run.
     pub timeout: Option<Duration>,
+    /// `max_execution_time`: the time limit, if any, from the query's arrival.
+    pub execution: Option<Duration>,
 }
 
 /// How a statement is planned and run.
@@ -26,4 +28,6 @@ pub struct PlanOptions {
     pub batch_size: usize,
     /// Whether rows are only counted, not returned.
     pub dry_run: bool,
+    /// Maximum number of rows of a result whose statement has no LIMIT (`sql_select_limit`).
+    pub select_limit: Option<u64>,
 }

@@ -52,7 +52,7 @@ const KNOWN: [(&str, &str, Kind); 48] = [
     ("license", "Apache-2.0", Kind::Fixed),
     ("lower_case_table_names", "0", Kind::Fixed),
     ("max_allowed_packet", "4194304", Kind::Ignored),
-    ("max_execution_time", "0", Kind::Ignored),
+    ("max_execution_time", "0", Kind::Number),
     ("net_buffer_length", "16384", Kind::Ignored),
     ("net_read_timeout", "30", Kind::Ignored),
     ("net_write_timeout", "60", Kind::Ignored),
@@ -64,7 +64,7 @@ const KNOWN: [(&str, &str, Kind); 48] = [
     ("socket", "", Kind::Fixed),
     ("sql_auto_is_null", "0", Kind::Ignored),
     ("sql_mode", "ONLY_FULL_GROUP_BY", Kind::Ignored),
-    ("sql_select_limit", "18446744073709551615", Kind::Ignored),
+    ("sql_select_limit", "18446744073709551615", Kind::Number),
     ("sql_warnings", "0", Kind::Ignored),
     ("system_time_zone", "UTC", Kind::Fixed),
     ("time_zone", "UTC", Kind::Ignored),
@@ -73,6 +73,19 @@ const KNOWN: [(&str, &str, Kind); 48] = [
     ("unique_checks", "1", Kind::Ignored),
     ("version", VERSION, Kind::Fixed),
     ("version_comment", "commensal: SQL under workload groups", Kind::Fixed),
+];
+
+/// Modes of MySQL's `sql_mode` that change the meaning of a query.
+const MODES: [&str; 9] = [
+    "ANSI",
+    "ANSI_QUOTES",
+    "HIGH_NOT_PRECEDENCE",
+    "IGNORE_SPACE",
+    "NO_BACKSLASH_ESCAPES",
+    "NO_UNSIGNED_SUBTRACTION",
+    "PAD_CHAR_TO_FULL_LENGTH",
+    "PIPES_AS_CONCAT",
+    "REAL_AS_FLOAT",
 ];
 
 /// Variables for the client's character sets.
@@ -144,6 +157,19 @@ impl Variables {
         known(name).is_some_and(|(_, kind)| kind == Kind::Ignored)
     }
 
+    /// Returns a warning if the value of this variable changes the results of statements in MySQL, but not here.
+    #[must_use]
+    pub fn without_effect(&self, name: &str) -> Option<String> {
+        let value = self.get(name)?.to_ascii_uppercase();
+        let matters = match name {
+            "time_zone" => !["UTC", "SYSTEM", "+00:00"].contains(&value.as_str()),
+            "sql_mode" => value.split(',').any(|mode| MODES.contains(&mode.trim())),
+            "sql_auto_is_null" => ["1", "ON", "TRUE"].contains(&value.as_str()),
+            _ => false,
+        };
+        matters.then(|| format!("{name} is stored and shown, but not enforced"))
+    }
+
     /// Returns all variables whose names match, sorted.
     #[must_use]
     pub fn all(&self, matches: impl Fn(&str) -> bool) -> Vec<(String, String)> {
@@ -176,24 +202,26 @@ impl Variables {
         self.is_on("bypass_workload_group")
     }
 
-    /// Returns the limits of a query: `query_slot_count`, and `exec_mem_limit` and `query_timeout` (in seconds) unless
-    /// they are zero.
+    /// Returns the limits of a query: `query_slot_count`, and unless they are zero `exec_mem_limit`, `query_timeout` (in
+    /// seconds) and `max_execution_time` (in milliseconds).
     #[must_use]
     pub fn limits(&self) -> QueryLimits {
-        let timeout = Some(self.number("query_timeout")).filter(|seconds| *seconds > 0);
+        let positive = |name: &str| Some(self.number(name)).filter(|value| *value > 0);
         QueryLimits {
             slots: u32::try_from(self.number("query_slot_count")).unwrap_or(u32::MAX),
             memory: usize::try_from(self.number("exec_mem_limit")).ok().filter(|bytes| *bytes > 0),
-            timeout: timeout.map(Duration::from_secs),
+            timeout: positive("query_timeout").map(Duration::from_secs),
+            execution: positive("max_execution_time").map(Duration::from_millis),
         }
     }
 
-    /// Returns the options for planning a statement: `dry_run_query`, `batch_size`, and `parallel_pipeline_task_num`.
-    /// If the last of these is zero, `cpus` is used instead.
+    /// Returns the options for planning a statement: `dry_run_query`, `batch_size`, `sql_select_limit`, and
+    /// `parallel_pipeline_task_num`. If the last of these is zero, `cpus` is used instead.
     #[must_use]
     pub fn plan_options(&self, database: String, cpus: usize) -> PlanOptions {
         let (partitions, batch_size) = (self.partitions(cpus), self.batch_size());
-        PlanOptions { database, partitions, batch_size, dry_run: self.is_on("dry_run_query") }
+        let select_limit = Some(self.number("sql_select_limit")).filter(|limit| *limit < u64::MAX);
+        PlanOptions { database, partitions, batch_size, dry_run: self.is_on("dry_run_query"), select_limit }
     }
 
     fn partitions(&self, cpus: usize) -> usize {

@@ -203,7 +203,9 @@ fn failure(error: &Error) -> Failure {
     let (code, state) = match error {
         Error::Syntax(_) => (1064, "42000"),
         Error::Denied(_) => (1227, "42000"),
+        Error::NotOwner(_) => (1095, "HY000"),
         Error::Cancelled => (1317, "70100"),
+        Error::ExecutionTime => (3024, "HY000"),
         Error::Unknown(text) if text.starts_with("Unknown database") => (1049, "42000"),
         Error::Unknown(text) if text.starts_with("Unknown system variable") => (1193, "HY000"),
         Error::Unknown(text) if text.starts_with("Unknown thread") => (1094, "HY000"),

@@ -4,12 +4,15 @@
 use super::socket::Socket;
 use std::io;
 use std::sync::Arc;
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::io::{self as streams, AsyncRead, AsyncReadExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
-/// Maximum size of a login packet, in bytes.
+/// Number of bytes of a login packet that are kept. The connection attributes come last; the server does not use them.
 const LOGIN: usize = 64 << 10;
+
+/// Maximum payload of one packet of the protocol, in bytes.
+const MAXIMUM: usize = (1 << 24) - 1;
 
 /// Length of an `SSLRequest` (bytes): capability flags, maximum packet size, character set, 23 reserved bytes. No login
 /// packet is shorter.
@@ -53,8 +56,13 @@ pub struct Packet {
 }
 
 impl Packet {
-    /// Reads a packet with a payload of at most `limit` bytes; returns `None` at the end of the stream.
-    async fn read(from: &mut (impl AsyncRead + Unpin), limit: usize) -> Result<Option<Packet>, PacketError> {
+    /// Reads a packet with a payload of at most `limit` bytes; returns `None` at the end of the stream. Bytes of
+    /// the payload after the first `keep` are read and dropped.
+    async fn read(
+        from: &mut (impl AsyncRead + Unpin),
+        limit: usize,
+        keep: usize,
+    ) -> Result<Option<Packet>, PacketError> {
         let mut head = [0; 4];
         match from.read_exact(&mut head).await {
             Ok(_) => {}
@@ -66,8 +74,12 @@ impl Packet {
         if size > limit {
             return Err(PacketError::TooLarge { size, limit });
         }
-        let mut bytes = vec![0; size];
+        let mut bytes = vec![0; size.min(keep)];
         from.read_exact(&mut bytes).await?;
+        let rest = (size - bytes.len()) as u64;
+        if streams::copy(&mut from.take(rest), &mut streams::sink()).await? < rest {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+        }
         Ok(Some(Packet { number, bytes }))
     }
 
@@ -88,7 +100,7 @@ impl Packet {
     /// # Errors
     /// The packet has an unexpected sequence number, or the client disconnects.
     pub async fn of_method(from: &mut (impl AsyncRead + Unpin), number: u8) -> Result<Packet, PacketError> {
-        match Packet::read(from, LOGIN).await? {
+        match Packet::read(from, MAXIMUM, LOGIN).await? {
             Some(packet) if packet.number == number => Ok(packet),
             Some(packet) => Err(PacketError::OutOfOrder(packet.number)),
             None => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
@@ -116,7 +128,7 @@ pub async fn watch(
     let room = Arc::new(Semaphore::new(limit));
     loop {
         let packet = tokio::select! {
-            packet = Packet::read(&mut from, limit) => packet?,
+            packet = Packet::read(&mut from, limit, limit) => packet?,
             () = gone.cancelled() => return Ok(()),
         };
         let Some(Packet { number, bytes }) = packet else { return Ok(()) };

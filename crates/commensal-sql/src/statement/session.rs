@@ -193,10 +193,10 @@ fn admin(cursor: &mut Cursor) -> Result<Statement, SyntaxError> {
     cursor.pairs().map(Statement::AdminSetConfig)
 }
 
-/// Returns the assignments of `SET_VAR` hints directly after a `SELECT`. Other hints are ignored.
+/// Returns the assignments of `SET_VAR` and `MAX_EXECUTION_TIME` hints directly after a `SELECT`. Other hints are ignored.
 ///
 /// # Errors
-/// [`SyntaxError`] if a `SET_VAR` hint is malformed: a query that the hint assigns to another group must not run in the
+/// [`SyntaxError`] if such a hint is malformed: a query that the hint assigns to another group must not run in the
 /// session's group.
 pub(super) fn hints(cursor: &Cursor) -> Result<Vec<Assignment>, SyntaxError> {
     let mut variables = Vec::new();
@@ -222,6 +222,12 @@ fn hint_variables(hint: &Hint) -> Result<Vec<Assignment>, SyntaxError> {
     while !cursor.at_end() {
         if cursor.take(&["SET_VAR"]) {
             variables.extend(cursor.parenthesised(assignment).map_err(placed)?);
+        } else if cursor.take(&["MAX_EXECUTION_TIME"]) {
+            let name = "max_execution_time";
+            let limit = |cursor: &mut Cursor| {
+                Ok(Assignment { global: false, name: name.to_owned(), value: value(cursor)? })
+            };
+            variables.extend(cursor.parenthesised(limit).map_err(placed)?);
         } else {
             cursor.next();
         }

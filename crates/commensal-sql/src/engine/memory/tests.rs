@@ -28,7 +28,11 @@ struct Running {
 
 fn begin(group: &Arc<Group>, slots: u32, can_spill: bool) -> Running {
     let identity = Identity::new(1, UserName::anywhere("root"), String::new());
-    let query = Query::new(identity, QueryLimits { slots, memory: None, timeout: None }, group.accounts());
+    let query = Query::new(
+        identity,
+        QueryLimits { slots, memory: None, timeout: None, execution: None },
+        group.accounts(),
+    );
     group.memory.join(&query);
     let pool: Arc<dyn MemoryPool> = Arc::new(QueryPool::new(&query));
     let reservation = MemoryConsumer::new("test").with_can_spill(can_spill).register(&pool);

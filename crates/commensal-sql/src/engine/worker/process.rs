@@ -151,7 +151,8 @@ async fn answer(engine: &Arc<Engine>, group: &Arc<Group>, stream: UnixStream, fi
         sql: String::new(),
     };
     // The server enforces the time limit.
-    let limits = QueryLimits { slots: order.slots, memory: order.memory_limit, timeout: None };
+    let limits =
+        QueryLimits { slots: order.slots, memory: order.memory_limit, timeout: None, execution: None };
     let query = Query::new(identity, limits, group.accounts());
     let gone = Arc::clone(&query);
     let watch = tokio::spawn(async move {

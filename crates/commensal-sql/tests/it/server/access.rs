@@ -82,9 +82,12 @@ fn groups_and_tables_need_a_grant() {
         "select * from local(\"file_path\" = \"t.csv\")",
         "admin show frontend config",
         "show all grants",
-        "kill 1",
     ] {
         assert!(matches!(jack.query(sql), Answer::Err(..)), "{sql}");
+    }
+    for kill in ["kill", "kill query", "kill connection"] {
+        let refused = Answer::Err(1095, format!("You are not owner of thread {}", root.id));
+        assert_eq!(jack.query(&format!("{kill} {}", root.id)), refused);
     }
 }
 

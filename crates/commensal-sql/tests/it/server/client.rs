@@ -4,14 +4,14 @@
 #[allow(dead_code, reason = "some of it is for the bench alone")]
 mod wire;
 
-pub use wire::{Client, ClientError};
+pub use wire::{CAPABILITIES, Client, ClientError, ssl_request};
 
 use std::io::{BufReader, Error, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_rustls::rustls::{ClientConfig, ClientConnection, StreamOwned};
-use wire::{CAPABILITIES, failure, ssl_request};
+use wire::failure;
 
 type Result<T> = std::result::Result<T, ClientError>;
 

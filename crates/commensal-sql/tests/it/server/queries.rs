@@ -112,6 +112,15 @@ fn what_is_not_enforced_is_said() {
     assert!(said(&mut client).is_empty());
     client.all(&["alter workload group g properties('write_buffer_ratio'='8')", "select 1"]);
     assert!(said(&mut client).is_empty(), "they are of the last statement");
+    for (set, warnings) in [
+        ("set time_zone = '+02:00', sql_mode = 'ANSI_QUOTES,STRICT_TRANS_TABLES'", 2),
+        ("set time_zone = '+00:00', sql_mode = 'STRICT_TRANS_TABLES'", 0),
+        ("set sql_mode = concat(@@sql_mode, ',ANSI')", 1),
+        ("set autocommit = 1", 0),
+    ] {
+        client.all(&[set]);
+        assert_eq!(said(&mut client).len(), warnings, "{set}");
+    }
     client.all(&["alter workload group g properties('write_buffer_ratio'='9')"]);
     client.query("alter nonsense").error();
     assert!(said(&mut client).is_empty(), "a statement that is refused is the last one too");

@@ -1,6 +1,6 @@
 //! The protocol itself: limits, broken packets, prepared statements, clients that vanish.
 
-use crate::server::client::{Answer, Client};
+use crate::server::client::{Answer, CAPABILITIES, Client, ssl_request};
 use crate::server::fixture::{Fixture, eventually};
 use commensal_sql::protocol::Limits;
 use commensal_testkit::{throughout, until_still};
@@ -182,6 +182,78 @@ fn a_query_that_takes_too_long_ends() {
     client.all(&["set query_timeout = 1"]);
     assert!(client.query(ENDLESS).error().starts_with("query timeout"));
     eventually("nothing is left", || fixture.is_quiet());
+}
+
+/// MySQL's limit counts from the arrival of the statement, whether it runs, waits for its turn or waits for CPU time.
+#[test]
+fn max_execution_time_ends_queries_that_run_or_wait() {
+    let fixture = Fixture::new();
+    fixture.hits("hits.parquet", 20_000);
+    let mut client = fixture.root();
+    client.all(&[
+        "create workload group waits properties('max_concurrency'='0', 'max_queue_size'='5')",
+        "create workload group slow properties('cpu_hard_limit'='1%')",
+    ]);
+    for group in ["normal", "waits", "slow"] {
+        for (limit, hint) in [
+            ("300", String::new()),
+            ("0", "/*+ MAX_EXECUTION_TIME(300) */".to_owned()),
+            ("0", format!("/*+ SET_VAR(max_execution_time = 300, workload_group = {group}) */")),
+        ] {
+            client.all(&[
+                &format!("set workload_group = '{group}'"),
+                &format!("set max_execution_time = {limit}"),
+            ]);
+            let answer = client.query(&ENDLESS.replacen("select", &format!("select {hint}"), 1));
+            let want = "Query execution was interrupted, maximum statement execution time exceeded";
+            assert_eq!(answer, Answer::Err(3024, want.to_owned()), "{group} {limit} {hint}");
+        }
+    }
+    client.all(&["set max_execution_time = 0, workload_group = 'normal'"]);
+    assert_eq!(client.query("select count(*) from hits").cell(), "20000");
+    eventually("nothing is left", || fixture.is_quiet());
+}
+
+#[test]
+fn sql_select_limit_holds_for_selects_without_a_limit() {
+    let fixture = Fixture::new();
+    fixture.hits("hits.parquet", 100);
+    let mut client = fixture.root();
+    client.all(&["set sql_select_limit = 7"]);
+    for (sql, rows) in [
+        ("select id from hits", 7),
+        ("select id from hits order by id desc", 7),
+        ("select id from hits union all select id from hits", 7),
+        ("select id from hits limit 20", 20),
+        ("select id from hits limit 3, 20", 20),
+        ("select count(*) from (select id from hits) x having count(*) = 100", 1),
+        ("select /*+ SET_VAR(sql_select_limit = 9) */ id from hits", 9),
+    ] {
+        assert_eq!(client.query(sql).rows().len(), rows, "{sql}");
+    }
+    let (id, _) = client.prepare("select id from hits where id <> ?").unwrap().unwrap();
+    assert_eq!(client.execute(id, &["1"]).unwrap().unwrap(), 7);
+    client.all(&["set sql_select_limit = default"]);
+    assert_eq!(client.query("select id from hits").rows().len(), 100);
+}
+
+/// Connection attributes of any size that fits into a packet are read, and dropped.
+#[test]
+fn connection_attributes_of_any_size_are_taken() {
+    let fixture = Fixture::new();
+    let login = |size: usize| {
+        let mut client = Client::greet(fixture.address).unwrap();
+        // CLIENT_CONNECT_ATTRS.
+        let mut packet = ssl_request(CAPABILITIES | 0x0010_0000);
+        packet.extend(b"root\0\0\0mysql_native_password\0\xfd");
+        packet.extend(&(size as u32).to_le_bytes()[..3]);
+        packet.resize(packet.len() + size, b'x');
+        client.send(1, &packet).unwrap();
+        assert!(matches!(client.answer(), Ok(Answer::Ok)), "{size}");
+        assert_eq!(client.query("select 1").cell(), "1", "{size}");
+    };
+    let around = (64 << 10) - 200..=(64 << 10) + 4;
+    [0, 260, 4_096].into_iter().chain(around.step_by(17)).chain([1 << 20, (1 << 24) - 200]).for_each(login);
 }
 
 #[test]
