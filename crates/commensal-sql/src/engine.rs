@@ -12,6 +12,7 @@ mod confined_store;
 pub mod connections;
 pub mod cpu;
 mod data;
+mod dialect;
 pub mod error;
 pub(crate) mod execute;
 pub mod grid;
@@ -19,6 +20,7 @@ pub mod group;
 pub mod memory;
 mod meta;
 mod mysql_functions;
+mod operators;
 mod pace;
 pub mod password;
 mod policies;
@@ -54,9 +56,10 @@ use commensal_core::group::Class;
 use commensal_core::units::{MicroCpus, Weight};
 use commensal_host::{Host, LinuxHost};
 use connections::Connections;
-use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::context::SessionState;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::{SessionStateBuilder, SessionStateDefaults};
+use datafusion::logical_expr::planner::ExprPlanner;
 use datafusion::prelude::SessionConfig;
 use error::{Error, cannot};
 use group::{Group, Groups};
@@ -171,8 +174,12 @@ impl Engine {
             .with_information_schema(false)
             .set_str("datafusion.sql_parser.dialect", "mysql")
             .set_bool("datafusion.sql_parser.enable_ident_normalization", false);
+        // The first planner that knows an operator decides.
+        let mut planners: Vec<Arc<dyn ExprPlanner>> = vec![Arc::new(operators::Operators)];
+        planners.extend(SessionStateDefaults::default_expr_planners());
         let base = SessionStateBuilder::new()
             .with_default_features()
+            .with_expr_planners(planners)
             .with_config(config)
             .with_runtime_env(runtime)
             .build();

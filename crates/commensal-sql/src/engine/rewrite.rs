@@ -1,12 +1,12 @@
 //! Small changes to a statement that bridge the differences between MySQL's dialect and DataFusion: `?`, `@@variables`,
 //! `database()`, table functions with `"key" = "value"`, column names of the result, and case-insensitive names.
 
-use super::mysql_functions;
+use super::{mysql_functions, operators};
 use datafusion::common::TableReference;
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast::{
     self, BinaryOperator, Expr, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, LimitClause,
-    ObjectName, Query, SelectItem, SetExpr, TableFactor, Value, VisitMut, VisitorMut,
+    ObjectName, Query, Select, SelectItem, SetExpr, TableFactor, Value, VisitMut, VisitorMut,
 };
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -163,8 +163,15 @@ impl VisitorMut for Pass<'_> {
         ControlFlow::Continue(())
     }
 
+    fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<()> {
+        let conditions = select.selection.iter_mut().chain(&mut select.having);
+        conditions.for_each(operators::condition);
+        ControlFlow::Continue(())
+    }
+
     fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
         mysql_functions::change(expr);
+        operators::change(expr);
         let replacement = match expr {
             Expr::Identifier(name) if name.value.starts_with("@@") => {
                 let name = name.value.trim_start_matches("@@").to_lowercase();

@@ -11,13 +11,12 @@ use super::terms::QueryLimits;
 use super::variables::Variables;
 use super::worker::wire::{self, Order, StatementText};
 use super::write::{self, Target};
-use super::{Engine, password, show};
+use super::{Engine, dialect, password, show};
 use crate::catalog::{Catalog, CatalogError, Privilege};
 use crate::statement::{self, Assignment, Kill, PassedOn, Statement, UserName, Value};
 use datafusion::arrow::array::AsArray;
 use datafusion::arrow::datatypes::{Int64Type, SchemaRef};
 use datafusion::common::{ScalarValue, TableReference};
-use datafusion::config::Dialect;
 use datafusion::execution::context::SessionState;
 use datafusion::sql::parser::Statement as Parsed;
 use std::cell::RefCell;
@@ -422,7 +421,7 @@ fn read(
     database: &str,
     look_up: rewrite::Lookup<'_>,
 ) -> Result<(Parsed, Found, Option<Target>), Error> {
-    let mut parsed = base.sql_to_statement(text, &Dialect::MySQL)?;
+    let mut parsed = dialect::parse(base, text)?;
     let found = rewrite::rewrite(&mut parsed, look_up);
     if let Some(problem) = &found.problem {
         return Err(Error::Rule(problem.clone()));

@@ -6,3 +6,4 @@
 #![allow(clippy::unwrap_used, reason = "a test says what failed by failing there")]
 
 pub(crate) mod drivers;
+mod mariadb;

@@ -1,0 +1,230 @@
+//! MySQL's operators, by the types of their operands: truth values are numbers and numbers are truth values, integers
+//! are divided exactly, a division by zero is NULL.
+//!
+//! Where Doris differs from MySQL, Doris is followed: `/` of integers is a DOUBLE, and bits are signed.
+
+use datafusion::arrow::datatypes::DataType;
+use datafusion::common::{DFSchema, Result, ScalarValue, not_impl_err};
+use datafusion::functions::core::expr_fn::nullif;
+use datafusion::functions::math::expr_fn::{round, trunc};
+use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawBinaryExpr};
+use datafusion::logical_expr::{Expr, ExprSchemable, Operator, binary_expr, cast, lit, not, when};
+use datafusion::sql::sqlparser::ast::{self, BinaryOperator, UnaryOperator, Value};
+
+/// Plans binary operators.
+#[derive(Debug)]
+pub struct Operators;
+
+impl ExprPlanner for Operators {
+    fn plan_binary_op(&self, expr: RawBinaryExpr, schema: &DFSchema) -> Result<PlannerResult<RawBinaryExpr>> {
+        use BinaryOperator::{
+            And, BitwiseAnd, BitwiseOr, BitwiseXor, Divide, Eq, Gt, GtEq, Lt, LtEq, Minus, Modulo, Multiply,
+            MyIntegerDivide, NotEq, Or, PGBitwiseShiftLeft, PGBitwiseShiftRight, Plus, Spaceship, Xor,
+        };
+        let (Ok(one), Ok(other)) = (expr.left.get_type(schema), expr.right.get_type(schema)) else {
+            return Ok(PlannerResult::Original(expr));
+        };
+        let RawBinaryExpr { op, left, right } = expr;
+        let planned = match op {
+            And => truth(left, &one)?.and(truth(right, &other)?),
+            Or => truth(left, &one)?.or(truth(right, &other)?),
+            Xor => match right {
+                Expr::Literal(ScalarValue::Boolean(Some(turns)), _) => {
+                    let left = truth(left, &one)?;
+                    if turns { not(left) } else { left }
+                }
+                right => truth(left, &one)?.not_eq(truth(right, &other)?),
+            },
+            Eq | NotEq if is_truth_against_number(&one, &right).is_some() => {
+                let is = is_truth_against_number(&one, &right) == Some(op == Eq);
+                if is { left } else { not(left) }
+            }
+            Divide if is_whole(&one) && is_whole(&other) => {
+                let double = |expr| cast(expr, DataType::Float64);
+                binary_expr(double(left), Operator::Divide, unless_zero(double(right), &DataType::Float64)?)
+            }
+            Divide if is_number(&one) && is_number(&other) => {
+                let (left, _) = number(left, &one);
+                let (right, kind) = number(right, &other);
+                binary_expr(left, Operator::Divide, unless_zero(right, &kind)?)
+            }
+            Modulo if is_number(&one) && is_number(&other) => {
+                let (left, _) = number(left, &one);
+                let (right, kind) = number(right, &other);
+                binary_expr(left, Operator::Modulo, unless_zero(right, &kind)?)
+            }
+            MyIntegerDivide if is_whole(&one) && is_whole(&other) => {
+                let (left, _) = number(left, &one);
+                let (right, kind) = number(right, &other);
+                binary_expr(left, Operator::Divide, unless_zero(right, &kind)?)
+            }
+            MyIntegerDivide if is_number(&one) && is_number(&other) => {
+                let double = |expr| cast(expr, DataType::Float64);
+                let divisor = unless_zero(double(right), &DataType::Float64)?;
+                let quotient = binary_expr(double(left), Operator::Divide, divisor);
+                cast(trunc(vec![quotient]), DataType::Int64)
+            }
+            Plus | Minus | Multiply if is_narrow(&one) && is_narrow(&other) => {
+                let wide = |expr| cast(expr, DataType::Int64);
+                let (left, right) = (wide(left), wide(right));
+                return Ok(PlannerResult::Original(RawBinaryExpr { op, left, right }));
+            }
+            BitwiseAnd | BitwiseOr | BitwiseXor if is_number(&one) && is_number(&other) => {
+                let (left, right) = (bits(left, &one), bits(right, &other));
+                return Ok(PlannerResult::Original(RawBinaryExpr { op, left, right }));
+            }
+            PGBitwiseShiftLeft if is_number(&one) => {
+                shifted(bits(left, &one), Operator::BitwiseShiftLeft, right, &other)?
+            }
+            PGBitwiseShiftRight if is_number(&one) => {
+                shifted(bits(left, &one), Operator::BitwiseShiftRight, right, &other)?
+            }
+            Plus | Minus | Multiply | Eq | NotEq | Lt | LtEq | Gt | GtEq | Spaceship
+                if one != other && is_number(&one) && is_number(&other) =>
+            {
+                let (left, right) = (number(left, &one).0, number(right, &other).0);
+                return Ok(PlannerResult::Original(RawBinaryExpr { op, left, right }));
+            }
+            op => return Ok(PlannerResult::Original(RawBinaryExpr { op, left, right })),
+        };
+        Ok(PlannerResult::Planned(planned))
+    }
+}
+
+/// Returns the truth value of an expression: of a number, whether it is not zero.
+fn truth(expr: Expr, kind: &DataType) -> Result<Expr> {
+    match kind {
+        DataType::Boolean | DataType::Null => Ok(expr),
+        kind if kind.is_numeric() => Ok(expr.not_eq(lit(ScalarValue::new_zero(kind)?))),
+        kind => not_impl_err!("the truth value of {kind} is not supported: compare it with a value"),
+    }
+}
+
+/// Returns whether a comparison with `=` of a truth value and this literal is the truth value itself (`x = 1`) or its
+/// opposite (`x = 0`).
+fn is_truth_against_number(kind: &DataType, literal: &Expr) -> Option<bool> {
+    match literal {
+        Expr::Literal(ScalarValue::Int64(Some(number @ 0..=1)), _) if *kind == DataType::Boolean => {
+            Some(*number == 1)
+        }
+        _ => None,
+    }
+}
+
+/// Converts a truth value to a number. Returns the new type as well.
+fn number(expr: Expr, kind: &DataType) -> (Expr, DataType) {
+    match kind {
+        DataType::Boolean => (cast(expr, DataType::Int64), DataType::Int64),
+        kind => (expr, kind.clone()),
+    }
+}
+
+/// Converts a number to an integer; fractions are rounded.
+fn bits(expr: Expr, kind: &DataType) -> Expr {
+    match kind {
+        kind if kind.is_integer() => expr,
+        DataType::Boolean => cast(expr, DataType::Int64),
+        _ => cast(round(vec![expr]), DataType::Int64),
+    }
+}
+
+/// Shifts a number. Nothing is left of it after a shift by a negative number, or by more than 63.
+fn shifted(left: Expr, op: Operator, count: Expr, kind: &DataType) -> Result<Expr> {
+    if !is_whole(kind) {
+        return not_impl_err!("a shift by {kind} is not supported: cast it to an integer");
+    }
+    let count = number(count, kind).0;
+    let empty = count.clone().not_between(lit(0_i64), lit(63_i64)).and(left.clone().is_not_null());
+    when(empty, lit(0_i64)).otherwise(binary_expr(left, op, count))
+}
+
+/// Returns the divisor, or NULL instead of zero.
+fn unless_zero(divisor: Expr, kind: &DataType) -> Result<Expr> {
+    let zero = ScalarValue::new_zero(kind)?;
+    Ok(match &divisor {
+        Expr::Literal(value, _) if *value != zero => divisor,
+        _ => nullif(divisor, lit(zero)),
+    })
+}
+
+fn is_number(kind: &DataType) -> bool {
+    kind.is_numeric() || *kind == DataType::Boolean
+}
+
+fn is_whole(kind: &DataType) -> bool {
+    kind.is_integer() || *kind == DataType::Boolean
+}
+
+/// Whether all results of `+`, `-` and `*` on values of this type fit into 64 bits.
+fn is_narrow(kind: &DataType) -> bool {
+    is_whole(kind) && !matches!(kind, DataType::Int64 | DataType::UInt64)
+}
+
+/// Rewrites operators that depend on the truth value of a number to those that [`Operators`] plans: `NOT x` is
+/// `x XOR TRUE`. `~x` becomes `x ^ -1`.
+pub fn change(expr: &mut ast::Expr) {
+    match expr {
+        ast::Expr::UnaryOp { op: UnaryOperator::Not, expr: operand } if !is_truth(operand) => {
+            *expr = with_boolean(operand, true);
+        }
+        ast::Expr::UnaryOp { op: UnaryOperator::BitwiseNot, expr: operand } => {
+            let ones = ast::Expr::Value(Value::Number("-1".to_owned(), false).into());
+            *expr = binary(operand, BinaryOperator::BitwiseXor, ones);
+        }
+        ast::Expr::IsTrue(operand)
+        | ast::Expr::IsNotTrue(operand)
+        | ast::Expr::IsFalse(operand)
+        | ast::Expr::IsNotFalse(operand)
+        | ast::Expr::IsUnknown(operand)
+        | ast::Expr::IsNotUnknown(operand) => condition(operand),
+        ast::Expr::Case { operand: None, conditions, .. } => {
+            conditions.iter_mut().for_each(|when| condition(&mut when.condition));
+        }
+        _ => {}
+    }
+}
+
+/// Rewrites a condition, which may be a number: `WHERE x` is `WHERE x XOR FALSE`.
+pub fn condition(expr: &mut ast::Expr) {
+    if !is_truth(expr) {
+        *expr = with_boolean(expr, false);
+    }
+}
+
+fn with_boolean(left: &ast::Expr, value: bool) -> ast::Expr {
+    binary(left, BinaryOperator::Xor, ast::Expr::Value(Value::Boolean(value).into()))
+}
+
+fn binary(left: &ast::Expr, op: BinaryOperator, right: ast::Expr) -> ast::Expr {
+    let left = Box::new(ast::Expr::Nested(Box::new(left.clone())));
+    ast::Expr::Nested(Box::new(ast::Expr::BinaryOp { left, op, right: Box::new(right) }))
+}
+
+/// Whether an expression is a truth value whatever its operands are.
+fn is_truth(expr: &ast::Expr) -> bool {
+    use BinaryOperator::{And, Eq, Gt, GtEq, Lt, LtEq, NotEq, Or, Spaceship, Xor};
+    match expr {
+        ast::Expr::Nested(inner) => is_truth(inner),
+        ast::Expr::BinaryOp { op, .. } => {
+            matches!(op, And | Or | Xor | Eq | NotEq | Lt | LtEq | Gt | GtEq | Spaceship)
+        }
+        ast::Expr::UnaryOp { op, .. } => *op == UnaryOperator::Not,
+        ast::Expr::Value(value) => matches!(value.value, Value::Boolean(_) | Value::Null),
+        ast::Expr::IsNull(_)
+        | ast::Expr::IsNotNull(_)
+        | ast::Expr::IsTrue(_)
+        | ast::Expr::IsNotTrue(_)
+        | ast::Expr::IsFalse(_)
+        | ast::Expr::IsNotFalse(_)
+        | ast::Expr::IsUnknown(_)
+        | ast::Expr::IsNotUnknown(_)
+        | ast::Expr::Like { .. }
+        | ast::Expr::ILike { .. }
+        | ast::Expr::RLike { .. }
+        | ast::Expr::InList { .. }
+        | ast::Expr::InSubquery { .. }
+        | ast::Expr::Between { .. }
+        | ast::Expr::Exists { .. } => true,
+        _ => false,
+    }
+}
