@@ -20,11 +20,13 @@ pub mod group;
 pub mod memory;
 mod meta;
 mod mysql_functions;
+mod names;
 mod operators;
 mod pace;
 pub mod password;
 mod policies;
 mod pool;
+mod problems;
 mod queries;
 pub mod query;
 pub mod queue;
@@ -47,6 +49,7 @@ mod write;
 
 pub use data::{Data, Format, INFORMATION_SCHEMA, MAIN};
 pub use remote::Allowed;
+pub use rewrite::column_name;
 
 use crate::catalog::{Catalog, Kernel, PasswordHash};
 use crate::property::{MEMORY_BASE, MemoryLimit};

@@ -5,13 +5,39 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
+/// What is wrong with a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Problem {
+    /// There is no such database.
+    Database,
+    /// There is no such table.
+    Table,
+    /// There is no such column.
+    Column,
+    /// Several tables have such a column.
+    Ambiguous,
+    /// Two tables have this name or alias.
+    Alias,
+    /// There is no such function.
+    Function,
+    /// An aggregate function stands where there is no group.
+    GroupFunction,
+    /// There is no such variable.
+    Variable,
+    /// There is no such connection.
+    Thread,
+}
+
 /// The reason why a statement failed. Messages are for the user and contain no secrets.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum Error {
     /// The statement cannot be parsed.
     #[error("{0}")]
     Syntax(String),
-    /// A table, database or variable does not exist.
+    /// A name does not exist, or is used in a wrong way, and MySQL has an error number for that.
+    #[error("{1}")]
+    Name(Problem, String),
+    /// Another object does not exist.
     #[error("{0}")]
     Unknown(String),
     /// The user lacks a privilege.
@@ -20,6 +46,9 @@ pub enum Error {
     /// A query or connection of another user cannot be killed.
     #[error("You are not owner of thread {0}")]
     NotOwner(String),
+    /// The session is read-only, and the statement writes.
+    #[error("Cannot execute statement in a READ ONLY transaction.")]
+    ReadOnly,
     /// A rule of the catalogue is violated: validation, sums, objects that cannot be dropped.
     #[error("{0}")]
     Rule(String),
@@ -60,6 +89,14 @@ pub enum Error {
     /// A feature that this server does not support.
     #[error("{0}")]
     Unsupported(String),
+}
+
+impl Error {
+    /// Returns MySQL's error for a database that does not exist.
+    #[must_use]
+    pub fn unknown_database(name: &str) -> Error {
+        Error::Name(Problem::Database, format!("Unknown database '{name}'"))
+    }
 }
 
 impl From<datafusion::error::DataFusionError> for Error {

@@ -9,8 +9,10 @@ use super::data::TableSource;
 use super::error::Error;
 use super::grid::{Grid, INT, int};
 use super::group::Group;
+use super::names;
 use super::pace::paced;
 use super::pool::QueryPool;
+use super::problems;
 use super::query::{Identity, Query};
 use super::queue::Ticket as Slot;
 use super::remote::{self, Remote};
@@ -353,28 +355,36 @@ async fn plan(
     let builder = SessionStateBuilder::new_from_existing(engine.base.clone());
     let reader = builder.with_config(config.clone()).with_runtime_env(Arc::clone(&runtime)).build();
     let mut state = reader.clone();
-    let names = Names::new(engine, &query.identity.user, reader, places);
+    let resolver = Names::new(engine, &query.identity.user, reader, places);
 
     let tables = state.resolve_table_references(&statement)?;
-    let mut columns: Vec<String> = Vec::new();
+    let (mut known, mut missing) = (Vec::new(), None);
     for table in &tables {
-        let database = table.schema().unwrap_or(&options.database);
-        if let Some(table) = names.table(database, table.table()).await? {
-            columns.extend(table.schema().fields().iter().map(|field| field.name().clone()));
+        let (database, table) = (table.schema().unwrap_or(&options.database), table.table());
+        match resolver.table(database, table).await? {
+            Some(found) => {
+                let columns = found.schema().fields().iter().map(|field| field.name().clone()).collect();
+                known.push((table.to_owned(), columns));
+            }
+            None if !state.table_functions().contains_key(table) => {
+                missing.get_or_insert_with(|| resolver.missing(database, table));
+            }
+            None => {}
         }
     }
-    columns.sort();
-    columns.dedup();
-    rewrite::fix_case(&mut statement, &columns);
+    names::fix_case(&mut statement, &known);
     if let Some(limit) = options.select_limit {
         rewrite::limit(&mut statement, limit);
     }
 
-    state.register_catalog_list(Arc::new(names));
+    state.register_catalog_list(Arc::new(resolver));
     // Fixes the time that now() returns during this query.
-    let options = Arc::clone(state.config_options());
-    state.execution_props_mut().mark_start_execution(options);
-    let plan = state.statement_to_plan(statement).await?;
+    let config = Arc::clone(state.config_options());
+    state.execution_props_mut().mark_start_execution(config);
+    let asked = statement.clone();
+    let planned = state.statement_to_plan(statement).await;
+    let plan =
+        planned.map_err(|error| problems::explain(&state, &options.database, &asked, missing, error))?;
     let plan = with_values(plan, values)?;
     let options = SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
     options.verify_plan(&plan).map_err(|error| {

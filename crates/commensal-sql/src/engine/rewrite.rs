@@ -1,6 +1,7 @@
 //! Small changes to a statement that bridge the differences between MySQL's dialect and DataFusion: `?`, `@@variables`,
 //! `database()`, table functions with `"key" = "value"`, column names of the result, and case-insensitive names.
 
+use super::error::{Error, Problem};
 use super::{mysql_functions, operators};
 use datafusion::common::TableReference;
 use datafusion::sql::parser::Statement;
@@ -8,7 +9,7 @@ use datafusion::sql::sqlparser::ast::{
     self, BinaryOperator, Expr, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, LimitClause,
     ObjectName, Query, Select, SelectItem, SetExpr, TableFactor, Value, VisitMut, VisitorMut,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 /// Schema that contains a statement's table functions while the statement is planned.
@@ -38,7 +39,7 @@ pub struct Found {
     /// Number of `?` placeholders.
     pub placeholders: usize,
     /// The first part that is not supported, if any.
-    pub problem: Option<String>,
+    pub problem: Option<Error>,
 }
 
 /// Returns the value of a name of the session such as `@@x` or `database()`; `None` if the name is unknown.
@@ -60,17 +61,47 @@ pub fn rewrite(statement: &mut Statement, lookup: Lookup<'_>) -> Found {
     pass.found
 }
 
+/// Separates the name of a column from a number that makes it unique: DataFusion does not allow two columns of one name.
+const REPEATED: char = '\0';
+
 /// Names each column of the result like the text of its expression, as MySQL does.
 fn name_columns(query: &mut Query) {
     let SetExpr::Select(select) = query.body.as_mut() else { return };
-    for item in &mut select.projection {
-        if let SelectItem::UnnamedExpr(expr) = item
-            && !is_column(expr)
-        {
-            let alias = Ident::with_quote('`', expr.to_string());
-            *item = SelectItem::ExprWithAlias { expr: expr.clone(), alias };
+    let mut seen = BTreeSet::new();
+    for (number, item) in select.projection.iter_mut().enumerate() {
+        let (expr, name) = match item {
+            SelectItem::UnnamedExpr(expr) => (expr.clone(), None),
+            SelectItem::ExprWithAlias { expr, alias } => (expr.clone(), Some(alias.value.clone())),
+            _ => continue,
+        };
+        let plain = name.is_none() && is_column(&expr);
+        let name = name.unwrap_or_else(|| match &expr {
+            Expr::Identifier(name) => name.value.clone(),
+            expr => expr.to_string(),
+        });
+        if !seen.insert(name.to_lowercase()) {
+            let alias =
+                Ident::with_quote('`', format!("{}{REPEATED}{number}", last_part(&expr).unwrap_or(&name)));
+            *item = SelectItem::ExprWithAlias { expr, alias };
+        } else if !plain {
+            let alias = Ident::with_quote('`', name);
+            *item = SelectItem::ExprWithAlias { expr, alias };
         }
     }
+}
+
+/// Returns the column's name of a name with a table, such as `t.a`.
+fn last_part(expr: &Expr) -> Option<&str> {
+    match expr {
+        Expr::CompoundIdentifier(parts) => parts.last().map(|part| part.value.as_str()),
+        _ => None,
+    }
+}
+
+/// Returns the name of a result's column for the client.
+#[must_use]
+pub fn column_name(name: &str) -> &str {
+    name.split(REPEATED).next().unwrap_or(name)
 }
 
 fn is_column(expr: &Expr) -> bool {
@@ -150,7 +181,7 @@ impl VisitorMut for Pass<'_> {
                 }
                 None => {
                     let problem = format!("{function}(...) takes pairs of \"key\" = \"value\"");
-                    self.found.problem.get_or_insert(problem);
+                    self.found.problem.get_or_insert(Error::Rule(problem));
                 }
             }
         }
@@ -211,50 +242,11 @@ impl VisitorMut for Pass<'_> {
             Some((_, Some(value))) => *expr = literal(&value),
             Some((name, None)) => {
                 let problem = format!("Unknown system variable '{name}'");
-                self.found.problem.get_or_insert(problem);
+                self.found.problem.get_or_insert(Error::Name(Problem::Variable, problem));
             }
             None => {}
         }
         ControlFlow::Continue(())
-    }
-}
-
-/// Corrects column names in a statement. A name is corrected if it differs from exactly one column only in case.
-pub fn fix_case(statement: &mut Statement, columns: &[String]) {
-    struct Case<'a>(&'a [String]);
-    impl Case<'_> {
-        fn fix(&self, name: &mut Ident) {
-            if self.0.contains(&name.value) {
-                return;
-            }
-            let mut same = self.0.iter().filter(|column| column.eq_ignore_ascii_case(&name.value));
-            if let (Some(column), None) = (same.next(), same.next()) {
-                name.value.clone_from(column);
-                name.quote_style = Some('`');
-            }
-        }
-    }
-    impl VisitorMut for Case<'_> {
-        type Break = ();
-        fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
-            match expr {
-                Expr::Identifier(name) => self.fix(name),
-                Expr::CompoundIdentifier(parts) => {
-                    if let Some(name) = parts.last_mut() {
-                        self.fix(name);
-                    }
-                }
-                _ => {}
-            }
-            ControlFlow::Continue(())
-        }
-    }
-    match statement {
-        Statement::Statement(statement) => {
-            let _: ControlFlow<()> = statement.visit(&mut Case(columns));
-        }
-        Statement::Explain(explain) => fix_case(&mut explain.statement, columns),
-        _ => {}
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::Engine;
 use super::data::{INFORMATION_SCHEMA, TableSource};
-use super::error::Error;
+use super::error::{Error, Problem};
 use super::meta;
 use super::rewrite::FUNCTIONS;
 use super::system::System;
@@ -74,6 +74,17 @@ impl Names {
             return System::names();
         }
         self.engine.storage.data.tables(database)
+    }
+
+    /// Returns MySQL's error for a table that does not exist, or whose database does not.
+    #[must_use]
+    pub fn missing(&self, database: &str, table: &str) -> Error {
+        let exists = database.eq_ignore_ascii_case(INFORMATION_SCHEMA)
+            || self.engine.storage.data.has_database(database);
+        match exists {
+            true => Error::Name(Problem::Table, format!("Table '{database}.{table}' doesn't exist")),
+            false => Error::unknown_database(database),
+        }
     }
 
     /// Returns the table with this name; `None` if it does not exist.

@@ -2,7 +2,7 @@
 
 use super::connections::Connection;
 use super::data::INFORMATION_SCHEMA;
-use super::error::Error;
+use super::error::{Error, Problem};
 use super::execute::{self, Held, Rows, Work};
 use super::query::{Identity, Query};
 use super::queue::SlotRequest;
@@ -189,7 +189,7 @@ impl Session {
             }
             Kill::Query(id) | Kill::Connection(id) => {
                 let Some(other) = self.engine.connections.get(*id) else {
-                    return Err(Error::Unknown(format!("Unknown thread id: {id}")));
+                    return Err(Error::Name(Problem::Thread, format!("Unknown thread id: {id}")));
                 };
                 if !may(&other.user) {
                     return Err(Error::NotOwner(id.to_string()));
@@ -332,6 +332,9 @@ impl Session {
         let name = self.engine.with_catalog(|catalog| {
             self.may_read(catalog, tables, &database)?;
             self.may_write(catalog, prepared.target.as_ref())?;
+            if prepared.target.is_some() && variables.read_only() {
+                return Err(Error::ReadOnly);
+            }
             let group = catalog.group_of(variables.group().as_deref(), user)?;
             Ok::<String, Error>(group.name.to_string())
         })?;
@@ -424,7 +427,7 @@ fn read(
     let mut parsed = dialect::parse(base, text)?;
     let found = rewrite::rewrite(&mut parsed, look_up);
     if let Some(problem) = &found.problem {
-        return Err(Error::Rule(problem.clone()));
+        return Err(problem.clone());
     }
     let target = write::target(&mut parsed, database)?;
     Ok((parsed, found, target))

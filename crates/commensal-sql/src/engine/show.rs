@@ -317,7 +317,7 @@ pub fn instead(
 pub fn choose(engine: &Engine, connection: &Connection, database: &str) -> Result<(), Error> {
     let system = database.eq_ignore_ascii_case(INFORMATION_SCHEMA);
     if !system && !engine.storage.data.has_database(database) {
-        return Err(Error::Unknown(format!("Unknown database '{database}'")));
+        return Err(Error::unknown_database(database));
     }
     connection.set_database(if system { INFORMATION_SCHEMA } else { database });
     Ok(())
@@ -331,7 +331,7 @@ fn tables(
 ) -> Result<Grid, Error> {
     let system = database.eq_ignore_ascii_case(INFORMATION_SCHEMA);
     if !system && !engine.storage.data.has_database(database) {
-        return Err(Error::Unknown(format!("Unknown database '{database}'")));
+        return Err(Error::unknown_database(database));
     }
     let names = if system { system::System::names() } else { engine.storage.data.tables(database) };
     let title = format!("Tables_in_{database}");

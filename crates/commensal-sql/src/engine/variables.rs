@@ -1,7 +1,7 @@
 //! Session variables: commensal-sql's own, variables of Doris that have an effect here, and variables that MySQL
 //! clients set or read but that have no effect here.
 
-use super::error::Error;
+use super::error::{Error, Problem};
 use super::terms::{PlanOptions, QueryLimits};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,6 +11,8 @@ use std::time::Duration;
 enum Kind {
     Text,
     Switch,
+    /// A switch that reads back as 0 or 1.
+    Bit,
     Number,
     /// A variable that MySQL clients set: any value is accepted, without effect.
     Ignored,
@@ -21,7 +23,7 @@ enum Kind {
 pub const VERSION: &str = "8.0.33-commensal";
 
 /// Name, default value, type.
-const KNOWN: [(&str, &str, Kind); 48] = [
+const KNOWN: [(&str, &str, Kind); 50] = [
     // Variables of workload groups.
     ("workload_group", "", Kind::Text),
     ("bypass_workload_group", "false", Kind::Switch),
@@ -33,7 +35,7 @@ const KNOWN: [(&str, &str, Kind); 48] = [
     ("parallel_pipeline_task_num", "0", Kind::Number),
     ("batch_size", "8192", Kind::Number),
     // Variables of MySQL.
-    ("autocommit", "1", Kind::Ignored),
+    ("autocommit", "1", Kind::Bit),
     ("auto_increment_increment", "1", Kind::Ignored),
     ("auto_increment_offset", "1", Kind::Ignored),
     ("character_set_client", "utf8mb4", Kind::Ignored),
@@ -69,7 +71,9 @@ const KNOWN: [(&str, &str, Kind); 48] = [
     ("system_time_zone", "UTC", Kind::Fixed),
     ("time_zone", "UTC", Kind::Ignored),
     ("transaction_isolation", "REPEATABLE-READ", Kind::Ignored),
+    ("transaction_read_only", "0", Kind::Bit),
     ("tx_isolation", "REPEATABLE-READ", Kind::Ignored),
+    ("tx_read_only", "0", Kind::Bit),
     ("unique_checks", "1", Kind::Ignored),
     ("version", VERSION, Kind::Fixed),
     ("version_comment", "commensal: SQL under workload groups", Kind::Fixed),
@@ -102,6 +106,15 @@ fn known(name: &str) -> Option<(&'static str, Kind)> {
         .or((name == "wait_timeout").then_some(("28800", Kind::Ignored)))
 }
 
+/// Returns the name that a variable has since MySQL 8.
+fn current(name: &str) -> &str {
+    match name {
+        "tx_isolation" => "transaction_isolation",
+        "tx_read_only" => "transaction_read_only",
+        name => name,
+    }
+}
+
 /// The variables that a session has set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Variables(BTreeMap<String, String>);
@@ -110,6 +123,7 @@ impl Variables {
     /// Returns the value of a variable; `None` if the variable does not exist.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<String> {
+        let name = current(name);
         self.0.get(name).cloned().or_else(|| known(name).map(|(default, _)| default.to_owned()))
     }
 
@@ -118,12 +132,13 @@ impl Variables {
     /// # Errors
     /// The variable does not exist or is read-only, or the value is not allowed.
     pub fn set(&mut self, name: &str, value: Option<&str>) -> Result<(), Error> {
+        let name = current(name);
         if name.starts_with('@') {
             self.0.insert(name.to_owned(), value.unwrap_or("NULL").to_owned());
             return Ok(());
         }
         let Some((_, kind)) = known(name) else {
-            return Err(Error::Unknown(format!("Unknown system variable '{name}'")));
+            return Err(Error::Name(Problem::Variable, format!("Unknown system variable '{name}'")));
         };
         let Some(value) = value else {
             self.0.remove(name);
@@ -135,6 +150,11 @@ impl Variables {
             Kind::Switch => match value.to_ascii_lowercase().as_str() {
                 "1" | "true" | "on" => "true".to_owned(),
                 "0" | "false" | "off" => "false".to_owned(),
+                _ => return Err(wrong()),
+            },
+            Kind::Bit => match value.to_ascii_lowercase().as_str() {
+                "1" | "true" | "on" => "1".to_owned(),
+                "0" | "false" | "off" => "0".to_owned(),
                 _ => return Err(wrong()),
             },
             Kind::Number => value.parse::<u64>().map_err(|_| wrong())?.to_string(),
@@ -202,6 +222,12 @@ impl Variables {
         self.is_on("bypass_workload_group")
     }
 
+    /// Whether the session's statements may not write (`transaction_read_only`).
+    #[must_use]
+    pub fn read_only(&self) -> bool {
+        self.get("transaction_read_only").as_deref() == Some("1")
+    }
+
     /// Returns the limits of a query: `query_slot_count`, and unless they are zero `exec_mem_limit`, `query_timeout` (in
     /// seconds) and `max_execution_time` (in milliseconds).
     #[must_use]
@@ -259,6 +285,9 @@ mod tests {
             ("autocomit", "1", Err("Unknown system variable 'autocomit'")),
             ("@mine", "1", Ok("1")),
             ("wait_timeout", "5", Ok("5")),
+            ("tx_isolation", "READ-COMMITTED", Ok("READ-COMMITTED")),
+            ("transaction_read_only", "ON", Ok("1")),
+            ("autocommit", "maybe", Err("Variable 'autocommit' can't be set to the value of 'maybe'")),
             ("names", "UTF8", Ok("UTF8")),
             ("names", "latin1", Err("Unknown character set: 'latin1': only utf8mb4 is supported")),
         ] {

@@ -10,7 +10,7 @@ use super::values::Placeholders;
 use super::{Limits, Terms};
 use crate::engine::Engine;
 use crate::engine::connections::Connection;
-use crate::engine::error::Error;
+use crate::engine::error::{Error, Problem};
 use crate::engine::execute::Rows;
 use crate::engine::password::{Method, SALT};
 use crate::engine::session::{Reply, Session};
@@ -204,11 +204,20 @@ fn failure(error: &Error) -> Failure {
         Error::Syntax(_) => (1064, "42000"),
         Error::Denied(_) => (1227, "42000"),
         Error::NotOwner(_) => (1095, "HY000"),
+        Error::ReadOnly => (1792, "25006"),
         Error::Cancelled => (1317, "70100"),
         Error::ExecutionTime => (3024, "HY000"),
-        Error::Unknown(text) if text.starts_with("Unknown database") => (1049, "42000"),
-        Error::Unknown(text) if text.starts_with("Unknown system variable") => (1193, "HY000"),
-        Error::Unknown(text) if text.starts_with("Unknown thread") => (1094, "HY000"),
+        Error::Name(problem, _) => match problem {
+            Problem::Database => (1049, "42000"),
+            Problem::Table => (1146, "42S02"),
+            Problem::Column => (1054, "42S22"),
+            Problem::Ambiguous => (1052, "23000"),
+            Problem::Alias => (1066, "42000"),
+            Problem::Function => (1305, "42000"),
+            Problem::GroupFunction => (1111, "HY000"),
+            Problem::Variable => (1193, "HY000"),
+            Problem::Thread => (1094, "HY000"),
+        },
         _ => (1105, "HY000"),
     };
     Failure::new(code, state, error.to_string())

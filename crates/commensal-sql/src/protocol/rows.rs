@@ -2,6 +2,7 @@
 
 use super::answer::{length, text};
 use super::days;
+use crate::engine::column_name;
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray};
 use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::{
@@ -172,7 +173,8 @@ fn number(size: usize) -> u8 {
 /// Returns the columns of a schema.
 #[must_use]
 pub fn columns(schema: &Schema) -> Vec<Column> {
-    schema.fields().iter().map(|field| Column::new(field.name(), field.data_type())).collect()
+    let fields = schema.fields().iter();
+    fields.map(|field| Column::new(column_name(field.name()), field.data_type())).collect()
 }
 
 /// Returns the column definition of a placeholder.

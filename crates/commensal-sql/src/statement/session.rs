@@ -58,38 +58,45 @@ fn set(cursor: &mut Cursor) -> Result<Statement, SyntaxError> {
         cursor.list(|cursor| cursor.pair(&mut properties))?;
         return Ok(Statement::SetProperty { user, properties });
     }
+    for scope in ["SESSION", "GLOBAL", "LOCAL"] {
+        if cursor.take(&[scope, "TRANSACTION"]) {
+            let global = scope == "GLOBAL";
+            return cursor.list(|cursor| characteristic(cursor, global)).map(Statement::Set);
+        }
+    }
+    if cursor.take(&["TRANSACTION"]) {
+        // For the next transaction only, and there are no transactions.
+        cursor.list(|cursor| characteristic(cursor, false))?;
+        return Ok(Statement::SetTransaction);
+    }
+    cursor.list(assignment).map(Statement::Set)
+}
+
+/// Parses a characteristic of `SET TRANSACTION`, as an assignment to the variable that shows it.
+fn characteristic(cursor: &mut Cursor, global: bool) -> Result<Assignment, SyntaxError> {
+    let known: [(&[&str], &str, &str); 6] = [
+        (&["ISOLATION", "LEVEL", "READ", "UNCOMMITTED"], "transaction_isolation", "READ-UNCOMMITTED"),
+        (&["ISOLATION", "LEVEL", "READ", "COMMITTED"], "transaction_isolation", "READ-COMMITTED"),
+        (&["ISOLATION", "LEVEL", "REPEATABLE", "READ"], "transaction_isolation", "REPEATABLE-READ"),
+        (&["ISOLATION", "LEVEL", "SERIALIZABLE"], "transaction_isolation", "SERIALIZABLE"),
+        (&["READ", "ONLY"], "transaction_read_only", "1"),
+        (&["READ", "WRITE"], "transaction_read_only", "0"),
+    ];
+    let found = known.into_iter().find(|(words, ..)| cursor.take(words));
+    let Some((_, name, value)) = found else { return Err(cursor.fail("a characteristic of a transaction")) };
+    Ok(Assignment { global, name: name.to_owned(), value: Value::Text(value.to_owned()) })
+}
+
+/// Parses `[GLOBAL|SESSION] name = value`, where the name may start with `@@`; or `NAMES charset`, which may stand in a
+/// list of assignments, too.
+fn assignment(cursor: &mut Cursor) -> Result<Assignment, SyntaxError> {
     if cursor.take(&["NAMES"]) || cursor.take(&["CHARACTER", "SET"]) || cursor.take(&["CHARSET"]) {
         let value = word_value(cursor.name("a character set")?);
         if cursor.take(&["COLLATE"]) {
             cursor.name("a collation")?;
         }
-        return Ok(Statement::Set(vec![Assignment { global: false, name: "names".to_owned(), value }]));
+        return Ok(Assignment { global: false, name: "names".to_owned(), value });
     }
-    for scope in ["SESSION", "GLOBAL", "LOCAL"] {
-        if cursor.take(&[scope, "TRANSACTION"]) {
-            return transaction(cursor);
-        }
-    }
-    if cursor.take(&["TRANSACTION"]) {
-        return transaction(cursor);
-    }
-    cursor.list(assignment).map(Statement::Set)
-}
-
-/// Parses the rest of `SET TRANSACTION`: words and commas.
-fn transaction(cursor: &mut Cursor) -> Result<Statement, SyntaxError> {
-    cursor.list(|cursor| {
-        cursor.name("a characteristic of a transaction")?;
-        while matches!(cursor.peek(), Some(Token::Word(_))) {
-            cursor.next();
-        }
-        Ok(())
-    })?;
-    Ok(Statement::SetTransaction)
-}
-
-/// Parses `[GLOBAL|SESSION] name = value`; the name may start with `@@`.
-fn assignment(cursor: &mut Cursor) -> Result<Assignment, SyntaxError> {
     let (global, name) = variable(cursor)?;
     if !cursor.take_sign(&Token::Assignment) {
         cursor.expect_sign(&Token::Eq)?;

@@ -122,9 +122,9 @@ pub enum Statement {
         /// SQL pattern for the key.
         like: Option<String>,
     },
-    /// `SET a = 1, @@session.b = 'x'`, `SET NAMES x`.
+    /// `SET a = 1, @@session.b = 'x', NAMES x`, `SET SESSION TRANSACTION …`.
     Set(Vec<Assignment>),
-    /// `SET [SESSION|GLOBAL] TRANSACTION …`: accepted because clients send it, without effect.
+    /// `SET TRANSACTION …`, for the next transaction only: accepted because clients send it, without effect.
     SetTransaction,
     /// `UNSET VARIABLE name` and `UNSET VARIABLE ALL` (no name).
     UnsetVariable(Option<String>),

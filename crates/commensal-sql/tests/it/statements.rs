@@ -238,7 +238,6 @@ fn sessions() {
         "set character_set_results = NULL",
         &set(&[(false, "character_set_results", Value::Expression("NULL".to_owned()))]),
     );
-    check("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY", &Statement::SetTransaction);
     check("unset variable workload_group", &Statement::UnsetVariable(Some("workload_group".to_owned())));
     check("unset global variable all", &Statement::UnsetVariable(None));
     let default = properties(&[("default_workload_group", "g")]);
@@ -276,6 +275,37 @@ fn sessions() {
     check("show session variables like 'x%'", &Statement::ShowVariables { like: Some("x%".to_owned()) });
     check("", &Statement::Empty);
     check(" ; -- nothing", &Statement::Empty);
+}
+
+#[test]
+fn lists_of_settings_and_transactions() {
+    let set = |pairs: &[(bool, &str, &str)]| {
+        let one = |(global, name, value): &(bool, &str, &str)| Assignment {
+            global: *global,
+            name: (*name).to_owned(),
+            value: Value::Text((*value).to_owned()),
+        };
+        Statement::Set(pairs.iter().map(one).collect())
+    };
+    check(
+        "SET autocommit = 1, NAMES utf8mb4 COLLATE utf8mb4_bin, @@session.sql_mode = 'A', character set utf8",
+        &set(&[
+            (false, "autocommit", "1"),
+            (false, "names", "utf8mb4"),
+            (false, "sql_mode", "A"),
+            (false, "names", "utf8"),
+        ]),
+    );
+    for (scope, global) in [("SESSION", false), ("local", false), ("GLOBAL", true)] {
+        check(
+            &format!("SET {scope} TRANSACTION ISOLATION LEVEL READ COMMITTED, READ ONLY"),
+            &set(&[
+                (global, "transaction_isolation", "READ-COMMITTED"),
+                (global, "transaction_read_only", "1"),
+            ]),
+        );
+    }
+    check("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE, READ WRITE", &Statement::SetTransaction);
 }
 
 #[test]
@@ -325,6 +355,7 @@ fn hints_are_taken_out_of_selects() {
             "b=2 c=3",
         ),
         ("select /*+ leading(a b) */ 1", ""),
+        ("select /*+ max_execution_time(1500) SET_VAR(b=2)*/ 1", "max_execution_time=1500 b=2"),
         ("select /* SET_VAR(a=1) */ 1", ""),
         ("select 1 /*+SET_VAR(a=1)*/", ""),
         ("select '/*+SET_VAR(a=1)*/'", ""),
@@ -377,6 +408,8 @@ fn errors_say_where_and_what_was_expected() {
         ("set a", "expected \"=\", found the end"),
         ("set a =", "expected a value, found the end"),
         ("set a = 1,", "expected the name of a session variable, found the end"),
+        ("set a = 1, names", "expected a character set, found the end"),
+        ("set session transaction read", "expected a characteristic of a transaction, found \"read\""),
         ("kill", "expected the id of a connection, found the end"),
         ("kill query x", "expected the id of a connection, or of a query in quotes, found \"x\""),
         ("kill 99999999999999999999", "expected the id of a connection, found a number"),

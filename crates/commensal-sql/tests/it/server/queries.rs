@@ -181,11 +181,33 @@ fn errors_say_what_is_wrong() {
     let mut client = fixture.root();
     for (sql, number, part) in [
         ("selec 1", 1064, "selec"),
-        ("select * from nowhere", 1105, "nowhere"),
-        ("select nothing from good", 1105, "nothing"),
+        ("select * from nowhere", 1146, "Table 'main.nowhere' doesn't exist"),
+        ("select nothing, a from nowhere where nofunction(1)", 1146, "Table 'main.nowhere' doesn't exist"),
+        ("select * from nowhere.t", 1049, "Unknown database 'nowhere'"),
+        (
+            "select * from information_schema.nothing",
+            1146,
+            "Table 'information_schema.nothing' doesn't exist",
+        ),
+        ("select nothing from good", 1054, "Unknown column 'nothing' in 'field list'"),
+        ("select g.nothing from good g", 1054, "Unknown column 'g.nothing' in 'field list'"),
+        ("select a from good where nothing = 1", 1054, "Unknown column 'nothing' in 'where clause'"),
+        ("select a from good order by nothing", 1054, "Unknown column 'nothing' in 'order clause'"),
+        ("select count(*) from good group by nothing", 1054, "Unknown column 'nothing' in 'group statement'"),
+        (
+            "select 1 from good g join good h on g.nothing = 1",
+            1054,
+            "Unknown column 'g.nothing' in 'on clause'",
+        ),
+        ("select a from good g, good h", 1052, "Column 'a' in field list is ambiguous"),
+        ("select g.a from good g, good h where a = 1", 1052, "Column 'a' in where clause is ambiguous"),
+        ("select 1 from good, good", 1066, "Not unique table/alias: 'good'"),
+        ("select nofunction(a) from good", 1305, "FUNCTION main.nofunction does not exist"),
+        ("select a from good where sum(a) > 1", 1111, "Invalid use of group function"),
+        ("select sum(count(*)) from good", 1111, "Invalid use of group function"),
         ("select * from lies", 1105, "arquet"),
         ("set nonsense = 1", 1193, "Unknown system variable 'nonsense'"),
-        ("select @@nonsense", 1105, "Unknown system variable 'nonsense'"),
+        ("select @@nonsense", 1193, "Unknown system variable 'nonsense'"),
         ("kill 4000", 1094, "Unknown thread id: 4000"),
         ("kill query 4000", 1094, "Unknown thread id: 4000"),
         ("select * from local(\"file_path\" = \"../x.csv\")", 1227, ".."),
@@ -360,6 +382,10 @@ fn operators_have_mysqls_values() {
         ("~i", "-8"),
         ("~0", "-1"),
         ("i ^ j", "5"),
+        ("i & f", "3"),
+        ("1 << 63 < 0", "1"),
+        ("i << 64", "0"),
+        ("i >> -j", "0"),
         ("_utf8mb4'x'", "x"),
     ] {
         let answer = client.query(&format!("select {sql} from t"));
@@ -373,7 +399,50 @@ fn operators_have_mysqls_values() {
         assert_eq!(answer.rows().len(), rows, "{condition}");
     }
     // What this cannot answer as MySQL is refused.
-    for sql in ["select i from t where 'a'", "select not 'a'", "select 'a' and 1"] {
+    for sql in ["select i from t where 'a'", "select not 'a'", "select 'a' and 1", "select i << f from t"] {
         assert!(matches!(client.query(sql), Answer::Err(..)), "{sql}");
+    }
+}
+
+/// MySQL compares names of columns and aliases without case, in every clause.
+#[test]
+fn names_of_columns_have_no_case() {
+    let fixture = Fixture::new();
+    fixture.csv("t.csv", "Id,wert\n1,10\n2,20\n");
+    fixture.csv("u.csv", "ID,Wert2\n2,7\n");
+    let mut client = fixture.root();
+    for (sql, want) in [
+        ("select ID from t where WERT = 20", "2"),
+        ("select max(t.iD) from t", "2"),
+        ("select WERT + 1 as A2 from t group by a2 order by A2 limit 1", "11"),
+        ("select count(*) as N from t group by ID having n > 0 order by n limit 1", "1"),
+        ("select x.SUMME from (select sum(wert) as Summe from t) x", "30"),
+        ("select summe from (select sum(wert) as Summe from t) x", "30"),
+        ("with c(Eins) as (select 1) select EINS from c", "1"),
+        ("select d.zwei from (select 2) as d(Zwei)", "2"),
+        ("select t.Wert from t join u on t.id = u.id", "20"),
+        ("select u.id + t.ID from t join u on t.id = u.Id", "4"),
+        ("select wert2 from t as a, u as b where a.ID = b.id", "7"),
+        ("select sum(WERT) over (order by ID) from t order by id desc limit 1", "30"),
+    ] {
+        assert_eq!(client.query(sql).cell(), want, "{sql}");
+    }
+}
+
+/// Columns of a result may have the same name.
+#[test]
+fn two_columns_may_have_one_name() {
+    let fixture = Fixture::new();
+    fixture.csv("t.csv", "a\n1\n");
+    let mut client = fixture.root();
+    for (sql, names) in [
+        ("select 1, 1", vec!["1", "1"]),
+        ("select a, a, A from t", vec!["a", "a", "A"]),
+        ("select null, null", vec!["NULL", "NULL"]),
+        ("select a as x, 2 as x from t order by x", vec!["x", "x"]),
+    ] {
+        let Answer::Rows(got, rows) = client.query(sql) else { panic!("{sql}") };
+        assert_eq!(rows.len(), 1, "{sql}");
+        assert_eq!(got, names, "{sql}");
     }
 }

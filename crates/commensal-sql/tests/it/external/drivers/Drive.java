@@ -116,7 +116,7 @@ public class Drive {
                 statement.executeQuery("select nothing from hits");
                 throw new AssertionError("no error");
             } catch (SQLException error) {
-                same(error.getErrorCode(), 1105);
+                same(error.getErrorCode(), 1054);
             }
             statement.setQueryTimeout(1);
             try {

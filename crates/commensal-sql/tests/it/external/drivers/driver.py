@@ -92,7 +92,7 @@ def session(connection):
 
 def errors(connection):
     """An error is one of its statement; the connection goes on."""
-    fails(1105, lambda: query(connection, "select nothing from hits"))
+    fails(1054, lambda: query(connection, "select nothing from hits"))
     fails(1064, lambda: query(connection, "selekt"))
     fails(1193, lambda: query(connection, "set no_such_variable = 1"))
     same(query(connection, "select 1"), ((1,),))
@@ -117,7 +117,7 @@ def several(connection):
             found.append(list(cursor.fetchall()))
         same(found, [[(1,)], [], [(2, "a;b")]])
         cursor.execute("select 1; select nothing from hits; select 3")
-        fails(1105, cursor.nextset)
+        fails(1054, cursor.nextset)
     same(query(many, "select 4"), ((4,),))
     fails(1064, lambda: query(connection, "select 1; select 2"))
     with connection.cursor() as cursor:
