@@ -176,6 +176,8 @@ impl Engine {
             .with_create_default_catalog_and_schema(false)
             .with_information_schema(false)
             .set_str("datafusion.sql_parser.dialect", "mysql")
+            // NULL is less than all values.
+            .set_str("datafusion.sql_parser.default_null_ordering", "nulls_min")
             .set_bool("datafusion.sql_parser.enable_ident_normalization", false);
         // The first planner that knows an operator decides.
         let mut planners: Vec<Arc<dyn ExprPlanner>> = vec![Arc::new(operators::Operators)];

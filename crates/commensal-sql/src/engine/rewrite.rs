@@ -7,7 +7,7 @@ use datafusion::common::TableReference;
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast::{
     self, BinaryOperator, Expr, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, LimitClause,
-    ObjectName, Query, Select, SelectItem, SetExpr, TableFactor, Value, VisitMut, VisitorMut,
+    ObjectName, Query, Select, SelectItem, SetExpr, TableFactor, TableWithJoins, Value, VisitMut, VisitorMut,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -112,6 +112,16 @@ fn is_column(expr: &Expr) -> bool {
     }
 }
 
+/// Whether this is the table `dual`, which MySQL accepts in statements that read no table.
+fn is_dual(table: &TableWithJoins) -> bool {
+    match &table.relation {
+        TableFactor::Table { name, alias: None, args: None, .. } => {
+            table.joins.is_empty() && name.to_string().eq_ignore_ascii_case("dual")
+        }
+        _ => false,
+    }
+}
+
 struct Pass<'a> {
     found: Found,
     lookup: Lookup<'a>,
@@ -195,13 +205,15 @@ impl VisitorMut for Pass<'_> {
     }
 
     fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<()> {
+        if matches!(select.from.as_slice(), [only] if is_dual(only)) {
+            select.from.clear();
+        }
         let conditions = select.selection.iter_mut().chain(&mut select.having);
         conditions.for_each(operators::condition);
         ControlFlow::Continue(())
     }
 
     fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
-        mysql_functions::change(expr);
         operators::change(expr);
         let replacement = match expr {
             Expr::Identifier(name) if name.value.starts_with("@@") => {
@@ -245,6 +257,13 @@ impl VisitorMut for Pass<'_> {
                 self.found.problem.get_or_insert(Error::Name(Problem::Variable, problem));
             }
             None => {}
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
+        if let Err(error) = mysql_functions::change(expr) {
+            self.found.problem.get_or_insert(error);
         }
         ControlFlow::Continue(())
     }

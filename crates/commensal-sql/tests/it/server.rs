@@ -12,6 +12,7 @@ mod crowd;
 mod ends;
 mod faults;
 pub mod fixture;
+mod functions;
 mod limits;
 mod logins;
 mod objects;
