@@ -42,6 +42,7 @@ mod stores;
 mod system;
 pub mod terms;
 pub mod tokens;
+mod values;
 pub mod variables;
 pub mod victim;
 pub mod worker;
@@ -182,12 +183,13 @@ impl Engine {
         // The first planner that knows an operator decides.
         let mut planners: Vec<Arc<dyn ExprPlanner>> = vec![Arc::new(operators::Operators)];
         planners.extend(SessionStateDefaults::default_expr_planners());
-        let base = SessionStateBuilder::new()
+        let mut builder = SessionStateBuilder::new()
             .with_default_features()
             .with_expr_planners(planners)
             .with_config(config)
-            .with_runtime_env(runtime)
-            .build();
+            .with_runtime_env(runtime);
+        builder.scalar_functions().get_or_insert_default().extend(values::functions());
+        let base = builder.build();
         let machine = || machine_memory().map(|bytes| MEMORY_BASE.of(bytes));
         let Some(memory_bytes) = options.memory.or_else(machine) else {
             return Err(Error::Engine(

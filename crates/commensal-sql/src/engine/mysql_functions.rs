@@ -5,6 +5,7 @@
 
 use super::error::Error;
 use super::operators;
+use super::values::{NUMBER, TEXT};
 use datafusion::sql::sqlparser::ast::{
     BinaryOperator, CastKind, DataType, DateTimeField, Expr, Function, FunctionArg, FunctionArgExpr,
     FunctionArguments, Ident, ObjectName, TimezoneInfo, Value, VisitMut, VisitorMut,
@@ -149,7 +150,10 @@ pub fn change(expr: &mut Expr) -> Result<(), Error> {
             let template = if *negated { "NOT regexp_like($1, $2)" } else { "regexp_like($1, $2)" };
             *expr = filled_text(template, &[text.as_ref().clone(), pattern.as_ref().clone()]);
         }
-        Expr::Cast { data_type, .. } => number(data_type),
+        Expr::Cast { kind: CastKind::Cast, expr: value, data_type, .. } => match data_type {
+            DataType::Char(None) | DataType::Varchar(None) => *expr = as_text(value),
+            data_type => number(data_type),
+        },
         Expr::Convert { expr: value, data_type: Some(kind), is_try: false, charset: None, .. } => {
             let mut data_type = kind.clone();
             number(&mut data_type);
@@ -183,7 +187,15 @@ fn function_of(function: &Function) -> Result<Option<Expr>, Error> {
     }
     let Some(arguments) = arguments(function) else { return Ok(None) };
     match (name.as_str(), arguments.as_slice()) {
-        ("concat" | "greatest" | "least", _) => Ok(null_if_any(function, &arguments)),
+        ("concat", _) => {
+            let texts = with_arguments(function, as_text);
+            Ok(null_if_any(&texts, &arguments).or(Some(Expr::Function(texts))))
+        }
+        ("greatest" | "least", _) => Ok(null_if_any(function, &arguments)),
+        // Of truth values, too.
+        ("sum" | "avg", [_]) => {
+            Ok(Some(Expr::Function(with_arguments(function, |value| called(NUMBER, value)))))
+        }
         ("hour" | "minute" | "second", [Expr::Value(value)]) if is_time(&value.value) => {
             let part = format!("CAST(date_part('{name}', TRY_CAST($1 AS TIME)) AS INT)");
             Ok(Some(filled_text(&part, &arguments)))
@@ -209,6 +221,32 @@ fn function_of(function: &Function) -> Result<Option<Expr>, Error> {
             Ok(TEMPLATES.get(&(name, arguments.len())).map(|template| filled(template, arguments)))
         }
     }
+}
+
+/// Calls a function with one argument.
+fn called(name: &str, value: &Expr) -> Expr {
+    filled_text(&format!("{name}($1)"), std::slice::from_ref(value))
+}
+
+/// Makes a value the text that MySQL makes of it.
+fn as_text(value: &Expr) -> Expr {
+    match value {
+        Expr::Value(literal) if matches!(literal.value, Value::SingleQuotedString(_)) => value.clone(),
+        value => called(TEXT, value),
+    }
+}
+
+/// Changes the arguments of a function.
+fn with_arguments(function: &Function, change: impl Fn(&Expr) -> Expr) -> Function {
+    let mut function = function.clone();
+    if let FunctionArguments::List(list) = &mut function.args {
+        for argument in &mut list.args {
+            if let FunctionArg::Unnamed(FunctionArgExpr::Expr(value)) = argument {
+                *value = change(value);
+            }
+        }
+    }
+    function
 }
 
 /// Whether a literal is a time without a date.
@@ -392,13 +430,14 @@ mod tests {
             ("CAST(x AS SIGNED INTEGER)", "CAST(x AS BIGINT)"),
             ("CAST(x AS UNSIGNED)", "CAST(x AS BIGINT UNSIGNED)"),
             ("CONVERT(x, SIGNED)", "CAST(x AS BIGINT)"),
-            ("CAST(x AS CHAR)", "CAST(x AS CHAR)"),
+            ("CAST(x AS CHAR)", "__text((x))"),
+            ("sum(DISTINCT x)", "sum(DISTINCT __number((x)))"),
             ("CAST(x AS DATETIME)", "CAST(x AS TIMESTAMP(0))"),
             ("SUBSTRING(x, 2)", "SUBSTR((x), (2))"),
             ("SUBSTR(x FROM 2)", "SUBSTR((x), (2))"),
             ("lower(x)", "lower(x)"),
             ("concat('a', 'b')", "concat('a', 'b')"),
-            ("concat('a', b)", "CASE WHEN ((b) IS NULL) THEN (NULL) ELSE (concat('a', b)) END"),
+            ("concat('a', b)", "CASE WHEN ((b) IS NULL) THEN (NULL) ELSE (concat('a', __text((b)))) END"),
             (
                 "date_format(x, '%Y-%c %i %% %q')",
                 "to_char(TRY_CAST((x) AS TIMESTAMP(6)), ('%Y-%-m %M %% q'))",

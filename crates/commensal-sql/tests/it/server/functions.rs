@@ -134,3 +134,36 @@ fn null_is_less_than_all_values_and_deviations_are_of_the_population() {
         assert_eq!(rows.iter().map(|row| row[0].as_str()).collect::<Vec<_>>(), want, "{sql}");
     }
 }
+
+/// Truth values are numbers, and dates are texts, as MySQL writes them.
+#[test]
+fn values_are_converted_as_in_mysql() {
+    let fixture = Fixture::new();
+    fixture.csv(
+        "t.csv",
+        "i,b,d,dt\n1,true,2024-02-29,2024-02-29 00:59:50\n3,false,2020-12-31,1999-12-31 23:59:59.5\n,,,\n",
+    );
+    let mut client = fixture.root();
+    for (sql, want) in [
+        ("select sum(b) from t", vec!["1"]),
+        ("select avg(b) from t", vec!["0.5"]),
+        ("select sum(i > 1) from t", vec!["1"]),
+        ("select sum(distinct i) from t", vec!["4"]),
+        ("select sum(i) over (order by i) from t order by i", vec!["NULL", "1", "4"]),
+        ("select sum(i) as s from t group by b having sum(i) > 1 order by sum(i)", vec!["3"]),
+        ("select concat('x', b) from t order by i", vec!["NULL", "x1", "x0"]),
+        ("select concat(i, d) from t order by i", vec!["NULL", "12024-02-29", "32020-12-31"]),
+        (
+            "select concat(dt, '!') from t order by i",
+            vec!["NULL", "2024-02-29 00:59:50!", "1999-12-31 23:59:59.500!"],
+        ),
+        ("select cast(b as char) from t order by i", vec!["NULL", "1", "0"]),
+        ("select cast(d as char) from t order by i limit 2", vec!["NULL", "2024-02-29"]),
+        ("select cast(i as char) from t group by i, cast(i as char) order by i", vec!["NULL", "1", "3"]),
+        ("select concat(1, 'a', null)", vec!["NULL"]),
+        ("select concat(1, 2.5, 'a')", vec!["12.5a"]),
+    ] {
+        let rows = client.query(sql).rows();
+        assert_eq!(rows.iter().map(|row| row[0].as_str()).collect::<Vec<_>>(), want, "{sql}");
+    }
+}
