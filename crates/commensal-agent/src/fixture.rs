@@ -210,6 +210,8 @@ fn controllers() -> Vec<Controller> {
 fn drift() -> Vec<Drift> {
     vec![
         Drift {
+            back: false,
+            ago_ms: 90_000,
             path: "/docker/91f0c".to_owned(),
             file: "cpu.shares".to_owned(),
             want: "2".to_owned(),
@@ -219,8 +221,8 @@ fn drift() -> Vec<Drift> {
             back_off_ms: None,
         },
         Drift {
-            back: false,
-            ago_ms: 90_000,
+            back: true,
+            ago_ms: 250,
             path: "/commensal-offline/etl".to_owned(),
             file: "cpu.cfs_quota_us".to_owned(),
             want: "40000".to_owned(),
@@ -230,8 +232,6 @@ fn drift() -> Vec<Drift> {
             back_off_ms: Some(2_000),
         },
     ]
-            back: true,
-            ago_ms: 250,
 }
 
 fn actions() -> Vec<Action> {

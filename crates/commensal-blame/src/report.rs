@@ -291,15 +291,6 @@ impl Report {
             wait_ms: subject.wait.sum() as f64 / MS,
             culprits: culprits(Some(index), subject.run_ns, &subject.wait),
         });
-        let verdict = (!labels.against.is_empty()).then(|| {
-            let verdict = Verdict::of(figures, bounds);
-            let because = match &verdict {
-                Verdict::WithinBudget => Vec::new(),
-                Verdict::OverBudget(because) => because.clone(),
-                Verdict::Unknown(because) => vec![because.clone()],
-            };
-            VerdictText { result: verdict.words(), because }
-        });
         Report {
             subjects: labels.subjects.clone(),
             against: labels.against.clone(),
@@ -318,20 +309,38 @@ impl Report {
             intrusions: counters.intrusions,
             displaced_ms: counters.displaced_ns as f64 / MS,
             by_subject: by_subject.collect(),
-            evidence: Evidence {
-                switches: counters.switches,
-                missed: counters.missed,
-                relevant: counters.relevant,
-                relevant_missed: counters.relevant_missed,
-                hidden_ms: counters.hidden_ns as f64 / MS,
-                lost: counters.lost,
-                skipped: figures.skipped,
-                unexplained_ms: counters.unexplained_ns as f64 / MS,
-                unnamed_ms: counters.full_ns as f64 / MS,
-                kernel: (counters.checked + counters.kernel_zero > 0).then(|| Agreement::of(counters)),
-            },
-            verdict,
+            evidence: Evidence::of(figures),
+            verdict: (!labels.against.is_empty()).then(|| VerdictText::of(&Verdict::of(figures, bounds))),
         }
+    }
+}
+
+impl Evidence {
+    fn of(figures: &Figures) -> Evidence {
+        let counters = &figures.counters;
+        Evidence {
+            switches: counters.switches,
+            missed: counters.missed,
+            relevant: counters.relevant,
+            relevant_missed: counters.relevant_missed,
+            hidden_ms: counters.hidden_ns as f64 / MS,
+            lost: counters.lost,
+            skipped: figures.skipped,
+            unexplained_ms: counters.unexplained_ns as f64 / MS,
+            unnamed_ms: counters.full_ns as f64 / MS,
+            kernel: (counters.checked + counters.kernel_zero > 0).then(|| Agreement::of(counters)),
+        }
+    }
+}
+
+impl VerdictText {
+    fn of(verdict: &Verdict) -> VerdictText {
+        let because = match verdict {
+            Verdict::WithinBudget => Vec::new(),
+            Verdict::OverBudget(because) => because.clone(),
+            Verdict::Unknown(because) => vec![because.clone()],
+        };
+        VerdictText { result: verdict.words(), because }
     }
 }
 

@@ -3,6 +3,8 @@
 
 use anyhow::{Context, bail};
 use commensal_blame::{Scope, Subject, WaitProbe};
+use commensal_core::member::ProcessId;
+use commensal_core::process::Stat;
 use commensal_host::LinuxHost;
 use std::io::{Read, Write};
 use std::process::Command;
@@ -27,25 +29,33 @@ pub fn run() -> anyhow::Result<()> {
     if !pinned.context("taskset")?.status.success() {
         bail!("taskset cannot pin this process to CPU {last}");
     }
-    let service = Scope { online: vec![Subject::Process(me)], ..Scope::default() };
-    // This process does not switch: the probe's programs run for the measured threads but do not track them.
-    let bystander = Scope { online: vec![Subject::Process(1)], ..Scope::default() };
+    let service = Scope { online: vec![subject(me)?], ..Scope::default() };
+    // A process that does not switch: the probe's programs run for the measured threads but do not track them.
+    let mut idle = Command::new("sleep").arg("3600").spawn().context("sleep")?;
+    let bystander = Scope { online: vec![subject(idle.id())?], ..Scope::default() };
     let arms = [
         ("as the service", Scope { interrupts: true, ..service.clone() }),
         ("as the service, without interrupts", service),
         ("as bystanders", Scope { interrupts: true, ..bystander }),
     ];
-    for (who, scope) in arms {
-        if let Err(error) = WaitProbe::attach(&host, &scope) {
-            println!("cost of blame: not measured: {error}");
-            return Ok(());
-        }
-        measure(who, &host, &scope)?;
-    }
-    Ok(())
+    let measured = arms.iter().try_for_each(|(who, scope)| measure(who, &host, scope));
+    idle.kill()?;
+    idle.wait()?;
+    measured
+}
+
+/// The process with this PID, as a target of the probe.
+fn subject(pid: u32) -> anyhow::Result<Subject> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let start_ticks = Stat::parse(&stat).and_then(|stat| stat.start_ticks()).context("/proc/PID/stat")?;
+    Ok(Subject::Processes(vec![ProcessId { pid, start_ticks }]))
 }
 
 fn measure(who: &str, host: &LinuxHost, scope: &Scope) -> anyhow::Result<()> {
+    if let Err(error) = WaitProbe::attach(host, scope) {
+        println!("cost of blame, {who}: not measured: {error}");
+        return Ok(());
+    }
     let (mut base, mut added) = (Vec::new(), Vec::new());
     for pair in 0..PAIRS {
         // Half of the pairs run in reverse order, so that drift of the machine's speed cancels out.

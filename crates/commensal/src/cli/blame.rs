@@ -212,11 +212,14 @@ impl Look {
         let paths: Vec<&CgroupPath> = (self.online.iter())
             .filter_map(|one| match &one.subject {
                 Subject::Cgroup(id) => self.cgroups.as_ref()?.path(*id),
-                Subject::Process(_) => None,
+                Subject::Processes(_) => None,
             })
             .collect();
         let is_target = |host: &dyn Host, pid: u32| {
-            let named = self.online.iter().any(|one| one.subject == Subject::Process(pid));
+            let named = self.online.iter().any(|one| match &one.subject {
+                Subject::Processes(all) => all.iter().any(|process| process.pid == pid),
+                Subject::Cgroup(_) => false,
+            });
             let text = || host.read_file(Path::new(&format!("/proc/{pid}/cgroup"))).unwrap_or_default();
             // Each line ends with a path after the second colon.
             let inside = |line: &str| {
