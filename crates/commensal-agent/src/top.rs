@@ -15,7 +15,7 @@ use std::time::Duration;
 
 pub use draw::draw;
 
-/// The smallest screen that fits everything; on a smaller screen, text is cut off.
+/// The smallest screen that fits everything. A smaller screen leaves out columns and cuts off text, but no figure.
 pub const SCREEN: (u16, u16) = (80, 24);
 
 /// Order in which the groups are listed. The key that selects an order is the first letter of its name.
@@ -84,6 +84,12 @@ pub struct Top {
     pub reversed: bool,
     /// Number of groups scrolled past.
     pub skip: usize,
+    /// Only groups whose names contain this text are listed.
+    pub filter: String,
+    /// Whether keys add to the filter.
+    pub filtering: bool,
+    /// Whether the view keeps its snapshot although there are newer ones.
+    pub held: bool,
     /// Whether help is shown.
     pub help: bool,
     /// Whether the screen has colours.
@@ -105,7 +111,18 @@ impl Top {
     /// Creates a view without a snapshot.
     #[must_use]
     pub fn new(colour: bool) -> Top {
-        Top { latest: None, gone: None, sort: Sort::Cpu, reversed: false, skip: 0, help: false, colour }
+        Top {
+            latest: None,
+            gone: None,
+            sort: Sort::Cpu,
+            reversed: false,
+            skip: 0,
+            filter: String::new(),
+            filtering: false,
+            held: false,
+            help: false,
+            colour,
+        }
     }
 
     /// Handles a key.
@@ -116,6 +133,9 @@ impl Top {
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
             KeyCode::Char('c') if control => return Asked::Quit,
+            code if self.filtering => return self.filter_key(code),
+            KeyCode::Char('/') => (self.filtering, self.help) = (true, false),
+            KeyCode::Char(' ') => self.held = !self.held,
             KeyCode::Esc if self.help => self.help = false,
             KeyCode::Char('q') | KeyCode::Esc => return Asked::Quit,
             KeyCode::Char('?' | 'h') => self.help = !self.help,
@@ -137,13 +157,32 @@ impl Top {
         Asked::Draw
     }
 
+    /// Handles a key while the filter is typed: Enter keeps the filter, Esc drops it.
+    fn filter_key(&mut self, code: KeyCode) -> Asked {
+        match code {
+            KeyCode::Char(letter) => self.filter.push(letter),
+            KeyCode::Backspace => drop(self.filter.pop()),
+            KeyCode::Enter => self.filtering = false,
+            KeyCode::Esc => (self.filtering, self.filter) = (false, String::new()),
+            _ => return Asked::Nothing,
+        }
+        self.skip = 0;
+        Asked::Draw
+    }
+
     fn last(&self) -> usize {
-        self.latest.as_ref().map_or(0, |(snapshot, _)| snapshot.groups.len().saturating_sub(1))
+        let groups = self.latest.as_ref().map_or(0, |(snapshot, _)| self.listed(snapshot).count());
+        groups.saturating_sub(1)
+    }
+
+    /// The groups that the filter lets through.
+    fn listed<'a>(&'a self, snapshot: &'a Snapshot) -> impl Iterator<Item = &'a Group> {
+        snapshot.groups.iter().filter(|group| group.name.contains(&self.filter))
     }
 
     /// The groups in the selected order; groups with an unknown value always come last.
-    fn sorted<'a>(&self, snapshot: &'a Snapshot) -> Vec<&'a Group> {
-        let mut groups: Vec<&Group> = snapshot.groups.iter().collect();
+    fn sorted<'a>(&'a self, snapshot: &'a Snapshot) -> Vec<&'a Group> {
+        let mut groups: Vec<&Group> = self.listed(snapshot).collect();
         groups.sort_by(|a, b| {
             let order = match (self.sort.value(a), self.sort.value(b)) {
                 (Some(a), Some(b)) if self.reversed => a.total_cmp(&b),

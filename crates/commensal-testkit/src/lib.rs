@@ -1,5 +1,5 @@
 //! Code shared by the tests of several crates: waits for conditions, signals, information on processes from /proc,
-//! cgroups with processes in them, a container engine, and unusual names.
+//! cgroups with processes in them, a container engine, terminals, and unusual names.
 //!
 //! Not used by shipped programs.
 
@@ -17,6 +17,7 @@ mod files;
 mod names;
 mod net;
 mod process;
+mod terminal;
 mod wait;
 
 pub use alone::{Alone, alone};
@@ -32,6 +33,7 @@ pub use process::{
     signal_group, stopped_by, threads, time_slices, watches,
 };
 pub use rustix::process::Signal;
+pub use terminal::Terminal;
 pub use wait::{
     PATIENCE, holds_within, throughout, told, until, until_every, until_some, until_still, within,
     within_every,

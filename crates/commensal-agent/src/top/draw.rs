@@ -1,6 +1,6 @@
 //! Lays out a snapshot on a screen: header, groups, problems, actions, keys.
 
-use super::{SCREEN, Sort, Top};
+use super::{Sort, Top};
 use crate::explain::action;
 use crate::snapshot::{Drift, Group, Snapshot};
 use crate::status::{bytes, canary_line, cpus, duration, percent, problems};
@@ -30,7 +30,7 @@ pub fn draw(frame: &mut Frame<'_>, top: &Top) {
         frame.render_widget(Paragraph::new(words.as_ref()).wrap(ratatui::widgets::Wrap { trim: true }), area);
         return;
     };
-    let head = head(top, snapshot, *age);
+    let head = head(top, snapshot, *age, area.width);
     let below = below(top, snapshot, area);
     let parts = Layout::vertical([
         Constraint::Length(head.len() as u16),
@@ -42,7 +42,7 @@ pub fn draw(frame: &mut Frame<'_>, top: &Top) {
     frame.render_widget(Paragraph::new(head), above);
     groups(frame, top, snapshot, middle);
     frame.render_widget(Paragraph::new(below), under);
-    frame.render_widget(Paragraph::new(keys(top)), foot);
+    frame.render_widget(Paragraph::new(keys(top, foot.width)), foot);
     if top.help {
         help(frame, top, area);
     }
@@ -57,121 +57,189 @@ fn bold(top: &Top) -> Style {
     if top.colour { Style::new().add_modifier(Modifier::BOLD) } else { Style::new() }
 }
 
+/// Joins as many of the parts as fit, with two spaces between them: a part is a figure with its name, and half a figure
+/// would be a wrong one.
+fn whole(parts: &[String], width: u16) -> String {
+    let mut text = String::new();
+    for part in parts {
+        let more = if text.is_empty() { part.clone() } else { format!("{text}  {part}") };
+        if !text.is_empty() && more.chars().count() > usize::from(width) {
+            break;
+        }
+        text = more;
+    }
+    cut(text, width)
+}
+
+/// Shortens the text to the width, and marks that it was cut off.
+fn cut(text: String, width: u16) -> String {
+    let width = usize::from(width);
+    match text.chars().count() > width {
+        true => text.chars().take(width.saturating_sub(1)).chain(['~']).collect(),
+        false => text,
+    }
+}
+
 /// The lines above the groups, including the problems. They must be visible on the smallest screen.
-fn head<'a>(top: &'a Top, snapshot: &'a Snapshot, age: Duration) -> Vec<Line<'a>> {
+fn head<'a>(top: &'a Top, snapshot: &'a Snapshot, age: Duration, width: u16) -> Vec<Line<'a>> {
     let machine = &snapshot.machine;
     let guard = match &snapshot.lease {
         Some(lease) => lease.guard_pid.map_or("guard gone".to_owned(), |pid| format!("guard {pid}")),
         None => "no guard".to_owned(),
     };
-    let mut lines = vec![
-        Line::styled(
-            format!(
-                "commensal {}  up {}  generation {}  {guard}  tick {:.1} ms of {}",
-                snapshot.version,
-                duration(snapshot.uptime_s),
-                snapshot.config.generation,
-                snapshot.tick_ms,
-                duration(snapshot.interval_ms as f64 / 1e3),
-            ),
-            bold(top),
-        ),
-        Line::raw(format!(
-            "CPUs {}: online {}  offline {}  other {}  busy {}  steal {}",
-            machine.cpus,
-            cpus(machine.online),
-            cpus(machine.offline),
-            cpus(machine.other),
-            cpus(machine.busy),
-            cpus(machine.steal),
-        )),
-        Line::raw(format!(
-            "memory {} free of {}   PSI: CPU {}  memory {}  disk {}",
-            bytes(machine.memory_available_bytes),
-            Bytes(machine.memory_bytes),
-            percent(machine.pressure.cpu_pct, 1),
-            percent(machine.pressure.memory_pct, 1),
-            percent(machine.pressure.io_pct, 1),
-        )),
+    let about = [
+        format!("commensal {}", snapshot.version),
+        format!("up {}", duration(snapshot.uptime_s)),
+        format!("generation {}", snapshot.config.generation),
+        guard,
+        format!("tick {:.1} ms of {}", snapshot.tick_ms, duration(snapshot.interval_ms as f64 / 1e3)),
     ];
-    lines.extend(snapshot.canary.as_ref().map(|canary| Line::raw(canary_line(canary))));
+    let use_of_cpus = [
+        format!("CPUs {}: online {}", machine.cpus, cpus(machine.online)),
+        format!("offline {}", cpus(machine.offline)),
+        format!("other {}", cpus(machine.other)),
+        format!("busy {}", cpus(machine.busy)),
+        format!("steal {}", cpus(machine.steal)),
+    ];
+    let memory = [
+        format!("memory {} free of {}", bytes(machine.memory_available_bytes), Bytes(machine.memory_bytes)),
+        format!(" PSI: CPU {}", percent(machine.pressure.cpu_pct, 1)),
+        format!("memory {}", percent(machine.pressure.memory_pct, 1)),
+        format!("disk {}", percent(machine.pressure.io_pct, 1)),
+    ];
+    let mut lines = vec![
+        Line::styled(whole(&about, width), bold(top)),
+        Line::raw(whole(&use_of_cpus, width)),
+        Line::raw(whole(&memory, width)),
+    ];
+    lines.extend(snapshot.canary.as_ref().map(|canary| Line::raw(cut(canary_line(canary), width))));
     let gone = top.gone.iter().map(|gone| format!("no new data: {gone}"));
-    let mut wrong: Vec<String> =
-        gone.chain(problems(snapshot, age)).map(|text| visible(&text).into_owned()).collect();
+    let mut wrong: Vec<String> = gone
+        .chain(problems(snapshot, age))
+        .map(|text| visible(&text.replace('\n', " ")).into_owned())
+        .collect();
     let hidden = wrong.len().saturating_sub(PROBLEMS);
     wrong.truncate(PROBLEMS);
     if let (true, Some(last)) = (hidden > 0, wrong.last_mut()) {
         *last = format!("(and {hidden} more: commensal status) {last}");
     }
-    lines.extend(wrong.into_iter().map(|text| Line::styled(format!("! {text}"), style(top, Color::Red))));
+    let wrong = wrong.into_iter().map(|text| cut(format!("! {text}"), width));
+    lines.extend(wrong.map(|text| Line::styled(text, style(top, Color::Red))));
     lines.push(Line::raw(""));
     lines
 }
 
-/// The columns: title, width, and whether values are numbers, which are aligned to the right.
-const COLUMNS: [(&str, u16, bool); 11] = [
-    ("GROUP", 10, false),
-    ("CLASS", 7, false),
-    ("CPUS", 5, true),
-    ("LIMIT", 6, true),
-    ("MEMORY", 9, true),
-    ("DELAY", 5, true),
-    ("BLAME", 5, true),
-    ("THR%", 4, true),
-    ("PSI%", 4, true),
-    ("IO", 4, true),
-    ("", 11, false),
+/// A column of the groups.
+struct Column {
+    title: &'static str,
+    /// The least width, and the greatest: a column of figures is as wide as its longest figure.
+    width: [u16; 2],
+    /// Whether the values are figures, which are aligned to the right.
+    figure: bool,
+    /// On a narrow screen, the column with the highest rank goes first.
+    rank: u8,
+}
+
+const fn column(title: &'static str, width: [u16; 2], figure: bool, rank: u8) -> Column {
+    Column { title, width, figure, rank }
+}
+
+const COLUMNS: [Column; 11] = [
+    column("GROUP", [10, 64], false, 0),
+    column("CLASS", [7, 7], false, 5),
+    column("CPUS", [5, 20], true, 1),
+    column("LIMIT", [6, 12], true, 2),
+    column("MEMORY", [9, 20], true, 3),
+    column("DELAY", [5, 20], true, 4),
+    column("BLAME", [5, 20], true, 7),
+    column("THR%", [4, 20], true, 8),
+    column("PSI%", [4, 20], true, 9),
+    column("IO", [4, 20], true, 10),
+    column("", [11, 11], false, 6),
 ];
 /// Index of the column of names.
 const NAME: usize = 0;
-/// Maximum width of the names' column on a wide screen: a name has at most 64 characters.
-const NAME_MOST: u16 = 64;
+
+/// The title of the column by which the groups are sorted.
+pub(super) fn title_of(sort: Sort) -> &'static str {
+    match sort {
+        Sort::Cpu => "CPUS",
+        Sort::Memory => "MEMORY",
+        Sort::Delay => "DELAY",
+        Sort::Throttled => "THR%",
+        Sort::Pressure => "PSI%",
+        Sort::Io => "IO",
+        Sort::Name => "GROUP",
+    }
+}
+
+/// The columns that fit on the screen with all their figures, and their widths. The names and the column by which the
+/// groups are sorted stay.
+fn fitting(top: &Top, rows: &[[String; COLUMNS.len()]], width: u16) -> Vec<(usize, u16)> {
+    let needed = |index: usize, [least, most]: [u16; 2]| match COLUMNS[index].figure {
+        true => {
+            let widest = rows.iter().map(|row| row[index].chars().count()).max().unwrap_or(0);
+            u16::try_from(widest).unwrap_or(u16::MAX).clamp(least, most)
+        }
+        false => least,
+    };
+    let mut chosen: Vec<(usize, u16)> =
+        COLUMNS.iter().enumerate().map(|(index, column)| (index, needed(index, column.width))).collect();
+    let all = |chosen: &[(usize, u16)]| chosen.iter().map(|(_, width)| width + 1).sum::<u16>() - 1;
+    let rank = |(index, _): &(usize, u16)| match COLUMNS[*index].title == title_of(top.sort) {
+        true => 0,
+        false => COLUMNS[*index].rank,
+    };
+    while all(&chosen) > width
+        && let Some(at) = (0..chosen.len()).max_by_key(|at| rank(&chosen[*at]))
+        && rank(&chosen[at]) > 0
+    {
+        chosen.remove(at);
+    }
+    let (left, missing) = (width.saturating_sub(all(&chosen)), all(&chosen).saturating_sub(width));
+    if missing >= chosen[NAME].1 {
+        return vec![(NAME, width)];
+    }
+    chosen[NAME].1 = (chosen[NAME].1 + left / 2 - missing).min(COLUMNS[NAME].width[1]);
+    chosen
+}
 
 fn groups(frame: &mut Frame<'_>, top: &Top, snapshot: &Snapshot, area: Rect) {
-    let mut columns = COLUMNS;
-    columns[NAME].1 = (columns[NAME].1 + area.width.saturating_sub(SCREEN.0) / 2).min(NAME_MOST);
-    let title = |(name, width, figure): (&'static str, u16, bool)| {
-        let sorted = match top.sort {
-            Sort::Cpu => "CPUS",
-            Sort::Memory => "MEMORY",
-            Sort::Delay => "DELAY",
-            Sort::Throttled => "THR%",
-            Sort::Pressure => "PSI%",
-            Sort::Io => "IO",
-            Sort::Name => "GROUP",
-        };
-        let cell = cell(name.to_owned(), width, figure);
-        if name == sorted { cell.style(style(top, Color::Cyan)) } else { cell }
-    };
-    let header = Row::new(columns.map(title)).style(bold(top));
     let all = top.sorted(snapshot);
-    let rows = all.iter().skip(top.skip).map(|group| {
-        let cells = figures(snapshot, group).into_iter().zip(columns);
+    let shown: Vec<&Group> = all.iter().skip(top.skip).take(usize::from(area.height)).copied().collect();
+    let texts: Vec<_> = shown.iter().map(|group| figures(snapshot, group)).collect();
+    let columns = fitting(top, &texts, area.width);
+    let title = |(index, width): &(usize, u16)| {
+        let column = &COLUMNS[*index];
+        let cell = cell(column.title, *width, column.figure);
+        if column.title == title_of(top.sort) { cell.style(style(top, Color::Cyan)) } else { cell }
+    };
+    let header = Row::new(columns.iter().map(title)).style(bold(top));
+    let rows = shown.iter().zip(&texts).map(|(group, texts)| {
         let colour = match (group.frozen, group.class.as_str()) {
             (true, _) => Color::Blue,
             (false, "online") => Color::Green,
             _ => Color::Reset,
         };
-        Row::new(cells.map(|(text, (_, width, figure))| cell(text, width, figure))).style(style(top, colour))
+        let cells = columns.iter().map(|(index, width)| cell(&texts[*index], *width, COLUMNS[*index].figure));
+        Row::new(cells).style(style(top, colour))
     });
-    let widths = columns.map(|(name, width, _)| match name {
-        "" => Constraint::Fill(1),
-        _ => Constraint::Length(width),
-    });
+    let widths = columns.iter().map(|(_, width)| Constraint::Length(*width));
     let table = Table::new(rows, widths).header(header).column_spacing(1);
     frame.render_widget(table, area);
     if all.is_empty() && area.height > 1 {
         let line = Rect { y: area.y + 1, height: 1, ..area };
-        frame.render_widget(Paragraph::new("no groups in the configuration"), line);
+        let words = match snapshot.groups.is_empty() {
+            true => "no groups in the configuration".to_owned(),
+            false => format!("no group has {:?} in its name", top.filter),
+        };
+        frame.render_widget(Paragraph::new(cut(words, area.width)), line);
     }
 }
 
-fn cell(text: String, width: u16, figure: bool) -> Cell<'static> {
+fn cell(text: &str, width: u16, figure: bool) -> Cell<'static> {
+    let text = cut(text.to_owned(), width);
     let width = usize::from(width);
-    // Mark text that was cut off.
-    if text.chars().count() > width {
-        return Cell::new(text.chars().take(width - 1).chain(['~']).collect::<String>());
-    }
     if figure { Cell::new(format!("{text:>width$}")) } else { Cell::new(text) }
 }
 
@@ -239,17 +307,17 @@ fn below<'a>(top: &'a Top, snapshot: &'a Snapshot, area: Rect) -> Vec<Line<'a>> 
     let mut lines = Vec::new();
     if !snapshot.unmet.is_empty() {
         let text = format!("unmet settings: {} (commensal status)", snapshot.unmet.len());
-        lines.push(Line::styled(text, style(top, Color::Yellow)));
+        lines.push(Line::styled(cut(text, area.width), style(top, Color::Yellow)));
     }
     for drift in snapshot.drift.iter().rev().take(DRIFT) {
-        lines.push(Line::styled(drifting(drift), style(top, Color::Yellow)));
+        lines.push(Line::styled(cut(drifting(drift), area.width), style(top, Color::Yellow)));
     }
     let first = snapshot.actions.len().saturating_sub(ACTIONS);
     for one in &snapshot.actions[first..] {
         // Show the time of day only: 2026-11-22T06:15:29.250Z.
         let time = one.at.split('T').nth(1).unwrap_or(&one.at);
         let time = time.get(..8).unwrap_or(time);
-        lines.push(Line::raw(format!("{time} {}", action(one))));
+        lines.push(Line::raw(cut(format!("{time} {}", action(one)), area.width)));
     }
     // Header, problems, column titles, the line above these, and the keys.
     let wanted = 4 + PROBLEMS + 1 + GROUPS.min(snapshot.groups.len().max(1)) + 1 + 1;
@@ -265,21 +333,36 @@ fn below<'a>(top: &'a Top, snapshot: &'a Snapshot, area: Rect) -> Vec<Line<'a>> 
 
 fn drifting(drift: &Drift) -> String {
     let by = drift.by.as_deref().unwrap_or("somebody");
-    let next = if drift.back_off_ms.is_none() { ", left alone" } else { "" };
+    let next = match (drift.back, drift.back_off_ms) {
+        (true, _) => "",
+        (false, None) => ", left alone",
+        (false, Some(_)) => ", NOT in force",
+    };
+    let times = if drift.times == 1 { "once".to_owned() } else { format!("{} times", drift.times) };
     let text = format!(
-        "drift {}/{}: {} wanted, {} found by {by}, {} times{next}",
-        drift.path, drift.file, drift.want, drift.found, drift.times
+        "drift {}/{}: {} wanted, {} found by {by}, {times}{next}",
+        drift.path, drift.file, drift.want, drift.found
     );
     visible(&text).into_owned()
 }
 
-fn keys(top: &Top) -> Line<'_> {
+fn keys(top: &Top, width: u16) -> Line<'_> {
     let reversed = if top.reversed { ", reversed" } else { "" };
-    let text = format!("by {}{reversed}   q quit  ? help  c m d t p i n order  r reverse", top.sort.name());
-    Line::from(Span::styled(text, style(top, Color::DarkGray)))
+    let mut parts = vec![format!("by {}{reversed}", top.sort.name())];
+    match top.filtering {
+        true => parts.push(format!("/{}_", top.filter)),
+        false if !top.filter.is_empty() => parts.push(format!("/{}", top.filter)),
+        false => {}
+    }
+    if top.held {
+        parts.push("HELD".to_owned());
+    }
+    let keys = [" q quit", "? help", "c m d t p i n order", "r reverse", "/ filter", "space hold"];
+    parts.extend(keys.map(str::to_owned));
+    Line::from(Span::styled(whole(&parts, width), style(top, Color::DarkGray)))
 }
 
-const HELP: [&str; 18] = [
+const HELP: [&str; 20] = [
     "CPUS     CPUs used during the last tick",
     "LIMIT    quota or CPU set in force",
     "MEMORY   used / hard limit",
@@ -296,6 +379,8 @@ const HELP: [&str; 18] = [
     "               throttled, pressure, io, name;",
     "               again: reverse the order",
     "r  reverse the order    arrows  scroll",
+    "/  list only groups with this text in their names",
+    "   (Enter keeps it, Esc drops it)   space  hold",
     "?  this page             q  quit",
     "why a number is what it is: commensal explain GROUP",
 ];

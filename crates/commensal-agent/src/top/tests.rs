@@ -28,6 +28,9 @@ fn golden_top() {
     let screens = [
         ("80x24", top().screen(80, 24)),
         ("120x40", top().screen(120, 40)),
+        ("200x24", top().screen(200, 24)),
+        ("60x24", top().screen(60, 24)),
+        ("40x16", top().screen(40, 16)),
         ("help", help.screen(80, 24)),
         ("gone", gone.screen(80, 24)),
         ("before the first", Top::new(false).screen(80, 24)),
@@ -59,6 +62,72 @@ fn all_is_there_at_80_by_24() {
     }
 }
 
+/// A screen of any width shows each figure whole or not at all: every word of a line is one of the widest screen, or is
+/// marked as cut off. Also with figures that are longer than usual, in every order.
+#[test]
+fn no_figure_is_cut() {
+    let mut long = fixture::snapshot();
+    for group in &mut long.groups {
+        group.run_delay_ms_per_s = group.run_delay_ms_per_s.map(|ms| ms * 1e6);
+        group.throttled_pct = group.throttled_pct.map(|pct| pct * 1e3);
+        group.cpus = group.cpus.map(|cpus| cpus * 1e5);
+    }
+    let mut long_figures = top();
+    long_figures.latest = Some((Arc::new(long), Duration::ZERO));
+    for mut view in [top(), long_figures] {
+        for sort in Sort::ALL {
+            view.sort = sort;
+            let wide = view.screen(1_000, 40);
+            let words: std::collections::BTreeSet<&str> = wide.split_whitespace().collect();
+            let titles = |screen: &str| -> usize {
+                let line = screen.lines().find(|line| line.starts_with("GROUP"));
+                line.map_or(0, |line| line.split_whitespace().count())
+            };
+            let mut columns = 0;
+            for width in 12..200 {
+                let screen = view.screen(width, 40);
+                for word in screen.split_whitespace() {
+                    assert!(words.contains(word) || word.ends_with('~'), "{width}: {word:?}\n{screen}");
+                }
+                let now = titles(&screen);
+                assert!(now >= columns, "{width}: a wider screen lost a column\n{screen}");
+                columns = now;
+                if width >= 40 {
+                    let title = draw::title_of(sort);
+                    assert!(screen.contains(title) && screen.contains("CPUS"), "{width}: {title}\n{screen}");
+                }
+            }
+            assert_eq!(columns, titles(&wide), "{}", sort.name());
+        }
+    }
+}
+
+/// The filter lists only the groups whose names contain its text, while typing and after it.
+#[test]
+fn groups_are_filtered() {
+    let mut top = top();
+    press(&mut top, KeyCode::Char('/'));
+    for letter in "ep".chars() {
+        assert_eq!(press(&mut top, KeyCode::Char(letter)), Asked::Draw);
+    }
+    assert_eq!(names(&top), ["report"]);
+    assert!(top.screen(80, 24).contains("/ep_"));
+    // Keys that order or quit are text here.
+    press(&mut top, KeyCode::Char('q'));
+    assert!(names(&top).is_empty() && top.screen(80, 24).contains("no group has \"epq\" in its name"));
+    press(&mut top, KeyCode::Backspace);
+    press(&mut top, KeyCode::Enter);
+    press(&mut top, KeyCode::Char('n'));
+    assert_eq!((names(&top), top.sort), (vec!["report"], Sort::Name));
+    press(&mut top, KeyCode::End);
+    assert_eq!(top.skip, 0, "one group, so there is nothing to scroll");
+    press(&mut top, KeyCode::Char('/'));
+    press(&mut top, KeyCode::Esc);
+    assert_eq!(names(&top).len(), 3);
+    assert_eq!((press(&mut top, KeyCode::Char(' ')), top.held), (Asked::Draw, true));
+    assert!(top.screen(80, 24).contains("HELD"));
+}
+
 /// Screens of any size, from none to huge, with any number of groups.
 #[test]
 fn every_size_can_be_drawn() {
@@ -73,7 +142,8 @@ fn every_size_can_be_drawn() {
     for mut one in [top(), many_groups, empty, Top::new(false)] {
         for help in [false, true] {
             one.help = help;
-            for (width, height) in [(1, 1), (5, 3), (20, 5), (79, 23), (80, 1), (1, 24), (80, 24), (400, 200)]
+            for (width, height) in
+                [(1, 1), (2, 2), (5, 3), (20, 5), (79, 23), (80, 1), (1, 24), (80, 24), (400, 200)]
             {
                 let _ = one.screen(width, height);
             }

@@ -9,10 +9,11 @@ use anyhow::Context as _;
 use commensal_agent::client::{self, Answer, ClientError};
 use commensal_agent::snapshot::Snapshot;
 use commensal_agent::top::{Asked, SCREEN, Top as View, draw};
-use commensal_host::LinuxHost;
+use commensal_host::{LinuxHost, Source, Waker};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
 use std::io::IsTerminal;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,6 +45,7 @@ pub fn run(context: &mut Context, options: &Top) -> anyhow::Result<u8> {
     }
     let stop = signals::stop_flag(&context.host).context("cannot watch for Ctrl-C")?;
     let news = questions(socket)?;
+    end_with_terminal().context("cannot watch the terminal")?;
     // This value also restores the terminal after a panic.
     let mut terminal =
         ratatui::try_init().context("the terminal cannot be set up; `--once` prints a screen as text")?;
@@ -51,6 +53,25 @@ pub fn run(context: &mut Context, options: &Top) -> anyhow::Result<u8> {
     ratatui::restore();
     outcome.context("the terminal was closed")?;
     Ok(0)
+}
+
+/// Ends the process as soon as its terminal goes: crossterm reads from a terminal that was hung up for ever, and never
+/// returns.
+fn end_with_terminal() -> std::io::Result<()> {
+    let waker = Waker::new()?;
+    let gone = move || {
+        let (input, output) = (std::io::stdin(), std::io::stdout());
+        let mut terminals = vec![Source::closed(output.as_fd())];
+        terminals.extend(input.is_terminal().then(|| Source::closed(input.as_fd())));
+        loop {
+            match waker.wait(&terminals, Duration::MAX) {
+                Ok(gone) if gone.contains(&true) => std::process::exit(2),
+                Ok(_) => {}
+                Err(_) => return,
+            }
+        }
+    };
+    std::thread::Builder::new().name("terminal".to_owned()).spawn(gone).map(drop)
 }
 
 fn ask(host: &LinuxHost, socket: &Path) -> News {
@@ -86,8 +107,10 @@ fn watch(
         let mut changed = false;
         match news.try_recv() {
             Ok(Ok(answer)) => {
-                (came, first_age) = (Instant::now(), answer.age);
-                view.latest = Some((Arc::new(answer.body), answer.age));
+                if !view.held {
+                    (came, first_age) = (Instant::now(), answer.age);
+                    view.latest = Some((Arc::new(answer.body), answer.age));
+                }
                 view.gone = None;
                 changed = true;
             }
