@@ -1,15 +1,17 @@
-//! Lifts single processes: moves them temporarily out of a group below level 0 (`cpu.qos_level` of openEuler's kernel).
+//! Lifts single processes: moves them temporarily out of a group that is held back: a group that is idle (`cpu.idle`), or
+//! below level 0 (`cpu.qos_level` of openEuler's kernel), or inside such a group.
 //!
-//! While online work is busy, a task below level 0 may get no CPU time to run its own code, so it cannot handle a
-//! signal that asks it to end (observed: alive after 20 s). When a task is killed, the kernel moves it to the root
-//! group and gives it the normal policy (kernel/signal.c, `complete_signal`; core.c, `sched_move_work`). Before this
-//! module asks a task to end, it makes the same change to the task.
+//! While other work is busy, a task that is held back gets little CPU time to run its own code, so it handles a signal
+//! that asks it to end late, or never (observed: after 12 s with `cpu.idle`; alive after 20 s below level 0). When a task
+//! below level 0 is killed, openEuler's kernel moves it to the root group and gives it the normal policy
+//! (kernel/signal.c, `complete_signal`; core.c, `sched_move_work`). Before this module asks a task to end, it makes the
+//! same change to the task.
 
 use crate::drivers::level::{self, Kept};
 use crate::journal::Target;
 use commensal_core::actual::CgroupPath;
 use commensal_core::errno::Errno;
-use commensal_core::knob::{Controller, Version};
+use commensal_core::knob::Controller;
 use commensal_core::member::ProcessId;
 use commensal_core::process::Stat;
 use commensal_core::text;
@@ -25,11 +27,12 @@ const MOST: usize = 256;
 /// Maximum number of passes over the group: a process may fork while it is lifted.
 const PASSES: usize = 4;
 
-/// Processes that were moved out of a group below level 0.
+/// Processes that were moved out of a group that is held back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lifted {
     from: Target,
     to: Target,
+    hold: Hold,
     processes: BTreeSet<ProcessId>,
 }
 
@@ -38,6 +41,12 @@ impl Lifted {
     #[must_use]
     pub fn count(&self) -> usize {
         self.processes.len()
+    }
+
+    /// Whether they were below level 0, where they may get no CPU time at all; otherwise their group was idle.
+    #[must_use]
+    pub fn by_level(&self) -> bool {
+        self.hold == Hold::Level
     }
 
     /// Path of the group from which the processes were moved.
@@ -54,30 +63,63 @@ impl Lifted {
     }
 }
 
-/// Moves a process, and its descendants in the same group, to the nearest ancestor group that is not below level 0, and
-/// gives them the normal policy. `None` if the process is not in a group below level 0, or has exited.
+/// What holds a group back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Hold {
+    /// The group, or one above it, is idle.
+    Idle,
+    /// The group, or one above it, is below level 0.
+    Level,
+}
+
+/// Moves a process, and its descendants in the same group, to the nearest ancestor group that is not held back, and gives
+/// them the normal policy if they have lost it. If that group takes no processes, moves them to the group of this process,
+/// unless that one is held back too. `None` if the process is not held back, or has exited.
 ///
 /// # Errors
 /// Returns an error when the process itself cannot be moved.
 pub fn lift(host: &mut dyn Host, process: &Process) -> Result<Option<Lifted>, HostError> {
     let Ok(mounted) = hierarchies(host) else { return Ok(None) };
-    let of_cpu = |one: &commensal_core::actual::Hierarchy| {
-        one.version == Version::V1 && one.controllers.contains(&Controller::Cpu)
+    let Some(index) = mounted.iter().position(|one| one.controllers.contains(&Controller::Cpu)) else {
+        return Ok(None);
     };
-    let Some(index) = mounted.iter().position(of_cpu) else { return Ok(None) };
-    let file = format!("/proc/{}/cgroup", process.pid);
-    let Some(path) = places(host, Path::new(&file), &mounted).remove(&index) else { return Ok(None) };
+    let group_of = |host: &mut dyn Host, pid: &str| {
+        places(host, Path::new(&format!("/proc/{pid}/cgroup")), &mounted).remove(&index)
+    };
     let mount = &mounted[index].mount;
-    let Some((to, above)) = level_above(host, mount, &path) else { return Ok(None) };
-    let lifted = host.open(&below(Path::new(mount), path.as_str())).and_then(|dir| {
-        let from = Target { mount: mount.clone(), path: path.as_str().to_owned(), inode: dir.inode };
-        let to = Target { mount: mount.clone(), path: above.as_str().to_owned(), inode: to.inode };
-        let moved = family_to(host, process, dir, (&from, to));
-        host.close(dir);
-        moved
-    });
-    host.close(to);
+    let Some(path) = group_of(host, &process.pid.to_string()) else { return Ok(None) };
+    let Some((above, hold)) = above_hold(host, mount, &path) else { return Ok(None) };
+    let own = group_of(host, "self").filter(|own| above_hold(host, mount, own).is_none());
+    let dir = host.open(&below(Path::new(mount), path.as_str()))?;
+    let from = Target { mount: mount.clone(), path: path.as_str().to_owned(), inode: dir.inode };
+    let mut lifted = family_to(host, process, dir, (&from, &above, hold));
+    if let (Err(_), Some(own)) = (&lifted, own) {
+        lifted = family_to(host, process, dir, (&from, &own, hold)).or(lifted);
+    }
+    host.close(dir);
     lifted
+}
+
+/// The group above the outermost group that is held back, of a group and those above it; `None` if none is held back.
+fn above_hold(host: &mut dyn Host, mount: &str, path: &CgroupPath) -> Option<(CgroupPath, Hold)> {
+    let mut above = CgroupPath::root();
+    for group in path.ancestors().into_iter().chain([path.clone()]) {
+        if let Some(hold) = hold_of(host, mount, &group) {
+            return Some((above, hold));
+        }
+        above = group;
+    }
+    None
+}
+
+fn hold_of(host: &mut dyn Host, mount: &str, group: &CgroupPath) -> Option<Hold> {
+    let dir = host.open(&below(Path::new(mount), group.as_str())).ok()?;
+    let hold = match level::of(host, dir) {
+        Some(..=-1) => Some(Hold::Level),
+        _ => host.read(dir, "cpu.idle").is_ok_and(|idle| idle.trim() == "1").then_some(Hold::Idle),
+    };
+    host.close(dir);
+    hold
 }
 
 /// Opens the nearest ancestor group that is not below level 0; `None` if the group itself is not below level 0.
@@ -101,10 +143,11 @@ fn family_to(
     host: &mut dyn Host,
     process: &Process,
     dir: Dir,
-    (from, to): (&Target, Target),
+    (from, to, hold): (&Target, &CgroupPath, Hold),
 ) -> Result<Option<Lifted>, HostError> {
-    let mut lifted = Lifted { from: from.clone(), to, processes: BTreeSet::new() };
-    let into = host.open(&below(Path::new(&lifted.to.mount), &lifted.to.path))?;
+    let into = host.open(&below(Path::new(&from.mount), to.as_str()))?;
+    let to = Target { mount: from.mount.clone(), path: to.as_str().to_owned(), inode: into.inode };
+    let mut lifted = Lifted { from: from.clone(), to, hold, processes: BTreeSet::new() };
     let first = ProcessId { pid: process.pid, start_ticks: process.start_ticks };
     let mut failed = None;
     for _ in 0..PASSES {
@@ -117,7 +160,7 @@ fn family_to(
             break;
         }
         for one in new {
-            match enter(host, into, one) {
+            match enter(host, into, one, hold) {
                 Ok(true) => drop(lifted.processes.insert(one)),
                 Ok(false) => {}
                 Err(error) if one == first => failed = Some(error),
@@ -138,15 +181,18 @@ fn family_to(
     }
 }
 
-/// Moves a process into an open group at level 0 or above, and gives it the normal policy; returns whether it has not
-/// exited.
-fn enter(host: &mut dyn Host, into: Dir, process: ProcessId) -> Result<bool, HostError> {
+/// Moves a process into an open group that is not held back, and gives it the normal policy if it was below level 0, where
+/// the kernel has made it `SCHED_IDLE`; returns whether it has not exited.
+fn enter(host: &mut dyn Host, into: Dir, process: ProcessId, hold: Hold) -> Result<bool, HostError> {
     if !is_there(host, process) {
         return Ok(false);
     }
     match host.write(into, "cgroup.procs", &process.pid.to_string()) {
         Err(error) if error.errno == Errno::ESRCH => return Ok(false),
         written => written?,
+    }
+    if hold == Hold::Idle {
+        return Ok(true);
     }
     let tasks = host.list(Path::new(&format!("/proc/{}/task", process.pid))).unwrap_or_default();
     // A failure is ignored: a thread that stays SCHED_IDLE gets less CPU time here, but some.
@@ -155,7 +201,7 @@ fn enter(host: &mut dyn Host, into: Dir, process: ProcessId) -> Result<bool, Hos
 }
 
 /// Moves the lifted processes back, together with processes that they have started since, as far as they are still in
-/// the group into which they were lifted. The kernel makes them `SCHED_IDLE` again. Returns how many were moved back.
+/// the group into which they were lifted. Below level 0 the kernel makes them `SCHED_IDLE` again. Returns how many were moved back.
 pub fn lower(host: &mut dyn Host, lifted: &Lifted) -> usize {
     let Some(home) = open_same(host, &lifted.from) else { return 0 };
     let back = match open_same(host, &lifted.to) {

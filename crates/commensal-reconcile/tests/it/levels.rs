@@ -479,6 +479,51 @@ fn a_starving_command_is_lifted_to_end() {
     }
 }
 
+/// A command in an idle group, or below one, is lifted as well: above the idle group, or, if no process may be there, to
+/// the group of the program that lifts it. Its scheduling policy is its own, and it goes back.
+// promise 16
+#[test]
+fn a_command_in_an_idle_group_is_lifted_to_end() {
+    for v2 in [false, true] {
+        for (idle, above) in [("/commensal-offline", "/"), ("/commensal-offline/etl", "/commensal-offline")] {
+            let what = format!("v2 {v2}, idle {idle}");
+            let fake = if v2 { FakeHost::v2(2, 1 << 30) } else { FakeHost::v1(2, 1 << 30) };
+            let mount = if v2 { "/sys/fs/cgroup" } else { "/sys/fs/cgroup/cpu" };
+            let mut host = fake.another();
+            let root = host.open(Path::new(mount)).unwrap();
+            let [parent, _] = ["commensal-offline", "shell"].map(|name| host.mkdir(root, name).unwrap());
+            if v2 {
+                host.write(root, "cgroup.subtree_control", "+cpu").unwrap();
+                host.write(parent, "cgroup.subtree_control", "+cpu").unwrap();
+            }
+            host.mkdir(parent, "etl").unwrap();
+            let home = format!("{mount}/commensal-offline/etl");
+            let pid = fake.add_process(&[&home]);
+            let process = host.process(pid).unwrap();
+            let now = |fake: &FakeHost| {
+                let process = fake.processes().into_iter().find(|process| process.pid == pid).unwrap();
+                let group = process.groups.iter().find(|group| group.starts_with(mount)).unwrap().clone();
+                group.display().to_string().trim_end_matches('/').to_owned()
+            };
+            assert_eq!(lift(&mut host, &process).unwrap(), None, "{what}: nothing is idle");
+            let group = host.open(Path::new(&format!("{mount}{idle}"))).unwrap();
+            host.write(group, "cpu.idle", "1").unwrap();
+            // The second group above has controllers for its children, so that on v2 no process may be in it.
+            let (above, refused) = match v2 && above != "/" {
+                true => ("/shell", lift(&mut host, &process).unwrap_err().errno),
+                false => (above.trim_end_matches('/'), Errno::EBUSY),
+            };
+            assert_eq!(refused, Errno::EBUSY, "{what}");
+            let line = if v2 { "0::/shell\n" } else { "1:cpu:/shell\n" };
+            fake.set_file("/proc/self/cgroup", line);
+            let lifted = lift(&mut host, &process).unwrap().unwrap();
+            assert_eq!((lifted.count(), now(&fake)), (1, format!("{mount}{above}")), "{what}");
+            assert_eq!(scheduling(&fake, pid)[&pid], Scheduling::default(), "{what}");
+            assert_eq!((lower(&mut host, &lifted), now(&fake)), (1, home), "{what}");
+        }
+    }
+}
+
 /// What a lifted command has started meanwhile goes back with it, also after the command has ended.
 // promise 7
 #[test]

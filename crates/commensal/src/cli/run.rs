@@ -2,6 +2,11 @@
 //! status (128+n if signal n killed it). 125 means an error of `run` itself, 126 that the command cannot be executed,
 //! 127 that it does not exist.
 
+mod starting;
+mod waiting;
+
+use self::starting::{Aloft, Place};
+use self::waiting::Waiting;
 use super::apply::refused;
 use super::args::Run;
 use super::oom;
@@ -16,7 +21,7 @@ use commensal_core::errno::Errno;
 use commensal_core::group::{GroupName, GroupSpec};
 use commensal_core::knob::Controller;
 use commensal_core::limit::FROZEN;
-use commensal_host::{Child, Cookie, Host, HostError, Signal, SpawnSpec, Stdin};
+use commensal_host::{Child, Cookie, Host, Process, Signal, SpawnSpec, Stdin};
 use commensal_reconcile::queue::{Event, Inbox, Slot};
 use commensal_reconcile::{Lifted, PlanRequest, Planned, journal, lift, lower, restore_own};
 use commensal_sensors::usage::GroupDirs;
@@ -28,16 +33,18 @@ use std::time::{Duration, Instant};
 /// Signals that are forwarded to the command.
 const FORWARDED: [i32; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH];
 
-/// A command below level 0 (`cpu.qos_level` of openEuler's kernel) may get no CPU time. Before `run` forwards a signal
-/// that asks the command to exit, it moves the command to a group at level 0 or above for this long, so that the
-/// command can handle the signal. Then `run` moves it back.
+/// An offline command (`cpu.idle`, or `cpu.qos_level` below 0 of openEuler's kernel) may get no CPU time. Before `run`
+/// forwards a signal that asks the command to exit, it moves the command to a group that is not held back for this long,
+/// so that the command can handle the signal. Then `run` moves it back.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// A running command, its cgroups, and the OOM counters from before it started.
+/// A running command, its cgroups, the OOM counters from before it started, and what was done while it started.
 struct Started {
     child: Child,
     dirs: GroupDirs,
     memory: oom::Watch,
+    waiting: Waiting,
+    aloft: Aloft,
 }
 
 /// Runs the command.
@@ -54,13 +61,13 @@ pub fn run(context: &mut Context, options: &Run) -> anyhow::Result<u8> {
         Turn::Begin(slot) => slot,
         Turn::Left(status) => return Ok(status),
     };
-    let started = start(context, &spec, options, slot.as_ref());
+    let started = start(context, &spec, options, (slot.as_ref(), &inbox));
     let status = match started {
         Ok(Ok(mut started)) => {
             if let Some(slot) = &slot {
                 slot.runs(&mut context.host, started.child.process.pid);
             }
-            let status = follow(context, &inbox, &mut started.child);
+            let status = follow(context, &inbox, &mut started);
             if let Some(kills) = started.memory.end(&mut context.host, &started.dirs) {
                 eprintln!("commensal: {}", kills.describe(&spec.name));
             }
@@ -110,11 +117,11 @@ fn start(
     context: &mut Context,
     spec: &GroupSpec,
     options: &Run,
-    slot: Option<&Slot>,
+    (slot, inbox): (Option<&Slot>, &Inbox),
 ) -> anyhow::Result<commensal_host::Result<Started>> {
     let name = &spec.name;
     context.ask_engines(std::slice::from_ref(spec))?;
-    let _lock = context.lock()?;
+    let lock = context.lock()?;
     let planned = match prepare(context, spec) {
         Ok(planned) => planned,
         Err(error) => {
@@ -153,25 +160,15 @@ fn start(
         command.policy.cookie = Some(cookie(&mut context.host, &dirs));
     }
     let memory = oom::Watch::begin(&mut context.host, &dirs, &limits_of(&planned, name));
-    Ok(match spawn(&mut context.host, &mut command, &dirs) {
-        Ok(child) => Ok(Started { child, dirs, memory }),
+    let mut waiting = Waiting::new(spec);
+    let place = Place { hierarchies: &hierarchies, path: &path, dirs: &dirs };
+    Ok(match starting::start(&mut context.host, &mut command, &place, (inbox, &mut waiting), lock) {
+        Ok((child, aloft)) => Ok(Started { child, dirs, memory, waiting, aloft }),
         Err(error) => {
             dirs.close(&mut context.host);
             Err(error)
         }
     })
-}
-
-/// Starts the command. If the process whose core-scheduling cookie the command should share has exited meanwhile,
-/// starts the command with another cookie.
-fn spawn(host: &mut dyn Host, spec: &mut SpawnSpec, dirs: &GroupDirs) -> commensal_host::Result<Child> {
-    match (host.spawn(spec), spec.policy.cookie) {
-        (Err(HostError { errno: Errno::ESRCH, .. }), Some(Cookie::Of(_))) => {
-            spec.policy.cookie = Some(cookie(host, dirs));
-            host.spawn(spec)
-        }
-        (started, _) => started,
-    }
 }
 
 /// The core-scheduling cookie of the group's other commands; a new cookie if there are none. The caller holds the lock,
@@ -247,31 +244,38 @@ fn limits_of(planned: &Planned, name: &GroupName) -> Limits {
 }
 
 /// Waits for the command and forwards signals; returns the command's exit status.
-fn follow(context: &mut Context, inbox: &Inbox, child: &mut Child) -> anyhow::Result<u8> {
-    let mut lifted: Option<(Lifted, Instant)> = None;
+fn follow(context: &mut Context, inbox: &Inbox, started: &mut Started) -> anyhow::Result<u8> {
+    let Started { child, waiting, aloft: lifted, .. } = started;
     loop {
         if let Some(exit) = child.try_wait()? {
-            if let Some((lifted, _)) = lifted {
+            if let Some((lifted, _)) = lifted.take() {
                 let count = lower(&mut context.host, &lifted);
                 if count > 0 {
                     let from = lifted.from();
-                    eprintln!("commensal: {count} processes that the command left behind are back in {from}");
+                    eprintln!(
+                        "commensal: {} that the command left behind went back to {from}",
+                        processes(count)
+                    );
                 }
             }
             return Ok(u8::try_from(exit.status()).unwrap_or(u8::MAX));
         }
         // If the child exited before this thread waits for SIGCHLD, the signal is already in the queue, so the exit is
         // not missed.
-        let signal = match &lifted {
-            Some((_, until)) => inbox.signal_within(until.saturating_duration_since(Instant::now())),
+        let until = lifted.as_ref().map(|(_, until)| until.saturating_duration_since(Instant::now()));
+        let patience = [until, waiting.patience()].into_iter().flatten().min();
+        let signal = match patience {
+            Some(patience) => inbox.signal_within(patience),
             None => Some(inbox.signal()),
         };
         let Some(signal) = signal else {
-            if let Some((lifted, _)) = lifted.take() {
+            waiting.look(&context.host, child.process.pid);
+            if let Some((lifted, _)) = lifted.take_if(|(_, until)| Instant::now() >= *until) {
                 let count = lower(&mut context.host, &lifted);
                 eprintln!(
-                    "commensal: the command has not exited within {} s: {count} of its processes are back in {}",
+                    "commensal: the command has not exited within {} s: {} of it went back to {}",
                     GRACE.as_secs(),
+                    processes(count),
                     lifted.from()
                 );
             }
@@ -280,7 +284,8 @@ fn follow(context: &mut Context, inbox: &Inbox, child: &mut Child) -> anyhow::Re
         // Done before the signal is sent, because a process that gets no CPU time cannot handle the signal. A terminal
         // sends the signal itself.
         if Signal(signal).asks_to_end() && lifted.is_none() {
-            lifted = lift_to_end(context, child).map(|lifted| (lifted, Instant::now() + GRACE));
+            let aloft = lift_to_end(&mut context.host, &child.process);
+            *lifted = aloft.map(|aloft| (aloft, Instant::now() + GRACE));
         }
         // Ctrl-C and Ctrl-\ in a terminal reach the command directly, since it is in the same process group.
         let from_terminal = matches!(signal, SIGINT | SIGQUIT) && std::io::stdin().is_terminal();
@@ -295,29 +300,37 @@ fn follow(context: &mut Context, inbox: &Inbox, child: &mut Child) -> anyhow::Re
     }
 }
 
-/// Lifts a command that is below level 0: moves it to a group at level 0 or above, where it gets the CPU time that it
-/// needs to exit.
-fn lift_to_end(context: &mut Context, child: &Child) -> Option<Lifted> {
-    match lift(&mut context.host, &child.process) {
+/// Lifts a command that is held back: moves it to a group where it gets the CPU time that it needs to exit.
+fn lift_to_end(host: &mut dyn Host, process: &Process) -> Option<Lifted> {
+    match lift(host, process) {
         Ok(None) => None,
         Ok(Some(lifted)) => {
-            eprintln!(
-                "commensal: to let the command exit, {} of its processes were moved to {} for {} s: in {}, below \
-                 cpu.qos_level 0, they may get no CPU time while online work is busy",
-                lifted.count(),
-                lifted.to(),
-                GRACE.as_secs(),
-                lifted.from()
-            );
+            if lifted.by_level() {
+                eprintln!(
+                    "commensal: to let the command exit, {} of it may run in {} for {} s: in {}, a busy machine \
+                     may give it no CPU time",
+                    processes(lifted.count()),
+                    lifted.to(),
+                    GRACE.as_secs(),
+                    lifted.from()
+                );
+            }
             Some(lifted)
         }
         Err(error) => {
             eprintln!(
-                "commensal: the command stays below cpu.qos_level 0, where it may get no CPU time to handle the signal \
-                 while online work is busy: {error}"
+                "commensal: the command stays where a busy machine may give it no CPU time to handle the signal: \
+                 {error}"
             );
             None
         }
+    }
+}
+
+fn processes(count: usize) -> String {
+    match count {
+        1 => "1 process".to_owned(),
+        count => format!("{count} processes"),
     }
 }
 
