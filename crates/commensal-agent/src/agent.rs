@@ -44,6 +44,7 @@ use crate::publish::Published;
 use crate::safe_record;
 use crate::sense::Sample;
 use crate::snapshot::Snapshot;
+use crate::status;
 use commensal_core::canary::End;
 use commensal_core::config::Headroom;
 use commensal_core::control::io::shared;
@@ -197,9 +198,11 @@ impl Agent<'_> {
             let now = self.ticks.now();
             let sample = self.decide(&now);
             self.canary_tick(&now, &sample);
+            let before = problems.len();
             self.follow_members(&mut problems);
             let writes = self.reconciler.writes;
             self.act(&now, &mut problems);
+            let failed = problems[before..].to_vec();
             self.sensing.early_tick.acted(self.reconciler.writes > writes);
             self.look_after_levels(&now, &sample, &mut problems);
             self.publishing.record();
@@ -212,7 +215,7 @@ impl Agent<'_> {
                 _ if sample.seconds == 0.0 => self.options.interval / 2,
                 _ => self.options.interval,
             };
-            tell(Arc::new(self.snapshot(sample, took, problems)));
+            tell(Arc::new(self.snapshot(sample, took, (problems, failed))));
             let next = began + pause.min(self.options.interval);
             let asked = || {
                 let flags = [&flags.stop, &flags.hand_over, &flags.reload];
@@ -386,8 +389,9 @@ impl Agent<'_> {
                         None => {
                             reply.done(format!("generation {} is in force", self.groups.state.generation))
                         }
-                        Some(error) => {
-                            reply.refused(error.clone(), "correct the groups file and reload again")
+                        Some(_) => {
+                            let why = status::rejected(&self.groups.state).unwrap_or_default();
+                            reply.refused(why, "correct the groups file and reload again")
                         }
                     }
                 }

@@ -1,6 +1,7 @@
 //! Explains each setting of a group: its value, the rule that applied, and the formula with its inputs filled in. Pure.
 
 use crate::snapshot::{Action, Drift, Explanation, Group, Input, Member, Snapshot, Unmet};
+use crate::status::duration;
 use commensal_core::text::visible;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
@@ -215,17 +216,20 @@ pub(crate) fn lists(out: &mut String, unmet: &[Unmet], drift: &[Drift], actions:
     for one in drift {
         let by = visible(one.by.as_deref().unwrap_or("somebody"));
         let next = match one.back_off_ms {
-            Some(ms) => format!("written again in {} s at the earliest", ms as f64 / 1e3),
-            None => "not corrected until the configuration changes".to_owned(),
+            _ if one.back => "in force again".to_owned(),
+            Some(0) => "NOT in force; written again at once".to_owned(),
+            Some(ms) => format!("NOT in force; written again in {}", duration((ms as f64 / 1e3).ceil())),
+            None => "NOT in force; not corrected until the configuration changes".to_owned(),
         };
         let times = if one.times == 1 { "once".to_owned() } else { format!("{} times", one.times) };
         let _ = writeln!(
             out,
-            "  {}/{}: {} wanted, {} found ({times}, by {by}); {next}",
+            "  {}/{}: {} wanted, {} found {} ago ({times}, by {by}); {next}",
             visible(&one.path),
             one.file,
             visible(&one.want),
-            visible(&one.found)
+            visible(&one.found),
+            duration(one.ago_ms as f64 / 1e3)
         );
     }
     if !actions.is_empty() {

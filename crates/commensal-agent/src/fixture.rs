@@ -67,6 +67,8 @@ pub fn snapshot() -> Snapshot {
             audit_lost: 5,
         },
         reactions: Reactions { count: 4, total_ms: 22.0, longest_ms: 9.5 },
+        read_back_s: Some(3.25),
+        failed: Vec::new(),
         problems: vec![
             "/docker/91f0c cpu.shares is written by dockerd as well: the agent has stopped writing it until the next \
              configuration"
@@ -210,8 +212,6 @@ fn controllers() -> Vec<Controller> {
 fn drift() -> Vec<Drift> {
     vec![
         Drift {
-            back: false,
-            ago_ms: 90_000,
             path: "/docker/91f0c".to_owned(),
             file: "cpu.shares".to_owned(),
             want: "2".to_owned(),
@@ -219,10 +219,10 @@ fn drift() -> Vec<Drift> {
             times: 9,
             by: Some("dockerd".to_owned()),
             back_off_ms: None,
+            back: false,
+            ago_ms: 90_000,
         },
         Drift {
-            back: true,
-            ago_ms: 250,
             path: "/commensal-offline/etl".to_owned(),
             file: "cpu.cfs_quota_us".to_owned(),
             want: "40000".to_owned(),
@@ -230,6 +230,8 @@ fn drift() -> Vec<Drift> {
             times: 1,
             by: None,
             back_off_ms: Some(2_000),
+            back: true,
+            ago_ms: 250,
         },
     ]
 }

@@ -32,6 +32,7 @@ mod min_share;
 mod policy_watch;
 pub mod privileges;
 pub mod publish;
+pub mod read_back;
 mod safe_record;
 pub mod sense;
 pub mod snapshot;
@@ -41,3 +42,4 @@ pub mod top;
 mod view;
 
 pub use error::AgentError;
+pub use safe_record::read as safe_state;

@@ -61,8 +61,12 @@ pub struct Snapshot {
     pub cost: Cost,
     /// The agent's reactions to alarms of the probe.
     pub reactions: Reactions,
+    /// Time since all settings were read back together (s); `None` before that. Since then, changed ones are read.
+    pub read_back_s: Option<f64>,
     /// Current problems, in whole sentences; empty if there are none.
     pub problems: Vec<String>,
+    /// Those of the problems because of which something requested is not in force, or may not be.
+    pub failed: Vec<String>,
 }
 
 /// The configuration in force.

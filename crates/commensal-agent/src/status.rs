@@ -1,10 +1,10 @@
 //! Formats a snapshot in a few lines: the settings in force, and the problems. Pure.
 
 use crate::canary::Shown;
-use crate::explain::lists;
+use crate::explain::{is_of, lists};
 use crate::publish::is_stale;
-use crate::snapshot::{Group, Machine, Snapshot};
-use commensal_core::text::{Align, columns, printable, visible};
+use crate::snapshot::{Config, Drift, Group, LastSafeState, Machine, Snapshot, Unmet};
+use commensal_core::text::{Align, columns, count, printable, visible};
 use commensal_core::units::Bytes;
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -12,10 +12,30 @@ use std::time::Duration;
 /// Number of actions that are shown.
 const ACTIONS: usize = 5;
 
-/// Whether everything requested is in force: no problem, nothing unmet, and the loop does not hang.
+/// Whether everything requested is in force: no problem, nothing unmet, nothing changed by another program, and the
+/// loop does not hang.
 #[must_use]
 pub fn is_well(snapshot: &Snapshot, age: Duration) -> bool {
-    problems(snapshot, age).is_empty() && snapshot.unmet.is_empty()
+    problems(snapshot, age).is_empty() && failures(snapshot, age).is_empty()
+}
+
+/// What was requested and is not in force, or not known to be, a line each. Other problems do not count, such as lost
+/// lines of the audit log.
+#[must_use]
+pub fn failures(snapshot: &Snapshot, age: Duration) -> Vec<String> {
+    let changed = snapshot.drift.iter().filter(|drift| !drift.back).map(|drift| {
+        format!("{}/{}: {} wanted, {} found", visible(&drift.path), drift.file, drift.want, drift.found)
+    });
+    let mut failures = obstacles(snapshot, age);
+    failures.extend(snapshot.failed.iter().map(|problem| printable(problem).into_owned()));
+    failures.extend(changed);
+    failures.extend(snapshot.unmet.iter().map(unmet));
+    failures
+}
+
+pub(crate) fn unmet(unmet: &Unmet) -> String {
+    let [what, because] = [&unmet.what, &unmet.because].map(|text| visible(text));
+    format!("{}: {what}: {because}", unmet.group)
 }
 
 /// Formats the status for a terminal. `age` is the time since the snapshot was made.
@@ -29,9 +49,10 @@ pub fn text(snapshot: &Snapshot, age: Duration) -> String {
         out.push_str("\nproblems\n");
     }
     for problem in &problems {
-        let _ = writeln!(out, "  {problem}");
+        // The mistakes of a file have a line each.
+        let _ = writeln!(out, "  {}", problem.replace('\n', "\n  "));
     }
-    groups(&mut out, &snapshot.groups);
+    groups(&mut out, &snapshot.groups, &snapshot.drift);
     queues(&mut out, &snapshot.groups);
     let first = snapshot.actions.len().saturating_sub(ACTIONS);
     lists(&mut out, &snapshot.unmet, &snapshot.drift, &snapshot.actions[first..]);
@@ -41,6 +62,16 @@ pub fn text(snapshot: &Snapshot, age: Duration) -> String {
 /// Current problems, including those that only the reader of the snapshot can notice, such as an old snapshot.
 #[must_use]
 pub fn problems(snapshot: &Snapshot, age: Duration) -> Vec<String> {
+    let mut problems = obstacles(snapshot, age);
+    if snapshot.lease.as_ref().is_some_and(|lease| lease.guard_pid.is_none()) {
+        problems.push("there is no guard: nothing sets the safe state if the agent dies".to_owned());
+    }
+    problems.extend(snapshot.problems.iter().map(|problem| printable(problem).into_owned()));
+    problems
+}
+
+/// Why nothing is known about what is in force, or newer groups are not.
+fn obstacles(snapshot: &Snapshot, age: Duration) -> Vec<String> {
     let mut problems = Vec::new();
     if is_stale(snapshot, age) {
         problems.push(format!(
@@ -53,18 +84,18 @@ pub fn problems(snapshot: &Snapshot, age: Duration) -> Vec<String> {
             "the agent is paused: it observes and writes nothing until `commensal agent resume`".to_owned(),
         );
     }
-    if let Some(error) = &snapshot.config.error {
-        problems.push(format!(
-            "the newest configuration was rejected, and generation {} stays in force: {}",
-            snapshot.config.generation,
-            printable(error)
-        ));
-    }
-    if snapshot.lease.as_ref().is_some_and(|lease| lease.guard_pid.is_none()) {
-        problems.push("there is no guard: nothing sets the safe state if the agent dies".to_owned());
-    }
-    problems.extend(snapshot.problems.iter().map(|problem| printable(problem).into_owned()));
+    problems.extend(rejected(&snapshot.config).map(|problem| printable(&problem).into_owned()));
     problems
+}
+
+/// The problem of a rejected configuration: what stays in force, and each mistake on a line of its own.
+#[must_use]
+pub fn rejected(config: &Config) -> Option<String> {
+    let error = config.error.as_ref()?;
+    Some(format!(
+        "the newest configuration was rejected, and generation {} stays in force:\n{error}",
+        config.generation
+    ))
 }
 
 fn agent(out: &mut String, snapshot: &Snapshot) {
@@ -80,11 +111,14 @@ fn agent(out: &mut String, snapshot: &Snapshot) {
     let config = &snapshot.config;
     let _ = writeln!(
         out,
-        "configuration {}, generation {}, in force since {}",
+        "configuration {}, generation {}, loaded {}",
         visible(&config.path),
         config.generation,
         config.loaded
     );
+    if let Some(ago) = snapshot.read_back_s {
+        let _ = writeln!(out, "every setting was read back {} ago", duration(ago));
+    }
     match &snapshot.lease {
         Some(lease) => {
             let guard = lease.guard_pid.map_or("gone".to_owned(), |pid| pid.to_string());
@@ -93,21 +127,7 @@ fn agent(out: &mut String, snapshot: &Snapshot) {
         None => out.push_str("no lease: nothing sets the safe state if the agent dies\n"),
     }
     if let Some(last) = &snapshot.safe_state {
-        let failed = match last.failures {
-            0 => String::new(),
-            failures => format!(", {failures} could not be set or read"),
-        };
-        let _ = writeln!(
-            out,
-            "safe state last set {}, because {}: {} values in force after {}{failed}",
-            visible(&last.at),
-            visible(&last.why),
-            last.held,
-            duration(last.took_ms as f64 / 1e3)
-        );
-        for failed in &last.failed {
-            let _ = writeln!(out, "  {}", visible(failed));
-        }
+        let _ = writeln!(out, "{}", safe_state(last));
     }
     if let Some(canary) = &snapshot.canary {
         let _ = writeln!(out, "{}", canary_line(canary));
@@ -116,12 +136,32 @@ fn agent(out: &mut String, snapshot: &Snapshot) {
     let cpu = cost.cpu_s.filter(|_| snapshot.uptime_s > 0.0).map(|cpu| cpu / snapshot.uptime_s * 100.0);
     let _ = writeln!(
         out,
-        "cost {} of a CPU, {}; {} writes, {} late ticks",
+        "cost {} of a CPU, {}; {}, {}",
         percent(cpu, 2),
         bytes(cost.rss_bytes),
-        cost.writes,
-        cost.late_ticks
+        count(cost.writes, "write"),
+        count(cost.late_ticks, "late tick")
     );
+}
+
+/// Formats when and why the safe state was last set, and what failed then.
+#[must_use]
+pub fn safe_state(last: &LastSafeState) -> String {
+    let failed = match last.failures {
+        0 => String::new(),
+        failures => format!(", {failures} could not be set or read"),
+    };
+    let mut text = format!(
+        "safe state last set {}, because {}: {} in force after {}{failed}",
+        visible(&last.at),
+        visible(&last.why),
+        count(last.held as u64, "value"),
+        duration(last.took_ms as f64 / 1e3)
+    );
+    for failed in &last.failed {
+        let _ = write!(text, "\n  {}", visible(failed));
+    }
+    text
 }
 
 /// Formats the line about the running canary.
@@ -138,9 +178,9 @@ pub(crate) fn canary_line(canary: &Shown) -> String {
 fn machine(out: &mut String, machine: &Machine) {
     let _ = writeln!(
         out,
-        "\nmachine {} CPUs: {} busy (online {}, offline {}, other {}), steal {}\n\
+        "\nmachine {}: {} busy (online {}, offline {}, other {}), steal {}\n\
          memory {} available of {}; waiting for CPU {}, memory {}, disk {}",
-        machine.cpus,
+        count(machine.cpus, "CPU"),
         cpus(machine.busy),
         cpus(machine.online),
         cpus(machine.offline),
@@ -154,7 +194,9 @@ fn machine(out: &mut String, machine: &Machine) {
     );
 }
 
-fn groups(out: &mut String, groups: &[Group]) {
+/// Formats the groups as a table, without columns of which nothing is known. A limit that another program has changed
+/// is shown with the value that was found.
+pub(crate) fn groups(out: &mut String, groups: &[Group], drift: &[Drift]) {
     if groups.is_empty() {
         out.push_str("\nno groups\n");
         return;
@@ -175,11 +217,16 @@ fn groups(out: &mut String, groups: &[Group]) {
         if let Some(since) = &group.starved_since {
             stands += &format!("starved since {}, ", visible(since));
         }
+        let changed = drift.iter().filter(|drift| !drift.back && is_of(group, drift));
+        let changed: Vec<String> = changed.map(|one| format!("{} reads {}", one.file, one.found)).collect();
+        if !changed.is_empty() {
+            let _ = write!(stands, "NOT in force ({}), ", visible(&changed.join(", ")));
+        }
         rows.push([
             group.name.clone(),
             group.class.clone(),
             group.mechanism.clone().unwrap_or_else(|| "-".to_owned()),
-            group.members.len().to_string(),
+            members(group).to_string(),
             cpus(group.cpus),
             bytes(group.memory_bytes),
             group.run_delay_ms_per_s.map_or("-".to_owned(), |ms| format!("{ms:.1} ms/s")),
@@ -187,8 +234,17 @@ fn groups(out: &mut String, groups: &[Group]) {
             format!("{stands}{}", if limits.is_empty() { "-".to_owned() } else { limits.join(", ") }),
         ]);
     }
+    let known: Vec<usize> =
+        (0..rows[0].len()).filter(|column| rows[1..].iter().any(|row| row[*column] != "-")).collect();
+    let rows: Vec<Vec<String>> =
+        rows.iter().map(|row| known.iter().map(|column| row[*column].clone()).collect()).collect();
     out.push('\n');
     out.push_str(&columns(&rows, Align::Left));
+}
+
+/// Number of members: the cgroups that the group matches, and its own cgroup while there are tasks in it.
+fn members(group: &Group) -> usize {
+    group.members.iter().filter(|member| !member.own || group.tasks != Some(0)).count()
 }
 
 fn queues(out: &mut String, groups: &[Group]) {

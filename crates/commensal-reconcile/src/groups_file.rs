@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 /// are read every few seconds.
 pub const LONGEST: usize = 1 << 20;
 
+/// Name of the file with the groups in force.
+const SAVED: &str = "agent-groups.json";
+
 /// An error of reading or compiling groups files.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
@@ -66,6 +69,23 @@ pub fn texts(host: &dyn Host, path: &Path) -> Result<Texts, LoadError> {
         bytes if bytes > LONGEST => Err(LoadError::Long { path: path.to_owned(), bytes }),
         _ => Ok(texts),
     }
+}
+
+/// Saves the groups in force, for `status` without an agent, and for the next start of an agent.
+///
+/// # Errors
+/// Returns an error if the file cannot be written.
+pub fn save(host: &mut dyn Host, state_dir: &Path, texts: &Texts) -> Result<(), HostError> {
+    host.state_replace(&state_dir.join(SAVED), &text::json(texts).unwrap_or_default())
+}
+
+/// Returns the groups that were saved last; `None` if there are none.
+///
+/// # Errors
+/// Returns an error if the file cannot be read.
+pub fn saved(host: &mut dyn Host, state_dir: &Path) -> Result<Option<Texts>, HostError> {
+    let text = host.state_read(&state_dir.join(SAVED))?.unwrap_or_default();
+    Ok(serde_json::from_str(&text).ok())
 }
 
 /// Compiles the texts as a whole.

@@ -35,7 +35,8 @@ mod workload;
 
 pub use agent_args::{Agent, AgentOrder, Canary, Guard, OnExit};
 pub use args::{
-    Blame, Cli, Doctor, Explain, Groups, Journal, JournalVerb, Json, Run, Top, Verb, Workload, WorkloadVerb,
+    Blame, Cli, Doctor, Explain, Groups, Journal, JournalVerb, Json, Run, Status, Top, Verb, Workload,
+    WorkloadVerb,
 };
 pub use density_args::{Density, DensityVerb};
 pub use lab_args::{
@@ -48,6 +49,7 @@ pub use sched_args::{Sched, SchedVerb};
 use crate::context::Context;
 use crate::output;
 use anyhow::anyhow;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
 use std::process::ExitCode;
 
@@ -56,10 +58,18 @@ use std::process::ExitCode;
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
+        // The program's name alone asks what it is.
+        Err(error)
+            if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+                && std::env::args_os().count() == 1 =>
+        {
+            print!("{}", error.render());
+            return ExitCode::from(if output::end().is_ok() { 0 } else { 2 });
+        }
         Err(error) => {
             match error.use_stderr() {
                 // The message quotes invalid arguments, so it is escaped.
-                true => eprint!("{}", error.render()),
+                true => eprint!("{}{}", error.render(), hint(&error).unwrap_or_default()),
                 false => drop(error.print()),
             }
             return ExitCode::from(if error.use_stderr() && is_run() {
@@ -82,6 +92,21 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// What was probably meant by an argument that the verb does not take: a groups file, or the command of `run`.
+fn hint(error: &clap::Error) -> Option<String> {
+    let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else { return None };
+    if error.kind() != ErrorKind::UnknownArgument || argument.starts_with('-') {
+        return None;
+    }
+    match is_run() {
+        true => Some(format!("\n  try: put the command after `--`: … run -g GROUP -- {argument} …\n")),
+        false if argument.contains(['/', '.']) => {
+            Some(format!("\n  try: name the groups file with -c: … -c {argument}\n"))
+        }
+        false => None,
+    }
+}
+
 /// Whether the first subcommand on a command line that could not be parsed is `run`.
 fn is_run() -> bool {
     let verbs = [
@@ -89,6 +114,7 @@ fn is_run() -> bool {
         "plan",
         "apply",
         "restore",
+        "undo",
         "journal",
         "run",
         "agent",

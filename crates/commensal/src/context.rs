@@ -5,6 +5,7 @@ use commensal_core::actual::CgroupPath;
 use commensal_core::config::Compiled;
 use commensal_core::group::{GroupName, GroupSpec};
 use commensal_core::member::EngineReport;
+use commensal_core::text;
 use commensal_host::{Host, LinuxHost, Lock, resolved};
 use commensal_reconcile::agent_lock::running;
 use commensal_reconcile::groups_file;
@@ -14,6 +15,8 @@ use commensal_sensors::{Survey, mounts};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+/// Default prefix of the names of commensal's own cgroups.
+pub const PREFIX: &str = "commensal";
 /// Timeout for another commensal process that is changing the machine.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -67,6 +70,29 @@ impl<H: Host> Context<H> {
     /// Whether the state directory is this user's default one.
     pub fn is_default_state(&self) -> bool {
         default_state_dir(self.host.euid()).is_ok_and(|dir| dir == self.state_dir)
+    }
+
+    /// Whether global options select another instance than the machine's, or this user's own one.
+    pub fn has_options(&self) -> bool {
+        self.command("") != "commensal "
+    }
+
+    /// The command line of another verb of this instance, with the global options given, for hints.
+    pub fn command(&self, verb: &str) -> String {
+        let mut words = "commensal".to_owned();
+        if !self.is_default_state() {
+            words += &format!(" --state-dir {}", text::shell(&self.state_dir.to_string_lossy()));
+        }
+        if self.prefix != PREFIX {
+            words += &format!(" --cgroup-prefix {}", self.prefix);
+        }
+        if let Some(root) = &self.cgroup_root {
+            words += &format!(" --cgroup-root {}", text::shell(root.as_str()));
+        }
+        if self.beside_others {
+            words += " --beside-others";
+        }
+        format!("{words} {verb}")
     }
 
     /// Reads the groups of a file or of every `*.toml` of a folder. One error reports all mistakes.

@@ -105,6 +105,11 @@ pub(super) struct RoundOutcome {
 }
 
 impl RoundOutcome {
+    /// Time since the last round; `None` before the first one.
+    pub fn ago(&self) -> Option<Duration> {
+        self.at.map(|at| at.elapsed())
+    }
+
     /// Whether the last round was so long ago that another one is due without a trigger.
     fn is_old(&self) -> bool {
         let every = (self.took * ROUND_SHARE).clamp(ROUND_EVERY, ROUND_AT_LEAST);

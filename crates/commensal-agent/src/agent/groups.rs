@@ -5,11 +5,10 @@ use super::ticks::time_of_day;
 use crate::error::AgentError;
 use crate::snapshot;
 use commensal_core::config::{Compiled, Texts};
-use commensal_core::text;
 use commensal_host::Host;
 use commensal_reconcile::groups_file::{self, Changes};
 use commensal_reconcile::{PlanRequest, Reconciler, in_words};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 /// Minimum interval between two reads of the inotify watch on the groups files: other programs may write in that
@@ -38,11 +37,6 @@ pub(super) struct Groups {
     kept: bool,
 }
 
-/// The file in which the groups in force are saved, for a start with invalid groups files.
-fn last_good(state_dir: &Path) -> PathBuf {
-    state_dir.join("agent-groups.json")
-}
-
 impl Groups {
     /// The groups to start with: those of the configuration or, if that is invalid, the last valid ones.
     ///
@@ -69,11 +63,9 @@ impl Groups {
                 read: Some(looked),
             }),
             Err(error) => {
-                let kept = host.state_read(&last_good(state_dir))?.unwrap_or_default();
-                let Ok(texts) = serde_json::from_str::<Texts>(&kept) else { return Err(error.into()) };
+                let Some(texts) = groups_file::saved(host, state_dir)? else { return Err(error.into()) };
                 let compiled = groups_file::compile(&texts)?;
-                let error = in_words(&error);
-                state.error = Some(format!("{error}\nthe last valid groups are kept in force"));
+                state.error = Some(in_words(&error));
                 Ok(Groups {
                     texts,
                     changes,
@@ -119,8 +111,7 @@ impl Groups {
         let texts = match groups_file::texts(host, config) {
             Ok(texts) => texts,
             Err(error) => {
-                let error = in_words(&error);
-                self.state.error = Some(format!("{error}\nthe last valid groups are kept in force"));
+                self.state.error = Some(in_words(&error));
                 // If the texts that were rejected before return, report their errors again.
                 self.refused = None;
                 return false;
@@ -151,7 +142,7 @@ impl Groups {
                 true
             }
             Err(error) => {
-                self.state.error = Some(format!("{error}\nthe previous groups are kept in force"));
+                self.state.error = Some(error);
                 self.refused = Some(texts);
                 false
             }
@@ -163,8 +154,7 @@ impl Groups {
         if self.kept {
             return;
         }
-        let text = text::json(&self.texts).unwrap_or_default();
-        match host.state_replace(&last_good(state_dir), &text) {
+        match groups_file::save(host, state_dir, &self.texts) {
             Ok(()) => self.kept = true,
             Err(error) => {
                 problems.push(format!(

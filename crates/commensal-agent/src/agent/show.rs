@@ -9,7 +9,13 @@ use commensal_reconcile::queue;
 use std::time::Duration;
 
 impl Agent<'_> {
-    pub(super) fn snapshot(&mut self, sample: Sample, took: Duration, problems: Vec<String>) -> Snapshot {
+    /// Makes the snapshot. `failed` are those of the problems because of which something requested is not in force.
+    pub(super) fn snapshot(
+        &mut self,
+        sample: Sample,
+        took: Duration,
+        (problems, failed): (Vec<String>, Vec<String>),
+    ) -> Snapshot {
         let now = self.ticks.now();
         let mut shown = view::of(
             &self.reconciler.survey.machine,
@@ -69,7 +75,9 @@ impl Agent<'_> {
                 held: load.held,
             });
         }
+        shown.read_back_s = self.actuation.outcome.ago().map(|ago| ago.as_secs_f64());
         shown.problems.extend(problems);
+        shown.failed = failed;
         shown.at = now.text;
         shown
     }

@@ -3,13 +3,16 @@
 use super::{Agent, AgentOrder, Guard, OnExit};
 use crate::context::Context;
 use crate::signals::not_ignored;
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use commensal_agent::agent::{self, Flags, Options, Share};
-use commensal_agent::client;
+use commensal_agent::client::{self, ClientError};
 use commensal_agent::control::{Done, SHARED_GROUP, SHARED_SOCKET, SOCKET, group_number};
 use commensal_agent::guard;
 use commensal_agent::privileges::{OF_GUARD, of_agent};
+use commensal_agent::snapshot::Snapshot;
+use commensal_agent::status;
 use commensal_core::errno::Errno;
+use commensal_core::text::count;
 use commensal_host::{Host, keep_only};
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
@@ -17,8 +20,11 @@ use signal_hook::flag;
 use signal_hook::low_level::pipe;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+/// Number of ticks after which the agent says what is in force, even if not everything is.
+const SETTLED: u64 = 3;
 /// Poll interval while waiting for another guard to exit.
 const TURN: Duration = Duration::from_millis(100);
 
@@ -51,7 +57,8 @@ pub fn agent(context: &mut Context, options: &Agent) -> anyhow::Result<u8> {
     // Privileges are dropped before the first thread starts.
     keep_only(&of_agent(&context.host, options.probe, options.share.is_some()))
         .context("cannot drop privileges")?;
-    let mut told = Vec::new();
+    let (restore, show) = (context.command("restore"), context.command("status"));
+    let (mut told, mut began) = (Vec::new(), false);
     let left = agent::run(&mut context.host, instance, &options, &flags, &mut |snapshot| {
         // Without a service manager this does nothing.
         let state = match snapshot.ticks {
@@ -59,16 +66,47 @@ pub fn agent(context: &mut Context, options: &Agent) -> anyhow::Result<u8> {
             _ => NotifyState::Watchdog,
         };
         let _ = sd_notify::notify(&[state]);
+        // What the first ticks cannot put in force may be in force a tick later.
+        if !began && (snapshot.ticks >= SETTLED || status::failures(snapshot, Duration::ZERO).is_empty()) {
+            began = true;
+            println!("{}", begins(snapshot, &show));
+        }
         // Each problem is printed once, when it appears.
-        let problems: Vec<String> = snapshot.problems.iter().chain(&snapshot.config.error).cloned().collect();
+        let rejected = status::rejected(&snapshot.config);
+        let problems: Vec<String> = snapshot.problems.iter().cloned().chain(rejected).collect();
         for problem in problems.iter().filter(|problem| !told.contains(*problem)) {
             eprintln!("commensal: {problem}");
         }
         told = problems;
     })?;
     left.iter().for_each(|line| eprintln!("commensal: {line}"));
+    let stays = match options.on_exit {
+        _ if flags.hand_over.load(Ordering::Relaxed) => {
+            "another agent continues, and everything stays as it is".to_owned()
+        }
+        agent::OnExit::Safe => format!(
+            "the safe state stays: offline groups keep their class and limits, online groups have no limits; `{restore}` \
+             puts everything back"
+        ),
+        agent::OnExit::Keep => format!("everything stays in force; `{restore}` puts everything back"),
+        agent::OnExit::Restore => "everything is put back".to_owned(),
+    };
+    let except = if left.is_empty() { "" } else { ", except for what was printed above" };
+    println!("the agent has ended: {stays}{except}");
     // The exit status is nonzero if some settings could not be left in the requested state.
     Ok(u8::from(!left.is_empty()))
+}
+
+/// The line that the agent prints once its groups are in force, or once it is known what is not.
+fn begins(snapshot: &Snapshot, show: &str) -> String {
+    let groups = count(snapshot.groups.len() as u64, "group");
+    let of = format!("{groups} of {}", snapshot.config.path);
+    match status::failures(snapshot, Duration::ZERO).len() {
+        0 => format!("in force: {of}; `{show}` shows them, Ctrl-C or SIGTERM ends the agent"),
+        failures => {
+            format!("{of}: {failures} of what they request is not in force; `{show}` shows what and why")
+        }
+    }
 }
 
 /// The group whose members may read the agent's state: the one given with --share-with, otherwise the default group if
@@ -100,6 +138,18 @@ pub fn sockets(context: &Context) -> Vec<PathBuf> {
     sockets
 }
 
+/// The error of a request to the agent; if no agent runs, with the command that starts one for the options given.
+pub fn unanswered(context: &Context, error: ClientError) -> anyhow::Error {
+    match error {
+        ClientError::NoAgent(socket) if context.has_options() => anyhow!(
+            "no agent answers at {}: start one with `{} -c GROUPS`, or leave these options out to ask another one",
+            socket.display(),
+            context.command("agent")
+        ),
+        error => error.into(),
+    }
+}
+
 /// Sends a command to the running agent.
 pub fn order(context: &Context, order: &AgentOrder) -> anyhow::Result<u8> {
     let path = match order {
@@ -110,7 +160,8 @@ pub fn order(context: &Context, order: &AgentOrder) -> anyhow::Result<u8> {
             bail!("a canary is started by `commensal agent canary`, not by a plain order")
         }
     };
-    let done: Done = client::find_post(&context.host, &sockets(context), path)?.body;
+    let done = client::find_post::<Done>(&context.host, &sockets(context), path);
+    let done = done.map_err(|error| unanswered(context, error))?.body;
     println!("{}", done.done);
     Ok(0)
 }

@@ -4,9 +4,13 @@ use super::args::Groups;
 use crate::context::Context;
 use commensal_core::plan::{Action, Step};
 use commensal_core::reach::text;
+use commensal_core::text::{count, shell};
 use commensal_host::Host;
-use commensal_reconcile::{Outcome, PlanRequest, Planned, adopt, forget_settled, journal, reach};
+use commensal_reconcile::{
+    Outcome, PlanRequest, Planned, adopt, forget_settled, groups_file, journal, reach,
+};
 use serde_json::json;
+use std::path::Path;
 
 /// Shows the plan. Status 1 when there are steps to do or a setting is unmet.
 pub fn plan(context: &mut Context, options: &Groups) -> anyhow::Result<u8> {
@@ -30,7 +34,8 @@ pub fn plan(context: &mut Context, options: &Groups) -> anyhow::Result<u8> {
 /// step was refused.
 pub fn apply<H: Host>(context: &mut Context<H>, options: &Groups) -> anyhow::Result<u8> {
     context.without_agent("edit its groups file instead: the agent reads the file again when it changes")?;
-    let specs = context.specs(&options.config)?;
+    let texts = groups_file::texts(&context.host, &options.config)?;
+    let specs = groups_file::compile(&texts)?.groups;
     let _master = context.as_master()?;
     context.ask_engines(&specs)?;
     let _lock = context.lock()?;
@@ -63,10 +68,30 @@ pub fn apply<H: Host>(context: &mut Context<H>, options: &Groups) -> anyhow::Res
              start their commands with `commensal run` in the same unit"
         );
     }
+    if let Err(error) = groups_file::save(&mut context.host, &context.state_dir, &texts) {
+        eprintln!("commensal: `status` will not know which groups were applied: {error}");
+    }
     if !options.json {
         println!("done     {} of {} steps", outcome.done, planned.plan.steps.len());
+        println!("{}", in_force(context, &planned, &outcome, &options.config));
     }
     Ok(u8::from(!planned.plan.unmet.is_empty() || !outcome.stayed.is_empty()))
+}
+
+/// The last line of `apply`: what is in force now, what is not, how to undo it, and how to keep it.
+fn in_force<H: Host>(context: &Context<H>, planned: &Planned, outcome: &Outcome, config: &Path) -> String {
+    let groups = count(planned.desired.groups.len() as u64, "group");
+    let missing = planned.plan.unmet.len() + outcome.stayed.len();
+    let state = match missing {
+        0 => format!("{groups}, everything requested"),
+        missing => format!("{groups}, but {missing} of what they request is not (see above)"),
+    };
+    format!(
+        "in force {state}; `{}` undoes it. New members are not followed: `{} -c {}` does that",
+        context.command("restore"),
+        context.command("agent"),
+        shell(&config.to_string_lossy())
+    )
 }
 
 /// Returns the message after a refused step: the step, the reason, and whether the steps before it were reverted.

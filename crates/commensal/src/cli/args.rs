@@ -10,10 +10,20 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// Printed after the list of verbs.
+const EXAMPLE: &str = "\
+Example:
+  commensal doctor                          what this machine can enforce
+  commensal plan    -c groups.toml          what would be written, and why
+  commensal apply   -c groups.toml          put it in force once
+  commensal run     -c groups.toml -g etl -- make -j8
+  commensal status                          what is in force
+  commensal restore                         put everything back";
+
 /// Runs batch work beside latency-critical services on the same machine without the services noticing, and
 /// proves it.
 #[derive(Debug, Parser)]
-#[command(name = "commensal", version, propagate_version = true, max_term_width = 100)]
+#[command(name = "commensal", version, propagate_version = true, max_term_width = 100, after_help = EXAMPLE)]
 pub struct Cli {
     /// Directory of the undo journal [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal].
     #[arg(long, global = true, value_name = "DIR")]
@@ -57,6 +67,7 @@ pub enum Verb {
     Apply(Groups),
     /// Restore every original value and remove commensal's own cgroups. Needs no running agent or guard. Exit status 1:
     /// something stays because it is in use; 2: something could not be restored.
+    #[command(alias = "undo")]
     Restore(Json),
     /// Inspect the undo journals. Changes nothing and takes no lock.
     Journal(Journal),
@@ -68,9 +79,10 @@ pub enum Verb {
     /// Bring the machine into its safe state when the agent has exited or hangs (started by the agent, or as a service
     /// of its own).
     Guard(Guard),
-    /// Show what is in force: groups, limits, queues, and problems. Exit status 1 when not everything requested is in
-    /// force, 2 when no agent is running.
-    Status(Json),
+    /// Show what is in force: groups, limits, queues, and problems. Without an agent, reads back what the last agent or
+    /// `apply` has put in force. Exit status 0: everything requested is in force; 1: something is not, or there is a
+    /// problem; 2: nothing is known, because there is no agent and nothing was applied, or the agent does not respond.
+    Status(Status),
     /// Explain the value of each limit of a group: the rule that determined it, and the formula with its inputs.
     Explain(Explain),
     /// Watch the groups live; ? shows the keys.
@@ -102,6 +114,24 @@ pub enum Verb {
 pub struct Json {
     /// Print JSON.
     #[arg(long)]
+    pub json: bool,
+}
+
+/// `commensal status`.
+#[derive(Debug, Args)]
+pub struct Status {
+    /// Print only what is requested and not in force, a line each, for alerts. Exit status 1 exactly when there is
+    /// something; other problems do not count.
+    #[arg(long)]
+    pub check: bool,
+
+    /// Without an agent, compare the machine with these groups instead of those that were applied last: a groups file,
+    /// or a folder of *.toml.
+    #[arg(long, short, value_name = "PATH")]
+    pub config: Option<PathBuf>,
+
+    /// Print JSON.
+    #[arg(long, conflicts_with = "check")]
     pub json: bool,
 }
 

@@ -22,6 +22,8 @@ use commensal_core::group::{GroupName, GroupSpec};
 use commensal_core::knob::Controller;
 use commensal_core::limit::FROZEN;
 use commensal_host::{Child, Cookie, Host, Process, Signal, SpawnSpec, Stdin};
+use commensal_reconcile::agent_lock::running;
+use commensal_reconcile::groups_file;
 use commensal_reconcile::queue::{Event, Inbox, Slot};
 use commensal_reconcile::{Lifted, PlanRequest, Planned, journal, lift, lower, restore_own};
 use commensal_sensors::usage::GroupDirs;
@@ -56,6 +58,7 @@ pub fn run(context: &mut Context, options: &Run) -> anyhow::Result<u8> {
             spec.name
         );
     }
+    warn_of_agent(context, &spec, options);
     let inbox = listen(context)?;
     let slot = match queue::turn(context, &spec, options, &inbox)? {
         Turn::Begin(slot) => slot,
@@ -98,6 +101,20 @@ pub fn run(context: &mut Context, options: &Run) -> anyhow::Result<u8> {
         eprintln!("commensal: {error:#}");
     }
     status
+}
+
+/// Says that a running agent's limits apply, if those of the command line differ.
+fn warn_of_agent(context: &mut Context, spec: &GroupSpec, options: &Run) {
+    let Ok(Some(_)) = running(&mut context.host, &context.state_dir) else { return };
+    let Ok(Some(texts)) = groups_file::saved(&mut context.host, &context.state_dir) else { return };
+    let Ok(kept) = groups_file::compile(&texts) else { return };
+    if kept.groups.iter().find(|kept| kept.name == spec.name).is_some_and(|kept| kept.limits != spec.limits) {
+        eprintln!(
+            "commensal: an agent keeps group {} in force: its limits apply, and those of {} do not",
+            spec.name,
+            options.config.display()
+        );
+    }
 }
 
 /// Catches signals from now on, so that no signal is lost before the command starts.

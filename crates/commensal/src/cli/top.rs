@@ -1,7 +1,7 @@
 //! The command `top`: the live view. A separate thread queries the agent once a second, so that keys work even while
 //! the agent does not respond.
 
-use super::agent::sockets;
+use super::agent::{sockets, unanswered};
 use super::args::Top;
 use crate::context::Context;
 use crate::signals;
@@ -34,7 +34,8 @@ pub fn run(context: &mut Context, options: &Top) -> anyhow::Result<u8> {
     let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let mut view = View::new(colour);
     // The first query is sent before the terminal shows the live view: without an agent there is nothing to show.
-    let (socket, first) = client::find::<Snapshot>(&context.host, &sockets, "/v1/snapshot")?;
+    let first = client::find::<Snapshot>(&context.host, &sockets, "/v1/snapshot");
+    let (socket, first) = first.map_err(|error| unanswered(context, error))?;
     let socket = socket.to_owned();
     view.latest = Some((Arc::new(first.body), first.age));
     let terminal = std::io::stdout().is_terminal();

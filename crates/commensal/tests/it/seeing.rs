@@ -46,6 +46,7 @@ fn the_verbs_show_what_the_agent_says() {
         lease: None,
         unmet: Vec::new(),
         problems: Vec::new(),
+        drift: Vec::new(),
         config: Default::default(),
         ..fixture::snapshot()
     };
@@ -89,17 +90,64 @@ fn without_an_agent_the_way_out_is_told() {
     for args in [&["status"] as &[&str], &["explain", "etl"], &["top"], &["top", "--once"]] {
         let (out, err) = program.expect(2, args);
         assert!(
-            out.is_empty() && err.contains("no agent answers") && err.contains("commensal agent"),
+            out.is_empty() && err.contains("no agent answers") && err.contains(" agent -c "),
             "{out}{err}"
         );
         assert!(!err.contains("according to"), "{err}");
     }
-    // A dead one's socket is no agent; what is in force by `apply` is told.
+    // A dead one's socket is no agent.
     drop(agent(&program, fixture::snapshot()));
-    if crate::support::can_write_cgroups("without_an_agent_the_way_out_is_told") {
-        let groups = program.groups("[group.etl]\nclass = \"offline\"\n");
-        program.expect(0, &["apply", "-c", groups.to_str().unwrap()]);
-        let (_, err) = program.expect(2, &["status"]);
-        assert!(err.contains("no agent answers") && err.contains("according to machine.journal"), "{err}");
+    let (_, err) = program.expect(2, &["status"]);
+    assert!(err.contains("no agent answers") && err.contains("nothing is on record"), "{err}");
+}
+
+/// What is a problem, but leaves everything in force, and what is not in force without being a problem.
+#[test]
+fn a_check_fails_only_for_what_is_not_in_force() {
+    let well = || Snapshot {
+        lease: None,
+        unmet: Vec::new(),
+        problems: Vec::new(),
+        drift: Vec::new(),
+        config: Default::default(),
+        ..fixture::snapshot()
+    };
+    let with = |change: &dyn Fn(&mut Snapshot)| {
+        let mut snapshot = well();
+        change(&mut snapshot);
+        snapshot
+    };
+    let drift = |back: bool| {
+        let mut drift = fixture::snapshot().drift.remove(0);
+        drift.back = back;
+        vec![drift]
+    };
+    let lease = commensal_agent::snapshot::Lease { time_ms: 3_000, guard_pid: None };
+    // The snapshot, the status of `status` and of `status --check`, and what the check says.
+    let cases = [
+        (well(), 0, 0, "everything requested is in force"),
+        (with(&|one| one.problems = vec!["the audit log is full".to_owned()]), 1, 0, "everything"),
+        (with(&|one| one.lease = Some(lease.clone())), 1, 0, "everything"),
+        (with(&|one| one.drift = drift(true)), 0, 0, "everything"),
+        (with(&|one| one.drift = drift(false)), 1, 1, "cpu.shares: 2 wanted, 1024 found"),
+        (with(&|one| one.unmet = fixture::snapshot().unmet), 1, 1, "io.read 50 MiB/s"),
+        (with(&|one| one.paused = true), 1, 1, "paused"),
+        (with(&|one| one.config = fixture::snapshot().config), 1, 1, "cpu.mxa"),
+        (
+            with(&|one| {
+                (one.problems, one.failed) = (vec!["refused".to_owned()], vec!["refused".to_owned()])
+            }),
+            1,
+            1,
+            "refused",
+        ),
+    ];
+    for (snapshot, status, check, says) in cases {
+        let program = Program::new("seeing-check");
+        let _agent = agent(&program, snapshot);
+        program.expect(status, &["status"]);
+        let (out, err) = program.expect(check, &["status", "--check"]);
+        assert!(out.contains(says) && err.is_empty(), "{says}: {out}{err}");
+        assert_eq!(out.lines().count(), 1, "{out}");
     }
 }
