@@ -6,9 +6,11 @@
 use super::error::Error;
 use super::operators;
 use super::values::{NUMBER, TEXT};
+use datafusion::sql::sqlparser::ast::helpers::attached_token::AttachedToken;
 use datafusion::sql::sqlparser::ast::{
-    BinaryOperator, CastKind, DataType, DateTimeField, Expr, Function, FunctionArg, FunctionArgExpr,
-    FunctionArguments, Ident, ObjectName, TimezoneInfo, Value, VisitMut, VisitorMut,
+    BinaryOperator, CaseWhen, CastKind, DataType, DateTimeField, Expr, Function, FunctionArg,
+    FunctionArgExpr, FunctionArgumentClause, FunctionArguments, Ident, ObjectName, TimezoneInfo, Value,
+    VisitMut, VisitorMut,
 };
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::parser::Parser;
@@ -17,7 +19,7 @@ use std::ops::ControlFlow;
 use std::sync::LazyLock;
 
 /// Name, number of arguments, replacement. `@1` is the first argument as a date with time, NULL if it is none.
-const TABLE: [(&str, usize, &str); 55] = [
+const TABLE: [(&str, usize, &str); 56] = [
     // Conditions.
     ("if", 3, "CASE WHEN $1 THEN $2 ELSE $3 END"),
     ("isnull", 1, "$1 IS NULL"),
@@ -64,6 +66,8 @@ const TABLE: [(&str, usize, &str); 55] = [
     ("dayofweek", 1, "CAST(date_part('dow', @1) AS INT) + 1"),
     ("weekday", 1, "(CAST(date_part('dow', @1) AS INT) + 6) % 7"),
     ("dayofyear", 1, "CAST(date_part('doy', @1) AS INT)"),
+    // From the first Sunday of the year.
+    ("week", 1, "CAST(floor((date_part('doy', @1) + 6 - date_part('dow', @1)) / 7.0) AS INT)"),
     ("weekofyear", 1, "CAST(date_part('week', @1) AS INT)"),
     ("hour", 1, "CAST(date_part('hour', @1) AS INT)"),
     ("minute", 1, "CAST(date_part('minute', @1) AS INT)"),
@@ -186,6 +190,9 @@ fn function_of(function: &Function) -> Result<Option<Expr>, Error> {
         return Ok(Some(Expr::Function(Function { name, ..function.clone() })));
     }
     let Some(arguments) = arguments(function) else { return Ok(None) };
+    if name == "group_concat" {
+        return Ok(string_agg(function, &arguments));
+    }
     match (name.as_str(), arguments.as_slice()) {
         ("concat", _) => {
             let texts = with_arguments(function, as_text);
@@ -211,6 +218,29 @@ fn function_of(function: &Function) -> Result<Option<Expr>, Error> {
                 &[seconds.clone(), format],
             )))
         }
+        ("str_to_date", [text, format]) => {
+            let format = pattern(&name, format)?;
+            let has_time = ["%H", "%-H", "%I", "%-I", "%M", "%S", "%6f"];
+            let has_time = has_time.iter().any(|part| format.to_string().contains(part));
+            let template = if has_time { "to_timestamp($1, $2)" } else { "to_date($1, $2)" };
+            Ok(Some(filled_text(template, &[text.clone(), format])))
+        }
+        ("timestampdiff", [Expr::Identifier(unit), from, to]) => {
+            let Some(seconds) = seconds_of(&unit.value) else {
+                return Err(Error::Unsupported(format!("timestampdiff in {} is not supported", unit.value)));
+            };
+            let span = "date_part('epoch', @2) - date_part('epoch', @1)";
+            let text = format!("CAST(trunc(({span}) / {seconds}.0) AS BIGINT)");
+            Ok(Some(filled_text(&text, &[from.clone(), to.clone()])))
+        }
+        ("elt", [number, texts @ ..]) => {
+            let cases = texts.iter().enumerate().map(|(at, text)| (whole(at + 1), text.clone()));
+            Ok(simple_case(number, cases, None))
+        }
+        ("field", [text, texts @ ..]) => {
+            let cases = texts.iter().enumerate().map(|(at, other)| (other.clone(), whole(at + 1)));
+            Ok(simple_case(text, cases, Some(whole(0))))
+        }
         ("date_add" | "adddate", [date, interval @ Expr::Interval(_)]) => {
             Ok(Some(moved(date, interval, "+")))
         }
@@ -221,6 +251,57 @@ fn function_of(function: &Function) -> Result<Option<Expr>, Error> {
             Ok(TEMPLATES.get(&(name, arguments.len())).map(|template| filled(template, arguments)))
         }
     }
+}
+
+/// Returns the length of a unit of `timestampdiff`; `None` if it varies.
+fn seconds_of(unit: &str) -> Option<u32> {
+    match unit.to_ascii_uppercase().as_str() {
+        "SECOND" => Some(1),
+        "MINUTE" => Some(60),
+        "HOUR" => Some(3_600),
+        "DAY" => Some(86_400),
+        "WEEK" => Some(7 * 86_400),
+        _ => None,
+    }
+}
+
+fn whole(number: usize) -> Expr {
+    Expr::Value(Value::Number(number.to_string(), false).into())
+}
+
+/// Builds `CASE operand WHEN … THEN … ELSE … END`.
+fn simple_case(
+    operand: &Expr,
+    cases: impl Iterator<Item = (Expr, Expr)>,
+    otherwise: Option<Expr>,
+) -> Option<Expr> {
+    let conditions: Vec<CaseWhen> = cases.map(|(condition, result)| CaseWhen { condition, result }).collect();
+    (!conditions.is_empty()).then(|| Expr::Case {
+        case_token: AttachedToken::empty(),
+        end_token: AttachedToken::empty(),
+        operand: Some(Box::new(operand.clone())),
+        conditions,
+        else_result: otherwise.map(Box::new),
+    })
+}
+
+/// Returns the replacement of `group_concat([DISTINCT] x [ORDER BY …] [SEPARATOR '…'])`.
+fn string_agg(function: &Function, arguments: &[Expr]) -> Option<Expr> {
+    let [value] = arguments else { return None };
+    let name = ObjectName::from(vec![Ident::new("string_agg")]);
+    let mut function = Function { name, ..function.clone() };
+    let FunctionArguments::List(list) = &mut function.args else { return None };
+    let mut separator = Value::SingleQuotedString(",".to_owned());
+    list.clauses.retain(|clause| match clause {
+        FunctionArgumentClause::Separator(value) => {
+            separator.clone_from(&value.value);
+            false
+        }
+        _ => true,
+    });
+    let plain = |expr| FunctionArg::Unnamed(FunctionArgExpr::Expr(expr));
+    list.args = vec![plain(as_text(value)), plain(Expr::Value(separator.into()))];
+    Some(Expr::Function(function))
 }
 
 /// Calls a function with one argument.
@@ -436,6 +517,12 @@ mod tests {
             ("SUBSTRING(x, 2)", "SUBSTR((x), (2))"),
             ("SUBSTR(x FROM 2)", "SUBSTR((x), (2))"),
             ("lower(x)", "lower(x)"),
+            (
+                "group_concat(DISTINCT x ORDER BY y SEPARATOR '; ')",
+                "string_agg(DISTINCT __text((x)), '; ' ORDER BY y)",
+            ),
+            ("elt(n, a, b)", "CASE n WHEN 1 THEN a WHEN 2 THEN b END"),
+            ("field(x, a, b)", "CASE x WHEN a THEN 1 WHEN b THEN 2 ELSE 0 END"),
             ("concat('a', 'b')", "concat('a', 'b')"),
             ("concat('a', b)", "CASE WHEN ((b) IS NULL) THEN (NULL) ELSE (concat('a', __text((b)))) END"),
             (
@@ -451,7 +538,12 @@ mod tests {
                 "{mysqls}"
             );
         }
-        for refused in ["date_format(x, '%D')", "date_format(x, y)", "from_unixtime(x, '%x')"] {
+        for refused in [
+            "date_format(x, '%D')",
+            "date_format(x, y)",
+            "from_unixtime(x, '%x')",
+            "timestampdiff(month, a, b)",
+        ] {
             let mut expr = Parser::new(&Mysql).try_with_sql(refused).unwrap().parse_expr().unwrap();
             assert!(matches!(change(&mut expr), Err(Error::Unsupported(_))), "{refused}");
         }

@@ -14,7 +14,21 @@ fn functions_have_mysqls_values() {
 }
 
 /// Expressions over one row, and their values.
-const VALUES: [(&str, &str); 93] = [
+const VALUES: [(&str, &str); 107] = [
+    ("week(d)", "8"),
+    ("week('2024-01-06')", "0"),
+    ("week('2023-12-31')", "53"),
+    ("str_to_date('2024-01-02', '%Y-%m-%d')", "2024-01-02"),
+    ("str_to_date('02.01.2024 03:04:05', '%d.%m.%Y %H:%i:%s')", "2024-01-02 03:04:05"),
+    ("timestampdiff(day, '2024-01-01', '2024-03-01')", "60"),
+    ("timestampdiff(hour, '2024-01-01 10:30:00', '2024-01-01 08:00:00')", "-2"),
+    ("timestampdiff(second, d, dt)", "3590"),
+    ("elt(2, 'a', 'b')", "b"),
+    ("elt(3, 'a', 'b')", "NULL"),
+    ("elt(n, 'a')", "NULL"),
+    ("field('b', 'a', 'b')", "2"),
+    ("field(s, 'x')", "0"),
+    ("field(n, 'x')", "0"),
     ("isnull(n)", "1"),
     ("length(u)", "7"),
     ("char_length(u)", "3"),
@@ -149,6 +163,9 @@ fn values_are_converted_as_in_mysql() {
         ("select avg(b) from t", vec!["0.5"]),
         ("select sum(i > 1) from t", vec!["1"]),
         ("select sum(distinct i) from t", vec!["4"]),
+        ("select group_concat(i order by i) from t", vec!["1,3"]),
+        ("select group_concat(i order by i desc separator '; ') from t", vec!["3; 1"]),
+        ("select group_concat(d order by d separator ' ') from t", vec!["2020-12-31 2024-02-29"]),
         ("select sum(i) over (order by i) from t order by i", vec!["NULL", "1", "4"]),
         ("select sum(i) as s from t group by b having sum(i) > 1 order by sum(i)", vec!["3"]),
         ("select concat('x', b) from t order by i", vec!["NULL", "x1", "x0"]),
