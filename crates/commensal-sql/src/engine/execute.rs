@@ -98,8 +98,13 @@ impl Rows {
     /// # Errors
     /// The rows do not match the columns: a bug in this program.
     pub fn of(grid: &Grid) -> Result<Rows, Error> {
-        let batch = grid.batch()?;
-        Ok(Rows { schema: batch.schema(), ready: vec![batch], running: None })
+        grid.batch().map(Rows::of_batch)
+    }
+
+    /// Creates a result of one batch.
+    #[must_use]
+    pub fn of_batch(batch: RecordBatch) -> Rows {
+        Rows { schema: batch.schema(), ready: vec![batch], running: None }
     }
 
     /// Returns the next batch; `None` after the last one.

@@ -251,13 +251,17 @@ impl Session {
         let prepared = self.prepare(&passed)?;
         match show::instead(&self.engine, &self.connection, &prepared.parsed)? {
             Some(show::ShowRewrite::Done) => Ok(Reply::done()),
-            Some(show::ShowRewrite::Grid(grid)) => Ok(Reply::Rows(Rows::of(&grid)?)),
+            Some(show::ShowRewrite::Grid(grid)) => {
+                let filter = show::filter(&prepared.parsed);
+                Ok(Reply::Rows(Rows::of_batch(show::filtered(&self.engine.base, &grid, filter)?)))
+            }
             Some(show::ShowRewrite::Describe { database, table }) => {
                 let quoted = |name: &str| format!("`{}`", name.replace('`', "``"));
                 let text = format!("select * from {}.{} limit 0", quoted(&database), quoted(&table));
-                let prepared = self.prepare(&PassedOn { text, variables: passed.variables })?;
-                let schema = self.columns(prepared).await?;
-                Ok(Reply::Rows(Rows::of(&show::described(&schema))?))
+                let table = self.prepare(&PassedOn { text, variables: passed.variables })?;
+                let grid = show::described(&*self.columns(table).await?);
+                let filter = show::filter(&prepared.parsed);
+                Ok(Reply::Rows(Rows::of_batch(show::filtered(&self.engine.base, &grid, filter)?)))
             }
             None => self.run_whole(prepared, Vec::new()).await,
         }

@@ -8,13 +8,18 @@ use super::grid::{Grid, INT, TEXT, int, text};
 use super::{Engine, system};
 use crate::catalog::{is_like, show_groups};
 use crate::statement::{Statement, UserName};
+use datafusion::arrow::array::{AsArray, RecordBatch};
+use datafusion::arrow::compute::filter_record_batch;
 use datafusion::arrow::compute::kernels::comparison::{ilike, like};
 use datafusion::arrow::datatypes::{DataType, Schema};
-use datafusion::common::ScalarValue;
+use datafusion::common::{DFSchema, ScalarValue};
+use datafusion::execution::context::SessionState;
 use datafusion::sql::parser::Statement as Parsed;
 use datafusion::sql::sqlparser::ast::{
-    self, ObjectName, ShowStatementFilter, ShowStatementFilterPosition, ShowStatementOptions, Use,
+    self, ExprWithAlias, Ident, ObjectName, ShowStatementFilter, ShowStatementFilterPosition,
+    ShowStatementOptions, Use,
 };
+use std::ops::ControlFlow;
 
 /// MySQL's generic error number (`ER_UNKNOWN_ERROR`).
 const WARNING: u16 = 1105;
@@ -357,6 +362,69 @@ fn passes(options: &ShowStatementOptions, name: &str) -> bool {
         ShowStatementFilter::ILike(pattern) => is_like(ilike, pattern, name),
         ShowStatementFilter::Where(_) | ShowStatementFilter::NoKeyword(_) => true,
     }
+}
+
+/// Returns the filter of a SHOW statement.
+#[must_use]
+pub fn filter(parsed: &Parsed) -> Option<&ShowStatementFilter> {
+    let Parsed::Statement(statement) = parsed else { return None };
+    let options = match statement.as_ref() {
+        ast::Statement::ShowDatabases { show_options, .. }
+        | ast::Statement::ShowSchemas { show_options, .. }
+        | ast::Statement::ShowTables { show_options, .. }
+        | ast::Statement::ShowColumns { show_options, .. } => show_options,
+        _ => return None,
+    };
+    match options.filter_position.as_ref()? {
+        ShowStatementFilterPosition::Infix(filter) | ShowStatementFilterPosition::Suffix(filter) => {
+            Some(filter)
+        }
+    }
+}
+
+/// Returns the rows that pass the filter of a SHOW statement: a pattern of the first column, or a condition.
+///
+/// # Errors
+/// The condition cannot be evaluated.
+pub fn filtered(
+    state: &SessionState,
+    grid: &Grid,
+    filter: Option<&ShowStatementFilter>,
+) -> Result<RecordBatch, Error> {
+    let batch = grid.batch()?;
+    let schema = batch.schema();
+    let first = || Box::new(ast::Expr::Identifier(Ident::new(schema.field(0).name())));
+    let pattern =
+        |pattern: &String| Box::new(ast::Expr::Value(ast::Value::SingleQuotedString(pattern.clone()).into()));
+    let (negated, any, escape_char) = (false, false, None);
+    let mut condition = match filter {
+        Some(ShowStatementFilter::Where(condition)) => condition.clone(),
+        Some(ShowStatementFilter::Like(text)) => {
+            ast::Expr::Like { negated, any, expr: first(), pattern: pattern(text), escape_char }
+        }
+        Some(ShowStatementFilter::ILike(text)) => {
+            ast::Expr::ILike { negated, any, expr: first(), pattern: pattern(text), escape_char }
+        }
+        Some(ShowStatementFilter::NoKeyword(_)) | None => return Ok(batch),
+    };
+    // The names of columns have no case.
+    let _: ControlFlow<()> = ast::visit_expressions_mut(&mut condition, |expr| {
+        if let ast::Expr::Identifier(name) = expr
+            && let Some(field) =
+                schema.fields().iter().find(|field| field.name().eq_ignore_ascii_case(&name.value))
+        {
+            name.value.clone_from(field.name());
+        }
+        ControlFlow::Continue(())
+    });
+    let columns = DFSchema::try_from(schema.as_ref().clone())?;
+    let expr =
+        state.create_logical_expr_from_sql_expr(ExprWithAlias { expr: condition, alias: None }, &columns)?;
+    let kept = state.create_physical_expr(expr, &columns)?.evaluate(&batch)?.into_array(batch.num_rows())?;
+    let Some(kept) = kept.as_boolean_opt() else {
+        return Err(Error::Unsupported("the WHERE of SHOW needs a condition".to_owned()));
+    };
+    filter_record_batch(&batch, kept).map_err(|error| Error::Engine(error.to_string()))
 }
 
 fn place(options: &ShowStatementOptions) -> Option<(Option<String>, String)> {

@@ -73,6 +73,18 @@ fn what_clients_ask_on_their_own() {
     );
     assert_eq!(column(&client.query("show tables")), ["hits"]);
     assert_eq!(column(&client.query("describe hits")), ["id", "g", "url"]);
+    for (sql, want) in [
+        ("show full tables where table_type = 'BASE TABLE'", vec!["hits"]),
+        ("show full tables from main where Table_type = 'VIEW'", vec![]),
+        ("show tables where tables_in_main like 'h%' and 1 = 1", vec!["hits"]),
+        ("show databases where `Database` in ('main', 'x')", vec!["main"]),
+        ("show columns from hits where field <> 'g' and type like '%int%'", vec!["id"]),
+        ("show columns from hits like '%r%'", vec!["url"]),
+        ("show full columns from hits where `Null` = 'maybe'", vec![]),
+    ] {
+        assert_eq!(column(&client.query(sql)), want, "{sql}");
+    }
+    assert!(matches!(client.query("show tables where nothing = 1"), Answer::Err(..)));
     assert_eq!(column(&client.query("show columns from hits")), ["id", "g", "url"]);
     assert_eq!(client.query("show variables like 'version'").rows(), [["version", "8.0.33-commensal"]]);
     client.all(&["use information_schema", "set names utf8mb4", "set autocommit = 1", "begin", "commit"]);
