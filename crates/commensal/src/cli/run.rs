@@ -5,7 +5,7 @@
 mod starting;
 mod waiting;
 
-use self::starting::{Aloft, Place};
+use self::starting::{Aloft, Entered};
 use self::waiting::Waiting;
 use super::apply::refused;
 use super::args::Run;
@@ -178,7 +178,7 @@ fn start(
     }
     let memory = oom::Watch::begin(&mut context.host, &dirs, &limits_of(&planned, name));
     let mut waiting = Waiting::new(spec);
-    let place = Place { hierarchies: &hierarchies, path: &path, dirs: &dirs };
+    let place = Entered { hierarchies: &hierarchies, path: &path, dirs: &dirs };
     Ok(match starting::start(&mut context.host, &mut command, &place, (inbox, &mut waiting), lock) {
         Ok((child, aloft)) => Ok(Started { child, dirs, memory, waiting, aloft }),
         Err(error) => {

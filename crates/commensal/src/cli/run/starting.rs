@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 const TURN: Duration = Duration::from_millis(50);
 
 /// The cgroup that the command enters.
-pub(super) struct Place<'a> {
+pub(super) struct Entered<'a> {
     pub hierarchies: &'a [Hierarchy],
     pub path: &'a CgroupPath,
     pub dirs: &'a GroupDirs,
@@ -35,7 +35,7 @@ pub(super) type Aloft = Option<(Lifted, Instant)>;
 pub(super) fn start(
     host: &mut LinuxHost,
     spec: &mut SpawnSpec,
-    place: &Place<'_>,
+    place: &Entered<'_>,
     (inbox, waiting): (&Inbox, &mut Waiting),
     lock: Lock,
 ) -> commensal_host::Result<(Child, Aloft)> {
@@ -91,7 +91,7 @@ fn newborn(host: &mut LinuxHost) -> Option<Process> {
 }
 
 /// Whether the process is in its group in every hierarchy.
-fn is_inside(host: &LinuxHost, child: &Process, place: &Place<'_>) -> bool {
+fn is_inside(host: &LinuxHost, child: &Process, place: &Entered<'_>) -> bool {
     let file = format!("/proc/{}/cgroup", child.pid);
     let found = places(host, Path::new(&file), place.hierarchies);
     !found.is_empty() && found.values().all(|path| path == place.path)
