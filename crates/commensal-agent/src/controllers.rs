@@ -641,7 +641,7 @@ fn used(seen: &Observation<'_>) -> Use {
 fn framed(seen: &Observation<'_>, frame: &CpuSet, why: Explanation, decided: &mut Decided) {
     let all = Arc::new(why);
     for (group, spec) in seen.with_specs(Class::Offline) {
-        let own = spec.and_then(|spec| spec.limits.get(CPU_SET));
+        let own = written(seen, spec).and_then(|limits| limits.get(CPU_SET));
         let why = own.map_or_else(
             || Arc::clone(&all),
             |own| {

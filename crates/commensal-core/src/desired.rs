@@ -10,7 +10,7 @@ pub(crate) use protected::takes_everything;
 use crate::actual::{ActualState, CgroupPath, CgroupRef};
 use crate::config::ConfigError;
 use crate::cpuset::CpuSet;
-use crate::group::{Class, GroupName, GroupSpec, LimitScope, Match, OnExceed};
+use crate::group::{Class, GroupName, GroupSpec, LimitScope, Match, OnExceed, Partition};
 use crate::knob::{Controller, KnobId};
 use crate::limit::{CPU_MAX, CPU_PARTITION, CPU_SET, FROZEN, Key, Limit, LimitSet, Pair, Write};
 use crate::member::{ContainerFact, ProcessId, is_of_pods};
@@ -133,7 +133,7 @@ pub struct DesiredState {
     /// The cgroup to which this process moves itself if it runs in a delegated cgroup. The move is necessary because a
     /// cgroup that contains processes cannot enable controllers for its children.
     pub aside: CgroupPath,
-    /// All CPUs of the machine.
+    /// All CPUs of the machine that are online.
     pub cpus: CpuSet,
     /// All memory nodes of the machine.
     pub mems: CpuSet,
@@ -314,7 +314,7 @@ fn resolve_group(
             "start the members below one parent cgroup and match that parent".to_owned(),
         ));
     }
-    elsewhere.extend(not_by_plan(spec, options.kept));
+    elsewhere.extend(not_by_plan(spec, machine, options.kept));
     DesiredGroup {
         name: spec.name.clone(),
         class: spec.class,
@@ -411,8 +411,9 @@ fn nothing_found(one: &Match, actual: &ActualState) -> (String, String) {
 }
 
 /// Returns the keys of a group that a plan cannot put in force: (key, reason, what to do instead).
-fn not_by_plan(spec: &GroupSpec, kept: bool) -> Vec<(String, String, String)> {
+fn not_by_plan(spec: &GroupSpec, machine: &Machine, kept: bool) -> Vec<(String, String, String)> {
     let mut list = Vec::new();
+    list.extend(offline_cpus(spec, machine));
     let mut add = |key: &str, because: &str, try_this: &str| {
         list.push((key.to_owned(), because.to_owned(), try_this.to_owned()));
     };
@@ -445,7 +446,32 @@ fn not_by_plan(spec: &GroupSpec, kept: bool) -> Vec<(String, String, String)> {
     list
 }
 
-/// The limits of a group as written, converted to the units of this machine.
+/// What a plan cannot put in force of a group's `cpu.set` because CPUs are offline; `None` if all of them are online.
+fn offline_cpus(spec: &GroupSpec, machine: &Machine) -> Option<(String, String, String)> {
+    let set = spec.limits.get(CPU_SET)?;
+    let offline = set.intersection(&machine.topology.offline);
+    let one = offline.iter().next().filter(|_| offline.len() == 1);
+    let which = match one {
+        Some(cpu) => format!("CPU {cpu} is offline"),
+        None => format!("CPUs {offline} are offline"),
+    };
+    let left = match set.difference(&offline) {
+        left if left.is_empty() => "so the group may use every CPU until one of its own is online".to_owned(),
+        left => format!("so the group has only CPU {left}"),
+    };
+    let cpu = offline.iter().next()?;
+    let try_this =
+        format!("bring it online (echo 1 > /sys/devices/system/cpu/cpu{cpu}/online), or leave it out");
+    let what = match spec.limits.get(CPU_PARTITION) {
+        Some(partition) => format!("cpu.set = {set} with cpu.partition = {partition}"),
+        None => format!("cpu.set = {set}"),
+    };
+    Some((what, format!("{which}, {left}"), try_this))
+}
+
+/// The limits of a group as written, converted to the units of this machine. A CPU set has only the CPUs that are
+/// online. If none of them is, the group may use every CPU, and reserves none: the kernel, too, lets a cpuset whose CPUs
+/// are all offline use those of its parent (cgroup-v2.rst, `cpuset.cpus.effective`).
 #[must_use]
 pub fn limits(spec: &GroupSpec, machine: &Machine) -> Limits {
     let named = |disk: &&Disk| spec.disks.is_empty() || spec.disks.contains(&disk.device);
@@ -455,7 +481,13 @@ pub fn limits(spec: &GroupSpec, machine: &Machine) -> Limits {
         ..Limits::default()
     };
     for (row, written) in spec.limits.iter() {
-        let limit = written.on(machine);
+        let mut limit = written.on(machine);
+        if let Limit::CpuSet(set) = &mut limit {
+            match set.difference(&machine.topology.offline) {
+                online if online.is_empty() => *set = machine.topology.all(),
+                online => *set = online,
+            }
+        }
         if matches!(row.write, Write::PerDisk(_)) {
             for disk in &limits.disks {
                 limits.on_disk.entry(disk.device).or_default().insert(row.id, limit.clone());
@@ -463,6 +495,9 @@ pub fn limits(spec: &GroupSpec, machine: &Machine) -> Limits {
         } else {
             limits.each.insert(row.id, limit);
         }
+    }
+    if spec.limits.get(CPU_SET).is_some_and(|set| set.is_subset(&machine.topology.offline)) {
+        limits.set(CPU_PARTITION, None::<Partition>);
     }
     limits
 }
@@ -474,17 +509,19 @@ fn check_limits(spec: &GroupSpec, machine: &Machine, errors: &mut Vec<ConfigErro
         errors.push(ConfigError { at: spec.source.at(key), message });
     };
     let mut memory: Vec<(&str, Bytes)> = Vec::new();
+    // CPUs that are offline now count: the same file fits the machine before and after a hotplug.
+    let possible = machine.topology.possible();
     for (row, written) in spec.limits.iter() {
         let key = row.key;
         match written.on(machine) {
-            Limit::Cpus(amount) if amount > MicroCpus::whole(machine.topology.threads()) => {
-                let have = MicroCpus::whole(machine.topology.threads());
+            Limit::Cpus(amount) if amount > MicroCpus::whole(possible.len()) => {
+                let have = MicroCpus::whole(possible.len());
                 refuse(key, format!("{key} is {amount} but this machine has {have}"));
             }
             Limit::CpuSet(set) => {
-                let (have, missing) = (machine.topology.all(), set.difference(&machine.topology.all()));
+                let missing = set.difference(&possible);
                 if !missing.is_empty() {
-                    refuse(key, format!("{key} names CPU {missing}, but this machine has {have}"));
+                    refuse(key, format!("{key} names CPU {missing}, but this machine's CPUs are {possible}"));
                 }
             }
             Limit::Memory(size) => {
@@ -498,7 +535,7 @@ fn check_limits(spec: &GroupSpec, machine: &Machine, errors: &mut Vec<ConfigErro
     }
     let threads = machine.topology.threads();
     if let Some(share) = spec.min_share.map(|amount| amount.on(threads)) {
-        let (most, max) = (MicroCpus::whole(threads).0 / 4, spec.limits.get(CPU_MAX));
+        let (most, max) = (MicroCpus::whole(possible.len()).0 / 4, spec.limits.get(CPU_MAX));
         if share.0 > most {
             let most = MicroCpus(most);
             refuse(

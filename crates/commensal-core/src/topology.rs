@@ -24,11 +24,13 @@ pub struct LogicalCpu {
     pub node: Option<u32>,
 }
 
-/// All online logical CPUs, in ascending order.
+/// The logical CPUs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Topology {
-    /// The CPUs.
+    /// The online CPUs, in ascending order.
     pub cpus: Vec<LogicalCpu>,
+    /// The CPUs that the kernel can bring online (`/sys/devices/system/cpu/possible`) and that are offline.
+    pub offline: CpuSet,
 }
 
 impl Topology {
@@ -57,6 +59,12 @@ impl Topology {
     #[must_use]
     pub fn all(&self) -> CpuSet {
         self.cpus.iter().map(|cpu| cpu.id).collect()
+    }
+
+    /// All CPUs that are or can come online.
+    #[must_use]
+    pub fn possible(&self) -> CpuSet {
+        self.all().union(&self.offline)
     }
 
     /// CPUs by NUMA node; empty if the machine does not report NUMA nodes.
@@ -144,7 +152,7 @@ impl Machine {
             llc: Some(all.clone()),
             node: Some(0),
         };
-        let topology = Topology { cpus: (0..cpus).map(cpu).collect() };
+        let topology = Topology { cpus: (0..cpus).map(cpu).collect(), ..Topology::default() };
         let disk = Disk { name: "vda".to_owned(), device: Device { major: 254, minor: 0 }, scheduler: None };
         Machine { topology, memory, disks: vec![disk] }
     }

@@ -139,7 +139,7 @@ mod tests {
             let node = Some(core / (cores / 2));
             LogicalCpu { id, package: node, core: Some(core), siblings, llc: None, node }
         };
-        Topology { cpus: (0..2 * cores).map(cpu).collect() }
+        Topology { cpus: (0..2 * cores).map(cpu).collect(), ..Topology::default() }
     }
 
     #[test]

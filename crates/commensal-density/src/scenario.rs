@@ -83,7 +83,7 @@ impl Server {
         let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let cores_in = |cpus: &commensal_core::cpuset::CpuSet| {
             let within = topology.cpus.iter().filter(|cpu| cpus.contains(cpu.id));
-            let part = Topology { cpus: within.cloned().collect() };
+            let part = Topology { cpus: within.cloned().collect(), ..Topology::default() };
             number(part.cores())
         };
         let nodes = topology.nodes();

@@ -22,6 +22,7 @@ mod faults;
 mod files;
 mod fixture;
 mod host;
+mod hotplug;
 mod limits;
 mod locks;
 mod machine;
@@ -322,6 +323,11 @@ impl FakeHost {
                 .files
                 .insert(PathBuf::from(format!("{folder}/core_id")), format!("{}\n", first / 2));
         }
+    }
+
+    /// Takes a CPU offline, or brings it back online.
+    pub fn set_online(&self, cpu: u32, online: bool) {
+        self.machine().set_online(cpu, online);
     }
 
     /// Adds core scheduling to the kernel, with SMT on or off. With SMT off, cookies fail with `ENODEV`.

@@ -67,15 +67,21 @@ mod tests {
 
     #[test]
     fn siblings_cores_and_caches() {
-        let two = Topology { cpus: vec![cpu(0, "0,2", "0,2"), cpu(1, "1,3", "1,3"), cpu(2, "0,2", "0,2")] };
+        let two = Topology {
+            cpus: vec![cpu(0, "0,2", "0,2"), cpu(1, "1,3", "1,3"), cpu(2, "0,2", "0,2")],
+            ..Topology::default()
+        };
         let found = places(&two);
         assert_eq!(found[0], CpuPlace { cpu: 0, siblings: [2, -1, -1], core: 0, llc: 0 });
         assert_eq!(found[1].llc, 1);
         assert_eq!(found[2], CpuPlace { cpu: 2, siblings: [0, -1, -1], core: 0, llc: 0 });
         assert_eq!(llcs(&found), 2);
-        let four = Topology { cpus: (0..4).map(|id| cpu(id, "0-3", "0-3")).collect() };
+        let four = Topology { cpus: (0..4).map(|id| cpu(id, "0-3", "0-3")).collect(), ..Topology::default() };
         assert_eq!(places(&four)[2].siblings, [0, 1, 3]);
-        let many = Topology { cpus: (0..40).map(|id| cpu(id, &id.to_string(), &id.to_string())).collect() };
+        let many = Topology {
+            cpus: (0..40).map(|id| cpu(id, &id.to_string(), &id.to_string())).collect(),
+            ..Topology::default()
+        };
         assert_eq!(llcs(&places(&many)), 16);
         assert_eq!(places(&many)[17].llc, 1);
     }

@@ -40,7 +40,7 @@ fn field_kib(text: &str, name: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Reads the online CPUs with their cores, SMT siblings, last-level caches and NUMA nodes.
+/// Reads the online CPUs with their cores, SMT siblings, last-level caches and NUMA nodes, and which CPUs are offline.
 ///
 /// # Errors
 /// Returns an error when the list of online CPUs cannot be read.
@@ -50,6 +50,8 @@ pub fn topology(host: &dyn Host) -> Result<Topology, SensorError> {
     let online: CpuSet = online
         .parse()
         .map_err(|error| SensorError::Form { file: format!("{base}/online"), what: format!("{error}") })?;
+    let possible: CpuSet =
+        text(host, &format!("{base}/possible")).and_then(|list| list.parse().ok()).unwrap_or_default();
     let nodes = nodes(host);
     let cpu = |id: u32| {
         let number = |name: &str| text(host, &format!("{base}/cpu{id}/topology/{name}"))?.parse().ok();
@@ -64,7 +66,7 @@ pub fn topology(host: &dyn Host) -> Result<Topology, SensorError> {
             node: nodes.iter().find(|(_, cpus)| cpus.contains(id)).map(|(node, _)| *node),
         }
     };
-    Ok(Topology { cpus: online.iter().map(cpu).collect() })
+    Ok(Topology { cpus: online.iter().map(cpu).collect(), offline: possible.difference(&online) })
 }
 
 /// Returns the CPUs that share the highest cache level with `cpu`.

@@ -9,7 +9,7 @@ mod scheduler;
 use commensal_core::actual::{ActualState, Capabilities, Cgroup, CgroupPath, CgroupRef, Hierarchy, Support};
 use commensal_core::desired::{ResolveOptions, resolve};
 use commensal_core::knob::{Controller, KnobId, TABLE, Value, Version};
-use commensal_core::topology::Machine;
+use commensal_core::topology::{LogicalCpu, Machine};
 use commensal_core::units::Bytes;
 use commensal_core::{config, plan};
 use std::collections::BTreeMap;
@@ -101,6 +101,11 @@ fn machine(text: &str) -> (Machine, ActualState, Capabilities, ResolveOptions) {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         match word {
             "cpus" => machine = Machine::simple(rest.parse().unwrap(), machine.memory),
+            "offline" => {
+                machine.topology.offline = rest.parse().unwrap();
+                let online = |cpu: &LogicalCpu| !machine.topology.offline.contains(cpu.id);
+                machine.topology.cpus.retain(online);
+            }
             "memory" => machine.memory = rest.parse().unwrap(),
             "layout" => actual.hierarchies = layout(rest),
             "lacks" => {

@@ -111,7 +111,12 @@ impl Machine {
         group.children.values().all(|child| self.fits(*child, own.or(above), changed))
     }
 
-    fn set_of(&self, group: &Group, file: &str) -> CpuSet {
+    /// The number from which on no CPU can exist.
+    fn cpu_limit(&self) -> u32 {
+        self.kernel.possible.iter().last().map_or(0, |last| last + 1)
+    }
+
+    pub(super) fn set_of(&self, group: &Group, file: &str) -> CpuSet {
         self.text(group, file).parse().unwrap_or_default()
     }
 
@@ -136,8 +141,13 @@ impl Machine {
 
     pub(super) fn set_list(&mut self, inode: u64, file: &str, text: &str) -> Answer<()> {
         let group = self.group(inode)?;
+        // In v1 the root's set, with which the kernel compares, has only the CPUs that are online.
+        let cpus = match self.version(group) {
+            Version::V1 => &self.kernel.cpus,
+            Version::V2 => &self.kernel.possible,
+        };
         let (all, limit) = match file {
-            "cpuset.cpus" => (&self.kernel.cpus, self.kernel.cpus.iter().last().map_or(0, |last| last + 1)),
+            "cpuset.cpus" => (cpus, self.cpu_limit()),
             _ => (&self.kernel.nodes, MAX_NODES),
         };
         let Some(parent) = self.parent(group) else { return Err(Errno::EACCES) };
@@ -171,8 +181,7 @@ impl Machine {
     /// Sets the exclusive CPUs for a v2 partition at or below the group. A CPU may be exclusive to only one of several
     /// siblings.
     pub(super) fn set_aside(&mut self, inode: u64, text: &str) -> Answer<()> {
-        let limit = self.kernel.cpus.iter().last().map_or(0, |last| last + 1);
-        let new = parse::list(text, limit)?;
+        let new = parse::list(text, self.cpu_limit())?;
         let group = self.group(inode)?;
         let siblings = self.parent(group).map(|parent| parent.children.values()).into_iter().flatten();
         let mut others =

@@ -107,7 +107,10 @@ pub(super) struct CallLog {
 /// The hardware and its load, and what the kernel supports.
 #[derive(Debug, Clone)]
 pub(super) struct FakeKernel {
+    /// The CPUs that are online.
     pub(super) cpus: CpuSet,
+    /// The CPUs that are or can come online.
+    pub(super) possible: CpuSet,
     /// Whether online work uses every CPU all the time.
     pub(super) online_is_busy: bool,
     pub(super) nodes: CpuSet,

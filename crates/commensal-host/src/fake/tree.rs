@@ -27,6 +27,7 @@ impl Machine {
     pub(super) fn new(cpus: CpuSet) -> Machine {
         Machine {
             kernel: FakeKernel {
+                possible: cpus.clone(),
                 cpus,
                 online_is_busy: false,
                 nodes: [0].into_iter().collect(),

@@ -9,6 +9,7 @@ mod delegation;
 mod faults;
 mod fixtures;
 mod forged;
+mod hotplug;
 mod levels;
 mod matrix;
 mod members;
