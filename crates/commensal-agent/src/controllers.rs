@@ -24,7 +24,7 @@ use commensal_core::control::latency::{LEAST_CPUS, Latency, LatencyInput, ProbeW
 use commensal_core::control::memory::{
     Candidate, GroupInput, GroupMemory, NodeInput, NodeMemory, Process, Victim,
 };
-use commensal_core::control::period::{DEFAULT_US, Period, fitting};
+use commensal_core::control::period::{DEFAULT_US, Period};
 use commensal_core::control::suppress::{Part, Suppress, SuppressInput, divide, floor, is_frame};
 use commensal_core::control::weights::{WeightInput, Weights};
 use commensal_core::cpuset::CpuSet;
@@ -212,9 +212,10 @@ impl Decided {
         for group in &mut desired.groups {
             let limits = &mut group.limits;
             if let Some(quota) = wants.quotas.get(&group.name) {
-                let quota = limits.get(CPU_MAX).map_or(*quota, |written| written.min(*quota));
+                let quota = (*quota).max(MicroCpus::LEAST_QUOTA);
+                let quota = limits.get(CPU_MAX).map_or(quota, |written| written.min(quota));
                 limits.set(CPU_MAX, quota);
-                limits.cpu_period = wants.period.map(|us| fitting(quota, us));
+                limits.cpu_period = wants.period.map(|us| quota.period_us(us));
             }
             if let (None, Some(weight)) = (limits.get(CPU_WEIGHT), wants.weights.get(&group.name)) {
                 limits.set(CPU_WEIGHT, *weight);
@@ -525,11 +526,11 @@ impl Controllers {
         decided.wants.period = tried.then_some(decision.period_us);
         let why = Arc::new(decision.why);
         for (group, quota) in &decided.wants.quotas {
-            let why = match fitting(*quota, decision.period_us) {
+            let why = match quota.period_us(decision.period_us) {
                 us if us == decision.period_us => Arc::clone(&why),
                 us => Arc::new(
                     Explanation::new(
-                        "the kernel's default: with the chosen period the quota would be below the kernel's minimum",
+                        "a longer one: with the chosen period the quota would be below the kernel's minimum",
                         "period = own",
                     )
                     .with("own", f64::from(us) / 1e3, "ms")

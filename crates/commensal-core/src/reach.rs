@@ -8,7 +8,7 @@ use crate::control::frame::{pool, size, theta};
 use crate::control::io::{FLOOR, shared};
 use crate::control::memory::{FREEZE_AT, LOW, LOW_MOST, QUEUE_AT};
 use crate::control::period::PERIODS_US;
-use crate::control::suppress::{floor, is_frame};
+use crate::control::suppress::{Part, divide, floor, is_frame};
 use crate::control::weights::{OVER_OTHER, WeightInput, Weights};
 use crate::cpuset::CpuSet;
 use crate::desired::{DesiredGroup, DesiredState};
@@ -18,7 +18,7 @@ use crate::limit::{CPU_MAX, CPU_SET, CPU_WEIGHT, FROZEN, IO_READ, IO_WEIGHT, IO_
 use crate::plan::Plan;
 use crate::text::{Align, columns};
 use crate::topology::{Device, Machine};
-use crate::units::{Bytes, BytesPerS, MicroCpus, Ppm, Weight};
+use crate::units::{Bytes, BytesPerS, MicroCpus, PERIOD_MAX_US, Ppm, Weight};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -161,12 +161,11 @@ impl<'a> Reaches<'a> {
             };
             self.add(&group.name, file, one);
             let Some(period) = self.file(KnobId::CpuPeriod) else { continue };
-            let (least, most) = (PERIODS_US.iter().min(), PERIODS_US.iter().max());
             let one = Reach {
-                from: f64::from(least.copied().unwrap_or_default()),
-                to: most.map(|us| f64::from(*us)),
+                from: f64::from(PERIODS_US.iter().min().copied().unwrap_or_default()),
+                to: Some(f64::from(PERIOD_MAX_US)),
                 rule: "the period under which online work waits least, each tried where the probe works and the \
-                       quota stops offline work"
+                       quota stops offline work; above 100 ms only if the quota would be below 1 ms otherwise"
                     .to_owned(),
                 ..row("quota period", "us", off.clone())
             };
@@ -233,9 +232,11 @@ impl<'a> Reaches<'a> {
                 for (knob, key) in [(KnobId::IoReadBps, IO_READ), (KnobId::IoWriteBps, IO_WRITE)] {
                     let Some(file) = self.file(knob) else { continue };
                     let own = group.limits.on_disk.get(&disk.device).and_then(|own| own.get(key));
+                    let own = own.map(|rate| rate.0 as f64);
+                    let least = self.least_rate(group);
                     let one = Reach {
-                        from: 1.0,
-                        to: own.map(|rate| rate.0 as f64),
+                        from: own.map_or(least, |own| own.min(least)),
+                        to: own,
                         rule: format!(
                             "{} of {}: half of what is used while an online group waits for it, then slowly back; all offline \
                              groups together keep {together} at least",
@@ -267,6 +268,19 @@ impl<'a> Reaches<'a> {
             };
             self.add(&group.name, file, one);
         }
+    }
+
+    /// The lowest rate of each of the group's cgroups (bytes per second): its part of [`FLOOR`] while the group is idle
+    /// and all other offline groups take what they can get.
+    fn least_rate(&self, group: &DesiredGroup) -> f64 {
+        let groups = self.of(Class::Offline);
+        let part = |(other, _): &(&DesiredGroup, &GroupSpec)| Part {
+            weight: other.limits.get(IO_WEIGHT).map_or(100.0, |weight| f64::from(weight.v2())),
+            used: (other.name == group.name).then_some(0.0),
+        };
+        let shares = divide(FLOOR, &groups.iter().map(part).collect::<Vec<_>>());
+        let own = groups.iter().zip(shares).find(|((other, _), _)| other.name == group.name);
+        (own.map_or(0.0, |(_, share)| share) / count(group.members.len().max(1))).floor().max(1.0)
     }
 
     fn memory(&mut self) {
@@ -326,7 +340,8 @@ fn count(number: usize) -> f64 {
 }
 
 impl Reach {
-    /// Formats the range, such as `1024 -> 10240 now, up to 102400`.
+    /// Formats the range in the direction in which the controller changes the value: `1024 -> 10240 now, up to 102400`
+    /// for a weight, `no limit -> down to 1 MiB/s` for a limit.
     fn range(&self) -> String {
         let amount = |value: f64| match self.unit {
             "B/s" => BytesPerS(value as u64).to_string(),
@@ -334,6 +349,10 @@ impl Reach {
             unit => format!("{} {unit}", (value * 1e3).round() / 1e3),
         };
         let most = self.to.map_or("no limit".to_owned(), |to| format!("up to {}", amount(to)));
+        if matches!(self.unit, "CPUs" | "B/s") {
+            let loosest = self.to.map_or("no limit".to_owned(), amount);
+            return format!("{loosest} -> down to {}", amount(self.from));
+        }
         match self.now {
             Some(now) if Some(now) == self.to => format!("-> {}", amount(now)),
             Some(now) if now > self.from => format!("{} -> {} now, {most}", amount(self.from), amount(now)),

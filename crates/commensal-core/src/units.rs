@@ -152,12 +152,41 @@ impl fmt::Display for IoPerS {
 
 /// The smallest quota per period that the kernel accepts (us; `min_cfs_quota_period`, kernel/sched/core.c).
 pub const QUOTA_MIN_US: u64 = 1_000;
+/// The period of a quota in a new cgroup (us; `default_cfs_period`, kernel/sched/fair.c).
+pub const PERIOD_US: u32 = 100_000;
+/// The longest period that the kernel accepts (us; `max_cfs_quota_period`, kernel/sched/core.c).
+pub const PERIOD_MAX_US: u32 = 1_000_000;
 
 /// An amount of CPU time per time, in millionths of a logical CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MicroCpus(pub u64);
 
 impl MicroCpus {
+    /// The smallest quota that the kernel accepts, with the longest period.
+    pub const LEAST_QUOTA: MicroCpus = MicroCpus(QUOTA_MIN_US * 1_000_000 / PERIOD_MAX_US as u64);
+
+    /// The quota per period of `period_us`, rounded down, but at least the kernel's minimum (us).
+    #[must_use]
+    pub fn quota_us(self, period_us: u32) -> u64 {
+        self.exact_us(period_us).max(QUOTA_MIN_US)
+    }
+
+    fn exact_us(self, period_us: u32) -> u64 {
+        u64::try_from(u128::from(self.0) * u128::from(period_us) / 1_000_000).unwrap_or(u64::MAX)
+    }
+
+    /// The period for a quota of this amount (us): `period_us`, or a longer one if with it the quota would be below the
+    /// kernel's minimum.
+    #[must_use]
+    pub fn period_us(self, period_us: u32) -> u32 {
+        if self.exact_us(period_us) >= QUOTA_MIN_US {
+            return period_us;
+        }
+        let needed = (QUOTA_MIN_US * 1_000_000).div_ceil(self.0.max(1));
+        let needed = u32::try_from(needed).unwrap_or(PERIOD_MAX_US);
+        needed.max(PERIOD_US).max(period_us).min(PERIOD_MAX_US)
+    }
+
     /// The amount of `count` whole CPUs.
     #[must_use]
     pub fn whole(count: usize) -> MicroCpus {

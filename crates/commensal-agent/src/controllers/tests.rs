@@ -162,18 +162,18 @@ fn nothing_is_cut_where_pressure_of_groups_cannot_be_had() {
 
 // promise 23
 #[test]
-fn a_period_that_makes_the_quota_too_small_is_not_used() {
-    let mut decided = Decided::default();
-    decided.wants.period = Some(10_000);
-    decided.wants.quotas.insert(name("etl"), MicroCpus(500_000));
-    decided.wants.quotas.insert(name("batch"), MicroCpus(50_000));
-    let mut desired = world(&["web", "etl", "batch"]).planned.desired;
-    decided.adjust(&mut desired);
-    let period = |text: &str| {
-        let group = desired.groups.iter().find(|group| group.name == name(text)).unwrap();
-        group.limits.cpu_period
-    };
-    assert_eq!((period("etl"), period("batch"), period("web")), (Some(10_000), Some(100_000), None));
+fn a_period_that_makes_the_quota_too_small_is_replaced_by_a_longer_one() {
+    for (micro_cpus, us) in [(500_000, 10_000), (50_000, 100_000), (5_000, 200_000), (5, 1_000_000)] {
+        let mut decided = Decided::default();
+        decided.wants.period = Some(10_000);
+        decided.wants.quotas.insert(name("etl"), MicroCpus(micro_cpus));
+        let mut desired = world(&["web", "etl"]).planned.desired;
+        decided.adjust(&mut desired);
+        for group in &desired.groups {
+            let want = (group.name == name("etl")).then_some(us);
+            assert_eq!(group.limits.cpu_period, want, "{}, {micro_cpus}", group.name);
+        }
+    }
 }
 
 // promise 5

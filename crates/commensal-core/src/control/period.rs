@@ -8,7 +8,7 @@
 
 use super::explain::Explanation;
 use super::{Clock, sound};
-use crate::units::{MicroCpus, QUOTA_MIN_US};
+use crate::units::PERIOD_US;
 
 /// The periods (us) in the order of the trials. The longest is the kernel's default of 100 ms: a longer period would
 /// stop a group for noticeable times.
@@ -17,7 +17,7 @@ pub const PERIODS_US: [u32; 4] = [100_000, 50_000, 20_000, 10_000];
 const MEANS: [&str; PERIODS_US.len()] = ["at_100ms", "at_50ms", "at_20ms", "at_10ms"];
 /// The period (us) in force until there are measurements: the kernel's default, which was also the best period in
 /// measurements (Linux 6.18).
-pub const DEFAULT_US: u32 = 100_000;
+pub const DEFAULT_US: u32 = PERIOD_US;
 /// Length of a trial (ms): a hundred of the longest periods.
 pub const TRIAL_MS: u64 = 10_000;
 /// Time (ms) after a change of the period that is not measured: ten of the longest periods. In this time the throttling
@@ -70,16 +70,6 @@ pub struct Period {
     /// The best period before the last series of trials.
     former: usize,
     seen: [TrialSum; PERIODS_US.len()],
-}
-
-/// The period (us) for a quota: `chosen`, or the kernel's default if with `chosen` the quota would be less than
-/// [`QUOTA_MIN_US`].
-#[must_use]
-pub fn fitting(quota: MicroCpus, chosen: u32) -> u32 {
-    match quota.0.saturating_mul(u64::from(chosen)) / 1_000_000 < QUOTA_MIN_US {
-        true => DEFAULT_US,
-        false => chosen,
-    }
 }
 
 impl Default for Period {

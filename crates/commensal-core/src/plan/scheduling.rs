@@ -9,7 +9,7 @@ use crate::group::Class;
 use crate::knob::{Controller, KnobId, Value, Version};
 use crate::limit::{CPU_MAX, CPU_WEIGHT};
 use crate::scheduler::{Order, Orders, Quota};
-use crate::units::{MicroCpus, QUOTA_MIN_US, Weight};
+use crate::units::{MicroCpus, Weight};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
@@ -104,9 +104,8 @@ impl Draft<'_> {
     }
 
     fn limit(&self, group: &DesiredGroup, member: &Member, amount: MicroCpus) -> Quota {
-        let period_us = self.period_us(group, member);
-        let exact = (u128::from(amount.0) * u128::from(period_us) / 1_000_000) as u64;
-        Quota { quota_us: exact.max(QUOTA_MIN_US), period_us }
+        let period_us = amount.period_us(self.usual_period_us(group, member));
+        Quota { quota_us: amount.quota_us(period_us), period_us: u64::from(period_us) }
     }
 
     /// Whether the class of the group is set on exactly this cgroup.

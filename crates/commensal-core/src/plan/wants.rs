@@ -8,12 +8,9 @@ use crate::group::Class;
 use crate::knob::{Controller, File, KnobId, KnobStatus, Value, Version};
 use crate::limit::{CPU_MAX, CPU_QOS_LEVEL, CPU_SET, CPU_WEIGHT, IO_WEIGHT, Write};
 use crate::topology::Device;
-use crate::units::{MicroCpus, QUOTA_MIN_US, Weight};
+use crate::units::{MicroCpus, PERIOD_MAX_US, PERIOD_US, QUOTA_MIN_US, Weight};
 use crate::vendor::Switch;
 use std::collections::BTreeSet;
-
-/// Quota period of a new group (us).
-const PERIOD_US: u64 = 100_000;
 
 impl Draft<'_> {
     pub fn collect(&mut self) {
@@ -95,11 +92,7 @@ impl Draft<'_> {
             list.extend(self.online_level(group, member, level));
         }
         if let Some(amount) = limits.get(CPU_MAX) {
-            list.push(self.quota(group, member, amount));
-            list.extend(limits.cpu_period.map(|us| {
-                let why = format!("the quota's period is {us} us");
-                Setting::new(KnobId::CpuPeriod, Value::Number(i64::from(us)), why)
-            }));
+            list.extend(self.quota(group, member, amount));
         }
         for (row, limit) in limits.each.iter() {
             if let Write::Plain(knob) = row.write {
@@ -152,7 +145,7 @@ impl Draft<'_> {
             self.actual.cgroups.get(place).and_then(|found| found.values.get(&(KnobId::CpuPeriod, None)));
         let period_us = match found {
             Some(Value::Number(period)) => *period,
-            _ => i64::try_from(PERIOD_US).unwrap_or(i64::MAX),
+            _ => i64::from(PERIOD_US),
         };
         super::systemd::instead(unit, &place.path, setting, period_us, &self.desired.disk_names)
     }
@@ -161,25 +154,42 @@ impl Draft<'_> {
         self.actual.hierarchy_of(Controller::Cpu).map(|index| self.actual.hierarchies[index].version)
     }
 
-    /// The quota of `cpu.max`: CPUs times period, but at least the kernel's minimum.
-    fn quota(&mut self, group: &DesiredGroup, member: &Member, amount: MicroCpus) -> Setting {
-        let period_us = self.period_us(group, member);
-        let exact = (u128::from(amount.0) * u128::from(period_us) / 1_000_000) as u64;
-        let quota_us = exact.max(QUOTA_MIN_US);
-        if quota_us != exact {
-            let gets = MicroCpus(quota_us * 1_000_000 / period_us.max(1));
-            let note = format!(
-                "group {}: cpu.max = {amount} is below the kernel's smallest quota and becomes {gets}",
-                group.name
+    /// The quota of `cpu.max`, and its period if that must be changed: by the agent, or because with the period that the
+    /// cgroup has the quota would be below the kernel's minimum.
+    fn quota(&mut self, group: &DesiredGroup, member: &Member, amount: MicroCpus) -> Vec<Setting> {
+        let has = self.usual_period_us(group, member);
+        let period_us = amount.period_us(has);
+        let quota_us = amount.quota_us(period_us);
+        let gets = MicroCpus(quota_us * 1_000_000 / u64::from(period_us.max(1)));
+        if gets > amount {
+            let because = format!(
+                "the kernel's smallest quota is {QUOTA_MIN_US} us of every {PERIOD_MAX_US} us, so the group gets {gets}"
             );
-            self.report.note(note);
+            self.report.unmet(
+                group,
+                format!("cpu.max = {amount}"),
+                because,
+                "choose at least 0.001 cores, or stop the group with frozen = true",
+            );
         }
         let why = format!("cpu.max = {amount}: {quota_us} us of every {period_us} us");
-        Setting::new(KnobId::CpuMax, Value::Number(i64::try_from(quota_us).unwrap_or(i64::MAX)), why)
+        let value = Value::Number(i64::try_from(quota_us).unwrap_or(i64::MAX));
+        let mut settings = vec![Setting::new(KnobId::CpuMax, value, why)];
+        if group.limits.cpu_period.is_some() || period_us != has {
+            let why = match period_us > has {
+                true => format!(
+                    "the quota's period is {period_us} us: the kernel takes no quota below {QUOTA_MIN_US} us"
+                ),
+                false => format!("the quota's period is {period_us} us"),
+            };
+            settings.push(Setting::new(KnobId::CpuPeriod, Value::Number(i64::from(period_us)), why));
+        }
+        settings
     }
 
-    /// The quota period (us): the wanted one, otherwise the one that the cgroup has after the plan.
-    pub fn period_us(&self, group: &DesiredGroup, member: &Member) -> u64 {
+    /// The quota period (us) unless the amount needs a longer one: the one that the agent has chosen, otherwise the one
+    /// that the cgroup has without commensal.
+    pub fn usual_period_us(&self, group: &DesiredGroup, member: &Member) -> u32 {
         let place = self
             .actual
             .hierarchy_of(Controller::Cpu)
@@ -190,10 +200,10 @@ impl Draft<'_> {
             ours.or_else(|| self.actual.cgroups.get(&place)?.values.get(&(KnobId::CpuPeriod, None)))
         });
         match (group.limits.cpu_period, found) {
-            (Some(wanted), _) => u64::from(wanted),
+            (Some(wanted), _) => wanted,
             // A group that commensal created returns to the default of a new group.
             (None, _) if member.own => PERIOD_US,
-            (None, Some(Value::Number(period))) => u64::try_from(*period).unwrap_or(PERIOD_US),
+            (None, Some(Value::Number(period))) => u32::try_from(*period).unwrap_or(PERIOD_US),
             _ => PERIOD_US,
         }
     }

@@ -88,6 +88,21 @@ fn headroom_is_told_as_a_frame_or_as_a_quota_with_its_range() {
 // promise 28
 #[test]
 fn disks_are_told_where_pressure_of_groups_can_be_had() {
+    let range = |groups: &str| {
+        let rows = told(false, 4, groups);
+        rows.iter().find(|one| one.what == "io.max").map(|one| (one.from, one.to)).unwrap()
+    };
+    assert_eq!(range(GROUPS), (1_048_576.0, None));
+    let limited = GROUPS.replace("\"/etl\" }]", "\"/etl\" }]\nio.read = \"2 MiB/s\"");
+    assert_eq!(range(&limited), (1_048_576.0, Some(2_097_152.0)));
+    // Two groups share the floor, and the idle one of them gets a tenth of its half.
+    let two = format!("{GROUPS}[group.second]\nclass = \"offline\"\nmatch = [{{ cgroup = \"/shell\" }}]\n");
+    assert_eq!(range(&two), (52_428.0, None));
+    for (groups, words) in [(GROUPS, "no limit -> down to 1 MiB/s"), (&limited, "2 MiB/s -> down to 1 MiB/s")]
+    {
+        let text = text(&told(false, 4, groups));
+        assert!(text.contains(words), "{text}");
+    }
     let disk = |told: &[Reach]| told.iter().filter(|one| one.controller == "disk").count();
     assert_eq!((disk(&told(true, 4, GROUPS)), disk(&told(false, 4, GROUPS))), (0, 2));
     assert_eq!(disk(&told(false, 4, &format!("[agent]\nio = false\n{GROUPS}"))), 0);

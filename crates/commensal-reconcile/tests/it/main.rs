@@ -18,6 +18,7 @@ mod on_machine;
 mod originals;
 mod properties;
 mod queue;
+mod quota;
 mod rounds;
 mod safe_state;
 mod scheduler;

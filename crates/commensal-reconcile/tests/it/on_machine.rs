@@ -44,6 +44,20 @@ impl Machine {
         Instance::of_machine(&state, &self.prefix)
     }
 
+    /// The group `etl` of the cpu controller.
+    fn etl(&self) -> PathBuf {
+        self.cpu.join(format!("{}-offline/etl", self.prefix))
+    }
+
+    /// Quota and period of the group `etl` (us).
+    fn quota(&self) -> (u64, u64) {
+        let read = |file: &str| std::fs::read_to_string(self.etl().join(file));
+        let v1 = || ["cpu.cfs_quota_us", "cpu.cfs_period_us"].map(|file| read(file).unwrap()).concat();
+        let text = read("cpu.max").unwrap_or_else(|_| v1());
+        let mut numbers = text.split_whitespace().map(|number| number.parse().unwrap());
+        (numbers.next().unwrap(), numbers.next().unwrap())
+    }
+
     /// Puts everything back.
     fn restored(&mut self) {
         let (state, boot_id) = (self.state(), machine::boot_id(&self.host).unwrap());
@@ -66,27 +80,39 @@ fn a_quota_with_another_period_and_back() {
     let Some(mut machine) = Machine::new(test, "period") else { return };
     let specs = specs("[group.etl]\nclass = \"offline\"\ncpu.max = \"50 %\"\n");
     let mut reconciler = Reconciler::new(machine.instance(), &mut machine.host).unwrap();
-    let etl = machine.cpu.join(format!("{}-offline/etl", machine.prefix));
-    let read = |file: &str| std::fs::read_to_string(etl.join(file)).map(|text| text.trim().to_owned());
-    let in_force = || -> (u64, u64) {
-        let v1 = || format!("{} {}", read("cpu.cfs_quota_us").unwrap(), read("cpu.cfs_period_us").unwrap());
-        let text = read("cpu.max").unwrap_or_else(|_| v1());
-        let (quota, period) = text.split_once(' ').unwrap();
-        (quota.parse().unwrap(), period.parse().unwrap())
-    };
     let mut shares = Vec::new();
     for (ms, period) in [(0, None), (100, Some(10_000)), (200, Some(50_000)), (300, None)] {
         let adjust = |desired: &mut DesiredState| desired.groups[0].limits.cpu_period = period;
         let request = PlanRequest { adjust: &adjust, ..PlanRequest::all(&specs) };
         let round = reconciler.round(&mut machine.host, ms, &request).unwrap();
         assert_eq!(round.problems, [""; 0]);
-        let (quota, found) = in_force();
+        let (quota, found) = machine.quota();
         assert_eq!(found, u64::from(period.unwrap_or(100_000)));
         shares.push(quota as f64 / found as f64);
     }
     assert!(shares.iter().all(|share| (share - shares[0]).abs() < 1e-3), "{shares:?}");
     machine.restored();
-    assert!(!etl.parent().unwrap().exists());
+    assert!(!machine.etl().exists());
+}
+
+/// The kernel takes a quota below 1 ms of 100 ms with a longer period, and the smallest one where nothing is small enough.
+#[test]
+fn a_quota_below_a_millisecond_has_a_longer_period() {
+    let test = "a_quota_below_a_millisecond_has_a_longer_period";
+    let Some(mut machine) = Machine::new(test, "small") else { return };
+    let mut reconciler = Reconciler::new(machine.instance(), &mut machine.host).unwrap();
+    for (ms, cores, want, unmet) in [
+        (0, "0.005", (1_000, 200_000), 0),
+        (100, "0.5", (50_000, 100_000), 0),
+        (200, "0.001", (1_000, 1_000_000), 0),
+        (300, "0.0005", (1_000, 1_000_000), 1),
+    ] {
+        let specs = specs(&format!("[group.etl]\nclass = \"offline\"\ncpu.max = \"{cores} cores\"\n"));
+        let round = reconciler.round(&mut machine.host, ms, &PlanRequest::all(&specs)).unwrap();
+        assert_eq!(round.problems, [""; 0], "{cores}");
+        assert_eq!((machine.quota(), round.planned.plan.unmet.len()), (want, unmet), "{cores}");
+    }
+    machine.restored();
 }
 
 /// Which number the next process gets depends on all others of the machine.
