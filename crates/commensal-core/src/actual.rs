@@ -231,6 +231,13 @@ impl Hierarchy {
         all.iter().find(with_cpu).or_else(|| all.iter().find(|one| one.version == Version::V2))
     }
 
+    /// Whether this is the unified hierarchy and controllers can be enabled in it; beside v1 hierarchies it may have
+    /// none.
+    #[must_use]
+    pub fn has_v2_controllers(&self) -> bool {
+        self.version == Version::V2 && self.controllers.iter().any(|one| !one.built_in(Version::V2))
+    }
+
     /// Short name of the hierarchy: the names of its v1 controllers, separated by commas, or `v2`.
     #[must_use]
     pub fn label(&self) -> String {
@@ -289,15 +296,25 @@ pub enum Manager {
     Systemd,
 }
 
-/// The manager of the unified hierarchy, and where in the hierarchy commensal can create groups.
+/// The manager of the unified hierarchy, and where in the hierarchies commensal can create groups.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tenancy {
-    /// The program other than commensal that manages the hierarchy.
+    /// The program other than commensal that manages the unified hierarchy.
     pub manager: Manager,
-    /// The group below which commensal creates its groups: the root, or a group that was delegated to it.
+    /// The group below which commensal creates its groups in every hierarchy: the root, a group that was delegated to
+    /// it, or the one that the user has chosen.
     pub base: CgroupPath,
     /// Why commensal cannot create cgroups although it can write to existing cgroups; `None` if it can create cgroups.
     pub obstacle: Option<String>,
+}
+
+impl Tenancy {
+    /// Why commensal cannot create cgroups in hierarchies of this version; `None` if it can. A manager manages only the
+    /// unified hierarchy, but a chosen group that cannot be used can be used in none.
+    #[must_use]
+    pub fn obstacle_in(&self, version: Version) -> Option<&str> {
+        self.obstacle.as_deref().filter(|_| version == Version::V2 || self.base.depth() > 0)
+    }
 }
 
 /// Core-scheduling cookies of the threads in and below a group.
@@ -414,8 +431,8 @@ impl ActualState {
     /// Whether commensal can create groups in this hierarchy.
     #[must_use]
     pub fn own_possible(&self, hierarchy: usize) -> bool {
-        let unified = self.hierarchies.get(hierarchy).is_some_and(|one| one.version == Version::V2);
-        let managed = unified && self.tenancy.obstacle.is_some();
+        let version = self.hierarchies.get(hierarchy).map(|one| one.version);
+        let managed = version.is_some_and(|version| self.tenancy.obstacle_in(version).is_some());
         !managed && !self.closed.contains(&hierarchy)
     }
 

@@ -141,10 +141,12 @@ fn without_cgroups(group: &DesiredGroup, obstacle: &str, plan: &mut Plan) {
         group: group.name.clone(),
         what: format!("class {} and limits", group.class),
         because: obstacle.to_owned(),
-        try_this: match obstacle.contains("systemd") {
-            true => DELEGATE.to_owned(),
-            false => "run as root and outside a container, or in a cgroup that was delegated to your user"
-                .to_owned(),
+        try_this: if obstacle.contains("--cgroup-root") {
+            "create that cgroup, or choose one that exists".to_owned()
+        } else if obstacle.contains("systemd") {
+            DELEGATE.to_owned()
+        } else {
+            "run as root and outside a container, or in a cgroup that was delegated to your user".to_owned()
         },
     });
 }

@@ -6,14 +6,14 @@ use crate::run_delay;
 use crate::sched_ext;
 use crate::vendor;
 use commensal_core::actual::{
-    ABSOLUTE_EXPEL, CORE_SCHED, Capabilities, CgroupPath, Hierarchy, MARKS, QOS_SMT_EXPEL, SCHED_EXT, SMT,
-    Support, Tenancy,
+    ABSOLUTE_EXPEL, CORE_SCHED, Capabilities, Hierarchy, MARKS, QOS_SMT_EXPEL, SCHED_EXT, SMT, Support,
+    Tenancy,
 };
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Knob, KnobId, KnobStatus, Scope, TABLE, Value, Version};
 use commensal_core::topology::Machine;
 use commensal_host::{Dir, Host, HostError, below};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Tests every knob (kernel setting of a cgroup) that commensal writes, in a scratch group `name` below the parent of
 /// commensal's groups in each hierarchy. First removes a scratch group of the same name that a killed process left
@@ -30,13 +30,13 @@ pub fn probe(
     let mut tried = 0;
     for (index, hierarchy) in hierarchies.iter().enumerate().filter(|(_, one)| !one.controllers.is_empty()) {
         tried += 1;
-        if hierarchy.version == Version::V2 && tenancy.obstacle.is_some() {
+        if tenancy.obstacle_in(hierarchy.version).is_some() {
             by_sight(host, hierarchy, &mut caps);
             continue;
         }
-        match scratch(host, hierarchy, &base_of(hierarchy, tenancy), name) {
+        match scratch(host, hierarchy, tenancy, name) {
             Ok((root, dir)) => {
-                let base = base_of(hierarchy, tenancy);
+                let base = &tenancy.base;
                 let above = if base.depth() == 0 { "the root" } else { base.as_str() };
                 let scratch = Scratch { root, dir, version: hierarchy.version, machine, above };
                 hierarchy_knobs(host, hierarchy, scratch, &mut caps);
@@ -75,13 +75,12 @@ pub fn probe(
     caps
 }
 
-/// Returns the parent of commensal's groups in this hierarchy. Outside the unified hierarchy it is always the root,
-/// because only the unified hierarchy can be delegated.
-fn base_of(hierarchy: &Hierarchy, tenancy: &Tenancy) -> CgroupPath {
-    match hierarchy.version {
-        Version::V1 => CgroupPath::root(),
-        Version::V2 => tenancy.base.clone(),
-    }
+/// Returns where a scratch group may be in this hierarchy, the best place first: in the parent of commensal's groups, or
+/// above it where that does not exist yet.
+fn places(hierarchy: &Hierarchy, tenancy: &Tenancy) -> impl Iterator<Item = PathBuf> {
+    let above = tenancy.base.ancestors().into_iter().rev();
+    let mount = PathBuf::from(&hierarchy.mount);
+    std::iter::once(tenancy.base.clone()).chain(above).map(move |path| below(&mount, path.as_str()))
 }
 
 /// Checks knobs without a scratch group: reads only whether their files exist in other groups.
@@ -95,7 +94,8 @@ fn by_sight(host: &mut dyn Host, hierarchy: &Hierarchy, caps: &mut Capabilities)
             continue;
         };
         let name = row.controller.v2_name();
-        if !row.controller.built_in(hierarchy.version)
+        if hierarchy.version == Version::V2
+            && !row.controller.built_in(hierarchy.version)
             && enabled.split_whitespace().all(|other| other != name)
         {
             let support = match row.vendor.is_some() && !vendor::has_switch(host, row.id) {
@@ -105,7 +105,8 @@ fn by_sight(host: &mut dyn Host, hierarchy: &Hierarchy, caps: &mut Capabilities)
             caps.knobs.insert((row.id, hierarchy.version), support);
             continue;
         }
-        let dir = if row.scope == Scope::RootOnly { Some(root) } else { child };
+        // In v1 the root has most files, too.
+        let dir = if row.scope == Scope::RootOnly { Some(root) } else { child.or(Some(root)) };
         let there = dir.is_some_and(|dir| host.read(dir, file.name).is_ok());
         let support = match there {
             true => Support::Untried { because: "commensal has no cgroup in which to test it".to_owned() },
@@ -133,16 +134,16 @@ fn obstacle(host: &dyn Host, error: &HostError) -> String {
 pub fn sweep(host: &mut dyn Host, hierarchies: &[Hierarchy], tenancy: &Tenancy, name: &str) -> Vec<String> {
     let mut removed = Vec::new();
     for hierarchy in hierarchies {
-        let base = base_of(hierarchy, tenancy);
-        let Ok(root) = host.open(&below(Path::new(&hierarchy.mount), base.as_str())) else { continue };
-        if let Ok(left) = host.open_child(root, name) {
-            if host.rmdir(root, name, left.inode).is_ok() {
-                let base = below(Path::new(&hierarchy.mount), base.as_str());
-                removed.push(format!("removed {}", base.join(name).display()));
+        for place in places(hierarchy, tenancy) {
+            let Ok(root) = host.open(&place) else { continue };
+            if let Ok(left) = host.open_child(root, name) {
+                if host.rmdir(root, name, left.inode).is_ok() {
+                    removed.push(format!("removed {}", place.join(name).display()));
+                }
+                host.close(left);
             }
-            host.close(left);
+            host.close(root);
         }
-        host.close(root);
     }
     removed
 }
@@ -154,8 +155,7 @@ fn namespaced_root(host: &mut dyn Host, hierarchy: &Hierarchy) -> bool {
     let Ok(root) = host.open(Path::new(&hierarchy.mount)) else { return false };
     // A v2 hierarchy without controllers, mounted in addition to v1 hierarchies, can limit nothing, so no test is
     // needed.
-    let inner = hierarchy.version == Version::V2
-        && hierarchy.controllers.iter().any(|one| !one.built_in(Version::V2))
+    let inner = hierarchy.has_v2_controllers()
         && host.read(root, "cgroup.type").is_ok()
         && host.read(root, "cgroup.procs").is_ok_and(|procs| !procs.trim().is_empty());
     host.close(root);
@@ -165,12 +165,12 @@ fn namespaced_root(host: &mut dyn Host, hierarchy: &Hierarchy) -> bool {
 fn scratch(
     host: &mut dyn Host,
     hierarchy: &Hierarchy,
-    base: &CgroupPath,
+    tenancy: &Tenancy,
     name: &str,
 ) -> Result<(Dir, Dir), HostError> {
-    let tenancy = Tenancy { base: base.clone(), ..Tenancy::default() };
-    sweep(host, std::slice::from_ref(hierarchy), &tenancy, name);
-    let root = host.open(&below(Path::new(&hierarchy.mount), base.as_str()))?;
+    sweep(host, std::slice::from_ref(hierarchy), tenancy, name);
+    let there = places(hierarchy, tenancy).find_map(|place| host.open(&place).ok());
+    let root = there.map_or_else(|| host.open(Path::new(&hierarchy.mount)), Ok)?;
     match host.mkdir(root, name) {
         Ok(dir) => Ok((root, dir)),
         Err(error) => {
@@ -290,7 +290,12 @@ fn try_once(host: &mut dyn Host, scratch: Scratch<'_>, row: &Knob) -> (Support, 
     if file.per_device() && device.is_none() {
         return (Support::No { because: "no whole disk was found to limit".to_owned() }, false);
     }
-    let value = file.normalise(&test_value(row.id, machine));
+    // In v1 a cpuset can have only what its parent has.
+    let above = host.read(root, file.name).ok().and_then(|text| file.parse(&text, None).ok());
+    let value = match above {
+        Some(Value::List(list)) if version == Version::V1 && !list.is_empty() => Value::List(list),
+        _ => file.normalise(&test_value(row.id, machine)),
+    };
     let Ok(text) = file.encode(&value, device) else {
         return (Support::No { because: format!("{} has no test value", row.name) }, false);
     };

@@ -1,5 +1,8 @@
-//! Finds the manager of the unified hierarchy, and the group below which commensal may create groups:
+//! Finds the manager of the unified hierarchy, and the group below which commensal may create groups in every hierarchy:
 //!
+//! * The group that the user has chosen, if it exists: in the unified hierarchy or, if that has no controllers, in any
+//!   v1 hierarchy. In the others a plan creates it.
+//! * Without a unified hierarchy that has controllers: the root.
 //! * Root without a manager: the root of the hierarchy.
 //! * With systemd: the unit of this process, if it has `Delegate=yes`. systemd marks the group of such a unit with the
 //!   extended attributes `trusted.delegate` (for root) and `user.delegate` (since 251).
@@ -7,29 +10,31 @@
 //!   "Model of Delegation"); below a user's systemd, the unit as for root with systemd.
 
 use commensal_core::actual::{CgroupPath, Hierarchy, Manager, Tenancy};
-use commensal_core::knob::Version;
 use commensal_host::{Dir, Host, below};
 use std::path::Path;
 
-/// Examines the unified hierarchy, if it has controllers. `chosen` is the parent group chosen by the user.
+/// Examines the hierarchies. `chosen` is the parent group chosen by the user.
 pub fn look(host: &mut dyn Host, hierarchies: &[Hierarchy], chosen: Option<&CgroupPath>) -> Tenancy {
-    let unified = hierarchies.iter().find(|hierarchy| {
-        hierarchy.version == Version::V2 && hierarchy.controllers.iter().any(|one| !one.built_in(Version::V2))
-    });
-    let Some(unified) = unified else { return Tenancy::default() };
+    let unified = hierarchies.iter().find(|hierarchy| hierarchy.has_v2_controllers());
     // In a container that has the host's cgroup tree, only the tree itself shows whether systemd manages the tree.
-    let systemd = host.list(Path::new("/run/systemd/system")).is_ok()
-        || open(host, unified, &CgroupPath::new("/init.scope")).map(|dir| host.close(dir)).is_some();
+    let systemd = unified.is_some_and(|unified| {
+        host.list(Path::new("/run/systemd/system")).is_ok()
+            || is_there(host, unified, &CgroupPath::new("/init.scope"))
+    });
     if let Some(chosen) = chosen {
         // If the user chose the root of the hierarchy, commensal treats it as not managed: that is the user's decision.
         let manager = if systemd && chosen.depth() > 0 { Manager::Systemd } else { Manager::Nobody };
-        let there = open(host, unified, chosen).map(|dir| host.close(dir)).is_some();
+        let there = match unified {
+            Some(unified) => is_there(host, unified, chosen),
+            None => hierarchies.iter().any(|one| !one.controllers.is_empty() && is_there(host, one, chosen)),
+        };
         let obstacle = match there {
             false => Some(format!("there is no cgroup {chosen} (--cgroup-root)")),
-            true => out_of_reach(host, unified, chosen),
+            true => unified.and_then(|unified| out_of_reach(host, unified, chosen)),
         };
         return Tenancy { manager, base: chosen.clone(), obstacle };
     }
+    let Some(unified) = unified else { return Tenancy::default() };
     let manager = if systemd { Manager::Systemd } else { Manager::Nobody };
     match (systemd, host.euid()) {
         (false, 0) => Tenancy { manager, ..Tenancy::default() },
@@ -45,8 +50,12 @@ pub(crate) fn delegated(host: &mut dyn Host, dir: Dir) -> bool {
         .any(|name| host.attribute(dir, name).is_ok_and(|value| value.as_deref() == Some("1")))
 }
 
-fn open(host: &mut dyn Host, unified: &Hierarchy, path: &CgroupPath) -> Option<Dir> {
-    host.open(&below(Path::new(&unified.mount), path.as_str())).ok()
+fn open(host: &mut dyn Host, hierarchy: &Hierarchy, path: &CgroupPath) -> Option<Dir> {
+    host.open(&below(Path::new(&hierarchy.mount), path.as_str())).ok()
+}
+
+fn is_there(host: &mut dyn Host, hierarchy: &Hierarchy, path: &CgroupPath) -> bool {
+    open(host, hierarchy, path).map(|dir| host.close(dir)).is_some()
 }
 
 /// Returns the group of this process in the unified hierarchy.

@@ -304,7 +304,7 @@ fn mechanism(survey: &Survey, prefix: &str, identity: Option<&str>) -> (String, 
     let version = cpu.map_or(Version::V2, |cpu| cpu.version);
     let rungs = ladder(caps, version, identity);
     let no_cpu = cpu.is_none().then(|| "no cgroup hierarchy has the cpu controller".to_owned());
-    let own = survey.tenancy.obstacle.clone().filter(|_| version == Version::V2);
+    let own = survey.tenancy.obstacle_in(version).map(str::to_owned);
     let obstacle = caps.cgroup_obstacle.clone().or(own).or(no_cpu);
     if let Some(obstacle) = obstacle {
         let weak = offline_task_policy(&obstacle, None).weak;

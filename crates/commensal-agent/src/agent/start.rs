@@ -1,7 +1,6 @@
 //! Preconditions of an agent's start: the locks that make it the only agent, and its own cgroup.
 
 use crate::error::AgentError;
-use commensal_core::knob::Version;
 use commensal_host::{Host, HostError, Lock, Signal};
 use commensal_reconcile::agent_lock::{lock_path, record, recorded};
 use commensal_reconcile::{DelegationError, Instance, Mastery, ReconcileError, journal, step_out};
@@ -106,7 +105,7 @@ pub(super) fn machine_lock(host: &mut dyn Host, instance: &Instance) -> Result<L
 /// delegated cgroup are not an error yet; they are reported when controllers must be enabled.
 pub(super) fn make_room(host: &mut dyn Host, instance: &Instance, survey: &Survey) -> Result<(), AgentError> {
     let base = &survey.tenancy.base;
-    let unified = survey.hierarchies.iter().find(|one| one.version == Version::V2);
+    let unified = survey.hierarchies.iter().find(|one| one.has_v2_controllers());
     let Some(unified) = unified.filter(|_| base.depth() > 0 && survey.tenancy.obstacle.is_none()) else {
         return Ok(());
     };

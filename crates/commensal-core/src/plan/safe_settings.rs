@@ -83,7 +83,7 @@ fn before(desired: &DesiredState, actual: &ActualState, key: &SettingRef) -> Opt
         Some(_) => Some(current(actual, place, *knob, *device)),
         None => {
             let version = actual.hierarchies.get(place.hierarchy)?.version;
-            Some(own_default(desired, (*knob, knob.row().file(version)?), version, *device))
+            Some(own_default(desired, actual, (place, *knob, knob.row().file(version)?), *device))
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Limits that need several knobs: CPU sets with their partitions, and disk shares.
 
 use super::draft::{Draft, Setting};
+use super::wants::whole_set;
 use crate::actual::{CgroupPath, CgroupRef};
 use crate::cpuset::CpuSet;
 use crate::desired::{DesiredGroup, Limits, Member};
@@ -14,28 +15,12 @@ impl Draft<'_> {
     /// `cpu.set`. In v1, commensal's groups on the path also need CPUs and memory nodes before a process can enter
     /// them.
     pub(super) fn cpuset(&mut self, group: &DesiredGroup, member: &Member, set: CpuSet) {
-        let v1 =
-            self.actual.hierarchy_of(Controller::Cpuset).map(|index| self.actual.hierarchies[index].version)
-                == Some(Version::V1);
-        if v1 && member.own {
-            let (cpus, mems) = (self.desired.cpus.clone(), self.desired.mems.clone());
-            if let Some(parent) = member.path.parent() {
-                let why = "the parent must allow what its groups use".to_owned();
-                self.want(
-                    group,
-                    &parent,
-                    true,
-                    Setting::new(KnobId::CpusetCpus, Value::List(cpus), why.clone()),
-                );
-                self.want(
-                    group,
-                    &parent,
-                    true,
-                    Setting::new(KnobId::CpusetMems, Value::List(mems.clone()), why),
-                );
-            }
-            let why = "cgroup v1 lets no process in before memory nodes are set".to_owned();
-            self.want(group, &member.path, true, Setting::new(KnobId::CpusetMems, Value::List(mems), why));
+        let hierarchy = self.actual.hierarchy_of(Controller::Cpuset);
+        let v1 = hierarchy.filter(|index| self.actual.hierarchies[*index].version == Version::V1);
+        if let Some(hierarchy) = v1.filter(|_| member.own)
+            && !self.usable_v1_cpuset(group, member, hierarchy)
+        {
+            return;
         }
         let why = format!("cpu.set = {set}");
         self.want(
@@ -47,6 +32,37 @@ impl Draft<'_> {
         if let Some(partition) = group.limits.get(CPU_PARTITION) {
             self.partition(group, member, &set, partition);
         }
+    }
+
+    /// Gives CPUs and memory nodes to the v1 cpusets of commensal's own above the member, and nodes to the member, without
+    /// which no process can enter it. Returns `false` if the cgroup below which all of them are has none to give.
+    fn usable_v1_cpuset(&mut self, group: &DesiredGroup, member: &Member, hierarchy: usize) -> bool {
+        let whole = |knob| whole_set(self.desired, self.actual, hierarchy, knob);
+        let sets = [KnobId::CpusetCpus, KnobId::CpusetMems].map(|knob| (knob, whole(knob)));
+        if sets.iter().any(|(_, set)| set.is_empty()) {
+            let what = (KnobId::CpusetCpus, "cpu.set".to_owned());
+            let base = &self.actual.tenancy.base;
+            let because =
+                format!("{base} has no CPUs or no memory nodes, so cgroup v1 gives none to groups below it");
+            let try_this = "write those that it may use to its cpuset.cpus and cpuset.mems";
+            self.report.unmet_knob(group, what, because, try_this);
+            return false;
+        }
+        let parent = member.path.parent();
+        for path in member.path.ancestors() {
+            let place = CgroupRef { hierarchy, path };
+            let made = !self.actual.cgroups.contains_key(&place) || self.actual.ours.created.contains(&place);
+            if made || Some(&place.path) == parent.as_ref() {
+                for (knob, set) in &sets {
+                    let why = "the parent must allow what its groups use".to_owned();
+                    self.want(group, &place.path, true, Setting::new(*knob, Value::List(set.clone()), why));
+                }
+            }
+        }
+        let [_, (knob, nodes)] = sets;
+        let why = "cgroup v1 lets no process in before memory nodes are set".to_owned();
+        self.want(group, &member.path, true, Setting::new(knob, Value::List(nodes), why));
+        true
     }
 
     /// `cpu.partition` (v2): makes the CPUs exclusive to the group. Since Linux 6.7 a group can be a partition although

@@ -2,7 +2,8 @@
 //! requests cannot be met. A knob is a kernel setting of a cgroup.
 
 use super::draft::{Draft, Setting, Want};
-use crate::actual::{CgroupPath, CgroupRef, Manager};
+use crate::actual::{ActualState, CgroupPath, CgroupRef, Manager};
+use crate::cpuset::CpuSet;
 use crate::desired::{DesiredGroup, DesiredState, Member};
 use crate::group::Class;
 use crate::knob::{Controller, File, KnobId, KnobStatus, Value, Version};
@@ -508,7 +509,7 @@ impl Draft<'_> {
             else {
                 continue;
             };
-            let default = own_default(self.desired, (*knob, file), version, *device);
+            let default = own_default(self.desired, self.actual, (place, *knob, file), *device);
             // A vendor's level is inherited from an ancestor, and stays while that ancestor has it.
             let from_above = row.vendor.is_some()
                 && place.path.ancestors().into_iter().any(|path| {
@@ -531,15 +532,37 @@ impl Draft<'_> {
 /// The default value of a knob in a group that commensal created.
 pub(super) fn own_default(
     desired: &DesiredState,
-    (knob, file): (KnobId, &File),
-    version: Version,
+    actual: &ActualState,
+    (place, knob, file): (&CgroupRef, KnobId, &File),
     device: Option<Device>,
 ) -> Value {
-    match (knob.row().controller, version) {
+    let version = actual.hierarchies.get(place.hierarchy).map(|one| one.version);
+    match knob.row().controller {
         // A v1 cpuset without CPUs or nodes accepts no processes, so "no limit" is the full set.
-        (Controller::Cpuset, Version::V1) if knob == KnobId::CpusetCpus => Value::List(desired.cpus.clone()),
-        (Controller::Cpuset, Version::V1) => Value::List(desired.mems.clone()),
+        Controller::Cpuset if version == Some(Version::V1) => {
+            Value::List(whole_set(desired, actual, place.hierarchy, knob))
+        }
         _ if device.is_some() => Value::NoLimit,
         _ => file.parse(file.default, None).unwrap_or(Value::NoLimit),
+    }
+}
+
+/// All CPUs or memory nodes that a cpuset of commensal's own can have in a v1 hierarchy: those of the machine, or of the
+/// cgroup below which commensal creates its groups.
+pub(super) fn whole_set(
+    desired: &DesiredState,
+    actual: &ActualState,
+    hierarchy: usize,
+    knob: KnobId,
+) -> CpuSet {
+    let all = if knob == KnobId::CpusetCpus { &desired.cpus } else { &desired.mems };
+    let base = &actual.tenancy.base;
+    let above = std::iter::once(base.clone()).chain(base.ancestors().into_iter().rev());
+    let mut above = above.filter(|path| path.depth() > 0).map(|path| CgroupRef { hierarchy, path });
+    let given =
+        above.find(|place| actual.cgroups.contains_key(place) && !actual.ours.created.contains(place));
+    match given.and_then(|place| actual.cgroups.get(&place)?.values.get(&(knob, None))) {
+        Some(Value::List(given)) => given.intersection(all),
+        _ => all.clone(),
     }
 }

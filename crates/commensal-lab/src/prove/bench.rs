@@ -71,10 +71,10 @@ impl<'a> Bench<'a> {
         if caps.closed.contains(&index) {
             return Err(format!("no cgroup can be created in {}", one.mount));
         }
+        if let Some(obstacle) = self.survey.tenancy.obstacle_in(one.version) {
+            return Err(obstacle.to_owned());
+        }
         if one.version == Version::V2 {
-            if let Some(obstacle) = &self.survey.tenancy.obstacle {
-                return Err(obstacle.clone());
-            }
             let base = below(Path::new(&one.mount), self.survey.tenancy.base.as_str());
             let file = base.join("cgroup.subtree_control");
             let enabled = self.host.read_file(&file).unwrap_or_default();
@@ -91,11 +91,7 @@ impl<'a> Bench<'a> {
 
     /// Returns the place of the scratch cgroup in a hierarchy, or of a child of that cgroup.
     fn place(&self, hierarchy: usize, child: Option<&str>) -> CgroupRef {
-        let base = match self.survey.hierarchies[hierarchy].version {
-            Version::V1 => CgroupPath::root(),
-            Version::V2 => self.survey.tenancy.base.clone(),
-        };
-        let scratch = base.child(&self.instance.prefix);
+        let scratch = self.survey.tenancy.base.child(&self.instance.prefix);
         CgroupRef { hierarchy, path: child.map_or_else(|| scratch.clone(), |child| scratch.child(child)) }
     }
 

@@ -1,10 +1,10 @@
 //! Groups below a delegated cgroup: it is found, used without touching anything outside, and left as it was.
 
-use crate::support::{journal, planned, restored};
+use crate::support::{STATE, journal, planned, restored, specs};
 use commensal_core::actual::{CgroupPath, Manager};
 use commensal_host::Host;
 use commensal_host::fake::FakeHost;
-use commensal_reconcile::{DelegationError, apply, step_aside};
+use commensal_reconcile::{DelegationError, Instance, PlanRequest, Reconciler, apply, step_aside};
 use commensal_sensors::survey;
 use std::path::Path;
 
@@ -198,4 +198,121 @@ fn a_container_that_shares_the_hosts_tree() {
     }
     let look = survey(&mut fake.another(), "commensal-probe-test", None).unwrap();
     assert_eq!(look.tenancy.manager, Manager::Systemd);
+}
+
+/// One group with a limit of each controller.
+const ALL: &str = "[group.etl]\nclass = \"offline\"\ncpu.max = \"50 %\"\nmemory.max = \"1 GiB\"\npids.max = 100\n\
+    cpu.set = \"0\"\nfrozen = true\nio.read = \"1 MiB/s\"\n";
+
+fn machines() -> Vec<(&'static str, FakeHost, Vec<String>)> {
+    let v1 = ["cpu", "cpuacct", "cpuset", "memory", "blkio", "pids", "freezer"];
+    let mounts = |names: &[&str]| names.iter().map(|name| format!("/sys/fs/cgroup/{name}")).collect();
+    let mut comounted = v1[2..].to_vec();
+    comounted.insert(0, "cpu,cpuacct");
+    vec![
+        ("v1", FakeHost::v1(2, 8 << 30), mounts(&v1)),
+        ("v1, co-mounted", FakeHost::v1_comounted(2, 8 << 30), mounts(&comounted)),
+        ("hybrid", FakeHost::hybrid(2, 8 << 30), mounts(&v1)),
+        ("v2", FakeHost::v2(2, 8 << 30), vec!["/sys/fs/cgroup".to_owned()]),
+    ]
+}
+
+/// Creates the cgroups of the path in the hierarchy, usable for processes.
+fn make(fake: &FakeHost, mount: &str, path: &str) {
+    let mut host = fake.another();
+    let mut dir = host.open(Path::new(mount)).unwrap();
+    let enable = |host: &mut FakeHost, dir| {
+        let _ = host.write(dir, "cgroup.subtree_control", "+cpu +cpuset +memory +io +pids");
+    };
+    enable(&mut host, dir);
+    for name in path.split('/').filter(|name| !name.is_empty()) {
+        dir = host.mkdir(dir, name).unwrap();
+        enable(&mut host, dir);
+        if mount.ends_with("cpuset") {
+            host.write(dir, "cpuset.cpus", "0-1").unwrap();
+            host.write(dir, "cpuset.mems", "0").unwrap();
+        }
+    }
+}
+
+fn below(root: &str) -> Instance {
+    Instance { cgroup_root: Some(CgroupPath::new(root)), ..Instance::new(Path::new(STATE)) }
+}
+
+/// For each kind of machine, with the chosen cgroup in all hierarchies, in one of them, or in none: commensal's groups are
+/// below it in every hierarchy and nowhere else, or are refused with its path; and all is undone.
+#[test]
+fn the_chosen_cgroup_holds_in_every_hierarchy() {
+    for root in ["/given", "/given/to/us"] {
+        for (kind, fake, mounts) in machines() {
+            for there in 0..=mounts.len() {
+                let what = format!("{kind}, {root} in {there} of {} hierarchies", mounts.len());
+                let fake = fake.copy();
+                mounts.iter().take(there).for_each(|mount| make(&fake, mount, root));
+                let (before, instance, mut host) = (fake.snapshot(), below(root), fake.another());
+                let mut reconciler = Reconciler::new(instance, &mut host).unwrap();
+                let specs = specs(ALL);
+                let request = PlanRequest::all(&specs);
+                let round = reconciler.round(&mut host, 0, &request).unwrap();
+                let made: Vec<String> =
+                    fake.snapshot().into_keys().filter(|path| !before.contains_key(path)).collect();
+                let why: Vec<&str> =
+                    round.planned.plan.unmet.iter().map(|one| one.because.as_str()).collect();
+                if there == 0 {
+                    assert_eq!(why, [format!("there is no cgroup {root} (--cgroup-root)")], "{what}");
+                    assert_eq!((fake.snapshot(), round.problems), (before, vec![]), "{what}");
+                    continue;
+                }
+                assert_eq!((why, round.problems), (vec![], vec![]), "{what}");
+                for mount in &mounts {
+                    let own = format!("{mount}{root}/commensal-offline/etl/");
+                    assert!(made.iter().any(|path| path.starts_with(&own)), "{what}: nothing in {own}");
+                }
+                let root_of =
+                    |path: &str| mounts.iter().any(|mount| path.starts_with(&format!("{mount}{root}/")));
+                let path_of = |path: &str| {
+                    mounts.iter().skip(there).any(|mount| path.starts_with(&format!("{mount}/given")))
+                };
+                let astray: Vec<&String> =
+                    made.iter().filter(|path| !root_of(path) && !path_of(path)).collect();
+                assert!(astray.is_empty(), "{what}: {astray:?}");
+                assert_eq!(reconciler.round(&mut host, 1_000, &request).unwrap().changes, [], "{what}");
+                let back = below(root).restore(&mut host, &[]).unwrap();
+                assert!(back.failed.is_empty() && back.left.is_empty(), "{what}: {back:?}");
+                assert_eq!(fake.snapshot(), before, "{what}");
+            }
+        }
+    }
+}
+
+/// In cgroup v1 a group has only CPUs of the chosen cgroup. Where that has too few, only this limit is unmet.
+#[test]
+fn a_v1_cpuset_stays_within_the_chosen_cgroup() {
+    for (given, mems, unmet) in [
+        ("0-1", "0", None),
+        ("0", "0", None),
+        ("1", "0", Some("/given above it has 1")),
+        ("", "", Some("/given has no CPUs")),
+        ("0", "", Some("/given has no CPUs")),
+    ] {
+        for (kind, fake, mounts) in machines().into_iter().filter(|(kind, ..)| *kind != "v2") {
+            mounts.iter().for_each(|mount| make(&fake, mount, "/given"));
+            fake.set_file("/sys/fs/cgroup/cpuset/given/cpuset.cpus", given);
+            fake.set_file("/sys/fs/cgroup/cpuset/given/cpuset.mems", mems);
+            let (before, mut host) = (fake.snapshot(), fake.another());
+            let mut reconciler = Reconciler::new(below("/given"), &mut host).unwrap();
+            let specs = specs(ALL);
+            let round = reconciler.round(&mut host, 0, &PlanRequest::all(&specs)).unwrap();
+            let what = format!("{kind}, /given has CPUs {given:?} and nodes {mems:?}");
+            let why: Vec<&str> = round.planned.plan.unmet.iter().map(|one| one.because.as_str()).collect();
+            assert_eq!(round.problems, [""; 0], "{what}");
+            assert_eq!(why.len(), usize::from(unmet.is_some()), "{what}: {why:?}");
+            assert!(unmet.is_none_or(|words| why[0].contains(words)), "{what}: {why:?}");
+            let quota = "/sys/fs/cgroup/memory/given/commensal-offline/etl/memory.limit_in_bytes";
+            assert_eq!(fake.snapshot().get(quota).map(String::as_str), Some("1073741824"), "{what}");
+            let back = below("/given").restore(&mut host, &[]).unwrap();
+            assert!(back.failed.is_empty() && back.left.is_empty(), "{what}: {back:?}");
+            assert_eq!(fake.snapshot(), before, "{what}");
+        }
+    }
 }

@@ -33,7 +33,7 @@ pub struct Cli {
     #[arg(long, global = true, value_name = "NAME", default_value = "commensal")]
     pub cgroup_prefix: String,
 
-    /// Create commensal's own cgroups below this one [default: the root; as another user, or where systemd manages the
+    /// Create commensal's own cgroups below this one, in every cgroup hierarchy [default: the root; as another user, or where systemd manages the
     /// tree, the cgroup that was delegated to this process]. `/` forces the root although systemd manages it.
     #[arg(long, global = true, value_name = "CGROUP")]
     pub cgroup_root: Option<String>,
