@@ -8,6 +8,7 @@
 use crate::errno::Errno;
 use crate::knob::{Controller, KnobId, Value, Version};
 use crate::member::{EngineReport, MovedFrom, ProcessFact, ProcessId};
+use crate::namespace::MountedPart;
 use crate::scheduler::Scheduler;
 use crate::spelling;
 use crate::text::visible;
@@ -220,6 +221,8 @@ pub struct Hierarchy {
     pub mount: String,
     /// Controllers of the hierarchy. v1: the controllers bound to it; v2: the controllers that the root cgroup offers.
     pub controllers: BTreeSet<Controller>,
+    /// The part of the hierarchy that is mounted.
+    pub part: MountedPart,
 }
 
 impl Hierarchy {

@@ -283,11 +283,17 @@ fn resolve_group(
             elsewhere.push((format!("match {one}"), because, try_this));
         }
         for container in homeless {
-            elsewhere.push((
-                format!("match {one}"),
-                format!("container {} has no cgroup of its own, or has just ended", visible(&container.name)),
-                "start it with a cgroup (podman: not --cgroups=disabled), and apply again".to_owned(),
-            ));
+            let name = visible(&container.name);
+            let (because, try_this) = match &container.unnamed {
+                Some((because, try_this)) => {
+                    (format!("the cgroup of container {name} cannot be named: {because}"), try_this.clone())
+                }
+                None => (
+                    format!("container {name} has no cgroup of its own, or has just ended"),
+                    "start it with a cgroup (podman: not --cgroups=disabled), and apply again".to_owned(),
+                ),
+            };
+            elsewhere.push((format!("match {one}"), because, try_this));
         }
         for (path, found_by) in found {
             if members.iter().all(|member| member.path != path) {

@@ -29,6 +29,7 @@ pub mod group;
 pub mod knob;
 pub mod limit;
 pub mod member;
+pub mod namespace;
 pub mod observe;
 pub mod ownership;
 pub mod plan;

@@ -22,6 +22,8 @@ pub struct ContainerFact {
     pub pid: Option<u32>,
     /// Cgroups of the first process (`/proc/PID/cgroup`), by hierarchy; empty if the process has exited.
     pub paths: BTreeMap<usize, CgroupPath>,
+    /// Why a cgroup of the first process cannot be named here, and what to do.
+    pub unnamed: Option<(String, String)>,
 }
 
 /// Running containers, as reported by their engines.
@@ -93,6 +95,8 @@ pub struct ProcessFact {
     pub cmdline: Option<String>,
     /// Cgroups of the process, by hierarchy.
     pub places: BTreeMap<usize, CgroupPath>,
+    /// Why a cgroup of the process cannot be named here, and what to do.
+    pub unnamed: Option<(String, String)>,
 }
 
 impl ProcessFact {
@@ -205,17 +209,43 @@ pub fn is_of_pods(path: &CgroupPath, qos: PodQos) -> bool {
         }
 }
 
-/// Parses `/proc/PID/cgroup`; returns the process's cgroup in each hierarchy. `0::/a` is a line of the unified
-/// hierarchy, `5:cpu,cpuacct:/b` is a line of a v1 hierarchy. In the unified hierarchy the kernel appends ` (deleted)`
-/// to the path of a group that was removed while a dead process was in it; the result does not contain such a group.
-/// Because the name of an existing group can also end in ` (deleted)`, `is_there` must report whether the group exists.
+/// Parses `/proc/PID/cgroup`; returns the process's cgroup in each hierarchy, as a path below its mount. `0::/a` is a line
+/// of the unified hierarchy, `5:cpu,cpuacct:/b` is a line of a v1 hierarchy. In the unified hierarchy the kernel appends
+/// ` (deleted)` to the path of a group that was removed while a dead process was in it; the result does not contain such a
+/// group. Because the name of an existing group can also end in ` (deleted)`, `is_there` must report whether the group
+/// exists. The result does not contain a cgroup that cannot be named ([`unnamed`]) either.
 #[must_use]
 pub fn places(
     text: &str,
     hierarchies: &[Hierarchy],
     is_there: &dyn Fn(&Hierarchy, &CgroupPath) -> bool,
 ) -> BTreeMap<usize, CgroupPath> {
-    let place = |line: &str| {
+    let place = |(index, shown): (usize, CgroupPath)| {
+        let row = &hierarchies[index];
+        let path = row.part.below_mount(&shown)?;
+        let gone = row.version == Version::V2 && path.name().ends_with(" (deleted)") && !is_there(row, &path);
+        (!gone).then_some((index, path))
+    };
+    shown(text, hierarchies).filter_map(place).collect()
+}
+
+/// Why a cgroup of the process cannot be named, in a hierarchy that has controllers, and what to do; `None` if all of them
+/// can. `text` is the process's `/proc/PID/cgroup`.
+#[must_use]
+pub fn unnamed(text: &str, hierarchies: &[Hierarchy]) -> Option<(String, String)> {
+    let mut controlled =
+        shown(text, hierarchies).filter(|(index, _)| !hierarchies[*index].controllers.is_empty());
+    controlled.find_map(|(index, shown)| hierarchies[index].part.obstacle(&shown, &hierarchies[index].mount))
+}
+
+/// The paths in `/proc/PID/cgroup` as the kernel shows them, relative to the root of this process's cgroup namespace, by
+/// hierarchy.
+pub fn shown<'t>(
+    text: &'t str,
+    hierarchies: &'t [Hierarchy],
+) -> impl Iterator<Item = (usize, CgroupPath)> + use<'t> {
+    // Split at newlines only, because a group's name may end in a carriage return; the kernel allows no newline in it.
+    text.split('\n').filter_map(|line| {
         let (_, rest) = line.split_once(':')?;
         let (names, path) = rest.split_once(':')?;
         let hierarchy = hierarchies.iter().position(|one| match one.version {
@@ -224,18 +254,15 @@ pub fn places(
                 one.controllers.iter().any(|known| names.split(',').any(|name| name == known.v1_name()))
             }
         })?;
-        let (row, path) = (&hierarchies[hierarchy], CgroupPath::new(path));
-        let gone = row.version == Version::V2 && path.name().ends_with(" (deleted)") && !is_there(row, &path);
-        (!gone).then_some((hierarchy, path))
-    };
-    // Split at newlines only, because a group's name may end in a carriage return; the kernel allows no newline in it.
-    text.split('\n').filter_map(place).collect()
+        Some((hierarchy, CgroupPath::new(path)))
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::knob::Controller;
+    use crate::namespace::MountedPart;
 
     const ID: &str = "5e1c7a90b3d24f68e0a91c7d5b38f2640e9d1a7c6b3f825049e7d1c0a8b64f23";
     const OTHER: &str = "aaaa7a90b3d24f68e0a91c7d5b38f2640e9d1a7c6b3f825049e7d1c0a8b64f23";
@@ -276,6 +303,7 @@ mod tests {
             version,
             mount: "/m".to_owned(),
             controllers: controllers.iter().copied().collect(),
+            part: MountedPart::default(),
         };
         let both = [hierarchy(Version::V1, &[Controller::Cpu]), hierarchy(Version::V2, &[])];
         let check = |text: &str, there: bool, want: &[(usize, &str)]| {
@@ -338,6 +366,7 @@ mod tests {
             users: vec!["media".to_owned()],
             cmdline: Some("ffmpeg -i a.mp4".to_owned()),
             places: BTreeMap::new(),
+            unnamed: None,
         };
         let part = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
         for (exe, user, cmdline, want) in [

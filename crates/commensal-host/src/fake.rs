@@ -325,6 +325,16 @@ impl FakeHost {
         }
     }
 
+    /// Puts this process into a cgroup namespace of its own, whose root is its present groups, with the mounts of before.
+    pub fn unshare_cgroups(&self) {
+        self.machine().unshare(Some(own_pid()));
+    }
+
+    /// Returns to the initial cgroup namespace.
+    pub fn leave_namespace(&self) {
+        self.machine().unshare(None);
+    }
+
     /// Takes a CPU offline, or brings it back online.
     pub fn set_online(&self, cpu: u32, online: bool) {
         self.machine().set_online(cpu, online);

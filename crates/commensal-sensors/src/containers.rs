@@ -2,11 +2,11 @@
 //! All requests only read, over the engine's local socket. If no match (a condition that selects members of a group)
 //! needs containers, a missing engine is not an error.
 
-use crate::processes::places;
+use crate::processes::places_of;
 use commensal_core::actual::Hierarchy;
 use commensal_core::errno::Errno;
 use commensal_core::group::{GroupSpec, Match};
-use commensal_core::member::{ContainerFact, EngineReport};
+use commensal_core::member::{self, ContainerFact, EngineReport};
 use commensal_host::{Host, HostError};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -186,9 +186,11 @@ pub fn facts(
 ) -> Vec<ContainerFact> {
     let fact = |one: Container| {
         let file = one.pid.map(|pid| PathBuf::from(format!("/proc/{pid}/cgroup")));
-        let paths = file.map(|file| places(host, &file, hierarchies)).unwrap_or_default();
+        let cgroups = file.and_then(|file| host.read_file(&file).ok()).unwrap_or_default();
+        let (paths, unnamed) =
+            (places_of(host, &cgroups, hierarchies), member::unnamed(&cgroups, hierarchies));
         let Container { id, name, labels, pid } = one;
-        ContainerFact { id, name, labels, pid, paths }
+        ContainerFact { id, name, labels, pid, paths, unnamed }
     };
     containers.into_iter().map(fact).collect()
 }

@@ -9,6 +9,7 @@
 //! * Another user: the highest group at or above this process's group whose files belong to that user (cgroup-v2.rst,
 //!   "Model of Delegation"); below a user's systemd, the unit as for root with systemd.
 
+use crate::processes::places;
 use commensal_core::actual::{CgroupPath, Hierarchy, Manager, Tenancy};
 use commensal_host::{Dir, Host, below};
 use std::path::Path;
@@ -59,14 +60,13 @@ fn is_there(host: &mut dyn Host, hierarchy: &Hierarchy, path: &CgroupPath) -> bo
 }
 
 /// Returns the group of this process in the unified hierarchy.
-fn own(host: &dyn Host) -> Option<CgroupPath> {
-    let text = host.read_file(Path::new("/proc/self/cgroup")).ok()?;
-    text.split('\n').find_map(|line| line.strip_prefix("0::")).map(CgroupPath::new)
+fn own(host: &dyn Host, unified: &Hierarchy) -> Option<CgroupPath> {
+    places(host, Path::new("/proc/self/cgroup"), std::slice::from_ref(unified)).remove(&0)
 }
 
 /// Finds the unit of this process, if systemd has delegated it and this process may write there.
 fn of_unit(host: &mut dyn Host, unified: &Hierarchy, manager: Manager) -> Tenancy {
-    let own = own(host).unwrap_or_default();
+    let own = own(host, unified).unwrap_or_default();
     let unit = own.unit().and_then(|unit| Some((open(host, unified, &unit)?, unit)));
     let found = unit.and_then(|(dir, unit)| {
         // For a user below the machine's systemd, ownership of the files suffices, because systemd before 251 marks
@@ -93,7 +93,7 @@ fn of_unit(host: &mut dyn Host, unified: &Hierarchy, manager: Manager) -> Tenanc
 /// Returns why a process of a user other than root cannot be moved to `chosen`; `None` if it can. The common ancestor
 /// of `chosen` and the process's current group must belong to the user, too (cgroup-v2.rst, "Delegation Containment").
 fn out_of_reach(host: &mut dyn Host, unified: &Hierarchy, chosen: &CgroupPath) -> Option<String> {
-    let own = own(host).filter(|_| host.euid() != 0)?;
+    let own = own(host, unified).filter(|_| host.euid() != 0)?;
     let mut above = own.ancestors();
     above.push(own.clone());
     let common = above.into_iter().rev().find(|path| path.contains(chosen))?;
@@ -107,7 +107,7 @@ fn out_of_reach(host: &mut dyn Host, unified: &Hierarchy, chosen: &CgroupPath) -
 
 /// Returns the highest group, at or above the group of this process, that belongs to this user.
 fn given(host: &mut dyn Host, unified: &Hierarchy) -> Option<CgroupPath> {
-    let own = own(host)?;
+    let own = own(host, unified)?;
     let mut above = own.ancestors();
     above.push(own);
     above.into_iter().find(|path| {

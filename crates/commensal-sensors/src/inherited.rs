@@ -3,6 +3,7 @@
 //! for one on the whole machine.
 
 use crate::mounts;
+use crate::processes::places;
 use commensal_core::actual::CgroupPath;
 use commensal_core::cpuset::CpuSet;
 use commensal_core::knob::{Controller, Version};
@@ -80,18 +81,10 @@ impl Inherited {
 
 /// Returns the smallest quota of this process's cgroup and those above.
 fn quota(host: &mut dyn Host) -> Option<(f64, CgroupPath)> {
-    let own = host.read_file(Path::new("/proc/self/cgroup")).ok()?;
     let hierarchies = mounts::hierarchies(host).ok()?;
-    let hierarchy = hierarchies.iter().find(|one| one.controllers.contains(&Controller::Cpu))?;
-    let path = own.lines().find_map(|line| {
-        let mut fields = line.splitn(3, ':');
-        let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
-        let has = match hierarchy.version {
-            Version::V1 => controllers.split(',').any(|one| one == "cpu"),
-            Version::V2 => controllers.is_empty(),
-        };
-        has.then(|| CgroupPath::new(path))
-    })?;
+    let cpu = hierarchies.iter().position(|one| one.controllers.contains(&Controller::Cpu))?;
+    let hierarchy = &hierarchies[cpu];
+    let path = places(host, Path::new("/proc/self/cgroup"), &hierarchies).remove(&cpu)?;
     let all = path.ancestors().into_iter().chain([path]);
     let of = |group: CgroupPath| {
         let read = |file: &str| {

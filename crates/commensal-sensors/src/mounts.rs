@@ -1,11 +1,13 @@
 //! Finds the mounted cgroup hierarchies and their mount points: v1, v2, or both (hybrid).
 
 use crate::SensorError;
-use commensal_core::actual::Hierarchy;
+use commensal_core::actual::{CgroupPath, Hierarchy};
 use commensal_core::knob::{Controller, Version};
-use commensal_host::Host;
+use commensal_core::member;
+use commensal_core::namespace::MountedPart;
+use commensal_host::{Host, below};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The overall layout, as shown to users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,25 +33,37 @@ impl std::fmt::Display for Layout {
     }
 }
 
-/// Reads `/proc/mounts` and, for v2, `cgroup.controllers`. Named v1 hierarchies without controllers (`name=systemd`)
-/// are left out; of several mounts of one hierarchy the first is used.
+/// Reads `/proc/mounts`, which part of its hierarchy each mount shows and, for v2, `cgroup.controllers`. Named v1
+/// hierarchies without controllers (`name=systemd`) are left out. Of several mounts of one hierarchy the first of those
+/// that show most of it is used.
 ///
 /// # Errors
 /// Returns an error when `/proc/mounts` cannot be read.
 pub fn hierarchies(host: &mut dyn Host) -> Result<Vec<Hierarchy>, SensorError> {
     let mut found: Vec<Hierarchy> = Vec::new();
+    let mut roots = roots(host);
     for Mount { mount, version, options } in cgroup_mounts(host)? {
         let controllers = match version {
             Version::V1 => v1_controllers(&options),
             Version::V2 => v2_controllers(host, &mount),
         };
-        let hierarchy = Hierarchy { version, mount, controllers };
-        let seen = found.iter().any(|other| {
+        let part = MountedPart { root: roots.remove(&mount).unwrap_or_default(), namespace: None };
+        let hierarchy = Hierarchy { version, mount, controllers, part };
+        let seen = found.iter_mut().find(|other| {
             other.version == hierarchy.version
                 && (other.version == Version::V2 || other.controllers == hierarchy.controllers)
         });
-        if !seen && (hierarchy.version == Version::V2 || !hierarchy.controllers.is_empty()) {
-            found.push(hierarchy);
+        match seen {
+            Some(other) if hierarchy.part.shows_more_than(&other.part) => *other = hierarchy,
+            None if hierarchy.version == Version::V2 || !hierarchy.controllers.is_empty() => {
+                found.push(hierarchy);
+            }
+            _ => {}
+        }
+    }
+    for index in 0..found.len() {
+        if found[index].part.depth_of_namespace() > 0 {
+            found[index].part.namespace = namespace(host, &found, index);
         }
     }
     // The unified hierarchy can freeze groups without a controller, unless v1 has the freezer.
@@ -58,6 +72,50 @@ pub fn hierarchies(host: &mut dyn Host) -> Result<Vec<Hierarchy>, SensorError> {
         hierarchy.controllers.insert(Controller::Freezer);
     }
     Ok(found)
+}
+
+/// Returns the cgroup at each mount point, relative to the root of this process's cgroup namespace (`root` in
+/// `/proc/self/mountinfo`, proc_pid_mountinfo(5)).
+fn roots(host: &dyn Host) -> BTreeMap<String, CgroupPath> {
+    let text = host.read_file(Path::new("/proc/self/mountinfo")).unwrap_or_default();
+    let root = |line: &str| {
+        let (fields, kind) = line.split_once(" - ")?;
+        let [_, _, _, root, mount, ..] = fields.split(' ').collect::<Vec<_>>()[..] else { return None };
+        kind.starts_with("cgroup").then(|| (unescape(mount), CgroupPath::new(&unescape(root))))
+    };
+    text.split('\n').filter_map(root).collect()
+}
+
+/// Finds the root of this process's cgroup namespace below the mount of a hierarchy: the cgroup at the right depth in which,
+/// or in the same cgroup below which, this process is. `None` if this process has left the namespace's root.
+fn namespace(host: &mut dyn Host, hierarchies: &[Hierarchy], index: usize) -> Option<CgroupPath> {
+    let own = host.read_file(Path::new("/proc/self/cgroup")).ok()?;
+    let (_, inside) = member::shown(&own, hierarchies).find(|(at, _)| *at == index)?;
+    if inside.parts().next() == Some("..") {
+        return None;
+    }
+    let row = &hierarchies[index];
+    let (mount, depth) = (PathBuf::from(&row.mount), row.part.depth_of_namespace());
+    let mut places = vec![CgroupPath::root()];
+    for _ in 0..depth {
+        let mut next = Vec::new();
+        for place in places {
+            let Ok(dir) = host.open(&below(&mount, place.as_str())) else { continue };
+            next.extend(host.children(dir).unwrap_or_default().iter().map(|name| place.child(name)));
+            host.close(dir);
+        }
+        places = next;
+    }
+    let pid = std::process::id().to_string();
+    places.into_iter().find(|place| {
+        let Ok(dir) = host.open(&below(&mount, place.as_str()).join(inside.as_str().trim_start_matches('/')))
+        else {
+            return false;
+        };
+        let here = host.read(dir, "cgroup.procs").is_ok_and(|pids| pids.lines().any(|line| line == pid));
+        host.close(dir);
+        here
+    })
 }
 
 /// Returns the type of each mount, by mount point: the version of a cgroup hierarchy, `None` for other file systems.

@@ -130,10 +130,19 @@ impl Scanner {
 /// Returns the cgroups of a process by hierarchy, from its `/proc/PID/cgroup` (`file`); empty if the process has
 /// exited.
 pub fn places(host: &dyn Host, file: &Path, hierarchies: &[Hierarchy]) -> BTreeMap<usize, CgroupPath> {
+    places_of(host, &host.read_file(file).unwrap_or_default(), hierarchies)
+}
+
+/// Like [`places`], for the text of such a file.
+pub(crate) fn places_of(
+    host: &dyn Host,
+    text: &str,
+    hierarchies: &[Hierarchy],
+) -> BTreeMap<usize, CgroupPath> {
     let is_there = |hierarchy: &Hierarchy, path: &CgroupPath| {
         host.list(&below(Path::new(&hierarchy.mount), path.as_str())).is_ok()
     };
-    member::places(&host.read_file(file).unwrap_or_default(), hierarchies, &is_there)
+    member::places(text, hierarchies, &is_there)
 }
 
 /// Returns user names by user ID, from `/etc/passwd`. Users that are not in this file can be matched by ID only.
@@ -228,6 +237,7 @@ impl<'h> Look<'h> {
         users: &BTreeMap<u32, Vec<String>>,
         hierarchies: &[Hierarchy],
     ) -> ProcessFact {
+        let cgroups = self.file("cgroup").unwrap_or_default();
         ProcessFact {
             id,
             parent,
@@ -235,7 +245,8 @@ impl<'h> Look<'h> {
             uid: self.uid.get().copied().flatten(),
             users: if self.uid.get().is_some() { self.users(users) } else { Vec::new() },
             cmdline: self.cmdline.get().cloned().flatten(),
-            places: places(self.host, Path::new(&format!("/proc/{}/cgroup", self.pid)), hierarchies),
+            places: places_of(self.host, &cgroups, hierarchies),
+            unnamed: member::unnamed(&cgroups, hierarchies),
         }
     }
 }

@@ -71,8 +71,25 @@ pub fn survey(
     let hierarchies = mounts::hierarchies(host)?;
     let tenancy = delegation::look(host, &hierarchies, cgroup_root);
     let conditions = Conditions::read(host, &hierarchies, &tenancy)?;
-    let caps = capability::probe(host, &hierarchies, &tenancy, &machine, probe);
+    let caps = match lost(&hierarchies) {
+        Some(obstacle) => {
+            let mut caps = Capabilities { cgroup_obstacle: Some(obstacle), ..Capabilities::default() };
+            capability::features(host, &machine, &mut caps);
+            caps
+        }
+        None => capability::probe(host, &hierarchies, &tenancy, &machine, probe),
+    };
     Ok(Survey { machine, hierarchies, tenancy, caps, conditions })
+}
+
+/// Returns why nothing can be written: a mount shows the root of this process's cgroup namespace and more, but not which
+/// of its cgroups that root is, so that this process's own cgroup has no name.
+fn lost(hierarchies: &[Hierarchy]) -> Option<String> {
+    let lost = hierarchies.iter().find(|one| !one.controllers.is_empty() && one.part.is_lost())?;
+    Some(format!(
+        "commensal runs in a cgroup namespace of its own, and cannot tell which cgroup of {} is the root of that namespace",
+        lost.mount
+    ))
 }
 
 /// Returns the cgroups of this process.

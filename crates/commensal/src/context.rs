@@ -6,6 +6,7 @@ use commensal_core::config::Compiled;
 use commensal_core::group::{GroupName, GroupSpec};
 use commensal_core::member::EngineReport;
 use commensal_core::text;
+use commensal_core::spelling;
 use commensal_host::{Host, LinuxHost, Lock, resolved};
 use commensal_reconcile::agent_lock::running;
 use commensal_reconcile::groups_file;
@@ -43,7 +44,7 @@ impl Context {
     pub fn new(
         state_dir: Option<PathBuf>,
         prefix: String,
-        cgroup_root: Option<&str>,
+        cgroup_root: Option<&Path>,
     ) -> anyhow::Result<Context> {
         let host = LinuxHost::new();
         GroupName::new(&prefix).map_err(|message| anyhow!("--cgroup-prefix: {message}"))?;
@@ -52,7 +53,15 @@ impl Context {
             Some(dir) => resolved(&dir),
             None => default_state_dir(host.euid())?,
         };
-        let cgroup_root = cgroup_root.map(CgroupPath::new);
+        let cgroup_root = cgroup_root.map(spelling::of_path);
+        if let Some(root) =
+            cgroup_root.as_ref().filter(|root| root.split('/').any(|name| [".", ".."].contains(&name)))
+        {
+            bail!(
+                "--cgroup-root {root:?} contains \"..\" or \".\"; write the path from the root of the hierarchy"
+            );
+        }
+        let cgroup_root = cgroup_root.map(|root| CgroupPath::new(&root));
         Ok(Context { host, state_dir, prefix, cgroup_root, beside_others: false, engines: None })
     }
 }

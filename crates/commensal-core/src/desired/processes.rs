@@ -7,8 +7,8 @@
 //!   that commensal created.
 //! * A process that was moved stays in the group until it exits, or until the group no longer has the match that
 //!   selected it.
-//! * commensal does not move processes of a container or of a systemd unit, or processes that another program has moved
-//!   out of the group; it reports them instead.
+//! * commensal does not move processes of a container or of a systemd unit, processes that another program has moved out
+//!   of the group, or processes in a cgroup that cannot be named here; it reports them instead.
 
 use super::{DesiredState, WantedProcess};
 use crate::actual::{ActualState, CgroupPath, CgroupRef};
@@ -166,6 +166,10 @@ fn settled_elsewhere(
 
 /// Why the process is not moved, and how to change that; `None` if it is moved.
 fn obstacle(process: &ProcessFact, actual: &ActualState, takeover: bool) -> Option<(String, String)> {
+    // A process is moved in all hierarchies or in none.
+    if let Some(unnamed) = &process.unnamed {
+        return Some(unnamed.clone());
+    }
     if let Some(path) = process.places.values().find(|path| in_container(path)) {
         return Some((
             format!("it runs in a container ({path}), whose manager counts it there"),

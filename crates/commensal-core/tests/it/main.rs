@@ -9,6 +9,7 @@ mod scheduler;
 use commensal_core::actual::{ActualState, Capabilities, Cgroup, CgroupPath, CgroupRef, Hierarchy, Support};
 use commensal_core::desired::{ResolveOptions, resolve};
 use commensal_core::knob::{Controller, KnobId, TABLE, Value, Version};
+use commensal_core::namespace::MountedPart;
 use commensal_core::topology::{LogicalCpu, Machine};
 use commensal_core::units::Bytes;
 use commensal_core::{config, plan};
@@ -143,11 +144,13 @@ fn layout(name: &str) -> Vec<Hierarchy> {
         version: Version::V1,
         mount: format!("/sys/fs/cgroup/{}", controllers[0].v1_name()),
         controllers: controllers.iter().copied().collect(),
+        part: MountedPart::default(),
     };
     let v2 = |controllers: &[Controller]| Hierarchy {
         version: Version::V2,
         mount: "/sys/fs/cgroup".to_owned(),
         controllers: controllers.iter().copied().collect(),
+        part: MountedPart::default(),
     };
     match name {
         "v1" => [[Cpu].as_slice(), &[Cpuacct], &[Cpuset], &[Memory], &[Io], &[Pids]].map(v1).to_vec(),

@@ -87,6 +87,9 @@ pub(super) struct Machine {
     pub(super) programs: Programs,
     pub(super) sockets: Sockets,
     pub(super) processes: BTreeMap<u32, Proc>,
+    /// Inode of the root of the cgroup namespace in each hierarchy, in the order of the trees; empty for the initial
+    /// namespace.
+    pub(super) namespace: Vec<u64>,
     pub(super) numbers: Numbers,
     pub(super) faults: Faults,
     pub(super) log: CallLog,

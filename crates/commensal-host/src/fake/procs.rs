@@ -291,7 +291,8 @@ impl Machine {
     fn proc_cgroup(&self, process: &Proc) -> String {
         let mut lines: Vec<String> = Vec::new();
         for (index, tree) in self.trees.iter().enumerate() {
-            let path = process.groups.get(index).map_or_else(|| "/".to_owned(), |inode| self.path(*inode));
+            let inode = process.groups.get(index).copied().unwrap_or(tree.root);
+            let path = self.shown_path(index, inode);
             lines.push(match tree.version {
                 Version::V1 => {
                     let names: Vec<&str> = tree.controllers.iter().map(|one| one.v1_name()).collect();
@@ -302,6 +303,33 @@ impl Machine {
         }
         lines.reverse();
         lines.concat()
+    }
+
+    /// Returns a group's path relative to the root of the cgroup namespace (`kernfs_path_from_node`, fs/kernfs/dir.c).
+    fn shown_path(&self, tree: usize, inode: u64) -> String {
+        let names = |inode| -> Vec<String> {
+            self.path(inode).split('/').filter(|name| !name.is_empty()).map(str::to_owned).collect()
+        };
+        let (from, to) =
+            (self.namespace.get(tree).map(|root| names(*root)).unwrap_or_default(), names(inode));
+        let common = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
+        let up = std::iter::repeat_n("..", from.len() - common);
+        let path: String =
+            up.chain(to[common..].iter().map(String::as_str)).map(|name| format!("/{name}")).collect();
+        if path.is_empty() { "/".to_owned() } else { path }
+    }
+
+    /// Makes the groups of a process the root of the cgroup namespace, or returns to the initial namespace; the mounts stay.
+    pub(super) fn unshare(&mut self, pid: Option<u32>) {
+        let of = |pid: u32| self.processes.get(&pid).map(|process| process.groups.clone());
+        self.namespace = pid.and_then(of).unwrap_or_default();
+        let lines = self.trees.iter().enumerate().map(|(index, tree)| {
+            let (mount, root) = (tree.mount.display(), self.shown_path(index, tree.root));
+            let kind = if tree.version == Version::V1 { "cgroup" } else { "cgroup2" };
+            format!("{} 21 0:{} {root} {mount} rw - {kind} {kind} rw\n", 30 + index, 30 + index)
+        });
+        let info: String = lines.collect();
+        self.plain.files.insert(PathBuf::from("/proc/self/mountinfo"), info);
     }
 
     pub(super) fn describe(&self, pid: u32, process: &Proc) -> FakeProcess {

@@ -42,6 +42,7 @@ impl Machine {
             programs: Programs::default(),
             sockets: Sockets::default(),
             processes: BTreeMap::new(),
+            namespace: Vec::new(),
             numbers: Numbers::default(),
             faults: Faults::default(),
             log: CallLog::default(),

@@ -14,6 +14,7 @@ mod levels;
 mod matrix;
 mod members;
 mod names;
+mod namespaces;
 mod on_machine;
 mod originals;
 mod properties;

@@ -32,7 +32,7 @@ pub fn make(fake: &FakeHost, path: &str) {
     }
 }
 
-fn mounts(fake: &FakeHost) -> Vec<PathBuf> {
+pub fn mounts(fake: &FakeHost) -> Vec<PathBuf> {
     let text = fake.read_file(Path::new("/proc/mounts")).unwrap();
     let mounts = text.lines().filter(|line| line.contains(" cgroup"));
     mounts.filter_map(|line| line.split(' ').nth(1)).map(PathBuf::from).collect()

@@ -36,7 +36,7 @@ pub struct Cli {
     /// Create commensal's own cgroups below this one, in every cgroup hierarchy [default: the root; as another user, or where systemd manages the
     /// tree, the cgroup that was delegated to this process]. `/` forces the root although systemd manages it.
     #[arg(long, global = true, value_name = "CGROUP")]
-    pub cgroup_root: Option<String>,
+    pub cgroup_root: Option<PathBuf>,
 
     /// Manage cgroups although another commensal instance, with another state directory, manages cgroups on this
     /// machine. The groups of that instance are not touched.

@@ -7,11 +7,14 @@ use anyhow::{Context as _, anyhow, bail};
 use commensal_core::actual::CgroupPath;
 use commensal_core::cpuset::CpuSet;
 use commensal_core::group::{Class, GroupName, GroupSpec, Match};
+use commensal_core::knob::Controller;
 use commensal_core::limit::CPU_SET;
+use commensal_core::member;
 use commensal_density::pin::{Pinned, assign, libvirt_xml, vcpu_threads};
 use commensal_host::Host;
 use commensal_reconcile::{Journal, PlanRequest, journal, pin_thread};
-use commensal_sensors::machine;
+use commensal_sensors::processes::places;
+use commensal_sensors::{machine, mounts};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -27,7 +30,7 @@ struct Target {
 /// Prints the pinning; with --apply, applies it.
 pub fn pin(context: &mut Context, options: &Pin) -> anyhow::Result<u8> {
     let targets: Vec<Target> =
-        options.targets.iter().map(|text| target(&context.host, text)).collect::<anyhow::Result<_>>()?;
+        options.targets.iter().map(|text| target(&mut context.host, text)).collect::<anyhow::Result<_>>()?;
     for (index, target) in targets.iter().enumerate() {
         if targets[..index].iter().any(|other| other.cgroup == target.cgroup) {
             bail!("{} holds two of the VMs: start each in a cgroup of its own", target.cgroup);
@@ -74,7 +77,7 @@ fn print_one(target: &Target, pinned: &Pinned, libvirt: bool) {
 }
 
 /// Parses `CGROUP:VCPU` or the PID of a QEMU process.
-fn target(host: &dyn Host, text: &str) -> anyhow::Result<Target> {
+fn target(host: &mut dyn Host, text: &str) -> anyhow::Result<Target> {
     if let Ok(pid) = text.parse::<u32>() {
         return qemu(host, pid);
     }
@@ -89,7 +92,7 @@ fn target(host: &dyn Host, text: &str) -> anyhow::Result<Target> {
     Ok(Target { cgroup: CgroupPath::new(path), vcpu, threads: BTreeMap::new() })
 }
 
-fn qemu(host: &dyn Host, pid: u32) -> anyhow::Result<Target> {
+fn qemu(host: &mut dyn Host, pid: u32) -> anyhow::Result<Target> {
     let threads = vcpu_threads(host, pid).with_context(|| format!("there is no process {pid}"))?;
     if threads.is_empty() {
         bail!(
@@ -97,22 +100,20 @@ fn qemu(host: &dyn Host, pid: u32) -> anyhow::Result<Target> {
              libvirt does"
         );
     }
-    let text = host.read_file(Path::new(&format!("/proc/{pid}/cgroup")))?;
-    let of = |wanted: &dyn Fn(&str) -> bool| {
-        text.split('\n').find_map(|line| {
-            let mut parts = line.splitn(3, ':').skip(1);
-            let (controllers, path) = (parts.next()?, parts.next()?);
-            wanted(controllers).then(|| path.to_owned())
-        })
-    };
-    let path = of(&|names| names.split(',').any(|name| name == "cpuset")).or_else(|| of(&str::is_empty));
-    let path = path.filter(|path| path != "/").ok_or_else(|| {
+    let hierarchies = mounts::hierarchies(host)?;
+    let file = format!("/proc/{pid}/cgroup");
+    if let Some((because, try_this)) = member::unnamed(&host.read_file(Path::new(&file))?, &hierarchies) {
+        bail!("process {pid} cannot be pinned: {because}; {try_this}");
+    }
+    let cpuset = hierarchies.iter().position(|one| one.controllers.contains(&Controller::Cpuset));
+    let path = cpuset.and_then(|cpuset| places(host, Path::new(&file), &hierarchies).remove(&cpuset));
+    let cgroup = path.filter(|path| path.depth() > 0).ok_or_else(|| {
         anyhow!(
             "process {pid} has no cgroup of its own; start the VM in one, as libvirt and `commensal run` do"
         )
     })?;
     let vcpu = u32::try_from(threads.len()).unwrap_or(u32::MAX);
-    Ok(Target { cgroup: CgroupPath::new(&path), vcpu, threads })
+    Ok(Target { cgroup, vcpu, threads })
 }
 
 /// Restricts each VM's cgroup to its cores, and each of its vCPU threads to one CPU. The original values are recorded
