@@ -95,6 +95,8 @@ fn packaged() -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
     files.insert("schema/run.schema.json".to_owned(), commensal_lab::record::json_schema().into_bytes());
     let ladder = commensal_density::record::json_schema();
     files.insert("schema/density.schema.json".to_owned(), ladder.into_bytes());
+    let groups = commensal_core::text::json_pretty(&commensal_core::config::schema::schema())?;
+    files.insert("schema/groups.schema.json".to_owned(), (groups + "\n").into_bytes());
     let mut command = Cli::command();
     command.build();
     manual(&command, &mut files)?;

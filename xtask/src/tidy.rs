@@ -78,7 +78,7 @@ const NAMED_IN: [(&str, &[&str]); 2] = [
     ("commensal_agent", &["agent.rs", "canary.rs", "canary/", "sched/load.rs", "status.rs", "top.rs"]),
     (
         "commensal_density",
-        &["density.rs", "density_args.rs", "density_pin.rs", "density_run.rs", "workload.rs"],
+        &["config.rs", "density.rs", "density_args.rs", "density_pin.rs", "density_run.rs", "workload.rs"],
     ),
 ];
 

@@ -4,6 +4,7 @@
 //! This module checks keys, types, units and contradictions between keys. [`crate::desired::resolve`] checks whether
 //! the limits fit the machine.
 
+pub mod schema;
 mod whole;
 
 use crate::cpuset::CpuSet;
@@ -20,6 +21,7 @@ use crate::units::{BytesPerS, CpuAmount, IoPerS, MemoryAmount, Micros, Millis, W
 use std::collections::BTreeMap;
 
 pub use crate::toml_reader::ConfigError;
+pub(crate) use whole::repeated;
 pub use whole::{Compiled, Texts, compile};
 
 /// Keys of `[group.NAME]` that are not limits.
@@ -454,7 +456,7 @@ mod tests {
         assert_eq!(etl.on_exceed, Some(OnExceed::KillLargest));
         assert_eq!(etl.limits.get(IO_READ).unwrap().to_string(), "100 MiB/s");
         assert_eq!(etl.queue.unwrap().max_concurrency, 4);
-        assert_eq!(etl.source.at("cpu.max"), "groups.toml:8:25");
+        assert_eq!(etl.source.at("cpu.max").to_string(), "groups.toml:8:25");
         assert_eq!(groups.iter().find(|group| group.name.as_str() == "web").unwrap().matches.len(), 2);
     }
 
@@ -469,6 +471,32 @@ mod tests {
             r#"groups.toml:5:9: class must be one of "online", "offline"; did you mean "offline"?"#,
         ];
         assert_eq!(errors(text), want.join("\n"));
+    }
+
+    #[test]
+    fn another_format_gets_one_message() {
+        for (text, want) in [
+            ("{ \"group\": { \"web\": { \"class\": \"online\" } } }", "groups.toml:1:1: this is JSON"),
+            ("\n  { \"group\": 1,\n", "groups.toml:2:3: this is JSON"),
+            ("[1, 2]", "groups.toml:1:1: this is JSON"),
+            ("# groups\n\ngroup:\n  web:\n    class: online\n", "groups.toml:3:1: this is YAML"),
+            ("---\ngroup: {}\n", "groups.toml:1:1: this is YAML"),
+            ("- web\n- etl\n", "groups.toml:1:1: this is YAML"),
+            ("\"group\": web\n", "groups.toml:1:1: this is YAML"),
+        ] {
+            let got = errors(text);
+            assert!(got.starts_with(want) && !got.contains('\n'), "{text:?}: {got}");
+        }
+        for toml in [
+            "[group.web\nclass: x",
+            "[group.web]\nclass: \"online\"",
+            "a = \"b: c\" d",
+            "group.web",
+            "http://x",
+        ] {
+            let got = errors(toml);
+            assert!(!got.contains("this is") && got.starts_with("groups.toml:"), "{toml:?}: {got}");
+        }
     }
 
     #[test]

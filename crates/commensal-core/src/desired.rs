@@ -8,7 +8,7 @@ mod protected;
 pub(crate) use protected::takes_everything;
 
 use crate::actual::{ActualState, CgroupPath, CgroupRef};
-use crate::config::ConfigError;
+use crate::config::{ConfigError, repeated};
 use crate::cpuset::CpuSet;
 use crate::group::{Class, GroupName, GroupSpec, LimitScope, Match, OnExceed, Partition};
 use crate::knob::{Controller, KnobId};
@@ -211,7 +211,7 @@ pub fn resolve(
     actual: &ActualState,
     options: &ResolveOptions,
 ) -> Result<DesiredState, Vec<ConfigError>> {
-    let mut errors = Vec::new();
+    let mut errors = repeated(specs);
     let parent = |class: Class| actual.tenancy.base.child(&format!("{}-{class}", options.prefix));
     let mut nodes: CpuSet = machine.topology.nodes().into_keys().collect();
     if nodes.is_empty() {
@@ -231,10 +231,7 @@ pub fn resolve(
     let paths = actual.paths();
     let mut names: BTreeMap<&GroupName, &GroupSpec> = BTreeMap::new();
     for spec in specs {
-        if let Some(first) = names.insert(&spec.name, spec) {
-            let message =
-                format!("group {:?} is already defined at {}", spec.name.as_str(), first.source.at(""));
-            errors.push(ConfigError { at: spec.source.at(""), message });
+        if names.insert(&spec.name, spec).is_some() {
             continue;
         }
         check_limits(spec, machine, &mut errors);

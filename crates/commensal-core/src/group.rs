@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub struct GroupName(Arc<str>);
 
 /// Names without a dot that cgroup v1 gives to control files; a child group cannot have such a name.
-const TAKEN: [&str; 3] = ["tasks", "release_agent", "notify_on_release"];
+pub(crate) const TAKEN: [&str; 3] = ["tasks", "release_agent", "notify_on_release"];
 
 impl GroupName {
     /// Checks that the name is valid.
@@ -279,13 +279,28 @@ pub struct Source {
 }
 
 impl Source {
-    /// `file:line:column` of a key, or of the group if the key is absent.
+    /// Place of a key, or of the group if the key is absent.
     #[must_use]
-    pub fn at(&self, key: &str) -> String {
-        match self.positions.get(key).or_else(|| self.positions.get("")) {
-            Some(position) => format!("{}:{}:{}", visible(&self.file), position.line, position.column),
-            None => visible(&self.file).into_owned(),
-        }
+    pub fn at(&self, key: &str) -> SourcePlace {
+        let position = self.positions.get(key).or_else(|| self.positions.get(""));
+        SourcePlace { file: self.file.clone(), position: position.copied() }
+    }
+}
+
+/// A place in a file, for messages.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SourcePlace {
+    /// File name.
+    pub file: String,
+    /// Position in the file; `None` for the file as a whole.
+    pub position: Option<Position>,
+}
+
+impl fmt::Display for SourcePlace {
+    /// Writes `file:line:column`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&visible(&self.file))?;
+        self.position.map_or(Ok(()), |at| write!(f, ":{}:{}", at.line, at.column))
     }
 }
 

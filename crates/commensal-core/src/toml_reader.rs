@@ -9,8 +9,8 @@
 //! value; the code that owns a table reports contradictions between keys, in the same pass ([`Reader::note`]). If a
 //! file is not valid TOML, the reader reports only the syntax errors, because it cannot know which keys are missing.
 
-use crate::group::Position;
-use crate::text::{printable, visible};
+use crate::group::{Position, SourcePlace};
+use crate::text::printable;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
@@ -20,15 +20,15 @@ use toml::de::{DeString, DeTable, DeValue};
 /// An error in a configuration file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
-    /// `file:line:column`.
-    pub at: String,
+    /// Where the error is.
+    pub at: SourcePlace,
     /// The error and how to correct it.
     pub message: String,
 }
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", visible(&self.at), printable(&self.message))
+        write!(f, "{}: {}", self.at, printable(&self.message))
     }
 }
 
@@ -365,10 +365,11 @@ impl Reader {
         let file = self.files.len();
         self.files.push((name.to_owned(), text.to_owned()));
         let (root, syntax) = DeTable::parse_recoverable(text);
-        if let (false, Some((offset, language))) = (syntax.is_empty(), other_language(text)) {
-            // One sentence says more than a syntax error in every line.
+        if !syntax.is_empty()
+            && let Some((format, offset)) = other_format(text)
+        {
             let message = format!(
-                "this looks like {language}; the file has to be TOML, such as `[group.etl]`, then `class = \"offline\"`"
+                "this is {format}, but commensal's files are TOML, in which [name] begins a table and key = \"text\" sets a key"
             );
             self.note(TextPlace { file, offset }, message);
             return None;
@@ -415,12 +416,9 @@ impl Reader {
         self.mistakes.sort();
         self.mistakes.dedup();
         let error = |(place, message): &(TextPlace, String)| {
-            let (position, file) =
-                (self.position(*place), self.files.get(place.file).map_or("", |(name, _)| name));
-            ConfigError {
-                at: format!("{file}:{}:{}", position.line, position.column),
-                message: message.clone(),
-            }
+            let file = self.files.get(place.file).map(|(name, _)| name.clone()).unwrap_or_default();
+            let at = SourcePlace { file, position: Some(self.position(*place)) };
+            ConfigError { at, message: message.clone() }
         };
         self.mistakes.iter().map(error).collect()
     }
@@ -455,6 +453,12 @@ impl Reader {
         for (key, node) in table {
             let path = join(above, key);
             let full = join(name, &path);
+            if key.contains('.') && keys.iter().any(|row| row.path == path) {
+                let message =
+                    format!("write {full} without quotes: in quotes, the dot is a part of the name");
+                self.note(node.key_at, message);
+                continue;
+            }
             if let Some(row) = keys.iter().find(|row| row.path == path) {
                 let content = self.content(&full, row.kind, node);
                 section.keys.insert(path, (node.key_at, node.at, content));
@@ -700,6 +704,24 @@ fn node(file: usize, value: &Spanned<DeValue<'_>>) -> Node {
     Node { key_at: at, at, value }
 }
 
+/// The format of a text that is not TOML, with the offset of its first line that has content; `None` if the text may be
+/// TOML with syntax errors.
+fn other_format(text: &str) -> Option<(&'static str, usize)> {
+    let has_content = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with('#');
+    let line = text.lines().find(has_content)?;
+    let start = line.trim();
+    let offset = start.as_ptr() as usize - text.as_ptr() as usize;
+    if start.starts_with('{') || serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok() {
+        return Some(("JSON", offset));
+    }
+    let is_key = |name: &str| name.chars().all(|one| one.is_alphanumeric() || " -_.\"'".contains(one));
+    let is_yaml = match start.split_once(':') {
+        Some((name, rest)) => is_key(name) && (rest.is_empty() || rest.starts_with(' ')),
+        None => start == "---" || start.starts_with("- "),
+    };
+    is_yaml.then_some(("YAML", offset))
+}
+
 /// Maximum number of known keys that a message lists.
 const FEW: usize = 6;
 
@@ -725,27 +747,4 @@ fn nearest_ones<'k>(given: &str, known: &[&'k str]) -> Vec<&'k str> {
         known.iter().map(|name| (!name.starts_with(&table), distance(given, name), *name)).collect();
     all.sort_unstable();
     all.into_iter().take(FEW).map(|(_, _, name)| name).collect()
-}
-/// The language of a text that is not TOML, judged from its first line, and the offset of that line: YAML or JSON;
-/// `None` if it may be TOML.
-fn other_language(text: &str) -> Option<(usize, &'static str)> {
-    let mut offset = 0;
-    for whole in text.split_inclusive('\n') {
-        let line = whole.trim();
-        if line.is_empty() || line.starts_with('#') {
-            offset += whole.len();
-            continue;
-        }
-        let is_name = |name: &str| !name.is_empty() && !name.contains(['=', '[', '"', '\'']);
-        let key = line
-            .split_once(':')
-            .filter(|(name, rest)| is_name(name) && (rest.is_empty() || rest.starts_with([' ', '\t'])));
-        return match line {
-            "---" => Some((offset, "YAML")),
-            _ if line.starts_with("- ") || key.is_some() => Some((offset, "YAML")),
-            _ if line.starts_with('{') => Some((offset, "JSON")),
-            _ => None,
-        };
-    }
-    None
 }

@@ -61,7 +61,7 @@ impl Decimal {
     }
 }
 
-const BYTE_UNITS: [(&str, u128); 9] = [
+pub(crate) const BYTE_UNITS: [(&str, u128); 9] = [
     ("B", 1),
     ("KiB", 1 << 10),
     ("MiB", 1 << 20),
@@ -254,6 +254,9 @@ impl CpuAmount {
     }
 }
 
+/// Names of a logical CPU.
+pub(crate) const CPU_UNITS: [&str; 6] = ["core", "cores", "cpu", "cpus", "CPU", "CPUs"];
+
 impl FromStr for CpuAmount {
     type Err = UnitError;
     fn from_str(text: &str) -> Result<Self, UnitError> {
@@ -261,7 +264,7 @@ impl FromStr for CpuAmount {
         let (number, unit) = number_and_unit(text).ok_or_else(|| refuse(text, expected))?;
         let amount = match unit {
             "%" => number.times(10_000).map(|ppm| (ppm, CpuAmount::OfMachine(Ppm(ppm)))),
-            "core" | "cores" | "cpu" | "cpus" | "CPU" | "CPUs" => {
+            unit if CPU_UNITS.contains(&unit) => {
                 number.times(1_000_000).map(|micro| (micro, CpuAmount::Cpus(MicroCpus(micro))))
             }
             _ => None,
@@ -357,7 +360,7 @@ impl fmt::Display for Weight {
 }
 
 /// Names and lengths (ns) of the units of time, as in systemd.time(7): a month has 30.44 days, a year 365.25 days.
-const TIME_UNITS: [(&[&str], u128); 10] = [
+pub(crate) const TIME_UNITS: [(&[&str], u128); 10] = [
     (&["ns", "nsec", "nanos"], 1),
     (&["us", "usec", "µs"], 1_000),
     (&["ms", "msec", "millis"], MS),
@@ -380,7 +383,7 @@ fn parse_time(text: &str, shortest_ns: u128) -> Option<u128> {
     let mut sum_ns = 0_u128;
     loop {
         let end = left.find(|c: char| c.is_alphabetic() || c.is_whitespace())?;
-        let (number, _) = number_and_unit(&left[..end])?;
+        let (number, "") = number_and_unit(&left[..end])? else { return None };
         left = left[end..].trim_start();
         let end = left.find(|c: char| !c.is_alphabetic()).unwrap_or(left.len());
         let (_, unit_ns) = TIME_UNITS.iter().find(|(names, _)| names.contains(&&left[..end]))?;
@@ -551,6 +554,10 @@ mod tests {
             ("1 m sec", None, None, None),
             ("1 S", None, None, None),
             ("nan s", None, None, None),
+            ("9/s", None, None, None),
+            ("9:/1s", None, None, None),
+            ("5%ms", None, None, None),
+            ("1 s,2 s", None, None, None),
             (&format!("{far}y"), None, None, None),
         ] {
             let span = text.parse::<TimeSpan>().ok().map(|span| span.0.as_nanos());

@@ -8,6 +8,7 @@ mod apply;
 mod args;
 mod blame;
 mod canary;
+mod config;
 mod density;
 mod density_args;
 mod density_pin;
@@ -35,8 +36,8 @@ mod workload;
 
 pub use agent_args::{Agent, AgentOrder, Canary, Guard, OnExit};
 pub use args::{
-    Blame, Cli, Doctor, Explain, Groups, Journal, JournalVerb, Json, Run, Status, Top, Verb, Workload,
-    WorkloadVerb,
+    Blame, Cli, Config, ConfigCheck, ConfigVerb, Doctor, Explain, Groups, Journal, JournalVerb, Json, Run,
+    Status, Top, Verb, Workload, WorkloadVerb,
 };
 pub use density_args::{Density, DensityVerb};
 pub use lab_args::{
@@ -115,6 +116,7 @@ fn is_run() -> bool {
         "apply",
         "restore",
         "undo",
+        "config",
         "journal",
         "run",
         "agent",
@@ -154,6 +156,9 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         output::paint(&completions(shell)?);
         return Ok(0);
     }
+    if let Verb::Config(config) = &cli.verb {
+        return config::run(&config.verb);
+    }
     let mut context = Context::new(cli.state_dir, cli.cgroup_prefix, cli.cgroup_root.as_deref())?;
     context.beside_others = cli.beside_others;
     if cli.insecure_permissions {
@@ -177,7 +182,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
             Some(AgentOrder::Canary(options)) => canary::run(&mut context, options),
             Some(order) => agent::order(&context, order),
         },
-        Verb::Completions { .. } => Ok(0),
+        Verb::Completions { .. } | Verb::Config(_) => Ok(0),
         Verb::Workload(_) => workload::thaw_guard(&mut context),
         Verb::Guard(options) => agent::guard(&mut context, &options),
         Verb::Status(options) => status::run(&mut context, &options),

@@ -1,7 +1,7 @@
 //! Compiles all groups files of a configuration into one set of groups and settings.
 
 use super::{ConfigError, Headroom, parse_file};
-use crate::group::{GroupSpec, Position};
+use crate::group::{GroupName, GroupSpec, Position, SourcePlace};
 use std::collections::BTreeMap;
 
 /// The texts of the groups files, each with the file's name.
@@ -41,10 +41,10 @@ impl Compiled {
 /// Returns all errors in the texts.
 pub fn compile(texts: &Texts) -> Result<Compiled, Vec<ConfigError>> {
     let (mut compiled, mut errors) = (Compiled::default(), Vec::new());
-    let mut written: BTreeMap<&str, String> = BTreeMap::new();
+    let mut written: BTreeMap<&str, SourcePlace> = BTreeMap::new();
     for (file, text) in texts {
-        let mut first = |key: &'static str, Position { line, column }: Position| {
-            let at = format!("{file}:{line}:{column}");
+        let mut first = |key: &'static str, position: Position| {
+            let at = SourcePlace { file: file.clone(), position: Some(position) };
             let known = written.entry(key).or_insert_with(|| at.clone());
             let message = format!("[agent] {key} is already set at {known}");
             if *known != at {
@@ -71,5 +71,21 @@ pub fn compile(texts: &Texts) -> Result<Compiled, Vec<ConfigError>> {
             Err(mut wrong) => errors.append(&mut wrong),
         }
     }
+    errors.extend(repeated(&compiled.groups));
     if errors.is_empty() { Ok(compiled) } else { Err(errors) }
+}
+
+/// Returns an error for each group that has the name of an earlier one.
+pub(crate) fn repeated(specs: &[GroupSpec]) -> Vec<ConfigError> {
+    let mut names: BTreeMap<&GroupName, &GroupSpec> = BTreeMap::new();
+    let again = |spec: &GroupSpec, first: &GroupSpec| ConfigError {
+        at: spec.source.at(""),
+        message: format!("group {:?} is already defined at {}", spec.name.as_str(), first.source.at("")),
+    };
+    let mut errors = Vec::new();
+    for spec in specs {
+        let first = names.entry(&spec.name).or_insert(spec);
+        errors.extend((!std::ptr::eq(*first, spec)).then(|| again(spec, first)));
+    }
+    errors
 }

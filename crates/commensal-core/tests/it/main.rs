@@ -5,6 +5,7 @@
 
 mod control;
 mod scheduler;
+mod schema;
 
 use commensal_core::actual::{ActualState, Capabilities, Cgroup, CgroupPath, CgroupRef, Hierarchy, Support};
 use commensal_core::desired::{ResolveOptions, resolve};

@@ -224,7 +224,7 @@ fn specs(file: &str, text: &str) -> Result<Vec<GroupSpec>, StoreError> {
         return Ok(Vec::new());
     }
     config::parse(file, text).map_err(|errors| {
-        let at = errors.first().map(|error| error.at.clone()).unwrap_or_default();
+        let at = errors.first().map(|error| error.at.to_string()).unwrap_or_default();
         let problems: Vec<String> = errors.iter().map(|error| error.message.clone()).collect();
         StoreError { at, problem: problems.join("; ") }
     })

@@ -69,6 +69,8 @@ pub enum Verb {
     /// something stays because it is in use; 2: something could not be restored.
     #[command(alias = "undo")]
     Restore(Json),
+    /// Check groups files and experiment files on any machine, and print their schema for editors. Changes nothing.
+    Config(Config),
     /// Inspect the undo journals. Changes nothing and takes no lock.
     Journal(Journal),
     /// Start a command inside a group; signals and the exit status pass through.
@@ -149,6 +151,38 @@ pub struct Doctor {
     /// a value of another program. Exit status 0: all facts hold; 1: some do not hold; 2: none could be tested.
     #[arg(long)]
     pub prove: bool,
+}
+
+/// `commensal config`.
+#[derive(Debug, Args)]
+pub struct Config {
+    /// The subcommand.
+    #[command(subcommand)]
+    pub verb: ConfigVerb,
+}
+
+/// `commensal config …`.
+#[derive(Debug, Subcommand)]
+pub enum ConfigVerb {
+    /// Report every mistake in groups files, experiments and density ladders, with line and column. Does not look at
+    /// the machine; `commensal plan` also checks whether the limits fit it. Exit status 0: no mistakes; 1: mistakes; 2: a
+    /// file could not be read.
+    Check(ConfigCheck),
+    /// Print the JSON Schema of groups files, for editors.
+    Schema,
+}
+
+/// `commensal config check`.
+#[derive(Debug, Args)]
+pub struct ConfigCheck {
+    /// Files, each checked by itself. What a file describes is recognized by its keys. The groups files (*.toml) of a
+    /// folder are checked as one configuration.
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `commensal journal`.

@@ -11,6 +11,7 @@ mod antagonist;
 mod bad_input;
 mod blame;
 mod canaries;
+mod config;
 mod density;
 mod experiments;
 mod external;
