@@ -34,6 +34,7 @@ pub mod observe;
 pub mod ownership;
 pub mod plan;
 pub mod process;
+pub mod propose;
 pub mod reach;
 pub mod rng;
 pub mod safe;

@@ -11,6 +11,7 @@ pub mod containers;
 mod cookies;
 pub mod delegation;
 pub mod inherited;
+pub mod inventory;
 pub mod level;
 pub mod machine;
 pub mod mounts;

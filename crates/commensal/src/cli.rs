@@ -15,6 +15,7 @@ mod density_pin;
 mod density_run;
 mod doctor;
 mod frame;
+mod init;
 mod journal;
 mod lab;
 mod lab_args;
@@ -36,8 +37,8 @@ mod workload;
 
 pub use agent_args::{Agent, AgentOrder, Canary, Guard, OnExit};
 pub use args::{
-    Blame, Cli, Config, ConfigCheck, ConfigVerb, Doctor, Explain, Groups, Journal, JournalVerb, Json, Run,
-    Status, Top, Verb, Workload, WorkloadVerb,
+    Blame, Cli, Config, ConfigCheck, ConfigVerb, Doctor, Explain, Groups, Init, Journal, JournalVerb, Json,
+    Run, Status, Top, Verb, Workload, WorkloadVerb,
 };
 pub use density_args::{Density, DensityVerb};
 pub use lab_args::{
@@ -52,6 +53,7 @@ use crate::output;
 use anyhow::anyhow;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
+use commensal_host::LinuxHost;
 use std::process::ExitCode;
 
 /// Parses the command line, runs the command, and returns the exit status.
@@ -116,6 +118,7 @@ fn is_run() -> bool {
         "apply",
         "restore",
         "undo",
+        "init",
         "config",
         "journal",
         "run",
@@ -156,8 +159,10 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         output::paint(&completions(shell)?);
         return Ok(0);
     }
-    if let Verb::Config(config) = &cli.verb {
-        return config::run(&config.verb);
+    match &cli.verb {
+        Verb::Config(config) => return config::run(&config.verb),
+        Verb::Init(options) => return init::run(&mut LinuxHost::new(), options, &mut std::thread::sleep),
+        _ => {}
     }
     let mut context = Context::new(cli.state_dir, cli.cgroup_prefix, cli.cgroup_root.as_deref())?;
     context.beside_others = cli.beside_others;
@@ -182,7 +187,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
             Some(AgentOrder::Canary(options)) => canary::run(&mut context, options),
             Some(order) => agent::order(&context, order),
         },
-        Verb::Completions { .. } | Verb::Config(_) => Ok(0),
+        Verb::Completions { .. } | Verb::Config(_) | Verb::Init(_) => Ok(0),
         Verb::Workload(_) => workload::thaw_guard(&mut context),
         Verb::Guard(options) => agent::guard(&mut context, &options),
         Verb::Status(options) => status::run(&mut context, &options),

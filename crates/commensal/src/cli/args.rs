@@ -58,6 +58,10 @@ pub enum Verb {
     /// Report what this machine can enforce (tested in a scratch cgroup), what is missing, and how to get it. Exit status
     /// 1: only weak mechanisms can hold back offline work.
     Doctor(Doctor),
+    /// Propose a groups file for this machine: which services look online and which work looks offline, with the reason
+    /// for each line. Looks at all processes twice within a second, and changes nothing. Exit status 1: nothing looks
+    /// online or offline.
+    Init(Init),
     /// Show every write that `apply` would make, in order, with its reason. Changes nothing: knobs are tested only in
     /// an empty scratch cgroup. Exit status 0: nothing to do; 1: there are steps to do, or a setting is unmet.
     Plan(Groups),
@@ -183,6 +187,14 @@ pub struct ConfigCheck {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+/// `commensal init`.
+#[derive(Debug, Args)]
+pub struct Init {
+    /// Write the proposal to this new file instead of printing it. A file that exists is never overwritten.
+    #[arg(long, value_name = "FILE")]
+    pub write: Option<PathBuf>,
 }
 
 /// `commensal journal`.

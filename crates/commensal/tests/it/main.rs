@@ -20,6 +20,7 @@ mod guest;
 mod history;
 mod hostile;
 mod in_force;
+mod init;
 mod known_harms;
 mod lab;
 mod limits;
