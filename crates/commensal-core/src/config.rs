@@ -413,27 +413,6 @@ mod tests {
         }
     }
 
-    /// A file in another language gets one sentence, at its first line; TOML with a mistake gets the mistake.
-    #[test]
-    fn other_languages_are_told_once() {
-        let check = |text: &str, line: usize, part: &str| {
-            let errors = parse("g.toml", text).unwrap_err();
-            assert_eq!(errors.len(), 1, "{text:?}: {errors:?}");
-            let at = format!("g.toml:{line}:1");
-            assert!(errors[0].at == at && errors[0].message.contains(part), "{text:?}: {errors:?}");
-        };
-        check("group:\n  etl:\n    class: offline\n    cpu.max: 1 core\n", 1, "YAML");
-        check("# groups\n\n---\ngroup: {}\n", 3, "YAML");
-        check("- class: offline\n", 1, "YAML");
-        check("etl: offline\n", 1, "YAML");
-        check("{ \"group\": {} }\n", 1, "JSON");
-        for toml in ["[group.etl]\nclass = offline\n", "[group.etl\n", "group.etl.class = \n", "\"a: b\" =\n"]
-        {
-            let errors = parse("g.toml", toml).unwrap_err();
-            assert!(errors.iter().all(|error| !error.message.contains("looks like")), "{toml:?}: {errors:?}");
-        }
-    }
-
     #[test]
     fn the_guides_example_is_read_whole() {
         let text = r#"

@@ -342,7 +342,7 @@ mod tests {
             let llc = Some((node * 4..node * 4 + 4).filter(|id| *id != 7).collect());
             LogicalCpu { id, package: Some(0), core: Some(id / 2), siblings, llc, node: Some(node) }
         };
-        let server = Server::of(&Topology { cpus: (0..7).map(cpu).collect() }, 0.0);
+        let server = Server::of(&Topology { cpus: (0..7).map(cpu).collect(), offline: set(&[7]) }, 0.0);
         assert_eq!((server.cores, server.threads), (4, 7));
         assert_eq!((server.node_cores, server.llc_cores), (Some(2), Some(2)));
         let got = classify(&server, &[Vms { count: 1, vcpu: 3 }]).unwrap();
