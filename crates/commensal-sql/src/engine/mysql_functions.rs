@@ -5,7 +5,7 @@
 
 use super::error::Error;
 use super::operators;
-use super::values::{NUMBER, TEXT};
+use super::values::{DATE, DATETIME, NUMBER, SIGNED, TEXT};
 use datafusion::sql::sqlparser::ast::helpers::attached_token::AttachedToken;
 use datafusion::sql::sqlparser::ast::{
     BinaryOperator, CaseWhen, CastKind, DataType, DateTimeField, Expr, Function, FunctionArg,
@@ -105,7 +105,7 @@ static TEMPLATES: LazyLock<BTreeMap<(&str, usize), Expr>> = LazyLock::new(|| {
 
 fn template(text: &str) -> Option<Expr> {
     let text = (1..=3).fold(text.to_owned(), |text, number| {
-        text.replace(&format!("@{number}"), &format!("TRY_CAST(${number} AS TIMESTAMP(6))"))
+        text.replace(&format!("@{number}"), &format!("{DATETIME}(${number})"))
     });
     Parser::new(&GenericDialect {}).try_with_sql(&text).ok()?.parse_expr().ok()
 }
@@ -156,6 +156,12 @@ pub fn change(expr: &mut Expr) -> Result<(), Error> {
         }
         Expr::Cast { kind: CastKind::Cast, expr: value, data_type, .. } => match data_type {
             DataType::Char(None) | DataType::Varchar(None) => *expr = as_text(value),
+            DataType::Date => *expr = called(DATE, value),
+            DataType::Signed | DataType::SignedInteger => *expr = called(SIGNED, value),
+            DataType::Datetime(_) => {
+                **value = called(DATETIME, value);
+                number(data_type);
+            }
             data_type => number(data_type),
         },
         Expr::Convert { expr: value, data_type: Some(kind), is_try: false, charset: None, .. } => {
@@ -508,12 +514,13 @@ mod tests {
             ("LOCATE('b', x)", "strpos((x), ('b'))"),
             ("ucase(x)", "upper((x))"),
             ("stddev(DISTINCT x)", "stddev_pop(DISTINCT x)"),
-            ("CAST(x AS SIGNED INTEGER)", "CAST(x AS BIGINT)"),
+            ("CAST(x AS SIGNED INTEGER)", "__signed((x))"),
             ("CAST(x AS UNSIGNED)", "CAST(x AS BIGINT UNSIGNED)"),
             ("CONVERT(x, SIGNED)", "CAST(x AS BIGINT)"),
             ("CAST(x AS CHAR)", "__text((x))"),
             ("sum(DISTINCT x)", "sum(DISTINCT __number((x)))"),
-            ("CAST(x AS DATETIME)", "CAST(x AS TIMESTAMP(0))"),
+            ("CAST(x AS DATETIME)", "CAST(__datetime((x)) AS TIMESTAMP(0))"),
+            ("CAST(x AS DATE)", "__date((x))"),
             ("SUBSTRING(x, 2)", "SUBSTR((x), (2))"),
             ("SUBSTR(x FROM 2)", "SUBSTR((x), (2))"),
             ("lower(x)", "lower(x)"),
@@ -525,10 +532,7 @@ mod tests {
             ("field(x, a, b)", "CASE x WHEN a THEN 1 WHEN b THEN 2 ELSE 0 END"),
             ("concat('a', 'b')", "concat('a', 'b')"),
             ("concat('a', b)", "CASE WHEN ((b) IS NULL) THEN (NULL) ELSE (concat('a', __text((b)))) END"),
-            (
-                "date_format(x, '%Y-%c %i %% %q')",
-                "to_char(TRY_CAST((x) AS TIMESTAMP(6)), ('%Y-%-m %M %% q'))",
-            ),
+            ("date_format(x, '%Y-%c %i %% %q')", "to_char(__datetime((x)), ('%Y-%-m %M %% q'))"),
         ] {
             let mut expr = Parser::new(&Mysql).try_with_sql(mysqls).unwrap().parse_expr().unwrap();
             change(&mut expr).unwrap();

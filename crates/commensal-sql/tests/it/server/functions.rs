@@ -1,5 +1,6 @@
 //! MySQL's functions: the values in these tables are MariaDB's answers.
 
+use crate::server::client::Answer;
 use crate::server::fixture::Fixture;
 
 #[test]
@@ -146,6 +147,40 @@ fn null_is_less_than_all_values_and_deviations_are_of_the_population() {
     ] {
         let rows = client.query(sql).rows();
         assert_eq!(rows.iter().map(|row| row[0].as_str()).collect::<Vec<_>>(), want, "{sql}");
+    }
+}
+
+/// Numbers are dates in MySQL, but days or seconds since 1970 in DataFusion.
+#[test]
+fn dates_and_numbers_are_not_mixed_up() {
+    let fixture = Fixture::new();
+    fixture.csv("t.csv", "i,d,dt\n20240102,2024-02-29,2024-02-29 00:59:50\n");
+    let mut client = fixture.root();
+    for sql in [
+        "cast(i as date)",
+        "cast(20240102 as date)",
+        "cast(i as datetime)",
+        "year(i)",
+        "year(20240102)",
+        "date(i)",
+        "date_format(i, '%Y')",
+        "datediff(i, d)",
+        "cast(d as signed)",
+        "cast(dt as signed)",
+    ] {
+        let answer = client.query(&format!("select {sql} from t"));
+        assert!(matches!(answer, Answer::Err(..)), "{sql}: {answer:?}");
+    }
+    for (sql, want) in [
+        ("cast('2024-01-02' as date)", "2024-01-02"),
+        ("cast(dt as date)", "2024-02-29"),
+        ("cast(i as signed)", "20240102"),
+        ("cast('12' as signed)", "12"),
+        ("cast(true as signed)", "1"),
+        ("cast(null as date)", "NULL"),
+        ("year(null)", "NULL"),
+    ] {
+        assert_eq!(client.query(&format!("select {sql} from t")).cell(), want, "{sql}");
     }
 }
 
