@@ -79,6 +79,8 @@ impl InForce {
         let wanted: BTreeSet<SettingKey> =
             wanted.filter_map(|setting| Some(key_at(setting, actual)?.0)).collect();
         self.values.retain(|key, _| wanted.contains(key));
+        // A change that was answered long ago is forgotten first, so that a new one is corrected at once.
+        drift.calm(now_ms, |_| true);
         let mut seen = BTreeSet::new();
         for (place, cgroup) in &actual.cgroups {
             let idle = cgroup.values.get(&(KnobId::CpuIdle, None)) == Some(&Value::Number(1));
