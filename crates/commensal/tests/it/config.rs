@@ -24,7 +24,7 @@ fn statuses_and_mistakes_of_several_files() {
             vec![
                 "bad.toml:1:8: group \"etl\" has no class",
                 "bad.toml:2:1: unknown key \"clas\"; did you mean \"class\"?",
-                "bad.toml:3:1: unknown key \"cpu.mxa\"; did you mean \"cpu.max\"?",
+                "bad.toml:3:5: unknown key \"cpu.mxa\"; did you mean \"cpu.max\"?",
                 "good.toml: 1 group, no mistakes",
             ],
         ),

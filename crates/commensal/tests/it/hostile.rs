@@ -171,7 +171,7 @@ fn an_agent_keeps_its_groups_when_others_can_write_the_file() {
     give(&groups, SOMEBODY);
     agent.signal(Signal::HUP);
     until("the agent says so", || agent.said().contains("groups.toml, which belongs to user 65534"));
-    assert!(agent.said().contains("are kept"), "{}", agent.said());
+    assert!(agent.said().contains("stays in force"), "{}", agent.said());
     assert!(own(&program, "etl").exists() && !own(&program, "more").exists());
     give(&groups, 0);
     agent.signal(Signal::HUP);

@@ -116,6 +116,11 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+/// Whether this is what `run` says on a machine whose CPUs are all taken: an offline command waits for one.
+pub fn waits_for_a_cpu(line: &str) -> bool {
+    line.starts_with("commensal: the command waits for a CPU: ")
+}
+
 /// cgroup directories of this machine whose name contains `part`.
 pub fn cgroups_named(part: &str) -> Vec<PathBuf> {
     fn walk(dir: &Path, part: &str, depth: usize, found: &mut Vec<PathBuf>) {

@@ -287,7 +287,8 @@ mod tests {
             assert!(said.contains(part), "{said}lacks {part:?}");
         }
         let said = told(&known(Kernel::read(&FakeHost::v2(2, 1 << 30)), None), &Probed::NotAsked);
-        for part in ["none of commensal", "the state directory /var/lib/commensal", "CONFIG_SCHED_CLASS_EXT"]
+        for part in
+            ["commensal's is not loaded", "state directory /var/lib/commensal", "CONFIG_SCHED_CLASS_EXT"]
         {
             assert!(said.contains(part), "{said}lacks {part:?}");
         }

@@ -1,7 +1,7 @@
 //! `commensal run` waits its turn, and `commensal queue` shows who does.
 
 use super::{files, view};
-use crate::support::{Program, text};
+use crate::support::{Program, text, waits_for_a_cpu};
 use commensal_host::LinuxHost;
 use commensal_testkit::{Signal, line, signal, throughout, until};
 use serde_json::Value;
@@ -40,7 +40,12 @@ impl Job {
 
     /// The first line of what commensal says.
     fn said(&mut self) -> String {
-        line(self.child.stderr.as_mut().unwrap())
+        loop {
+            let said = line(self.child.stderr.as_mut().unwrap());
+            if !waits_for_a_cpu(&said) {
+                return said;
+            }
+        }
     }
 
     /// Lets the command end that waits for its input's end; gives the status and what else commensal said.
@@ -48,6 +53,7 @@ impl Job {
         drop(self.child.stdin.take());
         let mut said = String::new();
         self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        let said: String = said.split_inclusive('\n').filter(|line| !waits_for_a_cpu(line)).collect();
         (self.child.wait().unwrap(), said)
     }
 
