@@ -15,6 +15,7 @@ pub mod lift;
 pub mod lifted_group;
 pub mod members;
 pub mod policy;
+pub(crate) mod processes;
 pub(crate) mod recreate;
 pub mod scheduler;
 

@@ -459,6 +459,11 @@ impl Journal {
         })
     }
 
+    /// Returns the records of moves of processes.
+    pub(crate) fn moving(&self) -> impl Iterator<Item = &Record> {
+        self.records.iter().filter(|record| matches!(record, Record::Moving { .. }))
+    }
+
     /// Returns the processes whose moves are recorded.
     pub(crate) fn processes(&self) -> BTreeSet<ProcessId> {
         self.records.iter().filter_map(Record::process).collect()
@@ -766,5 +771,29 @@ mod tests {
         assert_eq!(parse(&middle).damaged.len(), 1);
         assert_eq!(parse(&middle).records.len(), 1);
         assert_eq!(parse("\n").damaged, [(1, "no checksum".to_owned())]);
+    }
+
+    /// Journals outlive the version that wrote them: the lines of moves read and are written as in the first version.
+    // promise 12
+    #[test]
+    fn moves_are_written_as_in_the_first_version() {
+        let target =
+            |path: &str, inode| Target { mount: "/sys/fs/cgroup/cpu".into(), path: path.into(), inode };
+        let (from, to) = (vec![target("/", 1)], vec![target("/commensal-offline/media", 7)]);
+        let moving =
+            Record::Moving { pid: 9, start_ticks: 5, pgrp: 8, by: "process ffmpeg".into(), from, to };
+        let place = |path: &str, inode| {
+            format!(r#"{{"mount":"/sys/fs/cgroup/cpu","path":"{path}","inode":{inode}}}"#)
+        };
+        let (from, to) = (place("/", 1), place("/commensal-offline/media", 7));
+        let json = format!(
+            r#"{{"record":"moving","pid":9,"start_ticks":5,"pgrp":8,"by":"process ffmpeg","from":[{from}],"to":[{to}]}}"#
+        );
+        let moved =
+            (Record::Moved { pid: 9, start_ticks: 5 }, r#"{"record":"moved","pid":9,"start_ticks":5}"#);
+        for (record, json) in [(moving, json.as_str()), moved] {
+            let text = format!("{:08x} {json}\n", crc32fast::hash(json.as_bytes()));
+            assert_eq!((line(&record), parse(&text).records), (text, vec![record]));
+        }
     }
 }

@@ -14,7 +14,6 @@ mod stopping;
 mod taking_back;
 
 use members::is_member;
-pub(crate) use moving::{alive, identity};
 pub(crate) use record::safe_records;
 pub use record::{forget_gone, forget_settled, verify};
 

@@ -1,6 +1,6 @@
 //! Lists, thaws and kills the processes of commensal's groups.
 
-use crate::drivers::apply::identity;
+use crate::drivers::processes::identity;
 use crate::hand::is_gone;
 use commensal_core::errno::Errno;
 use commensal_host::{Dir, Host, HostError, Process, Signal};

@@ -3,13 +3,13 @@
 //! All processes that are in a group now are moved, including those without a record. A process with a record moves to
 //! the cgroup in the record. Any other process moves to the cgroup recorded for its nearest ancestor with a record, or
 //! for a process of the same process group (the kernel does not reuse a process group's ID while the group has
-//! members). If the original cgroup no longer exists, the process stays, and its present group stays as well.
+//! members). If the original cgroup was removed, the process stays, and so do its present group and its record.
 
 use super::outcome::{Left, Restored};
 use super::proof;
-use crate::drivers::apply::{alive, identity};
 use crate::drivers::level::{self, Kept};
 use crate::drivers::members;
+use crate::drivers::processes::{Origins, alive, identity};
 use crate::hand::is_gone;
 use crate::journal::{Contents, Record, Target};
 use commensal_core::errno::Errno;
@@ -25,17 +25,6 @@ const LOOKS: u32 = 100;
 /// Maximum number of attempts to move a process that another program moves back.
 const TRIES: u32 = 3;
 
-/// Maximum number of ancestors that are searched.
-const GENERATIONS: u32 = 64;
-
-/// The journal's facts about one process.
-#[derive(Debug, Default)]
-struct Origin {
-    pgrp: u32,
-    /// The original group in each hierarchy, by mount point: the first one recorded.
-    from: BTreeMap<String, Target>,
-}
-
 /// Moves processes back. Returns the indices in `contents` of the records that remain. Records of moves without a mark
 /// (the proof that commensal moved the process) remain as well, with a message in `denied`.
 pub(super) fn back(
@@ -44,12 +33,11 @@ pub(super) fn back(
     (owners, denied): (&BTreeSet<String>, &mut BTreeSet<String>),
     result: &mut Restored,
 ) -> BTreeSet<usize> {
-    let mut origins: BTreeMap<ProcessId, Origin> = BTreeMap::new();
+    let mut origins = Origins::default();
     let mut groups: BTreeSet<&Target> = BTreeSet::new();
     let mut kept = BTreeSet::new();
     for (index, record) in contents.records.iter().enumerate() {
-        let Record::Moving { pgrp, from, to, .. } = record else { continue };
-        let Some(process) = record.process() else { continue };
+        let Record::Moving { to, .. } = record else { continue };
         match proof::of_move(host, owners, record) {
             Ok(true) => {}
             Ok(false) => continue,
@@ -64,11 +52,7 @@ pub(super) fn back(
                 continue;
             }
         }
-        let origin = origins.entry(process).or_default();
-        origin.pgrp = *pgrp;
-        for target in from {
-            origin.from.entry(target.mount.clone()).or_insert_with(|| target.clone());
-        }
+        origins.add(record);
         groups.extend(to);
     }
     let mut failed = BTreeSet::new();
@@ -89,7 +73,7 @@ pub(super) fn back(
 fn empty(
     host: &mut dyn Host,
     (group, dir): (&Target, Dir),
-    (origins, kept): (&BTreeMap<ProcessId, Origin>, &Kept),
+    (origins, kept): (&Origins, &Kept),
     result: &mut Restored,
     failed: &mut BTreeSet<ProcessId>,
 ) {
@@ -110,14 +94,14 @@ fn empty(
                 continue;
             };
             let process = ProcessId { pid, start_ticks };
-            let Some(target) = home_of(host, process, &group.mount, origins) else {
+            let Some((recorded, target)) = origins.home_of(host, process, &group.mount) else {
                 again |= identity(host, pid).is_none();
                 continue;
             };
             if moved.get(&process).is_some_and(|(_, times)| *times >= TRIES) {
                 moved.remove(&process);
                 stuck.insert(pid);
-                failed.insert(process);
+                failed.insert(recorded);
                 let (from, to) = (&group.path, &target.path);
                 result.failed.push(format!(
                     "process {pid} was moved to {to} {TRIES} times and is in {from} again: another program moves it"
@@ -131,15 +115,17 @@ fn empty(
                 }
                 Ok(false) => {
                     stuck.insert(pid);
+                    failed.insert(recorded);
                     let (from, to) = (text::visible(&group.path), text::visible(&target.path));
-                    result
-                        .left
-                        .push(format!("process {pid} stays in {from}: {to}, where it came from, is gone"));
+                    result.left.push(format!(
+                        "process {pid} stays in {from}: {to}, where it came from, was removed; write its PID to cgroup.procs \
+                         of another cgroup, or end it"
+                    ));
                 }
                 Err(error) if error.errno == Errno::ESRCH => again = true,
                 Err(error) => {
                     stuck.insert(pid);
-                    failed.insert(process);
+                    failed.insert(recorded);
                     result.failed.push(error.to_string());
                 }
             }
@@ -157,28 +143,6 @@ fn empty(
         let processes = if count == 1 { "process" } else { "processes" };
         format!("{count} {processes} of {shown} back in {to}")
     }));
-}
-
-/// Returns the original group, in this hierarchy, of the process, of its nearest recorded ancestor, or of a recorded
-/// process in the same process group.
-fn home_of<'o>(
-    host: &dyn Host,
-    process: ProcessId,
-    mount: &str,
-    origins: &'o BTreeMap<ProcessId, Origin>,
-) -> Option<&'o Target> {
-    let mut at = process;
-    let mut group = None;
-    for _ in 0..GENERATIONS {
-        if let Some(home) = origins.get(&at).and_then(|origin| origin.from.get(mount)) {
-            return Some(home);
-        }
-        let Some((_, parent, pgrp)) = identity(host, at.pid) else { break };
-        group = group.or(Some(pgrp));
-        let Some((start_ticks, ..)) = identity(host, parent).filter(|_| parent > 1) else { break };
-        at = ProcessId { pid: parent, start_ticks };
-    }
-    origins.values().filter(|origin| Some(origin.pgrp) == group).find_map(|origin| origin.from.get(mount))
 }
 
 /// Moves the process if the target group is still the same one; returns whether it was moved. `low` is set if the

@@ -9,7 +9,7 @@
 use super::outcome::Left;
 use super::target::open;
 use crate::agent_lock::lives;
-use crate::drivers::apply::identity;
+use crate::drivers::processes::is;
 use crate::drivers::{aside, members, recreate};
 use crate::hand::is_gone;
 use crate::journal::{Record, Target};
@@ -114,7 +114,9 @@ fn of_level(host: &mut dyn Host, owners: &BTreeSet<String>, target: &Target, dir
 /// Checks that commensal moved the process in a record into its present groups. Returns whether the process must be
 /// moved back. If commensal was killed before the move, there is no mark, and the process is still in its old groups.
 pub(super) fn of_move(host: &mut dyn Host, owners: &BTreeSet<String>, record: &Record) -> Result<bool, Left> {
-    let Record::Moving { pid, start_ticks, to, .. } = record else { return Ok(false) };
+    let (Record::Moving { pid, to, .. }, Some(process)) = (record, record.process()) else {
+        return Ok(false);
+    };
     let Some(first) = to.first() else { return Ok(false) };
     let Some(dir) = open(host, &first.mount, &first.path, Some(first.inode))? else {
         // The mark no longer exists if its group was removed. The other groups show whether commensal created them.
@@ -134,7 +136,7 @@ pub(super) fn of_move(host: &mut dyn Host, owners: &BTreeSet<String>, record: &R
         Proof::Of(owner) => of_another(&owner),
         Proof::Missing => UNMARKED.to_owned(),
     };
-    let is_alive = identity(host, *pid).is_some_and(|(started, ..)| started == *start_ticks);
+    let is_alive = is(host, process);
     let place = |one: &Target| shown(&one.mount, &one.path);
     for group in to {
         let Some(dir) = open(host, &group.mount, &group.path, Some(group.inode))? else { continue };

@@ -28,3 +28,4 @@ mod support;
 mod together;
 mod undo;
 mod vendors;
+mod ways_home;

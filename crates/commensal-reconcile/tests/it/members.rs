@@ -499,9 +499,16 @@ fn a_home_that_is_gone_is_not_guessed() {
         let none = "[group.media]\nclass = \"offline\"\n";
         let (_, plan) = planned(&mut fake.another(), none).unwrap();
         assert_eq!(moves(&plan), 0);
-        assert!(plan.notes.iter().any(|note| note.contains("is gone, so it stays in")), "{:?}", plan.notes);
+        assert!(
+            plan.unmet.iter().any(|unmet| unmet.because.contains("was removed (cpu, ")),
+            "{:?}",
+            plan.unmet
+        );
         let back = restored(&mut fake.another());
-        assert!(back.failed.is_empty() && back.left.iter().any(|line| line.contains("is gone")), "{back:?}");
+        assert!(
+            back.failed.is_empty() && back.left.iter().any(|line| line.contains("was removed")),
+            "{back:?}"
+        );
         assert!(whereabouts(&fake, pid).contains("/commensal-offline/media"));
     }
 }

@@ -1,6 +1,7 @@
 //! Processes on the running kernel: found by program, user and arguments, moved, and put back. Everything that is moved was started
 //! here, in cgroups that were made here.
 
+use crate::agent::Agent;
 use crate::support::{Program, can_write_cgroups, cgroups_named};
 use commensal_host::{Child, Dir, Host, LinuxHost, SpawnSpec, Stdout};
 use commensal_sensors::mounts;
@@ -36,9 +37,14 @@ impl Home {
     }
 
     pub(crate) fn start(&mut self, program: &Path, args: &[&str]) -> u32 {
+        self.start_in(program, args, |_| true)
+    }
+
+    /// Starts a program in these groups, and in this test's own groups in every other hierarchy.
+    fn start_in(&mut self, program: &Path, args: &[&str], wanted: impl Fn(&Path) -> bool) -> u32 {
         let mut spec = SpawnSpec::new(program);
         spec.args = args.iter().map(Into::into).collect();
-        spec.groups = self.groups.iter().map(|(_, dir)| *dir).collect();
+        spec.groups = self.groups.iter().filter(|(path, _)| wanted(path)).map(|(_, dir)| *dir).collect();
         spec.own_process_group = true;
         spec.stdout = Stdout::Null;
         // A test beside this one may just have forked while the copy of the program was written.
@@ -143,4 +149,117 @@ fn by_program_user_and_arguments() {
 fn runs(pid: u32, program: &Path) -> bool {
     let program = std::fs::canonicalize(program).unwrap();
     std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == program)
+}
+
+/// What ends a move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// `apply` of a file whose group has no match.
+    Unmatched,
+    /// `apply` of a file without the group.
+    Dropped,
+    /// An agent reads the file without the match.
+    Tick,
+    Restore,
+}
+
+const UNMATCHED: &str = "[group.etl]\nclass = \"offline\"\n";
+const WITHOUT: &str = "[group.other]\nclass = \"offline\"\n";
+
+fn matching(program: &Path) -> String {
+    format!("{UNMATCHED}match = [{{ process = {{ exe = \"{}\" }} }}]\n", program.display())
+}
+
+/// The original cgroup is the one of this test (the root in most hierarchies), one beside commensal's, or one of each. The
+/// process starts children all the time. At the end, all of them are where they were, in every hierarchy.
+// promise 11
+#[test]
+fn every_way_home_on_this_kernel() {
+    let test = "every_way_home_on_this_kernel";
+    if !can_write_cgroups(test) {
+        return;
+    }
+    let program = Program::new("ways");
+    let mut home = Home::new(&program);
+    let forks = copy(&program, "/bin/sh", "forks");
+    let (all, none) = (home.groups.len(), 0);
+    for inside in [none, 1, all] {
+        for end in [End::Unmatched, End::Dropped, End::Tick, End::Restore] {
+            let what = format!("{inside} homes of {all}, {end:?}");
+            let some: Vec<PathBuf> = home.groups.iter().take(inside).map(|(path, _)| path.clone()).collect();
+            let pid = home.start_in(&forks, &["-c", "while :; do sleep 0.02; done"], |path| {
+                some.iter().any(|one| one == path)
+            });
+            until("the shell runs", || {
+                std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == forks)
+            });
+            let before = cgroups_of(pid);
+            let config = program.groups(&matching(&forks));
+            let config = config.to_str().unwrap();
+            let own = format!("/{}-offline/etl", program.prefix);
+            let is_in = |pid: u32| cgroups_of(pid).iter().any(|line| line.ends_with(&own));
+            if end == End::Tick {
+                let agent = Agent::start(&program, Path::new(config), &[]);
+                until(format!("{what}: it is moved in"), || is_in(pid));
+                program.groups(UNMATCHED);
+                until(format!("{what}: it is home"), || cgroups_of(pid) == before);
+                until(format!("{what}: its children are home"), || is_empty(&program));
+                assert_eq!(agent.end(Signal::TERM), Some(0), "{what}");
+            } else {
+                program.expect(0, &["apply", "-c", config]);
+                assert!(is_in(pid), "{what}: {:?}", cgroups_of(pid));
+                program.groups(if end == End::Unmatched { UNMATCHED } else { WITHOUT });
+            }
+            if matches!(end, End::Unmatched | End::Dropped) {
+                let (out, _) = program.expect(0, &["apply", "-c", config]);
+                assert!(out.contains("back to its original cgroup"), "{what}: {out}");
+            }
+            if end != End::Restore {
+                assert_eq!(cgroups_of(pid), before, "{what}");
+                assert!(is_empty(&program), "{what}: a child is left");
+            }
+            let (out, _) = program.expect(0, &["restore"]);
+            assert_eq!(cgroups_of(pid), before, "{what}: {out}");
+            assert!(cgroups_named(&format!("{}-offline", program.prefix)).is_empty(), "{what}: {out}");
+            signal_group(pid, Signal::KILL);
+        }
+    }
+}
+
+/// Whether no process is in commensal's groups.
+fn is_empty(program: &Program) -> bool {
+    let name = format!("{}-offline", program.prefix);
+    cgroups_named(&name).iter().all(|path| members(path).is_empty() && members(&path.join("etl")).is_empty())
+}
+
+/// The original cgroup is removed meanwhile: the process stays, and every command says so until a user moves it.
+#[test]
+fn a_home_that_was_removed_is_told_until_a_user_moves_the_process() {
+    let test = "a_home_that_was_removed_is_told_until_a_user_moves_the_process";
+    if !can_write_cgroups(test) {
+        return;
+    }
+    let program = Program::new("lost");
+    let mut home = Home::new(&program);
+    let sleeper = copy(&program, "/bin/sleep", "sleeper");
+    let pid = home.start(&sleeper, &["300"]);
+    let config = program.groups(&matching(&sleeper));
+    let config = config.to_str().unwrap();
+    program.expect(0, &["apply", "-c", config]);
+    let left = |path: &Path| members(path).is_empty() && std::fs::remove_dir(path).is_ok();
+    let gone: Vec<PathBuf> =
+        home.groups.iter().map(|(path, _)| path.clone()).filter(|path| left(path)).collect();
+    assert!(!gone.is_empty());
+    program.groups(UNMATCHED);
+    for _ in 0..2 {
+        let (out, _) = program.expect(1, &["apply", "-c", config]);
+        assert!(out.contains("the cgroup that it came from was removed"), "{out}");
+        let (out, err) = program.expect(1, &["restore"]);
+        assert!(format!("{out}{err}").contains("where it came from, was removed"), "{out}{err}");
+    }
+    for path in &gone {
+        std::fs::write(path.parent().unwrap().join("cgroup.procs"), pid.to_string()).unwrap();
+    }
+    program.expect(0, &["restore"]);
+    assert!(cgroups_named(&format!("{}-offline", program.prefix)).is_empty());
 }

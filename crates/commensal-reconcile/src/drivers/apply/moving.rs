@@ -7,15 +7,15 @@
 //! parent.
 
 use super::{Refusal, Work, host_error};
-use crate::drivers::level;
+use crate::drivers::processes::{Origins, alive, identity, is};
+use crate::drivers::{level, members};
 use crate::hand::is_gone;
 use crate::journal::{Journal, JournalError, Record, Target};
 use commensal_core::actual::{CgroupPath, CgroupRef};
 use commensal_core::errno::Errno;
 use commensal_core::member::ProcessId;
 use commensal_core::plan::{Action, Movement, Step};
-use commensal_core::process::Stat;
-use commensal_host::{Dir, Host, Process, Signal};
+use commensal_host::{Dir, Process, below};
 use commensal_sensors::processes::places;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -37,23 +37,6 @@ enum Written {
     Arrived,
     Gone,
     Refused(String),
-}
-
-/// Returns start time, parent and process group of a process; `None` if it has exited and cannot be moved.
-pub(crate) fn identity(host: &dyn Host, pid: u32) -> Option<(u64, u32, u32)> {
-    let text = host.read_file(Path::new(&format!("/proc/{pid}/stat"))).ok()?;
-    let stat = Stat::parse(&text)?;
-    (!stat.has_ended()).then_some((stat.start_ticks()?, stat.parent()?, stat.number(5)?))
-}
-
-/// Whether the process of this pidfd is still running.
-pub(crate) fn alive(host: &mut dyn Host, held: &Process) -> bool {
-    host.signal(held, Signal::NONE).is_ok()
-}
-
-/// Whether the process is running and still has the same PID and start time.
-pub(crate) fn is(host: &dyn Host, process: ProcessId) -> bool {
-    identity(host, process.pid).is_some_and(|(start_ticks, ..)| start_ticks == process.start_ticks)
 }
 
 impl Work<'_> {
@@ -117,7 +100,7 @@ impl Work<'_> {
                 return Ok(MoveOutcome::Gone);
             }
             let now = self.whereabouts(movement.process.pid).remove(hierarchy).unwrap_or_default();
-            if to.contains(&now) {
+            if now == *to {
                 continue;
             }
             if now != *from {
@@ -199,7 +182,7 @@ impl Work<'_> {
         }
         let now = self.whereabouts(process.pid).remove(&hierarchy);
         Ok(match now {
-            Some(now) if to.contains(&now) => Written::Arrived,
+            Some(now) if now == *to => Written::Arrived,
             Some(now) => {
                 Written::Refused(format!("it was moved, but is now in {now}: another program has moved it"))
             }
@@ -214,7 +197,7 @@ impl Work<'_> {
         let now = self.whereabouts(pid).remove(&hierarchy);
         let home = self.whereabouts(parent).remove(&hierarchy);
         let (Some(now), Some(home)) = (now, home) else { return };
-        if !to.contains(&now) || to.contains(&home) {
+        if now != *to || home == *to {
             return;
         }
         let back = self.dir(&CgroupRef { hierarchy, path: home.clone() }).and_then(|dir| {
@@ -255,32 +238,94 @@ impl Work<'_> {
         places(self.host, Path::new(&format!("/proc/{pid}/cgroup")), &self.actual.hierarchies)
     }
 
+    /// Returns a message if the process of an undone move is still in one of the groups that it should have left.
+    pub(super) fn not_returned(&self, undone: &Movement) -> Option<String> {
+        let now = self.whereabouts(undone.process.pid);
+        let (_, still) = undone.from.iter().find(|(hierarchy, from)| now.get(hierarchy) == Some(*from))?;
+        let because = match self.moves.get(&undone.process) {
+            Some(MoveOutcome::Stayed(because, _)) => format!(": {because}"),
+            _ => String::new(),
+        };
+        Some(format!("process {} is still in {still}{because}", undone.name))
+    }
+
+    /// Whether a process that was moved back is in its original group in every hierarchy in which it was moved. Where
+    /// the original group no longer exists, the process must have left commensal's group.
+    fn is_home(&self, process: ProcessId) -> bool {
+        let Some(moved) = self.actual.ours.moved.get(&process) else { return true };
+        let now = self.whereabouts(process.pid);
+        moved.to.iter().all(|(hierarchy, ours)| match (now.get(hierarchy), moved.from.get(hierarchy)) {
+            (Some(now), Some(home)) => now == home,
+            (Some(now), None) => !ours.contains(now),
+            (None, _) => false,
+        })
+    }
+
+    /// Returns the recorded processes whose records are still needed: a process in a group of commensal's would be moved
+    /// back to their original group. It is the recorded process itself or, for example, a child that started there.
+    fn needed(&mut self, journal: &Journal) -> BTreeSet<ProcessId> {
+        let (mut origins, mut groups) = (Origins::default(), BTreeSet::new());
+        for record in journal.moving() {
+            origins.add(record);
+            if let Record::Moving { to, .. } = record {
+                groups.extend(to);
+            }
+        }
+        let (mut needed, mut seen) = (BTreeSet::new(), BTreeSet::new());
+        for group in groups {
+            let Ok(dir) = self.host.open(&below(Path::new(&group.mount), &group.path)) else { continue };
+            let inside = members::pids(self.host, dir).unwrap_or_default();
+            self.host.close(dir);
+            for pid in inside.into_iter().filter(|_| dir.inode == group.inode) {
+                let Some((start_ticks, ..)) = identity(self.host, pid).filter(|_| !seen.contains(&pid))
+                else {
+                    continue;
+                };
+                let process = ProcessId { pid, start_ticks };
+                if let Some((recorded, _)) = origins.home_of(self.host, process, &group.mount) {
+                    needed.insert(recorded);
+                    seen.insert(pid);
+                }
+            }
+        }
+        needed
+    }
+
     /// Updates the journal: records completed moves as done, and drops the records of processes that stayed in their
-    /// group, have exited or were moved back.
+    /// group, have exited or were moved back in every hierarchy, unless a record is still needed.
     pub(super) fn settle_moves(&mut self, steps: &[Step], journal: &mut Journal) -> Result<(), JournalError> {
         if self.moves.is_empty() {
             return Ok(());
         }
+        let moves = std::mem::take(&mut self.moves);
+        let known = std::mem::take(&mut self.known);
         let mut done = Vec::new();
-        let mut back = BTreeSet::new();
+        let mut over: BTreeSet<ProcessId> =
+            journal.processes().into_iter().filter(|process| !is(self.host, *process)).collect();
         for step in steps {
             let Action::Move(movement) = &step.action else { continue };
-            let ProcessId { pid, start_ticks } = movement.process;
-            match self.moves.get(&movement.process) {
-                Some(MoveOutcome::Moved) if movement.by.is_empty() => drop(back.insert(movement.process)),
-                Some(MoveOutcome::Moved) => done.push(Record::Moved { pid, start_ticks }),
+            let process = movement.process;
+            let ProcessId { pid, start_ticks } = process;
+            match moves.get(&process) {
+                Some(MoveOutcome::Moved) if !movement.by.is_empty() => {
+                    done.push(Record::Moved { pid, start_ticks });
+                }
+                Some(MoveOutcome::Moved) if self.is_home(process) => drop(over.insert(process)),
                 _ => {}
             }
         }
+        // Moved back earlier, but a child was left.
+        let waiting =
+            self.actual.ours.moved.iter().filter(|(id, moved)| !moved.done && !moves.contains_key(id));
+        over.extend(waiting.map(|(id, _)| *id).filter(|id| self.is_home(*id)));
         journal.append(self.host, &done)?;
-        let moves = std::mem::take(&mut self.moves);
-        let gone: BTreeSet<ProcessId> =
-            journal.processes().into_iter().filter(|process| !is(self.host, *process)).collect();
-        let known = std::mem::take(&mut self.known);
+        let needed = if over.is_empty() { BTreeSet::new() } else { self.needed(journal) };
         journal.forget(self.host, |_, record| {
             record.process().is_some_and(|process| {
                 let stayed = matches!(moves.get(&process), Some(MoveOutcome::Stayed(_, true)));
-                (stayed && !known.contains(&process)) || back.contains(&process) || gone.contains(&process)
+                // Without the record that it was moved, the process may be moved again.
+                let keeps = needed.contains(&process) && matches!(record, Record::Moving { .. });
+                (stayed && !known.contains(&process)) || (over.contains(&process) && !keeps)
             })
         })
     }

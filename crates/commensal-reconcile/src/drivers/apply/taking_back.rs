@@ -24,7 +24,11 @@ impl Work<'_> {
                     again.push(Record::Created(self.target(&step.place, dir)));
                     left.extend(self.fill_again(&step.place));
                 }
-                Ok(()) => {}
+                Ok(()) => {
+                    if let Action::Move(movement) = &step.action {
+                        left.extend(self.not_returned(movement));
+                    }
+                }
             }
         }
         (left, again)

@@ -1,0 +1,381 @@
+//! The way home of moved processes, on FakeHost: every kind of original cgroup x everything that ends a move x every
+//! kind of machine.
+//!
+//! ```text
+//!  Home x End x machine ─► a matched process with children is moved in ─► the end ─► it is home in every hierarchy,
+//!                                                     or it stays, and every command says so until a user moves it
+//! ```
+//! Where a process is, is read from `/proc/PID/cgroup` and compared by equality.
+
+use crate::members::{MEDIA, make, mounts, start};
+use crate::support::{STATE, instance, journal, specs};
+use commensal_core::actual::CgroupPath;
+use commensal_core::errno::Errno;
+use commensal_core::plan::Unmet;
+use commensal_host::fake::{Effect, FakeHost, FakeLooks, Trouble};
+use commensal_host::{Host, below};
+use commensal_reconcile::journal::{self as journals, Record};
+use commensal_reconcile::{
+    Instance, Outcome, PlanRequest, Planned, Reconciler, Restored, enforce, restore_own,
+};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Where a process was before it was moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Home {
+    Root,
+    /// The root, with commensal's groups below a chosen parent.
+    RootAboveChosen,
+    /// The chosen parent of commensal's groups.
+    Chosen,
+    /// A cgroup between the root and the chosen parent.
+    AboveChosen,
+    Sibling,
+    /// The root in every other hierarchy.
+    Mixed,
+    /// Removed meanwhile.
+    Removed,
+    /// Removed in the first hierarchy only.
+    RemovedInOne,
+    /// Removed, and another cgroup has the name.
+    MadeAgain,
+}
+
+const HOMES: [Home; 9] = [
+    Home::Root,
+    Home::RootAboveChosen,
+    Home::Chosen,
+    Home::AboveChosen,
+    Home::Sibling,
+    Home::Mixed,
+    Home::Removed,
+    Home::RemovedInOne,
+    Home::MadeAgain,
+];
+
+/// What ends the move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// `apply` of a file whose group has no match.
+    Unmatched,
+    /// `apply` of a file without the group.
+    Dropped,
+    /// The same two, by an agent's tick.
+    UnmatchedByTick,
+    DroppedByTick,
+    /// The last command of `commensal run` in the group ends; the process stays until `restore`.
+    RunEnds,
+    /// A later step of the `apply` that moved it is refused.
+    RolledBack,
+    /// A later step of the `apply` that moved it back is refused; the next `apply` moves it back.
+    MovedInAgain,
+    Restore,
+}
+
+const ENDS: [End; 8] = [
+    End::Unmatched,
+    End::Dropped,
+    End::UnmatchedByTick,
+    End::DroppedByTick,
+    End::RunEnds,
+    End::RolledBack,
+    End::MovedInAgain,
+    End::Restore,
+];
+
+const UNMATCHED: &str = "[group.media]\nclass = \"offline\"\npids.max = 100\n";
+const WITHOUT: &str = "[group.other]\nclass = \"offline\"\n";
+/// A group whose removal is the last step of a plan.
+const OLD: &str = "[group.old]\nclass = \"offline\"\n";
+
+type Places = BTreeMap<String, CgroupPath>;
+
+/// The process's line of each hierarchy in `/proc/PID/cgroup`.
+fn places(fake: &FakeHost, pid: u32) -> Places {
+    let text = fake.read_file(Path::new(&format!("/proc/{pid}/cgroup"))).unwrap();
+    let line =
+        |line: &str| line.rsplit_once(':').map(|(name, path)| (name.to_owned(), CgroupPath::new(path)));
+    text.lines().filter_map(line).collect()
+}
+
+struct Scene {
+    what: String,
+    home: Home,
+    fake: FakeHost,
+    instance: Instance,
+    /// The process, a child that is moved with it, and one that starts in the group.
+    family: Vec<u32>,
+    before: Places,
+    files: BTreeMap<String, String>,
+}
+
+impl Scene {
+    /// A machine with a process in its home; `None` if the kernel has no such home there.
+    fn new(name: &str, fake: FakeHost, home: Home, end: End) -> Option<Scene> {
+        let chosen = matches!(home, Home::RootAboveChosen | Home::Chosen | Home::AboveChosen);
+        make(&fake, "/above/chosen");
+        make(&fake, "/work");
+        let path = match home {
+            Home::Root | Home::RootAboveChosen => "/",
+            Home::Chosen => "/above/chosen",
+            Home::AboveChosen => "/above",
+            _ => "/work",
+        };
+        // Below these, the unified hierarchy needs controllers, which it enables only where no process is.
+        if name == "v2" && matches!(home, Home::Chosen | Home::AboveChosen) {
+            return None;
+        }
+        let pid = start(&fake, path, "/usr/bin/ffmpeg", 1);
+        let child = start(&fake, path, "/bin/sh", pid);
+        if home == Home::Mixed {
+            for mount in mounts(&fake).iter().step_by(2) {
+                [pid, child].iter().for_each(|pid| fake.move_process(*pid, mount));
+            }
+        }
+        let cgroup_root = chosen.then(|| CgroupPath::new("/above/chosen"));
+        let instance = Instance { cgroup_root, ..instance() };
+        let (before, files) = (places(&fake, pid), fake.snapshot());
+        let what = format!("{name}: {home:?}, {end:?}");
+        Some(Scene { what, home, fake, instance, family: vec![pid, child], before, files })
+    }
+
+    fn apply(&self, text: &str) -> (Planned, Outcome) {
+        let mut host = self.fake.another();
+        let (specs, mut journal) = (specs(text), journal(&mut host).unwrap());
+        enforce(&self.instance, &mut host, &PlanRequest::all(&specs), &mut journal).unwrap()
+    }
+
+    fn applied(&self, text: &str) -> Vec<Unmet> {
+        let (planned, outcome) = self.apply(text);
+        assert!(outcome.failure.is_none(), "{}: {:?}", self.what, outcome.failure);
+        assert_eq!(outcome.stayed, [""; 0], "{}", self.what);
+        planned.plan.unmet
+    }
+
+    fn ticked(&self, text: &str) -> Vec<Unmet> {
+        let mut host = self.fake.another();
+        let mut agent = Reconciler::new(self.instance.clone(), &mut host).unwrap();
+        let specs = specs(text);
+        let done = agent.round(&mut host, 0, &PlanRequest::all(&specs)).unwrap();
+        assert_eq!(done.problems, [""; 0], "{}", self.what);
+        done.planned.plan.unmet
+    }
+
+    fn restored(&self) -> Restored {
+        self.instance.restore(&mut self.fake.another(), &[]).unwrap()
+    }
+
+    /// Moves the process in, and lets it start a child there.
+    fn moved_in(&mut self, text: &str) {
+        self.applied(text);
+        let pid = self.family[0];
+        let inside = self.groups_of(pid);
+        assert!(inside.iter().any(|group| group.ends_with("commensal-offline/media")), "{}", self.what);
+        let late = self.fake.add_process(&inside.iter().filter_map(|path| path.to_str()).collect::<Vec<_>>());
+        self.fake
+            .set_looks(late, FakeLooks { exe: "/bin/late".to_owned(), parent: pid, ..FakeLooks::default() });
+        self.family.push(late);
+    }
+
+    fn groups_of(&self, pid: u32) -> Vec<PathBuf> {
+        self.fake.processes().into_iter().find(|one| one.pid == pid).unwrap().groups
+    }
+
+    /// Makes the removal of the group `old` fail, which is the last step of a plan.
+    fn refuses_last_step(&self) {
+        let parent = self.instance.cgroup_root.clone().unwrap_or_default().child("commensal-offline");
+        for path in [parent, CgroupPath::new("/commensal-offline")] {
+            let old = path.child("old");
+            let all = mounts(&self.fake);
+            let there = |mount: &&PathBuf| self.fake.another().open(&below(mount, old.as_str())).is_ok();
+            if let Some(mount) = all.iter().find(there) {
+                let path = below(mount, old.as_str()).display().to_string();
+                let effect = Effect::Fails(Errno::EBUSY);
+                self.fake.trouble(Trouble { operation: "remove", path, value: None, effect, lasts: true });
+            }
+        }
+    }
+
+    fn refused(&self, text: &str) {
+        self.refuses_last_step();
+        let (_, outcome) = self.apply(text);
+        let failure = outcome.failure.unwrap_or_else(|| panic!("{}: nothing was refused", self.what));
+        assert_eq!(failure.left, [""; 0], "{}", self.what);
+        assert_eq!(self.fake.no_trouble(), 1, "{}", self.what);
+    }
+
+    fn loses_home(&self) {
+        let all = mounts(&self.fake);
+        let many = match self.home {
+            Home::Removed | Home::MadeAgain => all.len(),
+            Home::RemovedInOne => 1,
+            _ => return,
+        };
+        all.iter().take(many).for_each(|mount| self.fake.vanish(below(mount, "/work")));
+        if self.home == Home::MadeAgain {
+            make(&self.fake, "/work");
+        }
+    }
+
+    /// Whether the journal has a record of the process or one of its children.
+    fn is_recorded(&self) -> bool {
+        let path = Path::new(STATE).join("machine.journal");
+        let text = self.fake.another().state_read(&path).unwrap().unwrap_or_default();
+        let of_family = |record: &Record| record.process().is_some_and(|one| self.family.contains(&one.pid));
+        journals::parse(&text).records.iter().any(of_family)
+    }
+
+    /// Whether the whole family is where it was, in every hierarchy.
+    fn is_home(&self) -> bool {
+        self.family.iter().all(|pid| places(&self.fake, *pid) == self.before)
+    }
+
+    /// Puts the processes where they were before, as a user can who reads that they stay.
+    fn by_hand(&self) {
+        make(&self.fake, "/work");
+        for (pid, mount) in
+            self.family.iter().flat_map(|pid| mounts(&self.fake).into_iter().map(move |m| (pid, m)))
+        {
+            self.fake.move_process(*pid, below(&mount, "/work"));
+        }
+    }
+}
+
+fn machines() -> [(&'static str, FakeHost); 4] {
+    const MEMORY: u64 = 16 << 30;
+    [
+        ("v1", FakeHost::v1(4, MEMORY)),
+        ("co-mounted", FakeHost::v1_comounted(4, MEMORY)),
+        ("v2", FakeHost::v2(4, MEMORY)),
+        ("hybrid", FakeHost::hybrid(4, MEMORY)),
+    ]
+}
+
+/// Brings the process to the end of its move; returns the unmet requests of the last plan.
+fn to_the_end(scene: &mut Scene, end: End) -> Vec<Unmet> {
+    let with_old = format!("{MEDIA}{OLD}");
+    if end == End::RolledBack {
+        scene.applied(OLD);
+        scene.refused(MEDIA);
+        return Vec::new();
+    }
+    scene.moved_in(if end == End::MovedInAgain { &with_old } else { MEDIA });
+    scene.loses_home();
+    match end {
+        End::Unmatched => scene.applied(UNMATCHED),
+        End::Dropped => scene.applied(WITHOUT),
+        End::UnmatchedByTick => scene.ticked(UNMATCHED),
+        End::DroppedByTick => scene.ticked(WITHOUT),
+        End::MovedInAgain => {
+            let inside = places(&scene.fake, scene.family[0]);
+            scene.refused(UNMATCHED);
+            for pid in &scene.family {
+                assert_eq!(places(&scene.fake, *pid), inside, "{}", scene.what);
+            }
+            assert!(scene.is_recorded(), "{}", scene.what);
+            scene.applied(UNMATCHED)
+        }
+        End::RunEnds => {
+            let inside = places(&scene.fake, scene.family[0]);
+            restore_own(&mut scene.fake.another(), Path::new(STATE), journals::RUN).unwrap();
+            assert_eq!(places(&scene.fake, scene.family[0]), inside, "{}", scene.what);
+            assert!(scene.is_recorded(), "{}", scene.what);
+            Vec::new()
+        }
+        End::RolledBack | End::Restore => Vec::new(),
+    }
+}
+
+// promise 11, promise 13
+#[test]
+fn every_way_home() {
+    let (mut home, mut stays) = (0, 0);
+    for (at, end) in HOMES.into_iter().flat_map(|home| ENDS.map(|end| (home, end))) {
+        for (name, fake) in machines() {
+            let Some(mut scene) = Scene::new(name, fake, at, end) else { continue };
+            let unmet = to_the_end(&mut scene, end);
+            let what = scene.what.clone();
+            let homeless = matches!(at, Home::Removed | Home::RemovedInOne | Home::MadeAgain);
+            let lost = homeless && end != End::RolledBack;
+            let by_restore = matches!(end, End::Restore | End::RunEnds);
+            let first = if by_restore { scene.restored() } else { Restored::default() };
+            assert_eq!(first.failed, [""; 0], "{what}");
+            match lost {
+                false => {
+                    assert!(
+                        scene.is_home(),
+                        "{what}: {:?}, not {:?}",
+                        places(&scene.fake, scene.family[0]),
+                        scene.before
+                    );
+                    assert!(!scene.is_recorded() && first.left.is_empty(), "{what}: {first:?}");
+                    home += 1;
+                }
+                // The home is gone: the process stays, which the plan and every `restore` say, until a user moves it.
+                true => {
+                    let told = |line: &String| line.contains("/work, where it came from, was removed");
+                    if !by_restore {
+                        let told =
+                            |one: &Unmet| one.because.contains("the cgroup that it came from was removed");
+                        assert_eq!(
+                            unmet.iter().filter(|one| told(one)).count(),
+                            scene.family.len(),
+                            "{what}: {unmet:?}"
+                        );
+                    }
+                    for _ in 0..2 {
+                        let again = scene.restored();
+                        assert!(again.left.iter().any(told) && again.failed.is_empty(), "{what}: {again:?}");
+                        assert!(scene.is_recorded() && !scene.is_home(), "{what}");
+                    }
+                    scene.by_hand();
+                    stays += 1;
+                }
+            }
+            let last = scene.restored();
+            assert!(last.left.is_empty() && last.failed.is_empty(), "{what}: {last:?}");
+            assert!(lost || scene.is_home(), "{what}: {:?}", places(&scene.fake, scene.family[0]));
+            let now = scene.fake.snapshot();
+            assert!(now.keys().all(|file| !file.contains("commensal-")), "{what}");
+            if !lost {
+                assert_eq!(now, scene.files, "{what}");
+            }
+            assert!(scene.restored().nothing(), "{what}");
+        }
+    }
+    println!("{home} ways home, {stays} homes that were removed");
+}
+
+/// A process starts a child while it is moved in and while it is moved back: both are home at the end, also if the
+/// child outlives its parent.
+// promise 13
+#[test]
+fn children_that_start_on_the_way() {
+    for at in [Home::Root, Home::Sibling, Home::Mixed] {
+        for end in [End::Unmatched, End::UnmatchedByTick, End::Dropped, End::Restore] {
+            for (name, fake) in machines() {
+                let mut scene = Scene::new(name, fake, at, end).unwrap();
+                let pid = scene.family[0];
+                scene.fake.forks_before_move(pid);
+                scene.moved_in(MEDIA);
+                scene.fake.forks_before_move(pid);
+                match end {
+                    End::Restore => assert!(scene.restored().left.is_empty(), "{}", scene.what),
+                    End::UnmatchedByTick => drop(scene.ticked(UNMATCHED)),
+                    End::Dropped => drop(scene.applied(WITHOUT)),
+                    _ => drop(scene.applied(UNMATCHED)),
+                }
+                let all = scene.fake.processes().into_iter().map(|one| one.pid);
+                scene.family = all.filter(|pid| *pid != std::process::id()).collect();
+                assert_eq!(scene.family.len(), 5, "{}: two children have started", scene.what);
+                let wrong = scene.family.iter().find(|pid| places(&scene.fake, **pid) != scene.before);
+                assert_eq!(wrong.map(|pid| places(&scene.fake, *pid)), None, "{}", scene.what);
+                assert!(!scene.is_recorded(), "{}", scene.what);
+                let back = scene.restored();
+                assert!(back.left.is_empty() && back.failed.is_empty(), "{}: {back:?}", scene.what);
+                assert_eq!(scene.fake.snapshot(), scene.files, "{}", scene.what);
+            }
+        }
+    }
+}
