@@ -287,7 +287,7 @@ fn to_the_end(scene: &mut Scene, end: End) -> Vec<Unmet> {
     }
 }
 
-// promise 11, promise 13
+// promises 11, 13
 #[test]
 fn every_way_home() {
     let (mut home, mut stays) = (0, 0);
