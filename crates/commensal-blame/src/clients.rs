@@ -6,6 +6,7 @@
 
 use commensal_host::Host;
 use commensal_sensors::run_delay::{RunDelay, Schedstat};
+use commensal_sensors::sockets::{self, ESTABLISHED};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -14,8 +15,6 @@ use std::path::Path;
 const LEAST_MS: f64 = 100.0;
 /// How many times the service's wait a client's wait is at least.
 const TIMES: f64 = 2.0;
-/// State of an established connection in `/proc/net/tcp`.
-const ESTABLISHED: &str = "01";
 /// Begin of an IPv4 address in `/proc/net/tcp6`.
 const MAPPED: &str = "0000000000000000FFFF0000";
 
@@ -64,37 +63,20 @@ fn client(host: &mut dyn Host, pid: u32) -> Option<Client> {
 
 /// Inodes of the sockets that a process has open.
 fn sockets(host: &dyn Host, pid: u32) -> Vec<u64> {
-    let folder = format!("/proc/{pid}/fd");
-    let links = host.list(Path::new(&folder)).unwrap_or_default();
-    let inode = |fd: String| {
-        let link = host.link(Path::new(&format!("{folder}/{fd}"))).ok()?;
-        link.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
-    };
-    links.into_iter().filter_map(inode).collect()
+    sockets::inodes(host, pid, usize::MAX).unwrap_or_default()
 }
 
 /// Inodes of the sockets at the other ends of the service's connections, without its connections to itself.
 fn other_ends(host: &dyn Host, pid: u32, its: &BTreeSet<u64>) -> BTreeSet<u64> {
-    let read = |file: &str| host.read_file(Path::new(&format!("/proc/{pid}/net/{file}"))).unwrap_or_default();
-    let (tcp, tcp6) = (read("tcp"), read("tcp6"));
-    let established: Vec<(String, String, u64)> = tcp.lines().chain(tcp6.lines()).filter_map(ends).collect();
-    let by_ends: BTreeMap<(&str, &str), u64> = established
-        .iter()
-        .map(|(local, remote, inode)| ((local.as_str(), remote.as_str()), *inode))
-        .collect();
-    let own = established.iter().filter(|(_, _, inode)| its.contains(inode));
-    let other = own.filter_map(|(local, remote, _)| by_ends.get(&(remote.as_str(), local.as_str())));
-    other.copied().filter(|inode| !its.contains(inode)).collect()
-}
-
-/// The local end, the remote end and the inode of an established connection, from a line of the kernel's table.
-fn ends(line: &str) -> Option<(String, String, u64)> {
-    let mut words = line.split_whitespace().skip(1);
-    let (local, remote, state) = (words.next()?, words.next()?, words.next()?);
-    let inode = words.nth(5)?.parse().ok()?;
     // The same connection may be an IPv4 one at the client and a mapped IPv6 one at the service.
     let plain = |end: &str| end.strip_prefix(MAPPED).unwrap_or(end).to_owned();
-    (state == ESTABLISHED && inode != 0).then(|| (plain(local), plain(remote), inode))
+    let rows = sockets::tcp(host, pid).into_iter();
+    let established = rows.filter(|one| one.state == ESTABLISHED && one.inode != 0);
+    let by_ends: BTreeMap<(String, String), u64> =
+        established.map(|one| ((plain(&one.local), plain(&one.remote)), one.inode)).collect();
+    let own = by_ends.iter().filter(|(_, inode)| its.contains(*inode));
+    let other = own.filter_map(|((local, remote), _)| by_ends.get(&(remote.clone(), local.clone())));
+    other.copied().filter(|inode| !its.contains(inode)).collect()
 }
 
 #[cfg(test)]

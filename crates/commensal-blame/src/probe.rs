@@ -16,8 +16,8 @@ use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
 use aya::programs::{BtfTracePoint, Iter, ProgramError, ProgramFd};
 use aya::{Btf, Ebpf, EbpfError, EbpfLoader};
 use commensal_core::member::ProcessId;
-use commensal_core::process::Stat;
 use commensal_host::{Capability, Host, raised};
+use commensal_sensors::processes::start_ticks;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -712,11 +712,6 @@ fn thread(one: ThreadReading) -> Thread {
         now_ns: one.now_ns,
         began_ns: one.began_ns,
     }
-}
-
-/// Start time of the process that has this PID now.
-pub(crate) fn start_ticks(host: &dyn Host, pid: u32) -> Option<u64> {
-    Stat::parse(&host.read_file(Path::new(&format!("/proc/{pid}/stat"))).ok()?)?.start_ticks()
 }
 
 /// Returns the time of the clock that the BPF program uses (ns).

@@ -4,9 +4,9 @@
 
 use crate::Subject;
 use crate::names::Cgroups;
-use crate::probe::start_ticks;
 use commensal_core::actual::CgroupPath;
 use commensal_host::{Dir, Host};
+use commensal_sensors::processes::start_ticks;
 use commensal_sensors::run_delay::{RunDelay, Schedstat};
 use std::path::Path;
 

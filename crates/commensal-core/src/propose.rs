@@ -74,7 +74,7 @@ enum Home {
     },
 }
 
-/// What was seen of a home.
+/// What was seen of the processes of one unit, container or program.
 #[derive(Debug, Default)]
 struct Facts {
     cpus: f64,
@@ -90,7 +90,7 @@ struct Facts {
     machine: Option<String>,
 }
 
-/// A line of the proposal.
+/// One line of the proposed groups file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Proposed {
     /// The match; `None` for work that no match can select, because it runs in a session of systemd.

@@ -1,6 +1,7 @@
 //! Sets, lists and copies the extended attributes `trusted.commensal.*` of cgroups (here: groups). Module `marks`
 //! defines their contents: copies of journal records.
 
+use crate::hand::is_gone;
 use commensal_core::actual::CgroupPath;
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, TABLE};
@@ -60,7 +61,7 @@ pub(crate) fn can_be_put(host: &mut dyn Host, dir: Dir) -> Result<bool, HostErro
 
 /// Whether the error means that the group no longer exists or cannot be changed at all.
 pub(crate) fn is_out_of_reach(error: &HostError) -> bool {
-    matches!(error.errno, Errno::ENOENT | Errno::ENODEV | Errno::EROFS | Errno::EACCES)
+    is_gone(error) || matches!(error.errno, Errno::EROFS | Errno::EACCES)
 }
 
 /// Returns the names of the group's attributes. The kernel cannot list more than 64 KiB of names, as in a group into

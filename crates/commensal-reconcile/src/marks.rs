@@ -11,6 +11,7 @@
 
 use crate::attributes::{self, PREFIX, announcement};
 use crate::drivers::recreate;
+use crate::hand::is_gone;
 use crate::journal::{Record, Target, can_be_ours};
 use commensal_core::actual::{ActualState, CgroupRef};
 use commensal_core::errno::Errno;
@@ -455,7 +456,7 @@ impl Marks {
             Ok(read) => return Some(read),
             Err(error) => error,
         };
-        if !matches!(error.errno, Errno::ENOENT | Errno::ENODEV | Errno::EACCES | Errno::EPERM) {
+        if !is_gone(&error) && !matches!(error.errno, Errno::EACCES | Errno::EPERM) {
             self.unread.push(error);
         }
         None

@@ -5,6 +5,7 @@
 //! other users.
 
 use crate::containers;
+use crate::sockets::{self, LISTEN, TcpSocket};
 use commensal_core::actual::CgroupPath;
 use commensal_core::errno::Errno;
 use commensal_core::process::Stat;
@@ -137,20 +138,12 @@ struct Sockets {
 impl Sockets {
     /// What the process accepts connections on; `None` if this user may not see it.
     fn of(&mut self, host: &dyn Host, pid: u32) -> Option<Vec<String>> {
-        let folder = format!("/proc/{pid}/fd");
-        let names = match host.list(Path::new(&folder)) {
-            Ok(names) => names,
+        let inodes = match sockets::inodes(host, pid, MOST_DESCRIPTORS) {
+            Ok(inodes) => inodes,
             // It has exited.
             Err(error) if [Errno::ENOENT, Errno::ESRCH].contains(&error.errno) => return Some(Vec::new()),
             Err(_) => return None,
         };
-        let mut descriptors: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
-        descriptors.sort_unstable();
-        let socket = |fd: &u32| {
-            let target = host.link(Path::new(&format!("{folder}/{fd}"))).ok()?;
-            target.strip_prefix("socket:[")?.strip_suffix(']')?.parse::<u64>().ok()
-        };
-        let inodes: Vec<u64> = descriptors.iter().take(MOST_DESCRIPTORS).filter_map(socket).collect();
         if inodes.is_empty() {
             return Some(Vec::new());
         }
@@ -160,31 +153,22 @@ impl Sockets {
     }
 }
 
-/// What the sockets in a process's network namespace listen on, by inode (Documentation/networking/proc_net_tcp.rst,
-/// and for local sockets proc_pid_net(5)).
+/// What the sockets in a process's network namespace listen on, by inode (for local sockets proc_pid_net(5)).
 fn listening(host: &dyn Host, pid: u32) -> BTreeMap<u64, String> {
-    const LISTEN: &str = "0A";
     /// `__SO_ACCEPTCON`, include/linux/net.h.
     const ACCEPTS: u32 = 1 << 16;
-    let table =
-        |name: &str| host.read_file(Path::new(&format!("/proc/{pid}/net/{name}"))).unwrap_or_default();
-    let tcp = |line: &str| {
-        let fields: Vec<&str> = line.split_whitespace().take(10).collect();
-        let port = fields.get(1)?.rsplit(':').next()?;
-        let port = u16::from_str_radix(port, 16).ok().filter(|_| fields.get(3) == Some(&LISTEN))?;
-        Some((fields.get(9)?.parse().ok()?, format!("port {port}")))
+    let tcp = |one: TcpSocket| {
+        let port = u16::from_str_radix(one.local.rsplit(':').next()?, 16).ok();
+        port.filter(|_| one.state == LISTEN).map(|port| (one.inode, format!("port {port}")))
     };
     let local = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().take(8).collect();
         let flags = u32::from_str_radix(fields.get(3)?, 16).ok()?;
         (flags & ACCEPTS != 0).then_some((fields.get(6)?.parse().ok()?, (*fields.get(7)?).to_owned()))
     };
-    let mut found: BTreeMap<u64, String> = BTreeMap::new();
-    for name in ["tcp", "tcp6"] {
-        found.extend(table(name).lines().skip(1).filter_map(tcp));
-    }
-    found.extend(table("unix").lines().skip(1).filter_map(local));
-    found
+    let unix = host.read_file(Path::new(&format!("/proc/{pid}/net/unix"))).unwrap_or_default();
+    let found = sockets::tcp(host, pid).into_iter().filter_map(tcp);
+    found.chain(unix.lines().skip(1).filter_map(local)).collect()
 }
 
 /// Returns the names of the running containers, by identifier.

@@ -20,6 +20,7 @@ pub mod processes;
 pub mod run_delay;
 pub mod sched_ext;
 pub mod scheduler;
+pub mod sockets;
 mod survey;
 pub mod usage;
 mod vendor;

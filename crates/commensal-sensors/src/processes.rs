@@ -158,6 +158,11 @@ fn users(host: &dyn Host) -> BTreeMap<u32, Vec<String>> {
     users
 }
 
+/// Returns when the process or thread that has this number now has started, in clock ticks since boot.
+pub fn start_ticks(host: &dyn Host, pid: u32) -> Option<u64> {
+    Stat::parse(&host.read_file(Path::new(&format!("/proc/{pid}/stat"))).ok()?)?.start_ticks()
+}
+
 /// One process, whose facts are read only when a check needs them.
 struct Look<'h> {
     host: &'h dyn Host,

@@ -55,6 +55,11 @@ fn parse(schedstat: &str) -> Option<Schedstat> {
 }
 
 impl Schedstat {
+    /// Reads the counters of a process's first thread; `None` if it has exited or the kernel does not count.
+    pub fn of(host: &dyn Host, pid: u32) -> Option<Schedstat> {
+        parse(&host.read_file(Path::new(&format!("/proc/{pid}/schedstat"))).ok()?)
+    }
+
     fn add(&mut self, other: Schedstat) {
         self.run_ns += other.run_ns;
         self.delay_ns += other.delay_ns;

@@ -4,9 +4,10 @@
 use crate::journal::{Journal, JournalError, Record};
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
-use commensal_core::process::{SCHED_NORMAL, Stat};
+use commensal_core::process::SCHED_NORMAL;
 use commensal_host::{Host, HostError};
 use commensal_sensors::inherited::Inherited;
+use commensal_sensors::processes::start_ticks;
 use std::path::Path;
 
 /// Pins a thread to these CPUs. Returns `false` if it was already pinned to them.
@@ -72,10 +73,6 @@ pub(crate) fn put_back(
         Err(error) if error.errno == Errno::ESRCH => Ok(None),
         Err(error) => Err(error),
     }
-}
-
-fn start_ticks(host: &dyn Host, tid: u32) -> Option<u64> {
-    Stat::parse(&host.read_file(Path::new(&format!("/proc/{tid}/stat"))).ok()?)?.start_ticks()
 }
 
 /// Returns the CPUs that a thread may use (`Cpus_allowed_list` of proc_pid_status(5)).

@@ -19,7 +19,12 @@ pub(super) fn put_back(
 ) -> Result<Option<String>, Left> {
     let Some(dir) = open(host, &group.mount, &group.path, Some(group.inode))? else { return Ok(None) };
     let shown = text::path(&below(Path::new(&group.mount), &group.path).join(file));
-    let wrong = |why: &str| Left::Denied(format!("{shown} cannot be restored to {:?}: {why}", value.trim()));
+    // The record was checked when it was read (`journal::fits`), so this is a bug in commensal.
+    let wrong = |why: &str| {
+        let object = format!("{shown} ({why})");
+        let value = Some(value.trim().to_owned());
+        Left::Failed(HostError { operation: "restore", object, value, errno: Errno::EINVAL })
+    };
     let slot = Slot::of(knob, file, device);
     let put = slot.map_err(wrong).and_then(|slot| {
         let original = slot.file.parse(value, slot.device).map_err(|error| wrong(&error.to_string()))?;

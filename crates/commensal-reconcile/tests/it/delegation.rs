@@ -246,8 +246,8 @@ fn reasons(round: &Round) -> Vec<&str> {
     all.filter(|because| !because.contains("with everything outside")).collect()
 }
 
-/// For each kind of machine, with the chosen cgroup in all hierarchies, in one of them, or in none: commensal's groups are
-/// below it in every hierarchy and nowhere else, or are refused with its path; and all is undone.
+/// Where the chosen cgroup exists in at least one hierarchy, commensal's groups are below it in every hierarchy and nowhere
+/// else. Where it exists in none, the plan refuses and names it. `restore` removes everything.
 #[test]
 fn the_chosen_cgroup_holds_in_every_hierarchy() {
     for root in ["/given", "/given/to/us"] {

@@ -42,11 +42,11 @@ fn check(failures: &[String]) -> u8 {
 
 /// Reads back what the last agent or `apply` has put in force.
 fn without_agent(context: &mut Context, options: &Status, error: ClientError) -> anyhow::Result<u8> {
-    let record = on_record(context);
+    let (names, record): (Vec<String>, Vec<String>) = on_record(context).into_iter().unzip();
     let texts = match &options.config {
         Some(path) => Some(groups_file::texts(&context.host, path)?),
         // The groups that were saved last are not wanted any more once everything was restored.
-        None if !record.iter().any(|line| line.contains(&format!("{}.journal", journal::MACHINE))) => None,
+        None if !names.contains(&format!("{}.journal", journal::MACHINE)) => None,
         None => groups_file::saved(&mut context.host, &context.state_dir)?,
     };
     let Some(texts) = texts else { return nothing_known(context, record, error) };
@@ -113,7 +113,7 @@ pub fn explain(context: &Context, options: &Explain) -> anyhow::Result<u8> {
 }
 
 /// Lists the changes that the journals record, for the case that no agent is running.
-fn on_record(context: &mut Context) -> Vec<String> {
+fn on_record(context: &mut Context) -> Vec<(String, String)> {
     let names = context.host.list(&context.state_dir).unwrap_or_default();
     let mut lines = Vec::new();
     for name in names.iter().filter(|name| name.ends_with(".journal")) {
@@ -124,12 +124,13 @@ fn on_record(context: &mut Context) -> Vec<String> {
         let groups = of(|record| matches!(record, Record::Created(_)));
         let values = of(|record| matches!(record, Record::Original { .. } | Record::Switching { .. }));
         if groups + values > 0 {
-            lines.push(format!(
+            let line = format!(
                 "according to {name}, commensal created {} and changed {} of others; `{}` reverts this",
                 count(groups, "cgroup"),
                 count(values, "value"),
                 context.command("restore")
-            ));
+            );
+            lines.push((name.clone(), line));
         }
     }
     lines

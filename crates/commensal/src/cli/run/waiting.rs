@@ -3,6 +3,7 @@
 use commensal_core::group::{Class, GroupSpec};
 use commensal_core::process::Stat;
 use commensal_host::Host;
+use commensal_sensors::run_delay::Schedstat;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -38,10 +39,10 @@ impl Waiting {
         if self.group.is_none() || Instant::now() < self.due {
             return;
         }
-        let read = |file: &str| host.read_file(Path::new(&format!("/proc/{pid}/{file}"))).unwrap_or_default();
-        // State R: the process runs, or waits for a CPU (proc(5)). The first field of schedstat is its CPU time.
-        let wants = Stat::parse(&read("stat")).is_some_and(|stat| stat.text(3) == Some("R"));
-        let ran_ns = read("schedstat").split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or(u64::MAX);
+        let stat = host.read_file(Path::new(&format!("/proc/{pid}/stat"))).unwrap_or_default();
+        // State R: the process runs, or waits for a CPU (proc(5)).
+        let wants = Stat::parse(&stat).is_some_and(|stat| stat.text(3) == Some("R"));
+        let ran_ns = Schedstat::of(host, pid).map_or(u64::MAX, |counters| counters.run_ns);
         let share = ran_ns.saturating_sub(self.ran_ns) as f64 / self.every.as_nanos() as f64;
         if wants && share < RUNS {
             self.tell();
