@@ -423,6 +423,10 @@ impl Host for FaultyHost {
         self.real.signal(process, signal)
     }
 
+    fn adopt_orphans(&mut self, adopt: bool) -> Result<()> {
+        self.real.adopt_orphans(adopt)
+    }
+
     fn cookie(&mut self, tid: u32) -> Result<u64> {
         self.real.cookie(tid)
     }

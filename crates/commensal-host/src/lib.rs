@@ -174,6 +174,9 @@ pub trait Host {
     /// Sends a signal to exactly this process. `ESRCH` if it no longer exists, even if its PID was reused.
     fn signal(&mut self, process: &Process, signal: Signal) -> Result<()>;
 
+    /// Makes this process the new parent of descendants whose parent exits (`PR_SET_CHILD_SUBREAPER`), or ends that.
+    fn adopt_orphans(&mut self, adopt: bool) -> Result<()>;
+
     /// Returns the core-scheduling cookie of a thread; 0 means none. `EINVAL` without `CONFIG_SCHED_CORE`, `ENODEV`
     /// without SMT.
     fn cookie(&mut self, tid: u32) -> Result<u64>;

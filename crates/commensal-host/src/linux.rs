@@ -158,11 +158,8 @@ fn listen(path: &Path, group: Option<u32>) -> std::result::Result<UnixListener, 
         Err(Errno::ADDRINUSE) => rustix::fs::unlink(&aside).and_then(|()| bind(&listening, &addr))?,
         other => other?,
     }
-    let shared = match group {
-        Some(group) => share(&aside, group),
-        None => Ok(()),
-    };
-    let done = shared
+    let done = group
+        .map_or(Ok(()), |group| share(&aside, group))
         .and_then(|()| rustix::net::listen(&listening, 128))
         .and_then(|()| rustix::fs::rename(&aside, path));
     if done.is_err() {
@@ -265,6 +262,14 @@ impl LinuxHost {
             .ok_or_else(|| fail("use", "a closed directory".to_owned(), None, rustix::io::Errno::BADF))
     }
 
+    /// Opens a directory once more: a lock, and counters, need an open file description of their own.
+    fn again(&self, dir: Dir) -> Result<OwnedFd> {
+        let open = self.dir(dir)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let again = rustix::fs::openat(&open.fd, ".", flags, Mode::empty());
+        again.map_err(|errno| fail("open", open.path.clone(), None, errno))
+    }
+
     pub(crate) fn object(&self, dir: Dir, name: &str) -> String {
         self.dir(dir).map_or_else(|_| name.to_owned(), |open| format!("{}/{name}", open.path))
     }
@@ -274,23 +279,12 @@ impl LinuxHost {
         component(operation, name)?;
         let key = (dir.slot, name.to_owned());
         if !self.held.contains_key(&key) {
-            let open = self.dir(dir)?;
-            let flags = [OFlags::RDWR, if operation == "write" { OFlags::WRONLY } else { OFlags::RDONLY }];
-            let opened = flags.into_iter().map(|mode| {
-                rustix::fs::openat(&open.fd, name, mode | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())
-            });
-            let mut last = rustix::io::Errno::IO;
-            let mut found = None;
-            for attempt in opened {
-                match attempt {
-                    Ok(fd) => {
-                        found = Some(fd);
-                        break;
-                    }
-                    Err(errno) => last = errno,
-                }
-            }
-            let fd = found.ok_or_else(|| fail(operation, self.object(dir, name), None, last))?;
+            let at = &self.dir(dir)?.fd;
+            let only = if operation == "write" { OFlags::WRONLY } else { OFlags::RDONLY };
+            let open =
+                |mode| rustix::fs::openat(at, name, mode | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty());
+            let opened = open(OFlags::RDWR).or_else(|_| open(only));
+            let fd = opened.map_err(|errno| fail(operation, self.object(dir, name), None, errno))?;
             self.make_room();
             self.dirs[dir.slot as usize].open.iter_mut().for_each(|open| open.files = true);
             self.order.push_back(key.clone());
@@ -644,13 +638,7 @@ impl Host for LinuxHost {
     }
 
     fn lock_group(&mut self, dir: Dir) -> Result<Option<Lock>> {
-        let open = self.dir(dir)?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        // A lock belongs to an open file description. So the lock needs a file description of its own, not that of the
-        // group's descriptor.
-        let again = rustix::fs::openat(&open.fd, ".", flags, Mode::empty());
-        let again = again.map_err(|errno| fail("open", open.path.clone(), None, errno))?;
-        locks::try_on(again.into(), Path::new(&open.path))
+        locks::try_on(self.again(dir)?.into(), Path::new(&self.dir(dir)?.path))
     }
 
     fn may_write(&mut self, dir: Dir, file: &str) -> bool {
@@ -693,6 +681,10 @@ impl Host for LinuxHost {
 
     fn signal(&mut self, process: &Process, signal: Signal) -> Result<()> {
         raised(&[Capability::Kill], || process::send(process, signal))
+    }
+
+    fn adopt_orphans(&mut self, adopt: bool) -> Result<()> {
+        process::adopt_orphans(adopt)
     }
 
     fn cookie(&mut self, tid: u32) -> Result<u64> {
@@ -752,11 +744,7 @@ impl Host for LinuxHost {
     }
 
     fn count(&mut self, dir: Dir, cpus: &CpuSet, events: &[Event]) -> Result<Counters> {
-        // The counters need a `File` of their own; the group's descriptor stays with the host.
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let group = rustix::fs::openat(&self.dir(dir)?.fd, ".", flags, Mode::empty());
-        let group = group.map_err(|errno| fail("open", self.object(dir, "."), None, errno))?;
-        counters::open(&group.into(), cpus.iter(), events)
+        counters::open(&self.again(dir)?.into(), cpus.iter(), events)
     }
 
     fn free_bytes(&self, path: &Path) -> Result<u64> {

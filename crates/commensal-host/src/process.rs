@@ -11,7 +11,7 @@ use commensal_core::spelling;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::FdFlags;
-use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, WaitId, WaitIdOptions, setrlimit};
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, WaitId, WaitIdOptions, WaitOptions, setrlimit};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set, set_capabilities,
 };
@@ -158,12 +158,24 @@ impl Child {
     /// Returns an error when the process is no longer a child of this one.
     pub fn wait(&mut self) -> Result<Exit> {
         loop {
-            match self.wait_with(WaitIdOptions::EXITED) {
-                Ok(Some(exit)) => return Ok(exit),
-                Err(error) if error.errno != Errno::EINTR => return Err(error),
-                _ => {}
+            if let Some(exit) = self.wait_with(WaitIdOptions::EXITED)? {
+                return Ok(exit);
             }
         }
+    }
+
+    /// Like [`Child::try_wait`]; also reaps all other children of this process that have exited
+    /// ([`crate::Host::adopt_orphans`]).
+    ///
+    /// # Errors
+    /// Returns an error when the process is no longer a child of this one.
+    pub fn try_wait_and_reap(&mut self) -> Result<Option<Exit>> {
+        while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
+            if pid.as_raw_nonzero().get().unsigned_abs() == self.process.pid {
+                self.exit = Some(exit_of(status.exit_status(), status.terminating_signal()));
+            }
+        }
+        self.try_wait()
     }
 
     fn wait_with(&mut self, options: WaitIdOptions) -> Result<Option<Exit>> {
@@ -177,14 +189,16 @@ impl Child {
             return Ok(self.exit);
         }
         let Some(pidfd) = &self.process.pidfd else { return Ok(None) };
-        let status = rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), options)
+        let wait = || rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), options);
+        let status = rustix::io::retry_on_intr(wait)
             .map_err(|errno| failed("wait for", format!("pid {}", self.process.pid), errno))?;
-        self.exit = status.map(|status| match (status.exit_status(), status.terminating_signal()) {
-            (Some(code), _) => Exit::Code(code),
-            (_, signal) => Exit::Signal(signal.unwrap_or(Signal::KILL.0)),
-        });
+        self.exit = status.map(|status| exit_of(status.exit_status(), status.terminating_signal()));
         Ok(self.exit)
     }
+}
+
+fn exit_of(code: Option<i32>, signal: Option<i32>) -> Exit {
+    code.map_or(Exit::Signal(signal.unwrap_or(Signal::KILL.0)), Exit::Code)
 }
 
 pub(crate) fn failed(operation: &'static str, object: String, errno: rustix::io::Errno) -> HostError {
@@ -315,10 +329,10 @@ fn apply_policy(policy: &Policy) -> io::Result<()> {
         rustix::process::setpriority_process(None, nice)?;
     }
     if policy.idle {
-        set_scheduler(libc::SCHED_IDLE, 0)?;
+        set_scheduler(0, libc::SCHED_IDLE, 0)?;
     }
     if let Some(priority) = policy.fifo {
-        set_scheduler(libc::SCHED_FIFO, priority)?;
+        set_scheduler(0, libc::SCHED_FIFO, priority)?;
     }
     if let Some(cookie) = policy.cookie {
         take_cookie(cookie)?;
@@ -356,6 +370,11 @@ pub(crate) fn set_affinity(tid: u32, cpus: &CpuSet) -> Result<()> {
         value: Some(cpus.to_string()),
         ..failed("set the affinity of", format!("thread {tid}"), errno)
     })
+}
+
+pub(crate) fn adopt_orphans(adopt: bool) -> Result<()> {
+    let set = rustix::process::set_child_subreaper(adopt.then(rustix::process::getpid));
+    set.map_err(|errno| failed("adopt the orphans of", "this process".to_owned(), errno))
 }
 
 /// Calls `prctl(PR_SCHED_CORE, …)` for one thread; 0 is the calling thread. rustix has no function for this call that
@@ -419,13 +438,8 @@ pub(crate) fn share_cookie(cookie: Cookie, tids: &[u32]) -> Result<()> {
 }
 
 pub(crate) fn set_policy(tid: u32, policy: i32) -> Result<()> {
-    let parameters = libc::sched_param { sched_priority: 0 };
-    let raw = i32::try_from(tid).unwrap_or(-1);
-    // SAFETY: the pointer is to a live value of the type the call reads.
-    match unsafe { libc::sched_setscheduler(raw, policy, &raw const parameters) } {
-        0 => Ok(()),
-        _ => Err(policy_failed("set the scheduling policy of", tid, Some(policy.to_string()))),
-    }
+    set_scheduler(i32::try_from(tid).unwrap_or(-1), policy, 0)
+        .map_err(|_| policy_failed("set the scheduling policy of", tid, Some(policy.to_string())))
 }
 
 fn policy_failed(operation: &'static str, tid: u32, value: Option<String>) -> HostError {
@@ -460,15 +474,14 @@ pub(crate) fn scheduling(tid: u32) -> Result<Scheduling> {
 pub(crate) fn set_scheduling(tid: u32, to: &Scheduling) -> Result<()> {
     // SAFETY: all fields are numbers, so zero is a value of each.
     let mut wanted: libc::sched_attr = unsafe { std::mem::zeroed() };
-    let pid = i32::try_from(tid).ok().and_then(Pid::from_raw);
     wanted.size = ATTRIBUTES;
     wanted.sched_policy = u32::try_from(to.policy).unwrap_or(u32::MAX);
     wanted.sched_flags = if to.reset_on_fork { libc::SCHED_FLAG_RESET_ON_FORK as u64 } else { 0 };
     wanted.sched_priority = to.priority;
     [wanted.sched_runtime, wanted.sched_deadline, wanted.sched_period] = to.deadline.unwrap_or_default();
     let object = || format!("thread {tid}");
-    let nice =
-        pid.ok_or(rustix::io::Errno::SRCH).and_then(|pid| rustix::process::getpriority_process(Some(pid)));
+    let pid = i32::try_from(tid).ok().and_then(Pid::from_raw).ok_or(rustix::io::Errno::SRCH);
+    let nice = pid.and_then(|pid| rustix::process::getpriority_process(Some(pid)));
     wanted.sched_nice = nice.map_err(|errno| failed("read the nice value of", object(), errno))?;
     let (pid, no_flags) = (libc::c_long::from(i32::try_from(tid).unwrap_or(-1)), 0 as libc::c_long);
     // SAFETY: the pointer is to a live value of the size that is in it, which the call reads.
@@ -478,11 +491,11 @@ pub(crate) fn set_scheduling(tid: u32, to: &Scheduling) -> Result<()> {
     }
 }
 
-/// Calls `sched_setscheduler(2)` for the calling thread; rustix has no wrapper for it.
-pub(crate) fn set_scheduler(policy: i32, priority: i32) -> io::Result<()> {
+/// Calls `sched_setscheduler(2)` for a thread, 0 for the calling one; rustix has no wrapper for it.
+pub(crate) fn set_scheduler(tid: i32, policy: i32, priority: i32) -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority: priority };
-    // SAFETY: the pointer is to a live value of the type the call reads, and 0 is the calling thread.
-    match unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) } {
+    // SAFETY: the pointer is to a live value of the type the call reads.
+    match unsafe { libc::sched_setscheduler(tid, policy, &raw const parameters) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
@@ -491,11 +504,8 @@ pub(crate) fn set_scheduler(policy: i32, priority: i32) -> io::Result<()> {
 /// Makes the kernel kill this process when its parent dies. Fails with `ESRCH` if the parent has died already.
 fn die_with(parent: Pid) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
-    if rustix::process::getppid() == Some(parent) {
-        Ok(())
-    } else {
-        Err(io::Error::from_raw_os_error(libc::ESRCH))
-    }
+    let lives = rustix::process::getppid() == Some(parent);
+    lives.then_some(()).ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))
 }
 
 /// Returns the process that has this PID now.
@@ -536,7 +546,7 @@ pub(crate) fn send(process: &Process, signal: Signal) -> Result<()> {
 pub fn precise_thread() -> Result<()> {
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     // Children start as ordinary tasks: a group without a real-time budget refuses a real-time task (EINVAL).
-    set_scheduler(libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, 1).map_err(|error| HostError {
+    set_scheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, 1).map_err(|error| HostError {
         operation: "set real-time scheduling of",
         object: "the load generator".to_owned(),
         value: None,

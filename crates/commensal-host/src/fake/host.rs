@@ -521,6 +521,10 @@ impl Host for FakeHost {
         Ok(())
     }
 
+    fn adopt_orphans(&mut self, _adopt: bool) -> Result<()> {
+        Ok(())
+    }
+
     fn cookie(&mut self, tid: u32) -> Result<u64> {
         let machine = self.machine();
         let cookie = machine.alive(self.life).and_then(|()| machine.cookie(tid));

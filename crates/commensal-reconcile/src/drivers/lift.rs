@@ -34,6 +34,8 @@ pub struct Lifted {
     to: Target,
     hold: Hold,
     processes: BTreeSet<ProcessId>,
+    /// Other children of this process that were in `to` before.
+    others: BTreeSet<ProcessId>,
 }
 
 impl Lifted {
@@ -75,6 +77,9 @@ enum Hold {
 /// Moves a process, and its descendants in the same group, to the nearest ancestor group that is not held back, and gives
 /// them the normal policy if they have lost it. If that group takes no processes, moves them to the group of this process,
 /// unless that one is held back too. `None` if the process is not held back, or has exited.
+///
+/// Until [`lower`], this process adopts descendants whose parent exits, so that `lower` finds them, and the caller starts
+/// no other process.
 ///
 /// # Errors
 /// Returns an error when the process itself cannot be moved.
@@ -147,7 +152,10 @@ fn family_to(
 ) -> Result<Option<Lifted>, HostError> {
     let into = host.open(&below(Path::new(&from.mount), to.as_str()))?;
     let to = Target { mount: from.mount.clone(), path: to.as_str().to_owned(), inode: into.inode };
-    let mut lifted = Lifted { from: from.clone(), to, hold, processes: BTreeSet::new() };
+    let others = children(host, into);
+    let mut lifted = Lifted { from: from.clone(), to, hold, processes: BTreeSet::new(), others };
+    // Where this is refused, processes whose parent exits stay lifted.
+    let _ = host.adopt_orphans(true);
     let first = ProcessId { pid: process.pid, start_ticks: process.start_ticks };
     let mut failed = None;
     for _ in 0..PASSES {
@@ -201,12 +209,19 @@ fn enter(host: &mut dyn Host, into: Dir, process: ProcessId, hold: Hold) -> Resu
 }
 
 /// Moves the lifted processes back, together with processes that they have started since, as far as they are still in
-/// the group into which they were lifted. Below level 0 the kernel makes them `SCHED_IDLE` again. Returns how many were moved back.
+/// the group into which they were lifted. Below level 0 the kernel makes them `SCHED_IDLE` again. Returns how many were
+/// moved back.
 pub fn lower(host: &mut dyn Host, lifted: &Lifted) -> usize {
+    let back = go_back(host, lifted);
+    let _ = host.adopt_orphans(false);
+    back
+}
+
+fn go_back(host: &mut dyn Host, lifted: &Lifted) -> usize {
     let Some(home) = open_same(host, &lifted.from) else { return 0 };
     let back = match open_same(host, &lifted.to) {
         Some(dir) => {
-            let back = leave(host, dir, home, &lifted.processes);
+            let back = leave(host, dir, home, lifted);
             host.close(dir);
             back
         }
@@ -216,10 +231,11 @@ pub fn lower(host: &mut dyn Host, lifted: &Lifted) -> usize {
     back
 }
 
-/// Moves these processes and their descendants from one open group to another; returns how many were moved.
-fn leave(host: &mut dyn Host, from: Dir, home: Dir, processes: &BTreeSet<ProcessId>) -> usize {
-    let (mut known, mut tried, mut back) = (processes.clone(), BTreeSet::new(), 0);
+/// Moves the lifted processes and their descendants from one open group to another; returns how many were moved.
+fn leave(host: &mut dyn Host, from: Dir, home: Dir, lifted: &Lifted) -> usize {
+    let (mut known, mut tried, mut back) = (lifted.processes.clone(), BTreeSet::new(), 0);
     for _ in 0..PASSES {
+        known.extend(children(host, from).difference(&lifted.others));
         let family = family(host, from, &known);
         let new: Vec<ProcessId> = family.into_iter().filter(|one| tried.insert(*one)).collect();
         if new.is_empty() {
@@ -245,14 +261,23 @@ fn open_same(host: &mut dyn Host, group: &Target) -> Option<Dir> {
     None
 }
 
-/// Returns those of these processes and their descendants that are in the open group.
-fn family(host: &mut dyn Host, dir: Dir, of: &BTreeSet<ProcessId>) -> Vec<ProcessId> {
+/// Start time and parent of every process in the open group that has not exited.
+fn members(host: &mut dyn Host, dir: Dir) -> BTreeMap<u32, (u64, u32)> {
     let text = host.read(dir, "cgroup.procs").unwrap_or_default();
     let pids = text.split_whitespace().filter_map(|pid| pid.parse().ok());
-    let mut parents: BTreeMap<u32, (u64, u32)> = BTreeMap::new();
-    for pid in pids {
-        parents.extend(identity(host, pid).map(|found| (pid, found)));
-    }
+    pids.filter_map(|pid| Some((pid, identity(host, pid)?))).collect()
+}
+
+/// Returns the children of this process that are in the open group.
+fn children(host: &mut dyn Host, dir: Dir) -> BTreeSet<ProcessId> {
+    let own = std::process::id();
+    let found = members(host, dir).into_iter().filter(|(_, (_, parent))| *parent == own);
+    found.map(|(pid, (start_ticks, _))| ProcessId { pid, start_ticks }).collect()
+}
+
+/// Returns those of these processes and their descendants that are in the open group.
+fn family(host: &mut dyn Host, dir: Dir, of: &BTreeSet<ProcessId>) -> Vec<ProcessId> {
+    let parents = members(host, dir);
     let started: BTreeMap<u32, u64> = of.iter().map(|one| (one.pid, one.start_ticks)).collect();
     let is_of_family = |pid: u32| {
         let mut at = pid;

@@ -529,19 +529,27 @@ fn what_a_lifted_command_starts_goes_back() {
         let [first, child, _] = commands(&fake);
         let mut host = fake.another();
         let process = host.process(first).unwrap();
+        // A child of this process that has nothing to do with the command.
+        let sibling = fake.add_process(&["/sys/fs/cgroup/cpu"]);
+        fake.set_looks(sibling, FakeLooks { parent: std::process::id(), ..FakeLooks::default() });
         let lifted = lift(&mut host, &process).unwrap().unwrap();
         let [grandchild, foreign] = [child, 1].map(|parent| {
             let pid = fake.add_process(&["/sys/fs/cgroup/cpu"]);
             fake.set_looks(pid, FakeLooks { parent, ..FakeLooks::default() });
             pid
         });
+        // Its parent has exited, so it is a child of this process now.
+        let orphan = fake.add_process(&["/sys/fs/cgroup/cpu"]);
+        fake.set_looks(orphan, FakeLooks { parent: std::process::id(), ..FakeLooks::default() });
         fake.end(first, Exit::Code(0));
-        assert_eq!(lower(&mut host, &lifted), 2);
-        for pid in [child, grandchild] {
+        assert_eq!(lower(&mut host, &lifted), 3);
+        for pid in [child, grandchild, orphan] {
             assert_eq!(group_of(&fake, pid), lifted.from());
             assert_eq!(scheduling(&fake, pid)[&pid], Scheduling::of(SCHED_IDLE));
         }
-        assert_eq!(group_of(&fake, foreign), "/sys/fs/cgroup/cpu");
+        for pid in [foreign, sibling] {
+            assert_eq!(group_of(&fake, pid), "/sys/fs/cgroup/cpu");
+        }
     }
 }
 

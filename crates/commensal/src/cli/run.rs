@@ -264,7 +264,8 @@ fn limits_of(planned: &Planned, name: &GroupName) -> Limits {
 fn follow(context: &mut Context, inbox: &Inbox, started: &mut Started) -> anyhow::Result<u8> {
     let Started { child, waiting, aloft: lifted, .. } = started;
     loop {
-        if let Some(exit) = child.try_wait()? {
+        // This process may have adopted children of the command (`lift`).
+        if let Some(exit) = child.try_wait_and_reap()? {
             if let Some((lifted, _)) = lifted.take() {
                 let count = lower(&mut context.host, &lifted);
                 if count > 0 {

@@ -2,8 +2,8 @@
 
 use crate::support::{Program, can_write_cgroups, cgroups_named, cpu_mount, text};
 use commensal_testkit::{Signal, line, members, signal, throughout, until};
-use std::io::Write;
-use std::path::PathBuf;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -159,9 +159,50 @@ fn run_forwards_signals_and_waits_for_one_that_ignores_them() {
     signal(pid.parse().unwrap(), Signal::KILL);
     assert_eq!(child.wait().unwrap().code(), Some(137));
     // The shell's own `sleep` outlives it for a moment; the next command finds the group empty and ends it.
-    let group = cpu_mount().join(format!("{}-offline/etl", program.prefix));
-    until("the shell's child has ended", || members(&group).is_empty());
+    until("the shell's child has ended in every hierarchy", || {
+        cgroups_named(&format!("{}-offline", program.prefix))
+            .iter()
+            .all(|group| members(&group.join("etl")).is_empty())
+    });
     program.expect(0, &["run", "-g", "etl", "-c", config, "--", "true"]);
+    assert_eq!(cgroups_named(&program.prefix), Vec::<PathBuf>::new());
+}
+
+/// While a command handles a signal, it runs above its group. What it starts there belongs to the group all the same,
+/// also when its parent is killed, and `run` leaves no zombie of it.
+// promises 7, 16
+#[test]
+fn what_outlives_a_lifted_command_goes_back() {
+    if !can_write_cgroups("what_outlives_a_lifted_command_goes_back") {
+        return;
+    }
+    let program = Program::new("orphan");
+    let file = program.groups(ETL);
+    let group = cpu_mount().join(format!("{}-offline/etl", program.prefix));
+    // On SIGTERM, the shell starts two processes whose parent exits at once, and one of its own.
+    let script = "trap 'sh -c \"sleep 60 & echo \\$!; sleep 60 & echo \\$!\"; sleep 60 & echo $!' TERM; \
+                  echo $$; while :; do sleep 0.05; done";
+    let mut command =
+        program.command(&["run", "-g", "etl", "-c", file.to_str().unwrap(), "--", "sh", "-c", script]);
+    let mut run = command.stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(run.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let mut lines = lines.map(|line| line.parse::<u32>().unwrap());
+    let shell = lines.next().unwrap();
+    signal(run.id(), Signal::TERM);
+    let [first, second, third] = [(); 3].map(|()| lines.next().unwrap());
+    let started = [first, second, third];
+    let there = || members(&group).into_iter().filter(|pid| started.contains(pid)).count();
+    assert_eq!(there(), 0, "they run above the group");
+    signal(first, Signal::KILL);
+    until("no zombie is left of it", || !Path::new(&format!("/proc/{first}")).exists());
+    signal(shell, Signal::KILL);
+    assert_eq!(run.wait().unwrap().code(), Some(137));
+    assert_eq!(there(), 2, "{started:?}, and in the group are {:?}", members(&group));
+    for pid in [second, third] {
+        signal(pid, Signal::KILL);
+    }
+    until("they have ended", || members(&group).is_empty());
+    program.expect(0, &["restore"]);
     assert!(cgroups_named(&program.prefix).is_empty());
 }
 
