@@ -187,10 +187,13 @@ impl<'t> Stat<'t> {
         self.text(number)?.parse().ok()
     }
 
-    /// Whether the process has exited according to its state (field 3); true for a zombie as well.
+    /// Whether the process has exited, or is about to: it runs no code of its own anymore. True for a zombie (field 3),
+    /// and from the moment when the kernel sets `PF_EXITING` (field 9).
     #[must_use]
     pub fn has_ended(&self) -> bool {
+        const EXITING: u64 = 0x4;
         matches!(self.text(3), Some("Z" | "X" | "x"))
+            || self.number::<u64>(9).is_some_and(|flags| flags & EXITING != 0)
     }
 
     /// PID of the parent (field 4).
@@ -258,6 +261,9 @@ mod tests {
             assert_eq!((stat.parent(), stat.start_ticks(), stat.policy()), (Some(40), Some(220), Some(410)));
             assert_eq!((stat.number::<i64>(52), stat.text(53), stat.text(2)), (Some(520), None, None));
         }
+        let mut exiting = rest.clone();
+        exiting[5] = 0x40_0104.to_string();
+        assert!(Stat::parse(&format!("7 (a) R {}\n", exiting.join(" "))).unwrap().has_ended());
         assert_eq!(Stat::parse("7 a R 1"), None);
         let cut = Stat::parse("7 (a) R 1").unwrap();
         assert_eq!((cut.parent(), cut.start_ticks()), (Some(1), None));

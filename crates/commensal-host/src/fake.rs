@@ -470,6 +470,13 @@ impl FakeHost {
         self.machine().faults.processes.forks = Some(pid);
     }
 
+    /// Makes this process begin to exit (`PF_EXITING`) around a write of its PID to a `cgroup.procs`: `moment` 0 is before
+    /// the next write, 1 after it, 2 before the second write and so on. It stays in its groups, writes do not move it,
+    /// and cgroup v1 shows it in `/`.
+    pub fn exits_at_move(&self, pid: u32, moment: u32) {
+        self.machine().faults.processes.exits = Some((pid, moment));
+    }
+
     /// Makes this process start a child in the same groups and exit after the next read of a process list that contains
     /// it. The child then also starts a child and exits, and so on, `times` in all.
     pub fn hands_over(&self, pid: u32, times: u32) {

@@ -6,6 +6,7 @@
 //! was started, and checks a tenth of the older processes per scan.
 
 use commensal_core::actual::{CgroupPath, Hierarchy};
+use commensal_core::errno::Errno;
 use commensal_core::group::Match;
 use commensal_core::member::{self, ProcessFact, ProcessId, is_program, is_user};
 use commensal_core::process::Stat;
@@ -127,10 +128,16 @@ impl Scanner {
     }
 }
 
-/// Returns the cgroups of a process by hierarchy, from its `/proc/PID/cgroup` (`file`); empty if the process has
-/// exited.
+/// Returns the cgroups of a process by hierarchy, from its `/proc/PID/cgroup` (`file`); empty if the process has exited
+/// or exits. In that case cgroup v1 shows `/`, wherever it was (kernel/cgroup/cgroup.c, `proc_cgroup_show`).
 pub fn places(host: &dyn Host, file: &Path, hierarchies: &[Hierarchy]) -> BTreeMap<usize, CgroupPath> {
-    places_of(host, &host.read_file(file).unwrap_or_default(), hierarchies)
+    let text = host.read_file(file).unwrap_or_default();
+    // Read afterwards: who is not exiting now was not exiting then.
+    match host.read_file(&file.with_file_name("stat")) {
+        Ok(stat) if Stat::parse(&stat).is_some_and(|stat| stat.has_ended()) => BTreeMap::new(),
+        Err(error) if matches!(error.errno, Errno::ENOENT | Errno::ESRCH) => BTreeMap::new(),
+        _ => places_of(host, &text, hierarchies),
+    }
 }
 
 /// Like [`places`], for the text of such a file.
@@ -243,6 +250,9 @@ impl<'h> Look<'h> {
         hierarchies: &[Hierarchy],
     ) -> ProcessFact {
         let cgroups = self.file("cgroup").unwrap_or_default();
+        // See `places`.
+        let exits = self.stat().is_none_or(|now| now.exempt);
+        let places = if exits { BTreeMap::new() } else { places_of(self.host, &cgroups, hierarchies) };
         ProcessFact {
             id,
             parent,
@@ -250,7 +260,7 @@ impl<'h> Look<'h> {
             uid: self.uid.get().copied().flatten(),
             users: if self.uid.get().is_some() { self.users(users) } else { Vec::new() },
             cmdline: self.cmdline.get().cloned().flatten(),
-            places: places_of(self.host, &cgroups, hierarchies),
+            places,
             unnamed: member::unnamed(&cgroups, hierarchies),
         }
     }

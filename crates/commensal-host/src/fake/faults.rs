@@ -134,6 +134,15 @@ impl Machine {
         }
     }
 
+    /// Carries out [`FakeHost::exits_at_move`](super::FakeHost::exits_at_move) before and after a write of this PID.
+    pub(super) fn moment_of_move(&mut self, pid: u32) {
+        match &mut self.faults.processes.exits {
+            Some((exits, 0)) if *exits == pid => drop(self.faults.processes.exiting.insert(pid)),
+            Some((exits, left)) if *exits == pid => *left -= 1,
+            _ => {}
+        }
+    }
+
     /// Starts an identical child of a process in the same groups; returns its PID.
     fn fork(&mut self, parent: u32) -> Option<u32> {
         let (groups, looks, scheduling) = self

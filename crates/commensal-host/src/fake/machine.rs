@@ -302,6 +302,10 @@ pub(super) struct ProcessFaults {
     pub(super) reuse: Option<(u32, Vec<String>, FakeLooks)>,
     /// A process that starts a child before the next move.
     pub(super) forks: Option<u32>,
+    /// A process that begins to exit, and how many moments before and after a write of its PID pass before.
+    pub(super) exits: Option<(u32, u32)>,
+    /// Processes that have begun to exit (`PF_EXITING`).
+    pub(super) exiting: BTreeSet<u32>,
     /// A process that starts a child and exits after a process list that contains it was read, and how many times this
     /// repeats.
     pub(super) hands_over: Option<(u32, u32)>,

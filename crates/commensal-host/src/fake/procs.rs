@@ -104,7 +104,12 @@ impl Machine {
         if self.processes.get(&pid).is_some_and(real_time) {
             self.real_time_budget(&[inode], Errno::EINVAL)?;
         }
-        self.enter(inode, pid);
+        self.moment_of_move(pid);
+        // `cgroup_migrate_add_task` passes a task that exits over.
+        if !self.faults.processes.exiting.contains(&pid) {
+            self.enter(inode, pid);
+        }
+        self.moment_of_move(pid);
         Ok(())
     }
 
@@ -246,7 +251,7 @@ impl Machine {
             None => 'R',
         };
         match file {
-            "cgroup" => Some(self.proc_cgroup(process)),
+            "cgroup" => Some(self.proc_cgroup(process, self.faults.processes.exiting.contains(&pid))),
             "comm" => Some(format!("{name}\n")),
             "wchan" if letter == 'D' => Some("sched_qos_offline_wait".to_owned()),
             "wchan" => Some("0".to_owned()),
@@ -259,7 +264,8 @@ impl Machine {
                 let FakeLooks { parent, pgrp, exe, .. } = &process.looks;
                 let pgrp = if *pgrp == 0 { pid } else { *pgrp };
                 // PF_KTHREAD, include/linux/sched.h.
-                let flags = if exe.is_empty() { 0x20_0000 } else { 4_194_304 };
+                let exiting = if self.faults.processes.exiting.contains(&pid) { 0x4 } else { 0 };
+                let flags = exiting + if exe.is_empty() { 0x20_0000 } else { 4_194_304 };
                 let ticks = process.user_ticks;
                 // The fields up to numbers 40 and 41, the real-time priority and the scheduling policy.
                 let Scheduling { policy, priority: real_time, .. } = process.scheduling(pid);
@@ -288,10 +294,11 @@ impl Machine {
         }
     }
 
-    fn proc_cgroup(&self, process: &Proc) -> String {
+    fn proc_cgroup(&self, process: &Proc, exits: bool) -> String {
         let mut lines: Vec<String> = Vec::new();
         for (index, tree) in self.trees.iter().enumerate() {
-            let inode = process.groups.get(index).copied().unwrap_or(tree.root);
+            let exits = exits && tree.version == Version::V1;
+            let inode = process.groups.get(index).copied().filter(|_| !exits).unwrap_or(tree.root);
             let path = self.shown_path(index, inode);
             lines.push(match tree.version {
                 Version::V1 => {

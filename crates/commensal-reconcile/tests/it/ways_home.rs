@@ -12,6 +12,7 @@ use crate::support::{STATE, instance, journal, specs};
 use commensal_core::actual::CgroupPath;
 use commensal_core::errno::Errno;
 use commensal_core::plan::Unmet;
+use commensal_core::process::{Exit, Stat};
 use commensal_host::fake::{Effect, FakeHost, FakeLooks, Trouble};
 use commensal_host::{Host, below};
 use commensal_reconcile::journal::{self as journals, Record};
@@ -345,6 +346,49 @@ fn every_way_home() {
         }
     }
     println!("{home} ways home, {stays} homes that were removed");
+}
+
+/// A process exits while it is moved in or back, before or after a write: nobody says that another program moved it, and
+/// once it is gone, nothing is left of it. cgroup v1 shows a process that exits in `/`.
+// promise 13
+#[test]
+fn a_process_that_exits_on_the_way() {
+    let mut exited = 0;
+    for at in [Home::Root, Home::Sibling, Home::Mixed] {
+        for end in [End::Unmatched, End::UnmatchedByTick, End::Dropped, End::Restore] {
+            for (name, fake) in machines() {
+                for (moves_in, moment) in
+                    [true, false].into_iter().flat_map(|one| (0..12).map(move |n| (one, n)))
+                {
+                    let mut scene = Scene::new(name, fake.copy(), at, end).unwrap();
+                    let pid = scene.family[0];
+                    if moves_in {
+                        scene.fake.exits_at_move(pid, moment);
+                        scene.applied(MEDIA);
+                    } else {
+                        scene.moved_in(MEDIA);
+                        scene.fake.exits_at_move(pid, moment);
+                    }
+                    let what = format!("{}, moves in {moves_in}, moment {moment}", scene.what);
+                    match end {
+                        End::Restore => assert_eq!(scene.restored().failed, [""; 0], "{what}"),
+                        End::UnmatchedByTick => drop(scene.ticked(UNMATCHED)),
+                        End::Dropped => drop(scene.applied(WITHOUT)),
+                        _ => drop(scene.applied(UNMATCHED)),
+                    }
+                    let stat = scene.fake.read_file(Path::new(&format!("/proc/{pid}/stat"))).unwrap();
+                    exited += usize::from(Stat::parse(&stat).unwrap().has_ended());
+                    for pid in scene.family.clone() {
+                        scene.fake.end(pid, Exit::Code(0));
+                    }
+                    let back = scene.restored();
+                    assert!(back.left.is_empty() && back.failed.is_empty(), "{what}: {back:?}");
+                    assert_eq!(scene.fake.snapshot(), scene.files, "{what}");
+                }
+            }
+        }
+    }
+    assert!(exited > 200, "{exited}");
 }
 
 /// A process starts a child while it is moved in and while it is moved back: both are home at the end, also if the

@@ -96,10 +96,10 @@ impl Work<'_> {
         };
         for (hierarchy, to) in &movement.to {
             let Some(from) = movement.from.get(hierarchy) else { continue };
-            if !alive(self.host, &held) {
+            let now = self.whereabouts(movement.process.pid).remove(hierarchy);
+            let Some(now) = now.filter(|_| alive(self.host, &held)) else {
                 return Ok(MoveOutcome::Gone);
-            }
-            let now = self.whereabouts(movement.process.pid).remove(hierarchy).unwrap_or_default();
+            };
             if now == *to {
                 continue;
             }
@@ -176,11 +176,11 @@ impl Work<'_> {
             }
             Err(error) => return Ok(Written::Refused(error.to_string())),
         }
+        let now = self.whereabouts(process.pid).remove(&hierarchy);
         if !alive(self.host, process) {
             self.stranger(process.pid, hierarchy, to);
             return Ok(Written::Gone);
         }
-        let now = self.whereabouts(process.pid).remove(&hierarchy);
         Ok(match now {
             Some(now) if now == *to => Written::Arrived,
             Some(now) => {
