@@ -70,15 +70,19 @@ pub struct DiskUse {
     pub writes: Option<u64>,
 }
 
-/// The kernel's out-of-memory counters of a group since the group was created.
+/// The kernel's out-of-memory counters of a group since the group was created. v1 counts each cgroup by itself, so a
+/// cgroup below that was removed no longer counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OutOfMemory {
-    /// Number of the group's processes that the kernel's OOM killer killed, whether a group or the whole machine was
-    /// out of memory; v1 counts them since Linux 4.13.
+    /// Number of processes in and below the group that the kernel's OOM killer killed, whether a group or the whole
+    /// machine was out of memory; v1 counts them since Linux 4.13.
     pub kills: Option<u64>,
-    /// How often the group reached its hard limit. v2 counts only the times when the kernel could reclaim nothing more,
-    /// v1 counts every time.
+    /// How often the group reached its own hard limit. v2 counts only the times when the kernel could reclaim nothing
+    /// more, v1 counts every time.
     pub limit_hits: Option<u64>,
+    /// How often cgroups below the group reached hard limits of their own. On kernels before Linux 5.2, v2 cannot tell
+    /// these from `limit_hits`, and this is `None`.
+    pub limit_hits_below: Option<u64>,
 }
 
 /// Resource use of a group since it was created, and its current memory and tasks.
@@ -94,7 +98,7 @@ pub struct GroupUse {
     pub throttled_us: Option<u64>,
     /// Current memory, including page cache (bytes).
     pub memory_bytes: Option<u64>,
-    /// Number of processes that the kernel's OOM killer killed.
+    /// Number of processes in and below the group that the kernel's OOM killer killed.
     pub oom_kills: Option<u64>,
     /// Current number of tasks.
     pub tasks: Option<u64>,

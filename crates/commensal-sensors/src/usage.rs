@@ -102,18 +102,32 @@ impl GroupDirs {
         }
     }
 
-    /// Reads the kernel's out-of-memory counters.
+    /// Reads the kernel's out-of-memory counters of the group and the cgroups below it. v2 counts the kills below a
+    /// cgroup in the cgroup itself; v1 does not (Documentation/admin-guide/cgroup-v2.rst, `memory.events`;
+    /// mm/memcontrol.c, `memcg_memory_event`).
     pub fn out_of_memory(&self, host: &mut dyn Host) -> OutOfMemory {
-        let Some((version, dir)) = self.of(Controller::Memory) else { return OutOfMemory::default() };
-        let (events, limit_hits) = match version {
-            Version::V1 => (host.read(dir, "memory.oom_control").ok(), number(host, dir, "memory.failcnt")),
-            Version::V2 => {
-                let events = host.read(dir, "memory.events").ok();
-                let limit_hits = events.as_deref().and_then(|text| field(text, "oom"));
-                (events, limit_hits)
+        match self.of(Controller::Memory) {
+            None => OutOfMemory::default(),
+            Some((Version::V1, dir)) => {
+                let below = v1_kills_below(host, dir);
+                OutOfMemory {
+                    kills: v1_kills(host, dir).map(|kills| kills + below.kills.unwrap_or(0)),
+                    limit_hits: number(host, dir, "memory.failcnt"),
+                    limit_hits_below: below.limit_hits,
+                }
             }
-        };
-        OutOfMemory { kills: events.and_then(|text| field(&text, "oom_kill")), limit_hits }
+            Some((Version::V2, dir)) => {
+                let events = host.read(dir, "memory.events").ok();
+                let count = |name: &str| field(events.as_deref()?, name);
+                // Since Linux 5.2: the same counters without those of the cgroups below.
+                let own = host.read(dir, "memory.events.local").ok().and_then(|text| field(&text, "oom"));
+                OutOfMemory {
+                    kills: count("oom_kill"),
+                    limit_hits: own.or(count("oom")),
+                    limit_hits_below: count("oom").zip(own).map(|(all, own)| all.saturating_sub(own)),
+                }
+            }
+        }
     }
 
     /// Reads all counters.
@@ -157,6 +171,28 @@ impl GroupDirs {
         }
         used
     }
+}
+
+fn v1_kills(host: &mut dyn Host, dir: Dir) -> Option<u64> {
+    field(&host.read(dir, "memory.oom_control").ok()?, "oom_kill")
+}
+
+/// Adds up the counters of all cgroups below `dir` in the memory hierarchy of v1.
+fn v1_kills_below(host: &mut dyn Host, dir: Dir) -> OutOfMemory {
+    let mut sum = OutOfMemory::default();
+    for name in host.children(dir).unwrap_or_default() {
+        let Ok(child) = host.open_child(dir, &name) else { continue };
+        let below = v1_kills_below(host, child);
+        let hits = number(host, child, "memory.failcnt");
+        for (total, counts) in [
+            (&mut sum.kills, [v1_kills(host, child), below.kills]),
+            (&mut sum.limit_hits, [hits, below.limit_hits]),
+        ] {
+            counts.into_iter().flatten().for_each(|count| *total = Some(total.unwrap_or(0) + count));
+        }
+        host.close(child);
+    }
+    sum
 }
 
 fn number(host: &mut dyn Host, dir: Dir, file: &str) -> Option<u64> {
@@ -239,6 +275,7 @@ pub fn foreign_cpu_us(machine: &MachineCpu, groups_us: &[Option<u64>]) -> Option
 #[cfg(test)]
 mod tests {
     use super::*;
+    use commensal_host::fake::FakeHost;
 
     const DEVICE: Device = Device { major: 254, minor: 0 };
 
@@ -248,6 +285,53 @@ mod tests {
         assert_eq!(v2[&DEVICE], DiskUse { read_bytes: 10, write_bytes: 20, reads: Some(1), writes: Some(2) });
         let v1 = parse_blkio("254:0 Read 10\n254:0 Write 20\n254:0 Total 30\nTotal 30\n", None);
         assert_eq!(v1[&DEVICE], DiskUse { read_bytes: 10, write_bytes: 20, reads: None, writes: None });
+    }
+
+    /// Kinds of machines x depths of the cgroup with a kill x counters that the kernel has. On v1 the group has the sum
+    /// of the cgroups' counters, on v2 what the kernel added up.
+    // promise 6
+    #[test]
+    fn kills_of_the_whole_subtree() {
+        const GROUPS: [&str; 4] = ["/etl", "/etl/a", "/etl/a/b", "/etl/c"];
+        let machines = [FakeHost::v1, FakeHost::v1_comounted, FakeHost::v2, FakeHost::hybrid];
+        for (kind, make) in machines.into_iter().enumerate() {
+            for (killed, counted) in GROUPS.iter().flat_map(|killed| [(killed, true), (killed, false)]) {
+                let fake = make(2, 1 << 30);
+                let mut host = fake.another();
+                let hierarchies = crate::mounts::hierarchies(&mut host).unwrap();
+                let of_memory = |one: &&Hierarchy| one.controllers.contains(&Controller::Memory);
+                let memory = hierarchies.iter().find(of_memory).unwrap();
+                let v1 = memory.version == Version::V1;
+                for group in GROUPS {
+                    let (above, name) = group.rsplit_once('/').unwrap();
+                    let above = host.open(&below(Path::new(&memory.mount), above)).unwrap();
+                    if !v1 {
+                        host.write(above, "cgroup.subtree_control", "+memory").unwrap();
+                    }
+                    host.mkdir(above, name).unwrap();
+                    let kills = u64::from(group == *killed || (!v1 && killed.starts_with(group)));
+                    let file = |name: &str| format!("{}{group}/{name}", memory.mount);
+                    let count = if counted { format!("oom_kill {kills}\n") } else { String::new() };
+                    fake.set_file(file("memory.oom_control"), &format!("under_oom 0\n{count}"));
+                    fake.set_file(file("memory.events"), &format!("oom {kills}\n{count}"));
+                    let own = u64::from(group == *killed);
+                    fake.set_file(file("memory.events.local"), &format!("oom {own}\n"));
+                    fake.set_file(file("memory.failcnt"), &own.to_string());
+                }
+                for group in GROUPS {
+                    let dirs = GroupDirs::open(&mut host, &hierarchies, &CgroupPath::new(group));
+                    let hits = |is_it: bool| Some(u64::from(is_it));
+                    let inside = killed.starts_with(group);
+                    let found = dirs.out_of_memory(&mut host);
+                    let told = format!("machine {kind}: {killed} seen from {group}: {found:?}");
+                    assert_eq!(found.kills, counted.then_some(u64::from(inside)), "{told}");
+                    assert_eq!(found.limit_hits, hits(group == *killed), "{told}");
+                    let below_it = found.limit_hits_below.unwrap_or(0) > 0;
+                    assert_eq!(below_it, inside && group != *killed, "{told}");
+                    dirs.close(&mut host);
+                }
+            }
+        }
     }
 
     #[test]

@@ -148,8 +148,8 @@ impl Watch {
     }
 }
 
-/// Returns the number of OOM kills in these cgroups since the cgroups were created; `None` if the kernel lacks this
-/// counter.
+/// Returns the number of OOM kills in and below these cgroups since the cgroups were created; `None` if the kernel lacks
+/// this counter.
 pub(super) fn killed(host: &mut dyn Host, cells: &Cells) -> Option<u64> {
     let kills: Vec<u64> = cells.groups.iter().filter_map(|group| group.out_of_memory(host).kills).collect();
     (!kills.is_empty()).then(|| kills.iter().sum())

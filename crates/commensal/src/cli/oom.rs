@@ -29,13 +29,23 @@ enum OnExceed {
     Group,
 }
 
-/// OOM kills in the group while the command ran.
+/// OOM kills in and below the group while the command ran.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Kills {
     count: u64,
-    /// The hard limit (`memory.max`) if reaching it was the reason.
-    max: Option<Bytes>,
+    reached: Reached,
     on_exceed: OnExceed,
+}
+
+/// What ran out of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reached {
+    /// The group, at this hard limit (`memory.max`).
+    Group(Bytes),
+    /// A cgroup below the group, at a limit that commensal did not set.
+    Below,
+    /// The machine, or a cgroup above the group.
+    Above,
 }
 
 impl Watch {
@@ -57,9 +67,14 @@ impl Watch {
 
     fn compare(self, after: &OutOfMemory) -> Option<Kills> {
         let count = after.kills?.checked_sub(self.before.kills?).filter(|count| *count > 0)?;
-        // These counters also include OOM kills because the machine or a parent cgroup ran out of memory.
+        // The kills also include those because the machine, or a cgroup above or below the group, ran out of memory.
         let at_limit = after.limit_hits > self.before.limit_hits;
-        Some(Kills { count, max: self.max.filter(|_| at_limit), on_exceed: self.on_exceed })
+        let reached = match self.max.filter(|_| at_limit) {
+            Some(max) => Reached::Group(max),
+            None if after.limit_hits_below > self.before.limit_hits_below => Reached::Below,
+            None => Reached::Above,
+        };
+        Some(Kills { count, reached, on_exceed: self.on_exceed })
     }
 }
 
@@ -72,11 +87,20 @@ impl Kills {
             (_, 1) => format!("1 process of group {group}"),
             (_, count) => format!("{count} processes of group {group}"),
         };
-        let Some(max) = self.max else {
-            return format!(
-                "the kernel killed {whom} because the machine, or a cgroup above the group, ran out of memory; free \
-                 memory there, or give the group a lower memory.max"
-            );
+        let max = match self.reached {
+            Reached::Group(max) => max,
+            Reached::Below => {
+                return format!(
+                    "the kernel killed {whom} because a cgroup that the command made below the group reached a memory \
+                     limit of its own; raise that limit"
+                );
+            }
+            Reached::Above => {
+                return format!(
+                    "the kernel killed {whom} because the machine, or a cgroup above the group, ran out of memory; free \
+                     memory there, or give the group a lower memory.max"
+                );
+            }
         };
         let way_out = match self.on_exceed {
             OnExceed::Largest => "",
@@ -96,7 +120,7 @@ mod tests {
     use super::*;
 
     fn counts(kills: Option<u64>, limit_hits: Option<u64>) -> OutOfMemory {
-        OutOfMemory { kills, limit_hits }
+        OutOfMemory { kills, limit_hits, limit_hits_below: Some(4) }
     }
 
     #[test]
@@ -144,6 +168,15 @@ mod tests {
             Some(
                 "the kernel killed 1 process of group etl because the machine, or a cgroup above the group, ran out of \
                  memory; free memory there, or give the group a lower memory.max",
+            ),
+        );
+        check(
+            none,
+            OutOfMemory { limit_hits_below: Some(5), ..counts(Some(3), Some(7)) },
+            OnExceed::Largest,
+            Some(
+                "the kernel killed 1 process of group etl because a cgroup that the command made below the group reached \
+                 a memory limit of its own; raise that limit",
             ),
         );
     }

@@ -6,6 +6,7 @@ pub(crate) mod vms;
 use crate::support::{Program, can_write_cgroups, cgroups_named};
 use commensal_density::record::{Attempt, FailureKind, Ladder};
 use commensal_testkit::{Signal, holds_within, signal, until, until_some};
+use std::path::Path;
 use std::time::Duration;
 
 /// How long a started run may take to do what a test waits for: the machine's host takes its CPUs away for seconds.
@@ -229,6 +230,25 @@ fn a_cell_whose_memory_runs_out() {
     let (kind, reason, _) = failure_of(&program, &format!("{eat} {GOOD}"), LADDER);
     assert_eq!(kind, FailureKind::OutOfMemory, "{reason}");
     assert!(reason.contains("ended with status"), "{reason}");
+}
+
+/// What the kernel kills in a cgroup that a cell's program made below its own fails the cell, also when the program
+/// itself goes on.
+// promise 42
+#[test]
+fn a_helper_whose_memory_runs_out_in_a_cgroup_of_its_own() {
+    let test = "a_helper_whose_memory_runs_out_in_a_cgroup_of_its_own";
+    let memory = Path::new("/sys/fs/cgroup/memory");
+    if !can_write_cgroups(test) || !memory.join("memory.oom_control").exists() {
+        println!("skipped: {test}: no memory hierarchy of cgroup v1");
+        return;
+    }
+    let program = Program::new("density-oom-below");
+    let helper = "d=/sys/fs/cgroup/memory$(sed -n 's/^[0-9]*:memory://p' /proc/self/cgroup)/inner; mkdir $d; \
+                  sh -c \"echo \\$\\$ >$d/cgroup.procs; exec tail /dev/zero\";";
+    let script = format!("{GOOD} {helper} echo done 0.1; cat >/dev/null; rmdir $d");
+    let (kind, reason, _) = failure_of(&program, &script, LADDER);
+    assert_eq!(kind, FailureKind::OutOfMemory, "{reason}");
 }
 
 #[test]

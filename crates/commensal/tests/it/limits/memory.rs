@@ -2,7 +2,7 @@
 
 use super::Scene;
 use crate::support::text;
-use commensal_core::knob::Controller;
+use commensal_core::knob::{Controller, Version};
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
@@ -62,4 +62,53 @@ fn the_largest_process_is_killed_at_memory_max() {
     let (out, err) = (text(&beside.stdout), text(&beside.stderr));
     assert_eq!((beside.status.code(), out.as_str()), (Some(3), "137\nalive\n"), "{err}");
     assert!(err.contains(&said), "{err}");
+}
+
+/// A kill in a cgroup that the command made below its group is one of the group: places of the process x whose limit it
+/// is.
+// promise 6
+#[test]
+fn a_kill_in_a_cgroup_below_is_told() {
+    let test = "a_kill_in_a_cgroup_below_is_told";
+    let Some(scene) = scene(test) else { return };
+    if scene.version(Controller::Memory) != Some(Version::V1) {
+        println!(
+            "skipped: {test}: only cgroup v1 has processes and memory limits below a group that has both"
+        );
+        return;
+    }
+    let groups = groups(&scene, "kill-largest");
+    // The group stays after the command, so that the cgroups below can be removed.
+    scene.program.expect(0, &["apply", "-c", groups.to_str().unwrap()]);
+    let memory = scene.mount(Controller::Memory);
+    let group = format!("{}$(sed -n 's/^[0-9]*:memory://p' /proc/self/cgroup)", memory.display());
+    let (of_group, of_below) = (
+        format!("killed 1 process of group etl because the group reached memory.max = {MAX}"),
+        "killed 1 process of group etl because a cgroup that the command made below",
+    );
+    for (place, own_limit, said) in [
+        ("", "", of_group.as_str()),
+        ("/a", "", &of_group),
+        ("/a/b", "", &of_group),
+        ("/a", "/a", of_below),
+        ("/a/b", "/a", of_below),
+        ("/a/b", "/a/b", of_below),
+    ] {
+        let limit = match own_limit {
+            "" => String::new(),
+            _ => format!("echo 24M >$g{own_limit}/memory.limit_in_bytes; "),
+        };
+        let script = format!(
+            "g={group}; mkdir -p $g{place}; {limit}sh -c \"echo \\$\\$ >$g{place}/cgroup.procs; exec {EATER}\"; echo $? $g"
+        );
+        let done = limited(&scene, &groups, &script);
+        let (out, err) = (text(&done.stdout), text(&done.stderr));
+        println!("{test}: in {place:?}, limit of {own_limit:?}: {err}");
+        let (status, group) = out.trim().split_once(' ').unwrap();
+        for below in ["/a/b", "/a"] {
+            let _ = std::fs::remove_dir(format!("{group}{below}"));
+        }
+        assert_eq!(status, "137", "{err}");
+        assert!(err.contains(said), "in {place:?}, limit of {own_limit:?}: {err}");
+    }
 }
