@@ -3,6 +3,7 @@
 use anyhow::{Context as _, anyhow, bail};
 use commensal_core::actual::CgroupPath;
 use commensal_core::config::Compiled;
+use commensal_core::errno::Errno;
 use commensal_core::group::{GroupName, GroupSpec};
 use commensal_core::member::EngineReport;
 use commensal_core::spelling;
@@ -223,6 +224,20 @@ impl<H: Host> Context<H> {
         let try_out = out.with_file_name(format!(".{name}.{}.try", std::process::id()));
         self.host.state_replace(&try_out, "").with_context(cannot)?;
         self.host.state_remove(&try_out).with_context(cannot)
+    }
+
+    /// Refuses a command that changes the machine if the state directory is on a read-only file system, where no original
+    /// can be recorded. There, even the removal of a file that does not exist fails.
+    pub fn can_record(&mut self) -> anyhow::Result<()> {
+        let (host, dir) = (&mut self.host, &self.state_dir);
+        match host.state_dir(dir).and_then(|()| host.state_remove(&dir.join(".none"))) {
+            Err(error) if error.errno == Errno::EROFS => bail!(
+                "the state directory {} is on a read-only file system, so what this would change could not be undone; \
+                 nothing was changed\n  try: mount it writable, or choose another directory with --state-dir",
+                dir.display()
+            ),
+            _ => Ok(()),
+        }
     }
 
     /// Takes the lock for changing the machine. The lock is held until the returned value is dropped. Fails if another

@@ -36,6 +36,7 @@ pub fn agent(context: &mut Context, options: &Agent) -> anyhow::Result<u8> {
             "--lease must be at least two ticks (--interval): otherwise one late tick makes the guard kill the agent"
         );
     }
+    context.can_record()?;
     let options = Options {
         config: options.config.clone(),
         interval: options.interval,

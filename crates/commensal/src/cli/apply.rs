@@ -36,6 +36,7 @@ pub fn apply<H: Host>(context: &mut Context<H>, options: &Groups) -> anyhow::Res
     context.without_agent("edit its groups file instead: the agent reads the file again when it changes")?;
     let texts = groups_file::texts(&context.host, &options.config)?;
     let specs = groups_file::compile(&texts)?.groups;
+    context.can_record()?;
     let _master = context.as_master()?;
     context.ask_engines(&specs)?;
     let _lock = context.lock()?;

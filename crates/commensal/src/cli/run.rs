@@ -58,6 +58,7 @@ pub fn run(context: &mut Context, options: &Run) -> anyhow::Result<u8> {
             spec.name
         );
     }
+    context.can_record()?;
     warn_of_agent(context, &spec, options);
     let inbox = listen(context)?;
     let slot = match queue::turn(context, &spec, options, &inbox)? {

@@ -389,6 +389,48 @@ fn restore_needs_no_state_directory_that_can_be_written() {
     }
 }
 
+/// Commands that record changes x whether there are records already: each says at its start that it cannot, and changes
+/// nothing.
+// promise 9
+#[test]
+fn a_read_only_state_directory_is_told_at_the_start() {
+    let test = "a_read_only_state_directory_is_told_at_the_start";
+    if !can_write_cgroups(test) {
+        return;
+    }
+    let program = Program::new("norecord");
+    let groups = program.groups(ETL);
+    let config = groups.to_str().unwrap();
+    let state = program.state();
+    let commands = [
+        (2, format!("apply -c {config}")),
+        (125, format!("run -g etl -c {config} -- true")),
+        (2, format!("agent -c {config}")),
+    ];
+    for in_force in [false, true] {
+        if in_force {
+            program.expect(0, &["apply", "-c", config]);
+        }
+        let before = cgroups_named(&program.prefix);
+        for (status, command) in &commands {
+            let script = format!(
+                "mkdir -p {0}; mount --bind {0} {0}; mount -o remount,bind,ro {0}; {1} --state-dir {0} --cgroup-prefix {2} \
+                 --beside-others {command}; [ $? = {status} ]",
+                state.display(),
+                env!("CARGO_BIN_EXE_commensal"),
+                program.prefix
+            );
+            let Some(done) = in_own_mounts(test, &script) else { return };
+            let err = text(&done.stderr);
+            assert!(done.status.success(), "{command}: {err}");
+            let said = format!("the state directory {} is on a read-only file system", state.display());
+            assert!(err.contains(&said) && err.contains("--state-dir"), "{command}: {err}");
+            assert_eq!(cgroups_named(&program.prefix), before, "{command}");
+        }
+    }
+    program.expect(0, &["restore"]);
+}
+
 /// In a directory in which everybody may put files somebody could put a group.
 // promise 57
 #[test]
