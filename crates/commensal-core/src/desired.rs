@@ -259,7 +259,8 @@ fn resolve_group(
     for one in spec.matches.iter().filter(|one| !by_process(one)) {
         let (mut found, homeless) = find(one, actual, paths, state);
         // List each protected cgroup once, however many of the cgroups in it the pattern matches.
-        let mut holders = BTreeMap::new();
+        let mut holders = namesakes(one, actual, paths, state);
+        let is_namesake = !holders.is_empty();
         found.retain(|(path, _)| match protected::objection(one, path, &here) {
             Some((holder, why)) => {
                 holders.insert(holder, why);
@@ -269,7 +270,14 @@ fn resolve_group(
         });
         let refused = !holders.is_empty();
         left_out.extend(holders.into_iter().map(|(holder, why)| (one.to_string(), holder, why)));
-        if found.is_empty() && refused {
+        if found.is_empty() && is_namesake {
+            elsewhere.push((
+                format!("match {one}"),
+                "the cgroup that it finds has the name of commensal's own cgroups, and is not one of them"
+                    .to_owned(),
+                "rename that cgroup, or choose another name for commensal's own (--cgroup-prefix)".to_owned(),
+            ));
+        } else if found.is_empty() && refused {
             elsewhere.push((
                 format!("match {one}"),
                 "every cgroup that the pattern finds is protected".to_owned(),
@@ -280,16 +288,7 @@ fn resolve_group(
             elsewhere.push((format!("match {one}"), because, try_this));
         }
         for container in homeless {
-            let name = visible(&container.name);
-            let (because, try_this) = match &container.unnamed {
-                Some((because, try_this)) => {
-                    (format!("the cgroup of container {name} cannot be named: {because}"), try_this.clone())
-                }
-                None => (
-                    format!("container {name} has no cgroup of its own, or has just ended"),
-                    "start it with a cgroup (podman: not --cgroups=disabled), and apply again".to_owned(),
-                ),
-            };
+            let (because, try_this) = without_cgroup(container);
             elsewhere.push((format!("match {one}"), because, try_this));
         }
         for (path, found_by) in found {
@@ -334,6 +333,20 @@ fn resolve_group(
     }
 }
 
+/// Why a container that a match found has no cgroup, and what to do.
+fn without_cgroup(container: &ContainerFact) -> (String, String) {
+    let name = visible(&container.name);
+    match &container.unnamed {
+        Some((because, try_this)) => {
+            (format!("the cgroup of container {name} cannot be named: {because}"), try_this.clone())
+        }
+        None => (
+            format!("container {name} has no cgroup of its own, or has just ended"),
+            "start it with a cgroup (podman: not --cgroups=disabled), and apply again".to_owned(),
+        ),
+    }
+}
+
 /// Cgroups, each with the match that found it.
 type Found = Vec<(CgroupPath, String)>;
 
@@ -358,9 +371,29 @@ fn find<'a>(
 }
 
 fn find_paths(one: &Match, paths: &BTreeSet<&CgroupPath>, state: &DesiredState) -> Vec<CgroupPath> {
-    let ours = |path: &CgroupPath| state.online_parent.contains(path) || state.offline_parent.contains(path);
-    let found = paths.iter().filter(|path| path.depth() > 0 && takes_cgroup(one, path) && !ours(path));
-    found.map(|path| (*path).clone()).collect()
+    let is_found = |path: &&&CgroupPath| {
+        path.depth() > 0 && takes_cgroup(one, path) && own_parent(path, state).is_none()
+    };
+    paths.iter().filter(is_found).map(|path| (*path).clone()).collect()
+}
+
+/// Returns the parent of commensal's own groups that is or contains this path.
+fn own_parent<'s>(path: &CgroupPath, state: &'s DesiredState) -> Option<&'s CgroupPath> {
+    [&state.online_parent, &state.offline_parent].into_iter().find(|parent| parent.contains(path))
+}
+
+/// Returns the parents of commensal's own groups that the match finds and that commensal did not create: somebody else's
+/// cgroups of that name.
+fn namesakes(
+    one: &Match,
+    actual: &ActualState,
+    paths: &BTreeSet<&CgroupPath>,
+    state: &DesiredState,
+) -> BTreeMap<CgroupPath, &'static str> {
+    let is_ours = |path: &CgroupPath| actual.ours.created.iter().any(|place| place.path.contains(path));
+    let in_parent = paths.iter().filter_map(|path| Some((path, own_parent(path, state)?)));
+    let theirs = in_parent.filter(|(path, _)| takes_cgroup(one, path) && !is_ours(path));
+    theirs.map(|(_, parent)| (parent.clone(), "it has the name of commensal's own cgroups")).collect()
 }
 
 /// Whether a match selects a cgroup by its path alone.

@@ -528,6 +528,54 @@ fn a_wildcard_takes_nothing_in_the_cgroups_of_the_machine() {
     }
 }
 
+/// Kinds of machines x parents of commensal's own groups x patterns x who created the cgroup: somebody else's cgroup of such
+/// a name is named, and nothing of commensal's own is.
+// promise 59
+#[test]
+fn a_cgroup_with_a_name_of_commensals_own_is_refused_by_name() {
+    for (make, parent) in [FakeHost::v1, FakeHost::v2, FakeHost::hybrid]
+        .into_iter()
+        .flat_map(|make| ["/commensal-offline", "/commensal-online"].map(|parent| (make, parent)))
+    {
+        for is_ours in [false, true] {
+            let fake = make(2, 1 << 30);
+            let mut host = fake.another();
+            match is_ours {
+                true => {
+                    let own = "[group.off]\nclass = \"offline\"\n[group.on]\nclass = \"online\"\n";
+                    assert!(applied(&mut host, own).2.failure.is_none());
+                }
+                false => crate::members::make(&fake, &format!("{parent}/job")),
+            }
+            crate::members::make(&fake, "/sales/job");
+            let below = if is_ours { format!("{parent}/o*") } else { format!("{parent}/job") };
+            let cases: [(&str, &[&str]); 5] = [
+                (parent, &[]),
+                (&below, &[]),
+                ("/commensal-o*", &[]),
+                ("/*/*", &["/sales/job"]),
+                ("/sales/*", &["/sales/job"]),
+            ];
+            for (pattern, taken) in cases {
+                let wide = if pattern.starts_with("/*") { "match-everything = true\n" } else { "" };
+                let text = format!(
+                    "[group.batch]\nclass = \"offline\"\n{wide}match = [{{ cgroup = \"{pattern}\" }}]\n"
+                );
+                let survey = instance().survey(&mut host).unwrap();
+                let planned = instance().plan(&mut host, &survey, &PlanRequest::all(&specs(&text))).unwrap();
+                let about = format!("{pattern}, {parent}, ours: {is_ours}: {:?}", planned.plan.notes);
+                let members = planned.desired.groups[0].members.iter().map(|member| member.path.as_str());
+                assert_eq!(members.collect::<Vec<_>>(), taken, "{about}");
+                let said = format!("leaves out {parent}: it has the name of commensal's own cgroups");
+                let named = planned.plan.notes.iter().any(|note| note.contains(&said));
+                assert_eq!(named, !is_ours && !pattern.starts_with("/sales"), "{about}");
+                let refused = planned.plan.unmet.iter().any(|one| one.try_this.contains("--cgroup-prefix"));
+                assert_eq!(refused, named && taken.is_empty(), "{about}: {:?}", planned.plan.unmet);
+            }
+        }
+    }
+}
+
 /// Whatever is in the place of the journal, what stands on the cgroups goes back.
 // promise 57
 #[test]
