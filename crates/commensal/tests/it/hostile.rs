@@ -415,7 +415,7 @@ fn a_read_only_state_directory_is_told_at_the_start() {
         for (status, command) in &commands {
             let script = format!(
                 "mkdir -p {0}; mount --bind {0} {0}; mount -o remount,bind,ro {0}; {1} --state-dir {0} --cgroup-prefix {2} \
-                 --beside-others {command}; [ $? = {status} ]",
+                 --beside-others {command} && rc=0 || rc=$?; [ $rc = {status} ]",
                 state.display(),
                 env!("CARGO_BIN_EXE_commensal"),
                 program.prefix
