@@ -137,7 +137,7 @@ impl Machine {
     /// Carries out [`FakeHost::exits_at_move`](super::FakeHost::exits_at_move) before and after a write of this PID.
     pub(super) fn moment_of_move(&mut self, pid: u32) {
         match &mut self.faults.processes.exits {
-            Some((exits, 0)) if *exits == pid => drop(self.faults.processes.exiting.insert(pid)),
+            Some((exits, 0)) if *exits == pid => drop(self.faults.processes.exiting.insert(pid, 3)),
             Some((exits, left)) if *exits == pid => *left -= 1,
             _ => {}
         }
@@ -161,6 +161,14 @@ impl Machine {
 
     /// Carries out [`FakeHost::hands_over`](super::FakeHost::hands_over) after the process list of a group was read.
     pub(super) fn listed(&mut self, inode: u64) {
+        for pid in self.members(inode) {
+            let Some(left) = self.faults.processes.exiting.get_mut(&pid) else { continue };
+            *left = left.saturating_sub(1);
+            if let (0, Some(process)) = (*left, self.processes.get(&pid)) {
+                process.running.end(Exit::Code(0));
+                process.running.poll();
+            }
+        }
         let Some((parent, times)) = self.faults.processes.hands_over else { return };
         if !self.members(inode).contains(&parent) {
             return;

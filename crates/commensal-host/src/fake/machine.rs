@@ -304,8 +304,8 @@ pub(super) struct ProcessFaults {
     pub(super) forks: Option<u32>,
     /// A process that begins to exit, and how many moments before and after a write of its PID pass before.
     pub(super) exits: Option<(u32, u32)>,
-    /// Processes that have begun to exit (`PF_EXITING`).
-    pub(super) exiting: BTreeSet<u32>,
+    /// Processes that have begun to exit (`PF_EXITING`), and how many reads of a process list they are still found in.
+    pub(super) exiting: BTreeMap<u32, u32>,
     /// A process that starts a child and exits after a process list that contains it was read, and how many times this
     /// repeats.
     pub(super) hands_over: Option<(u32, u32)>,

@@ -106,7 +106,7 @@ impl Machine {
         }
         self.moment_of_move(pid);
         // `cgroup_migrate_add_task` passes a task that exits over.
-        if !self.faults.processes.exiting.contains(&pid) {
+        if !self.faults.processes.exiting.contains_key(&pid) {
             self.enter(inode, pid);
         }
         self.moment_of_move(pid);
@@ -251,7 +251,7 @@ impl Machine {
             None => 'R',
         };
         match file {
-            "cgroup" => Some(self.proc_cgroup(process, self.faults.processes.exiting.contains(&pid))),
+            "cgroup" => Some(self.proc_cgroup(process, self.faults.processes.exiting.contains_key(&pid))),
             "comm" => Some(format!("{name}\n")),
             "wchan" if letter == 'D' => Some("sched_qos_offline_wait".to_owned()),
             "wchan" => Some("0".to_owned()),
@@ -264,7 +264,7 @@ impl Machine {
                 let FakeLooks { parent, pgrp, exe, .. } = &process.looks;
                 let pgrp = if *pgrp == 0 { pid } else { *pgrp };
                 // PF_KTHREAD, include/linux/sched.h.
-                let exiting = if self.faults.processes.exiting.contains(&pid) { 0x4 } else { 0 };
+                let exiting = if self.faults.processes.exiting.contains_key(&pid) { 0x4 } else { 0 };
                 let flags = exiting + if exe.is_empty() { 0x20_0000 } else { 4_194_304 };
                 let ticks = process.user_ticks;
                 // The fields up to numbers 40 and 41, the real-time priority and the scheduling policy.

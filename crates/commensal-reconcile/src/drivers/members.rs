@@ -3,12 +3,16 @@
 use crate::drivers::processes::identity;
 use crate::hand::is_gone;
 use commensal_core::errno::Errno;
+use commensal_core::process::Stat;
 use commensal_host::{Dir, Host, HostError, Process, Signal};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// The cgroup v1 file with the state of a group's freezer.
 const FREEZER: &str = "freezer.state";
 const THAWED: &str = "THAWED";
+/// How long a group that is to be removed may wait for processes that exit.
+const EXITS_WITHIN: Duration = Duration::from_secs(10);
 
 /// Returns the PIDs of the processes that are in the group now.
 ///
@@ -17,6 +21,29 @@ const THAWED: &str = "THAWED";
 pub fn pids(host: &mut dyn Host, group: Dir) -> Result<Vec<u32>, HostError> {
     let text = host.read(group, "cgroup.procs")?;
     Ok(text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect())
+}
+
+/// Returns the PIDs of the processes that are in the group, after it has waited for those that exit: they leave the group
+/// by themselves, but need CPU time for that, and a group that yields to busy CPUs gets little.
+pub(crate) fn staying(host: &mut dyn Host, group: Dir) -> Vec<u32> {
+    let deadline = Instant::now() + EXITS_WITHIN;
+    loop {
+        let inside = pids(host, group).unwrap_or_default();
+        let all_exit = !inside.is_empty() && inside.iter().all(|pid| exits(host, *pid));
+        if !all_exit || Instant::now() >= deadline {
+            return inside;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Whether all threads of the process have exited, or are about to.
+fn exits(host: &dyn Host, pid: u32) -> bool {
+    let folder = format!("/proc/{pid}/task");
+    host.list(Path::new(&folder)).unwrap_or_default().iter().all(|tid| {
+        let stat = host.read_file(Path::new(&format!("{folder}/{tid}/stat"))).unwrap_or_default();
+        Stat::parse(&stat).is_none_or(|stat| stat.has_ended())
+    })
 }
 
 /// Whether processes other than this one are in or below the group.

@@ -70,7 +70,7 @@ pub(super) fn remove(
         return Err(left);
     }
     let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
-    let mut inside = members::pids(host, dir).unwrap_or_default();
+    let mut inside = members::staying(host, dir);
     let own = std::process::id();
     // Only from the group into which `aside` moved this process. A commensal process that was started inside another
     // group stays there.
@@ -116,6 +116,7 @@ pub(super) fn remove(
             let because = match inside.len() {
                 0 if has_children => "it has groups below it".to_owned(),
                 0 => error.to_string(),
+                1 => "it has 1 running process".to_owned(),
                 count => format!("it has {count} running processes"),
             };
             Err(Left::Busy(format!("{shown} was left: {because}")))

@@ -3,6 +3,7 @@
 
 use crate::agent::Agent;
 use crate::support::{Program, can_write_cgroups, cgroups_named};
+use commensal_core::process::Stat;
 use commensal_host::{Child, Dir, Host, LinuxHost, SpawnSpec, Stdout};
 use commensal_sensors::mounts;
 use commensal_testkit::{Signal, cgroups_of, members, removed_within, signal_group, until, until_some};
@@ -226,10 +227,15 @@ fn every_way_home_on_this_kernel() {
     }
 }
 
-/// Whether no process is in commensal's groups.
+/// Whether no process is in commensal's groups, apart from those that exit.
 fn is_empty(program: &Program) -> bool {
-    let name = format!("{}-offline", program.prefix);
-    cgroups_named(&name).iter().all(|path| members(path).is_empty() && members(&path.join("etl")).is_empty())
+    let stays = |pid: u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        Stat::parse(&stat).is_some_and(|stat| !stat.has_ended())
+    };
+    let groups = cgroups_named(&format!("{}-offline", program.prefix));
+    let mut inside = groups.iter().flat_map(|path| [members(path), members(&path.join("etl"))].concat());
+    !inside.any(stays)
 }
 
 /// The original cgroup is removed meanwhile: the process stays, and every command says so until a user moves it.
