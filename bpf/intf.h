@@ -32,11 +32,17 @@ enum class {
 
 #define SLOTS		320	/* of a histogram: 8 per power of two, so values are within 6 % */
 
-/* Written only by user space, so it has a section, and thus a map, of its own. */
+/* Order to the program `prime`. */
+enum order { NOTHING, START, STOP };
+
+/* Written only by user space and `prime`, so it has a section, and thus a map, of its own. */
 struct control {
 	u32 enabled;		/* set once all programs are attached: some of them would see only a part of a wait */
 	u32 generation;		/* of the classes: a class that was cached in another generation is stale */
 	u64 alarm_ns, window_ns;	/* wait of ONLINE for OFFLINE within a window that wakes the reader; 0: never */
+	u64 from_ns, until_ns;	/* start of this generation, and end of the last one */
+	enum order order;
+	u32 primed;		/* whether all tasks have been looked at since from_ns */
 };
 
 /* Event that wakes the reader, at most once per window. */
@@ -68,9 +74,14 @@ struct cpu_state {
 	u64 since;		/* start of the time that is not in ns yet; 0 while ns is updated, and before the first switch */
 	u32 kind;		/* class since then */
 	u32 tenant;		/* class of the task on the CPU, also during an interrupt */
+	u32 generation;		/* in which the task on the CPU got its class; another one: nothing has happened here since from_ns */
+	u32 first_generation, first_class, first_tgid;	/* of the task that `prime` saw here; counts only until something happens */
+	u64 first_cgroup;
+	u64 base[KINDS];	/* ns at from_ns */
 	u64 cgroup;		/* of that task */
 	u64 tenure, in_irq;	/* when that task got the CPU, and time in interrupts since */
 	u64 head;		/* number of tenures ever put into the ring */
+	u64 kept;		/* end of the last tenure that the ring would keep: of a kernel thread or idle, too */
 	s32 waiters;		/* online threads that are queued here */
 	u32 irq_depth;
 	u64 inversion;		/* since when an online thread is queued while OFFLINE has the CPU; 0: none is */
@@ -139,8 +150,16 @@ struct thread_reading {
 	u32 pid, tgid, target;
 	enum state state;
 	u64 wait[KINDS];
-	u64 waited_ns, waits, run_ns, slept_ns, lost_ns;
+	u64 waited_ns, waits, run_ns, slept_ns, lost_ns;	/* with the state that it is in now */
 	u64 seen_ns, now_ns, began_ns;
+	u64 open[KINDS];	/* parts of the wait that it is in now, which are in no other sum yet */
+};
+
+/* Key of the parts of waits that go on, when the threads are read. */
+struct open_culprit {
+	struct culprit who;
+	u32 tgid;
+	u32 padding;
 };
 
 /* ---- the scheduler ---- */

@@ -126,12 +126,16 @@ static __noinline u32 look_up(struct cgroup *cgroup)
 /* Removes a task from the waiters of its CPU; returns the CPU if no other thread waits there. */
 static __always_inline struct cpu_state *uncount(struct task_state *task)
 {
+	u32 counted = task->counted;
 	struct cpu_state *c;
 
-	if (!task->counted)
+	if (!counted)
 		return 0;
-	task->counted = 0;
-	c = cpu_at(task->cpu);
+	if (!(counted & HINT))
+		task->counted = 0;
+	else if (__sync_val_compare_and_swap(&task->counted, counted, 0) != counted)
+		return 0;
+	c = cpu_at((counted & ~HINT) - 1);
 	if (!c)
 		return 0;
 	/* Returns the old value: 1 means that it was the only one. */
@@ -148,20 +152,29 @@ static __always_inline void abandon(struct task_state *task)
 	task->check = 0;
 }
 
+/* The class of a task now; `task` may be 0. */
+static __always_inline u32 fresh(struct task_state *task, struct cgroup *cgroup)
+{
+	u32 class = task ? task->process & ~ENDED : 0;
+
+	if (!class)
+		class = look_up(cgroup);
+	return KIND(class) <= CLASS_OFFLINE ? class : CLASS_OTHER;
+}
+
 static __always_inline u32 class_of(struct task_struct *p, struct task_state *task)
 {
 	struct cgroup *cgroup = cgroup_of(p);
 	u64 id = id_of(cgroup);
 
 	if (task->cgroup != id || task->generation != control.generation) {
-		u32 class = task->process & ~ENDED;
+		bool stays = task->generation ? task->cgroup == id : !control.primed;
+		u32 class = fresh(task, cgroup);
 
-		if (!class)
-			class = look_up(cgroup);
-		class = KIND(class) <= CLASS_OFFLINE ? class : CLASS_OTHER;
 		if (class != task->class) {	/* its figures begin anew; a wait that it is in is nobody's */
 			abandon(task);
 			task->state = UNSEEN;
+			task->from_start = stays && task->generation != control.generation;
 		}
 		task->class = class;
 		task->cgroup = id;
@@ -201,9 +214,45 @@ static __always_inline void add(u64 *ns, u32 kind, u64 d)
 	else ns[CLASS_IRQ] += d;
 }
 
+/* Whether nothing has happened on a CPU since control.from_ns. */
+static __always_inline bool is_new(struct cpu_state *c)
+{
+	return c->generation != control.generation;
+}
+
+/* Class of the task that has had such a CPU since. `prime` does not see idle tasks. */
+static __always_inline u32 first_class(struct cpu_state *c)
+{
+	return c->first_generation == control.generation ? c->first_class : CLASS_IDLE;
+}
+
+/* The times by class of a CPU at control.from_ns. */
+static __always_inline void copy_base(struct cpu_state *c, u64 *ns)
+{
+	bool new = is_new(c);
+	u64 since = c->since;
+
+	for (int k = 0; k < KINDS; k++)
+		ns[k] = new ? c->ns[k] : c->base[k];
+	if (new && since && control.from_ns > since)
+		add(ns, c->kind, control.from_ns - since);
+}
+
+static __noinline int copy_new(struct cpu_state *c, u64 now, u64 *ns)
+{
+	copy_base(c, ns);
+	if (now > control.from_ns)
+		add(ns, KIND(first_class(c)), now - control.from_ns);
+	return 0;
+}
+
 /* Copies the times by class of a CPU up to `now`; tries again if the CPU updates them meanwhile. */
 static __always_inline void copy(struct cpu_state *c, u64 now, u64 *ns, struct totals *t)
 {
+	if (is_new(c)) {
+		copy_new(c, now, ns);
+		return;
+	}
 	for (int tries = 0; tries < 4; tries++) {
 		u64 since = *(volatile u64 *)&c->since;
 		u32 kind;
@@ -313,7 +362,29 @@ struct window {
 	u64 from, to, head;
 	u32 cpu, target;
 	u64 left[KINDS];
+	u32 reading;	/* the wait goes on: its parts are only shown */
 };
+
+/* Adds a part of a wait that goes on to what is shown. */
+static __noinline int show(u32 target, u32 kind, u64 cgroup, u32 tgid, u64 ns)
+{
+	struct open_culprit key = { .who = { .cgroup = cgroup, .target = target, .kind = kind }, .tgid = tgid };
+	u64 *sum = bpf_map_lookup_elem(&open_culprits, &key);
+
+	if (sum)
+		*sum += ns;
+	else
+		bpf_map_update_elem(&open_culprits, &key, &ns, BPF_NOEXIST);
+	return 0;
+}
+
+static __always_inline void attribute(struct window *w, struct cpu_state *here, u32 kind, u64 cgroup, u32 tgid, u64 ns)
+{
+	if (w->reading)
+		show(w->target, kind, cgroup, tgid, ns);
+	else
+		blame(here, w->target, kind, cgroup, tgid, ns);
+}
 
 /* Blames one tenure's part of a wait. Not static, so that the verifier checks it once, not in each iteration. */
 __noinline int divide_one(struct window *w, u32 back)
@@ -348,7 +419,7 @@ __noinline int divide_one(struct window *w, u32 back)
 		ns = one->net;
 	ns = take(w->left, kind, ns);
 	if (ns)
-		blame(here, w->target, kind, one->cgroup, one->tgid, ns);
+		attribute(w, here, kind, one->cgroup, one->tgid, ns);
 	return 0;
 }
 
@@ -361,22 +432,28 @@ static __noinline int divide(struct window *w)
 	if (!here || !c)
 		return 0;
 	w->head = c->head;
-	if (c->tenant <= CLASS_OFFLINE && c->tenure && c->tenure < w->to) {
+	if (is_new(c)) {
+		u32 first = KIND(first_class(c));
+		u64 taken = first <= CLASS_OFFLINE ? take(w->left, first, w->to - w->from) : 0;
+
+		if (taken)
+			attribute(w, here, first, c->first_cgroup, c->first_tgid, taken);
+	} else if (c->tenant <= CLASS_OFFLINE && c->tenure && c->tenure < w->to) {
 		u64 from = c->tenure > w->from ? c->tenure : w->from;
 		u64 taken = take(w->left, c->tenant, w->to - from);
 
 		if (taken)
-			blame(here, w->target, c->tenant, c->cgroup, c->tgid, taken);
+			attribute(w, here, c->tenant, c->cgroup, c->tgid, taken);
 	}
 	for (u32 back = 1; back <= RING; back++)
 		if (divide_one(w, back))
 			break;
 	if (w->left[CLASS_OTHER])
-		blame(here, w->target, CLASS_OTHER, NOBODY, 0, w->left[CLASS_OTHER]);
+		attribute(w, here, CLASS_OTHER, NOBODY, 0, w->left[CLASS_OTHER]);
 	if (w->left[CLASS_ONLINE])
-		blame(here, w->target, CLASS_ONLINE, NOBODY, 0, w->left[CLASS_ONLINE]);
+		attribute(w, here, CLASS_ONLINE, NOBODY, 0, w->left[CLASS_ONLINE]);
 	if (w->left[CLASS_OFFLINE])
-		blame(here, w->target, CLASS_OFFLINE, NOBODY, 0, w->left[CLASS_OFFLINE]);
+		attribute(w, here, CLASS_OFFLINE, NOBODY, 0, w->left[CLASS_OFFLINE]);
 	return 0;
 }
 
@@ -477,6 +554,28 @@ static __always_inline void lose(struct task_state *task, u64 now, struct totals
 	task->lost += ns;
 }
 
+/*
+ * Gives a task its first state: it has been in that since control.from_ns, for this is the first thing that happens to it. A waiting
+ * one has been queued on this CPU.
+ */
+static __noinline int resume(struct task_state *task, u32 state, u32 cpu, struct cpu_state *c)
+{
+	if (!task || !c)
+		return 0;
+	begin(task, control.from_ns);
+	task->from_start = 0;
+	task->state = state;
+	if (state != RUNNABLE)
+		return 0;
+	task->cpu = cpu;
+	task->since = control.from_ns;
+	task->parts = 0;
+	copy_base(c, task->copy);
+	if (!__sync_val_compare_and_swap(&task->counted, 0, cpu + 1))
+		__sync_fetch_and_add(&c->waiters, 1);
+	return 0;
+}
+
 static __always_inline void queue(struct task_state *task, u32 cpu, struct cpu_state *c, u64 now, u32 how,
 				  struct totals *t)
 {
@@ -486,7 +585,7 @@ static __always_inline void queue(struct task_state *task, u32 cpu, struct cpu_s
 	task->parts = 0;
 	copy(c, now, task->copy, t);
 	__sync_fetch_and_add(&c->waiters, 1);
-	task->counted = 1;
+	task->counted = cpu + 1;
 	if (c->tenant == CLASS_OFFLINE && how >= WOKEN)
 		invert(c, now, 1);
 }
@@ -624,19 +723,26 @@ static __always_inline void compare(struct task_struct *p, struct task_state *ta
 	task->check = 2;
 }
 
+/* Not by prev_state: it exists only since 5.18, and says sleep for a task that a signal keeps queued. */
+static __always_inline bool is_queued(struct task_struct *p)
+{
+	if (p->on_rq != 1)
+		return false;
+	return !bpf_core_field_exists(p->se.sched_delayed) || !p->se.sched_delayed;
+}
+
 /* Accounts that an online task leaves the CPU. */
 static __always_inline void leave(struct task_struct *p, struct task_state *task, u32 cpu, struct cpu_state *c, u64 now,
 				  struct totals *t)
 {
 	u32 index = TARGET(task->class);
 	struct target *target;
-	bool runnable = p->on_rq == 1;
+	bool runnable = is_queued(p);
 
-	/* Not by prev_state: it exists only since 5.18, and says sleep for a task that a signal keeps queued. */
-	if (runnable && bpf_core_field_exists(p->se.sched_delayed) && p->se.sched_delayed)
-		runnable = false;
 	if (verify && bpf_core_field_exists(p->sched_info.run_delay))
 		compare(p, task, t);
+	if (task->state == UNSEEN && task->from_start)
+		resume(task, RUNNING, cpu, c);
 	if (task->state == RUNNING) {
 		u64 ns = now > task->began ? now - task->began : 0;
 

@@ -17,6 +17,75 @@
 
 char _license[] SEC("license") = "Dual BSD/GPL";
 
+/*
+ * Determines the class of the task that has had this CPU since control.from_ns: the current one, because nothing has happened here
+ * since. So the time of its predecessors ends at control.from_ns, too.
+ */
+static __noinline int meet(struct cpu_state *c)
+{
+	struct task_struct *p = bpf_get_current_task_btf();
+	u32 class = CLASS_KERNEL;
+	u64 from = control.from_ns;
+
+	if (!c)
+		return 0;
+	if (KIND(c->class) == CLASS_OFFLINE && c->tenure)
+		__sync_fetch_and_add(&offline_cpus, -1);
+	if (c->since && from > c->since)
+		turn(c, from, c->kind);
+	for (int k = 0; k < KINDS; k++)
+		c->base[k] = c->ns[k];
+	c->cgroup = 0;
+	c->tgid = 0;
+	if (!p->pid) {
+		class = CLASS_IDLE;
+	} else if (!(p->flags & PF_KTHREAD)) {
+		struct cgroup *cgroup = cgroup_of(p);
+
+		class = fresh(bpf_task_storage_get(&tasks, p, 0, 0), cgroup);
+		c->cgroup = id_of(cgroup);
+		if (by_command && class == CLASS_OTHER)
+			c->tgid = p->tgid;
+	}
+	c->class = class;
+	c->tenant = KIND(class);
+	if (KIND(class) == CLASS_OFFLINE) {
+		__sync_fetch_and_add(&offline_cpus, 1);
+		if (c->waiters > 0)
+			invert(c, from, 0);
+	}
+	c->online = KIND(class) == CLASS_ONLINE ? from : 0;
+	c->offline = KIND(class) == CLASS_OFFLINE ? from : 0;
+	c->pid = p->pid;
+	c->tenure = from;
+	c->in_irq = 0;
+	c->irq_depth = 0;
+	c->kind = KIND(class);
+	ordered();
+	c->since = from;
+	c->generation = control.generation;
+	return 0;
+}
+
+/* Puts a tenure into the ring of its CPU. If only kernel threads came between, it continues the last one there. */
+static __noinline int keep(struct cpu_state *c, u32 cpu, struct tenure *ended)
+{
+	struct ring *ring = bpf_map_lookup_elem(&rings, &cpu);
+	struct tenure *last;
+
+	if (!c || !ended || !ring)
+		return 0;
+	last = &ring->of[(c->head - 1) & (RING - 1)];
+	if (c->kept == ended->from && last->cgroup == ended->cgroup && last->kind == ended->kind && last->tgid == ended->tgid) {
+		last->to = ended->to;
+		last->net += ended->net;
+		return 0;
+	}
+	ring->of[c->head & (RING - 1)] = *ended;
+	c->head++;
+	return 0;
+}
+
 SEC("tp_btf/sched_switch")
 int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
 {
@@ -32,10 +101,12 @@ int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_s
 	if (!c || !t || !control.enabled)
 		return 0;
 	t->switches++;
+	if (is_new(c))
+		meet(c);
 	was = c->class;
 	if (c->waiters > 0)
 		t->relevant++;
-	if (c->pid != prev->pid && c->tenure) {
+	if (c->pid != prev->pid) {
 		t->missed++;
 		if (c->waiters > 0)
 			t->relevant_missed++;
@@ -55,11 +126,14 @@ int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_s
 	}
 	now = time_of_switch(c, prev, next, class);
 	/* The task that the missed switch brought may have had the CPU at any time since the last one. */
-	if (c->waiters > 0 && c->tenure && c->pid != prev->pid && now > c->tenure)
+	if (c->waiters > 0 && c->pid != prev->pid && now > c->tenure)
 		t->hidden_ns += (now - c->tenure) * c->waiters;
+	if (task && KIND(class) == CLASS_ONLINE && task->state == UNSEEN && task->from_start)
+		resume(task, RUNNABLE, cpu, c);
 	waits = task && KIND(class) == CLASS_ONLINE && task->state >= RUNNABLE && task->cpu == cpu;
-	if (c->waiters > 0) {
-		ended.from = c->tenure ? c->tenure : now;
+	/* As long as `prime` has not seen all tasks, there may be one that waits here. */
+	if (c->waiters > 0 || !control.primed) {
+		ended.from = c->tenure;
 		ended.to = now;
 		ended.net = now - ended.from > c->in_irq ? now - ended.from - c->in_irq : 0;
 		ended.cgroup = c->cgroup;
@@ -67,13 +141,10 @@ int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_s
 		if (by_command)
 			ended.tgid = c->tgid;
 		/* Kept for the other threads that are queued here. */
-		if (c->waiters > waits && ended.kind <= CLASS_OFFLINE && ended.from < now) {
-			struct ring *ring = bpf_map_lookup_elem(&rings, &cpu);
-
-			if (ring) {
-				ring->of[c->head & (RING - 1)] = ended;
-				c->head++;
-			}
+		if (c->waiters > waits || !control.primed) {
+			if (ended.kind <= CLASS_OFFLINE && ended.from < now)
+				keep(c, cpu, &ended);
+			c->kept = now;
 		}
 	}
 	turn(c, now, KIND(class));
@@ -94,7 +165,7 @@ int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_s
 		leave(prev, left, cpu, c, now, t);
 
 	if (task && KIND(class) == CLASS_ONLINE) {
-		if (task->state == UNSEEN) {	/* its wait began before us, or in another class */
+		if (task->state == UNSEEN) {	/* its wait began in another class */
 			t->no_start++;
 			begin(task, now);
 		} else if (waits) {
@@ -139,7 +210,7 @@ int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_s
 	return 0;
 }
 
-static __always_inline int woken(struct task_struct *p)
+static __always_inline int woken(struct task_struct *p, bool new)
 {
 	struct totals *t = all();
 	struct task_state *task;
@@ -163,8 +234,12 @@ static __always_inline int woken(struct task_struct *p)
 		t->no_storage++;
 		return 0;
 	}
+	if (KIND(class_of(p, task)) != CLASS_ONLINE)
+		return 0;
+	if (task->state == UNSEEN && task->from_start && !new)
+		resume(task, task->counted ? RUNNABLE : ASLEEP, cpu, c);
 	/* Preempted on its way to sleep, and woken: it has been waiting all the time. */
-	if (KIND(class_of(p, task)) != CLASS_ONLINE || task->state >= RUNNABLE)
+	if (task->state >= RUNNABLE)
 		return 0;
 	t->wakes++;
 	if (c->tenant != CLASS_IDLE && c->tenant != CLASS_OFFLINE && offline_cpus) {
@@ -185,13 +260,13 @@ static __always_inline int woken(struct task_struct *p)
 SEC("tp_btf/sched_wakeup")
 int BPF_PROG(on_wakeup, struct task_struct *p)
 {
-	return woken(p);
+	return woken(p, false);
 }
 
 SEC("tp_btf/sched_wakeup_new")
 int BPF_PROG(on_wakeup_new, struct task_struct *p)
 {
-	return woken(p);
+	return woken(p, true);
 }
 
 SEC("tp_btf/sched_migrate_task")
@@ -208,6 +283,11 @@ int BPF_PROG(on_migrate, struct task_struct *p, int to)
 	if (!task || KIND(task->class) != CLASS_ONLINE)
 		return 0;
 	t->migrations++;
+	if (task->state == UNSEEN && task->from_start && p->on_rq) {
+		c = cpu_at(cpu_of(p));
+		if (c)
+			resume(task, RUNNABLE, cpu_of(p), c);
+	}
 	if (task->state < RUNNABLE)
 		return 0;
 	t->migrations_waiting++;
@@ -218,9 +298,11 @@ int BPF_PROG(on_migrate, struct task_struct *p, int to)
 	now = bpf_ktime_get_ns();
 	part(task, c, now, t, 0);
 	if (task->counted) {
-		/* Returns the old value: 1 means that no other thread waits there. */
-		if (__sync_fetch_and_add(&c->waiters, -1) <= 1)
-			set_right(c, now, t, true);
+		struct cpu_state *last = uncount(task);
+
+		if (last)
+			set_right(last, now, t, true);
+		task->counted = to + 1;
 		__sync_fetch_and_add(&d->waiters, 1);
 		if (d->tenant == CLASS_OFFLINE)
 			invert(d, now, 0);
@@ -298,43 +380,6 @@ int BPF_PROG(on_exit, struct task_struct *p)
 	return 0;
 }
 
-/* Determines the task on a CPU that has not switched since the probe was attached, which may take long. */
-static __noinline int meet(struct cpu_state *c)
-{
-	struct task_struct *p = bpf_get_current_task_btf();
-	u32 class = CLASS_KERNEL;
-	u64 now = bpf_ktime_get_ns();
-
-	if (!c)
-		return 0;
-	if (!p->pid) {
-		class = CLASS_IDLE;
-	} else if (!(p->flags & PF_KTHREAD)) {
-		struct cgroup *cgroup = cgroup_of(p);
-		struct task_state *task = processes ? bpf_task_storage_get(&tasks, p, 0, 0) : 0;
-
-		class = task ? task->process & ~ENDED : 0;
-		if (!class)
-			class = look_up(cgroup);
-		class = KIND(class) <= CLASS_OFFLINE ? class : CLASS_OTHER;
-		c->cgroup = id_of(cgroup);
-		if (by_command && class == CLASS_OTHER)
-			c->tgid = p->tgid;
-	}
-	c->class = class;
-	c->tenant = KIND(class);
-	if (KIND(class) == CLASS_OFFLINE)
-		__sync_fetch_and_add(&offline_cpus, 1);
-	c->online = KIND(class) == CLASS_ONLINE ? now : 0;
-	c->offline = KIND(class) == CLASS_OFFLINE ? now : 0;
-	c->pid = p->pid;
-	c->tenure = now;
-	c->kind = KIND(class);
-	ordered();
-	c->since = now;
-	return 0;
-}
-
 /* If an interrupt arrives while one of these programs runs, `since` is 0 both at its entry and at its exit. */
 static __always_inline int interrupt(bool entry)
 {
@@ -343,7 +388,7 @@ static __always_inline int interrupt(bool entry)
 
 	if (!c || !control.enabled)
 		return 0;
-	if (!c->tenure)
+	if (is_new(c))
 		return meet(c);
 	if (!c->since)
 		return 0;
@@ -454,32 +499,181 @@ int mark(struct bpf_iter__task *context)
 	return 0;
 }
 
+/* Counts a task that waits in a run queue, unless something happens to it meanwhile: then that counts it. */
+static __always_inline void hint(struct task_state *task, u32 class, u32 cpu)
+{
+	u32 mark = HINT | (cpu + 1);
+	struct cpu_state *c = cpu_at(cpu);
+
+	if (!c)
+		return;
+	__sync_fetch_and_add(&c->waiters, 1);
+	if (!__sync_val_compare_and_swap(&task->counted, 0, mark)) {
+		if (*(volatile u32 *)&task->state == UNSEEN || *(volatile u32 *)&task->class != class)
+			return;
+		if (__sync_val_compare_and_swap(&task->counted, mark, 0) != mark)
+			return;
+	}
+	__sync_fetch_and_add(&c->waiters, -1);
+}
+
+/*
+ * Starts or stops counting, at one moment. After a start, looks at every task: one that nothing happens to has no other way to be
+ * seen. The state of a thread is written by what happens to it, under the lock of its run queue, which this program cannot take; so it
+ * only says that it has been in one state since the start, and counts it where it waits.
+ */
+SEC("iter/task")
+int prime(struct bpf_iter__task *context)
+{
+	struct task_struct *p = context->task;
+	struct task_state *task;
+	struct cgroup *cgroup;
+	u32 class, cpu;
+
+	if (control.order == STOP) {
+		control.until_ns = bpf_ktime_get_ns();
+		control.enabled = 0;
+		control.order = NOTHING;
+	} else if (control.order == START) {
+		control.from_ns = bpf_ktime_get_ns();
+		__sync_fetch_and_add(&control.generation, 1);
+		control.enabled = 1;
+		control.order = NOTHING;
+	}
+	if (!p || !control.enabled)
+		return 0;
+	cgroup = cgroup_of(p);
+	class = p->flags & PF_KTHREAD ? CLASS_KERNEL : fresh(bpf_task_storage_get(&tasks, p, 0, 0), cgroup);
+	cpu = cpu_of(p);
+	if (p->on_cpu) {
+		struct cpu_state *c = cpu_at(cpu);
+
+		if (c && is_new(c)) {
+			c->first_generation = control.generation;
+			c->first_class = class;
+			c->first_cgroup = id_of(cgroup);
+			c->first_tgid = by_command && class == CLASS_OTHER ? p->tgid : 0;
+		}
+	}
+	if (KIND(class) != CLASS_ONLINE)
+		return 0;
+	task = bpf_task_storage_get(&tasks, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!task)
+		return 0;
+	if (!task->generation) {
+		task->class = class;
+		task->cgroup = id_of(cgroup);
+		task->from_start = 1;
+		ordered();
+		task->generation = control.generation;
+	}
+	if ((task->state == UNSEEN || task->class != class) && !p->on_cpu && is_queued(p))
+		hint(task, class, cpu);
+	return 0;
+}
+
+/* Fills in the parts of a wait that goes on; one->open are the times of the CPU when it began there. */
+static __always_inline void still_waits(struct window *w, struct thread_reading *one)
+{
+	struct cpu_state *c = cpu_at(w->cpu);
+	struct totals *t = all();
+	u64 most = w->to - w->from, over = 0;
+
+	if (!c || !t)
+		return;
+	copy(c, w->to, w->left, t);
+	for (int k = 0; k < KINDS; k++) {
+		w->left[k] = w->left[k] > one->open[k] ? w->left[k] - one->open[k] : 0;
+		over += w->left[k];
+	}
+	over = over > most ? over - most : 0;
+	for (int k = 0; k < KINDS; k++) {
+		u64 cut = over < w->left[k] ? over : w->left[k];
+
+		over -= cut;
+		w->left[k] -= cut;
+		one->open[k] = w->left[k];
+		one->wait[k] += w->left[k];
+	}
+}
+
 SEC("iter/task")
 int threads(struct bpf_iter__task *context)
 {
 	struct task_struct *p = context->task;
 	struct thread_reading one = {};
+	struct window w = { .reading = 1 };
 	struct task_state *task;
+	u32 class;
 
-	if (!p)
+	if (!p || p->flags & PF_KTHREAD)
 		return 0;
 	task = bpf_task_storage_get(&tasks, p, 0, 0);
-	if (!task || KIND(task->class) != CLASS_ONLINE || task->state == UNSEEN)
+	if (!task)
+		return 0;
+	class = task->class;
+	one.state = task->state;
+	one.began_ns = task->began;
+	w.from = task->since;
+	w.cpu = task->cpu;
+	for (int k = 0; k < KINDS; k++)
+		one.open[k] = task->copy[k];
+	one.now_ns = control.enabled ? bpf_ktime_get_ns() : control.until_ns;
+	/* Its class has changed with the targets, and nothing has happened to it since. */
+	if (task->generation != control.generation) {
+		u32 now = fresh(task, cgroup_of(p));
+
+		if (now != class)
+			one.state = UNSEEN;
+		class = now;
+	} else if (one.state == UNSEEN && !task->from_start) {
+		return 0;
+	}
+	if (KIND(class) != CLASS_ONLINE)
 		return 0;
 	one.pid = p->pid;
 	one.tgid = p->tgid;
-	one.target = TARGET(task->class);
-	one.state = task->state;
-	for (int k = 0; k < KINDS; k++)
-		one.wait[k] = task->wait[k];
-	one.waited_ns = task->waited;
-	one.waits = task->waits;
-	one.run_ns = task->run;
-	one.slept_ns = task->slept;
-	one.lost_ns = task->lost;
-	one.seen_ns = task->seen;
-	one.began_ns = task->began;
-	one.now_ns = bpf_ktime_get_ns();
-	bpf_seq_write(context->meta->seq, &one, sizeof(one));
+	one.target = TARGET(class);
+	if (one.state == UNSEEN) {
+		struct cpu_state *c = cpu_at(cpu_of(p));
+
+		w.cpu = cpu_of(p);
+		if (!c)
+			return 0;
+		one.state = p->on_cpu ? RUNNING : is_queued(p) ? RUNNABLE : ASLEEP;
+		one.seen_ns = one.began_ns = w.from = control.from_ns;
+		copy_base(c, one.open);
+	} else {
+		for (int k = 0; k < KINDS; k++)
+			one.wait[k] = task->wait[k];
+		one.waited_ns = task->waited;
+		one.waits = task->waits;
+		one.run_ns = task->run;
+		one.slept_ns = task->slept;
+		one.lost_ns = task->lost;
+		one.seen_ns = task->seen;
+	}
+	if (one.now_ns > one.began_ns) {
+		u64 ns = one.now_ns - one.began_ns;
+
+		if (one.state == RUNNING) {
+			one.run_ns += ns;
+		} else if (one.state == ASLEEP) {
+			one.slept_ns += ns;
+		} else {
+			one.waited_ns += ns;
+			one.waits++;
+			w.to = one.now_ns;
+			w.target = one.target;
+			if (w.to > w.from)
+				still_waits(&w, &one);
+		}
+	}
+	if (w.to <= w.from)
+		for (int k = 0; k < KINDS; k++)
+			one.open[k] = 0;
+	/* If the buffer is full, this program is run once more for this task. */
+	if (!bpf_seq_write(context->meta->seq, &one, sizeof(one)) && w.to > w.from)
+		divide(&w);
 	return 0;
 }

@@ -23,7 +23,7 @@ struct task_struct___named {
 };
 #pragma clang attribute pop
 
-#define RING		64	/* tenures that are kept per CPU; a power of two */
+#define RING		512	/* tenures that are kept per CPU; a power of two */
 #define NOBODY		(~0ULL)	/* in place of a cgroup: tenures that the ring no longer holds */
 #define KIND(class)	((class) & 0xff)
 #define TARGET(class)	((class) >> 8)
@@ -121,10 +121,12 @@ struct task_state {
 	u64 waits;
 	u64 seen, run, slept, lost;	/* first seen; lost: states whose end was missed. They add up: */
 	u64 kernel_delay, last_wait;	/* seen + run + waited + slept + lost = began */
-	u32 check, counted, exiting;
+	u32 check, counted, exiting;	/* counted: CPU of whose waiters it is one, plus one, and HINT; 0: none */
+	u32 from_start;		/* while UNSEEN: it has been in this class, and in one state, since control.from_ns */
 	u32 process;		/* class of the target of which its process is a part, and ENDED; 0: of none */
 };
 #define ENDED		(1u << 31)	/* of task_state.process: this thread has ended */
+#define HINT		(1u << 31)	/* of task_state.counted: `prime` did that, for a task that nothing has happened to yet */
 #define KIN		64		/* ancestors of a process that are searched for a target */
 
 struct {
@@ -133,6 +135,14 @@ struct {
 	__type(key, int);
 	__type(value, struct task_state);
 } tasks SEC(".maps");
+
+/* Parts of waits that go on. User space empties it before it reads the threads. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct open_culprit);
+	__type(value, u64);
+} open_culprits SEC(".maps");
 
 /* Kind and target by cgroup: the nearest ancestor counts. */
 struct {

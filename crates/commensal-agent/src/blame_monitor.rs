@@ -91,8 +91,7 @@ impl BlameMonitor {
             (self.scope, self.names) = self.wanted.clone();
         }
         let probe = self.probe.as_ref()?;
-        let read = probe.totals().and_then(|all| Ok(Figures { subjects: probe.subjects()?, ..all }));
-        let figures = match read {
+        let figures = match probe.totals() {
             Ok(figures) => figures,
             Err(error) => {
                 (self.probe, self.absent) = (None, Some(error.to_string()));

@@ -26,7 +26,7 @@ pub fn is_generator(name: &str) -> bool {
 }
 
 /// Time by command, collected so far.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Commands {
     sums: BTreeMap<Command, u64>,
 }

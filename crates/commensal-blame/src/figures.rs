@@ -108,10 +108,19 @@ pub struct Command {
 pub struct TargetStats {
     /// Time on a CPU (ns).
     pub run_ns: u64,
-    /// Number of waits that have ended.
+    /// Number of waits, with those that go on.
     pub waits: u64,
     /// Time waited, by what held the CPU (ns).
     pub wait: ByKind,
+}
+
+impl TargetStats {
+    /// Adds the sums of `other`.
+    pub fn add(&mut self, other: &TargetStats) {
+        self.run_ns += other.run_ns;
+        self.waits += other.waits;
+        self.wait.add(&other.wait);
+    }
 }
 
 macro_rules! counters {
@@ -155,7 +164,7 @@ counters! {
     unexplained_ns,
     /// Time of the targets' threads on a CPU (ns).
     run_ns,
-    /// Number of finished waits.
+    /// Number of waits, with those that go on.
     waits,
     /// Number of wake-ups of the online targets' threads.
     wakes,
@@ -345,13 +354,13 @@ pub struct Thread {
     pub state: ThreadState,
     /// Time waited, by what held the CPU (ns).
     pub wait: ByKind,
-    /// Duration of the waits that have ended (ns).
+    /// Duration of the waits, with the one that the thread is in (ns).
     pub waited_ns: u64,
-    /// Number of waits that have ended.
+    /// Number of waits, with the one that the thread is in.
     pub waits: u64,
-    /// CPU time, up to the last time that the thread left a CPU (ns).
+    /// CPU time until now (ns).
     pub run_ns: u64,
-    /// Time asleep, up to the last wake-up (ns).
+    /// Time asleep until now (ns).
     pub slept_ns: u64,
     /// Duration of runs, waits and sleeps whose end the kernel did not report to the probe (ns).
     pub lost_ns: u64,

@@ -18,9 +18,13 @@ pub const COMM: usize = 16;
 pub const ASLEEP: u32 = 1;
 /// State of a thread that has a CPU (`enum state` of the BPF program).
 pub const RUNNING: u32 = 2;
+/// Order to start counting (`enum order` of the BPF program).
+pub const START: u32 = 1;
+/// Order to stop counting (`enum order` of the BPF program).
+pub const STOP: u32 = 2;
 
 mirror! {
-    /// Settings, written by user space only.
+    /// Settings, written by user space and by the walk that starts and stops counting.
     pub struct Control = "control" {
         /// 1 while the probe counts, otherwise 0.
         enabled: u32,
@@ -32,6 +36,14 @@ mirror! {
         alarm_ns: u64,
         /// Length of the alarm's window (ns).
         window_ns: u64,
+        /// Time at which counting started for the current generation (ns).
+        from_ns: u64,
+        /// Time at which counting stopped (ns).
+        until_ns: u64,
+        /// What the walk is to do: [`START`], [`STOP`], or nothing (0).
+        order: u32,
+        /// 1 once the walk has seen all tasks since `from_ns`.
+        primed: u32,
     }
 
     /// An alarm, as sent to user space.
@@ -64,6 +76,19 @@ mirror! {
         kind: u32,
         /// Kind of the task on the CPU; it does not change during an interrupt.
         tenant: u32,
+        /// Generation in which the task on the CPU got its class. With another one, nothing has happened on this CPU since
+        /// counting started.
+        generation: u32,
+        /// Generation of the following values, which count only until something happens on this CPU.
+        first_generation: u32,
+        /// Class of the task that had the CPU when counting started.
+        first_class: u32,
+        /// Process of this task; 0 unless its kind is [`Kind::Other`].
+        first_tgid: u32,
+        /// Cgroup of this task.
+        first_cgroup: u64,
+        /// Time by kind when counting started (ns).
+        base: [u64; KINDS],
         /// Cgroup of the task on the CPU.
         cgroup: u64,
         /// Time at which the task on the CPU got it.
@@ -72,6 +97,8 @@ mirror! {
         in_irq: u64,
         /// Number of tenures that the CPU has written to its ring buffer so far.
         head: u64,
+        /// End of the last tenure that the ring buffer would keep.
+        kept: u64,
         /// Number of targets' threads that are queued on this CPU.
         waiters: i32,
         /// Nesting depth of interrupts.
@@ -175,15 +202,15 @@ mirror! {
         target: u32,
         /// State of the thread: a value of `enum state`.
         state: u32,
-        /// Time waited, by what held the CPU (ns).
+        /// Time waited, by what held the CPU (ns), with the wait that the thread is in.
         wait: [u64; KINDS],
-        /// Duration of the waits that have ended (ns).
+        /// Duration of the waits (ns), with the wait that the thread is in.
         waited_ns: u64,
-        /// Number of waits that have ended.
+        /// Number of waits, with the wait that the thread is in.
         waits: u64,
-        /// CPU time (ns).
+        /// CPU time until now (ns).
         run_ns: u64,
-        /// Time asleep (ns).
+        /// Time asleep until now (ns).
         slept_ns: u64,
         /// Duration of runs, waits and sleeps whose end the kernel did not report (ns).
         lost_ns: u64,
@@ -193,11 +220,23 @@ mirror! {
         now_ns: u64,
         /// Time at which the current state began (ns).
         began_ns: u64,
+        /// Parts of the wait that the thread is in which no other sum contains yet (ns).
+        open: [u64; KINDS],
+    }
+
+    /// Key of the map of culprits of waits that go on.
+    pub struct OpenCulprit = "open_culprit" {
+        /// The culprit.
+        who: CulpritKey,
+        /// Process of the culprit; 0 unless its kind is [`Kind::Other`].
+        tgid: u32,
+        /// Unused.
+        padding: u32,
     }
 }
 
 /// Layouts of all shared structures.
-pub const LAYOUTS: [Layout; 11] = [
+pub const LAYOUTS: [Layout; 12] = [
     Control::LAYOUT,
     CulpritKey::LAYOUT,
     CpuState::LAYOUT,
@@ -209,9 +248,10 @@ pub const LAYOUTS: [Layout; 11] = [
     CommandName::LAYOUT,
     ProcessClass::LAYOUT,
     Life::LAYOUT,
+    OpenCulprit::LAYOUT,
 ];
 /// Constants of `bpf/intf.h`, with their values in Rust.
-const NUMBERS: [(&str, u64); 8] = [
+const NUMBERS: [(&str, u64); 10] = [
     ("CLASS_OTHER", Kind::Other as u64),
     ("CLASS_ONLINE", Kind::Online as u64),
     ("CLASS_OFFLINE", Kind::Offline as u64),
@@ -220,6 +260,8 @@ const NUMBERS: [(&str, u64); 8] = [
     ("CLASS_IRQ", Kind::Interrupt as u64),
     ("ASLEEP", ASLEEP as u64),
     ("RUNNING", RUNNING as u64),
+    ("START", START as u64),
+    ("STOP", STOP as u64),
 ];
 
 /// Compares the structures and constants of the BPF object with those in Rust; returns one message per difference.

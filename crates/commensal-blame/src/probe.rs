@@ -1,15 +1,16 @@
-//! Loads the probe's BPF programs and reads their maps. The probe writes to nothing but its own maps. The kernel
+//! Loads the probe's BPF programs, whose maps `reading` reads. The probe writes to nothing but its own maps. The kernel
 //! unloads it when the process that loaded it exits.
 //!
 //! A target is a cgroup or process whose threads the probe observes. A culprit is a task that held the CPU while a
 //! thread of an online target waited for it.
 
+mod reading;
+
 use crate::commands::Commands;
-use crate::figures::{ByKind, Counters, Culprit, Figures, Kind, TargetStats, Thread, ThreadState, Totals};
-use crate::histogram::Histogram;
+use crate::figures::{Figures, Kind, Totals};
 use crate::mirror::{
-    self, ASLEEP, Alarm, CommandKey, CommandName, Control, CpuState, CulpritKey, Delays, Life, ProcessClass,
-    RUNNING, SIBLINGS, Target, ThreadReading,
+    self, Alarm, CommandKey, CommandName, Control, CpuState, CulpritKey, Delays, Life, OpenCulprit,
+    ProcessClass, SIBLINGS, START, STOP, Target,
 };
 use crate::{BlameError, Scope, Subject, preflight};
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
@@ -18,9 +19,9 @@ use aya::{Btf, Ebpf, EbpfError, EbpfLoader};
 use commensal_core::member::ProcessId;
 use commensal_host::{Capability, Host, raised};
 use commensal_sensors::processes::start_ticks;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -38,7 +39,6 @@ const TO_LOOK: [Capability; 1] = [Capability::Bpf];
 const ONLINE: u32 = Kind::Online as u32;
 const OFFLINE: u32 = Kind::Offline as u32;
 const MOST_SUBJECTS: usize = 255;
-const KINDS: usize = Kind::ALL.len();
 
 /// The name of a BPF program, and the tracepoint that it is attached to.
 type Hook = (&'static str, &'static str);
@@ -52,7 +52,7 @@ const OF_SCHEDULING: [Hook; 6] = [
     ("on_exit", "sched_process_exit"),
 ];
 /// Programs that are run by reading them: each call is one walk over all tasks.
-const WALKS: [&str; 2] = ["mark", "threads"];
+const WALKS: [&str; 3] = ["mark", "prime", "threads"];
 const OF_INTERRUPTS: [Hook; 4] = [
     ("on_irq_entry", "irq_handler_entry"),
     ("on_irq_exit", "irq_handler_exit"),
@@ -79,6 +79,7 @@ struct Maps {
     classes: HashMap<MapData, u64, u32>,
     process_classes: HashMap<MapData, u32, [u8; size_of::<ProcessClass>()]>,
     lives: Array<MapData, [u8; size_of::<Life>()]>,
+    open_culprits: Mutex<HashMap<MapData, [u8; size_of::<OpenCulprit>()], u64>>,
 }
 
 /// The attached probe. It is detached when this value is dropped, and when the process dies.
@@ -151,7 +152,7 @@ impl WaitProbe {
             maps,
             programs: Vec::new(),
             loaded: Mutex::new(loaded),
-            control: Control { enabled: 0, generation: 1, alarm_ns: 0, window_ns: 0 },
+            control: zerocopy::FromZeros::new_zeroed(),
             scope: scope.clone(),
             commands: Commands::default(),
             began_ns: 0,
@@ -165,8 +166,8 @@ impl WaitProbe {
         // The kernel's type information takes tens of MB in this process, and is not needed any more.
         drop(btf);
         commensal_host::trim_memory();
-        probe.began_ns = now();
-        probe.enable(true)?;
+        probe.give(START)?;
+        probe.began_ns = probe.control.from_ns;
         Ok(probe)
     }
 
@@ -285,9 +286,8 @@ impl WaitProbe {
                 .map_err(failed("write the targets to the probe's map"))?;
         }
         raised(&TO_LOOK, || self.name_subjects(scope))?;
-        // When the generation has changed, threads look up their class (online, offline or neither) again.
-        self.control.generation = self.control.generation.wrapping_add(1);
-        raised(&TO_LOOK, || self.order())?;
+        // This changes the generation: threads look up their class (online, offline or neither) again.
+        raised(&TO_LOOK, || self.give(START))?;
         self.scope = scope.clone();
         Ok(true)
     }
@@ -297,8 +297,14 @@ impl WaitProbe {
         self.maps.control.set(0, bytes, 0).map_err(failed("write the probe's settings"))
     }
 
-    fn enable(&mut self, on: bool) -> Result<(), BlameError> {
-        self.control.enabled = u32::from(on);
+    /// Starts or stops counting. The probe itself takes the time, so that no thread's time is counted before or after it.
+    fn give(&mut self, order: u32) -> Result<(), BlameError> {
+        (self.control.order, self.control.primed) = (order, u32::from(order == STOP));
+        self.order()?;
+        self.walk("prime")?;
+        let written = self.maps.control.get(&0, 0).map_err(failed("read the probe's settings"))?;
+        self.control = transmute!(written);
+        self.control.primed = 1;
         self.order()
     }
 
@@ -345,8 +351,8 @@ impl WaitProbe {
         if self.control.enabled == 0 {
             return Ok(());
         }
-        self.enable(false)?;
-        self.ended_ns = Some(now());
+        raised(&TO_LOOK, || self.give(STOP))?;
+        self.ended_ns = Some(self.control.until_ns);
         self.gather(host)?;
         if self.scope.commands { self.gather_pending(host) } else { Ok(()) }
     }
@@ -361,147 +367,6 @@ impl WaitProbe {
     #[must_use]
     pub fn beginning(&self) -> Figures {
         Figures { time_ns: self.began_ns, ..Figures::default() }
-    }
-
-    /// Returns the current sums over all targets, without the sums by target and by culprit.
-    ///
-    /// # Errors
-    /// Returns an error if a map cannot be read.
-    pub fn totals(&self) -> Result<Figures, BlameError> {
-        raised(&TO_LOOK, || self.sums())
-    }
-
-    fn sums(&self) -> Result<Figures, BlameError> {
-        let mut figures = Figures::default();
-        for one in self.maps.totals.get(&0, 0).map_err(failed("read the probe's maps"))?.iter() {
-            let one: Totals = transmute!(*one);
-            figures.wait.add(&ByKind(one.wait));
-            figures.counters.add(&Counters::from(&one));
-        }
-        for one in self.maps.delays.get(&0, 0).map_err(failed("read the probe's maps"))?.iter() {
-            // Read by reference, because the structure is large.
-            let Ok(one) = Delays::read_from_bytes(one) else { continue };
-            figures.wake_delay.add(&Histogram::new(one.wake.to_vec()));
-            figures.preempt_delay.add(&Histogram::new(one.preempt.to_vec()));
-            figures.evict_delay.add(&Histogram::new(one.evict.to_vec()));
-        }
-        figures.time_ns = self.ended_ns.unwrap_or_else(now);
-        Ok(figures)
-    }
-
-    /// Returns the current sums of each online target, in the order of the scope.
-    ///
-    /// # Errors
-    /// Returns an error if a map cannot be read.
-    pub fn subjects(&self) -> Result<Vec<TargetStats>, BlameError> {
-        let one = |index: usize| {
-            let mut sums = TargetStats::default();
-            for one in
-                self.maps.targets.get(&(index as u32), 0).map_err(failed("read the probe's maps"))?.iter()
-            {
-                let one: Target = transmute!(*one);
-                sums.run_ns += one.run_ns;
-                sums.waits += one.waits;
-                sums.wait.add(&ByKind(one.wait));
-            }
-            Ok(sums)
-        };
-        raised(&TO_LOOK, || (0..self.scope.online.len()).map(one).collect())
-    }
-
-    /// Returns all current sums, including the sums by target and by culprit.
-    ///
-    /// # Errors
-    /// Returns an error if a map cannot be read.
-    pub fn read(&self, host: &dyn Host) -> Result<Figures, BlameError> {
-        let totals = self.totals()?;
-        let now = totals.time_ns;
-        let mut cpu = ByKind::default();
-        let mut culprits: BTreeMap<Culprit, u64> = BTreeMap::new();
-        for state in self.maps.cpus.iter() {
-            let state: CpuState = transmute!(state.map_err(failed("read the probe's maps"))?);
-            cpu.add(&ByKind(state.ns));
-            // Adds the time since the last context switch, unless the CPU is writing its state at this moment.
-            let kind = state.kind as usize;
-            if state.since > 0 && kind < KINDS {
-                cpu.0[kind] += now.saturating_sub(state.since);
-            }
-            // Adds the culprit's time that the CPU has not yet written to the map of culprits.
-            if state.pending > 0 {
-                *culprits.entry(culprit(state.last)).or_default() += state.pending;
-            }
-        }
-        let subjects = self.subjects()?;
-        for key in self.maps.culprits.keys() {
-            let key = key.map_err(failed("read the probe's maps"))?;
-            match self.maps.culprits.get(&key, 0) {
-                Ok(ns) => *culprits.entry(culprit(transmute!(key))).or_default() += ns,
-                Err(MapError::KeyNotFound) => {}
-                Err(error) => return Err(failed("read the probe's maps")(error)),
-            }
-        }
-        let commands = self.commands.sums();
-        let mut figures = Figures { subjects, cpu, culprits, commands, ..totals };
-        for program in &self.programs {
-            let info = format!("/proc/self/fdinfo/{}", program.as_fd().as_raw_fd());
-            let info = host.read_file(Path::new(&info)).unwrap_or_default();
-            let skipped = info.lines().find_map(|line| line.strip_prefix("recursion_misses:"));
-            figures.skipped += skipped.and_then(|skipped| skipped.trim().parse::<u64>().ok()).unwrap_or(0);
-        }
-        Ok(figures)
-    }
-
-    /// Collects the time of processes by command, before the probe discards the names of processes that have exited.
-    /// Does nothing without [`Scope::commands`].
-    ///
-    /// # Errors
-    /// Returns an error if a map cannot be read or written.
-    pub fn gather(&mut self, host: &dyn Host) -> Result<(), BlameError> {
-        if !self.scope.commands {
-            return Ok(());
-        }
-        let keys: Vec<_> =
-            self.maps.commands.keys().collect::<Result<_, _>>().map_err(failed("read the probe's maps"))?;
-        for bytes in keys {
-            let ns = match self.maps.commands.get(&bytes, 0) {
-                Ok(ns) => ns,
-                Err(MapError::KeyNotFound) => continue,
-                Err(error) => return Err(failed("read the probe's maps")(error)),
-            };
-            // Time that the probe adds between the reading and the removal is only in the sums by cgroup.
-            self.maps.commands.remove(&bytes).map_err(failed("read the probe's maps"))?;
-            let key: CommandKey = transmute!(bytes);
-            let ended = self.maps.command_names.get(&key.tgid, 0).ok();
-            self.commands.add(host, &key, ended.map(|bytes| transmute!(bytes)), ns);
-        }
-        Ok(())
-    }
-
-    /// Collects the time that the CPUs have not yet written to the map of commands. This is the last step after
-    /// counting has stopped.
-    fn gather_pending(&mut self, host: &dyn Host) -> Result<(), BlameError> {
-        let states: Vec<_> =
-            self.maps.cpus.iter().collect::<Result<_, _>>().map_err(failed("read the probe's maps"))?;
-        for state in states {
-            let state: CpuState = transmute!(state);
-            if state.pending > 0 && state.last_tgid > 0 {
-                let CulpritKey { cgroup, target, .. } = state.last;
-                let key = CommandKey { cgroup, target, tgid: state.last_tgid };
-                let ended = self.maps.command_names.get(&key.tgid, 0).ok();
-                self.commands.add(host, &key, ended.map(|bytes| transmute!(bytes)), state.pending);
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns the current threads of the targets.
-    ///
-    /// # Errors
-    /// Returns an error if the kernel's task iterator cannot be read.
-    pub fn threads(&self) -> Result<Vec<Thread>, BlameError> {
-        let bytes = self.walk("threads")?;
-        let all = bytes.chunks_exact(size_of::<ThreadReading>());
-        Ok(all.filter_map(|one| ThreadReading::read_from_bytes(one).ok()).map(thread).collect())
     }
 
     /// Runs a program for every task on the machine, and returns its output.
@@ -606,6 +471,7 @@ fn maps(loaded: &mut Ebpf) -> Result<Maps, EbpfError> {
         classes: take("classes")?.try_into()?,
         process_classes: take("process_classes")?.try_into()?,
         lives: take("lives")?.try_into()?,
+        open_culprits: Mutex::new(take("open_culprits")?.try_into()?),
     })
 }
 
@@ -684,34 +550,6 @@ fn refused(host: &dyn Host, what: &'static str) -> impl FnOnce(EbpfError) -> Bla
 
 fn failed(what: &'static str) -> impl Fn(MapError) -> BlameError {
     move |error| BlameError::Refused { what, because: chain(&error) }
-}
-
-fn culprit(key: CulpritKey) -> Culprit {
-    let kind = Kind::ALL.get(key.kind as usize).copied().unwrap_or(Kind::Other);
-    Culprit { subject: key.target, kind, cgroup: (key.cgroup != u64::MAX).then_some(key.cgroup) }
-}
-
-fn thread(one: ThreadReading) -> Thread {
-    let state = match one.state {
-        ..=ASLEEP => ThreadState::Asleep,
-        RUNNING => ThreadState::Running,
-        _ => ThreadState::Waiting,
-    };
-    Thread {
-        tid: one.pid,
-        pid: one.tgid,
-        subject: one.target,
-        state,
-        wait: ByKind(one.wait),
-        waited_ns: one.waited_ns,
-        waits: one.waits,
-        run_ns: one.run_ns,
-        slept_ns: one.slept_ns,
-        lost_ns: one.lost_ns,
-        seen_ns: one.seen_ns,
-        now_ns: one.now_ns,
-        began_ns: one.began_ns,
-    }
 }
 
 /// Returns the time of the clock that the BPF program uses (ns).

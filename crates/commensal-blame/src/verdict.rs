@@ -39,10 +39,11 @@ impl Verdict {
     /// Compares the measurements with the budget.
     #[must_use]
     pub fn of(figures: &Figures, bounds: Bounds) -> Verdict {
-        let of_offline = figures.per_cpu_second(figures.wait.of(Kind::Offline));
-        let hidden = figures.per_cpu_second(figures.counters.hidden_ns);
-        let Some((blame_ms, hidden_ms)) = of_offline.zip(hidden) else {
-            return Verdict::Unknown("online work had no CPU time".to_owned());
+        let (waited_ns, hidden_ns) = (figures.wait.of(Kind::Offline), figures.counters.hidden_ns);
+        let Some((blame_ms, hidden_ms)) =
+            figures.per_cpu_second(waited_ns).zip(figures.per_cpu_second(hidden_ns))
+        else {
+            return Verdict::of_starved(waited_ns.saturating_sub(hidden_ns), figures.time_ns, bounds);
         };
         // What the probe could not see belongs to offline work, or to others: the budget is compared with both.
         let (least, most) = ((blame_ms - hidden_ms).max(0.0), blame_ms + hidden_ms);
@@ -76,6 +77,18 @@ impl Verdict {
             )),
             true => Verdict::WithinBudget,
         }
+    }
+
+    /// The verdict about a service that had no CPU time: a wait per CPU-second would be infinite. One thread can have at
+    /// most the length of the measurement as CPU time, so the wait is compared with the budget for that.
+    fn of_starved(waited_ns: u64, length_ns: u64, bounds: Bounds) -> Verdict {
+        let (waited_s, length_s) = (waited_ns as f64 / 1e9, length_ns as f64 / 1e9);
+        if waited_s * 1e3 <= bounds.blame_ms * length_s {
+            return Verdict::Unknown("online work had no CPU time".to_owned());
+        }
+        Verdict::OverBudget(vec![format!(
+            "it made online work wait {waited_s:.2} s in {length_s:.2} s, in which online work had no CPU time at all"
+        )])
     }
 
     /// The verdict as readable text.
@@ -120,6 +133,15 @@ mod tests {
         check(&figures(10, 136, 100), "over budget");
         check(&figures(10, 136, 99), "unknown");
         check(&Figures::default(), "unknown");
+        // Without any CPU time, in a look of one second.
+        for (blame_ms, hidden_ms, expected) in
+            [(999, 0, "over budget"), (51, 0, "over budget"), (50, 0, "unknown"), (999, 949, "unknown")]
+        {
+            let mut starved = figures(blame_ms, 88, 0);
+            (starved.counters.run_ns, starved.time_ns) = (0, 1_000_000_000);
+            starved.counters.hidden_ns = hidden_ms * 1_000_000;
+            check(&starved, expected);
+        }
         // What was hidden from the probe decides only where its length matters, however many switches it were.
         for (blame_ms, hidden_ms, expected) in [
             (10, 40, "within budget"),

@@ -24,6 +24,9 @@ impl Report {
             (Some(all), Some(others)) => {
                 writeln!(out, "wait per CPU-second {}, of which caused by others {}", ms(all), ms(others))
             }
+            _ if self.wait_ms > 0.0 => {
+                writeln!(out, "it had no CPU time at all, so there is no wait per CPU-second")
+            }
             _ => writeln!(out, "the service had no CPU time, so its wait per CPU-second is unknown"),
         };
         let names: Vec<String> = self.culprits.iter().map(Row::label).collect();
@@ -33,11 +36,16 @@ impl Report {
         if !self.culprits.is_empty() {
             let _ = writeln!(out, "\n{:width$}  ms per CPU-s   share", "who held the CPU meanwhile");
             for (name, row) in names.iter().zip(&self.culprits) {
-                let value = row.ms_per_cpu_s.unwrap_or(0.0);
-                let _ = writeln!(out, "{name:width$}  {value:>12.2}  {:>5.1} %", row.share * 100.0);
+                let value = |per: Option<f64>| per.map_or_else(|| "-".to_owned(), |per| format!("{per:.2}"));
+                let _ = writeln!(
+                    out,
+                    "{name:width$}  {:>12}  {:>5.1} %",
+                    value(row.ms_per_cpu_s),
+                    row.share * 100.0
+                );
                 for part in &row.commands {
-                    let (name, value) = (format!("  {}", part.label()), part.ms_per_cpu_s.unwrap_or(0.0));
-                    let _ = writeln!(out, "{name:width$}  {value:>12.2}  {:>5.1} %", part.share * 100.0);
+                    let (name, value) = (format!("  {}", part.label()), value(part.ms_per_cpu_s));
+                    let _ = writeln!(out, "{name:width$}  {value:>12}  {:>5.1} %", part.share * 100.0);
                 }
             }
             out.push('\n');

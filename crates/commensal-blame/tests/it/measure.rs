@@ -4,5 +4,6 @@
 mod agreement;
 mod conservation;
 mod scenarios;
+mod starved;
 mod subjects;
 pub(crate) mod world;

@@ -64,7 +64,7 @@ impl Watch {
 
     /// Counters by group since the probe was attached; `None` if there is no probe.
     pub(super) fn totals(&mut self) -> Option<BTreeMap<String, Of>> {
-        let subjects = self.probe.as_ref()?.subjects().ok()?;
+        let subjects = self.probe.as_ref()?.totals().ok()?.subjects;
         let mut groups: BTreeMap<String, Of> = BTreeMap::new();
         for (name, subject) in self.names.iter().zip(&subjects) {
             let sum = groups.entry(name.clone()).or_default();

@@ -2,7 +2,7 @@
 //! up to the wait. Also while processes are born and die, move between CPUs and groups, and become another program.
 
 use super::world::{HOG, PULSE, Pulse, Scene};
-use commensal_blame::figures::{ByKind, Kind, ThreadState};
+use commensal_blame::figures::{ByKind, Kind};
 use commensal_blame::{Command as Held, Figures, Subject, Thread, WaitProbe};
 use commensal_host::LinuxHost;
 use commensal_testkit::{until_every, until_still};
@@ -25,23 +25,19 @@ const UNEXPLAINED_AT_MOST: f64 = 0.01;
 const INVERTED_AT_MOST: f64 = 1.2;
 
 /// Run, wait and sleep of a thread, with what it does now.
-fn explained(thread: &Thread) -> u64 {
-    let now = thread.now_ns.saturating_sub(thread.began_ns);
-    thread.run_ns + thread.waited_ns + thread.slept_ns + thread.lost_ns + now
+pub fn explained(thread: &Thread) -> u64 {
+    thread.run_ns + thread.waited_ns + thread.slept_ns + thread.lost_ns
 }
 
 /// What is wrong with it, if anything.
 fn wrong(thread: &Thread) -> Option<String> {
     let wall = thread.now_ns.saturating_sub(thread.seen_ns);
     let got = explained(thread);
-    // Parts of a wait that goes on are counted where the thread has left a CPU meanwhile.
-    let waiting =
-        if thread.state == ThreadState::Waiting { thread.now_ns.saturating_sub(thread.began_ns) } else { 0 };
     if got.abs_diff(wall) > SLACK_NS {
         return Some(format!("{got} of {wall} ns: {thread:?}"));
     }
-    // So are those of a wait whose end nobody told.
-    let blamed = thread.wait.sum() > thread.waited_ns + waiting + thread.lost_ns + SLACK_NS;
+    // Parts of a wait whose end nobody told are counted, too.
+    let blamed = thread.wait.sum() > thread.waited_ns + thread.lost_ns + SLACK_NS;
     blamed.then(|| format!("more blame than wait: {thread:?}"))
 }
 

@@ -251,7 +251,7 @@ fn culprits_that_find_no_room() {
 #[test]
 fn more_turns_than_it_remembers() {
     let Some((mut scene, cpu)) = Scene::on_one_cpu("more_turns_than_it_remembers") else { return };
-    let (web, pair) = (scene.group("web"), scene.group("pair"));
+    let (web, pair, mate) = (scene.group("web"), scene.group("pair"), scene.group("mate"));
     scene.pulse("web", Some(cpu), Pulse { period_us: 100, work_us: 20_000, ..PULSE });
     // Each wait is as long as dozens of slices of the pair, and there are still several in each look.
     let (weight, small) = if scene.unified { ("cpu.weight", "5") } else { ("cpu.shares", "51") };
@@ -264,11 +264,11 @@ fn more_turns_than_it_remembers() {
     let (a, b) = (a.display(), b.display());
     scene.start("pair", Some(cpu), &format!("exec 3<>{a} 4<>{b}; while read -r _ <&3; do echo >&4; done"));
     scene.start(
-        "pair",
+        "mate",
         Some(cpu),
         &format!("exec 3<>{a} 4<>{b}; echo >&3; while read -r _ <&4; do echo >&3; done"),
     );
-    let probe = scene.probe(&[web], std::slice::from_ref(&pair));
+    let probe = scene.probe(&[web], &[pair.clone(), mate]);
     let unnamed = |figures: &Figures| -> u64 {
         figures.culprits.iter().filter(|(one, _)| one.cgroup.is_none()).map(|(_, ns)| ns).sum()
     };

@@ -11,15 +11,17 @@ use std::process::{Command, Stdio};
 /// Runs a script in a PID namespace of its own, with the program as `$0`; gives its output. Once the program has loaded its probe, there
 /// is a file `looks`.
 fn in_a_namespace(test: &str, program: &Program, script: &str) -> Option<String> {
+    let before = probe::count();
     match WaitProbe::attach(&LinuxHost::new(), &Scope::default()) {
-        Ok(_) => {}
+        Ok(probe) => drop(probe),
         Err(why @ (BlameError::TooOld(_) | BlameError::NoBtf | BlameError::Forbidden(_))) => {
             println!("skipped: {test}: {why}");
             return None;
         }
         Err(error) => panic!("{error}"),
     }
-    let before = probe::count();
+    // The kernel unloads its programs a little later.
+    until("this test's own probe is gone", || probe::count() <= before);
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", script]);
     command.arg(env!("CARGO_BIN_EXE_commensal")).current_dir(program.dir.path());
