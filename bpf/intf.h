@@ -114,6 +114,7 @@ struct totals {
 	u64 no_start, lost, lost_ns, no_storage, retries;
 	u64 missed, relevant, relevant_missed;	/* switches; relevant: while an online thread was queued there */
 	u64 hidden_ns;		/* wait during which an unreported task may have had the CPU, or of which the end was missed */
+	u64 hidden_offline_ns;	/* the part of it that is counted as a wait for OFFLINE */
 	u64 full, full_ns;	/* culprits that did not fit into the map */
 	u64 gone, gone_run_ns, gone_wait_ns;	/* threads that have ended */
 	u64 checked, checked_ns, kernel_ns, kernel_zero, kernel_zero_ns, apart;

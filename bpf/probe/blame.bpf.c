@@ -126,8 +126,13 @@ int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_s
 	}
 	now = time_of_switch(c, prev, next, class);
 	/* The task that the missed switch brought may have had the CPU at any time since the last one. */
-	if (c->waiters > 0 && c->pid != prev->pid && now > c->tenure)
-		t->hidden_ns += (now - c->tenure) * c->waiters;
+	if (c->waiters > 0 && c->pid != prev->pid && now > c->tenure) {
+		u64 hidden = (now - c->tenure) * c->waiters;
+
+		t->hidden_ns += hidden;
+		if (c->tenant == CLASS_OFFLINE)
+			t->hidden_offline_ns += hidden;
+	}
 	if (task && KIND(class) == CLASS_ONLINE && task->state == UNSEEN && task->from_start)
 		resume(task, RUNNABLE, cpu, c);
 	waits = task && KIND(class) == CLASS_ONLINE && task->state >= RUNNABLE && task->cpu == cpu;

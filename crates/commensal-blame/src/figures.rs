@@ -219,6 +219,8 @@ counters! {
     /// Part of the waits during which a task that the kernel did not report may have held the CPU, and waits whose end it
     /// did not report (ns). This is the largest error of any figure about waits.
     hidden_ns,
+    /// The part of `hidden_ns` that is counted as a wait for offline work (ns).
+    hidden_offline_ns,
     /// Number of waits whose culprit did not fit into the map of culprits.
     full,
     /// Duration of the waits whose culprit did not fit into the map of culprits (ns).

@@ -336,9 +336,8 @@ impl Evidence {
 impl VerdictText {
     fn of(verdict: &Verdict) -> VerdictText {
         let because = match verdict {
-            Verdict::WithinBudget => Vec::new(),
             Verdict::OverBudget(because) => because.clone(),
-            Verdict::Unknown(because) => vec![because.clone()],
+            Verdict::WithinBudget(because) | Verdict::Unknown(because) => vec![because.clone()],
         };
         VerdictText { result: verdict.words(), because }
     }

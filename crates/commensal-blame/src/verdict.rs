@@ -27,8 +27,9 @@ impl Default for Bounds {
 /// The verdict about offline work.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict {
-    /// Offline work stayed within the budget. Indirect effects through third parties are not included.
-    WithinBudget,
+    /// Offline work stayed within the budget. Contains the measured wait. Indirect effects through third parties are not
+    /// included.
+    WithinBudget(String),
     /// Offline work exceeded the budget in one or both measures. Contains one reason for each.
     OverBudget(Vec<String>),
     /// There is too little evidence for a verdict. Contains the reason.
@@ -39,28 +40,25 @@ impl Verdict {
     /// Compares the measurements with the budget.
     #[must_use]
     pub fn of(figures: &Figures, bounds: Bounds) -> Verdict {
-        let (waited_ns, hidden_ns) = (figures.wait.of(Kind::Offline), figures.counters.hidden_ns);
-        let Some((blame_ms, hidden_ms)) =
-            figures.per_cpu_second(waited_ns).zip(figures.per_cpu_second(hidden_ns))
-        else {
-            return Verdict::of_starved(waited_ns.saturating_sub(hidden_ns), figures.time_ns, bounds);
+        let counters = &figures.counters;
+        let waited_ns = figures.wait.of(Kind::Offline);
+        // The kernel does not report every task that gets a CPU. What the probe counted meanwhile may be somebody else's
+        // doing, and what it did not count may be offline work's.
+        let least_ns = waited_ns.saturating_sub(counters.hidden_offline_ns);
+        let most_ns = waited_ns + counters.hidden_ns.saturating_sub(counters.hidden_offline_ns);
+        let per = |ns| figures.per_cpu_second(ns);
+        let Some((least, most)) = per(least_ns).zip(per(most_ns)) else {
+            return Verdict::of_starved(least_ns, figures.time_ns, bounds);
         };
-        // What the probe could not see belongs to offline work, or to others: the budget is compared with both.
-        let (least, most) = ((blame_ms - hidden_ms).max(0.0), blame_ms + hidden_ms);
-        if least <= bounds.blame_ms && most > bounds.blame_ms && hidden_ms > 0.0 {
-            return Verdict::Unknown(format!(
-                "it made online work wait {least:.1} to {most:.1} ms per CPU-second, and {} ms is allowed: the kernel did \
-                 not report {:.2} % of the context switches during waits to the probe; measure longer (--for)",
-                bounds.blame_ms,
-                figures.missed_share() * 100.0
-            ));
-        }
+        let waited = if counters.hidden_ns == 0 {
+            format!("{most:.1} ms per CPU-second")
+        } else {
+            format!("{least:.1} ms per CPU-second, {most:.1} ms with what the kernel hid from the probe")
+        };
+        let waited = format!("it made online work wait {waited}; {} ms is allowed", bounds.blame_ms);
         let mut exceeded = Vec::new();
-        if blame_ms > bounds.blame_ms {
-            exceeded.push(format!(
-                "it made online work wait {blame_ms:.1} ms per CPU-second; {} ms is allowed",
-                bounds.blame_ms
-            ));
+        if least > bounds.blame_ms {
+            exceeded.push(waited.clone());
         }
         let delays = figures.preempt_delay.count();
         let p99_us = figures.preempt_delay.quantile(0.99).map(|ns| ns / 1e3);
@@ -70,13 +68,18 @@ impl Verdict {
                 bounds.preempt_us
             ));
         }
-        match exceeded.is_empty() {
-            false => Verdict::OverBudget(exceeded),
-            true if delays < FEWEST_DELAYS => Verdict::Unknown(format!(
-                "there were {delays} wake-ups on CPUs that ran offline work, but {FEWEST_DELAYS} are needed: measure longer (--for)"
-            )),
-            true => Verdict::WithinBudget,
+        if !exceeded.is_empty() {
+            return Verdict::OverBudget(exceeded);
         }
+        if most > bounds.blame_ms {
+            return Verdict::Unknown(format!("{waited}: measure longer (--for)"));
+        }
+        if delays < FEWEST_DELAYS {
+            return Verdict::Unknown(format!(
+                "there were {delays} wake-ups on CPUs that ran offline work, but {FEWEST_DELAYS} are needed: measure longer (--for)"
+            ));
+        }
+        Verdict::WithinBudget(waited)
     }
 
     /// The verdict about a service that had no CPU time: a wait per CPU-second would be infinite. One thread can have at
@@ -95,7 +98,7 @@ impl Verdict {
     #[must_use]
     pub fn words(&self) -> &'static str {
         match self {
-            Verdict::WithinBudget => "within budget",
+            Verdict::WithinBudget(_) => "within budget",
             Verdict::OverBudget(_) => "over budget",
             Verdict::Unknown(_) => "unknown",
         }
@@ -140,22 +143,37 @@ mod tests {
             let mut starved = figures(blame_ms, 88, 0);
             (starved.counters.run_ns, starved.time_ns) = (0, 1_000_000_000);
             starved.counters.hidden_ns = hidden_ms * 1_000_000;
+            starved.counters.hidden_offline_ns = hidden_ms * 1_000_000;
             check(&starved, expected);
         }
-        // What was hidden from the probe decides only where its length matters, however many switches it were.
-        for (blame_ms, hidden_ms, expected) in [
-            (10, 40, "within budget"),
-            (10, 41, "unknown"),
-            (50, 0, "within budget"),
-            (50, 1, "unknown"),
-            (1_149, 300, "over budget"),
-            (1_149, 1_099, "unknown"),
-            (1_149, 1_098, "over budget"),
+        // What was hidden from the probe decides only where its length matters, however many switches it were: it may
+        // have been counted as offline work's, or not.
+        for (blame_ms, hidden_ms, of_offline_ms, expected) in [
+            (10, 40, 0, "within budget"),
+            (10, 41, 0, "unknown"),
+            (50, 0, 0, "within budget"),
+            (50, 1, 0, "unknown"),
+            (50, 1, 1, "within budget"),
+            (60, 900, 9, "over budget"),
+            (60, 900, 10, "unknown"),
+            (1_149, 300, 300, "over budget"),
+            (1_149, 1_099, 1_099, "unknown"),
+            (1_149, 1_099, 1_098, "over budget"),
+            (1_149, 9_000, 0, "over budget"),
         ] {
             let mut hidden = figures(blame_ms, 88, 100);
             hidden.counters.relevant_missed = 40;
             hidden.counters.hidden_ns = hidden_ms * 1_000_000;
+            hidden.counters.hidden_offline_ns = of_offline_ms * 1_000_000;
             check(&hidden, expected);
+            let because = format!("{:?}", Verdict::of(&hidden, Bounds::default()));
+            let (least, most) = (blame_ms - of_offline_ms, blame_ms + hidden_ms - of_offline_ms);
+            let both = format!("wait {least}.0 ms per CPU-second, {most}.0 ms with");
+            assert!(hidden_ms == 0 || because.contains(&both), "{because}");
         }
+        // A delay that is too long needs no more to be over budget.
+        let mut late = figures(50, 136, 100);
+        late.counters.hidden_ns = 1_000_000;
+        check(&late, "over budget");
     }
 }
