@@ -26,7 +26,7 @@ pub mod usage;
 mod vendor;
 
 pub use actual::{tree as cgroups, value};
-pub use survey::{Survey, survey};
+pub use survey::{Survey, members, survey};
 
 use commensal_host::HostError;
 

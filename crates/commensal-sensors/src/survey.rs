@@ -92,6 +92,28 @@ fn lost(hierarchies: &[Hierarchy]) -> Option<String> {
     ))
 }
 
+/// Like [`Survey::members`], without a survey: `hierarchies` are those of `found`.
+pub fn members(
+    host: &dyn Host,
+    hierarchies: &[Hierarchy],
+    specs: &[GroupSpec],
+    engines: Option<&EngineReport>,
+    docker_host: Option<&str>,
+    found: &mut ActualState,
+) {
+    let asked = match engines {
+        Some(engines) => Some(engines.clone()),
+        None => find(host, hierarchies, specs, docker_host),
+    };
+    if let Some(asked) = asked {
+        found.engines = asked;
+    }
+    let matches: Vec<&Match> = specs.iter().flat_map(|spec| &spec.matches).collect();
+    let moved = found.ours.moved.keys().copied().collect();
+    let wanted = Wanted { matches: &matches, moved: &moved, hierarchies };
+    found.processes = Scanner::default().scan(host, &wanted);
+}
+
 /// Returns the cgroups of this process.
 fn here(host: &dyn Host, found: &ActualState) -> BTreeSet<CgroupRef> {
     let places = places(host, Path::new("/proc/self/cgroup"), &found.hierarchies);
@@ -148,17 +170,7 @@ impl Survey {
         docker_host: Option<&str>,
         found: &mut ActualState,
     ) {
-        let asked = match engines {
-            Some(engines) => Some(engines.clone()),
-            None => find(host, &self.hierarchies, specs, docker_host),
-        };
-        if let Some(asked) = asked {
-            found.engines = asked;
-        }
-        let matches: Vec<&Match> = specs.iter().flat_map(|spec| &spec.matches).collect();
-        let moved = found.ours.moved.keys().copied().collect();
-        let wanted = Wanted { matches: &matches, moved: &moved, hierarchies: &self.hierarchies };
-        found.processes = Scanner::default().scan(host, &wanted);
+        members(host, &self.hierarchies, specs, engines, docker_host, found);
     }
 
     /// Reads the values of all groups of the cpu controller into `found`.

@@ -1,8 +1,9 @@
 //! State shared by all commands: the host, the state directory, and how groups become a plan.
 
 use anyhow::{Context as _, anyhow, bail};
-use commensal_core::actual::CgroupPath;
+use commensal_core::actual::{ActualState, CgroupPath};
 use commensal_core::config::Compiled;
+use commensal_core::desired::DesiredState;
 use commensal_core::errno::Errno;
 use commensal_core::group::{GroupName, GroupSpec};
 use commensal_core::member::EngineReport;
@@ -12,8 +13,7 @@ use commensal_host::{Host, LinuxHost, Lock, resolved};
 use commensal_reconcile::agent_lock::running;
 use commensal_reconcile::groups_file;
 use commensal_reconcile::{Instance, Journal, Mastery, Outcome, PlanRequest, Planned, enforce};
-use commensal_sensors::containers;
-use commensal_sensors::{Survey, mounts};
+use commensal_sensors::{Survey, containers, delegation, machine, mounts};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -122,6 +122,27 @@ impl<H: Host> Context<H> {
         let engine = self.instance().engine;
         self.engines = containers::find(&self.host, &hierarchies, specs, engine.as_deref());
         Ok(())
+    }
+
+    /// Resolves groups to the cgroups and processes that they have now, without a survey: nothing is tested on the
+    /// machine. `found` contains its cgroups.
+    pub fn members(&mut self, specs: &[GroupSpec], mut found: ActualState) -> anyhow::Result<DesiredState> {
+        let instance = self.instance();
+        let machine = machine::machine(&self.host)?;
+        let mounted = mounts::hierarchies(&mut self.host)?;
+        found.tenancy = delegation::look(&mut self.host, &mounted, instance.cgroup_root.as_ref());
+        // Without rights to read the journals, nothing is known of processes that were moved.
+        found.ours = instance.ours(&mut self.host, &found).unwrap_or_default();
+        let hierarchies = found.hierarchies.clone();
+        commensal_sensors::members(
+            &self.host,
+            &hierarchies,
+            specs,
+            None,
+            instance.engine.as_deref(),
+            &mut found,
+        );
+        Ok(instance.desired(&machine, &PlanRequest::all(specs), &found)?)
     }
 
     /// Surveys the machine and makes a plan.

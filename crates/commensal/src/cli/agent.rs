@@ -139,6 +139,12 @@ pub fn sockets(context: &Context) -> Vec<PathBuf> {
     sockets
 }
 
+/// Returns the groups file of the running agent, if there is one.
+pub fn groups_file(context: &Context) -> Option<PathBuf> {
+    let (_, answer) = client::find::<Snapshot>(&context.host, &sockets(context), "/v1/snapshot").ok()?;
+    Some(answer.body.config.path).filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
 /// The error of a request to the agent; if no agent runs, with the command that starts one for the options given.
 pub fn unanswered(context: &Context, error: ClientError) -> anyhow::Error {
     match error {

@@ -275,9 +275,10 @@ pub struct Top {
 /// `commensal blame`.
 #[derive(Debug, Args)]
 pub struct Blame {
-    /// Targets whose waits are measured. A target is a systemd unit, a cgroup (/path), a PID, the name or ID of a
-    /// container, or a group of the groups file [default: the online groups of the groups file, against its offline
-    /// groups].
+    /// Targets whose waits are measured. A target is a systemd unit, a cgroup (its name or /path), a process (its name or
+    /// PID) with its descendants, a container (its name or ID), or a group of the groups file. If a name stands for
+    /// several things, put the kind before it: unit:, cgroup:, process:, container: or group: [default: the online groups
+    /// of the groups file, against its offline groups].
     pub target: Vec<String>,
 
     /// Target to hold responsible: its share of the waits is compared with a budget. WHO has the same forms as a
@@ -304,9 +305,9 @@ pub struct Blame {
     #[arg(long, value_name = "US", value_parser = values::bound)]
     pub preempt_below: Option<f64>,
 
-    /// A groups file, or a folder of *.toml.
-    #[arg(long, short, value_name = "PATH", default_value = "/etc/commensal/groups.d")]
-    pub config: PathBuf,
+    /// A groups file, or a folder of *.toml [default: that of the running agent, or /etc/commensal/groups.d].
+    #[arg(long, short, value_name = "PATH")]
+    pub config: Option<PathBuf>,
 
     /// Redraw a whole screen every second instead of adding lines.
     #[arg(long, conflicts_with = "json")]

@@ -2,6 +2,7 @@
 //! nothing on the machine.
 
 mod outputs;
+mod process;
 pub(super) mod target;
 
 use super::args::Blame;

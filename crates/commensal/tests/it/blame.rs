@@ -19,7 +19,11 @@ fn who_is_not_there() {
     check(&["nosuch.service"], "unit nosuch.service");
     check(&["/no/such"], "no cgroup /no/such");
     check(&["999999999"], "no process 999999999");
-    check(&["0123456789ab"], "container 0123456789ab");
+    check(&["0123456789ab"], "0123456789ab is not a process, cgroup, unit or container");
+    check(&["container:0123456789ab"], "container 0123456789ab");
+    check(&["process:nosuchname"], "no process with the name nosuchname");
+    check(&["unit:nosuch"], "unit nosuch");
+    check(&["group:nosuch"], "groups.d");
     check(&["nosuchgroup"], "nosuchgroup");
     let me = std::process::id().to_string();
     check(&[&me, "--against", &me], "cannot wait for itself");

@@ -10,6 +10,7 @@ mod agent_faults;
 mod antagonist;
 mod bad_input;
 mod blame;
+mod blame_names;
 mod canaries;
 mod config;
 mod density;

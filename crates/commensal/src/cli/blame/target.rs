@@ -1,6 +1,8 @@
-//! Resolves the targets named on the command line: finds the cgroups or processes that a name stands for.
+//! Resolves the targets named on the command line: finds the cgroups and processes that a name stands for.
 
 use super::Blame;
+use super::process;
+use crate::cli::agent;
 use crate::context::Context;
 use anyhow::{anyhow, bail};
 use commensal_blame::names::{Asked, Cgroups, short};
@@ -8,19 +10,16 @@ use commensal_blame::{Subject, WaitProbe};
 use commensal_core::actual::CgroupPath;
 use commensal_core::group::Class;
 use commensal_core::member::ProcessId;
-use commensal_core::process::Stat;
+use commensal_core::text::visible;
 use commensal_host::Host;
-use commensal_reconcile::PlanRequest;
-use commensal_sensors::machine;
+use commensal_sensors::processes::places;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::fmt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Fields of `/proc/PID/stat`: the kernel's flags, and the number of threads.
-const FLAGS: usize = 9;
-const THREADS: usize = 20;
-/// Flag of kernel threads (`PF_KTHREAD`, include/linux/sched.h).
-const KERNEL_THREAD: u64 = 0x20_0000;
+/// The groups file if neither an option nor a running agent names one.
+const GROUPS: &str = "/etc/commensal/groups.d";
 
 /// A target and its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,6 +33,50 @@ pub struct Named {
 pub struct Who {
     pub online: Vec<Named>,
     pub offline: Vec<Named>,
+}
+
+/// What a name can stand for. If it stands for several things of which one contains the others, the first of them
+/// in this order counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Group,
+    Container,
+    Unit,
+    Cgroup,
+    Process,
+}
+
+impl Kind {
+    const ALL: [Kind; 5] = [Kind::Group, Kind::Container, Kind::Unit, Kind::Cgroup, Kind::Process];
+
+    /// The kinds that a name without a kind can have, and the name.
+    fn of(text: &str) -> (Vec<Kind>, &str) {
+        if let Some((kind, name)) = text.split_once(':')
+            && let Some(index) = Kind::ALL.iter().position(|one| one.to_string() == kind)
+        {
+            return (vec![Kind::ALL[index]], name);
+        }
+        const UNITS: [&str; 3] = [".service", ".slice", ".scope"];
+        let kinds = match text {
+            _ if text.parse::<u32>().is_ok() => vec![Kind::Process],
+            _ if text.contains('/') => vec![Kind::Cgroup],
+            _ if UNITS.iter().any(|ending| text.ends_with(ending)) => vec![Kind::Unit],
+            _ => Kind::ALL.to_vec(),
+        };
+        (kinds, text)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kind::Group => "group",
+            Kind::Container => "container",
+            Kind::Unit => "unit",
+            Kind::Cgroup => "cgroup",
+            Kind::Process => "process",
+        })
+    }
 }
 
 /// Reads the cgroups of this machine, and the names of their containers.
@@ -56,177 +99,254 @@ pub fn users(context: &Context) -> BTreeMap<u32, String> {
 
 /// Resolves all targets. By default these are the online groups of the groups file, against its offline groups.
 pub fn find(context: &mut Context, cgroups: Option<&Cgroups>, options: &Blame) -> anyhow::Result<Who> {
+    let config = options
+        .config
+        .clone()
+        .or_else(|| agent::groups_file(context))
+        .unwrap_or_else(|| PathBuf::from(GROUPS));
+    let mut names = Names { context, cgroups, config, groups: None };
     let mut who = Who::default();
     if options.target.is_empty() {
-        for class in [Class::Online, Class::Offline] {
-            let found = of_class(context, cgroups, options, class)?;
-            match class {
-                Class::Online => who.online = found,
-                Class::Offline => who.offline = found,
-            }
-        }
+        who.online = names.groups(&|_, class| class == Class::Online)?;
+        who.offline = names.groups(&|_, class| class == Class::Offline)?;
         if who.online.is_empty() {
             bail!(
-                "{} has no online group with a cgroup; name a unit, cgroup, process or container",
-                options.config.display()
+                "{} has no online group with a cgroup or process; name a unit, cgroup, process or container",
+                names.config.display()
             );
         }
     }
     for text in &options.target {
-        who.online.extend(one(context, cgroups, options, text)?);
+        who.online.extend(names.one(text)?);
     }
     for text in &options.against {
-        who.offline.extend(one(context, cgroups, options, text)?);
+        who.offline.extend(names.one(text)?);
     }
     if options.check && who.offline.is_empty() {
         bail!(
             "--check needs offline work with a budget: name it with --against, or in a group of the groups file"
         );
     }
-    let both = who.offline.iter().find(|one| who.online.iter().any(|other| other.subject == one.subject));
+    let both = who.offline.iter().find(|one| who.online.iter().any(|other| overlap(one, other)));
     if let Some(both) = both {
         bail!("{} cannot wait for itself: it is named as target and in --against", both.name);
     }
     Ok(who)
 }
 
-fn one(
-    context: &mut Context,
-    cgroups: Option<&Cgroups>,
-    options: &Blame,
-    text: &str,
-) -> anyhow::Result<Vec<Named>> {
-    let asked = Asked::parse(text, cgroups.map(|found| found.mount.as_str()));
-    if let Asked::Process(pid) = asked {
-        return process(&context.host, pid).map(|one| vec![one]);
+/// Whether two targets have a process or a cgroup in common.
+fn overlap(one: &Named, other: &Named) -> bool {
+    match (&one.subject, &other.subject) {
+        (Subject::Processes(these), Subject::Processes(those)) => these.iter().any(|id| those.contains(id)),
+        (these, those) => these == those,
     }
-    let cgroups = cgroups.ok_or_else(|| {
-        anyhow!(
-            "{text}: no cgroup hierarchy with the CPU controller is mounted here; name a process by its PID instead"
-        )
-    })?;
-    let named = |path: &CgroupPath| cgroups.subject(path).map(|subject| Named { name: short(path), subject });
-    match &asked {
-        Asked::Cgroup(path) => match named(path) {
-            Some(one) => Ok(vec![one]),
-            None => bail!("there is no cgroup {path} in {}", cgroups.mount),
-        },
-        Asked::Unit(unit) => match cgroups.called(&asked).iter().find_map(named) {
-            Some(one) => Ok(vec![Named { name: unit.clone(), ..one }]),
-            None => bail!("unit {unit} has no cgroup in {}; is the unit running?", cgroups.mount),
-        },
-        Asked::Container(id) => match cgroups.called(&asked).as_slice() {
-            [path] => Ok(named(path).into_iter().collect()),
-            [] => bail!("container {id} has no cgroup in {}; is the container running?", cgroups.mount),
-            several => bail!("the IDs of {} containers begin with {id}; give more digits", several.len()),
-        },
-        Asked::Name(name) => match cgroups.container_called(name) {
-            Some(id) => match cgroups.called(&Asked::Container(id.to_owned())).iter().find_map(named) {
-                Some(one) => Ok(vec![Named { name: name.clone(), ..one }]),
-                None => bail!("container {name} runs, but its cgroup is not in {}", cgroups.mount),
+}
+
+/// What names stand for on this machine.
+struct Names<'a> {
+    context: &'a mut Context,
+    cgroups: Option<&'a Cgroups>,
+    config: PathBuf,
+    /// The members of each group of the groups file, once they have been looked for.
+    groups: Option<Vec<(String, Class, Vec<Named>)>>,
+}
+
+impl Names<'_> {
+    /// Resolves a name to the one thing that it stands for.
+    fn one(&mut self, text: &str) -> anyhow::Result<Vec<Named>> {
+        let (kinds, name) = Kind::of(text);
+        if let [kind] = kinds.as_slice() {
+            let found = self.of_kind(*kind, name)?;
+            return found.ok_or_else(|| self.nothing(*kind, name));
+        }
+        let mut found = Vec::new();
+        let mut obstacles = String::new();
+        for kind in &kinds {
+            match self.of_kind(*kind, name) {
+                Ok(Some(named)) => found.push((*kind, named)),
+                Ok(None) => {}
+                Err(error) => obstacles += &format!("\n  {kind}: {error:#}"),
+            }
+        }
+        let mut index = 0;
+        while index < found.len() {
+            let inner = &found[index].1;
+            let is_outer = |other: usize| other != index && self.contains(&found[other].1, inner);
+            // Of two that contain each other, the first stays.
+            let outer = (0..found.len()).find(|other| {
+                is_outer(*other) && (*other < index || !self.contains(inner, &found[*other].1))
+            });
+            if outer.is_some() {
+                found.remove(index);
+            } else {
+                index += 1;
+            }
+        }
+        match found.as_mut_slice() {
+            [] => bail!(
+                "{name} is not a process, cgroup, unit or container here, nor a group of {} with members{obstacles}",
+                self.config.display()
+            ),
+            [(_, one)] => Ok(std::mem::take(one)),
+            several => {
+                let mut words = format!("{} is {} things here; say which:", visible(name), several.len());
+                for (kind, named) in several {
+                    let all: Vec<_> = named.iter().map(|one| visible(&one.name)).collect();
+                    words += &format!("\n  {kind}:{}  {}", visible(name), all.join(", "));
+                }
+                bail!(words)
+            }
+        }
+    }
+
+    /// What a name of this kind stands for; `None` if there is no such thing.
+    fn of_kind(&mut self, kind: Kind, name: &str) -> anyhow::Result<Option<Vec<Named>>> {
+        if kind == Kind::Process {
+            let found = match name.parse() {
+                Ok(pid) => Some(process::numbered(&self.context.host, pid)?),
+                Err(_) => process::called(&self.context.host, name)?,
+            };
+            return Ok(found.map(|one| vec![one]));
+        }
+        if kind == Kind::Group {
+            let found = self.groups(&|group, _| group == name)?;
+            return Ok(Some(found).filter(|found| !found.is_empty()));
+        }
+        let cgroups = self.cgroups.ok_or_else(|| {
+            anyhow!("no cgroup hierarchy with the CPU controller is mounted here; name a process instead")
+        })?;
+        let named =
+            |path: &CgroupPath| cgroups.subject(path).map(|subject| Named { name: short(path), subject });
+        let called = |name: &str, asked: &Asked| {
+            let first = cgroups.called(asked).iter().find_map(named);
+            first.map(|one| vec![Named { name: name.to_owned(), ..one }])
+        };
+        Ok(match kind {
+            Kind::Unit if name.contains('.') => called(name, &Asked::Unit(name.to_owned())),
+            Kind::Unit => {
+                let unit = format!("{name}.service");
+                called(&unit, &Asked::Unit(unit.clone()))
+            }
+            Kind::Cgroup if name.contains('/') => {
+                let below = name.strip_prefix(&cgroups.mount).unwrap_or(name);
+                named(&CgroupPath::new(below)).map(|one| vec![one])
+            }
+            Kind::Cgroup => match cgroups.called(&Asked::Unit(name.to_owned())).as_slice() {
+                [] => None,
+                [path] => named(path).map(|one| vec![one]),
+                several => {
+                    let all: Vec<String> = several.iter().map(ToString::to_string).collect();
+                    bail!("{} cgroups have this name; give the path of one: {}", all.len(), all.join(", "))
+                }
             },
-            None => group(context, cgroups, options, name),
-        },
-        Asked::Process(_) => unreachable!("handled above"),
+            _ => match cgroups.container_called(name).map(str::to_owned) {
+                Some(id) => match called(name, &Asked::Container(id)) {
+                    None => bail!("container {name} runs, but its cgroup is not in {}", cgroups.mount),
+                    found => found,
+                },
+                None if name.len() >= 12 && name.chars().all(|c| c.is_ascii_hexdigit()) => {
+                    let id = Asked::Container(name.to_ascii_lowercase());
+                    match cgroups.called(&id).as_slice() {
+                        [path] => named(path).map(|one| vec![one]),
+                        [] => None,
+                        several => {
+                            bail!(
+                                "the IDs of {} containers begin with {name}; give more digits",
+                                several.len()
+                            )
+                        }
+                    }
+                }
+                None => None,
+            },
+        })
     }
-}
 
-/// Resolves the PID of a process. The probe takes the PID for one of the PID namespace in which this program runs, so
-/// /proc must show that namespace, too.
-fn process(host: &dyn Host, pid: u32) -> anyhow::Result<Named> {
-    if host.link(Path::new("/proc/self")).ok().as_deref() != Some(&std::process::id().to_string()) {
-        bail!(
-            "process {pid} cannot be told apart: /proc shows the processes of another PID namespace than the one that \
-             commensal runs in; mount its own (mount -t proc proc /proc), or name a cgroup"
-        );
+    /// The error if a name has one kind only, and there is no such thing.
+    fn nothing(&self, kind: Kind, name: &str) -> anyhow::Error {
+        let mount = self.cgroups.map_or("/sys/fs/cgroup", |cgroups| cgroups.mount.as_str());
+        match kind {
+            Kind::Unit => anyhow!("unit {name} has no cgroup in {mount}; is the unit running?"),
+            Kind::Container => {
+                anyhow!("container {name} has no cgroup in {mount}; is the container running?")
+            }
+            Kind::Cgroup => anyhow!("there is no cgroup {name} in {mount}"),
+            Kind::Process => anyhow!("there is no process with the name {name}"),
+            Kind::Group => anyhow!("{} has no group {name} with a cgroup or process", self.config.display()),
+        }
     }
-    let read = |file: &str| host.read_file(Path::new(&format!("/proc/{pid}/{file}")));
-    let (Ok(stat), Ok(status)) = (read("stat"), read("status")) else { bail!("there is no process {pid}") };
-    let comm = stat.split_once('(').and_then(|(_, rest)| rest.rsplit_once(')')).map_or("", |(comm, _)| comm);
-    let name = format!("{comm} ({pid})");
-    let Some((stat, start_ticks)) =
-        Stat::parse(&stat).and_then(|stat| stat.start_ticks().map(|ticks| (stat, ticks)))
-    else {
-        bail!("/proc/{pid}/stat cannot be understood");
-    };
-    let leader = status.lines().find_map(|line| line.strip_prefix("Tgid:")).map_or("", str::trim);
-    if leader != pid.to_string() {
-        bail!("{name} is a thread of process {leader}; name the process");
-    }
-    if stat.number::<u64>(FLAGS).is_some_and(|flags| flags & KERNEL_THREAD != 0) {
-        bail!("{name} is a kernel thread; blame measures user processes");
-    }
-    if is_zombie(&stat) {
-        bail!("{name} has ended already");
-    }
-    Ok(Named { name, subject: Subject::Processes(vec![ProcessId { pid, start_ticks }]) })
-}
 
-/// Whether all threads of the process have ended: if only the first one has, the process looks like a zombie, too.
-fn is_zombie(stat: &Stat<'_>) -> bool {
-    stat.has_ended() && stat.number(THREADS) == Some(1)
+    /// Whether all of the targets `inner` are inside of the targets `outer`.
+    fn contains(&self, outer: &[Named], inner: &[Named]) -> bool {
+        inner.iter().all(|one| match &one.subject {
+            Subject::Cgroup(id) => {
+                let path = self.cgroups.and_then(|cgroups| cgroups.path(*id));
+                path.is_some_and(|path| self.has_cgroup(outer, path))
+            }
+            Subject::Processes(ids) => ids.iter().all(|id| self.has_process(outer, id)),
+        })
+    }
+
+    fn has_cgroup(&self, outer: &[Named], path: &CgroupPath) -> bool {
+        let Some(cgroups) = self.cgroups else { return false };
+        outer.iter().any(|one| match &one.subject {
+            Subject::Cgroup(id) => cgroups.path(*id).is_some_and(|other| other.contains(path)),
+            Subject::Processes(_) => false,
+        })
+    }
+
+    fn has_process(&self, outer: &[Named], id: &ProcessId) -> bool {
+        let Some(cgroups) = self.cgroups else { return false };
+        let file = PathBuf::from(format!("/proc/{id}/cgroup"));
+        let place = places(&self.context.host, &file, &cgroups.found.hierarchies);
+        place.values().any(|path| self.has_cgroup(outer, path))
+            || outer.iter().any(|one| matches!(&one.subject, Subject::Processes(ids) if ids.contains(id)))
+    }
+
+    /// Returns the members of the groups that `wanted` selects: cgroups, and processes that are not in the group's cgroup
+    /// yet. They are those that a plan of the groups file finds.
+    fn groups(&mut self, wanted: &dyn Fn(&str, Class) -> bool) -> anyhow::Result<Vec<Named>> {
+        if self.groups.is_none() {
+            let cgroups = self
+                .cgroups
+                .ok_or_else(|| anyhow!("no cgroup hierarchy with the CPU controller is mounted here"))?;
+            let specs = self.context.specs(&self.config)?;
+            let desired = self.context.members(&specs, cgroups.found.clone())?;
+            let members = desired.groups.into_iter().map(|group| {
+                let paths = group.members.iter().map(|member| &member.path);
+                let named =
+                    |path: &CgroupPath| Some(Named { name: short(path), subject: cgroups.subject(path)? });
+                let mut found: Vec<Named> = paths.filter_map(named).collect();
+                let ids = group.processes.iter().map(|process| process.id);
+                let ids: Vec<ProcessId> = ids.filter(|id| !self.has_process(&found, id)).collect();
+                if !ids.is_empty() {
+                    let name = match ids.as_slice() {
+                        [one] => format!("process {one}"),
+                        several => format!("{} processes", several.len()),
+                    };
+                    found.push(Named { name, subject: Subject::Processes(ids) });
+                }
+                if let [one] = found.as_mut_slice() {
+                    one.name = group.name.to_string();
+                } else {
+                    found.iter_mut().for_each(|one| one.name = format!("{} {}", group.name, one.name));
+                }
+                (group.name.to_string(), group.class, found)
+            });
+            self.groups = Some(members.collect());
+        }
+        let all = self.groups.iter().flatten();
+        Ok(all
+            .filter(|(name, class, _)| wanted(name, *class))
+            .flat_map(|(_, _, named)| named.clone())
+            .collect())
+    }
 }
 
 /// Whether this program runs in the first PID namespace of the machine. Only there is a PID of the probe one of /proc.
 pub fn sees_every_process(context: &Context) -> bool {
     const FIRST: &str = "pid:[4026531836]";
     context.host.link(Path::new("/proc/self/ns/pid")).is_ok_and(|own| own == FIRST)
-}
-
-fn of_class(
-    context: &mut Context,
-    cgroups: Option<&Cgroups>,
-    options: &Blame,
-    class: Class,
-) -> anyhow::Result<Vec<Named>> {
-    let cgroups =
-        cgroups.ok_or_else(|| anyhow!("no cgroup hierarchy with the CPU controller is mounted here"))?;
-    members(context, cgroups, options, &|_, of| of == class)
-}
-
-/// Resolves a group of the groups file to its cgroups.
-fn group(
-    context: &mut Context,
-    cgroups: &Cgroups,
-    options: &Blame,
-    name: &str,
-) -> anyhow::Result<Vec<Named>> {
-    let found = members(context, cgroups, options, &|group, _| group == name);
-    match found {
-        Ok(found) if !found.is_empty() => Ok(found),
-        Ok(_) => bail!(
-            "{name} is not a process, cgroup, unit or container here, nor a group of {} that has a cgroup",
-            options.config.display()
-        ),
-        Err(error) => Err(error.context(format!(
-            "{name} is not a process, cgroup, unit or container here, and the groups file cannot be read"
-        ))),
-    }
-}
-
-/// Returns the cgroups of the groups that `wanted` selects, each with the name of its group.
-fn members(
-    context: &mut Context,
-    cgroups: &Cgroups,
-    options: &Blame,
-    wanted: &dyn Fn(&str, Class) -> bool,
-) -> anyhow::Result<Vec<Named>> {
-    let specs = context.specs(&options.config)?;
-    let machine = machine::machine(&context.host)?;
-    let desired = context.instance().desired(&machine, &PlanRequest::all(&specs), &cgroups.found)?;
-    let mut found = Vec::new();
-    for group in desired.groups.iter().filter(|group| wanted(group.name.as_str(), group.class)) {
-        let several = group.members.len() > 1;
-        for member in &group.members {
-            let Some(subject) = cgroups.subject(&member.path) else { continue };
-            let name = match several {
-                true => format!("{} {}", group.name, short(&member.path)),
-                false => group.name.to_string(),
-            };
-            found.push(Named { name, subject });
-        }
-    }
-    Ok(found)
 }
 
 /// The targets that have ended, with the time since the start of the measurement after which they did. `probe` knows it
@@ -242,12 +362,7 @@ pub fn ended(
         let here = match &named.subject {
             Subject::Processes(ids) => match probe {
                 Some(probe) => return probe.ended(index).map(|after| (index, after)),
-                None => ids.iter().any(|id| {
-                    let stat = context.host.read_file(Path::new(&format!("/proc/{id}/stat")));
-                    let stat = stat.unwrap_or_default();
-                    let is = |stat: Stat<'_>| stat.start_ticks() == Some(id.start_ticks) && !is_zombie(&stat);
-                    Stat::parse(&stat).is_some_and(is)
-                }),
+                None => ids.iter().any(|id| process::lives(&context.host, id)),
             },
             Subject::Cgroup(id) => cgroups.is_none_or(|cgroups| {
                 let Some(path) = cgroups.path(*id) else { return true };
