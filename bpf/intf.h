@@ -25,7 +25,9 @@ enum class {
 	CLASS_IRQ	= 5,
 	CLASS_EXPELLING	= 6,	/* online, and offline work must leave the SMT siblings */
 	CLASSES		= 7,
-	KINDS		= CLASS_EXPELLING,	/* number of classes that the probe distinguishes: all before this one */
+	/* What the probe distinguishes: the classes before this one, and tasks of OTHER that the scheduler prefers to all of these. */
+	CLASS_REALTIME	= CLASS_EXPELLING,
+	KINDS		= CLASSES,
 };
 
 /* ---- the probe ---- */

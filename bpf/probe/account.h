@@ -203,6 +203,18 @@ static __always_inline void join(struct task_state *task, u32 class)
 		count(class, 1);
 }
 
+/* Whether tasks of this kind are told apart by cgroup. */
+static __always_inline bool has_cgroup(u32 kind)
+{
+	return kind <= CLASS_OFFLINE || kind == CLASS_REALTIME;
+}
+
+/* Kind of a task of this class. Real-time, deadline and stop tasks have a priority of their own, below that of all others. */
+static __always_inline u32 kind_of(struct task_struct *p, u32 class)
+{
+	return class == CLASS_OTHER && p->prio < MAX_RT_PRIO ? CLASS_REALTIME : KIND(class);
+}
+
 /* Uses no variable index into stack or map values, because not every verifier accepts that. */
 static __always_inline void add(u64 *ns, u32 kind, u64 d)
 {
@@ -211,6 +223,7 @@ static __always_inline void add(u64 *ns, u32 kind, u64 d)
 	else if (kind == CLASS_OFFLINE) ns[CLASS_OFFLINE] += d;
 	else if (kind == CLASS_KERNEL) ns[CLASS_KERNEL] += d;
 	else if (kind == CLASS_IDLE) ns[CLASS_IDLE] += d;
+	else if (kind == CLASS_REALTIME) ns[CLASS_REALTIME] += d;
 	else ns[CLASS_IRQ] += d;
 }
 
@@ -349,12 +362,14 @@ static __always_inline void blame(struct cpu_state *c, u32 target, u32 kind, u64
 
 static __always_inline u64 take(u64 *left, u32 kind, u64 ns)
 {
-	u64 have = kind == CLASS_OTHER ? left[CLASS_OTHER] : kind == CLASS_ONLINE ? left[CLASS_ONLINE] : left[CLASS_OFFLINE];
+	u64 have = kind == CLASS_OTHER ? left[CLASS_OTHER] : kind == CLASS_ONLINE ? left[CLASS_ONLINE] :
+		   kind == CLASS_OFFLINE ? left[CLASS_OFFLINE] : left[CLASS_REALTIME];
 	u64 taken = ns < have ? ns : have;
 
 	if (kind == CLASS_OTHER) left[CLASS_OTHER] -= taken;
 	else if (kind == CLASS_ONLINE) left[CLASS_ONLINE] -= taken;
-	else left[CLASS_OFFLINE] -= taken;
+	else if (kind == CLASS_OFFLINE) left[CLASS_OFFLINE] -= taken;
+	else left[CLASS_REALTIME] -= taken;
 	return taken;
 }
 
@@ -412,7 +427,7 @@ __noinline int divide_one(struct window *w, u32 back)
 		from = w->from;
 	if (to > w->to)
 		to = w->to;
-	if (to <= from || kind > CLASS_OFFLINE)
+	if (to <= from || !has_cgroup(kind))
 		return 0;
 	ns = to - from;
 	if (ns > one->net)
@@ -434,11 +449,11 @@ static __noinline int divide(struct window *w)
 	w->head = c->head;
 	if (is_new(c)) {
 		u32 first = KIND(first_class(c));
-		u64 taken = first <= CLASS_OFFLINE ? take(w->left, first, w->to - w->from) : 0;
+		u64 taken = has_cgroup(first) ? take(w->left, first, w->to - w->from) : 0;
 
 		if (taken)
 			attribute(w, here, first, c->first_cgroup, c->first_tgid, taken);
-	} else if (c->tenant <= CLASS_OFFLINE && c->tenure && c->tenure < w->to) {
+	} else if (has_cgroup(c->tenant) && c->tenure && c->tenure < w->to) {
 		u64 from = c->tenure > w->from ? c->tenure : w->from;
 		u64 taken = take(w->left, c->tenant, w->to - from);
 
@@ -454,6 +469,8 @@ static __noinline int divide(struct window *w)
 		attribute(w, here, CLASS_ONLINE, NOBODY, 0, w->left[CLASS_ONLINE]);
 	if (w->left[CLASS_OFFLINE])
 		attribute(w, here, CLASS_OFFLINE, NOBODY, 0, w->left[CLASS_OFFLINE]);
+	if (w->left[CLASS_REALTIME])
+		attribute(w, here, CLASS_REALTIME, NOBODY, 0, w->left[CLASS_REALTIME]);
 	return 0;
 }
 
@@ -650,7 +667,7 @@ static __always_inline void part(struct task_state *task, struct cpu_state *c, u
 		t->wait[k] += w.left[k];
 		task->wait[k] += w.left[k];
 		target->wait[k] += w.left[k];
-		if (k <= CLASS_OFFLINE)
+		if (has_cgroup(k))
 			by_tasks += w.left[k];
 	}
 	if (control.alarm_ns && w.left[CLASS_OFFLINE])
@@ -659,7 +676,7 @@ static __always_inline void part(struct task_state *task, struct cpu_state *c, u
 	w.from = now > sum ? now - sum : 0;
 	if (!by_tasks)
 		return;
-	if (ended && ended->kind <= CLASS_OFFLINE && ended->from < now) {
+	if (ended && has_cgroup(ended->kind) && ended->from < now) {
 		u64 ns = now - (ended->from > w.from ? ended->from : w.from);
 
 		ns = take(w.left, ended->kind, ns < ended->net ? ns : ended->net);

@@ -48,7 +48,7 @@ static __noinline int meet(struct cpu_state *c)
 			c->tgid = p->tgid;
 	}
 	c->class = class;
-	c->tenant = KIND(class);
+	c->tenant = kind_of(p, class);
 	if (KIND(class) == CLASS_OFFLINE) {
 		__sync_fetch_and_add(&offline_cpus, 1);
 		if (c->waiters > 0)
@@ -60,7 +60,7 @@ static __noinline int meet(struct cpu_state *c)
 	c->tenure = from;
 	c->in_irq = 0;
 	c->irq_depth = 0;
-	c->kind = KIND(class);
+	c->kind = c->tenant;
 	ordered();
 	c->since = from;
 	c->generation = control.generation;
@@ -147,13 +147,13 @@ int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_s
 			ended.tgid = c->tgid;
 		/* Kept for the other threads that are queued here. */
 		if (c->waiters > waits || !control.primed) {
-			if (ended.kind <= CLASS_OFFLINE && ended.from < now)
+			if (has_cgroup(ended.kind) && ended.from < now)
 				keep(c, cpu, &ended);
 			c->kept = now;
 		}
 	}
-	turn(c, now, KIND(class));
-	c->tenant = KIND(class);
+	c->tenant = kind_of(next, class);
+	turn(c, now, c->tenant);
 	c->class = class;
 	c->cgroup = cgroup;
 	if (by_command)
@@ -555,7 +555,7 @@ int prime(struct bpf_iter__task *context)
 
 		if (c && is_new(c)) {
 			c->first_generation = control.generation;
-			c->first_class = class;
+			c->first_class = kind_of(p, class) == CLASS_REALTIME ? CLASS_REALTIME : class;
 			c->first_cgroup = id_of(cgroup);
 			c->first_tgid = by_command && class == CLASS_OTHER ? p->tgid : 0;
 		}

@@ -24,6 +24,7 @@ struct task_struct___named {
 #pragma clang attribute pop
 
 #define RING		512	/* tenures that are kept per CPU; a power of two */
+#define MAX_RT_PRIO	100	/* include/linux/sched/prio.h */
 #define NOBODY		(~0ULL)	/* in place of a cgroup: tenures that the ring no longer holds */
 #define KIND(class)	((class) & 0xff)
 #define TARGET(class)	((class) >> 8)

@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn counters_and_histograms() {
         let mut figures = Figures::default();
-        let wait = ByKind([7_000_000_000, 0, 3_000_000_000, 0, 0, 500_000_000]);
+        let wait = ByKind([7_000_000_000, 0, 3_000_000_000, 0, 0, 500_000_000, 0]);
         figures.subjects.push(TargetStats { run_ns: 2_000_000_000, waits: 9, wait });
         for (kind, id, ns) in [(Kind::Other, Some(1), 4_000_000_000), (Kind::Offline, Some(2), 3_000_000_000)]
         {

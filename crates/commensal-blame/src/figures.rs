@@ -23,12 +23,16 @@ pub enum Kind {
     Idle,
     /// An interrupt handler, as far as the kernel has tracepoints for that interrupt.
     Interrupt,
+    /// A user-space task that is neither online nor offline, with a real-time or deadline policy.
+    RealTime,
 }
 
 impl Kind {
     /// All kinds, in the order that the BPF program uses.
-    pub const ALL: [Kind; 6] =
-        [Kind::Other, Kind::Online, Kind::Offline, Kind::Kernel, Kind::Idle, Kind::Interrupt];
+    pub const ALL: [Kind; 7] =
+        [Kind::Other, Kind::Online, Kind::Offline, Kind::Kernel, Kind::Idle, Kind::Interrupt, Kind::RealTime];
+    /// The kinds whose tasks are told apart by cgroup.
+    pub const OF_CGROUPS: [Kind; 4] = [Kind::Other, Kind::Online, Kind::Offline, Kind::RealTime];
 
     /// The kind's name in machine-readable output.
     #[must_use]
@@ -40,13 +44,14 @@ impl Kind {
             Kind::Kernel => "kernel",
             Kind::Idle => "nobody",
             Kind::Interrupt => "interrupts",
+            Kind::RealTime => "real-time",
         }
     }
 }
 
 /// Time by [`Kind`] (ns).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ByKind(pub [u64; 6]);
+pub struct ByKind(pub [u64; Kind::ALL.len()]);
 
 impl ByKind {
     /// Time of one kind (ns).
@@ -64,7 +69,7 @@ impl ByKind {
     /// Time of all kinds except online tasks and idle (ns): the wait caused by others.
     #[must_use]
     pub fn by_others(&self) -> u64 {
-        [Kind::Other, Kind::Offline, Kind::Kernel, Kind::Interrupt].iter().map(|kind| self.of(*kind)).sum()
+        self.sum() - self.of(Kind::Online) - self.of(Kind::Idle)
     }
 
     /// Adds the times of `other`, kind by kind.
@@ -84,7 +89,7 @@ impl ByKind {
 pub struct Culprit {
     /// Index of the target that waited.
     pub subject: u32,
-    /// Kind of the task: other, online or offline.
+    /// Kind of the task: one of [`Kind::OF_CGROUPS`].
     pub kind: Kind,
     /// Cgroup of the task; `None` if more tasks took turns during one wait than the probe can distinguish.
     pub cgroup: Option<u64>,
@@ -273,6 +278,8 @@ pub struct Figures {
     pub commands: BTreeMap<Command, u64>,
     /// Time of the CPUs by kind (ns), including the time in which no thread waited.
     pub cpu: ByKind,
+    /// Time for which each CPU was idle (ns), by number.
+    pub idle_ns: Vec<u64>,
     /// Number of runs of the probe's programs that the kernel skipped, because a program was already running on that
     /// CPU.
     pub skipped: u64,
@@ -298,6 +305,8 @@ impl Figures {
             let came = now.saturating_sub(earlier.commands.get(command).copied().unwrap_or(0));
             (came > 0).then(|| (command.clone(), came))
         });
+        let idle =
+            |(cpu, now): (usize, &u64)| now.saturating_sub(earlier.idle_ns.get(cpu).copied().unwrap_or(0));
         Figures {
             time_ns: self.time_ns.saturating_sub(earlier.time_ns),
             wait: self.wait.since(&earlier.wait),
@@ -309,6 +318,7 @@ impl Figures {
             culprits: culprits.collect(),
             commands: commands.collect(),
             cpu: self.cpu.since(&earlier.cpu),
+            idle_ns: self.idle_ns.iter().enumerate().map(idle).collect(),
             skipped: self.skipped.saturating_sub(earlier.skipped),
         }
     }
@@ -393,7 +403,7 @@ mod tests {
     #[test]
     fn a_difference_of_readings() {
         let culprit = Culprit { subject: 0, kind: Kind::Other, cgroup: Some(7) };
-        let mut then = Figures { time_ns: 10, wait: ByKind([1, 2, 3, 4, 5, 6]), ..Figures::default() };
+        let mut then = Figures { time_ns: 10, wait: ByKind([1, 2, 3, 4, 5, 6, 0]), ..Figures::default() };
         then.culprits.insert(culprit, 5);
         then.counters.run_ns = 1_000;
         let mut now = then.clone();

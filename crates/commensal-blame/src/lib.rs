@@ -22,6 +22,7 @@ pub mod names;
 pub mod preflight;
 pub mod probe;
 pub mod report;
+pub mod surroundings;
 pub mod unattributed;
 pub mod verdict;
 
@@ -30,6 +31,7 @@ pub use figures::{Command, Culprit, Figures, Kind, Thread};
 pub use histogram::Histogram;
 pub use probe::{RaisedAlarm, WaitProbe};
 pub use report::{Labels, Report};
+pub use surroundings::Surroundings;
 pub use verdict::{Bounds, Verdict};
 
 /// A target of the probe: the cgroup or processes whose threads the probe observes.

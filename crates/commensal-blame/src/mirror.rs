@@ -251,13 +251,14 @@ pub const LAYOUTS: [Layout; 12] = [
     OpenCulprit::LAYOUT,
 ];
 /// Constants of `bpf/intf.h`, with their values in Rust.
-const NUMBERS: [(&str, u64); 10] = [
+const NUMBERS: [(&str, u64); 11] = [
     ("CLASS_OTHER", Kind::Other as u64),
     ("CLASS_ONLINE", Kind::Online as u64),
     ("CLASS_OFFLINE", Kind::Offline as u64),
     ("CLASS_KERNEL", Kind::Kernel as u64),
     ("CLASS_IDLE", Kind::Idle as u64),
     ("CLASS_IRQ", Kind::Interrupt as u64),
+    ("CLASS_REALTIME", Kind::RealTime as u64),
     ("ASLEEP", ASLEEP as u64),
     ("RUNNING", RUNNING as u64),
     ("START", START as u64),

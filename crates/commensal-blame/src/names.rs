@@ -51,6 +51,11 @@ impl Cgroups {
         self.by_path.get(path).copied().map(Subject::Cgroup)
     }
 
+    /// The paths of all cgroups, as last read.
+    pub fn paths(&self) -> impl Iterator<Item = &CgroupPath> {
+        self.by_path.keys()
+    }
+
     /// The path of a cgroup, as last read; `None` if the cgroup is unknown.
     #[must_use]
     pub fn path(&self, id: u64) -> Option<&CgroupPath> {

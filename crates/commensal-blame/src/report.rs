@@ -3,9 +3,11 @@
 //! A target is a cgroup or process whose waits for a CPU the probe measured. A culprit is a cgroup whose tasks held the
 //! CPU during these waits. The peers of a waiting thread are the online targets' other threads.
 
+mod causes;
 mod picture;
 mod text;
 
+pub use causes::Cause;
 pub use picture::escape;
 
 use crate::Histogram;
@@ -45,6 +47,9 @@ pub struct Report {
     pub wait_ms_per_cpu_s: Option<f64>,
     /// Wait caused by other groups, the kernel and interrupts, per second of the targets' CPU time (ms).
     pub by_others_ms_per_cpu_s: Option<f64>,
+    /// What kept the targets from a CPU, and what to do about it, with the largest first. Empty without
+    /// [`Report::explain`].
+    pub causes: Vec<Cause>,
     /// Tasks and other activities that held the CPU during the waits, with the largest wait first. This program's own load
     /// generator comes last: it is part of the measurement, and in no way a cause that the service has in use.
     pub culprits: Vec<Row>,
@@ -76,8 +81,8 @@ pub struct Report {
 pub struct Row {
     /// Name of a cgroup, or a description.
     pub name: String,
-    /// Kind of the culprit: `other`, `peers`, `offline`, `kernel`, `nobody` (no task held the CPU), `interrupts`, or
-    /// `load generator` (this program's own).
+    /// Kind of the culprit: `other`, `real-time`, `peers`, `offline`, `kernel`, `nobody` (no task held the CPU),
+    /// `interrupts`, or `load generator` (this program's own).
     pub kind: &'static str,
     /// Wait while the culprit held the CPU (ms).
     pub ms: f64,
@@ -269,7 +274,7 @@ impl Report {
             rows.sort_by(|a, b| b.2.cmp(&a.2).then_with(|| a.0.cmp(&b.0)));
             let of_cgroup = |(name, kind, ns): (String, Kind, u64)| {
                 let mut culprit = row(run_ns, wait.sum(), (name, kind, ns));
-                if kind == Kind::Other && culprit.share >= BROKEN_DOWN {
+                if [Kind::Other, Kind::RealTime].contains(&kind) && culprit.share >= BROKEN_DOWN {
                     let parts = commands(&others, subject, &culprit.name, ns, names.cgroup);
                     let part = |(command, ns)| {
                         CommandRow::new(command, labels, row(run_ns, wait.sum(), (String::new(), kind, ns)))
@@ -300,6 +305,7 @@ impl Report {
             wait_ms: wait as f64 / MS,
             wait_ms_per_cpu_s: figures.per_cpu_second(wait),
             by_others_ms_per_cpu_s: figures.per_cpu_second(figures.wait.by_others()),
+            causes: Vec::new(),
             culprits: culprits(None, counters.run_ns, &figures.wait),
             wake: Delay::of(&figures.wake_delay),
             preemption: Delay::of(&figures.preempt_delay),
@@ -363,7 +369,7 @@ fn rows(wait: &ByKind, culprits: &[(Culprit, u64)], names: &Names<'_>) -> Vec<(S
     let rest = named.split_off(named.len().min(NAMED));
     let mut rows: Vec<(String, Kind, u64)> =
         named.into_iter().map(|((name, kind), ns)| (name, kind, ns)).collect();
-    for kind in [Kind::Other, Kind::Online, Kind::Offline] {
+    for kind in Kind::OF_CGROUPS {
         let of_kind = rest.iter().filter(|((_, of), _)| *of == kind);
         rows.push((
             format!("{} other cgroups", of_kind.clone().count()),
@@ -377,6 +383,7 @@ fn rows(wait: &ByKind, culprits: &[(Culprit, u64)], names: &Names<'_>) -> Vec<(S
     for (kind, what) in [
         (Kind::Other, unnamed),
         (Kind::Offline, unnamed),
+        (Kind::RealTime, unnamed),
         (Kind::Online, if names.several { unnamed } else { OWN_PEERS }),
         (Kind::Kernel, "kernel threads"),
         (Kind::Idle, "nobody (idle wake-up, throttling)"),
@@ -469,7 +476,7 @@ mod tests {
     #[test]
     fn the_rest_is_summed_and_nothing_is_lost() {
         let mut figures =
-            Figures { wait: ByKind([66_000_000, 5_000_000, 0, 1_000_000, 0, 0]), ..Figures::default() };
+            Figures { wait: ByKind([66_000_000, 5_000_000, 0, 1_000_000, 0, 0, 0]), ..Figures::default() };
         figures.counters.run_ns = 2_000_000_000;
         for id in 1..=11 {
             let culprit = Culprit { subject: 0, kind: Kind::Other, cgroup: Some(id) };
@@ -503,7 +510,7 @@ mod tests {
         ] {
             let mut figures = Figures::default();
             let culprit = Culprit { subject: 0, kind: Kind::Offline, cgroup: Some(7) };
-            let wait = ByKind([20_000_000, 0, 5_000_000, 0, 0, 0]);
+            let wait = ByKind([20_000_000, 0, 5_000_000, 0, 0, 0, 0]);
             figures.subjects.push(TargetStats { run_ns: 1_000_000, waits: 1, wait });
             figures.culprits.insert(culprit, 5_000_000);
             // The user who starts a command chooses its name.
@@ -535,7 +542,7 @@ mod tests {
     // promise 31
     #[test]
     fn a_large_cgroup_is_broken_down_by_command_and_user() {
-        let mut figures = Figures { wait: ByKind([1_000_000_000, 0, 0, 0, 0, 0]), ..Figures::default() };
+        let mut figures = Figures { wait: ByKind([1_000_000_000, 0, 0, 0, 0, 0, 0]), ..Figures::default() };
         figures.counters.run_ns = 1_000_000_000;
         figures.subjects.push(TargetStats { run_ns: 1_000_000_000, waits: 3, wait: figures.wait });
         let mut held = |cgroup, ns: u64, commands: &[(&str, u32, u64)]| {
@@ -590,7 +597,7 @@ mod tests {
     #[test]
     fn the_load_generator_is_no_culprit_among_others() {
         let check = |of_generator: u64, of_others: u64, rows: &[(&str, f64)]| {
-            let wait = ByKind([of_generator + of_others, 0, 3, 0, 0, 0].map(|ms| ms * 1_000_000));
+            let wait = ByKind([of_generator + of_others, 0, 3, 0, 0, 0, 0].map(|ms| ms * 1_000_000));
             let mut figures = Figures { wait, ..Figures::default() };
             figures.counters.run_ns = 1_000_000_000;
             figures.subjects.push(TargetStats { run_ns: 1_000_000_000, waits: 3, wait });

@@ -168,14 +168,17 @@ impl WaitProbe {
                 commands.add(host, &CommandKey { cgroup, target, tgid: key.tgid }, ended, *ns);
             }
         }
+        let mut idle_ns = Vec::new();
         for state in states {
-            cpu.add(&ByKind(state.ns));
+            let mut of_cpu = ByKind(state.ns);
             // Adds the time since the last context switch, unless the CPU is writing its state at this moment.
             let (_, since, kind) = self.occupant(&state);
             let since = if state.generation == self.control.generation { state.since } else { since };
             if since > 0 && kind < KINDS {
-                cpu.0[kind] += now.saturating_sub(since);
+                of_cpu.0[kind] += now.saturating_sub(since);
             }
+            idle_ns.push(of_cpu.of(Kind::Idle));
+            cpu.add(&of_cpu);
             // Adds the culprit's time that the CPU has not yet written to the map of culprits.
             if state.pending > 0 {
                 *culprits.entry(culprit(state.last)).or_default() += state.pending;
@@ -189,7 +192,7 @@ impl WaitProbe {
                 Err(error) => return Err(failed("read the probe's maps")(error)),
             }
         }
-        let mut figures = Figures { cpu, culprits, commands: commands.sums(), ..totals };
+        let mut figures = Figures { cpu, idle_ns, culprits, commands: commands.sums(), ..totals };
         for program in &self.programs {
             let info = format!("/proc/self/fdinfo/{}", program.as_fd().as_raw_fd());
             let info = host.read_file(Path::new(&info)).unwrap_or_default();

@@ -79,6 +79,7 @@ fn in_words(kind: &'static str) -> &'static str {
         "offline" => "offline work",
         "kernel" => "kernel threads",
         "nobody" => "nobody (idle wake-up, throttling)",
+        "real-time" => "real-time tasks",
         other => other,
     }
 }
@@ -86,7 +87,7 @@ fn in_words(kind: &'static str) -> &'static str {
 const STYLE: &str = "\
 text{font:12px ui-monospace,monospace;fill:#1b1b1b}.name{font-weight:600;fill:currentColor}rect{stroke:#fff;stroke-width:.6}\
 .waiter{fill:#c9d4de}.offline{fill:#e4633c}.other{fill:#edb54a}.peers{fill:#6aa5d8}.kernel{fill:#a58bd0}.nobody{fill:#c8c8c2}\
-.interrupts{fill:#62b8a4}";
+.interrupts{fill:#62b8a4}.real-time{fill:#d98cb3}";
 
 impl Report {
     /// Draws the picture as SVG.

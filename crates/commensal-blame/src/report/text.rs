@@ -11,24 +11,7 @@ impl Report {
     #[must_use]
     pub fn text(&self) -> String {
         let mut out = String::new();
-        let _ = writeln!(
-            out,
-            "{}: {:.2} s on a CPU and {} waiting for one in {:.1} s ({} waits)",
-            visible(&self.subjects.join(", ")),
-            self.run_s,
-            time(self.wait_ms),
-            self.seconds,
-            self.waits
-        );
-        let _ = match (self.wait_ms_per_cpu_s, self.by_others_ms_per_cpu_s) {
-            (Some(all), Some(others)) => {
-                writeln!(out, "wait per CPU-second {}, of which caused by others {}", ms(all), ms(others))
-            }
-            _ if self.wait_ms > 0.0 => {
-                writeln!(out, "it had no CPU time at all, so there is no wait per CPU-second")
-            }
-            _ => writeln!(out, "the service had no CPU time, so its wait per CPU-second is unknown"),
-        };
+        self.headline(&mut out);
         let names: Vec<String> = self.culprits.iter().map(Row::label).collect();
         let parts =
             self.culprits.iter().flat_map(|row| &row.commands).map(|part| part.label().chars().count() + 2);
@@ -87,6 +70,30 @@ impl Report {
         }
         self.notes(&mut out);
         out
+    }
+
+    fn headline(&self, out: &mut String) {
+        let _ = writeln!(
+            out,
+            "{}: {:.2} s on a CPU and {} waiting for one in {:.1} s ({} waits)",
+            visible(&self.subjects.join(", ")),
+            self.run_s,
+            time(self.wait_ms),
+            self.seconds,
+            self.waits
+        );
+        let _ = match (self.wait_ms_per_cpu_s, self.by_others_ms_per_cpu_s) {
+            (Some(all), Some(others)) => {
+                writeln!(out, "wait per CPU-second {}, of which caused by others {}", ms(all), ms(others))
+            }
+            _ if self.wait_ms > 0.0 => {
+                writeln!(out, "it had no CPU time at all, so there is no wait per CPU-second")
+            }
+            _ => writeln!(out, "the service had no CPU time, so its wait per CPU-second is unknown"),
+        };
+        for cause in &self.causes {
+            let _ = writeln!(out, "{}", cause.text());
+        }
     }
 
     fn notes(&self, out: &mut String) {
@@ -154,6 +161,7 @@ impl Row {
         let name = visible(&self.name);
         match self.kind {
             kind if kind == Kind::Offline.name() => format!("{name} (offline)"),
+            kind if kind == Kind::RealTime.name() => format!("{name} (real-time)"),
             kind if kind == Kind::Online.name() && self.name != OWN_PEERS => format!("{name} (peer)"),
             _ => name.into_owned(),
         }

@@ -276,7 +276,7 @@ pub(super) fn blamed(came: &Figures) -> Blamed {
     Blamed {
         run_s: came.counters.run_ns as f64 / 1e9,
         wait_s: WaitByKind {
-            other: seconds(Kind::Other),
+            other: seconds(Kind::Other) + seconds(Kind::RealTime),
             peers: seconds(Kind::Online),
             offline: seconds(Kind::Offline),
             kernel: seconds(Kind::Kernel),

@@ -12,7 +12,9 @@ use anyhow::{Context as _, bail};
 use commensal_blame::clients::{self, Client};
 use commensal_blame::names::Cgroups;
 use commensal_blame::unattributed::Unattributed;
-use commensal_blame::{BlameError, Bounds, Figures, Labels, Report, Scope, Subject, WaitProbe};
+use commensal_blame::{
+    BlameError, Bounds, Figures, Labels, Report, Scope, Subject, Surroundings, WaitProbe,
+};
 use commensal_core::actual::CgroupPath;
 use commensal_core::text::visible;
 use commensal_host::Host;
@@ -72,6 +74,7 @@ pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
         Err(error) => return without(context, options, &look, &error),
     };
     look.started = Instant::now();
+    let before = look.surroundings(context);
     let (total, ended) = look.watch(context, &mut probe, &mut outputs)?;
     // Finds groups that appeared during the measurement. The names of groups that were removed meanwhile are known
     // already.
@@ -79,7 +82,8 @@ pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
     let read = look.started.elapsed().saturating_sub(looked);
     let begun = Instant::now();
     look.learn(context, &total);
-    let report = look.report(&total);
+    let mut report = look.report(&total);
+    report.explain(&total, &look.surroundings(context).since(&before));
     let (names, took) = (begun.elapsed(), probe.took());
     let begun = Instant::now();
     drop(probe);
@@ -91,10 +95,7 @@ pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
             "find": ms(find), "load": ms(took.load), "verify": ms(took.verify), "attach": ms(took.attach),
             "look": ms(looked), "read": ms(read), "names": ms(names), "detach": ms(detach),
         });
-        let ended = ended.iter().map(|(index, after)| {
-            json!({ "name": visible(&look.online[*index].name), "after_s": after.as_secs_f64() })
-        });
-        let timed = Timed { report: &report, ended: ended.collect(), clients: &clients, phases_ms };
+        let timed = Timed { report: &report, ended: look.ended_as_json(&ended), clients: &clients, phases_ms };
         println!("{}", commensal_core::text::json_pretty(&timed)?);
     } else if !outputs.takes_stdout() {
         print!("{}", report.text());
@@ -178,6 +179,11 @@ impl Look {
         all
     }
 
+    fn ended_as_json(&self, ended: &Ended) -> Vec<serde_json::Value> {
+        let one = |(index, after): (&usize, &Duration)| json!({ "name": visible(&self.online[*index].name), "after_s": after.as_secs_f64() });
+        ended.iter().map(one).collect()
+    }
+
     fn tell_ended(&self, ended: &Ended) {
         for (index, after) in ended {
             let name = visible(&self.online[*index].name);
@@ -187,6 +193,10 @@ impl Look {
 
     fn over(&self) -> bool {
         self.stop.load(Ordering::Relaxed) || self.limit.is_some_and(|limit| self.started.elapsed() >= limit)
+    }
+
+    fn surroundings(&self, context: &mut Context) -> Surroundings {
+        Surroundings::read(&mut context.host, self.cgroups.as_ref(), &self.scope.online)
     }
 
     /// Reads the cgroups again if `figures` has culprits whose names are unknown.

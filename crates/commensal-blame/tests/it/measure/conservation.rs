@@ -91,7 +91,7 @@ fn blames_add_up(figures: &Figures) {
     });
     assert_eq!(subjects, figures.wait, "the subjects' waits are all waits");
     let mut named = figures.counters.full_ns;
-    for kind in [Kind::Other, Kind::Online, Kind::Offline] {
+    for kind in Kind::OF_CGROUPS {
         let of_kind: u64 =
             figures.culprits.iter().filter(|(one, _)| one.kind == kind).map(|(_, ns)| ns).sum();
         assert!(of_kind <= figures.wait.of(kind), "{kind:?}: {of_kind} ns of {:?}", figures.wait);
@@ -105,8 +105,7 @@ fn blames_add_up(figures: &Figures) {
         let of_commands: u64 = here.map(|(_, ns)| ns).sum();
         assert!(of_commands <= *ns, "the commands of a group are parts of it: {of_commands} of {ns} ns");
     }
-    let by_tasks: u64 =
-        [Kind::Other, Kind::Online, Kind::Offline].iter().map(|kind| figures.wait.of(*kind)).sum();
+    let by_tasks: u64 = Kind::OF_CGROUPS.iter().map(|kind| figures.wait.of(*kind)).sum();
     assert_eq!(named, by_tasks, "somebody is blamed for every wait behind a task: {figures:?}");
     let share = figures.counters.unexplained_ns as f64 / figures.wait.sum().max(1) as f64;
     assert!(share <= UNEXPLAINED_AT_MOST, "{:.2} % of the wait is unexplained", share * 100.0);

@@ -39,7 +39,7 @@ fn share(figures: &Figures, kind: Kind, group: &Subject) -> f64 {
 }
 
 fn behind_tasks(figures: &Figures) -> u64 {
-    [Kind::Other, Kind::Online, Kind::Offline].iter().map(|kind| figures.wait.of(*kind)).sum()
+    Kind::OF_CGROUPS.iter().map(|kind| figures.wait.of(*kind)).sum()
 }
 
 // promise 31

@@ -5,7 +5,7 @@ use commensal_blame::{BlameError, Scope, WaitProbe};
 use commensal_core::knob::{Controller, Version};
 use commensal_host::LinuxHost;
 use commensal_sensors::{machine, mounts};
-use commensal_testkit::{Alone, Groups, Signal, alone, signal, until};
+use commensal_testkit::{Alone, Groups, Signal, alone, field_of_stat, signal, until};
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::path::Path;
@@ -172,6 +172,51 @@ fn commands_and_phases_are_told() {
     assert!((number(&phases["look"]) / 1e3 - number(&report["seconds"])).abs() < 1e-3, "{phases:?}");
     assert!(number(&phases["look"]) >= 2_000.0, "{phases:?}");
     println!("{phases:?}");
+}
+
+/// The first cause of a service that its own limit holds back, and of one behind a real-time task.
+// promise 31
+#[test]
+fn the_cause_is_named() {
+    let test = "the_cause_is_named";
+    let Some(mut scene) = Scene::new(test) else { return };
+    let web = scene.hog("web.service");
+    let program = Program::new("bw");
+    let causes = || -> Vec<Value> {
+        let (out, _) = program.expect(0, &["blame", &web, "--for", "2s", "--json"]);
+        let report: Value = serde_json::from_str(&out).unwrap();
+        report["causes"].as_array().unwrap().clone()
+    };
+    let limit = |quota: Option<u32>| match (scene.groups.unified, quota) {
+        (true, Some(us)) => scene.groups.set("web.service", "cpu.max", &format!("{us} 100000")),
+        (true, None) => scene.groups.set("web.service", "cpu.max", "max"),
+        (false, quota) => {
+            let text = quota.map_or_else(|| "-1".to_owned(), |us| us.to_string());
+            scene.groups.set("web.service", "cpu.cfs_quota_us", &text);
+        }
+    };
+    limit(Some(20_000));
+    let found = causes();
+    // It computes all the time, so its limit takes four fifths of the two seconds.
+    assert_eq!(found[0]["cause"], "own-limit", "{found:?}");
+    assert!((1_200.0..=1_800.0).contains(&number(&found[0]["ms"])), "{found:?}");
+    limit(None);
+    let cpu = scene.cpu.to_string();
+    let child =
+        std::process::Command::new("chrt").args(["-f", "10", "taskset", "-c", &cpu, "sh", "-c", HOG]).spawn();
+    let Ok(mut real_time) = child else {
+        println!("skipped: {test}: real-time tasks: no chrt");
+        return;
+    };
+    let policy = || field_of_stat(real_time.id(), 41);
+    until("it has its policy", || policy().as_deref() != Some("0"));
+    let found = if policy().as_deref() == Some("1") { Some(causes()) } else { None };
+    real_time.kill().unwrap();
+    real_time.wait().unwrap();
+    match found {
+        Some(found) => assert_eq!(found[0]["cause"], "real-time", "{found:?}"),
+        None => println!("skipped: {test}: real-time tasks: not allowed here"),
+    }
 }
 
 // promise 33

@@ -1,0 +1,231 @@
+//! What kept the targets from a CPU, in sentences: somebody else, or their own limit, and what to do about it.
+
+use super::text::time;
+use super::{GENERATOR, OWN_PEERS, Report, Row};
+use crate::figures::{Figures, Kind};
+use crate::surroundings::{CpuLimit, Surroundings};
+use commensal_core::cpuset::CpuSet;
+use commensal_core::text::visible;
+use serde::Serialize;
+
+/// Minimum share of the wait, or of the measurement, from which something is a cause.
+const CAUSE: f64 = 0.1;
+/// Minimum share of the measurement for which a CPU that the targets may not use must be idle.
+const UNUSED: f64 = 0.5;
+/// Largest number of causes.
+const CAUSES: usize = 3;
+const MS: f64 = 1e6;
+
+/// Something that kept the targets from a CPU.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Cause {
+    /// `own-limit`, `frozen`, `affinity`, `steal`, or a kind of culprit.
+    pub cause: &'static str,
+    /// How long it did (ms). A limit counts each CPU, and a wait each thread.
+    pub ms: f64,
+    /// What it is.
+    pub what: String,
+    /// What to do about it.
+    pub advice: String,
+}
+
+impl Cause {
+    /// The cause as a line for people.
+    #[must_use]
+    pub fn text(&self) -> String {
+        format!("{}; {}", self.what, self.advice)
+    }
+}
+
+impl Report {
+    /// Adds the causes. `figures` are those of the report, and `around` came in the same time.
+    pub fn explain(&mut self, figures: &Figures, around: &Surroundings) {
+        let length_ms = self.seconds * 1e3;
+        let mut causes: Vec<Cause> =
+            around.limits.iter().map(|(path, limit)| own_limit(path.as_str(), limit, length_ms)).collect();
+        causes.extend(self.culprits.iter().filter_map(behind));
+        causes.retain(|cause| cause.ms > 0.0 && cause.ms >= CAUSE * self.wait_ms);
+        causes.extend(self.unused(figures, &around.allowed));
+        let steal_ms = around.steal_us.unwrap_or(0) as f64 / 1e3;
+        if steal_ms >= CAUSE * self.wait_ms && steal_ms >= CAUSE / 10.0 * length_ms {
+            causes.push(Cause {
+                cause: "steal",
+                ms: steal_ms,
+                what: format!("the hypervisor took {} from the CPUs (steal)", time(steal_ms)),
+                advice: "that time counts for whoever had the CPU; ask for CPUs that are not shared"
+                    .to_owned(),
+            });
+        }
+        // Load that this program generates is no program that the service lives with, however long it takes.
+        let rank = |cause: &Cause| cause.cause == GENERATOR;
+        causes.sort_by(|a, b| rank(a).cmp(&rank(b)).then(b.ms.total_cmp(&a.ms)));
+        causes.truncate(CAUSES);
+        // A frozen thread waits for no CPU, so it has no place in this order.
+        for (path, file) in &around.frozen {
+            let thaw = if *file == "cgroup.freeze" { "0" } else { "THAWED" };
+            let frozen = Cause {
+                cause: "frozen",
+                ms: length_ms,
+                what: format!("{} is frozen, so its threads neither run nor wait", visible(path.as_str())),
+                advice: format!("write {thaw} to its {file}"),
+            };
+            causes.insert(0, frozen);
+        }
+        self.causes = causes;
+    }
+
+    /// Whether CPUs were idle that the targets may not use, while they waited for others.
+    fn unused(&self, figures: &Figures, allowed: &CpuSet) -> Option<Cause> {
+        let waited = self.culprits.iter().filter(|row| row.kind != Kind::Idle.name());
+        let waited: f64 = waited.map(|row| row.ms).sum();
+        let idle = |cpu: u32| {
+            let ns = figures.idle_ns.get(cpu as usize).copied().unwrap_or(0);
+            ns as f64 / figures.time_ns.max(1) as f64
+        };
+        let all = 0..figures.idle_ns.len() as u32;
+        let free = all
+            .filter(|cpu| !allowed.contains(*cpu) && idle(*cpu) >= UNUSED)
+            .max_by(|a, b| idle(*a).total_cmp(&idle(*b)))?;
+        if allowed.is_empty() || waited < CAUSE * self.seconds * 1e3 {
+            return None;
+        }
+        Some(Cause {
+            cause: "affinity",
+            ms: waited.min(figures.idle_ns[free as usize] as f64 / MS),
+            what: format!(
+                "its threads may use CPU {allowed} only, and CPU {free} was idle for {:.0} % of the time",
+                idle(free) * 100.0
+            ),
+            advice: "let them use it (taskset, cpuset.cpus)".to_owned(),
+        })
+    }
+}
+
+fn own_limit(path: &str, limit: &CpuLimit, length_ms: f64) -> Cause {
+    let ms = limit.throttled_ns as f64 / MS;
+    let (path, file) = (visible(path), limit.file);
+    Cause {
+        cause: "own-limit",
+        ms,
+        what: format!(
+            "its own limit: {ms:.0} ms of {length_ms:.0} were throttled by {file} of {path} ({} of {})",
+            time(limit.quota_us as f64 / 1e3),
+            time(limit.period_us as f64 / 1e3)
+        ),
+        advice: format!("raise {file}, or use fewer threads"),
+    }
+}
+
+/// The cause that a culprit is. A wait that ends by waking up an idle CPU has none, and the targets' own peers are one.
+fn behind(row: &Row) -> Option<Cause> {
+    let name = row.label();
+    let of = |kind: Kind| row.kind == kind.name();
+    let (what, advice) = if of(Kind::RealTime) {
+        (
+            format!("real-time tasks of {}", visible(&row.name)),
+            "give them a normal policy (chrt -o 0 -p PID) or CPUs of their own".to_owned(),
+        )
+    } else if of(Kind::Offline) {
+        (
+            format!("offline work of {}", visible(&row.name)),
+            "`commensal apply` holds offline groups back".to_owned(),
+        )
+    } else if of(Kind::Online) {
+        let who = if row.name == OWN_PEERS { "its own other threads".to_owned() } else { name };
+        (who, "it needs more CPUs, or fewer threads".to_owned())
+    } else if of(Kind::Kernel) {
+        ("kernel threads".to_owned(), "they work for somebody: look at disks and network (top -H)".to_owned())
+    } else if of(Kind::Interrupt) {
+        (
+            "interrupts and softirqs".to_owned(),
+            "move them to other CPUs (/proc/irq/N/smp_affinity), or the service".to_owned(),
+        )
+    } else if of(Kind::Idle) {
+        return None;
+    } else if row.kind == GENERATOR {
+        (name, "it is part of the measurement: start it on another machine, or on CPUs of its own".to_owned())
+    } else {
+        // A command with most of the time says more than a cgroup that is no service, such as the root.
+        let mostly = row.commands.first().filter(|one| one.command.is_some() && one.ms > row.ms / 2.0);
+        let mostly = mostly.map_or(String::new(), |one| format!(", mostly {}", one.label()));
+        let advice = "put it in an offline group, or the waiting one in an online group";
+        (name + &mostly, advice.to_owned())
+    };
+    let share = row.share * 100.0;
+    let what = format!("behind {what}: {} ({share:.0} % of the wait)", time(row.ms));
+    let cause = if of(Kind::Other) { "other" } else { row.kind };
+    Some(Cause { cause, ms: row.ms, what, advice })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figures::{ByKind, Culprit};
+    use crate::{Bounds, Labels};
+    use commensal_core::actual::CgroupPath;
+
+    /// A look of one second in which a thread waited for 800 ms, behind this kind of work.
+    fn causes(kind: Kind, around: &Surroundings) -> Vec<Cause> {
+        let mut wait = ByKind::default();
+        wait.0[kind as usize] = 800_000_000;
+        let mut figures = Figures { time_ns: 1_000_000_000, wait, ..Figures::default() };
+        figures.idle_ns = vec![0, 900_000_000];
+        figures.counters.run_ns = 1_000_000;
+        if Kind::OF_CGROUPS.contains(&kind) {
+            figures.culprits.insert(Culprit { subject: 0, kind, cgroup: Some(7) }, 800_000_000);
+        }
+        let mut report = Report::new(&figures, &Labels::default(), Bounds::default(), &|_| "/etl".to_owned());
+        report.explain(&figures, around);
+        let text = report.text();
+        assert!(report.causes.iter().all(|cause| text.contains(&cause.text())), "{text}");
+        report.causes
+    }
+
+    #[test]
+    fn each_cause_has_a_name_and_an_advice() {
+        let limited = |throttled_ms: u64| {
+            let limit = CpuLimit {
+                file: "cpu.max",
+                quota_us: 20_000,
+                period_us: 100_000,
+                throttled_ns: throttled_ms * 1_000_000,
+            };
+            Surroundings { limits: [(CgroupPath::new("/web"), limit)].into(), ..Surroundings::default() }
+        };
+        let none = Surroundings::default();
+        let both: CpuSet = "0-1".parse().unwrap();
+        let one: CpuSet = "0".parse().unwrap();
+        for (kind, around, wanted, words) in [
+            (Kind::Other, none.clone(), "other", "behind /etl: 800.0 ms (100 % of the wait)"),
+            (Kind::RealTime, none.clone(), "real-time", "behind real-time tasks of /etl: 800.0 ms"),
+            (Kind::Offline, none.clone(), "offline", "offline work of /etl"),
+            (Kind::Online, none.clone(), "peers", "its own other threads"),
+            (Kind::Kernel, none.clone(), "kernel", "kernel threads"),
+            (Kind::Interrupt, none.clone(), "interrupts", "interrupts and softirqs"),
+            (Kind::Other, limited(79), "other", "behind /etl"),
+            (
+                Kind::Idle,
+                limited(812),
+                "own-limit",
+                "its own limit: 812 ms of 1000 were throttled by cpu.max of /web (20.0 ms of 100.0 ms)",
+            ),
+            (Kind::Other, limited(812), "own-limit", "its own limit"),
+            (
+                Kind::Other,
+                Surroundings { frozen: [(CgroupPath::new("/web"), "cgroup.freeze")].into(), ..none.clone() },
+                "frozen",
+                "/web is frozen, so its threads neither run nor wait; write 0 to its cgroup.freeze",
+            ),
+            (Kind::Other, Surroundings { steal_us: Some(900_000), ..none.clone() }, "steal", "took 900.0 ms"),
+            (Kind::Other, Surroundings { allowed: both, ..none.clone() }, "other", "behind /etl"),
+        ] {
+            let causes = causes(kind, &around);
+            assert_eq!(causes[0].cause, wanted, "{causes:?}");
+            assert!(causes[0].text().contains(words), "{words}: {causes:?}");
+        }
+        let pinned = causes(Kind::Other, &Surroundings { allowed: one, ..none.clone() });
+        let affinity = pinned.iter().find(|cause| cause.cause == "affinity").unwrap();
+        assert!(affinity.what.contains("may use CPU 0 only, and CPU 1 was idle for 90 %"), "{affinity:?}");
+        assert!(causes(Kind::Idle, &none).is_empty(), "an idle CPU that wakes up");
+    }
+}
