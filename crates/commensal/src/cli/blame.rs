@@ -12,9 +12,7 @@ use anyhow::{Context as _, bail};
 use commensal_blame::clients::{self, Client};
 use commensal_blame::names::Cgroups;
 use commensal_blame::unattributed::Unattributed;
-use commensal_blame::{
-    BlameError, Bounds, Figures, Labels, Report, Scope, Subject, Surroundings, WaitProbe,
-};
+use commensal_blame::{BlameError, Bounds, Figures, Labels, Report, Scope, Subject, Surroundings, WaitProbe};
 use commensal_core::actual::CgroupPath;
 use commensal_core::text::visible;
 use commensal_host::Host;
@@ -95,7 +93,8 @@ pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
             "find": ms(find), "load": ms(took.load), "verify": ms(took.verify), "attach": ms(took.attach),
             "look": ms(looked), "read": ms(read), "names": ms(names), "detach": ms(detach),
         });
-        let timed = Timed { report: &report, ended: look.ended_as_json(&ended), clients: &clients, phases_ms };
+        let timed =
+            Timed { report: &report, ended: look.ended_as_json(&ended), clients: &clients, phases_ms };
         println!("{}", commensal_core::text::json_pretty(&timed)?);
     } else if !outputs.takes_stdout() {
         print!("{}", report.text());
