@@ -116,7 +116,6 @@ pub(super) fn remove(
             let because = match inside.len() {
                 0 if has_children => "it has groups below it".to_owned(),
                 0 => error.to_string(),
-                1 => "it has 1 running process".to_owned(),
                 count => format!("it has {count} running processes"),
             };
             Err(Left::Busy(format!("{shown} was left: {because}")))
