@@ -18,7 +18,7 @@ use commensal_sensors::{Survey, machine};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Timeout for the processes of a cell to exit after SIGKILL.
+/// Timeout for the processes of all cells to exit after SIGKILL.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The machine during a run. This value holds a lock, so that no other run measures at the same time.
@@ -57,7 +57,7 @@ impl Field {
         host.state_dir(&state_dir)?;
         let lock_path = state_dir.join("lab.lock");
         let Some(lock) = host.state_lock(&lock_path)? else {
-            return Err(TestbedError::busy(&lock_path).into());
+            return Err(TestbedError::busy(host, &lock_path).into());
         };
         let boot_id = machine::boot_id(host).unwrap_or_default();
         let cleaned = restore_stale(host, &state_dir, &boot_id)?.done;
@@ -116,19 +116,15 @@ impl Field {
         Ok(Cells { groups, pins: Vec::new(), unmet })
     }
 
-    /// Kills all processes in the cells and removes the cells. Returns a list of the cells that could not be removed;
+    /// Kills all processes in and below the cells and removes the cells. Returns a list of the cells that could not be removed;
     /// they stay in the journal, and `commensal restore` retries them.
     ///
     /// # Errors
     /// Returns an error when a process survives SIGKILL, or the journal cannot be read or rewritten.
     pub fn clear(&self, host: &mut dyn Host, cells: Cells) -> Result<Vec<String>, DensityError> {
-        let mut ended = Ok(());
-        for group in cells.groups {
-            if let Some(dir) = group.any() {
-                ended = ended.and(members::kill_all(host, dir, PATIENCE));
-            }
-            group.close(host);
-        }
+        let all: Vec<_> = cells.groups.iter().flat_map(GroupDirs::all).collect();
+        let ended = members::kill_all(host, &all, PATIENCE);
+        cells.groups.into_iter().for_each(|group| group.close(host));
         let mut restored = restore_own(host, &self.instance.state_dir, self.instance.journal_name())?;
         ended?;
         restored.left.append(&mut restored.failed);

@@ -107,7 +107,7 @@ pub fn open(
     host.state_dir(&state_dir)?;
     let lock_path = state_dir.join("lab.lock");
     let Some(lock) = host.state_lock(&lock_path)? else {
-        return Err(TestbedError::busy(&lock_path));
+        return Err(TestbedError::busy(host, &lock_path));
     };
     let instance = Instance {
         cgroup_root: cgroup_root.cloned(),
@@ -365,16 +365,19 @@ impl Testbed {
         self.cgroups.path(side)
     }
 
-    /// Kills a process and all other processes in the cgroups of its side, and waits until all of them have exited.
+    /// Kills a process and all other processes in and below the cgroups of its side, and waits until all of them have
+    /// exited.
     ///
     /// # Errors
-    /// `ETIMEDOUT` if a process survives SIGKILL for two minutes.
+    /// `EBUSY` or `ETIMEDOUT` if a process survives SIGKILL for two minutes.
     pub fn stop(&self, host: &mut dyn Host, side: Side, child: &mut Child) -> Result<(), TestbedError> {
         let deadline = Instant::now() + LAST_MOMENTS;
         match host.signal(&child.process, commensal_host::Signal::KILL) {
             Err(error) if error.errno != Errno::ESRCH => return Err(error.into()),
             _ => {}
         }
+        // Before the wait for the child, which may be frozen in a cgroup of its own.
+        members::kill_all(host, &self.group(side).all(), LAST_MOMENTS)?;
         while child.try_wait()?.is_none() {
             if Instant::now() > deadline {
                 let object = format!("process {}", child.process.pid);
@@ -383,9 +386,6 @@ impl Testbed {
                 );
             }
             std::thread::sleep(Duration::from_millis(1));
-        }
-        if let Some(dir) = self.group(side).any() {
-            members::kill_all(host, dir, LAST_MOMENTS)?;
         }
         Ok(())
     }

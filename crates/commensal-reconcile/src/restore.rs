@@ -16,6 +16,7 @@ mod outcome;
 mod proof;
 mod raising;
 mod recreating;
+mod remains;
 mod shared;
 mod structure;
 mod target;
@@ -32,8 +33,10 @@ use commensal_core::text;
 use commensal_host::{Host, HostError, below};
 use outcome::Left;
 pub use outcome::Restored;
+use remains::Remains;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
+use structure::Inside;
 use target::open;
 use values::put_back;
 
@@ -201,7 +204,8 @@ fn eligible(
     one_journal(host, dir, name, evidence, (true, result))
 }
 
-/// Restores from one journal. Kills processes only in a lab's groups, because the lab started all processes there.
+/// Restores from one journal. Kills processes only in and below a lab's groups, because the lab started all processes
+/// there.
 /// `ends` means that no commensal process manages the groups afterwards; groups that stay are then raised to level 0.
 fn one_journal(
     host: &mut dyn Host,
@@ -240,8 +244,13 @@ fn one_journal(
     let (stay, go): (Vec<Record>, Vec<Record>) = ordered.into_iter().partition(|one| busy(host, one));
     waiting.extend(stay);
     waiting.extend(unorder(host, dir, go, result));
-    let kill = name.starts_with(journal::LAB);
-    let mut kept = undo_all(host, &path, &mut contents, (owners, kill, ends && !kill), result);
+    let inside = match name {
+        journal::RUN => Inside::Goes,
+        name if name.starts_with(journal::LAB) => Inside::Ends,
+        _ => Inside::Stays,
+    };
+    let raise = ends && inside != Inside::Ends;
+    let mut kept = undo_all(host, &path, &mut contents, (owners, inside, raise), result);
     kept.extend(waiting);
     marks::clear(host, (owners, None), journal::without(&contents.records, &kept));
     keep(host, &path, &contents, &kept, &text, result)
@@ -261,7 +270,8 @@ fn without_journal(
     }
     let of_name = marks.iter().filter(|mark| mark.journal == name).map(|mark| mark.record.clone());
     let mut contents = Contents { records: of_name.collect(), ..Contents::default() };
-    let kept = undo_all(host, &journal::path(dir, name), &mut contents, (owners, false, true), result);
+    let kept =
+        undo_all(host, &journal::path(dir, name), &mut contents, (owners, Inside::Stays, true), result);
     marks::clear(host, (owners, None), journal::without(&contents.records, &kept));
 }
 
@@ -373,7 +383,7 @@ fn undo_all(
     host: &mut dyn Host,
     journal: &Path,
     contents: &mut Contents,
-    (owners, kill, raise): (&BTreeSet<String>, bool, bool),
+    (owners, inside, raise): (&BTreeSet<String>, Inside, bool),
     result: &mut Restored,
 ) -> Vec<Record> {
     // Lifted members are moved back first, so that they are in their groups when the groups are replaced.
@@ -392,7 +402,9 @@ fn undo_all(
         _ => None,
     });
     let (created, idle, known) = (created.collect(), idle.collect(), known_paths(contents));
-    let mut facts = UndoFacts { journal, owners, kill, stuck, denied, created, known, idle, hierarchies };
+    let remains = Remains::default();
+    let mut facts =
+        UndoFacts { journal, owners, inside, stuck, denied, created, known, idle, hierarchies, remains };
     let mut order = distinct(&contents.records);
     order.reverse();
     order.sort_by_key(|index| rank(&contents.records[*index]));
@@ -419,6 +431,9 @@ fn undo_all(
     if raise {
         facts.stuck.extend(raising::raise(host, journal, contents, owners, result));
     }
+    if inside == Inside::Ends {
+        structure::end_all(host, owners, &contents.records);
+    }
     let again_failed: BTreeSet<usize> =
         pass(host, contents, rest, &mut facts, result, &mut kept).into_iter().collect();
     if !waiting.is_empty() {
@@ -440,6 +455,7 @@ fn undo_all(
         }
     }
     result.failed.extend(facts.denied);
+    result.left.extend(facts.remains.describe(host));
     // If only records of threads remain, the threads are below level 0 in groups that belong to other programs again.
     if kept.iter().all(|index| members::is_member(&contents.records[*index])) {
         kept.retain(|index| again_failed.contains(index));
@@ -460,7 +476,7 @@ struct UndoFacts<'a> {
     journal: &'a Path,
     /// The state directories whose marks prove a record.
     owners: &'a BTreeSet<String>,
-    kill: bool,
+    inside: Inside,
     /// Half-replaced groups, and why they could not be completed. Groups at or below their paths cannot be found now.
     stuck: Vec<(Target, String)>,
     /// Messages about records without a mark, for which only the journal is evidence (see `proof`).
@@ -473,6 +489,8 @@ struct UndoFacts<'a> {
     idle: BTreeSet<Target>,
     /// The mounted hierarchies, if the journal has scheduling attributes of threads.
     hierarchies: Vec<Hierarchy>,
+    /// Groups that could not be removed because they are in use.
+    remains: Remains,
 }
 
 impl UndoFacts<'_> {
@@ -565,7 +583,9 @@ fn pass(
             Ok(Some(line)) => result.done.push(line),
             Ok(None) => {}
             // Another program has begun to use a controller that a lab run enabled: it stays enabled.
-            Err(Left::Busy(line)) if facts.kill && matches!(record, Record::Enabling { .. }) => {
+            Err(Left::Busy(line))
+                if facts.inside == Inside::Ends && matches!(record, Record::Enabling { .. }) =>
+            {
                 result.done.push(line)
             }
             Err(Left::Busy(line)) => {
@@ -602,10 +622,10 @@ fn undo(
     host: &mut dyn Host,
     contents: &mut Contents,
     record: &Record,
-    facts: &UndoFacts<'_>,
+    facts: &mut UndoFacts<'_>,
     done: &mut Vec<String>,
 ) -> Result<Option<String>, Left> {
-    let (owners, kill) = (facts.owners, facts.kill);
+    let owners = facts.owners;
     match record {
         // Processes and orders are restored by other modules (see `lowering`, `moving` and `unorder`).
         Record::Ordering { .. }
@@ -631,7 +651,10 @@ fn undo(
             // If no `Created` record follows, commensal crashed before it recorded the inode.
             let known = facts.created.contains(&(mount.clone(), path.clone()));
             let place = (mount.as_str(), path.as_str());
-            let undone = if known { Ok(None) } else { structure::remove(host, owners, place, None, false) };
+            let undone = match known {
+                true => Ok(None),
+                false => structure::remove(host, owners, place, None, (Inside::Stays, &mut facts.remains)),
+            };
             if undone.is_ok() {
                 marks::clear_announcement(host, owners, place);
             }
@@ -639,9 +662,16 @@ fn undo(
         }
         Record::Created(target) => {
             let place = (target.mount.as_str(), target.path.as_str());
-            structure::remove(host, owners, place, Some(target.inode), kill)
+            let inside = (facts.inside, &mut facts.remains);
+            structure::remove(host, owners, place, Some(target.inode), inside)
         }
-        Record::Enabling { group, controller } => structure::disable(host, owners, group, controller),
+        Record::Enabling { group, controller } => {
+            match structure::disable(host, owners, group, controller) {
+                // The line about the group below says why.
+                Err(Left::Busy(_)) if facts.remains.is_any_in(group) => Err(Left::Waits),
+                done => done,
+            }
+        }
         Record::Original { .. } => original(host, facts, contents, record, done),
     }
 }

@@ -58,10 +58,20 @@ impl Machine {
     }
 
     fn is_frozen(&self, process: &Proc) -> bool {
+        self.is_frozen_on_v1(process) || self.is_below(process, "cgroup.freeze", "1")
+    }
+
+    /// Whether a freezer of v1 holds the process, which then acts on no signal.
+    pub(super) fn is_frozen_on_v1(&self, process: &Proc) -> bool {
+        self.is_below(process, "freezer.state", "FROZEN")
+    }
+
+    /// Whether the process is in or below a group whose file has this text.
+    fn is_below(&self, process: &Proc, file: &str, text: &str) -> bool {
         process.groups.iter().any(|inode| {
             let mut at = self.groups.get(inode);
             while let Some(group) = at {
-                if self.text(group, "freezer.state") == "FROZEN" || self.text(group, "cgroup.freeze") == "1" {
+                if self.text(group, file) == text {
                     return true;
                 }
                 at = self.parent(group);

@@ -193,8 +193,11 @@ impl Machine {
                 process.running.end(Exit::Code(status));
             }
         } else if signal.0 != 0 && !ignored {
-            // Signal 0 only checks whether the process exists.
-            process.running.end(Exit::Signal(signal.0));
+            // Signal 0 only checks whether the process exists. SIGKILL waits until the process is thawed (see `go_on`).
+            let waits = |process: &&Proc| signal == Signal::KILL && self.is_frozen_on_v1(process);
+            if let Some(process) = self.processes.get(&pid).filter(|process| !waits(process)) {
+                process.running.end(Exit::Signal(signal.0));
+            }
         }
         Ok(())
     }

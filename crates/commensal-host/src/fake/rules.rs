@@ -135,6 +135,9 @@ impl Machine {
         if row.form != Form::Trigger {
             self.store(inode, row.name, if freezing { "FREEZING".to_owned() } else { stored });
         }
+        if row.name == "freezer.state" {
+            self.go_on();
+        }
         Ok(())
     }
 

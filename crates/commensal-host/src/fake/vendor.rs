@@ -5,7 +5,7 @@
 
 use super::machine::{Machine, Proc, VendorKernel};
 use super::parse::{self, Answer};
-use crate::{Cookie, Exit, Scheduling};
+use crate::{Cookie, Exit, Scheduling, Signal};
 use commensal_core::errno::Errno;
 use commensal_core::process::{SCHED_IDLE, SCHED_NORMAL, SCHED_PLAIN};
 use commensal_core::vendor::{QOS_SYSCTLS, Switch, identity_flags};
@@ -145,8 +145,13 @@ impl Machine {
     }
 
     /// Lets the processes that have a CPU now do what they could not do while they starved: handle signals, and leave
-    /// the kernel so that they can be frozen.
+    /// the kernel so that they can be frozen. Killed processes exit once they are thawed.
     pub(super) fn go_on(&mut self) {
+        for process in self.processes.values().filter(|process| process.signals.contains(&Signal::KILL)) {
+            if !self.is_frozen_on_v1(process) {
+                process.running.end(Exit::Signal(Signal::KILL.0));
+            }
+        }
         if !matches!(self.kernel.vendor, Some(VendorKernel::OpenEuler { .. })) {
             return;
         }

@@ -1,9 +1,11 @@
 //! The error type of the testbed, that is, of the part of a run that creates and changes cgroups.
 
+use super::guard::at_work;
 use crate::error::LabError;
-use commensal_host::HostError;
+use commensal_host::{Host, HostError};
 use commensal_reconcile::{Failure, ReconcileError};
 use commensal_sensors::SensorError;
+use std::path::Path;
 
 /// An error that prevents a run or ends it early.
 #[derive(Debug, thiserror::Error)]
@@ -21,13 +23,20 @@ impl TestbedError {
         TestbedError::Other(LabError::new(message))
     }
 
-    /// Returns the error for a lock that another run holds: two simultaneous runs would disturb each other.
+    /// Returns the error for a lock of this state directory that another run holds, because two simultaneous runs would
+    /// disturb each other, or that the guard of an earlier run holds while it cleans up.
     #[must_use]
-    pub fn busy(lock: &std::path::Path) -> TestbedError {
-        let lock = lock.display();
-        TestbedError::new(format!(
-            "another lab run is using this machine (it holds {lock}); two runs would disturb each other's measurements: wait for it"
-        ))
+    pub fn busy(host: &mut dyn Host, lock: &Path) -> TestbedError {
+        let (guard, lock) = (at_work(host, lock.parent().unwrap_or(lock)), lock.display());
+        TestbedError::new(match guard {
+            Some(pid) => format!(
+                "the guard of an earlier lab run is still cleaning up (process {pid} holds {lock}); it ends within a \
+                 minute: wait for it"
+            ),
+            None => format!(
+                "another lab run is using this machine (it holds {lock}); two runs would disturb each other's measurements: wait for it"
+            ),
+        })
     }
 
     /// Returns the error for a change that the kernel refused.

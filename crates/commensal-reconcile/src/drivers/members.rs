@@ -4,13 +4,19 @@ use crate::drivers::processes::identity;
 use crate::hand::is_gone;
 use commensal_core::errno::Errno;
 use commensal_core::process::Stat;
-use commensal_host::{Dir, Host, HostError, Process, Signal};
+use commensal_core::text::{self, visible};
+use commensal_host::{Dir, Host, HostError, Process, Signal, below};
+use commensal_sensors::mounts;
+use commensal_sensors::processes::places;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// The cgroup v1 file with the state of a group's freezer.
 const FREEZER: &str = "freezer.state";
 const THAWED: &str = "THAWED";
+/// The files that freeze a group, v2 and v1, and what they say while it is not frozen.
+const FREEZERS: [(&str, &str); 2] = [("cgroup.freeze", "0"), (FREEZER, THAWED)];
 /// How long a group that is to be removed may wait for processes that exit.
 const EXITS_WITHIN: Duration = Duration::from_secs(10);
 
@@ -23,15 +29,15 @@ pub fn pids(host: &mut dyn Host, group: Dir) -> Result<Vec<u32>, HostError> {
     Ok(text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect())
 }
 
-/// Returns the PIDs of the processes that are in the group, after it has waited for those that exit: they leave the group
-/// by themselves, but need CPU time for that, and a group that yields to busy CPUs gets little.
-pub(crate) fn staying(host: &mut dyn Host, group: Dir) -> Vec<u32> {
+/// Waits for the processes in the group that exit: they leave the group by themselves, but need CPU time for that, and a
+/// group that yields to busy CPUs gets little.
+pub(crate) fn wait_for_exits(host: &mut dyn Host, group: Dir) {
     let deadline = Instant::now() + EXITS_WITHIN;
     loop {
         let inside = pids(host, group).unwrap_or_default();
         let all_exit = !inside.is_empty() && inside.iter().all(|pid| exits(host, *pid));
         if !all_exit || Instant::now() >= deadline {
-            return inside;
+            return;
         }
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -62,7 +68,7 @@ pub(crate) fn others(host: &mut dyn Host, group: Dir) -> bool {
 
 /// Thaws the group. Does nothing if it is not frozen or has no freezer.
 pub fn thaw(host: &mut dyn Host, group: Dir) {
-    for (file, thawed) in [("cgroup.freeze", "0"), (FREEZER, THAWED)] {
+    for (file, thawed) in FREEZERS {
         if host.read(group, file).is_ok_and(|state| state.trim() != thawed) {
             let _ = host.write(group, file, thawed);
         }
@@ -103,36 +109,120 @@ pub fn kill(
     Ok(ended)
 }
 
-/// Kills every process of the group with SIGKILL, and waits until none is left, so that the group can be removed. A
-/// process that is forked meanwhile is killed in a later pass.
+/// Kills every process in and below the groups with SIGKILL, thaws the groups and the cgroups below them, and waits
+/// until no process is left, so that the groups can be removed. Takes all hierarchies together, because on cgroup v1 the
+/// cgroup that freezes a process, so that it ignores SIGKILL, can be in another hierarchy than the cgroup that lists it.
+/// Processes and cgroups that are created meanwhile are found in a later pass.
 ///
 /// # Errors
 /// Returns `EBUSY` when processes remain after `patience`.
-pub fn kill_all(host: &mut dyn Host, group: Dir, patience: Duration) -> Result<(), HostError> {
+pub fn kill_all(host: &mut dyn Host, groups: &[Dir], patience: Duration) -> Result<(), HostError> {
     let deadline = Instant::now() + patience;
-    // v2 kills all processes of a group in one operation, including those that are being forked (Linux 5.14 and newer).
-    let _ = host.write(group, "cgroup.kill", "1");
     loop {
-        let left = match pids(host, group) {
-            Ok(left) => left,
-            Err(error) if is_gone(&error) => return Ok(()),
-            Err(error) => return Err(error),
-        };
+        let left = kill_once(host, groups)?;
         if left.is_empty() {
             return Ok(());
         }
         if Instant::now() >= deadline {
-            let object = format!("{} processes of a commensal group", left.len());
+            let all: Vec<String> = left.iter().map(|pid| describe(host, *pid)).collect();
+            let object = format!("the processes of a commensal group: {}", all.join(", "));
             return Err(HostError { operation: "end", object, value: None, errno: Errno::EBUSY });
-        }
-        for pid in left {
-            // The pidfd is opened first, in case another process has reused the PID: it refers to the process that has
-            // the PID now, which gets the signal only if it is still in the group.
-            let Ok(process) = host.process(pid) else { continue };
-            if pids(host, group).is_ok_and(|now| now.contains(&pid)) {
-                let _ = host.signal(&process, Signal::KILL);
-            }
         }
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Sends SIGKILL to every process in and below the groups, except this one, and then thaws all of these cgroups. Returns
+/// the PIDs that were found.
+fn kill_once(host: &mut dyn Host, groups: &[Dir]) -> Result<BTreeSet<u32>, HostError> {
+    let (own, mut found, mut refused) = (std::process::id(), BTreeSet::new(), None);
+    for group in groups {
+        each_within(host, *group, &mut |host, dir| {
+            let pids = inside(host, dir).unwrap_or_else(|error| {
+                refused = Some(error);
+                Vec::new()
+            });
+            for pid in pids {
+                found.insert(pid);
+                // The pidfd is opened first, in case another process has reused the PID: it refers to the process that
+                // has the PID now, which gets the signal only if it is still in the group.
+                let Ok(process) = host.process(pid) else { continue };
+                if pid != own && inside(host, dir).is_ok_and(|now| now.contains(&pid)) {
+                    let _ = host.signal(&process, Signal::KILL);
+                }
+            }
+        });
+    }
+    let has_own = found.remove(&own);
+    for group in groups.iter().filter(|_| !found.is_empty()) {
+        // v2 kills all processes in and below a group in one operation, including those that are being forked (Linux
+        // 5.14 and newer).
+        if !has_own {
+            let _ = host.write(*group, "cgroup.kill", "1");
+        }
+        each_within(host, *group, &mut thaw);
+    }
+    refused.map_or(Ok(found), Err)
+}
+
+/// Returns the PIDs in the group; none if it no longer exists or is a threaded group, whose processes the threaded
+/// domain above it lists (`EOPNOTSUPP`).
+fn inside(host: &mut dyn Host, group: Dir) -> Result<Vec<u32>, HostError> {
+    match pids(host, group) {
+        Err(error) if is_gone(&error) || error.errno == Errno::EOPNOTSUPP => Ok(Vec::new()),
+        pids => pids,
+    }
+}
+
+/// Visits the group and all cgroups below it, each before those below it.
+fn each_within(host: &mut dyn Host, group: Dir, act: &mut dyn FnMut(&mut dyn Host, Dir)) {
+    act(host, group);
+    for name in host.children(group).unwrap_or_default() {
+        if let Ok(child) = host.open_child(group, &name) {
+            each_within(host, child, act);
+            host.close(child);
+        }
+    }
+}
+
+/// Removes the cgroups below the group that have no processes. What the kernel refuses stays.
+pub(crate) fn remove_below(host: &mut dyn Host, group: Dir) {
+    for name in host.children(group).unwrap_or_default() {
+        if let Ok(child) = host.open_child(group, &name) {
+            remove_below(host, child);
+            host.close(child);
+            let _ = host.rmdir(group, &name, child.inode);
+        }
+    }
+}
+
+/// Describes a process for a message: its PID, program and user, and the cgroup that freezes it, if one does.
+pub(crate) fn describe(host: &mut dyn Host, pid: u32) -> String {
+    let status = host.read_file(Path::new(&format!("/proc/{pid}/status"))).unwrap_or_default();
+    let field =
+        |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next());
+    let mut about: Vec<String> = field("Name:").map(|name| visible(name).into_owned()).into_iter().collect();
+    about.extend(field("Uid:").map(|uid| format!("user {uid}")));
+    about.extend(frozen_by(host, pid).map(|group| format!("frozen by {group}")));
+    if about.is_empty() { pid.to_string() } else { format!("{pid} ({})", about.join(", ")) }
+}
+
+/// Returns the topmost cgroup that freezes the process.
+fn frozen_by(host: &mut dyn Host, pid: u32) -> Option<String> {
+    let hierarchies = mounts::hierarchies(host).ok()?;
+    let places = places(host, Path::new(&format!("/proc/{pid}/cgroup")), &hierarchies);
+    places.into_iter().find_map(|(index, place)| {
+        let mount = Path::new(&hierarchies[index].mount);
+        let groups = place.ancestors().into_iter().chain([place]).map(|group| below(mount, group.as_str()));
+        let found = groups.into_iter().find(|group| is_frozen(host, group));
+        found.map(|group| text::path(&group))
+    })
+}
+
+fn is_frozen(host: &mut dyn Host, group: &Path) -> bool {
+    let Ok(dir) = host.open(group) else { return false };
+    let frozen =
+        FREEZERS.iter().any(|(file, thawed)| host.read(dir, file).is_ok_and(|state| state.trim() != *thawed));
+    host.close(dir);
+    frozen
 }

@@ -3,6 +3,7 @@
 
 use super::outcome::Left;
 use super::proof;
+use super::remains::Remains;
 use super::target::open;
 use super::values::not_taken;
 use crate::drivers::{aside, cookies, members};
@@ -16,8 +17,20 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-/// Timeout for killed processes of a dead lab run to leave their group.
+/// Timeout for killed processes of a dead lab run to leave their groups, together.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What `restore` does about processes in the groups that commensal created, and about cgroups below them that somebody
+/// else has created.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Inside {
+    /// Processes are killed and cgroups removed: all of them are a lab's own.
+    Ends,
+    /// Cgroups without processes are removed, as what a command of `run` has left. Processes stay.
+    Goes,
+    /// Both stay.
+    Stays,
+}
 
 /// Removes the cookies of a group's threads.
 pub(super) fn take_cookies(
@@ -54,15 +67,34 @@ fn cookies_of(
     }
 }
 
+/// Kills all processes in and below the groups of these records, in one pass over all hierarchies. A process that
+/// survives is the reason why its group stays.
+pub(super) fn end_all(host: &mut dyn Host, owners: &BTreeSet<String>, records: &[Record]) {
+    let mut groups = Vec::new();
+    for record in records {
+        let Record::Created(Target { mount, path, inode }) = record else { continue };
+        // This process may be in a group into which it moved itself (see `aside`).
+        if path.ends_with(aside::ENDING) {
+            continue;
+        }
+        let Ok(Some(dir)) = open(host, mount, path, Some(*inode)) else { continue };
+        match proof::of_creation(host, owners, (mount, path), dir) {
+            Ok(()) => groups.push(dir),
+            Err(_) => host.close(dir),
+        }
+    }
+    let _ = members::kill_all(host, &groups, PATIENCE);
+    groups.into_iter().for_each(|dir| host.close(dir));
+}
+
 /// Removes a group that commensal created. `inode` is `None` if the journal only announces the creation. In that case
-/// the group is removed only if it is empty, and its processes are not killed. Otherwise `kill` means that the
-/// processes of the group are killed.
+/// the group is removed only if it is empty. A group that stays because it is in use is added to `remains`.
 pub(super) fn remove(
     host: &mut dyn Host,
     owners: &BTreeSet<String>,
     (mount, path): (&str, &str),
     inode: Option<u64>,
-    kill: bool,
+    (inside, remains): (Inside, &mut Remains),
 ) -> Result<Option<String>, Left> {
     let Some(dir) = open(host, mount, path, inode)? else { return Ok(None) };
     if let Err(left) = proof::of_creation(host, owners, (mount, path), dir) {
@@ -70,39 +102,31 @@ pub(super) fn remove(
         return Err(left);
     }
     let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
-    let mut inside = members::staying(host, dir);
-    let own = std::process::id();
+    let shown = text::path(&below(Path::new(mount), path));
     // Only from the group into which `aside` moved this process. A commensal process that was started inside another
     // group stays there.
-    if inside.contains(&own) && name.ends_with(aside::ENDING) {
-        // This process had moved itself into the group (see `aside`), and now moves back.
-        let back = host.open(&below(Path::new(mount), above)).and_then(|parent| {
-            let back = host.write(parent, "cgroup.procs", &own.to_string());
-            host.close(parent);
-            back
-        });
-        if let Err(error) = back {
-            host.close(dir);
-            let shown = text::path(&below(Path::new(mount), path));
-            return Err(Left::Busy(format!("{shown} was left: this process is in it ({error})")));
-        }
-        inside.retain(|pid| *pid != own);
+    if name.ends_with(aside::ENDING)
+        && let Err(error) = move_back(host, dir, &below(Path::new(mount), above), inside)
+    {
+        host.close(dir);
+        return Err(Left::Busy(format!("{shown} was left: this process is in it ({error})")));
     }
-    // A command that keeps running must not stay frozen, and killed tasks of a frozen cgroup v1 group exit only after a
-    // thaw.
-    if !inside.is_empty() && inode.is_some() {
+    members::wait_for_exits(host, dir);
+    let used = members::others(host, dir);
+    // A command that keeps running must not stay frozen.
+    if used && inode.is_some() {
         members::thaw(host, dir);
     }
-    let ended = if kill && !inside.is_empty() { members::kill_all(host, dir, PATIENCE) } else { Ok(()) };
-    let parent = ended.and_then(|()| host.open(&below(Path::new(mount), above)));
+    if inode.is_some() && (inside == Inside::Ends || (inside == Inside::Goes && !used)) {
+        members::remove_below(host, dir);
+    }
+    let parent = host.open(&below(Path::new(mount), above));
     let removed = parent.and_then(|parent| {
         let removed = host.rmdir(parent, name, dir.inode);
         host.close(parent);
         removed
     });
-    let has_children = !host.children(dir).unwrap_or_default().is_empty();
     host.close(dir);
-    let shown = text::path(&below(Path::new(mount), path));
     match removed {
         Ok(()) => Ok(Some(format!("removed {shown}"))),
         Err(error) if error.errno == Errno::ENOENT => match open(host, mount, path, Some(dir.inode))? {
@@ -113,15 +137,27 @@ pub(super) fn remove(
             None => Ok(None),
         },
         Err(error) if error.errno == Errno::EBUSY => {
-            let because = match inside.len() {
-                0 if has_children => "it has groups below it".to_owned(),
-                0 => error.to_string(),
-                count => format!("it has {count} running processes"),
-            };
-            Err(Left::Busy(format!("{shown} was left: {because}")))
+            remains.add((mount, path), error);
+            Err(Left::Waits)
         }
         Err(error) => Err(Left::Failed(error)),
     }
+}
+
+/// Moves this process from its `aside` group, if it is in it, back to the group above. Kills the others of a lab there.
+fn move_back(host: &mut dyn Host, dir: Dir, above: &Path, inside: Inside) -> Result<(), HostError> {
+    let own = std::process::id();
+    let all = members::pids(host, dir).unwrap_or_default();
+    if all.contains(&own) {
+        let above = host.open(above)?;
+        let back = host.write(above, "cgroup.procs", &own.to_string());
+        host.close(above);
+        back?;
+    }
+    if inside == Inside::Ends && all.iter().any(|pid| *pid != own) {
+        let _ = members::kill_all(host, &[dir], PATIENCE);
+    }
+    Ok(())
 }
 
 /// Disables a controller that commensal enabled, unless a child group uses it.

@@ -598,7 +598,10 @@ fn restore_raises_the_groups_that_stay() {
         let after = |fake: &FakeHost, what: &str| {
             let back = restored(&mut fake.another());
             assert!(back.failed.is_empty(), "{what}: {back:?}");
-            assert!(back.left.iter().any(|line| line.contains("3 running processes")), "{what}: {back:?}");
+            assert!(
+                back.left.iter().any(|line| line.contains("3 processes are in it: ")),
+                "{what}: {back:?}"
+            );
             assert_eq!(read(fake, "/sys/fs/cgroup/cpu/commensal-offline/etl/cpu.qos_level"), "0", "{what}");
             assert!(everybody(fake).values().all(|one| one.policy != SCHED_IDLE), "{what}");
             let mut host = fake.another();

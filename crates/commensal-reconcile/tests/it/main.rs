@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests read the fixtures and look at the machine themselves")]
 
 mod attacks;
+mod below;
 mod crash;
 mod delegation;
 mod faults;

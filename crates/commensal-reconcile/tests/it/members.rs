@@ -602,26 +602,27 @@ fn the_journal_does_not_grow_with_the_dead() {
     assert!(lines() <= most && most < 40, "{} of at most {most}", lines());
 }
 
-/// FakeHost's processes die at once, also frozen ones: nobody is thawed for the dead.
+/// A frozen process of cgroup v1 is thawed until it has ended, and nobody is thawed for the dead.
 // promise 24
 #[test]
-fn nobody_is_thawed_for_the_dead() {
+fn a_frozen_process_is_thawed_until_it_has_ended() {
     let fake = FakeHost::v1(4, 8 << 30);
     let mut host = fake.another();
     let root = host.open(Path::new("/sys/fs/cgroup/freezer")).unwrap();
     let dir = host.mkdir(root, "still").unwrap();
-    let pid = fake.add_process(&["/sys/fs/cgroup/freezer/still"]);
-    host.write(dir, "freezer.state", "FROZEN").unwrap();
-    let process = host.process(pid).unwrap();
-    let before = fake.mutations().len();
-    assert_eq!(
-        commensal_reconcile::members::kill(&mut host, &process, &[dir], std::time::Duration::from_secs(5)),
-        Ok(true)
-    );
-    let done: Vec<_> = fake.mutations()[before..].iter().map(|one| one.operation).collect();
-    assert_eq!(done, ["signal"]);
-    let exit = fake.processes().into_iter().find(|one| one.pid == pid).and_then(|one| one.exit);
-    assert_eq!(exit, Some(Exit::Signal(9)));
+    for (frozen, expect) in [(true, vec!["signal", "write", "write"]), (false, vec!["signal"])] {
+        let pid = fake.add_process(&["/sys/fs/cgroup/freezer/still"]);
+        host.write(dir, "freezer.state", if frozen { "FROZEN" } else { "THAWED" }).unwrap();
+        let process = host.process(pid).unwrap();
+        let before = fake.mutations().len();
+        let patience = std::time::Duration::from_secs(5);
+        let ended = commensal_reconcile::members::kill(&mut host, &process, &[dir], patience);
+        assert_eq!(ended, Ok(true));
+        let done: Vec<_> = fake.mutations()[before..].iter().map(|one| one.operation).collect();
+        assert_eq!(done, expect);
+        let exit = fake.processes().into_iter().find(|one| one.pid == pid).and_then(|one| one.exit);
+        assert_eq!(exit, Some(Exit::Signal(9)));
+    }
 }
 
 proptest! {

@@ -191,7 +191,10 @@ fn a_group_in_use_is_left_and_said_so() {
     assert!(outcome.failure.is_none());
     let pid = fake.add_process(&["/sys/fs/cgroup/cpu/commensal-offline/etl"]);
     let result = restored(&mut host);
-    assert!(result.left.iter().any(|line| line.contains("1 running processes")), "{result:?}");
+    assert!(
+        result.left.iter().any(|line| line.contains("process ") && line.contains(" is in it")),
+        "{result:?}"
+    );
     assert!(result.failed.is_empty(), "{result:?}");
     fake.end(pid, commensal_host::Exit::Code(0));
     let result = restored(&mut host);

@@ -243,7 +243,7 @@ impl Scene {
     }
 }
 
-fn machines() -> [(&'static str, FakeHost); 4] {
+pub fn machines() -> [(&'static str, FakeHost); 4] {
     const MEMORY: u64 = 16 << 30;
     [
         ("v1", FakeHost::v1(4, MEMORY)),

@@ -3,7 +3,7 @@
 use crate::bad_input::assert_nothing_left;
 use crate::support::{Program, Server, can_write_cgroups, cgroups_named, text};
 use commensal_lab::record::{Run, decode_histogram, encode_histogram, new_histogram};
-use commensal_testkit::{Signal, http, signal, until};
+use commensal_testkit::{Signal, ended, http, signal, until};
 use std::process::{Child, Stdio};
 
 pub(crate) const QUICK: [&str; 7] = ["lab", "run", "quickstart", "--rounds", "1", "--block", "0.5"];
@@ -95,6 +95,66 @@ fn sigkill_is_cleaned_up_by_restore_or_the_next_run() {
             assert!(VERDICTS.contains(&output.status.code().unwrap()), "{}", text(&output.stderr));
         }
         assert!(cgroups_named(&groups).is_empty(), "{cleaner}");
+        assert_nothing_left(&program.state());
+    }
+}
+
+/// Makes a cgroup below its own, puts a process into it or not, and freezes it or not; then works.
+const BELOW: &str = r#"
+f=$(sed -n 's/^[0-9]*:freezer://p' /proc/self/cgroup)
+if [ "$f" ]; then d=/sys/fs/cgroup/freezer$f/inner/most; else d=/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/self/cgroup)/inner/most; fi
+mkdir -p $d
+if [ $1 != empty ]; then sleep 1000 & echo $! >$d/cgroup.procs; fi
+if [ $1 = frozen ]; then if [ "$f" ]; then echo FROZEN >$d/freezer.state; else echo 1 >$d/cgroup.freeze; fi; fi
+echo "$!" >$2/said
+mv $2/said $2/ready
+while :; do :; done
+"#;
+
+/// What the offline work made below its cgroup: contents x how the run ends.
+// promise 34
+#[test]
+fn what_was_made_below_a_run_goes_with_it() {
+    let test = "what_was_made_below_a_run_goes_with_it";
+    if !can_write_cgroups(test) {
+        return;
+    }
+    for (content, with) in ["empty", "process", "frozen"]
+        .into_iter()
+        .flat_map(|content| [Signal::INT, Signal::KILL].map(|with| (content, with)))
+    {
+        let program = Program::new("below");
+        let (script, ready) = (program.path("in.sh"), program.path("ready"));
+        std::fs::write(&script, BELOW).unwrap();
+        let file = program.path("lab.toml");
+        let experiment = format!(
+            "based-on = \"quickstart\"\nwithout = [\"offline\"]\n[offline]\ncommand = [\"sh\", {script:?}, {content:?}, {:?}]\n\
+             work = \"cpu-seconds\"\ncpus = 1\n",
+            program.dir.path()
+        );
+        std::fs::write(&file, experiment).unwrap();
+        let args = ["lab", "run", file.to_str().unwrap()];
+        let mut child = program.command(&args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        until("the offline work has begun", || ready.exists() || child.try_wait().unwrap().is_some());
+        let groups = format!("commensal-lab-{}-", child.id());
+        let of_script = || cgroups_named(&groups).len();
+        assert!(of_script() > 0, "{content}: {}", text(&child.wait_with_output().unwrap().stderr));
+        let sleeper = std::fs::read_to_string(&ready).unwrap().trim().to_owned();
+        assert!(signal(child.id(), with));
+        let output = child.wait_with_output().unwrap();
+        let err = text(&output.stderr);
+        if with == Signal::INT {
+            assert_eq!(output.status.code(), Some(2), "{content}: {err}");
+            assert!(err.contains("stopped before its end") && !err.contains("was left"), "{content}: {err}");
+            assert_eq!(of_script(), 0, "{content}: {err}");
+        }
+        // After SIGKILL the run's guard, if it has one, or `restore` does it.
+        until(format!("{content}, {with:?}: the cgroups are gone"), || {
+            of_script() == 0 || program.run(&["restore"]).status.success()
+        });
+        until(format!("{content}, {with:?}: process {sleeper} is gone"), || {
+            sleeper.is_empty() || ended(sleeper.parse().unwrap())
+        });
         assert_nothing_left(&program.state());
     }
 }

@@ -106,6 +106,6 @@ fn a_frozen_group_stands_still() {
     // The group cannot go while it is in use, and must not stay frozen: no signal would end the burner then.
     apply(&frozen);
     let (_, left) = scene.program.expect(1, &["restore"]);
-    assert!(left.contains("running processes"), "{left}");
+    assert!(left.contains(" is in it"), "{left}");
     goes_on("restored");
 }
