@@ -134,6 +134,7 @@ mod tests {
         let pid = fake.add_process(&[]);
         let start_ticks = host.process(pid).unwrap().start_ticks;
         let lock = Path::new(STATE).join("lab.lock");
+        host.state_dir(Path::new(STATE)).unwrap();
         for (text, is_guard) in [
             (Some(format!("{pid} {start_ticks}\n")), true),
             (Some(format!("{pid} {}\n", start_ticks + 1)), false),
