@@ -9,6 +9,7 @@
 mod signed_rank;
 mod student;
 
+pub(crate) use signed_rank::normal_cdf;
 pub use signed_rank::{
     EXACT_UP_TO, SignedRank, Tail, critical_value, lower_tail_probability, normal_quantile, obrien_fleming,
 };

@@ -21,6 +21,8 @@ mod effect;
 mod looks;
 mod pairs;
 mod schedule;
+pub mod sequential;
+pub mod stretch;
 
 pub use effect::{Effect, Series, Shown, effects};
 pub use looks::Looks;

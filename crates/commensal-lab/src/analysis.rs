@@ -13,6 +13,7 @@ mod blamed;
 pub(crate) mod lateness;
 mod offline;
 mod samples;
+pub(crate) mod stretch;
 mod sweep;
 mod tail;
 
@@ -151,11 +152,16 @@ fn compare_arms(
     pair: (usize, usize),
     into: &mut Vec<Comparison>,
 ) {
-    let level = design.level_of(arms[pair.0].role, samples.begun());
+    // Arms that are left out after an analysis keep its level.
+    let rounds = if design.levels.is_empty() { samples.begun() } else { samples.shared(pair.0, pair.1) };
+    let role = arms[pair.0].role;
+    let level = design.level_of(role, rounds);
+    // The interval of an arm that can end the run has to hold at all analyses together.
+    let interval = (role == Role::Isolated && !design.levels.is_empty()).then_some(level / 2.0);
     for metric in design.metrics() {
         let logs = paired_log_ratios(samples, metric, pair.0, pair.1);
         let names = (arms[pair.0].name.as_str(), arms[pair.1].name.as_str());
-        into.extend(compare_logs(names, metric, (design, level), &logs));
+        into.extend(compare_logs(names, metric, (design, level, interval), &logs));
     }
 }
 
@@ -163,10 +169,15 @@ fn compare_arms(
 fn compare_logs(
     (arm, vs): (&str, &str),
     metric: Metric,
-    (design, level): (&Design, f64),
+    (design, level, interval): (&Design, f64, Option<f64>),
     logs: &[f64],
 ) -> Option<Comparison> {
-    let paired = Paired::new(logs, log_of_pct(design.threshold_of(metric)), level)?;
+    let threshold = log_of_pct(design.threshold_of(metric));
+    let paired = Paired::new(logs, threshold, level)?;
+    let ci95 = match interval {
+        Some(each) => Paired::new(logs, threshold, each)?.bounds,
+        None => paired.ci95,
+    };
     let in_pct = |i: Interval| {
         let i = i.map(pct_of_log);
         [i.lo, i.hi]
@@ -176,8 +187,9 @@ fn compare_logs(
         vs: vs.to_owned(),
         metric,
         harm_pct: pct_of_log(paired.estimate),
-        ci95: paired.ci95.map(in_pct),
+        ci95: ci95.map(in_pct),
         one_sided: paired.bounds.map(in_pct),
+        level: Some(level),
         mean_pct: pct_of_log(paired.mean),
         mean_t_ci95: paired.mean_t_ci95.map(in_pct),
         p_fail: paired.p_beyond,

@@ -146,20 +146,20 @@ impl Plan {
         experiment.arms.extend(self.harms.iter().map(slower));
         experiment.isolations.clear();
         if let Some(windows) = experiment.design.windows {
-            experiment.design.by_windows(windows, &experiment.arms, self.seconds);
+            experiment.design.by_full_rounds(windows, &experiment.arms, self.seconds);
         }
         Ok(experiment)
     }
 
-    /// Returns the time in which the experiment `quickstart` completes as many rounds as a run of this plan (seconds).
+    /// Returns the time limit with which the experiment `quickstart` plans as many rounds as a run of this plan (seconds).
     ///
     /// # Errors
     /// If the time limit is out of range.
     pub fn quickstart_s(&self) -> Result<f64, String> {
         let quickstart = quickstart(self.seed, self.seconds)?;
-        let rounds = f64::from(self.experiment(0)?.design.rounds);
-        let round_s = |windows| quickstart.design.round_s(windows, &quickstart.arms);
-        Ok(quickstart.design.windows.map_or(0.0, |windows| rounds * round_s(windows)))
+        let design = self.experiment(0)?.design;
+        let budget_s = |windows| quickstart.design.budget_for(design.rounds, windows, &quickstart.arms);
+        Ok(design.windows.map_or(0.0, budget_s))
     }
 }
 

@@ -24,16 +24,16 @@ mod slowing;
 mod validity;
 mod windows;
 
-use crate::analysis;
+use crate::analysis::{self, stretch::after};
 use crate::experiment::{Experiment, Load, REQUEST_US, Rate, Restart};
 use crate::loadgen::{KneeEnd, KneeLimits, knee};
-use crate::record::{self, Arm, Block, Machine, RecordedBy, Role, Run, Sweep, Verdict};
+use crate::record::{self, Arm, Block, Machine, RecordedBy, Role, Run};
 use crate::site::{self, Claim, Guard, Side, Testbed, TestbedError, Wanted};
 use crate::workload::cpu::calibrate;
 use batch::BatchRunner;
 use commensal_core::actual::Hierarchy;
 use commensal_core::topology;
-use commensal_core::windows::blocks;
+use commensal_core::windows::{blocks, stretch::Next};
 use commensal_host::Host;
 use commensal_sensors::{machine, mounts};
 pub use error::RunError;
@@ -278,7 +278,7 @@ impl Conductor<'_> {
         if let (Some(_), Ok(short)) = (run.design.windows, &self.experiment.short) {
             // The length of the windows depends on this load.
             let windows = short.windows_for(&run.design, &self.experiment.isolations);
-            run.design.by_windows(windows, &run.arms, short.within_s);
+            run.design.with_windows(windows, &run.arms, short.within_s);
         }
         Ok(())
     }
@@ -321,7 +321,7 @@ impl Conductor<'_> {
             if experiment.restart != Restart::Never {
                 self.end(service)?;
             }
-            if decided(run, round + 1) {
+            if after(run, round + 1) == Some(Next::End) {
                 break;
             }
         }
@@ -375,20 +375,6 @@ fn favoured(run: &Run, role: Role) -> bool {
     }
 }
 
-/// Whether an interim analysis after `rounds` rounds already decides the run. All interim analyses of a run share its
-/// allowed error rate.
-fn decided(run: &Run, rounds: u32) -> bool {
-    if !run.design.looks.contains(&rounds) {
-        return false;
-    }
-    let mut now = run.clone();
-    analysis::conclude(&mut now);
-    // A sweep (a run over several values of a setting) is undecided while the verdict on any value is inconclusive.
-    let open = |_: &Sweep| now.arm_verdicts.values().any(|verdict| *verdict == Verdict::Inconclusive);
-    !run.design.sweep.as_ref().is_some_and(open)
-        && matches!(now.verdict, Some(Verdict::Pass | Verdict::Fail | Verdict::Broken))
-}
-
 /// Continues the record of an interrupted run; returns an error if experiment, machine, design or arms differ.
 fn go_on(run: &mut Run, earlier: &Run) -> Result<(), RunError> {
     let refuse = |what: &str| {
@@ -409,6 +395,8 @@ fn go_on(run: &mut Run, earlier: &Run) -> Result<(), RunError> {
         // The length of the windows depends on the load and on the results of the first rounds.
         (planned.windows, planned.rounds) = (run.design.windows, run.design.rounds);
         planned.looks.clone_from(&run.design.looks);
+        planned.levels.clone_from(&run.design.levels);
+        planned.allotted = run.design.allotted;
     }
     if (earlier.seed, &planned) != (run.seed, &run.design) {
         return refuse("the design");

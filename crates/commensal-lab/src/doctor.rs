@@ -66,10 +66,15 @@ pub fn judge(run: &Run, of: &Experiment) -> Report {
     let (samples, _) = Samples::of(run);
     let findings = compare(&run.arms, &run.design, &samples);
     let threshold_pct = of.design.threshold_pct;
-    let most = match of.design.windows {
-        Some(windows) => (MAX_S / of.design.round_s(windows, &of.arms)) as u32,
-        None => MAX_ROUNDS,
+    // Average length of a round of windows, and the number of rounds that the experiment plans.
+    let (round_s, planned) = match of.design.windows {
+        Some(windows) => {
+            let (full, later) = of.design.rounds_in_budget(windows, &of.arms);
+            (Some(of.duration_s() / f64::from((full + later).max(1))), full + later)
+        }
+        None => (None, of.design.rounds),
     };
+    let most = round_s.map_or(MAX_ROUNDS, |round_s| (MAX_S / round_s) as u32);
     let gate = |metric: &Metric| {
         let result = findings.results.iter().find(|result| result.metric == *metric);
         let sd_log = result.and_then(|result| result.sd_log);
@@ -92,13 +97,12 @@ pub fn judge(run: &Run, of: &Experiment) -> Report {
     let duration = |rounds| {
         let mut longer = of.clone();
         longer.design.rounds = rounds;
-        longer.duration_s()
+        round_s.map_or_else(|| longer.duration_s(), |round_s| f64::from(rounds) * round_s)
     };
     // Each gate can have its own threshold. The check therefore scales the general threshold by the largest factor that
     // any gate needs.
-    let reach = |gate: &GateReach| {
-        Some(decidable_pct(gate.sd_log?, of.design.rounds) / of.design.threshold_of(gate.metric))
-    };
+    let reach =
+        |gate: &GateReach| Some(decidable_pct(gate.sd_log?, planned) / of.design.threshold_of(gate.metric));
     let worst = gates.iter().map(reach).collect::<Option<Vec<f64>>>();
     let worst = worst.and_then(|all| all.into_iter().reduce(f64::max)).filter(|_| usable);
     let median = |pick: fn(&crate::record::Block) -> Option<f64>| {
@@ -114,7 +118,7 @@ pub fn judge(run: &Run, of: &Experiment) -> Report {
         steal_cpus: median(|block| block.cpu.steal),
         rounds,
         duration_s: rounds.map(duration),
-        default_rounds: of.design.rounds,
+        default_rounds: planned,
         threshold_with_default_rounds_pct: worst.map(|ratio| ratio * threshold_pct),
         by_windows: of.design.windows.is_some(),
     }

@@ -341,7 +341,7 @@ impl Experiment {
         if let Ok(short) = &self.short {
             long.design.rounds = short.long_rounds;
         }
-        long.design.looks.clear();
+        long.design.without_looks();
         long.design.windows = None;
         long.arms.retain(|arm| !matches!(arm.role, Role::PolicyOnly | Role::Warm));
         long
@@ -357,10 +357,13 @@ impl Experiment {
         check.design.sweep = None;
         if check.design.windows.is_some() {
             check.by_windows(CHECK.1);
+            if let Some(windows) = check.design.windows {
+                check.design.by_full_rounds(windows, &check.arms, CHECK.1);
+            }
         } else {
             check.design.rounds = CHECK.0;
         }
-        check.design.looks.clear();
+        check.design.without_looks();
         check
     }
 
@@ -369,7 +372,7 @@ impl Experiment {
     #[must_use]
     pub fn duration_s(&self) -> f64 {
         if let Some(windows) = self.design.windows {
-            return f64::from(self.design.rounds) * self.design.round_s(windows, &self.arms);
+            return self.design.windows_s(windows, &self.arms);
         }
         let block = self.design.settle_s + self.design.warmup_s + self.design.block_s + 0.1;
         let start = if matches!(self.online, Online::BuiltIn) { 0.4 } else { 2.0 };

@@ -20,6 +20,7 @@ mod metric;
 mod schema;
 mod sweep;
 mod verdict;
+mod windows;
 
 pub use blamed::{ArmBlame, BlameBounds, Blamed, Delays, WaitByKind};
 pub use block::{Block, CpuUse, GroupPsi, Lateness, PerSide, Psi, SloSeen, Tick, Work};
@@ -33,8 +34,9 @@ pub use metric::{Metric, Named};
 pub use schema::json_schema;
 pub use sweep::{Sweep, SweepPoint};
 pub use verdict::Verdict;
+pub use windows::{Allotted, LEAST_ROUNDS, Windows};
 
-use commensal_core::windows::{Looks, Turns};
+use commensal_core::windows::Looks;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -207,6 +209,14 @@ pub struct Design {
     /// Numbers of rounds after which an interim analysis may end the run; empty means a single analysis, at the end.
     #[serde(default)]
     pub looks: Vec<u32>,
+    /// One-sided error rate of the analysis after each number of rounds in `looks`, from the joint distribution of all
+    /// analyses; the last one is the planned end. Empty in runs with long blocks and in records of earlier versions, whose
+    /// analyses share the error as if they were independent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub levels: Vec<f64>,
+    /// The time of a run that leaves out arms after an interim analysis; `None` if every round measures every arm.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allotted: Option<Allotted>,
     /// The short windows of which rounds consist; `None` when each block is one continuous measurement.
     #[serde(default)]
     pub windows: Option<Windows>,
@@ -247,72 +257,6 @@ pub struct Query {
     pub url: String,
     /// Scrape interval of the queried series, in seconds.
     pub scrape_s: f64,
-}
-
-/// Plan for short windows: the offline work runs during the whole run, and the run freezes and thaws it to switch arms.
-/// All windows of one arm in one round together form that arm's block of the round.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Windows {
-    /// Length of the measured part of a window, in seconds.
-    pub window_s: f64,
-    /// Time after each switch that is discarded, in seconds.
-    pub guard_s: f64,
-    /// Time before the next switch in which due requests are not counted, in seconds: these requests may not finish
-    /// before the switch.
-    #[serde(default)]
-    pub tail_s: f64,
-    /// Number of windows of each arm in a round.
-    pub per_round: u32,
-    /// Length of the measured part of the single window of a contended arm, in seconds. Without isolation, harm takes a
-    /// second or two to become steady.
-    pub contended_s: f64,
-    /// Contended arms are measured in one of this many rounds.
-    pub contended_every: u32,
-}
-
-impl Windows {
-    /// Duration of a switch in addition to the guard time, in seconds: the time to write to the kernel and to read
-    /// counters.
-    const SWITCH_S: f64 = 0.006;
-
-    /// Maximum length to which a low request rate can extend a window, in seconds.
-    const LONGEST_S: f64 = 5.0;
-
-    /// Returns the number of windows of an arm in a round. Contended arms have few windows, because harm without
-    /// isolation is large enough to be measured with few.
-    #[must_use]
-    pub fn turns(&self, role: Role) -> Turns {
-        match role {
-            Role::Contended => Turns { times: 1, every: self.contended_every },
-            _ => Turns { times: self.per_round, every: 1 },
-        }
-    }
-
-    /// Lengthens the windows so that all windows of an arm in one round together contain `requests` requests, and so
-    /// does the single window of a contended arm. Arrivals are random, so about one block in several thousand contains
-    /// fewer requests.
-    #[must_use]
-    pub fn for_load(self, rate_per_s: Option<f64>, requests: u64) -> Windows {
-        const ERRORS: f64 = 3.5;
-        let Some(rate) = rate_per_s else { return self };
-        let takes_s = (requests as f64 + ERRORS * (requests as f64).sqrt()) / rate;
-        // The length is rounded up to whole milliseconds for readability.
-        let each_s = (takes_s / f64::from(self.per_round.max(1)) * 1e3).ceil() / 1e3;
-        let takes_s = (takes_s * 1e3).ceil() / 1e3;
-        let window_s = each_s.max(self.window_s).min(Self::LONGEST_S.max(self.window_s));
-        let longest_s = self.contended_s.max(2.0 * Self::LONGEST_S);
-        let contended_s = takes_s.min(longest_s).max(self.contended_s).max(window_s);
-        Windows { window_s, contended_s, ..self }
-    }
-
-    /// Returns the average length of a round in seconds, with `short` arms of short windows and `contended` contended
-    /// arms.
-    #[must_use]
-    pub fn round_s(&self, short: usize, contended: usize) -> f64 {
-        let around = self.guard_s + self.tail_s + Self::SWITCH_S;
-        let short = short as f64 * f64::from(self.per_round) * (self.window_s + around);
-        short + contended as f64 * (self.contended_s + around) / f64::from(self.contended_every.max(1))
-    }
 }
 
 /// Latency by the time since the last switch, which shows whether one window affects the next.
@@ -399,9 +343,6 @@ pub struct Slo {
     pub window_s: f64,
 }
 
-/// Minimum number of rounds of a run with short windows, because the confidence interval of a median needs six rounds.
-pub const LEAST_ROUNDS: u32 = 6;
-
 impl Design {
     /// Returns the threshold of a metric in per cent.
     pub fn threshold_of(&self, metric: Metric) -> f64 {
@@ -412,7 +353,11 @@ impl Design {
     /// analyses.
     #[must_use]
     pub fn level(&self, rounds: u32) -> f64 {
-        Looks::new(ERROR, self.looks.clone()).level(rounds)
+        let look = self.looks.iter().position(|look| rounds <= *look);
+        match look.and_then(|look| self.levels.get(look)).or(self.levels.last()) {
+            Some(level) => *level,
+            None => Looks::new(ERROR, self.looks.clone()).level(rounds),
+        }
     }
 
     /// Returns the one-sided error rate of a conclusion about an arm with this role. Results without isolation never
@@ -429,39 +374,6 @@ impl Design {
         let of =
             |metrics: &[Metric]| metrics.iter().map(|metric| metric.requests_needed()).max().unwrap_or(0);
         of(&self.gates).max(of(&self.percentiles).min(Metric::P95.requests_needed()))
-    }
-
-    /// Returns the average length of a round of windows with these arms, in seconds.
-    #[must_use]
-    pub fn round_s(&self, windows: Windows, arms: &[Arm]) -> f64 {
-        let contended = arms.iter().filter(|arm| arm.role == Role::Contended).count();
-        windows.round_s(arms.len() - contended, contended)
-    }
-
-    /// Returns the minimum duration in seconds of a run with these windows.
-    #[must_use]
-    pub fn least_s(&self, windows: Windows, arms: &[Arm]) -> f64 {
-        f64::from(LEAST_ROUNDS) * self.round_s(windows, arms)
-    }
-
-    /// Plans as many rounds of windows as fit in `seconds`, and the interim analyses.
-    pub fn by_windows(&mut self, windows: Windows, arms: &[Arm], seconds: f64) {
-        /// Number of contended windows needed for a confidence interval.
-        const ENOUGH: u32 = 9;
-        let fit =
-            |windows: Windows| (seconds / self.round_s(windows, arms)).floor().min(MAX_ROUNDS as f64) as u32;
-        let mut windows = windows;
-        if fit(windows) / windows.contended_every.max(1) < ENOUGH {
-            windows.contended_every = 1;
-        }
-        self.rounds = fit(windows).max(LEAST_ROUNDS);
-        // A run that ends at an interim analysis must also report the harm without isolation. The confidence interval
-        // of that harm needs six rounds with contended windows.
-        let first = (LEAST_ROUNDS - 1) * windows.contended_every + 1;
-        let look = |at: &u32| (*at).max(first.min(self.rounds));
-        self.looks = Looks::plan(ERROR, self.rounds).at().iter().map(look).collect();
-        self.looks.dedup();
-        self.windows = Some(windows);
     }
 
     /// Returns the metrics that blocks of this plan may have, in printing order.
@@ -564,11 +476,15 @@ pub struct Comparison {
     /// Hodges-Lehmann estimate of the harm in per cent.
     pub harm_pct: f64,
     /// Two-sided 95 % signed-rank interval of the harm in per cent; `None` below 6 rounds, from which no such interval
-    /// can be computed.
+    /// can be computed. For an isolated arm in a run with `levels`, it holds at all interim analyses together.
     pub ci95: Option<[f64; 2]>,
     /// One-sided 95 % bounds of the harm in per cent, lower and upper; `None` below 5 rounds, from which no such bounds
     /// can be computed.
     pub one_sided: Option<[f64; 2]>,
+    /// One-sided error rate of `one_sided` at the last interim analysis that had new rounds of both arms; `None` in records
+    /// of earlier versions.
+    #[serde(default)]
+    pub level: Option<f64>,
     /// Mean of the log-ratios, converted to harm in per cent.
     pub mean_pct: f64,
     /// Two-sided 95 % t interval of `mean_pct` in per cent; `None` below 2 rounds.
@@ -636,9 +552,28 @@ impl Run {
         self.blocks.iter().map(|block| block.round.saturating_add(1)).max().unwrap_or(0)
     }
 
+    /// Returns the number of rounds up to the last one in which all of these arms were measured. Records of earlier
+    /// versions are judged by all rounds that have begun.
+    pub fn measured_rounds(&self, arms: &[&str]) -> u32 {
+        let of =
+            |arm: &&str| self.blocks_of(arm).map(|block| block.round.saturating_add(1)).max().unwrap_or(0);
+        let shared = arms.iter().map(of).min();
+        shared.filter(|_| !self.design.levels.is_empty()).unwrap_or_else(|| self.rounds_begun())
+    }
+
     /// Returns the contended arm (without isolation) with the same offline work as `arm`.
     pub fn contended_for(&self, arm: &Arm) -> Option<&Arm> {
         self.arms.iter().find(|other| other.role == Role::Contended && other.offline == arm.offline)
+    }
+
+    /// Returns a block of the service alone in this round: of the baseline if the round measured it, otherwise of another
+    /// such arm, so that a round without the baseline is judged as well.
+    pub fn alone_in(&self, round: u32) -> Option<&Block> {
+        let of = |role: Role| {
+            let arm = self.arm_with(role)?;
+            self.blocks.iter().find(|block| block.round == round && block.arm == arm.name)
+        };
+        [Role::Baseline, Role::Baseline2, Role::PolicyOnly, Role::Warm].into_iter().find_map(of)
     }
 
     /// Returns all blocks of an arm, valid or not.

@@ -6,11 +6,13 @@
 //! tests, the metric is also worse by up to 65 % with a probability of 15 %. An error rate that should be at most 5 %
 //! may reach 7 % in 2000 repetitions (4 standard errors).
 
-use crate::analysis::conclude_from;
+use crate::analysis::stretch::after;
+use crate::analysis::{conclude, conclude_from};
+use crate::experiment::{Overrides, QUICKSTART, shipped};
 use crate::fixture::{bare_run, simulate};
-use crate::record::Verdict;
-use crate::record::{Metric, Run};
+use crate::record::{Block, LoadFigures, Metric, Role, Run, Verdict};
 use crate::rng::Rng;
+use commensal_core::windows::stretch::Next;
 
 const REPETITIONS: u32 = 2_000;
 const SD: f64 = 0.03;
@@ -111,4 +113,118 @@ fn the_interval_of_the_harm_removed_covers_the_truth() {
     }
     assert_eq!(claimed, REPETITIONS);
     assert!(f64::from(missed) <= 0.07 * f64::from(claimed), "{missed} of {claimed}");
+}
+
+/// Simulates a whole quickstart, with its interim analyses: the latency of the isolated arm is worse by these harms at the
+/// median and at P90, on blocks with this log-normal noise. CPUs that may idle make the service slower by 15 %.
+fn quickstart(rng: &mut Rng, [p50, p90]: [f64; 2], noise: [f64; 2]) -> Run {
+    let mut experiment = shipped(QUICKSTART).unwrap().unwrap();
+    Overrides::default().apply(&mut experiment).unwrap();
+    let mut run = Run { design: experiment.design, arms: experiment.arms, ..bare_run(1) };
+    run.blocks.clear();
+    let mut measured: Vec<usize> = (0..run.arms.len()).collect();
+    for round in 0..run.design.rounds {
+        let drift = 0.1 * rng.normal();
+        for arm in &measured {
+            let arm = &run.arms[*arm];
+            let harm = match arm.role {
+                Role::Isolated => [p50, p90],
+                Role::Contended => [0.3, 1.0],
+                Role::Warm => [0.0; 2],
+                _ => [0.15; 2],
+            };
+            let mut us = |gate: usize| {
+                let log = drift + (1.0_f64 + harm[gate]).ln() + noise[gate] * rng.normal();
+                200.0 * (1.0 + gate as f64) * log.exp()
+            };
+            let percentiles_us = [(Metric::P50, us(0)), (Metric::P90, us(1))].into();
+            let load = LoadFigures {
+                achieved_per_s: Some(2_100.0 * (0.002 * rng.normal()).exp()),
+                offered_requests: 2_100,
+                ..LoadFigures::default()
+            };
+            let arm = arm.name.clone();
+            run.blocks.push(Block { round, arm, valid: true, load, percentiles_us, ..Block::default() });
+        }
+        match after(&run, round + 1) {
+            Some(Next::End) => break,
+            Some(Next::Measure(arms)) => measured = arms,
+            None => {}
+        }
+    }
+    conclude(&mut run);
+    run
+}
+
+/// Arms that no open question compares cost no more time, and the record says so. The record alone leads to the same
+/// verdict, and to the same arms when the run is continued.
+// promise 35
+#[test]
+fn a_noisy_quickstart_measures_what_is_open() {
+    let mut rng = Rng::new(3);
+    let mut runs = (0..20).map(|_| quickstart(&mut rng, [0.0, 0.0], [0.03, 0.12]));
+    let late = |run: &Run| run.verdict == Some(Verdict::Pass) && run.rounds_begun() > run.design.looks[0];
+    let run = runs.find(late).expect("half of the runs are open at their first analysis");
+    let first = run.design.looks[0];
+    assert!(run.design.looks.contains(&run.rounds_begun()));
+    for arm in &run.arms {
+        let longer = matches!(arm.role, Role::Isolated | Role::Warm);
+        let rounds = if longer { run.rounds_begun() } else { first };
+        assert_eq!(run.measured_rounds(&[&arm.name]), rounds, "{}", arm.name);
+    }
+    let notes = run.notes.join("\n");
+    let said = format!(
+        "baseline, baseline2, policy-only and contended were measured in the first {first} of {} rounds only",
+        run.rounds_begun()
+    );
+    assert!(notes.contains(&said), "{notes}");
+    let mut again = Run::from_json(run.to_json().unwrap().as_bytes()).unwrap();
+    conclude(&mut again);
+    assert_eq!(again, run);
+    // What came later does not change what was decided after the first analysis.
+    let mut then = run.clone();
+    then.blocks.retain(|block| block.round < first);
+    assert_eq!(after(&then, first), after(&run, first));
+    assert!(matches!(after(&run, first), Some(Next::Measure(arms)) if arms.len() == 2));
+    // The level of a comparison is that of the last analysis for which both arms were measured.
+    let level = |vs: &str| run.comparison("isolated", vs, Metric::P90).and_then(|result| result.level);
+    assert_eq!(level("policy-only"), Some(run.design.level(first)));
+    assert_eq!(level("warm"), Some(run.design.level(run.rounds_begun())));
+}
+
+// promise 35
+#[test]
+fn whole_runs_keep_their_error() {
+    const RUNS: u32 = 50;
+    let quiet = [0.015, 0.04];
+    for (noise, harm) in [
+        (quiet, [0.0, 0.0]),
+        ([0.03, 0.12], [0.0, 0.0]),
+        ([0.03, 0.12], [0.05, 0.10]),
+        ([0.03, 0.12], [0.0, 0.15]),
+    ] {
+        let (mut rng, mut pass, mut fail, mut missed, mut of) = (Rng::new(7), 0, 0, 0, 0);
+        for _ in 0..RUNS {
+            let run = quickstart(&mut rng, harm, noise);
+            pass += u32::from(run.verdict == Some(Verdict::Pass));
+            fail += u32::from(run.verdict == Some(Verdict::Fail));
+            for (gate, harm) in [Metric::P50, Metric::P90].into_iter().zip(harm) {
+                let ci95 = run.comparison("isolated", "warm", gate).and_then(|result| result.ci95);
+                let Some([lo, hi]) = ci95 else { continue };
+                (missed, of) = (missed + u32::from(lo > harm * 100.0 || hi < harm * 100.0), of + 1);
+            }
+        }
+        println!("{noise:?} {harm:?}: {pass} pass, {fail} fail of {RUNS}; {missed} of {of} intervals miss");
+        let within = harm[0] * 1.5 <= 0.051 && harm[1] * 1.5 <= 0.101;
+        let beyond = harm[0] >= 0.074 || harm[1] >= 0.149;
+        // At most 2 % of the answers that count are false, and about 5 % at the threshold; three standard errors more.
+        let most = |counts: bool| if counts { RUNS * 2 / 100 } else { RUNS * 14 / 100 };
+        if !within {
+            assert!(pass <= most(beyond), "{harm:?}: {pass} of {RUNS} pass");
+        }
+        if !beyond {
+            assert!(fail <= most(within), "{harm:?}: {fail} of {RUNS} fail");
+        }
+        assert!(missed * 100 <= of * 7, "{missed} of {of} intervals miss {harm:?}");
+    }
 }

@@ -18,7 +18,9 @@ pub(crate) use arm::{Gate, each, rounds_to_decide, threshold_words};
 pub(crate) use health::service_failed;
 
 use crate::record::{Arm, LatenessRule, Metric, Role, Run, Verdict};
-pub(crate) use compared::{against_baseline, against_strictest, disturbed, proven_harmful, steal_beside};
+pub(crate) use compared::{
+    against_baseline, against_strictest, disturbed, has_bound, proven_harmful, steal_beside,
+};
 use std::collections::BTreeMap;
 
 /// The verdict on a run, and its explanation.

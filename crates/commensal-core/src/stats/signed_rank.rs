@@ -188,7 +188,7 @@ pub fn obrien_fleming(alpha: f64, t: f64) -> f64 {
 }
 
 /// The standard normal distribution function, with an absolute error below 2e-7 (`erfcc` of Numerical Recipes).
-fn normal_cdf(x: f64) -> f64 {
+pub(crate) fn normal_cdf(x: f64) -> f64 {
     const C: [f64; 10] = [
         -1.265_512_23,
         1.000_023_68,

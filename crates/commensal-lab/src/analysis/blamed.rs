@@ -61,7 +61,9 @@ fn of_arm(run: &Run, arm: &str) -> Option<ArmBlame> {
     // On a logarithmic scale, a round with a burst of delays has no more weight than any other round.
     let logs: Vec<f64> = p99s.iter().map(|us| us.max(LEAST_US).ln()).collect();
     let preemption = SignedRank::new(&logs);
-    let tail = Tail::OneSided(run.design.level_of(role, run.rounds_begun()));
+    let at = |arms: &[&str]| Tail::OneSided(run.design.level_of(role, run.measured_rounds(arms)));
+    let tail = at(&[arm]);
+    let of_both = alone.map_or(tail, |alone| at(&[arm, &alone.name]));
     let ends = |ranks: &SignedRank, tail| ranks.interval(tail).map(|Interval { lo, hi }| [lo, hi]);
     let mut result = ArmBlame {
         arm: arm.to_owned(),
@@ -78,8 +80,8 @@ fn of_arm(run: &Run, arm: &str) -> Option<ArmBlame> {
         total_difference_ms_per_cpu_s: differences.as_ref().map(SignedRank::estimate),
         total_difference_ci95: differences.as_ref().and_then(|ranks| ends(ranks, Tail::TwoSided95)),
         total_difference_one_sided: outer(
-            lower.as_ref().and_then(|ranks| ends(ranks, tail)),
-            upper.as_ref().and_then(|ranks| ends(ranks, tail)),
+            lower.as_ref().and_then(|ranks| ends(ranks, of_both)),
+            upper.as_ref().and_then(|ranks| ends(ranks, of_both)),
         ),
         verdict: Verdict::Inconclusive,
         reasons: Vec::new(),

@@ -21,7 +21,7 @@ const BUSY: f64 = 0.9;
 /// The latency of the service alone, with which lateness is compared.
 #[derive(Debug, Default)]
 pub(crate) struct Alone {
-    /// Distribution in each round's baseline block; `None` if the run is judged by another rule.
+    /// Distribution in a block of the service alone in each round; `None` if the run is judged by another rule.
     rounds: Option<BTreeMap<u32, LatencyHistogram>>,
 }
 
@@ -30,10 +30,7 @@ impl Alone {
         if run.design.lateness == LatenessRule::WholeBlock {
             return Alone::default();
         }
-        let Some(baseline) = run.arm_with(Role::Baseline) else {
-            return Alone { rounds: Some(BTreeMap::new()) };
-        };
-        let each = run.blocks_of(&baseline.name);
+        let each = (0..run.rounds_begun()).filter_map(|round| run.alone_in(round));
         Alone { rounds: Some(each.filter_map(|block| Some((block.round, latency(block)?))).collect()) }
     }
 

@@ -68,6 +68,12 @@ impl Samples {
             .map_or(0, |last| last.saturating_add(1))
     }
 
+    /// Returns the number of rounds up to the last one in which both arms have values.
+    pub fn shared(&self, arm: usize, vs: usize) -> u32 {
+        let of = |arm: usize| self.arms.get(arm).and_then(|rounds| rounds.keys().last().copied());
+        of(arm).zip(of(vs)).map_or(0, |(one, other)| one.min(other).saturating_add(1))
+    }
+
     /// Returns all values of one metric in one arm, in the order of the rounds.
     pub fn values(&self, arm: usize, metric: Metric) -> Vec<f64> {
         self.rounds(arm).filter_map(|round| self.get(arm, round, metric)).collect()

@@ -109,7 +109,8 @@ fn one(
     // If the isolated arm has a worse tail and also more steal time, the steal may be the cause, so isolation is not
     // blamed. If the arm has a worse tail and no more steal time, isolation is blamed.
     let alike = steal.is_none_or(|(more, p)| more <= STEAL || p >= SURE);
-    let paired = Paired::new(&differences, allowed(alone_pct), run.design.level(run.rounds_begun()))?;
+    let level = run.design.level(run.measured_rounds(&[arm, vs]));
+    let paired = Paired::new(&differences, allowed(alone_pct), level)?;
     let harmed = paired.bounds.is_some_and(|ends| ends.lo > 0.0);
     let verdict = match paired.answer {
         _ if harmed && !alike => Verdict::Inconclusive,

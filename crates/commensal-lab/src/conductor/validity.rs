@@ -14,13 +14,11 @@ const CONTENTION_MIN: f64 = 0.25;
 /// can get.
 const CONTENTION_MIN_CLOSED: f64 = 0.05;
 
-/// Decides for each block of a round whether the block is valid, by comparison with the baseline block (the service
-/// alone) of that round.
+/// Decides for each block of a round whether the block is valid, by comparison with a block of the service alone
+/// in that round.
 pub(crate) fn judge_round(run: &mut Run, round: u32) {
     let threads = f64::from(run.machine.threads.max(1));
-    let name = run.arm_with(Role::Baseline).map(|arm| arm.name.clone());
-    let baseline = run.blocks.iter().find(|block| block.round == round && Some(&block.arm) == name.as_ref());
-    let baseline = baseline.map(|block| LoadBaseline::of(&LoadEvidence::of_block(block, 0)));
+    let baseline = run.alone_in(round).map(|block| LoadBaseline::of(&LoadEvidence::of_block(block, 0)));
     let (arms, windows) = (run.arms.clone(), run.design.windows);
     let by_percentile = run.design.lateness == LatenessRule::ByPercentile;
     for block in run.blocks.iter_mut().filter(|block| block.round == round) {

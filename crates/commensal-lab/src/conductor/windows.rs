@@ -23,7 +23,7 @@ use super::error::RunError;
 use super::options::Event;
 use super::probe::{Probe, Snapshot, blamed, fill, wait_probe};
 use super::slowing::Slowing;
-use super::{Chosen, Conductor, block, decided, favoured, service, slowing, validity};
+use super::{Chosen, Conductor, after, block, favoured, service, slowing, validity};
 use crate::error::LabError;
 use crate::loadgen::{self, Gathered, LoadError, Outcome, Sample, Trace};
 use crate::record::{
@@ -34,7 +34,7 @@ use crate::site::Side;
 use crate::tools::work::WorkKind;
 use commensal_blame::Figures;
 use commensal_core::text::rough_time;
-use commensal_core::windows::Schedule;
+use commensal_core::windows::{Schedule, Turns, stretch::Next};
 use commensal_host::{Child, precise_thread};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -241,39 +241,28 @@ impl Rounds<'_, '_> {
         (work, service): (&mut Frozen, &mut Option<service::Running>),
         load_ended: &dyn Fn() -> bool,
     ) -> Result<(), RunError> {
-        let conductor = &mut *self.conductor;
-        if conductor.options.blame {
-            self.probe.wait_probe = wait_probe(conductor.host, conductor.site).ok();
+        if !self.begin(run, load_ended)? {
+            return Ok(());
         }
-        while self.trace.began().is_none() {
-            if load_ended() {
-                // The result of the load generator contains the reason.
-                return Ok(());
-            }
-            conductor.sleep(PAUSE)?;
-        }
-        conductor.sleep(Duration::from_secs_f64(conductor.experiment.design.warmup_s))?;
-        if let Some(slowing) = &mut self.slowing {
-            let mut less = Vec::new();
-            for _ in 0..2 {
-                let _ = self.trace.take();
-                conductor.sleep(slowing::PILOT)?;
-                less = slowing.plan(&self.trace.take().samples)?;
-            }
-            run.caveats.extend(less);
-        }
-        let total = run.design.rounds as usize;
         let mut deaths = 0;
         let seed = self.conductor.experiment.seed;
         // A continued run starts after its last complete round. The number of rounds and the windows may change during
         // the run.
         let mut next = run.rounds_begun();
+        let Some(mut measured) = stretch_of(run, next) else { return Ok(()) };
         while next < run.design.rounds {
             let round = next;
             next += 1;
-            let turns = chosen.iter().map(|(arm, _)| self.windows.turns(run.arms[*arm].role)).collect();
-            let schedule = Schedule::new(seed, turns);
-            (self.conductor.tell)(Event::Block { done: round as usize, total, round: round + 1 });
+            let none = Turns { times: 0, every: 1 };
+            let turns = |arm: usize| {
+                if measured.contains(&arm) { self.windows.turns(run.arms[arm].role) } else { none }
+            };
+            let schedule = Schedule::new(seed, chosen.iter().map(|(arm, _)| turns(*arm)).collect());
+            (self.conductor.tell)(Event::Block {
+                done: run.blocks.len(),
+                total: planned_blocks(run, (round, measured.len()), self.windows),
+                round: round + 1,
+            });
             let (mut windows, mut crashed) = (Vec::new(), None);
             for turn in schedule.cycle(round) {
                 let (arm, policy) = chosen[turn];
@@ -318,11 +307,39 @@ impl Rounds<'_, '_> {
                     return self.conductor.end(service);
                 }
             }
-            if decided(run, round + 1) {
-                break;
+            match after(run, round + 1) {
+                Some(Next::End) => break,
+                Some(Next::Measure(arms)) => measured = arms,
+                None => {}
             }
         }
         Ok(())
+    }
+
+    /// Waits until the load runs and its warm-up is over. Returns whether it runs: if it has ended, the result of the load
+    /// generator contains the reason.
+    fn begin(&mut self, run: &mut Run, load_ended: &dyn Fn() -> bool) -> Result<bool, RunError> {
+        let conductor = &mut *self.conductor;
+        if conductor.options.blame {
+            self.probe.wait_probe = wait_probe(conductor.host, conductor.site).ok();
+        }
+        while self.trace.began().is_none() {
+            if load_ended() {
+                return Ok(false);
+            }
+            conductor.sleep(PAUSE)?;
+        }
+        conductor.sleep(Duration::from_secs_f64(conductor.experiment.design.warmup_s))?;
+        if let Some(slowing) = &mut self.slowing {
+            let mut less = Vec::new();
+            for _ in 0..2 {
+                let _ = self.trace.take();
+                conductor.sleep(slowing::PILOT)?;
+                less = slowing.plan(&self.trace.take().samples)?;
+            }
+            run.caveats.extend(less);
+        }
+        Ok(true)
     }
 
     /// Restarts a service that has crashed, without offline work, and waits for the outcomes of requests that were sent
@@ -520,7 +537,7 @@ impl Rounds<'_, '_> {
             return Replan::Changed;
         }
         run.blocks.clear();
-        run.design.by_windows(windows, &run.arms, (short.within_s - spent).max(short.within_s / 2.0));
+        run.design.with_windows(windows, &run.arms, (short.within_s - spent).max(short.within_s / 2.0));
         run.design.rounds += shift;
         run.design.looks.iter_mut().for_each(|look| *look += shift);
         run.caveats.push(format!("the first {shift} rounds do not count: {why}"));
@@ -552,6 +569,25 @@ impl Rounds<'_, '_> {
         };
         self.since.iter().filter_map(row).collect()
     }
+}
+
+/// Returns the arms that a run measures after this many rounds; `None` if its last interim analysis has ended it.
+fn stretch_of(run: &Run, rounds: u32) -> Option<Vec<usize>> {
+    let all = (0..run.arms.len()).collect();
+    let last = run.design.looks.iter().rev().find(|look| **look <= rounds);
+    match last.and_then(|look| after(run, *look)) {
+        Some(Next::End) => None,
+        Some(Next::Measure(arms)) => Some(arms),
+        None => Some(all),
+    }
+}
+
+/// Returns the number of blocks of the whole run, as far as it is known in this round with this number of arms: those within
+/// the budget, or those up to the next interim analysis if they are more.
+fn planned_blocks(run: &Run, (round, arms): (u32, usize), windows: Windows) -> usize {
+    let until = run.design.looks.iter().find(|look| **look > round).unwrap_or(&run.design.rounds);
+    let next = run.blocks.len() + (until - round) as usize * arms;
+    next.max(run.design.blocks_in_budget(windows, &run.arms) as usize)
 }
 
 /// Combines the counters of several windows, without requests. Rates are averaged with the window lengths as weights;

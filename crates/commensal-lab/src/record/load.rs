@@ -2,7 +2,7 @@
 //!
 //! Works on bytes that the caller has read; opens no file. No input causes a panic.
 
-use super::{Design, Metric, Role, Run, SCHEMA, decode_histogram};
+use super::{Design, ERROR, Metric, Role, Run, SCHEMA, decode_histogram};
 use crate::error::LabError;
 use serde::Deserialize;
 use std::collections::BTreeSet;
@@ -156,6 +156,14 @@ fn check_design(design: &Design) -> Result<(), LabError> {
             ));
         }
     }
+    let known = design.levels.is_empty() || design.levels.len() == design.looks.len();
+    if !known || design.levels.iter().any(|level| !(*level > 0.0 && *level <= ERROR)) {
+        return Err(outside(
+            "design.levels",
+            f64::NAN,
+            "each of the looks needs an error rate above 0 and up to 0.05",
+        ));
+    }
     if let Some(other) = design.percentiles.iter().find(|metric| metric.quantile().is_none()) {
         let field = format!("design.percentiles ({})", other.label());
         return Err(outside(&field, f64::NAN, "only latency percentiles are allowed"));
@@ -190,6 +198,8 @@ mod tests {
             "has schema \"commensal.lab/2\", but this version reads",
         );
         check(|r| r.blocks.clear(), "has no blocks");
+        check(|r| (r.design.looks, r.design.levels) = (vec![6, 12], vec![0.05]), "design.levels");
+        check(|r| (r.design.looks, r.design.levels) = (vec![6], vec![0.5]), "design.levels");
         check(|r| r.blocks[3].arm = "other".into(), "block 3 names arm \"other\"");
         check(|r| r.blocks[3].round = 1, "more than one block in round");
         check(|r| r.arms[1].name = "baseline".into(), "declared twice");

@@ -27,8 +27,9 @@ pub(crate) fn each<'a>(run: &'a Run, arm: &Arm, gates: &[Metric]) -> Vec<Gate<'a
         .filter(|result| result.one_sided.is_some())
         .collect();
     // The error rate is divided among the interim analyses.
-    let share = 0.05 / run.design.level(run.rounds_begun());
-    let p_values: Vec<f64> = tested.iter().map(|result| (result.p_fail * share).min(1.0)).collect();
+    let level = |result: &Comparison| result.level.unwrap_or_else(|| run.design.level(run.rounds_begun()));
+    let p_values: Vec<f64> =
+        tested.iter().map(|result| (result.p_fail * 0.05 / level(result)).min(1.0)).collect();
     let failed: Vec<Metric> = tested
         .iter()
         .zip(holm(&p_values))

@@ -6,7 +6,7 @@ use super::arm::rounds_for_bound;
 use super::compared::{against_baseline, disturbed, has_bound, proven_harmful};
 use super::health;
 use crate::analysis::lateness::{Culprit, late};
-use crate::format::{brackets, change_pct, quantum, signed_pct};
+use crate::format::{brackets, change_pct, quantum, sentence_list, signed_pct};
 use crate::record::{Block, Comparison, LatenessRule, Metric, Role, Run, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -227,5 +227,29 @@ pub(super) fn notes(run: &Run) -> Vec<String> {
     if invalid > 0 {
         notes.push(format!("{invalid} of {} blocks are invalid and do not count", run.blocks.len()));
     }
+    notes.extend(left_out(run));
     notes
+}
+
+/// Returns a note for each interim analysis after which arms were no longer measured.
+fn left_out(run: &Run) -> Vec<String> {
+    let begun = run.rounds_begun();
+    let mut after: BTreeMap<u32, Vec<&str>> = BTreeMap::new();
+    if run.design.allotted.is_some() {
+        for arm in &run.arms {
+            let measured = run.measured_rounds(&[&arm.name]);
+            let look = run.design.looks.iter().find(|look| measured <= **look && **look < begun);
+            if let Some(look) = look {
+                after.entry(*look).or_default().push(&arm.name);
+            }
+        }
+    }
+    let said = |(look, arms): (u32, Vec<&str>)| {
+        let verb = if arms.len() == 1 { "was" } else { "were" };
+        format!(
+            "{} {verb} measured in the first {look} of {begun} rounds only: nothing that was open then depends on them",
+            sentence_list(&arms)
+        )
+    };
+    after.into_iter().map(said).collect()
 }

@@ -213,10 +213,15 @@ pub fn check(context: &mut Context, options: &LabName) -> anyhow::Result<u8> {
     let minutes = (experiment.duration_s() / 60.0).ceil();
     let rounds = experiment.design.rounds;
     match (experiment.design.windows, &experiment.short) {
-        (Some(windows), _) => println!(
-            "  measured in short windows of {} ms, {rounds} rounds, about {minutes:.0} minutes at most",
-            windows.window_s * 1e3
-        ),
+        (Some(windows), _) => {
+            let longer = experiment.design.allotted.map_or(String::new(), |allotted| {
+                format!(", or {:.0} where that decides what is open", (allotted.longest_s / 60.0).ceil())
+            });
+            println!(
+                "  measured in short windows of {} ms, at most {rounds} rounds, about {minutes:.0} minutes{longer}",
+                windows.window_s * 1e3
+            );
+        }
         (None, Err(why)) => {
             println!(
                 "  measured in long blocks of {} s, {rounds} rounds, about {minutes:.0} minutes: {why}",

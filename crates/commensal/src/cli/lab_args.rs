@@ -180,7 +180,8 @@ pub struct LabRun {
     /// The experiment: a name of `lab list`, or a file.
     pub name: String,
 
-    /// Time limit of a run with short windows; the run stops earlier once it is decided [default: the experiment's].
+    /// Time of a run with short windows; it stops earlier once it is decided, and takes up to half as long again where that
+    /// is likely to decide what is still open [default: the experiment's].
     #[arg(long = "for", value_name = "TIME", value_parser = values::span)]
     pub within: Option<Duration>,
 

@@ -68,7 +68,13 @@ fn plan(run: &Run) -> Vec<(&'static str, String)> {
         ("started", run.started.clone()),
         (
             "rounds",
-            format!("{done} of {} planned, {} blocks, seed {}", design.rounds, run.blocks.len(), run.seed),
+            format!(
+                "{done} of {}{} planned, {} blocks, seed {}",
+                if design.looks.is_empty() { "" } else { "at most " },
+                design.rounds,
+                run.blocks.len(),
+                run.seed
+            ),
         ),
         (
             "a block",

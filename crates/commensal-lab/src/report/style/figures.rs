@@ -79,7 +79,7 @@ impl Figures {
             "Absolute values are medians over valid blocks ({}) of {} rounds; changes are Hodges-Lehmann estimates of \
              ratios paired by round, with as many digits as the noise floor supports.",
             sentence_list(&blocks),
-            count(u64::from(run.design.rounds))
+            count(u64::from(run.rounds_begun()))
         ));
         footnotes.extend(summary.facts.first().map(|floor| format!("{}.", capital(floor))));
         if !arms.iter().any(|arm| arm.role == Role::Contended) {

@@ -1,0 +1,100 @@
+//! Decides after an interim analysis whether a run goes on, and which arms it measures until the next one. The decision
+//! depends on the recorded blocks alone, so that a continued run decides like an uninterrupted one.
+//!
+//! A gate (a metric that determines the verdict) of an isolated arm is a question with two parts: the arm is compared with
+//! the service alone on CPUs that may idle, and on CPUs that never idle. A part that is decided costs no more time. The two
+//! identical arms and the arm without isolation are measured up to the first analysis, and longer only while the arms cannot
+//! be judged.
+
+use super::conclude;
+use crate::format::log_of_pct;
+use crate::record::{Arm, Comparison, Metric, Role, Run, Sweep, Verdict};
+use crate::verdict::{Gate, beside_gates, disturbed, each, has_bound};
+use commensal_core::windows::stretch::{Forecast, Next, Question, Time, next};
+
+/// Returns what a run does after this many rounds; `None` if it goes on as before, because no analysis takes place then or
+/// because its rounds always measure every arm.
+#[must_use]
+pub fn after(run: &Run, rounds: u32) -> Option<Next> {
+    let look = run.design.looks.iter().position(|look| *look == rounds)?;
+    let mut now = run.clone();
+    now.blocks.retain(|block| block.round < rounds);
+    conclude(&mut now);
+    if is_decided(&now) {
+        return Some(Next::End);
+    }
+    let (allotted, windows) = run.design.allotted.zip(run.design.windows)?;
+    let spent_s = |block: &crate::record::Block| {
+        let arm = run.arms.iter().find(|arm| arm.name == block.arm);
+        arm.map_or(0.0, |arm| windows.block_s(arm.role))
+    };
+    let time = Time {
+        spent_s: now.blocks.iter().map(spent_s).sum(),
+        budget_s: allotted.budget_s,
+        longest_s: allotted.longest_s,
+    };
+    let left = run.design.looks.get(look + 1).map_or(0, |later| later - rounds);
+    let costs: Vec<f64> = run.arms.iter().map(|arm| windows.arm_s(arm.role)).collect();
+    Some(next(&questions(&now, rounds), (left, &costs), time))
+}
+
+/// Whether an interim analysis already decides the run. All interim analyses of a run share its allowed error rate.
+fn is_decided(now: &Run) -> bool {
+    // A sweep (a run over several values of a setting) is undecided while the verdict on any value is inconclusive.
+    let open = |_: &Sweep| now.arm_verdicts.values().any(|verdict| *verdict == Verdict::Inconclusive);
+    !now.design.sweep.as_ref().is_some_and(open)
+        && matches!(now.verdict, Some(Verdict::Pass | Verdict::Fail | Verdict::Broken))
+}
+
+/// Returns the open questions of a concluded run after this many rounds.
+fn questions(now: &Run, rounds: u32) -> Vec<Question> {
+    let about_all = |in_reach| Question { settings: (0..now.arms.len()).collect(), in_reach };
+    if now.arm_verdicts.is_empty() {
+        // More of the same rarely makes an unsound measurement sound.
+        return vec![about_all(now.verdict == Some(Verdict::Inconclusive))];
+    }
+    let gates: Vec<Metric> =
+        now.design.gates.iter().copied().filter(|gate| now.design.plans_for(*gate)).collect();
+    let mut questions = Vec::new();
+    let open = |arm: &&Arm| now.arm_verdicts.get(&arm.name) == Some(&Verdict::Inconclusive);
+    for arm in now.arms.iter().filter(open) {
+        for gate in each(now, arm, &gates).iter().filter(|gate| gate.verdict == Verdict::Inconclusive) {
+            questions.extend(of_gate(now, arm, gate, rounds));
+        }
+        let asked = beside_gates(now, arm).into_iter();
+        let asked = asked.filter(|part| part.asked && part.verdict == Verdict::Inconclusive);
+        questions.extend(asked.map(|_| about_all(true)));
+    }
+    questions
+}
+
+/// Returns the open parts of a gate: the comparisons that are not proven to stay within the threshold.
+fn of_gate(now: &Run, arm: &Arm, gate: &Gate<'_>, rounds: u32) -> Vec<Question> {
+    let theta = now.design.threshold_of(gate.metric);
+    let warm = now.arm_with(Role::Warm);
+    let on_warm = warm.and_then(|warm| now.comparison(&arm.name, &warm.name, gate.metric));
+    // A baseline that the hypervisor disturbs does not count.
+    let cold = now.reference().filter(|_| disturbed(now).is_none() || !has_bound(on_warm));
+    let at = |arm: &Arm| now.arms.iter().position(|other| other.name == arm.name);
+    let alone = [cold, warm].into_iter().flatten();
+    let parts = alone.filter_map(|alone| {
+        let result = now.comparison(&arm.name, &alone.name, gate.metric);
+        let within = result.and_then(|result| result.one_sided).is_some_and(|[_, hi]| hi < theta);
+        let in_reach = result.is_none_or(|result| in_reach(now, result, rounds));
+        (!within).then_some(Question { settings: vec![at(alone)?, at(arm)?], in_reach })
+    });
+    parts.collect()
+}
+
+/// Returns whether the last planned analysis would decide, if harm and noise stayed as they are. A comparison without bounds
+/// forecasts nothing.
+fn in_reach(now: &Run, result: &Comparison, rounds: u32) -> bool {
+    let (Some(last), Some(level), Some([lo, hi])) =
+        (now.design.looks.last(), result.level, result.one_sided.map(|ends| ends.map(log_of_pct)))
+    else {
+        return true;
+    };
+    let forecast = Forecast { estimate: log_of_pct(result.harm_pct), bounds: [lo, hi], level };
+    let threshold = log_of_pct(now.design.threshold_of(result.metric));
+    forecast.decides(threshold, f64::from(*last) / f64::from(rounds.max(1)), now.design.level(*last))
+}
