@@ -47,6 +47,22 @@ const CAUSES: [(Errno, &str); 8] = [
     (Errno::EPERM, "a firewall or a security policy forbids it"),
 ];
 
+/// Errors of an attempt to connect that prove that the service was not there, however much load it can take: an overloaded
+/// server lets connections wait.
+const UNREACHABLE: [Errno; 6] = [
+    Errno::ECONNREFUSED,
+    Errno::ETIMEDOUT,
+    Errno::EHOSTUNREACH,
+    Errno::ENETUNREACH,
+    Errno::EACCES,
+    Errno::EPERM,
+];
+
+/// Returns whether the errors prove that the service could not be reached at times.
+pub(super) fn unreachable(errors: &SocketErrors) -> bool {
+    UNREACHABLE.iter().any(|errno| errors.count(*errno) > 0)
+}
+
 /// Returns one sentence for each limit of the load generator itself that the load ran into.
 pub(super) fn own_limits(errors: &SocketErrors) -> Vec<String> {
     let sentence = |(errno, what, way_out): &(Errno, &str, &str)| {

@@ -6,7 +6,7 @@
 //! windows.
 
 use super::LoadResult;
-use super::limits::{listed, own_limits};
+use super::limits::{listed, own_limits, unreachable};
 use crate::record::{Block, LatencyHistogram, LoadFigures, Metric, SocketErrors, decode_histogram};
 
 /// Minimum share of the offered rate that the service must achieve.
@@ -174,14 +174,20 @@ fn not_kept_up(evidence: &LoadEvidence, offered_per_s: f64) -> Option<String> {
     let by_chance =
         (evidence.missing_by_chance / evidence.load.offered_requests.max(1) as f64).min(SHARE_BY_CHANCE_MAX);
     let least = ACHIEVED_SHARE_MIN.min(1.0 - by_chance);
-    let errors = match listed(&evidence.socket_errors) {
-        errors if errors.is_empty() => String::new(),
-        errors => format!(", or the cause is one of these socket errors: {errors}"),
+    let errors = listed(&evidence.socket_errors);
+    let cause = if unreachable(&evidence.socket_errors) {
+        format!("the service could not be reached at times, or ended connections: {errors}")
+    } else if errors.is_empty() {
+        "either the service did not keep up, or the generator got too little CPU time".to_owned()
+    } else {
+        format!(
+            "either the service did not keep up, or the generator got too little CPU time, or the cause is one of these \
+             socket errors: {errors}"
+        )
     };
     (achieved < least).then(|| {
         format!(
-            "{NOT_KEPT_UP} {:.1} of {offered_per_s:.1} offered requests/s ({:.1} %), but {:.0} % is required: either the \
-             service did not keep up, or the generator got too little CPU time{errors}",
+            "{NOT_KEPT_UP} {:.1} of {offered_per_s:.1} offered requests/s ({:.1} %), but {:.0} % is required: {cause}",
             evidence.achieved_per_s(),
             achieved * 100.0,
             least * 100.0,
@@ -398,20 +404,20 @@ mod tests {
     }
 
     #[test]
-    fn other_socket_errors_are_named_as_a_possible_cause() {
-        for (errno, cause) in [
-            (Errno::ECONNREFUSED, "nothing listens"),
-            (Errno::ECONNRESET, "the server reset"),
-            (Errno::EPIPE, "the server had closed"),
-            (Errno::EHOSTUNREACH, "no route to the host"),
-            (Errno::ENETUNREACH, "no route to the network"),
-            (Errno::ETIMEDOUT, "does not respond"),
-            (Errno::EACCES, "a firewall"),
-            (Errno::EPERM, "a firewall"),
+    fn other_socket_errors_are_named_as_the_cause_or_as_a_possible_one() {
+        for (errno, cause, reached) in [
+            (Errno::ECONNREFUSED, "nothing listens", false),
+            (Errno::ECONNRESET, "the server reset", true),
+            (Errno::EPIPE, "the server had closed", true),
+            (Errno::EHOSTUNREACH, "no route to the host", false),
+            (Errno::ENETUNREACH, "no route to the network", false),
+            (Errno::ETIMEDOUT, "does not respond", false),
+            (Errno::EACCES, "a firewall", false),
+            (Errno::EPERM, "a firewall", false),
         ] {
             let [open, closed] = reasons_after(&[(errno, 12)], false);
             let named = format!("{errno} (12 times: ");
-            assert!(open[0].contains("did not keep up") && open[0].contains(&named), "{open:?}");
+            assert!(open[0].contains("did not keep up") == reached && open[0].contains(&named), "{open:?}");
             assert!(open[0].contains(cause), "{open:?}");
             assert!(closed[0].contains("no request was answered"), "{closed:?}");
             // Next to offline work they are an effect of that work.
