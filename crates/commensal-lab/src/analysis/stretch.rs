@@ -10,7 +10,8 @@ use super::conclude;
 use crate::format::log_of_pct;
 use crate::record::{Arm, Comparison, Metric, Role, Run, Sweep, Verdict};
 use crate::verdict::{Gate, beside_gates, disturbed, each, has_bound};
-use commensal_core::windows::stretch::{Forecast, Next, Question, Time, next};
+use commensal_core::windows::Answer;
+use commensal_core::windows::stretch::{Forecast, Next, Outlook, Question, Time, next};
 
 /// Returns what a run does after this many rounds; `None` if it goes on as before, because no analysis takes place then or
 /// because its rounds always measure every arm.
@@ -48,10 +49,11 @@ fn is_decided(now: &Run) -> bool {
 
 /// Returns the open questions of a concluded run after this many rounds.
 fn questions(now: &Run, rounds: u32) -> Vec<Question> {
-    let about_all = |in_reach| Question { settings: (0..now.arms.len()).collect(), in_reach };
+    let about_all = |outlook| Question { settings: (0..now.arms.len()).collect(), outlook };
     if now.arm_verdicts.is_empty() {
         // More of the same rarely makes an unsound measurement sound.
-        return vec![about_all(now.verdict == Some(Verdict::Inconclusive))];
+        let open = now.verdict == Some(Verdict::Inconclusive);
+        return vec![about_all(if open { Outlook::Question } else { Outlook::Nothing })];
     }
     let gates: Vec<Metric> =
         now.design.gates.iter().copied().filter(|gate| now.design.plans_for(*gate)).collect();
@@ -63,7 +65,7 @@ fn questions(now: &Run, rounds: u32) -> Vec<Question> {
         }
         let asked = beside_gates(now, arm).into_iter();
         let asked = asked.filter(|part| part.asked && part.verdict == Verdict::Inconclusive);
-        questions.extend(asked.map(|_| about_all(true)));
+        questions.extend(asked.map(|_| about_all(Outlook::Question)));
     }
     questions
 }
@@ -80,21 +82,29 @@ fn of_gate(now: &Run, arm: &Arm, gate: &Gate<'_>, rounds: u32) -> Vec<Question> 
     let parts = alone.filter_map(|alone| {
         let result = now.comparison(&arm.name, &alone.name, gate.metric);
         let within = result.and_then(|result| result.one_sided).is_some_and(|[_, hi]| hi < theta);
-        let in_reach = result.is_none_or(|result| in_reach(now, result, rounds));
-        (!within).then_some(Question { settings: vec![at(alone)?, at(arm)?], in_reach })
+        let outlook = result.map_or(Outlook::Question, |result| outlook(now, result, rounds));
+        (!within).then_some(Question { settings: vec![at(alone)?, at(arm)?], outlook })
     });
     parts.collect()
 }
 
-/// Returns whether the last planned analysis would decide, if harm and noise stayed as they are. A comparison without bounds
-/// forecasts nothing.
-fn in_reach(now: &Run, result: &Comparison, rounds: u32) -> bool {
+/// Returns what the last planned analysis would decide, if harm and noise stayed as they are. A comparison without bounds
+/// forecasts nothing, so it counts as in reach.
+fn outlook(now: &Run, result: &Comparison, rounds: u32) -> Outlook {
     let (Some(last), Some(level), Some([lo, hi])) =
         (now.design.looks.last(), result.level, result.one_sided.map(|ends| ends.map(log_of_pct)))
     else {
-        return true;
+        return Outlook::Question;
     };
     let forecast = Forecast { estimate: log_of_pct(result.harm_pct), bounds: [lo, hi], level };
     let threshold = log_of_pct(now.design.threshold_of(result.metric));
-    forecast.decides(threshold, f64::from(*last) / f64::from(rounds.max(1)), now.design.level(*last))
+    let within = now.design.level(*last);
+    // Holm's correction for the number of gates, at its strictest.
+    let beyond = within / now.design.gates.len().max(1) as f64;
+    match forecast.answer(threshold, f64::from(*last) / f64::from(rounds.max(1)), (within, beyond)) {
+        Answer::Open => Outlook::Nothing,
+        // A sweep asks about each of its values.
+        Answer::Beyond if now.design.sweep.is_none() => Outlook::Run,
+        Answer::Within | Answer::Beyond => Outlook::Question,
+    }
 }

@@ -81,7 +81,7 @@ impl Windows {
 pub struct Allotted {
     /// Time that the run should take, in seconds.
     pub budget_s: f64,
-    /// Time that it may take if every open question is likely to be decided then, in seconds.
+    /// Time that it may take if every open question is likely to be decided then, or a harm to be proven, in seconds.
     pub longest_s: f64,
 }
 
@@ -108,13 +108,14 @@ impl Design {
     /// analysis, every round measures every arm; afterwards, only the arms that an open question compares.
     pub fn by_windows(&mut self, windows: Windows, arms: &[Arm], seconds: f64) {
         let allotted = Allotted { budget_s: seconds, longest_s: LONGER * seconds };
-        self.plan(windows, arms, (allotted.longest_s, reduced_s(windows, arms)));
+        self.plan(windows, arms, (allotted, reduced_s(windows, arms)));
         self.allotted = Some(allotted);
     }
 
     /// Plans as many rounds as fit in `seconds`, each with every arm.
     pub fn by_full_rounds(&mut self, windows: Windows, arms: &[Arm], seconds: f64) {
-        self.plan(windows, arms, (seconds, self.round_s(windows, arms)));
+        let all = Allotted { budget_s: seconds, longest_s: seconds };
+        self.plan(windows, arms, (all, self.round_s(windows, arms)));
         self.allotted = None;
     }
 
@@ -130,15 +131,16 @@ impl Design {
         }
     }
 
-    /// Plans as many rounds as fit in `within_s` if a round takes `reduced_s` after the first interim analysis.
-    fn plan(&mut self, mut windows: Windows, arms: &[Arm], (within_s, reduced_s): (f64, f64)) {
+    /// Plans as many rounds as fit in the time if a round takes `reduced_s` after the first interim analysis.
+    fn plan(&mut self, mut windows: Windows, arms: &[Arm], (time, reduced_s): (Allotted, f64)) {
         /// Number of contended windows that a run should have: they need six for a confidence interval, and take part
         /// only until the first interim analysis.
         const ENOUGH: u32 = 9;
         let first = |windows: Windows, rounds: u32| looks(windows, rounds).first().copied().unwrap_or(0);
         let fit = |windows: Windows| {
             let costs = (self.round_s(windows, arms), reduced_s);
-            stretch::rounds_within(within_s, costs, MAX_ROUNDS as u32, |rounds| first(windows, rounds))
+            let time_s = (time.budget_s, time.longest_s);
+            stretch::rounds_within(time_s, costs, MAX_ROUNDS as u32, |rounds| looks(windows, rounds))
         };
         if first(windows, fit(windows)) / windows.contended_every.max(1) < ENOUGH {
             windows.contended_every = 1;
@@ -152,9 +154,13 @@ impl Design {
     /// Returns the budget in seconds with which [`Self::by_windows`] plans this many rounds of these windows.
     #[must_use]
     pub fn budget_for(&self, rounds: u32, windows: Windows, arms: &[Arm]) -> f64 {
-        let first = looks(windows, rounds).first().copied().unwrap_or(0);
-        let full_s = f64::from(first) * self.round_s(windows, arms);
-        (full_s + f64::from(rounds - first) * reduced_s(windows, arms)) / LONGER
+        let at = looks(windows, rounds);
+        let first = at.first().copied().unwrap_or(0);
+        let takes_s = |rounds: u32| {
+            f64::from(first) * self.round_s(windows, arms)
+                + f64::from(rounds - first) * reduced_s(windows, arms)
+        };
+        stretch::within_budget(&at).map_or(0.0, takes_s).max(takes_s(rounds) / LONGER)
     }
 
     /// Replaces the interim analyses by a single analysis at the end.
