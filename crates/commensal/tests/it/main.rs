@@ -27,6 +27,7 @@ mod lab;
 mod limits;
 mod load;
 mod load_from;
+mod load_limits;
 mod measure;
 mod names;
 mod on_machine;
