@@ -24,7 +24,7 @@ pub const START: u32 = 1;
 pub const STOP: u32 = 2;
 
 mirror! {
-    /// Settings, written by user space and by the walk that starts and stops counting.
+    /// Settings. User space writes them, and so does the task iterator that starts and stops the counting.
     pub struct Control = "control" {
         /// 1 while the probe counts, otherwise 0.
         enabled: u32,

@@ -3,10 +3,10 @@
 
 use crate::Subject;
 use crate::names::Cgroups;
-use commensal_core::actual::{CgroupPath, Hierarchy};
+use commensal_core::actual::CgroupPath;
 use commensal_core::cpuset::CpuSet;
-use commensal_core::knob::{Controller, Version};
 use commensal_host::{Host, below};
+use commensal_sensors::freezer::{Frozen, frozen_by};
 use commensal_sensors::machine;
 use commensal_sensors::mounts;
 use commensal_sensors::processes::places;
@@ -22,8 +22,8 @@ const PROCESSES: usize = 64;
 pub struct Surroundings {
     /// CPU limits by cgroup.
     pub limits: BTreeMap<CgroupPath, CpuLimit>,
-    /// Cgroups in which processes of the targets are frozen, and the file that says so.
-    pub frozen: BTreeSet<(CgroupPath, &'static str)>,
+    /// Cgroups that freeze processes of the targets.
+    pub frozen: BTreeSet<Frozen>,
     /// CPUs that the targets' processes may use; empty if unknown.
     pub allowed: CpuSet,
     /// Time that the hypervisor took from the machine's CPUs (us); `None` on a kernel that does not count it.
@@ -51,10 +51,9 @@ impl Surroundings {
             steal_us: machine::cpu_time(host).and_then(|time| time.steal_us),
             ..Surroundings::default()
         };
-        let (paths, pids) = targets(host, cgroups, subjects);
+        let (limiting, pids) = targets(host, cgroups, subjects);
         if let Some(cgroups) = cgroups {
-            let related = related(cgroups, &paths);
-            let limits = related.into_iter().take(CGROUPS).filter_map(|path| {
+            let limits = limiting.into_iter().take(CGROUPS).filter_map(|path| {
                 let dir = below(Path::new(&cgroups.mount), path.as_str());
                 limit(host, &dir, cgroups.unified).map(|limit| (path, limit))
             });
@@ -66,7 +65,7 @@ impl Surroundings {
             let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
             found.allowed =
                 found.allowed.union(&allowed.and_then(|list| list.trim().parse().ok()).unwrap_or_default());
-            found.frozen.extend(frozen(host, *pid, &hierarchies));
+            found.frozen.extend(frozen_by(host, *pid, &hierarchies));
         }
         found
     }
@@ -85,22 +84,23 @@ impl Surroundings {
     }
 }
 
-/// The cgroups of the targets, and their processes.
+/// The cgroups whose limits hold threads of the targets back, and the targets' processes.
 fn targets(
     host: &mut dyn Host,
     cgroups: Option<&Cgroups>,
     subjects: &[Subject],
 ) -> (BTreeSet<CgroupPath>, Vec<u32>) {
-    let (mut paths, mut pids) = (BTreeSet::new(), Vec::new());
+    let (mut limiting, mut pids) = (BTreeSet::new(), Vec::new());
     for subject in subjects {
         match subject {
             Subject::Cgroup(id) => {
                 let Some((cgroups, path)) = cgroups.and_then(|all| Some((all, all.path(*id)?))) else {
                     continue;
                 };
-                paths.insert(path.clone());
-                let inside = cgroups.paths().filter(|one| path.contains(one)).take(CGROUPS);
-                for one in inside.collect::<Vec<_>>() {
+                limiting.extend(path.ancestors());
+                let inside: Vec<&CgroupPath> = cgroups.paths().filter(|one| path.contains(one)).collect();
+                limiting.extend(inside.iter().map(|one| (*one).clone()));
+                for one in inside.into_iter().take(CGROUPS) {
                     let file = below(Path::new(&cgroups.mount), one.as_str()).join("cgroup.procs");
                     let procs = host.read_file(&file).unwrap_or_default();
                     pids.extend(procs.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
@@ -114,18 +114,17 @@ fn targets(
                     pids.push(id.pid);
                     let Some(cgroups) = cgroups else { continue };
                     let file = PathBuf::from(format!("/proc/{id}/cgroup"));
-                    paths.extend(places(host, &file, &cgroups.found.hierarchies).into_values());
+                    // Cgroups below those of a process do not limit it.
+                    for path in places(host, &file, &cgroups.found.hierarchies).into_values() {
+                        limiting.extend(path.ancestors());
+                        limiting.insert(path);
+                    }
                 }
             }
         }
     }
-    (paths, pids)
-}
-
-/// The cgroups, and all that are above or below them.
-fn related(cgroups: &Cgroups, paths: &BTreeSet<CgroupPath>) -> BTreeSet<CgroupPath> {
-    let is = |one: &&CgroupPath| paths.iter().any(|path| path.contains(one) || one.contains(path));
-    cgroups.paths().filter(is).filter(|path| path.depth() > 0).cloned().collect()
+    limiting.retain(|path| path.depth() > 0);
+    (limiting, pids)
 }
 
 /// The CPU limit of the cgroup with this directory; `None` if it has none.
@@ -149,24 +148,58 @@ fn limit(host: &dyn Host, dir: &Path, unified: bool) -> Option<CpuLimit> {
     Some(CpuLimit { file, quota_us: quota, period_us: period, throttled_ns })
 }
 
-/// The frozen cgroups of a process.
-fn frozen(host: &dyn Host, pid: u32, hierarchies: &[Hierarchy]) -> Vec<(CgroupPath, &'static str)> {
-    let places = places(host, &PathBuf::from(format!("/proc/{pid}/cgroup")), hierarchies);
-    let of = |(index, path): (usize, CgroupPath)| {
-        let hierarchy = hierarchies.get(index)?;
-        let dir = below(Path::new(&hierarchy.mount), path.as_str());
-        let (file, is) = match hierarchy.version {
-            Version::V2 => {
-                let events = host.read_file(&dir.join("cgroup.events")).unwrap_or_default();
-                ("cgroup.freeze", events.lines().any(|line| line == "frozen 1"))
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use commensal_core::member::ProcessId;
+    use commensal_host::fake::FakeHost;
+
+    /// Targets x the cgroups whose limits hold them back: their own, those above, and of a cgroup those below.
+    // promise 31
+    #[test]
+    fn the_limits_of_others_are_not_its_own() {
+        for (make, mount) in [
+            (FakeHost::v1 as fn(u32, u64) -> FakeHost, "/sys/fs/cgroup/cpu"),
+            (FakeHost::v1_comounted, "/sys/fs/cgroup/cpu,cpuacct"),
+            (FakeHost::v2, "/sys/fs/cgroup"),
+        ] {
+            let fake = make(2, 1 << 30);
+            let mut host = fake.another();
+            let unified = mount == "/sys/fs/cgroup";
+            for group in ["/web", "/web/inner", "/web/inner/deep", "/other"] {
+                let (above, name) = group.rsplit_once('/').unwrap();
+                let above = host.open(&below(Path::new(mount), above)).unwrap();
+                if unified {
+                    host.write(above, "cgroup.subtree_control", "+cpu").unwrap();
+                }
+                host.mkdir(above, name).unwrap();
+                let file = |name: &str| format!("{mount}{group}/{name}");
+                fake.set_file(file("cpu.max"), "20000 100000\n");
+                fake.set_file(file("cpu.cfs_quota_us"), "20000\n");
+                fake.set_file(file("cpu.cfs_period_us"), "100000\n");
+                fake.set_file(file("cpu.stat"), "throttled_usec 7\nthrottled_time 7000\n");
             }
-            Version::V1 if hierarchy.controllers.contains(&Controller::Freezer) => {
-                let state = host.read_file(&dir.join("freezer.state")).unwrap_or_default();
-                ("freezer.state", ["FROZEN", "FREEZING"].contains(&state.trim()))
+            let cgroups = Cgroups::look(&mut host, None).unwrap().unwrap();
+            let process = |group: &str| {
+                let pid = fake.add_process(&[&format!("{mount}{group}")]);
+                let start_ticks = fake.another().process(pid).unwrap().start_ticks;
+                Subject::Processes(vec![ProcessId { pid, start_ticks }])
+            };
+            let cgroup = |path: &str| cgroups.subject(&CgroupPath::new(path)).unwrap();
+            for (subject, expected) in [
+                (process(""), &[][..]),
+                (process("/other"), &["/other"]),
+                (process("/web/inner/deep"), &["/web", "/web/inner", "/web/inner/deep"]),
+                (cgroup("/web/inner"), &["/web", "/web/inner", "/web/inner/deep"]),
+                (cgroup("/web"), &["/web", "/web/inner", "/web/inner/deep"]),
+                (cgroup("/other"), &["/other"]),
+            ] {
+                let found =
+                    Surroundings::read(&mut fake.another(), Some(&cgroups), std::slice::from_ref(&subject));
+                let paths: Vec<&str> = found.limits.keys().map(CgroupPath::as_str).collect();
+                assert_eq!(paths, expected, "{mount}: {subject:?}");
+                assert!(found.limits.values().all(|limit| limit.throttled_ns == 7_000), "{found:?}");
             }
-            Version::V1 => return None,
-        };
-        is.then_some((path, file))
-    };
-    places.into_iter().filter_map(of).collect()
+        }
+    }
 }

@@ -431,9 +431,7 @@ fn undo_all(
     if raise {
         facts.stuck.extend(raising::raise(host, journal, contents, owners, result));
     }
-    if inside == Inside::Ends {
-        structure::end_all(host, owners, &contents.records);
-    }
+    structure::empty(host, owners, &contents.records, inside == Inside::Ends);
     let again_failed: BTreeSet<usize> =
         pass(host, contents, rest, &mut facts, result, &mut kept).into_iter().collect();
     if !waiting.is_empty() {

@@ -10,6 +10,7 @@ pub mod capability;
 pub mod containers;
 mod cookies;
 pub mod delegation;
+pub mod freezer;
 pub mod inherited;
 pub mod inventory;
 pub mod level;

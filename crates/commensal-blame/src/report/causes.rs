@@ -23,7 +23,7 @@ pub struct Cause {
     pub cause: &'static str,
     /// How long it did (ms). A limit counts each CPU, and a wait each thread.
     pub ms: f64,
-    /// What it is.
+    /// What kept them, and for how long.
     pub what: String,
     /// What to do about it.
     pub advice: String,
@@ -61,16 +61,18 @@ impl Report {
         causes.sort_by(|a, b| rank(a).cmp(&rank(b)).then(b.ms.total_cmp(&a.ms)));
         causes.truncate(CAUSES);
         // A frozen thread waits for no CPU, so it has no place in this order.
-        for (path, file) in &around.frozen {
-            let thaw = if *file == "cgroup.freeze" { "0" } else { "THAWED" };
-            let frozen = Cause {
+        causes.splice(
+            0..0,
+            around.frozen.iter().map(|frozen| Cause {
                 cause: "frozen",
                 ms: length_ms,
-                what: format!("{} is frozen, so its threads neither run nor wait", visible(path.as_str())),
-                advice: format!("write {thaw} to its {file}"),
-            };
-            causes.insert(0, frozen);
-        }
+                what: format!(
+                    "{} is frozen, so its threads neither run nor wait",
+                    visible(frozen.path.as_str())
+                ),
+                advice: format!("write {} to its {}", frozen.thawed, frozen.file),
+            }),
+        );
         self.causes = causes;
     }
 
@@ -163,6 +165,7 @@ mod tests {
     use crate::figures::{ByKind, Culprit};
     use crate::{Bounds, Labels};
     use commensal_core::actual::CgroupPath;
+    use commensal_sensors::freezer::Frozen;
 
     /// A look of one second in which a thread waited for 800 ms, behind this kind of work.
     fn causes(kind: Kind, around: &Surroundings) -> Vec<Cause> {
@@ -193,6 +196,12 @@ mod tests {
             Surroundings { limits: [(CgroupPath::new("/web"), limit)].into(), ..Surroundings::default() }
         };
         let none = Surroundings::default();
+        let frozen = Frozen {
+            mount: "/sys/fs/cgroup".to_owned(),
+            path: CgroupPath::new("/web"),
+            file: "cgroup.freeze",
+            thawed: "0",
+        };
         let both: CpuSet = "0-1".parse().unwrap();
         let one: CpuSet = "0".parse().unwrap();
         for (kind, around, wanted, words) in [
@@ -212,7 +221,7 @@ mod tests {
             (Kind::Other, limited(812), "own-limit", "its own limit"),
             (
                 Kind::Other,
-                Surroundings { frozen: [(CgroupPath::new("/web"), "cgroup.freeze")].into(), ..none.clone() },
+                Surroundings { frozen: [frozen].into(), ..none.clone() },
                 "frozen",
                 "/web is frozen, so its threads neither run nor wait; write 0 to its cgroup.freeze",
             ),

@@ -185,7 +185,11 @@ fn family_to(
             lower(host, &lifted);
             Err(error)
         }
-        None => Ok(Some(lifted).filter(|lifted| !lifted.processes.is_empty())),
+        None if lifted.processes.is_empty() => {
+            let _ = host.adopt_orphans(false);
+            Ok(None)
+        }
+        None => Ok(Some(lifted)),
     }
 }
 

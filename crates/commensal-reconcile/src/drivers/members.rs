@@ -6,8 +6,8 @@ use commensal_core::errno::Errno;
 use commensal_core::process::Stat;
 use commensal_core::text::{self, visible};
 use commensal_host::{Dir, Host, HostError, Process, Signal, below};
+use commensal_sensors::freezer::{self, frozen_by};
 use commensal_sensors::mounts;
-use commensal_sensors::processes::places;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,9 +15,7 @@ use std::time::{Duration, Instant};
 /// The cgroup v1 file with the state of a group's freezer.
 const FREEZER: &str = "freezer.state";
 const THAWED: &str = "THAWED";
-/// The files that freeze a group, v2 and v1, and what they say while it is not frozen.
-const FREEZERS: [(&str, &str); 2] = [("cgroup.freeze", "0"), (FREEZER, THAWED)];
-/// How long a group that is to be removed may wait for processes that exit.
+/// How long the removal of groups waits for processes that exit.
 const EXITS_WITHIN: Duration = Duration::from_secs(10);
 
 /// Returns the PIDs of the processes that are in the group now.
@@ -29,16 +27,15 @@ pub fn pids(host: &mut dyn Host, group: Dir) -> Result<Vec<u32>, HostError> {
     Ok(text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect())
 }
 
-/// Waits for the processes in the group that exit: they leave the group by themselves, but need CPU time for that, and a
-/// group that yields to busy CPUs gets little.
-pub(crate) fn wait_for_exits(host: &mut dyn Host, group: Dir) {
+/// Waits while a group has no other processes than some that exit: they leave the group by themselves, but need CPU time for
+/// that, and a group that yields to busy CPUs gets little.
+pub(crate) fn wait_for_exits(host: &mut dyn Host, groups: &[Dir]) {
     let deadline = Instant::now() + EXITS_WITHIN;
-    loop {
+    let all_exit = |host: &mut dyn Host, group: Dir| {
         let inside = pids(host, group).unwrap_or_default();
-        let all_exit = !inside.is_empty() && inside.iter().all(|pid| exits(host, *pid));
-        if !all_exit || Instant::now() >= deadline {
-            return;
-        }
+        !inside.is_empty() && inside.iter().all(|pid| exits(host, *pid))
+    };
+    while groups.iter().any(|group| all_exit(host, *group)) && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -68,7 +65,7 @@ pub(crate) fn others(host: &mut dyn Host, group: Dir) -> bool {
 
 /// Thaws the group. Does nothing if it is not frozen or has no freezer.
 pub fn thaw(host: &mut dyn Host, group: Dir) {
-    for (file, thawed) in FREEZERS {
+    for (file, thawed) in freezer::FILES {
         if host.read(group, file).is_ok_and(|state| state.trim() != thawed) {
             let _ = host.write(group, file, thawed);
         }
@@ -203,26 +200,9 @@ pub(crate) fn describe(host: &mut dyn Host, pid: u32) -> String {
         |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next());
     let mut about: Vec<String> = field("Name:").map(|name| visible(name).into_owned()).into_iter().collect();
     about.extend(field("Uid:").map(|uid| format!("user {uid}")));
-    about.extend(frozen_by(host, pid).map(|group| format!("frozen by {group}")));
+    let hierarchies = mounts::hierarchies(host).unwrap_or_default();
+    about.extend(frozen_by(host, pid, &hierarchies).map(|frozen| {
+        format!("frozen by {}", text::path(&below(Path::new(&frozen.mount), frozen.path.as_str())))
+    }));
     if about.is_empty() { pid.to_string() } else { format!("{pid} ({})", about.join(", ")) }
-}
-
-/// Returns the topmost cgroup that freezes the process.
-fn frozen_by(host: &mut dyn Host, pid: u32) -> Option<String> {
-    let hierarchies = mounts::hierarchies(host).ok()?;
-    let places = places(host, Path::new(&format!("/proc/{pid}/cgroup")), &hierarchies);
-    places.into_iter().find_map(|(index, place)| {
-        let mount = Path::new(&hierarchies[index].mount);
-        let groups = place.ancestors().into_iter().chain([place]).map(|group| below(mount, group.as_str()));
-        let found = groups.into_iter().find(|group| is_frozen(host, group));
-        found.map(|group| text::path(&group))
-    })
-}
-
-fn is_frozen(host: &mut dyn Host, group: &Path) -> bool {
-    let Ok(dir) = host.open(group) else { return false };
-    let frozen =
-        FREEZERS.iter().any(|(file, thawed)| host.read(dir, file).is_ok_and(|state| state.trim() != *thawed));
-    host.close(dir);
-    frozen
 }

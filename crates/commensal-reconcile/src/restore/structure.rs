@@ -67,9 +67,9 @@ fn cookies_of(
     }
 }
 
-/// Kills all processes in and below the groups of these records, in one pass over all hierarchies. A process that
-/// survives is the reason why its group stays.
-pub(super) fn end_all(host: &mut dyn Host, owners: &BTreeSet<String>, records: &[Record]) {
+/// Empties the groups of these records, in one pass over all hierarchies: kills all processes in and below the groups, or
+/// waits for those that exit. A process that is still there is the reason why its group stays.
+pub(super) fn empty(host: &mut dyn Host, owners: &BTreeSet<String>, records: &[Record], kill: bool) {
     let mut groups = Vec::new();
     for record in records {
         let Record::Created(Target { mount, path, inode }) = record else { continue };
@@ -83,7 +83,10 @@ pub(super) fn end_all(host: &mut dyn Host, owners: &BTreeSet<String>, records: &
             Err(_) => host.close(dir),
         }
     }
-    let _ = members::kill_all(host, &groups, PATIENCE);
+    match kill {
+        true => drop(members::kill_all(host, &groups, PATIENCE)),
+        false => members::wait_for_exits(host, &groups),
+    }
     groups.into_iter().for_each(|dir| host.close(dir));
 }
 
@@ -111,7 +114,6 @@ pub(super) fn remove(
         host.close(dir);
         return Err(Left::Busy(format!("{shown} was left: this process is in it ({error})")));
     }
-    members::wait_for_exits(host, dir);
     let used = members::others(host, dir);
     // A command that keeps running must not stay frozen.
     if used && inode.is_some() {

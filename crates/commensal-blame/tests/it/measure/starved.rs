@@ -77,7 +77,7 @@ fn every_thread_is_explained_from_the_start() {
     }
 }
 
-/// Nothing happens to the starved thread: its whole wait is behind the hog, by name, and over budget.
+/// The starved thread does not get a CPU during the look: `blame` finds its whole wait all the same, and names the hog.
 // promise 31
 #[test]
 fn a_starved_service_waits_all_the_time() {
