@@ -307,7 +307,7 @@ impl Conductor<'_> {
                 if run.blocks.iter().any(|block| block.round == round && block.arm == run.arms[arm].name) {
                     continue;
                 }
-                (self.tell)(Event::Block { done: run.blocks.len(), total, round: round + 1 });
+                (self.tell)(Event::Block { done: run.blocks.len(), total, round: round + 1, left: None });
                 let at_s = before + begun.elapsed().as_secs_f64();
                 let mut recorded = self.one(run, (arm, policy), seed, service)?;
                 (recorded.round, recorded.pos, recorded.at_s) = (round, pos, Some(at_s));

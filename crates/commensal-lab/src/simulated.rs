@@ -6,7 +6,7 @@
 //! tests, the metric is also worse by up to 65 % with a probability of 15 %. An error rate that should be at most 5 %
 //! may reach 7 % in 2000 repetitions (4 standard errors).
 
-use crate::analysis::stretch::after;
+use crate::analysis::stretch::{after, rest};
 use crate::analysis::{conclude, conclude_from};
 use crate::experiment::{Overrides, QUICKSTART, shipped};
 use crate::fixture::{bare_run, simulate};
@@ -117,13 +117,27 @@ fn the_interval_of_the_harm_removed_covers_the_truth() {
 
 /// Simulates a whole quickstart, with its interim analyses: the latency of the isolated arm is worse by these harms at the
 /// median and at P90, on blocks with this log-normal noise. CPUs that may idle make the service slower by 15 %.
-fn quickstart(rng: &mut Rng, [p50, p90]: [f64; 2], noise: [f64; 2]) -> Run {
+fn quickstart(rng: &mut Rng, harm: [f64; 2], noise: [f64; 2]) -> Run {
+    slow_quickstart(rng, harm, noise, 1.0).0
+}
+
+/// Simulates a quickstart on a machine where a round takes this many times as long as planned. The second value is how long the
+/// run was said to take and how long it had taken, in seconds, at the beginning of each round.
+fn slow_quickstart(
+    rng: &mut Rng,
+    [p50, p90]: [f64; 2],
+    noise: [f64; 2],
+    slowness: f64,
+) -> (Run, Vec<[f64; 2]>) {
     let mut experiment = shipped(QUICKSTART).unwrap().unwrap();
     Overrides::default().apply(&mut experiment).unwrap();
     let mut run = Run { design: experiment.design, arms: experiment.arms, ..bare_run(1) };
     run.blocks.clear();
     let mut measured: Vec<usize> = (0..run.arms.len()).collect();
+    let windows = run.design.windows.unwrap();
+    let (mut at_s, mut told) = (0.0, Vec::new());
     for round in 0..run.design.rounds {
+        told.push([at_s + rest(&run, (round, &measured), windows).0, at_s]);
         let drift = 0.1 * rng.normal();
         for arm in &measured {
             let arm = &run.arms[*arm];
@@ -143,8 +157,14 @@ fn quickstart(rng: &mut Rng, [p50, p90]: [f64; 2], noise: [f64; 2]) -> Run {
                 offered_requests: 2_100,
                 ..LoadFigures::default()
             };
-            let arm = arm.name.clone();
-            run.blocks.push(Block { round, arm, valid: true, load, percentiles_us, ..Block::default() });
+            let (role, arm, begun_s) = (arm.role, arm.name.clone(), Some(at_s));
+            if !round.is_multiple_of(windows.turns(role).every) {
+                continue;
+            }
+            at_s += windows.block_s(role) * slowness;
+            let block =
+                Block { round, arm, valid: true, load, percentiles_us, at_s: begun_s, ..Block::default() };
+            run.blocks.push(block);
         }
         match after(&run, round + 1) {
             Some(Next::End) => break,
@@ -153,7 +173,30 @@ fn quickstart(rng: &mut Rng, [p50, p90]: [f64; 2], noise: [f64; 2]) -> Run {
         }
     }
     conclude(&mut run);
-    run
+    told.push([at_s; 2]);
+    (run, told)
+}
+
+/// A run keeps its time by the clock, however slow the machine is, and says how long it takes.
+#[test]
+fn a_slow_run_takes_no_longer_than_its_budget_allows() {
+    for slowness in [1.0, 1.1, 1.3, 1.6, 3.0] {
+        for (seed, noise) in (0..8).flat_map(|seed| [(seed, [0.015, 0.04]), (seed, [0.03, 0.12])]) {
+            let (run, told) = slow_quickstart(&mut Rng::new(seed), [0.0, 0.0], noise, slowness);
+            let took_s = told.last().unwrap()[1];
+            let (allotted, first) = (run.design.allotted.unwrap(), f64::from(run.design.looks[0]));
+            // The first analysis takes place after this time in any case.
+            let first_s = slowness * first * run.design.round_s(run.design.windows.unwrap(), &run.arms);
+            let longest_s = allotted.longest_s.max(first_s * 1.02);
+            assert!(took_s <= longest_s, "x{slowness}: {took_s:.0} of {longest_s:.0} s");
+            for [told_s, at_s] in told {
+                assert!(
+                    at_s <= told_s && told_s <= longest_s,
+                    "x{slowness}: {told_s:.0} s, told at {at_s:.0} s"
+                );
+            }
+        }
+    }
 }
 
 /// Arms that no open question compares cost no more time, and the record says so. The record alone leads to the same

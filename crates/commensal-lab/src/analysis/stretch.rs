@@ -8,10 +8,11 @@
 
 use super::conclude;
 use crate::format::log_of_pct;
-use crate::record::{Arm, Comparison, Metric, Role, Run, Sweep, Verdict};
+use crate::record::{Arm, Comparison, Metric, Role, Run, Sweep, Verdict, Windows};
 use crate::verdict::{Gate, beside_gates, disturbed, each, has_bound};
 use commensal_core::windows::Answer;
 use commensal_core::windows::stretch::{Forecast, Next, Outlook, Question, Time, next};
+use std::collections::BTreeMap;
 
 /// Returns what a run does after this many rounds; `None` if it goes on as before, because no analysis takes place then or
 /// because its rounds always measure every arm.
@@ -25,18 +26,55 @@ pub fn after(run: &Run, rounds: u32) -> Option<Next> {
         return Some(Next::End);
     }
     let (allotted, windows) = run.design.allotted.zip(run.design.windows)?;
-    let spent_s = |block: &crate::record::Block| {
-        let arm = run.arms.iter().find(|arm| arm.name == block.arm);
-        arm.map_or(0.0, |arm| windows.block_s(arm.role))
-    };
-    let time = Time {
-        spent_s: now.blocks.iter().map(spent_s).sum(),
-        budget_s: allotted.budget_s,
-        longest_s: allotted.longest_s,
-    };
+    let (spent_s, slowness) = taken(&now, windows);
+    let time = Time { spent_s, budget_s: allotted.budget_s, longest_s: allotted.longest_s };
     let left = run.design.looks.get(look + 1).map_or(0, |later| later - rounds);
-    let costs: Vec<f64> = run.arms.iter().map(|arm| windows.arm_s(arm.role)).collect();
+    let costs: Vec<f64> = run.arms.iter().map(|arm| windows.arm_s(arm.role) * slowness).collect();
     Some(next(&questions(&now, rounds), (left, &costs), time))
+}
+
+/// Returns how long the recorded rounds took, in seconds, and how many times as long as planned. A round ends when the next one
+/// begins, but takes at least as long as planned: the times of a continued run begin at zero again.
+fn taken(run: &Run, windows: Windows) -> (f64, f64) {
+    let mut rounds = BTreeMap::<u32, (f64, Option<f64>)>::new();
+    for block in &run.blocks {
+        let arm = run.arms.iter().find(|arm| arm.name == block.arm);
+        let (planned_s, began_s) = rounds.entry(block.round).or_default();
+        *planned_s += arm.map_or(0.0, |arm| windows.block_s(arm.role));
+        *began_s = [*began_s, block.at_s].into_iter().flatten().reduce(f64::min);
+    }
+    let rounds: Vec<(f64, Option<f64>)> = rounds.into_values().collect();
+    let planned_s: f64 = rounds.iter().map(|(planned_s, _)| planned_s).sum();
+    let late_s = |pair: &[(f64, Option<f64>)]| {
+        let took_s = pair[1].1.zip(pair[0].1).map_or(0.0, |(next_s, began_s)| next_s - began_s);
+        (took_s - pair[0].0).max(0.0)
+    };
+    let taken_s = planned_s + rounds.windows(2).map(late_s).sum::<f64>();
+    (taken_s, if planned_s > 0.0 { taken_s / planned_s } else { 1.0 })
+}
+
+/// Returns how many seconds and how many blocks a run still takes that is not decided before its budget is spent. It measures
+/// these arms from this round until its next analysis.
+pub(crate) fn rest(run: &Run, (round, measured): (u32, &[usize]), windows: Windows) -> (f64, usize) {
+    let (spent_s, slowness) = taken(run, windows);
+    let of_round = |arms: &[usize]| {
+        let roles = arms.iter().filter_map(|arm| run.arms.get(*arm)).map(|arm| arm.role);
+        let (mut seconds, mut blocks) = (0.0, 0.0);
+        for role in roles {
+            seconds += windows.arm_s(role) * slowness;
+            blocks += 1.0 / f64::from(windows.turns(role).every.max(1));
+        }
+        (seconds, blocks)
+    };
+    let until = *run.design.looks.iter().find(|look| **look > round).unwrap_or(&run.design.rounds);
+    let (now, later) = (of_round(measured), of_round(&run.design.later_arms(&run.arms)));
+    let first = f64::from(until.saturating_sub(round));
+    let mut then = f64::from(run.design.rounds.saturating_sub(until));
+    if let Some(allotted) = run.design.allotted {
+        let left_s = allotted.budget_s - spent_s - first * now.0;
+        then = then.min((left_s / later.0).floor().max(0.0));
+    }
+    (first * now.0 + then * later.0, (first * now.1 + then * later.1).round() as usize)
 }
 
 /// Whether an interim analysis already decides the run. All interim analyses of a run share its allowed error rate.

@@ -7,6 +7,7 @@ use super::neighbour::Neighbour;
 use crate::record::{KnownHarm, Run};
 use crate::site::Testbed;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Options of a run on this machine.
 #[derive(Debug, Clone)]
@@ -52,6 +53,8 @@ pub enum Event<'a> {
         total: usize,
         /// Number of the round, starting at 1.
         round: u32,
+        /// How long the run still takes by its plan, if it keeps one up to date.
+        left: Option<Duration>,
     },
     /// The run has recorded a block.
     Recorded(&'a Run),

@@ -24,6 +24,7 @@ use super::options::Event;
 use super::probe::{Probe, Snapshot, blamed, fill, wait_probe};
 use super::slowing::Slowing;
 use super::{Chosen, Conductor, after, block, favoured, service, slowing, validity};
+use crate::analysis::stretch::rest;
 use crate::error::LabError;
 use crate::loadgen::{self, Gathered, LoadError, Outcome, Sample, Trace};
 use crate::record::{
@@ -113,6 +114,7 @@ impl Conductor<'_> {
                     conductor: self,
                     trace: &trace,
                     windows,
+                    begun: Instant::now(),
                     since_replan: 0,
                     too_long: 0,
                     since: BTreeMap::new(),
@@ -222,6 +224,8 @@ struct Rounds<'a, 'c> {
     conductor: &'a mut Conductor<'c>,
     trace: &'a Trace,
     windows: Windows,
+    /// When the rounds began.
+    begun: Instant,
     /// Number of rounds since the last change of the windows, or since the last repetition.
     since_replan: u32,
     /// Number of checks that found that the windows would have to be too long.
@@ -258,10 +262,12 @@ impl Rounds<'_, '_> {
                 if measured.contains(&arm) { self.windows.turns(run.arms[arm].role) } else { none }
             };
             let schedule = Schedule::new(seed, chosen.iter().map(|(arm, _)| turns(*arm)).collect());
+            let (left_s, left) = rest(run, (round, &measured), self.windows);
             (self.conductor.tell)(Event::Block {
                 done: run.blocks.len(),
-                total: planned_blocks(run, (round, measured.len()), self.windows),
+                total: run.blocks.len() + left,
                 round: round + 1,
+                left: Some(Duration::try_from_secs_f64(left_s).unwrap_or_default()),
             });
             let (mut windows, mut crashed) = (Vec::new(), None);
             for turn in schedule.cycle(round) {
@@ -514,11 +520,12 @@ impl Rounds<'_, '_> {
         let Ok(short) = &self.conductor.experiment.short else { return Replan::Kept };
         // The number of rounds includes the discarded rounds.
         let shift = round + 1;
-        let spent = f64::from(run.rounds_begun()) * run.design.round_s(self.windows, &run.arms);
+        let spent_s = self.begun.elapsed().as_secs_f64();
         self.since_replan = 0;
         let (least_s, now_s) =
             (run.design.least_s(windows, &run.arms), run.design.least_s(self.windows, &run.arms));
-        if least_s > OVERRUN * short.within_s.max(now_s) {
+        let does_not_fit = least_s > OVERRUN * short.within_s.max(now_s);
+        if does_not_fit {
             self.too_long += 1;
             if self.too_long > AGAIN {
                 return Replan::TooLong(format!(
@@ -529,19 +536,17 @@ impl Rounds<'_, '_> {
                 ));
             }
             // The run measures again, because another program may have disturbed the machine.
-            run.blocks.clear();
             self.since.clear();
-            run.design.rounds += shift;
-            run.design.looks.iter_mut().for_each(|look| *look += shift);
-            run.caveats.push(format!("the first {shift} rounds do not count and were repeated: {why}"));
-            return Replan::Changed;
+        } else {
+            self.windows = windows;
         }
+        let repeated = if does_not_fit { " and were repeated" } else { "" };
+        run.caveats.push(format!("the first {shift} rounds do not count{repeated}: {why}"));
         run.blocks.clear();
-        run.design.with_windows(windows, &run.arms, (short.within_s - spent).max(short.within_s / 2.0));
+        let left_s = (short.within_s - spent_s).max(short.within_s / 2.0);
+        run.design.with_windows(self.windows, &run.arms, left_s);
         run.design.rounds += shift;
         run.design.looks.iter_mut().for_each(|look| *look += shift);
-        run.caveats.push(format!("the first {shift} rounds do not count: {why}"));
-        self.windows = windows;
         Replan::Changed
     }
 
@@ -580,14 +585,6 @@ fn stretch_of(run: &Run, rounds: u32) -> Option<Vec<usize>> {
         Some(Next::Measure(arms)) => Some(arms),
         None => Some(all),
     }
-}
-
-/// Returns the number of blocks of the whole run, as far as it is known in this round with this number of arms: those within
-/// the budget, or those up to the next interim analysis if they are more.
-fn planned_blocks(run: &Run, (round, arms): (u32, usize), windows: Windows) -> usize {
-    let until = run.design.looks.iter().find(|look| **look > round).unwrap_or(&run.design.rounds);
-    let next = run.blocks.len() + (until - round) as usize * arms;
-    next.max(run.design.blocks_in_budget(windows, &run.arms) as usize)
 }
 
 /// Combines the counters of several windows, without requests. Rates are averaged with the window lengths as weights;

@@ -182,14 +182,10 @@ impl Design {
         (*first, later.min(self.rounds - first))
     }
 
-    /// Returns the number of blocks of such a run.
+    /// Returns the arms that a run measures after its first interim analysis, as far as its plan tells.
     #[must_use]
-    pub fn blocks_in_budget(&self, windows: Windows, arms: &[Arm]) -> u32 {
-        let (full, later) = self.rounds_in_budget(windows, arms);
-        let reduced = arms.iter().filter(|arm| is_reduced(arms, arm)).count() as u32;
-        let contended = arms.iter().filter(|arm| arm.role == Role::Contended).count() as u32;
-        let in_all = (arms.len() as u32 - contended) * full;
-        in_all + contended * full.div_ceil(windows.contended_every.max(1)) + later * reduced
+    pub fn later_arms(&self, arms: &[Arm]) -> Vec<usize> {
+        (0..arms.len()).filter(|arm| self.allotted.is_none() || is_reduced(arms, &arms[*arm])).collect()
     }
 
     /// Returns how long a run takes that is not decided before its budget is spent, in seconds.

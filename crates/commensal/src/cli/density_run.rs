@@ -94,7 +94,7 @@ fn climb(
     let mut frame = Frame::new(conductor::size(experiment) as u64, "attempts", None, Some(out));
     let mut tell = |event: Event<'_>| match event {
         Event::Ready(field) => frame.cleaned(&field.cleaned),
-        Event::Attempt { done, total, what } => frame.step(done, total, what),
+        Event::Attempt { done, total, what } => frame.step((done, total), what, None),
         Event::Recorded(ladder) => frame.save(ladder.to_json().ok()),
         Event::Left(lines) => {
             frame.left(&lines, "some of these could not be removed; `commensal restore` tries again");

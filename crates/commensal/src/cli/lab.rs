@@ -323,7 +323,9 @@ pub(super) fn run_experiment(
                 frame.say(policy.weak.as_ref().map(|weak| format!("  {weak}")));
             }
         }
-        Event::Block { done, total, round } => frame.step(done, total, format!("round {round}")),
+        Event::Block { done, total, round, left } => {
+            frame.step((done, total), format!("round {round}"), left);
+        }
         Event::Knee(per_s) => frame.say([format!("alone the service sustains {per_s:.0} requests/s")]),
         Event::Recorded(run) => frame.save(run.to_json().ok()),
         Event::Closed(lines) => frame.left(lines, REMAINS),
