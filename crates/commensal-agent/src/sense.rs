@@ -17,10 +17,15 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
+mod above;
+
+use above::Above;
+
 /// Maximum number of cgroups whose counters are all read in one sample. If there are more cgroups, they take turns,
 /// because reading a thousand cgroups would take 100 ms. A rate is then the average since the cgroup's last turn.
 const IN_FULL: usize = 16;
-/// Maximum number of idle cgroups whose CPU time is read in one sample. Active cgroups are read in every sample.
+/// Maximum number of idle cgroups whose CPU time is read in one sample. Active cgroups are read in every sample, and idle ones
+/// are not read while a cgroup above them tells that they are idle.
 const IDLE: usize = 64;
 
 /// Resource use of one group since the last sample, summed over its cgroups; `None` if one of them could not be read.
@@ -108,6 +113,8 @@ pub struct Meters {
     last_ms: Option<u64>,
     looks: usize,
     opened: usize,
+    /// The cgroups above several members.
+    above: Above,
     /// Last reported rates of each group.
     told: HashMap<String, Arc<GroupRates>>,
     /// For each member of each group, in the order of the desired state given to [`Meters::follow`]. In a compact form,
@@ -122,6 +129,8 @@ struct Turn {
     number: usize,
     /// Whether the cgroup is active, or may be; then it is read in every sample.
     at_work: bool,
+    /// The cgroup above it that tells whether it is idle.
+    above: Option<usize>,
 }
 
 impl Meters {
@@ -144,19 +153,27 @@ impl Meters {
             // Neighbours in the rotation are mostly members of one group, whose sum is then computed once.
             turn / at_a_time % turns == looks % turns
         };
+        self.above.look(host, now_ms);
         let mut groups = BTreeMap::new();
         for (index, group) in desired.groups.iter().enumerate() {
             let closely = closely(group);
             let mut looked = false;
             for (nth, member) in group.members.iter().enumerate() {
                 let mut turn = self.turns.get_mut(index).and_then(|turns| turns.get_mut(nth));
-                let is_not_due =
-                    |turn: &Turn| !(turn.at_work || due(turn.number, IN_FULL) || due(turn.number, IDLE));
+                let above = turn.as_deref().and_then(|turn| turn.above);
+                let (idle, same_memory) = above.map_or((false, false), |above| self.above.is_idle(above));
+                let is_not_due = |turn: &Turn| {
+                    let in_full = due(turn.number, IN_FULL) && !(idle && same_memory);
+                    !(turn.at_work || in_full || (due(turn.number, IDLE) && !idle))
+                };
                 if closely != WatchPrecision::All && turn.as_deref().is_some_and(is_not_due) {
                     continue;
                 }
                 let Some(meter) = self.members.get_mut(&member.path) else { continue };
                 let known = meter.cpu.is_some();
+                if let (Some((read_ms, _)), Some(above)) = (&mut meter.cpu, above) {
+                    *read_ms = self.above.unchanged_until(above, *read_ms);
+                }
                 meter.look(host, now_ms, closely, &due);
                 looked = true;
                 if known && meter.cpu.is_none() {
@@ -227,6 +244,7 @@ impl Meters {
                 meter.dirs.close(host);
             }
         }
+        self.above.follow(host, hierarchies, &wanted);
         for path in wanted {
             if let Some(meter) = self.members.get_mut(path) {
                 if meter.cpu.is_none() {
@@ -241,8 +259,10 @@ impl Meters {
             }
         }
         let turn = |path: &CgroupPath| match self.members.get(path) {
-            Some(meter) => Turn { number: meter.turn, at_work: meter.is_at_work() },
-            None => Turn { number: 0, at_work: false },
+            Some(meter) => {
+                Turn { number: meter.turn, at_work: meter.is_at_work(), above: self.above.nearest(path) }
+            }
+            None => Turn { number: 0, at_work: false, above: None },
         };
         let of_group = |group: &DesiredGroup| group.members.iter().map(|one| turn(&one.path)).collect();
         self.turns = desired.groups.iter().map(of_group).collect();
