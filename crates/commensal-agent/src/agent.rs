@@ -230,9 +230,8 @@ impl Agent<'_> {
                 if self.obey(commands) {
                     break;
                 }
-                if self.members.heed() | self.members.incomplete.appeared() {
+                if self.members.heed() {
                     // Protect new members now, not at the next tick.
-                    self.actuation.ask_once_more();
                     break;
                 }
                 if self.canary.calls(self.ticks.now_ms()) {

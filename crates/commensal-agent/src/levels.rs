@@ -5,9 +5,9 @@ use crate::policy_watch::{Escape, Handled};
 use crate::sense::Meters;
 use crate::snapshot::{self, Action};
 use crate::starvation::{Starvation, Starved};
-use commensal_core::actual::CgroupPath;
+use commensal_core::actual::{CgroupPath, CgroupRef};
 use commensal_core::group::{Class, GroupName};
-use commensal_core::knob::Controller;
+use commensal_core::knob::{Controller, KnobId};
 use commensal_core::text::visible;
 use commensal_core::units::MicroCpus;
 use commensal_host::Host;
@@ -34,7 +34,18 @@ pub struct Levels {
 impl Levels {
     /// Finds the cgroups below level 0 after a round.
     pub fn follow(&mut self, host: &mut dyn Host, meters: &Meters, planned: &Planned) {
+        let actual = &planned.actual;
+        let cpu = actual.hierarchy_of(Controller::Cpu);
+        // The round has read every member, but it may have written a level since.
+        let has_level = |path: &CgroupPath| {
+            let place = cpu.map(|hierarchy| CgroupRef { hierarchy, path: path.clone() });
+            let found = place.and_then(|place| actual.cgroups.get(&place));
+            found.is_some_and(|found| found.values.get(&(KnobId::CpuQosLevel, None)).is_some())
+        };
         let mut is_low = |path: &CgroupPath| {
+            if !has_level(path) {
+                return false;
+            }
             let Some(dir) = meters.dir_v1(path, Controller::Cpu) else { return false };
             level(host, dir).ok().flatten().is_some_and(|level| level < 0)
         };

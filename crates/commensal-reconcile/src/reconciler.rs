@@ -4,6 +4,7 @@
 mod back_off;
 mod in_force;
 mod journal_state;
+mod news;
 mod refused;
 mod safe;
 mod signs;

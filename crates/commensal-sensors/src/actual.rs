@@ -37,6 +37,40 @@ pub fn tree(host: &mut dyn Host, hierarchies: Vec<Hierarchy>) -> Result<ActualSt
     Ok(state)
 }
 
+/// Reads the groups at and below these paths again, and groups above them that are not known yet; all others stay as they are.
+/// Returns the groups that were read.
+///
+/// # Errors
+/// Returns an error when a group that exists cannot be opened, or there are more than 100 000 groups.
+pub fn tree_again<'p>(
+    host: &mut dyn Host,
+    state: &mut ActualState,
+    paths: impl IntoIterator<Item = &'p CgroupPath> + Clone,
+) -> Result<BTreeSet<CgroupRef>, SensorError> {
+    let mut read = BTreeSet::new();
+    for (index, hierarchy) in state.hierarchies.clone().iter().enumerate() {
+        for path in paths.clone() {
+            let at = |path: CgroupPath| CgroupRef { hierarchy: index, path };
+            let known = |path: &CgroupPath| state.cgroups.contains_key(&at(path.clone()));
+            let top = at(path.ancestors().into_iter().find(|above| !known(above)).unwrap_or(path.clone()));
+            let below_it: Vec<CgroupRef> = state.below(&top).map(|(place, _)| place.clone()).collect();
+            for place in below_it.iter().chain([&top]) {
+                state.cgroups.remove(place);
+                read.remove(place);
+            }
+            let opened = host.open(&below(Path::new(&hierarchy.mount), top.path.as_str()));
+            let Some(dir) = seen(opened)? else { continue };
+            let mut walk = Walk::default();
+            let walked = walk.below(host, dir, index, top.path);
+            host.close(dir);
+            walked?;
+            read.extend(walk.found.iter().map(|(place, _)| place.clone()));
+            state.cgroups.extend(walk.found);
+        }
+    }
+    Ok(read)
+}
+
 /// What a walk through the hierarchies has found.
 #[derive(Default)]
 struct Walk {

@@ -159,6 +159,44 @@ impl Survey {
         Ok(found)
     }
 
+    /// Reads the cgroups at and below these paths again with their values, and those above them that were not read yet; all
+    /// others stay as they are. Returns the cgroups that were read.
+    ///
+    /// # Errors
+    /// Returns an error when a cgroup that exists cannot be opened, or there are more than 100 000 cgroups.
+    pub fn look_at<'p>(
+        &self,
+        host: &mut dyn Host,
+        paths: impl IntoIterator<Item = &'p CgroupPath> + Clone,
+        found: &mut ActualState,
+    ) -> Result<BTreeSet<CgroupRef>, SensorError> {
+        let read = actual::tree_again(host, found, paths)?;
+        let above = read.iter().flat_map(|place| {
+            let above = place.path.ancestors().into_iter();
+            above.map(|path| CgroupRef { hierarchy: place.hierarchy, path })
+        });
+        let unread = |place: &CgroupRef| {
+            found.cgroups.get(place).is_some_and(|one| one.values.iter().next().is_none())
+        };
+        let places = above.filter(unread).chain(read.iter().cloned()).collect();
+        self.values(host, &places, found)?;
+        Ok(read)
+    }
+
+    /// Reads the values of these cgroups into `found`.
+    ///
+    /// # Errors
+    /// Returns an error when a cgroup that exists cannot be opened.
+    pub fn values(
+        &self,
+        host: &mut dyn Host,
+        places: &BTreeSet<CgroupRef>,
+        found: &mut ActualState,
+    ) -> Result<(), SensorError> {
+        let disks: Vec<Device> = self.machine.disks.iter().map(|disk| disk.device).collect();
+        actual::values(host, found, places, &disks)
+    }
+
     /// Adds to `found` the containers and processes that the groups match. The containers are those in `engines`; if it
     /// is `None`, the engines are queried now. `found` must already contain the cgroups that commensal created.
     /// `docker_host` is the value of the variable `DOCKER_HOST`.
@@ -195,8 +233,7 @@ impl Survey {
         found: &mut ActualState,
     ) -> Result<(), SensorError> {
         let places = actual::places_of_interest(desired, found);
-        let disks: Vec<Device> = self.machine.disks.iter().map(|disk| disk.device).collect();
-        actual::values(host, found, &places, &disks)?;
+        self.values(host, &places, found)?;
         let cpu =
             found.hierarchy_of(Controller::Cpu).filter(|_| self.caps.feature_obstacle(CORE_SCHED).is_none());
         let Some(hierarchy) = cpu else { return Ok(()) };

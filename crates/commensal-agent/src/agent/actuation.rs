@@ -51,6 +51,8 @@ pub(super) enum Due {
     No,
     /// Apply new decisions of the controllers. Nothing else has changed.
     Decided,
+    /// Put the groups in force on cgroups that have come and gone. Nothing else has changed but the controllers' decisions.
+    News,
     /// Make a complete round.
     Whole,
 }
@@ -201,7 +203,7 @@ impl Actuation {
         self.last.as_ref().map(|round| &round.planned)
     }
 
-    /// Requests two rounds because members have changed: new members may appear during the first one.
+    /// Requests another round after the next one: new members may appear during that one.
     pub fn ask_once_more(&mut self) {
         if self.phase != Phase::Paused {
             self.phase = Phase::OnceMore;
@@ -251,6 +253,16 @@ impl Actuation {
         };
         let problems = std::mem::take(&mut round.problems);
         self.outcome = RoundOutcome { at: Some(at), took, problems, again_ms: round.again_ms };
+        (self.last, self.facts) = (Some(round), facts);
+        self.trimming.rounds = true;
+    }
+
+    /// Stores the results of a round that only continued the last one.
+    pub fn continued(&mut self, mut round: Round, facts: PlanFacts) {
+        if round.problems.is_empty() {
+            self.phase = Phase::Settled;
+        }
+        self.outcome.problems = std::mem::take(&mut round.problems);
         (self.last, self.facts) = (Some(round), facts);
         self.trimming.rounds = true;
     }

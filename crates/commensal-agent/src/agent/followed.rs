@@ -2,17 +2,22 @@
 
 use super::incomplete::Incomplete;
 use crate::members::{Change, Follow, Follower, Interest, Members, Reports};
+use commensal_core::actual::CgroupPath;
 use commensal_core::group::{GroupSpec, Match};
 use commensal_core::knob::Controller;
 use commensal_host::Waker;
 use commensal_reconcile::Instance;
 use commensal_sensors::{Survey, containers};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 /// How long the agent waits for an engine's first list of containers.
 const ENGINE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Maximum number of cgroups that are read alone. If more have come and gone, a round reads all.
+const FEW: usize = 256;
 
 /// The tracked members, the events about them, and the cgroups that new members still lack.
 pub(super) struct Followed {
@@ -30,6 +35,10 @@ pub(super) struct Followed {
     waited: bool,
     /// Whether creations or removals of cgroups may have been missed.
     missed: bool,
+    /// The cgroups that have come and gone since the last call of [`Followed::take_news`]; `None` if it is not known which.
+    news: Option<BTreeSet<CgroupPath>>,
+    /// Whether containers or cgroups that may change the plan have come or gone since then.
+    any: bool,
 }
 
 impl Followed {
@@ -47,6 +56,8 @@ impl Followed {
             heard: false,
             waited: false,
             missed: false,
+            news: Some(BTreeSet::new()),
+            any: false,
         }
     }
 
@@ -115,11 +126,35 @@ impl Followed {
         }
     }
 
+    /// Whether containers or cgroups that may change the plan have come or gone.
+    pub fn has_news(&self) -> bool {
+        self.any
+    }
+
+    /// Returns the cgroups that have come and gone since the last call, and forgets them; `None` if it is not known which.
+    pub fn take_news(&mut self) -> Option<BTreeSet<CgroupPath>> {
+        self.any = false;
+        self.news.replace(BTreeSet::new()).filter(|news| news.len() <= FEW)
+    }
+
     /// Processes the events; returns whether any of them can change the plan.
     pub fn heed(&mut self) -> bool {
         let mut any = false;
+        let appeared = self.incomplete.appeared();
+        if !appeared.is_empty() {
+            any = true;
+            self.news.iter_mut().for_each(|news| news.extend(appeared.iter().cloned()));
+        }
         while let Ok(change) = self.changes.try_recv() {
-            any = any || self.reports.matters(&change);
+            let matters = self.reports.matters(&change);
+            any = any || matters;
+            match &change {
+                Change::Cgroup { path, .. } if matters => {
+                    self.news.iter_mut().for_each(|news| news.extend([path.clone()]));
+                }
+                Change::Cgroups { .. } => self.news = None,
+                _ => {}
+            }
             self.missed = match &change {
                 Change::Cgroup { .. } => false,
                 Change::Cgroups { .. } => true,
@@ -128,6 +163,7 @@ impl Followed {
             self.heard |= matches!(change, Change::Containers { .. });
             self.members.heed(change);
         }
+        self.any |= any;
         any
     }
 }

@@ -16,8 +16,8 @@ pub(super) struct Incomplete {
     watch: Option<GroupWatch>,
     /// The missing directories, each with its mount point and the time at which the wait for it ends.
     absent: BTreeMap<PathBuf, (PathBuf, Instant)>,
-    /// Whether a missing directory has appeared since the last call of [`Incomplete::appeared`].
-    appeared: bool,
+    /// The missing cgroups that have appeared since the last call of [`Incomplete::appeared`].
+    appeared: BTreeSet<CgroupPath>,
 }
 
 impl Incomplete {
@@ -25,7 +25,21 @@ impl Incomplete {
     pub fn follow(&mut self, before: &Planned, now: &Planned, until: Instant) {
         let known: BTreeSet<&CgroupPath> = members(before).collect();
         let lacked: BTreeSet<CgroupRef> = absent(before).collect();
-        for group in absent(now).filter(|group| !(known.contains(&group.path) && lacked.contains(group))) {
+        let new = absent(now).filter(|group| !(known.contains(&group.path) && lacked.contains(group)));
+        self.wait(new, now, until);
+    }
+
+    /// Waits until `until` for the cgroups that these members lack.
+    pub fn follow_new(&mut self, news: &BTreeSet<CgroupPath>, now: &Planned, until: Instant) {
+        let is_there = |path: &&CgroupPath| {
+            let place = |hierarchy| CgroupRef { hierarchy, path: (*path).clone() };
+            (0..now.actual.hierarchies.len()).any(|one| now.actual.cgroups.contains_key(&place(one)))
+        };
+        self.wait(lacking(news.iter().filter(is_there).cloned().collect(), now), now, until);
+    }
+
+    fn wait(&mut self, groups: impl Iterator<Item = CgroupRef>, now: &Planned, until: Instant) {
+        for group in groups {
             if let Some(hierarchy) = now.actual.hierarchies.get(group.hierarchy) {
                 let mount = PathBuf::from(&hierarchy.mount);
                 let dir = below(&mount, group.path.as_str());
@@ -40,14 +54,14 @@ impl Incomplete {
         self.watch.as_ref().map(GroupWatch::as_fd)
     }
 
-    /// Returns whether a missing directory has appeared since the last call. The wait for the others continues.
-    pub fn appeared(&mut self) -> bool {
+    /// Returns the missing cgroups that have appeared since the last call. The wait for the others continues.
+    pub fn appeared(&mut self) -> BTreeSet<CgroupPath> {
         std::mem::take(&mut self.appeared)
     }
 
-    /// Returns the same as the next call of [`Incomplete::appeared`], without resetting it.
+    /// Whether a missing cgroup has appeared since the last call of [`Incomplete::appeared`].
     pub fn has_appeared(&self) -> bool {
-        self.appeared
+        !self.appeared.is_empty()
     }
 
     /// Checks which of the missing directories exist now, and watches for the others.
@@ -57,9 +71,14 @@ impl Incomplete {
         // A new watch replaces the old one, and thereby drops directories that need no watch any more.
         self.watch = if self.absent.is_empty() { None } else { GroupWatch::new().ok() };
         let Some(watch) = &self.watch else { return };
-        let many = self.absent.len();
-        self.absent.retain(|dir, (mount, _)| !is_there(watch, mount, dir));
-        self.appeared |= self.absent.len() < many;
+        let mut appeared = BTreeSet::new();
+        self.absent.retain(|dir, (mount, _)| {
+            let there = is_there(watch, mount, dir);
+            let path = dir.strip_prefix(mount).ok().filter(|_| there);
+            appeared.extend(path.map(|path| CgroupPath::new(&path.to_string_lossy())));
+            !there
+        });
+        self.appeared.append(&mut appeared);
         if self.absent.is_empty() {
             self.watch = None;
         }
@@ -87,10 +106,15 @@ fn members(planned: &Planned) -> impl Iterator<Item = &CgroupPath> {
 
 /// The cgroups that members lack in v1 hierarchies.
 fn absent(planned: &Planned) -> impl Iterator<Item = CgroupRef> {
+    lacking(members(planned).cloned().collect(), planned)
+}
+
+/// Those of the cgroups with these paths that v1 hierarchies lack.
+fn lacking(paths: Vec<CgroupPath>, planned: &Planned) -> impl Iterator<Item = CgroupRef> {
     let v1 = planned.actual.hierarchies.iter().enumerate();
     let v1 = v1.filter(|(_, one)| one.version == Version::V1 && !one.controllers.is_empty());
-    let each = v1.flat_map(|(hierarchy, _)| {
-        members(planned).map(move |path| CgroupRef { hierarchy, path: path.clone() })
+    let each = v1.flat_map(move |(hierarchy, _)| {
+        paths.clone().into_iter().map(move |path| CgroupRef { hierarchy, path })
     });
     each.filter(|group| !planned.actual.cgroups.contains_key(group))
 }
@@ -112,23 +136,25 @@ mod tests {
         let mount = tempfile::tempdir().unwrap();
         let mut incomplete = waiting(mount.path(), &["a/b", "a/never"], Duration::from_secs(60));
         incomplete.look();
-        assert!(incomplete.source().is_some() && !incomplete.appeared());
+        assert!(incomplete.source().is_some() && !incomplete.has_appeared());
         std::fs::create_dir(mount.path().join("a")).unwrap();
         incomplete.look();
-        assert!(!incomplete.appeared(), "only what is above it");
+        assert!(!incomplete.has_appeared(), "only what is above it");
         std::fs::create_dir(mount.path().join("a/b")).unwrap();
         let watch = incomplete.watch.as_ref().unwrap();
         assert!(
             matches!(&watch.seen().unwrap()[..], [commensal_host::FolderEvent::Made(_, name)] if name == "b")
         );
         incomplete.look();
-        assert!(incomplete.has_appeared() && incomplete.appeared() && !incomplete.appeared());
+        assert!(incomplete.has_appeared());
+        assert_eq!(incomplete.appeared(), [CgroupPath::new("/a/b")].into());
+        assert!(!incomplete.has_appeared());
         assert_eq!(incomplete.absent.len(), 1);
 
         // The directory is created between the round that lacks it and the watch.
         let mut late = waiting(mount.path(), &["a/b"], Duration::from_secs(60));
         late.look();
-        assert!(late.appeared() && late.source().is_none());
+        assert!(late.has_appeared() && late.source().is_none());
     }
 
     #[test]
@@ -139,6 +165,6 @@ mod tests {
         assert!(incomplete.source().is_none() && incomplete.absent.is_empty());
         let mut elsewhere = waiting(&mount.path().join("gone"), &["a"], Duration::from_secs(60));
         elsewhere.look();
-        assert!(!elsewhere.appeared());
+        assert!(!elsewhere.has_appeared());
     }
 }

@@ -7,13 +7,14 @@ use super::ticks::{Now, time_of_day};
 use super::{Agent, canary};
 use crate::members::Interest;
 use crate::view;
-use commensal_core::actual::ActualState;
+use commensal_core::actual::{ActualState, CgroupPath};
 use commensal_core::desired::DesiredState;
 use commensal_core::group::Match;
 use commensal_core::safe::safe;
 use commensal_host::Host;
 use commensal_reconcile::{FindMembers, PlanRequest, Round, SafeRequest, in_words};
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 impl Agent<'_> {
@@ -29,7 +30,11 @@ impl Agent<'_> {
             || self.reconciler.scheduler_changed(self.host)
             || self.reconciler.disturbed(self.host, self.members.complete())
             || self.processes_differ();
-        if whole { Due::Whole } else { due }
+        match whole {
+            true => Due::Whole,
+            false if self.members.has_news() => Due::News,
+            false => due,
+        }
     }
 
     /// Whether the processes that groups match have changed. The kernel reports no events about processes, so every
@@ -45,20 +50,35 @@ impl Agent<'_> {
     /// Passes on the results of a round that began at `began`; returns its problems.
     pub(super) fn rounded(&mut self, mut round: Round, began: Instant) -> Vec<String> {
         let time = (Instant::now(), began.elapsed());
+        let facts = self.follow_members_of(&mut round);
+        if let Some(before) = self.actuation.planned() {
+            let until = Instant::now() + self.options.interval;
+            self.members.incomplete.follow(before, &round.planned, until);
+        }
+        let problems = round.problems.clone();
+        self.actuation.rounded(round, facts, time);
+        problems
+    }
+
+    /// Passes on the results of a round that put the groups in force on these cgroups alone; returns its problems.
+    fn met(&mut self, mut round: Round, news: &BTreeSet<CgroupPath>) -> Vec<String> {
+        let facts = self.follow_members_of(&mut round);
+        let until = Instant::now() + self.options.interval;
+        self.members.incomplete.follow_new(news, &round.planned, until);
+        let problems = round.problems.clone();
+        self.actuation.continued(round, facts);
+        problems
+    }
+
+    /// Records the changes of a round, and measures and watches its members from now on.
+    fn follow_members_of(&mut self, round: &mut Round) -> PlanFacts {
         let changes = std::mem::take(&mut round.changes);
         self.publishing.note_changes(changes, &self.decisions.decided, &time_of_day());
         let (planned, compiled) = (&round.planned, &self.groups.compiled);
         self.sensing.follow(self.host, planned);
-        let facts = PlanFacts::of(self.host, planned, compiled.weights);
-        if let Some(before) = self.actuation.planned() {
-            let until = Instant::now() + self.options.interval;
-            self.members.incomplete.follow(before, planned, until);
-        }
         self.members.mind(Interest::of(&compiled.groups, &planned.desired));
         self.sensing.follow_pressure(&self.reconciler.survey.hierarchies, &planned.desired, compiled);
-        let problems = round.problems.clone();
-        self.actuation.rounded(round, facts, time);
-        problems
+        PlanFacts::of(self.host, planned, compiled.weights)
     }
 
     /// Surveys the machine again if it is time for that, or CPUs went online or offline.
@@ -81,7 +101,7 @@ impl Agent<'_> {
 
     /// Makes a round if one is due and no other process holds the machine lock.
     pub(super) fn enforce(&mut self, now: &Now, problems: &mut Vec<String>) {
-        let due = self.due();
+        let mut due = self.due();
         if due != Due::Whole && self.actuation.waits(now.ms) {
             problems.extend(self.actuation.outcome.problems.iter().cloned());
         }
@@ -96,6 +116,10 @@ impl Agent<'_> {
             Ok(Some(_lock)) => {
                 self.actuation.locked_out = None;
                 self.survey(problems);
+                let mut news = self.members.take_news().unwrap_or_else(|| {
+                    due = Due::Whole;
+                    BTreeSet::new()
+                });
                 let floor = self.decisions.floor(&self.reconciler.survey.machine.topology);
                 let (decided, off) = (&self.decisions.decided, self.canary.is_isolation_off());
                 let adjust = |desired: &mut DesiredState| canary::adjust(off, decided, desired);
@@ -120,6 +144,18 @@ impl Agent<'_> {
                     let changes = std::mem::take(&mut round.changes);
                     self.publishing.note_changes(changes, decided, &time_of_day());
                     return;
+                }
+                if due == Due::News
+                    && !off
+                    && let Some(mut round) = self.actuation.last.take()
+                {
+                    let asked = (&request, &mut news);
+                    if self.reconciler.meet(self.host, now.ms, asked, &mut round).is_ok_and(|done| done) {
+                        return problems.append(&mut self.met(round, &news));
+                    }
+                    self.actuation.last = Some(round);
+                    // New members appear in one hierarchy after another, maybe during this round.
+                    self.actuation.ask_once_more();
                 }
                 let began = Instant::now();
                 let done = self.reconciler.round(self.host, now.ms, &request);

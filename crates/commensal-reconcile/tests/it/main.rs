@@ -16,6 +16,7 @@ mod matrix;
 mod members;
 mod names;
 mod namespaces;
+mod news;
 mod on_machine;
 mod originals;
 mod properties;
