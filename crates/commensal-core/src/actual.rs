@@ -186,7 +186,9 @@ impl CgroupPath {
         if self.contains(other) || other.contains(self) {
             return None;
         }
-        Some(self.parts().zip(other.parts()).take_while(|(a, b)| a == b).count() + 1)
+        // A slash begins each component of the common ancestor, and the first one that differs.
+        let common = self.0.bytes().zip(other.0.bytes()).take_while(|(a, b)| a == b);
+        Some(common.filter(|(byte, _)| *byte == b'/').count())
     }
 }
 
@@ -622,5 +624,12 @@ mod tests {
         assert_eq!(against("/docker/x", "/docker/y"), Some("/docker/x".to_owned()));
         assert_eq!(against("/a", "/b/c/d"), Some("/a".to_owned()));
         assert_eq!(against("/a", "/a/b"), None);
+        let all = ["/", "/a", "/a-b", "/ab", "/a/b", "/a-b/c", "/a/bc", "/a/b/c", "/a/b/d", "/b", "/b/a/b"]
+            .map(path);
+        for (one, other) in all.iter().flat_map(|one| all.iter().map(move |other| (one, other))) {
+            let common = one.parts().zip(other.parts()).take_while(|(a, b)| a == b).count();
+            let apart = !one.contains(other) && !other.contains(one);
+            assert_eq!(one.depth_against(other), apart.then_some(common + 1), "{one} {other}");
+        }
     }
 }

@@ -228,7 +228,7 @@ pub fn resolve(
         kept: BTreeSet::new(),
         disk_names: machine.disks.iter().map(|disk| (disk.device, disk.name.clone())).collect(),
     };
-    let paths = actual.paths();
+    let paths: Vec<&CgroupPath> = actual.paths().into_iter().collect();
     let mut names: BTreeMap<&GroupName, &GroupSpec> = BTreeMap::new();
     for spec in specs {
         if names.insert(&spec.name, spec).is_some() {
@@ -248,7 +248,7 @@ pub fn resolve(
 fn resolve_group(
     spec: &GroupSpec,
     machine: &Machine,
-    (actual, paths): (&ActualState, &BTreeSet<&CgroupPath>),
+    (actual, paths): (&ActualState, &[&CgroupPath]),
     options: &ResolveOptions,
     state: &DesiredState,
 ) -> DesiredGroup {
@@ -354,7 +354,7 @@ type Found = Vec<(CgroupPath, String)>;
 fn find<'a>(
     one: &Match,
     actual: &'a ActualState,
-    paths: &BTreeSet<&CgroupPath>,
+    paths: &[&CgroupPath],
     state: &DesiredState,
 ) -> (Found, Vec<&'a ContainerFact>) {
     let taken = actual.engines.containers.iter().filter(|container| one.takes_container(container));
@@ -370,11 +370,18 @@ fn find<'a>(
     (found, homeless)
 }
 
-fn find_paths(one: &Match, paths: &BTreeSet<&CgroupPath>, state: &DesiredState) -> Vec<CgroupPath> {
-    let is_found = |path: &&&CgroupPath| {
-        path.depth() > 0 && takes_cgroup(one, path) && own_parent(path, state).is_none()
+fn find_paths(one: &Match, paths: &[&CgroupPath], state: &DesiredState) -> Vec<CgroupPath> {
+    let is_found = |path: &&CgroupPath| {
+        path.as_str() != "/" && takes_cgroup(one, path) && own_parent(path, state).is_none()
     };
-    paths.iter().filter(is_found).map(|path| (*path).clone()).collect()
+    selectable(one, paths).filter(is_found).cloned().collect()
+}
+
+/// Returns those of the sorted paths that begin with the literal prefix of the match.
+fn selectable<'p>(one: &'p Match, paths: &'p [&CgroupPath]) -> impl Iterator<Item = &'p CgroupPath> {
+    let prefix = literal_prefix(one);
+    let from = paths.partition_point(|path| path.as_str() < prefix);
+    paths[from..].iter().copied().take_while(move |path| path.as_str().starts_with(prefix))
 }
 
 /// Returns the parent of commensal's own groups that is or contains this path.
@@ -387,11 +394,11 @@ fn own_parent<'s>(path: &CgroupPath, state: &'s DesiredState) -> Option<&'s Cgro
 fn namesakes(
     one: &Match,
     actual: &ActualState,
-    paths: &BTreeSet<&CgroupPath>,
+    paths: &[&CgroupPath],
     state: &DesiredState,
 ) -> BTreeMap<CgroupPath, &'static str> {
     let is_ours = |path: &CgroupPath| actual.ours.created.iter().any(|place| place.path.contains(path));
-    let in_parent = paths.iter().filter_map(|path| Some((path, own_parent(path, state)?)));
+    let in_parent = selectable(one, paths).filter_map(|path| Some((path, own_parent(path, state)?)));
     let theirs = in_parent.filter(|(path, _)| takes_cgroup(one, path) && !is_ours(path));
     theirs.map(|(_, parent)| (parent.clone(), "it has the name of commensal's own cgroups")).collect()
 }
