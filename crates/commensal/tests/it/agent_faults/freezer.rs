@@ -79,11 +79,15 @@ fn a_victim_in_a_frozen_group_dies() {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
     };
     let group = Group(&program);
-    // Offline work gets next to no CPU time beside a busy machine, so there is little of it to do.
-    let mut large = run("x=$(head -c 4000000 /dev/zero | tr '\\0' x); sleep 600 & wait");
+    // Offline work gets next to no CPU time beside a busy machine, so there is little of it to do: `dd` fills its buffer and
+    // waits for a reader of the pipe.
+    let pipe = program.path("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let unread = std::fs::OpenOptions::new().read(true).write(true).open(&pipe).unwrap();
+    let mut large = run(&format!("sleep 600 & exec dd if=/dev/zero of={} bs=4000k count=1", pipe.display()));
     let mut small = run("sleep 600 & wait");
     let find = || members_of(&program).into_iter().find(|pid| held(*pid).is_some_and(|kib| kib > LARGE_KIB));
-    // Two shells, and what they have started last: who fills the large one's memory has ended by then.
+    // A shell, `dd`, and what they have started.
     let sleeps = |pid: &u32| field_of_status(*pid, "Name").is_some_and(|name| name == "sleep");
     until("the large one has grown", || {
         let now = members_of(&program);
@@ -118,6 +122,7 @@ fn a_victim_in_a_frozen_group_dies() {
     assert_eq!(agent.end(Signal::TERM), Some(0));
     until("the group goes on", || frozen(&program, "etl") != Some(true));
     until("the victim's command is told", || large.try_wait().unwrap().is_some());
+    drop(unread);
     drop(group);
     until("the other has ended", || small.try_wait().unwrap().is_some());
     // What its shell had started was killed as well, and ends a moment later.
