@@ -1,4 +1,4 @@
-//! Development tasks: `cargo xtask ci | test | stress | check | tidy | promises | gen | bench | soak | vm`.
+//! Development tasks: `cargo xtask ci | test | stress | check | tidy | promises | gen | dist | bench | soak | vm`.
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "a development tool works on the source tree directly")]
 
@@ -7,6 +7,7 @@ mod check;
 mod ci;
 mod confirm;
 mod devtools;
+mod dist;
 mod features;
 mod interrupt;
 mod noise;
@@ -63,6 +64,8 @@ enum Task {
         #[arg(long, value_name = "DIR", conflicts_with_all = ["part", "check"])]
         out: Option<PathBuf>,
     },
+    /// Make the packages of a release: .deb, .rpm, checksums and the list of crates. Needs nfpm.
+    Dist(dist::Args),
     /// Measure the goals in DESIGN, as ratios within one run; `--help` lists the parts.
     #[command(disable_help_flag = true)]
     Bench {
@@ -122,6 +125,7 @@ fn run() -> anyhow::Result<ExitCode> {
         Task::Promises => print!("{}", promises::Promises::read(&root(), &tidy::sources(&root())?)?.list()),
         Task::Gen { out: Some(out), .. } => devtools::run(&["gen", "--out", &out.display().to_string()])?,
         Task::Gen { part, check, .. } => generate(part, check)?,
+        Task::Dist(args) => dist::run(&args)?,
         Task::Bench { args } => return started("bench", &args),
         Task::Soak { args } => return started("soak", &args),
         Task::Vm(args) => return vm::run(&args),

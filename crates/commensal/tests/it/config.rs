@@ -1,6 +1,7 @@
 //! `config check` and `config schema`: on any machine, as any user.
 
 use crate::support::Program;
+use commensal_core::config::{AgentKeys, parse_file};
 use std::process::Command;
 
 const GOOD: &str = "[group.web]\nclass = \"online\"\n";
@@ -91,4 +92,16 @@ fn without_an_environment() {
         assert!(output.status.success(), "{output:?}");
         assert!(output.stderr.is_empty(), "{output:?}");
     }
+}
+
+/// The file of the packages; its lines of TOML are comments that begin without a space.
+#[test]
+fn the_packaged_file_does_nothing_until_it_is_edited() {
+    let text = include_str!("../../../../packaging/groups.toml");
+    let packaged = parse_file("groups.toml", text).unwrap();
+    assert_eq!((packaged.groups.len(), packaged.agent), (0, Some(AgentKeys::default())));
+    let edit =
+        |line: &'static str| line.strip_prefix('#').filter(|code| !code.starts_with(' ')).unwrap_or(line);
+    let edited: String = text.lines().map(|line| edit(line).to_owned() + "\n").collect();
+    assert_eq!(parse_file("groups.toml", &edited).unwrap().groups.len(), 2);
 }
