@@ -443,6 +443,10 @@ fn undo_all(
         kept.retain(|index| !again.contains(index));
         pass(host, contents, &waiting, &mut facts, result, &mut kept);
     }
+    // Completing the replacement of a group needs the records of its threads.
+    if !facts.stuck.is_empty() {
+        kept.extend((0..contents.records.len()).filter(|index| members::is_member(&contents.records[*index])));
+    }
     for (target, error) in facts.stuck {
         result.failed.push(error);
         // If the group was being raised to level 0, no other record says that it is half replaced.

@@ -54,15 +54,17 @@ pub(super) fn give_first(
 }
 
 /// Restores the attributes of threads that a killed commensal process had moved out of groups below level 0, and drops
-/// their records. The record of a refused thread stays.
+/// their records. The record of a refused thread stays; while a group is replaced only in part, all stay, because
+/// completing that needs them.
 pub(super) fn finish(host: &mut dyn Host, path: &Path, contents: &Contents) -> Result<(), HostError> {
     let hierarchies = hierarchies(host, contents);
     let (mut over, mut refused) = (BTreeSet::new(), Ok(()));
+    let in_part = contents.records.iter().any(|record| matches!(record, Record::Recreating(_)));
     for (index, record) in contents.records.iter().enumerate().filter(|(_, record)| is_member(record)) {
         match give(host, &hierarchies, record) {
-            Ok(_) => drop(over.insert(index)),
+            Ok(_) if !in_part => drop(over.insert(index)),
             Err(Left::Failed(error)) => refused = Err(error),
-            Err(Left::Busy(_) | Left::Denied(_) | Left::Waits) => {}
+            Ok(_) | Err(Left::Busy(_) | Left::Denied(_) | Left::Waits) => {}
         }
     }
     // The damaged lines have to be saved before the journal is rewritten.

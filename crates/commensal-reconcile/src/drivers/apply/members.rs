@@ -20,7 +20,15 @@ impl Work<'_> {
         let tids = level::threads_at_0(self.host, dir).map_err(|error| host_error(error, None))?;
         let target = self.target(place, dir);
         let records = self.of_threads(&target, tids)?;
-        Ok(journal.append(self.host, &records)?)
+        self.append(&records, journal)
+    }
+
+    /// Writes records to the journal. A thread whose record could not be written counts as unrecorded, so that a later
+    /// attempt, or the way back, records it.
+    pub(super) fn append(&mut self, records: &[Record], journal: &mut Journal) -> Result<(), Refusal> {
+        let written = journal.append(self.host, records);
+        self.kept = journal.members();
+        Ok(written?)
     }
 
     /// Returns the records of the threads of a process that is about to be moved, if its new group is below level 0.
@@ -85,7 +93,8 @@ impl Work<'_> {
 
     /// Restores the attributes of recorded threads that are no longer in a group below level 0, if these steps, or
     /// undoing them, may have moved threads out of such groups. Returns the threads whose records can be dropped, and
-    /// messages about threads for which the kernel refused. The records of the refused threads stay, for `restore`.
+    /// messages about threads for which the kernel refused. The records of the refused threads stay, for `restore`; while
+    /// a group is replaced only in part, all stay, because completing that needs them.
     pub(super) fn give_back(&mut self, steps: &[Step], journal: &Journal) -> (BTreeSet<Thread>, Vec<String>) {
         let (mut given, mut refused) = (BTreeSet::new(), Vec::new());
         let leaves = |step: &Step| {
@@ -94,13 +103,14 @@ impl Work<'_> {
         if !steps.iter().any(leaves) {
             return (given, refused);
         }
+        let in_part = journal.recreating().next().is_some();
         for record in journal.of_members() {
             let Record::Member { group, tid, start_ticks, scheduling } = &record else { continue };
             let thread = (*tid, *start_ticks);
             let hierarchies = &self.actual.hierarchies;
             match level::put_back(self.host, hierarchies, &group.mount, thread, scheduling) {
-                Ok(Given::Back(_) | Given::Settled) => drop(given.insert(thread)),
-                Ok(Given::Below) => {}
+                Ok(Given::Back(_) | Given::Settled) if !in_part => drop(given.insert(thread)),
+                Ok(_) => {}
                 Err(error) => refused.push(format!("{error}; `commensal restore` tries it again")),
             }
         }

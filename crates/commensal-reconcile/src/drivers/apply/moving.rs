@@ -64,7 +64,7 @@ impl Work<'_> {
             }
             records.extend(self.of_moved(movement)?);
         }
-        Ok(journal.append(self.host, &records)?)
+        self.append(&records, journal)
     }
 
     /// Returns the groups at these paths with their inodes, without those that no longer exist.
