@@ -7,7 +7,7 @@
 
 use crate::errno::Errno;
 use crate::knob::{Controller, KnobId, Value, Version};
-use crate::member::{EngineReport, MovedFrom, ProcessFact, ProcessId};
+use crate::member::{Apart, EngineReport, MovedFrom, ProcessFact, ProcessId};
 use crate::namespace::MountedPart;
 use crate::scheduler::Scheduler;
 use crate::spelling;
@@ -374,6 +374,8 @@ pub struct ActualState {
     /// The processes that a match selects, their descendants, and the processes that commensal moved. commensal's own
     /// processes and kernel threads are left out.
     pub processes: Vec<ProcessFact>,
+    /// Those of the processes that a plan may move into a group and whose threads are in several cgroups.
+    pub apart: BTreeMap<ProcessId, Apart>,
     /// The sched_ext scheduler; `None` if the sensors did not read its state.
     pub scheduler: Option<Scheduler>,
     /// Changes that commensal made earlier and has not undone.

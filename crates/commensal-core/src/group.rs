@@ -2,7 +2,7 @@
 //! and v2 do not appear here.
 
 use crate::limit::{LimitSet, Written};
-use crate::text::visible;
+use crate::text::{toml, visible};
 use crate::topology::Device;
 use crate::units::{BytesPerS, CpuAmount, Micros, Millis};
 use serde::{Deserialize, Serialize};
@@ -199,6 +199,34 @@ impl Match {
     pub fn exactly(path: &str) -> Result<Match, String> {
         glob::Pattern::new(&glob::Pattern::escape(path)).map(Match::Cgroup).map_err(|error| error.to_string())
     }
+
+    /// The match as it is written in a groups file, an inline table of TOML.
+    #[must_use]
+    pub fn in_file(&self) -> String {
+        match self {
+            Match::Cgroup(pattern) => format!("{{ cgroup = {} }}", toml(pattern.as_str())),
+            Match::Systemd(unit) => format!("{{ systemd = {} }}", toml(unit)),
+            Match::DockerLabel(label) => format!("{{ docker-label = {} }}", toml(label)),
+            Match::DockerName(name) => format!("{{ docker-name = {} }}", toml(name)),
+            Match::Kubernetes(qos) => format!("{{ kubernetes = \"{qos}\" }}"),
+            Match::Process { exe, user, cmdline } => {
+                let parts = [("exe", exe), ("user", user), ("cmdline", cmdline)];
+                let part = |(key, value): (&str, &Option<String>)| {
+                    Some(format!("{key} = {}", toml(value.as_ref()?)))
+                };
+                format!(
+                    "{{ process = {{ {} }} }}",
+                    parts.into_iter().filter_map(part).collect::<Vec<_>>().join(", ")
+                )
+            }
+        }
+    }
+}
+
+/// A match of exactly this cgroup as it is written in a groups file, for messages.
+#[must_use]
+pub fn of_cgroup(path: &str) -> String {
+    Match::exactly(path).map_or_else(|_| format!("{{ cgroup = {} }}", toml(path)), |one| one.in_file())
 }
 
 impl fmt::Display for Match {

@@ -6,7 +6,7 @@ use crate::actual::{CgroupPath, Hierarchy};
 use crate::group::{Match, PodQos};
 use crate::knob::Version;
 use crate::text::visible;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// A running container, as reported by its engine and the kernel.
@@ -93,11 +93,14 @@ pub struct ProcessFact {
     pub users: Vec<String>,
     /// Arguments, joined by spaces.
     pub cmdline: Option<String>,
-    /// Cgroups of the process, by hierarchy.
+    /// Cgroups of the process's first thread, by hierarchy.
     pub places: BTreeMap<usize, CgroupPath>,
     /// Why a cgroup of the process cannot be named here, and what to do.
     pub unnamed: Option<(String, String)>,
 }
+
+/// Hierarchies in which the threads of a process are in several cgroups, with these cgroups.
+pub type Apart = BTreeMap<usize, BTreeSet<CgroupPath>>;
 
 impl ProcessFact {
     /// PID and program name, as shown to users; only the PID if the executable is unknown.

@@ -86,6 +86,20 @@ pub fn shell(word: &str) -> String {
     }
 }
 
+/// A basic string of TOML. Every hidden character is escaped, not only those that TOML forbids.
+#[must_use]
+pub fn toml(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for one in text.chars() {
+        let _ = match one {
+            '"' | '\\' => write!(quoted, "\\{one}"),
+            one if is_hidden(one) => write!(quoted, "\\U{:08X}", u32::from(one)),
+            one => write!(quoted, "{one}"),
+        };
+    }
+    quoted + "\""
+}
+
 /// Formats a number of things: `1 CPU`, `2 CPUs`. `noun` is the singular of a noun whose plural ends in `s`.
 #[must_use]
 pub fn count(number: impl Into<u64>, noun: &str) -> String {

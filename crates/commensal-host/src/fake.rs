@@ -512,6 +512,14 @@ impl FakeHost {
         }
     }
 
+    /// Moves one thread as another program would, without checking the kernel's rules.
+    pub fn move_thread(&self, tid: u32, group: impl AsRef<Path>) {
+        let mut machine = self.machine();
+        if let Ok(inode) = machine.group_at(group.as_ref()) {
+            machine.put_thread(inode, tid);
+        }
+    }
+
     /// Makes a process exit in the given way.
     pub fn end(&self, pid: u32, exit: Exit) {
         if let Some(process) = self.machine().processes.get(&pid) {

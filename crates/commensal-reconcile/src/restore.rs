@@ -445,7 +445,9 @@ fn undo_all(
     }
     // Completing the replacement of a group needs the records of its threads.
     if !facts.stuck.is_empty() {
-        kept.extend((0..contents.records.len()).filter(|index| members::is_member(&contents.records[*index])));
+        kept.extend(
+            (0..contents.records.len()).filter(|index| members::is_member(&contents.records[*index])),
+        );
     }
     for (target, error) in facts.stuck {
         result.failed.push(error);

@@ -8,7 +8,7 @@
 use commensal_core::actual::{CgroupPath, Hierarchy};
 use commensal_core::errno::Errno;
 use commensal_core::group::Match;
-use commensal_core::member::{self, ProcessFact, ProcessId, is_program, is_user};
+use commensal_core::member::{self, Apart, ProcessFact, ProcessId, is_program, is_user};
 use commensal_core::process::Stat;
 use commensal_host::{Host, below};
 use std::cell::OnceCell;
@@ -150,6 +150,30 @@ pub(crate) fn places_of(
         host.list(&below(Path::new(&hierarchy.mount), path.as_str())).is_ok()
     };
     member::places(text, hierarchies, &is_there)
+}
+
+/// Returns the cgroups of each thread of a process, by hierarchy; empty if the process has only one thread.
+pub fn threads(
+    host: &dyn Host,
+    pid: u32,
+    hierarchies: &[Hierarchy],
+) -> BTreeMap<u32, BTreeMap<usize, CgroupPath>> {
+    let folder = format!("/proc/{pid}/task");
+    let tids = host.list(Path::new(&folder)).unwrap_or_default();
+    let tids = tids.iter().filter(|_| tids.len() > 1).filter_map(|tid| tid.parse::<u32>().ok());
+    let of = |tid: u32| places(host, Path::new(&format!("{folder}/{tid}/cgroup")), hierarchies);
+    // A thread that has exited meanwhile has no cgroups.
+    tids.map(|tid| (tid, of(tid))).filter(|(_, places)| !places.is_empty()).collect()
+}
+
+/// Returns the hierarchies in which the threads of a process are in several cgroups.
+pub fn apart(host: &dyn Host, pid: u32, hierarchies: &[Hierarchy]) -> Apart {
+    let mut apart = Apart::new();
+    for (hierarchy, path) in threads(host, pid, hierarchies).into_values().flatten() {
+        apart.entry(hierarchy).or_default().insert(path);
+    }
+    apart.retain(|_, paths| paths.len() > 1);
+    apart
 }
 
 /// Returns user names by user ID, from `/etc/passwd`. Users that are not in this file can be matched by ID only.
@@ -335,5 +359,28 @@ mod tests {
         fake.reuse_pid(new, &[]);
         fake.set_looks(new, looks("/bin/vi", "vi", 0, 1));
         assert_eq!(pids(&mut scanner, &fake, &ffmpeg), [old]);
+    }
+
+    #[test]
+    fn threads_in_several_cgroups() {
+        let mut fake = FakeHost::v1_comounted(2, 1 << 30);
+        let hierarchies = crate::mounts::hierarchies(&mut fake).unwrap();
+        for mount in ["cpu,cpuacct", "cpuset"] {
+            let root = fake.open(&Path::new("/sys/fs/cgroup").join(mount)).unwrap();
+            fake.mkdir(root, "vcpu0").unwrap();
+        }
+        let pid = fake.add_process(&[]);
+        assert_eq!(threads(&fake, pid, &hierarchies), BTreeMap::new());
+        let tid = fake.add_thread(pid);
+        assert_eq!(threads(&fake, pid, &hierarchies).into_keys().collect::<Vec<_>>(), [pid, tid]);
+        assert_eq!(apart(&fake, pid, &hierarchies), Apart::new());
+        for mount in ["cpu,cpuacct", "cpuset"] {
+            fake.move_thread(tid, format!("/sys/fs/cgroup/{mount}/vcpu0"));
+        }
+        let found = apart(&fake, pid, &hierarchies);
+        let both = BTreeSet::from(["/", "/vcpu0"].map(CgroupPath::new));
+        assert_eq!(found.values().collect::<Vec<_>>(), [&both, &both], "{found:?}");
+        fake.end(pid, commensal_host::Exit::Code(0));
+        assert_eq!(apart(&fake, pid, &hierarchies), Apart::new());
     }
 }

@@ -4,7 +4,7 @@
 use crate::containers::find;
 use crate::delegation;
 use crate::mounts::Mount;
-use crate::processes::{Scanner, Wanted, places};
+use crate::processes::{Scanner, Wanted, apart, places};
 use crate::{SensorError, actual, capability, cookies, machine, mounts, vendor};
 use commensal_core::actual::{
     ActualState, CORE_SCHED, Capabilities, CgroupPath, CgroupRef, Hierarchy, Tenancy,
@@ -12,10 +12,10 @@ use commensal_core::actual::{
 use commensal_core::desired::DesiredState;
 use commensal_core::group::{GroupSpec, Match};
 use commensal_core::knob::{Controller, Version};
-use commensal_core::member::EngineReport;
+use commensal_core::member::{Apart, EngineReport, ProcessFact, ProcessId};
 use commensal_core::topology::{Device, Machine};
 use commensal_host::{Host, below};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// What a survey has found on the machine.
@@ -118,6 +118,29 @@ pub fn members(
 fn here(host: &dyn Host, found: &ActualState) -> BTreeSet<CgroupRef> {
     let places = places(host, Path::new("/proc/self/cgroup"), &found.hierarchies);
     places.into_iter().map(|(hierarchy, path)| CgroupRef { hierarchy, path }).collect()
+}
+
+/// Returns the processes that are not in their group yet and whose threads are in several cgroups.
+fn of_movable(host: &dyn Host, desired: &DesiredState, found: &ActualState) -> BTreeMap<ProcessId, Apart> {
+    let facts: BTreeMap<ProcessId, &ProcessFact> =
+        found.processes.iter().map(|fact| (fact.id, fact)).collect();
+    let mut all = BTreeMap::new();
+    for group in desired.groups.iter().filter(|group| !group.processes.is_empty()) {
+        let Some(own) = group.members.iter().find(|member| member.own).map(|member| &member.path) else {
+            continue;
+        };
+        let is_there =
+            |hierarchy: usize| found.cgroups.contains_key(&CgroupRef { hierarchy, path: own.clone() });
+        let new = !(0..found.hierarchies.len()).any(is_there);
+        let outside = |fact: &&&ProcessFact| {
+            fact.places.iter().any(|(hierarchy, path)| (new || is_there(*hierarchy)) && !own.contains(path))
+        };
+        for fact in group.processes.iter().filter_map(|wanted| facts.get(&wanted.id)).filter(outside) {
+            let apart = apart(host, fact.id.pid, &found.hierarchies);
+            all.extend(Some((fact.id, apart)).filter(|(_, apart)| !apart.is_empty()));
+        }
+    }
+    all
 }
 
 impl Survey {
@@ -234,6 +257,7 @@ impl Survey {
     ) -> Result<(), SensorError> {
         let places = actual::places_of_interest(desired, found);
         self.values(host, &places, found)?;
+        found.apart = of_movable(host, desired, found);
         let cpu =
             found.hierarchy_of(Controller::Cpu).filter(|_| self.caps.feature_obstacle(CORE_SCHED).is_none());
         let Some(hierarchy) = cpu else { return Ok(()) };

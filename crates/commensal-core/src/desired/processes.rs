@@ -193,7 +193,10 @@ fn obstacle(process: &ProcessFact, actual: &ActualState, takeover: bool) -> Opti
         if let Some(unit) = actual.managed_by(&place).filter(|_| !takeover) {
             let known = matches!(unit.name().rsplit_once('.'), Some((_, "service" | "scope" | "slice")));
             let way = match known {
-                true => format!("match = [{{ systemd = \"{}\" }}]; or takeover = true", unit.name()),
+                true => {
+                    let of_unit = Match::Systemd(unit.name().to_owned()).in_file();
+                    format!("match = [{of_unit}]; or takeover = true")
+                }
                 false => "takeover = true moves it nevertheless".to_owned(),
             };
             return Some((format!("systemd manages {unit} and counts it there"), way));

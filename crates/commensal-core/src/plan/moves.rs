@@ -5,13 +5,16 @@ use super::draft::Draft;
 use super::step::{Movement, Unmet};
 use crate::actual::{CgroupPath, CgroupRef, Hierarchy, Ours};
 use crate::desired::DesiredGroup;
-use crate::group::GroupName;
+use crate::group::{GroupName, of_cgroup};
 use crate::member::{MovedFrom, ProcessFact, ProcessId};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Maximum number of cgroups named in one message.
+const NAMED: usize = 3;
+
 impl Draft<'_> {
     /// Moves the group's processes into the group's cgroup, in every hierarchy in which that cgroup exists or will be
-    /// created.
+    /// created. A process whose threads are in several cgroups stays, because the threads would lose these cgroups.
     pub(super) fn move_in(&mut self, group: &DesiredGroup) {
         let Some(own) = group.members.iter().find(|member| member.own).map(|member| member.path.clone())
         else {
@@ -29,6 +32,13 @@ impl Draft<'_> {
                 }
             }
             if to.is_empty() {
+                continue;
+            }
+            let mut apart = self.actual.apart.get(&wanted.id).into_iter().flatten();
+            if let Some((hierarchy, paths)) = apart.find(|(hierarchy, _)| to.contains_key(hierarchy)) {
+                let label = self.actual.hierarchies.get(*hierarchy).map(Hierarchy::label).unwrap_or_default();
+                let (because, try_this) = several_cgroups(&label, paths);
+                self.report.unmet(group, format!("process {}", wanted.name), because, &try_this);
                 continue;
             }
             let why = format!("group {}: {}", group.name, wanted.by);
@@ -90,6 +100,27 @@ impl Draft<'_> {
     }
 }
 
+/// Why a process with threads in several cgroups is not moved, and which cgroup to match instead.
+fn several_cgroups(hierarchy: &str, paths: &BTreeSet<CgroupPath>) -> (String, String) {
+    let named: Vec<String> = paths.iter().take(NAMED).map(ToString::to_string).collect();
+    let more = paths.len().saturating_sub(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let because = format!(
+        "its threads are in several cgroups ({hierarchy}: {}{more}), and a move would put all of them into one",
+        named.join(", ")
+    );
+    let above = paths.first().map(CgroupPath::ancestors).unwrap_or_default();
+    let nearest_first = paths.first().into_iter().chain(above.iter().rev());
+    let mut common = nearest_first.filter(|above| paths.iter().all(|path| above.contains(path)));
+    let try_this = match common.next().filter(|common| common.depth() > 0) {
+        Some(common) => {
+            format!("match the cgroup that contains them: match = [{}]", of_cgroup(common.as_str()))
+        }
+        None => "match these cgroups instead of the process".to_owned(),
+    };
+    (because, try_this)
+}
+
 /// The process itself or its nearest ancestor that commensal moved, with the record of that move.
 fn origin<'a>(
     fact: &'a ProcessFact,
@@ -106,4 +137,30 @@ fn origin<'a>(
 
 fn facts<'f>(processes: impl Iterator<Item = &'f ProcessFact>) -> BTreeMap<ProcessId, &'f ProcessFact> {
     processes.map(|process| (process.id, process)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_cgroup_that_contains_all_threads() {
+        for (paths, want) in [
+            (&["/vm/emulator", "/vm/vcpu0"][..], "/vm"),
+            (&["/vm", "/vm/vcpu0"], "/vm"),
+            (&["/a/vm/libvirt/emulator", "/a/vm/libvirt/vcpu0", "/a/vm/vcpu1/x"], "/a/vm"),
+            (&["/vm", "/vm0"], ""),
+            (&["/", "/vm"], ""),
+        ] {
+            let paths = paths.iter().map(|path| CgroupPath::new(path)).collect();
+            let (_, try_this) = several_cgroups("cpu", &paths);
+            let want = match want {
+                "" => "match these cgroups instead of the process".to_owned(),
+                want => {
+                    format!("match the cgroup that contains them: match = [{{ cgroup = \"{want}\" }}]")
+                }
+            };
+            assert_eq!(try_this, want, "{paths:?}");
+        }
+    }
 }

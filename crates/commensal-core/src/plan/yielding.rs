@@ -6,7 +6,7 @@ use super::draft::{Draft, Setting};
 use crate::actual::{CPU_PRIORITY, CgroupPath, CgroupRef, Support};
 use crate::class::{Mechanism, offline_mechanism};
 use crate::desired::{DesiredGroup, Member};
-use crate::group::Class;
+use crate::group::{Class, of_cgroup};
 use crate::knob::{Controller, KnobId, Value, Version};
 use crate::limit::CPU_WEIGHT;
 use crate::units::MicroCpus;
@@ -48,8 +48,9 @@ impl Draft<'_> {
             );
             let own = &self.desired.offline_parent;
             let try_this = format!(
-                "claim it with match = [{{ cgroup = \"{entity}\" }}] if everything in it is offline, or start the members \
-                 below {own} (for containers: --cgroup-parent)"
+                "claim it with match = [{}] if everything in it is offline, or start the members below {own} (for \
+                 containers: --cgroup-parent)",
+                of_cgroup(entity.as_str())
             );
             self.report.unmet(group, what, because, &try_this);
         }

@@ -3,7 +3,7 @@
 
 use super::{Proposal, Proposed};
 use crate::group::Match;
-use crate::text::{is_hidden, visible};
+use crate::text::visible;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
@@ -33,7 +33,7 @@ impl Proposal {
             sessions.map(line),
         );
         let undecided = self.undecided.iter().map(|entry| match &entry.one {
-            Some(one) => format!("{},  # {}", one_match(one), visible(&entry.reason)),
+            Some(one) => format!("{},  # {}", one.in_file(), visible(&entry.reason)),
             None => line(entry),
         });
         comments(&mut text, "Undecided. Move a line to the group that it belongs to", undecided);
@@ -77,40 +77,7 @@ fn matches(text: &mut String, entries: &[Proposed]) {
     }
     *text += "match = [\n";
     for (one, entry) in matches {
-        let _ = writeln!(text, "  # {}\n  {},", visible(&entry.reason), one_match(one));
+        let _ = writeln!(text, "  # {}\n  {},", visible(&entry.reason), one.in_file());
     }
     *text += "]\n";
-}
-
-/// A match as an inline table.
-fn one_match(one: &Match) -> String {
-    match one {
-        Match::Cgroup(pattern) => format!("{{ cgroup = {} }}", quoted(pattern.as_str())),
-        Match::Systemd(unit) => format!("{{ systemd = {} }}", quoted(unit)),
-        Match::DockerLabel(label) => format!("{{ docker-label = {} }}", quoted(label)),
-        Match::DockerName(name) => format!("{{ docker-name = {} }}", quoted(name)),
-        Match::Kubernetes(qos) => format!("{{ kubernetes = \"{qos}\" }}"),
-        Match::Process { exe, user, cmdline } => {
-            let parts = [("exe", exe), ("user", user), ("cmdline", cmdline)];
-            let part =
-                |(key, value): (&str, &Option<String>)| Some(format!("{key} = {}", quoted(value.as_ref()?)));
-            format!(
-                "{{ process = {{ {} }} }}",
-                parts.into_iter().filter_map(part).collect::<Vec<_>>().join(", ")
-            )
-        }
-    }
-}
-
-/// A basic string of TOML. Every character that cannot be seen is escaped, not only those that TOML forbids.
-fn quoted(text: &str) -> String {
-    let mut quoted = String::from("\"");
-    for one in text.chars() {
-        let _ = match one {
-            '"' | '\\' => write!(quoted, "\\{one}"),
-            one if is_hidden(one) => write!(quoted, "\\U{:08X}", u32::from(one)),
-            one => write!(quoted, "{one}"),
-        };
-    }
-    quoted + "\""
 }

@@ -101,14 +101,14 @@ impl Machine {
         if own || below { Ok(()) } else { Err(Errno::EACCES) }
     }
 
-    /// Fails if this user may not move the process. In v2, a user other than root may move a process only within a
-    /// delegated subtree: the common ancestor of both groups must be theirs too (cgroup-v2.rst, "Delegation
+    /// Fails if this user may not move the process or thread. In v2, a user other than root may move a process only
+    /// within a delegated subtree: the common ancestor of both groups must be theirs too (cgroup-v2.rst, "Delegation
     /// Containment").
     pub(super) fn may_move(&self, pid: u32, to: u64) -> Answer<()> {
-        let (Some(group), Some(process)) = (self.groups.get(&to), self.processes.get(&pid)) else {
+        let (Some(group), Some((_, process))) = (self.groups.get(&to), self.process_of(pid)) else {
             return Ok(());
         };
-        let Some(from) = process.groups.get(group.tree).copied() else { return Ok(()) };
+        let Some(from) = process.groups_of(pid).get(group.tree).copied() else { return Ok(()) };
         let above = |inode: u64| -> Vec<u64> {
             std::iter::successors(Some(inode), |at| self.groups.get(at).and_then(|group| group.parent))
                 .collect()

@@ -323,8 +323,10 @@ pub(super) struct Holder {
 #[derive(Debug, Clone)]
 pub(super) struct Proc {
     pub(super) start_ticks: u64,
-    /// Inode of the process's group in each hierarchy, in the order of the trees.
+    /// Inode of the first thread's group in each hierarchy, in the order of the trees.
     pub(super) groups: Vec<u64>,
+    /// The same for each thread that is not in the groups of the first thread.
+    pub(super) apart: BTreeMap<u32, Vec<u64>>,
     pub(super) spec: Option<SpawnSpec>,
     pub(super) running: Running,
     pub(super) ignores_sigterm: bool,
@@ -375,6 +377,23 @@ impl Proc {
 
     pub(super) fn set_cookie(&mut self, tid: u32, cookie: u64) {
         self.threads.insert(tid, cookie);
+    }
+
+    /// Returns the inodes of a thread's groups, in the order of the trees.
+    pub(super) fn groups_of(&self, tid: u32) -> &[u64] {
+        self.apart.get(&tid).unwrap_or(&self.groups)
+    }
+
+    /// Puts one thread into a group of this tree.
+    pub(super) fn put_thread(&mut self, pid: u32, tid: u32, (tree, inode): (usize, u64)) {
+        let mut all: BTreeMap<u32, Vec<u64>> =
+            self.threads.keys().map(|tid| (*tid, self.groups_of(*tid).to_vec())).collect();
+        if let Some(at) = all.get_mut(&tid).and_then(|groups| groups.get_mut(tree)) {
+            *at = inode;
+        }
+        self.groups = all.remove(&pid).unwrap_or_default();
+        all.retain(|_, groups| *groups != self.groups);
+        self.apart = all;
     }
 
     pub(super) fn scheduling(&self, tid: u32) -> Scheduling {

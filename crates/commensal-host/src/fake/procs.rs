@@ -1,5 +1,5 @@
-//! Fake processes: each is in exactly one group per hierarchy, is identified by PID and start time, and reports an exit
-//! status to its parent.
+//! Fake processes: each thread is in exactly one group per hierarchy; a process is identified by PID and start time, and
+//! reports an exit status to its parent.
 
 use super::compute::computes;
 use super::machine::{FakeLooks, Machine, Proc};
@@ -37,17 +37,21 @@ pub struct FakeProcess {
 }
 
 impl Machine {
-    /// Returns the PIDs of a group's live processes, ascending.
+    /// Returns the PIDs of the live processes with a thread in the group, ascending.
     pub(super) fn members(&self, inode: u64) -> Vec<u32> {
-        let live = |process: &&Proc| process.running.exit().is_none() && process.groups.contains(&inode);
+        let inside =
+            |process: &Proc| process.threads.keys().any(|tid| process.groups_of(*tid).contains(&inode));
+        let live = |process: &Proc| process.running.exit().is_none() && inside(process);
         self.processes.iter().filter(|(_, process)| live(process)).map(|(pid, _)| *pid).collect()
     }
 
-    /// Returns the thread IDs of a group's live processes, process by process.
+    /// Returns the IDs of a group's threads, process by process.
     pub(super) fn threads(&self, inode: u64) -> Vec<u32> {
         let members = self.members(inode);
         let processes = members.iter().filter_map(|pid| self.processes.get(pid));
-        processes.flat_map(|process| process.threads.keys().copied()).collect()
+        let inside = |process: &Proc, tid: u32| process.groups_of(tid).contains(&inode);
+        let threads = processes.flat_map(|process| process.threads.keys().map(move |tid| (process, *tid)));
+        threads.filter(|(process, tid)| inside(process, *tid)).map(|(_, tid)| tid).collect()
     }
 
     /// Returns the process with this PID, alive or a zombie; otherwise `ESRCH`.
@@ -60,6 +64,7 @@ impl Machine {
         let process = Proc {
             start_ticks: self.numbers.start_ticks(),
             groups,
+            apart: BTreeMap::new(),
             spec,
             running: running.clone(),
             ignores_sigterm: false,
@@ -85,29 +90,37 @@ impl Machine {
         self.trees.iter().map(|tree| tree.root).collect()
     }
 
-    /// Handles a write to `cgroup.procs`. `caller` is the process that writes.
-    pub(super) fn attach_text(&mut self, inode: u64, text: &str, caller: u32) -> Answer<()> {
+    /// Handles a write to `cgroup.procs`, which moves the process of the thread, or to a file that moves the thread
+    /// alone. `caller` is the process that writes.
+    pub(super) fn attach_text(&mut self, inode: u64, file: &str, text: &str, caller: u32) -> Answer<()> {
         let number = super::parse::number(text.trim()).map_err(|_| Errno::EINVAL)?;
-        let pid = match i32::try_from(number) {
+        let tid = match i32::try_from(number) {
             Ok(0) => caller,
             Ok(pid) if pid > 0 => pid.unsigned_abs(),
             _ => return Err(Errno::EINVAL),
         };
-        let live = self.processes.get(&pid).is_some_and(|process| process.running.exit().is_none());
-        if !live {
-            return Err(Errno::ESRCH);
-        }
+        let alone = file != "cgroup.procs";
+        let live = self.process_of(tid).filter(|(_, process)| process.running.exit().is_none());
+        let (pid, process) = live.ok_or(Errno::ESRCH)?;
         self.may_enter(inode)?;
-        let real_time = |one: &Proc| {
-            one.threads.keys().any(|tid| [SCHED_FIFO, SCHED_RR].contains(&one.scheduling(*tid).policy))
-        };
-        if self.processes.get(&pid).is_some_and(real_time) {
+        let tree = self.group(inode)?.tree;
+        // A thread of the unified hierarchy may be apart from its process only in a threaded subtree.
+        if file == "cgroup.threads" && process.groups_of(tid).get(tree) != Some(&inode) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let moves = process.threads.keys().filter(|one| !alone || **one == tid);
+        let real_time = |tid: &u32| [SCHED_FIFO, SCHED_RR].contains(&process.scheduling(*tid).policy);
+        if moves.into_iter().any(real_time) {
             self.real_time_budget(&[inode], Errno::EINVAL)?;
         }
         self.moment_of_move(pid);
         // `cgroup_migrate_add_task` passes a task that exits over.
         if !self.faults.processes.exiting.contains_key(&pid) {
-            self.enter(inode, pid);
+            if alone {
+                self.put_thread(inode, tid);
+            } else {
+                self.enter(inode, pid);
+            }
         }
         self.moment_of_move(pid);
         Ok(())
@@ -140,10 +153,26 @@ impl Machine {
 
     pub(super) fn enter(&mut self, inode: u64, pid: u32) {
         let Some(tree) = self.groups.get(&inode).map(|group| group.tree) else { return };
-        if let Some(at) = self.processes.get_mut(&pid).and_then(|process| process.groups.get_mut(tree)) {
-            *at = inode;
+        if let Some(process) = self.processes.get_mut(&pid) {
+            let all = process.apart.values_mut().chain([&mut process.groups]);
+            all.filter_map(|groups| groups.get_mut(tree)).for_each(|at| *at = inode);
+            process.apart.retain(|_, groups| *groups != process.groups);
         }
         self.enters_offline(inode, pid);
+        self.go_on();
+    }
+
+    /// Moves one thread.
+    pub(super) fn put_thread(&mut self, inode: u64, tid: u32) {
+        let Some(tree) = self.groups.get(&inode).map(|group| group.tree) else { return };
+        let Some(pid) = self.process_of(tid).map(|(pid, _)| pid) else { return };
+        let offline = self.level(inode, "cpu.qos_level") < 0;
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.put_thread(pid, tid, (tree, inode));
+            if offline {
+                process.scheduling.insert(tid, Scheduling::of(SCHED_IDLE));
+            }
+        }
         self.go_on();
     }
 
@@ -254,7 +283,10 @@ impl Machine {
             None => 'R',
         };
         match file {
-            "cgroup" => Some(self.proc_cgroup(process, self.faults.processes.exiting.contains_key(&pid))),
+            "cgroup" => {
+                let exits = self.faults.processes.exiting.contains_key(&pid);
+                Some(self.proc_cgroup(process.groups_of(pid), exits))
+            }
             "comm" => Some(format!("{name}\n")),
             "wchan" if letter == 'D' => Some("sched_qos_offline_wait".to_owned()),
             "wchan" => Some("0".to_owned()),
@@ -269,12 +301,12 @@ impl Machine {
                 // PF_KTHREAD, include/linux/sched.h.
                 let exiting = if self.faults.processes.exiting.contains_key(&pid) { 0x4 } else { 0 };
                 let flags = exiting + if exe.is_empty() { 0x20_0000 } else { 4_194_304 };
-                let ticks = process.user_ticks;
+                let (ticks, threads) = (process.user_ticks, process.threads.len());
                 // The fields up to numbers 40 and 41, the real-time priority and the scheduling policy.
                 let Scheduling { policy, priority: real_time, .. } = process.scheduling(pid);
                 let between = "0 ".repeat(17);
                 Some(format!(
-                    "{pid} ({name}) {letter} {parent} {pgrp} {pid} 0 -1 {flags} 0 0 0 0 {ticks} 0 0 0 {priority} {nice} 1 0 \
+                    "{pid} ({name}) {letter} {parent} {pgrp} {pid} 0 -1 {flags} 0 0 0 0 {ticks} 0 0 0 {priority} {nice} {threads} 0 \
                      {start} {between}{real_time} {policy}\n"
                 ))
             }
@@ -297,11 +329,11 @@ impl Machine {
         }
     }
 
-    fn proc_cgroup(&self, process: &Proc, exits: bool) -> String {
+    fn proc_cgroup(&self, groups: &[u64], exits: bool) -> String {
         let mut lines: Vec<String> = Vec::new();
         for (index, tree) in self.trees.iter().enumerate() {
             let exits = exits && tree.version == Version::V1;
-            let inode = process.groups.get(index).copied().filter(|_| !exits).unwrap_or(tree.root);
+            let inode = groups.get(index).copied().filter(|_| !exits).unwrap_or(tree.root);
             let path = self.shown_path(index, inode);
             lines.push(match tree.version {
                 Version::V1 => {

@@ -25,7 +25,9 @@ impl Machine {
             return Ok(());
         }
         match file {
-            "cgroup.procs" | "cgroup.threads" | "tasks" => return self.attach_text(inode, text, caller),
+            "cgroup.procs" | "cgroup.threads" | "tasks" => {
+                return self.attach_text(inode, file, text, caller);
+            }
             "cgroup.subtree_control" => return self.give(inode, text),
             "cgroup.kill" => return self.kill(inode, text),
             "memory.reclaim" | "memory.force_empty" => return self.reclaim(inode, file, text),

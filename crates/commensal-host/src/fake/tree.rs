@@ -195,7 +195,8 @@ impl Machine {
         let Some(parent) = self.groups.get(&inode).and_then(|group| group.parent) else { return };
         let below = self.subtree(inode);
         for process in self.processes.values_mut() {
-            for at in process.groups.iter_mut().filter(|at| below.contains(at)) {
+            let all = process.apart.values_mut().chain([&mut process.groups]);
+            for at in all.flatten().filter(|at| below.contains(at)) {
                 *at = parent;
             }
         }

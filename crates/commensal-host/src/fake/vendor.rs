@@ -29,7 +29,7 @@ impl Machine {
         Ok(self.group(inode)?.parent.is_none())
     }
 
-    fn level(&self, inode: u64, file: &str) -> i64 {
+    pub(super) fn level(&self, inode: u64, file: &str) -> i64 {
         self.groups.get(&inode).and_then(|group| self.text(group, file).parse().ok()).unwrap_or(0)
     }
 

@@ -6,9 +6,9 @@ use commensal_host::fake::FakeHost;
 use commensal_host::{
     Child, Cookie, Dir, Exit, Host, HostError, Result, Scheduling, Signal, SpawnSpec, Stdin, Stdout,
 };
-use commensal_testkit::holds_within;
+use commensal_testkit::{holds_within, until_some};
 use std::collections::BTreeMap;
-use std::io::{PipeWriter, Read};
+use std::io::{PipeWriter, Read, read_to_string};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +26,18 @@ const SPECIAL: [(&str, &str, &str); 5] = [
 
 /// Scheduling policies by number (sched(7)).
 const POLICIES: [(i32, &str); 5] = [(0, "normal"), (1, "fifo"), (2, "rr"), (3, "batch"), (5, "idle")];
+
+/// Argument of the process that `team` starts.
+const TEAM: &str = "as-a-team";
+
+/// The process that `team` starts; otherwise this test does nothing.
+#[test]
+fn a_team() {
+    if std::env::args().any(|arg| arg == TEAM) {
+        let waits = || read_to_string(std::io::stdin()).unwrap_or_default();
+        std::thread::spawn(waits).join().unwrap();
+    }
+}
 
 /// Memory that `hog` uses, in bytes.
 const HOG_BYTES: u64 = 32 << 20;
@@ -82,6 +94,8 @@ pub struct Run<'a, H: Host> {
     dirs: BTreeMap<String, Dir>,
     kept: BTreeMap<String, Dir>,
     children: BTreeMap<String, Child>,
+    /// A thread besides the first one of each child of `team`.
+    threads: BTreeMap<String, u32>,
     /// Kept open so that hogs keep waiting for input.
     inputs: Vec<PipeWriter>,
     words: Vec<(String, String)>,
@@ -101,8 +115,9 @@ impl<'a, H: Host> Run<'a, H> {
         let words = placeholders(host);
         let scratch = format!("commensal-it-{}", std::process::id());
         let (dirs, kept, children) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let threads = BTreeMap::new();
         let (inputs, tally) = (Vec::new(), Tally::default());
-        Run { host, fake, scratch, dirs, kept, children, inputs, words, mounts, tally }
+        Run { host, fake, scratch, dirs, kept, children, threads, inputs, words, mounts, tally }
     }
 
     fn mount(&self, name: &str) -> Option<PathBuf> {
@@ -210,6 +225,9 @@ impl<'a, H: Host> Run<'a, H> {
         for (name, child) in &self.children {
             text = text.replace(&format!("{{{name}}}"), &child.process.pid.to_string());
         }
+        for (name, tid) in &self.threads {
+            text = text.replace(&format!("{{{name}+}}"), &tid.to_string());
+        }
         text
     }
 
@@ -250,6 +268,7 @@ impl<'a, H: Host> Run<'a, H> {
                 "ok".to_owned()
             }),
             "start" | "hog" => self.start(path, &value, verb == "hog"),
+            "team" => self.team(path, &value),
             "signal" => {
                 let process = self.children[path].process.clone();
                 self.host.signal(&process, Signal(value.parse().unwrap())).map(|()| "ok".into())
@@ -351,8 +370,9 @@ impl<'a, H: Host> Run<'a, H> {
         let (dir, name) = self.split(path)?;
         // Nothing may be written to other programs' groups, and none of their processes may be moved.
         assert!(path.starts_with('%') || path.contains(&self.scratch), "{path} is not a scratch group");
-        if name == "cgroup.procs" {
-            let ours = self.children.values().any(|child| child.process.pid.to_string() == value);
+        if ["cgroup.procs", "cgroup.threads", "tasks"].contains(&name.as_str()) {
+            let pids = self.children.values().map(|child| child.process.pid);
+            let ours = pids.chain(self.threads.values().copied()).any(|tid| tid.to_string() == value);
             let harmless = value == "999999999" || value.parse::<u32>().is_err();
             assert!((ours || harmless) && !value.starts_with("0x"), "{value:?} is not ours to move");
         }
@@ -394,6 +414,30 @@ impl<'a, H: Host> Run<'a, H> {
         Ok("ok".to_owned())
     }
 
+    /// Starts a process with several threads: this program, with a test that waits for the end of its input.
+    fn team(&mut self, name: &str, group: &str) -> Result<String> {
+        let mut spec = SpawnSpec::new(std::env::current_exe().unwrap());
+        spec.args = ["--exact", "script::a_team", TEAM].map(Into::into).into();
+        let (reader, writer) = std::io::pipe().unwrap();
+        spec.stdin = Stdin::Fd(Arc::new(reader.into()));
+        self.inputs.push(writer);
+        (spec.stdout, spec.die_with_parent) = (Stdout::Null, true);
+        spec.groups.push(self.dir(group)?);
+        let child = self.host.spawn(&spec)?;
+        let pid = child.process.pid;
+        self.children.insert(name.to_owned(), child);
+        if let Some(fake) = &self.fake {
+            fake.add_thread(pid);
+        }
+        let tasks = PathBuf::from(format!("/proc/{pid}/task"));
+        let other = until_some("it has another thread", || {
+            let tids = self.host.list(&tasks).unwrap_or_default();
+            tids.iter().filter_map(|tid| tid.parse().ok()).find(|tid| *tid != pid)
+        });
+        self.threads.insert(name.to_owned(), other);
+        Ok("ok".to_owned())
+    }
+
     fn place(&self, name: &str, hierarchy: &str) -> String {
         let pid = self.children[name].process.pid;
         let text = self.host.read_file(Path::new(&format!("/proc/{pid}/cgroup"))).unwrap();
@@ -409,6 +453,7 @@ impl<'a, H: Host> Run<'a, H> {
 
     /// Kills the section's remaining processes and removes its groups.
     fn clean(&mut self) {
+        self.threads.clear();
         for (_, mut child) in std::mem::take(&mut self.children) {
             let _ = self.host.signal(&child.process, Signal::KILL);
             let _ = child.wait();

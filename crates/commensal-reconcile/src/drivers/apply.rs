@@ -235,6 +235,8 @@ struct Work<'a> {
     recreated: BTreeMap<CgroupRef, u64>,
     /// Results of the moves of processes.
     moves: BTreeMap<ProcessId, MoveOutcome>,
+    /// Processes that are not moved, because their threads are in several cgroups.
+    apart: BTreeSet<ProcessId>,
     /// Processes that the journal contained before this plan.
     known: BTreeSet<ProcessId>,
     /// Controllers that the plan enables for the children of these groups.
@@ -256,8 +258,9 @@ impl<'a> Work<'a> {
     fn new(host: &'a mut dyn Host, actual: &'a ActualState) -> Work<'a> {
         let (dirs, recreated) = (BTreeMap::new(), BTreeMap::new());
         let (outcome, moves, known) = (Outcome::default(), BTreeMap::new(), BTreeSet::new());
-        let (enabling, kept, aloft) = (BTreeSet::new(), Kept::new(), Vec::new());
-        Work { host, actual, dirs, outcome, reached: None, recreated, moves, known, enabling, kept, aloft }
+        let (apart, enabling, kept, aloft) = (BTreeSet::new(), BTreeSet::new(), Kept::new(), Vec::new());
+        let reached = None;
+        Work { host, actual, dirs, outcome, reached, recreated, moves, apart, known, enabling, kept, aloft }
     }
 
     /// Opens every existing group and checks that it is the group in the plan. Journals every group, controller and

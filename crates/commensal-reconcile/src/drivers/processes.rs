@@ -1,11 +1,18 @@
-//! Identifies running processes, and finds the cgroups that moved processes came from.
+//! Identifies running processes, moves their threads, and finds the cgroups that moved processes came from.
 
 use crate::journal::{Record, Target};
+use commensal_core::actual::{CgroupPath, Hierarchy};
+use commensal_core::errno::Errno;
+use commensal_core::knob::Version;
 use commensal_core::member::ProcessId;
 use commensal_core::process::Stat;
-use commensal_host::{Host, Process, Signal};
+use commensal_host::{Dir, Host, HostError, Process, Signal};
+use commensal_sensors::processes::threads;
 use std::collections::BTreeMap;
 use std::path::Path;
+
+/// Maximum number of passes over a process whose threads keep starting others.
+const LOOKS: u32 = 100;
 
 /// Maximum number of ancestors that are searched.
 const GENERATIONS: u32 = 64;
@@ -25,6 +32,41 @@ pub(crate) fn alive(host: &mut dyn Host, held: &Process) -> bool {
 /// Whether the process is running and still has the same PID and start time.
 pub(crate) fn is(host: &dyn Host, process: ProcessId) -> bool {
     identity(host, process.pid).is_some_and(|(start_ticks, ..)| start_ticks == process.start_ticks)
+}
+
+/// Moves a process from a group to another one of the same hierarchy. Threads that are in a third group stay there; the
+/// kernel allows that only on v1, so on v2 all threads are moved.
+///
+/// # Errors
+/// Returns the kernel's error; `ESRCH` if the process has exited.
+pub(crate) fn write_pid(
+    host: &mut dyn Host,
+    pid: u32,
+    (hierarchies, hierarchy): (&[Hierarchy], usize),
+    (from, to): (&CgroupPath, Dir),
+) -> Result<(), HostError> {
+    // Threads that have not been moved yet may start others.
+    for _ in 0..LOOKS {
+        let all = match hierarchies.get(hierarchy).map(|one| one.version) {
+            Some(Version::V1) => threads(host, pid, hierarchies),
+            _ => BTreeMap::new(),
+        };
+        let (here, elsewhere): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|(_, places)| places.get(&hierarchy) == Some(from));
+        if elsewhere.is_empty() {
+            return host.write(to, "cgroup.procs", &pid.to_string());
+        }
+        if here.is_empty() {
+            break;
+        }
+        for (tid, _) in here {
+            match host.write(to, "tasks", &tid.to_string()) {
+                Err(error) if error.errno == Errno::ESRCH => {}
+                written => written?,
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The original cgroups of the processes that commensal moved.

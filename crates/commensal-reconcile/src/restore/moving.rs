@@ -9,13 +9,15 @@ use super::outcome::{Left, Restored};
 use super::proof;
 use crate::drivers::level::{self, Kept};
 use crate::drivers::members;
-use crate::drivers::processes::{Origins, alive, identity};
+use crate::drivers::processes::{Origins, alive, identity, write_pid};
 use crate::hand::is_gone;
 use crate::journal::{Contents, Record, Target};
+use commensal_core::actual::{CgroupPath, Hierarchy};
 use commensal_core::errno::Errno;
 use commensal_core::member::ProcessId;
 use commensal_core::text;
 use commensal_host::{Dir, Host, HostError, below};
+use commensal_sensors::mounts;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -56,11 +58,12 @@ pub(super) fn back(
         groups.extend(to);
     }
     let mut failed = BTreeSet::new();
+    let hierarchies = mounts::hierarchies(host).unwrap_or_default();
     for group in groups {
         let Ok(dir) = host.open(&below(Path::new(&group.mount), &group.path)) else { continue };
         if dir.inode == group.inode {
             let kept = level::kept(&contents.records);
-            empty(host, (group, dir), (&origins, &kept), result, &mut failed);
+            empty(host, (group, dir), (&origins, &kept, &hierarchies), result, &mut failed);
         }
         host.close(dir);
     }
@@ -73,7 +76,7 @@ pub(super) fn back(
 fn empty(
     host: &mut dyn Host,
     (group, dir): (&Target, Dir),
-    (origins, kept): (&Origins, &Kept),
+    (origins, kept, hierarchies): (&Origins, &Kept, &[Hierarchy]),
     result: &mut Restored,
     failed: &mut BTreeSet<ProcessId>,
 ) {
@@ -108,7 +111,7 @@ fn empty(
                 ));
                 continue;
             }
-            match put(host, process, target, low.then_some(kept)) {
+            match put(host, process, (group, target), (hierarchies, low.then_some(kept))) {
                 Ok(true) => {
                     again = true;
                     moved.entry(process).or_insert_with(|| (target.path.clone(), 0)).1 += 1;
@@ -150,8 +153,8 @@ fn empty(
 fn put(
     host: &mut dyn Host,
     process: ProcessId,
-    target: &Target,
-    low: Option<&Kept>,
+    (group, target): (&Target, &Target),
+    (hierarchies, low): (&[Hierarchy], Option<&Kept>),
 ) -> Result<bool, HostError> {
     let dir = match host.open(&below(Path::new(&target.mount), &target.path)) {
         Err(error) if is_gone(&error) => return Ok(false),
@@ -160,7 +163,8 @@ fn put(
     let same = dir.inode == target.inode;
     let written = match same {
         // This comes before the move, because processes that have left the group are not examined again.
-        true => leave(host, process, dir, low).and_then(|()| write_number(host, process, dir)),
+        true => leave(host, process, dir, low)
+            .and_then(|()| write_number(host, process, (hierarchies, group), dir)),
         false => Ok(()),
     };
     host.close(dir);
@@ -179,16 +183,22 @@ fn leave(host: &mut dyn Host, process: ProcessId, to: Dir, low: Option<&Kept>) -
     }
 }
 
-/// Moves a process by its PID. If the PID was reused since the list was read, nothing is written (`ESRCH`); if it was
-/// reused during the write, that is reported as an error (`EBUSY`).
-fn write_number(host: &mut dyn Host, process: ProcessId, dir: Dir) -> Result<(), HostError> {
+/// Moves a process out of a group by its PID. If the PID was reused since the list was read, nothing is written
+/// (`ESRCH`); if it was reused during the write, that is reported as an error (`EBUSY`).
+fn write_number(
+    host: &mut dyn Host,
+    process: ProcessId,
+    (hierarchies, group): (&[Hierarchy], &Target),
+    dir: Dir,
+) -> Result<(), HostError> {
     let held = host.process(process.pid)?;
     let object = format!("pid {}", process.pid);
     let gone = HostError { operation: "move", object, value: None, errno: Errno::ESRCH };
     if held.start_ticks != process.start_ticks || !alive(host, &held) {
         return Err(gone);
     }
-    host.write(dir, "cgroup.procs", &process.pid.to_string())?;
+    let hierarchy = hierarchies.iter().position(|one| one.mount == group.mount).unwrap_or(usize::MAX);
+    write_pid(host, process.pid, (hierarchies, hierarchy), (&CgroupPath::new(&group.path), dir))?;
     match alive(host, &held) || identity(host, process.pid).is_none() {
         true => Ok(()),
         false => {

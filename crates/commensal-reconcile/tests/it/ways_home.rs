@@ -8,7 +8,7 @@
 //! Where a process is, is read from `/proc/PID/cgroup` and compared by equality.
 
 use crate::members::{MEDIA, make, mounts, start};
-use crate::support::{STATE, instance, journal, specs};
+use crate::support::{STATE, instance, journal, planned, restored, specs};
 use commensal_core::actual::CgroupPath;
 use commensal_core::errno::Errno;
 use commensal_core::plan::Unmet;
@@ -17,9 +17,9 @@ use commensal_host::fake::{Effect, FakeHost, FakeLooks, Trouble};
 use commensal_host::{Host, below};
 use commensal_reconcile::journal::{self as journals, Record};
 use commensal_reconcile::{
-    Instance, Outcome, PlanRequest, Planned, Reconciler, Restored, enforce, restore_own,
+    Instance, Outcome, PlanRequest, Planned, Reconciler, Restored, apply, enforce, restore_own,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Where a process was before it was moved.
@@ -94,7 +94,11 @@ type Places = BTreeMap<String, CgroupPath>;
 
 /// The process's line of each hierarchy in `/proc/PID/cgroup`.
 fn places(fake: &FakeHost, pid: u32) -> Places {
-    let text = fake.read_file(Path::new(&format!("/proc/{pid}/cgroup"))).unwrap();
+    places_in(fake, &format!("/proc/{pid}/cgroup"))
+}
+
+fn places_in(fake: &FakeHost, file: &str) -> Places {
+    let text = fake.read_file(Path::new(file)).unwrap();
     let line =
         |line: &str| line.rsplit_once(':').map(|(name, path)| (name.to_owned(), CgroupPath::new(path)));
     text.lines().filter_map(line).collect()
@@ -422,6 +426,167 @@ fn children_that_start_on_the_way() {
                 assert!(!scene.is_recorded(), "{}", scene.what);
                 let back = scene.restored();
                 assert!(back.left.is_empty() && back.failed.is_empty(), "{}: {back:?}", scene.what);
+                assert_eq!(scene.fake.snapshot(), scene.files, "{}", scene.what);
+            }
+        }
+    }
+}
+
+/// The cgroups of each thread, from `/proc/PID/task/TID/cgroup`.
+fn of_threads(fake: &FakeHost, pid: u32) -> BTreeMap<u32, Places> {
+    let folder = format!("/proc/{pid}/task");
+    let tids = fake.list(Path::new(&folder)).unwrap();
+    tids.iter()
+        .map(|tid| (tid.parse().unwrap(), places_in(fake, &format!("{folder}/{tid}/cgroup"))))
+        .collect()
+}
+
+/// Machines on which the kernel lets a thread leave the cgroup of its process for any other one.
+fn with_threads() -> [(&'static str, FakeHost); 3] {
+    let [v1, comounted, _, hybrid] = machines();
+    [v1, comounted, hybrid]
+}
+
+/// The cgroups that libvirt makes for a machine, without and with systemd: the cgroup of the machine, the one that has
+/// those of its threads, and how a groups file names the latter.
+const LIBVIRT: [(&str, &str, &str); 2] = [
+    ("/machine/qemu-1-vm.libvirt-qemu", "/machine/qemu-1-vm.libvirt-qemu", "/machine/qemu-1-vm.libvirt-qemu"),
+    (
+        r"/machine.slice/machine-qemu\x2d1\x2dvm.scope",
+        r"/machine.slice/machine-qemu\x2d1\x2dvm.scope/libvirt",
+        r"/machine.slice/machine-qemu\\x2d1\\x2dvm.scope/libvirt",
+    ),
+];
+
+/// Distributes the threads of a process as libvirt does those of QEMU: in cpu and cpuset on v1, in a threaded subtree on
+/// v2.
+fn as_libvirt(fake: &FakeHost, pid: u32, (machine, above): (&str, &str)) {
+    let mut threads = vec![pid];
+    threads.extend((0..4).map(|_| fake.add_thread(pid)));
+    make(fake, machine);
+    make(fake, above);
+    for mount in mounts(fake) {
+        fake.move_process(pid, below(&mount, machine));
+        let apart = ["cpu", "cpu,cpuacct", "cpuset"].iter().any(|name| mount.ends_with(name));
+        let unified = mounts(fake).len() == 1;
+        for (tid, name) in threads
+            .iter()
+            .zip(["emulator", "vcpu0", "vcpu1", "vcpu2", "iothread1"])
+            .filter(|_| apart || unified)
+        {
+            let path = format!("{above}/{name}");
+            make(fake, &path);
+            fake.move_thread(*tid, below(&mount, &path));
+        }
+    }
+}
+
+/// QEMU's layout under libvirt: such a process stays, with the reason, until its threads are together.
+// promise 14
+#[test]
+fn a_process_whose_threads_are_apart_is_left_alone() {
+    for ((machine, above, in_file), end) in
+        LIBVIRT.into_iter().flat_map(|layout| [End::Unmatched, End::UnmatchedByTick].map(|end| (layout, end)))
+    {
+        for (name, fake) in machines() {
+            let scene = Scene::new(name, fake, Home::Sibling, end).unwrap();
+            let (pid, what) = (scene.family[0], format!("{}, {above}", scene.what));
+            as_libvirt(&scene.fake, pid, (machine, above));
+            let before = of_threads(&scene.fake, pid);
+            assert!(before.values().collect::<BTreeSet<_>>().len() == before.len(), "{what}: {before:?}");
+            let unmet = match end {
+                End::Unmatched => scene.applied(MEDIA),
+                _ => scene.ticked(MEDIA),
+            };
+            assert_eq!(of_threads(&scene.fake, pid), before, "{what}");
+            let told: Vec<&Unmet> = unmet
+                .iter()
+                .filter(|one| one.because.contains("its threads are in several cgroups"))
+                .collect();
+            let [told] = told[..] else { panic!("{what}: {unmet:?}") };
+            assert!(told.what.contains(&pid.to_string()), "{what}: {told:?}");
+            assert!(told.because.contains(&format!("{above}/emulator")), "{what}: {told:?}");
+            assert!(told.because.contains("and 2 more"), "{what}: {told:?}");
+            // The advice is a line of a groups file.
+            let advice = format!("match = [{{ cgroup = \"{in_file}\" }}]");
+            assert!(told.try_this.ends_with(&advice), "{what}: {told:?}");
+            let followed = format!("[group.media]\nclass = \"offline\"\n{advice}\n");
+            assert!(scene.ticked(&followed).iter().all(|one| !one.what.contains("process")), "{what}");
+            assert_eq!(of_threads(&scene.fake, pid), before, "{what}");
+            // Together again, it is moved, and comes back.
+            for mount in mounts(&scene.fake) {
+                scene.fake.move_process(pid, below(&mount, machine));
+            }
+            let before = of_threads(&scene.fake, pid);
+            assert_eq!(scene.applied(MEDIA), [], "{what}");
+            assert!(of_threads(&scene.fake, pid).values().all(|places| *places != before[&pid]), "{what}");
+            let back = scene.restored();
+            assert!(back.left.is_empty() && back.failed.is_empty(), "{what}: {back:?}");
+            assert_eq!(of_threads(&scene.fake, pid), before, "{what}");
+        }
+    }
+}
+
+/// Another program distributes the threads between the plan and the move.
+#[test]
+fn threads_that_part_after_the_plan() {
+    for (_, fake) in with_threads() {
+        make(&fake, "/work");
+        make(&fake, "/other");
+        let pid = start(&fake, "/work", "/usr/bin/ffmpeg", 1);
+        let tid = fake.add_thread(pid);
+        let mut host = fake.another();
+        let (found, plan) = planned(&mut host, MEDIA).unwrap();
+        fake.move_thread(tid, below(&mounts(&fake)[0], "/other"));
+        let before = of_threads(&fake, pid);
+        let mut journal = journal(&mut host).unwrap();
+        let outcome = apply(&mut host, &plan.steps, &found, &mut journal);
+        assert!(
+            outcome.stayed.iter().any(|line| line.contains("threads are in several cgroups")),
+            "{outcome:?}"
+        );
+        assert_eq!(of_threads(&fake, pid), before);
+        let back = restored(&mut host);
+        assert!(back.left.is_empty() && back.failed.is_empty(), "{back:?}");
+    }
+}
+
+/// Another program takes one thread of a moved process: the others go home, and this one stays where it is.
+// promise 14
+#[test]
+fn a_thread_that_another_program_took_stays_there() {
+    for at in [Home::Root, Home::Sibling, Home::Mixed] {
+        for end in [End::Unmatched, End::Dropped, End::UnmatchedByTick, End::Restore] {
+            for (name, fake) in with_threads() {
+                let mut scene = Scene::new(name, fake, at, end).unwrap();
+                let pid = scene.family[0];
+                let tids = [(); 3].map(|()| scene.fake.add_thread(pid));
+                make(&scene.fake, "/other");
+                scene.files = scene.fake.snapshot();
+                let before = of_threads(&scene.fake, pid);
+                scene.moved_in(MEDIA);
+                let cpu = mounts(&scene.fake)[0].clone();
+                scene.fake.move_thread(tids[1], below(&cpu, "/other"));
+                match end {
+                    End::Unmatched => drop(scene.applied(UNMATCHED)),
+                    End::Dropped => drop(scene.applied(WITHOUT)),
+                    End::UnmatchedByTick => drop(scene.ticked(UNMATCHED)),
+                    _ => {}
+                }
+                let back = scene.restored();
+                assert!(back.left.is_empty() && back.failed.is_empty(), "{}: {back:?}", scene.what);
+                let now = of_threads(&scene.fake, pid);
+                for (tid, home) in &before {
+                    let away: Vec<_> = now[tid].iter().filter(|(name, path)| home[*name] != **path).collect();
+                    match *tid == tids[1] {
+                        true => assert!(
+                            away.len() == 1 && away[0].1.as_str() == "/other",
+                            "{}: {away:?}",
+                            scene.what
+                        ),
+                        false => assert!(away.is_empty(), "{}: thread {tid}: {away:?}", scene.what),
+                    }
+                }
                 assert_eq!(scene.fake.snapshot(), scene.files, "{}", scene.what);
             }
         }

@@ -12,7 +12,7 @@ fn check(program: &Program) -> (Option<i32>, String) {
     (output.status.code(), text(&output.stdout) + &text(&output.stderr))
 }
 
-fn is(program: &Program, what: &str, status: i32, says: &str) {
+pub fn is(program: &Program, what: &str, status: i32, says: &str) {
     let last = RefCell::new((None, String::new()));
     until(told(|| format!("{what}: {status}, {says:?}; at last {:?}", last.borrow())), || {
         let now = check(program);

@@ -1,13 +1,16 @@
 //! Processes on the running kernel: found by program, user and arguments, moved, and put back. Everything that is moved was started
 //! here, in cgroups that were made here.
 
-use crate::agent::Agent;
+use crate::agent::{Agent, answered, asked};
+use crate::in_force::is;
 use crate::support::{Program, can_write_cgroups, cgroups_named};
 use commensal_core::process::Stat;
 use commensal_host::{Child, Dir, Host, LinuxHost, SpawnSpec, Stdout};
 use commensal_sensors::mounts;
-use commensal_testkit::{Signal, cgroups_of, members, removed_within, signal_group, until, until_some};
-use std::collections::BTreeSet;
+use commensal_testkit::{
+    Signal, cgroup_of, cgroups_of, members, removed_within, signal_group, threads, until, until_some,
+};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -268,4 +271,66 @@ fn a_home_that_was_removed_is_told_until_a_user_moves_the_process() {
     }
     program.expect(0, &["restore"]);
     assert!(cgroups_named(&format!("{}-offline", program.prefix)).is_empty());
+}
+
+/// The cgroup of each thread in one hierarchy.
+fn of_threads(pid: u32, controller: &str) -> BTreeMap<u32, String> {
+    let tids = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let tids = tids.map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap());
+    tids.filter_map(|tid| Some((tid, cgroup_of(tid, controller)?))).collect()
+}
+
+/// The layout of QEMU's threads under libvirt, on cgroup v1: such a process stays where it is, with the reason, until its
+/// threads are together. A thread that another program takes from a moved process stays where that program put it.
+// promise 14
+#[test]
+fn threads_keep_their_cgroups() {
+    let test = "threads_keep_their_cgroups";
+    if !can_write_cgroups(test) {
+        return;
+    }
+    let program = Program::new("threads");
+    let mut home = Home::new(&program);
+    let of_cpu = |path: &&PathBuf| path.join("cpu.shares").exists() && path.join("tasks").exists();
+    let Some(cpu) = home.groups.iter().map(|(path, _)| path.clone()).find(|path| of_cpu(&path)) else {
+        println!("skipped: {test}: no v1 hierarchy with cpu");
+        return;
+    };
+    let machine = copy(&program, env!("CARGO_BIN_EXE_commensal"), "machine");
+    let pid = home
+        .start(&machine, &["workload", "pulse", "--threads", "2", "--period-us", "100000", "--work-us", "1"]);
+    until("its threads have started", || threads(pid) == 3);
+    let vcpu = cpu.join("vcpu0");
+    std::fs::create_dir(&vcpu).unwrap();
+    let tid = *of_threads(pid, "cpu").keys().find(|tid| **tid != pid).unwrap();
+    let put = |path: &Path, file: &str, tid: u32| std::fs::write(path.join(file), tid.to_string()).unwrap();
+    put(&vcpu, "tasks", tid);
+    let apart = of_threads(pid, "cpu");
+    let config = program.groups(&matching(&machine));
+    let config = config.to_str().unwrap();
+    let (out, _) = program.expect(1, &["apply", "-c", config]);
+    assert!(out.contains("its threads are in several cgroups"), "{out}");
+    assert_eq!(of_threads(pid, "cpu"), apart, "{out}");
+    let (out, _) = program.expect(1, &["plan", "-c", config]);
+    assert!(out.contains(&format!("cgroup = \"/{}\"", home.name)), "{out}");
+    is(&program, "without an agent", 1, "its threads are in several cgroups");
+    let agent = Agent::start(&program, Path::new(config), &["--on-exit", "keep"]);
+    asked(&program);
+    let (out, _) = answered(&program, 1, &["status"]);
+    assert!(out.contains("its threads are in several cgroups"), "{out}");
+    assert_eq!(of_threads(pid, "cpu"), apart);
+    assert_eq!(agent.end(Signal::TERM), Some(0));
+
+    put(&cpu, "cgroup.procs", pid);
+    program.expect(0, &["apply", "-c", config]);
+    let inside = of_threads(pid, "cpu");
+    assert!(inside.values().all(|path| path.ends_with("-offline/etl")), "{inside:?}");
+    put(&vcpu, "tasks", tid);
+    program.groups(UNMATCHED);
+    program.expect(0, &["apply", "-c", config]);
+    assert_eq!(of_threads(pid, "cpu"), apart);
+    program.expect(0, &["restore"]);
+    assert_eq!(of_threads(pid, "cpu"), apart);
+    put(&cpu, "cgroup.procs", pid);
+    std::fs::remove_dir(&vcpu).unwrap();
 }

@@ -7,7 +7,7 @@
 //! parent.
 
 use super::{Refusal, Work, host_error};
-use crate::drivers::processes::{Origins, alive, identity, is};
+use crate::drivers::processes::{Origins, alive, identity, is, write_pid};
 use crate::drivers::{level, members};
 use crate::hand::is_gone;
 use crate::journal::{Journal, JournalError, Record, Target};
@@ -16,7 +16,7 @@ use commensal_core::errno::Errno;
 use commensal_core::member::ProcessId;
 use commensal_core::plan::{Action, Movement, Step};
 use commensal_host::{Dir, Process, below};
-use commensal_sensors::processes::places;
+use commensal_sensors::processes::{apart, places};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -31,6 +31,9 @@ pub(super) enum MoveOutcome {
     /// hierarchy.
     Stayed(String, bool),
 }
+
+/// A hierarchy in which a process was moved, with its old and new group.
+type Shifted = (usize, CgroupPath, CgroupPath);
 
 /// Result of writing the PID to one `cgroup.procs`.
 enum Written {
@@ -47,6 +50,12 @@ impl Work<'_> {
         for movement in steps.iter().filter_map(into_ours) {
             let Some((start_ticks, _, pgrp)) = identity(self.host, movement.process.pid) else { continue };
             if start_ticks != movement.process.start_ticks {
+                continue;
+            }
+            // The plan leaves out such a process; another program may have distributed its threads since.
+            let apart = apart(self.host, movement.process.pid, &self.actual.hierarchies);
+            if apart.keys().any(|hierarchy| movement.to.contains_key(hierarchy)) {
+                self.apart.insert(movement.process);
                 continue;
             }
             let record = Record::Moving {
@@ -89,11 +98,14 @@ impl Work<'_> {
     }
 
     fn shift(&mut self, movement: &Movement) -> Result<MoveOutcome, Refusal> {
-        let mut done: Vec<(usize, CgroupPath)> = Vec::new();
+        let mut done: Vec<Shifted> = Vec::new();
         let held = self.host.process(movement.process.pid);
         let Some(held) = held.ok().filter(|held| held.start_ticks == movement.process.start_ticks) else {
             return Ok(MoveOutcome::Gone);
         };
+        if self.apart.contains(&movement.process) {
+            return Ok(MoveOutcome::Stayed("its threads are in several cgroups now".to_owned(), true));
+        }
         for (hierarchy, to) in &movement.to {
             let Some(from) = movement.from.get(hierarchy) else { continue };
             let now = self.whereabouts(movement.process.pid).remove(hierarchy);
@@ -116,7 +128,7 @@ impl Work<'_> {
                 }
                 Err(refusal) => return Err(refusal),
             };
-            let written = match self.write_number(&held, *hierarchy, dir, to) {
+            let written = match self.write_number(&held, *hierarchy, dir, (from, to)) {
                 Ok(written) => written,
                 Err(refusal) => {
                     // The process is moved back even if the target group no longer exists. The group itself is checked,
@@ -127,7 +139,7 @@ impl Work<'_> {
                 }
             };
             match written {
-                Written::Arrived => done.push((*hierarchy, from.clone())),
+                Written::Arrived => done.push((*hierarchy, from.clone(), to.clone())),
                 Written::Gone => return Ok(MoveOutcome::Gone),
                 Written::Refused(because) => return Ok(self.put_back(&held, &done, because)),
             }
@@ -142,7 +154,7 @@ impl Work<'_> {
         process: &Process,
         hierarchy: usize,
         dir: Dir,
-        to: &CgroupPath,
+        (from, to): (&CgroupPath, &CgroupPath),
     ) -> Result<Written, Refusal> {
         let leaving = match self.leaving_low(process.pid, (hierarchy, dir)) {
             Ok(leaving) => leaving,
@@ -150,7 +162,7 @@ impl Work<'_> {
         };
         let tids = leaving.iter().map(|(tid, _)| *tid);
         let written = match level::make_normal(self.host, tids, &self.kept) {
-            Ok(()) => self.write_normal(process, hierarchy, dir, to),
+            Ok(()) => self.write_normal(process, hierarchy, dir, (from, to)),
             Err(error) => Ok(Written::Refused(error.to_string())),
         };
         if matches!(written, Ok(Written::Refused(_)) | Err(_)) {
@@ -164,9 +176,10 @@ impl Work<'_> {
         process: &Process,
         hierarchy: usize,
         dir: Dir,
-        to: &CgroupPath,
+        (from, to): (&CgroupPath, &CgroupPath),
     ) -> Result<Written, Refusal> {
-        match self.host.write(dir, "cgroup.procs", &process.pid.to_string()) {
+        let hierarchies = (self.actual.hierarchies.as_slice(), hierarchy);
+        match write_pid(self.host, process.pid, hierarchies, (from, dir)) {
             Ok(()) => {}
             Err(error) if error.errno == Errno::ESRCH && !alive(self.host, process) => {
                 return Ok(Written::Gone);
@@ -215,12 +228,12 @@ impl Work<'_> {
     }
 
     /// Moves a process back in all hierarchies after a move failed in one hierarchy.
-    fn put_back(&mut self, held: &Process, done: &[(usize, CgroupPath)], because: String) -> MoveOutcome {
+    fn put_back(&mut self, held: &Process, done: &[Shifted], because: String) -> MoveOutcome {
         let mut whole = true;
-        for (hierarchy, from) in done {
+        for (hierarchy, from, to) in done {
             let place = CgroupRef { hierarchy: *hierarchy, path: from.clone() };
             let back = match self.dir(&place) {
-                Ok(dir) => self.write_number(held, *hierarchy, dir, from),
+                Ok(dir) => self.write_number(held, *hierarchy, dir, (to, from)),
                 Err(refusal) => Err(refusal),
             };
             whole &= matches!(back, Ok(Written::Arrived | Written::Gone));
