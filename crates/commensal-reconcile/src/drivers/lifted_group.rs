@@ -13,14 +13,16 @@
 use crate::drivers::level::{self, Kept};
 use crate::drivers::lift::level_above;
 use crate::drivers::members;
+use crate::drivers::processes::write_pid;
 use crate::drivers::recreate::copy;
 use crate::hand::is_gone;
 use crate::journal::{Journal, JournalError, LIFTED, Record, Target};
-use commensal_core::actual::CgroupPath;
+use commensal_core::actual::{CgroupPath, Hierarchy};
 use commensal_core::errno::Errno;
 use commensal_core::knob::KnobId;
 use commensal_core::text;
 use commensal_host::{Dir, Host, HostError, below};
+use commensal_sensors::mounts::hierarchies;
 use std::path::Path;
 
 /// Maximum number of processes that are lifted together, which bounds the time that it takes.
@@ -131,7 +133,7 @@ fn lift_open(
     let done = copy(host, own, into, |knob| !real_time(knob))
         .map(|()| drop(copy(host, own, into, real_time)))
         .and_then(|()| quota.map_or(Ok(()), |quota| restrict(host, into, quota)))
-        .and_then(|()| enter(host, own, into));
+        .and_then(|()| enter(host, (mount, path, own), into));
     host.close(into);
     match done {
         Ok(()) => Ok(Some(lifted)),
@@ -161,8 +163,14 @@ fn restrict(host: &mut dyn Host, group: Dir, quota: Quota) -> Result<(), HostErr
     host.write(group, "cpu.cfs_quota_us", &quota.quota_us.to_string())
 }
 
-/// Moves the members into the group for lifted members, and gives them the normal policy.
-fn enter(host: &mut dyn Host, own: Dir, into: Dir) -> Result<(), HostError> {
+/// Moves the members into the group for lifted members, and gives them the normal policy. Threads of a member that are in
+/// another group stay there.
+fn enter(
+    host: &mut dyn Host,
+    (mount, path, own): (&str, &CgroupPath, Dir),
+    into: Dir,
+) -> Result<(), HostError> {
+    let (hierarchies, hierarchy) = hierarchy(host, mount);
     let mut left = MOST;
     for _ in 0..PASSES {
         let inside: Vec<u32> = pids(host, own)?.into_iter().take(left).collect();
@@ -171,17 +179,24 @@ fn enter(host: &mut dyn Host, own: Dir, into: Dir) -> Result<(), HostError> {
         }
         left -= inside.len();
         for pid in inside {
-            match host.write(into, "cgroup.procs", &pid.to_string()) {
-                Err(error) if error.errno == Errno::ESRCH => continue,
+            match write_pid(host, pid, (&hierarchies, hierarchy), (path, into)) {
+                Err(error) if error.errno == Errno::ESRCH => {}
                 written => written?,
             }
-            let tasks = host.list(Path::new(&format!("/proc/{pid}/task"))).unwrap_or_default();
-            let tids = tasks.iter().filter_map(|tid| tid.parse().ok());
-            // A failure is ignored: a thread that stays SCHED_IDLE gets less CPU time here, but some.
-            let _ = level::make_normal(host, tids, &Kept::new());
         }
+        let tasks = host.read(into, "tasks").unwrap_or_default();
+        let tids = tasks.split_whitespace().filter_map(|tid| tid.parse().ok());
+        // A failure is ignored: a thread that stays SCHED_IDLE gets less CPU time here, but some.
+        let _ = level::make_normal(host, tids, &Kept::new());
     }
     Ok(())
+}
+
+/// Returns the hierarchies, and the index of the one at this mount point.
+fn hierarchy(host: &mut dyn Host, mount: &str) -> (Vec<Hierarchy>, usize) {
+    let all = hierarchies(host).unwrap_or_default();
+    let index = all.iter().position(|one| one.mount == mount).unwrap_or(usize::MAX);
+    (all, index)
 }
 
 /// Moves lifted members back into their group, where the kernel makes them `SCHED_IDLE` again. If their group was
@@ -203,7 +218,7 @@ pub fn put_down(host: &mut dyn Host, lifted: &LiftedGroup) -> Result<(), HostErr
         opened => opened,
     };
     let done = home.and_then(|home| {
-        let done = leave(host, from, home);
+        let done = leave(host, (&lifted.group.mount, &CgroupPath::new(&lifted.to), from), home);
         host.close(home);
         done
     });
@@ -211,14 +226,19 @@ pub fn put_down(host: &mut dyn Host, lifted: &LiftedGroup) -> Result<(), HostErr
     done
 }
 
-fn leave(host: &mut dyn Host, from: Dir, home: Dir) -> Result<(), HostError> {
+fn leave(
+    host: &mut dyn Host,
+    (mount, path, from): (&str, &CgroupPath, Dir),
+    home: Dir,
+) -> Result<(), HostError> {
+    let (hierarchies, hierarchy) = hierarchy(host, mount);
     for _ in 0..PASSES {
         let inside = pids(host, from)?;
         if inside.is_empty() {
             return Ok(());
         }
         for pid in inside {
-            match host.write(home, "cgroup.procs", &pid.to_string()) {
+            match write_pid(host, pid, (&hierarchies, hierarchy), (path, home)) {
                 Err(error) if error.errno == Errno::ESRCH => {}
                 written => written?,
             }

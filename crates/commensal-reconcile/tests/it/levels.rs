@@ -695,6 +695,46 @@ fn what_starves_is_lifted_to_be_frozen() {
     }
 }
 
+/// Threads with cgroups of their own below an offline group, such as those of QEMU under libvirt, are lifted one by one,
+/// and come back to these cgroups.
+// promise 14
+#[test]
+fn lifted_threads_come_back_to_their_own_cgroups() {
+    const CPU: &str = "/sys/fs/cgroup/cpu";
+    for kernel in KERNELS {
+        let fake = machine(kernel);
+        let pid = starving(&fake);
+        let mut threads = vec![pid];
+        threads.extend((0..2).map(|_| fake.add_thread(pid)));
+        let mut host = fake.another();
+        let batch = open(&mut host, &format!("{CPU}/batch"));
+        for (tid, name) in threads.iter().zip(["emulator", "vcpu0", "vcpu1"]) {
+            host.mkdir(batch, name).unwrap();
+            fake.move_thread(*tid, format!("{CPU}/batch/{name}"));
+        }
+        let places = || -> Vec<String> {
+            let file = |tid: &u32| format!("/proc/{pid}/task/{tid}/cgroup");
+            threads.iter().map(|tid| fake.read_file(Path::new(&file(tid))).unwrap()).collect()
+        };
+        let before = places();
+        settles(&fake, BATCH);
+        let mut record = journal(&mut host).unwrap();
+        for (number, name) in ["emulator", "vcpu0", "vcpu1"].into_iter().enumerate() {
+            let at = (CPU, &CgroupPath::new(&format!("/batch/{name}")));
+            let lifted = lift_group(&mut host, &mut record, at, None).unwrap().unwrap();
+            let away: Vec<bool> = places().iter().zip(&before).map(|(now, was)| now != was).collect();
+            assert_eq!(away, [0, 1, 2].map(|one| one == number), "{kernel:?}: {name}");
+            lower_group(&mut host, &mut record, &lifted).unwrap();
+            assert_eq!(places(), before, "{kernel:?}: {name}");
+        }
+        settles(&fake, &format!("{BATCH}frozen = true\n"));
+        assert_eq!(read(&fake, "/sys/fs/cgroup/freezer/batch/freezer.state"), "FROZEN", "{kernel:?}");
+        assert_eq!(places(), before, "{kernel:?}: frozen");
+        everything_back(&fake);
+        assert_eq!(places(), before, "{kernel:?}: restored");
+    }
+}
+
 /// A minimum share is for offline groups, at most a quarter of the machine, and needs an agent and a kernel on which a
 /// group starves. What it costs online work is told.
 // promises 3, 6
