@@ -110,6 +110,12 @@ static __always_inline u64 id_of(struct cgroup *cgroup)
 	return cgroup ? cgroup->kn->id : 0;
 }
 
+/* What culprits of this class are told apart by. */
+static __always_inline u64 whose(u32 class, u64 cgroup)
+{
+	return by_target ? TARGET(class) : cgroup;
+}
+
 static __noinline u32 look_up(struct cgroup *cgroup)
 {
 	for (int i = 0; i < DEPTH && cgroup; i++) {

@@ -43,7 +43,7 @@ static __noinline int meet(struct cpu_state *c)
 		struct cgroup *cgroup = cgroup_of(p);
 
 		class = fresh(bpf_task_storage_get(&tasks, p, 0, 0), cgroup);
-		c->cgroup = id_of(cgroup);
+		c->cgroup = whose(class, id_of(cgroup));
 		if (by_command && class == CLASS_OTHER)
 			c->tgid = p->tgid;
 	}
@@ -119,7 +119,7 @@ int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_s
 		class = CLASS_OTHER;
 		if (task) {
 			class = class_of(next, task);
-			cgroup = task->cgroup;
+			cgroup = whose(class, task->cgroup);
 		} else {
 			t->no_storage++;
 		}
@@ -556,7 +556,7 @@ int prime(struct bpf_iter__task *context)
 		if (c && is_new(c)) {
 			c->first_generation = control.generation;
 			c->first_class = kind_of(p, class) == CLASS_REALTIME ? CLASS_REALTIME : class;
-			c->first_cgroup = id_of(cgroup);
+			c->first_cgroup = whose(class, id_of(cgroup));
 			c->first_tgid = by_command && class == CLASS_OTHER ? p->tgid : 0;
 		}
 	}

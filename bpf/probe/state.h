@@ -33,6 +33,7 @@ const volatile u8 unified = 0;		/* classes are by cgroup v2; otherwise by the v1
 const volatile u8 processes = 0;	/* some targets are processes */
 const volatile u8 verify = 0;		/* compare with sched_info.run_delay */
 const volatile u8 by_command = 0;	/* distinguish the processes of CLASS_OTHER; costs nothing if off */
+const volatile u8 by_target = 0;	/* distinguish culprits by target instead of by cgroup */
 struct control control SEC(".data.control") = { .generation = 1 };
 u32 offline_cpus = 0;			/* number of CPUs that run OFFLINE now */
 /* The window of the alarm. If two CPUs begin one at the same time, a little of the wait is lost. */

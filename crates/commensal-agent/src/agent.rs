@@ -436,7 +436,12 @@ impl Agent<'_> {
         // The windows of a canary begin and end between ticks.
         let least = if self.canary.is_running() { Duration::ZERO } else { self.options.interval / 2 };
         let sample = self.sensing.sample(self.host, (now.ms, least), state, compiled, by_quota);
-        let waits = self.sensing.waits(self.host, now.ms, compiled.target_us());
+        let has_target = compiled.target_us().is_some();
+        // Loading the probe takes a while, so groups without a target are put in force first.
+        let waits = match has_target || self.ticks.count >= FIRST_TICKS {
+            true => self.sensing.waits(self.host, now.ms, &survey.hierarchies),
+            false => None,
+        };
         // Windows of a canary must not influence the controllers.
         let off = self.canary.is_isolation_off();
         let before = off.then(|| self.decisions.decided.clone());
@@ -470,7 +475,7 @@ impl Agent<'_> {
             },
             measured: Measurements {
                 sample: &sample,
-                probe: waits.as_ref().map(|seen| seen.online),
+                probe: waits.as_ref().filter(|_| has_target).map(|seen| seen.online),
                 starved: &self.sensing.levels.starved,
                 run_delay_ms_per_s: self.sensing.early_tick.run_delay_ms_per_s.take(),
                 available: self.sensing.available,

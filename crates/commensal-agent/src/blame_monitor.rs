@@ -1,48 +1,51 @@
-//! The agent's probe (a BPF program of commensal-blame): measures, between two ticks, how long online groups wait for
-//! offline work.
+//! The agent's probe (a BPF program of commensal-blame): measures how long online groups wait for a CPU, and who has it
+//! meanwhile.
 
-use commensal_blame::{Figures, Kind, RaisedAlarm, Scope, Subject, WaitProbe};
-use commensal_core::actual::CgroupRef;
+use crate::wait_parts::{Names, WaitParts};
+use commensal_blame::{BlameError, Figures, Kind, RaisedAlarm, Scope, Subject, WaitProbe, preflight};
+use commensal_core::actual::{CgroupPath, CgroupRef};
 use commensal_core::control::latency::ProbeWaits;
+use commensal_core::desired::DesiredGroup;
 use commensal_core::group::Class;
 use commensal_core::knob::{Controller, Version};
-use commensal_host::Host;
+use commensal_host::{Host, LinuxHost};
 use commensal_reconcile::Planned;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Minimum time between two attempts to load the probe (ms), because the kernel verifies the probe's programs at each
 /// attempt, which takes CPU time.
 pub(crate) const AGAIN_MS: u64 = 2_000;
 
-/// Measurements of one online group since the last sample.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct GroupWaits {
-    /// Wait for offline work per second of the group's CPU time (ms).
-    pub blamed_ms_per_cpu_s: Option<f64>,
-}
+/// Longest time between two attempts (ms): each failure doubles the time.
+const AGAIN_MOST_MS: u64 = 600_000;
 
 /// Measurements since the last sample.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct WaitSample {
     /// Measurements over all online groups.
     pub online: ProbeWaits,
-    /// Measurements by group.
-    pub groups: BTreeMap<String, GroupWaits>,
 }
 
 /// The agent's probe, or the reason why there is none.
 #[derive(Debug, Default)]
 pub struct BlameMonitor {
     probe: Option<WaitProbe>,
+    /// The thread that loads a probe. On a busy machine that can take longer than the agent's lease.
+    loading: Option<JoinHandle<Result<WaitProbe, BlameError>>>,
+    /// The targets of the probe, or of the one that is being loaded.
     scope: Scope,
-    /// Group name of each online target, in the order of the targets in `scope`.
-    names: Vec<String>,
+    names: Names,
     /// The cgroups to measure (scope) and the group names that the last plan requires.
-    wanted: (Scope, Vec<String>),
+    wanted: (Scope, Names),
     before: Option<(u64, Figures)>,
+    /// The parts of each group's waits.
+    pub parts: WaitParts,
     tried_ms: Option<u64>,
+    /// Number of attempts that have failed since the last one that succeeded.
+    failures: u32,
     /// Why there is no probe, if there is none.
     pub absent: Option<String>,
     /// Whether the user has turned the probe off (`--no-probe`).
@@ -60,6 +63,11 @@ impl BlameMonitor {
         self.wanted = scope(planned);
     }
 
+    /// Why the probe cannot be loaded, if it was tried.
+    pub fn refused(&self) -> Option<&str> {
+        self.absent.as_deref().filter(|_| self.failures > 0)
+    }
+
     /// Takes a sample, and loads the probe if necessary. Returns `None` without a probe, and at the first reading of a
     /// new probe.
     pub fn look(&mut self, host: &dyn Host, now_ms: u64) -> Option<WaitSample> {
@@ -67,37 +75,22 @@ impl BlameMonitor {
             self.absent = Some("the agent runs with --no-probe".to_owned());
             return None;
         }
-        let (scope, _) = &self.wanted;
-        let due = self.tried_ms.is_none_or(|tried| now_ms.saturating_sub(tried) >= AGAIN_MS);
-        if scope.online.is_empty() || scope.offline.is_empty() {
-            (self.probe, self.before) = (None, None);
-            self.absent = Some("the probe needs an online and an offline group with cgroups".to_owned());
+        if self.wanted.0.online.iter().all(|group| group.cgroups().is_empty()) {
+            self.lose("the probe needs an online group with a cgroup".to_owned());
             return None;
         }
-        if self.scope != *scope
-            && let Some(probe) = &mut self.probe
-            && probe.follow(scope).unwrap_or(false)
-        {
-            (self.scope, self.names) = self.wanted.clone();
+        if self.probe.is_none() || self.scope != self.wanted.0 {
+            self.attach(host, now_ms);
         }
-        let (scope, _) = &self.wanted;
-        if (self.scope != *scope || self.probe.is_none()) && due {
-            self.tried_ms = Some(now_ms);
-            (self.probe, self.before) = (None, None);
-            match WaitProbe::attach(host, scope) {
-                Ok(probe) => (self.probe, self.absent) = (Some(probe), None),
-                Err(error) => self.absent = Some(error.to_string()),
-            }
-            (self.scope, self.names) = self.wanted.clone();
-        }
-        let probe = self.probe.as_ref()?;
-        let figures = match probe.totals() {
+        let figures = self.probe.as_ref()?.read(host);
+        let figures = match figures {
             Ok(figures) => figures,
             Err(error) => {
-                (self.probe, self.absent) = (None, Some(error.to_string()));
+                self.lose(error.to_string());
                 return None;
             }
         };
+        self.parts.take_in(now_ms, &figures);
         let (then_ms, before) = self.before.replace((now_ms, figures.clone()))?;
         let came = figures.since(&before);
         let seconds = now_ms.saturating_sub(then_ms) as f64 / 1e3;
@@ -106,7 +99,70 @@ impl BlameMonitor {
             preemption_p99_us: came.preempt_delay.quantile(0.99).map(|ns| ns / 1e3),
             preemptions: came.preempt_delay.count(),
         };
-        Some(WaitSample { online, groups: self.by_group(&came) })
+        Some(WaitSample { online })
+    }
+
+    /// Gives the probe the wanted targets, or loads one in the background.
+    fn attach(&mut self, host: &dyn Host, now_ms: u64) {
+        if self.loading.as_ref().is_some_and(|loading| !loading.is_finished()) {
+            return;
+        }
+        if let Some(Ok(loaded)) = self.loading.take().map(JoinHandle::join) {
+            self.loaded(loaded);
+        }
+        if self.probe.is_some() && self.scope == self.wanted.0 {
+            return;
+        }
+        let (scope, names) = &self.wanted;
+        if let Some(probe) = &mut self.probe
+            && let Ok(figures) = probe.read(host)
+            && probe.follow(scope).unwrap_or(false)
+        {
+            self.parts.begin(names, figures);
+            (self.scope, self.names) = self.wanted.clone();
+            return;
+        }
+        let pause = AGAIN_MS.checked_shl(self.failures).unwrap_or(AGAIN_MOST_MS).min(AGAIN_MOST_MS);
+        if self.tried_ms.is_some_and(|tried| now_ms.saturating_sub(tried) < pause) {
+            return;
+        }
+        self.tried_ms = Some(now_ms);
+        (self.probe, self.before) = (None, None);
+        self.parts.end();
+        self.scope.clone_from(scope);
+        self.names.clone_from(names);
+        if let Err(error) = preflight::check(host) {
+            return self.loaded(Err(error));
+        }
+        let scope = scope.clone();
+        let thread = std::thread::Builder::new().name("probe".to_owned());
+        match thread.spawn(move || WaitProbe::attach(&LinuxHost::new(), &scope)) {
+            Ok(loading) => self.loading = Some(loading),
+            Err(error) => {
+                let (what, because) = ("start the thread that loads the probe", error.to_string());
+                self.loaded(Err(BlameError::Refused { what, because }));
+            }
+        }
+    }
+
+    /// Begins with a probe that has been loaded.
+    fn loaded(&mut self, loaded: Result<WaitProbe, BlameError>) {
+        match loaded {
+            Ok(probe) => {
+                self.parts.begin(&self.names, probe.beginning());
+                (self.probe, self.absent, self.failures) = (Some(probe), None, 0);
+            }
+            Err(error) => {
+                self.absent = Some(error.to_string());
+                self.failures += 1;
+            }
+        }
+    }
+
+    fn lose(&mut self, why: String) {
+        (self.probe, self.loading) = (None, None);
+        (self.before, self.absent) = (None, Some(why));
+        self.parts.end();
     }
 
     /// The descriptor that becomes readable when online groups have waited longer than the alarm allows; `None` without
@@ -120,7 +176,7 @@ impl BlameMonitor {
         if let Some(probe) = &mut self.probe
             && let Err(error) = probe.set_alarm(wait, window)
         {
-            (self.probe, self.absent) = (None, Some(error.to_string()));
+            self.lose(error.to_string());
         }
     }
 
@@ -146,40 +202,36 @@ impl BlameMonitor {
         };
         Some(seen)
     }
-
-    fn by_group(&self, came: &Figures) -> BTreeMap<String, GroupWaits> {
-        let mut sums: BTreeMap<String, (u64, u64)> = BTreeMap::new();
-        for (name, subject) in self.names.iter().zip(&came.subjects) {
-            let sum = sums.entry(name.clone()).or_default();
-            sum.0 += subject.wait.of(Kind::Offline);
-            sum.1 += subject.run_ns;
-        }
-        let of = |(wait, run): (u64, u64)| GroupWaits {
-            blamed_ms_per_cpu_s: (run > 0).then(|| wait as f64 / 1e6 / (run as f64 / 1e9)),
-        };
-        sums.into_iter().map(|(name, sums)| (name, of(sums))).collect()
-    }
 }
 
 /// The online and offline cgroups in the hierarchy of the CPU controller (or in the unified hierarchy, if there is
-/// none), and the group name of each online cgroup.
-pub(crate) fn scope(planned: &Planned) -> (Scope, Vec<String>) {
+/// none), a target for each group, and the groups' names.
+pub(crate) fn scope(planned: &Planned) -> (Scope, Names) {
     let actual = &planned.actual;
     let unified = actual.hierarchies.iter().position(|one| one.version == Version::V2);
     let Some(hierarchy) = actual.hierarchy_of(Controller::Cpu).or(unified) else {
-        return (Scope::default(), Vec::new());
+        return (Scope::default(), Names::default());
     };
-    let subjects = |class: Class| {
-        let groups = planned.desired.groups.iter().filter(move |group| group.class == class);
-        groups.flat_map(|group| group.members.iter().map(move |member| (group, member))).filter_map(
-            move |(group, member)| {
-                let found = actual.cgroups.get(&CgroupRef { hierarchy, path: member.path.clone() })?;
-                Some((group.name.to_string(), Subject::Cgroup(found.inode)))
-            },
-        )
+    let groups = |class: Class| planned.desired.groups.iter().filter(move |group| group.class == class);
+    let cgroups = |group: &DesiredGroup| {
+        let found = group.members.iter().filter_map(|member| {
+            let path = member.path.clone();
+            Some((path.clone(), actual.cgroups.get(&CgroupRef { hierarchy, path })?.inode))
+        });
+        found.unzip()
     };
-    let (names, online) = subjects(Class::Online).unzip();
-    let offline = subjects(Class::Offline).map(|(_, subject)| subject).collect();
-    let unified = actual.hierarchies[hierarchy].version == Version::V2;
-    (Scope { online, offline, unified, interrupts: false, ..Scope::default() }, names)
+    let (mut scope, mut names) =
+        (Scope { interrupts: true, by_target: true, ..Scope::default() }, Names::default());
+    for group in groups(Class::Online) {
+        let (paths, ids): (BTreeSet<CgroupPath>, Vec<u64>) = cgroups(group);
+        names.online.push((group.name.to_string(), paths));
+        scope.online.push(Subject::Cgroups(ids));
+    }
+    for group in groups(Class::Offline) {
+        let (_, ids): (BTreeSet<CgroupPath>, Vec<u64>) = cgroups(group);
+        names.offline.push(group.name.to_string());
+        scope.offline.push(Subject::Cgroups(ids));
+    }
+    scope.unified = actual.hierarchies[hierarchy].version == Version::V2;
+    (scope, names)
 }

@@ -19,6 +19,7 @@ pub fn prometheus(snapshot: &Snapshot, age: Duration) -> String {
     guard(&mut out, snapshot);
     machine(&mut out, snapshot);
     groups(&mut out, snapshot);
+    waits(&mut out, snapshot);
     decisions(&mut out, snapshot);
     out.0
 }
@@ -329,6 +330,40 @@ fn groups(out: &mut Text, snapshot: &Snapshot) {
         let kind = if counts { "counter" } else { "gauge" };
         family(&mut out.0, &format!("commensal_group_{name}"), kind, help, &rows);
     }
+}
+
+/// Metrics of what online groups waited for. The labels are bounded: kinds, and groups of the groups file.
+fn waits(out: &mut Text, snapshot: &Snapshot) {
+    let groups = || snapshot.groups.iter();
+    let parts = groups().flat_map(|group| {
+        group.waits.iter().map(|part| {
+            let labels = [
+                ("group", group.name.clone()),
+                ("kind", part.kind.clone()),
+                ("culprit", part.group.clone().unwrap_or_default()),
+            ];
+            (labels.to_vec(), part.total_s)
+        })
+    });
+    out.counter(
+        "commensal_group_wait_seconds_total",
+        "Time that the group's threads waited for a CPU, by who had it meanwhile: a kind of work, and the group whose work it was.",
+        &parts.collect::<Vec<_>>(),
+    );
+    let held = groups().flat_map(|group| {
+        let labels = |kind: &str| vec![("group", group.name.clone()), ("kind", kind.to_owned())];
+        group.held_back.iter().map(move |one| (labels(&one.kind), one.total_s))
+    });
+    out.counter(
+        "commensal_group_held_back_seconds_total",
+        "Time that a limit (of the group or of a cgroup above it), a freezer, an affinity or the hypervisor held the group back; it is not added to the waits, but contained in them or apart from them.",
+        &held.collect::<Vec<_>>(),
+    );
+    out.gauge(
+        "commensal_agent_probe_refused",
+        "Whether the probe cannot be loaded, so that it is not known who has the CPU while groups wait.",
+        &flag(snapshot.no_probe.is_some()),
+    );
 }
 
 fn decisions(out: &mut Text, snapshot: &Snapshot) {

@@ -1,8 +1,8 @@
 //! A consistent snapshot with an example of everything that a view can show, for golden tests.
 
 use crate::snapshot::{
-    Action, Config, Controller, Cost, Drift, Explanation, Group, Input, LastSafeState, Lease, Limit, Machine,
-    Member, Pressure, Queue, Reactions, SCHEMA, Snapshot, Unmet,
+    Action, Config, Controller, Cost, Drift, Explanation, Group, HeldBack, Input, LastSafeState, Lease,
+    Limit, Machine, Member, Pressure, Queue, Reactions, SCHEMA, Snapshot, Unmet, WaitPart,
 };
 use std::sync::Arc;
 
@@ -30,6 +30,7 @@ pub fn snapshot() -> Snapshot {
             ),
         },
         lease: Some(Lease { time_ms: 3_000, guard_pid: Some(4243) }),
+        no_probe: Some("this kernel has no type information".to_owned()),
         safe_state: Some(Arc::new(LastSafeState {
             at: "2026-11-22T04:09:52.750Z".to_owned(),
             why: "the agent died".to_owned(),
@@ -93,6 +94,10 @@ fn limit(key: &str, value: &str, rule: &str) -> Limit {
     Limit { key: key.to_owned(), value: value.to_owned(), why }
 }
 
+fn part(kind: &str, group: Option<&str>, ms_per_s: f64, total_s: f64) -> WaitPart {
+    WaitPart { kind: kind.to_owned(), group: group.map(str::to_owned), ms_per_s, total_s }
+}
+
 fn member(path: &str, own: bool, found_by: &str) -> Member {
     Member { path: path.to_owned(), own, found_by: found_by.to_owned() }
 }
@@ -114,6 +119,24 @@ fn web() -> Group {
         tasks: Some(94),
         run_delay_ms_per_s: Some(12.5),
         blamed_ms_per_cpu_s: Some(7.25),
+        waits: vec![
+            part("offline", Some("etl"), 15.95, 120.5),
+            part("other", None, 4.5, 33.25),
+            part("peers", Some("web"), 0.25, 1.0),
+            part("interrupts", None, 0.0, 0.5),
+        ],
+        held_back: vec![
+            HeldBack {
+                kind: "own-limit".to_owned(),
+                total_s: 61.5,
+                now: Some(
+                    "its own limit: 412 ms of 10000 were throttled by cpu.max of /system.slice/nginx.service \
+                     (20.0 ms of 100.0 ms); raise cpu.max, or use fewer threads"
+                        .to_owned(),
+                ),
+            },
+            HeldBack { kind: "steal".to_owned(), total_s: 1.5, now: None },
+        ],
         preemption_p99_us: Some(28.0),
         throttled_pct: None,
         oom_kills: Some(0),

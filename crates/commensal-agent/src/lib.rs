@@ -40,6 +40,7 @@ mod starvation;
 pub mod status;
 pub mod top;
 mod view;
+mod wait_parts;
 
 pub use error::AgentError;
 pub use safe_record::read as safe_state;

@@ -45,6 +45,9 @@ pub struct Snapshot {
     /// The last time that the guard or an exiting agent put the machine into its safe state; `None` if that has never
     /// happened.
     pub safe_state: Option<Arc<LastSafeState>>,
+    /// Why it is not known who has the CPU while online groups wait: the probe cannot be loaded. `None` if it is loaded,
+    /// or is not wanted.
+    pub no_probe: Option<String>,
     /// State of the machine.
     pub machine: Machine,
     /// State of the groups.
@@ -175,6 +178,11 @@ pub struct Group {
     pub run_delay_ms_per_s: Option<f64>,
     /// Wait for offline work per second of the group's CPU time (ms). Only for online groups, and only with the probe.
     pub blamed_ms_per_cpu_s: Option<f64>,
+    /// The parts of the time that the group's threads waited for a CPU, largest first: who had it meanwhile. Only for
+    /// online groups, and only with the probe.
+    pub waits: Vec<WaitPart>,
+    /// What else held the group back. Only for online groups, and only with the probe.
+    pub held_back: Vec<HeldBack>,
     /// 99th percentile of the delay from the wake-up of an online thread until offline work left the CPU (us), over all
     /// online groups. Only for online groups, and only with the probe.
     pub preemption_p99_us: Option<f64>,
@@ -199,6 +207,34 @@ pub struct Group {
     pub starved_since: Option<String>,
     /// How long the group has starved (s); 0 if it does not starve, `None` if no cgroup of the group is below level 0.
     pub starved_s: Option<f64>,
+}
+
+/// A part of a group's waits for a CPU.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WaitPart {
+    /// Who had the CPU: `other` (work of no group), `real-time`, `peers` (online work, the group's own included),
+    /// `offline`, `kernel`, `interrupts`, or `nobody` (the CPU woke up from idle, or a limit throttled the group).
+    pub kind: String,
+    /// The group whose work it was, if it was that of a group.
+    pub group: Option<String>,
+    /// Time that the threads waited meanwhile (ms per second), over the last tick.
+    pub ms_per_s: f64,
+    /// The same since the agent started (s).
+    pub total_s: f64,
+}
+
+/// Something besides those who had the CPU that held a group back. This time is contained in the waits, or the threads
+/// did not wait meanwhile.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HeldBack {
+    /// `own-limit`, `parent-limit` (of a cgroup above the group's), `frozen`, `affinity` or `steal`.
+    pub kind: String,
+    /// How long it did since the agent started (s). A limit counts each CPU.
+    pub total_s: f64,
+    /// What held the group back at the last look, and what to do about it; `None` if nothing of this kind did.
+    pub now: Option<String>,
 }
 
 /// A cgroup that belongs to a group.

@@ -3,7 +3,7 @@
 use crate::canary::Shown;
 use crate::explain::{is_of, lists};
 use crate::publish::is_stale;
-use crate::snapshot::{Config, Drift, Group, LastSafeState, Machine, Snapshot, Unmet};
+use crate::snapshot::{Config, Drift, Group, LastSafeState, Machine, Snapshot, Unmet, WaitPart};
 use commensal_core::text::{Align, columns, count, printable, visible};
 use commensal_core::units::Bytes;
 use std::fmt::Write as _;
@@ -11,6 +11,8 @@ use std::time::Duration;
 
 /// Number of actions that are shown.
 const ACTIONS: usize = 5;
+/// Minimum wait that is shown (ms per second).
+const LEAST_WAIT_MS: f64 = 0.05;
 
 /// Whether everything requested is in force: no problem, nothing unmet, nothing changed by another program, and the
 /// loop does not hang.
@@ -54,6 +56,7 @@ pub fn text(snapshot: &Snapshot, age: Duration) -> String {
     }
     groups(&mut out, &snapshot.groups, &snapshot.drift);
     queues(&mut out, &snapshot.groups);
+    waits(&mut out, snapshot);
     let first = snapshot.actions.len().saturating_sub(ACTIONS);
     lists(&mut out, &snapshot.unmet, &snapshot.drift, &snapshot.actions[first..]);
     out
@@ -259,6 +262,38 @@ fn queues(out: &mut String, groups: &[Group]) {
         let of = |limit: Option<u32>| limit.map(|limit| format!(" of {limit}")).unwrap_or_default();
         let (run, wait) = (of(queue.max_concurrency), of(queue.max_size));
         let _ = writeln!(out, "  {name}: {}{run} run, {}{wait} wait{held}", queue.running, queue.waiting);
+    }
+}
+
+/// Formats what the online groups' waits were for, and what else held the groups back.
+fn waits(out: &mut String, snapshot: &Snapshot) {
+    let mut lines = String::new();
+    if let Some(why) = &snapshot.no_probe {
+        let _ =
+            writeln!(lines, "  who had the CPU meanwhile is not known: {}", visible(&why.replace('\n', " ")));
+    }
+    for group in &snapshot.groups {
+        let sum: f64 = group.waits.iter().map(|part| part.ms_per_s).sum();
+        let parts = group.waits.iter().filter(|part| part.ms_per_s >= LEAST_WAIT_MS);
+        let parts: Vec<String> = parts.map(|part| format!("{} {:.1}", whose(part), part.ms_per_s)).collect();
+        if !parts.is_empty() {
+            let _ = writeln!(lines, "  {}: {sum:.1}, of these {}", group.name, parts.join(", "));
+        }
+        for text in group.held_back.iter().filter_map(|one| one.now.as_ref()) {
+            let _ = writeln!(lines, "  {}: {}", group.name, visible(text));
+        }
+    }
+    if !lines.is_empty() {
+        let _ = write!(out, "\nwaits for a CPU, ms per second\n{lines}");
+    }
+}
+
+/// Whose work had the CPU while a group waited.
+pub(crate) fn whose(part: &WaitPart) -> String {
+    match (part.kind.as_str(), &part.group) {
+        (kind, None) => kind.to_owned(),
+        ("peers", Some(group)) => format!("online {group}"),
+        (kind, Some(group)) => format!("{kind} {group}"),
     }
 }
 

@@ -1,9 +1,9 @@
 //! Converts the loop's state to a snapshot.
 
-use crate::blame_monitor;
 use crate::controllers::{Decided, Reasons, explained};
 use crate::sense::{GroupRates, Sample};
 use crate::snapshot::{self, Snapshot};
+use crate::wait_parts::WaitParts;
 use commensal_core::desired::{DesiredGroup, Limits};
 use commensal_core::group::Class;
 use commensal_core::knob::KnobId;
@@ -122,6 +122,8 @@ fn one(group: &DesiredGroup, fixed: FixedGroup, rates: &GroupRates) -> snapshot:
         frozen: group.limits.frozen(),
         // Filled in later with data of the probe and the queue.
         blamed_ms_per_cpu_s: None,
+        waits: Vec::new(),
+        held_back: Vec::new(),
         preemption_p99_us: None,
         queue: None,
         freezing_since: None,
@@ -186,13 +188,13 @@ pub fn explain(groups: &mut [snapshot::Group], decided: &Decided, fixed: &mut Fi
 }
 
 /// Adds the probe's measurements to the groups.
-pub fn waits(groups: &mut [snapshot::Group], seen: Option<&blame_monitor::WaitSample>) {
+pub fn waits(groups: &mut [snapshot::Group], preemption_p99_us: Option<f64>, parts: &WaitParts) {
     for group in groups {
-        let of = seen.and_then(|seen| seen.groups.get(&group.name));
-        group.blamed_ms_per_cpu_s = of.and_then(|of| of.blamed_ms_per_cpu_s);
-        if of.is_some() {
-            group.preemption_p99_us = seen.and_then(|seen| seen.online.preemption_p99_us);
-        }
+        let Some(shown) = parts.shown(&group.name) else { continue };
+        group.blamed_ms_per_cpu_s = shown.blamed_ms_per_cpu_s;
+        group.waits.clone_from(&shown.parts);
+        group.held_back = parts.held_back(&group.name);
+        group.preemption_p99_us = preemption_p99_us;
     }
 }
 

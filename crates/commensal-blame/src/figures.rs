@@ -91,7 +91,9 @@ pub struct Culprit {
     pub subject: u32,
     /// Kind of the task: one of [`Kind::OF_CGROUPS`].
     pub kind: Kind,
-    /// Cgroup of the task; `None` if more tasks took turns during one wait than the probe can distinguish.
+    /// Cgroup of the task, or with [`Scope::by_target`](crate::Scope::by_target) the index of its target among the
+    /// online or offline ones, and 0 if it belongs to none. `None` if more tasks took turns during one wait than the probe
+    /// can distinguish.
     pub cgroup: Option<u64>,
 }
 

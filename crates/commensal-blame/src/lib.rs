@@ -37,12 +37,23 @@ pub use verdict::{Bounds, Verdict};
 /// A target of the probe: the cgroup or processes whose threads the probe observes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Subject {
-    /// A cgroup of the CPU controller's hierarchy and everything below it, by its cgroup ID (the inode of its
-    /// directory). If targets are nested, a task belongs to the innermost one.
-    Cgroup(u64),
+    /// Cgroups of the CPU controller's hierarchy and everything below them, by their cgroup IDs (the inodes of their
+    /// directories). If targets are nested, a task belongs to the innermost one.
+    Cgroups(Vec<u64>),
     /// Processes with all their threads and descendants, also those that are started during the measurement. The PIDs are
     /// those of this process's PID namespace. If targets are nested, a process belongs to the nearest of its ancestors.
     Processes(Vec<ProcessId>),
+}
+
+impl Subject {
+    /// The IDs of the target's cgroups.
+    #[must_use]
+    pub fn cgroups(&self) -> &[u64] {
+        match self {
+            Subject::Cgroups(ids) => ids,
+            Subject::Processes(_) => &[],
+        }
+    }
 }
 
 /// The targets of the probe, and its options.
@@ -61,6 +72,8 @@ pub struct Scope {
     /// Whether to sum up waits by command and user for processes that are neither online nor offline. This has a small
     /// cost when a thread waits for such a process, and requires a call of [`WaitProbe::gather`] about once a second.
     pub commands: bool,
+    /// Whether to tell the tasks that held the CPU apart by target instead of by cgroup, so that their number is bounded.
+    pub by_target: bool,
     /// Maximum number of entries in the map of culprits, the cgroups that held the CPU during waits (default: 4096).
     /// Waits whose culprit does not fit are only summed up ([`figures::Counters::full_ns`]).
     pub max_culprits: Option<u32>,

@@ -48,7 +48,7 @@ impl Cgroups {
     /// Returns the cgroup at a path as a target of the probe; `None` if no such cgroup exists.
     #[must_use]
     pub fn subject(&self, path: &CgroupPath) -> Option<Subject> {
-        self.by_path.get(path).copied().map(Subject::Cgroup)
+        self.by_path.get(path).map(|id| Subject::Cgroups(vec![*id]))
     }
 
     /// The paths of all cgroups, as last read.

@@ -28,7 +28,7 @@ pub fn check(host: &dyn Host) -> Result<(), BlameError> {
 /// Returns why the kernel refused to load the probe with EPERM or EACCES: all known causes that apply.
 #[must_use]
 pub fn forbidden(host: &dyn Host) -> String {
-    let status = text(host, "/proc/self/status");
+    let status = text(host, "/proc/thread-self/status");
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     let mut why = Vec::new();
     let effective = field("CapEff:").and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0);
@@ -90,7 +90,7 @@ mod tests {
     fn each_reason_has_its_words() {
         let check = |status: &str, lockdown: &str, expect: &[&str]| {
             let host = kernel("6.1.0", true);
-            host.set_file("/proc/self/status", status);
+            host.set_file("/proc/thread-self/status", status);
             host.set_file("/sys/kernel/security/lockdown", lockdown);
             let said = forbidden(&host);
             assert_eq!(

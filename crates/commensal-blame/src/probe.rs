@@ -217,7 +217,7 @@ impl WaitProbe {
         let targets: Vec<&Vec<ProcessId>> = targets
             .filter_map(|subject| match subject {
                 Subject::Processes(ids) => Some(ids),
-                Subject::Cgroup(_) => None,
+                Subject::Cgroups(_) => None,
             })
             .collect();
         if targets.is_empty() {
@@ -269,18 +269,18 @@ impl WaitProbe {
         if scope.online.len() > MOST_SUBJECTS {
             return Err(BlameError::TooMany(scope.online.len()));
         }
-        let numbers = |scope: &Scope| -> Option<BTreeSet<u64>> {
-            let cgroup = |subject: &Subject| match subject {
-                Subject::Cgroup(id) => Some(*id),
-                Subject::Processes(_) => None,
-            };
-            scope.online.iter().chain(&scope.offline).map(cgroup).collect()
+        let has_processes = |scope: &Scope| {
+            let mut all = scope.online.iter().chain(&scope.offline);
+            all.any(|subject| matches!(subject, Subject::Processes(_)))
+        };
+        let numbers = |scope: &Scope| -> BTreeSet<u64> {
+            scope.online.iter().chain(&scope.offline).flat_map(Subject::cgroups).copied().collect()
         };
         let rest = |scope: &Scope| Scope { online: Vec::new(), offline: Vec::new(), ..scope.clone() };
-        let (Some(before), Some(now)) = (numbers(&self.scope), numbers(scope)) else { return Ok(false) };
-        if rest(&self.scope) != rest(scope) {
+        if has_processes(&self.scope) || has_processes(scope) || rest(&self.scope) != rest(scope) {
             return Ok(false);
         }
+        let (before, now) = (numbers(&self.scope), numbers(scope));
         for gone in before.difference(&now) {
             raised(&TO_LOOK, || self.maps.classes.remove(gone))
                 .map_err(failed("write the targets to the probe's map"))?;
@@ -385,11 +385,13 @@ impl WaitProbe {
     }
 
     fn name_subjects(&mut self, scope: &Scope) -> Result<(), BlameError> {
-        let online =
-            scope.online.iter().enumerate().map(|(index, subject)| (subject, ONLINE | (index as u32) << 8));
-        for (subject, class) in scope.offline.iter().map(|subject| (subject, OFFLINE)).chain(online) {
-            let put = match subject {
-                Subject::Cgroup(id) => self.maps.classes.insert(id, class, 0),
+        let of = |subjects: &[Subject], kind: u32| -> Vec<(Subject, u32)> {
+            let class = |(index, subject): (usize, &Subject)| (subject.clone(), kind | (index as u32) << 8);
+            subjects.iter().enumerate().map(class).collect()
+        };
+        for (subject, class) in of(&scope.offline, OFFLINE).into_iter().chain(of(&scope.online, ONLINE)) {
+            let put = match &subject {
+                Subject::Cgroups(ids) => ids.iter().try_for_each(|id| self.maps.classes.insert(id, class, 0)),
                 Subject::Processes(ids) => ids.iter().try_for_each(|id| {
                     let process: [u8; size_of::<ProcessClass>()] =
                         transmute!(ProcessClass { class, found: 0 });
@@ -432,7 +434,7 @@ fn load(btf: &Btf, scope: &Scope, cpus: usize) -> Result<Ebpf, EbpfError> {
     let processes =
         scope.online.iter().chain(&scope.offline).any(|subject| matches!(subject, Subject::Processes(_)));
     let (unified, processes, verify) = (u8::from(scope.unified), u8::from(processes), u8::from(scope.verify));
-    let by_command = u8::from(scope.commands);
+    let (by_command, by_target) = (u8::from(scope.commands), u8::from(scope.by_target));
     let count = u32::try_from(cpus).unwrap_or(u32::MAX);
     let mut loader = EbpfLoader::new();
     loader.btf(Some(btf)).allow_unsupported_maps();
@@ -440,6 +442,7 @@ fn load(btf: &Btf, scope: &Scope, cpus: usize) -> Result<Ebpf, EbpfError> {
     loader.override_global("processes", &processes, true);
     loader.override_global("verify", &verify, true);
     loader.override_global("by_command", &by_command, true);
+    loader.override_global("by_target", &by_target, true);
     loader.map_max_entries("cpus", count).map_max_entries("rings", count);
     if let Some(most) = scope.max_culprits {
         loader.map_max_entries("culprits", most);

@@ -7,7 +7,7 @@ mod causes;
 mod picture;
 mod text;
 
-pub use causes::Cause;
+pub use causes::{Cause, besides};
 pub use picture::escape;
 
 use crate::Histogram;

@@ -1,15 +1,17 @@
-//! What else can keep a target's threads from a CPU, as far as files tell: its own CPU limit and those of the cgroups above and below
-//! it, a freezer, CPUs that its threads may not use, and the hypervisor. The probe sees only who had the CPU meanwhile.
+//! What else can keep a target's threads from a CPU, as far as files tell: its own CPU limit and those of the cgroups
+//! above and below it, a freezer, CPUs that its threads may not use, and the hypervisor. The probe sees only who had the
+//! CPU meanwhile.
 
 use crate::Subject;
 use crate::names::Cgroups;
-use commensal_core::actual::CgroupPath;
+use commensal_core::actual::{CgroupPath, Hierarchy};
 use commensal_core::cpuset::CpuSet;
 use commensal_host::{Host, below};
 use commensal_sensors::freezer::{Frozen, frozen_by};
 use commensal_sensors::machine;
 use commensal_sensors::mounts;
 use commensal_sensors::processes::places;
+use commensal_sensors::usage::{CpuLimit, GroupDirs};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -21,7 +23,7 @@ const PROCESSES: usize = 64;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Surroundings {
     /// CPU limits by cgroup.
-    pub limits: BTreeMap<CgroupPath, CpuLimit>,
+    pub limits: BTreeMap<CgroupPath, Limit>,
     /// Cgroups that freeze processes of the targets.
     pub frozen: BTreeSet<Frozen>,
     /// CPUs that the targets' processes may use; empty if unknown.
@@ -30,34 +32,42 @@ pub struct Surroundings {
     pub steal_us: Option<u64>,
 }
 
-/// A CPU limit of a cgroup.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct CpuLimit {
-    /// The file with the limit.
-    pub file: &'static str,
-    /// CPU time per period (us), and the period (us).
-    pub quota_us: u64,
-    /// The period (us).
-    pub period_us: u64,
-    /// How long the cgroup's threads were not allowed to run, summed over the CPUs (ns).
-    pub throttled_ns: u64,
+/// A CPU limit that holds targets back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limit {
+    /// The limit.
+    pub cpu: CpuLimit,
+    /// Whether it is that of a cgroup above the targets.
+    pub above: bool,
 }
 
 impl Surroundings {
     /// Reads the surroundings of these targets.
     pub fn read(host: &mut dyn Host, cgroups: Option<&Cgroups>, subjects: &[Subject]) -> Surroundings {
         let hierarchies = mounts::hierarchies(host).unwrap_or_default();
-        let mut found = Surroundings {
-            steal_us: machine::cpu_time(host).and_then(|time| time.steal_us),
-            ..Surroundings::default()
-        };
-        let (limiting, pids) = targets(host, cgroups, subjects);
-        if let Some(cgroups) = cgroups {
-            let limits = limiting.into_iter().take(CGROUPS).filter_map(|path| {
-                let dir = below(Path::new(&cgroups.mount), path.as_str());
-                limit(host, &dir, cgroups.unified).map(|limit| (path, limit))
-            });
-            found.limits = limits.collect();
+        let (own, pids) = targets(host, cgroups, subjects);
+        Surroundings::of(host, &hierarchies, &own, &pids)
+    }
+
+    /// Reads the surroundings of a target with these cgroups and processes.
+    pub fn of(
+        host: &mut dyn Host,
+        hierarchies: &[Hierarchy],
+        own: &BTreeSet<CgroupPath>,
+        pids: &[u32],
+    ) -> Surroundings {
+        let steal_us = machine::cpu_time(host).and_then(|time| time.steal_us);
+        let mut found = Surroundings { steal_us, ..Surroundings::default() };
+        let mut limiting: BTreeSet<CgroupPath> = own.iter().flat_map(CgroupPath::ancestors).collect();
+        limiting.extend(own.iter().cloned());
+        limiting.retain(|path| path.depth() > 0);
+        if let Some(hierarchy) = Hierarchy::of_threads(hierarchies) {
+            for path in limiting.into_iter().take(CGROUPS) {
+                let dirs = GroupDirs::open(host, std::slice::from_ref(hierarchy), &path);
+                let above = !own.contains(&path);
+                found.limits.extend(dirs.cpu_limit(host).map(|cpu| (path, Limit { cpu, above })));
+                dirs.close(host);
+            }
         }
         for pid in pids.iter().take(PROCESSES) {
             let read = |file: &str| host.read_file(Path::new(&format!("/proc/{pid}/{file}")));
@@ -65,7 +75,7 @@ impl Surroundings {
             let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
             found.allowed =
                 found.allowed.union(&allowed.and_then(|list| list.trim().parse().ok()).unwrap_or_default());
-            found.frozen.extend(frozen_by(host, *pid, &hierarchies));
+            found.frozen.extend(frozen_by(host, *pid, hierarchies));
         }
         found
     }
@@ -75,8 +85,8 @@ impl Surroundings {
     pub fn since(&self, earlier: &Surroundings) -> Surroundings {
         let mut came = self.clone();
         for (path, limit) in &mut came.limits {
-            let before = earlier.limits.get(path).map_or(0, |limit| limit.throttled_ns);
-            limit.throttled_ns = limit.throttled_ns.saturating_sub(before);
+            let before = earlier.limits.get(path).map_or(0, |limit| limit.cpu.throttled_us);
+            limit.cpu.throttled_us = limit.cpu.throttled_us.saturating_sub(before);
         }
         came.frozen.extend(earlier.frozen.iter().cloned());
         came.steal_us = self.steal_us.zip(earlier.steal_us).map(|(now, then)| now.saturating_sub(then));
@@ -84,68 +94,42 @@ impl Surroundings {
     }
 }
 
-/// The cgroups whose limits hold threads of the targets back, and the targets' processes.
+/// The cgroups of the targets, and the targets' processes.
 fn targets(
     host: &mut dyn Host,
     cgroups: Option<&Cgroups>,
     subjects: &[Subject],
 ) -> (BTreeSet<CgroupPath>, Vec<u32>) {
-    let (mut limiting, mut pids) = (BTreeSet::new(), Vec::new());
+    let (mut own, mut pids) = (BTreeSet::new(), Vec::new());
     for subject in subjects {
-        match subject {
-            Subject::Cgroup(id) => {
-                let Some((cgroups, path)) = cgroups.and_then(|all| Some((all, all.path(*id)?))) else {
-                    continue;
-                };
-                limiting.extend(path.ancestors());
-                let inside: Vec<&CgroupPath> = cgroups.paths().filter(|one| path.contains(one)).collect();
-                limiting.extend(inside.iter().map(|one| (*one).clone()));
-                for one in inside.into_iter().take(CGROUPS) {
-                    let file = below(Path::new(&cgroups.mount), one.as_str()).join("cgroup.procs");
-                    let procs = host.read_file(&file).unwrap_or_default();
-                    pids.extend(procs.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
-                    if pids.len() >= PROCESSES {
-                        break;
-                    }
-                }
+        let Some(cgroups) = cgroups else {
+            if let Subject::Processes(ids) = subject {
+                pids.extend(ids.iter().map(|id| id.pid));
             }
-            Subject::Processes(ids) => {
-                for id in ids.iter().take(PROCESSES) {
-                    pids.push(id.pid);
-                    let Some(cgroups) = cgroups else { continue };
-                    let file = PathBuf::from(format!("/proc/{id}/cgroup"));
-                    // Cgroups below those of a process do not limit it.
-                    for path in places(host, &file, &cgroups.found.hierarchies).into_values() {
-                        limiting.extend(path.ancestors());
-                        limiting.insert(path);
-                    }
+            continue;
+        };
+        for path in subject.cgroups().iter().filter_map(|id| cgroups.path(*id)) {
+            let inside: Vec<&CgroupPath> = cgroups.paths().filter(|one| path.contains(one)).collect();
+            own.extend(inside.iter().map(|one| (*one).clone()));
+            for one in inside.into_iter().take(CGROUPS) {
+                if pids.len() >= PROCESSES {
+                    break;
                 }
+                let file = below(Path::new(&cgroups.mount), one.as_str()).join("cgroup.procs");
+                let procs = host.read_file(&file).unwrap_or_default();
+                pids.extend(procs.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
+            }
+        }
+        if let Subject::Processes(ids) = subject {
+            for id in ids.iter().take(PROCESSES) {
+                pids.push(id.pid);
+                let file = PathBuf::from(format!("/proc/{id}/cgroup"));
+                // Cgroups below those of a process do not limit it.
+                own.extend(places(host, &file, &cgroups.found.hierarchies).into_values());
             }
         }
     }
-    limiting.retain(|path| path.depth() > 0);
-    (limiting, pids)
-}
-
-/// The CPU limit of the cgroup with this directory; `None` if it has none.
-fn limit(host: &dyn Host, dir: &Path, unified: bool) -> Option<CpuLimit> {
-    let read = |file: &str| host.read_file(&dir.join(file)).ok();
-    let (file, quota, period) = if unified {
-        let text = read("cpu.max")?;
-        let (quota, period) = text.trim().split_once(' ')?;
-        ("cpu.max", quota.parse().ok()?, period.parse().ok()?)
-    } else {
-        let quota = read("cpu.cfs_quota_us")?.trim().parse::<u64>().ok()?;
-        ("cpu.cfs_quota_us", quota, read("cpu.cfs_period_us")?.trim().parse().ok()?)
-    };
-    let stat = read("cpu.stat")?;
-    let field =
-        |name: &str| stat.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
-    let throttled_ns = match unified {
-        true => field("throttled_usec ")? * 1_000,
-        false => field("throttled_time ")?,
-    };
-    Some(CpuLimit { file, quota_us: quota, period_us: period, throttled_ns })
+    (own, pids)
 }
 
 #[cfg(test)]
@@ -186,19 +170,21 @@ mod tests {
                 Subject::Processes(vec![ProcessId { pid, start_ticks }])
             };
             let cgroup = |path: &str| cgroups.subject(&CgroupPath::new(path)).unwrap();
-            for (subject, expected) in [
-                (process(""), &[][..]),
-                (process("/other"), &["/other"]),
-                (process("/web/inner/deep"), &["/web", "/web/inner", "/web/inner/deep"]),
-                (cgroup("/web/inner"), &["/web", "/web/inner", "/web/inner/deep"]),
-                (cgroup("/web"), &["/web", "/web/inner", "/web/inner/deep"]),
-                (cgroup("/other"), &["/other"]),
+            for (subject, expected, above_it) in [
+                (process(""), &[][..], 0),
+                (process("/other"), &["/other"], 0),
+                (process("/web/inner/deep"), &["/web", "/web/inner", "/web/inner/deep"], 2),
+                (cgroup("/web/inner"), &["/web", "/web/inner", "/web/inner/deep"], 1),
+                (cgroup("/web"), &["/web", "/web/inner", "/web/inner/deep"], 0),
+                (cgroup("/other"), &["/other"], 0),
             ] {
                 let found =
                     Surroundings::read(&mut fake.another(), Some(&cgroups), std::slice::from_ref(&subject));
                 let paths: Vec<&str> = found.limits.keys().map(CgroupPath::as_str).collect();
                 assert_eq!(paths, expected, "{mount}: {subject:?}");
-                assert!(found.limits.values().all(|limit| limit.throttled_ns == 7_000), "{found:?}");
+                assert!(found.limits.values().all(|limit| limit.cpu.throttled_us == 7), "{found:?}");
+                let above = found.limits.values().filter(|limit| limit.above).count();
+                assert_eq!(above, above_it, "{mount}: {subject:?}");
             }
         }
     }

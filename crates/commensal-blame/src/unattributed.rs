@@ -32,10 +32,11 @@ impl Unattributed {
                     let same = ids.iter().filter(|id| start_ticks(host, id.pid) == Some(id.start_ticks));
                     pids.extend(same.map(|id| id.pid));
                 }
-                Subject::Cgroup(id) => {
+                Subject::Cgroups(ids) => {
                     let Some(cgroups) = cgroups else { continue };
-                    let Some(path) = cgroups.path(*id) else { continue };
-                    members(host, &cgroups.mount, path, &mut pids);
+                    for path in ids.iter().filter_map(|id| cgroups.path(*id)) {
+                        members(host, &cgroups.mount, path, &mut pids);
+                    }
                 }
             }
         }

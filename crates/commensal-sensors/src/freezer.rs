@@ -2,6 +2,7 @@
 
 use crate::processes::places;
 use commensal_core::actual::{CgroupPath, Hierarchy};
+use commensal_core::knob::{Controller, Version};
 use commensal_host::{Host, below};
 use std::path::Path;
 
@@ -27,7 +28,9 @@ pub struct Frozen {
 pub fn frozen_by(host: &mut dyn Host, pid: u32, hierarchies: &[Hierarchy]) -> Option<Frozen> {
     let places = places(host, Path::new(&format!("/proc/{pid}/cgroup")), hierarchies);
     places.into_iter().find_map(|(index, place)| {
-        let mount = &hierarchies.get(index)?.mount;
+        let can_freeze =
+            |one: &&Hierarchy| one.version == Version::V2 || one.controllers.contains(&Controller::Freezer);
+        let mount = &hierarchies.get(index).filter(can_freeze)?.mount;
         place.ancestors().into_iter().chain([place]).find_map(|path| {
             let dir = host.open(&below(Path::new(mount), path.as_str())).ok()?;
             let is = |(file, thawed): &(&str, &str)| {

@@ -16,6 +16,19 @@ pub struct GroupDirs {
     dirs: Vec<(Version, Controllers, Dir)>,
 }
 
+/// A CPU limit of a group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CpuLimit {
+    /// The file with the limit.
+    pub file: &'static str,
+    /// CPU time per period (us).
+    pub quota_us: u64,
+    /// The period (us).
+    pub period_us: u64,
+    /// How long the group's threads were not allowed to run so far, summed over the CPUs (us).
+    pub throttled_us: u64,
+}
+
 /// A set of controllers, one bit each: an agent keeps thousands of them.
 #[derive(Debug, Clone, Copy)]
 struct Controllers(u8);
@@ -135,6 +148,25 @@ impl GroupDirs {
         GroupUse { cpu_us: self.cpu_us(host), ..self.others(host) }
     }
 
+    /// Reads the group's CPU limit; `None` if it has none.
+    pub fn cpu_limit(&self, host: &mut dyn Host) -> Option<CpuLimit> {
+        let (version, dir) = self.of(Controller::Cpu)?;
+        let (file, quota_us, period_us) = match version {
+            Version::V1 => {
+                // -1 means no limit.
+                let quota_us = number(host, dir, "cpu.cfs_quota_us")?;
+                ("cpu.cfs_quota_us", quota_us, number(host, dir, "cpu.cfs_period_us")?)
+            }
+            Version::V2 => {
+                let text = host.read(dir, "cpu.max").ok()?;
+                let (quota, period) = text.trim().split_once(' ')?;
+                ("cpu.max", quota.parse().ok()?, period.parse().ok()?)
+            }
+        };
+        let throttled_us = throttled_us(&host.read(dir, "cpu.stat").ok()?, version)?;
+        Some(CpuLimit { file, quota_us, period_us, throttled_us })
+    }
+
     /// Returns the current memory use in and below the group, in bytes.
     pub fn memory_bytes(&self, host: &mut dyn Host) -> Option<u64> {
         let (version, dir) = self.of(Controller::Memory)?;
@@ -153,10 +185,7 @@ impl GroupDirs {
         {
             used.nr_periods = field(&stat, "nr_periods");
             used.nr_throttled = field(&stat, "nr_throttled");
-            used.throttled_us = match version {
-                Version::V1 => field(&stat, "throttled_time").map(|ns| ns / 1_000),
-                Version::V2 => field(&stat, "throttled_usec"),
-            };
+            used.throttled_us = throttled_us(&stat, version);
         }
         used.memory_bytes = self.memory_bytes(host);
         used.oom_kills = self.out_of_memory(host).kills;
@@ -170,6 +199,14 @@ impl GroupDirs {
             used.pressure = pressure::group(host, *dir);
         }
         used
+    }
+}
+
+/// Time that the limit throttled the group so far (us), from its `cpu.stat`.
+fn throttled_us(stat: &str, version: Version) -> Option<u64> {
+    match version {
+        Version::V1 => field(stat, "throttled_time").map(|ns| ns / 1_000),
+        Version::V2 => field(stat, "throttled_usec"),
     }
 }
 

@@ -22,7 +22,7 @@ pub(super) struct Sensing {
     pub blame_monitor: BlameMonitor,
     /// The probe's sample from between two ticks. The next tick passes it to the controllers.
     pub between_ticks: Option<WaitSample>,
-    /// The sample that the controllers received last.
+    /// The last sample.
     pub shown_waits: Option<WaitSample>,
     /// CPUs that online groups used, as of the last tick.
     pub online_cpus: Option<f64>,
@@ -97,12 +97,18 @@ impl Sensing {
         sample
     }
 
-    /// Returns the probe's sample for the controllers, if a group has a latency target. A sample that was taken between
-    /// two ticks is the most recent one.
-    pub fn waits(&mut self, host: &dyn Host, now_ms: u64, target_us: Option<f64>) -> Option<WaitSample> {
-        let between = self.between_ticks.take();
-        target_us?;
-        between.or_else(|| self.blame_monitor.look(host, now_ms))
+    /// Returns the probe's sample. One that was taken between two ticks is the most recent one.
+    pub fn waits(
+        &mut self,
+        host: &mut dyn Host,
+        now_ms: u64,
+        hierarchies: &[Hierarchy],
+    ) -> Option<WaitSample> {
+        let sample = self.between_ticks.take().or_else(|| self.blame_monitor.look(host, now_ms));
+        if sample.is_some() {
+            self.blame_monitor.parts.look_around(host, now_ms, hierarchies);
+        }
+        sample
     }
 }
 

@@ -26,7 +26,9 @@ impl Agent<'_> {
         shown.machine.memory_available_bytes = self.sensing.available.map(|bytes| bytes.0);
         shown.controllers.clone_from(&self.decisions.decided.shown);
         view::explain(&mut shown.groups, &self.decisions.decided, &mut self.actuation.facts.fixed);
-        view::waits(&mut shown.groups, self.sensing.shown_waits.as_ref());
+        let preemption_p99_us =
+            self.sensing.shown_waits.as_ref().and_then(|seen| seen.online.preemption_p99_us);
+        view::waits(&mut shown.groups, preemption_p99_us, &self.sensing.blame_monitor.parts);
         self.sensing.levels.show(now.ms, &mut shown.groups);
         let missed = self.sensing.blame_monitor.absent.as_ref().filter(|_| self.options.probe);
         // The probe is loaded once the first round has made the cgroups.
@@ -36,6 +38,7 @@ impl Agent<'_> {
                 .problems
                 .push(format!("waits of online groups cannot be attributed to offline work: {why}"));
         }
+        shown.no_probe = self.sensing.blame_monitor.refused().map(str::to_owned);
         shown.schema = snapshot::SCHEMA.to_owned();
         shown.version.clone_from(&self.options.version);
         shown.pid = std::process::id();

@@ -144,6 +144,9 @@ const fn column(title: &'static str, width: [u16; 2], figure: bool, rank: u8) ->
     Column { title, width, figure, rank }
 }
 
+/// Minimum wait from which the group that caused most of it is named (ms per second).
+const SHOWN_WAIT_MS: f64 = 5.0;
+
 const COLUMNS: [Column; 11] = [
     column("GROUP", [10, 64], false, 0),
     column("CLASS", [7, 7], false, 5),
@@ -263,6 +266,9 @@ fn figures(snapshot: &Snapshot, group: &Group) -> [String; COLUMNS.len()] {
     if group.starved_since.is_some() {
         notes.push("starved".to_owned());
     }
+    if let Some(part) = group.waits.first().filter(|part| part.ms_per_s >= SHOWN_WAIT_MS) {
+        notes.push(format!("<{}", part.group.as_ref().unwrap_or(&part.kind)));
+    }
     if let Some(queue) = &group.queue {
         let held = if queue.held.is_some() { "!" } else { "" };
         notes.push(format!("q{}+{}{held}", queue.running, queue.waiting));
@@ -270,6 +276,12 @@ fn figures(snapshot: &Snapshot, group: &Group) -> [String; COLUMNS.len()] {
     if drifts > 0 {
         notes.push(format!("d{drifts}"));
     }
+    let waits = group.waits.iter().any(|part| part.kind == "offline" && part.ms_per_s >= SHOWN_WAIT_MS);
+    let blame = match group.blamed_ms_per_cpu_s {
+        // It waits for offline work and has no CPU time at all.
+        None if waits => "inf".to_owned(),
+        blamed => whole(blamed),
+    };
     let memory = match (group.memory_bytes, group.memory_max_bytes) {
         (Some(used), Some(max)) => format!("{}/{}", short_bytes(used as f64), short_bytes(max as f64)),
         (used, _) => used.map_or("-".to_owned(), |used| short_bytes(used as f64)),
@@ -281,7 +293,7 @@ fn figures(snapshot: &Snapshot, group: &Group) -> [String; COLUMNS.len()] {
         cpu.map_or("-", |limit| limit.value.strip_suffix(" CPUs").unwrap_or(&limit.value)).to_owned(),
         memory,
         whole(group.run_delay_ms_per_s),
-        whole(group.blamed_ms_per_cpu_s),
+        blame,
         whole(group.throttled_pct),
         whole(group.pressure.cpu_pct),
         disk,
@@ -362,13 +374,14 @@ fn keys(top: &Top, width: u16) -> Line<'_> {
     Line::from(Span::styled(whole(&parts, width), style(top, Color::DarkGray)))
 }
 
-const HELP: [&str; 20] = [
+const HELP: [&str; 21] = [
     "CPUS     CPUs used during the last tick",
     "LIMIT    quota or CPU set in force",
     "MEMORY   used / hard limit",
     "DELAY    wait for a CPU, ms per second",
     "BLAME    part of it due to offline work,",
     "         ms per second on a CPU (the probe)",
+    "<etl     the group or kind that it waited for most",
     "THR%     quota periods that were throttled",
     "PSI%     time in which some task waited for a CPU",
     "IO       bytes per second from and to disks",

@@ -78,8 +78,8 @@ impl World {
         }
         let group = std::fs::metadata(&ours.cpu).unwrap().ino();
         let scope = Scope {
-            online: vec![Subject::Cgroup(group)],
-            offline: vec![Subject::Cgroup(group + 1)],
+            online: vec![Subject::Cgroups(vec![group])],
+            offline: vec![Subject::Cgroups(vec![group + 1])],
             ..Scope::default()
         };
         let probe = WaitProbe::attach(&LinuxHost::new(), &scope).ok();
@@ -200,8 +200,11 @@ fn on_others<'a>(world: &'a World) -> Vec<Function<'a>> {
 fn on_files<'a>(world: &'a World) -> Vec<Function<'a>> {
     let [state, engine, shared] =
         ["state", "engine.sock", "shared"].map(|name| world.folder.path().join(name));
-    let scope =
-        || Scope { online: vec![Subject::Cgroup(1)], offline: vec![Subject::Cgroup(2)], ..Scope::default() };
+    let scope = || Scope {
+        online: vec![Subject::Cgroups(vec![1])],
+        offline: vec![Subject::Cgroups(vec![2])],
+        ..Scope::default()
+    };
     vec![
         ("pressure in windows of 0.5 s", Box::new(|_| told_of_pressure())),
         (

@@ -154,8 +154,19 @@ impl WaitProbe {
     /// # Errors
     /// Returns an error if a map cannot be read.
     pub fn read(&self, host: &dyn Host) -> Result<Figures, BlameError> {
-        let states = raised(&TO_LOOK, || self.states())?;
-        let (totals, open) = raised(&TO_LOOK, || self.sums(&states))?;
+        let mut figures = raised(&TO_LOOK, || self.by_culprit(host))?;
+        for program in &self.programs {
+            let info = format!("/proc/self/fdinfo/{}", program.as_fd().as_raw_fd());
+            let info = host.read_file(Path::new(&info)).unwrap_or_default();
+            let skipped = info.lines().find_map(|line| line.strip_prefix("recursion_misses:"));
+            figures.skipped += skipped.and_then(|skipped| skipped.trim().parse::<u64>().ok()).unwrap_or(0);
+        }
+        Ok(figures)
+    }
+
+    fn by_culprit(&self, host: &dyn Host) -> Result<Figures, BlameError> {
+        let states = self.states()?;
+        let (totals, open) = self.sums(&states)?;
         let now = totals.time_ns;
         let mut cpu = ByKind::default();
         let mut culprits: BTreeMap<Culprit, u64> = BTreeMap::new();
@@ -192,14 +203,7 @@ impl WaitProbe {
                 Err(error) => return Err(failed("read the probe's maps")(error)),
             }
         }
-        let mut figures = Figures { cpu, idle_ns, culprits, commands: commands.sums(), ..totals };
-        for program in &self.programs {
-            let info = format!("/proc/self/fdinfo/{}", program.as_fd().as_raw_fd());
-            let info = host.read_file(Path::new(&info)).unwrap_or_default();
-            let skipped = info.lines().find_map(|line| line.strip_prefix("recursion_misses:"));
-            figures.skipped += skipped.and_then(|skipped| skipped.trim().parse::<u64>().ok()).unwrap_or(0);
-        }
-        Ok(figures)
+        Ok(Figures { cpu, idle_ns, culprits, commands: commands.sums(), ..totals })
     }
 
     /// Collects the time of processes by command, before the probe discards the names of processes that have exited.

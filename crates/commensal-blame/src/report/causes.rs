@@ -2,9 +2,9 @@
 
 use super::text::time;
 use super::{GENERATOR, OWN_PEERS, Report, Row};
-use crate::figures::{Figures, Kind};
-use crate::surroundings::{CpuLimit, Surroundings};
-use commensal_core::cpuset::CpuSet;
+use crate::figures::{ByKind, Figures, Kind};
+use crate::surroundings::{Limit, Surroundings};
+use commensal_core::actual::CgroupPath;
 use commensal_core::text::visible;
 use serde::Serialize;
 
@@ -12,6 +12,10 @@ use serde::Serialize;
 const CAUSE: f64 = 0.1;
 /// Minimum share of the measurement for which a CPU that the targets may not use must be idle.
 const UNUSED: f64 = 0.5;
+/// Minimum share of the measurement that the hypervisor must take.
+const STOLEN: f64 = 0.01;
+const FROZEN: &str = "frozen";
+const AFFINITY: &str = "affinity";
 /// Largest number of causes.
 const CAUSES: usize = 3;
 const MS: f64 = 1e6;
@@ -19,7 +23,7 @@ const MS: f64 = 1e6;
 /// Something that kept the targets from a CPU.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Cause {
-    /// `own-limit`, `frozen`, `affinity`, `steal`, or a kind of culprit.
+    /// `own-limit`, `parent-limit` (of a cgroup above the targets), `frozen`, `affinity`, `steal`, or a kind of culprit.
     pub cause: &'static str,
     /// How long it did (ms). A limit counts each CPU, and a wait each thread.
     pub ms: f64,
@@ -40,79 +44,90 @@ impl Cause {
 impl Report {
     /// Adds the causes. `figures` are those of the report, and `around` came in the same time.
     pub fn explain(&mut self, figures: &Figures, around: &Surroundings) {
-        let length_ms = self.seconds * 1e3;
+        let (frozen, others): (Vec<Cause>, Vec<Cause>) =
+            besides(figures, &figures.wait, around).into_iter().partition(|cause| cause.cause == FROZEN);
         let mut causes: Vec<Cause> =
-            around.limits.iter().map(|(path, limit)| own_limit(path.as_str(), limit, length_ms)).collect();
-        causes.extend(self.culprits.iter().filter_map(behind));
-        causes.retain(|cause| cause.ms > 0.0 && cause.ms >= CAUSE * self.wait_ms);
-        causes.extend(self.unused(figures, &around.allowed));
-        let steal_ms = around.steal_us.unwrap_or(0) as f64 / 1e3;
-        if steal_ms >= CAUSE * self.wait_ms && steal_ms >= CAUSE / 10.0 * length_ms {
-            causes.push(Cause {
-                cause: "steal",
-                ms: steal_ms,
-                what: format!("the hypervisor took {} from the CPUs (steal)", time(steal_ms)),
-                advice: "that time counts for whoever had the CPU; ask for CPUs that are not shared"
-                    .to_owned(),
-            });
-        }
+            others.into_iter().chain(self.culprits.iter().filter_map(behind)).collect();
+        causes
+            .retain(|cause| cause.ms > 0.0 && (cause.ms >= CAUSE * self.wait_ms || cause.cause == AFFINITY));
         // Load that this program generates is no program that the service lives with, however long it takes.
         let rank = |cause: &Cause| cause.cause == GENERATOR;
         causes.sort_by(|a, b| rank(a).cmp(&rank(b)).then(b.ms.total_cmp(&a.ms)));
         causes.truncate(CAUSES);
         // A frozen thread waits for no CPU, so it has no place in this order.
-        causes.splice(
-            0..0,
-            around.frozen.iter().map(|frozen| Cause {
-                cause: "frozen",
-                ms: length_ms,
-                what: format!(
-                    "{} is frozen, so its threads neither run nor wait",
-                    visible(frozen.path.as_str())
-                ),
-                advice: format!("write {} to its {}", frozen.thawed, frozen.file),
-            }),
-        );
+        causes.splice(0..0, frozen);
         self.causes = causes;
-    }
-
-    /// Whether CPUs were idle that the targets may not use, while they waited for others.
-    fn unused(&self, figures: &Figures, allowed: &CpuSet) -> Option<Cause> {
-        let waited = self.culprits.iter().filter(|row| row.kind != Kind::Idle.name());
-        let waited: f64 = waited.map(|row| row.ms).sum();
-        let idle = |cpu: u32| {
-            let ns = figures.idle_ns.get(cpu as usize).copied().unwrap_or(0);
-            ns as f64 / figures.time_ns.max(1) as f64
-        };
-        let all = 0..figures.idle_ns.len() as u32;
-        let free = all
-            .filter(|cpu| !allowed.contains(*cpu) && idle(*cpu) >= UNUSED)
-            .max_by(|a, b| idle(*a).total_cmp(&idle(*b)))?;
-        if allowed.is_empty() || waited < CAUSE * self.seconds * 1e3 {
-            return None;
-        }
-        Some(Cause {
-            cause: "affinity",
-            ms: waited.min(figures.idle_ns[free as usize] as f64 / MS),
-            what: format!(
-                "its threads may use CPU {allowed} only, and CPU {free} was idle for {:.0} % of the time",
-                idle(free) * 100.0
-            ),
-            advice: "let them use it (taskset, cpuset.cpus)".to_owned(),
-        })
     }
 }
 
-fn own_limit(path: &str, limit: &CpuLimit, length_ms: f64) -> Cause {
-    let ms = limit.throttled_ns as f64 / MS;
-    let (path, file) = (visible(path), limit.file);
+/// What kept a target from a CPU besides those who had the CPU meanwhile: limits, freezers, an affinity, and the
+/// hypervisor. `figures` came in the same time as `around`, and `wait` is that of the target.
+#[must_use]
+pub fn besides(figures: &Figures, wait: &ByKind, around: &Surroundings) -> Vec<Cause> {
+    let length_ms = figures.time_ns as f64 / MS;
+    let mut causes: Vec<Cause> =
+        around.limits.iter().map(|(path, limit)| throttled(path, limit, length_ms)).collect();
+    causes.retain(|cause| cause.ms > 0.0);
+    causes.extend(unused(figures, wait, around));
+    let steal_ms = around.steal_us.unwrap_or(0) as f64 / 1e3;
+    if steal_ms >= STOLEN * length_ms {
+        causes.push(Cause {
+            cause: "steal",
+            ms: steal_ms,
+            what: format!("the hypervisor took {} from the CPUs (steal)", time(steal_ms)),
+            advice: "that time counts for whoever had the CPU; ask for CPUs that are not shared".to_owned(),
+        });
+    }
+    causes.extend(around.frozen.iter().map(|frozen| Cause {
+        cause: FROZEN,
+        ms: length_ms,
+        what: format!("{} is frozen, so its threads neither run nor wait", visible(frozen.path.as_str())),
+        advice: format!("write {} to its {}", frozen.thawed, frozen.file),
+    }));
+    causes
+}
+
+/// Whether CPUs were idle that a target may not use, while it waited for others.
+fn unused(figures: &Figures, wait: &ByKind, around: &Surroundings) -> Option<Cause> {
+    let allowed = &around.allowed;
+    let waited = (wait.sum() - wait.of(Kind::Idle)) as f64 / MS;
+    let idle = |cpu: u32| {
+        let ns = figures.idle_ns.get(cpu as usize).copied().unwrap_or(0);
+        ns as f64 / figures.time_ns.max(1) as f64
+    };
+    let all = 0..figures.idle_ns.len() as u32;
+    let free = all
+        .filter(|cpu| !allowed.contains(*cpu) && idle(*cpu) >= UNUSED)
+        .max_by(|a, b| idle(*a).total_cmp(&idle(*b)))?;
+    if allowed.is_empty() || waited < CAUSE * figures.time_ns as f64 / MS {
+        return None;
+    }
+    Some(Cause {
+        cause: AFFINITY,
+        ms: waited.min(figures.idle_ns[free as usize] as f64 / MS),
+        what: format!(
+            "its threads may use CPU {allowed} only, and CPU {free} was idle for {:.0} % of the time",
+            idle(free) * 100.0
+        ),
+        advice: "let them use it (taskset, cpuset.cpus)".to_owned(),
+    })
+}
+
+/// A limit that throttled the target.
+fn throttled(path: &CgroupPath, limit: &Limit, length_ms: f64) -> Cause {
+    let ms = limit.cpu.throttled_us as f64 / 1e3;
+    let (path, file) = (visible(path.as_str()), limit.cpu.file);
+    let (cause, whose) = match limit.above {
+        true => ("parent-limit", "the limit of a cgroup above it"),
+        false => ("own-limit", "its own limit"),
+    };
     Cause {
-        cause: "own-limit",
+        cause,
         ms,
         what: format!(
-            "its own limit: {ms:.0} ms of {length_ms:.0} were throttled by {file} of {path} ({} of {})",
-            time(limit.quota_us as f64 / 1e3),
-            time(limit.period_us as f64 / 1e3)
+            "{whose}: {ms:.0} ms of {length_ms:.0} were throttled by {file} of {path} ({} of {})",
+            time(limit.cpu.quota_us as f64 / 1e3),
+            time(limit.cpu.period_us as f64 / 1e3)
         ),
         advice: format!("raise {file}, or use fewer threads"),
     }
@@ -162,10 +177,11 @@ fn behind(row: &Row) -> Option<Cause> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figures::{ByKind, Culprit};
+    use crate::figures::Culprit;
     use crate::{Bounds, Labels};
-    use commensal_core::actual::CgroupPath;
+    use commensal_core::cpuset::CpuSet;
     use commensal_sensors::freezer::Frozen;
+    use commensal_sensors::usage::CpuLimit;
 
     /// A look of one second in which a thread waited for 800 ms, behind this kind of work.
     fn causes(kind: Kind, around: &Surroundings) -> Vec<Cause> {
@@ -186,14 +202,15 @@ mod tests {
 
     #[test]
     fn each_cause_has_a_name_and_an_advice() {
-        let limited = |throttled_ms: u64| {
-            let limit = CpuLimit {
+        let limited = |throttled_ms: u64, above: bool| {
+            let cpu = CpuLimit {
                 file: "cpu.max",
                 quota_us: 20_000,
                 period_us: 100_000,
-                throttled_ns: throttled_ms * 1_000_000,
+                throttled_us: throttled_ms * 1_000,
             };
-            Surroundings { limits: [(CgroupPath::new("/web"), limit)].into(), ..Surroundings::default() }
+            let limits = [(CgroupPath::new("/web"), Limit { cpu, above })].into();
+            Surroundings { limits, ..Surroundings::default() }
         };
         let none = Surroundings::default();
         let frozen = Frozen {
@@ -211,14 +228,20 @@ mod tests {
             (Kind::Online, none.clone(), "peers", "its own other threads"),
             (Kind::Kernel, none.clone(), "kernel", "kernel threads"),
             (Kind::Interrupt, none.clone(), "interrupts", "interrupts and softirqs"),
-            (Kind::Other, limited(79), "other", "behind /etl"),
+            (Kind::Other, limited(79, false), "other", "behind /etl"),
             (
                 Kind::Idle,
-                limited(812),
+                limited(812, false),
                 "own-limit",
                 "its own limit: 812 ms of 1000 were throttled by cpu.max of /web (20.0 ms of 100.0 ms)",
             ),
-            (Kind::Other, limited(812), "own-limit", "its own limit"),
+            (Kind::Other, limited(812, false), "own-limit", "its own limit"),
+            (
+                Kind::Other,
+                limited(812, true),
+                "parent-limit",
+                "the limit of a cgroup above it: 812 ms of 1000",
+            ),
             (
                 Kind::Other,
                 Surroundings { frozen: [frozen].into(), ..none.clone() },

@@ -82,8 +82,8 @@ pub(super) fn wait_probe(host: &dyn Host, site: &Testbed) -> Result<WaitProbe, B
         return Err(BlameError::Refused { what: "distinguish online from offline work", because });
     };
     let scope = Scope {
-        online: vec![Subject::Cgroup(online.inode)],
-        offline: vec![Subject::Cgroup(offline.inode)],
+        online: vec![Subject::Cgroups(vec![online.inode])],
+        offline: vec![Subject::Cgroups(vec![offline.inode])],
         unified,
         interrupts: true,
         ..Scope::default()

@@ -74,7 +74,12 @@ pub fn agent(context: &mut Context, options: &Agent) -> anyhow::Result<u8> {
         }
         // Each problem is printed once, when it appears.
         let rejected = status::rejected(&snapshot.config);
-        let problems: Vec<String> = snapshot.problems.iter().cloned().chain(rejected).collect();
+        let is_new = |why: &&String| !snapshot.problems.iter().any(|problem| problem.contains(*why));
+        let no_probe = snapshot.no_probe.iter().filter(is_new);
+        let no_probe =
+            no_probe.map(|why| format!("who has the CPU while online groups wait is not known: {why}"));
+        let problems: Vec<String> =
+            snapshot.problems.iter().cloned().chain(no_probe).chain(rejected).collect();
         for problem in problems.iter().filter(|problem| !told.contains(*problem)) {
             eprintln!("commensal: {problem}");
         }

@@ -45,6 +45,7 @@ pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
         verify: options.verify,
         interrupts: !options.no_interrupts,
         commands: target::sees_every_process(context),
+        by_target: false,
         max_culprits: None,
     };
     let mut look = Look {
@@ -220,15 +221,13 @@ impl Look {
     /// Finds clients of the targets on this machine that wait far longer than the targets.
     fn clients(&self, context: &mut Context, report: &Report) -> Vec<Client> {
         let paths: Vec<&CgroupPath> = (self.online.iter())
-            .filter_map(|one| match &one.subject {
-                Subject::Cgroup(id) => self.cgroups.as_ref()?.path(*id),
-                Subject::Processes(_) => None,
-            })
+            .flat_map(|one| one.subject.cgroups())
+            .filter_map(|id| self.cgroups.as_ref()?.path(*id))
             .collect();
         let is_target = |host: &dyn Host, pid: u32| {
             let named = self.online.iter().any(|one| match &one.subject {
                 Subject::Processes(all) => all.iter().any(|process| process.pid == pid),
-                Subject::Cgroup(_) => false,
+                Subject::Cgroups(_) => false,
             });
             let text = || host.read_file(Path::new(&format!("/proc/{pid}/cgroup"))).unwrap_or_default();
             // Each line ends with a path after the second colon.

@@ -90,8 +90,8 @@ fn an_agent_without_privileges_in_effect_loads_the_probe() {
     let program = Program::new("probed");
     let (web, etl) = (Theirs::new(&program, "web"), Theirs::new(&program, "etl"));
     let scope = Scope {
-        online: vec![Subject::Cgroup(std::fs::metadata(&web.cpu).unwrap().ino())],
-        offline: vec![Subject::Cgroup(std::fs::metadata(&etl.cpu).unwrap().ino())],
+        online: vec![Subject::Cgroups(vec![std::fs::metadata(&web.cpu).unwrap().ino()])],
+        offline: vec![Subject::Cgroups(vec![std::fs::metadata(&etl.cpu).unwrap().ino()])],
         ..Scope::default()
     };
     if let Err(error) = WaitProbe::attach(&LinuxHost::new(), &scope) {

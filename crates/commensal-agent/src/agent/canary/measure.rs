@@ -4,6 +4,7 @@
 use crate::blame_monitor::{self, AGAIN_MS};
 use crate::canary::Figures;
 use crate::sense::Sample;
+use crate::wait_parts::Names;
 use commensal_blame::{Kind, Scope, WaitProbe};
 use commensal_core::canary::{CanaryLimits, HARM_FROM_MS, HARM_OVER_MS};
 use commensal_host::Host;
@@ -29,7 +30,7 @@ pub(super) type Of = (u64, u64);
 pub(super) struct Watch {
     probe: Option<WaitProbe>,
     scope: Scope,
-    names: Vec<String>,
+    names: Names,
     /// When loading the probe failed (ms), and why.
     absent: Option<(u64, String)>,
     /// The latest readings within the current window, each with its time (ms).
@@ -66,7 +67,7 @@ impl Watch {
     pub(super) fn totals(&mut self) -> Option<BTreeMap<String, Of>> {
         let subjects = self.probe.as_ref()?.totals().ok()?.subjects;
         let mut groups: BTreeMap<String, Of> = BTreeMap::new();
-        for (name, subject) in self.names.iter().zip(&subjects) {
+        for ((name, _), subject) in self.names.online.iter().zip(&subjects) {
             let sum = groups.entry(name.clone()).or_default();
             sum.0 += subject.wait.of(Kind::Offline);
             sum.1 += subject.run_ns;

@@ -3,7 +3,7 @@
 
 use super::world::{HOG, PULSE, Pulse, Scene};
 use commensal_blame::figures::{ByKind, Kind};
-use commensal_blame::{Command as Held, Figures, Subject, Thread, WaitProbe};
+use commensal_blame::{Command as Held, Figures, Thread, WaitProbe};
 use commensal_host::LinuxHost;
 use commensal_testkit::{until_every, until_still};
 use std::path::Path;
@@ -131,7 +131,7 @@ fn commands_add_up_to_their_group() {
     probe.stop(&LinuxHost::new()).unwrap();
     let figures = probe.read(&LinuxHost::new()).unwrap();
     blames_add_up(&figures);
-    let Subject::Cgroup(id) = desk else { unreachable!() };
+    let id = desk.cgroups()[0];
     let here = |name: Option<&str>| -> u64 {
         let of_name = |one: &Held| one.cgroup == id && name.is_none_or(|name| one.name == name);
         figures.commands.iter().filter(|(one, _)| of_name(one)).map(|(_, ns)| ns).sum()

@@ -84,7 +84,7 @@ fn a_starved_service_waits_all_the_time() {
     let test = "a_starved_service_waits_all_the_time";
     let Some((mut scene, cpu)) = Scene::on_one_cpu(test) else { return };
     let targets = starve(&mut scene, cpu);
-    let Subject::Cgroup(etl) = targets[1] else { unreachable!() };
+    let etl = targets[1].cgroups()[0];
     for time in LOOKS {
         let (_, figures) = look(&scene, &targets, time);
         let share = |ns: u64| ns as f64 / figures.time_ns as f64;

@@ -20,20 +20,13 @@ fn process(pid: u32) -> Subject {
     Subject::Processes(vec![ProcessId { pid, start_ticks }])
 }
 
-fn number(subject: &Subject) -> u64 {
-    match subject {
-        Subject::Cgroup(id) => *id,
-        Subject::Processes(_) => panic!("a process has no such number"),
-    }
-}
-
 /// Share of the wait behind tasks of this kind that the group is blamed for: of offline ones those that were named alone, of others
 /// all that had the CPU. Where wake-ups preempt, most of a wait is the interrupt.
 fn share(figures: &Figures, kind: Kind, group: &Subject) -> f64 {
     let sum = |wanted: &dyn Fn(&Culprit) -> bool| -> u64 {
         figures.culprits.iter().filter(|(one, _)| wanted(one)).map(|(_, ns)| ns).sum()
     };
-    let id = number(group);
+    let id = group.cgroups()[0];
     let all = if kind == Kind::Offline { figures.wait.of(kind) } else { behind_tasks(figures) };
     sum(&|one| one.kind == kind && one.cgroup == Some(id)) as f64 / all.max(1) as f64
 }
@@ -63,6 +56,58 @@ fn the_nearest_group_counts() {
     let figures = look(&probe, LOOK);
     assert!(share(&figures, Kind::Offline, &deep) > MOST, "{figures:?}");
     assert!(figures.counters.run_ns > 0);
+}
+
+/// Two probes at the same time, one of which tells culprits apart by target: it blames each target for what the other one
+/// blames the target's cgroups for, those below included.
+// promise 31
+#[test]
+fn culprits_by_target_are_those_by_cgroup() {
+    let Some((mut scene, cpu)) = Scene::on_one_cpu("culprits_by_target_are_those_by_cgroup") else { return };
+    let [web, api, etl, report] = ["web", "api", "etl", "report"].map(|name| scene.group(name));
+    if scene.unified {
+        scene.set("etl", "cgroup.subtree_control", "+cpu");
+    }
+    let below = scene.group("etl/below");
+    scene.group("none");
+    for group in ["etl/below", "report", "none", "api"] {
+        scene.start(group, Some(cpu), HOG);
+    }
+    scene.pulse("web", Some(cpu), PULSE);
+    let online = [web.clone(), Subject::Cgroups([api.cgroups(), &[u64::MAX]].concat())];
+    let offline = [report.clone(), etl];
+    let scope = scene.scope(&online, &offline);
+    let by_target = Scope { by_target: true, commands: false, ..scope.clone() };
+    let attach = |scope: &Scope| WaitProbe::attach(&LinuxHost::new(), scope).unwrap();
+    let (one, other) = (attach(&scope), attach(&by_target));
+    let [first, first_of_other] = [&one, &other].map(|probe| probe.read(&LinuxHost::new()).unwrap());
+    std::thread::sleep(LOOK);
+    let now = [&one, &other].map(|probe| probe.read(&LinuxHost::new()).unwrap());
+    let (figures, of_other) = (now[0].since(&first), now[1].since(&first_of_other));
+    let sum = |figures: &Figures, kind: Kind, of: &dyn Fn(u64) -> bool| -> f64 {
+        let wanted = |one: &&Culprit| one.subject == 0 && one.kind == kind && one.cgroup.is_some_and(of);
+        let all = figures.culprits.iter().filter(|(one, _)| wanted(one));
+        all.map(|(_, ns)| *ns as f64 / 1e6).sum()
+    };
+    for (kind, index, groups) in [
+        (Kind::Offline, 0, vec![report.cgroups()[0]]),
+        (Kind::Offline, 1, vec![below.cgroups()[0]]),
+        (Kind::Online, 0, vec![web.cgroups()[0]]),
+        (Kind::Online, 1, vec![api.cgroups()[0]]),
+    ] {
+        let (here, there) = (
+            sum(&figures, kind, &|cgroup| groups.contains(&cgroup)),
+            sum(&of_other, kind, &|target| target == index),
+        );
+        // The two are read some milliseconds apart.
+        assert!((here - there).abs() <= 0.1 * here.max(there) + 20.0, "{kind:?} {index}: {here} {there}");
+        let share = there / of_other.time_ns as f64 * 1e6;
+        assert!(share > 0.02 || kind == Kind::Online, "{kind:?} {index}: {of_other:?}");
+    }
+    let rest = sum(&of_other, Kind::Other, &|target| target == 0);
+    assert!((rest - sum(&figures, Kind::Other, &|_| true)).abs() <= 0.1 * rest + 20.0, "{of_other:?}");
+    // As many as there are kinds and targets, however many cgroups there are.
+    assert!(of_other.culprits.keys().all(|one| one.cgroup.is_none_or(|target| target < 2)), "{of_other:?}");
 }
 
 /// A wait that is too long wakes the reader, once in a window; one that is not, or work that is nobody's, does not.
@@ -129,7 +174,7 @@ fn a_move_counts_from_the_next_switch_on() {
     let after = look(&probe, LOOK);
     // Against each other alone: what else runs on this CPU is blamed as well.
     let by = |figures: &Figures, group: &Subject| -> u64 {
-        let id = Some(number(group));
+        let id = Some(group.cgroups()[0]);
         figures.culprits.iter().filter(|(one, _)| one.cgroup == id).map(|(_, ns)| ns).sum()
     };
     assert!(by(&before, &none) > 0 && before.wait.of(Kind::Offline) == 0, "{before:?}");
@@ -216,7 +261,7 @@ fn services_are_told_apart() {
     assert!(figures.subjects.iter().all(|one| one.run_ns > 0 && one.waits > 0), "{figures:?}");
     // Three wait for each other and for the one; the one waits for the three.
     let by = |subject: u32, group: &Subject| {
-        let culprit = Culprit { subject, kind: Kind::Online, cgroup: Some(number(group)) };
+        let culprit = Culprit { subject, kind: Kind::Online, cgroup: Some(group.cgroups()[0]) };
         figures.culprits.get(&culprit).copied().unwrap_or(0)
     };
     assert!(by(0, &two) > 0 && by(1, &one) > 0 && by(1, &two) > 0, "{figures:?}");

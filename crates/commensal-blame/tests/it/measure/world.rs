@@ -63,7 +63,7 @@ impl Scene {
 
     /// Makes a group, as a subject of the probe.
     pub fn group(&self, name: &str) -> Subject {
-        Subject::Cgroup(self.groups.make(name))
+        Subject::Cgroups(vec![self.groups.make(name)])
     }
 
     /// Starts a service in a group, and waits until it works.
@@ -87,6 +87,7 @@ impl Scene {
             verify: true,
             interrupts: true,
             commands: true,
+            by_target: false,
             max_culprits: None,
         }
     }

@@ -11,7 +11,7 @@ use commensal_core::actual::CgroupPath;
 use commensal_core::group::Class;
 use commensal_core::member::ProcessId;
 use commensal_core::text::visible;
-use commensal_host::Host;
+use commensal_host::{Host, below};
 use commensal_sensors::processes::places;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -279,20 +279,18 @@ impl Names<'_> {
     /// Whether all of the targets `inner` are inside of the targets `outer`.
     fn contains(&self, outer: &[Named], inner: &[Named]) -> bool {
         inner.iter().all(|one| match &one.subject {
-            Subject::Cgroup(id) => {
+            Subject::Cgroups(ids) => ids.iter().all(|id| {
                 let path = self.cgroups.and_then(|cgroups| cgroups.path(*id));
                 path.is_some_and(|path| self.has_cgroup(outer, path))
-            }
+            }),
             Subject::Processes(ids) => ids.iter().all(|id| self.has_process(outer, id)),
         })
     }
 
     fn has_cgroup(&self, outer: &[Named], path: &CgroupPath) -> bool {
         let Some(cgroups) = self.cgroups else { return false };
-        outer.iter().any(|one| match &one.subject {
-            Subject::Cgroup(id) => cgroups.path(*id).is_some_and(|other| other.contains(path)),
-            Subject::Processes(_) => false,
-        })
+        let mut all = outer.iter().flat_map(|one| one.subject.cgroups());
+        all.any(|id| cgroups.path(*id).is_some_and(|other| other.contains(path)))
     }
 
     fn has_process(&self, outer: &[Named], id: &ProcessId) -> bool {
@@ -364,13 +362,16 @@ pub fn ended(
                 Some(probe) => return probe.ended(index).map(|after| (index, after)),
                 None => ids.iter().any(|id| process::lives(&context.host, id)),
             },
-            Subject::Cgroup(id) => cgroups.is_none_or(|cgroups| {
-                let Some(path) = cgroups.path(*id) else { return true };
-                let dir = context.host.open(&commensal_host::below(Path::new(&cgroups.mount), path.as_str()));
-                dir.is_ok_and(|dir| {
-                    context.host.close(dir);
-                    dir.inode == *id
-                })
+            Subject::Cgroups(ids) => cgroups.is_none_or(|cgroups| {
+                let mut is_there = |id: &u64| {
+                    let Some(path) = cgroups.path(*id) else { return true };
+                    let dir = below(Path::new(&cgroups.mount), path.as_str());
+                    context.host.open(&dir).is_ok_and(|dir| {
+                        context.host.close(dir);
+                        dir.inode == *id
+                    })
+                };
+                ids.iter().any(&mut is_there)
             }),
         };
         (!here).then_some((index, elapsed))

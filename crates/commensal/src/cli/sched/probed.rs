@@ -160,7 +160,7 @@ fn subjects(host: &mut dyn Host, status: &Status, class: Class) -> Vec<Subject> 
     let mut found = Vec::new();
     for (cgroup, _) in ordered.filter(|(_, order)| order.class == class) {
         if let Ok(dir) = host.open(Path::new(cgroup)) {
-            found.push(Subject::Cgroup(dir.inode));
+            found.push(Subject::Cgroups(vec![dir.inode]));
             host.close(dir);
         }
     }

@@ -1,5 +1,6 @@
 //! `commensal blame` as people use it, on groups that a test makes.
 
+use crate::agent::Agent;
 use crate::support::{Program, can_write_cgroups, text};
 use commensal_blame::{BlameError, Scope, WaitProbe};
 use commensal_core::knob::{Controller, Version};
@@ -344,4 +345,59 @@ fn a_container_by_its_name() {
     let mut command = program.command(&["blame", "shop", "--for", "10ms"]);
     let output = command.env("DOCKER_HOST", "unix:///no/such.sock").output().unwrap();
     assert!(text(&output.stderr).contains("shop is not a process"), "{}", text(&output.stderr));
+}
+
+/// An agent without any latency target tells what an online group waits for, and that a limit holds it back: its own, and
+/// that of a cgroup above it.
+// promise 31
+#[test]
+fn an_agent_tells_who_makes_a_group_wait() {
+    let test = "an_agent_tells_who_makes_a_group_wait";
+    let Some(mut scene) = Scene::new(test) else { return };
+    let (web, etl) = (scene.hog("web.service"), scene.hog("etl.slice"));
+    scene.hog("none");
+    let program = Program::new("bk");
+    let config = program.groups(&format!(
+        "[agent]\nweights = false\n[group.web]\nclass = \"online\"\nmatch = [{{ cgroup = \"{web}\" }}]\n\
+         [group.etl]\nclass = \"offline\"\nmatch = [{{ cgroup = \"{etl}\" }}]\n"
+    ));
+    let agent = Agent::start(&program, &config, &["--on-exit", "restore"]);
+    let group = || -> Value {
+        let status: Value =
+            serde_json::from_str(&text(&program.run(&["status", "--json"]).stdout)).unwrap_or_default();
+        let groups = status["groups"].as_array().cloned().unwrap_or_default();
+        groups.into_iter().find(|one| one["name"] == "web").unwrap_or_default()
+    };
+    let rate = |group: &Value, kind: &str| -> f64 {
+        let parts = group["waits"].as_array().cloned().unwrap_or_default();
+        parts.iter().filter(|part| part["kind"] == kind).map(|part| number(&part["ms_per_s"])).sum()
+    };
+    // It shares the CPU with work of no group; the offline work runs only when nobody else wants to.
+    until("what it waits for is told", || rate(&group(), "other") > 250.0);
+    let told = group();
+    assert!(told["blamed_ms_per_cpu_s"].as_f64() < Some(300.0), "{told}");
+    let sum: f64 = told["waits"].as_array().unwrap().iter().map(|part| number(&part["ms_per_s"])).sum();
+    assert!((250.0..1_050.0).contains(&sum), "one thread, on one CPU: {told}");
+    let set = |name: &str, quota: Option<u32>| match (scene.groups.unified, quota) {
+        (true, quota) => {
+            let text = quota.map_or_else(|| "max".to_owned(), |us| format!("{us} 100000"));
+            scene.groups.set(name, "cpu.max", &text);
+        }
+        (false, quota) => {
+            let text = quota.map_or_else(|| "-1".to_owned(), |us| us.to_string());
+            scene.groups.set(name, "cpu.cfs_quota_us", &text);
+        }
+    };
+    let held = |kind: &str| {
+        let all = group()["held_back"].as_array().cloned().unwrap_or_default();
+        all.into_iter().find(|one| one["kind"] == kind && one["now"].is_string())
+    };
+    for (name, kind) in [("web.service", "own-limit"), ("", "parent-limit")] {
+        set(name, Some(20_000));
+        until(format!("{kind} is told"), || held(kind).is_some_and(|one| number(&one["total_s"]) > 0.1));
+        set(name, None);
+    }
+    let status = text(&program.run(&["status"]).stdout);
+    assert!(status.contains("waits for a CPU, ms per second\n  web: "), "{status}");
+    assert_eq!(agent.end(Signal::TERM), Some(0));
 }
