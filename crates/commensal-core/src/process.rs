@@ -160,9 +160,14 @@ impl Exit {
     }
 }
 
+/// Length to which the kernel shortens the name of a process (`TASK_COMM_LEN` without the terminating 0).
+pub const COMM: usize = 15;
+
 /// The parsed text of `/proc/PID/stat` or `/proc/PID/task/TID/stat`; fields are numbered as in proc_pid_stat(5).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stat<'t> {
+    /// Name of the program (field 2), which the kernel shortens to [`COMM`] bytes.
+    pub name: &'t str,
     /// The fields from number 3 on.
     fields: Vec<&'t str>,
 }
@@ -172,7 +177,9 @@ impl<'t> Stat<'t> {
     /// are counted from the last closing bracket. Returns `None` if there is no bracket.
     #[must_use]
     pub fn parse(text: &'t str) -> Option<Stat<'t>> {
-        Some(Stat { fields: text.rsplit_once(')')?.1.split_whitespace().collect() })
+        let (before, fields) = text.rsplit_once(')')?;
+        let name = before.split_once('(').map_or("", |(_, name)| name);
+        Some(Stat { name, fields: fields.split_whitespace().collect() })
     }
 
     /// The text of field `number`, which must be at least 3.
@@ -194,6 +201,20 @@ impl<'t> Stat<'t> {
         const EXITING: u64 = 0x4;
         matches!(self.text(3), Some("Z" | "X" | "x"))
             || self.number::<u64>(9).is_some_and(|flags| flags & EXITING != 0)
+    }
+
+    /// Whether all threads of the process have ended. If only the first one has, the process looks like a zombie, too:
+    /// field 20 counts the threads that are left, with the zombie.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.has_ended() && self.number(20) == Some(1)
+    }
+
+    /// Whether this is a kernel thread (`PF_KTHREAD` of field 9, include/linux/sched.h).
+    #[must_use]
+    pub fn is_kernel_thread(&self) -> bool {
+        const KERNEL_THREAD: u64 = 0x20_0000;
+        self.number::<u64>(9).is_some_and(|flags| flags & KERNEL_THREAD != 0)
     }
 
     /// PID of the parent (field 4).
@@ -257,6 +278,7 @@ mod tests {
         {
             let text = format!("7 ({name}) {state} {}\n", rest.join(" "));
             let stat = Stat::parse(&text).unwrap();
+            assert_eq!(stat.name, name, "{text}");
             assert_eq!((stat.text(3), stat.has_ended()), (Some(state), ended), "{text}");
             assert_eq!((stat.parent(), stat.start_ticks(), stat.policy()), (Some(40), Some(220), Some(410)));
             assert_eq!((stat.number::<i64>(52), stat.text(53), stat.text(2)), (Some(520), None, None));

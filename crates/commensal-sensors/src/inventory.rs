@@ -19,8 +19,6 @@ use std::time::Duration;
 const WINDOW: Duration = Duration::from_secs(1);
 /// Seconds per clock tick of `/proc/PID/stat`: `USER_HZ` is 100 on every Linux architecture in use.
 const TICK_S: f64 = 0.01;
-/// Flag of kernel threads (`PF_KTHREAD`, include/linux/sched.h).
-const KERNEL_THREAD: u64 = 0x20_0000;
 /// Number of descriptors of a process that are looked at. A server opens its sockets early, so they are among the first.
 const MOST_DESCRIPTORS: usize = 512;
 
@@ -89,14 +87,13 @@ fn processes(host: &dyn Host) -> BTreeMap<(u32, u64), Figures> {
         let pid: u32 = name.parse().ok()?;
         let text = host.read_file(Path::new(&format!("/proc/{pid}/stat"))).ok()?;
         let stat = Stat::parse(&text)?;
-        if stat.number::<u64>(9)? & KERNEL_THREAD != 0 || stat.has_ended() {
+        if stat.is_kernel_thread() || stat.has_ended() {
             return None;
         }
         // User and system time of the process, and of the children that it has waited for.
         let ticks: i64 = (14..=17).filter_map(|field| stat.number::<i64>(field)).sum();
-        let name = text.split_once('(').and_then(|(_, rest)| Some(rest.rsplit_once(')')?.0));
         let figures = Figures {
-            name: name.unwrap_or_default().to_owned(),
+            name: stat.name.to_owned(),
             cgroup: cgroup(&host.read_file(Path::new(&format!("/proc/{pid}/cgroup"))).unwrap_or_default()),
             cpu_s: ticks as f64 * TICK_S,
             nice: stat.number(19).unwrap_or(0),

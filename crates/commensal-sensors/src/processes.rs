@@ -9,7 +9,7 @@ use commensal_core::actual::{CgroupPath, Hierarchy};
 use commensal_core::errno::Errno;
 use commensal_core::group::Match;
 use commensal_core::member::{self, Apart, ProcessFact, ProcessId, is_program, is_user};
-use commensal_core::process::Stat;
+use commensal_core::process::{COMM, Stat};
 use commensal_host::{Host, below};
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,8 +19,6 @@ use std::path::Path;
 const ROUND: u32 = 10;
 /// Number of times that a new process is checked before it is checked only once per [`ROUND`].
 const YOUNG: u8 = 3;
-/// Flag of kernel threads (`PF_KTHREAD`, include/linux/sched.h).
-const KERNEL_THREAD: u64 = 0x20_0000;
 
 /// Finds processes, and remembers which processes it has checked.
 #[derive(Debug, Default)]
@@ -194,6 +192,79 @@ pub fn start_ticks(host: &dyn Host, pid: u32) -> Option<u64> {
     Stat::parse(&host.read_file(Path::new(&format!("/proc/{pid}/stat"))).ok()?)?.start_ticks()
 }
 
+/// Why a number is not that of a user process that runs.
+#[derive(Debug, thiserror::Error)]
+pub enum NoProcess {
+    /// Nothing has the number.
+    #[error("there is no process {0}")]
+    Missing(u32),
+    /// It is the number of a thread that is not the first of its process.
+    #[error("{name} is a thread of process {leader}; name the process")]
+    Thread {
+        /// Name and number of the thread.
+        name: String,
+        /// Number of its process.
+        leader: String,
+    },
+    /// It is that of a kernel thread.
+    #[error("{0} is a kernel thread, not a user process")]
+    Kernel(String),
+    /// All threads of the process have ended, and its parent has not asked how.
+    #[error("{0} has ended already")]
+    Ended(String),
+}
+
+/// Returns the user process with this number, and its name with the number.
+///
+/// # Errors
+/// Returns an error if there is no such process.
+pub fn numbered(host: &dyn Host, pid: u32) -> Result<(String, ProcessId), NoProcess> {
+    let look = Look::new(host, pid);
+    let (Some(text), Some(status)) = (look.file("stat"), look.file("status")) else {
+        return Err(NoProcess::Missing(pid));
+    };
+    let known = Stat::parse(&text).and_then(|stat| Some((stat.start_ticks()?, stat)));
+    let Some((start_ticks, stat)) = known else { return Err(NoProcess::Missing(pid)) };
+    let name = format!("{} ({pid})", stat.name);
+    let leader = status.lines().find_map(|line| line.strip_prefix("Tgid:")).map_or("", str::trim);
+    if leader != pid.to_string() {
+        return Err(NoProcess::Thread { name, leader: leader.to_owned() });
+    }
+    if stat.is_kernel_thread() {
+        return Err(NoProcess::Kernel(name));
+    }
+    if stat.is_gone() {
+        return Err(NoProcess::Ended(name));
+    }
+    Ok((name, ProcessId { pid, start_ticks }))
+}
+
+/// Returns all user processes of this name except this one. The kernel shortens the name, so the rest of a longer one is
+/// compared with the program.
+pub fn called(host: &dyn Host, name: &str) -> Vec<ProcessId> {
+    let has_name = |pid: u32| {
+        let look = Look::new(host, pid);
+        let comm = look.file("comm").unwrap_or_default();
+        let comm = comm.trim_end_matches('\n');
+        if name.len() <= COMM || comm.len() < COMM {
+            return comm == name;
+        }
+        let cmdline = || look.file("cmdline").unwrap_or_default();
+        name.starts_with(comm)
+            && cmdline().split('\0').next().and_then(|path| path.rsplit('/').next()) == Some(name)
+    };
+    let numbers = host.list(Path::new("/proc")).unwrap_or_default();
+    let pids = numbers.iter().filter_map(|number| number.parse().ok());
+    let named = pids.filter(|pid| *pid != std::process::id() && has_name(*pid));
+    named.filter_map(|pid| numbered(host, pid).ok()).map(|(_, id)| id).collect()
+}
+
+/// Whether a thread of this process still lives.
+pub fn lives(host: &dyn Host, id: &ProcessId) -> bool {
+    let text = host.read_file(Path::new(&format!("/proc/{id}/stat"))).unwrap_or_default();
+    Stat::parse(&text).is_some_and(|stat| stat.start_ticks() == Some(id.start_ticks) && !stat.is_gone())
+}
+
 /// One process, whose facts are read only when a check needs them.
 struct Look<'h> {
     host: &'h dyn Host,
@@ -215,14 +286,13 @@ impl<'h> Look<'h> {
     fn stat(&self) -> Option<Remembered> {
         let text = self.file("stat")?;
         let stat = Stat::parse(&text)?;
-        let flags: u64 = stat.number(9)?;
         Some(Remembered {
             start_ticks: stat.start_ticks()?,
             parent: stat.parent()?,
             looks: 0,
             taken: false,
             // A process that has exited cannot be moved.
-            exempt: flags & KERNEL_THREAD != 0 || stat.has_ended(),
+            exempt: stat.is_kernel_thread() || stat.has_ended(),
         })
     }
 

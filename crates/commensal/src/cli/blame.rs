@@ -2,7 +2,6 @@
 //! nothing on the machine.
 
 mod outputs;
-mod process;
 pub(super) mod target;
 
 use super::args::Blame;
@@ -70,7 +69,7 @@ pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
     let mut probe = match WaitProbe::attach(&context.host, &look.scope) {
         Ok(probe) => probe,
         Err(error @ (BlameError::TooMany(_) | BlameError::Ended(_))) => return Err(error.into()),
-        Err(error) => return without(context, options, &look, &error),
+        Err(error) => return without(context, options, &mut look, &error),
     };
     look.started = Instant::now();
     let before = look.surroundings(context);
@@ -94,13 +93,17 @@ pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
             "find": ms(find), "load": ms(took.load), "verify": ms(took.verify), "attach": ms(took.attach),
             "look": ms(looked), "read": ms(read), "names": ms(names), "detach": ms(detach),
         });
-        let timed =
-            Timed { report: &report, ended: look.ended_as_json(&ended), clients: &clients, phases_ms };
+        let timed = Timed {
+            report: &report,
+            ended: look.ended_as_json(context, &ended),
+            clients: &clients,
+            phases_ms,
+        };
         println!("{}", commensal_core::text::json_pretty(&timed)?);
     } else if !outputs.takes_stdout() {
         print!("{}", report.text());
         clients.iter().for_each(|client| println!("note: {}", waits(client)));
-        look.tell_ended(&ended);
+        look.tell_ended(context, &ended);
     }
     outputs.close(context, &total, &report, &look)?;
     if !options.check {
@@ -172,22 +175,31 @@ impl Look {
     }
 
     /// Adds the targets that have ended meanwhile to those of which it is known.
-    fn ended(&self, context: &mut Context, probe: Option<&WaitProbe>, known: Ended) -> Ended {
+    fn ended(&mut self, context: &mut Context, probe: Option<&WaitProbe>, known: Ended) -> Ended {
         let elapsed = self.started.elapsed();
-        let mut all = target::ended(context, self.cgroups.as_ref(), probe, &self.online, elapsed);
-        all.extend(known);
-        all
+        target::ended(context, &mut self.cgroups, probe, &self.online, (known, elapsed))
     }
 
-    fn ended_as_json(&self, ended: &Ended) -> Vec<serde_json::Value> {
-        let one = |(index, after): (&usize, &Duration)| json!({ "name": visible(&self.online[*index].name), "after_s": after.as_secs_f64() });
+    fn ended_as_json(&self, context: &mut Context, ended: &Ended) -> Vec<serde_json::Value> {
+        let one = |(index, after): (&usize, &Duration)| {
+            let named = &self.online[*index];
+            json!({
+                "name": visible(&named.name),
+                "after_s": after.as_secs_f64(),
+                "replaced": target::is_replaced(context, self.cgroups.as_ref(), named),
+            })
+        };
         ended.iter().map(one).collect()
     }
 
-    fn tell_ended(&self, ended: &Ended) {
+    fn tell_ended(&self, context: &mut Context, ended: &Ended) {
         for (index, after) in ended {
-            let name = visible(&self.online[*index].name);
-            println!("note: {name} ended after {:.1} s", after.as_secs_f64());
+            let named = &self.online[*index];
+            let another = match target::is_replaced(context, self.cgroups.as_ref(), named) {
+                true => "; another one has been started in its place, and is not counted",
+                false => "",
+            };
+            println!("note: {} ended after {:.1} s{another}", visible(&named.name), after.as_secs_f64());
         }
     }
 
@@ -261,7 +273,12 @@ fn names(all: &[Named]) -> Vec<String> {
 }
 
 /// Reports run delay only: how long targets waited for a CPU, but not which tasks held it.
-fn without(context: &mut Context, options: &Blame, look: &Look, error: &BlameError) -> anyhow::Result<u8> {
+fn without(
+    context: &mut Context,
+    options: &Blame,
+    look: &mut Look,
+    error: &BlameError,
+) -> anyhow::Result<u8> {
     if options.check || options.html.is_some() || options.svg.is_some() || options.prometheus.is_some() {
         bail!("{error}; without the probe, blame can neither name who held the CPU nor give a verdict");
     }
@@ -270,9 +287,10 @@ fn without(context: &mut Context, options: &Blame, look: &Look, error: &BlameErr
          occupied the CPU"
     );
     let mut sums = Unattributed::default();
-    let mut read =
-        |context: &mut Context| sums.read(&mut context.host, &look.scope.online, look.cgroups.as_ref());
-    read(context).context(
+    let mut read = |context: &mut Context, look: &Look| {
+        sums.read(&mut context.host, &look.scope.online, look.cgroups.as_ref())
+    };
+    read(context, look).context(
         "this kernel does not count run delay either (/proc/PID/task/TID/schedstat, CONFIG_SCHED_INFO)",
     )?;
     let started = Instant::now();
@@ -282,7 +300,7 @@ fn without(context: &mut Context, options: &Blame, look: &Look, error: &BlameErr
         ended = look.ended(context, None, ended);
     }
     let total =
-        read(context).context("the run delay of the targets' threads could not be read at the end")?;
+        read(context, look).context("the run delay of the targets' threads could not be read at the end")?;
     let (run_s, wait_ms) = (total.run_ns as f64 / 1e9, total.delay_ns as f64 / 1e6);
     let per = (run_s > 0.0).then(|| wait_ms / run_s);
     let (subjects, seconds) = (&look.labels.subjects, started.elapsed().as_secs_f64());
@@ -304,7 +322,7 @@ fn without(context: &mut Context, options: &Blame, look: &Look, error: &BlameErr
              counts as no wait"
         );
     }
-    look.tell_ended(&ended);
+    look.tell_ended(context, &ended);
     Ok(0)
 }
 

@@ -1,7 +1,6 @@
 //! Resolves the targets named on the command line: finds the cgroups and processes that a name stands for.
 
 use super::Blame;
-use super::process;
 use crate::cli::agent;
 use crate::context::Context;
 use anyhow::{anyhow, bail};
@@ -12,7 +11,7 @@ use commensal_core::group::Class;
 use commensal_core::member::ProcessId;
 use commensal_core::text::visible;
 use commensal_host::{Host, below};
-use commensal_sensors::processes::places;
+use commensal_sensors::processes::{called, lives, numbered, places};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -202,11 +201,7 @@ impl Names<'_> {
     /// What a name of this kind stands for; `None` if there is no such thing.
     fn of_kind(&mut self, kind: Kind, name: &str) -> anyhow::Result<Option<Vec<Named>>> {
         if kind == Kind::Process {
-            let found = match name.parse() {
-                Ok(pid) => Some(process::numbered(&self.context.host, pid)?),
-                Err(_) => process::called(&self.context.host, name)?,
-            };
-            return Ok(found.map(|one| vec![one]));
+            return Ok(self.process(name)?.map(|one| vec![one]));
         }
         if kind == Kind::Group {
             let found = self.groups(&|group, _| group == name)?;
@@ -260,6 +255,29 @@ impl Names<'_> {
                 None => None,
             },
         })
+    }
+
+    /// The process with a PID, or all processes of a name, as one target with all their descendants.
+    fn process(&self, name: &str) -> anyhow::Result<Option<Named>> {
+        let host = &self.context.host;
+        if let Ok(pid) = name.parse::<u32>() {
+            // The probe takes the PID for one of the PID namespace in which this program runs.
+            if host.link(Path::new("/proc/self")).ok().as_deref() != Some(&std::process::id().to_string()) {
+                bail!(
+                    "process {pid} cannot be told apart: /proc shows the processes of another PID namespace than the one \
+                     that commensal runs in; mount its own (mount -t proc proc /proc), or name a cgroup"
+                );
+            }
+            let (name, id) = numbered(host, pid)?;
+            return Ok(Some(Named { name, subject: Subject::Processes(vec![id]) }));
+        }
+        let ids = called(host, name);
+        let name = match ids.as_slice() {
+            [] => return Ok(None),
+            [one] => format!("{name} ({one})"),
+            several => format!("{name} ({} processes)", several.len()),
+        };
+        Ok(Some(Named { name, subject: Subject::Processes(ids) }))
     }
 
     /// The error if a name has one kind only, and there is no such thing.
@@ -348,33 +366,61 @@ pub fn sees_every_process(context: &Context) -> bool {
 }
 
 /// The targets that have ended, with the time since the start of the measurement after which they did. `probe` knows it
-/// of processes and their descendants; without it only the process itself counts.
+/// of processes and their descendants; without it only the process itself counts. A cgroup that was renamed is the same,
+/// and gets its new path in `cgroups`.
 pub fn ended(
     context: &mut Context,
-    cgroups: Option<&Cgroups>,
+    cgroups: &mut Option<Cgroups>,
     probe: Option<&WaitProbe>,
     subjects: &[Named],
-    elapsed: Duration,
+    (mut ended, elapsed): (BTreeMap<usize, Duration>, Duration),
 ) -> BTreeMap<usize, Duration> {
-    let mut ended = |(index, named): (usize, &Named)| {
-        let here = match &named.subject {
-            Subject::Processes(ids) => match probe {
-                Some(probe) => return probe.ended(index).map(|after| (index, after)),
-                None => ids.iter().any(|id| process::lives(&context.host, id)),
-            },
-            Subject::Cgroups(ids) => cgroups.is_none_or(|cgroups| {
-                let mut is_there = |id: &u64| {
-                    let Some(path) = cgroups.path(*id) else { return true };
-                    let dir = below(Path::new(&cgroups.mount), path.as_str());
-                    context.host.open(&dir).is_ok_and(|dir| {
-                        context.host.close(dir);
-                        dir.inode == *id
-                    })
-                };
-                ids.iter().any(&mut is_there)
-            }),
+    for (index, named) in subjects.iter().enumerate() {
+        if ended.contains_key(&index) {
+            continue;
+        }
+        let after = match (&named.subject, probe) {
+            (Subject::Processes(_), Some(probe)) => probe.ended(index),
+            (Subject::Processes(ids), None) => {
+                Some(elapsed).filter(|_| !ids.iter().any(|id| lives(&context.host, id)))
+            }
+            (Subject::Cgroups(ids), _) => {
+                Some(elapsed).filter(|_| !ids.iter().any(|id| exists(context, cgroups, *id)))
+            }
         };
-        (!here).then_some((index, elapsed))
-    };
-    subjects.iter().enumerate().filter_map(&mut ended).collect()
+        ended.extend(after.map(|after| (index, after)));
+    }
+    ended
+}
+
+/// Whether a cgroup still exists.
+fn exists(context: &mut Context, cgroups: &mut Option<Cgroups>, id: u64) -> bool {
+    let Some(before) = cgroups else { return true };
+    if inode(context, before, id).is_none_or(|found| found == Some(id)) {
+        return true;
+    }
+    // In cgroup v1 a cgroup can be renamed.
+    let Ok(Some(now)) = look(context) else { return false };
+    let renamed = now.path(id).is_some();
+    if renamed {
+        before.learn(&now);
+    }
+    renamed
+}
+
+/// Whether there is another cgroup in the place of one that has ended: a unit or container that was started again.
+pub fn is_replaced(context: &mut Context, cgroups: Option<&Cgroups>, named: &Named) -> bool {
+    let Some(cgroups) = cgroups else { return false };
+    let mut ids = named.subject.cgroups().iter();
+    ids.any(|id| inode(context, cgroups, *id).flatten().is_some_and(|found| found != *id))
+}
+
+/// The ID of the cgroup that has the path of this one now, if there is one. `None` if the path is unknown.
+fn inode(context: &mut Context, cgroups: &Cgroups, id: u64) -> Option<Option<u64>> {
+    let dir = below(Path::new(&cgroups.mount), cgroups.path(id)?.as_str());
+    let found = context.host.open(&dir).ok().map(|dir| {
+        context.host.close(dir);
+        dir.inode
+    });
+    Some(found)
 }

@@ -1,16 +1,20 @@
 //! A process is the one that was named: by its number in the namespace of whoever names it, across exec, and never another process
 //! that gets the number later.
 
-use crate::support::{Program, text};
+use crate::support::{Program, can_write_cgroups, text};
 use commensal_blame::{BlameError, Scope, WaitProbe, probe};
+use commensal_core::actual::Hierarchy;
+use commensal_core::knob::Version;
 use commensal_host::LinuxHost;
-use commensal_testkit::{alone, ended, until};
+use commensal_sensors::mounts;
+use commensal_testkit::{Groups, Signal, alone, ended, field_of_stat, members, signal, until};
 use serde_json::Value;
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
-/// Runs a script in a PID namespace of its own, with the program as `$0`; gives its output. Once the program has loaded its probe, there
-/// is a file `looks`.
-fn in_a_namespace(test: &str, program: &Program, script: &str) -> Option<String> {
+/// Number of probes that run here; `None` if there can be none, which it prints.
+fn probes(test: &str) -> Option<usize> {
     let before = probe::count();
     match WaitProbe::attach(&LinuxHost::new(), &Scope::default()) {
         Ok(probe) => drop(probe),
@@ -22,6 +26,13 @@ fn in_a_namespace(test: &str, program: &Program, script: &str) -> Option<String>
     }
     // The kernel unloads its programs a little later.
     until("this test's own probe is gone", || probe::count() <= before);
+    Some(before)
+}
+
+/// Runs a script in a PID namespace of its own, with the program as `$0`; gives its output. Once the program has loaded its probe, there
+/// is a file `looks`.
+fn in_a_namespace(test: &str, program: &Program, script: &str) -> Option<String> {
+    let before = probes(test)?;
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", script]);
     command.arg(env!("CARGO_BIN_EXE_commensal")).current_dir(program.dir.path());
@@ -90,4 +101,208 @@ fn who_gets_the_number_later_is_nobody() {
     // One thread has no more CPU time than time.
     assert!(ran > 0.0 && ran <= after * 1.01 + 0.01, "{out}");
     assert!(stranger > 0.5, "the stranger had no CPU: {out}");
+}
+
+/// How a target ends, or goes on.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Ending {
+    Ends,
+    /// It ends, and another one of its name is started.
+    StartsAgain,
+    /// A process executes another program; a cgroup gets another name, where the kernel can rename it.
+    Renamed,
+    Stays,
+}
+
+/// Kinds of targets.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Kind {
+    Process,
+    Cgroup,
+    Unit,
+}
+
+const ENDINGS: [Ending; 4] = [Ending::Ends, Ending::StartsAgain, Ending::Renamed, Ending::Stays];
+/// A process that executes another program when it is told to.
+const SCRIPT: &str = "trap 'exec sleep 600' USR1; while :; do sleep 0.05; done";
+
+/// One target, and what was started for it.
+struct Target {
+    kind: Kind,
+    ending: Ending,
+    /// The second in which it ends.
+    moment: u64,
+    /// Its cgroup, except for a process.
+    group: String,
+    child: Option<Child>,
+    name: String,
+}
+
+impl Target {
+    fn process() -> Child {
+        Command::new("sh").args(["-c", SCRIPT]).spawn().unwrap()
+    }
+
+    fn start(groups: &mut Groups, kind: Kind, ending: Ending, moment: u64) -> Target {
+        let ending_of = if kind == Kind::Unit { ".service" } else { "" };
+        let group = format!("{kind:?}-{ending:?}-{moment}{ending_of}").to_lowercase();
+        let mut target = Target { kind, ending, moment, group, child: None, name: String::new() };
+        target.name = match kind {
+            Kind::Process => {
+                let child = target.child.insert(Target::process());
+                child.id().to_string()
+            }
+            Kind::Cgroup => format!("/{}/{}", groups.top.file_name().unwrap().display(), target.group),
+            Kind::Unit => target.group.clone(),
+        };
+        if kind != Kind::Process {
+            groups.make(&target.group);
+            groups.start(&target.group, None, SCRIPT);
+        }
+        target
+    }
+
+    /// Whether `blame` says that it has ended, and whether another one is in its place.
+    fn expected(&self) -> Option<bool> {
+        let another = self.kind != Kind::Process && self.ending == Ending::StartsAgain;
+        [Ending::Ends, Ending::StartsAgain].contains(&self.ending).then_some(another)
+    }
+
+    fn end(&mut self, groups: &mut Groups) {
+        match (self.ending, &mut self.child) {
+            (Ending::Stays, _) => {}
+            (Ending::Renamed, Some(child)) => {
+                assert!(signal(child.id(), Signal::USR1));
+            }
+            (Ending::Renamed, None) if groups.unified => {}
+            (Ending::Renamed, None) => {
+                let to = format!("renamed-{}", self.group);
+                std::fs::rename(groups.dir(&self.group), groups.dir(&to)).unwrap();
+                self.group = to;
+            }
+            (ending, Some(child)) => {
+                child.kill().unwrap();
+                child.wait().unwrap();
+                if ending == Ending::StartsAgain {
+                    *child = Target::process();
+                }
+            }
+            (ending, None) => {
+                let dir = groups.dir(&self.group);
+                until("the cgroup is gone", || {
+                    for pid in members(&dir) {
+                        signal(pid, Signal::KILL);
+                    }
+                    std::fs::remove_dir(&dir).is_ok()
+                });
+                if ending == Ending::StartsAgain {
+                    groups.make(&self.group);
+                    groups.start(&self.group, None, SCRIPT);
+                }
+            }
+        }
+    }
+}
+
+/// Whether a process has attached BPF programs.
+fn has_attached(pid: u32) -> bool {
+    let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    fds.filter_map(|fd| std::fs::read_link(fd.path()).ok())
+        .any(|to| to.to_string_lossy().contains("bpf_link"))
+}
+
+/// Kinds of targets x endings x moments, in one look: what has ended is told with its time, and what was started again under the
+/// same name is another one. What has only another name goes on.
+// promises 13, 31
+#[test]
+fn a_target_is_what_was_named_until_it_ends() {
+    let test = "a_target_is_what_was_named_until_it_ends";
+    let _alone = alone();
+    if probes(test).is_none() || !can_write_cgroups(test) {
+        return;
+    }
+    let hierarchies = mounts::hierarchies(&mut LinuxHost::new()).unwrap();
+    let hierarchy = Hierarchy::of_threads(&hierarchies).unwrap();
+    let unified = hierarchy.version == Version::V2;
+    let mut groups = Groups::new(Path::new(&hierarchy.mount), unified, "target-ends");
+    let mut targets = Vec::new();
+    for kind in [Kind::Process, Kind::Cgroup, Kind::Unit] {
+        for moment in [1, 3] {
+            targets.extend(ENDINGS.map(|ending| Target::start(&mut groups, kind, ending, moment)));
+        }
+    }
+    let program = Program::new("be");
+    let names: Vec<String> = targets.iter().map(|target| target.name.clone()).collect();
+    let mut command = program.command(&["blame", "--for", "6s", "--json"]);
+    let look = command.args(&names).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let pid = look.id();
+    until("its programs are attached", || has_attached(pid) || ended(pid));
+    let loading = Instant::now();
+    let mut gone = Vec::new();
+    for moment in [1, 3] {
+        std::thread::sleep(Duration::from_secs(moment).saturating_sub(loading.elapsed()));
+        for target in targets.iter_mut().filter(|target| target.moment == moment) {
+            target.end(&mut groups);
+            gone.push((target.name.clone(), loading.elapsed()));
+        }
+    }
+    let output = look.wait_with_output().unwrap();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    for child in targets.iter_mut().filter_map(|target| target.child.as_mut()) {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    groups.clear();
+    assert!(output.status.success(), "{out}{err}");
+    let report = json(&out);
+    let told = report["ended"].as_array().unwrap();
+    let shown = report["subjects"].as_array().unwrap();
+    for (target, shown) in targets.iter().zip(shown) {
+        let found = told.iter().find(|one| one["name"] == *shown);
+        let what = format!("{:?} {:?} {}", target.kind, target.ending, target.moment);
+        assert_eq!(found.map(|one| one["replaced"].as_bool().unwrap()), target.expected(), "{what}: {out}");
+        let Some(after) = found.map(|one| one["after_s"].as_f64().unwrap()) else { continue };
+        let (_, at) = gone.iter().find(|(name, _)| *name == target.name).unwrap();
+        // The programs are attached a little before the probe counts; a cgroup is looked at twenty times a second.
+        let late = at.as_secs_f64() - after;
+        assert!((-1.0..3.0).contains(&late), "{what}: after {after} s, ended at {at:?}");
+    }
+    assert!(told.iter().all(|one| shown.contains(&one["name"])), "{out}");
+}
+
+/// `blame`'s own parent, and a process whose first thread has ended while another one runs.
+// promise 31
+#[test]
+fn odd_processes_are_measured() {
+    let test = "odd_processes_are_measured";
+    let _alone = alone();
+    if probes(test).is_none() {
+        return;
+    }
+    let program = Program::new("bo");
+    let script = "import ctypes, threading\n\
+                  def run():\n    while True: pass\n\
+                  threading.Thread(target=run).start()\nctypes.CDLL(None).pthread_exit(0)";
+    let headless = Command::new("python3").args(["-c", script]).stdin(Stdio::null()).spawn();
+    let mut who = vec![std::process::id().to_string()];
+    match &headless {
+        Ok(child) => {
+            until("its first thread has ended", || field_of_stat(child.id(), 3).as_deref() == Some("Z"));
+            who.push(child.id().to_string());
+        }
+        Err(error) => println!("skipped: {test}: a process without its first thread: python3: {error}"),
+    }
+    let looked: Vec<Value> = who
+        .iter()
+        .map(|who| json(&program.expect(0, &["blame", who, "--for", "300ms", "--json"]).0))
+        .collect();
+    if let Ok(mut child) = headless {
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let figure = |key: &str| looked[1][key].as_f64().unwrap();
+        // The thread that is left runs or waits all the time.
+        let busy = figure("run_s") + figure("wait_ms") / 1e3;
+        assert!((busy - figure("seconds")).abs() < 0.05, "{:?}", looked[1]);
+    }
+    assert!(looked.iter().all(|report| report["ended"].as_array().unwrap().is_empty()), "{looked:?}");
 }
