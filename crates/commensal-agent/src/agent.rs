@@ -439,7 +439,7 @@ impl Agent<'_> {
         let has_target = compiled.target_us().is_some();
         // Loading the probe takes a while, so groups without a target are put in force first.
         let waits = match has_target || self.ticks.count >= FIRST_TICKS {
-            true => self.sensing.waits(self.host, now.ms, &survey.hierarchies),
+            true => self.sensing.waits(self.host, (now.ms, has_target), &survey.hierarchies),
             false => None,
         };
         // Windows of a canary must not influence the controllers.
@@ -486,7 +486,7 @@ impl Agent<'_> {
         if let Some(before) = before {
             self.decisions.decided = canary::held(before, std::mem::take(&mut self.decisions.decided));
         }
-        self.sensing.shown_waits = waits;
+        self.sensing.shown_waits = waits.filter(|_| has_target);
         self.sensing.set_alarm(compiled.target_us());
         sample
     }

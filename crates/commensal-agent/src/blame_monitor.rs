@@ -19,6 +19,9 @@ use std::time::Duration;
 /// attempt, which takes CPU time.
 pub(crate) const AGAIN_MS: u64 = 2_000;
 
+/// Time between two readings of the probe (ms) if no controller needs them.
+const SELDOM_MS: u64 = 10_000;
+
 /// Longest time between two attempts (ms): each failure doubles the time.
 const AGAIN_MOST_MS: u64 = 600_000;
 
@@ -66,6 +69,13 @@ impl BlameMonitor {
     /// Why the probe cannot be loaded, if it was tried.
     pub fn refused(&self) -> Option<&str> {
         self.absent.as_deref().filter(|_| self.failures > 0)
+    }
+
+    /// Whether it is time for a sample that no controller needs.
+    pub fn is_due(&self, now_ms: u64) -> bool {
+        self.probe.is_none()
+            || self.scope != self.wanted.0
+            || self.before.as_ref().is_none_or(|(then_ms, _)| now_ms.saturating_sub(*then_ms) >= SELDOM_MS)
     }
 
     /// Takes a sample, and loads the probe if necessary. Returns `None` without a probe, and at the first reading of a

@@ -97,14 +97,17 @@ impl Sensing {
         sample
     }
 
-    /// Returns the probe's sample. One that was taken between two ticks is the most recent one.
+    /// Returns the probe's sample, if it is time for one: without a latency target, no controller needs it in every tick. A
+    /// sample that was taken between two ticks is the most recent one.
     pub fn waits(
         &mut self,
         host: &mut dyn Host,
-        now_ms: u64,
+        (now_ms, has_target): (u64, bool),
         hierarchies: &[Hierarchy],
     ) -> Option<WaitSample> {
-        let sample = self.between_ticks.take().or_else(|| self.blame_monitor.look(host, now_ms));
+        let due = has_target || self.blame_monitor.is_due(now_ms);
+        let look = || if due { self.blame_monitor.look(host, now_ms) } else { None };
+        let sample = self.between_ticks.take().or_else(look);
         if sample.is_some() {
             self.blame_monitor.parts.look_around(host, now_ms, hierarchies);
         }

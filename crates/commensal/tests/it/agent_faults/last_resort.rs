@@ -236,10 +236,10 @@ fn a_control_socket_that_was_replaced_is_made_anew() {
     let socket = world.program.state().join("control.sock");
     let answers = || super::snapshot(&world.program).is_some_and(|seen| seen.pid == agent.child.id());
     let replace = |put: &dyn Fn()| {
+        // An answer needs a new socket, however soon the agent has made it.
         until("it answers", answers);
         std::fs::remove_file(&socket).unwrap();
         put();
-        assert!(!answers());
     };
     let told = |what: &str| until(what, || agent.said().contains(what));
     replace(&|| {});
