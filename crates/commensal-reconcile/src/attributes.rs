@@ -19,6 +19,9 @@ pub(crate) const MOST_BYTES: usize = 65_536;
 /// An attribute that is set and removed at once, to test whether the group can have attributes.
 const TRIED: &str = "trusted.commensal.tried";
 
+/// The attribute with the record of a group's lifted members.
+pub(crate) const LIFTING: &str = "trusted.commensal.lifting";
+
 /// Number of attempts to set an attribute. A temporary lack of memory must not leave a group without its mark (the
 /// attribute with the record of its change), because `restore` does not remove or empty groups without a mark.
 const TRIES: u32 = 3;
@@ -123,12 +126,12 @@ fn possible(host: &mut dyn Host, dir: Dir) -> Vec<String> {
 }
 
 /// Copies the attributes of a group to its replacement, a fresh group, so that the fresh group has them before the old
-/// one is removed.
+/// one is removed. The record of lifted members is about the old group only.
 ///
 /// # Errors
 /// Returns an error when an attribute cannot be read or set for a temporary reason.
 pub(crate) fn copy(host: &mut dyn Host, from: Dir, to: Dir) -> Result<(), HostError> {
-    for name in names(host, from)? {
+    for name in names(host, from)?.into_iter().filter(|name| name != LIFTING) {
         let Some(text) = host.attribute(from, &name)? else { continue };
         match put(host, to, &name, &text) {
             Err(error) if is_unavailable(&error) => return Ok(()),

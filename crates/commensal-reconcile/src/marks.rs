@@ -5,17 +5,21 @@
 //! original, and if a state directory is lost, its journals can be rebuilt. Where marks are not available (users other
 //! than root, `EPERM`; old kernels, `EOPNOTSUPP`) there is only the journal.
 //!
+//! A mark contains a checksum of itself. What it says about a damaged one is not known, not even whose it is, so nobody
+//! acts on it: `restore` names its cgroup.
+//!
 //! A mark is also a [`Proof`]: any user who can write a journal could have added a record, but only root can have set
 //! the mark. Commensal therefore sets such a mark when it makes the change, and never because a record in a file says
 //! that the change was made (see [`complete`]). Marks that serve as a proof are called proofs here.
 
-use crate::attributes::{self, PREFIX, announcement};
+use crate::attributes::{self, LIFTING, PREFIX, announcement};
 use crate::drivers::recreate;
 use crate::hand::is_gone;
 use crate::journal::{Record, Target, can_be_ours};
 use commensal_core::actual::{ActualState, CgroupRef};
 use commensal_core::errno::Errno;
 use commensal_core::knob::KnobId;
+use commensal_core::text;
 use commensal_host::{Dir, Host, HostError, below};
 use commensal_sensors::mounts::hierarchies;
 use serde::{Deserialize, Serialize};
@@ -31,6 +35,33 @@ pub(crate) struct Mark {
     pub journal: String,
     /// The record.
     pub record: Record,
+    /// CRC-32, in hex, of the mark without this field; earlier versions set marks without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sum: Option<String>,
+}
+
+impl Mark {
+    fn new((state_dir, journal): (&Path, &str), record: Record) -> Mark {
+        let owner = state_dir.display().to_string();
+        Mark { owner, journal: journal.to_owned(), record, sum: None }
+    }
+
+    fn encode(mut self) -> String {
+        self.sum = Some(self.checksum());
+        text::json(&self).unwrap_or_default()
+    }
+
+    /// Returns the mark in this text; `None` if the text is not what [`Mark::encode`] returned.
+    fn decode(text: &str) -> Option<Mark> {
+        let mut mark: Mark = serde_json::from_str(text).ok()?;
+        let sum = mark.sum.take();
+        sum.is_none_or(|sum| sum == mark.checksum()).then_some(mark)
+    }
+
+    fn checksum(&self) -> String {
+        let json = text::json(&Mark { sum: None, ..self.clone() }).unwrap_or_default();
+        format!("{:08x}", crc32fast::hash(json.as_bytes()))
+    }
 }
 
 /// Returns the group of a record and the attribute name of its mark; `None` for a record that does not concern a single
@@ -44,7 +75,7 @@ pub(crate) fn home(record: &Record) -> Option<(&Target, String)> {
         Record::Created(group) => Some((group, format!("{PREFIX}created"))),
         Record::Cookied(group) => Some((group, format!("{PREFIX}cookied"))),
         Record::Enabling { group, controller } => Some((group, format!("{PREFIX}enabling.{controller}"))),
-        Record::Lifting { group, .. } => Some((group, format!("{PREFIX}lifting"))),
+        Record::Lifting { group, .. } => Some((group, LIFTING.to_owned())),
         Record::Original { group, knob, device, .. } => Some((group, of("original", knob, device))),
         Record::Safe { group, knob, device, .. } => Some((group, of("safe", knob, device))),
         Record::Moving { pid, start_ticks, to, .. } => {
@@ -123,12 +154,8 @@ pub(crate) fn set<'a>(
 
 /// Returns the text of a mark. If the paths of a process's previous groups are too long for an attribute, leaves them
 /// out: the mark is still a proof without them.
-fn text_of((state_dir, name): (&Path, &str), record: &Record) -> String {
-    let text = |record: Record| {
-        let mark = Mark { owner: state_dir.display().to_string(), journal: name.to_owned(), record };
-        commensal_core::text::json(&mark).unwrap_or_default()
-    };
-    let whole = text(record.clone());
+fn text_of(names: (&Path, &str), record: &Record) -> String {
+    let whole = Mark::new(names, record.clone()).encode();
     if whole.len() <= attributes::MOST_BYTES {
         return whole;
     }
@@ -136,7 +163,7 @@ fn text_of((state_dir, name): (&Path, &str), record: &Record) -> String {
     if let Record::Moving { from, .. } = &mut short {
         from.clear();
     }
-    text(short)
+    Mark::new(names, short).encode()
 }
 
 /// Returns the name of the attribute with which `owner` marks the record. Several instances can have enabled the same
@@ -199,9 +226,12 @@ pub(crate) fn complete<'a>(
     each(host, last.into_values(), |host, dir, attribute, record| {
         let found = read(host, dir, attribute);
         let stale = |mark: &Mark| mark.owner == owner && mark.record != *record;
-        let is_missing = found.as_ref().is_ok_and(|mark| mark.as_ref().is_none_or(stale));
+        let is_missing = match &found {
+            Ok(mark) => mark.as_ref().is_none_or(stale),
+            Err(error) => is_damaged(error),
+        };
         missing.extend(is_missing.then(|| record.clone()));
-        found.is_ok()
+        found.is_ok() || is_missing
     });
     set(host, (state_dir, name), &missing);
 }
@@ -240,9 +270,12 @@ pub(crate) fn clear<'a>(
         let stays =
             |mark: &Mark| needs_mark(record) && journal.is_some_and(|journal| mark.journal != journal);
         slots(attribute, record, owners).iter().all(|name| {
-            let mark = read(host, dir, name);
-            let ours = mark.is_ok_and(|mark| mark.is_some_and(|mark| is_of(&mark, owners) && !stays(&mark)));
-            !ours || host.set_attribute(dir, name, None).is_ok()
+            let goes = match read(host, dir, name) {
+                Ok(mark) => mark.is_some_and(|mark| is_of(&mark, owners) && !stays(&mark)),
+                // The record has been undone from the journal, so nobody needs this copy of it.
+                Err(error) => journal.is_none() && is_damaged(&error),
+            };
+            !goes || host.set_attribute(dir, name, None).is_ok()
         })
     });
 }
@@ -321,8 +354,11 @@ pub(crate) fn clear_announcement(
 ) {
     let Ok(parent) = parent(host, mount, path) else { return };
     let attribute = announcement(last(path));
-    let is_announced = read(host, parent, &attribute);
-    if is_announced.is_ok_and(|mark| mark.is_some_and(|mark| is_of(&mark, owners))) {
+    let is_announced = match read(host, parent, &attribute) {
+        Ok(mark) => mark.is_some_and(|mark| is_of(&mark, owners)),
+        Err(error) => is_damaged(&error),
+    };
+    if is_announced {
         let is_needed = host.open_child(parent, last(path)).is_ok_and(|child| {
             let target = Target { mount: mount.to_owned(), path: path.to_owned(), inode: child.inode };
             let proof = proof(host, child, &Record::Created(target), owners);
@@ -336,15 +372,80 @@ pub(crate) fn clear_announcement(
     host.close(parent);
 }
 
+/// Reads a mark. `EBADMSG` if it is damaged (see [`is_damaged`]).
 fn read(host: &mut dyn Host, dir: Dir, attribute: &str) -> Result<Option<Mark>, HostError> {
-    let text = host.attribute(dir, attribute)?;
-    Ok(text.and_then(|text| serde_json::from_str(&text).ok()))
+    let Some(text) = host.attribute(dir, attribute)? else { return Ok(None) };
+    let object = format!("the record in the cgroup's attribute {attribute} (`setfattr -x` removes it)");
+    let damaged = || HostError { operation: DECODE, object, value: None, errno: Errno::EBADMSG };
+    Mark::decode(&text).map(Some).ok_or_else(damaged)
+}
+
+/// The operation in the error about a damaged mark.
+const DECODE: &str = "decode";
+
+/// Whether the error means that there is a mark, and that it is damaged.
+pub(crate) fn is_damaged(error: &HostError) -> bool {
+    error.operation == DECODE
+}
+
+/// An attribute whose name is that of a mark, and that cannot be read, or whose text is not a record that commensal can
+/// have put there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Damaged {
+    group: Target,
+    attribute: String,
+    /// The kernel's error when the attribute was read.
+    unread: Option<Errno>,
+}
+
+impl Damaged {
+    /// Says what is damaged and what a person can do.
+    pub(crate) fn describe(&self) -> String {
+        describe_damaged((&self.group, &self.attribute), self.unread)
+    }
+
+    /// Whether the attribute is still there. If the group was replaced by a fresh one, that has a copy.
+    pub(crate) fn remains(&self, host: &mut dyn Host) -> bool {
+        let dir = match host.open(&below(Path::new(&self.group.mount), &self.group.path)) {
+            Ok(dir) => dir,
+            Err(error) => return !is_gone(&error),
+        };
+        let text = host.attribute(dir, &self.attribute);
+        host.close(dir);
+        !matches!(text, Ok(None))
+    }
+}
+
+fn describe_damaged((group, attribute): (&Target, &str), unread: Option<Errno>) -> String {
+    let shown = text::path(&below(Path::new(&group.mount), &group.path));
+    let attribute = text::visible(attribute);
+    let what = match unread {
+        Some(errno) => format!("a record that cannot be read ({attribute}: {errno})"),
+        None => format!("a damaged record ({attribute})"),
+    };
+    format!(
+        "{shown} has {what}, so what commensal changed there may remain: check the settings of this cgroup, then remove the \
+         record with `setfattr -x {attribute} {}`",
+        text::shell(&shown)
+    )
+}
+
+/// The same message as that of [`Damaged`], about the mark of this record.
+pub(crate) fn describe_damaged_mark(record: &Record) -> Option<String> {
+    home(record).map(|(group, attribute)| describe_damaged((group, &attribute), None))
+}
+
+/// Whether an attribute of this name is a mark. The others are the master's (see `master`), and those with which commensal
+/// tries whether attributes can be set.
+fn is_mark(attribute: &str) -> bool {
+    const OTHERS: [&str; 3] = ["master", "tried", "try"];
+    attribute.strip_prefix(PREFIX).is_some_and(|name| !OTHERS.contains(&name))
 }
 
 /// Reads the group's mark with the same subject as this record, no matter which instance set it.
 ///
 /// # Errors
-/// Returns an error when the mark cannot be read, so that it is unknown whether it exists.
+/// Returns an error when the mark cannot be read, so that it is unknown whether it exists, or is damaged.
 pub(crate) fn of(host: &mut dyn Host, dir: Dir, record: &Record) -> Result<Option<Mark>, HostError> {
     match home(record) {
         Some((_, name)) => read(host, dir, &name),
@@ -379,7 +480,7 @@ pub(crate) fn proof(
     owners: &BTreeSet<String>,
 ) -> Result<Proof, HostError> {
     let Some((_, name)) = home(record) else { return Ok(Proof::Unavailable) };
-    let mut other = None;
+    let (mut other, mut damaged) = (None, None);
     for name in slots(&name, record, owners) {
         match read(host, dir, &name) {
             Ok(Some(mark)) if is_of(&mark, owners) => return Ok(Proof::Ours),
@@ -388,8 +489,12 @@ pub(crate) fn proof(
             Err(error) if attributes::is_unavailable(&error) || attributes::is_out_of_reach(&error) => {
                 return Ok(Proof::Unavailable);
             }
+            Err(error) if is_damaged(&error) => damaged = Some(error),
             Err(error) => return Err(error),
         }
+    }
+    if let Some(error) = damaged {
+        return Err(error);
     }
     if let Some(other) = other {
         return Ok(Proof::Of(other));
@@ -426,6 +531,8 @@ pub(crate) fn keep_proven(
 #[derive(Debug, Default)]
 pub(crate) struct Marks {
     pub found: Vec<Mark>,
+    /// Marks that nobody can use or read.
+    pub damaged: Vec<Damaged>,
     /// Errors that may have hidden further marks.
     pub unread: Vec<HostError>,
 }
@@ -433,6 +540,7 @@ pub(crate) struct Marks {
 /// Reads the marks of all cgroups.
 pub(crate) fn all(host: &mut dyn Host) -> Marks {
     let mut marks = Marks::default();
+    let can_be_ours = can_be_ours(host);
     let mounted = hierarchies(host);
     if let Err(commensal_sensors::SensorError::Host(error)) = &mounted {
         marks.unread.push(error.clone());
@@ -440,12 +548,10 @@ pub(crate) fn all(host: &mut dyn Host) -> Marks {
     for hierarchy in mounted.unwrap_or_default() {
         let root = host.open(Path::new(&hierarchy.mount));
         if let Some(root) = marks.noted(root) {
-            below_group(host, (&hierarchy.mount, "/"), root, &mut marks);
+            below_group(host, (&hierarchy.mount, "/"), root, &can_be_ours, &mut marks);
             host.close(root);
         }
     }
-    let can_be_ours = can_be_ours(host);
-    marks.found.retain(|mark| can_be_ours(&mark.record));
     marks
 }
 
@@ -463,16 +569,34 @@ impl Marks {
     }
 }
 
-fn below_group(host: &mut dyn Host, (mount, path): (&str, &str), dir: Dir, marks: &mut Marks) {
+fn below_group(
+    host: &mut dyn Host,
+    (mount, path): (&str, &str),
+    dir: Dir,
+    can_be_ours: &dyn Fn(&Record) -> bool,
+    marks: &mut Marks,
+) {
     let target = Target { mount: mount.to_owned(), path: path.to_owned(), inode: dir.inode };
     let names = attributes::names(host, dir);
-    for name in marks.noted(names).unwrap_or_default() {
-        let mark = read(host, dir, &name);
-        let Some(mut mark) = marks.noted(mark).flatten() else { continue };
-        // A mark in an attribute with the wrong name is ignored.
-        if is_name_of(&name, &mark) {
+    for attribute in marks.noted(names).unwrap_or_default() {
+        let (mark, unread) = match read(host, dir, &attribute) {
+            Ok(None) => continue,
+            Ok(mark) => (mark, None),
+            Err(error) if is_gone(&error) => continue,
+            Err(error) => (None, (!is_damaged(&error)).then_some(error.errno)),
+        };
+        // Root can also have set or copied an attribute that commensal has not: one with the wrong name, or with a record
+        // that commensal never writes.
+        let usable = mark.filter(|mark| is_name_of(&attribute, mark)).and_then(|mut mark| {
             place(&mut mark.record, &target);
-            marks.found.push(mark);
+            can_be_ours(&mark.record).then_some(mark)
+        });
+        match usable {
+            Some(mark) => marks.found.push(mark),
+            None if is_mark(&attribute) => {
+                marks.damaged.push(Damaged { group: target.clone(), attribute, unread });
+            }
+            None => {}
         }
     }
     let children = host.children(dir);
@@ -487,7 +611,7 @@ fn below_group(host: &mut dyn Host, (mount, path): (&str, &str), dir: Dir, marks
         let child = host.open_child(dir, name);
         if let Some(child) = marks.noted(child) {
             let path = format!("{}/{}", path.trim_end_matches('/'), to.unwrap_or(name));
-            below_group(host, (mount, &path), child, marks);
+            below_group(host, (mount, &path), child, can_be_ours, marks);
             host.close(child);
         }
     }

@@ -55,6 +55,13 @@ pub fn restore(host: &mut dyn Host, dir: &Path, boot_id: &str, of_all: bool) -> 
     let owners = orphans.iter().map(|mark| mark.owner.clone()).chain([dir.display().to_string()]).collect();
     let mut restored = restore_where(host, (dir, boot_id), (orphans.as_slice(), &owners), |_| true)?;
     restored.failed.extend(marks.unread.iter().map(|error| format!("records on cgroups: {error}")));
+    // A damaged copy of a record that was undone from the journal is gone now.
+    for damaged in marks.damaged.iter().filter(|damaged| damaged.remains(host)) {
+        let line = damaged.describe();
+        if !restored.left.contains(&line) && !restored.failed.contains(&line) {
+            restored.left.push(line);
+        }
+    }
     Ok(restored)
 }
 

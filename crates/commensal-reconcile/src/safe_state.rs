@@ -66,6 +66,9 @@ pub fn bring_safe_state(host: &mut dyn Host, state_dir: &Path, lease: Duration) 
     let owner = state_dir.display().to_string();
     let marks = marks::all(host);
     state.failed.extend(marks.unread.iter().map(|error| format!("records on cgroups: {error}")));
+    if !known.has_journal {
+        state.failed.extend(marks.damaged.iter().map(marks::Damaged::describe));
+    }
     let ours = marks.found.into_iter().filter(|mark| mark.owner == owner && mark.journal == journal::MACHINE);
     let tried: BTreeSet<Key> = known.wanted.keys().cloned().collect();
     known.learn_missing(ours.map(|mark| mark.record));

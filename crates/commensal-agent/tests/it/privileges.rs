@@ -127,7 +127,7 @@ fn signalled(pid: u32) -> Tried {
 
 fn kept_as_attribute(world: &World) -> Tried {
     let mut host = LinuxHost::new();
-    let (dir, name) = (host.open(&world.ours.cpu).ok()?, "trusted.commensal.test");
+    let (dir, name) = (host.open(&world.ours.cpu).ok()?, "trusted.commensal.try");
     let set = host.set_attribute(dir, name, Some("1")).is_ok();
     let listed = host.attributes(dir, "trusted.commensal.").is_ok_and(|names| names == [name]);
     let read = host.attribute(dir, name).is_ok_and(|value| value.as_deref() == Some("1"));

@@ -373,8 +373,14 @@ impl<'a> Work<'a> {
         };
         // A value that another instance of commensal has written is not an original: that instance's mark has the value
         // from before its write.
-        let mark = marks::of(self.host, dir, &record(String::new()));
-        let mark = mark.map_err(|error| host_error(error, Some(knob)))?;
+        let mark = match marks::of(self.host, dir, &record(String::new())) {
+            // The journal has the original as well, so the damaged copy is replaced.
+            Err(error) if known && marks::is_damaged(&error) => {
+                journal.mark_original(self.host, &record(String::new()));
+                None
+            }
+            mark => mark.map_err(|error| host_error(error, Some(knob)))?,
+        };
         let other = mark.as_ref().filter(|mark| Path::new(&mark.owner) != journal.state_dir());
         if let Some(other) = other.filter(|other| lives(self.host, &other.owner)) {
             let (place, owner) = (self.actual.show(&step.place), other.owner.clone());

@@ -31,6 +31,21 @@ fn of_another(owner: &str) -> String {
     format!("marked as of the commensal whose state is in {}; left alone", visible(owner))
 }
 
+/// Reads the proof of a record. A damaged mark is none.
+fn proof(host: &mut dyn Host, owners: &BTreeSet<String>, dir: Dir, record: &Record) -> Result<Proof, Left> {
+    marks::proof(host, dir, record, owners).map_err(|error| match marks::describe_damaged_mark(record) {
+        Some(line) if marks::is_damaged(&error) => Left::Denied(line),
+        _ => Left::Failed(error),
+    })
+}
+
+fn is_announced(host: &mut dyn Host, owners: &BTreeSet<String>, place: (&str, &str)) -> Result<bool, Left> {
+    match marks::is_announced(host, owners, place) {
+        Err(error) if marks::is_damaged(&error) => Ok(false),
+        announced => announced.map_err(Left::Failed),
+    }
+}
+
 /// Checks that one of `owners` (state directories) created the open group. The proof is the group's mark or, if the
 /// process was killed before it marked the group, the announcement in the parent group.
 pub(super) fn of_creation(
@@ -40,12 +55,11 @@ pub(super) fn of_creation(
     dir: Dir,
 ) -> Result<(), Left> {
     let target = Target { mount: mount.to_owned(), path: path.to_owned(), inode: dir.inode };
-    let proof = marks::proof(host, dir, &Record::Created(target), owners).map_err(Left::Failed)?;
-    match proof {
+    match proof(host, owners, dir, &Record::Created(target))? {
         Proof::Ours | Proof::Unavailable => Ok(()),
         // In one systemd unit, processes of several instances step aside into the same group; the last one removes it.
         Proof::Of(owner) if path.ends_with(aside::ENDING) && !lives(host, &owner) => Ok(()),
-        Proof::Missing if marks::is_announced(host, owners, (mount, path)).map_err(Left::Failed)? => Ok(()),
+        Proof::Missing if is_announced(host, owners, (mount, path))? => Ok(()),
         Proof::Missing => Err(Left::Denied(format!("{} is {UNMARKED}", shown(mount, path)))),
         Proof::Of(owner) => Err(Left::Denied(format!("{} is {}", shown(mount, path), of_another(&owner)))),
     }
@@ -60,7 +74,7 @@ pub(super) fn of_change(
     record: &Record,
     what: &str,
 ) -> Result<(), Left> {
-    match marks::proof(host, dir, record, owners).map_err(Left::Failed)? {
+    match proof(host, owners, dir, record)? {
         Proof::Of(owner) if lives(host, &owner) => {
             let owner = visible(&owner);
             Err(Left::Busy(format!("{what}: the commensal whose state is in {owner} is running")))
@@ -129,9 +143,9 @@ pub(super) fn of_move(host: &mut dyn Host, owners: &BTreeSet<String>, record: &R
         }
         return Ok(true);
     };
-    let proof = marks::proof(host, dir, record, owners);
+    let proof = proof(host, owners, dir, record);
     host.close(dir);
-    let what = match proof.map_err(Left::Failed)? {
+    let what = match proof? {
         Proof::Ours | Proof::Unavailable => return Ok(true),
         Proof::Of(owner) => of_another(&owner),
         Proof::Missing => UNMARKED.to_owned(),

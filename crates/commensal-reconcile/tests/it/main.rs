@@ -6,6 +6,7 @@
 mod attacks;
 mod below;
 mod crash;
+mod damaged;
 mod delegation;
 mod faults;
 mod fixtures;
