@@ -7,7 +7,7 @@
 
 use crate::errno::Errno;
 use crate::knob::{Controller, KnobId, Value, Version};
-use crate::member::{Apart, EngineReport, MovedFrom, ProcessFact, ProcessId};
+use crate::member::{Apart, EngineReport, MovedFrom, ProcessFact, ProcessId, Stray};
 use crate::namespace::MountedPart;
 use crate::scheduler::Scheduler;
 use crate::spelling;
@@ -376,6 +376,8 @@ pub struct ActualState {
     pub processes: Vec<ProcessFact>,
     /// Those of the processes that a plan may move into a group and whose threads are in several cgroups.
     pub apart: BTreeMap<ProcessId, Apart>,
+    /// Processes that are in a member cgroup, but not in its v1 cpuset.
+    pub strays: Vec<Stray>,
     /// The sched_ext scheduler; `None` if the sensors did not read its state.
     pub scheduler: Option<Scheduler>,
     /// Changes that commensal made earlier and has not undone.

@@ -41,6 +41,8 @@ pub struct Entry {
     pub back_off_ms: u64,
     /// Time from which commensal may write the knob again (ms, on the caller's clock).
     pub write_from_ms: u64,
+    /// Whether the kernel made the last change, not a program.
+    pub by_kernel: bool,
     /// When the last change was found (ms, on the caller's clock).
     pub seen_ms: u64,
     /// Whether the last change has not been corrected yet.
@@ -65,6 +67,7 @@ impl Table {
     /// Records that the knob does not have the value that commensal set. `now_ms` must not go backwards. Further calls
     /// count as the same change until [`Table::answered`] records that the knob has its value again.
     pub fn changed(&mut self, now_ms: u64, key: SettingKey, want: String, found: String) {
+        let by_kernel = false;
         match self.entries.get_mut(&key) {
             Some(entry) if entry.open => entry.found = found,
             Some(entry) => {
@@ -75,12 +78,24 @@ impl Table {
                 };
                 entry.write_from_ms = now_ms.saturating_add(entry.back_off_ms);
                 (entry.want, entry.found, entry.seen_ms, entry.open) = (want, found, now_ms, true);
+                entry.by_kernel = by_kernel;
             }
             None => {
                 let (back_off_ms, write_from_ms, seen_ms) = (0, now_ms, now_ms);
-                let entry = Entry { times: 1, want, found, back_off_ms, write_from_ms, seen_ms, open: true };
+                let (times, open) = (1, true);
+                let entry =
+                    Entry { times, want, found, back_off_ms, write_from_ms, by_kernel, seen_ms, open };
                 self.entries.insert(key, entry);
             }
+        }
+    }
+
+    /// Like [`Table::changed`], for a change that the kernel made, such as taking an offline CPU out of a cpuset. It is
+    /// corrected without a back-off, because nobody writes the other value again.
+    pub fn changed_by_kernel(&mut self, now_ms: u64, key: SettingKey, want: String, found: String) {
+        self.changed(now_ms, key.clone(), want, found);
+        if let Some(entry) = self.entries.get_mut(&key) {
+            (entry.by_kernel, entry.back_off_ms, entry.write_from_ms) = (true, 0, now_ms);
         }
     }
 
@@ -108,7 +123,10 @@ impl Table {
     /// (`alive` returns false).
     pub fn calm(&mut self, now_ms: u64, alive: impl Fn(&SettingKey) -> bool) {
         self.entries.retain(|key, entry| {
-            let calm = entry.back_off_ms.max(FIRST_BACK_OFF_MS).saturating_mul(CALM_BACK_OFFS);
+            let calm = match entry.by_kernel {
+                true => LONGEST_BACK_OFF_MS,
+                false => entry.back_off_ms.max(FIRST_BACK_OFF_MS).saturating_mul(CALM_BACK_OFFS),
+            };
             alive(key) && now_ms < entry.seen_ms.saturating_add(entry.back_off_ms).saturating_add(calm)
         });
     }

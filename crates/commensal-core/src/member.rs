@@ -111,6 +111,19 @@ impl ProcessFact {
     }
 }
 
+/// A process that is in a member cgroup in some hierarchy, but not in the member's cpuset (v1).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stray {
+    /// The process's identity.
+    pub process: ProcessId,
+    /// PID and name of the process, as shown to users.
+    pub name: String,
+    /// The member.
+    pub member: CgroupPath,
+    /// Cgroups of the process, by hierarchy.
+    pub places: BTreeMap<usize, CgroupPath>,
+}
+
 /// The record of a move of a process by commensal: the process's cgroups before and after the move.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MovedFrom {

@@ -16,6 +16,7 @@ mod safe_settings;
 mod scheduling;
 mod share;
 mod step;
+mod strays;
 mod systemd;
 mod vendor;
 mod wants;

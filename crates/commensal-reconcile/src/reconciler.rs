@@ -277,7 +277,9 @@ impl Reconciler {
         let planned = self.instance.plan(host, &self.survey, request)?;
         self.signs.waits_for_scheduler =
             planned.actual.scheduler.as_ref().is_some_and(Scheduler::is_on_its_way);
+        self.in_force.offline = self.survey.machine.topology.offline.clone();
         self.in_force.find_drift(now_ms, &planned, &mut self.back_off.drift);
+        self.back_off.evicted.note(now_ms, &planned.plan.steps);
         self.back_off.calm(now_ms, &planned.actual);
         Ok(planned)
     }

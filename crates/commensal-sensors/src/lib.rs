@@ -22,6 +22,7 @@ pub mod run_delay;
 pub mod sched_ext;
 pub mod scheduler;
 pub mod sockets;
+mod strays;
 mod survey;
 pub mod usage;
 mod vendor;

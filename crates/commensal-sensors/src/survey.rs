@@ -5,7 +5,7 @@ use crate::containers::find;
 use crate::delegation;
 use crate::mounts::Mount;
 use crate::processes::{Scanner, Wanted, apart, places};
-use crate::{SensorError, actual, capability, cookies, machine, mounts, vendor};
+use crate::{SensorError, actual, capability, cookies, machine, mounts, strays, vendor};
 use commensal_core::actual::{
     ActualState, CORE_SCHED, Capabilities, CgroupPath, CgroupRef, Hierarchy, Tenancy,
 };
@@ -159,14 +159,15 @@ impl Survey {
         let hierarchies = mounts::hierarchies(host)?;
         let tenancy = delegation::look(host, &hierarchies, cgroup_root);
         let conditions = Conditions::read(host, &hierarchies, &tenancy)?;
-        let same = (&machine, &hierarchies, &tenancy, &conditions)
-            == (&self.machine, &self.hierarchies, &self.tenancy, &self.conditions);
+        // Which CPUs are online makes no difference to which mechanisms work.
+        let before = (&self.machine.disks, &self.hierarchies, &self.tenancy, &self.conditions);
+        let same = (&machine.disks, &hierarchies, &tenancy, &conditions) == before;
         if !same || vendor::has_any_switch(host) {
             return Ok(None);
         }
         let mut caps = self.caps.clone();
         capability::features(host, &machine, &mut caps);
-        Ok(Some(Survey { caps, ..self.clone() }))
+        Ok(Some(Survey { machine, caps, ..self.clone() }))
     }
 
     /// Reads the current cgroups, without values.
@@ -258,6 +259,7 @@ impl Survey {
         let places = actual::places_of_interest(desired, found);
         self.values(host, &places, found)?;
         found.apart = of_movable(host, desired, found);
+        found.strays = strays::find(host, desired, found);
         let cpu =
             found.hierarchy_of(Controller::Cpu).filter(|_| self.caps.feature_obstacle(CORE_SCHED).is_none());
         let Some(hierarchy) = cpu else { return Ok(()) };

@@ -7,7 +7,7 @@
 //! (`validate_change`, kernel/cgroup/cpuset-v1.c). v2 has neither rule.
 
 use super::draft::{Report, Want, Wants};
-use crate::actual::{ActualState, CgroupRef};
+use crate::actual::{ActualState, CgroupPath, CgroupRef};
 use crate::desired::DesiredState;
 use crate::knob::{KnobId, KnobOrder, Value, Version};
 use std::collections::BTreeSet;
@@ -25,12 +25,16 @@ pub(super) fn drop_impossible(
             let version = actual.hierarchies[place.hierarchy].version;
             let bounded = version == Version::V1 && knob.row().order == KnobOrder::WithinParent;
             let because = bounded.then(|| planned.conflict(place, *knob, want)).flatten()?;
-            Some((place.clone(), *knob, *device, because))
+            let mut try_this = "claim that group too, or choose a limit that fits it".to_owned();
+            if let Some(remedy) = planned.remedy(place, *knob, want, desired) {
+                try_this = format!("{remedy}; or {try_this}");
+            }
+            Some((place.clone(), *knob, *device, because, try_this))
         });
-        let Some((place, knob, device, because)) = found else { break };
+        let Some((place, knob, device, because, try_this)) = found else { break };
         if let Some(want) = wants.remove(&(place.clone(), knob, device)) {
             let what = format!("{knob} of {}", place.path);
-            report.unmet_for(&want, what, because, "claim that group too, or choose a limit that fits it");
+            report.unmet_for(&want, what, because, &try_this);
         }
     }
     fit_bursts(wants, desired, actual, report);
@@ -132,6 +136,24 @@ impl Planned<'_> {
                 )
             })
         })
+    }
+
+    /// The commands that give the cpusets above `place` the CPUs that they lack although they are online: v1 takes a CPU that
+    /// goes offline out of every cpuset, and puts it back into the root's only.
+    fn remedy(&self, place: &CgroupRef, knob: KnobId, want: &Want, desired: &DesiredState) -> Option<String> {
+        let Value::List(wanted) = &want.value else { return None };
+        if knob != KnobId::CpusetCpus || !wanted.is_subset(&desired.cpus) {
+            return None;
+        }
+        let give = |path: CgroupPath| {
+            let above = CgroupRef { hierarchy: place.hierarchy, path };
+            let Some(Value::List(has)) = self.value(&above, knob) else { return None };
+            let lacks = above.path.depth() > 0 && !wanted.is_subset(&has);
+            let directory = self.actual.directory(&above);
+            lacks.then(|| format!("echo {} > {directory}/cpuset.cpus", has.union(wanted)))
+        };
+        let all: Vec<String> = place.path.ancestors().into_iter().filter_map(give).collect();
+        (!all.is_empty()).then(|| all.join("; "))
     }
 
     /// Whether `value` of the inner cgroup is within `bound`, the value of the outer one.

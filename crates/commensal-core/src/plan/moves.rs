@@ -26,7 +26,7 @@ impl Draft<'_> {
             let (mut from, mut to) = (BTreeMap::new(), BTreeMap::new());
             for (hierarchy, path) in &fact.places {
                 let target = CgroupRef { hierarchy: *hierarchy, path: own.clone() };
-                if self.will_exist(&target) && !own.contains(path) {
+                if self.will_exist(&target) && !own.contains(path) && !self.has_left(fact, &target) {
                     from.insert(*hierarchy, path.clone());
                     to.insert(*hierarchy, own.clone());
                 }
@@ -43,8 +43,16 @@ impl Draft<'_> {
             }
             let why = format!("group {}: {}", group.name, wanted.by);
             let (name, by) = (wanted.name.clone(), wanted.by.clone());
-            self.moves.push((Movement { process: wanted.id, name, by, from, to }, why));
+            self.moves.push((Movement { process: wanted.id, name, by, from, to, home: false }, why));
         }
+    }
+
+    /// Whether the process has left this v1 cpuset without commensal, which `bring_home` deals with.
+    fn has_left(&self, fact: &ProcessFact, target: &CgroupRef) -> bool {
+        let put = |moved: &MovedFrom| moved.done && moved.to.contains_key(&target.hierarchy);
+        Some(target.hierarchy) == self.v1_cpuset()
+            && (self.actual.ours.moved.get(&fact.id).is_some_and(put)
+                || self.is_moved_by_kernel(&fact.places, target))
     }
 
     /// Moves processes that no group selects any more back to their original cgroups, with the descendants that started
@@ -66,7 +74,10 @@ impl Draft<'_> {
             let (mut from, mut to) = (BTreeMap::new(), BTreeMap::new());
             let mut homeless: BTreeMap<&CgroupPath, Vec<String>> = BTreeMap::new();
             for (hierarchy, put) in &moved.to {
-                let now = fact.places.get(hierarchy).filter(|now| put.contains(now));
+                let home = CgroupRef { hierarchy: *hierarchy, path: put.clone() };
+                let evicted =
+                    Some(*hierarchy) == self.v1_cpuset() && self.is_moved_by_kernel(&fact.places, &home);
+                let now = fact.places.get(hierarchy).filter(|now| put.contains(now) || evicted);
                 match (now, moved.from.get(hierarchy)) {
                     (Some(now), Some(before)) if now != before => {
                         from.insert(*hierarchy, now.clone());
@@ -94,7 +105,7 @@ impl Draft<'_> {
             if !to.is_empty() {
                 let why = "no longer matched: back to its original cgroup".to_owned();
                 let (name, by) = (fact.name(), String::new());
-                self.moves.push((Movement { process: fact.id, name, by, from, to }, why));
+                self.moves.push((Movement { process: fact.id, name, by, from, to, home: false }, why));
             }
         }
     }

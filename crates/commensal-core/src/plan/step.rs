@@ -89,6 +89,9 @@ pub struct Movement {
     pub from: BTreeMap<usize, CgroupPath>,
     /// New cgroups of the process, in the same hierarchies.
     pub to: BTreeMap<usize, CgroupPath>,
+    /// Whether the process is a member already and only lacks a cgroup of its group, such as a cpuset out of which the
+    /// kernel has moved it. Such a move is not recorded, because the cgroup that the process leaves is not its own.
+    pub home: bool,
 }
 
 impl Movement {

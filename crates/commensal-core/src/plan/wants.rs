@@ -41,6 +41,7 @@ impl Draft<'_> {
         self.move_back();
         self.leftovers();
         self.leave_frozen();
+        self.bring_home();
     }
 
     /// Creates the group in every hierarchy that accounts or limits, so that usage can be read and limits can be added

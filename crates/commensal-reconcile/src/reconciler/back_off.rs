@@ -4,9 +4,9 @@ use super::refused::RefusedSteps;
 use super::steps::{file_of, inodes, key_of, manager_of};
 use crate::drivers::apply::Failure;
 use crate::request::Planned;
-use commensal_core::actual::ActualState;
+use commensal_core::actual::{ActualState, CgroupRef};
 use commensal_core::drift::{self, SettingKey};
-use commensal_core::plan::Step;
+use commensal_core::plan::{Action, Movement, Step};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,6 +38,7 @@ pub struct Drift {
 #[derive(Debug, Default)]
 pub(super) struct BackOff {
     pub(super) drift: drift::Table,
+    pub(super) evicted: Evicted,
     refused: drift::Table,
     /// Reasons of the refusals in `refused`.
     reasons: BTreeMap<SettingKey, String>,
@@ -134,12 +135,68 @@ impl BackOff {
                 want: entry.want.clone(),
                 found: entry.found.clone(),
                 times: entry.times,
-                by: manager_of(actual, &place),
+                by: match entry.by_kernel {
+                    true => Some(KERNEL.to_owned()),
+                    false => manager_of(actual, &place),
+                },
                 back_off_ms: Some(entry.write_from_ms.saturating_sub(now_ms)),
                 back: !entry.is_open(),
                 ago_ms: now_ms.saturating_sub(entry.seen_ms),
             })
         });
-        known.collect()
+        known.chain(self.evicted.drift(now_ms)).collect()
+    }
+}
+
+/// The kernel as the author of a change of a v1 cpuset.
+const KERNEL: &str = "the kernel, because a CPU went offline";
+
+/// The processes that the kernel has moved out of their cpusets, by cpuset.
+#[derive(Debug, Default)]
+pub(super) struct Evicted(BTreeMap<CgroupRef, Eviction>);
+
+#[derive(Debug)]
+struct Eviction {
+    processes: usize,
+    found: String,
+    times: u64,
+    seen_ms: u64,
+    /// Whether the last plan still had to move processes home.
+    open: bool,
+}
+
+impl Evicted {
+    /// Records the processes that these steps move home.
+    pub(super) fn note(&mut self, now_ms: u64, steps: &[Step]) {
+        let mut now: BTreeMap<&CgroupRef, (usize, String)> = BTreeMap::new();
+        for step in steps {
+            let Action::Move(Movement { home: true, from, .. }) = &step.action else { continue };
+            let from = from.values().next().map(ToString::to_string).unwrap_or_default();
+            now.entry(&step.place).or_insert((0, from)).0 += 1;
+        }
+        self.0.retain(|place, one| {
+            one.open &= now.contains_key(place);
+            now_ms < one.seen_ms.saturating_add(drift::LONGEST_BACK_OFF_MS)
+        });
+        for (place, (processes, found)) in now {
+            let known = self.0.get(place);
+            let times = known.map_or(0, |one| one.times) + u64::from(known.is_none_or(|one| !one.open));
+            let one = Eviction { processes, found, times, seen_ms: now_ms, open: true };
+            self.0.insert(place.clone(), one);
+        }
+    }
+
+    fn drift(&self, now_ms: u64) -> impl Iterator<Item = Drift> {
+        self.0.iter().map(move |(place, one)| Drift {
+            path: place.path.as_str().to_owned(),
+            file: "cgroup.procs".to_owned(),
+            want: format!("{} {}", one.processes, if one.processes == 1 { "process" } else { "processes" }),
+            found: format!("in {}", one.found),
+            times: one.times,
+            by: Some(KERNEL.to_owned()),
+            back_off_ms: Some(0),
+            back: !one.open,
+            ago_ms: now_ms.saturating_sub(one.seen_ms),
+        })
     }
 }

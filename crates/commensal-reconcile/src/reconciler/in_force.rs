@@ -3,8 +3,9 @@
 use super::steps::{key_of, values};
 use crate::request::Planned;
 use commensal_core::actual::{ActualState, Hierarchy, SettingRef};
+use commensal_core::cpuset::CpuSet;
 use commensal_core::drift::{self, SettingKey};
-use commensal_core::knob::{KnobId, Value};
+use commensal_core::knob::{KnobId, Value, Version};
 use commensal_core::plan::Step;
 use commensal_host::{Dir, FolderEvent, For, GroupWatch, Host, below};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -42,6 +43,20 @@ pub(super) struct InForce {
     /// Cgroups that are watched since the last check. Another program may have written to them after their values were
     /// read and before the watch began.
     fresh: BTreeSet<At>,
+    /// Cgroups to whose files a program has written since the last round.
+    written: BTreeSet<At>,
+    /// CPUs that exist and are offline.
+    pub(super) offline: CpuSet,
+}
+
+/// Whether the kernel has changed a v1 cpuset from `want` to `found`. It only ever takes CPUs away: those that go offline
+/// (`cpuset1_hotplug_update_tasks`, kernel/cgroup/cpuset-v1.c). They may be back online by now: `gone` has those that are
+/// offline or that the kernel has taken out of another cpuset, and only the kernel leaves a cpuset without CPUs, or changes
+/// one without a write that inotify reports (`untouched`).
+fn is_taken_by_kernel((want, found): (&Value, &Value), gone: &CpuSet, untouched: bool) -> bool {
+    let (Value::List(want), Value::List(found)) = (want, found) else { return false };
+    let taken = want.difference(found);
+    !taken.is_empty() && found.is_subset(want) && (found.is_empty() || taken.is_subset(gone) || untouched)
 }
 
 impl InForce {
@@ -81,6 +96,8 @@ impl InForce {
         self.values.retain(|key, _| wanted.contains(key));
         // A change that was answered long ago is forgotten first, so that a new one is corrected at once.
         drift.calm(now_ms, |_| true);
+        let gone = self.emptied(actual).union(&self.offline);
+        let written = self.touched().map(|touched| &touched | &std::mem::take(&mut self.written));
         let mut seen = BTreeSet::new();
         for (place, cgroup) in &actual.cgroups {
             let idle = cgroup.values.get(&(KnobId::CpuIdle, None)) == Some(&Value::Number(1));
@@ -101,9 +118,20 @@ impl InForce {
                     // The scheduler's guard freezes and thaws starving groups; that is not drift.
                     continue;
                 }
-                match want == value {
-                    true => drift.answered(&key),
-                    false => drift.changed(now_ms, key.clone(), knob.shown(want), knob.shown(value)),
+                let told =
+                    self.watched.get(&(key.hierarchy, key.inode)).is_some_and(|one| one.told.is_some());
+                let untouched =
+                    told && written.as_ref().is_some_and(|all| !all.contains(&(key.hierarchy, key.inode)));
+                let version = actual.hierarchies.get(place.hierarchy).map(|one| one.version);
+                let by_kernel = version == Some(Version::V1)
+                    && *knob == KnobId::CpusetCpus
+                    && is_taken_by_kernel((want, value), &gone, untouched);
+                match (want == value, by_kernel) {
+                    (true, _) => drift.answered(&key),
+                    (false, true) => {
+                        drift.changed_by_kernel(now_ms, key.clone(), knob.shown(want), knob.shown(value));
+                    }
+                    (false, false) => drift.changed(now_ms, key.clone(), knob.shown(want), knob.shown(value)),
                 }
                 seen.insert(key);
             }
@@ -113,10 +141,28 @@ impl InForce {
         drift.calm(now_ms, |key| seen.contains(key));
     }
 
+    /// Returns the CPUs in force in the v1 cpusets that have none now. Only the kernel takes the last CPU out of a cpuset,
+    /// and it takes the same CPU out of the cpusets above.
+    fn emptied(&self, actual: &ActualState) -> CpuSet {
+        let mut emptied = CpuSet::default();
+        for (place, cgroup) in &actual.cgroups {
+            let (hierarchy, inode) = (place.hierarchy, cgroup.inode);
+            let key = SettingKey { hierarchy, inode, knob: KnobId::CpusetCpus, device: None };
+            let found = cgroup.values.get(&(KnobId::CpusetCpus, None));
+            if let (Some(Value::List(want)), Some(Value::List(found))) = (self.values.get(&key), found)
+                && found.is_empty()
+            {
+                emptied = emptied.union(want);
+            }
+        }
+        emptied
+    }
+
     /// Whether all checked values are in force. Checks the values in cgroups whose files were written since the last
     /// check, and a different part of the other values each time. The next round finds changes that this check misses.
     pub(super) fn all_hold(&mut self, host: &mut dyn Host, hierarchies: &[Hierarchy]) -> bool {
         let Some(mut touched) = self.touched() else { return false };
+        self.written.extend(&touched);
         touched.append(&mut self.fresh);
         let mut looked_at: Vec<(&SettingKey, &Value)> = Vec::new();
         if !touched.is_empty() {

@@ -57,6 +57,18 @@ pub(super) fn back(
         origins.add(record);
         groups.extend(to);
     }
+    // The kernel moves the tasks of a v1 cpuset whose last CPU goes offline to an ancestor.
+    let created = contents.records.iter().filter_map(|record| match record {
+        Record::Created(target) => Some(target),
+        _ => None,
+    });
+    let above = |one: &&Target| {
+        groups.iter().any(|group| {
+            group.mount == one.mount && CgroupPath::new(&one.path).contains(&CgroupPath::new(&group.path))
+        })
+    };
+    let above: Vec<&Target> = created.filter(above).collect();
+    groups.extend(above);
     let mut failed = BTreeSet::new();
     let hierarchies = mounts::hierarchies(host).unwrap_or_default();
     for group in groups {

@@ -320,6 +320,7 @@ impl Work<'_> {
             let process = movement.process;
             let ProcessId { pid, start_ticks } = process;
             match moves.get(&process) {
+                _ if movement.home => {}
                 Some(MoveOutcome::Moved) if !movement.by.is_empty() => {
                     done.push(Record::Moved { pid, start_ticks });
                 }
@@ -347,7 +348,7 @@ impl Work<'_> {
 /// Returns the movement, if the step moves a process into a commensal group.
 fn into_ours(step: &Step) -> Option<&Movement> {
     match &step.action {
-        Action::Move(movement) if !movement.by.is_empty() => Some(movement),
+        Action::Move(movement) if !movement.by.is_empty() && !movement.home => Some(movement),
         _ => None,
     }
 }
