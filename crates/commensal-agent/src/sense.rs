@@ -27,6 +27,9 @@ const IN_FULL: usize = 16;
 /// Maximum number of idle cgroups whose CPU time is read in one sample. Active cgroups are read in every sample, and idle ones
 /// are not read while a cgroup above them tells that they are idle.
 const IDLE: usize = 64;
+/// Number of cgroups that are read in one sample although a cgroup above them tells that they are idle: another cgroup may
+/// have the path of one of them.
+const SELDOM: usize = 1;
 
 /// Resource use of one group since the last sample, summed over its cgroups; `None` if one of them could not be read.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -163,7 +166,7 @@ impl Meters {
                 let above = turn.as_deref().and_then(|turn| turn.above);
                 let (idle, same_memory) = above.map_or((false, false), |above| self.above.is_idle(above));
                 let is_not_due = |turn: &Turn| {
-                    let in_full = due(turn.number, IN_FULL) && !(idle && same_memory);
+                    let in_full = due(turn.number, if idle && same_memory { SELDOM } else { IN_FULL });
                     !(turn.at_work || in_full || (due(turn.number, IDLE) && !idle))
                 };
                 if closely != WatchPrecision::All && turn.as_deref().is_some_and(is_not_due) {

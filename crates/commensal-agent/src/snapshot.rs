@@ -218,7 +218,8 @@ pub struct WaitPart {
     pub kind: String,
     /// The group whose work it was, if it was that of a group.
     pub group: Option<String>,
-    /// Time that the threads waited meanwhile (ms per second), over the last tick.
+    /// Time that the threads waited meanwhile (ms per second), over the last tick if a group has a latency target, otherwise
+    /// over the last 10 s.
     pub ms_per_s: f64,
     /// The same since the agent started (s).
     pub total_s: f64,

@@ -101,7 +101,7 @@ impl WaitParts {
         self.shown.clear();
     }
 
-    /// Takes in the probe's figures.
+    /// Updates the sums and rates with the probe's latest figures.
     pub fn take_in(&mut self, now_ms: u64, figures: &Figures) {
         self.last.clone_from(figures);
         let sums = self.sums();

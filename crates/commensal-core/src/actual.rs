@@ -391,6 +391,13 @@ impl ActualState {
         self.hierarchies.iter().position(|hierarchy| hierarchy.controllers.contains(&controller))
     }
 
+    /// Index of the hierarchy of cpuset, if it is a v1 hierarchy.
+    #[must_use]
+    pub fn v1_cpuset(&self) -> Option<usize> {
+        let index = self.hierarchy_of(Controller::Cpuset)?;
+        (self.hierarchies[index].version == Version::V1).then_some(index)
+    }
+
     /// All paths that exist in at least one hierarchy.
     #[must_use]
     pub fn paths(&self) -> BTreeSet<&CgroupPath> {

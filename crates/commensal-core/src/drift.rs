@@ -67,7 +67,6 @@ impl Table {
     /// Records that the knob does not have the value that commensal set. `now_ms` must not go backwards. Further calls
     /// count as the same change until [`Table::answered`] records that the knob has its value again.
     pub fn changed(&mut self, now_ms: u64, key: SettingKey, want: String, found: String) {
-        let by_kernel = false;
         match self.entries.get_mut(&key) {
             Some(entry) if entry.open => entry.found = found,
             Some(entry) => {
@@ -78,11 +77,11 @@ impl Table {
                 };
                 entry.write_from_ms = now_ms.saturating_add(entry.back_off_ms);
                 (entry.want, entry.found, entry.seen_ms, entry.open) = (want, found, now_ms, true);
-                entry.by_kernel = by_kernel;
+                entry.by_kernel = false;
             }
             None => {
                 let (back_off_ms, write_from_ms, seen_ms) = (0, now_ms, now_ms);
-                let (times, open) = (1, true);
+                let (times, by_kernel, open) = (1, false, true);
                 let entry =
                     Entry { times, want, found, back_off_ms, write_from_ms, by_kernel, seen_ms, open };
                 self.entries.insert(key, entry);

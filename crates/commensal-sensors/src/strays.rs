@@ -4,7 +4,6 @@
 use crate::processes::places_of;
 use commensal_core::actual::{ActualState, CgroupRef};
 use commensal_core::desired::DesiredState;
-use commensal_core::knob::{Controller, Version};
 use commensal_core::limit::CPU_SET;
 use commensal_core::member::{ProcessId, Stray};
 use commensal_core::process::Stat;
@@ -15,10 +14,7 @@ use std::path::Path;
 
 /// Returns the strays of all members with a CPU set, and of the members that commensal created and that have a cpuset.
 pub(crate) fn find(host: &mut dyn Host, desired: &DesiredState, found: &ActualState) -> Vec<Stray> {
-    let cpuset = found.hierarchy_of(Controller::Cpuset);
-    let Some(cpuset) = cpuset.filter(|index| found.hierarchies[*index].version == Version::V1) else {
-        return Vec::new();
-    };
+    let Some(cpuset) = found.v1_cpuset() else { return Vec::new() };
     let mut strays = Vec::new();
     for group in &desired.groups {
         for member in &group.members {

@@ -53,8 +53,12 @@ impl Above {
         both.extend(memory.filter(|memory| Some(*memory) != cpu).cloned());
         for path in shared(measured) {
             let mut node = match open.remove(&path) {
-                Some(node) => node,
-                None => Node::open(host, &both, path),
+                Some(node) if node.cpu_us.is_some() || node.busy_ms == 0 => node,
+                // The cgroup was removed, or another cgroup has its path.
+                gone => {
+                    gone.into_iter().for_each(|node| node.dirs.close(host));
+                    Node::open(host, &both, path)
+                }
             };
             node.above = node.path.parent().and_then(|parent| self.nearest(&parent));
             self.nodes.push(node);
@@ -90,7 +94,7 @@ impl Above {
                 false => node.busy_ms = now_ms,
             }
             node.same_memory = node.counts_memory && above.is_some_and(|above| above.same_memory);
-            if node.counts_memory && !node.same_memory {
+            if node.counts_memory && node.cpu_us.is_some() && !node.same_memory {
                 let bytes = node.dirs.memory_bytes(host);
                 node.same_memory = std::mem::replace(&mut node.memory_bytes, bytes) == bytes;
             }

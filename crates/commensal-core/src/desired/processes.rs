@@ -13,7 +13,6 @@
 use super::{DesiredState, WantedProcess};
 use crate::actual::{ActualState, CgroupPath, CgroupRef};
 use crate::group::{GroupName, GroupSpec, Match};
-use crate::knob::{Controller, Version};
 use crate::member::{ProcessFact, ProcessId, in_container};
 use std::collections::BTreeMap;
 
@@ -165,11 +164,6 @@ fn settled_elsewhere(
     process.places.values().any(|path| claimed(path) || (!moved && ours(path)))
 }
 
-fn v1_cpuset(actual: &ActualState) -> Option<usize> {
-    let index = actual.hierarchy_of(Controller::Cpuset)?;
-    (actual.hierarchies[index].version == Version::V1).then_some(index)
-}
-
 /// Why the process is not moved, and how to change that; `None` if it is moved.
 fn obstacle(process: &ProcessFact, actual: &ActualState, takeover: bool) -> Option<(String, String)> {
     // A process is moved in all hierarchies or in none.
@@ -186,7 +180,7 @@ fn obstacle(process: &ProcessFact, actual: &ActualState, takeover: bool) -> Opti
     let out = moved.into_iter().flat_map(|moved| &moved.to).find_map(|(hierarchy, to)| {
         let now = process.places.get(hierarchy)?;
         // Above a v1 cpuset it may be because of the kernel, which the plan finds out.
-        let above = now.contains(to) && Some(*hierarchy) == v1_cpuset(actual);
+        let above = now.contains(to) && Some(*hierarchy) == actual.v1_cpuset();
         (!to.contains(now) && !above).then_some((to, now))
     });
     if let Some((to, now)) = out {

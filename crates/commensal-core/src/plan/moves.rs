@@ -50,7 +50,7 @@ impl Draft<'_> {
     /// Whether the process has left this v1 cpuset without commensal, which `bring_home` deals with.
     fn has_left(&self, fact: &ProcessFact, target: &CgroupRef) -> bool {
         let put = |moved: &MovedFrom| moved.done && moved.to.contains_key(&target.hierarchy);
-        Some(target.hierarchy) == self.v1_cpuset()
+        Some(target.hierarchy) == self.actual.v1_cpuset()
             && (self.actual.ours.moved.get(&fact.id).is_some_and(put)
                 || self.is_moved_by_kernel(&fact.places, target))
     }
@@ -75,8 +75,8 @@ impl Draft<'_> {
             let mut homeless: BTreeMap<&CgroupPath, Vec<String>> = BTreeMap::new();
             for (hierarchy, put) in &moved.to {
                 let home = CgroupRef { hierarchy: *hierarchy, path: put.clone() };
-                let evicted =
-                    Some(*hierarchy) == self.v1_cpuset() && self.is_moved_by_kernel(&fact.places, &home);
+                let evicted = Some(*hierarchy) == self.actual.v1_cpuset()
+                    && self.is_moved_by_kernel(&fact.places, &home);
                 let now = fact.places.get(hierarchy).filter(|now| put.contains(now) || evicted);
                 match (now, moved.from.get(hierarchy)) {
                     (Some(now), Some(before)) if now != before => {

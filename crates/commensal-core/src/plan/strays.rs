@@ -6,7 +6,7 @@ use super::draft::Draft;
 use super::step::Movement;
 use crate::actual::{CgroupPath, CgroupRef};
 use crate::desired::{DesiredGroup, Member};
-use crate::knob::{Controller, KnobId, Value, Version};
+use crate::knob::{KnobId, Value};
 use crate::limit::CPU_SET;
 use crate::member::Stray;
 use std::collections::BTreeMap;
@@ -15,16 +15,10 @@ use std::collections::BTreeMap;
 const NAMED: usize = 3;
 
 impl Draft<'_> {
-    /// The hierarchy of cpuset, if it is a v1 hierarchy.
-    pub(super) fn v1_cpuset(&self) -> Option<usize> {
-        let index = self.actual.hierarchy_of(Controller::Cpuset)?;
-        (self.actual.hierarchies[index].version == Version::V1).then_some(index)
-    }
-
     /// Moves members home, and reports those that stay where they are.
     pub(super) fn bring_home(&mut self) {
         let (actual, desired) = (self.actual, self.desired);
-        let Some(hierarchy) = self.v1_cpuset() else { return };
+        let Some(hierarchy) = actual.v1_cpuset() else { return };
         let mut stay: BTreeMap<(&CgroupPath, &CgroupPath), Vec<&Stray>> = BTreeMap::new();
         for stray in &actual.strays {
             let of = |group: &'_ DesiredGroup| group.members.iter().any(|member| member.path == stray.member);

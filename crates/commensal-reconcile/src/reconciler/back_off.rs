@@ -190,7 +190,10 @@ impl Evicted {
         self.0.iter().map(move |(place, one)| Drift {
             path: place.path.as_str().to_owned(),
             file: "cgroup.procs".to_owned(),
-            want: format!("{} {}", one.processes, if one.processes == 1 { "process" } else { "processes" }),
+            want: match one.processes {
+                1 => "1 process".to_owned(),
+                many => format!("{many} processes"),
+            },
             found: format!("in {}", one.found),
             times: one.times,
             by: Some(KERNEL.to_owned()),

@@ -40,11 +40,13 @@ pub(super) struct InForce {
     writes: Option<GroupWatch>,
     /// The cgroup of each watch number.
     watches: HashMap<i32, At>,
-    /// Cgroups that are watched since the last check. Another program may have written to them after their values were
-    /// read and before the watch began.
+    /// Cgroups that are watched since the last check, or written to since their values were read. Another program may have
+    /// changed them after that.
     fresh: BTreeSet<At>,
     /// Cgroups to whose files a program has written since the last round.
     written: BTreeSet<At>,
+    /// Whether events were lost since the last check.
+    lost: bool,
     /// CPUs that exist and are offline.
     pub(super) offline: CpuSet,
 }
@@ -97,7 +99,11 @@ impl InForce {
         // A change that was answered long ago is forgotten first, so that a new one is corrected at once.
         drift.calm(now_ms, |_| true);
         let gone = self.emptied(actual).union(&self.offline);
-        let written = self.touched().map(|touched| &touched | &std::mem::take(&mut self.written));
+        // What was written after its value was read is checked again: nobody else sees these events.
+        let touched = self.touched();
+        self.lost |= touched.is_none();
+        self.fresh.extend(touched.iter().flatten());
+        let written = touched.map(|touched| &touched | &std::mem::take(&mut self.written));
         let mut seen = BTreeSet::new();
         for (place, cgroup) in &actual.cgroups {
             let idle = cgroup.values.get(&(KnobId::CpuIdle, None)) == Some(&Value::Number(1));
@@ -161,7 +167,9 @@ impl InForce {
     /// Whether all checked values are in force. Checks the values in cgroups whose files were written since the last
     /// check, and a different part of the other values each time. The next round finds changes that this check misses.
     pub(super) fn all_hold(&mut self, host: &mut dyn Host, hierarchies: &[Hierarchy]) -> bool {
-        let Some(mut touched) = self.touched() else { return false };
+        let Some(mut touched) = self.touched().filter(|_| !std::mem::take(&mut self.lost)) else {
+            return false;
+        };
         self.written.extend(&touched);
         touched.append(&mut self.fresh);
         let mut looked_at: Vec<(&SettingKey, &Value)> = Vec::new();
@@ -252,4 +260,33 @@ fn key_at<'a>(
     let value = cgroup.values.get(&(*knob, *device))?;
     let key = SettingKey { hierarchy: place.hierarchy, inode: cgroup.inode, knob: *knob, device: *device };
     Some((key, value))
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "the test writes a file itself")]
+mod tests {
+    use super::*;
+    use crate::{Instance, PlanRequest};
+    use commensal_host::fake::FakeHost;
+
+    /// Another program writes after a round has read the values and before the round looks for drift.
+    // promise 21
+    #[test]
+    fn a_write_during_a_round_is_checked_afterwards() {
+        let fake = FakeHost::v1(2, 1 << 30);
+        let instance = Instance::new(Path::new("/state"));
+        let survey = instance.survey(&mut fake.another()).unwrap();
+        let planned = instance.plan(&mut fake.another(), &survey, &PlanRequest::all(&[])).unwrap();
+        let (dir, at) = (tempfile::tempdir().unwrap(), (0, 7));
+        let mut in_force = InForce::default();
+        in_force.see_writes(GroupWatch::new().unwrap());
+        let watch = in_force.writes.as_ref().unwrap();
+        std::fs::write(dir.path().join("cpu.max"), "1").unwrap();
+        let number = watch.add(dir.path(), For::Writes).unwrap();
+        in_force.watches.insert(number, at);
+        std::fs::write(dir.path().join("cpu.max"), "2").unwrap();
+        in_force.find_drift(0, &planned, &mut drift::Table::default());
+        assert!(in_force.fresh.contains(&at) && !in_force.lost);
+        assert!(in_force.touched().unwrap().is_empty(), "the events have been read");
+    }
 }

@@ -27,11 +27,12 @@ impl Reconciler {
     ) -> Result<bool, ReconcileError> {
         let Some(find) = request.members.filter(|_| round.current) else { return Ok(false) };
         round.current = false;
-        // Only a round reads other hierarchies and which threads must not share a core, and completes what a killed process has
-        // left.
-        let others = self.survey.hierarchies != round.planned.actual.hierarchies;
-        let apart = others || round.planned.desired.groups.iter().any(|group| group.expel);
-        if apart || !self.half_done.is_empty() || self.journal.is_gone(host, &self.instance) {
+        // Only a round reads a hierarchy that was mounted meanwhile and the cookies of threads, and completes what a killed
+        // process has left half done.
+        let mounted = self.survey.hierarchies != round.planned.actual.hierarchies;
+        let has_cookies = round.planned.desired.groups.iter().any(|group| group.expel);
+        let half_done = !self.half_done.is_empty() || self.journal.is_gone(host, &self.instance);
+        if mounted || has_cookies || half_done {
             return Ok(false);
         }
         let actual = &mut round.planned.actual;

@@ -280,7 +280,9 @@ fn odd_processes_are_measured() {
         return;
     }
     let program = Program::new("bo");
-    let script = "import ctypes, threading\n\
+    // The limit ends the process if this test fails before it does.
+    let script = "import ctypes, resource, threading\n\
+                  resource.setrlimit(resource.RLIMIT_CPU, (60, 60))\n\
                   def run():\n    while True: pass\n\
                   threading.Thread(target=run).start()\nctypes.CDLL(None).pthread_exit(0)";
     let headless = Command::new("python3").args(["-c", script]).stdin(Stdio::null()).spawn();
