@@ -11,7 +11,7 @@
 
 use crate::format::{log_of_pct, pct_of_log};
 use crate::record::Verdict;
-use crate::record::{Block, Comparison, Design, Metric, Role, Run};
+use crate::record::{Comparison, Design, Metric, Role, Run};
 use crate::stats::{mean, standard_deviation, t_two_sided};
 use crate::verdict::{against_baseline, against_strictest};
 use serde::{Deserialize, Serialize};
@@ -201,8 +201,7 @@ fn plan(run: &Run) -> String {
 /// Returns the average number of CPUs that programs outside the experiment used, over all blocks; `None` if no block
 /// has a value.
 fn foreign_cpus(run: &Run) -> Option<f64> {
-    let of = |block: &Block| Some((block.cpu.other? - block.cpu.client.unwrap_or(0.0)).max(0.0));
-    mean(&run.blocks.iter().filter_map(of).collect::<Vec<_>>())
+    mean(&run.blocks.iter().filter_map(|block| block.cpu.outside()).collect::<Vec<_>>())
 }
 
 /// Parses the lines of a history file. Returns the entries, and a message for each line that is not a valid entry.

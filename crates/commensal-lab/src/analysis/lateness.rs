@@ -8,15 +8,16 @@
 use crate::format::sentence_list;
 use crate::loadgen::in_time;
 use crate::record::{
-    Arm, Block, LatencyHistogram, LatenessRule, Metric, Role, Run, decode_histogram, percentile_us,
+    Arm, Block, CpuUse, LatencyHistogram, LatenessRule, Metric, Role, Run, decode_histogram, percentile_us,
 };
 use crate::stats::mean;
 use std::collections::BTreeMap;
 
 /// Steal (CPUs) from which the hypervisor is a cause of lateness.
 const STOLEN_CPUS: f64 = 0.005;
-/// Share of the machine's CPU time from which its CPUs count as busy.
-const BUSY: f64 = 0.9;
+/// Share of the machine's CPU time from which its CPUs count as busy. Less than all of it, since this is an average over
+/// blocks: other programs that use every CPU at times leave them idle at others.
+const BUSY: f64 = 0.75;
 
 /// The latency of the service alone, with which lateness is compared.
 #[derive(Debug, Default)]
@@ -67,8 +68,13 @@ pub(crate) fn late<'a>(run: &'a Run, arm: &'a str, metric: Metric) -> (Vec<&'a B
 pub(crate) enum Culprit {
     /// The hypervisor wakes virtual CPUs late that had nothing to do; it took this many CPUs.
     Hypervisor(f64),
-    /// The machine's CPUs were busy: this share of them.
-    Machine(f64),
+    /// The machine's CPUs were busy.
+    Machine {
+        /// Share of the CPU time that was in use.
+        busy: f64,
+        /// CPUs that programs outside the experiment used.
+        others: f64,
+    },
     /// Neither: the generator itself was too slow.
     Generator,
 }
@@ -76,15 +82,15 @@ pub(crate) enum Culprit {
 impl Culprit {
     /// Names the culprit by the CPU use in these blocks on a machine with this many CPUs.
     pub(crate) fn of(blocks: &[&Block], threads: f64) -> Culprit {
-        let busy = |block: &&Block| {
-            let cpu = &block.cpu;
-            let used = cpu.online.unwrap_or(0.0) + cpu.offline.unwrap_or(0.0) + cpu.other.unwrap_or(0.0);
-            used / threads.max(1.0)
+        let average = |of: fn(&CpuUse) -> Option<f64>| {
+            mean(&blocks.iter().filter_map(|block| of(&block.cpu)).collect::<Vec<f64>>())
         };
-        let busy = mean(&blocks.iter().map(busy).collect::<Vec<f64>>()).unwrap_or(0.0);
-        let stolen: Vec<f64> = blocks.iter().filter_map(|block| block.cpu.steal).collect();
-        match mean(&stolen) {
-            _ if busy >= BUSY => Culprit::Machine(busy),
+        let used = |cpu: &CpuUse| {
+            Some(cpu.online.unwrap_or(0.0) + cpu.offline.unwrap_or(0.0) + cpu.other.unwrap_or(0.0))
+        };
+        let busy = average(used).unwrap_or(0.0) / threads.max(1.0);
+        match average(|cpu| cpu.steal) {
+            _ if busy >= BUSY => Culprit::Machine { busy, others: average(CpuUse::outside).unwrap_or(0.0) },
             Some(stolen) if stolen >= STOLEN_CPUS => Culprit::Hypervisor(stolen),
             _ => Culprit::Generator,
         }
@@ -96,9 +102,10 @@ impl Culprit {
             Culprit::Hypervisor(stolen) => format!(
                 "the hypervisor woke idle virtual CPUs late (it took {stolen:.2} CPUs, and CPUs of this machine were idle)"
             ),
-            Culprit::Machine(busy) => {
-                format!("{:.0} % of this machine's CPU time was in use", busy * 100.0)
-            }
+            Culprit::Machine { busy, others } => format!(
+                "{:.0} % of this machine's CPU time was in use, {others:.2} CPUs by programs outside the experiment",
+                busy * 100.0
+            ),
             Culprit::Generator => {
                 "neither a busy machine nor the hypervisor was the cause, so the generator itself was too slow".to_owned()
             }
@@ -113,8 +120,8 @@ impl Culprit {
                  virtual CPU sleeps (kvm.halt_poll_ns), and a guest with the governor haltpoll polls by itself \
                  (cpuidle_haltpoll.guest_halt_poll_ns)"
             }
-            Culprit::Machine(_) => {
-                "stop other programs, or leave the load generator a CPU of its own: it could not keep its own schedule"
+            Culprit::Machine { .. } => {
+                "stop other programs, or give the service and the load generator CPUs of their own"
             }
             Culprit::Generator => {
                 "lower the load (--load), or generate it on another machine: the generator could not keep its own schedule"
@@ -165,7 +172,7 @@ pub(crate) fn notes(run: &Run) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::fixture;
-    use crate::record::{CpuUse, encode_histogram, new_histogram};
+    use crate::record::{encode_histogram, new_histogram};
 
     fn histogram(values: &[(u64, u64)]) -> String {
         let mut histogram = new_histogram().unwrap();
@@ -211,12 +218,13 @@ mod tests {
     #[test]
     fn idle_cpus_and_steal_are_the_hypervisors() {
         let check = |online: f64, other: f64, steal: Option<f64>, expected: Culprit| {
-            let cpu = CpuUse { online: Some(online), other: Some(other), steal, ..CpuUse::default() };
+            let client = Some(0.1);
+            let cpu = CpuUse { online: Some(online), other: Some(other), client, steal, ..CpuUse::default() };
             let block = Block { cpu, ..Block::default() };
             assert_eq!(Culprit::of(&[&block], 2.0), expected);
         };
         check(0.3, 0.1, Some(0.03), Culprit::Hypervisor(0.03));
-        check(0.3, 1.5, Some(0.03), Culprit::Machine(0.9));
+        check(0.25, 1.5, Some(0.03), Culprit::Machine { busy: 0.875, others: 1.4 });
         check(0.3, 0.1, Some(0.004), Culprit::Generator);
         check(0.3, 0.1, None, Culprit::Generator);
     }

@@ -67,9 +67,7 @@ impl Done {
             rounds: run.rounds_begun(),
             offered_per_s: run.design.offered_per_s,
             alone_us: median(&alone),
-            foreign_cpus: average(|block| {
-                Some((block.cpu.other? - block.cpu.client.unwrap_or(0.0)).max(0.0))
-            }),
+            foreign_cpus: average(|block| block.cpu.outside()),
             steal_cpus: average(|block| block.cpu.steal),
             answers: answers(run, &plan.harms),
             blocks,

@@ -232,7 +232,7 @@ mod tests {
             crate::report::terminal(&run, false)
         };
         for (busy, steal, cause, way_out) in [
-            (1.7, 0.0, "of this machine's CPU time was in use", "a CPU of its own"),
+            (1.7, 0.0, "of this machine's CPU time was in use", "CPUs of their own"),
             (0.05, 0.2, "the hypervisor woke idle virtual CPUs late", "kvm.halt_poll_ns"),
             (0.05, 0.0, "the generator itself was too slow", "--load"),
         ] {

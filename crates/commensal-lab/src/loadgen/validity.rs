@@ -30,6 +30,9 @@ pub const NOT_KEPT_UP: &str = "the service achieved";
 /// CPUs, each CPU is unavailable for 2.5 % of the time, which can delay more than the 1 % of the requests above P99.
 const STOLEN_CPUS: f64 = 0.05;
 
+/// CPU use of programs outside the experiment (CPUs) from which a reason names them as a cause of missing answers.
+const OUTSIDE_CPUS: f64 = 0.25;
+
 /// Allowed shortfall of responses in short windows that is due to chance, in standard errors.
 const ERRORS_BY_CHANCE: f64 = 4.0;
 /// Maximum share of the requests that may be missing by chance. An overloaded service always has many requests in
@@ -50,6 +53,8 @@ pub struct LoadEvidence {
     pub missing_by_chance: f64,
     /// Average number of CPUs that the hypervisor took from this machine (steal); `None` if unknown.
     pub stolen_cpus: Option<f64>,
+    /// Average number of CPUs that programs outside the experiment used; `None` if unknown.
+    pub outside_cpus: Option<f64>,
     /// How often the generator could not connect, send or receive.
     pub socket_errors: SocketErrors,
 }
@@ -65,6 +70,7 @@ impl LoadEvidence {
             lateness_us_p99: (!result.lateness.is_empty()).then(|| p99(&result.lateness)),
             missing_by_chance: 0.0,
             stolen_cpus: None,
+            outside_cpus: None,
             socket_errors: result.error_kinds.socket_errors.clone(),
         }
     }
@@ -87,6 +93,7 @@ impl LoadEvidence {
             lateness_us_p99: block.lateness_us.map(|lateness| lateness.p99),
             missing_by_chance,
             stolen_cpus: block.cpu.steal,
+            outside_cpus: block.cpu.outside(),
             socket_errors: block.socket_errors.clone(),
         }
     }
@@ -178,7 +185,13 @@ fn not_kept_up(evidence: &LoadEvidence, offered_per_s: f64) -> Option<String> {
     let cause = if unreachable(&evidence.socket_errors) {
         format!("the service could not be reached at times, or ended connections: {errors}")
     } else if errors.is_empty() {
-        "either the service did not keep up, or the generator got too little CPU time".to_owned()
+        match evidence.outside_cpus.filter(|cpus| *cpus >= OUTSIDE_CPUS) {
+            Some(cpus) => format!(
+                "programs outside the experiment used {cpus:.2} CPUs meanwhile, so the service or the generator may have got too \
+                 little CPU time"
+            ),
+            None => "either the service did not keep up, or the generator got too little CPU time".to_owned(),
+        }
     } else {
         format!(
             "either the service did not keep up, or the generator got too little CPU time, or the cause is one of these \

@@ -162,6 +162,13 @@ pub struct CpuUse {
     pub steal: Option<f64>,
 }
 
+impl CpuUse {
+    /// CPU use of programs outside the experiment, in CPUs; the load generator is not one of them.
+    pub(crate) fn outside(&self) -> Option<f64> {
+        Some((self.other? - self.client.unwrap_or(0.0)).max(0.0))
+    }
+}
+
 /// A value for each side.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct PerSide {

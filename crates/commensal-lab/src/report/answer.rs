@@ -4,6 +4,7 @@
 
 use crate::analysis::lateness::{Culprit, late};
 use crate::format::{change_pct, latency, signed_pct};
+use crate::loadgen::{LATE, NOT_KEPT_UP};
 use crate::record::Verdict;
 use crate::record::{Arm, Block, Comparison, Metric, OverObjective, Role, Run};
 use crate::stats::median;
@@ -364,11 +365,7 @@ pub fn stolen(run: &Run) -> Option<String> {
 /// Formats the CPU use of programs that are not part of the experiment. This use is only reported; it makes no block
 /// invalid.
 pub fn foreign(run: &Run) -> Option<String> {
-    let used: Vec<f64> = run
-        .blocks
-        .iter()
-        .filter_map(|block| Some((block.cpu.other? - block.cpu.client.unwrap_or(0.0)).max(0.0)))
-        .collect();
+    let used: Vec<f64> = run.blocks.iter().filter_map(|block| block.cpu.outside()).collect();
     let steal: Vec<f64> = run.blocks.iter().filter_map(|block| block.cpu.steal).collect();
     let most = |of: &[f64]| of.iter().copied().fold(0.0, f64::max);
     let stolen = crate::stats::mean(&steal)
@@ -426,9 +423,10 @@ fn way_out(run: &Run) -> &'static str {
     };
     let fails_alone = run.arms.iter().filter(alone).any(fails);
     let bad: Vec<_> = run.blocks.iter().filter(|block| !block.valid).collect();
-    let generator =
-        |block: &&&Block| block.invalid_reason.as_deref().is_some_and(|why| why.contains("generator"));
-    let by_block: Vec<&Block> = bad.iter().filter(generator).copied().collect();
+    let begins =
+        |block: &Block, with: &str| block.invalid_reason.as_deref().is_some_and(|why| why.starts_with(with));
+    let by_block: Vec<&Block> = bad.iter().copied().filter(|block| begins(block, LATE)).collect();
+    let slow: Vec<&Block> = bad.iter().copied().filter(|block| begins(block, NOT_KEPT_UP)).collect();
     let gates = run.design.gates.iter();
     let by_gate: Vec<&Block> =
         gates.flat_map(|gate| run.arms.iter().flat_map(|arm| late(run, &arm.name, *gate).0)).collect();
@@ -443,6 +441,14 @@ fn way_out(run: &Run) -> &'static str {
         Culprit::of(&by_block, threads).way_out()
     } else if by_gate.len() * 5 > run.blocks.len() {
         Culprit::of(&by_gate, threads).way_out()
+    } else if bad.len() * 5 > run.blocks.len() && slow.len() * 2 > bad.len() {
+        match Culprit::of(&slow, threads) {
+            // The generator sent its requests in time.
+            Culprit::Generator => {
+                "lower the load (--load), or give the service more CPU time: it did not keep up even alone"
+            }
+            culprit => culprit.way_out(),
+        }
     } else if bad.len() * 5 > run.blocks.len() {
         "remove the most frequent cause of invalid blocks, and run again; `commensal lab doctor` checks this machine"
     } else {
@@ -567,12 +573,27 @@ mod tests {
             "without any offline work",
             "--load",
         );
-        let mut run = fixture::small_run();
-        for block in run.blocks.iter_mut().take(8) {
-            (block.valid, block.invalid_reason) = (false, Some("the generator was late".into()));
+        // What blocks lack, and how the CPU time was used in them: by the service, by all else, by the hypervisor.
+        let stop = "stop other programs, or give the service";
+        for (lacking, [online, other, steal], help) in [
+            (LATE, [0.3, 0.1, 0.0], "its own schedule"),
+            (LATE, [0.25, 1.5, 0.0], stop),
+            (LATE, [0.3, 0.1, 0.03], "kvm.halt_poll_ns"),
+            (NOT_KEPT_UP, [0.3, 0.1, 0.0], "it did not keep up even alone"),
+            (NOT_KEPT_UP, [0.25, 1.5, 0.0], stop),
+            (NOT_KEPT_UP, [0.3, 0.1, 0.03], "kvm.halt_poll_ns"),
+        ] {
+            let mut run = fixture::small_run();
+            for block in run.blocks.iter_mut().take(8) {
+                (block.valid, block.invalid_reason) = (false, Some(lacking.into()));
+                let cpu = &mut block.cpu;
+                (cpu.online, cpu.offline, cpu.other, cpu.steal) =
+                    (Some(online), None, Some(other), Some(steal));
+            }
+            conclude(&mut run);
+            let lines = anyway(&run);
+            assert!(lines.last().unwrap().contains(help), "{lacking} {online} {other} {steal}: {lines:?}");
         }
-        conclude(&mut run);
-        assert!(anyway(&run).last().unwrap().contains("its own schedule"), "{:?}", anyway(&run));
         let mut good = fixture::small_run();
         conclude(&mut good);
         assert!(anyway(&good).is_empty());
