@@ -122,8 +122,7 @@ pub fn run(
         Some(time) => Some(Lease::begin(host, &reconciler.instance, options, time)?),
         None => None,
     };
-    // If inotify is not available, the reconciler reads the values back more often instead.
-    GroupWatch::new().into_iter().for_each(|watch| reconciler.see_writes(watch));
+    reconciler.see_writes(GroupWatch::new());
     let safe_state = safe_record::read(host, &reconciler.instance.state_dir);
     let mut agent = Agent {
         host,
@@ -198,6 +197,7 @@ impl Agent<'_> {
             let now = self.ticks.now();
             let sample = self.decide(&now);
             self.canary_tick(&now, &sample);
+            self.note_unwatched(&mut problems);
             let before = problems.len();
             self.follow_members(&mut problems);
             let writes = self.reconciler.writes;
@@ -267,6 +267,18 @@ impl Agent<'_> {
             problems.extend(self.reconciler.look_after_journal(self.host));
         }
         false
+    }
+
+    /// Says what is seen late because too few directories can be watched. Everything may be in force nevertheless.
+    fn note_unwatched(&self, problems: &mut Vec<String>) {
+        problems.extend(self.reconciler.untold().map(|why| {
+            format!(
+                "what other programs write to settings is seen late, when the values are read back: {why}"
+            )
+        }));
+        problems.extend(self.members.unwatched().map(|why| {
+            format!("cgroups that come and go are seen late, when all of them are listed again: {why}")
+        }));
     }
 
     fn follow_members(&mut self, problems: &mut Vec<String>) {

@@ -197,9 +197,11 @@ pub enum Change {
     },
     /// Cgroups change too fast for the watch, or cannot be watched: the reader must read all of them again.
     Cgroups {
-        /// The reason, as readable text.
-        because: String,
+        /// The reason if a person can remove it, as readable text.
+        because: Option<String>,
     },
+    /// All cgroups are watched again.
+    Watched,
 }
 
 /// The container engines and cgroup hierarchies that report events.
@@ -281,7 +283,7 @@ impl Members {
             Change::EngineLost { socket, why } => drop(self.lost.insert(socket, why)),
             Change::EngineBack { socket } => drop(self.lost.remove(&socket)),
             // The cgroup tree is read again in every round.
-            Change::Cgroup { .. } | Change::Cgroups { .. } => {}
+            Change::Cgroup { .. } | Change::Cgroups { .. } | Change::Watched => {}
         }
     }
 

@@ -68,7 +68,7 @@ pub use instance::{Instance, ReconcileError};
 pub use journal::{Journal, JournalError};
 pub use master::{Master, Mastery};
 pub use reach::reach;
-pub use reconciler::{Change, Drift, Reconciler, Round, in_words};
+pub use reconciler::{Change, Drift, Reconciler, Round, in_words, why_unwatched};
 pub use request::{FindMembers, NO_GROUPS, PlanRequest, Planned, SafeRequest};
 pub use restore::{Restored, restore, restore_own, restore_stale};
 pub use safe_state::{SafeState, bring_safe_state};

@@ -11,6 +11,7 @@ mod signs;
 mod steps;
 
 pub use back_off::Drift;
+pub use in_force::why_unwatched;
 pub use steps::Change;
 
 use crate::drivers::apply::{Failure, Refusal, apply, forget_gone, forget_settled};
@@ -23,7 +24,7 @@ use back_off::BackOff;
 use commensal_core::actual::ActualState;
 use commensal_core::plan::{Action, Step};
 use commensal_core::scheduler::Scheduler;
-use commensal_host::{GroupWatch, Host};
+use commensal_host::{GroupWatch, Host, HostError};
 use commensal_sensors::Survey;
 use in_force::InForce;
 use journal_state::JournalState;
@@ -98,9 +99,16 @@ impl Reconciler {
         })
     }
 
-    /// Subscribes to writes to managed control files (inotify). `watch` must be empty.
-    pub fn see_writes(&mut self, watch: GroupWatch) {
+    /// Subscribes to writes to managed control files (inotify). `watch` must be empty. Without it, all values are read back in
+    /// turns.
+    pub fn see_writes(&mut self, watch: Result<GroupWatch, HostError>) {
         self.in_force.see_writes(watch);
+    }
+
+    /// Returns why writes to some managed control files are not reported, so that they are seen late.
+    #[must_use]
+    pub fn untold(&self) -> Option<&str> {
+        self.in_force.untold()
     }
 
     /// Surveys the machine again after a change, such as a hot-plugged CPU or an enabled controller. Also retries marks

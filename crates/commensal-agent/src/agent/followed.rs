@@ -33,8 +33,8 @@ pub(super) struct Followed {
     pub heard: bool,
     /// Whether the agent has already waited for the first list.
     waited: bool,
-    /// Whether creations or removals of cgroups may have been missed.
-    missed: bool,
+    /// Set while creations or removals of cgroups may be missed; the reason if a person can remove it.
+    missed: Option<Option<String>>,
     /// The cgroups that have come and gone since the last call of [`Followed::take_news`]; `None` if it is not known which.
     news: Option<BTreeSet<CgroupPath>>,
     /// Whether containers or cgroups that may change the plan have come or gone since then.
@@ -55,7 +55,7 @@ impl Followed {
             waker,
             heard: false,
             waited: false,
-            missed: false,
+            missed: None,
             news: Some(BTreeSet::new()),
             any: false,
         }
@@ -89,7 +89,12 @@ impl Followed {
 
     /// Whether every creation and removal of a cgroup is reported.
     pub fn complete(&self) -> bool {
-        self.follower.is_some() && !self.follow.mounts.is_empty() && !self.missed
+        self.follower.is_some() && !self.follow.mounts.is_empty() && self.missed.is_none()
+    }
+
+    /// Returns why cgroups cannot be watched, so that those that come and go are seen late.
+    pub fn unwatched(&self) -> Option<&str> {
+        self.missed.as_ref()?.as_deref()
     }
 
     /// Waits for the first list of a container engine, once and briefly. A list that arrives later is processed when it
@@ -152,14 +157,10 @@ impl Followed {
                 Change::Cgroup { path, .. } if matters => {
                     self.news.iter_mut().for_each(|news| news.extend([path.clone()]));
                 }
-                Change::Cgroups { .. } => self.news = None,
+                Change::Cgroups { because } => (self.news, self.missed) = (None, Some(because.clone())),
+                Change::Watched => (self.news, self.missed) = (None, None),
                 _ => {}
             }
-            self.missed = match &change {
-                Change::Cgroup { .. } => false,
-                Change::Cgroups { .. } => true,
-                _ => self.missed,
-            };
             self.heard |= matches!(change, Change::Containers { .. });
             self.members.heed(change);
         }

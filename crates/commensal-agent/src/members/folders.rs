@@ -15,6 +15,7 @@ use super::{Change, Interest, Reports, pause, wanted};
 use commensal_core::actual::CgroupPath;
 use commensal_core::errno::Errno;
 use commensal_host::{FolderEvent, For, GroupWatch, Host, HostError, LinuxHost, Waker};
+use commensal_reconcile::why_unwatched;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -30,11 +31,13 @@ const AGAIN: Duration = Duration::from_secs(10);
 /// Follows the hierarchy until `stop` is set.
 pub(super) fn follow(mount: &Path, reports: &Reports, stop: &AtomicBool, waker: &Waker) {
     let mut host = LinuxHost::new();
+    let mut again = false;
     while wanted(stop) {
-        let because = match session(&mut host, mount, reports, stop, waker) {
+        let because = match session(&mut host, mount, reports, stop, (waker, again)) {
             Ok(()) => return,
             Err(because) => because,
         };
+        again = true;
         if !reports.send(Change::Cgroups { because }) {
             return;
         }
@@ -55,15 +58,16 @@ struct Tree {
     interest: Option<Arc<Interest>>,
 }
 
-/// Follows the hierarchy once. Returns `Ok` when `stop` is set or the reader of the reports no longer exists.
+/// Follows the hierarchy once, and reports that it does so `again`. Returns `Ok` when `stop` is set or the reader of the
+/// reports no longer exists, and an error, with the reason if a person can remove it, when it cannot be followed.
 fn session(
     host: &mut LinuxHost,
     mount: &Path,
     reports: &Reports,
     stop: &AtomicBool,
-    waker: &Waker,
-) -> Result<(), String> {
-    let words = |error: HostError| error.to_string();
+    (waker, again): (&Waker, bool),
+) -> Result<(), Option<String>> {
+    let words = |error: HostError| Some(why_unwatched(&error));
     let mut tree = Tree {
         mount: mount.to_owned(),
         watch: GroupWatch::new().map_err(words)?,
@@ -73,6 +77,9 @@ fn session(
         interest: reports.interest(),
     };
     tree.add(host, mount, &mut Vec::new())?;
+    if again && !reports.send(Change::Watched) {
+        return Ok(());
+    }
     while wanted(stop) {
         let events = tree.watch.wait(waker).map_err(words)?;
         let mut found = Vec::new();
@@ -97,9 +104,8 @@ fn session(
                     changes.push(tree.change(&folder, false));
                 }
                 FolderEvent::Touched(..) => {}
-                FolderEvent::Lost => {
-                    return Err("cgroups changed faster than the agent could read their events".to_owned());
-                }
+                // Cgroups changed faster than the agent could read their events.
+                FolderEvent::Lost => return Err(None),
             }
             for change in changes {
                 if !reports.send(change) {
@@ -133,7 +139,7 @@ impl Tree {
         host: &mut LinuxHost,
         interest: Option<Arc<Interest>>,
         found: &mut Vec<Change>,
-    ) -> Result<(), String> {
+    ) -> Result<(), Option<String>> {
         let Some(new) = interest else { return Ok(()) };
         if self.interest.as_ref().is_some_and(|known| Arc::ptr_eq(known, &new)) {
             return Ok(());
@@ -186,9 +192,14 @@ impl Tree {
     /// Watches a directory and everything below it that can be relevant, and reports each directory. Starts the watch before it lists the
     /// directory: a cgroup that is created meanwhile is found by the watch, by the listing, or by both and then
     /// reported twice.
-    fn add(&mut self, host: &mut LinuxHost, folder: &Path, made: &mut Vec<Change>) -> Result<(), String> {
+    fn add(
+        &mut self,
+        host: &mut LinuxHost,
+        folder: &Path,
+        made: &mut Vec<Change>,
+    ) -> Result<(), Option<String>> {
         if self.folders.len() >= MOST {
-            return Err(format!("there are more than {MOST} cgroups, too many to watch"));
+            return Err(Some(format!("there are more than {MOST} cgroups, too many to watch")));
         }
         if !self.matters_below(folder) {
             self.skipped.insert(folder.as_os_str().to_owned());
@@ -204,7 +215,7 @@ impl Tree {
                 made.push(self.change(folder, true));
                 return Ok(());
             }
-            Err(error) => return Err(error.to_string()),
+            Err(error) => return Err(Some(why_unwatched(&error))),
         };
         self.folders.insert(number, folder.to_owned());
         self.numbers.insert(folder.as_os_str().to_owned(), number);

@@ -5,9 +5,10 @@ use crate::request::Planned;
 use commensal_core::actual::{ActualState, Hierarchy, SettingRef};
 use commensal_core::cpuset::CpuSet;
 use commensal_core::drift::{self, SettingKey};
+use commensal_core::errno::Errno;
 use commensal_core::knob::{KnobId, Value, Version};
 use commensal_core::plan::Step;
-use commensal_host::{Dir, FolderEvent, For, GroupWatch, Host, below};
+use commensal_host::{Dir, FolderEvent, For, GroupWatch, Host, HostError, below};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 use std::path::Path;
@@ -38,6 +39,8 @@ pub(super) struct InForce {
     next: Option<SettingKey>,
     /// Reports writes to the files of the cgroups, if set.
     writes: Option<GroupWatch>,
+    /// Why writes to the files of some cgroups are not reported.
+    untold: Option<String>,
     /// The cgroup of each watch number.
     watches: HashMap<i32, At>,
     /// Cgroups that are watched since the last check, or written to since their values were read. Another program may have
@@ -62,9 +65,18 @@ fn is_taken_by_kernel((want, found): (&Value, &Value), gone: &CpuSet, untouched:
 }
 
 impl InForce {
-    /// Subscribes to writes to the control files of the cgroups (inotify). `watch` must be empty.
-    pub(super) fn see_writes(&mut self, watch: GroupWatch) {
-        self.writes = Some(watch);
+    /// Subscribes to writes to the control files of the cgroups (inotify). `watch` must be empty. Without it, all values are
+    /// read back in turns.
+    pub(super) fn see_writes(&mut self, watch: Result<GroupWatch, HostError>) {
+        match watch {
+            Ok(watch) => self.writes = Some(watch),
+            Err(error) => self.untold = Some(why_unwatched(&error)),
+        }
+    }
+
+    /// Returns why writes to the files of some cgroups are not reported, so that they are seen late.
+    pub(super) fn untold(&self) -> Option<&str> {
+        self.untold.as_deref()
     }
 
     /// Records the value that a step has written; returns its key, or `None` if the step writes no value. A value that
@@ -227,27 +239,49 @@ impl InForce {
                 self.watches.remove(&number);
             }
         }
-        if wanted.len() <= self.watched.len() {
+        if wanted.len() <= self.watched.len() && self.untold.is_none() {
             return;
+        }
+        if self.writes.is_some() {
+            self.untold = None;
         }
         for (place, cgroup) in &actual.cgroups {
             let at = (place.hierarchy, cgroup.inode);
-            if !wanted.contains(&at) || self.watched.contains_key(&at) {
+            let known = self.watched.get(&at).copied();
+            if !wanted.contains(&at) || known.is_some_and(|one| one.told.is_some() || self.writes.is_none()) {
                 continue;
             }
             let mount = Path::new(&actual.hierarchies[place.hierarchy].mount);
             let path = below(mount, place.path.as_str());
-            let told = self.writes.as_ref().and_then(|watch| watch.add(&path, For::Writes).ok());
-            match host.open(&path) {
-                Ok(dir) if dir.inode == cgroup.inode => {
-                    self.watched.insert(at, Watched { dir, told });
-                    self.fresh.insert(at);
-                    self.watches.extend(told.map(|number| (number, at)));
+            let told = self.writes.as_ref().and_then(|watch| match watch.add(&path, For::Writes) {
+                Ok(number) => Some(number),
+                Err(error) => {
+                    self.untold = Some(why_unwatched(&error)).filter(|_| error.errno != Errno::ENOENT);
+                    None
                 }
-                Ok(other) => host.close(other),
-                Err(_) => {}
-            }
+            });
+            let dir = match known.map_or_else(|| host.open(&path), |known| Ok(known.dir)) {
+                Ok(dir) if dir.inode == cgroup.inode => dir,
+                Ok(other) => {
+                    host.close(other);
+                    continue;
+                }
+                Err(_) => continue,
+            };
+            self.watched.insert(at, Watched { dir, told });
+            self.fresh.insert(at);
+            self.watches.extend(told.map(|number| (number, at)));
         }
+    }
+}
+
+/// Formats why something cannot be watched, with what to do about it.
+#[must_use]
+pub fn why_unwatched(error: &HostError) -> String {
+    match error.errno {
+        Errno::ENOSPC => format!("{error}: raise fs.inotify.max_user_watches"),
+        Errno::EMFILE => format!("{error}: raise fs.inotify.max_user_instances"),
+        _ => error.to_string(),
     }
 }
 
@@ -279,7 +313,7 @@ mod tests {
         let planned = instance.plan(&mut fake.another(), &survey, &PlanRequest::all(&[])).unwrap();
         let (dir, at) = (tempfile::tempdir().unwrap(), (0, 7));
         let mut in_force = InForce::default();
-        in_force.see_writes(GroupWatch::new().unwrap());
+        in_force.see_writes(GroupWatch::new());
         let watch = in_force.writes.as_ref().unwrap();
         std::fs::write(dir.path().join("cpu.max"), "1").unwrap();
         let number = watch.add(dir.path(), For::Writes).unwrap();

@@ -1,10 +1,11 @@
 //! `status` and `status --check` tell what is in force, by reading it back, in every state in which the groups can be.
 
-use crate::agent::{Agent, ETL, Theirs, cleaned, own, set_quota};
+use crate::agent::{Agent, ETL, Theirs, cleaned, limited, own, set_quota};
 use crate::support::{Program, can_write_cgroups, text};
 use commensal_testkit::{Signal, told, until};
 use std::cell::RefCell;
 use std::path::PathBuf;
+use std::process::Command;
 
 /// The exit status of a check, and what it says on both outputs.
 fn check(program: &Program) -> (Option<i32>, String) {
@@ -148,6 +149,51 @@ fn beside_an_agent_its_word_counts() {
     is(&program, "a file with a mistake", 1, "nonsense");
     std::fs::write(&config, &text).unwrap();
     is(&program, "mended", 0, "everything");
+    agent.end(Signal::TERM);
+    drop(web);
+    cleaned(&program);
+}
+
+/// An agent whose user may watch few directories reads values back instead, and says what to raise.
+// promise 21
+#[test]
+fn without_watches_values_are_read_back_and_the_agent_says_so() {
+    let test = "without_watches_values_are_read_back_and_the_agent_says_so";
+    if !can_write_cgroups(test) {
+        return;
+    }
+    // A user namespace has a limit of its own (user_namespaces(7)).
+    let limit = |count: u32| format!("echo {count} > /proc/sys/user/max_inotify_watches");
+    let unshare = |script: String| {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "sh", "-c", &script, "sh"]);
+        command
+    };
+    if !unshare(limit(2)).status().is_ok_and(|status| status.success()) {
+        println!("skipped: {test}: there are no user namespaces with limits");
+        return;
+    }
+    let program = Program::new("watches");
+    let web = Theirs::new(&program, "web");
+    let config = groups(&program, &web);
+    let agent = Agent::command(&program, &config, &["--lease", "60s", "--on-exit", "restore"]);
+    let mut command = unshare(format!("{} && exec \"$@\"", limit(2)));
+    command.arg(agent.get_program()).args(agent.get_args()).current_dir(program.dir.path());
+    let agent = Agent::spawn(command);
+    let says = |words: &str| text(&program.run(&["status"]).stdout).contains(words);
+    for words in
+        ["write to settings is seen late", "come and go are seen late", "raise fs.inotify.max_user_watches"]
+    {
+        until(words, || says(words));
+    }
+    is(&program, "few watches", 0, "everything");
+    set_quota(&own(&program, "etl"), false);
+    until("the agent writes the limit again", || limited(&own(&program, "etl")));
+    let target = agent.child.id().to_string();
+    let raise =
+        Command::new("nsenter").args(["--user", "--target", &target, "sh", "-c", &limit(10_000)]).status();
+    assert!(raise.unwrap().success());
+    until("everything is watched", || !says("max_user_watches"));
     agent.end(Signal::TERM);
     drop(web);
     cleaned(&program);
